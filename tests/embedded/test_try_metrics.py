@@ -98,5 +98,5 @@ async def test_the_manifests_of_the_how_to_scale_a_deployment_on_the_embedded_cl
                 await until(scales, log)
                 status, why = await command(kubeconfig, "status"), await command(kubeconfig, "why", "hpa", f"{WORK}/serve")
 
-    assert "custom.metrics.k8s.io/v1beta1 by Service default/gpuscaler-metrics: it answers" in status
+    assert "custom.metrics.k8s.io/v1beta1 by Service default/gpuscaler-metrics: no problems" in status
     assert "no link is broken" in why

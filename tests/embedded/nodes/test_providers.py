@@ -330,7 +330,7 @@ async def test_a_node_that_may_not_be_written_keeps_no_other_machine_waiting_is_
             await asyncio.sleep(15.0)
             assert [one["spec"]["providerID"] for one in await here.nodes()] == ids[1:]
 
-    told = [one["problem"] for one in logs if one["event"] == "what belongs to a simulated machine could not be written"]
+    told = [one["problem"] for one in logs if one["event"] == "an object of a simulated machine could not be written"]
     assert [one.removesuffix(" (403 Forbidden)") for one in told] == [said]
 
 

@@ -69,7 +69,7 @@ class ControlPlane:
 
     @property
     def kubeconfig(self) -> Path:
-        """The token of a user who may do everything."""
+        """The path of the kubeconfig of a user who may do everything."""
         return self.layout.kubeconfig(ADMIN)
 
     async def start(self) -> None:
@@ -180,7 +180,7 @@ class ControlPlane:
                     await asyncio.sleep(PAUSE)
         except TimeoutError:
             raise EndedError(
-                f"{self.url}: not healthy after {PATIENCE:g} s, expected seconds; the logs are in {self.layout.logs}"
+                f"{self.url}: not healthy after {PATIENCE:g} s, expected seconds; logs: {self.layout.logs}"
             ) from None
 
     async def _listens(self) -> bool:

@@ -1,6 +1,6 @@
-"""Which pods a kubelet admits: it goes by what it sees of its node itself, whoever has bound them.
+"""Which pods a kubelet admits: it decides by the state of its own node, whatever bound the pods.
 
-A pod that is not admitted fails for good (``pkg/kubelet/lifecycle/predicate.go``; the device manager says of devices that are not there
+A pod that is not admitted fails permanently (``pkg/kubelet/lifecycle/predicate.go``; for missing devices the device manager reports
 ``UnexpectedAdmissionError``).
 """
 
@@ -14,14 +14,14 @@ from gpuscaler.planning.feasibility.resources import PODS, wanted
 
 
 class Refusal(NamedTuple):
-    """Why a pod is turned away: one word, and a sentence."""
+    """Why a pod is rejected: a CamelCase reason, and a sentence."""
 
     reason: str
     message: str
 
 
 class Admission:
-    """What the pods of each node that were admitted have taken."""
+    """The resources that the admitted pods of each node use."""
 
     def __init__(self) -> None:
         self._allocatable: dict[str, Mapping[str, int]] = {}
@@ -36,14 +36,14 @@ class Admission:
             self._allocatable.pop(name, None)
 
     def left(self, uid: str) -> None:
-        """A pod is gone, or done."""
+        """A pod is deleted or has ended."""
         self._taken.get(self._nodes.pop(uid, ""), {}).pop(uid, None)
 
     def admit(self, pod: Pod) -> Refusal | None:
-        """Admit ``pod`` to its node, or say why not; once it is admitted, it stays so."""
+        """Admit ``pod`` to its node, or return why not; an admitted pod stays admitted."""
         asked = {**wanted(pod.spec), PODS: 1}
         if pod.uid not in self._nodes:
-            # One that runs was admitted before anybody played its kubelet.
+            # A running pod was admitted before this process began to simulate its kubelet.
             if pod.phase == "Pending" and (refusal := self._refusal(pod.node_name, asked)) is not None:
                 return refusal
             self._nodes[pod.uid] = pod.node_name

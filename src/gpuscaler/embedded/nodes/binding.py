@@ -1,9 +1,9 @@
-"""Where pods go, as kube-scheduler decides it, one after the other; nothing is written.
+"""Chooses nodes for pods as kube-scheduler does, one pod after the other; nothing is written.
 
-The filters are those of planning, which are checked against kube-scheduler's own. The scores are those of simulation's model of it, and
-NodeAffinity's; of equal nodes the first by name is taken, so that a run can be repeated. A nominated node is tried first, and room that
-pods of at least the same priority are nominated to is left to them (``pkg/scheduler/schedule_one.go``,
-``RunFilterPluginsWithNominatedPods``). What is said of a pod that fits nowhere has the form of Kubernetes 1.35.
+The filters are those of planning, which are checked against kube-scheduler's own. The scores are those of the simulation's model of it,
+and NodeAffinity's; of equal nodes the first by name is taken, so that a run can be repeated. A nominated node is tried first, and room
+for nominated pods of at least the same priority is left to them (``pkg/scheduler/schedule_one.go``,
+``RunFilterPluginsWithNominatedPods``). The message for a pod that fits nowhere has the form of Kubernetes 1.35.
 """
 
 from collections import Counter
@@ -21,7 +21,7 @@ from gpuscaler.simulation.world.scoring import AFFINITY_WEIGHT, TAINT_WEIGHT, af
 
 #: The effect of taints that only lower a score.
 SOFT: Final = "PreferNoSchedule"
-#: What the plug-ins say of a node that they reject.
+#: The plug-ins' messages for a node that they reject.
 WORDS: Final = {
     "NodeUnschedulable": "node(s) were unschedulable",
     "TaintToleration": "node(s) had untolerated taint(s)",
@@ -35,14 +35,14 @@ WORDS: Final = {
     "InterPodAffinity": "node(s) didn't match pod affinity/anti-affinity rules",
 }
 HELD: Final = "node(s) were held by pods that are nominated to them"
-#: Filters that no eviction changes anything about (``UnschedulableAndUnresolvable``).
+#: Filters whose rejection no eviction can change (``UnschedulableAndUnresolvable``).
 UNRESOLVABLE: Final = frozenset({"NodeUnschedulable", "TaintToleration", "NodeAffinity", "VolumeBinding", "VolumeZone"})
 HELPLESS: Final = "Preemption is not helpful for scheduling"
 NO_VICTIMS: Final = "No preemption victims found for incoming pod"
 
 
 class Binder:
-    """Decides where pods of ``cluster`` go, one after the other; nothing is written."""
+    """Chooses nodes for the pods of ``cluster``, one pod after the other; nothing is written."""
 
     def __init__(self, cluster: Cluster) -> None:
         self.cluster = cluster
@@ -57,7 +57,7 @@ class Binder:
         self._softly_tainted = {row: taints for row, taints in soft if taints}
 
     def choose(self, pod: Pod) -> str | None:
-        """The node for ``pod``, which is taken from then on; None when it fits nowhere."""
+        """The node for ``pod``, whose resources are used from then on; None if it fits nowhere."""
         own = self._nominated.pop(pod.key, None)
         if own is not None:
             self._leave(own, own.nominated_node)
@@ -77,9 +77,9 @@ class Binder:
         return found
 
     def best(self, pod: Pod) -> list[str]:
-        """The nodes that score best for ``pod``, of which kube-scheduler draws one; empty when it fits nowhere. Nothing is taken.
+        """The nodes with the best score for ``pod``, of which kube-scheduler draws one; empty if it fits nowhere. No resources are used up.
 
-        What pods are nominated to counts as taken, whatever their priority.
+        The room of nominated pods counts as used, whatever their priority.
         """
         mask = self.room.verdict(pod.spec, pod.labels).mask
         return self._best(pod, mask) if mask.any() else []
@@ -105,7 +105,7 @@ class Binder:
         return scores
 
     def _soft_taints(self, spec: PodSpec, row: int) -> int:
-        """How many soft taints of a node a pod does not tolerate."""
+        """The number of soft taints of a node that a pod does not tolerate."""
         taints = self._softly_tainted.get(row, ())
         return sum(not any(toleration.tolerates(taint) for toleration in spec.tolerations) for taint in taints)
 
@@ -135,7 +135,7 @@ class Binder:
         return f"{available}: {_listed(counts)}. no new claims to deallocate, preemption: {available}: {_listed(preemption)}."
 
     def _too_small(self, pod: Pod) -> Mask:
-        """Nodes that could not take a pod even if nothing else were there."""
+        """Nodes that could not take a pod even if they were empty."""
         table = self.room.table
         short: Mask = np.zeros(len(table), dtype=np.bool_)
         for name, amount in pod.spec.requests.items():

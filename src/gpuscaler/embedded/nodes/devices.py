@@ -1,4 +1,4 @@
-"""Devices of simulated machines: on a Node they are there only while the pod of their device plugin runs on it.
+"""Devices of simulated machines: a Node shows them only while the pod of their device plugin runs on it.
 
 Only the API is used, so that this works against any API server whose cluster has a DaemonSet controller, a scheduler and kubelets.
 """
@@ -25,15 +25,15 @@ from gpuscaler.simulation.cloud.delays import NO_FAULTS, Absent, Faults
 from gpuscaler.simulation.cloud.machines import is_device
 
 _LOG = structlog.get_logger(__name__)
-#: The kubelet keeps the capacity of a plugin that has gone for so long (``endpointStopGracePeriod`` of its device manager), in seconds.
-#: What is allocatable is 0 at once.
+#: How long the kubelet keeps the capacity of a plugin that is gone (``endpointStopGracePeriod`` of its device manager), in seconds.
+#: The allocatable amount drops to 0 at once.
 CAPACITY_KEPT: Final = 300.0
-#: Pauses between tries when the API server does not answer, in seconds.
+#: Pauses between retries while the API server does not answer, in seconds.
 FIRST_PAUSE, LONGEST_PAUSE = 0.5, 10.0
 
 
 class Promise(Struct, frozen=True):
-    """What the plugins of a machine show on its Node, ``delay`` seconds after their pods run there; infinite where they never do."""
+    """The devices of a machine, which its Node shows ``delay`` seconds after their plugins' pods run there; infinite means never."""
 
     instance: str
     instance_type: str
@@ -42,10 +42,10 @@ class Promise(Struct, frozen=True):
 
 
 class Devices:
-    """Shows what :meth:`promise` d machines have while their plugins run, for as long as :meth:`run` runs.
+    """Shows the devices of machines that were passed to :meth:`promise` while their plugins run, as long as :meth:`run` runs.
 
-    ``now`` is the wall clock, of which ``speed`` seconds pass in a second of the event loop. DaemonSets are made when a machine comes
-    that needs them, and never again: who deletes one ends its devices. ``faults`` say what goes wrong by itself; more goes wrong by calls.
+    ``now`` is the wall clock, of which ``speed`` seconds pass in a second of the event loop. A DaemonSet is created when the first machine
+    comes that needs it, and never again: deleting it ends its devices. ``faults`` are random failures; methods cause more on demand.
     """
 
     def __init__(self, client: Client, *, now: Callable[[], float], speed: float = 1.0, faults: Faults = NO_FAULTS, seed: int = 0) -> None:
@@ -53,19 +53,19 @@ class Devices:
         self._seed = seed
         self._client, self._now, self._speed = client, now, speed
         self._promised: dict[str, Promise] = {}
-        #: What we wrote, or read, of a node's devices; capacity and allocatable.
+        #: A node's devices as we wrote or read them; capacity and allocatable.
         self._capacity: dict[str, dict[str, int]] = {}
         self._shown: dict[str, dict[str, int]] = {}
         self._pods: dict[str, PluginPod] = {}
-        #: Those of them that run, by node and plugin.
+        #: The running ones, by node and plugin.
         self._running: dict[tuple[str, str], dict[str, PluginPod]] = {}
-        #: When the devices of a plugin on a node show, by the pod's uid; and since when there has been none.
+        #: When the devices of a plugin on a node appear, by the pod's uid; and since when it has had no running pod.
         self._shows: dict[tuple[str, str], tuple[str, float]] = {}
         self._stopped: dict[tuple[str, str], float] = {}
-        #: Until when plugins are away that restart, by node and plugin, and what was hidden by calls.
+        #: Until when restarting plugins are away, by node and plugin, and what was hidden by calls.
         self._away: dict[tuple[str, str], float] = {}
         self._hidden: list[Absent] = []
-        #: How many devices are broken for good, by node and resource.
+        #: The number of permanently broken devices, by node and resource.
         self._broken: dict[tuple[str, str], int] = {}
         self._installed: set[str] = set()
         self._wanted: asyncio.Queue[Plugin] = asyncio.Queue()
@@ -74,7 +74,7 @@ class Devices:
         self._listed = False
 
     def promise(self, node: str, promise: Promise) -> None:
-        """A machine is, or will be, the Node ``node``."""
+        """Register a machine that is, or will be, the Node ``node``."""
         devices = {name: amount for name, amount in promise.amounts.items() if is_device(name)}
         if not devices:
             return
@@ -89,17 +89,17 @@ class Devices:
         self._stir(node)
 
     def seen(self, node: str, status: Mapping[str, Any]) -> None:
-        """What a Node showed when this process began."""
+        """Record what a Node showed when this process began."""
         self._shown[node] = _counts(status.get("allocatable"))
         self._capacity[node] = _counts(status.get("capacity"))
 
     def forget(self, node: str, instance: str) -> None:
-        """The machine ``instance`` is gone."""
+        """Forget the machine ``instance``, which is gone."""
         if node in self._promised and self._promised[node].instance == instance:
             self._drop(node)
 
     def restart(self, node: str = "", *, seconds: float = 45.0, plugin: str = "") -> None:
-        """A device plugin restarts: its devices are away for so long. Without ``node`` on all nodes, without ``plugin`` all of them."""
+        """Restart device plugins: their devices are away for ``seconds``. "" stands for all nodes and for all plugins."""
         for name, promise in self._promised.items():
             for made in {plugin_of(resource).name for resource in promise.amounts}:
                 if node in ("", name) and plugin in ("", made):
@@ -107,27 +107,27 @@ class Devices:
                     self._stir(name)
 
     def spoil(self, node: str, resource: str, count: int = 1) -> None:
-        """Devices of a node are broken from now on: the kubelet still counts them in what the node has, and gives them to no pod."""
+        """Break devices of a node for good: the kubelet still counts them as capacity, but gives them to no pod."""
         self._broken[node, resource] = self._broken.get((node, resource), 0) + count
         self._stir(node)
 
     def hide(self, resource: str = "", instance_type: str = "") -> None:
-        """From now on no machine of the type shows the resource, whatever it is sold with; what is empty means all of them."""
+        """From now on no machine of the type shows the resource, whatever it promises; an empty argument means all."""
         self._hidden.append(Absent(resource, instance_type))
         self._stir_all()
 
     def unhide(self) -> None:
-        """What :meth:`hide` has hidden comes."""
+        """Show again what :meth:`hide` has hidden."""
         self._hidden.clear()
         self._stir_all()
 
     @property
     def hidden(self) -> Sequence[Absent]:
-        """What calls have hidden."""
+        """The entries of :meth:`hide`."""
         return tuple(self._hidden)
 
     def _restart_later(self, node: str, instance: str, times: int) -> None:
-        """Have the plugins of a node restart when their time has come, again and again."""
+        """Restart the plugins of a node at random times, again and again."""
         if self.faults.plugin_hours:
             luck = Random(f"{self._seed}/plugin/{instance}/{times}")
             wait = luck.expovariate(1.0) * self.faults.plugin_hours * 3600.0 / self._speed
@@ -156,7 +156,7 @@ class Devices:
         self._dirty[node] = None
         self._stirred.set()
 
-    # What runs
+    # Running plugins
 
     def _receive(self, batch: Batch) -> None:
         for name, item in batch.changes.items():
@@ -174,12 +174,12 @@ class Devices:
             self._stir_all()
 
     async def run(self) -> None:
-        """Write what nodes have until cancelled."""
+        """Write the devices of nodes until cancelled."""
         clock = asyncio.get_running_loop().time
         reflector = Reflector(self._client, PODS, PluginPods(), self._receive, clock=clock, random=Random(0), turn=Turn())
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._install())
-            # What there is to hear of, there is only once a machine has devices.
+            # Without machines that have devices there is nothing to watch.
             await self._stirred.wait()
             tasks.create_task(reflector.run())
             while True:
@@ -199,10 +199,10 @@ class Devices:
         try:
             await self._client.create(DAEMON_SETS, manifest, namespace=manifest["metadata"]["namespace"])
         except AlreadyExists:
-            # Its users have installed it themselves, as they would in a real cluster.
+            # The users have installed it themselves, as they would in a real cluster.
             return
 
-    # What nodes show
+    # Devices of nodes
 
     async def _settle(self, node: str) -> None:
         promise = self._promised.get(node)
@@ -224,7 +224,7 @@ class Devices:
         self._shown[node], self._capacity[node] = allocatable, capacity
 
     def _due(self, node: str, promise: Promise) -> tuple[dict[str, int], dict[str, int]]:
-        """What a node has to show by now, allocatable and capacity; it is looked at again when that changes by itself."""
+        """Allocatable and capacity that a node shows by now; if time alone changes them, the node is checked again then."""
         now = self._now()
         shown, had = self._shown.get(node, {}), self._capacity.get(node, {})
         allocatable, capacity = {}, {}
@@ -247,7 +247,7 @@ class Devices:
         return False
 
     def _times(self, node: str, promise: Promise, plugin: str, now: float, *, showed: bool) -> tuple[float, float]:
-        """When the devices of a plugin show, and until when their capacity stays although they do not."""
+        """When the devices of a plugin appear, and until when their capacity remains without them."""
         key = (node, plugin)
         pod = next(iter(self._running.get(key, {}).values()), None)
         if pod is None:
@@ -255,7 +255,7 @@ class Devices:
             since = self._stopped.setdefault(key, now)
             return float("inf"), since + CAPACITY_KEPT
         if key not in self._shows or self._shows[key][0] != pod.uid:
-            # A process that comes back finds what its plugin has shown already.
+            # After a restart, this process finds what the plugin has already shown.
             unbroken = showed and key not in self._shows and key not in self._stopped
             self._shows[key] = (pod.uid, now if unbroken else now + promise.delay)
         at = max(self._shows[key][1], self._away.get(key, 0.0))
@@ -264,7 +264,7 @@ class Devices:
 
 
 def _counts(amounts: Mapping[str, Any] | None) -> dict[str, int]:
-    """The devices among amounts of a Node's status."""
+    """The devices among the amounts in a Node's status."""
     return {name: int(amount) for name, amount in (amounts or {}).items() if is_device(name) and str(amount).isdigit()}
 
 
@@ -273,18 +273,18 @@ def _changes(before: Mapping[str, int], after: Mapping[str, int]) -> dict[str, s
 
 
 async def failed(write: Callable[[], Coroutine[Any, Any, None]], said: str = "") -> str:
-    """Try ``write``; why the API server did not take it, empty where it did. What was ``said`` before is not logged again."""
+    """Try ``write``; returns the API server's error, empty on success. An error equal to ``said`` is not logged again."""
     try:
         await write()
     except (ApiError, Unreachable) as error:
         if str(error) != said:
-            _LOG.warning("what belongs to a simulated machine could not be written", problem=str(error))
+            _LOG.warning("an object of a simulated machine could not be written", problem=str(error))
         return str(error) or type(error).__name__
     return ""
 
 
 async def until_done(write: Callable[[], Coroutine[Any, Any, None]], said: str = "") -> None:
-    """Try ``write`` until the API server takes it; what it has ``said`` against it before is waited for first."""
+    """Try ``write`` until the API server accepts it; after an earlier error ``said`` it waits before the first try."""
     pause = FIRST_PAUSE
     said = said or await failed(write)
     while said:

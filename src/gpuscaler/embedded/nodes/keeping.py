@@ -1,4 +1,4 @@
-"""Keeps the simulated cloud in a ConfigMap, so that whoever leads next finds its machines."""
+"""Saves the simulated cloud in a ConfigMap, so that the next leader finds its machines."""
 
 import asyncio
 from typing import Final
@@ -9,8 +9,8 @@ from gpuscaler.kube.errors import ServerError, TooManyRequests, Unreachable
 from gpuscaler.simulation.cloud.provider import ProviderState, SimulatedProvider
 
 NAME: Final = "gpuscaler-simulated-cloud"
-MEND: Final = "put back what was there, or delete it and gpuscaler-state while nothing runs, to start again without any machine"
-#: Pauses between tries when the API server does not answer, in seconds.
+MEND: Final = "restore the ConfigMap, or delete it and gpuscaler-state while nothing runs, to start again without any machine"
+#: Pauses between retries while the API server does not answer, in seconds.
 FIRST_PAUSE, LONGEST_PAUSE = 0.5, 10.0
 
 
@@ -22,27 +22,27 @@ class CloudStore(Store[ProviderState]):
 
 
 class Keeper:
-    """Writes ``provider`` down in ``store``, at once and whenever it asks, for as long as :meth:`run` runs.
+    """Saves ``provider`` in ``store``, at once and whenever it asks for it, while :meth:`run` runs.
 
-    Several wishes at once are one write.
+    Several requests at once become one write.
     """
 
     def __init__(self, store: CloudStore, provider: SimulatedProvider, *, began: float) -> None:
         self._store, self._provider, self._began = store, provider, began
         self._waiting: list[asyncio.Future[None]] = []
         self._wanted = asyncio.Event()
-        # When it began, and what was caught up with, is news already.
+        # The time of the start, and events that were caught up with, are already new state.
         self._wanted.set()
 
     async def keep(self) -> None:
-        """Returns when all that has happened up to now is written."""
+        """Returns when everything that has happened up to now is saved."""
         written = asyncio.get_running_loop().create_future()
         self._waiting.append(written)
         self._wanted.set()
         await written
 
     async def run(self) -> None:
-        """Write until cancelled. Raises what ends leading: somebody else wrote, or we may not."""
+        """Save until cancelled. Raises what ends leading: another process wrote the ConfigMap, or we lack the permission."""
         while True:
             await self._wanted.wait()
             self._wanted.clear()

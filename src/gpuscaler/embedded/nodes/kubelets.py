@@ -1,6 +1,6 @@
-"""Kubelets of all nodes at once: pods start, run for as long as they say, and end when they are deleted or their node is gone.
+"""Kubelets of all nodes in one object: pods start, run for as long as they ask, and end when they are deleted or their node is gone.
 
-Only the API is used, so that this works against any API server.
+It uses only the API, so it works against any API server.
 """
 
 import asyncio
@@ -25,14 +25,14 @@ from gpuscaler.model.nodes import Node
 from gpuscaler.model.pods import Pod
 
 _LOG = structlog.get_logger(__name__)
-#: What is to be done to a pod.
+#: Actions on a pod.
 START, SUCCEED, REMOVE, TURN_AWAY = "start", "succeed", "remove", "turn away"
 ALL = (START, SUCCEED, REMOVE, TURN_AWAY)
-#: The phase that a pod must be in for it.
+#: The phase that a pod must be in for the action.
 BEFORE = {START: "Pending", SUCCEED: "Running", TURN_AWAY: "Pending"}
-#: A pod that is deleted gets at most so long, whatever its grace period: nothing in it listens.
+#: The longest grace period in seconds, whatever a deleted pod asks for: nothing runs in it.
 GRACE = 2.0
-#: A pod whose change failed is tried again after so many seconds.
+#: Seconds until a failed change of a pod is tried again.
 AGAIN = 1.0
 
 
@@ -51,7 +51,7 @@ class WireStatus(Struct, frozen=True):
 
 
 class WirePod(Struct, frozen=True):
-    """What a kubelet's status repeats of a pod."""
+    """The fields of a pod that a kubelet repeats in its status."""
 
     spec: WireSpec = WireSpec()
     status: WireStatus = WireStatus()
@@ -60,10 +60,10 @@ class WirePod(Struct, frozen=True):
 class Kubelets:
     """Runs the pods that are bound to nodes, for as long as :meth:`run` runs. ``picture`` has pods and nodes, and must be running.
 
-    ``pull`` tells how many seconds a pod waits for its image on a node, by the node's name, ``plugin_pull`` a device plugin's. ``now`` is
-    the wall clock, of which ``speed`` seconds pass in a second of the event loop. Only nodes that are ``ours`` are played: others have
-    kubelets of their own. Without ``leases`` they renew none, which spares a write for each node every ten seconds.
-    ``lasts`` tells by a node's name after how many seconds its kubelet stops for good.
+    ``pull`` returns how many seconds a pod waits for its image, by the node's name, ``plugin_pull`` the same for device plugins. ``now`` is
+    the wall clock, of which ``speed`` seconds pass in a second of the event loop. Only nodes that are ``ours`` are simulated: others have
+    kubelets of their own. Without ``leases`` they renew none, which saves a write for each node every ten seconds.
+    ``lasts`` returns after how many seconds the kubelet of a node stops for good, by the node's name.
     """
 
     def __init__(
@@ -88,13 +88,13 @@ class Kubelets:
         self._nodes: dict[str, str] = {}
         self._pods: dict[str, Pod] = {}
         self._admission = Admission()
-        #: Of pods that are turned away, by uid.
+        #: Reasons of pods that are rejected, by uid.
         self._refusals: dict[str, Refusal] = {}
         self._due: list[tuple[float, str, str, str]] = []
         self._planned: dict[tuple[str, str], str] = {}
         self._stirred = asyncio.Event()
         self._writes: set[asyncio.Task[None]] = set()
-        #: What is forbidden, and was told.
+        #: Forbidden writes that were already logged.
         self._forbidden: set[str] = set()
         picture.listen(self._hear)
 
@@ -135,13 +135,13 @@ class Kubelets:
                 self._planned.pop((key, what), None)
 
     def stop(self, node: str) -> None:
-        """The kubelet of a node stops: nothing of what it says changes any more, and its pods stay as they are."""
+        """Stop the kubelet of a node: its status is not updated any more, and its pods stay as they are."""
         self.stopped.add(node)
         if self._leases is not None:
             self._leases.leave(node)
 
     def resume(self, node: str) -> None:
-        """The kubelet of a node is there again, and says so."""
+        """Start the kubelet of a node again; it reports its node as Ready."""
         if node not in self.stopped:
             return
         self.stopped.discard(node)
@@ -153,7 +153,7 @@ class Kubelets:
             self._consider(pod)
 
     async def _post_ready(self, node: str) -> None:
-        """Say that a node is Ready which was declared to be silent."""
+        """Set a node that was declared unreachable to Ready."""
         found = msgspec.json.decode(await self._client.get(NODES, node))
         known = (found.get("status") or {}).get("conditions") or []
         if not any((one["type"], one.get("reason")) == ("Ready", "NodeStatusUnknown") for one in known):
@@ -172,7 +172,7 @@ class Kubelets:
             self.stop(node)
 
     def _welcome(self, there: Mapping[str, str]) -> None:
-        """Nodes are there; pods that were bound to them may have been heard of before."""
+        """Add nodes; pods that are bound to them may have been seen before."""
         fresh = there.keys() - self._nodes.keys()
         self._nodes |= there
         for name in fresh:
@@ -181,7 +181,7 @@ class Kubelets:
             self._consider(pod)
 
     def _consider(self, pod: Pod) -> None:
-        """What is next for a bound pod."""
+        """The next action for a bound pod."""
         if pod.node_name not in self._nodes or pod.node_name in self.stopped:
             return
         now = self._now()
@@ -198,7 +198,7 @@ class Kubelets:
             self._plan(pod, SUCCEED, (pod.started or now) + pod.options.run_for)
 
     def _plan(self, pod: Pod, what: str, at: float) -> None:
-        """Do ``what`` to this very pod at ``at``, once."""
+        """Do ``what`` to exactly this pod at ``at``, once."""
         if self._planned.get((pod.key, what)) != pod.uid:
             self._planned[pod.key, what] = pod.uid
             heapq.heappush(self._due, (at, pod.key, what, pod.uid))
@@ -218,7 +218,7 @@ class Kubelets:
                 while self._due and self._due[0][0] <= now + 0.001:
                     _, key, what, uid = heapq.heappop(self._due)
                     pod = self._pods.get(key)
-                    # Somebody else may play the same nodes: what has happened meanwhile is not done again.
+                    # Another process may simulate the same nodes: what it has done already is not done again.
                     done_already = pod is None or pod.uid != uid or pod.phase != BEFORE.get(what, pod.phase)
                     if pod is not None and not done_already and pod.node_name not in self.stopped:
                         self._spawn(pod, what)
@@ -252,7 +252,7 @@ class Kubelets:
         except (ApiError, Unreachable) as error:
             if isinstance(error, Forbidden) and what not in self._forbidden:
                 self._forbidden.add(what)
-                _LOG.warning("a kubelet that is played may not do its work", pod=pod.key, problem=str(error))
+                _LOG.warning("a simulated kubelet lacks a permission", pod=pod.key, problem=str(error))
             self._planned.pop((pod.key, what), None)
             self._plan(pod, what, self._now() + AGAIN * self._speed)
             return
@@ -271,26 +271,26 @@ def _is_plugin(pod: Pod) -> bool:
 
 
 def started(now: float, pod: WirePod) -> dict[str, Any]:
-    """The status of ``pod``, which begins to run."""
+    """The status of ``pod`` when it starts to run."""
     moment = timestamp(now)
     state = {"running": {"startedAt": moment}}
     return {"phase": "Running", "startTime": moment, "conditions": conditions(moment, ready=True), **containers(pod, state, ready=True)}
 
 
 def turned_away(refusal: Refusal) -> dict[str, Any]:
-    """The status of a pod that its kubelet does not admit."""
+    """The status of a pod that its kubelet rejects."""
     return {"phase": "Failed", "reason": refusal.reason, "message": f"Pod was rejected: {refusal.message}"}
 
 
 def succeeded(now: float, pod: WirePod) -> dict[str, Any]:
-    """The status of ``pod``, which is done."""
+    """The status of ``pod`` when it has succeeded."""
     moment = timestamp(now)
     ended = {"exitCode": 0, "reason": "Completed", "startedAt": pod.status.started or moment, "finishedAt": moment}
     return {"phase": "Succeeded", "conditions": conditions(moment, ready=False), **containers(pod, {"terminated": ended}, ready=False)}
 
 
 def containers(pod: WirePod, state: dict[str, Any], *, ready: bool) -> dict[str, Any]:
-    """What is said of the containers: init containers are done at once."""
+    """The statuses of containers: init containers complete at once."""
     done = {"terminated": {"exitCode": 0, "reason": "Completed"}}
     told = {
         "containerStatuses": [_container(one, state, ready=ready) for one in pod.spec.containers],

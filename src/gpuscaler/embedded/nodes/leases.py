@@ -1,7 +1,7 @@
-"""Leases of nodes, by which a controller manager knows that their kubelets live.
+"""Leases of nodes, by which a controller manager knows that their kubelets are alive.
 
-Source: ``k8s.io/component-helpers/apimachinery/lease`` and the kubelet's ``nodeLeaseDurationSeconds`` (40), of which a quarter is between
-two renewals. Without one for ``node-monitor-grace-period`` (50 s since Kubernetes 1.32, 40 s before) a node is declared unreachable.
+Source: ``k8s.io/component-helpers/apimachinery/lease`` and the kubelet's ``nodeLeaseDurationSeconds`` (40); the renewal interval is a
+quarter of it. Without one for ``node-monitor-grace-period`` (50 s since Kubernetes 1.32, before 40 s) a node is declared unreachable.
 """
 
 import asyncio
@@ -22,10 +22,10 @@ INTERVAL: Final = DURATION / 4
 
 
 class Leases:
-    """Renews the Leases of nodes, all at once, ``abreast`` requests at a time, for as long as :meth:`run` runs.
+    """Renews the Leases of all nodes, ``abreast`` requests at a time, while :meth:`run` runs.
 
-    ``now`` is the wall clock, of which ``speed`` seconds pass in a second of the event loop. ``again`` is called for a node whose Lease was
-    left to go stale, by an earlier process or while the API server was away: it may have been declared unreachable.
+    ``now`` is the wall clock, of which ``speed`` seconds pass in a second of the event loop. ``again`` is called for a node whose Lease
+    had expired, through an earlier process or while the API server was away: the node may have been declared unreachable.
     """
 
     def __init__(
@@ -39,11 +39,11 @@ class Leases:
     ) -> None:
         self._client, self._now, self._again, self._speed = client, now, again, speed
         self._uids: dict[str, str] = {}
-        #: Nodes whose Lease is there, and when we last renewed it.
+        #: Nodes whose Lease exists, and when we last renewed it.
         self._made: dict[str, float] = {}
         self._slots = asyncio.Semaphore(abreast)
         self._stirred = asyncio.Event()
-        #: What was refused, and told.
+        #: Refusals that were already logged.
         self._refused: set[str] = set()
 
     def keep(self, node: str, uid: str) -> None:
@@ -54,7 +54,7 @@ class Leases:
             self._stirred.set()
 
     def leave(self, node: str) -> None:
-        """Renew it no more: the node is gone, or its kubelet."""
+        """Stop renewing it: the node or its kubelet is gone."""
         self._uids.pop(node, None)
         self._made.pop(node, None)
 
@@ -63,7 +63,7 @@ class Leases:
             await asyncio.gather(*(self._renew(node) for node in self._uids))
             self._stirred.clear()
             try:
-                # Where there is no node, nothing is due; a new one has its Lease at once.
+                # Without nodes nothing is due; a new node gets its Lease at once.
                 async with asyncio.timeout(INTERVAL / self._speed if self._uids else None):
                     await self._stirred.wait()
             except TimeoutError:
@@ -75,11 +75,11 @@ class Leases:
             try:
                 await self._write(node)
             except (ApiError, Unreachable) as error:
-                # The next renewal is soon enough.
+                # It is tried again at the next renewal.
                 what = "patch" if node in self._made else "create"
                 if isinstance(error, Forbidden) and what not in self._refused:
                     self._refused.add(what)
-                    _LOG.warning("the Lease of a node that is played may not be renewed", node=node, problem=str(error))
+                    _LOG.warning("the Lease of a simulated node may not be renewed", node=node, problem=str(error))
 
     async def _write(self, node: str) -> None:
         uid, now = self._uids.get(node), self._now()
@@ -90,7 +90,7 @@ class Leases:
             try:
                 await self._client.create(LEASES, lease_of(node, uid, moment), namespace=NAMESPACE)
             except AlreadyExists:
-                # Whether it was renewed meanwhile is not known.
+                # It is unknown whether the renewal took effect.
                 self._made[node] = float("-inf")
             else:
                 self._made[node] = now
@@ -106,7 +106,7 @@ class Leases:
 
 
 def lease_of(node: str, uid: str, moment: str) -> dict[str, Any]:
-    """The Lease of a node, which goes with it."""
+    """The Lease of a node, which is deleted with it."""
     owner = {"apiVersion": "v1", "kind": "Node", "name": node, "uid": uid}
     return {
         "apiVersion": "coordination.k8s.io/v1",

@@ -1,8 +1,8 @@
-"""What a cloud's machines are in the cluster: Node objects that appear after the boot, and go when the machine does.
+"""A cloud's machines in the cluster: Node objects that appear after the boot, and are deleted with the machine.
 
-What needs a device plugin comes with :mod:`~gpuscaler.embedded.nodes.devices`.
+Devices are added by :mod:`~gpuscaler.embedded.nodes.devices`.
 
-Only the API is used, so that this works against any API server.
+It uses only the API, so it works against any API server.
 """
 
 import asyncio
@@ -37,11 +37,11 @@ def name_of(machine: CloudMachine) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Naming:
-    """What a cloud's machines are called: their Node and its ``spec.providerID``.
+    """The names of a cloud's machines: of their Node, and its ``spec.providerID``.
 
-    That begins with ``scheme`` for all of them, and the name behind its last slash with ``prefix``. ``bare`` nodes carry nothing of ours by
-    themselves, neither the label of their pool nor the arriving taint: what they register with is in their offering. ``finish`` adds what
-    that cloud's kubelets write on a Node beside.
+    All provider IDs begin with ``scheme``; the name behind the last slash begins with ``prefix``. ``bare`` nodes get nothing of ours by
+    themselves, neither the label of their pool nor the arriving taint: their labels and taints come from their offering. ``finish`` adds
+    other fields that the cloud's kubelets write on a Node.
     """
 
     node: Callable[[CloudMachine], str] = name_of
@@ -52,7 +52,7 @@ class Naming:
     finish: Callable[[CloudMachine, dict[str, Any]], None] = lambda _machine, _node: None
 
     def is_ours(self, instance: str) -> bool:
-        """Whether a ``spec.providerID`` is of a machine of this cloud."""
+        """Whether a ``spec.providerID`` belongs to a machine of this cloud."""
         return instance.startswith(self.scheme) and instance.rpartition("/")[2].startswith(self.prefix)
 
 
@@ -60,10 +60,10 @@ SIMULATED: Final = Naming()
 
 
 class Machines:
-    """Keeps a Node for each machine whose events it :meth:`hear` s, for as long as :meth:`run` runs.
+    """Maintains a Node for each machine whose events it gets through :meth:`hear`, while :meth:`run` runs.
 
-    ``steered`` says that machines register with our arriving taint, as pools do whose boot configuration sets it. Of ``now`` pass
-    ``speed`` seconds in a second of the event loop. What goes wrong with devices is in ``faults``, drawn by ``seed``.
+    ``steered`` machines register with our arriving taint, as in pools whose boot settings add it. ``speed`` seconds of ``now`` pass in
+    a second of the event loop. ``faults`` are failures of devices, drawn by ``seed``.
     """
 
     def __init__(
@@ -80,18 +80,18 @@ class Machines:
         self._client, self._now, self._steered, self._naming = client, now, steered, naming
         self.devices = Devices(client, now=now, speed=speed, faults=faults, seed=seed)
         self._events: asyncio.Queue[CloudEvent] = asyncio.Queue()
-        #: Events that wait for one that could not be written, by machine: others' Nodes do not wait for them.
+        #: Events behind one that could not be written, by machine: Nodes of other machines do not wait for them.
         self._held: dict[str, deque[CloudEvent]] = {}
-        #: Nodes of machines that are gone, which could not be deleted yet.
+        #: Nodes of ended machines that could not be deleted yet.
         self._left: list[dict[str, Any]] = []
 
     def hear(self, event: CloudEvent) -> None:
-        """Something happened to a machine."""
+        """Receive an event of a machine."""
         if event.machine is not None:
             self._events.put_nowait(event)
 
     async def run(self) -> None:
-        """Write Nodes until cancelled, of each machine in the order of its events."""
+        """Write Nodes until cancelled, for each machine in the order of its events."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self.devices.run())
             for node in self._left:
@@ -107,7 +107,7 @@ class Machines:
                     tasks.create_task(self._catch_up(name, said))
 
     async def _catch_up(self, name: str, said: str) -> None:
-        """Write what is held of one machine, since the API server ``said`` no."""
+        """Retry the queued events of one machine, after the API server refused the first with ``said``."""
         while self._held[name]:
             event = self._held[name][0]
             assert event.machine is not None, "only events of machines are kept"
@@ -117,7 +117,7 @@ class Machines:
         del self._held[name]
 
     async def agree(self, machines: Sequence[CloudMachine]) -> None:
-        """Have a Node for each of ``machines`` that is up, and none for any other of this cloud: after what nobody saw."""
+        """Have a Node for each running machine of ``machines``, and for no other of this cloud, whatever events were missed."""
         for machine in machines:
             if machine.state in {REGISTERED, VISIBLE}:
                 self.hear(CloudEvent(self._now(), REGISTERED, machine))
@@ -130,25 +130,25 @@ class Machines:
         for node in ours:
             self.devices.seen(node["metadata"]["name"], node.get("status") or {})
         gone = [node for node in ours if _instance(node) not in names]
-        # What cannot be deleted now keeps nobody from leading.
+        # A Node that cannot be deleted now must not block leading.
         self._left = [node for node in gone if await failed(partial(self._remove, node))]
 
     async def _remove(self, node: dict[str, Any]) -> None:
         try:
             await self._client.delete(NODES, node["metadata"]["name"], uid=node["metadata"].get("uid", ""), grace=0)
         except (NotFound, Conflict):
-            # It is gone, and perhaps another has its name.
+            # It is deleted already, and another may have its name.
             return
 
     async def _found(self, machine: CloudMachine) -> dict[str, Any] | None:
-        """The Node with the name of ``machine``. Raises :class:`NotFound`; None where it is another machine's, which is left alone."""
+        """The Node with the name of ``machine``. Raises :class:`NotFound`; None if it belongs to another machine, and stays untouched."""
         node = msgspec.json.decode(await self._client.get(NODES, self._naming.node(machine)))
         return node if _instance(node) == self._naming.provider_id(machine) else None
 
     async def _follow(self, kind: str, machine: CloudMachine) -> None:
         name = self._naming.node(machine)
         if kind in {REGISTERED, VISIBLE}:
-            # A machine that was there from the beginning only ever tells that it shows all it has.
+            # A machine that existed from the start has only one event: that it shows all its resources.
             steered = self._steered and kind == REGISTERED
             with suppress(AlreadyExists):
                 await self._client.create(NODES, self._node(machine, steered=steered))
@@ -172,7 +172,7 @@ def _instance(node: Mapping[str, Any]) -> str:
 
 
 def node_of(machine: CloudMachine, now: float, *, naming: Naming = SIMULATED, steered: bool, whole: bool = False) -> dict[str, Any]:
-    """The Node that a machine registers as: Ready, ``whole`` or without what its device plugin brings."""
+    """The Node that a machine registers as: Ready, ``whole`` or without the resources of its device plugins."""
     offering = machine.offering
     amounts = quantities(offering.allocatable if whole else before_device_plugin(offering.allocatable))
     taints = [*offering.taints, *([Taint(ARRIVING_TAINT)] if steered and not naming.bare else [])]

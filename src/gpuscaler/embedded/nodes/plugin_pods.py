@@ -1,4 +1,4 @@
-"""Pods of device plugins, as a watch shows them."""
+"""Pods of device plugins, as seen in a watch."""
 
 from typing import cast
 
@@ -21,7 +21,7 @@ class PluginPod(Struct, frozen=True):
 
 
 class PluginPods:
-    """Reads of pods only those of device plugins that are on a node."""
+    """Decodes only pods of device plugins that are bound to a node."""
 
     model = PluginPod
 
@@ -29,7 +29,7 @@ class PluginPods:
         return identity
 
     def read(self, data: Data) -> Found:
-        """The pod, where it is such a one. Never raises."""
+        """The pod, if it is one of these; else None. Never raises."""
         try:
             pod = _pod(data)
         except (msgspec.MsgspecError, ValueError, RecursionError):

@@ -1,4 +1,4 @@
-"""Device plugins as their vendors ship them: which DaemonSet makes which extended resource, and what its pods tolerate.
+"""Device plugins as their vendors ship them: which DaemonSet provides which extended resource, and what its pods tolerate.
 
 Sources: ``nvidia-device-plugin.yml`` of NVIDIA/k8s-device-plugin, ``k8s-ds-amdgpu-dp.yaml`` of ROCm/k8s-device-plugin,
 ``habana-k8s-device-plugin.yaml`` of Habana, ``k8s-neuron-device-plugin.yml`` of aws-neuron-sdk and ``efa-k8s-device-plugin.yml`` of
@@ -12,13 +12,13 @@ from typing import Any, Final
 from msgspec import Struct
 
 NAMESPACE: Final = "kube-system"
-#: How the DaemonSets of resources begin that no vendor in the table makes.
+#: The prefix of DaemonSets for resources without a vendor in the table.
 GENERIC: Final = "device-plugin-of-"
 _CRITICAL: Final[Mapping[str, str]] = {"key": "CriticalAddonsOnly", "operator": "Exists"}
 
 
 class Plugin(Struct, frozen=True):
-    """A DaemonSet that makes the resources that begin with one of ``resources``; ``app`` is its label ``name``."""
+    """A DaemonSet that provides the resources that begin with one of ``resources``; ``app`` is its label ``name``."""
 
     name: str
     app: str
@@ -30,7 +30,7 @@ class Plugin(Struct, frozen=True):
         return resource.startswith(self.resources)
 
     def manifest(self) -> dict[str, Any]:
-        """The DaemonSet as it is shipped."""
+        """The DaemonSet as the vendor ships it."""
         shipped = [{"key": key, "operator": "Exists", "effect": "NoSchedule"} for key in self.tolerates]
         tolerations = [*([dict(_CRITICAL)] if self.addon else []), *shipped]
         spec = {
@@ -60,7 +60,7 @@ PLUGINS: Final = (
         "aws-efa-k8s-device-plugin-daemonset",
         "aws-efa-k8s-device-plugin",
         ("vpc.amazonaws.com/efa",),
-        # Not shipped: users whose GPU nodes have this taint add it, or their EFA never shows (aws-samples/aws-efa-eks#3).
+        # Not shipped: users whose GPU nodes have this taint add it, or their EFA devices never appear (aws-samples/aws-efa-eks#3).
         ("aws.amazon.com/efa", "nvidia.com/gpu"),
         addon=True,
     ),
@@ -69,7 +69,7 @@ _NAMES: Final = frozenset(plugin.name for plugin in PLUGINS)
 
 
 def plugin_of(resource: str) -> Plugin:
-    """The plugin that makes a resource; one of its own for a resource that no vendor in the table makes."""
+    """The plugin that provides a resource; one of its own for a resource without a vendor in the table."""
     for plugin in PLUGINS:
         if plugin.makes(resource):
             return plugin

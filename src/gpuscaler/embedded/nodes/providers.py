@@ -27,7 +27,7 @@ from gpuscaler.simulation.traces.spot import read_spot
 
 
 async def make(settings: RunSettings, place: Place) -> Made:
-    """The simulated cloud, whose machines become Nodes of the cluster behind ``place``; it goes on from where it was written down."""
+    """The simulated cloud, whose machines become Nodes of the cluster behind ``place``; it continues from its saved state."""
     told, pools = settings.simulated, settings.policy.pools
     store = CloudStore(place.client, namespace=place.namespace)
     before = await store.load()
@@ -51,7 +51,7 @@ async def make(settings: RunSettings, place: Place) -> Made:
     provider = SimulatedProvider(core, pools, now=place.now, listener=machines.hear, faults=call_faults_of(told), seed=told.seed)
     if before.began:
         provider.resume(before)
-    # Before time goes on: what happened to machines while nobody led comes after what they were.
+    # Before time continues: events of machines while nothing led come after the saved state.
     await machines.agree(core.list())
     keeper = Keeper(store, provider, began=began)
     parts = [provider.run, machines.run]
@@ -64,12 +64,12 @@ async def make(settings: RunSettings, place: Place) -> Made:
 
 
 def naming_in(namespace: str) -> Naming:
-    """What the machines of the cloud whose state is in ``namespace`` are called: there may be another in another, of the same cluster."""
+    """The names of the machines of the cloud saved in ``namespace``; another namespace may hold another cloud for the same cluster."""
     return Naming(prefix=f"sim-{sha256(namespace.encode()).hexdigest()[:4]}-")
 
 
 def _kubelets(place: Place, core: SimulatedCloud, seed: int, naming: Naming) -> list[Part]:
-    # A picture of their own: they must hear of everything that is there when they begin.
+    # They need a picture of their own, because they must receive everything that exists when they begin.
     picture = Picture(place.client, clock=asyncio.get_running_loop().time, random=Random(seed), resources=(PODS, NODES))
 
     def pull(node: str) -> float:
@@ -95,7 +95,7 @@ def delays_of(told: Simulated) -> Delays:
 
 
 def faults_of(told: Simulated) -> Faults:
-    """What fails beside spot machines whose market ran dry is said in ``faults``."""
+    """The faults of the cloud beside dry spot markets, from ``faults`` in the settings."""
     return Faults(
         never_registers=told.faults.never_registers,
         partial_grants=told.faults.partial_grants,
@@ -118,7 +118,7 @@ def call_faults_of(told: Simulated) -> CallFaults:
 
 
 def markets_of(policy: Policy, told: Simulated, began: float) -> Markets:
-    """Markets by the file of series, or in which what is named dry has no machine and everything else as many as are asked for.
+    """Markets from the file of series, or markets where the offerings named dry have no machine and all others have unlimited machines.
 
     Raises :class:`~gpuscaler.simulation.traces.jobs.TraceError` for a file that cannot be used.
     """

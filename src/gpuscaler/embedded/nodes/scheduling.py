@@ -1,4 +1,4 @@
-"""A scheduler for the embedded cluster: binds pods as kube-scheduler does, and says in its words why it cannot. Nobody is preempted."""
+"""A scheduler for the embedded cluster: it binds pods like kube-scheduler, and reports failures in its words. There is no preemption."""
 
 import asyncio
 from collections.abc import Callable, Iterable
@@ -15,13 +15,13 @@ from gpuscaler.kube.resources import CORE_EVENTS, PODS
 from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.pods import Pod
 
-#: A pod that found no node waits so long before it is tried again once something changes, doubled each time, in seconds
-#: (``podInitialBackoffSeconds``, ``podMaxBackoffSeconds``), and is tried again in any case after five minutes.
+#: How long an unschedulable pod waits before it is tried again after a change, doubled each time, in seconds
+#: (``podInitialBackoffSeconds``, ``podMaxBackoffSeconds``). It is tried again in any case after five minutes.
 FIRST_BACKOFF, LONGEST_BACKOFF, FLUSH = 1.0, 10.0, 300.0
 
 
 class Try(Struct, gc=False):
-    """How often a pod found no node, when last, and whether something has changed since that may help it."""
+    """How often no node was found for a pod, when last, and whether something has changed since that may help it."""
 
     many: int
     at: float
@@ -34,7 +34,7 @@ class Try(Struct, gc=False):
 
 
 class Said(NamedTuple):
-    """The Event that tells why a pod found no node, and how often it was so."""
+    """The Event that says why no node was found for a pod, and how often."""
 
     event: str
     pod: str
@@ -62,7 +62,7 @@ class Scheduler:
         self._client, self._picture, self._now, self._speed, self._name = client, picture, now, speed, scheduler
         self._tries: dict[str, Try] = {}
         self._said: dict[str, Said] = {}
-        #: Bound by us, and not seen bound yet.
+        #: Pods that we have bound and that the watch has not shown as bound yet.
         self._assumed: dict[str, str] = {}
         self._slots = asyncio.Semaphore(abreast)
         self._events = 0
@@ -77,7 +77,7 @@ class Scheduler:
             await self.turn(taken.cluster)
 
     async def _changed(self) -> None:
-        """Until something changed, or a pod is to be tried again."""
+        """Wait until something has changed, or until a pod is to be tried again."""
         due = min((one.due() for one in self._tries.values()), default=None)
         try:
             async with asyncio.timeout(None if due is None else max(0.001, (due - self._now()) / self._speed)):
@@ -86,7 +86,7 @@ class Scheduler:
             return
 
     async def turn(self, cluster: Cluster) -> None:
-        """Try every pod whose time has come."""
+        """Try every pod that is due."""
         now = self._now()
         waiting = {pod.key: pod for pod in self._waiting(cluster)}
         self._tries = {key: one for key, one in self._tries.items() if key in waiting}
@@ -120,7 +120,7 @@ class Scheduler:
 
     def _is_due(self, pod: Pod, now: float) -> bool:
         known = self._tries.get(pod.key)
-        # Sums of times are rounded, and a loop that comes a moment too early would come again at once.
+        # Sums of times are rounded, and a loop that wakes a moment too early would wake again at once.
         return known is None or known.due() <= now + 0.001
 
     async def _bind(self, pod: Pod, node: str) -> None:
@@ -128,12 +128,12 @@ class Scheduler:
             try:
                 await self._client.bind(pod.namespace, pod.name, node, uid=pod.uid)
             except (ApiError, Unreachable):
-                # Tried again when the pod still waits.
+                # It is tried again if the pod is still pending.
                 self._assumed.pop(pod.key, None)
                 self._tries[pod.key] = Try(1, self._now(), moved=True)
 
     async def _refuse(self, pod: Pod, why: str) -> None:
-        """Say on the pod that it cannot be scheduled, and clear a nomination that led nowhere."""
+        """Set the pod's condition to unschedulable, and clear a nomination that failed."""
         moment = timestamp(self._now())
         condition = {
             "type": "PodScheduled",
@@ -155,7 +155,7 @@ class Scheduler:
                 return
 
     async def _tell(self, pod: Pod, why: str, moment: str) -> None:
-        """An Event, or one more of an Event that was there: who tries again in vain all day tells of it once."""
+        """Create the Event, or increase the count of an existing one: a pod that fails all day has one Event."""
         before = self._said.pop(pod.key, None)
         if before is not None and (before.pod, before.why) == (pod.uid, why):
             patch = {"count": before.times + 1, "lastTimestamp": moment}
@@ -185,5 +185,5 @@ class Scheduler:
 
 
 def timestamp(seconds: float) -> str:
-    """A moment as the API writes it."""
+    """A time as the API writes it."""
     return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
