@@ -1,4 +1,4 @@
-"""``gpuscaler why hpa`` as a person runs it."""
+"""``gpuscaler why hpa`` as users run it."""
 
 import json
 from collections.abc import Iterator
@@ -17,7 +17,7 @@ from gpuscaler.metrics.autoscale.controller import AUTOSCALERS
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    """With an autoscaler that has GPU metrics and nobody who serves them, and one without."""
+    """A cluster with an autoscaler on GPU metrics that nothing serves, and one without GPU metrics."""
     template = {"metadata": {"labels": {"app": "llm"}}, "spec": {"containers": [{"name": "main", "image": "x"}]}}
     spec = {"selector": {"matchLabels": {"app": "llm"}}, "template": template}
     cpu = {"type": "Resource", "resource": {"name": "cpu", "target": {"type": "Utilization", "averageUtilization": 80}}}
@@ -50,7 +50,7 @@ def test_each_link_is_shown_and_the_broken_one_is_named(cluster: Served) -> None
         "    unknown exporter  no pod is labelled as an exporter of gpuscaler; assuming that another exporter is used",
         "    unknown scrape    the API cannot be asked",
         "    unknown rule      the API cannot be asked",
-        "    broken  API       there is no APIService for it; install the metrics API",
+        "    broken  API       there is no APIService for this group; install the metrics API",
         "    unknown HPA       it has not read the metric yet",
         "    the API is broken",
     ]

@@ -53,7 +53,7 @@ async def test_the_manifests_of_the_how_to_scale_a_deployment_by_a_process_besid
             finally:
                 process.terminate()
                 await asyncio.to_thread(process.wait, 60)
-    assert "custom.metrics.k8s.io/v1beta1 by Service default/gpuscaler-metrics: it answers" in status.stdout
+    assert "custom.metrics.k8s.io/v1beta1 by Service default/gpuscaler-metrics: no problems" in status.stdout
 
 
 async def scales(made: Stage) -> bool:

@@ -1,5 +1,5 @@
-/* A libnvidia-ml.so.1 without a driver: answers from a file that a test maps too (tests/exporter/fake_nvml.py), so that a test can change
-   what GPUs do, let a call hang, fail or be unsupported, and count what was asked. Structures are NVML's; only those fields that the
+/* A libnvidia-ml.so.1 without a driver: it answers from a file that the test also maps (tests/exporter/fake_nvml.py) and so can change
+   what GPUs do, let a call hang, fail or be unsupported, and count calls. Structures are those of NVML; only the fields that the
    exporter reads are filled. */
 #include <fcntl.h>
 #include <stdint.h>
@@ -251,7 +251,7 @@ int nvmlDeviceGetFieldValues(void *device, int count, FieldValue *values) {
       case 230:
         values[i].type = 1;
         values[i].value.small = gpu_of(device)->recovery;
-        /* 99: a driver that does not say. */
+        /* 99: a driver that reports none. */
         if (gpu_of(device)->recovery == 99) values[i].result = NOT_SUPPORTED;
         break;
       case 29: case 30: case 31:
@@ -285,7 +285,7 @@ typedef struct { unsigned pid; unsigned long long memory; unsigned gpu_instance,
 int nvmlDeviceGetComputeRunningProcesses_v3(void *device, unsigned *count, ProcessInfo *processes) {
   ENTER(device, nvmlDeviceGetComputeRunningProcesses_v3);
   Gpu *gpu = gpu_of(device);
-  /* As drivers do: a GPU tells those of its MIG devices, too. */
+  /* As in real drivers, a GPU also lists the processes of its MIG devices. */
   unsigned there = gpu->process_count;
   if (!there) { *count = 0; return OK; }
   if (!processes || *count < there) { *count = there; return SMALL; }
@@ -312,7 +312,7 @@ int nvmlDeviceGetProcessUtilization(void *device, ProcessSample *samples, unsign
   Gpu *gpu = gpu_of(device);
   if (gpu->sample_time <= since) return NOT_FOUND;
   if (!gpu->process_count) { *count = 0; return OK; }
-  /* As drivers do: one sample more, of a process that ended, from the past. */
+  /* As in real drivers, there is one more sample from the past, of a process that ended. */
   if (!samples) { *count = gpu->process_count + 1; return SMALL; }
   for (unsigned i = 0; i < gpu->process_count; i++)
     samples[i] = (ProcessSample){gpu->process[i].pid, gpu->sample_time, gpu->process[i].sm, 0, 0, 0};

@@ -1,4 +1,4 @@
-"""A source as it is put together in production, over a Prometheus in memory and the embedded API server, in virtual time."""
+"""A source as in production, with a Prometheus in memory and the embedded API server, in virtual time."""
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping
@@ -19,7 +19,7 @@ from gpuscaler.metrics.sources.evaluating import Evaluator, Timing
 from gpuscaler.metrics.sources.objects import Objects
 from gpuscaler.metrics.sources.source import PrometheusSource
 
-#: Of Alibaba Cloud's write-up (2018), with a rule whose query cannot be asked of all objects at once, and an external one.
+#: Rules of Alibaba Cloud's write-up (2018), with a rule whose query cannot cover all objects at once, and an external one.
 RULES = """
 rules:
 - seriesQuery: '{__name__=~"^nvidia_gpu_.*",uuid!=""}'
@@ -62,7 +62,7 @@ async def serving(
     relist: float = 60.0,
     **timing: float,
 ) -> AsyncIterator[Serving]:
-    """Running, and not yet asked anything; the caller lets time pass."""
+    """A running source without requests yet; the caller lets time pass."""
     clock = asyncio.get_running_loop().time
     api = ApiServer(lambda: EPOCH + clock())
     api.load(objects)

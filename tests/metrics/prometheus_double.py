@@ -1,4 +1,4 @@
-"""A Prometheus in memory that knows selectors, timestamp() and one aggregation around them, in virtual time; it counts what it is asked."""
+"""A Prometheus in memory for selectors, timestamp() and one aggregation around them, in virtual time; it counts requests."""
 
 import asyncio
 import re
@@ -9,7 +9,7 @@ from statistics import fmean
 from gpuscaler.metrics.sources.prometheus import PrometheusError, QueryRefused, Sample
 
 EPOCH = 1_780_000_000.0
-#: Prometheus looks back so far for the last sample of a series.
+#: How far Prometheus looks back for the last sample of a series, in seconds.
 LOOKBACK = 300.0
 _SELECTOR = re.compile(r"(\w*)(?:\{(.*)\})?")
 _MATCHER = re.compile(r'(\w+)(=~|!~|!=|=)"([^"]*)"')
@@ -20,7 +20,7 @@ _COMBINE: Mapping[str, Callable[[list[float]], float]] = {"sum": sum, "min": min
 
 @dataclass(slots=True)
 class Series:
-    """Labels, with ``__name__``, the last value and when it was taken, in seconds of the loop's clock."""
+    """A series: labels with ``__name__``, the last value and its time, in seconds of the loop's clock."""
 
     labels: dict[str, str]
     value: float
@@ -29,7 +29,7 @@ class Series:
 
 @dataclass
 class PrometheusDouble:
-    """``delay`` is how late answers come, in seconds; ``error`` is raised in their place."""
+    """The double. ``delay`` is the delay of answers in seconds; ``error`` is raised instead of an answer."""
 
     stored: list[Series] = field(default_factory=list)
     delay: float = 0.0
@@ -49,7 +49,7 @@ class PrometheusDouble:
         return self.stored[-1]
 
     def touch(self) -> None:
-        """Scrape everything again: the same values, of now."""
+        """Scrape everything again: the same values, with the current time."""
         for series in self.stored:
             series.at = asyncio.get_running_loop().time()
 

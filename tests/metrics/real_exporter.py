@@ -1,4 +1,4 @@
-"""The exporter as it is started, with GPUs that are simulated and a kubelet that says whose they are."""
+"""The real exporter process, with simulated GPUs and a kubelet that allocates them."""
 
 import asyncio
 import os
@@ -16,7 +16,7 @@ from gpuscaler.exporter.backends.simulated import Simulated
 
 @asynccontextmanager
 async def exporter(folder: Path) -> AsyncIterator[tuple[str, asyncio.subprocess.Process]]:
-    """The command, with four simulated GPUs: two are training-0's, one is inference-0's; the last is divided. Gives HOST:PORT."""
+    """The command with four simulated GPUs: two belong to training-0, one to inference-0, the last is divided. Yields HOST:PORT."""
     uuids = [device.uuid for device in Simulated(4).devices()]
     kubelet = FakeKubelet(folder / "kubelet.sock")
     kubelet.pods = [

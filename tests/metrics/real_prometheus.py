@@ -1,65 +1,29 @@
-"""A real Prometheus, of the system's packages: the one that is installed, or the package unpacked into the user's cache."""
+"""A real Prometheus from the system's packages: the installed one, or the package unpacked into the user's cache."""
 
 import asyncio
-import os
 import shutil
 import socket
-import subprocess
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import aiohttp
-from tests.lacking import lacking
+from tests.debian_packages import packaged
 
-from gpuscaler.serving.cache_folder import cache_of
-
-#: Seconds that a slow machine gets for anything.
+#: Time-out in seconds, long enough for a slow machine.
 PATIENCE = 60.0
 
 
 def binary() -> Path:
-    """The program; the test lacks it where there is none and none can be had."""
+    """The program; the test is skipped if it is neither installed nor available."""
     installed = shutil.which("prometheus")
-    if installed:
-        return Path(installed)
-    cache = cache_of(os.environ)
-    kept = cache / "prometheus" / "usr" / "bin" / "prometheus"
-    if kept.exists():
-        return kept
-    if not shutil.which("apt-get") or not shutil.which("dpkg-deb"):
-        lacking("saw no program prometheus and no apt-get, expected one of the two; install the package prometheus")
-    cache.mkdir(parents=True, exist_ok=True)
-    with TemporaryDirectory(dir=cache) as name:
-        folder = Path(name)
-        package, why = _downloaded(folder)
-        if package is None:
-            lacking(f"saw no program prometheus and no package of it ({why}), expected one of the two; install the package prometheus")
-        subprocess.run(["dpkg-deb", "-x", package, folder / "unpacked"], check=True, timeout=300)
-        if not kept.exists():
-            (folder / "unpacked").rename(cache / "prometheus")
-    return kept
-
-
-def _downloaded(folder: Path) -> tuple[Path | None, str]:
-    """The package, or None and why not; where the system has no list of its packages, by a list of our own."""
-    lists, words = folder / "lists", ["apt-get", "-q"]
-    (lists / "partial").mkdir(parents=True)
-    own = [*words, "-o", f"Dir::State::lists={lists}", "-o", f"Dir::Cache={folder}"]
-    why = ""
-    for command in ([*words, "download", "prometheus"], [*own, "update"], [*own, "download", "prometheus"]):
-        done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, timeout=300)
-        why = done.stderr.strip().rpartition("\n")[2]
-        if found := list(folder.glob("prometheus_*.deb")):
-            return found[0], ""
-    return None, why
+    return Path(installed) if installed else packaged("prometheus", "usr/bin/prometheus")
 
 
 @dataclass
 class RealPrometheus:
-    """``targets`` are HOST:PORT, scraped every second."""
+    """A Prometheus process. ``targets`` are HOST:PORT, scraped every second."""
 
     program: Path
     folder: Path
@@ -73,7 +37,7 @@ class RealPrometheus:
         return f"http://127.0.0.1:{self.port}"
 
     async def start(self) -> None:
-        """Begin, or begin anew with what was stored; returns once it answers."""
+        """Start, or restart with the stored data; return once it answers."""
         if not self.port:
             with socket.socket() as free:
                 free.bind(("127.0.0.1", 0))
@@ -114,7 +78,7 @@ class RealPrometheus:
 
 @asynccontextmanager
 async def real_prometheus(program: Path, folder: Path, *targets: str, config: str = "") -> AsyncIterator[RealPrometheus]:
-    """Scraping ``targets`` until the end; ``config`` is more of its configuration."""
+    """A Prometheus that scrapes ``targets`` until the end of the block; ``config`` is additional configuration."""
     running = RealPrometheus(program, folder, targets, config=config)
     await running.start()
     try:

@@ -1,4 +1,4 @@
-"""What `gpuscaler metrics` logs of what keeps it from being ready."""
+"""Log lines of `gpuscaler metrics` about why it is not ready."""
 
 import asyncio
 
@@ -7,7 +7,7 @@ import structlog
 from gpuscaler.serving.health import tell
 
 
-async def test_what_keeps_it_from_being_ready_is_logged_when_it_changes_and_when_it_is_over() -> None:
+async def test_the_reason_for_not_being_ready_is_logged_when_it_changes_or_ends() -> None:
     wrong = {"source": "", "trust": ""}
     with structlog.testing.capture_logs() as logs:
         task = asyncio.create_task(tell({"source": lambda: wrong["source"], "trust": lambda: wrong["trust"]}))

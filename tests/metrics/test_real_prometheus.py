@@ -1,4 +1,4 @@
-"""The whole way: simulated GPUs, the real exporter, a real Prometheus, rules, values of pods."""
+"""The whole chain: simulated GPUs, the real exporter, a real Prometheus, rules, values of pods."""
 
 import asyncio
 import time
@@ -36,7 +36,7 @@ APP = parse_selector("app=llm")
 T = TypeVar("T")
 
 
-#: What people write to scale from zero, over a queue whose exporter may go away with it: metrics and their queries.
+#: Usual queries for scaling from zero by a queue whose exporter may disappear with it: metrics and their queries.
 FROM_ZERO = {
     "queue_or_zero": "sum(<<.Series>>) or vector(0)",
     "rate_or_zero": "sum(rate(<<.Series>>[5s])) or vector(0)",
@@ -89,7 +89,7 @@ class Whole:
     source: PrometheusSource
 
     async def ask(self, metric: str = "duty_cycle_current") -> dict[str, Value] | Exception:
-        """Values by pod, or why there are none."""
+        """Values by pod, or the reason why there are none."""
         try:
             values = await self.source.for_selector(group_resource="pods", namespace="ml", label_selector=APP, metric=metric)
         except (UnknownMetric, Unavailable) as error:
@@ -97,7 +97,7 @@ class Whole:
         return {value.name: value for value in values}
 
     async def of(self, resource: str, name: str, metric: str) -> int:
-        """Thousandths of the metric of one object."""
+        """The metric of one object, in thousandths."""
         namespace = "" if resource == "nodes" else "ml"
         return parse_milli((await self.source.for_object(group_resource=resource, namespace=namespace, name=name, metric=metric)).quantity)
 
@@ -117,11 +117,11 @@ def both(found: dict[str, Value] | Exception) -> bool:
     return isinstance(found, dict) and len(found) == 2
 
 
-async def test_numbers_come_from_gpus_to_pods_and_go_away_with_what_they_come_from(tmp_path: Path) -> None:
+async def test_numbers_of_gpus_become_values_of_pods_and_end_with_their_source(tmp_path: Path) -> None:
     async with whole(tmp_path) as here:
         duty = await until(here.ask, both)
         assert isinstance(duty, dict)
-        # The third pod has no GPU: it is absent, and not 0.
+        # The third pod has no GPU: it is absent, not 0.
         assert list(duty) == ["inference-0", "training-0"]
         assert 90_000 <= parse_milli(duty["training-0"].quantity) <= 100_000
         assert abs(time.time() - duty["training-0"].timestamp) < PATIENCE
@@ -130,7 +130,7 @@ async def test_numbers_come_from_gpus_to_pods_and_go_away_with_what_they_come_fr
         assert await here.of("pods", "training-0", "memory_total_bytes_current") == 2 * one > 0
         assert 30_000 <= await here.of("nodes", "n1", "temperature_celsius_current") <= 70_000
 
-        # Prometheus marks series as stale whose target is gone: what it saw last is nobody's number any more.
+        # Prometheus marks the series of a missing target as stale, so their last values are not used any more.
         here.gpus.terminate()
         assert await until(here.ask, lambda found: found == {}) == {}
 
@@ -139,7 +139,7 @@ async def test_numbers_come_from_gpus_to_pods_and_go_away_with_what_they_come_fr
         assert "cannot connect" in str(gone)
 
 
-async def test_prometheus_that_comes_back_is_asked_again_without_a_restart_of_ours(tmp_path: Path) -> None:
+async def test_prometheus_is_used_again_after_an_outage_without_our_restart(tmp_path: Path) -> None:
     async with whole(tmp_path) as here:
         await until(here.ask, both)
         await here.prometheus.stop()
@@ -151,7 +151,7 @@ async def test_prometheus_that_comes_back_is_asked_again_without_a_restart_of_ou
 
 @asynccontextmanager
 async def queue() -> AsyncIterator[tuple[str, web.AppRunner]]:
-    """An exporter of a queue, and where it is."""
+    """An exporter of a queue, and its address."""
 
     async def page(_: web.Request) -> web.Response:
         return web.Response(text="queue_length 4\n")
@@ -168,7 +168,7 @@ async def queue() -> AsyncIterator[tuple[str, web.AppRunner]]:
         await runner.cleanup()
 
 
-async def test_idioms_of_scaling_from_zero_are_values_whether_or_not_there_is_a_sample(tmp_path: Path) -> None:
+async def test_usual_queries_for_scaling_from_zero_have_values_with_and_without_samples(tmp_path: Path) -> None:
     async with (
         queue() as (target, exporting),
         real_prometheus(binary(), tmp_path, target) as prometheus,
@@ -189,7 +189,7 @@ async def test_idioms_of_scaling_from_zero_are_values_whether_or_not_there_is_a_
         assert abs(time.time() - zero.timestamp) < PATIENCE
 
 
-async def test_what_a_rule_asks_wrongly_is_said_in_prometheus_own_words(tmp_path: Path) -> None:
+async def test_an_invalid_query_of_a_rule_is_reported_with_prometheus_own_text(tmp_path: Path) -> None:
     async with real_prometheus(binary(), tmp_path) as running:
         prometheus = Prometheus([server_of(access_of(running.url))], clock=time.monotonic)
         with pytest.raises(QueryRefused, match=r"400 bad_data: .*parse error.*; correct the rule"):

@@ -1,7 +1,7 @@
-"""Answers of prometheus-adapter v0.12.0, recorded on a real control plane (1.35.4) over a real Prometheus, and ours to the same questions.
+"""Our answers compared with those of prometheus-adapter v0.12.0, recorded on a real control plane (1.35.4) with a real Prometheus.
 
-``recorded/rules.yaml`` are the rules and ``recorded/page.txt`` what was scraped. Of an answer its status is compared, and its objects and
-values or its message. Where ours is to be another one, ``answers.json`` says which, and why.
+``recorded/rules.yaml`` has the rules and ``recorded/page.txt`` the scraped page. Compared are the status of an answer, and its objects and
+values or its message. If ours must differ, ``answers.json`` has the expected answer and the reason.
 """
 
 import asyncio
@@ -71,7 +71,7 @@ async def answering(folder: Path) -> AsyncIterator[Answering]:
 
 
 async def asked(answers: Answering, path: str) -> list[Any]:
-    """Status, and objects with their values or the message, in the form of the file."""
+    """Status, and objects with their values or the message, in the format of the file."""
     try:
         reply = await answers.answer(read_path("GET", path), {})  # type: ignore[arg-type]  # no header is looked at for metrics
     except Failure as failure:
@@ -85,7 +85,7 @@ async def asked(answers: Answering, path: str) -> list[Any]:
     ]
 
 
-async def test_every_recorded_question_is_answered_as_prometheus_adapter_does_or_better(tmp_path: Path) -> None:
+async def test_every_recorded_request_is_answered_like_prometheus_adapter_or_better(tmp_path: Path) -> None:
     recorded = json.loads((RECORDED / "answers.json").read_text(encoding="utf-8"))
     async with answering(tmp_path) as answers:
         async with asyncio.timeout(PATIENCE):

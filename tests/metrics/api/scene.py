@@ -1,4 +1,4 @@
-"""The API over real sockets: a source by hand, certificates of real authorities, and an API server that reviews."""
+"""The API over real sockets: a source with given values, certificates of real authorities, and an API server for reviews."""
 
 import asyncio
 import ssl
@@ -31,7 +31,7 @@ HPA = "system:serviceaccount:kube-system:horizontal-pod-autoscaler"
 
 @dataclass
 class ByHand:
-    """A source of what tests say. ``labels`` are those of objects by namespace and name."""
+    """A source with the values of the test. ``labels`` are those of objects by namespace and name."""
 
     values: list[Value] = field(default_factory=list)
     labels: dict[tuple[str, str], dict[str, str]] = field(default_factory=dict)
@@ -90,7 +90,7 @@ def pod(name: str, text: str, namespace: str = "default", **more: Any) -> Value:
 
 @dataclass
 class Reviewing:
-    """A transport to an API server that knows ``tokens`` and allows what ``allows`` says of the spec of a review."""
+    """A transport to an API server that knows ``tokens`` and decides reviews by calling ``allows`` with their spec."""
 
     tokens: dict[str, dict[str, Any]] = field(default_factory=dict)
     allows: Callable[[dict[str, Any]], bool] = lambda _: True
@@ -133,7 +133,7 @@ class Answered:
 
 @dataclass
 class Scene:
-    """The API as it is served; ``get`` asks it as a front proxy does, or as who is named."""
+    """The served API; ``get`` sends requests as a front proxy, or as the given user."""
 
     api: Api
     source: ByHand
@@ -145,7 +145,7 @@ class Scene:
     serving: Authority
 
     def configured(self, *, names: str = '["front-proxy-client"]', proxies: Authority | None = None) -> None:
-        """Believe as the ConfigMap of a cluster says."""
+        """Use the trust of a cluster's ConfigMap."""
         trust = trust_in(
             {
                 "client-ca-file": self.clients.certificate.decode(),
@@ -169,7 +169,7 @@ class Scene:
     async def get(
         self, path: str, *, pair: Pair | None = None, user: str = HPA, headers: Sequence[tuple[str, str]] = (), method: str = "GET"
     ) -> Answered:
-        """Ask with the certificate ``pair``; without one, as the front proxy speaking for ``user``."""
+        """Send a request with the certificate ``pair``; without one, as the front proxy on behalf of ``user``."""
         if pair is None:
             pair, headers = self.proxies.issue("front-proxy-client"), [("X-Remote-User", user), *headers]
         return await self.ask(path, pair, headers, method)

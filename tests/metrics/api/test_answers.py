@@ -1,4 +1,4 @@
-"""Metrics over the wire: every path, selector, body and error as clients of prometheus-adapter know them."""
+"""Metrics over HTTP: every path, selector, body and error is as clients of prometheus-adapter expect."""
 
 from pathlib import Path
 
@@ -57,7 +57,7 @@ async def test_external_values_are_written_to_the_byte(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("star", ["*", "%2A", "%2a"])
-async def test_a_star_asks_for_all_objects_that_the_selector_matches_however_it_is_spelled(tmp_path: Path, star: str) -> None:
+async def test_a_star_in_any_encoding_requests_all_objects_that_the_selector_matches(tmp_path: Path, star: str) -> None:
     async with scene(tmp_path) as made:
         made.source.values = [pod("a", "1"), pod("b", "2"), pod("c", "3", "other")]
         made.source.labels = {("default", "a"): {"app": "x"}, ("default", "b"): {"app": "y"}}
@@ -86,7 +86,7 @@ async def test_a_star_asks_for_all_objects_that_the_selector_matches_however_it_
         ("namespaces/n/pods/p/m/", {"group_resource": "pods", "namespace": "n", "name": "p"}),
     ],
 )
-async def test_every_path_asks_for_what_it_says(tmp_path: Path, path: str, asked: dict[str, object]) -> None:
+async def test_every_path_requests_its_metric(tmp_path: Path, path: str, asked: dict[str, object]) -> None:
     async with scene(tmp_path) as made:
         made.source.infos.append(MetricInfo("rollouts.argoproj.io", True, "m"))
         for version in (V1, V2):
@@ -94,7 +94,7 @@ async def test_every_path_asks_for_what_it_says(tmp_path: Path, path: str, asked
             assert made.source.asked[-1] == {"metric": "m", "selector": EVERYTHING, **asked}
 
 
-async def test_a_deployment_without_its_group_is_described_in_full_and_refused_as_it_was_called(tmp_path: Path) -> None:
+async def test_a_deployment_without_its_group_is_described_in_full_but_not_in_errors(tmp_path: Path) -> None:
     async with scene(tmp_path) as made:
         made.source.infos.append(MetricInfo("deployments.apps", True, "load"))
         made.source.values = [Value("load", "3", NOW, "deployments.apps", "n", "d")]
@@ -106,7 +106,7 @@ async def test_a_deployment_without_its_group_is_described_in_full_and_refused_a
         assert (unknown.status, unknown.json["message"]) == (404, "the server could not find the metric other for deployments")
         absent = await made.get(f"{V2}/namespaces/n/deployments/other/load")
         assert (absent.status, absent.json["message"]) == (404, "the server could not find the metric load for deployments other")
-        # Rights are asked for what the path says, as the API server reads it.
+        # Rights are checked for the resource in the path, as the API server reads it.
         assert made.reviewing.specs[-1]["resourceAttributes"]["resource"] == "deployments"
 
 
@@ -119,21 +119,21 @@ async def test_a_deployment_without_its_group_is_described_in_full_and_refused_a
         ("fieldSelector=status.phase%3DRunning", "fieldSelector metadata.name doesn't match requested name"),
     ],
 )
-async def test_a_query_that_cannot_be_read_is_a_bad_request(tmp_path: Path, query: str, said: str) -> None:
+async def test_a_query_that_cannot_be_parsed_is_a_bad_request(tmp_path: Path, query: str, said: str) -> None:
     async with scene(tmp_path) as made:
         answer = await made.get(f"{V1}/namespaces/n/pods/p/m?{query}")
         assert (answer.status, answer.json["reason"], answer.json["message"]) == (400, "BadRequest", said)
         assert made.source.asked == []
 
 
-async def test_a_field_selector_that_says_the_name_again_is_fine(tmp_path: Path) -> None:
+async def test_a_field_selector_that_repeats_the_name_is_accepted(tmp_path: Path) -> None:
     async with scene(tmp_path) as made:
         made.source.values = [pod("p", "1")]
         answer = await made.get(f"{V1}/namespaces/default/pods/p/duty_cycle_current?fieldSelector=metadata.name%3Dp")
         assert [one["value"] for one in answer.json["items"]] == ["1"]
 
 
-async def test_errors_are_said_in_the_words_that_users_of_prometheus_adapter_search_for(tmp_path: Path) -> None:
+async def test_errors_have_the_texts_of_prometheus_adapter(tmp_path: Path) -> None:
     async with scene(tmp_path) as made:
         made.source.outside = ["queue_length"]
         unknown = await made.get(f"{V1}/namespaces/default/pods/*/m")
@@ -163,7 +163,7 @@ async def test_an_error_of_the_source_is_an_error_and_never_a_number(tmp_path: P
             assert (answer.status, answer.json["code"], answer.json["message"]) == (code, code, said)
 
 
-async def test_a_fault_of_the_program_is_told_without_its_inside(tmp_path: Path) -> None:
+async def test_an_internal_error_is_reported_without_details(tmp_path: Path) -> None:
     async with scene(tmp_path) as made:
         made.source.values = [pod("a", "1")]
         made.source.labels = None  # type: ignore[assignment]
@@ -189,7 +189,7 @@ async def test_a_fault_of_the_program_is_told_without_its_inside(tmp_path: Path)
         ("DELETE", "/apis", 405),
     ],
 )
-async def test_what_is_not_served_is_refused_and_never_redirected(tmp_path: Path, method: str, path: str, code: int) -> None:
+async def test_unknown_paths_are_refused_and_never_redirected(tmp_path: Path, method: str, path: str, code: int) -> None:
     async with scene(tmp_path) as made:
         answer = await made.get(path, method=method)
         assert answer.status == code
@@ -197,7 +197,7 @@ async def test_what_is_not_served_is_refused_and_never_redirected(tmp_path: Path
         assert made.source.asked == []
 
 
-async def test_a_value_that_changes_is_answered_anew(tmp_path: Path) -> None:
+async def test_a_value_that_changes_gives_a_new_answer(tmp_path: Path) -> None:
     async with scene(tmp_path) as made:
         path = f"{V2}/namespaces/default/pods/*/duty_cycle_current"
         for text in ("1", "1", "2"):
@@ -214,7 +214,7 @@ async def test_a_selector_may_be_long(tmp_path: Path) -> None:
         assert [one["describedObject"]["name"] for one in answer.json["items"]] == ["a"]
 
 
-async def test_pretty_is_the_same_with_more_space(tmp_path: Path) -> None:
+async def test_pretty_is_the_same_with_more_whitespace(tmp_path: Path) -> None:
     async with scene(tmp_path) as made:
         made.source.values = [pod("a", "1")]
         path = f"{V1}/namespaces/default/pods/a/duty_cycle_current"

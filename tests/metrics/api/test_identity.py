@@ -1,4 +1,4 @@
-"""Who is believed: a front proxy by its certificate, a client by its own, a token by review, and headers never by themselves."""
+"""Authentication: a front proxy by its certificate, a client by its own, a token by review, and never by headers alone."""
 
 import asyncio
 import ssl
@@ -15,7 +15,7 @@ from gpuscaler.serving.certificates import Authority
 pytestmark = pytest.mark.looptime(False)
 
 PATH = "/apis/custom.metrics.k8s.io/v1beta1/namespaces/default/pods/*/duty_cycle_current"
-#: What a liar would send.
+#: Headers of an attacker.
 FORGED = [("X-Remote-User", "admin"), ("X-Remote-Group", "system:masters")]
 
 
@@ -25,7 +25,7 @@ async def asked_about(made: Scene) -> dict[str, Any]:
     return {key: value for key, value in spec.items() if key in ("user", "groups", "uid", "extra")}
 
 
-async def test_a_front_proxy_is_believed_about_the_user_its_groups_and_extras(tmp_path: Path) -> None:
+async def test_a_front_proxy_is_trusted_about_the_user_its_groups_and_extras(tmp_path: Path) -> None:
     async with scene(tmp_path) as made:
         made.source.values = [pod("a", "42")]
         headers = [
@@ -52,7 +52,7 @@ async def test_a_user_may_be_in_hundreds_of_groups(tmp_path: Path) -> None:
         assert (await asked_about(made))["groups"] == [*groups, "system:authenticated"]
 
 
-async def test_headers_without_a_certificate_are_not_believed(tmp_path: Path) -> None:
+async def test_headers_without_a_certificate_are_not_trusted(tmp_path: Path) -> None:
     async with scene(tmp_path) as made:
         made.reviewing.allows = lambda spec: spec["user"] != "system:anonymous"
         answer = await made.ask(PATH, None, FORGED)
@@ -61,13 +61,13 @@ async def test_headers_without_a_certificate_are_not_believed(tmp_path: Path) ->
         assert await asked_about(made) == {"user": "system:anonymous", "groups": ["system:unauthenticated"]}
 
 
-async def test_headers_beside_a_clients_own_certificate_are_not_believed(tmp_path: Path) -> None:
+async def test_headers_with_a_clients_own_certificate_are_not_trusted(tmp_path: Path) -> None:
     async with scene(tmp_path) as made:
         assert (await made.get(PATH, pair=made.clients.issue("jane", groups=("devs",)), headers=FORGED)).status == 200
         assert await asked_about(made) == {"user": "jane", "groups": ["devs", "system:authenticated"]}
 
 
-async def test_a_clients_certificate_with_a_proxys_name_makes_it_no_proxy(tmp_path: Path) -> None:
+async def test_a_client_certificate_with_a_proxys_name_is_not_a_proxy(tmp_path: Path) -> None:
     async with scene(tmp_path) as made:
         assert (await made.get(PATH, pair=made.clients.issue("front-proxy-client"), headers=FORGED)).status == 200
         assert await asked_about(made) == {"user": "front-proxy-client", "groups": ["system:authenticated"]}
@@ -84,7 +84,7 @@ async def test_a_certificate_of_the_proxies_authority_for_another_name_is_refuse
         assert (await made.get(PATH, pair=made.proxies.issue("somebody"), headers=FORGED)).status == 200
 
 
-async def test_a_certificate_of_an_authority_that_nobody_named_ends_the_handshake(tmp_path: Path) -> None:
+async def test_a_certificate_of_an_unknown_authority_ends_the_handshake(tmp_path: Path) -> None:
     async with scene(tmp_path) as made:
         stranger = Authority("front-proxy-ca", now=time.time())
         with pytest.raises((aiohttp.ClientError, ssl.SSLError)):
@@ -92,7 +92,7 @@ async def test_a_certificate_of_an_authority_that_nobody_named_ends_the_handshak
         assert made.source.asked == []
 
 
-async def test_an_authority_that_is_taken_back_is_believed_no_longer_on_connections_that_stand(tmp_path: Path) -> None:
+async def test_a_removed_authority_is_not_trusted_any_more_on_open_connections(tmp_path: Path) -> None:
     async with scene(tmp_path) as made:
         pair = made.proxies.issue("front-proxy-client")
         reader, writer = await asyncio.open_connection("127.0.0.1", int(made.url.rpartition(":")[2]), ssl=made.context(pair))
@@ -112,13 +112,13 @@ async def test_an_authority_that_is_taken_back_is_believed_no_longer_on_connecti
         assert (await made.get(PATH, pair=later.issue("front-proxy-client"), headers=[("X-Remote-User", HPA)])).status == 200
 
 
-async def test_a_proxys_certificate_that_ended_is_worth_nothing(tmp_path: Path) -> None:
+async def test_an_expired_proxy_certificate_is_not_trusted(tmp_path: Path) -> None:
     async with scene(tmp_path) as made:
         made.api.wall = lambda: time.time() + 366 * 86400
         assert (await made.get(PATH)).status == 401
 
 
-async def test_a_token_is_whom_the_api_server_says_and_is_asked_about_once(tmp_path: Path) -> None:
+async def test_a_token_belongs_to_the_user_of_its_review_and_is_reviewed_once(tmp_path: Path) -> None:
     async with scene(tmp_path) as made:
         made.reviewing.tokens["good"] = {"username": "robot", "uid": "7", "groups": ["bots"], "extra": {"pod": ["x"]}}
         for _ in range(2):
@@ -133,7 +133,7 @@ async def test_a_token_is_whom_the_api_server_says_and_is_asked_about_once(tmp_p
         assert (await made.ask(PATH, None, [("Authorization", "Bearer bad")])).status == 401
 
 
-async def test_a_token_that_cannot_be_checked_is_not_good_and_not_remembered(tmp_path: Path) -> None:
+async def test_a_token_that_cannot_be_checked_is_rejected_and_not_cached(tmp_path: Path) -> None:
     async with scene(tmp_path) as made:
         made.reviewing.tokens["good"] = {"username": "robot"}
         made.reviewing.away = True
@@ -143,9 +143,7 @@ async def test_a_token_that_cannot_be_checked_is_not_good_and_not_remembered(tmp
 
 
 @pytest.mark.parametrize(("known", "lines"), [(False, 1), (True, 15)])
-async def test_a_head_may_be_64_kib_long_and_a_mebibyte_beside_a_certificate_again_and_again(
-    tmp_path: Path, known: bool, lines: int
-) -> None:
+async def test_a_head_may_have_64_kib_and_1_mib_with_a_certificate_repeatedly(tmp_path: Path, known: bool, lines: int) -> None:
     async with scene(tmp_path) as made:
         context = made.context(made.clients.issue("somebody") if known else None)
         reader, writer = await asyncio.open_connection("127.0.0.1", int(made.url.rpartition(":")[2]), ssl=context)
@@ -160,7 +158,7 @@ async def test_a_head_may_be_64_kib_long_and_a_mebibyte_beside_a_certificate_aga
 
 
 async def sent(writer: asyncio.StreamWriter, piece: bytes, *, times: int) -> None:
-    """Without an end: ``piece`` is no whole head."""
+    """An endless head: ``piece`` is not a complete one."""
     for _ in range(times):
         writer.write(piece)
         await writer.drain()

@@ -1,4 +1,4 @@
-"""The server's own certificate, and its authority in the APIServices that lead to it and in no others."""
+"""The server's own certificate, and its authority in the APIServices that lead to it, but in no others."""
 
 import ssl
 from base64 import b64decode, b64encode
@@ -22,7 +22,7 @@ DAY = 86400.0
 
 
 class Registry:
-    """An API server with APIServices, by name; ``clash`` refuses so many writes."""
+    """An API server with APIServices, by name; the first ``clash`` writes conflict."""
 
     def __init__(self, **services: dict[str, str]) -> None:
         names = {
@@ -63,7 +63,7 @@ def made(folder: Path, clock: list[float]) -> SelfMade:
     return SelfMade(folder, PLACE, lambda: clock[0])
 
 
-def test_the_certificate_is_for_the_name_that_kube_aggregator_insists_on(tmp_path: Path) -> None:
+def test_the_certificate_is_for_the_name_that_kube_aggregator_requires(tmp_path: Path) -> None:
     one = made(tmp_path / "certs", [NOW])
     leaf = x509.load_pem_x509_certificate(one.files[0].read_bytes())
     names = leaf.extensions.get_extension_for_class(x509.SubjectAlternativeName).value.get_values_for_type(x509.DNSName)
@@ -85,7 +85,7 @@ async def test_the_authority_is_written_into_every_api_service_that_leads_here_a
     assert b64decode(bundle) == one.authority
 
 
-async def test_an_api_service_of_another_program_is_left_alone_and_named(tmp_path: Path) -> None:
+async def test_an_api_service_of_another_program_is_not_changed_but_named(tmp_path: Path) -> None:
     keda = {"name": "keda-operator-metrics-apiserver", "namespace": "keda"}
     registry = Registry(custom1=OURS, custom2=OURS, external=keda)
     publisher = Publisher(registry.client, PLACE, made(tmp_path, [NOW]))
@@ -93,35 +93,35 @@ async def test_an_api_service_of_another_program_is_left_alone_and_named(tmp_pat
     assert await publisher.look()
     assert registry.objects["v1beta1.external.metrics.k8s.io"]["spec"] == {"service": keda}
     assert publisher.others == {"v1beta1.external.metrics.k8s.io": "keda/keda-operator-metrics-apiserver"}
-    assert "it is left alone" in publisher.states["v1beta1.external.metrics.k8s.io"]
+    assert "not changed" in publisher.states["v1beta1.external.metrics.k8s.io"]
     assert len(registry.writes) == 2
 
 
-async def test_an_api_service_that_is_missing_or_trusts_anybody_is_said(tmp_path: Path) -> None:
+async def test_an_api_service_that_is_missing_or_insecure_is_reported(tmp_path: Path) -> None:
     registry = Registry(custom1=OURS, custom2=OURS)
     registry.objects["v1beta2.custom.metrics.k8s.io"]["spec"]["insecureSkipTLSVerify"] = True
     publisher = Publisher(registry.client, PLACE, made(tmp_path, [NOW]))
 
     assert await publisher.look()
-    assert "saw none" in publisher.states["v1beta1.external.metrics.k8s.io"]
+    assert "saw no such APIService" in publisher.states["v1beta1.external.metrics.k8s.io"]
     assert "insecureSkipTLSVerify" in publisher.states["v1beta2.custom.metrics.k8s.io"]
     assert registry.writes == ["v1beta1.custom.metrics.k8s.io"]
 
 
-async def test_who_brings_a_certificate_hears_that_nobody_checks_it_and_nothing_of_an_api_that_is_not_served() -> None:
+async def test_with_a_given_certificate_an_insecure_api_service_is_reported_but_not_others() -> None:
     registry = Registry(custom1=OURS, custom2=OURS)
     registry.objects["v1beta2.custom.metrics.k8s.io"]["spec"]["insecureSkipTLSVerify"] = True
     publisher = Publisher(registry.client, PLACE, None, ("custom.metrics.k8s.io",))
 
     assert await publisher.look()
     assert {name: state for name, state in publisher.states.items() if state} == {
-        "v1beta2.custom.metrics.k8s.io": "insecureSkipTLSVerify is set, so that whoever stands in the way can make up metrics; "
+        "v1beta2.custom.metrics.k8s.io": "insecureSkipTLSVerify is set, so an attacker on the network path can forge metrics; "
         "put the authority of its certificate in caBundle instead"
     }
     assert registry.writes == []
 
 
-async def test_a_write_that_came_too_late_is_made_again_on_what_is_there(tmp_path: Path) -> None:
+async def test_a_write_with_a_conflict_is_repeated_on_the_new_version(tmp_path: Path) -> None:
     registry, one = Registry(custom1=OURS, custom2=OURS, external=OURS), made(tmp_path, [NOW])
     registry.clash = 1
     publisher = Publisher(registry.client, PLACE, one)
@@ -131,7 +131,7 @@ async def test_a_write_that_came_too_late_is_made_again_on_what_is_there(tmp_pat
     assert registry.bundles() == {b64encode(one.authority).decode()}
 
 
-async def test_two_copies_stand_in_one_bundle(tmp_path: Path) -> None:
+async def test_two_replicas_share_one_bundle(tmp_path: Path) -> None:
     registry = Registry(custom1=OURS, custom2=OURS, external=OURS)
     first, second = made(tmp_path / "a", [NOW]), made(tmp_path / "b", [NOW])
     for one in (first, second, first):
@@ -141,7 +141,7 @@ async def test_two_copies_stand_in_one_bundle(tmp_path: Path) -> None:
     assert b64decode(bundle) == first.authority + second.authority
 
 
-async def test_a_certificate_is_renewed_in_time_and_served_only_when_its_authority_is_believed(tmp_path: Path) -> None:
+async def test_a_renewed_certificate_is_served_once_its_authority_is_published(tmp_path: Path) -> None:
     registry, clock = Registry(custom1=OURS, custom2=OURS, external=OURS), [NOW]
     one = made(tmp_path, clock)
     publisher = Publisher(registry.client, PLACE, one)
@@ -160,7 +160,7 @@ async def test_a_certificate_is_renewed_in_time_and_served_only_when_its_authori
     assert not one.due
 
 
-def test_a_bundle_keeps_what_is_others_and_the_newest_of_ours() -> None:
+def test_a_bundle_keeps_other_authorities_and_the_newest_of_ours() -> None:
     foreign = Authority("somebody", now=NOW).certificate
     old = [Authority(AUTHORITY, now=NOW + day * DAY).certificate for day in range(MOST + 3)]
     ended = Authority(AUTHORITY, now=NOW - 400 * DAY).certificate
@@ -172,6 +172,6 @@ def test_a_bundle_keeps_what_is_others_and_the_newest_of_ours() -> None:
 
 
 @pytest.mark.parametrize("bundle", ["", "%%%", b64encode(b"no certificate").decode()])
-def test_a_bundle_that_is_none_is_replaced(bundle: str) -> None:
+def test_an_invalid_bundle_is_replaced(bundle: str) -> None:
     mine = Authority(AUTHORITY, now=NOW).certificate
     assert b64decode(merged(bundle, [mine])) == mine

@@ -1,4 +1,4 @@
-"""What users may do: asked of the API server as the path says, remembered for a while, and refused where it cannot be asked."""
+"""Authorization: reviews by the API server for the path of a request, cached for a while; without a review, access is refused."""
 
 import asyncio
 from pathlib import Path
@@ -19,7 +19,7 @@ JANE = User("jane", ("system:authenticated",))
 
 
 @REAL
-async def test_what_is_asked_of_rights_is_what_the_path_says(tmp_path: Path) -> None:
+async def test_the_review_has_the_attributes_of_the_path(tmp_path: Path) -> None:
     async with scene(tmp_path) as made:
         made.source.values = [pod("a", "1")]
         for path in (
@@ -43,7 +43,7 @@ async def test_what_is_asked_of_rights_is_what_the_path_says(tmp_path: Path) -> 
 
 
 @REAL
-async def test_who_may_not_is_told_what_to_the_byte(tmp_path: Path) -> None:
+async def test_a_refusal_names_the_missing_right_to_the_byte(tmp_path: Path) -> None:
     async with scene(tmp_path) as made:
         made.reviewing.allows = lambda _: False
         answer = await made.get(f"{V1}/namespaces/n/pods/%2A/m", user="u")
@@ -76,7 +76,7 @@ async def test_probes_and_masters_need_no_rights(tmp_path: Path) -> None:
 
 
 @REAL
-async def test_rights_that_cannot_be_asked_are_not_there(tmp_path: Path) -> None:
+async def test_rights_that_cannot_be_checked_are_refused(tmp_path: Path) -> None:
     async with scene(tmp_path) as made:
         made.reviewing.away = True
         answer = await made.get(f"{V1}/namespaces/n/pods/a/m")
@@ -84,7 +84,7 @@ async def test_rights_that_cannot_be_asked_are_not_there(tmp_path: Path) -> None
         assert made.source.asked == []
 
 
-async def test_an_answer_is_remembered_for_its_time_and_asked_for_once_by_many() -> None:
+async def test_a_review_is_cached_for_its_time_and_shared_by_concurrent_requests() -> None:
     plane, now = Reviewing(allows=lambda spec: spec["user"] == "jane"), [0.0]
     reviews = Reviews(Client(plane), Client(plane), clock=lambda: now[0], ttl=Ttl(allowed=10.0, denied=5.0))
     assert all(one.allowed for one in await asyncio.gather(*(reviews.verdict(JANE, ASKED) for _ in range(20))))
@@ -104,8 +104,8 @@ def about(path: str) -> Attributes:
 
 
 @pytest.mark.parametrize("user", [NOBODY, User("tenant")])
-async def test_callers_without_a_certificate_wait_a_second_at_most_and_never_before_others(user: User) -> None:
-    """As time stands still, so many are asked about as may be at once and within the second."""
+async def test_callers_without_a_certificate_wait_at_most_a_second_and_behind_others(user: User) -> None:
+    """Since time stands still, the number of reviews is the burst plus those of one second."""
     plane = Reviewing()
     reviews = Reviews(Client(plane), Client(plane), clock=lambda: 0.0)
     found = await asyncio.gather(*(reviews.verdict(user, about(f"/made/up/{number}")) for number in range(1000)), return_exceptions=True)
@@ -116,7 +116,7 @@ async def test_callers_without_a_certificate_wait_a_second_at_most_and_never_bef
     assert len(plane.specs) == 1001 - len(busy) <= 151
 
 
-async def test_tokens_that_are_made_up_keep_nobody_with_a_certificate_waiting() -> None:
+async def test_invented_tokens_do_not_delay_callers_with_a_certificate() -> None:
     plane = Reviewing()
     reviews = Reviews(Client(plane), Client(plane), clock=lambda: 0.0)
     found = await asyncio.gather(*(reviews.user_of(f"made-up-{number}") for number in range(1000)), return_exceptions=True)
@@ -125,7 +125,7 @@ async def test_tokens_that_are_made_up_keep_nobody_with_a_certificate_waiting() 
 
 
 @REAL
-async def test_too_many_anonymous_requests_are_told_so_while_a_proxys_are_answered(tmp_path: Path) -> None:
+async def test_too_many_anonymous_requests_are_refused_while_a_proxys_are_answered(tmp_path: Path) -> None:
     async with scene(tmp_path) as made:
         made.source.values = [pod("a", "1")]
         connector = aiohttp.TCPConnector(ssl=made.context(None), limit=30)
@@ -142,7 +142,7 @@ async def test_too_many_anonymous_requests_are_told_so_while_a_proxys_are_answer
         assert len(reviewed) < 60
 
 
-async def test_one_who_gives_up_does_not_take_the_answer_away_from_the_others() -> None:
+async def test_a_caller_that_gives_up_does_not_cancel_the_review_for_others() -> None:
     plane = Reviewing()
     reviews = Reviews(Client(plane), Client(plane), clock=lambda: 0.0)
     first, second = (asyncio.ensure_future(reviews.verdict(JANE, ASKED)) for _ in range(2))
@@ -152,7 +152,7 @@ async def test_one_who_gives_up_does_not_take_the_answer_away_from_the_others() 
     assert len(plane.specs) == 1
 
 
-async def test_an_answer_that_fails_is_an_error_for_all_who_wait_and_asked_for_again() -> None:
+async def test_a_failed_review_is_an_error_for_all_waiting_requests_and_retried() -> None:
     plane = Reviewing(away=True)
     reviews = Reviews(Client(plane), Client(plane), clock=lambda: 0.0)
     gone = asyncio.ensure_future(reviews.verdict(JANE, ASKED))
@@ -166,7 +166,7 @@ async def test_an_answer_that_fails_is_an_error_for_all_who_wait_and_asked_for_a
 
 
 @REAL
-async def test_a_user_has_no_rights_of_another_with_the_same_name(tmp_path: Path) -> None:
+async def test_a_user_does_not_have_the_rights_of_another_with_the_same_name(tmp_path: Path) -> None:
     async with scene(tmp_path) as made:
         made.reviewing.allows = lambda spec: "admins" in spec["groups"]
         made.source.values = [pod("a", "1")]

@@ -1,4 +1,4 @@
-"""Whom to believe, as the cluster's ConfigMap says it: watched, and kept where it cannot be read."""
+"""The trust from the cluster's ConfigMap: watched, and kept if it cannot be read."""
 
 import asyncio
 import time
@@ -17,7 +17,7 @@ from gpuscaler.serving.certificates import Authority
 
 CA = Authority("front-proxy-ca", now=time.time()).certificate.decode()
 OTHER = Authority("front-proxy-ca", now=time.time()).certificate.decode()
-#: As kube-apiserver of a cluster made by kubeadm writes it.
+#: The ConfigMap as kube-apiserver writes it in a cluster made by kubeadm.
 DATA = {
     "client-ca-file": OTHER,
     "requestheader-client-ca-file": CA,
@@ -30,7 +30,7 @@ DATA = {
 
 
 class Cluster:
-    """A transport to an API server with the ConfigMap; ``events`` are what its watches bring."""
+    """A transport to an API server with the ConfigMap; ``events`` are those of its watches."""
 
     def __init__(self, data: dict[str, str]) -> None:
         self.data, self.version, self.away = data, 1, False
@@ -77,7 +77,7 @@ async def watched(cluster: Cluster, **given: str) -> AsyncIterator[tuple[Watched
         await asyncio.gather(task, return_exceptions=True)
 
 
-def test_all_that_the_config_map_says_is_read() -> None:
+def test_the_whole_config_map_is_read() -> None:
     trust = trust_in(DATA)
     assert (len(trust.proxies), len(trust.clients)) == (1, 1)
     assert trust.proxies != trust.clients
@@ -86,7 +86,7 @@ def test_all_that_the_config_map_says_is_read() -> None:
     assert trust.extra_prefixes == ("X-Remote-Extra-",)
 
 
-def test_what_is_not_said_is_not_believed() -> None:
+def test_nothing_is_trusted_by_default() -> None:
     trust = trust_in({})
     assert (trust.proxies, trust.clients, trust.user_headers) == ((), (), ())
 
@@ -94,18 +94,18 @@ def test_what_is_not_said_is_not_believed() -> None:
 @pytest.mark.parametrize(
     ("key", "text", "said"),
     [
-        ("client-ca-file", "-----BEGIN NOTHING-----", "client-ca-file: saw 23 bytes that are no certificates"),
+        ("client-ca-file", "-----BEGIN NOTHING-----", "client-ca-file: saw 23 bytes that are not PEM certificates"),
         ("requestheader-allowed-names", "front-proxy-client", "requestheader-allowed-names: saw 'front-proxy-client'"),
         ("requestheader-username-headers", '{"a": 1}', "requestheader-username-headers"),
     ],
 )
-def test_what_cannot_be_read_is_named(key: str, text: str, said: str) -> None:
+def test_an_invalid_key_is_named(key: str, text: str, said: str) -> None:
     with pytest.raises(TrustError, match="saw") as caught:
         trust_in({**DATA, key: text})
     assert said in str(caught.value)
 
 
-async def test_a_change_is_believed_at_once_and_asked_for_by_name() -> None:
+async def test_a_change_is_used_immediately_and_watched_by_name() -> None:
     cluster = Cluster(DATA)
     async with watched(cluster) as (trust, found):
         assert (trust.known, trust.trouble, len(found)) == (True, "", 1)
@@ -117,7 +117,7 @@ async def test_a_change_is_believed_at_once_and_asked_for_by_name() -> None:
     assert watch.query["resourceVersion"] == "1"
 
 
-async def test_a_watch_that_ends_is_begun_again_and_what_is_the_same_changes_nothing() -> None:
+async def test_a_watch_that_ends_is_restarted_and_equal_data_changes_nothing() -> None:
     cluster = Cluster(DATA)
     async with watched(cluster) as (_, found):
         cluster.events.put_nowait(None)
@@ -126,7 +126,7 @@ async def test_a_watch_that_ends_is_begun_again_and_what_is_the_same_changes_not
         assert len(found) == 1
 
 
-async def test_what_is_broken_later_leaves_what_was_believed_and_says_so() -> None:
+async def test_invalid_data_keeps_the_previous_trust_and_is_reported() -> None:
     cluster = Cluster(DATA)
     async with watched(cluster) as (trust, found):
         cluster.change(**{"client-ca-file": "broken"})
@@ -138,7 +138,7 @@ async def test_what_is_broken_later_leaves_what_was_believed_and_says_so() -> No
         assert (trust.trouble, len(found)) == ("", 2)
 
 
-async def test_a_config_map_that_is_deleted_takes_no_trust_away() -> None:
+async def test_a_deleted_config_map_keeps_the_trust() -> None:
     cluster = Cluster(DATA)
     async with watched(cluster) as (trust, found):
         cluster.events.put_nowait({"type": "DELETED", "object": cluster.object()})
@@ -146,7 +146,7 @@ async def test_a_config_map_that_is_deleted_takes_no_trust_away() -> None:
         assert (trust.known, len(found)) == (True, 1)
 
 
-async def test_an_api_server_that_is_away_is_asked_ever_more_rarely_until_it_is_back() -> None:
+async def test_an_unavailable_api_server_is_asked_less_and_less_often() -> None:
     cluster = Cluster(DATA)
     cluster.away = True
     async with watched(cluster) as (trust, found):
@@ -159,12 +159,12 @@ async def test_an_api_server_that_is_away_is_asked_ever_more_rarely_until_it_is_
         assert (trust.known, trust.trouble, len(found)) == (True, "", 1)
 
 
-async def test_what_flags_say_wins_over_the_config_map() -> None:
+async def test_flags_take_precedence_over_the_config_map() -> None:
     async with watched(Cluster(DATA), **{"client-ca-file": CA}) as (_, found):
         assert found[-1].clients == trust_in({"client-ca-file": CA}).clients
 
 
-async def test_files_of_all_authorities_need_no_config_map_and_are_read_again() -> None:
+async def test_with_files_for_all_authorities_no_config_map_is_needed() -> None:
     cluster, found = Cluster(DATA), list[Trust]()
     files = {"client-ca-file": CA, "requestheader-client-ca-file": CA}
 

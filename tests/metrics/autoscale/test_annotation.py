@@ -1,4 +1,4 @@
-"""What the annotation may say, and what is said about what it may not."""
+"""Valid annotations, and the errors for invalid ones."""
 
 import pytest
 
@@ -9,11 +9,11 @@ def test_duty_cycle_is_the_average_of_the_current_duty_cycle() -> None:
     assert read("duty_cycle=60,min=1,max=8") == Autoscale((Aim("Pods", ("duty_cycle_current",), "60"),), 1, 8)
 
 
-def test_one_replica_is_kept_where_nothing_is_said_of_the_least() -> None:
+def test_one_replica_is_the_default_minimum() -> None:
     assert read(" duty_cycle = 60 , max = 8 ").minimum == 1
 
 
-def test_several_aims_are_several_metrics() -> None:
+def test_several_targets_are_several_metrics() -> None:
     wanted = read("duty_cycle=60,memory_used=60Gi,external=queue_length:10,max=8")
     assert [(aim.kind, aim.candidates[0], aim.target) for aim in wanted.aims] == [
         ("Pods", "duty_cycle_current", "60"),
@@ -30,7 +30,7 @@ def test_a_profile_is_a_metric_a_target_and_a_behaviour(name: str) -> None:
     assert read(f"profile={name},target=7,max=4").aims[0].target == "7"
 
 
-def test_from_zero_wakes_a_signal_that_outlives_the_last_replica() -> None:
+def test_a_signal_that_exists_without_replicas_can_scale_from_zero() -> None:
     assert read("external=queue_length:10,min=0,max=8").minimum == 0
     assert read("duty_cycle=60,external=queue_length:10,min=0,max=8").minimum == 0
 
@@ -38,8 +38,8 @@ def test_from_zero_wakes_a_signal_that_outlives_the_last_replica() -> None:
 @pytest.mark.parametrize(
     "aim", ["duty_cycle=60", "profile=llm", "external=vllm_num_requests_waiting:5", "external=vllm:num_requests_waiting:5"]
 )
-def test_from_zero_no_signal_of_the_replicas_themselves_wakes(aim: str) -> None:
-    with pytest.raises(AnnotationError, match="nothing would start the first again"):
+def test_a_signal_of_the_replicas_themselves_cannot_scale_from_zero(aim: str) -> None:
+    with pytest.raises(AnnotationError, match="nothing would start the first one again"):
         read(f"{aim},min=0,max=8")
 
 
@@ -67,6 +67,6 @@ def test_from_zero_no_signal_of_the_replicas_themselves_wakes(aim: str) -> None:
         ("target=7,max=8", "without a profile"),
     ],
 )
-def test_what_cannot_be_used_is_said_with_what_was_expected(text: str, said: str) -> None:
+def test_an_invalid_value_is_an_error_with_the_expected_one(text: str, said: str) -> None:
     with pytest.raises(AnnotationError, match=said):
         read(text)

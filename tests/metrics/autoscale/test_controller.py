@@ -1,4 +1,4 @@
-"""Annotations on workloads of the embedded API server, and the autoscalers and Events that come of them."""
+"""Annotations on workloads of the embedded API server, and the resulting autoscalers and Events."""
 
 import asyncio
 import json
@@ -72,7 +72,7 @@ class Here:
 async def controlled(
     *objects: dict[str, Any], copies: int = 1, served: list[Collection[str] | None] | None = None, fault: Fault | None = None
 ) -> AsyncIterator[Here]:
-    """The last of ``served`` is what is served now; ``fault`` is there when it begins."""
+    """The last of ``served`` are the metrics that are served now; ``fault`` is active from the start."""
     said = served or [SERVED]
     clock = asyncio.get_running_loop().time
     api = ApiServer(lambda: EPOCH + clock())
@@ -106,7 +106,7 @@ async def controlled(
         await asyncio.wait(running)
 
 
-async def test_an_annotation_makes_an_autoscaler_that_its_workload_owns_and_tells_so() -> None:
+async def test_an_annotation_makes_an_autoscaler_owned_by_the_workload_and_an_event() -> None:
     async with controlled(workload(annotation="duty_cycle=60,min=2,max=8")) as here:
         made = await here.scaler()
         assert made is not None
@@ -116,7 +116,7 @@ async def test_an_annotation_makes_an_autoscaler_that_its_workload_owns_and_tell
             {
                 "type": "Pods",
                 "pods": {
-                    # A number below zero is none, whatever a rule makes of the GPUs.
+                    # Numbers below zero are dropped, whatever the rule.
                     "metric": {
                         "name": "duty_cycle_current",
                         "selector": {"matchExpressions": [{"key": "gpuscaler.io/autoscale", "operator": "DoesNotExist"}]},
@@ -132,7 +132,7 @@ async def test_an_annotation_makes_an_autoscaler_that_its_workload_owns_and_tell
         ]
 
 
-async def test_a_changed_annotation_changes_the_autoscaler_and_one_that_is_gone_takes_it_away() -> None:
+async def test_changing_or_removing_the_annotation_changes_or_removes_the_autoscaler() -> None:
     async with controlled(workload(annotation="duty_cycle=60,max=8")) as here:
         await here.annotate("duty_cycle=70,max=4")
         made = await here.scaler()
@@ -143,14 +143,14 @@ async def test_a_changed_annotation_changes_the_autoscaler_and_one_that_is_gone_
         assert [reason for reason, _ in await here.events()] == ["AutoscaleCreated", "AutoscaleChanged", "AutoscaleEnded"]
 
 
-async def test_what_nobody_changed_is_not_written_again() -> None:
+async def test_an_unchanged_autoscaler_is_not_written_again() -> None:
     async with controlled(workload(annotation="profile=inference,max=8")) as here:
         first = await here.scaler()
         await asyncio.sleep(600)
         assert await here.scaler() == first
 
 
-async def test_a_stateful_set_is_scaled_too_and_a_profile_takes_the_metric_that_is_there() -> None:
+async def test_a_stateful_set_is_scaled_too_and_a_profile_uses_the_served_metric() -> None:
     async with controlled(workload(annotation="profile=llm,max=8", kind="StatefulSet")) as here:
         made = await here.scaler()
         assert made is not None
@@ -159,7 +159,7 @@ async def test_a_stateful_set_is_scaled_too_and_a_profile_takes_the_metric_that_
         assert made["spec"]["behavior"]["scaleDown"]["stabilizationWindowSeconds"] == 600
 
 
-async def test_the_behaviour_of_a_profile_goes_with_the_profile() -> None:
+async def test_the_behavior_of_a_profile_is_removed_with_the_profile() -> None:
     async with controlled(workload(annotation="profile=inference,target=60,max=8")) as here:
         await here.annotate("duty_cycle=60,max=8")
         made = await here.scaler()
@@ -167,7 +167,7 @@ async def test_the_behaviour_of_a_profile_goes_with_the_profile() -> None:
         assert "behavior" not in made["spec"]
 
 
-async def test_a_mistake_changes_nothing_and_is_told_once() -> None:
+async def test_an_invalid_annotation_changes_nothing_and_is_reported_once() -> None:
     async with controlled(workload(annotation="duty_cycle=60,max=8")) as here:
         await here.annotate("duty_cycle=60,min=0,max=8")
         await asyncio.sleep(300)
@@ -177,7 +177,7 @@ async def test_a_mistake_changes_nothing_and_is_told_once() -> None:
         _, (reason, note) = await here.events()
         assert reason == "AutoscaleInvalid"
         assert "expected min=1" in note
-        assert note.endswith(f"{NAME} stays as it was")
+        assert note.endswith(f"{NAME} stays unchanged")
 
 
 @pytest.mark.parametrize(
@@ -187,7 +187,7 @@ async def test_a_mistake_changes_nothing_and_is_told_once() -> None:
         (403, "Forbidden", "exceeded quota: count/horizontalpodautoscalers.autoscaling=1"),
     ],
 )
-async def test_what_the_api_server_does_not_take_is_told_once_and_tried_again(status: int, reason: str, message: str) -> None:
+async def test_a_rejected_autoscaler_is_reported_once_and_retried(status: int, reason: str, message: str) -> None:
     async with controlled(workload()) as here:
         here.faults.add(Fault("POST", "/horizontalpodautoscalers", refusal=Failure(status, reason, message)))
         await here.annotate("external=queue_length:10,min=0,max=8")
@@ -203,7 +203,7 @@ async def test_what_the_api_server_does_not_take_is_told_once_and_tried_again(st
 
 
 @pytest.mark.parametrize("name", ["mine", NAME, "keda-hpa-web"])
-async def test_an_autoscaler_of_somebody_else_is_left_alone(name: str) -> None:
+async def test_an_autoscaler_of_another_owner_is_not_changed(name: str) -> None:
     async with controlled(workload(annotation="duty_cycle=60,max=8"), autoscaler(name)) as here:
         theirs = await here.scaler(name)
         assert theirs is not None
@@ -216,22 +216,22 @@ async def test_an_autoscaler_of_somebody_else_is_left_alone(name: str) -> None:
         assert await here.scaler(name) == theirs
 
 
-async def test_the_name_that_ours_would_have_may_be_of_somebody_else_with_another_target() -> None:
+async def test_an_autoscaler_with_our_name_but_another_target_is_not_changed() -> None:
     async with controlled(workload(annotation="duty_cycle=60,max=8"), autoscaler(NAME, target="other")) as here:
         assert (await here.events())[0][0] == "AutoscaleTaken"
 
 
-async def test_of_two_workloads_of_one_name_the_second_is_told_whose_the_autoscaler_is() -> None:
+async def test_the_second_of_two_workloads_with_one_name_gets_an_event_with_the_owner() -> None:
     async with controlled(workload(annotation="duty_cycle=60,max=8")) as here:
         await here.client.create(STATEFUL_SETS, workload(annotation="duty_cycle=50,max=4", kind="StatefulSet"), namespace="ml")
         await asyncio.sleep(10)
-        assert ("AutoscaleTaken", True) in [(reason, "is of Deployment web" in note) for reason, note in await here.events()]
+        assert ("AutoscaleTaken", True) in [(reason, "belongs to Deployment web" in note) for reason, note in await here.events()]
         made = await here.scaler()
         assert made is not None
         assert made["spec"]["maxReplicas"] == 8
 
 
-async def test_a_workload_that_is_made_anew_gets_its_autoscaler_once_the_old_one_is_gone() -> None:
+async def test_a_recreated_workload_gets_its_autoscaler_once_the_old_one_is_gone() -> None:
     async with controlled(workload(annotation="duty_cycle=60,max=8")) as here:
         await here.client.delete(DEPLOYMENTS, "web", namespace="ml")
         await here.client.create(DEPLOYMENTS, workload(annotation="duty_cycle=70,max=8"), namespace="ml")
@@ -242,7 +242,7 @@ async def test_a_workload_that_is_made_anew_gets_its_autoscaler_once_the_old_one
         assert made["spec"]["metrics"][0]["pods"]["target"]["averageValue"] == "70"
 
 
-async def test_a_label_that_somebody_copied_makes_nothing_ours() -> None:
+async def test_a_copied_label_does_not_make_an_autoscaler_ours() -> None:
     async with controlled(workload(annotation="duty_cycle=60,max=8")) as here:
         made = await here.scaler()
         assert made is not None
@@ -252,13 +252,13 @@ async def test_a_label_that_somebody_copied_makes_nothing_ours() -> None:
         assert await here.scaler("copy") is not None
 
 
-async def test_a_metric_that_no_pod_has_is_told_and_the_autoscaler_made_nevertheless() -> None:
+async def test_a_missing_metric_is_reported_but_the_autoscaler_is_made() -> None:
     async with controlled(workload(annotation="memory_used=10Gi,max=8")) as here:
         assert await here.scaler() is not None
         assert ("AutoscaleMetricMissing", True) in [(reason, "memory_used_bytes_current" in note) for reason, note in await here.events()]
 
 
-async def test_of_two_copies_one_writes_and_what_somebody_deletes_comes_again() -> None:
+async def test_of_two_replicas_one_writes_and_a_deleted_autoscaler_is_made_again() -> None:
     async with controlled(workload(annotation="duty_cycle=60,max=8"), copies=2) as here:
         assert len(await here.events()) == 1
         await here.client.delete(AUTOSCALERS, NAME, namespace="ml")
@@ -267,7 +267,7 @@ async def test_of_two_copies_one_writes_and_what_somebody_deletes_comes_again() 
         assert len(await here.events()) == 1
 
 
-async def test_while_it_is_not_known_what_is_served_nothing_is_made_or_changed() -> None:
+async def test_nothing_is_changed_while_the_served_metrics_are_unknown() -> None:
     served: list[Collection[str] | None] = [None]
     async with controlled(workload(annotation="profile=llm,max=8"), served=served) as here:
         assert await here.scaler() is None
@@ -280,7 +280,7 @@ async def test_while_it_is_not_known_what_is_served_nothing_is_made_or_changed()
         assert await here.scaler() == first
 
 
-async def test_the_metric_stays_what_it_was_for_as_long_as_it_is_served_or_none_is() -> None:
+async def test_the_metric_stays_the_same_while_it_is_served_or_none_is() -> None:
     served: list[Collection[str] | None] = [SERVED]
 
     def metric(made: dict[str, Any] | None) -> str:
@@ -316,7 +316,7 @@ LEASE = "/leases/gpuscaler-autoscale"
         ("create", "events", Fault("POST", "/events")),
     ],
 )
-async def test_a_right_that_is_missing_is_named_and_all_is_well_once_it_is_there(verb: str, resource: str, fault: Fault) -> None:
+async def test_a_missing_right_is_named_and_everything_works_once_it_is_granted(verb: str, resource: str, fault: Fault) -> None:
     said = f'cannot {verb} resource "{resource}"'
     with structlog.testing.capture_logs() as logs:
         async with controlled(

@@ -1,4 +1,4 @@
-"""Decisions that no server shows at will."""
+"""Decisions that are hard to reproduce with a server."""
 
 import time
 
@@ -12,23 +12,23 @@ def existing(owner: str, name: str = "web-gpuscaler", kind: str = "Deployment") 
     return Existing("ml", name, "uid", "1", (kind, "web"), owner, {})
 
 
-def test_the_autoscaler_of_a_workload_that_was_deleted_and_made_anew_is_waited_for() -> None:
+def test_the_end_of_the_autoscaler_of_a_recreated_workload_is_waited_for() -> None:
     assert decide([WEB], [existing("old")], served=SERVED) == ()
 
 
-def test_one_of_another_namespace_is_nobodys_business() -> None:
+def test_an_autoscaler_of_another_namespace_is_ignored() -> None:
     (act,) = decide([WEB], [Existing("other", "web-gpuscaler", "uid", "1", ("Deployment", "web"), "", {})], served=SERVED)
     assert act.verb == "create"
 
 
-def test_one_of_another_namespace_with_our_mark_and_the_uid_of_the_workload_is_nobodys_business_either() -> None:
+def test_a_marked_autoscaler_of_another_namespace_with_the_uid_is_ignored_too() -> None:
     forged = Existing("tenant", "web-gpuscaler", "uid", "1", ("Deployment", "web"), WEB.uid, {})
     (act,) = decide([WEB], [forged], served=SERVED)
     assert act.verb == "create"
     assert decide([Annotated("Deployment", "ml", "web", "new")], [forged], served=SERVED) == ()
 
 
-def test_the_time_to_decide_grows_with_the_number_of_workloads_alone() -> None:
+def test_the_time_to_decide_is_linear_in_the_number_of_workloads() -> None:
     workloads = [
         Annotated("Deployment", f"ns-{number % 50}", f"web-{number}", f"uid-{number}", "duty_cycle=60,max=8") for number in range(6000)
     ]
@@ -39,12 +39,12 @@ def test_the_time_to_decide_grows_with_the_number_of_workloads_alone() -> None:
     assert {act.verb for act in acts} == {"replace"}
 
 
-def test_a_workload_without_the_annotation_is_left_alone_with_whatever_scales_it() -> None:
+def test_a_workload_without_the_annotation_is_ignored_with_its_autoscaler() -> None:
     plain = Annotated("Deployment", "ml", "web", "new")
     assert decide([plain], [existing(""), existing("old", "another")], served=SERVED) == ()
 
 
-def test_a_change_is_made_only_to_what_was_seen() -> None:
+def test_a_change_applies_only_to_the_observed_version() -> None:
     (act,) = decide([WEB], [existing("new")], served=SERVED)
     assert act.verb == "replace"
     assert act.body is not None

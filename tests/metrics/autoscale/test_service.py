@@ -1,4 +1,4 @@
-"""The setting that turns it on."""
+"""The setting that enables autoscaling by annotations."""
 
 from pathlib import Path
 
@@ -10,7 +10,7 @@ from gpuscaler.settings.errors import SettingsError
 EXAMPLE = Path(__file__).parents[3] / "docs" / "examples" / "metrics-settings.yaml"
 
 
-def test_autoscalers_are_made_only_where_that_is_asked_for() -> None:
+def test_autoscalers_are_made_only_if_enabled() -> None:
     assert not parse("").autoscale
     assert not parse("autoscale: false").autoscale
     assert parse("autoscale: true").autoscale
@@ -18,5 +18,5 @@ def test_autoscalers_are_made_only_where_that_is_asked_for() -> None:
         parse("autoscale: maybe")
 
 
-def test_the_settings_that_the_documentation_shows_are_settings() -> None:
+def test_the_settings_in_the_documentation_are_valid() -> None:
     assert parse(EXAMPLE.read_text()).autoscale

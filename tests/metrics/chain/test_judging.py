@@ -1,4 +1,4 @@
-"""Which link is broken, and what is said of it."""
+"""Detection of the broken link, and its description."""
 
 from typing import Any
 
@@ -24,7 +24,7 @@ def facts(**changed: Any) -> Facts:
     return Facts(**{field: changed.get(field, getattr(WELL, field)) for field in Facts.__struct_fields__})
 
 
-def test_where_all_is_well_no_link_is_broken() -> None:
+def test_without_problems_no_link_is_broken() -> None:
     links = judge(WELL)
     assert [link.verdict for link in links] == ["ok"] * 5
     assert broken(links) is None
@@ -33,34 +33,34 @@ def test_where_all_is_well_no_link_is_broken() -> None:
 @pytest.mark.parametrize(
     ("changed", "link", "said"),
     [
-        ({"values": {"p0": "40"}, "exporters": {"n0": WELL.exporters["n0"]}}, "exporter", "none runs on node n1 of pod p1"),
-        ({"values": {}, "exporters": {"n0": Exporter("gpu/e0", False)}}, "exporter", "gpu/e0 on node n0, where pod p0 is, is not ready"),
+        ({"values": {"p0": "40"}, "exporters": {"n0": WELL.exporters["n0"]}}, "exporter", "no exporter runs on node n1 of pod p1"),
+        ({"values": {}, "exporters": {"n0": Exporter("gpu/e0", False)}}, "exporter", "gpu/e0 on node n0 of pod p0 is not ready"),
         (
             {"values": {"p1": "1"}, "exporters": {"n0": Exporter("gpu/e0", True, frozenset())}},
             "exporter",
             "gpu/e0 on node n0 shows no GPU of pod p0",
         ),
-        ({"values": {"p0": "40"}}, "scrape", "exporters show p1 and there is no fresh sample"),
+        ({"values": {"p0": "40"}}, "scrape", "exporters show p1 but there is no fresh sample"),
         (
             {"values": {}, "status": 500, "message": "unable to fetch metrics: prometheus: cannot connect"},
             "scrape",
             "prometheus: cannot connect",
         ),
-        ({"values": {}, "listed": False, "status": 404, "message": "could not find"}, "rule", "nothing makes duty_cycle_current of pods"),
+        ({"values": {}, "listed": False, "status": 404, "message": "could not find"}, "rule", "no rule makes duty_cycle_current of pods"),
         ({"values": {}, "service": ""}, "API", "there is no APIService"),
         ({"values": {}, "unavailable": "no endpoints"}, "API", "does not answer: no endpoints"),
         ({"values": {}, "status": 403, "message": "pods is forbidden", "exporters": {}}, "API", "pods is forbidden"),
         ({"condition": FAILED}, "HPA", "FailedGetPodsMetric: the HPA was unable"),
     ],
 )
-def test_the_first_link_that_is_broken_is_named(changed: dict[str, Any], link: str, said: str) -> None:
+def test_the_first_broken_link_is_named(changed: dict[str, Any], link: str, said: str) -> None:
     worst = broken(judge(facts(**changed)))
     assert worst is not None
     assert worst.name == link
     assert said in worst.text
 
 
-def test_what_cannot_be_seen_is_neither_well_nor_broken() -> None:
+def test_a_link_that_cannot_be_seen_is_neither_ok_nor_broken() -> None:
     unread = facts(values={}, exporters={"n0": Exporter("gpu/e0", True, None, "pods/proxy is forbidden")})
     assert judge(unread)[0].verdict == "unknown"
     assert "pods/proxy is forbidden" in judge(unread)[0].text
@@ -73,7 +73,7 @@ def test_what_cannot_be_seen_is_neither_well_nor_broken() -> None:
     assert queues[1].text == "there are 2 values"
 
 
-def test_of_many_pods_some_are_named() -> None:
+def test_only_some_of_many_pods_are_named() -> None:
     pods = {f"p{number}": "n0" for number in range(10)}
     shown = Exporter("gpu/e0", True, frozenset(f"ml/{name}" for name in pods))
     worst = broken(judge(facts(pods=pods, values={}, exporters={"n0": shown})))

@@ -1,4 +1,4 @@
-"""What is found of an autoscaler's metrics on the embedded API server, with our own API behind an aggregator of one's own."""
+"""Facts about an autoscaler's metrics on the embedded API server, with our own API behind a small aggregator."""
 
 import asyncio
 import json
@@ -31,13 +31,13 @@ PAGE = 'nvidia_gpu_duty_cycle{node_name="n0",uuid="a",pod_name="p0",namespace_na
 
 
 class Aggregated:
-    """``here`` with our APIs where an aggregator has them; ``available`` is what the APIService says."""
+    """``here`` with our APIs at the paths of an aggregator; ``available`` is the condition of the APIService."""
 
     def __init__(self, here: Serving) -> None:
         self._here, self._rest = here, MemoryTransport(here.api)
         self.available = True
         self.installed = True
-        #: What the aggregator says in place of the server.
+        #: The aggregator's answer in place of the server's.
         self.unheard = ""
 
     @asynccontextmanager
@@ -119,13 +119,13 @@ def showing(page: str = PAGE) -> Pages:
 
 
 async def worst(client: Client, page: str = PAGE) -> tuple[str, str]:
-    """The broken link of the one metric, and what is said of it."""
+    """The broken link of the only metric, and its description."""
     (facts,) = await look(client, "ml", "llm", pages=showing(page))
     found = broken(judge(facts))
     return (found.name, found.text) if found else ("", "")
 
 
-async def test_where_all_is_well_every_link_is() -> None:
+async def test_without_problems_every_link_is_ok() -> None:
     async with chained() as (_, client, _):
         (facts,) = await look(client, "ml", "llm", pages=showing())
         assert dict(facts.values) == {"p0": "40"}
@@ -141,7 +141,7 @@ async def test_where_all_is_well_every_link_is() -> None:
         (Unreachable("away"), "away"),
     ],
 )
-async def test_a_page_of_an_exporter_that_cannot_be_had_leaves_its_link_unknown(error: Exception, said: str) -> None:
+async def test_without_the_page_of_an_exporter_its_link_is_unknown(error: Exception, said: str) -> None:
     async def pages(_where: PodPort, _path: str) -> tuple[int, bytes]:
         raise error
 
@@ -156,10 +156,13 @@ async def test_a_page_of_an_exporter_that_cannot_be_had_leaves_its_link_unknown(
 async def test_an_exporter_that_does_not_show_the_pod_is_named() -> None:
     async with chained(measured=False) as (_, client, _):
         name, text = await worst(client, page="")
-        assert (name, text) == ("exporter", "pod gpu/exporter-x on node n0 shows no GPU of pod p0: it has none, or is not known")
+        assert (name, text) == (
+            "exporter",
+            "pod gpu/exporter-x on node n0 shows no GPU of pod p0: the pod has none, or its GPUs are not known",
+        )
 
 
-async def test_a_prometheus_that_is_away_is_named() -> None:
+async def test_an_unavailable_prometheus_is_named() -> None:
     async with chained() as (here, client, _):
         here.prometheus.error = PrometheusAway("prometheus:9090: cannot connect")
         await asyncio.sleep(60)
@@ -168,20 +171,20 @@ async def test_a_prometheus_that_is_away_is_named() -> None:
         assert "prometheus:9090: cannot connect" in text
 
 
-async def test_a_target_that_is_not_scraped_any_more_is_told_from_an_exporter_that_is_gone() -> None:
+async def test_a_target_that_is_not_scraped_differs_from_a_missing_exporter() -> None:
     async with chained() as (_, client, _):
         await asyncio.sleep(200)
-        assert await worst(client) == ("scrape", "exporters show p0 and there is no fresh sample; see the targets of Prometheus")
+        assert await worst(client) == ("scrape", "exporters show p0 but there is no fresh sample; see the targets of Prometheus")
 
 
 async def test_a_metric_that_no_rule_makes_is_named() -> None:
     async with chained(of_pods("nothing")) as (_, client, _):
         name, text = await worst(client)
         assert name == "rule"
-        assert text.startswith("nothing makes nothing of pods")
+        assert text.startswith("no rule makes nothing of pods")
 
 
-async def test_an_api_that_is_not_there_or_does_not_answer_is_named() -> None:
+async def test_a_missing_or_silent_api_is_named() -> None:
     async with chained() as (_, client, aggregated):
         aggregated.available = False
         assert await worst(client) == ("API", "Service gpu/gpuscaler-metrics does not answer: no endpoints")
@@ -189,13 +192,13 @@ async def test_an_api_that_is_not_there_or_does_not_answer_is_named() -> None:
         assert (await worst(client))[0] == "API"
 
 
-async def test_a_server_that_the_aggregator_does_not_believe_is_not_taken_for_a_prometheus_that_is_away() -> None:
+async def test_a_server_that_is_not_trusted_differs_from_an_unavailable_prometheus() -> None:
     async with chained() as (_, client, aggregated):
         aggregated.unheard = "error trying to reach service: tls: failed to verify certificate: x509: certificate has expired"
         assert await worst(client) == ("API", f"Service gpu/gpuscaler-metrics does not answer: {aggregated.unheard}")
 
 
-async def test_what_the_autoscaler_says_is_told_where_everything_before_it_is_well() -> None:
+async def test_the_condition_of_the_autoscaler_is_shown_if_all_other_links_are_ok() -> None:
     async with chained() as (_, client, _):
         conditions = [{"type": "ScalingActive", "status": FAILED[0], "reason": FAILED[1], "message": FAILED[2]}]
         status = {"status": {"conditions": conditions, "desiredReplicas": 1, "currentReplicas": 1}}
@@ -203,7 +206,7 @@ async def test_what_the_autoscaler_says_is_told_where_everything_before_it_is_we
         assert await worst(client) == ("HPA", f"{FAILED[1]}: {FAILED[2]}")
 
 
-async def test_objects_and_external_metrics_are_asked_for_as_the_autoscaler_does() -> None:
+async def test_objects_and_external_metrics_are_requested_like_the_autoscaler_does() -> None:
     target = {"type": "AverageValue", "averageValue": "10"}
     selector = {"matchLabels": {"queue": "a"}, "matchExpressions": [{"key": "tier", "operator": "DoesNotExist"}]}
     external = {"type": "External", "external": {"metric": {"name": "queue_length", "selector": selector}, "target": target}}
@@ -220,7 +223,7 @@ async def test_objects_and_external_metrics_are_asked_for_as_the_autoscaler_does
         assert dict(space.values) == {"ml": "40"}
 
 
-async def test_an_autoscaler_that_is_not_there_is_not_found() -> None:
+async def test_a_missing_autoscaler_is_not_found() -> None:
     async with chained() as (_, client, _):
         with pytest.raises(NotFound):
             await look(client, "ml", "nobody", pages=showing())

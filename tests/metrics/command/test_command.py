@@ -1,4 +1,4 @@
-"""The command line of prometheus-adapter and our own settings: what is taken, what is ignored with a note, what is refused."""
+"""The command line of prometheus-adapter and our own settings: what is used, ignored with a note, or refused."""
 
 import asyncio
 from pathlib import Path
@@ -28,7 +28,7 @@ from gpuscaler.metrics.command.settings import MetricsSettings, parse
 from gpuscaler.metrics.rules.reading import RuleSet
 from gpuscaler.settings.errors import SettingsError
 
-#: The container of the deployment manifest that prometheus-adapter v0.12 comes with.
+#: The container in the deployment manifest of prometheus-adapter v0.12.
 SHIPPED = [
     "--cert-dir=/var/run/serving-cert",
     "--config=/etc/adapter/config.yaml",
@@ -37,7 +37,7 @@ SHIPPED = [
     "--secure-port=6443",
     "--tls-cipher-suites=TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256,TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256",
 ]
-#: Every flag that prometheus-adapter v0.12 has: its own, and those of k8s.io/apiserver, k8s.io/component-base and klog that it takes along.
+#: All flags of prometheus-adapter v0.12: its own, and those of k8s.io/apiserver, k8s.io/component-base and klog.
 EVERY = """
 add_dir_header alsologtostderr audit-log-batch-buffer-size audit-log-batch-max-size audit-log-batch-max-wait
 audit-log-batch-throttle-burst audit-log-batch-throttle-enable audit-log-batch-throttle-qps audit-log-compress audit-log-format
@@ -57,7 +57,7 @@ prometheus-token-file prometheus-url prometheus-verb requestheader-allowed-names
 requestheader-extra-headers-prefix requestheader-group-headers requestheader-username-headers secure-port skip_headers skip_log_headers
 stderrthreshold tls-cert-file tls-cipher-suites tls-min-version tls-private-key-file tls-sni-cert-key v vmodule
 """.split()
-#: The one of the write-up that brought GPU metrics to the HorizontalPodAutoscaler in 2018.
+#: The command line of the write-up on GPU metrics for the HorizontalPodAutoscaler from 2018.
 OF_OLD = ["--logtostderr=true", "--v=10", "--metrics-relist-interval", "1m", "--config", "config.yaml", "--prometheus-url", "http://p:9090"]
 
 
@@ -65,7 +65,7 @@ def ran(*words: str) -> Result:
     return CliRunner().invoke(main, ["metrics", *words], env={"HOME": "/nowhere", "KUBECONFIG": None, "KUBERNETES_SERVICE_HOST": None})
 
 
-def test_flags_without_meaning_are_taken_with_a_note_and_the_others_left() -> None:
+def test_flags_without_effect_are_removed_with_a_note_and_the_others_kept() -> None:
     left, notes = without_ignored([*SHIPPED, *OF_OLD, "-v", "4", "--disable-http2", "--add_dir_header"], frozenset())
 
     assert left == [word for word in [*SHIPPED, *OF_OLD] if not word.startswith(("--tls-cipher-suites", "--logtostderr", "--v"))]
@@ -79,18 +79,18 @@ def test_flags_without_meaning_are_taken_with_a_note_and_the_others_left() -> No
     assert "log lines are JSON" in next(note for note in notes if note.startswith("--v "))
 
 
-def test_every_flag_of_prometheus_adapter_is_taken() -> None:
+def test_every_flag_of_prometheus_adapter_is_accepted() -> None:
     here = {option.removeprefix("--") for one in metrics.params for option in one.opts} | set(IGNORED)
     assert not [flag for flag in EVERY if flag.replace("_", "-") not in here]
 
 
-def test_a_switch_takes_no_word_after_it() -> None:
+def test_a_switch_does_not_consume_the_next_word() -> None:
     assert without_ignored(["--logtostderr", "--config=x"], frozenset())[0] == ["--config=x"]
     assert without_ignored(["--stderrthreshold", "2", "--config=x"], frozenset())[0] == ["--config=x"]
     assert set(IGNORED) >= SWITCHES
 
 
-def test_switches_that_mean_something_may_be_spelled_as_go_spells_them() -> None:
+def test_switches_with_an_effect_accept_the_syntax_of_go() -> None:
     known = frozenset({"prometheus-auth-incluster"})
     assert without_ignored(["--prometheus-auth-incluster=true"], known)[0] == ["--prometheus-auth-incluster"]
     assert without_ignored(["--prometheus-auth-incluster=false"], known)[0] == []
@@ -98,33 +98,33 @@ def test_switches_that_mean_something_may_be_spelled_as_go_spells_them() -> None
         without_ignored(["--prometheus-auth-incluster=maybe"], known)
 
 
-def test_an_answer_about_rights_may_hold_for_no_time_at_all() -> None:
+def test_the_cache_time_of_reviews_may_be_zero() -> None:
     assert seconds("--authentication-token-webhook-cache-ttl", "0s", zero=True) == 0
     flags = ("authentication-token", "authorization")
     words = [f"--{flags[0]}-webhook-cache-ttl=0s", *(f"--{flags[1]}-webhook-cache-{one}-ttl=0" for one in ("authorized", "unauthorized"))]
-    assert "--prometheus-url: saw none" in ran(*words).output
+    assert "--prometheus-url: saw no URL" in ran(*words).output
 
 
-def test_values_of_flags_are_read_as_go_reads_them() -> None:
+def test_values_of_flags_are_parsed_as_in_go() -> None:
     assert seconds("--x", "1m30s") == 90.0
     assert header("X-Scope-OrgID=a=b") == ("X-Scope-OrgID", "a=b")
     assert split(["a,b", " c ", ""]) == ("a", "b", "c")
 
 
 @pytest.mark.parametrize("text", ["90", "0s", "-1m", "soon"])
-def test_a_time_that_is_none_is_refused(text: str) -> None:
+def test_an_invalid_duration_is_refused(text: str) -> None:
     with pytest.raises(FlagError, match="--x: saw"):
         seconds("--x", text)
 
 
 @pytest.mark.parametrize("text", ["Authorization", "Bad Name=x", "=x", "X=a\nY: b"])
-def test_a_header_that_is_none_is_refused_without_its_value(text: str) -> None:
+def test_an_invalid_header_is_refused_without_showing_its_value(text: str) -> None:
     with pytest.raises(FlagError, match="--prometheus-header"):
         header(text)
 
 
 @pytest.mark.parametrize("text", ["Authorization", "Bad Name=x", "=x", "X="])
-def test_a_file_of_a_header_needs_both(text: str) -> None:
+def test_a_header_file_needs_name_and_path(text: str) -> None:
     with pytest.raises(FlagError, match="--prometheus-header-file: saw"):
         header_file(text)
 
@@ -132,26 +132,26 @@ def test_a_file_of_a_header_needs_both(text: str) -> None:
 @pytest.mark.parametrize(
     ("told", "said"),
     [
-        ({"prometheus_urls": ("https://me:s3cret@p",)}, ["saw a password in it"]),
+        ({"prometheus_urls": ("https://me:s3cret@p",)}, ["saw a password in the URL"]),
         (
             {"prometheus_urls": ("https://p",), "prometheus_headers": (("Authorization", "s3cret"),)},
             ["--prometheus-header Authorization: saw"],
         ),
-        ({"prometheus_urls": ("http://p",), "prometheus_token": Path("s3cret")}, ["saw http://p for a server that is shown credentials"]),
+        ({"prometheus_urls": ("http://p",), "prometheus_token": Path("s3cret")}, ["saw http://p for a server that gets credentials"]),
         ({"prometheus_urls": ("http://p",), "prometheus_header_files": (("X", Path("s3cret")),)}, ["saw http://p for a server"]),
-        ({"prometheus_urls": ("http://me:s3cret@p",)}, ["saw a password in it", "saw http://p for a server"]),
+        ({"prometheus_urls": ("http://me:s3cret@p",)}, ["saw a password in the URL", "saw http://p for a server"]),
         ({"prometheus_urls": ("http://127.0.0.1:9090",), "prometheus_token": Path("s3cret")}, []),
         ({"prometheus_urls": ("http://p",), "prometheus_headers": (("X-Scope-OrgID", "ml"),)}, []),
     ],
 )
-def test_secrets_that_others_can_read_are_warned_of_and_not_repeated(told: dict[str, Any], said: list[str]) -> None:
+def test_secrets_that_others_can_read_cause_warnings_that_do_not_contain_them(told: dict[str, Any], said: list[str]) -> None:
     warnings = Options(trust=TrustFlags(), **told).warnings()
     assert len(warnings) == len(said)
     assert all(part in text for part, text in zip(said, warnings, strict=True))
     assert "s3cret" not in "".join(warnings)
 
 
-def test_authorities_that_flags_name_take_the_place_of_the_config_map(tmp_path: Path) -> None:
+def test_authorities_from_flags_replace_those_of_the_config_map(tmp_path: Path) -> None:
     (tmp_path / "ca").write_text("PEM")
     assert TrustFlags().given() == {}
     assert TrustFlags(user_headers=("X-Other",)).given() == {}
@@ -171,9 +171,9 @@ def test_authorities_that_flags_name_take_the_place_of_the_config_map(tmp_path: 
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--source=exporters", "--prometheus-url=http://p"], "--prometheus-url: saw one beside --source exporters"),
+        (["--source=exporters", "--prometheus-url=http://p"], "--prometheus-url: saw it with --source exporters"),
         (["--source=exporters"], "--source exporters: saw no namespace of the exporters"),
-        ([], "--prometheus-url: saw none"),
+        ([], "--prometheus-url: saw no URL"),
         (["--prometheus-url=http://p", "--prometheus-auth-incluster", "--prometheus-auth-config=x"], "saw both"),
         (["--prometheus-url=http://p", "--tls-cert-file=x"], "--tls-private-key-file: saw one of the two"),
         (["--prometheus-url=http://p"], "saw no kubeconfig"),
@@ -190,7 +190,7 @@ def test_authorities_that_flags_name_take_the_place_of_the_config_map(tmp_path: 
         (["now"], "unexpected extra argument"),
     ],
 )
-def test_what_cannot_be_run_ends_with_2_and_says_why(words: list[str], said: str) -> None:
+def test_invalid_options_end_with_status_2_and_a_reason(words: list[str], said: str) -> None:
     done = ran(*words)
 
     assert done.exit_code == 2
@@ -238,7 +238,7 @@ def test_settings_have_defaults_and_every_key_is_read() -> None:
         ("a: [", "settings:"),
     ],
 )
-def test_settings_that_are_wrong_are_named(text: str, said: str) -> None:
+def test_invalid_settings_are_named(text: str, said: str) -> None:
     with pytest.raises(SettingsError) as caught:
         parse(text)
     assert said in str(caught.value)
@@ -247,7 +247,7 @@ def test_settings_that_are_wrong_are_named(text: str, said: str) -> None:
 RULE = "rules: [{seriesQuery: '%s', resources: {template: <<.Resource>>}, metricsQuery: 'sum(<<.Series>>{<<.LabelMatchers>>})'}]\n"
 
 
-def test_rules_are_taken_over_as_the_file_changes_and_a_broken_file_keeps_those_of_before(tmp_path: Path) -> None:
+def test_changed_rules_are_used_and_an_invalid_file_keeps_the_previous_ones(tmp_path: Path) -> None:
     path = tmp_path / "rules.yaml"
     path.write_text(RULE % "a")
     file = RulesFile(path)
@@ -258,7 +258,7 @@ def test_rules_are_taken_over_as_the_file_changes_and_a_broken_file_keeps_those_
 
     path.write_text("rules: [")
     assert (file.look(), file.rules.series_queries) == (False, ("b",))
-    assert "the rules of before stay" in file.trouble
+    assert "the previous rules stay in use" in file.trouble
 
     path.unlink()
     assert not file.look()
@@ -268,7 +268,7 @@ def test_rules_are_taken_over_as_the_file_changes_and_a_broken_file_keeps_those_
     assert (file.look(), file.trouble, file.rules.series_queries) == (True, "", ("c",))
 
 
-async def test_new_rules_are_handed_over(tmp_path: Path) -> None:
+async def test_new_rules_are_passed_on(tmp_path: Path) -> None:
     path = tmp_path / "rules.yaml"
     path.write_text(RULE % "a")
     file, used = RulesFile(path), list[RuleSet]()
@@ -280,7 +280,7 @@ async def test_new_rules_are_handed_over(tmp_path: Path) -> None:
     assert [one.series_queries for one in used] == [("b",)]
 
 
-def test_without_a_file_the_rules_are_those_that_are_built_in() -> None:
+def test_without_a_file_the_built_in_rules_are_used() -> None:
     file = RulesFile(None)
     assert len(file.rules.rules) > 5
     assert not file.look()

@@ -1,4 +1,4 @@
-"""What is told on ``/metrics``, as Prometheus reads it."""
+"""The metrics on ``/metrics``, parsed as by Prometheus."""
 
 import asyncio
 
@@ -22,13 +22,13 @@ def figures(here: Serving, asked: PrometheusMetrics | None = None) -> Scrape:
 
 
 def of_metric(found: Scrape, name: str) -> float:
-    """The figure about the one metric that is asked for."""
+    """The figure about the only metric in use."""
     ((labels, value),) = found.samples[name]
     assert labels == {"metric": "duty_cycle_current"}
     return value
 
 
-async def test_answers_evaluations_freshness_and_failures_are_told() -> None:
+async def test_answers_evaluations_freshness_and_failures_are_counted() -> None:
     double = PrometheusDouble()
     for name, value in (("p0", 40.0), ("p1", float("nan"))):
         double.put("nvidia_gpu_duty_cycle", value, uuid=name, pod_name=name, namespace_name="ml", node_name="n")

@@ -1,4 +1,4 @@
-"""What `gpuscaler status` says of the metrics API as the cluster has it registered."""
+"""The registration of the metrics API as `gpuscaler status` shows it."""
 
 from typing import Any
 
@@ -16,11 +16,11 @@ HPA = "system:serviceaccount:kube-system:horizontal-pod-autoscaler"
 
 
 class Plane:
-    """An API server with APIServices by name; ``wide`` are the accounts that may do everything."""
+    """An API server with APIServices by name; ``wide`` has the accounts that may do everything."""
 
     def __init__(self, *wide: str, forbidden: bool = False) -> None:
         self.services: dict[str, dict[str, Any]] = {}
-        #: What the aggregator says in place of the server.
+        #: The aggregator's answer in place of the server's.
         self.unheard = ""
         self.wide, self.forbidden = wide, forbidden
         self.args = ["metrics", "--prometheus-url=x"]
@@ -60,29 +60,29 @@ async def told(plane: Plane) -> list[str]:
     return [one.text for one in await registrations(plane.client)]
 
 
-async def test_a_server_that_answers_is_said_with_what_it_serves() -> None:
+async def test_a_server_that_answers_is_shown_with_its_apis() -> None:
     plane = Plane()
     plane.add("custom.metrics.k8s.io", "v1beta2")
     plane.add("custom.metrics.k8s.io", "v1beta1")
     plane.add("external.metrics.k8s.io", "v1beta1", namespace="keda")
     assert await told(plane) == [
-        "custom.metrics.k8s.io/v1beta2, custom.metrics.k8s.io/v1beta1 by Service monitoring/adapter: it answers",
-        "external.metrics.k8s.io/v1beta1 by Service keda/adapter: it answers",
+        "custom.metrics.k8s.io/v1beta2, custom.metrics.k8s.io/v1beta1 by Service monitoring/adapter: no problems",
+        "external.metrics.k8s.io/v1beta1 by Service keda/adapter: no problems",
     ]
 
 
-async def test_a_certificate_that_the_api_server_does_not_believe_is_said_in_its_words() -> None:
+async def test_a_certificate_that_is_not_trusted_is_shown_with_the_api_servers_error() -> None:
     for said in (EXPIRED, OTHER):
         plane = Plane()
         plane.unheard = f"error trying to reach service: {said}"
         plane.add("custom.metrics.k8s.io", "v1beta2")
         plane.add("custom.metrics.k8s.io", "v1beta1")
         (found,) = await told(plane)
-        expected = f"by Service monitoring/adapter: the API server gets no answer of it: error trying to reach service: {said} (503)"
+        expected = f"by Service monitoring/adapter: the API server gets no answer from it: error trying to reach service: {said} (503)"
         assert found.endswith(expected), found
 
 
-async def test_a_server_that_is_not_there_is_said_once() -> None:
+async def test_a_missing_server_is_shown_once() -> None:
     plane = Plane()
     plane.unheard = "error trying to reach service: no endpoints"
     plane.add("custom.metrics.k8s.io", "v1beta2", message="endpoints for service/adapter have no addresses with port name https")
@@ -90,28 +90,28 @@ async def test_a_server_that_is_not_there_is_said_once() -> None:
     assert found.endswith(": it does not answer the API server: endpoints for service/adapter have no addresses with port name https")
 
 
-async def test_a_certificate_that_nobody_checks_and_roles_that_are_too_wide_are_said() -> None:
+async def test_an_unchecked_certificate_and_roles_that_are_too_wide_are_shown() -> None:
     plane = Plane(ACCOUNT, HPA)
     plane.add("custom.metrics.k8s.io", "v1beta2", insecureSkipTLSVerify=True)
     (found,) = await told(plane)
-    assert "insecureSkipTLSVerify: nobody checks who answers" in found
+    assert "insecureSkipTLSVerify: the server is not authenticated" in found
     assert f"saw every verb on every resource of custom.metrics.k8s.io for {HPA}, expected get and list; narrow its role" in found
     assert f"saw that {ACCOUNT} may do everything in the cluster" in found
     assert f"saw that {ACCOUNT} may read all Secrets" in found
 
 
-async def test_another_programs_rights_are_its_own_affair() -> None:
+async def test_the_rights_of_other_programs_are_not_checked() -> None:
     plane = Plane(ACCOUNT)
     plane.args = ["operator"]
     plane.add("external.metrics.k8s.io", "v1beta1")
-    assert await told(plane) == ["external.metrics.k8s.io/v1beta1 by Service monitoring/adapter: it answers"]
+    assert await told(plane) == ["external.metrics.k8s.io/v1beta1 by Service monitoring/adapter: no problems"]
 
 
-async def test_a_user_who_may_not_ask_about_rights_hears_the_rest() -> None:
+async def test_a_user_who_may_not_check_rights_sees_the_rest() -> None:
     plane = Plane(ACCOUNT, HPA, forbidden=True)
     plane.add("custom.metrics.k8s.io", "v1beta2")
-    assert await told(plane) == ["custom.metrics.k8s.io/v1beta2 by Service monitoring/adapter: it answers"]
+    assert await told(plane) == ["custom.metrics.k8s.io/v1beta2 by Service monitoring/adapter: no problems"]
 
 
-async def test_a_cluster_without_a_metrics_api_says_nothing_of_one() -> None:
+async def test_a_cluster_without_a_metrics_api_shows_none() -> None:
     assert await told(Plane()) == []

@@ -1,4 +1,4 @@
-"""The metrics API as a whole, over sockets: an API server, a front proxy with its certificate, a Prometheus, and what changes meanwhile."""
+"""The whole metrics API over sockets: with an API server, a front proxy with its certificate, a Prometheus, and changes to them."""
 
 import asyncio
 import re
@@ -47,7 +47,7 @@ SERVICE = {"name": "gpuscaler-metrics", "namespace": "default"}
 
 @dataclass
 class World:
-    """An API server that also reviews and has APIServices, a Prometheus, and authorities."""
+    """An API server with reviews and APIServices, a Prometheus, and authorities."""
 
     api: ApiServer = field(default_factory=lambda: ApiServer(time.time))
     prometheus: PrometheusDouble = field(default_factory=PrometheusDouble)
@@ -78,7 +78,7 @@ class World:
             await self.client.create(PODS, {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}, namespace="work")
 
     async def plane(self, request: web.Request) -> web.StreamResponse:
-        """What an API server answers."""
+        """The answers of an API server."""
         path, body = request.path, await request.read()
         if path.endswith("subjectaccessreviews"):
             return web.json_response({"status": {"allowed": self.allowed}}, status=201)
@@ -97,7 +97,7 @@ class World:
             return response
 
     async def asked(self, request: web.Request) -> web.Response:
-        """What a Prometheus answers."""
+        """The answers of a Prometheus."""
         form = {**request.query, **await request.post()}
         double = self.prometheus
         try:
@@ -133,7 +133,7 @@ class Running:
     rules: Path
 
     async def get(self, path: str) -> tuple[int, Any]:
-        """As the aggregator asks: it trusts what stands in caBundle, and speaks for the autoscaler."""
+        """Send a request like the aggregator: it trusts the authorities in caBundle, and acts for the autoscaler."""
         bundle = self.world.bundles.get("v1beta2.custom.metrics.k8s.io", "")
         context = ssl.create_default_context(cadata=b64decode(bundle).decode() or None)
         self.world.proxies.issue("front-proxy-client").presented(context)
@@ -147,7 +147,7 @@ class Running:
         return answer.status, msgspec.json.decode(body) if body.startswith(b"{") else body.decode()
 
     async def until(self, path: str, wanted: Callable[[int, Any], bool]) -> Any:
-        """Ask until the answer is what is wanted."""
+        """Repeat a request until the answer is as expected."""
         said: Any = None
         async with asyncio.timeout(60):
             while True:
@@ -162,7 +162,7 @@ class Running:
 
 @asynccontextmanager
 async def running(folder: Path, *, fault: Fault | None = None, **more: Any) -> AsyncIterator[Running]:
-    """``fault`` is there when it begins."""
+    """A running service; ``fault`` is active from the start."""
     world = World()
     await world.prepare()
     if fault is not None:
@@ -213,7 +213,7 @@ def values(found: Any) -> dict[str, str]:
     return {one["describedObject"]["name"]: one["value"] for one in found["items"]}
 
 
-async def test_the_aggregator_reads_values_of_pods_with_a_certificate_that_it_was_told_to_trust(tmp_path: Path) -> None:
+async def test_the_aggregator_reads_values_with_a_certificate_that_it_trusts_by_cabundle(tmp_path: Path) -> None:
     async with running(tmp_path) as made:
         made.world.prometheus.put("nvidia_gpu_duty_cycle", 40.0, pod_name="serve-a", namespace_name="work")
         made.world.prometheus.put("nvidia_gpu_duty_cycle", 60.5, pod_name="serve-b", namespace_name="work")
@@ -232,7 +232,7 @@ async def test_the_aggregator_reads_values_of_pods_with_a_certificate_that_it_wa
         assert served - created == set(re.findall(r"^\| `(gpuscaler_metrics_\w+)`", PAGE.read_text(), re.MULTILINE))
 
 
-async def test_prometheus_away_is_an_error_that_says_so_and_over_when_it_is_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_unavailable_prometheus_is_an_error_until_it_is_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gpuscaler.metrics.sources.outages.LOOK", 0.1)
     with structlog.testing.capture_logs() as logs:
         async with running(tmp_path) as made:
@@ -251,9 +251,7 @@ async def test_prometheus_away_is_an_error_that_says_so_and_over_when_it_is_back
     assert "down for repairs" in told[0]["problem"]
 
 
-async def test_an_exporter_that_does_not_answer_is_said_once_where_there_is_no_prometheus(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_without_prometheus_an_exporter_that_does_not_answer_is_logged_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gpuscaler.metrics.sources.outages.LOOK", 0.05)
     # Nothing listens at port 1.
     scraping = Scraping(namespace="default", selector=EXPORTERS, port=1, interval=0.05)
@@ -264,25 +262,25 @@ async def test_an_exporter_that_does_not_answer_is_said_once_where_there_is_no_p
             made.world.api.load([{**lone, "metadata": {**lone["metadata"], "namespace": "default"}}])
             while not any("exporter" in one["event"] for one in logs):  # noqa: ASYNC110  # it is other tasks that change it
                 await asyncio.sleep(0.05)
-            # Many rounds and looks later it has not been said again.
+            # Many rounds later it has not been logged again.
             await asyncio.sleep(0.5)
     found = [one for one in logs if "exporter" in one["event"]]
     assert [one["event"] for one in found] == ["exporters do not answer"]
     assert found[0]["problem"].startswith("1 of 1 do not answer, the first: http://127.0.0.1:1/metrics: ")
 
 
-async def test_an_expired_certificate_for_another_service_is_said_at_start(tmp_path: Path) -> None:
+async def test_an_expired_certificate_for_another_service_is_logged_at_start(tmp_path: Path) -> None:
     pair = Authority("theirs", now=time.time() - 400 * 86_400).issue("server", hosts=("gpuscaler-metrics.monitoring.svc",))
     certificate, key = pair.write(tmp_path, "theirs")
     with structlog.testing.capture_logs() as logs:
         async with running(tmp_path, certificate=certificate, key=key), asyncio.timeout(60):
-            while not (found := [one["problem"] for one in logs if one["event"] == "to be mended" and one["about"] == "certificate"]):  # noqa: ASYNC110
+            while not (found := [one["problem"] for one in logs if one["event"] == "needs to be fixed" and one["about"] == "certificate"]):  # noqa: ASYNC110
                 await asyncio.sleep(0.05)
     assert f"{certificate}: it expired on " in found[0]
-    assert "saw it for gpuscaler-metrics.monitoring.svc, expected gpuscaler-metrics.default.svc" in found[0]
+    assert "saw a certificate for gpuscaler-metrics.monitoring.svc, expected gpuscaler-metrics.default.svc" in found[0]
 
 
-async def test_rules_that_change_are_served_and_who_may_not_read_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_changed_rules_are_served_and_users_without_rights_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gpuscaler.metrics.command.rules.LOOK_SECONDS", 0.1)
     async with running(tmp_path) as made:
         made.world.prometheus.put("nvidia_gpu_duty_cycle", 40.0, pod_name="serve-a", namespace_name="work")
@@ -304,7 +302,7 @@ async def test_rules_that_change_are_served_and_who_may_not_read_is_refused(tmp_
         ('cannot get resource "configmaps"', r"/configmaps"),
     ],
 )
-async def test_a_right_to_read_that_is_missing_is_logged_and_all_is_well_once_it_is_there(
+async def test_a_missing_right_to_read_is_logged_and_everything_works_once_granted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: str, path: str
 ) -> None:
     monkeypatch.setattr("gpuscaler.serving.health.LOOK", 0.1)

@@ -1,4 +1,4 @@
-"""What an operator hears of the certificate and of rights that are too wide."""
+"""Checks of the certificate and of rights that are too wide."""
 
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from gpuscaler.serving.tls import LiveTls
 NOW = 1_767_225_600.0  # 2026-01-01T00:00:00Z
 DAY = 86_400.0
 HOST = "metrics.gpu.svc"
-EXPECTED = f"expected {HOST}, by which the API server asks; reissue it for that name"
+EXPECTED = f"expected {HOST}, the name that the API server uses; reissue it for that name"
 
 
 def issued(*hosts: str, at: float = NOW) -> bytes:
@@ -25,7 +25,7 @@ def issued(*hosts: str, at: float = NOW) -> bytes:
 
 
 def nameless() -> bytes:
-    """As they were made long ago: the name is the subject's, and listed nowhere."""
+    """An old-style certificate: the name is only in the subject."""
     return Authority("test", now=NOW).issue(HOST).certificate
 
 
@@ -35,23 +35,23 @@ def nameless() -> bytes:
         (issued(HOST), NOW, ()),
         (issued("other", "*.gpu.svc"), NOW, ()),
         (issued("METRICS.gpu.svc."), NOW, ()),
-        (issued(HOST), NOW + 366 * DAY, ("it expired on 2026-12-31 23:00 UTC: the API server does not believe it any more; renew it",)),
-        (issued(HOST), NOW + 360 * DAY, ("it ends on 2026-12-31 23:00 UTC, in 4 days; renew it",)),
-        (issued(HOST), NOW - DAY, ("it is valid from 2025-12-31 23:00 UTC on, which is still to come; see the clocks, or reissue it",)),
+        (issued(HOST), NOW + 366 * DAY, ("it expired on 2026-12-31 23:00 UTC: the API server does not trust it any more; renew it",)),
+        (issued(HOST), NOW + 360 * DAY, ("it expires on 2026-12-31 23:00 UTC, in 4 days; renew it",)),
+        (issued(HOST), NOW - DAY, ("it is not valid until 2025-12-31 23:00 UTC; check the clocks, or reissue it",)),
         (
             issued("metrics.monitoring.svc", "*.svc", "*.metrics.gpu.svc", "127.0.0.1"),
             None,
-            (f"saw it for metrics.monitoring.svc, *.svc, *.metrics.gpu.svc, {EXPECTED}",),
+            (f"saw a certificate for metrics.monitoring.svc, *.svc, *.metrics.gpu.svc, {EXPECTED}",),
         ),
         (
             nameless(),
             NOW,
-            (f"saw it for no name (a common name does not count), {EXPECTED}",),
+            (f"saw a certificate for no name (a common name does not count), {EXPECTED}",),
         ),
-        (b"nothing", NOW, ("saw no certificate, expected one as PEM",)),
+        (b"nothing", NOW, ("saw no certificate, expected one in PEM",)),
     ],
 )
-def test_a_certificate_that_the_api_server_will_not_believe_is_said(pem: bytes, now: float | None, said: tuple[str, ...]) -> None:
+def test_a_certificate_that_the_api_server_will_not_trust_is_reported(pem: bytes, now: float | None, said: tuple[str, ...]) -> None:
     assert mistakes(pem, host=HOST, now=now) == said
 
 
@@ -65,21 +65,21 @@ def looking(tls: LiveTls, reviewing: Reviewing, clock: list[float], *, own: bool
     return Upkeep(tls, HOST, client if own else None, client, tuple(VERSIONS), lambda: clock[0])
 
 
-async def test_a_certificate_that_ends_is_logged_once_and_again_when_it_was_renewed(tmp_path: Path) -> None:
+async def test_a_certificate_that_expires_is_logged_once_and_again_once_renewed(tmp_path: Path) -> None:
     tls, clock = served(tmp_path, HOST), [NOW]
     upkeep = looking(tls, Reviewing(allows=lambda _: False), clock)
     with structlog.testing.capture_logs() as logs:
         for days in (0, 366, 366, 366):
             clock[0] = NOW + days * DAY
             await upkeep.look()
-        assert [(one["event"], one["about"]) for one in logs] == [("to be mended", "certificate")]
+        assert [(one["event"], one["about"]) for one in logs] == [("needs to be fixed", "certificate")]
         assert logs[0]["problem"].startswith(f"{tmp_path}/server.crt: it expired on 2026-12-31")
         tls.certificate.write_bytes(issued(HOST, at=clock[0]))
         await upkeep.look()
-    assert [one["event"] for one in logs] == ["to be mended", "mended"]
+    assert [one["event"] for one in logs] == ["needs to be fixed", "fixed"]
 
 
-async def test_rights_that_nobody_needs_are_named_and_what_cannot_be_asked_stays_as_it_was(tmp_path: Path) -> None:
+async def test_unneeded_rights_are_named_and_unchecked_ones_keep_their_finding(tmp_path: Path) -> None:
     def wide(spec: dict[str, Any]) -> bool:
         asked = spec["resourceAttributes"]
         return bool(asked["verb"] == "*" and (spec.get("user") == HPA) == (asked["group"] == "custom.metrics.k8s.io"))
@@ -98,7 +98,7 @@ async def test_rights_that_nobody_needs_are_named_and_what_cannot_be_asked_stays
     assert upkeep.findings == {}
 
 
-async def test_a_persons_own_rights_are_his_affair(tmp_path: Path) -> None:
+async def test_the_rights_of_a_person_are_not_checked(tmp_path: Path) -> None:
     reviewing = Reviewing(allows=lambda spec: "user" not in spec)
     upkeep = looking(served(tmp_path, HOST), reviewing, [NOW], own=False)
     await upkeep.look()

@@ -1,4 +1,4 @@
-"""What goes along with prometheus-adapter to the namespace in which its APIService looks for it."""
+"""What moves with prometheus-adapter to the namespace in which its APIService expects it."""
 
 from base64 import b64encode
 from typing import Any
@@ -11,7 +11,7 @@ from gpuscaler.serving.certificates import Authority
 
 Json = dict[str, Any]
 NOW = 1_767_225_600.0
-INSTEAD = "or leave out --tls-cert-file: gpuscaler metrics makes a certificate itself"
+INSTEAD = "or remove --tls-cert-file: gpuscaler metrics makes a certificate itself"
 
 
 def deployment(**spec: Any) -> Json:
@@ -68,7 +68,7 @@ API = {
 
 
 def moved(*objects: Json) -> tuple[dict[str, Json], list[str]]:
-    """The objects by kind and name, and what was told, after prometheus-adapter went to the namespace of its APIService."""
+    """The objects by kind and name, and the notes, after prometheus-adapter moved to the namespace of its APIService."""
     source = yaml.safe_dump_all([*objects, SERVICE, ACCOUNT, API])
     found, notes = convert(read(source), image="ours:1")
     return {f"{one['kind']}/{one['metadata']['name']}": one for one in found}, [f"{note.where}: {note.text}" for note in notes]
@@ -78,7 +78,7 @@ def place(found: Json) -> str | None:
     return found["metadata"].get("namespace")  # type: ignore[no-any-return]
 
 
-def test_bindings_name_the_account_where_it_is_now_and_stay_where_their_roles_are() -> None:
+def test_bindings_name_the_moved_account_and_stay_with_their_roles() -> None:
     found, notes = moved(
         deployment(),
         secret("adapter.monitoring.svc"),
@@ -100,65 +100,67 @@ def test_bindings_name_the_account_where_it_is_now_and_stay_where_their_roles_ar
     assert "ClusterRoleBinding b-reader: its subject ServiceAccount adapter is in monitoring now, not in kube-system" in notes
 
 
-def test_a_binding_of_another_account_of_that_name_is_left() -> None:
+def test_a_binding_of_another_account_with_that_name_is_not_changed() -> None:
     found, _ = moved(deployment(), made("ServiceAccount", "adapter", "kube-system"), binding("ClusterRoleBinding", "reader"))
     assert found["ClusterRoleBinding/b-reader"]["subjects"][0]["namespace"] == "kube-system"
 
 
-def test_a_secret_that_was_elsewhere_comes_along_and_one_that_is_missing_is_said() -> None:
+def test_a_needed_secret_is_moved_and_a_missing_one_is_reported() -> None:
     container = {"envFrom": [{"secretRef": {"name": "tokens"}}, {"configMapRef": {"name": "maybe", "optional": True}}]}
     found, notes = moved(
         deployment(container=container, imagePullSecrets=[{"name": "pull"}]), secret("adapter.monitoring.svc", namespace="old")
     )
     assert place(found["Secret/certs"]) == "monitoring"
-    assert "Secret old/certs: put into monitoring, where the pods are that need it, and not into old" not in notes
-    assert "Secret monitoring/certs: put into monitoring, where the pods are that need it, and not into old" in notes
+    assert "Secret old/certs: moved from old to monitoring, where the pods that need it run" not in notes
+    assert "Secret monitoring/certs: moved from old to monitoring, where the pods that need it run" in notes
     lacking = [note for note in notes if "not among these objects" in note]
     assert lacking == [
-        f"Deployment monitoring/adapter: its pods need the Secret {name}, which is not among these objects: see that it is in monitoring"
+        f"Deployment monitoring/adapter: its pods need the Secret {name}, "
+        "which is not among these objects: make sure that it is in monitoring"
         for name in ("pull", "tokens")
     ]
 
 
-def test_a_secret_that_others_need_where_it_is_stays_and_is_to_be_copied() -> None:
+def test_a_secret_that_other_pods_need_stays_and_must_be_copied() -> None:
     other = deployment(container={"image": "other"})
     other["metadata"] = {"name": "other", "namespace": "old"}
     found, notes = moved(deployment(), other, secret("adapter.monitoring.svc", namespace="old"))
     assert place(found["Secret/certs"]) == "old"
     assert (
-        "Deployment monitoring/adapter: its pods need the Secret certs in monitoring; here it is in old, for others too: copy it" in notes
+        "Deployment monitoring/adapter: its pods need the Secret certs in monitoring; "
+        "here it is in old, where other pods need it too: copy it" in notes
     )
 
 
 @pytest.mark.parametrize("hosts", [("adapter.monitoring.svc",), ("*.monitoring.svc",), ("adapter.kube-system.svc",)])
-def test_a_certificate_for_another_name_is_said_before_the_api_server_does(hosts: tuple[str, ...]) -> None:
+def test_a_certificate_for_another_name_is_reported(hosts: tuple[str, ...]) -> None:
     _, notes = moved(deployment(), secret(*hosts))
     wrong = (
-        "Secret monitoring/certs: serving.crt: saw it for adapter.kube-system.svc, expected adapter.monitoring.svc, "
-        f"by which the API server asks; reissue it for that name, {INSTEAD}"
+        "Secret monitoring/certs: serving.crt: saw a certificate for adapter.kube-system.svc, expected adapter.monitoring.svc, "
+        f"the name that the API server uses; reissue it for that name, {INSTEAD}"
     )
     assert [note for note in notes if "serving.crt" in note] == ([wrong] if "kube-system" in hosts[0] else [])
 
 
-def test_a_certificate_that_is_not_there_is_to_be_looked_at() -> None:
+def test_a_missing_certificate_must_be_checked_by_a_person() -> None:
     _, notes = moved(deployment())
-    expected = "see that the certificate serving.crt is for adapter.monitoring.svc, by which the API server asks"
+    expected = "make sure that the certificate serving.crt is for adapter.monitoring.svc, the name that the API server uses"
     assert f"Deployment monitoring/adapter: {expected}, {INSTEAD}" in notes
 
 
-def test_what_cert_manager_makes_is_made_where_it_is_needed_and_for_the_right_name() -> None:
+def test_a_certificate_of_cert_manager_gets_the_right_namespace_and_name() -> None:
     certificate = made(
         "Certificate", "serving", "kube-system", "cert-manager.io/v1", spec={"secretName": "certs", "dnsNames": ["adapter.kube-system.svc"]}
     )
     found, notes = moved(deployment(), certificate)
     assert place(found["Certificate/serving"]) == "monitoring"
     assert found["Certificate/serving"]["spec"]["dnsNames"] == ["adapter.kube-system.svc", "adapter.monitoring.svc"]
-    assert not [note for note in notes if "not among these objects" in note or "see that the certificate" in note]
+    assert not [note for note in notes if "not among these objects" in note or "make sure that the certificate" in note]
 
 
-def test_a_role_that_allows_everything_with_metrics_is_said_and_left() -> None:
+def test_a_role_that_allows_everything_with_metrics_is_reported_but_not_changed() -> None:
     role = made("ClusterRole", "wide", version="rbac.authorization.k8s.io/v1")
     role["rules"] = [{"apiGroups": ["custom.metrics.k8s.io"], "resources": ["*"], "verbs": ["*"]}]
     found, notes = moved(deployment(), role)
     assert found["ClusterRole/wide"]["rules"] == role["rules"]
-    assert "ClusterRole wide: rules[0]: every verb on custom.metrics.k8s.io; get and list are enough to read metrics" in notes
+    assert "ClusterRole wide: rules[0] allows every verb on custom.metrics.k8s.io; get and list are enough to read metrics" in notes

@@ -1,7 +1,7 @@
-"""Random rules, series and questions, in the form of ``oracle/main.go``.
+"""Random rules, series and questions, in the format of ``oracle/main.go``.
 
-Templates are drawn from what ours serves, since it refuses what else Go makes something of: printf is given values that its verbs are for,
-ranges are over lists and maps, numbers are whole and decimal. For that the fields are drawn by ``$.``, which no ``with`` changes.
+Templates are drawn from the part of Go's language that ours supports, since it refuses the rest: printf gets values that fit its verbs,
+ranges are over lists and maps, numbers are whole and decimal. Therefore fields are drawn with ``$.``, which no ``with`` changes.
 """
 
 import random
@@ -79,7 +79,7 @@ _QUERIES = [
     "<<range $i, $v := .GroupBySlice>><<if $i>>,<<end>><<$v>><<end>>",
 ]
 _WORDS = [" ", "a", "x{", "}", "\n", "  ", "sum(", ") by (", "é", ">", "<", "-", '"', ""]
-#: Of a template, what may be missing or there twice without making it one that only Go serves.
+#: Parts of a template that may be missing or repeated without making it one that only Go supports.
 _MARKS = frozenset('<>()|:=."`')
 _TEXTS = ["$.Series", "$.GroupBy", '"x"', "`%d`", '(index $.LabelValuesByName "pod")', "(print $.Series 1)", "(slice $.Series 0 1)"]
 _WHOLE = ["0", "12", "(len $.Series)", "(len $.GroupBySlice)"]
@@ -129,7 +129,7 @@ class _Drawing:
         if self._chance(0.7):
             found["overrides"] = {"pod": {"resource": "pod"}, "namespace": {"resource": "namespace"}}
             if self._chance(0.5):
-                # Each resource under one label: of two, prometheus-adapter picks one by chance.
+                # Each resource has one label: of two, prometheus-adapter picks one at random.
                 label, resource = (
                     self._rng.choice(_LABELS[2:]),
                     self._rng.choice([*_RESOURCES * 9, {"resource": "turbine"}, {"group": "apps"}]),
@@ -166,7 +166,7 @@ class _Drawing:
     def _query(self) -> str:
         if self._chance(0.3):
             return self._rng.choice(_QUERIES)
-        # An empty one is a query of its own here.
+        # An empty query is replaced by the default query here.
         text = self._body(0) or "x"
         marks = [place for place, char in enumerate(text) if char in _MARKS]
         if self._chance(0.05) and marks:

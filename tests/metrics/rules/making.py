@@ -1,4 +1,4 @@
-"""Rules for tests, from a few words."""
+"""Short ways to make rules for tests."""
 
 from typing import Any
 
@@ -15,7 +15,7 @@ SUM = "sum(<<.Series>>{<<.LabelMatchers>>}) by (<<.GroupBy>>)"
 
 
 def entry(query: str = SUM, **more: Any) -> dict[str, Any]:
-    """A rule that is right; ``more`` replaces or adds keys."""
+    """A valid rule; ``more`` replaces or adds keys."""
     return {"seriesQuery": "{pod!=''}", "resources": {"overrides": OVERRIDES}, "metricsQuery": query, **more}
 
 

@@ -1,4 +1,4 @@
-"""What our code makes of a case, in the form of the oracle's answer."""
+"""The result of our code for a case, in the format of the oracle's answer."""
 
 from typing import Any
 
@@ -44,13 +44,13 @@ def _query(rule: Rule, ask: Json, resource: Resource) -> str | None:
 
 
 def differences(case: Json, theirs: Json, ours: Json) -> list[str]:
-    """What the two answers to a case do not agree on; empty where they do."""
+    """The differences between the two answers to a case; empty if they agree."""
     if "refused" in theirs or "refused" in ours:
         both = "refused" in theirs and "refused" in ours
         return [] if both else [f"theirs {theirs.get('refused', 'taken')}, ours {ours.get('refused', 'taken')}"]
     found: list[str] = []
     for series, their, our in zip(case["Series"], theirs["found"], ours["found"], strict=True):
-        # A resource that two labels name counts once with us.
+        # In our answer, a resource that two labels name is listed once.
         their["resources"] = sorted(set(their["resources"]))
         if their != our:
             found.append(f"series {series}: theirs {their}, ours {our}")

@@ -1,9 +1,9 @@
-"""Random queries as rules have them, and the series that they are about."""
+"""Random queries as in rules, and the series that they read."""
 
 import random
 
 NAMESPACES, PODS, GPUS = ("a", "b"), ("p", "q"), ("0", "1")
-#: In both namespaces there are pods of the same names. One of them has no figures of one metric.
+#: Both namespaces have pods with the same names. One of them has no samples of one metric.
 OBJECTS = tuple((namespace, pod) for namespace in NAMESPACES for pod in PODS)
 _BY = "by (<<.GroupBy>>)"
 _AGGREGATIONS = ["sum", "avg", "min", "max", "count", "group", "stddev", "topk(1, ", "quantile(0.5, "]
@@ -16,7 +16,7 @@ _OPERATORS = ["+", "-", "*", "/", ">", "== bool", "and", "or", "unless", "<"]
 
 
 def page(step: int) -> str:
-    """What the endpoint exports at its ``step``-th reading: no two values are the same, so that no order is left to chance."""
+    """The page of the endpoint at its ``step``-th scrape. All values differ, so that the order is never random."""
     lines = []
     for number, (namespace, pod) in enumerate(OBJECTS):
         for place, gpu in enumerate(GPUS):

@@ -1,6 +1,6 @@
-"""Rules of the shapes that public projects have, and series that they are for (read November 2026).
+"""Rules like those of public projects, with matching series (read November 2026).
 
-Each name says where the shape is from.
+Each name says where the rule is from.
 """
 
 from typing import Any
@@ -43,7 +43,7 @@ PUBLIC: dict[str, Json] = {
         "name": {"matches": "^nvidia_gpu_(.*)$", "as": "${1}_over_time"},
         "metricsQuery": "ceil(avg_over_time(<<.Series>>{<<.LabelMatchers>>}[3m]))",
     },
-    # What dcgm-exporter is served by where Prometheus does not honor labels.
+    # Rules for dcgm-exporter if Prometheus does not honor labels.
     "dcgm": {
         "seriesQuery": '{__name__=~"^DCGM_FI.*",exported_pod!=""}',
         "resources": {"overrides": {"exported_namespace": {"resource": "namespace"}, "exported_pod": {"resource": "pod"}}},
@@ -58,7 +58,7 @@ PUBLIC: dict[str, Json] = {
         "name": {"matches": "", "as": "vllm_num_requests_waiting"},
         "metricsQuery": "sum by(namespace) (vllm:num_requests_waiting)",
     },
-    # Hazelcast: a share of two series.
+    # Hazelcast: a ratio of two series.
     "share": {
         "seriesQuery": '{__name__=~"jvm_memory_bytes_(used|max)",area="heap"}',
         "seriesFilters": [{"is": "^jvm_memory_bytes_(used|max)$"}],
@@ -75,14 +75,14 @@ PUBLIC: dict[str, Json] = {
         "replicas{deployment='<<index .LabelValuesByName \"pod\">>-base',"
         "namespace='<<index .LabelValuesByName \"namespace\">>'}\n",
     },
-    # Deckhouse: external metrics whose name is cut out of the series'.
+    # Deckhouse: external metrics with a name extracted from that of the series.
     "external": {
         "seriesQuery": '{__name__=~"kube_adapter_metric_.+"}',
         "resources": {"namespaced": False},
         "name": {"matches": "^kube_adapter_metric_(.+)$", "as": "${1}"},
         "metricsQuery": 'label_replace(<<.Series>>{<<.LabelMatchers>>}, "__name__", "$1", "__name__", "^kube_adapter_metric_(.*)$")',
     },
-    # What is told in issues: labels but the namespace's, joined by hand.
+    # From issues: all labels except the namespace's, joined by hand.
     "joined": {
         "seriesQuery": 'queue_depth{namespace!=""}',
         "resources": {"template": "kube_<<.Resource>>", "overrides": _POD},

@@ -1,4 +1,4 @@
-"""The built-in rules: what is served of our exporter, of dcgm-exporter as Prometheus leaves its labels, and of model servers."""
+"""The built-in rules: metrics of our exporter, of dcgm-exporter with various labels, and of model servers."""
 
 from re import fullmatch
 
@@ -17,7 +17,7 @@ OURS = ("node_name", "pod_name", "namespace_name", "uuid", "minor_number")
 HONORED = ("pod", "namespace", "container", "Hostname", "UUID")
 RENAMED = ("exported_pod", "exported_namespace", "pod", "namespace", "Hostname", "UUID")
 OLD = ("pod_name", "pod_namespace", "container_name", "UUID")
-#: Of the write-up, with what dcgm-exporter has for it.
+#: Metrics of the write-up, with those of dcgm-exporter that they are made of.
 MAPPED = {
     "duty_cycle": "DCGM_FI_DEV_GPU_UTIL",
     "memory_used_bytes": "DCGM_FI_DEV_FB_USED",
@@ -28,7 +28,7 @@ MAPPED = {
 
 
 def discovered(*found: dict[str, str]) -> Discovery:
-    """Of these series, each told to every rule whose series query it matches: as Prometheus would."""
+    """The metrics made of these series. As in Prometheus, each rule gets the series that match its series query."""
     return RULES.discover({query: [one for one in found if selected(query, one)] for query in RULES.series_queries})
 
 
@@ -49,7 +49,7 @@ def asked(found: Discovery, metric: str, resource: str = "pods") -> str:
     return origin.rule.query(origin.series, resource=origin.resource, names=["x"])
 
 
-def test_all_can_be_used_and_nothing_is_doubtful() -> None:
+def test_all_rules_are_valid_without_notes() -> None:
     assert (RULES.problems, RULES.notes) == ((), ())
 
 
@@ -58,7 +58,7 @@ def test_can_be_written_to_a_file_and_read_back() -> None:
 
 
 @pytest.mark.parametrize("key", [key for key, what in FIELDS.items() if what.metric.startswith("nvidia_gpu_")])
-def test_metrics_of_the_write_up_are_served_now_and_over_three_minutes(key: str) -> None:
+def test_metrics_of_the_write_up_are_served_as_current_and_over_three_minutes(key: str) -> None:
     found = discovered(series(FIELDS[key].metric, *OURS))
     together = "sum" if key.endswith(("_bytes", "_milliwatts")) else "avg"
     metric = FIELDS[key].metric
@@ -76,7 +76,7 @@ def test_every_other_gauge_of_our_exporter_is_served_under_its_name(metric: str)
 
 
 @pytest.mark.parametrize("seconds", WINDOWS)
-def test_windows_of_our_exporter_are_metrics_of_their_own(seconds: int) -> None:
+def test_windows_of_our_exporter_are_separate_metrics(seconds: int) -> None:
     found = discovered({**series("gpuscaler_gpu_duty_cycle_ratio_max", *OURS), "window": f"{seconds}s"})
     assert asked(found, f"gpu_duty_cycle_ratio_max_{seconds}s") == (
         f'avg(gpuscaler_gpu_duty_cycle_ratio_max{{pod_name="x",window="{seconds}s"}}) by (pod_name)'
@@ -84,7 +84,7 @@ def test_windows_of_our_exporter_are_metrics_of_their_own(seconds: int) -> None:
     assert [metric for _, metric in found.custom] == [f"gpu_duty_cycle_ratio_max_{seconds}s"] * 3
 
 
-def test_power_over_a_window_adds_up_over_gpus() -> None:
+def test_power_over_a_window_is_summed_over_gpus() -> None:
     found = discovered({**series("gpuscaler_gpu_power_watts_mean", *OURS), "window": "60s"})
     assert asked(found, "gpu_power_watts_mean_60s").startswith("sum(")
 
@@ -98,7 +98,7 @@ def test_figures_of_single_processes_and_counters_are_left_out() -> None:
     ("labels", "pod", "more"),
     [(HONORED, "pod", ',exported_pod=""'), (RENAMED, "exported_pod", ""), (OLD, "pod_name", "")],
 )
-def test_dcgm_exporter_is_served_however_its_labels_come(labels: tuple[str, ...], pod: str, more: str) -> None:
+def test_dcgm_exporter_is_served_with_any_style_of_labels(labels: tuple[str, ...], pod: str, more: str) -> None:
     found = discovered(*(series(name, *labels) for name in MAPPED.values()))
     assert asked(found, "DCGM_FI_DEV_GPU_UTIL") == f'avg(DCGM_FI_DEV_GPU_UTIL{{{pod}="x"{more}}}) by ({pod})'
     assert asked(found, "memory_used_bytes_current") == f'sum(1048576 * DCGM_FI_DEV_FB_USED{{{pod}="x"{more}}}) by ({pod})'
@@ -112,14 +112,14 @@ def test_a_pod_on_a_part_of_a_gpu_has_a_duty_cycle_too() -> None:
     assert "100 * DCGM_FI_PROF_GR_ENGINE_ACTIVE{" in asked(found, "duty_cycle_current")
 
 
-def test_labels_that_prometheus_renamed_count_before_those_of_the_exporters_own_pod() -> None:
-    # An idle GPU has no exported_pod, so that pod, the exporter's, looks like the one that uses it.
+def test_renamed_labels_take_precedence_over_those_of_the_exporters_own_pod() -> None:
+    # An idle GPU has no exported_pod, so the label pod, which is the exporter's, looks like a user of the GPU.
     found = discovered(series("DCGM_FI_DEV_GPU_UTIL", *RENAMED), series("DCGM_FI_DEV_GPU_UTIL", "pod", "namespace", "Hostname"))
     assert 'exported_pod="x"' in asked(found, "DCGM_FI_DEV_GPU_UTIL")
     assert 'exported_pod="x"' in asked(found, "duty_cycle_current")
 
 
-def test_our_exporter_counts_before_dcgm_exporter() -> None:
+def test_our_exporter_takes_precedence_over_dcgm_exporter() -> None:
     found = discovered(series("nvidia_gpu_duty_cycle", *OURS), series("DCGM_FI_DEV_GPU_UTIL", *RENAMED))
     assert "nvidia_gpu_duty_cycle" in asked(found, "duty_cycle_current")
     assert ("pods", "DCGM_FI_DEV_GPU_UTIL") in found.custom
@@ -147,7 +147,7 @@ def test_demand_of_model_servers_is_served_by_pod_and_as_a_whole(name: str, metr
     assert of_replicas(name)
 
 
-def test_a_gateways_queue_outlives_the_last_replica() -> None:
+def test_the_queue_of_a_gateway_exists_without_replicas() -> None:
     found = discovered(
         series("inference_pool_average_queue_size", "namespace", "name"), series("inference_extension_flow_control_queue_size")
     )
@@ -161,7 +161,7 @@ def test_a_gateways_queue_outlives_the_last_replica() -> None:
         assert not of_replicas(metric)
 
 
-def test_all_are_asked_for_the_whole_cluster_by_pods_and_nodes() -> None:
+def test_all_rules_have_one_query_for_all_pods_or_nodes_of_the_cluster() -> None:
     found = discovered(series("nvidia_gpu_duty_cycle", *OURS))
     for metric in ("duty_cycle_current", "duty_cycle_over_time"):
         rule = found.custom["pods", metric].rule

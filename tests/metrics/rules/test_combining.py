@@ -1,4 +1,4 @@
-"""One number of several samples of one object."""
+"""Combination of several samples of one object."""
 
 import pytest
 
@@ -24,5 +24,5 @@ from gpuscaler.metrics.rules.combining import adds_up
         ("kv_cache_usage_perc", False),
     ],
 )
-def test_bytes_power_and_counts_add_up_and_rates_do_not(name: str, adds: bool) -> None:
+def test_bytes_power_and_counts_are_summed_but_rates_are_not(name: str, adds: bool) -> None:
     assert adds_up(name) is adds

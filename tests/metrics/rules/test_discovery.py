@@ -1,4 +1,4 @@
-"""Which metrics rules make of the series that there are."""
+"""Metrics that rules make from the existing series."""
 
 from tests.metrics.rules.making import OVERRIDES, entry, rule_set, series
 
@@ -19,14 +19,14 @@ def test_filters_by_every_filter_and_by_the_name() -> None:
     assert sorted(metric for _, metric in found.custom) == ["total_x", "use"]
 
 
-def test_the_later_of_two_rules_makes_the_metric() -> None:
+def test_the_later_of_two_rules_is_used() -> None:
     rules = rule_set(entry(name={"matches": "^a$", "as": "use"}), entry(seriesQuery="b", name={"matches": "^b$", "as": "use"}))
     one, both = {ALL: [series("a", "pod")]}, {ALL: [series("a", "pod")], "b": [series("b", "pod")]}
     assert rules.discover(one).custom["pods", "use"].series == "a"
     assert rules.discover(both).custom["pods", "use"].series == "b"
 
 
-def test_a_query_without_an_answer_takes_away_its_own_metrics_only() -> None:
+def test_a_query_without_an_answer_removes_only_its_own_metrics() -> None:
     rules = rule_set(entry(), entry(seriesQuery="gone", name={"matches": "^x$"}))
     found = rules.discover({ALL: [series("up", "pod")], "gone": []})
     assert list(found.custom) == [("pods", "up")]
@@ -34,7 +34,7 @@ def test_a_query_without_an_answer_takes_away_its_own_metrics_only() -> None:
     assert list(rules.discover({ALL: [series("up", "pod")]}).custom) == [("pods", "up")]
 
 
-def test_a_name_that_comes_out_empty_is_no_metric() -> None:
+def test_an_empty_name_makes_no_metric() -> None:
     rules = rule_set(entry(name={"matches": "^(up)$", "as": "$1_x"}), external=(entry(name={"matches": "^(up)$", "as": "$1_x"}),))
     found = rules.discover({ALL: [series("up", "pod")]})
     assert (found.custom, found.external) == ({}, {})
@@ -54,7 +54,7 @@ def test_series_of_one_metric_may_have_labels_of_different_resources() -> None:
     assert sorted(found.custom) == [("nodes", "up"), ("pods", "up")]
 
 
-def test_labels_that_look_like_the_template_and_are_no_resource_are_left_out() -> None:
+def test_labels_that_match_the_template_without_a_resource_are_ignored() -> None:
     rules = rule_set(entry(resources={"template": "<<.Resource>>", "overrides": {"team": {"resource": "namespace"}}}))
     found = rules.discover({ALL: [series("up", "pod", "job", "instance", "team", "deployment")]})
     assert sorted(resource for resource, _ in found.custom) == ["deployments.apps", "jobs.batch", "namespaces", "pods"]

@@ -1,4 +1,4 @@
-"""Templates as Go's documentation of text/template describes them. What Go's own makes of them is compared in test_oracle.py."""
+"""Templates as described in Go's documentation of text/template. test_oracle.py compares them with Go's own implementation."""
 
 import re
 
@@ -81,7 +81,7 @@ def test_renders(source: str, text: str) -> None:
         "<<" + "(" * 60 + "1" + ")" * 60 + ">>",
     ],
 )
-def test_refuses_to_read(source: str) -> None:
+def test_refuses_to_parse(source: str) -> None:
     with pytest.raises(TemplateError, match=r"^line 1: "):
         Template(source)
 
@@ -118,7 +118,7 @@ def test_refuses_to_read(source: str) -> None:
         "<<$x = 1>>",
     ],
 )
-def test_refuses_to_fill_in(source: str) -> None:
+def test_refuses_to_render(source: str) -> None:
     template = Template(source)
     with pytest.raises(TemplateError):
         template.render(VALUES)
@@ -127,33 +127,33 @@ def test_refuses_to_fill_in(source: str) -> None:
 @pytest.mark.parametrize(
     ("source", "named"),
     [
-        ("<<println .Series>>", "println, which is not served here"),
-        ("<<eq .Series nil>>", "nil, which is not served here"),
-        ("<<define `x`>>", "define, which is not served here"),
-        ("<<'a'>>", "'a', a character, which is not served here"),
+        ("<<println .Series>>", "println, which is not supported here"),
+        ("<<eq .Series nil>>", "nil, which is not supported here"),
+        ("<<define `x`>>", "define, which is not supported here"),
+        ("<<'a'>>", "'a', a character, which is not supported here"),
         *(
             (f"<<{number}>>", f"{number}, expected a whole decimal number")
             for number in ("0x10", "010", "1_000", "1e3", "0.5", "-3", "1" * 19)
         ),
-        (r'<<"\x41">>', r"\x in quoted text, which is not served here"),
+        (r'<<"\x41">>', r"\x in quoted text, which is not supported here"),
         *(
-            (f'<<printf "a{verb} %s" 1 `x`>>', f"{verb} in printf, which is not served")
+            (f'<<printf "a{verb} %s" 1 `x`>>', f"{verb} in printf, which is not supported")
             for verb in ("%5s", "%-d", "%.2f", "%x", "%T", "%#v", "% d")
         ),
-        ('<<printf "%[1]s" 1>>', "%[ in printf, which is not served"),
-        ('<<printf "50%">>', "% in printf, which is not served"),
+        ('<<printf "%[1]s" 1>>', "%[ in printf, which is not supported"),
+        ('<<printf "50%">>', "% in printf, which is not supported"),
         ('<<printf "%s">>', 'printf "%s" with 0 values, expected 1'),
         ('<<.Series | printf "%s%%" `x`>>', 'printf "%s%%" with 2 values, expected 1'),
-        ("<<printf .Series>>", "printf without a format beside it"),
-        ("<<`%s` | printf>>", "printf without a format beside it"),
+        ("<<printf .Series>>", "printf without a format after it"),
+        ("<<`%s` | printf>>", "printf without a format after it"),
         ("<<if (printf `%d` 1 2)>><<end>>", 'printf "%d" with 2 values'),
     ],
 )
-def test_names_what_it_refuses_of_go(source: str, named: str) -> None:
+def test_names_the_unsupported_feature(source: str, named: str) -> None:
     with pytest.raises(TemplateError, match=f"^line 1: saw {re.escape(named)}"):
         Template(source)
 
 
-def test_says_in_which_line() -> None:
-    with pytest.raises(TemplateError, match="line 3: saw nothing, which is no function"):
+def test_errors_have_the_line() -> None:
+    with pytest.raises(TemplateError, match="line 3: saw nothing, which is not a function"):
         Template("a\nb\n<<nothing>>")

@@ -1,4 +1,4 @@
-"""Rules by prometheus-adapter's own code and by ours: which series they take, what they call them, and what they ask."""
+"""Rules in prometheus-adapter's own code and in ours: matched series, names of metrics, and queries."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -25,7 +25,7 @@ def oracle() -> Iterator[Oracle]:
 
 
 def case(rule: Json, series: list[Json], *, external: bool = False) -> Json:
-    """The rule, and each series asked for by pods, by namespaces, and as an external metric."""
+    """The rule with queries for each series: by pods, by namespaces, and as an external metric."""
     ask = {"Group": "", "Namespace": "a", "Selector": "q=b,r!=c", "Names": ["p-1", "p-2"]}
     asks = [
         {**ask, "Series": one["Name"], "Resource": resource, "External": outside}
@@ -45,7 +45,7 @@ def test_random_rules_do_the_same(oracle: Oracle) -> None:
         seen["names"] += sum(bool(one["name"]) for one in theirs.get("found") or ())
         seen["resources"] += sum(bool(one["resources"]) for one in theirs.get("found") or ())
         seen["queries"] += sum(query is not None for query in theirs.get("queries") or ())
-    # The draw reaches what it is for.
+    # The random cases cover what they should.
     assert CASES // 10 < seen["refused"] < CASES // 2
     assert min(seen["names"], seen["resources"], seen["queries"]) > CASES // 2
 

@@ -1,4 +1,4 @@
-"""Regular expressions and names as Go has them."""
+"""Regular expressions and names as in Go."""
 
 import pytest
 
@@ -28,7 +28,7 @@ def test_expands(pattern: str, template: str, name: str) -> None:
     assert Pattern(pattern).expand(template, "http_total") == name
 
 
-def test_matches_anywhere_and_says_so_where_it_does_not() -> None:
+def test_matches_anywhere_and_returns_none_without_a_match() -> None:
     assert Pattern("tota").matches("http_total")
     assert Pattern("^x").expand("$0", "http_total") is None
 
@@ -39,13 +39,13 @@ def test_refuses_what_go_refuses(text: str) -> None:
         Pattern(text)
 
 
-def test_takes_a_byte_that_is_quoted() -> None:
+def test_accepts_a_quoted_byte_class() -> None:
     assert Pattern(r"\Q\C\E|\\C").matches(r"\C")
 
 
-def test_takes_time_in_proportion_to_the_text() -> None:
+def test_takes_time_linear_in_the_text() -> None:
     assert not Pattern("(a*)*(a*)*(a*)*b").matches("a" * 20_000)
 
 
-def test_tells_of_groups_that_there_are_not() -> None:
+def test_reports_unknown_groups() -> None:
     assert list(Pattern("(?P<x>a)(b)").unknown("$1 ${2} $3 $x $x_y $$z ${")) == ["3", "x_y"]

@@ -1,4 +1,4 @@
-"""Queries as they come: from files of rules, with names of series in them that anybody may have made up."""
+"""Arbitrary queries: from files of rules, with names of series that anyone may have chosen."""
 
 import pytest
 from tests.metrics.rules.making import POD, a_rule
@@ -22,7 +22,7 @@ DEEP = 20_000
         ('x{a="\0"}', Matcher("a", "=", "\0"), r'x{a="\x00"}'),
     ],
 )
-def test_reads_texts_as_prometheus_does_and_writes_them_so_that_it_reads_the_same(query: str, matcher: Matcher, text: str) -> None:
+def test_parses_and_writes_strings_as_prometheus_reads_them(query: str, matcher: Matcher, text: str) -> None:
     selector = parse(query)
     assert selector == Selector("x", (matcher,), text)
     assert parse(text) == selector
@@ -33,28 +33,28 @@ def test_reads_texts_as_prometheus_does_and_writes_them_so_that_it_reads_the_sam
     [
         ("", "no expression found"),
         ("x{a", "unexpected end of input"),
-        ('x{a="b', "a text does not end"),
-        ('x{a="b\n"}', "a text does not end"),
+        ('x{a="b', "a string does not end"),
+        ('x{a="b\n"}', "a string does not end"),
         ("x\0", "unexpected character"),
         ('x{a="\ud800"}', "surrogates not allowed"),
         ("sum(x[5m])", "expected type vector"),
         ("unheard_of(x)", "unknown function"),
-        ('x{a="b" or c="d"}', "or between matchers is not understood"),
-        ("x + fill(0) y", "fill is not understood"),
+        ('x{a="b" or c="d"}', "or between matchers is not supported"),
+        ("x + fill(0) y", "fill is not supported"),
         # The library panics.
         ("x offset 1e30", "cannot convert float seconds to Duration"),
         ("x[5m:1e30]", "cannot convert float seconds to Duration"),
         ("x[2739727y]", "must have magnitude"),
     ],
 )
-def test_says_what_it_cannot_read(query: str, why: str) -> None:
+def test_errors_name_the_problem(query: str, why: str) -> None:
     with pytest.raises(PromqlError) as caught:
         parse(query)
     assert str(caught.value).startswith(f"saw {query!r}, expected PromQL: ")
     assert why in str(caught.value)
 
 
-def test_an_error_is_short_even_where_the_query_is_long() -> None:
+def test_an_error_is_short_even_if_the_query_is_long() -> None:
     with pytest.raises(PromqlError) as caught:
         parse(f'x{{a=~"({"b|" * 10_000}"}}')
     assert len(str(caught.value)) < 500
@@ -72,25 +72,25 @@ def test_an_error_is_short_even_where_the_query_is_long() -> None:
         "x" + " ^ x" * DEEP,
         "x" + " == bool x" * DEEP,
         "x" + "[5m:]" * DEEP,
-        # What the library would take for a longer text than it is, and the other way about.
+        # Strings that the library would read as longer than they are, or as shorter.
         r"x{a=`\`} + " + "(" * DEEP + "x" + ")" * DEEP + " + x{a=`b`}",
         "x{a='\n'} + " + "(" * DEEP + "x" + ")" * DEEP + " + x{a='b'}",
         "x # '\r + " + "(" * DEEP + "x" + ")" * DEEP + " # '",
     ],
     ids=range(12),
 )
-def test_ends_on_queries_that_would_overflow_the_stack(query: str) -> None:
-    with pytest.raises(PromqlError, match=r"more than 200 parentheses|a text does not end"):
+def test_refuses_queries_that_would_overflow_the_stack(query: str) -> None:
+    with pytest.raises(PromqlError, match=r"more than 200 parentheses|a string does not end"):
         parse(query)
     assert prove(a_rule(query), "x", POD).breadth == "names"
 
 
-def test_reads_and_proves_the_deepest_query_that_is_allowed() -> None:
+def test_parses_and_proves_the_deepest_query_that_is_allowed() -> None:
     query = "abs(" * 200 + "<<.Series>>{<<.LabelMatchers>>}" + ")" * 200
     assert prove(a_rule(query), "x", POD).breadth == "cluster"
 
 
-def test_what_is_in_texts_comments_and_braces_counts_for_nothing() -> None:
+def test_marks_in_strings_comments_and_braces_do_not_count() -> None:
     many = ",".join(f'a{number}!="(((((-----"' for number in range(300))
     called = parse(f"abs(x{{{many}}}) # {'(' * 300}")
     assert isinstance(called, Call)

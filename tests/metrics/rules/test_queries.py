@@ -1,4 +1,4 @@
-"""What a rule asks Prometheus for."""
+"""The queries of a rule to Prometheus."""
 
 import pytest
 from tests.metrics.rules.making import DEPLOYMENT, NAMESPACE, NODE, POD, a_rule, entry, rule_set
@@ -34,23 +34,23 @@ def test_refuses_a_selector_that_compares_numbers() -> None:
         a_rule().query("x", resource=POD, names=["p"], selector=selector("a>1"))
 
 
-def test_groups_by_more_labels_where_that_is_asked() -> None:
+def test_groups_by_additional_labels_on_request() -> None:
     rule = a_rule("<<.GroupBy>>/<<range .GroupBySlice>><<.>>;<<end>>")
     assert rule.query("x", resource=POD, names=["p"], extra=["container"]) == "pod,container/pod;container;"
 
 
-def test_makes_labels_by_the_template_with_the_group_made_a_label() -> None:
+def test_makes_labels_by_the_template_with_an_escaped_group() -> None:
     rule = a_rule("<<.GroupBy>>", resources={"template": "kube_<<.Group>>_<<.Resource>>"})
     assert rule.query("x", resource=DEPLOYMENT, names=["p"]) == "kube_apps_deployment"
 
 
-def test_says_which_label_is_missing() -> None:
+def test_names_the_missing_label() -> None:
     rule = a_rule(resources={"overrides": {"pod": {"resource": "pod"}}})
     with pytest.raises(QueryError, match=r"rules\[0\]: saw no label for namespaces, expected one in the rule's resources"):
         rule.query("x", resource=POD, namespace="a", names=["p"])
 
 
-def test_says_why_a_template_cannot_be_filled_in() -> None:
+def test_explains_why_a_template_cannot_be_rendered() -> None:
     with pytest.raises(QueryError, match=r"rules\[0\]: metricsQuery: saw index 3 of a list of 1"):
         a_rule("<<index .GroupBySlice 3>>").query("x", resource=POD, names=["p"])
     with pytest.raises(QueryError, match="saw an empty query for x"):
@@ -65,7 +65,7 @@ def test_asks_for_every_object_of_the_cluster_with_its_namespace() -> None:
     assert rule.wide_query("x", resource=NAMESPACE, selector=selector("a=b")) == 'sum(x{a="b",namespace!=""}) by (namespace)'
 
 
-def test_asks_for_an_external_metric_in_its_namespace_unless_the_rule_says_otherwise() -> None:
+def test_asks_for_an_external_metric_in_its_namespace_unless_not_namespaced() -> None:
     query = "sum(<<.Series>>{<<.LabelMatchers>>})"
     (bound,) = rule_set(external=(entry(query),)).external
     (free,) = rule_set(external=(entry(query, resources={"namespaced": False}),)).external
@@ -73,6 +73,6 @@ def test_asks_for_an_external_metric_in_its_namespace_unless_the_rule_says_other
     assert free.external_query("x", namespace="a") == "sum(x{})"
 
 
-def test_quotes_values_as_promql_wants_it() -> None:
+def test_quotes_values_for_promql() -> None:
     asked = a_rule("<<.LabelMatchers>>").query("x", resource=POD, names=['a"b\\c\n'])
     assert asked == r'pod="a\"b\\c\n"'

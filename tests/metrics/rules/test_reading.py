@@ -1,4 +1,4 @@
-"""Files of rules: what is taken, what is set aside, and what is said of it."""
+"""Files of rules: which rules are used, which are left out, and the messages about them."""
 
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ def only_problem(rules: RuleSet) -> str:
     return f"{problem.path}: {problem.message}"
 
 
-def test_takes_every_field_of_prometheus_adapter() -> None:
+def test_accepts_every_field_of_prometheus_adapter() -> None:
     rules = read("""
 rules:
 - seriesQuery: '{__name__=~"^container_.*",pod!=""}'
@@ -49,12 +49,12 @@ rules:
 
 
 @pytest.mark.parametrize("text", ["", "# nothing yet\n", "rules: []\n", "rules:\nexternalRules:\n"])
-def test_takes_a_file_without_rules(text: str) -> None:
+def test_accepts_a_file_without_rules(text: str) -> None:
     assert read(text) == RuleSet()
 
 
 @pytest.mark.parametrize(("text", "why"), [("rules: [", "not YAML"), ("- a\n", "a mapping"), ("a: 1\na: 2\n", "second time")])
-def test_refuses_a_file_that_is_no_mapping_and_says_where(text: str, why: str) -> None:
+def test_refuses_a_file_that_is_not_a_mapping_with_the_line(text: str, why: str) -> None:
     with pytest.raises(SettingsError, match=f"rules.yaml.*{why}"):
         read(text, source="rules.yaml")
 
@@ -68,36 +68,36 @@ def test_refuses_a_file_that_is_no_mapping_and_says_where(text: str, why: str) -
         ({"seriesFilters": [{}]}, "rules[0].seriesFilters[0]: saw neither is nor isNot"),
         ({"seriesFilters": [{"is": "("}]}, 'rules[0].seriesFilters[0].is: saw "(", expected a regular expression'),
         ({"name": {"matches": "(?!x)"}}, 'rules[0].name.matches: saw "(?!x)", expected a regular expression'),
-        ({"name": {"matches": "(a)(b)"}}, "rules[0].name: saw 2 groups in matches, expected as: to say the name"),
+        ({"name": {"matches": "(a)(b)"}}, "rules[0].name: saw 2 groups in matches, expected as: with the name of the metric"),
         ({"resources": {"overrides": {"x": {"resource": "turbine"}}}}, "rules[0].resources.overrides.x.resource: saw turbine"),
         ({"resources": {"overrides": {"x": {"group": "apps"}}}}, "rules[0].resources.overrides.x: saw no resource"),
         ({"resources": {"template": "<<.Kind>>"}}, "rules[0].resources.template: saw .Kind, expected one of .Group, .Resource"),
         ({"resources": {"template": "pod"}}, 'rules[0].resources.template: saw "pod", expected <<.Resource>> in it'),
         ({"resources": {"namespaced": "maybe"}}, "rules[0].resources.namespaced: saw"),
         ({"metricsQuery": "sum(<<.Series>)"}, "rules[0].metricsQuery: line 1: saw"),
-        ({"metricsQuery": "<<call .Series>>"}, "rules[0].metricsQuery: line 1: saw call, which is not served here"),
+        ({"metricsQuery": "<<call .Series>>"}, "rules[0].metricsQuery: line 1: saw call, which is not supported here"),
         ({"metricsQuery": ["x"]}, "rules[0].metricsQuery: saw a list, expected text"),
     ],
 )
-def test_sets_a_rule_aside_and_names_what_is_wrong_with_it(change: dict[str, Any], says: str) -> None:
+def test_leaves_out_an_invalid_rule_and_names_the_error(change: dict[str, Any], says: str) -> None:
     rules = rule_set(entry(**change), entry())
     assert only_problem(rules).startswith(says)
     assert [rule.place for rule in rules.rules] == ["rules[1]"]
 
 
-def test_keeps_external_rules_where_custom_ones_are_broken() -> None:
+def test_keeps_external_rules_if_custom_ones_are_invalid() -> None:
     rules = rule_set(entry(name={"matches": "("}), external=(entry(),))
     assert len(rules.problems) == 1
     assert [rule.place for rule in rules.external] == ["externalRules[0]"]
 
 
-def test_names_a_key_that_is_misspelled_at_the_top_and_keeps_the_rules() -> None:
+def test_names_a_misspelled_top_level_key_and_keeps_the_rules() -> None:
     rules = read(yaml.safe_dump({"rules": [entry()], "externalRule": []}))
     assert only_problem(rules) == "externalRule: unknown key; did you mean externalRules?"
     assert len(rules.rules) == 1
 
 
-def test_warns_of_a_name_that_runs_on_into_its_group() -> None:
+def test_warns_about_a_group_name_that_includes_the_following_text() -> None:
     rules = rule_set(entry(name={"matches": "^(.*)_total$", "as": "$1_per_second"}))
     (note,) = rules.notes
     assert note.path == "rules[0].name.as"
@@ -105,37 +105,37 @@ def test_warns_of_a_name_that_runs_on_into_its_group() -> None:
     assert rules.rules[0].metric("http_requests_total") == ""
 
 
-def test_warns_of_two_labels_for_one_resource_and_asks_the_later() -> None:
+def test_warns_about_two_labels_for_one_resource_and_uses_the_later() -> None:
     rules = rule_set(entry(resources={"overrides": {"exported_pod": {"resource": "pod"}, "pod": {"resource": "pods"}}}))
     assert "exported_pod and pod are both pods: queries use pod" in rules.notes[0].message
     assert rules.rules[0].label(Resource("pods", "pod")) == "pod"
 
 
-def test_says_that_resource_metrics_are_not_served() -> None:
+def test_notes_that_resource_metrics_are_not_served() -> None:
     rules = read("resourceRules:\n  cpu: {containerQuery: x, nodeQuery: y, containerLabel: container}\n  window: 3m\n")
     assert [(note.path, note.line) for note in rules.notes] == [("resourceRules", 1)]
     assert not rules.problems
 
 
-def test_asks_for_series_as_they_are_where_no_query_is_given() -> None:
+def test_uses_the_plain_series_without_a_query() -> None:
     rules = rule_set(entry(query=""))
     assert rules.rules[0].template.source == DEFAULT_QUERY
 
 
-def test_reads_numbers_and_booleans_as_the_text_that_they_were_written_as() -> None:
+def test_reads_numbers_and_booleans_as_written() -> None:
     rules = read("rules:\n- {seriesQuery: up, name: {matches: 1_000, as: true}, metricsQuery: 010}\n")
     assert rules.rules[0].metric("a1_000") == "true"
     assert rules.rules[0].template.render({}) == "010"
 
 
-def test_takes_custom_resources_by_their_group_and_says_what_it_takes_them_for() -> None:
+def test_accepts_custom_resources_by_group_and_notes_the_assumptions() -> None:
     rules = rule_set(entry(resources={"overrides": {"rollout": {"group": "argoproj.io", "resource": "rollout"}}}))
     assert not rules.problems
-    assert "rollouts.argoproj.io is not in every cluster" in rules.notes[0].message
+    assert "rollouts.argoproj.io is not a built-in resource" in rules.notes[0].message
     assert [one.text for one in rules.rules[0].labelling.resources(["rollout"])] == ["rollouts.argoproj.io"]
 
 
-def test_knows_more_resources_where_it_is_told_of_them() -> None:
+def test_knows_additional_resources_if_given() -> None:
     text = yaml.safe_dump({"rules": [entry(resources={"overrides": {"rollout": {"resource": "rollout"}}})]})
     assert read(text).problems
     known = Resources((*WELL_KNOWN, Resource("rollouts", "rollout", "argoproj.io")))
@@ -147,7 +147,7 @@ def test_lists_each_series_query_once() -> None:
     assert rules.series_queries == ("{pod!=''}", "up")
 
 
-def test_refuses_a_file_that_unfolds_without_end() -> None:
+def test_refuses_a_file_that_expands_without_end() -> None:
     bomb = "a: &a [x,x,x,x,x,x,x,x,x,x]\n" + "".join(
         f"{new}: &{new} [{','.join(['*' + old] * 10)}]\n" for old, new in zip("abcdef", "bcdefg", strict=True)
     )
@@ -163,6 +163,6 @@ def test_reads_the_example_of_the_documentation() -> None:
     assert rules.external[0].external_query("jobs_waiting", namespace="a") == "sum(jobs_waiting{}) by (queue)"
 
 
-def test_overrides_are_told_by_their_labels() -> None:
+def test_overrides_are_found_by_their_labels() -> None:
     rules = rule_set(entry(resources={"overrides": OVERRIDES}))
     assert [one.text for one in rules.rules[0].labelling.resources(["node", "pod", "uuid"])] == ["nodes", "pods"]

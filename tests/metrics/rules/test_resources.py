@@ -1,4 +1,4 @@
-"""Resources by the names that rules call them."""
+"""Resources by the names that rules use."""
 
 import pytest
 
@@ -22,7 +22,7 @@ def test_finds(name: str, group: str, text: str) -> None:
 
 
 @pytest.mark.parametrize(("name", "group"), [("turbine", ""), ("pod", "apps"), ("", "")])
-def test_says_what_it_does_not_know(name: str, group: str) -> None:
+def test_names_an_unknown_resource(name: str, group: str) -> None:
     with pytest.raises(ResourceError, match="expected a resource of the cluster"):
         Resources().find(name, group)
 
@@ -32,7 +32,7 @@ def test_reads_a_resource_as_the_api_writes_it() -> None:
     assert not Resources().parsed("nodes").namespaced
 
 
-def test_refuses_a_plural_of_several_singulars() -> None:
+def test_refuses_a_plural_with_several_singulars() -> None:
     other = Resources((*WELL_KNOWN, Resource("pods", "peapod", "garden.example")))
     with pytest.raises(ResourceError, match="with 2 singulars"):
         other.singular("pods")

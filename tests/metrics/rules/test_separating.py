@@ -1,4 +1,4 @@
-"""Which queries serve all objects at once."""
+"""Proofs that one query serves all objects."""
 
 import pytest
 from tests.metrics.rules.making import DEPLOYMENT, NODE, POD, SUM, a_rule
@@ -51,7 +51,7 @@ def test_proves_that_one_query_serves_the_cluster(query: str) -> None:
         (f"sum({S}) {BY} / on (pod) sum({S}) by (pod)", "sum does not keep namespace"),
     ],
 )
-def test_proves_that_a_query_serves_one_namespace_and_says_why_no_more(query: str, why: str) -> None:
+def test_proves_that_a_query_serves_one_namespace_and_explains_why_not_more(query: str, why: str) -> None:
     proof = prove(a_rule(query), "x", POD)
     assert (proof.breadth, proof.why) == ("namespace", why)
 
@@ -72,29 +72,29 @@ def test_proves_that_a_query_serves_one_namespace_and_says_why_no_more(query: st
         (f"absent({S})", "absent() is not"),
         (f"{S} * scalar({S})", "scalar() is not"),
         (f'rate({{__name__=~"x|y",<<.LabelMatchers>>}}[5m]) + sum({S}) {BY}', "several metrics at once"),
-        (f'count_values("v", {S}) {BY}', "count_values is not understood"),
+        (f'count_values("v", {S}) {BY}', "count_values is not supported"),
         ("sum(up)", "series that are not the object's own"),
         ("vector(1)", "a vector without labels"),
         ("1", "a number"),
         (f"sum({S}", "expected PromQL: unclosed left parenthesis"),
-        ('sum(x{pod=~"<<index .LabelValuesByName `pod`>>"}) by (pod)', "the template works with .LabelValuesByName"),
-        (f"<<if eq .GroupBy `pod`>>sum({S}) {BY}<<end>>", "the template works with .GroupBy"),
-        (f"<<$m := .LabelMatchers>>sum(x{{<<$m>>}}) {BY}", "the template works with .LabelMatchers"),
-        (f"<<printf `sum(x{{%s}})` .LabelMatchers>> {BY}", "the template works with .LabelMatchers"),
+        ('sum(x{pod=~"<<index .LabelValuesByName `pod`>>"}) by (pod)', "the template uses .LabelValuesByName"),
+        (f"<<if eq .GroupBy `pod`>>sum({S}) {BY}<<end>>", "the template uses .GroupBy"),
+        (f"<<$m := .LabelMatchers>>sum(x{{<<$m>>}}) {BY}", "the template uses .LabelMatchers"),
+        (f"<<printf `sum(x{{%s}})` .LabelMatchers>> {BY}", "the template uses .LabelMatchers"),
     ],
 )
-def test_says_why_a_query_is_asked_for_named_objects_only(query: str, why: str) -> None:
+def test_explains_why_a_query_needs_names(query: str, why: str) -> None:
     proof = prove(a_rule(query), "x", POD)
     assert proof.breadth == "names"
     assert why in proof.why
 
 
-def test_asks_for_names_where_the_rule_has_no_label_of_the_resource_or_its_namespace() -> None:
+def test_needs_names_if_the_rule_has_no_label_for_the_resource_or_namespace() -> None:
     assert prove(a_rule(), "x", DEPLOYMENT).breadth == "names"
     assert prove(a_rule(resources={"overrides": {"pod": {"resource": "pod"}}}), "x", POD).breadth == "names"
 
 
-def test_needs_no_namespace_for_what_lives_in_none() -> None:
+def test_needs_no_namespace_for_cluster_scoped_objects() -> None:
     assert prove(a_rule(f"sum({S}) by (node)"), "x", NODE).breadth == "cluster"
     assert prove(a_rule(f"sum({S}) by (pod)"), "x", NODE).breadth == "names"
 
@@ -107,7 +107,7 @@ def test_proves_all_built_in_rules() -> None:
             assert proof.breadth == "cluster" or f"saw no label for {resource.text}" in proof.why, (rule.place, proof)
 
 
-def test_tells_which_series_a_query_reads() -> None:
+def test_finds_the_series_that_a_query_reads() -> None:
     query = a_rule(f'sum(rate({S}[5m])) {BY} / sum(y{{<<.LabelMatchers>>,a="b"}}) {BY} + sum(rate({S}[1m])) {BY}').query(
         "x", resource=POD, namespace="n", names=["p"]
     )
@@ -128,7 +128,7 @@ def test_tells_which_series_a_query_reads() -> None:
         ("max_over_time((x + vector(0))[1d:] offset 1w)", 691_200),
     ],
 )
-def test_tells_how_far_back_a_query_looks(query: str, seconds: float) -> None:
+def test_finds_how_far_back_a_query_looks(query: str, seconds: float) -> None:
     assert selectors(query) == {"x": seconds}
 
 
@@ -144,11 +144,11 @@ def test_tells_how_far_back_a_query_looks(query: str, seconds: float) -> None:
         ("-x", False),
     ],
 )
-def test_tells_numbers_from_vectors(query: str, scalar: bool) -> None:
+def test_distinguishes_numbers_from_vectors(query: str, scalar: bool) -> None:
     assert is_scalar(query) is scalar
 
 
-def test_wide_queries_are_what_was_proved() -> None:
+def test_wide_queries_are_those_that_were_proved() -> None:
     rule = a_rule(SUM)
     assert prove(rule, "x", POD).breadth == "cluster"
     assert rule.wide_query("x", resource=POD) == 'sum(x{namespace!="",pod!=""}) by (pod,namespace)'

@@ -1,4 +1,4 @@
-"""That what is proved is true: a real Prometheus answers one query for all objects as it answers one for each."""
+"""Checks the proofs: a real Prometheus answers one query for all objects as it answers one for each."""
 
 import asyncio
 import time
@@ -18,14 +18,14 @@ from gpuscaler.metrics.rules.separating import prove
 pytestmark = pytest.mark.looptime(False)  # real processes take real time
 
 CASES = 250
-#: How many readings must be stored before anything is asked.
+#: Number of scrapes that must be stored before the first query.
 READINGS = 8
 
 Answer = Counter[tuple[tuple[tuple[str, str], ...], str]]
 
 
 class Endpoint:
-    """Exports another page each time."""
+    """Exports a different page each time."""
 
     def __init__(self) -> None:
         self.readings = 0
@@ -43,14 +43,14 @@ class Asking:
         self.session, self.url, self.at = session, url, at
 
     async def __call__(self, query: str) -> list[dict[str, Any]] | None:
-        """The samples, or None where Prometheus refuses."""
+        """The samples, or None if Prometheus rejects the query."""
         async with self.session.post(f"{self.url}/api/v1/query", data={"query": query, "time": str(self.at)}) as reply:
             body = await reply.json()
         return body["data"]["result"] if body["status"] == "success" and body["data"]["resultType"] == "vector" else None
 
 
 def of(samples: list[dict[str, Any]], namespace: str | None, pod: str) -> Answer:
-    """The samples of one object, without the labels that say which it is."""
+    """The samples of one object, without the labels that identify it."""
     found = [one for one in samples if one["metric"].get("pod") == pod and namespace in (None, one["metric"].get("namespace"))]
     return Counter(
         (
@@ -61,7 +61,7 @@ def of(samples: list[dict[str, Any]], namespace: str | None, pod: str) -> Answer
     )
 
 
-async def test_one_query_for_all_is_answered_as_one_for_each(tmp_path: Path) -> None:
+async def test_one_query_for_all_gives_the_same_answers_as_one_for_each(tmp_path: Path) -> None:
     endpoint = Endpoint()
     app = web.Application()
     app.router.add_get("/metrics", endpoint.answer)
@@ -86,7 +86,7 @@ async def test_one_query_for_all_is_answered_as_one_for_each(tmp_path: Path) -> 
 
 
 async def compared(ask: Asking, template: str) -> str:
-    """What was proved of the template, or ``refused`` where Prometheus refuses the query for some object; asserts that it is true."""
+    """The proven breadth of the template, or ``refused`` if Prometheus rejects the query for an object; asserts that it is correct."""
     rule = a_rule(template)
     proof = prove(rule, "x", POD)
     if proof.breadth == "names":

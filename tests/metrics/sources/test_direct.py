@@ -1,4 +1,4 @@
-"""Values straight from exporters: what their pages make, and how soon it is known."""
+"""Values directly from exporters: metrics made from their pages, and the delay."""
 
 import asyncio
 import re
@@ -35,7 +35,7 @@ DUTY = "duty_cycle_current"
 
 
 def page(*lines: str, measured: float | None = None) -> str:
-    """A page, whose device was measured so many seconds ago."""
+    """A page with a device that was measured ``age`` seconds ago."""
     own = [] if measured is None else [f'gpuscaler_gpu_last_sample_timestamp_seconds{{uuid="a"}} {time.time() - measured:.3f}']
     return "# HELP nvidia_gpu_duty_cycle x.\n# TYPE nvidia_gpu_duty_cycle gauge\n" + "\n".join((*lines, *own)) + "\n"
 
@@ -48,7 +48,7 @@ def duty(
 
 @dataclass
 class Nodes:
-    """What each exporter serves, by its address; an answer may be a status, or 0 for none at all."""
+    """The page of each exporter, by address; an answer may be a status, or 0 for no answer."""
 
     pages: dict[str, str | int] = field(default_factory=dict)
     never: asyncio.Event = field(default_factory=asyncio.Event)
@@ -72,7 +72,7 @@ def on(node: str, made: dict[str, Any]) -> dict[str, Any]:
 async def scraped(
     pages: dict[str, str | int], *pods: dict[str, Any], stale: float = 30.0, patience: float = 5.0, namespace: str = "gpus"
 ) -> AsyncIterator[Nodes]:
-    """Exporters at these loopback addresses, at one port."""
+    """Exporters at these loopback addresses, on one port."""
     nodes = Nodes(pages)
 
     async def answer(request: web.Request) -> web.Response:
@@ -124,7 +124,7 @@ async def becomes(nodes: Nodes, wanted: dict[str, str], metric: str = DUTY, **mo
             await asyncio.sleep(0.02)
 
 
-#: A line of each gauge of the exporter.
+#: One line for each gauge of the exporter.
 PAGE = page(
     duty(40),
     *(duty(1, metric=f"nvidia_gpu_{name}") for name in ("memory_used_bytes", "memory_total_bytes", "power_usage_milliwatts")),
@@ -145,7 +145,7 @@ PAGE = page(
 
 
 def _takes(query: str, labels: dict[str, str]) -> bool:
-    """Whether a selector of the built-in rules takes a series."""
+    """Whether a selector of the built-in rules matches a series."""
     for label, operator, wanted in re.findall(r'(\w+)(=~|!=|=)"([^"]*)"', query):
         value = labels.get(label, "")
         if (re.fullmatch(wanted, value) is not None if operator == "=~" else (value == wanted) == (operator == "=")) is False:
@@ -154,11 +154,11 @@ def _takes(query: str, labels: dict[str, str]) -> bool:
 
 
 PODS_ = (on("n0", pod("p0", app="llm")), on("n0", pod("p1", app="llm")), on("n0", pod("other")))
-#: The second of two pods on a node of its own.
+#: The second of two pods, on its own node.
 APART = (PODS_[0], on("n1", pod("p1", app="llm")))
 
 
-async def test_pods_of_all_nodes_have_the_mean_of_their_gpus_rates_and_the_sum_of_their_memory() -> None:
+async def test_pods_have_the_mean_of_their_gpus_rates_and_the_sum_of_their_memory() -> None:
     memory = "nvidia_gpu_memory_used_bytes"
     pages: dict[str, str | int] = {
         "127.0.0.1": page(duty(40), duty(60, uuid="b"), duty(1000, metric=memory), duty(500, uuid="b", metric=memory)),
@@ -172,7 +172,7 @@ async def test_pods_of_all_nodes_have_the_mean_of_their_gpus_rates_and_the_sum_o
         assert MetricInfo("pods", True, "memory_used_bytes_current") in nodes.source.custom_metrics()
 
 
-async def test_other_figures_go_by_the_names_of_the_built_in_rules_with_their_window_behind() -> None:
+async def test_other_figures_have_the_names_of_the_built_in_rules_and_their_window() -> None:
     name = "gpuscaler_gpu_duty_cycle_ratio_mean"
     power = (duty(100.5, metric="gpuscaler_gpu_power_watts_max", uuid=uuid, more=',window="60s"') for uuid in "ab")
     lines = (duty(0.25, metric=name, more=',window="15s"'), duty(0.75, metric=name, more=',window="60s"'), duty(1), *power)
@@ -183,13 +183,13 @@ async def test_other_figures_go_by_the_names_of_the_built_in_rules_with_their_wi
         await becomes(nodes, {"p0": "500m"}, "gpu_sm_occupancy_ratio")
 
 
-async def test_a_selector_on_series_chooses_gpus() -> None:
+async def test_a_selector_on_series_selects_gpus() -> None:
     async with scraped({"127.0.0.1": page(duty(40), duty(60, uuid="b"))}, *PODS_) as nodes:
         await becomes(nodes, {"p0": "60"}, metric_selector=parse_selector("uuid=b"))
 
 
-async def test_metrics_are_called_as_by_the_built_in_rules() -> None:
-    """Of every gauge that the simulated exporter has of a pod."""
+async def test_metrics_have_the_names_of_the_built_in_rules() -> None:
+    """Checked for every gauge that the simulated exporter has for a pod."""
     shown = [f.metric for f in PageReader().read(PAGE.encode()).figures]
     series = [{"__name__": name, "uuid": "x", "pod_name": "p", "namespace_name": "ml", "node_name": "n"} for name in dict.fromkeys(shown)]
     windowed = [one | {"window": window} for one in series if one["__name__"].endswith(("_max", "_mean")) for window in ("15s", "60s")]
@@ -201,21 +201,21 @@ async def test_metrics_are_called_as_by_the_built_in_rules() -> None:
         assert {one.metric for one in nodes.source.custom_metrics()} == by_rules
 
 
-async def test_a_new_sample_is_known_after_the_next_round() -> None:
+async def test_a_new_sample_is_used_after_the_next_round() -> None:
     async with scraped({"127.0.0.1": page(duty(40))}, *PODS_) as nodes:
         await becomes(nodes, {"p0": "40"})
         nodes.pages["127.0.0.1"] = page(duty(80))
         await becomes(nodes, {"p0": "80"})
 
 
-async def test_an_exporter_that_comes_is_scraped_and_one_that_goes_takes_its_numbers_along() -> None:
+async def test_new_exporters_are_scraped_and_numbers_of_removed_ones_vanish() -> None:
     async with scraped({"127.0.0.1": page(duty(40)), "127.0.0.2": page(duty(90, "p1"))}, *APART) as nodes:
         await becomes(nodes, {"p0": "40", "p1": "90"})
         await nodes.client.delete(PODS, "exporter-1", namespace="gpus", grace=0)
         await becomes(nodes, {"p0": "40"})
 
 
-async def test_of_an_exporter_that_does_not_answer_the_last_numbers_are_good_until_they_are_too_old() -> None:
+async def test_the_last_numbers_of_a_silent_exporter_are_used_until_they_are_too_old() -> None:
     async with scraped({"127.0.0.1": page(duty(40)), "127.0.0.2": page(duty(90, "p1"))}, *APART, stale=1.0) as nodes:
         await becomes(nodes, {"p0": "40", "p1": "90"})
         nodes.pages["127.0.0.2"] = 503
@@ -225,7 +225,7 @@ async def test_of_an_exporter_that_does_not_answer_the_last_numbers_are_good_unt
         await becomes(nodes, {})
 
 
-async def test_an_exporter_that_hangs_holds_up_no_other() -> None:
+async def test_an_exporter_that_hangs_does_not_delay_others() -> None:
     async with scraped({"127.0.0.1": page(duty(40)), "127.0.0.2": page(duty(90, "p1"))}, *APART, stale=3600.0, patience=3600.0) as nodes:
         await becomes(nodes, {"p0": "40", "p1": "90"})
         nodes.pages["127.0.0.2"] = 0
@@ -237,7 +237,7 @@ async def test_an_exporter_that_hangs_holds_up_no_other() -> None:
         await becomes(nodes, {"p0": "43", "p1": "95"})
 
 
-async def test_what_is_not_measured_is_not_found_and_external_metrics_need_a_prometheus() -> None:
+async def test_unknown_metrics_are_not_found_and_external_ones_need_prometheus() -> None:
     async with scraped({"127.0.0.1": page(duty(40))}, *PODS_) as nodes:
         await becomes(nodes, {"p0": "40"})
         with pytest.raises(UnknownMetric):
@@ -246,20 +246,20 @@ async def test_what_is_not_measured_is_not_found_and_external_metrics_need_a_pro
             await told(nodes, group_resource="jobs.batch")
         with pytest.raises(UnknownMetric):
             await told(nodes, label_selector=parse_selector("app=nobody"))
-        with pytest.raises(UnknownMetric, match="name a Prometheus"):
+        with pytest.raises(UnknownMetric, match="use Prometheus for external metrics"):
             await nodes.source.external(namespace="ml", metric=DUTY)
         with pytest.raises(UnknownMetric, match="no fresh sample"):
             await nodes.source.for_object(group_resource="pods", namespace="ml", name="p1", metric=DUTY)
 
 
 @pytest.mark.parametrize("text", ["NaN", "+Inf", "-5"])
-async def test_what_is_no_number_to_scale_by_is_absent(text: str) -> None:
+async def test_unusable_numbers_are_absent(text: str) -> None:
     async with scraped({"127.0.0.1": page(duty(40).replace(" 40", f" {text}"), duty(9, "p1"))}, *PODS_) as nodes:
         await becomes(nodes, {"p1": "9"})
 
 
 @pytest.mark.parametrize(("measured", "age"), [(2.0, 2.0), (3600.0, 5.0), (-3.0, 0.0), (-3600.0, 5.0)])
-async def test_a_number_is_as_old_as_its_sample_and_a_nodes_clock_that_is_off_hides_nothing(measured: float, age: float) -> None:
+async def test_a_number_is_as_old_as_its_sample_even_if_the_nodes_clock_is_wrong(measured: float, age: float) -> None:
     async with scraped({"127.0.0.1": page(duty(40), measured=measured)}, *PODS_) as nodes:
         await becomes(nodes, {"p0": "40"})
         (exporter_,) = nodes.source.exporters.values()
@@ -268,7 +268,7 @@ async def test_a_number_is_as_old_as_its_sample_and_a_nodes_clock_that_is_off_hi
         assert value.timestamp <= time.time() - exporter_.age + 0.5
 
 
-def test_labels_are_read_as_they_were_written_and_counters_and_lines_without_a_pod_are_passed_over() -> None:
+def test_labels_are_unescaped_and_counters_and_lines_without_pod_skipped() -> None:
     reader = PageReader()
     text = "\n".join(
         [
@@ -288,7 +288,7 @@ def test_labels_are_read_as_they_were_written_and_counters_and_lines_without_a_p
 
 
 async def is_not_asked(forged: dict[str, Any]) -> None:
-    """The pod ``forged`` at 127.0.0.2 is not taken for an exporter, as the one beside it is."""
+    """The pod ``forged`` at 127.0.0.2 must not be treated as an exporter, unlike the other one."""
     async with scraped({"127.0.0.1": page(duty(40))}, *APART, forged) as nodes:
         nodes.pages["127.0.0.2"] = page(duty(90, "p1"))
         await becomes(nodes, {"p0": "40"})
@@ -316,8 +316,8 @@ async def test_without_a_namespace_nothing_is_an_exporter() -> None:
         assert nodes.source.exporters == {}
 
 
-async def test_an_exporter_is_believed_about_pods_of_its_own_node_only() -> None:
-    """Neither what runs elsewhere, nor what does not run at all, nor another node's name."""
+async def test_an_exporter_is_trusted_only_about_pods_of_its_own_node() -> None:
+    """Not about pods that run elsewhere or not at all, nor about another node's name."""
     pages: dict[str, str | int] = {
         "127.0.0.1": page(duty(40)),
         "127.0.0.2": page(duty(100), duty(100, "ghost"), duty(60, "p1", node="n0")),
@@ -339,14 +339,14 @@ async def test_an_exporter_is_believed_about_pods_of_its_own_node_only() -> None
         (b'nvidia_gpu_duty_cycle{pod_name="' + b"a=" * 1_900 + b"} 1\n") * 1_000,
     ],
 )
-def test_a_page_is_read_in_a_time_that_grows_with_its_length_alone(text: bytes) -> None:
+def test_a_page_is_parsed_in_linear_time(text: bytes) -> None:
     began = time.process_time()
     figures = PageReader().read(text).figures
     assert time.process_time() - began < 2
     assert not any(figure.labels for figure in figures)
 
 
-def test_a_page_has_bounds_of_names_figures_and_lines() -> None:
+def test_a_page_has_limits_for_names_figures_and_lines() -> None:
     names = "\n".join(duty(1, metric=f"nvidia_gpu_made_up_{number}") for number in range(5_000))
     assert len({figure.metric for figure in PageReader().read(names.encode()).figures}) == MOST_NAMES
     many = "\n".join(duty(number) for number in range(30_000))
@@ -355,7 +355,7 @@ def test_a_page_has_bounds_of_names_figures_and_lines() -> None:
     assert PageReader().read(f"{long}\n{duty(2)}\n".encode()).figures[0].value == 2
 
 
-def test_three_minutes_are_looked_back() -> None:
+def test_the_mean_covers_three_minutes() -> None:
     trail = Trail()
     for second in range(400):
         trail.add(float(second), 100.0 if second < 200 else 0.0)
@@ -367,7 +367,7 @@ def test_three_minutes_are_looked_back() -> None:
 
 @asynccontextmanager
 async def telling(nodes: Nodes) -> AsyncIterator[None]:
-    """What is wrong is logged at once, and looked for all the time."""
+    """A source that checks for outages all the time and logs them immediately."""
     logging = Telling(nodes.source.outages, time.monotonic, 0.0, EXPORTER)
 
     async def look() -> None:
@@ -383,7 +383,7 @@ async def telling(nodes: Nodes) -> AsyncIterator[None]:
         await asyncio.wait([looking])
 
 
-async def test_an_exporter_that_does_not_answer_is_one_log_line_and_another_when_it_does() -> None:
+async def test_a_silent_exporter_gives_one_log_line_and_another_when_it_answers() -> None:
     one, other = "127.0.0.1", "127.0.0.2"
     with structlog.testing.capture_logs() as logs:
         async with scraped({one: page(), other: page()}) as nodes, telling(nodes):
@@ -396,17 +396,17 @@ async def test_an_exporter_that_does_not_answer_is_one_log_line_and_another_when
     about = f"exporter {other} on node n1"
     problem = logs[0].pop("problem")
     assert problem.endswith("/metrics: ClientPayloadError: saw status 500, expected 200")
-    begun = {"event": "an exporter does not answer", "about": about, "log_level": "warning"}
-    over = {"event": "an exporter answers again", "about": about, "log_level": "info"}
+    begun = {"event": "exporter does not answer", "about": about, "log_level": "warning"}
+    over = {"event": "exporter answers again", "about": about, "log_level": "info"}
     assert logs == [begun, over, {**begun, "problem": problem}, over]
 
 
-async def test_where_no_exporter_answers_one_line_counts_them() -> None:
+async def test_if_no_exporter_answers_one_line_has_their_number() -> None:
     addresses = [f"127.0.0.{number}" for number in range(1, 4)]
     with structlog.testing.capture_logs() as logs:
         async with scraped(dict.fromkeys(addresses, page())) as nodes, telling(nodes):
             await eventually(lambda: all(one.at > 0 for one in nodes.source.exporters.values()))
-            # They cease one after the other in any order, unless nobody looks meanwhile.
+            # They stop one after the other in any order, unless there is no check in between.
             nodes.source.scraping = replace(nodes.source.scraping, port=1)
             await eventually(lambda: any(one["event"] == "exporters do not answer" for one in logs))
             nodes.source.scraping = replace(nodes.source.scraping, port=nodes.port)
@@ -416,7 +416,7 @@ async def test_where_no_exporter_answers_one_line_counts_them() -> None:
     assert whole[0]["problem"].startswith("3 of 3 do not answer, the first: http://127.0.0.")
 
 
-def test_more_exporters_than_a_reader_wants_named_are_counted_though_others_answer() -> None:
+def test_many_silent_exporters_are_counted_even_if_others_answer() -> None:
     silent = [(f"exporter {number}", "TimeoutError") for number in range(NAMED + 1)]
 
     counted = {"exporters": "11 of 12 do not answer, the first: TimeoutError"}

@@ -1,4 +1,4 @@
-"""Which metrics there are: what is asked for that, and what happens where a part of it cannot be had."""
+"""Discovery of metrics: requests for it, and behavior if some of them fail."""
 
 import asyncio
 
@@ -22,7 +22,7 @@ externalRules:
 
 
 class Picky(PrometheusDouble):
-    """Refuses questions that have ``refused`` in them."""
+    """Refuses requests that contain ``refused``."""
 
     refused = ""
 
@@ -49,19 +49,19 @@ def names(found: Discoverer) -> set[str]:
     return {metric for resource, metric in found.found.custom if resource == "pods"} | set(found.found.external)
 
 
-async def test_metrics_are_found_by_names_of_series_and_labels_alone() -> None:
+async def test_metrics_are_found_by_names_of_series_and_labels_only() -> None:
     double = filled()
     found = discoverer(double)
     await found.look()
     assert found.looked
     assert names(found) == {"gpu_duty", "http_requests", "queue_length"}
     assert {resource for resource, _ in found.found.custom} == {"pods", "namespaces"}
-    # What no rule takes is not asked about any further.
+    # Series that no rule matches cause no further requests.
     assert not any("gpu_errors_total" in asked for asked in double.looked_for)
     assert len(double.looked_for) == 6
 
 
-async def test_one_question_that_fails_takes_nothing_from_the_others_and_keeps_what_it_brought() -> None:
+async def test_one_failed_request_keeps_its_previous_result_and_affects_no_others() -> None:
     double = filled()
     found = discoverer(double)
     await found.look()
@@ -78,7 +78,7 @@ async def test_one_question_that_fails_takes_nothing_from_the_others_and_keeps_w
     assert not found.troubles
 
 
-async def test_a_question_that_fails_from_the_beginning_takes_nothing_from_the_others() -> None:
+async def test_a_request_that_fails_from_the_start_affects_no_others() -> None:
     double = filled()
     double.refused = "gpu_"
     found = discoverer(double)
@@ -87,7 +87,7 @@ async def test_a_question_that_fails_from_the_beginning_takes_nothing_from_the_o
     assert names(found) == {"http_requests", "queue_length"}
 
 
-async def test_without_prometheus_nothing_is_known_and_it_is_not_ready() -> None:
+async def test_without_prometheus_no_metric_is_known_and_it_is_not_ready() -> None:
     double = filled()
     double.error = PrometheusAway("no")
     found = discoverer(double)
@@ -96,7 +96,7 @@ async def test_without_prometheus_nothing_is_known_and_it_is_not_ready() -> None
     assert len(found.troubles) == 3
 
 
-async def test_a_series_that_is_gone_for_long_is_no_metric_any_more() -> None:
+async def test_a_series_that_ended_long_ago_is_no_metric_any_more() -> None:
     double = filled()
     found = discoverer(double, interval=60, max_age=600)
     running = asyncio.create_task(found.run())
@@ -108,7 +108,7 @@ async def test_a_series_that_is_gone_for_long_is_no_metric_any_more() -> None:
     assert len(found.found.silent) == 2
 
 
-async def test_what_failed_is_asked_for_again_soon() -> None:
+async def test_failed_requests_are_repeated_soon() -> None:
     double = filled()
     double.error = PrometheusAway("no")
     found = discoverer(double, interval=600, max_age=600)
@@ -133,5 +133,5 @@ async def test_what_failed_is_asked_for_again_soon() -> None:
         ("rate(a[5m])", None),
     ],
 )
-def test_a_query_is_narrowed_to_one_name(query: str, narrowed: str | None) -> None:
+def test_a_query_is_restricted_to_one_name(query: str, narrowed: str | None) -> None:
     assert of_name(query, "a") == narrowed

@@ -1,4 +1,4 @@
-"""Evaluations in virtual time: who shares them, when they are made, and what their numbers are worth."""
+"""Evaluations in virtual time: sharing, timing, and age of the numbers."""
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping
@@ -17,7 +17,7 @@ DUTY = Question("duty", "sum(duty)", "ages(duty)", namespace_label="namespace", 
 
 @dataclass
 class FakePrometheus:
-    """Answers ``delay`` seconds late with what ``values`` and ``ages`` hold by query: elements of labels and number."""
+    """Answers ``delay`` seconds late with ``values`` and ``ages`` by query: pairs of labels and number."""
 
     values: dict[str, list[tuple[dict[str, str], str]]] = field(default_factory=dict)
     ages: dict[str, list[tuple[dict[str, str], float]]] = field(default_factory=dict)
@@ -68,7 +68,7 @@ def numbers(table: Table) -> Mapping[str, float]:
     return {name: cell.number for (_, name), cell in table.cells.items()}
 
 
-async def test_a_thousand_who_ask_at_once_share_one_evaluation() -> None:
+async def test_a_thousand_concurrent_requests_share_one_evaluation() -> None:
     prometheus = duties(a="40", b="60.5")
     prometheus.delay = 2
     async with evaluating(prometheus) as evaluator:
@@ -78,7 +78,7 @@ async def test_a_thousand_who_ask_at_once_share_one_evaluation() -> None:
     assert numbers(tables[0]) == {"a": 40, "b": 60.5}
 
 
-async def test_one_who_gives_up_takes_the_answer_from_nobody_else() -> None:
+async def test_a_request_that_gives_up_does_not_cancel_the_evaluation_for_others() -> None:
     prometheus = duties(a="40")
     prometheus.delay = 2
     async with evaluating(prometheus) as evaluator:
@@ -91,7 +91,7 @@ async def test_one_who_gives_up_takes_the_answer_from_nobody_else() -> None:
     assert len(prometheus.asked) == 2
 
 
-async def test_what_is_asked_for_is_evaluated_ahead_of_use_and_nobody_waits_for_a_slow_server_again() -> None:
+async def test_metrics_in_use_are_evaluated_ahead_so_that_no_request_waits_again() -> None:
     prometheus = duties(a="40")
     prometheus.delay = 2
     loop = asyncio.get_running_loop()
@@ -104,11 +104,11 @@ async def test_what_is_asked_for_is_evaluated_ahead_of_use_and_nobody_waits_for_
             assert loop.time() == began
             assert began - table.at <= 15
         assert evaluator.counts.waits == 1
-    # Two queries every ten seconds or so, for five minutes.
+    # Two queries about every ten seconds, for five minutes.
     assert 50 <= len(prometheus.asked) <= 62
 
 
-async def test_what_nobody_asks_for_any_more_is_not_evaluated_and_forgotten() -> None:
+async def test_questions_that_are_not_asked_any_more_are_forgotten() -> None:
     prometheus = duties(a="40")
     async with evaluating(prometheus) as evaluator:
         await answer(evaluator)
@@ -127,7 +127,7 @@ async def test_a_number_has_the_time_and_age_of_the_oldest_sample_behind_it() ->
         assert (await answer(evaluator)).cells == {("team", "a"): Cell(40, EPOCH + 30, 70)}
 
 
-async def test_a_number_without_raw_samples_is_of_the_time_of_its_evaluation() -> None:
+async def test_a_number_without_raw_samples_has_the_time_of_its_evaluation() -> None:
     prometheus = duties(a="40", b="50")
     del prometheus.ages["ages(duty)"][0]
     await asyncio.sleep(100)
@@ -136,19 +136,19 @@ async def test_a_number_without_raw_samples_is_of_the_time_of_its_evaluation() -
         assert evaluator.counts.dropped == {}
 
 
-async def test_zero_in_place_of_a_queue_that_is_gone_is_a_value() -> None:
+async def test_zero_instead_of_a_missing_queue_is_a_value() -> None:
     prometheus = FakePrometheus({"sum(queue) or vector(0)": [({}, "0")]}, {"age": []})
     async with evaluating(prometheus) as evaluator:
         table = await answer(evaluator, Question("queue", "sum(queue) or vector(0)", "age"))
     assert table.series == (Series({}, Cell(0, EPOCH, 0)),)
 
 
-async def test_a_number_whose_raw_sample_is_forgotten_between_the_two_queries_is_not_taken_for_one_without() -> None:
+async def test_a_sample_dropped_between_the_two_queries_does_not_look_like_none() -> None:
     prometheus = duties(a="2")
     prometheus.ages["ages(duty)"] = [(pod("a"), 295.0)]
     async with evaluating(prometheus) as evaluator:
         await answer(evaluator)
-        # The number is still there, and the companion, a moment later, sees no sample any more.
+        # The number still exists, but the companion query a moment later sees no sample any more.
         prometheus.ages["ages(duty)"] = []
         await asyncio.sleep(12)
         assert numbers(await answer(evaluator)) == {}
@@ -157,7 +157,7 @@ async def test_a_number_whose_raw_sample_is_forgotten_between_the_two_queries_is
         assert numbers(await answer(evaluator)) == {"a": 2}
 
 
-async def test_a_negative_number_is_served_where_the_rule_is_a_persons() -> None:
+async def test_a_negative_number_of_a_persons_rule_is_served() -> None:
     async with evaluating(duties(a="-40", b="50")) as evaluator:
         question = Question("duty", "sum(duty)", "ages(duty)", "", "namespace", "pod", below_zero=True)
         assert numbers(await answer(evaluator, question)) == {"a": -40, "b": 50}
@@ -166,7 +166,7 @@ async def test_a_negative_number_is_served_where_the_rule_is_a_persons() -> None
 
 
 @pytest.mark.parametrize(("text", "reason"), [("NaN", "NaN"), ("+Inf", "infinite"), ("-Inf", "infinite"), ("-1", "negative"), ("x", "NaN")])
-async def test_what_is_no_number_to_scale_by_is_absent_and_counted(text: str, reason: str) -> None:
+async def test_unusable_numbers_are_absent_and_counted(text: str, reason: str) -> None:
     prometheus = duties(a=text, b="50")
     async with evaluating(prometheus) as evaluator:
         assert numbers(await answer(evaluator)) == {"b": 50}
@@ -174,7 +174,7 @@ async def test_what_is_no_number_to_scale_by_is_absent_and_counted(text: str, re
 
 
 @pytest.mark.parametrize(("combine", "number"), [("mean", 50.0), ("sum", 100.0), ("max", 80.0)])
-async def test_several_numbers_of_one_object_are_combined_and_none_is_picked(combine: Combine, number: float) -> None:
+async def test_several_numbers_of_one_object_are_combined(combine: Combine, number: float) -> None:
     prometheus = duties(a="20")
     prometheus.values["sum(duty)"].append((pod("a"), "80"))
     async with evaluating(prometheus) as evaluator:
@@ -183,14 +183,14 @@ async def test_several_numbers_of_one_object_are_combined_and_none_is_picked(com
         }
 
 
-async def test_one_gpu_of_several_without_a_number_leaves_nothing_to_say_about_their_pod() -> None:
+async def test_a_pod_has_no_value_if_one_of_its_gpus_has_no_number() -> None:
     prometheus = duties(a="20")
     prometheus.values["sum(duty)"].append((pod("a"), "NaN"))
     async with evaluating(prometheus) as evaluator:
         assert numbers(await answer(evaluator)) == {}
 
 
-async def test_results_without_a_namespace_label_are_of_the_namespace_that_was_asked_for() -> None:
+async def test_results_without_a_namespace_label_belong_to_the_requested_namespace() -> None:
     prometheus = duties(a="20")
     async with evaluating(prometheus) as evaluator:
         table = await answer(evaluator, Question("duty", "sum(duty)", "ages(duty)", namespace="ml", name_label="pod"))
@@ -204,7 +204,7 @@ async def test_an_external_metric_is_every_series_with_its_labels() -> None:
     assert [(one.labels, one.cell.number, one.cell.age) for one in table.series] == [({"queue": "a"}, 3, 7)]
 
 
-async def test_one_evaluation_that_fails_is_bridged_by_the_one_before() -> None:
+async def test_one_failed_evaluation_is_bridged_by_the_previous_one() -> None:
     prometheus = duties(a="40")
     async with evaluating(prometheus) as evaluator:
         await answer(evaluator)
@@ -217,7 +217,7 @@ async def test_one_evaluation_that_fails_is_bridged_by_the_one_before() -> None:
         assert evaluator.counts.failures == {"duty": 1}
 
 
-async def test_without_prometheus_there_is_an_error_at_once_and_never_a_number() -> None:
+async def test_without_prometheus_there_is_an_immediate_error_and_never_a_number() -> None:
     prometheus = duties(a="40")
     loop = asyncio.get_running_loop()
     async with evaluating(prometheus) as evaluator:
@@ -235,7 +235,7 @@ async def test_without_prometheus_there_is_an_error_at_once_and_never_a_number()
         assert numbers(await answer(evaluator)) == {"a": 40}
 
 
-async def test_a_server_that_is_away_is_not_asked_by_everybody_who_comes() -> None:
+async def test_an_unavailable_server_is_not_asked_for_every_request() -> None:
     prometheus = duties(a="40")
     prometheus.error = PrometheusAway("no")
     async with evaluating(prometheus) as evaluator:
@@ -246,7 +246,7 @@ async def test_a_server_that_is_away_is_not_asked_by_everybody_who_comes() -> No
     assert len(prometheus.asked) <= 2 * 50 / 5 + 2
 
 
-async def test_the_last_result_stands_in_for_as_long_as_was_asked_for_and_no_longer() -> None:
+async def test_the_last_result_is_held_for_the_configured_time_only() -> None:
     prometheus = duties(a="40")
     async with evaluating(prometheus, hold=60) as evaluator:
         await answer(evaluator)
@@ -260,7 +260,7 @@ async def test_the_last_result_stands_in_for_as_long_as_was_asked_for_and_no_lon
             await answer(evaluator)
 
 
-async def test_what_prometheus_refuses_is_not_answered_with_what_was_before() -> None:
+async def test_a_rejected_query_is_not_answered_with_the_previous_result() -> None:
     prometheus = duties(a="40")
     async with evaluating(prometheus, hold=600) as evaluator:
         await answer(evaluator)
@@ -270,7 +270,7 @@ async def test_what_prometheus_refuses_is_not_answered_with_what_was_before() ->
             await answer(evaluator)
 
 
-async def test_no_more_evaluations_are_under_way_than_allowed() -> None:
+async def test_no_more_evaluations_run_than_allowed() -> None:
     prometheus = duties(a="40")
     prometheus.delay = 1
     loop = asyncio.get_running_loop()
@@ -280,7 +280,7 @@ async def test_no_more_evaluations_are_under_way_than_allowed() -> None:
     assert loop.time() == pytest.approx(4, abs=0.01)
 
 
-async def test_who_asks_while_others_wait_for_a_server_that_hangs_hears_so_in_time() -> None:
+async def test_a_request_queued_behind_a_hanging_server_fails_in_time() -> None:
     prometheus = duties(a="40")
     prometheus.delay = 1_000
     loop = asyncio.get_running_loop()
@@ -288,10 +288,10 @@ async def test_who_asks_while_others_wait_for_a_server_that_hangs_hears_so_in_ti
     questions = [Question(f"duty{number}", "sum(duty)", "ages(duty)", "", "namespace", "pod") for number in range(9)]
     found = await asyncio.gather(*(answer(evaluator, question) for question in questions), return_exceptions=True)
     assert loop.time() == pytest.approx(12, abs=0.01)
-    assert all(isinstance(one, PrometheusAway) and "9 evaluations being under way" in str(one) for one in found)
+    assert all(isinstance(one, PrometheusAway) and "9 evaluations are running" in str(one) for one in found)
 
 
-async def test_a_server_that_is_slower_than_a_result_is_good_is_an_error_that_says_so() -> None:
+async def test_a_server_slower_than_the_lifetime_of_a_result_is_an_error() -> None:
     prometheus = duties(a="40")
     prometheus.delay = 3
     async with evaluating(prometheus, period=1) as evaluator:
@@ -299,7 +299,7 @@ async def test_a_server_that_is_slower_than_a_result_is_good_is_an_error_that_sa
             await answer(evaluator)
 
 
-async def test_of_ever_other_questions_those_are_forgotten_that_were_not_asked_for_longest() -> None:
+async def test_the_least_recently_asked_of_many_questions_are_forgotten() -> None:
     evaluator = Evaluator(duties(a="40"), clock=asyncio.get_running_loop().time, most=20)
     for number in range(100):
         await answer(evaluator, DUTY)
@@ -309,16 +309,16 @@ async def test_of_ever_other_questions_those_are_forgotten_that_were_not_asked_f
     assert DUTY in evaluator.states
 
 
-async def test_no_more_questions_wait_than_are_kept() -> None:
+async def test_no_more_questions_wait_than_are_stored() -> None:
     prometheus = duties(a="40")
     prometheus.delay = 5
     evaluator = Evaluator(prometheus, clock=asyncio.get_running_loop().time, most=20)
     questions = [Question(f"duty{number}", "sum(duty)", "ages(duty)", "", "namespace", "pod") for number in range(21)]
     found = await asyncio.gather(*(answer(evaluator, one) for one in questions), return_exceptions=True)
-    assert [str(one)[:36] for one in found if isinstance(one, PrometheusAway)] == ["Prometheus: saw 20 questions that wa"]
+    assert [str(one)[:36] for one in found if isinstance(one, PrometheusAway)] == ["Prometheus: saw 20 questions waiting"]
 
 
-async def test_results_that_are_too_large_together_are_forgotten_but_for_the_newest() -> None:
+async def test_results_that_are_too_large_together_are_forgotten_except_the_newest() -> None:
     evaluator = Evaluator(duties(a="40", b="50"), clock=asyncio.get_running_loop().time, most_numbers=5)
     for number in range(4):
         await answer(evaluator, Question(f"duty{number}", "sum(duty)", "ages(duty)", "", "namespace", "pod"))

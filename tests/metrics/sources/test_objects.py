@@ -1,4 +1,4 @@
-"""What is known of the objects that metrics describe, against the embedded API server."""
+"""The objects that metrics describe, with the embedded API server."""
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping
@@ -69,7 +69,7 @@ def test_the_same_selection_is_the_same_tuple_until_its_own_namespace_changes() 
     assert index.select("a", APP) == ()
 
 
-def test_objects_without_a_namespace_are_selected_by_none() -> None:
+def test_objects_without_a_namespace_are_selected_without_one() -> None:
     index = Index()
     index.apply({"n1": labelled(app="llm"), "n2": labelled()})
     assert index.select("", APP) == (("", "n1"),)
@@ -84,7 +84,7 @@ def test_objects_without_a_namespace_are_selected_by_none() -> None:
         (b"{", ""),
     ],
 )
-def test_an_object_that_cannot_be_read_is_set_aside(text: bytes, identity: str) -> None:
+def test_an_object_that_cannot_be_parsed_is_ignored(text: bytes, identity: str) -> None:
     found = LabelDecoder(PODS).read(text)
     assert found.aside is not None
     assert found.identity == identity
@@ -112,7 +112,7 @@ async def test_pods_are_known_from_a_watch_and_never_listed_again() -> None:
         assert objects.lists == 1
 
 
-async def test_another_resource_is_watched_from_the_first_question_about_it() -> None:
+async def test_another_resource_is_watched_from_the_first_request_for_it() -> None:
     deployment = {
         "apiVersion": "apps/v1",
         "kind": "Deployment",
@@ -130,7 +130,7 @@ async def test_another_resource_is_watched_from_the_first_question_about_it() ->
         assert objects.lists == 2
 
 
-async def test_where_objects_may_not_be_listed_it_is_said_why() -> None:
+async def test_the_reason_is_reported_if_objects_cannot_be_listed() -> None:
     async with watched() as (objects, _, api):
         api.faults.add(Fault(method="GET", path="/deployments", refusal=Failure(403, "Forbidden", "deployments.apps is forbidden")))
         with pytest.raises(Unavailable, match=r"unable to list matching resources: deployments.apps: .*grant both verbs"):

@@ -1,4 +1,4 @@
-"""What `gpuscaler metrics` logs of Prometheus and rules that fail: once, and again when it is over."""
+"""Log lines of `gpuscaler metrics` about failing Prometheus and rules: one at the start and one at the end."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -39,7 +39,7 @@ async def telling(double: PrometheusDouble) -> AsyncIterator[Serving]:
 
 
 async def asked(here: Serving, seconds: float, *metrics: str) -> None:
-    """As autoscalers do, every 15 s."""
+    """Request a metric every 15 s, as autoscalers do."""
     for _ in range(int(seconds / 15)):
         for series in here.prometheus.stored:
             series.at = asyncio.get_running_loop().time()
@@ -51,7 +51,7 @@ async def asked(here: Serving, seconds: float, *metrics: str) -> None:
         await asyncio.sleep(15)
 
 
-async def test_an_outage_of_prometheus_is_one_line_and_its_end_another() -> None:
+async def test_an_outage_of_prometheus_gives_one_line_and_its_end_another() -> None:
     double = loaded()
     with structlog.testing.capture_logs() as logs:
         async with telling(double) as here:
@@ -65,7 +65,7 @@ async def test_an_outage_of_prometheus_is_one_line_and_its_end_another() -> None
     assert logs == [away, {"event": "Prometheus answers again", "log_level": "info"}] * 2
 
 
-async def test_a_prometheus_that_was_never_there_is_told_although_nobody_asks_for_anything() -> None:
+async def test_a_missing_prometheus_is_logged_even_without_requests() -> None:
     double = loaded()
     double.error = AWAY
     with structlog.testing.capture_logs() as logs:
@@ -76,7 +76,7 @@ async def test_a_prometheus_that_was_never_there_is_told_although_nobody_asks_fo
     assert [one["event"] for one in logs] == ["Prometheus does not answer", "Prometheus answers again"]
 
 
-async def test_one_evaluation_that_fails_and_is_bridged_is_no_line() -> None:
+async def test_one_failed_evaluation_that_is_bridged_gives_no_line() -> None:
     double = loaded()
     with structlog.testing.capture_logs() as logs:
         async with telling(double) as here:
@@ -89,9 +89,7 @@ async def test_one_evaluation_that_fails_and_is_bridged_is_no_line() -> None:
 
 
 @pytest.mark.parametrize("error", [QueryRefused("422: many-to-many matching; correct the rule"), AWAY], ids=["refused", "too slow"])
-async def test_a_rule_that_fails_beside_others_is_named_once_and_when_it_is_well_again(
-    error: PrometheusError, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_failing_rule_is_logged_once_and_again_when_it_works(error: PrometheusError, monkeypatch: pytest.MonkeyPatch) -> None:
     double = loaded()
     whole = double.query
     broken = True
@@ -108,12 +106,12 @@ async def test_a_rule_that_fails_beside_others_is_named_once_and_when_it_is_well
             broken = False
             await asked(here, 60, DUTY, ODD)
     assert logs == [
-        {"event": "a rule fails", "about": "metric odd", "problem": str(error), "log_level": "warning"},
-        {"event": "a rule fails no more", "about": "metric odd", "log_level": "info"},
+        {"event": "rule fails", "about": "metric odd", "problem": str(error), "log_level": "warning"},
+        {"event": "rule works again", "about": "metric odd", "log_level": "info"},
     ]
 
 
-async def test_a_rule_that_nobody_asks_for_any_more_is_not_said_to_be_well(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_rule_that_is_not_used_any_more_is_not_logged_as_working(monkeypatch: pytest.MonkeyPatch) -> None:
     double = loaded()
     whole = double.query
 
@@ -127,16 +125,16 @@ async def test_a_rule_that_nobody_asks_for_any_more_is_not_said_to_be_well(monke
         async with telling(double) as here:
             await asked(here, 60, DUTY, ODD)
             await asked(here, 600, DUTY)
-    assert [one["event"] for one in logs] == ["a rule fails"]
+    assert [one["event"] for one in logs] == ["rule fails"]
 
 
-def test_mistakes_in_rules_are_sentences_with_their_place(tmp_path: Path) -> None:
+def test_errors_in_rules_are_logged_with_their_place(tmp_path: Path) -> None:
     path = tmp_path / "rules.yaml"
     path.write_text("rules:\n- seriesQuery: a\n  ressources: {}\n- {seriesQuery: b, name: {matches: '^(b)$', as: $1_total}}\n")
     with structlog.testing.capture_logs() as logs:
         RulesFile(path)
     left, odd = logs
-    assert left["event"] == "a rule is left out"
+    assert left["event"] == "rule left out"
     assert left["problem"] == f"{path}:3: rules[0].ressources: unknown key; did you mean resources?"
-    assert odd["event"] == "a rule is odd"
+    assert odd["event"] == "unusual rule"
     assert odd["note"].startswith(f"{path}:4: rules[1].name.as: $1_total is the group named 1_total")

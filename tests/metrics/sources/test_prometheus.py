@@ -1,4 +1,4 @@
-"""Questions to Prometheus over real sockets: how they are asked, and what is said when the answer is none."""
+"""Requests to Prometheus over real sockets, and errors if there is no usable answer."""
 
 import asyncio
 import json
@@ -43,7 +43,7 @@ def form(seen: Seen, place: int = 0) -> dict[str, list[str]]:
     return parse_qs(seen.bodies[place].decode())
 
 
-async def test_a_query_is_a_form_that_is_posted_and_its_vector_is_read_with_all_kinds_of_numbers() -> None:
+async def test_a_query_is_posted_as_a_form_and_its_vector_may_have_any_numbers() -> None:
     body = vector(({"pod": "a"}, 1700000000.5, "42.5"), ({"pod": "b"}, 1700000000.5, "NaN"), ({}, 1700000000.5, "-Inf"))
     async with served(answering(body)) as (url, seen):
         prometheus = asking(f"{url}/prom/")
@@ -61,7 +61,7 @@ async def test_a_query_is_a_form_that_is_posted_and_its_vector_is_read_with_all_
     assert found[2].number == float("-inf")
 
 
-async def test_a_query_goes_by_get_where_that_is_asked_for() -> None:
+async def test_a_query_is_sent_by_get_if_configured() -> None:
     async with served(answering(vector())) as (url, seen):
         prometheus = asking(url, post=False)
         assert await prometheus.query("up == 1") == []
@@ -70,7 +70,7 @@ async def test_a_query_goes_by_get_where_that_is_asked_for() -> None:
     assert (method, parse_qs(target.partition("?")[2])) == ("GET", {"query": ["up == 1"], "timeout": ["10s"]})
 
 
-async def test_a_server_that_takes_no_post_is_asked_by_get() -> None:
+async def test_a_server_that_rejects_post_is_asked_by_get() -> None:
     async def picky(request: web.Request) -> web.Response:
         return web.json_response(vector(({}, 1, "7")), status=405 if request.method == "POST" else 200)
 
@@ -81,7 +81,7 @@ async def test_a_server_that_takes_no_post_is_asked_by_get() -> None:
     assert [method for method, _ in seen.requests] == ["POST", "GET"]
 
 
-async def test_series_and_names_are_asked_for_within_a_span_of_time() -> None:
+async def test_series_and_names_are_requested_for_a_period_of_time() -> None:
     async def handler(request: web.Request) -> web.Response:
         data: Any = {"/api/v1/series": [{"__name__": "x", "pod": "a"}], "/api/v1/labels": ["__name__", "pod"]}.get(request.path, ["x"])
         return web.json_response({"status": "success", "data": data})
@@ -112,12 +112,12 @@ async def test_series_and_names_are_asked_for_within_a_span_of_time() -> None:
         ("", 401, PrometheusAway, "saw status 401: nothing"),
         ("<html>log in</html>", 200, BadAnswer, "expected Prometheus' JSON"),
         ({"status": "success", "data": {"resultType": "matrix", "result": []}}, 200, BadAnswer, "saw a matrix, expected a vector"),
-        ({"status": "success", "data": {"resultType": "vector", "result": [{"metric": 5}]}}, 200, BadAnswer, "data of another form"),
+        ({"status": "success", "data": {"resultType": "vector", "result": [{"metric": 5}]}}, 200, BadAnswer, "data in another format"),
         ("{" + '"a":[' * 3000, 200, BadAnswer, "expected Prometheus' JSON"),
         ("", 302, PrometheusAway, "redirects are not followed"),
     ],
 )
-async def test_what_is_no_answer_is_an_error_that_names_the_server_and_what_it_said(
+async def test_an_unusable_answer_is_an_error_with_the_server_and_its_text(
     body: Any, status: int, error: type[Exception], said: str
 ) -> None:
     async with served(answering(body, status)) as (url, _):
@@ -139,7 +139,7 @@ async def test_an_answer_that_is_larger_than_allowed_is_not_read_to_its_end() ->
 
 @dataclass
 class Large:
-    """A transport to answers of 5 MiB, in pieces; ``most`` is what was in memory of all of them together at most."""
+    """A transport with answers of 5 MiB in pieces; ``most`` is the peak of all of them in memory together."""
 
     there: int = 0
     most: int = 0
@@ -165,7 +165,7 @@ class Large:
         pass
 
 
-async def test_large_answers_come_one_at_a_time() -> None:
+async def test_large_answers_are_read_one_at_a_time() -> None:
     transport = Large()
     prometheus = Prometheus([Server("p", "", transport)], clock=time.monotonic)
     found = await asyncio.gather(*(prometheus.query("x") for _ in range(10)))
@@ -173,7 +173,7 @@ async def test_large_answers_come_one_at_a_time() -> None:
     assert transport.most < 30 * 2**20
 
 
-async def test_the_second_server_is_asked_where_the_first_is_away_and_stays_the_first_from_then_on() -> None:
+async def test_the_second_server_replaces_an_unavailable_first_one() -> None:
     async with served(answering({}, 500)) as (bad, ill), served(answering(vector(({}, 1, "1")))) as (good, well):
         prometheus = asking(bad, good)
         assert len(await prometheus.query("x")) == 1
@@ -187,7 +187,7 @@ async def test_the_second_server_is_asked_where_the_first_is_away_and_stays_the_
     assert prometheus.metrics.asked("/api/v1/query") == 3
 
 
-async def test_what_one_server_refuses_no_other_is_asked() -> None:
+async def test_a_query_that_one_server_rejects_is_not_sent_to_another() -> None:
     async with served(answering({"status": "error", "error": "parse"}, 400)) as (bad, _), served(answering(vector())) as (good, well):
         prometheus = asking(bad, good)
         with pytest.raises(QueryRefused):
@@ -196,7 +196,7 @@ async def test_what_one_server_refuses_no_other_is_asked() -> None:
     assert well.requests == []
 
 
-async def test_a_server_that_hangs_costs_no_more_than_the_timeout_and_leaves_time_for_the_next() -> None:
+async def test_a_server_that_hangs_leaves_time_for_the_next() -> None:
     async def hanging(request: web.Request) -> web.Response:
         await request.read()
         await asyncio.sleep(60)
@@ -212,14 +212,14 @@ async def test_a_server_that_hangs_costs_no_more_than_the_timeout_and_leaves_tim
         await alone.close()
 
 
-async def test_where_nobody_listens_each_server_is_named() -> None:
+async def test_if_no_server_listens_each_is_named() -> None:
     prometheus = asking("http://127.0.0.1:9", "http://localhost:9")
     with pytest.raises(PrometheusAway, match=r"127\.0\.0\.1:9.*localhost:9"):
         await prometheus.query("x")
     await prometheus.close()
 
 
-async def test_warnings_of_prometheus_are_told_and_counted() -> None:
+async def test_warnings_of_prometheus_are_passed_on_and_counted() -> None:
     told: list[str] = []
     async with served(answering(vector() | {"warnings": ["PromQL info: metric might not be a counter"]})) as (url, _):
         prometheus = asking(url, warn=told.append)
@@ -229,7 +229,7 @@ async def test_warnings_of_prometheus_are_told_and_counted() -> None:
     assert prometheus.metrics.warnings == 1
 
 
-async def test_a_client_certificate_a_token_and_headers_go_with_every_question_and_a_new_token_is_read(tmp_path: Path) -> None:
+async def test_a_client_certificate_the_latest_token_and_headers_are_always_sent(tmp_path: Path) -> None:
     ca = trustme.CA()
     client = ca.issue_cert("client", common_name="client")
     (tmp_path / "ca.crt").write_bytes(ca.cert_pem.bytes())
@@ -261,7 +261,7 @@ async def test_a_client_certificate_a_token_and_headers_go_with_every_question_a
     assert all(certificate for certificate in seen.certificates)
 
 
-async def test_headers_come_from_files_that_are_read_again_when_they_are_refused(tmp_path: Path) -> None:
+async def test_header_files_are_read_again_when_they_are_refused(tmp_path: Path) -> None:
     file = tmp_path / "authorization"
 
     async def picky(request: web.Request) -> web.Response:
@@ -282,7 +282,7 @@ async def test_headers_come_from_files_that_are_read_again_when_they_are_refused
         await prometheus.close()
 
 
-async def test_a_server_that_nobody_vouches_for_is_not_asked_anything() -> None:
+async def test_a_server_without_a_trusted_certificate_gets_no_request() -> None:
     async with served(answering(vector()), server_context(trustme.CA())) as (url, seen):
         prometheus = asking(url)
         with pytest.raises(PrometheusAway, match=r"not trusted .*; see --prometheus-ca-file"):
@@ -291,7 +291,7 @@ async def test_a_server_that_nobody_vouches_for_is_not_asked_anything() -> None:
     assert seen.requests == []
 
 
-async def test_a_name_and_password_in_the_url_are_sent_and_not_shown() -> None:
+async def test_a_name_and_password_in_the_url_are_sent_but_not_shown() -> None:
     async with served(answering({}, 500)) as (url, seen):
         prometheus = asking(url.replace("http://", "http://me:s3cret%21@"))
         with pytest.raises(PrometheusAway) as caught:
@@ -301,13 +301,13 @@ async def test_a_name_and_password_in_the_url_are_sent_and_not_shown() -> None:
     assert "s3cret" not in str(caught.value)
 
 
-def test_an_authority_that_is_none_is_refused_with_the_flag_that_names_it(tmp_path: Path) -> None:
+def test_an_invalid_authority_is_refused_with_its_flag(tmp_path: Path) -> None:
     (tmp_path / "ca.crt").write_text("no certificate")
     with pytest.raises(AccessError, match="see --prometheus-ca-file"):
         access_of("https://prometheus:9090", ca_file=tmp_path / "ca.crt")
 
 
 @pytest.mark.parametrize("url", ["prometheus:9090", "ftp://x", "http://", "http://x:99999", "http://x/?a=b"])
-def test_a_url_that_is_none_is_refused_without_being_quoted(url: str) -> None:
+def test_an_invalid_url_is_refused_without_being_quoted(url: str) -> None:
     with pytest.raises(AccessError, match="expected http"):
         access_of(url)

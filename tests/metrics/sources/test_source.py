@@ -1,4 +1,4 @@
-"""The source as a whole: rules, Prometheus and pods, asked as the API asks."""
+"""The whole source: rules, Prometheus and pods, with the calls of the API."""
 
 import asyncio
 from typing import Any
@@ -19,7 +19,7 @@ DUTY = "duty_cycle_current"
 
 
 def loaded(pods: int = 3, gpus: int = 2, namespace: str = "ml") -> PrometheusDouble:
-    """Pods p0, p1, … with so many GPUs each, of 10, 20, … percent and 1 kB, 2 kB, …"""
+    """Pods p0, p1, … with the given number of GPUs each, with 10, 20, … percent and 1 kB, 2 kB, …"""
     double = PrometheusDouble()
     for number in range(pods):
         for gpu in range(gpus):
@@ -47,7 +47,7 @@ def told(values: tuple[Value, ...]) -> dict[str, str]:
     return {value.name: value.quantity for value in values}
 
 
-async def test_it_is_ready_once_pods_are_known_and_prometheus_was_asked_and_then_says_what_it_serves() -> None:
+async def test_it_is_ready_and_lists_metrics_once_pods_and_series_are_known() -> None:
     async with serving(*pods(), prometheus=loaded()) as here:
         assert here.source.trouble
         await asyncio.sleep(5)
@@ -63,21 +63,21 @@ async def test_it_is_ready_once_pods_are_known_and_prometheus_was_asked_and_then
         assert here.source.external_metrics() == ()
 
 
-async def test_several_gpus_of_a_pod_make_a_mean_of_rates_and_a_sum_of_bytes() -> None:
+async def test_rates_of_several_gpus_are_averaged_and_bytes_summed() -> None:
     async with serving(*pods(), prometheus=loaded()) as here:
         await asyncio.sleep(5)
         assert told(await ask(here)) == {"p0": "15", "p1": "15", "p2": "15"}
         assert told(await ask(here, "memory_used_bytes_current")) == {"p0": "3k", "p1": "3k", "p2": "3k"}
 
 
-async def test_a_value_says_whose_it_is_and_when_its_oldest_sample_was_taken() -> None:
+async def test_a_value_has_its_object_and_the_time_of_its_oldest_sample() -> None:
     double = loaded(1, 1)
     async with serving(*pods(1), prometheus=double) as here:
         await asyncio.sleep(30)
         assert await ask(here) == (Value(DUTY, "10", EPOCH, "pods", "ml", "p0"),)
 
 
-async def test_pods_are_chosen_by_labels_that_prometheus_never_hears_of() -> None:
+async def test_pods_are_selected_by_labels_that_prometheus_does_not_know() -> None:
     async with serving(*pods(2), pod("p2", app="other"), prometheus=loaded()) as here:
         await asyncio.sleep(5)
         assert list(told(await ask(here))) == ["p0", "p1"]
@@ -103,14 +103,14 @@ async def test_every_namespace_and_selector_is_served_by_one_query_for_the_whole
         assert here.source.evaluator.counts.evaluations == {"cluster": 1}
 
 
-async def test_fifteen_hundred_pods_under_one_selector_make_no_long_query() -> None:
+async def test_a_selector_with_fifteen_hundred_pods_makes_no_long_query() -> None:
     async with serving(*pods(1500), prometheus=loaded(1500, 1)) as here:
         await asyncio.sleep(5)
         assert len(await ask(here)) == 1500
         assert max(map(len, here.prometheus.asked)) < 200
 
 
-async def test_a_rule_that_must_be_told_names_is_asked_for_those_alone_and_counted() -> None:
+async def test_a_rule_that_needs_names_is_evaluated_for_these_only_and_counted() -> None:
     double = PrometheusDouble()
     for name in ("p0", "p1", "other"):
         double.put("odd", 7, pod=name, namespace="ml")
@@ -121,7 +121,7 @@ async def test_a_rule_that_must_be_told_names_is_asked_for_those_alone_and_count
         assert here.source.evaluator.counts.evaluations == {"names": 1}
 
 
-async def test_a_name_that_would_be_part_of_the_query_is_rejected_and_never_asked() -> None:
+async def test_a_name_that_would_inject_into_the_query_is_rejected() -> None:
     double = PrometheusDouble()
     double.put("odd", 7, pod="p0", namespace="ml")
     double.put("queue_length", 7, namespace="ml")
@@ -138,7 +138,7 @@ async def test_a_name_that_would_be_part_of_the_query_is_rejected_and_never_aske
         assert double.asked == before
 
 
-async def test_answers_to_ever_other_selectors_do_not_add_up(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_cached_answers_to_ever_new_selectors_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gpuscaler.metrics.sources.answers._MOST_VALUES", 20)
     monkeypatch.setattr("gpuscaler.metrics.sources.objects._MOST_NAMES", 20)
     async with serving(*pods(), prometheus=loaded()) as here:
@@ -150,14 +150,14 @@ async def test_answers_to_ever_other_selectors_do_not_add_up(monkeypatch: pytest
         assert here.source.objects.pods.selected <= 20 + 3
 
 
-async def test_while_nothing_changed_the_same_tuple_is_answered() -> None:
+async def test_the_same_tuple_is_returned_while_nothing_changes() -> None:
     async with serving(*pods(), prometheus=loaded(), period=20) as here:
         await asyncio.sleep(5)
         first = await here.source.for_selector(group_resource="pods", namespace="ml", label_selector=APP, metric=DUTY)
         await asyncio.sleep(5)
         assert await here.source.for_selector(group_resource="pods", namespace="ml", label_selector=APP, metric=DUTY) is first
         assert here.source.answers.kept == 1
-        # Other pods are another answer, of the same evaluation.
+        # Other pods give another answer from the same evaluation.
         await here.client.create(PODS, pod("p9", app="llm"), namespace="ml")
         here.prometheus.put("nvidia_gpu_duty_cycle", 5, uuid="u", pod_name="p9", namespace_name="ml", node_name="n")
         await asyncio.sleep(1)
@@ -168,7 +168,7 @@ async def test_while_nothing_changed_the_same_tuple_is_answered() -> None:
         assert "p9" in told(await ask(here))
 
 
-async def test_a_sample_that_is_too_old_is_absent_and_then_the_others_remain() -> None:
+async def test_a_sample_that_is_too_old_is_absent_and_the_others_remain() -> None:
     double = loaded(2, 1)
     async with serving(*pods(2), prometheus=double, stale=120) as here:
         await asyncio.sleep(5)
@@ -181,15 +181,15 @@ async def test_a_sample_that_is_too_old_is_absent_and_then_the_others_remain() -
         assert here.source.answers.freshness.oldest[DUTY] <= 120
 
 
-async def test_where_every_sample_is_too_old_nothing_is_answered_and_one_object_is_told_why() -> None:
+async def test_if_every_sample_is_too_old_the_list_is_empty_and_an_object_an_error() -> None:
     async with serving(*pods(1), prometheus=loaded(1, 1), stale=60) as here:
         await asyncio.sleep(100)
         assert await ask(here) == ()
-        with pytest.raises(UnknownMetric, match=r"its last sample is 100 s old, expected one of the last 60 s"):
+        with pytest.raises(UnknownMetric, match=r"its last sample is 100 s old, expected one from the last 60 s"):
             await here.source.for_object(group_resource="pods", namespace="ml", name="p0", metric=DUTY)
 
 
-async def test_objects_of_other_kinds_are_asked_for_by_name() -> None:
+async def test_objects_of_other_kinds_are_requested_by_name() -> None:
     async with serving(*pods(1), prometheus=loaded(2, 1)) as here:
         await asyncio.sleep(5)
         node = await here.source.for_object(group_resource="nodes", namespace="", name="n1", metric=DUTY)
@@ -198,21 +198,21 @@ async def test_objects_of_other_kinds_are_asked_for_by_name() -> None:
         assert space == Value("memory_used_bytes_current", "2k", EPOCH, "namespaces", "", "ml")
 
 
-async def test_a_selector_on_series_goes_into_the_query_and_only_to_those_who_asked_with_it() -> None:
+async def test_a_selector_on_series_is_in_the_query_of_its_requests_only() -> None:
     async with serving(*pods(1), prometheus=loaded(1, 2)) as here:
         await asyncio.sleep(5)
         assert told(await ask(here, metric_selector=parse_selector("uuid=GPU-0-1"))) == {"p0": "20"}
         assert told(await ask(here)) == {"p0": "15"}
 
 
-async def test_what_promql_has_no_matcher_for_is_rejected() -> None:
+async def test_a_selector_without_a_promql_matcher_is_rejected() -> None:
     async with serving(*pods(1), prometheus=loaded()) as here:
         await asyncio.sleep(5)
         with pytest.raises(Rejected, match="uuid Gt 5"):
             await ask(here, metric_selector=parse_selector("uuid>5"))
 
 
-async def test_what_is_not_known_is_not_found() -> None:
+async def test_an_unknown_metric_is_not_found() -> None:
     async with serving(*pods(1), prometheus=loaded()) as here:
         await asyncio.sleep(5)
         with pytest.raises(UnknownMetric):
@@ -227,7 +227,7 @@ async def test_what_is_not_known_is_not_found() -> None:
             await here.source.external(namespace="ml", metric="nothing")
 
 
-async def test_an_external_metric_is_of_its_namespace_and_has_its_labels() -> None:
+async def test_an_external_metric_has_its_namespace_and_labels() -> None:
     double = PrometheusDouble()
     double.put("queue_length", 7, namespace="ml", queue="a")
     double.put("queue_length", 2.5, namespace="ml", queue="b")
@@ -241,7 +241,7 @@ async def test_an_external_metric_is_of_its_namespace_and_has_its_labels() -> No
         assert only.quantity == "2500m"
 
 
-async def test_without_prometheus_it_is_unavailable_and_says_why() -> None:
+async def test_without_prometheus_it_is_unavailable_with_the_reason() -> None:
     async with serving(*pods(), prometheus=loaded()) as here:
         await asyncio.sleep(5)
         await ask(here)
@@ -255,7 +255,7 @@ async def test_without_prometheus_it_is_unavailable_and_says_why() -> None:
         assert told(await ask(here)) == {"p0": "15", "p1": "15", "p2": "15"}
 
 
-async def test_the_last_value_stands_in_where_that_was_asked_for() -> None:
+async def test_the_last_value_is_held_if_configured() -> None:
     async with serving(*pods(), prometheus=loaded(), hold=300, stale=20) as here:
         await asyncio.sleep(5)
         await ask(here)
@@ -280,7 +280,7 @@ async def test_a_thousand_autoscalers_cost_two_queries_in_ten_seconds() -> None:
         assert (len(double.asked) - began) / 300 <= 0.25
 
 
-async def test_new_rules_are_in_force_at_once_and_answers_of_the_old_are_not_given_any_more() -> None:
+async def test_new_rules_are_used_immediately_and_old_answers_dropped() -> None:
     async with serving(*pods(), prometheus=loaded()) as here:
         await asyncio.sleep(5)
         await ask(here)
@@ -291,7 +291,7 @@ async def test_new_rules_are_in_force_at_once_and_answers_of_the_old_are_not_giv
             await ask(here)
 
 
-async def test_a_metric_whose_first_series_comes_is_served_as_soon_as_somebody_asks_for_it_and_not_looked_for_all_the_time() -> None:
+async def test_a_metric_with_new_series_is_found_on_request_without_constant_lists() -> None:
     double = loaded()
     async with serving(*pods(), prometheus=double, relist=600.0) as here:
         await asyncio.sleep(5)
@@ -301,7 +301,7 @@ async def test_a_metric_whose_first_series_comes_is_served_as_soon_as_somebody_a
                 await ask(here, "http_requests")
             await asyncio.sleep(15)
             double.touch()
-        # Every half minute, of a question for each of four series queries and for labels of what is there.
+        # Every half minute: one request for each of four series queries, and for the labels of existing series.
         assert len(double.looked_for) - looks <= 21 * looks
         double.put("http_requests", 7, pod="p0", namespace="ml")
         with pytest.raises(UnknownMetric):
@@ -313,7 +313,7 @@ async def test_a_metric_whose_first_series_comes_is_served_as_soon_as_somebody_a
 NEGATIVE = "!gpuscaler.io/autoscale"
 
 
-async def test_a_negative_number_is_what_a_persons_rule_means_and_no_measurement_of_a_gpu() -> None:
+async def test_negative_numbers_are_served_for_a_persons_rule_but_not_for_gpus() -> None:
     double = loaded(1, 1)
     double.put("nvidia_gpu_duty_cycle", -10.0, uuid="GPU-0-0", node_name="n0", pod_name="p0", namespace_name="ml")
     for rules, found in ((RULES, {"p0": "-10"}), (builtin(), {})):
@@ -322,7 +322,7 @@ async def test_a_negative_number_is_what_a_persons_rule_means_and_no_measurement
             assert told(await ask(here)) == found
 
 
-async def test_autoscalers_made_from_annotations_get_no_negative_number_of_any_rule() -> None:
+async def test_autoscalers_made_from_annotations_get_no_negative_numbers() -> None:
     double = loaded(2, 1)
     double.put("nvidia_gpu_duty_cycle", -10.0, uuid="GPU-0-0", node_name="n0", pod_name="p0", namespace_name="ml")
     double.put("queue_length", -3.0, namespace="ml")

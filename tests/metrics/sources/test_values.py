@@ -1,4 +1,4 @@
-"""Numbers as quantities: as prometheus-adapter writes them, and never nonsense."""
+"""Numbers as quantities, as prometheus-adapter writes them, except where it writes nonsense."""
 
 import math
 
@@ -32,5 +32,5 @@ def test_a_number_is_the_quantity_that_prometheus_adapter_writes(value: float, t
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, 9.3e15, -9.3e15, 1e300, 1.7e308])
-def test_what_the_autoscaler_would_read_as_nonsense_is_no_quantity(value: float) -> None:
+def test_numbers_that_the_autoscaler_would_misread_have_no_quantity(value: float) -> None:
     assert quantity(value) is None

@@ -1,4 +1,4 @@
-"""Answers to requests that were allowed: metrics, discovery, health."""
+"""Answers to authorized requests: metrics, discovery, health."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -17,7 +17,7 @@ from gpuscaler.model.selectors import LabelSelector
 from gpuscaler.serving.health import Check, said
 
 _TEXT: Mapping[str, str] = {"Content-Type": "text/plain; charset=utf-8"}
-#: Encoded answers that are kept beside what they were made of, their bytes, and how long a selector may be for that.
+#: Limits of the cache of encoded answers: entries, bytes, and the length of a selector.
 _MOST, _MOST_BYTES, _SHORT = 2048, 64 * 2**20, 2048
 
 
@@ -37,9 +37,9 @@ class _Question(NamedTuple):
 
 @dataclass(slots=True)
 class Answering:
-    """Over ``source``. ``alive`` and ``ready`` are checks by their names; ``pages`` are further pages by their paths.
+    """Answers requests from ``source``. ``alive`` and ``ready`` are checks by name; ``pages`` are further pages by path.
 
-    Of the two groups only those of ``groups`` are served.
+    Of the two API groups only those in ``groups`` are served.
     """
 
     source: Source
@@ -50,14 +50,14 @@ class Answering:
     _questions: dict[Query, _Question] = field(default_factory=dict, init=False)
     _encoded: dict[tuple[Metric, Query], tuple[Sequence[Value], bytes]] = field(default_factory=dict, init=False)
     _bytes: int = field(default=0, init=False)
-    #: What the source serves, and the resources of it.
+    #: The metrics that the source serves, and their resources.
     _known: tuple[Sequence[MetricInfo], frozenset[str]] = field(default=((), frozenset()), init=False)
 
     async def answer(self, asked: Asked, headers: Headers, *, known: bool = True) -> Reply:
-        """The answer to ``asked``; whoever is not ``known`` hears no reasons of probes. Raises :class:`~.statuses.Failure`."""
+        """The answer to ``asked``. Callers that are not ``known`` get no reasons for failed probes. Raises :class:`~.statuses.Failure`."""
         metric = asked.metric
         if metric is not None and metric.group in self.groups:
-            # An external metric has no object, so that to rights its reading is a list.
+            # An external metric has no object, so authorization sees reading it as a list.
             if asked.attributes.verb not in ("get", "list"):
                 raise statuses.method_not_allowed(asked.attributes)
             return await self._metric(metric, asked.query)
@@ -78,7 +78,7 @@ class Answering:
         body = bodies.external(metric, values) if metric.group == EXTERNAL else bodies.custom(metric, values, question.terms)
         if query.pretty:
             body = msgspec.json.format(body, indent=2)
-        # A source that gives the same tuple twice means that nothing changed; a list could have.
+        # If a source returns the same tuple twice, nothing changed; the same list could have changed.
         if isinstance(values, tuple) and len(query.labels) + len(query.metric_labels) <= _SHORT:
             self._bytes += len(body) - (len(self._encoded.pop(key)[1]) if held is not None else 0)
             if len(self._encoded) >= _MOST or self._bytes > _MOST_BYTES:
@@ -106,7 +106,7 @@ class Answering:
         return found
 
     def _mapped(self, metric: Metric) -> Metric:
-        """``metric`` of the resource that is meant: its group may be left out or cut short, and a singular stand for the plural."""
+        """``metric`` with its full resource name: clients may omit or shorten the group, and use the singular for the plural."""
         text = metric.group_resource
         if metric.group == EXTERNAL or text in RESOURCES_BY_TEXT:
             return metric
@@ -117,7 +117,7 @@ class Answering:
         return metric if found == text else replace(metric, group_resource=found)
 
     async def _values(self, metric: Metric, question: _Question, asked: Metric) -> Sequence[Value]:
-        """Errors call the resource as it is in what was ``asked``."""
+        """The values of ``metric``. Errors name the resource as the client did in ``asked``."""
         source = self.source
         try:
             if metric.group == EXTERNAL:
@@ -201,7 +201,7 @@ class Answering:
 
 
 def _tagged(body: bytes, headers: Headers, more: Mapping[str, str] = {}) -> Reply:
-    """``body``, or word that the client has it already."""
+    """A reply with ``body``, or 304 if the client already has it."""
     told = {**more, "ETag": discovery.etag(body)}
     if headers.get("If-None-Match") == told["ETag"]:
         return Reply(b"", 304, told)
@@ -209,9 +209,10 @@ def _tagged(body: bytes, headers: Headers, more: Mapping[str, str] = {}) -> Repl
 
 
 def health(probe: str, checks: Mapping[str, Check], chosen: Sequence[str], *, verbose: bool, reasons: bool) -> Reply:
-    """As API servers answer probes: ``ok`` alone, or a line for each check where they are asked for or one fails.
+    """Answer a probe as API servers do: ``ok`` alone, or a line for each check if the client asks for it or a check fails.
 
-    ``reasons`` are what is wrong: addresses and errors of other servers, which are not for everybody who reaches the port.
+    ``reasons``: whether failures are explained. Explanations contain addresses and errors of other servers, so not every caller may see
+    them.
     """
     if chosen and (len(chosen) > 1 or chosen[0] not in {*checks, "ping"}):
         return Reply(b"404 page not found\n", 404, _TEXT)
@@ -228,6 +229,6 @@ def health(probe: str, checks: Mapping[str, Check], chosen: Sequence[str], *, ve
 
 
 def _selects(fields: str, name: str) -> bool:
-    """Whether a field selector names the very object that the path names."""
+    """Whether a field selector names the same object as the path."""
     wanted = [one.replace("==", "=").partition("=") for one in fields.split(",")]
     return any(field == "metadata.name" and value == name for field, _, value in wanted)

@@ -1,4 +1,4 @@
-"""What the server tells of its requests on ``/metrics``."""
+"""Metrics of the server's own requests on ``/metrics``."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -18,14 +18,14 @@ BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.
 
 @dataclass(slots=True, eq=False)
 class RequestFigures(Collector):
-    """Requests by API group (empty for what names no metric) and code, and how long they took."""
+    """Requests by API group (empty for paths without a metric) and code, and their durations."""
 
     codes: dict[tuple[str, int], int] = field(default_factory=dict)
     buckets: dict[str, list[int]] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)
 
     def count(self, group: str, code: int, seconds: float) -> None:
-        """Take note of a request."""
+        """Count a request."""
         self.codes[group, code] = self.codes.get((group, code), 0) + 1
         counts = self.buckets.get(group)
         if counts is None:
@@ -42,7 +42,7 @@ class RequestFigures(Collector):
         for (group, code), count in sorted(self.codes.items()):
             requests.add_metric((group, str(code)), count)
         yield requests
-        took = HistogramMetricFamily("gpuscaler_metrics_request_duration_seconds", "How long requests took.", labels=("group",))
+        took = HistogramMetricFamily("gpuscaler_metrics_request_duration_seconds", "Duration of requests.", labels=("group",))
         for group, counts in sorted(self.buckets.items()):
             bounds = [*(format(bound, "g") for bound in BUCKETS), "+Inf"]
             took.add_metric((group,), list(zip(bounds, accumulate(counts), strict=True)), self.seconds[group])
@@ -50,7 +50,7 @@ class RequestFigures(Collector):
 
 
 def page(registry: CollectorRegistry) -> Callable[[Headers], Reply]:
-    """``/metrics``, in the format that is asked for."""
+    """The page ``/metrics``, in the format that the client requests."""
 
     def metrics(headers: Headers) -> Reply:
         encode, content = choose_encoder(headers.get("Accept") or "")

@@ -1,4 +1,4 @@
-"""Who asks: by a front proxy's word, a client certificate, or a token; headers alone are never believed.
+"""Authenticates callers by a front proxy's headers, a client certificate or a token. Headers alone are never trusted.
 
 Source: ``k8s.io/apiserver/pkg/authentication/request/{headerrequest,x509,union,anonymous}`` and its delegating authenticator.
 """
@@ -17,26 +17,26 @@ from gpuscaler.metrics.api.trust import Trust
 
 
 class UnauthorizedError(Exception):
-    """Whoever asks gave credentials that are not good."""
+    """The caller's credentials are invalid."""
 
 
 class Headers(Protocol):
-    """Headers of a request, whatever the case of their names."""
+    """Headers of a request; their names are case-insensitive."""
 
     def get(self, name: str, /) -> str | None: ...
     def getall(self, name: str, default: list[str], /) -> list[str]: ...
     def keys(self) -> Iterable[str]: ...
 
 
-#: Asks about a token: its user, or None where it is not good.
+#: Looks up a token: its user, or None if it is invalid.
 Tokens = Callable[[str], Awaitable[User | None]]
 
 
 class Peer(Struct, frozen=True):
-    """What the certificate of a connection, which TLS verified, says under one :class:`Trust`; times in Unix seconds.
+    """What a TLS-verified certificate of a connection proves under one :class:`Trust`; times in Unix seconds.
 
-    Until ``proxy_until`` what it says of others is believed, and until ``user_until`` it stands for ``user``: as long as the certificate
-    and the authority behind it are valid.
+    Until ``proxy_until`` the peer may speak for other users, and until ``user_until`` it is ``user`` itself: as long as the certificate and
+    its authority are valid.
     """
 
     user: User | None = None
@@ -46,9 +46,9 @@ class Peer(Struct, frozen=True):
 
 
 def peer_of(certificate: bytes, trust: Trust) -> Peer:
-    """``certificate`` is DER, of a peer that proved to have its key. It counts for what authority issued it directly.
+    """Identify a peer by its ``certificate`` (DER), whose key it proved to have. The authority that issued it directly decides.
 
-    TLS only says that one of all authorities did; which one decides between a proxy that speaks for all and a client.
+    TLS only guarantees that some trusted authority issued it; which one makes the difference between a proxy for all users and a client.
     """
     leaf = x509.load_der_x509_certificate(certificate)
     name = _first(leaf.subject, NameOID.COMMON_NAME)
@@ -63,9 +63,9 @@ def peer_of(certificate: bytes, trust: Trust) -> Peer:
 
 
 async def identify(peer: Peer | None, headers: Headers, *, trust: Trust, tokens: Tokens, now: float) -> User:
-    """The user behind a request. ``peer`` is None where the client has no certificate.
+    """The user behind a request. ``peer`` is None if the client has no certificate.
 
-    Raises :class:`UnauthorizedError` where there are credentials and none of them is good; without any, it is the anonymous user.
+    Raises :class:`UnauthorizedError` if there are credentials but none is valid; without credentials, it is the anonymous user.
     """
     if peer is not None and peer.begins <= now:
         vouched = proxied(headers, trust) if now <= peer.proxy_until else None
@@ -85,7 +85,7 @@ async def identify(peer: Peer | None, headers: Headers, *, trust: Trust, tokens:
 
 
 def proxied(headers: Headers, trust: Trust) -> User | None:
-    """The user that a proxy names, if it names one. Only for headers of a peer that is a proxy."""
+    """The user that a proxy names in its headers, if any. Call it only if the peer is a proxy."""
     name = next((value for one in trust.user_headers if (value := headers.get(one))), "")
     if not name:
         return None
@@ -100,7 +100,7 @@ def proxied(headers: Headers, trust: Trust) -> User | None:
 
 
 def _vouched_until(leaf: x509.Certificate, authorities: Sequence[x509.Certificate]) -> float:
-    """Until when one of ``authorities`` says that ``leaf`` is what it says; 0 where none does."""
+    """The time until which one of ``authorities`` vouches for ``leaf``; 0 if none does."""
     ends = [0.0]
     for authority in authorities:
         try:

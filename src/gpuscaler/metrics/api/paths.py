@@ -1,7 +1,7 @@
-"""What a request asks for: its path and query read as the generic API server and custom-metrics-apiserver read them.
+"""Parses the path and query of a request as the generic API server and custom-metrics-apiserver do.
 
-Sources: ``k8s.io/apiserver/pkg/endpoints/request/requestinfo.go`` (what is authorised) and
-``sigs.k8s.io/custom-metrics-apiserver/pkg/apiserver/endpoints/handlers/get.go`` (what is served).
+Sources: ``k8s.io/apiserver/pkg/endpoints/request/requestinfo.go`` (attributes for authorization) and
+``sigs.k8s.io/custom-metrics-apiserver/pkg/apiserver/endpoints/handlers/get.go`` (metrics).
 """
 
 from collections.abc import Mapping
@@ -14,13 +14,13 @@ from gpuscaler.kube.users import Attributes
 CUSTOM, EXTERNAL = "custom.metrics.k8s.io", "external.metrics.k8s.io"
 #: The versions of each group, the preferred one first.
 VERSIONS: Mapping[str, tuple[str, ...]] = {CUSTOM: ("v1beta2", "v1beta1"), EXTERNAL: ("v1beta1",)}
-#: HTTP methods by the verbs of authorisation.
+#: Verbs of authorization by HTTP method.
 _VERBS = {"GET": "get", "HEAD": "get", "POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
 _NAMESPACE_PARTS = frozenset({"status", "finalize"})
 
 
 class Metric(Struct, frozen=True, gc=False):
-    """A metric that is asked for. ``name`` is ``*`` for all objects that match; for an external metric there is none."""
+    """A requested metric. ``name`` is ``*`` for all objects that match; for an external metric it is empty."""
 
     group: str
     version: str
@@ -31,7 +31,7 @@ class Metric(Struct, frozen=True, gc=False):
 
 
 class Query(Struct, frozen=True, gc=False):
-    """Parameters that mean something; empty where they are left out."""
+    """The known parameters; empty if they are left out."""
 
     labels: str = ""
     metric_labels: str = ""
@@ -40,7 +40,7 @@ class Query(Struct, frozen=True, gc=False):
 
 
 class Asked(Struct, frozen=True, gc=False):
-    """A request as it was understood. ``metric`` is None for a path that names none, and ``invalid`` says why it should have."""
+    """A parsed request. ``metric`` is None for a path without a metric; ``invalid`` is the error if the path should have one."""
 
     attributes: Attributes
     parts: tuple[str, ...]
@@ -51,7 +51,7 @@ class Asked(Struct, frozen=True, gc=False):
 
 
 def read(method: str, target: str) -> Asked:
-    """``target`` is path and query as they came: ``%2A`` is ``*``, and an absolute URL is no path of ours."""
+    """Parse a request. ``target`` is its raw path and query: ``%2A`` is ``*``, and an absolute URL matches no path here."""
     raw, _, query = target.partition("?")
     path = unquote(raw)
     within = path.removeprefix("/").removesuffix("/")
@@ -66,7 +66,7 @@ def read(method: str, target: str) -> Asked:
             rest = rest[2:]
     resource, name, subresource = (*rest, "", "")[:3]
     verb = _VERBS.get(method, method.lower())
-    # Lists have no name; the only ones there could be are not served.
+    # A request without a name is a list; the lists that could be requested are not served.
     verb = "list" if verb == "get" and not name else verb
     attributes = Attributes(verb, path, group, version, resource, subresource, namespace, name)
     metric, invalid = _metric(parts)
@@ -93,7 +93,7 @@ def _metric(parts: tuple[str, ...]) -> tuple[Metric | None, str]:
 
 
 def _resource(text: str) -> str:
-    """``pods.`` is ``pods`` in the core group."""
+    """Normalize a resource: ``pods.`` is ``pods`` in the core group."""
     return text.lower().removesuffix(".")
 
 

@@ -1,7 +1,7 @@
-"""Certificates that the server makes for itself, and their authorities in the APIServices that lead to it.
+"""Makes self-signed certificates for the server, and publishes their authorities in the APIServices that lead to it.
 
-An authority's key is thrown away once it has signed, so that who reads the cluster's objects can issue nothing. Several copies of the
-server each have their own authority: all of them stand in ``caBundle``. An APIService of another program is never touched.
+An authority's key is discarded after it has signed, so that reading the cluster's objects does not allow issuing certificates. Each replica
+of the server has its own authority, and ``caBundle`` contains all of them. An APIService of another program is never changed.
 """
 
 import asyncio
@@ -26,13 +26,13 @@ from gpuscaler.serving.certificates import VALID, Authority
 
 _LOG = structlog.get_logger(__name__)
 API_SERVICES = Resource("apiregistration.k8s.io", "v1", "apiservices", "APIService", namespaced=False)
-#: By which name an authority is known as one of ours.
+#: Common name by which an authority is recognized as ours.
 AUTHORITY = "gpuscaler metrics"
-#: So many authorities stay in a bundle, the newest: those of all copies, and of copies that are being replaced.
+#: Number of our newest authorities that stay in a bundle: those of all replicas, and of replicas that are being replaced.
 MOST = 8
-#: Seconds between looks at the APIServices, and after a look that failed.
+#: Seconds between checks of the APIServices, and after a failed check.
 LOOK, AGAIN = 30.0, 5.0
-#: A certificate is replaced when so much of its time is left.
+#: A certificate is replaced when this many seconds of its validity are left.
 _LEFT = VALID.total_seconds() / 2
 CERTIFICATE, KEY = "apiserver.crt", "apiserver.key"
 
@@ -44,15 +44,15 @@ class Place(Struct, frozen=True):
     namespace: str
 
     def hosts(self) -> tuple[str, ...]:
-        """By which names it is reached: kube-aggregator insists on the second."""
+        """The names under which it is reached: kube-aggregator requires the second."""
         return (self.name, f"{self.name}.{self.namespace}.svc", f"{self.name}.{self.namespace}", "localhost", "127.0.0.1")
 
 
 @dataclass(slots=True)
 class SelfMade:
-    """A certificate for ``place`` in files of ``folder``. ``wall`` is the time in Unix seconds. Raises OSError for a folder that is no use.
+    """A certificate for ``place`` in files of ``folder``. ``wall`` is the time in Unix seconds. Raises OSError for an unusable folder.
 
-    ``authority`` is the PEM of the one that vouches for what is served, and :meth:`renew` gives the next before it is.
+    ``authority`` is the PEM of the authority of the certificate in use. :meth:`renew` makes the next one before it is used.
     """
 
     folder: Path
@@ -76,11 +76,11 @@ class SelfMade:
         return self._ends - self.wall() < _LEFT
 
     def renew(self) -> Authority:
-        """An authority to be published, and then to be handed to :meth:`serve`."""
+        """Make a new authority, to be published and then passed to :meth:`serve`."""
         return Authority(AUTHORITY, now=self.wall())
 
     def serve(self, authority: Authority) -> None:
-        """Serve a certificate of ``authority`` from now on."""
+        """From now on, serve a certificate of ``authority``."""
         authority.issue(self.place.hosts()[1], hosts=self.place.hosts()).write(self.folder, CERTIFICATE.partition(".")[0])
         self.authority, self._ends = authority.certificate, self.wall() + VALID.total_seconds()
 
@@ -112,8 +112,8 @@ _api_service = msgspec.json.Decoder(WireApiService).decode
 class Publisher:
     """Keeps the authorities of ``made`` in the APIServices that lead to ``place``, while :meth:`run` runs.
 
-    Without ``made``, which is where files were given, it only looks. Of the groups only those of ``groups`` are served. ``states`` says by
-    APIService what is wrong with it, empty where nothing is; those of others are in ``others`` with the service that they lead to.
+    Without ``made`` (certificate files were given) it only checks. Only the API groups in ``groups`` are served. ``states`` has the problem
+    of each APIService, empty if there is none; ``others`` has the APIServices of other programs, with the service they lead to.
     """
 
     client: Client
@@ -125,14 +125,14 @@ class Publisher:
     _following: Authority | None = field(default=None, init=False)
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Run until cancelled."""
         while True:
             done = await self.look()
             wrong = [name for name, state in self.states.items() if state and name not in self.others]
             await asyncio.sleep(AGAIN if wrong or not done else LOOK)
 
     async def look(self) -> bool:
-        """Look once, and put right what is not; returns whether what is served is believed wherever it can be."""
+        """Check once and repair; return whether every reachable APIService trusts the certificate in use."""
         made = self.made
         if made is not None and made.due and self._following is None:
             self._following = made.renew()
@@ -141,7 +141,7 @@ class Publisher:
         names = [f"{version}.{group}" for group, versions in VERSIONS.items() if group in self.groups for version in versions]
         done = all([await self._one(name, wanted) for name in names])
         if following is not None and made is not None and done:
-            # Only now does whoever asks believe what will be served.
+            # Clients trust the new certificate only now that its authority is published.
             made.serve(following)
             self._following = None
         return done
@@ -151,13 +151,13 @@ class Publisher:
         try:
             state = await self._state(name, wanted)
         except NotFound:
-            state = f"saw none, expected one that leads to {self._there}; apply it, or do without this API"
+            state = f"saw no such APIService, expected one that leads to {self._there}; apply it, or do without this API"
         except Conflict:
             return False
         except (ApiError, Unreachable, msgspec.MsgspecError) as error:
             state, done = str(error), False
         if state != self.states.get(name, ""):
-            _LOG.warning("APIService", name=name, problem=state) if state else _LOG.info("APIService is well", name=name)
+            _LOG.warning("APIService", name=name, problem=state) if state else _LOG.info("APIService has no problems", name=name)
         self.states[name] = state
         return done
 
@@ -166,18 +166,16 @@ class Publisher:
         return f"Service {self.place.namespace}/{self.place.name}"
 
     async def _state(self, name: str, wanted: Sequence[bytes]) -> str:
-        """What is wrong with it, after it was put right where that can be."""
+        """The remaining problem of the APIService, after repairing what can be repaired."""
         found = _api_service(await self.client.get(API_SERVICES, name))
         service = found.spec.service or WireService()
         if (service.namespace, service.name) != (self.place.namespace, self.place.name):
             self.others[name] = f"{service.namespace}/{service.name}"
-            return (
-                f"it leads to Service {self.others[name]}, expected {self._there}; it is left alone, and its metrics are not ours to serve"
-            )
+            return f"it leads to Service {self.others[name]}, expected {self._there}; not changed, and its metrics are not served here"
         self.others.pop(name, None)
         if found.spec.insecure_skip_tls_verify:
             instead = "remove it" if wanted else "put the authority of its certificate in caBundle instead"
-            return f"insecureSkipTLSVerify is set, so that whoever stands in the way can make up metrics; {instead}"
+            return f"insecureSkipTLSVerify is set, so an attacker on the network path can forge metrics; {instead}"
         bundle = merged(found.spec.ca_bundle or "", wanted) if wanted else found.spec.ca_bundle
         if bundle != found.spec.ca_bundle:
             change = {"metadata": {"resourceVersion": found.metadata.resource_version}, "spec": {"caBundle": bundle}}
@@ -186,7 +184,7 @@ class Publisher:
 
 
 def merged(bundle: str, wanted: Iterable[bytes]) -> str:
-    """``bundle``, PEM in base64, with ``wanted`` (one at least) in it. Others' stay; of ours, what ended and what is too much goes."""
+    """``bundle`` (PEM in base64) with ``wanted`` (at least one) added. Of our own authorities, expired and surplus ones are removed."""
     mine = [one for pem in wanted for one in x509.load_pem_x509_certificates(pem)]
     try:
         there = x509.load_pem_x509_certificates(b64decode(bundle)) if bundle else []

@@ -1,4 +1,4 @@
-"""The server: connections, who is behind them, what they may do, and their answers. No redirect is ever sent."""
+"""The HTTP server: authenticates and authorizes requests, and answers them. It never sends redirects."""
 
 import asyncio
 import ssl
@@ -21,13 +21,13 @@ from gpuscaler.metrics.api.trust import Trust
 from gpuscaler.serving.server import Server, serve_runner
 
 _LOG = structlog.get_logger(__name__)
-#: Seconds that requests get to end when the server stops.
+#: Seconds that requests have to finish when the server stops.
 SHUTDOWN = 5.0
-#: Bytes of a line of the head of a request: selectors are part of the first, and tokens of another.
+#: Longest line in the head of a request, in bytes: the first contains selectors, another the token.
 _LONGEST = 65_536
-#: Lines of it: a user may be in hundreds of groups, each in a header.
+#: Most lines in the head of a request: a user may be in hundreds of groups, with one header each.
 _MOST_HEADERS = 4096
-#: Requests that are remembered as they were read, and how long their paths may be: clients ask the same over and over.
+#: Number of parsed requests that are cached, and the longest path for that: clients repeat the same requests.
 _MOST, _SHORT = 4096, 2048
 _JSON: Mapping[str, str] = {"Content-Type": "application/json", "Cache-Control": "no-cache, private"}
 
@@ -36,7 +36,7 @@ Found = TypeVar("Found")
 
 
 class Rights(Protocol):
-    """Whom a token is of, and what a user may do; see :class:`gpuscaler.kube.reviews.Reviews`."""
+    """The user of a token, and the rights of a user; see :class:`gpuscaler.kube.reviews.Reviews`."""
 
     async def user_of(self, token: str) -> User | None: ...
     def settled(self, user: User, asked: Attributes) -> Verdict | None: ...
@@ -45,7 +45,7 @@ class Rights(Protocol):
 
 @dataclass(slots=True)
 class Api:
-    """``trust`` may be set anew at any time. ``wall`` is the time in Unix seconds; ``count`` is told group, code and seconds."""
+    """Handles requests. ``trust`` may be replaced at any time. ``wall`` is Unix time; ``count`` gets group, code and seconds."""
 
     answering: Answering
     rights: Rights
@@ -57,7 +57,7 @@ class Api:
     _users: dict[tuple[Trust, tuple[tuple[bytes, bytes], ...]], User] = field(default_factory=dict, init=False)
 
     async def handle(self, request: BaseRequest) -> web.Response:
-        """One request."""
+        """Answer one request."""
         loop = asyncio.get_running_loop()
         begin = loop.time()
         asked = self._asked(request)
@@ -67,7 +67,7 @@ class Api:
             reply = await self.answering.answer(asked, request.headers, known=UNAUTHENTICATED not in user.groups)
         except Failure as failure:
             reply = Reply(failure.body(), failure.code)
-        except Exception as error:  # noqa: BLE001  # whatever breaks, the client is told so as Kubernetes would
+        except Exception as error:  # noqa: BLE001  # after any failure the client gets an answer as from Kubernetes
             _LOG.error("a request failed", path=asked.attributes.path, error=f"{type(error).__name__}: {error}", exc_info=error)
             reply = Reply(internal("the request failed; the log says why").body(), 500)
         self.count(asked.metric.group if asked.metric else "", reply.status, loop.time() - begin)
@@ -95,11 +95,11 @@ class Api:
         except BusyError:
             raise too_many() from None
         except (ApiError, Unreachable) as error:
-            _LOG.warning("a token could not be checked", error=str(error))
+            _LOG.warning("token could not be checked", error=str(error))
             raise unauthorized() from error
 
     def _vouched(self, request: BaseRequest) -> User | None:
-        """Whom a front proxy speaks for. It says the same of a few users over and over, and reading it takes longer than finding it."""
+        """The user that a front proxy speaks for. Cached, since its headers name few users and a lookup is faster than parsing."""
         trust = self.trust
         told = tuple([pair for pair in request.raw_headers if pair[0].lower().startswith(trust.said_in)])
         user = self._users.get((trust, told))
@@ -141,11 +141,11 @@ def _remember(known: dict[Key, Found], key: Key, found: Found) -> None:
 
 
 async def listen(api: Api, *, host: str, port: int, tls: ssl.SSLContext | None) -> Server:
-    """Serve ``api`` at ``host``, where ``0.0.0.0`` is all addresses of either kind, as Go has it; ``port`` 0 takes a free one.
+    """Serve ``api`` at ``host``; ``0.0.0.0`` is all addresses, IPv4 and IPv6, as in Go. ``port`` 0 takes a free port.
 
-    Raises OSError where the address cannot be had.
+    Raises OSError if the address cannot be bound.
     """
-    # Without aiohttp's routes, which decode %2A and send redirects, and which cost more than everything else that is done here.
+    # Without aiohttp's routes, which decode %2A, send redirects, and cost more than everything else here.
     runner = web.ServerRunner(web.Server(api.handle), shutdown_timeout=SHUTDOWN)
     return await serve_runner(
         runner, host=host, port=port, tls=tls, max_line_size=_LONGEST, max_field_size=_LONGEST, max_headers=_MOST_HEADERS

@@ -1,4 +1,4 @@
-"""Whom to believe: authorities of front proxies and of clients, by flags or by the cluster's own ConfigMap, watched.
+"""Trusted authorities of front proxies and of clients, from flags or from the cluster's own ConfigMap, which is watched.
 
 Source: ConfigMap ``kube-system/extension-apiserver-authentication`` as kube-apiserver writes it
 (``k8s.io/kubernetes/pkg/controlplane/controller/clusterauthenticationtrust``).
@@ -20,24 +20,24 @@ from gpuscaler.kube.transport import Request
 from gpuscaler.kube.watching import SilentError, event_of, watch_lines
 
 NAMESPACE, NAME = "kube-system", "extension-apiserver-authentication"
-#: Seconds: a watch is ended by the server after so long, and counted as dead after so much silence beyond it.
+#: Seconds after which the server ends a watch, and additional seconds of silence after which it counts as dead.
 _WATCH, _SLACK = 300, 30.0
-#: The authorities, and how often files of them are looked at, in seconds, where no watch ends meanwhile.
+#: The keys of authorities, and the seconds between reads of their files if no watch is needed.
 _AUTHORITIES, _LOOK = frozenset({"client-ca-file", "requestheader-client-ca-file"}), 60.0
-#: Seconds between looks that fail: the first and the longest.
+#: Seconds between failed attempts: the first and the longest pause.
 _PAUSE, _LONGEST_PAUSE = 1.0, 30.0
 
 
 class TrustError(ValueError):
-    """Settings that cannot be used; the text names the key, what was seen and what was expected."""
+    """Invalid settings; the text names the key, what was seen and what was expected."""
 
 
 @dataclass(frozen=True, slots=True)
 class Trust:
-    """``proxies`` may speak for others, where their certificate's common name is one of ``proxy_names`` or there are none of these.
+    """Trusted authorities. A peer with a certificate from ``proxies`` may speak for others if ``proxy_names`` has its name or is empty.
 
-    ``said_in`` is how all headers begin in which a proxy says anything, in lower case. Two are the same only if they are one object: what
-    follows from one is kept for as long as it is in use.
+    ``said_in`` has the lower-case prefixes of all headers that a proxy may set. Two instances are equal only if they are the same object:
+    results derived from one are cached as long as it is in use.
     """
 
     proxies: tuple[x509.Certificate, ...] = ()
@@ -67,7 +67,7 @@ _config_map = msgspec.json.Decoder(WireConfigMap).decode
 
 
 def trust_in(data: Mapping[str, str]) -> Trust:
-    """What the data of the ConfigMap says. Raises :class:`TrustError`."""
+    """Parse the data of the ConfigMap. Raises :class:`TrustError`."""
     proxies, clients = (_authorities(data, key) for key in ("requestheader-client-ca-file", "client-ca-file"))
     users, uids, groups, extras = (
         _names(data, f"requestheader-{what}") for what in ("username-headers", "uid-headers", "group-headers", "extra-headers-prefix")
@@ -90,7 +90,7 @@ def _authorities(data: Mapping[str, str], key: str) -> tuple[x509.Certificate, .
     try:
         return tuple(x509.load_pem_x509_certificates(text.encode())) if text.strip() else ()
     except ValueError as error:
-        raise TrustError(f"{key}: saw {len(text)} bytes that are no certificates in PEM, expected authorities") from error
+        raise TrustError(f"{key}: saw {len(text)} bytes that are not PEM certificates, expected certificates of authorities") from error
 
 
 def _names(data: Mapping[str, str], key: str) -> tuple[str, ...]:
@@ -98,15 +98,15 @@ def _names(data: Mapping[str, str], key: str) -> tuple[str, ...]:
     try:
         return tuple(msgspec.json.decode(text, type=list[str])) if text.strip() else ()
     except msgspec.MsgspecError as error:
-        raise TrustError(f"{key}: saw {text[:60]!r}, expected a list of strings as JSON") from error
+        raise TrustError(f"{key}: saw {text[:60]!r}, expected a JSON list of strings") from error
 
 
 @dataclass(slots=True)
 class WatchedTrust:
-    """The trust that the ConfigMap says, current while :meth:`run` runs. ``given`` reads what flags say in the place of some of its keys.
+    """The trust from the ConfigMap, kept current while :meth:`run` runs. ``given`` reads flags that override some of its keys.
 
-    Where they name all authorities the ConfigMap is not asked. ``given`` may raise :class:`TrustError`. ``changed`` is called with each new
-    trust. ``trouble`` says what is wrong now; what was read before stays in use.
+    If they name all authorities, the ConfigMap is not read. ``given`` may raise :class:`TrustError`. ``changed`` is called with each new
+    trust. ``trouble`` is the current problem; the last trust stays in use.
     """
 
     client: Client
@@ -117,7 +117,7 @@ class WatchedTrust:
     _seen: Mapping[str, str] | None = field(default=None, init=False)
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Run until cancelled."""
         pause = _PAUSE
         while True:
             try:
@@ -137,7 +137,7 @@ class WatchedTrust:
                 await asyncio.sleep(pause)
                 pause = min(2 * pause, _LONGEST_PAUSE)
             else:
-                # A server that ends watches at once is not asked in a tight loop.
+                # Avoid a tight loop if the server ends watches immediately.
                 await asyncio.sleep(_PAUSE)
 
     async def _watch(self, version: str) -> None:
@@ -152,7 +152,7 @@ class WatchedTrust:
                     self._take(bytes(event.object))
 
     def _take(self, body: bytes) -> str:
-        """Use what the ConfigMap says; returns its version. Raises :class:`TrustError`."""
+        """Use the content of the ConfigMap; return its version. Raises :class:`TrustError`."""
         found = _config_map(body)
         self._use({**(found.data or {}), **self.given()})
         return found.metadata.resource_version

@@ -1,4 +1,4 @@
-"""What ``gpuscaler.io/autoscale`` may say, and the autoscaling it asks for."""
+"""Parses the annotation ``gpuscaler.io/autoscale`` into the autoscaling that it requests."""
 
 import re
 from collections.abc import Mapping
@@ -16,11 +16,11 @@ _EXTERNAL = re.compile(r"([A-Za-z_:][A-Za-z0-9_:.-]*):(.+)")
 
 
 class AnnotationError(ValueError):
-    """A value that cannot be used; the text says what was seen, what was expected, and what to do."""
+    """An invalid value; the text says what was seen, what was expected, and what to do."""
 
 
 class Aim(Struct, frozen=True):
-    """One metric and its average over pods. Of ``candidates`` the first one that is served is taken."""
+    """One metric and the target for its average over pods. The first of ``candidates`` that is served is used."""
 
     kind: Literal["Pods", "External"]
     candidates: tuple[str, ...]
@@ -35,7 +35,7 @@ class Profile(NamedTuple):
 
 
 class Autoscale(Struct, frozen=True):
-    """What is wanted of an autoscaler. ``behavior`` is empty for Kubernetes' own."""
+    """The requested autoscaler. ``behavior`` is empty for the default of Kubernetes."""
 
     aims: tuple[Aim, ...]
     minimum: int
@@ -44,7 +44,7 @@ class Autoscale(Struct, frozen=True):
 
 
 def _pace(*, up: int, down: int, percent: int) -> Mapping[str, Any]:
-    """Seconds without need before replicas come and go, and how many percent of them may come in a minute."""
+    """Behavior with stabilization windows in seconds for scaling up and down, and the percentage that may be added per minute."""
     policies = [{"type": "Percent", "value": percent, "periodSeconds": 60}, {"type": "Pods", "value": 2, "periodSeconds": 60}]
     return MappingProxyType(
         {
@@ -55,7 +55,7 @@ def _pace(*, up: int, down: int, percent: int) -> Mapping[str, Any]:
 
 
 _QUEUES = ("vllm_num_requests_waiting", "sglang_num_queue_reqs", "tgi_queue_size", "nv_inference_pending_request_count")
-#: A replica of a model server costs minutes to start: it comes at once and goes late. Batch work waits rather than pays.
+#: A model server takes minutes to start, so it scales up immediately and down late. Batch work rather waits than costs more.
 PROFILES: Mapping[str, Profile] = MappingProxyType(
     {
         "inference": Profile(Aim("Pods", ("duty_cycle_current",), "60"), _pace(up=0, down=300, percent=100)),
@@ -63,7 +63,7 @@ PROFILES: Mapping[str, Profile] = MappingProxyType(
         "batch": Profile(Aim("Pods", ("duty_cycle_over_time",), "80"), _pace(up=120, down=900, percent=50)),
     }
 )
-#: What may be aimed at by a short name, and the most that makes sense of it.
+#: Short names of metrics, with the candidates and the highest sensible target of each.
 _SHORT: Mapping[str, tuple[tuple[str, ...], int | None]] = MappingProxyType(
     {
         "duty_cycle": (("duty_cycle_current",), 100),
@@ -75,11 +75,11 @@ KEYS = ("profile", "target", *_SHORT, "external", "min", "max")
 
 
 def read(text: str) -> Autoscale:
-    """The autoscaling that ``text`` asks for. Raises :class:`AnnotationError`."""
+    """The autoscaling that ``text`` requests. Raises :class:`AnnotationError`."""
     told = _pairs(text)
     profile = PROFILES.get(told.get("profile", ""))
     if "profile" in told and profile is None:
-        raise AnnotationError(f"saw a profile of another name, expected one of {', '.join(PROFILES)}")
+        raise AnnotationError(f"saw an unknown profile, expected one of {', '.join(PROFILES)}")
     aims = [Aim("Pods", names, _target(key, told[key], most)) for key, (names, most) in _SHORT.items() if key in told]
     if "external" in told:
         aims.append(_external(told["external"]))
@@ -99,12 +99,12 @@ def read(text: str) -> Autoscale:
 
 
 def _check_wakes(aims: list[Aim]) -> None:
-    """From zero replicas only a signal wakes that is there without any."""
+    """Check that a signal exists at zero replicas: only such a signal can start the first replica again."""
     if not any(aim.kind == "External" and not of_replicas(aim.candidates[0]) for aim in aims):
         shown = ", ".join(aim.candidates[0] for aim in aims)
         raise AnnotationError(
-            f"saw min=0 with {shown}, which replicas tell of themselves: it ends with the last of them, and nothing would start the first "
-            "again; expected min=1, or external=NAME:N of a gateway or a queue"
+            f"saw min=0 with {shown}, which the replicas report themselves: without replicas it is missing, and nothing would start the "
+            "first one again; expected min=1, or external=NAME:N from a gateway or a queue"
         )
 
 
@@ -142,7 +142,7 @@ def _count(told: Mapping[str, str], key: str, default: int | None) -> int:
     text = told.get(key)
     if text is None:
         if default is None:
-            raise AnnotationError(f"saw no {key}, expected how many replicas there may be; add {key}=N")
+            raise AnnotationError(f"saw no {key}, expected the number of replicas; add {key}=N")
         return default
     if not text.isascii() or not text.isdigit() or int(text) > _MOST_REPLICAS:
         raise AnnotationError(f"{key}: saw {unrepeated(text)}, expected a whole number of replicas")

@@ -1,4 +1,4 @@
-"""Keeps autoscalers as annotations ask for them: watches, decides, writes, and tells it on the workload."""
+"""Keeps autoscalers in line with annotations: watches, decides, writes, and records Events on the workload."""
 
 import asyncio
 from collections.abc import Callable, Collection, Mapping
@@ -23,7 +23,7 @@ from gpuscaler.model.decoding.objects import Data
 
 _LOG = structlog.get_logger(__name__)
 AUTOSCALERS = Resource("autoscaling", "v2", "horizontalpodautoscalers", "HorizontalPodAutoscaler")
-#: Seconds to wait for what comes together, between looks without news, and after a write that failed.
+#: Seconds to wait for related changes, between passes without changes, and after a failed write.
 DEBOUNCE, LOOK, AGAIN = 0.5, 60.0, 5.0
 
 
@@ -51,7 +51,7 @@ _object = msgspec.json.Decoder(_Object).decode
 
 
 class _Decoder:
-    """Workloads and autoscalers, as deciding sees them; an object that is being deleted is none any more."""
+    """Decodes workloads and autoscalers; a workload that is being deleted counts as having no annotation."""
 
     def __init__(self, resource: Resource) -> None:
         self._kind = resource.kind
@@ -67,8 +67,8 @@ class _Decoder:
             made = self._autoscaler(metadata, msgspec.json.decode(found.spec)) if self.model is Existing else self._workload(metadata)
         except (msgspec.MsgspecError, ValueError, AttributeError, RecursionError) as error:
             identity = identity_of(header_of(data))
-            return Found(identity, aside=SetAside(f"{self._kind} {identity}", f"saw {error}, expected an object that can be read"))
-        # The reflector hands on whatever its decoder makes.
+            return Found(identity, aside=SetAside(f"{self._kind} {identity}", f"saw {error}, expected an object that can be parsed"))
+        # The reflector passes on the objects of its decoder unchanged.
         return Found(f"{metadata.namespace}/{metadata.name}", cast("Any", (made,)))
 
     def _workload(self, metadata: _Metadata) -> Annotated:
@@ -85,17 +85,17 @@ class _Decoder:
             metadata.uid,
             metadata.resource_version,
             (str(target.get("kind", "")), str(target.get("name", ""))),
-            # A copied label makes nothing ours.
+            # A copied label alone does not make an autoscaler ours.
             marked if owned else "",
             spec,
         )
 
 
 class AutoscaleController:
-    """``client`` is fenced by ``election``: one process at most writes.
+    """The control loop. ``client`` is fenced by ``election``: at most one process writes.
 
-    ``served`` tells the metrics of pods that can be asked for, or None while that is not known: nothing is done then, since metrics are
-    chosen by it. ``clock`` is monotonic, in seconds.
+    ``served`` returns the metrics of pods that are served, or None while they are unknown. Nothing is done then, since metrics are chosen
+    from them. ``clock`` is monotonic, in seconds.
     """
 
     def __init__(
@@ -111,9 +111,9 @@ class AutoscaleController:
         self._client, self._election, self._events, self._served = client, election, events, served
         self._found: dict[Resource, dict[str, Any]] = {one: {} for one in (AUTOSCALERS, DEPLOYMENTS, STATEFUL_SETS)}
         self._changed = asyncio.Event()
-        # Warnings of the last look, by the workload's UID and the reason: each is told once for as long as it holds.
+        # Warnings of the last pass, by the workload's UID and the reason: each is recorded once while it stays the same.
         self._told: dict[tuple[str, str], str] = {}
-        #: What could not be read at the last look.
+        #: What could not be read in the last pass.
         self._unread: list[str] = []
         turn = Turn()
         self._reflectors = [
@@ -121,7 +121,7 @@ class AutoscaleController:
         ]
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Run until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             for reflector in self._reflectors:
                 tasks.create_task(reflector.run(), name=f"reflect {reflector.resource.label}")
@@ -139,7 +139,7 @@ class AutoscaleController:
 
     async def _lead(self) -> None:
         while True:
-            # Where one of them is not known, nothing follows from what it does not show.
+            # Until all lists are complete, a missing object means nothing.
             whole = all(reflector.synced for reflector in self._reflectors)
             self._complain()
             good = await self._look() if whole else False
@@ -151,14 +151,14 @@ class AutoscaleController:
             await asyncio.sleep(DEBOUNCE)
 
     def _complain(self) -> None:
-        """Log what cannot be read, once for as long as it is the same: without it nothing is done, and nobody would know why."""
+        """Log what cannot be read, once while it stays the same: nothing is done without it, and the log must say why."""
         unread = [reflector.trouble for reflector in self._reflectors if reflector.trouble]
         if unread and unread != self._unread:
-            _LOG.warning("what autoscalers are made from cannot be read", problems=unread)
+            _LOG.warning("objects that autoscalers are made from cannot be read", problems=unread)
         self._unread = unread
 
     async def _look(self) -> bool:
-        """Do what there is to be done; returns whether all of it was."""
+        """Do all pending acts; return whether all succeeded."""
         self._changed.clear()
         served = self._served()
         if served is None:
@@ -175,13 +175,13 @@ class AutoscaleController:
         try:
             await self._write(act)
         except (Conflict, AlreadyExists, NotFound):
-            # Somebody was quicker: the watch will tell.
+            # Something else changed it first: the watch will show it.
             return True
         except (ApiError, Unreachable, NotLeaderError) as error:
-            _LOG.warning("an autoscaler could not be written", workload=act.about.shown, verb=act.verb, problem=str(error))
+            _LOG.warning("autoscaler could not be written", workload=act.about.shown, verb=act.verb, problem=str(error))
             if isinstance(error, Invalid | Forbidden):
-                self._warn(act.about, "AutoscaleFailed", f"the API server does not take its autoscaler: {error}", before)
-            # What is invalid stays so until somebody changes something.
+                self._warn(act.about, "AutoscaleFailed", f"the API server rejects its autoscaler: {error}", before)
+            # Invalid stays invalid until a person changes something.
             return isinstance(error, Invalid)
         if act.verb == "refuse":
             self._warn(act.about, act.reason, act.note, before)

@@ -1,4 +1,4 @@
-"""What is to be done about annotations and autoscalers: data in, acts out."""
+"""Decides what to do about annotations and autoscalers: data in, acts out."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Literal
@@ -8,14 +8,14 @@ from msgspec import Struct
 from gpuscaler.metrics.autoscale.annotation import ANNOTATION, PROFILES, AnnotationError, Autoscale, read
 from gpuscaler.metrics.sources.values import NOT_BELOW_ZERO
 
-#: Marks our autoscalers; its value is the workload's UID. One without it is a person's or another program's, and never touched.
+#: Marks our autoscalers; its value is the workload's UID. One without it belongs to a person or another program and is never changed.
 OWNED_BY = "gpuscaler.io/autoscale-of"
 _MANAGED = "app.kubernetes.io/managed-by"
 _SELECTOR = {"matchExpressions": [{"key": NOT_BELOW_ZERO.key, "operator": NOT_BELOW_ZERO.operator}]}
 
 
 class Annotated(Struct, frozen=True):
-    """A workload; ``annotation`` is None where it has none."""
+    """A workload; ``annotation`` is None if it has none."""
 
     kind: str
     namespace: str
@@ -29,7 +29,7 @@ class Annotated(Struct, frozen=True):
 
 
 class Existing(Struct, frozen=True):
-    """A HorizontalPodAutoscaler. ``owner`` is the UID in our mark, empty for one that is not ours; ``spec`` as the server has it."""
+    """A HorizontalPodAutoscaler. ``owner`` is the UID in our mark, empty if it is not ours; ``spec`` is that on the server."""
 
     namespace: str
     name: str
@@ -41,7 +41,7 @@ class Existing(Struct, frozen=True):
 
 
 class Act(Struct, frozen=True):
-    """``body`` is what is created or put in place of ``existing``; ``note`` is for people. A ``refuse`` changes nothing."""
+    """One act. ``body`` is the object to create, or to replace ``existing`` with; ``note`` is for people. ``refuse`` changes nothing."""
 
     verb: Literal["create", "replace", "delete", "refuse"]
     reason: str
@@ -52,9 +52,9 @@ class Act(Struct, frozen=True):
 
 
 def decide(workloads: Iterable[Annotated], existing: Collection[Existing], *, served: Collection[str]) -> tuple[Act, ...]:
-    """Acts that make autoscalers say what annotations say. ``served`` are the metrics of pods that can be asked for.
+    """Acts that make autoscalers match the annotations. ``served`` are the metrics of pods that are served.
 
-    An autoscaler whose workload is gone is left to Kubernetes, which deletes what an object owns with it.
+    If the workload of an autoscaler is gone, Kubernetes deletes the autoscaler with its owner.
     """
     acts: list[Act] = []
     known = _Known(existing)
@@ -69,7 +69,7 @@ def decide(workloads: Iterable[Annotated], existing: Collection[Existing], *, se
 
 
 class _Known:
-    """Autoscalers by what they are looked for: each within its namespace, as whoever has another one may write any UID there."""
+    """Autoscalers by lookup key, always within one namespace: users of another namespace may write any UID there."""
 
     def __init__(self, existing: Iterable[Existing]) -> None:
         self.by_owner: dict[tuple[str, str], list[Existing]] = {}
@@ -86,7 +86,7 @@ def _wanted(workload: Annotated, text: str, ours: Existing | None, known: _Known
     try:
         wanted = read(text)
     except AnnotationError as error:
-        kept = f"; {ours.name} stays as it was" if ours else ""
+        kept = f"; {ours.name} stays unchanged" if ours else ""
         yield Act("refuse", "AutoscaleInvalid", f"{ANNOTATION}: {error}{kept}", workload)
         return
     same = known.by_target.get((workload.namespace, (workload.kind, workload.name)), ())
@@ -94,7 +94,7 @@ def _wanted(workload: Annotated, text: str, ours: Existing | None, known: _Known
     if taken is None and ours is None:
         taken = known.by_name.get((workload.namespace, _name(workload)))
     if taken is not None:
-        # One of ours for the same workload is that of a workload which was deleted and made anew: Kubernetes is about to delete it, too.
+        # One of ours for the same workload belongs to a deleted and recreated workload: Kubernetes is about to delete it, too.
         if not taken.owner or taken.target[0] != workload.kind:
             yield _left_alone(workload, taken)
         return
@@ -105,22 +105,22 @@ def _wanted(workload: Annotated, text: str, ours: Existing | None, known: _Known
         yield Act("replace", "AutoscaleChanged", f"changed {ours.name}: {_told(body)}", workload, body, ours)
     missing = [aim.candidates[0] for aim in wanted.aims if aim.kind == "Pods" and not any(one in served for one in aim.candidates)]
     if missing:
-        note = f"no pod has the metric {', '.join(missing)} now: replicas stay as they are until one has; gpuscaler why hpa tells why"
+        note = f"no pod has the metric {', '.join(missing)} now: replicas do not change until one has; see gpuscaler why hpa for the reason"
         yield Act("refuse", "AutoscaleMetricMissing", note, workload)
 
 
 def _left_alone(workload: Annotated, taken: Existing) -> Act:
-    """Nothing is made beside an autoscaler of somebody else, or of another workload of the same name."""
+    """Refuse to create an autoscaler beside one of another owner, or of another workload with the same name."""
     if taken.target == (workload.kind, workload.name):
-        note = f"HorizontalPodAutoscaler {taken.name} scales it already and is not ours: it is left alone; delete it or the annotation"
+        note = f"HorizontalPodAutoscaler {taken.name}, not made by gpuscaler, already scales it: nothing done; delete it or the annotation"
     else:
-        whose = f"of {taken.target[0]} {taken.target[1]}" if taken.owner else "not ours"
-        note = f"HorizontalPodAutoscaler {taken.name} is there already and is {whose}: it is left alone; rename one of them"
+        whose = f"belongs to {taken.target[0]} {taken.target[1]}" if taken.owner else "was not made by gpuscaler"
+        note = f"HorizontalPodAutoscaler {taken.name} already exists and {whose}: nothing done; rename one of them"
     return Act("refuse", "AutoscaleTaken", note, workload)
 
 
 def _name(workload: Annotated) -> str:
-    """Unlike a person's, who would call it as the workload is."""
+    """The name of our autoscaler, unlike the usual choice of people, who name it like the workload."""
     return f"{workload.name[:240]}-gpuscaler"
 
 
@@ -134,7 +134,7 @@ def _body(workload: Annotated, wanted: Autoscale, ours: Existing | None, served:
         ],
     }
     if ours is not None:
-        # Whoever wrote meanwhile is seen at the next look.
+        # A concurrent write causes a conflict, and is seen in the next pass.
         metadata["resourceVersion"] = ours.version
     spec: dict[str, Any] = {
         "scaleTargetRef": {"apiVersion": "apps/v1", "kind": workload.kind, "name": workload.name},
@@ -157,7 +157,7 @@ def _body(workload: Annotated, wanted: Autoscale, ours: Existing | None, served:
 
 
 def _chosen(candidates: Sequence[str], ours: Existing | None, served: Collection[str]) -> str:
-    """The metric that is scaled by: what it was, unless that is not served and another one is."""
+    """The metric to scale by: the current one, unless it is not served and another candidate is."""
     metrics = ours.spec.get("metrics", ()) if ours else ()
     named = {part["metric"]["name"] for one in metrics for part in one.values() if isinstance(part, Mapping) and "metric" in part}
     there = [one for one in candidates if one in served] or candidates
@@ -165,7 +165,7 @@ def _chosen(candidates: Sequence[str], ours: Existing | None, served: Collection
 
 
 def _says(found: Any, wanted: Any) -> bool:
-    """Whether ``found`` says all that ``wanted`` says; what the server added by itself does not matter."""
+    """Whether ``found`` contains everything in ``wanted``; additions by the server do not matter."""
     if isinstance(wanted, Mapping):
         return isinstance(found, Mapping) and all(key in found and _says(found[key], value) for key, value in wanted.items())
     if isinstance(wanted, list):
@@ -174,7 +174,7 @@ def _says(found: Any, wanted: Any) -> bool:
 
 
 def _of_profile(behavior: Any) -> bool:
-    """Whether it comes of a profile; what somebody's admission webhook puts into every autoscaler would only come again."""
+    """Whether ``behavior`` comes from a profile. Values from an admission webhook are kept: removing them would be undone again."""
     return any(_says(behavior, profile.behavior) for profile in PROFILES.values())
 
 

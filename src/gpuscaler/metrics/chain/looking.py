@@ -1,4 +1,4 @@
-"""Finds what is known of the metrics of one autoscaler, by questions to the API server alone."""
+"""Collects the facts about the metrics of one autoscaler, with requests to the API server only."""
 
 import json
 from collections.abc import Awaitable, Callable, Iterable, Mapping
@@ -15,21 +15,21 @@ from gpuscaler.metrics.chain.judging import Exporter, Facts
 from gpuscaler.metrics.sources.pages import PageReader
 
 _GROUPS = {"Pods": "custom.metrics.k8s.io", "Object": "custom.metrics.k8s.io", "External": "external.metrics.k8s.io"}
-#: How an aggregator begins where it has no answer of the server.
+#: Start of an aggregator's message if the server did not answer.
 _UNHEARD = "error trying to reach service"
 _EXPORTERS = "app.kubernetes.io/name=gpuscaler,app.kubernetes.io/component=exporter"
 _PAGE = 16 * 2**20
 
 Json = Mapping[str, Any]
-#: Status and body of a page of a pod, such as :func:`gpuscaler.kube.portforward.get_page` gets.
+#: Gets status and body of a page of a pod, as :func:`gpuscaler.kube.portforward.get_page` does.
 Pages = Callable[[PodPort, str], Awaitable[tuple[int, bytes]]]
 
 
 async def look(client: Client, namespace: str, name: str, *, pages: Pages, port: int = 9400) -> tuple[Facts, ...]:
-    """The facts of each metric that does not come from metrics-server. ``pages`` are asked for those of exporters, at their ``port``.
+    """The facts of each metric that does not come from metrics-server. ``pages`` gets the pages of exporters, at their ``port``.
 
-    Raises :class:`~gpuscaler.kube.errors.NotFound` where there is no such autoscaler, and other errors of the API server where it or its
-    pods may not be read.
+    Raises :class:`~gpuscaler.kube.errors.NotFound` if there is no such autoscaler, and other errors of the API server if it or its pods may
+    not be read.
     """
     autoscaler = json.loads(await client.get(AUTOSCALERS, name, namespace=namespace))
     spec, status = autoscaler.get("spec") or {}, autoscaler.get("status") or {}
@@ -48,7 +48,7 @@ async def look(client: Client, namespace: str, name: str, *, pages: Pages, port:
 
 
 async def _selector(client: Client, namespace: str, target: Json) -> str:
-    """The label selector of what is scaled, as its scale says."""
+    """The label selector of the scaled object, from its scale subresource."""
     group, _, version = str(target.get("apiVersion", "")).rpartition("/")
     prefix = f"/apis/{group}/{version}" if group else f"/api/{version}"
     path = f"{prefix}/namespaces/{quote(namespace)}/{str(target.get('kind', '')).lower()}s/{quote(str(target.get('name', '')))}/scale"
@@ -65,7 +65,7 @@ async def _pods(client: Client, namespace: str, selector: str) -> dict[str, str]
 
 
 async def _exporters(client: Client, nodes: frozenset[str], port: int, pages: Pages) -> dict[str, Exporter]:
-    """Our exporters by node, with what those on ``nodes`` show."""
+    """Our exporters by node, with the pods that those on ``nodes`` show."""
     found: dict[str, Exporter] = {}
     for one in map(json.loads, await client.list_all(PODS, query={"labelSelector": _EXPORTERS})):
         metadata, node = one["metadata"], (one.get("spec") or {}).get("nodeName", "")
@@ -107,7 +107,7 @@ async def _facts(
             status, values = 200, _values(json.loads(await _get(client, f"/apis/{group}/v1beta1{path}", query)).get("items") or ())
         except ApiError as error:
             status, message = error.status, error.message
-            # The aggregator's own words: it calls available whom it then does not believe, such as one with an expired certificate.
+            # The aggregator reports a server as available that it then does not trust, for example because of an expired certificate.
             unavailable = message if _UNHEARD in message else ""
     return Facts(
         kind=kind,
@@ -126,7 +126,7 @@ async def _facts(
 
 
 async def _service(client: Client, name: str) -> tuple[str, str]:
-    """Where an APIService leads, empty where there is none, and why it does not get there."""
+    """The Service of an APIService, empty if there is none, and why it is not available."""
     try:
         found = json.loads(await _get(client, f"/apis/apiregistration.k8s.io/v1/apiservices/{name}"))
     except NotFound:
@@ -134,7 +134,7 @@ async def _service(client: Client, name: str) -> tuple[str, str]:
     service = (found.get("spec") or {}).get("service") or {}
     conditions = (found.get("status") or {}).get("conditions") or ()
     available: Json = next((one for one in conditions if one.get("type") == "Available"), {})
-    why = "" if available.get("status") == "True" else str(available.get("message") or "it is not available")
+    why = "" if available.get("status") == "True" else str(available.get("message") or "the APIService is not available")
     return f"Service {service.get('namespace', '')}/{service.get('name', '')}", why
 
 
@@ -147,7 +147,7 @@ async def _listed(client: Client, group: str) -> Iterable[str]:
 
 
 def _path(kind: str, namespace: str, source: Json, metric: str, selector: str) -> tuple[str, dict[str, str]]:
-    """What the HorizontalPodAutoscaler asks for a metric, and its query."""
+    """Path and query of the HorizontalPodAutoscaler's request for a metric."""
     labels = _written((source.get("metric") or {}).get("selector") or {})
     space = f"/namespaces/{quote(namespace)}"
     if kind == "External":
@@ -176,7 +176,7 @@ def _query(**told: str) -> dict[str, str]:
 
 
 def _values(items: Iterable[Json]) -> dict[str, str]:
-    """By object or, of an external metric, by labels."""
+    """Values by object or, for an external metric, by labels."""
     found = {}
     for one in items:
         name = (one.get("describedObject") or {}).get("name") or json.dumps(one.get("metricLabels") or {})
@@ -190,7 +190,7 @@ async def _get(client: Client, path: str, query: Mapping[str, str] | None = None
 
 
 async def _page(pages: Pages, where: PodPort) -> bytes:
-    """What an exporter serves: as much of it as a page of metrics has at most. Raises :class:`NotAnsweredError` for anything else."""
+    """The metrics page of an exporter. Raises :class:`NotAnsweredError` for another status, or if the page is too large."""
     status, body = await pages(where, "/metrics")
     if status != 200:
         raise NotAnsweredError(f"{where}: saw status {status}, expected 200")

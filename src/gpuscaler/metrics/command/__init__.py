@@ -1,1 +1,1 @@
-"""What ``gpuscaler metrics`` runs: settings, rules, the service, and what an operator should mend."""
+"""The implementation of ``gpuscaler metrics``: settings, rules, the service, and checks for problems that an operator should fix."""

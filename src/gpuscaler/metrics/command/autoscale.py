@@ -1,4 +1,4 @@
-"""The controller of ``gpuscaler.io/autoscale`` as ``gpuscaler metrics`` runs it: with a Lease and a limit of its own."""
+"""The controller of ``gpuscaler.io/autoscale`` in ``gpuscaler metrics``, with its own Lease and rate limit."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -13,14 +13,14 @@ from gpuscaler.metrics.autoscale.controller import AutoscaleController
 from gpuscaler.metrics.sources.values import Source
 
 LEASE = "gpuscaler-autoscale"
-#: Requests a second, and at once: autoscalers of a whole cluster change when rules do.
+#: Requests per second, and burst: when rules change, the autoscalers of a whole cluster may change.
 _QPS, _BURST = 10.0, 50
 
 
 class ReadySource(Source, Protocol):
     @property
     def trouble(self) -> str:
-        """Empty once everything can be answered."""
+        """The current problem; empty once everything can be answered."""
         ...
 
 
@@ -34,7 +34,7 @@ def autoscaling(
     wall: Callable[[], float],
     random: Random,
 ) -> AutoscaleController:
-    """With its Lease in ``namespace``, held as ``identity``, which nobody else ever has. ``clock`` is monotonic, ``wall`` Unix time."""
+    """Create the controller. Its Lease is in ``namespace``; ``identity`` is unique. ``clock`` is monotonic, ``wall`` Unix time."""
 
     def served() -> set[str] | None:
         return None if source.trouble else {one.metric for one in source.custom_metrics() if one.group_resource == "pods"}

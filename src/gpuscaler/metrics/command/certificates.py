@@ -1,6 +1,6 @@
-"""What is wrong with a server's certificate, before those who ask it find out.
+"""Finds problems of a server's certificate before its clients do.
 
-kube-aggregator asks ``NAME.NAMESPACE.svc`` and believes no common name, only the names that are listed for it
+kube-aggregator calls ``NAME.NAMESPACE.svc`` and ignores the common name; it accepts only the subject alternative names
 (``k8s.io/kube-aggregator/pkg/apiserver/handler_proxy.go``; ``crypto/x509`` of Go).
 """
 
@@ -14,29 +14,29 @@ SOON = timedelta(days=14)
 
 
 def mistakes(pem: bytes, *, host: str, now: float | None = None) -> tuple[str, ...]:
-    """Sentences about the first certificate of ``pem``, which is to be for ``host``. Its times count where it is ``now``, Unix seconds."""
+    """Problems of the first certificate in ``pem``, which should be for ``host``. With ``now`` (Unix time) its validity is checked, too."""
     try:
         leaf = x509.load_pem_x509_certificates(pem)[0]
         names = _names(leaf)
     except (ValueError, IndexError):
-        return ("saw no certificate, expected one as PEM",)
+        return ("saw no certificate, expected one in PEM",)
     found: list[str] = []
     if now is not None:
         found.extend(_times(leaf, datetime.fromtimestamp(now, UTC)))
     if not any(_is_for(name, host) for name in names):
         shown = ", ".join(names[:5]) + (" and others" if len(names) > 5 else "") or "no name (a common name does not count)"
-        found.append(f"saw it for {shown}, expected {host}, by which the API server asks; reissue it for that name")
+        found.append(f"saw a certificate for {shown}, expected {host}, the name that the API server uses; reissue it for that name")
     return tuple(found)
 
 
 def _times(leaf: x509.Certificate, now: datetime) -> Iterable[str]:
     begins, ends = leaf.not_valid_before_utc, leaf.not_valid_after_utc
     if now > ends:
-        yield f"it expired on {_day(ends)}: the API server does not believe it any more; renew it"
+        yield f"it expired on {_day(ends)}: the API server does not trust it any more; renew it"
     elif now < begins:
-        yield f"it is valid from {_day(begins)} on, which is still to come; see the clocks, or reissue it"
+        yield f"it is not valid until {_day(begins)}; check the clocks, or reissue it"
     elif ends - now < SOON:
-        yield f"it ends on {_day(ends)}, in {max(0, (ends - now).days)} days; renew it"
+        yield f"it expires on {_day(ends)}, in {max(0, (ends - now).days)} days; renew it"
 
 
 def _day(at: datetime) -> str:
@@ -52,6 +52,6 @@ def _names(leaf: x509.Certificate) -> list[str]:
 
 
 def _is_for(name: str, host: str) -> bool:
-    """A star stands for the first part of a name, and for nothing else."""
+    """Whether a certificate's name covers ``host``. A star stands for the first part of a name only."""
     name, host = name.lower().removesuffix("."), host.lower()
     return name == host or (name.startswith("*.") and name[1:] == f".{host.partition('.')[2]}")

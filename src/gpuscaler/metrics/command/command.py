@@ -1,4 +1,4 @@
-"""``gpuscaler metrics`` as it was told to run: prometheus-adapter's flags as data, and those of them that mean nothing here.
+"""The options of ``gpuscaler metrics``: prometheus-adapter's flags as data, and those of its flags that have no effect here.
 
 Source: ``cmd/adapter/adapter.go`` of prometheus-adapter v0.12, and the flags of ``k8s.io/apiserver/pkg/server/options`` v0.30.
 """
@@ -26,12 +26,12 @@ _AUDIT = tuple(
         "truncate-max-event-size"
     ).split()
 )
-#: Flags that are taken and change nothing, and why; those of ``SWITCHES`` stand alone, the others have a value.
+#: Flags that are accepted without effect, and why. Those in ``SWITCHES`` have no value, the others do.
 IGNORED: Mapping[str, str] = {
     **dict.fromkeys(
         "v vmodule log-backtrace-at log-dir log-file log-file-max-size stderrthreshold logging-format log-flush-frequency "
         "log-json-info-buffer-size log-json-split-stream log-text-info-buffer-size log-text-split-stream".split(),
-        "log lines are JSON on standard error; log: debug in --settings says more",
+        "log lines are JSON on standard error; for more of them, set log: debug in the file of --settings",
     ),
     **dict.fromkeys(
         "logtostderr alsologtostderr add-dir-header one-output skip-headers skip-log-headers".split(),
@@ -48,10 +48,10 @@ IGNORED: Mapping[str, str] = {
     "tls-sni-cert-key": "one certificate is served",
     "disable-http2": "HTTP/2 is not served",
     "http2-max-streams-per-connection": "HTTP/2 is not served",
-    "discovery-interval": "resources are not discovered: no list of them is needed",
-    "authentication-skip-lookup": "the ConfigMap is asked for what flags do not say",
+    "discovery-interval": "resources are not discovered; no list of them is needed",
+    "authentication-skip-lookup": "the ConfigMap is read for everything that the flags do not set",
     "authentication-tolerate-lookup-failure": "the server starts without the ConfigMap, and is ready once it is read",
-    "feature-gates": "there are none",
+    "feature-gates": "there are no feature gates",
     **dict.fromkeys("profiling contention-profiling debug-socket-path".split(), "there is no profiling page"),
     **dict.fromkeys("permit-port-sharing permit-address-sharing".split(), "ports are not shared"),
     **dict.fromkeys("enable-priority-and-fairness max-requests-inflight max-mutating-requests-inflight".split(), "requests are not queued"),
@@ -62,21 +62,21 @@ SWITCHES = frozenset(_AUDIT_SWITCHES) | frozenset(
     "permit-port-sharing permit-address-sharing enable-priority-and-fairness audit-log-compress".split()
 )
 _HEADER = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
-#: Headers that carry secrets, and what is wrong with a secret in an argument.
+#: Names of headers that contain secrets, and the warning about a secret in an argument.
 _SECRET = re.compile(r"authorization|cookie|token|secret|password|key$", re.IGNORECASE)
-_SEEN = "expected it in a file: arguments are seen by whoever may list processes or read the Deployment; use --prometheus-header-file"
+_SEEN = "expected it in a file: everyone who may list processes or read the Deployment can see it; use --prometheus-header-file"
 _FLAG = re.compile(r"--?([a-z0-9_-]+)(=.*)?", re.DOTALL)
 
 
 class FlagError(ValueError):
-    """A flag that cannot be used; the text names it, what was seen and what was expected."""
+    """An invalid flag; the text names it, what was seen and what was expected."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """All that the command was told. Paths are None where they were not; times are in seconds.
+    """All options of the command. Paths are None if they were not given; times are in seconds.
 
-    ``source`` is ``prometheus`` or ``exporters``; without ``rules`` the built-in ones are meant.
+    ``source`` is ``prometheus`` or ``exporters``; without ``rules`` the built-in ones are used.
     """
 
     source: str = "prometheus"
@@ -109,33 +109,33 @@ class Options:
     settings: MetricsSettings = field(default_factory=MetricsSettings)
 
     def check(self) -> None:
-        """Raise :class:`FlagError` for flags that do not go together."""
+        """Raise :class:`FlagError` for flags that contradict each other."""
         if self.source == "exporters" and self.prometheus_urls:
             raise FlagError(
-                "--prometheus-url: saw one beside --source exporters, which asks no Prometheus, expected one of the two; remove one"
+                "--prometheus-url: saw it with --source exporters, which does not use Prometheus, expected one of the two; remove one"
             )
         if self.source == "exporters" and not self.settings.exporters.namespace:
             raise FlagError(
-                "--source exporters: saw no namespace of the exporters, expected that of their DaemonSet, as other pods could tell what "
-                "they like of anybody's GPUs; set exporters.namespace in the file of --settings"
+                "--source exporters: saw no namespace of the exporters, expected that of their DaemonSet, since other pods could report "
+                "false values for any GPU; set exporters.namespace in the file of --settings"
             )
         if self.source == "prometheus" and not self.prometheus_urls:
             expected = "the URL of a Prometheus, such as http://prometheus.monitoring.svc:9090"
-            raise FlagError(f"--prometheus-url: saw none, expected {expected}; add it, or --source exporters")
+            raise FlagError(f"--prometheus-url: saw no URL, expected {expected}; add it, or --source exporters")
         if self.prometheus_in_cluster and self.prometheus_kubeconfig is not None:
             raise FlagError("--prometheus-auth-incluster, --prometheus-auth-config: saw both, expected at most one; remove one")
         if (self.certificate is None) != (self.key is None):
             raise FlagError("--tls-cert-file, --tls-private-key-file: saw one of the two, expected both or neither; add the other")
         if self.max_age < self.relist:
-            expected = f"at least the {self.relist:g} s of --metrics-relist-interval: series would be forgotten between two looks"
+            expected = f"at least the {self.relist:g} s of --metrics-relist-interval: series would be forgotten between two lists"
             raise FlagError(f"--metrics-max-age: saw {self.max_age:g} s, expected {expected}")
 
     def warnings(self) -> tuple[str, ...]:
-        """Where secrets can be read by others; each text names the flag and no secret."""
+        """Warnings about secrets that others can read; each text names the flag but not the secret."""
         urls = [urlsplit(url) for url in self.prometheus_urls]
         found = []
         if any(url.password for url in urls):
-            found.append(f"--prometheus-url: saw a password in it, {_SEEN} Authorization=FILE")
+            found.append(f"--prometheus-url: saw a password in the URL, {_SEEN} Authorization=FILE")
         named = [name for name, _ in self.prometheus_headers if _SECRET.search(name)]
         found += [f"--prometheus-header {name}: saw its value, {_SEEN} {name}=FILE" for name in named]
         shown = self.prometheus_token is not None or self.prometheus_header_files or named
@@ -143,14 +143,14 @@ class Options:
             if url.scheme == "http" and (shown or url.password) and not is_loopback(url.hostname or ""):
                 server = f"http://{url.hostname}"
                 found.append(
-                    f"--prometheus-url: saw {server} for a server that is shown credentials, expected https, as others may read along"
+                    f"--prometheus-url: saw {server} for a server that gets credentials, expected https, since others may intercept them"
                 )
         return tuple(found)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrustFlags:
-    """``--client-ca-file`` and ``--requestheader-*``. The names of headers mean something beside the proxies' authority only."""
+    """``--client-ca-file`` and ``--requestheader-*``. The names of headers have an effect only together with the proxies' authority."""
 
     client_ca: Path | None = None
     proxy_ca: Path | None = None
@@ -161,7 +161,7 @@ class TrustFlags:
     extra_prefixes: tuple[str, ...] = ("x-remote-extra-",)
 
     def given(self) -> dict[str, str]:
-        """As the keys of the ConfigMap, which they take the place of. Reads the files; raises :class:`FlagError`."""
+        """The flags as keys of the ConfigMap, which they override. Reads the files; raises :class:`FlagError`."""
         found: dict[str, str] = {}
         if self.client_ca is not None:
             found["client-ca-file"] = _text(self.client_ca, "--client-ca-file")
@@ -179,9 +179,9 @@ class TrustFlags:
 
 
 def without_ignored(words: Sequence[str], known: frozenset[str]) -> tuple[list[str], list[str]]:
-    """``words`` of a command line in the form that is parsed here, and a note for each flag that means nothing here.
+    """``words`` of a command line in the form that is parsed here, and a note for each flag without effect.
 
-    ``known`` are switches that do: ``--switch=true`` is ``--switch``, and ``--switch=false`` nothing, as Go's flags have it.
+    ``known`` are switches with an effect: as in Go, ``--switch=true`` becomes ``--switch``, and ``--switch=false`` is removed.
     """
     left, notes = [], []
     rest = list(words)
@@ -202,7 +202,7 @@ def without_ignored(words: Sequence[str], known: frozenset[str]) -> tuple[list[s
 
 
 def seconds(flag: str, text: str, *, zero: bool = False) -> float:
-    """A Go duration above 0, or 0 as well where ``zero``. Raises :class:`FlagError`."""
+    """Parse a Go duration above 0, or also 0 with ``zero``. Raises :class:`FlagError`."""
     try:
         found = parse_duration(text)
     except DurationError:
@@ -213,7 +213,7 @@ def seconds(flag: str, text: str, *, zero: bool = False) -> float:
 
 
 def header(text: str) -> tuple[str, str]:
-    """``NAME=VALUE`` of ``--prometheus-header``. Raises :class:`FlagError`, without the value, which may be a secret."""
+    """Parse ``NAME=VALUE`` of ``--prometheus-header``. Raises :class:`FlagError`, without the value, which may be a secret."""
     name, mark, value = text.partition("=")
     if not mark or not _HEADER.fullmatch(name.strip()) or not value.isprintable():
         raise FlagError(f"--prometheus-header: saw {name[:40]!r} and no value after =, expected NAME=VALUE on one line")
@@ -221,7 +221,7 @@ def header(text: str) -> tuple[str, str]:
 
 
 def header_file(text: str) -> tuple[str, Path]:
-    """``NAME=FILE`` of ``--prometheus-header-file``. Raises :class:`FlagError`."""
+    """Parse ``NAME=FILE`` of ``--prometheus-header-file``. Raises :class:`FlagError`."""
     name, mark, path = text.partition("=")
     if not mark or not _HEADER.fullmatch(name.strip()) or not path.strip():
         raise FlagError(
@@ -231,7 +231,7 @@ def header_file(text: str) -> tuple[str, Path]:
 
 
 def split(values: Sequence[str]) -> tuple[str, ...]:
-    """A flag that may be repeated and may have several values, with commas between."""
+    """The values of a flag that may be repeated and may have several values separated by commas."""
     return tuple(one.strip() for value in values for one in value.split(",") if one.strip())
 
 
@@ -247,5 +247,5 @@ def _text(path: Path, flag: str) -> str:
     try:
         return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        saw = getattr(error, "strerror", None) or "bytes that are no UTF-8"
-        raise FlagError(f"{flag} {path}: saw {saw}, expected certificates as PEM") from error
+        saw = getattr(error, "strerror", None) or "bytes that are not UTF-8"
+        raise FlagError(f"{flag} {path}: saw {saw}, expected certificates in PEM") from error

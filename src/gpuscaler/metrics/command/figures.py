@@ -1,4 +1,4 @@
-"""What the metrics API tells of itself on ``/metrics``: where its numbers come from, how old they are, what went wrong."""
+"""Metrics of the metrics API itself on ``/metrics``: sources and age of its values, and failures."""
 
 from collections.abc import Callable, Iterator, Mapping
 from itertools import accumulate
@@ -15,7 +15,7 @@ PREFIX = "gpuscaler_metrics"
 
 
 class SourceFigures(Collector):
-    """Of a source; ``rules`` and ``prometheus`` are None for one that scrapes by itself."""
+    """Metrics of a source; ``discoverer`` and ``prometheus`` are None for a source that scrapes exporters itself."""
 
     def __init__(
         self,
@@ -33,7 +33,7 @@ class SourceFigures(Collector):
         counts = self._counts
         yield _counter(
             "answers",
-            "Answers by where they came from",
+            "Answers by origin",
             "from",
             {
                 "kept": self._answers.kept,
@@ -42,12 +42,12 @@ class SourceFigures(Collector):
                 "held": counts.held,
             },
         )
-        yield _counter("evaluations", "Evaluations of a metric by what one asks for", "scope", counts.evaluations)
+        yield _counter("evaluations", "Evaluations of a metric by scope", "scope", counts.evaluations)
         yield _counter("evaluation_failures", "Evaluations that failed, by metric", "metric", counts.failures)
         dropped = counts.dropped | {"stale": counts.dropped.get("stale", 0) + self._answers.freshness.stale}
-        yield _counter("samples_dropped", "Samples that are no numbers to scale by", "reason", dropped)
+        yield _counter("samples_dropped", "Samples that cannot be used for scaling", "reason", dropped)
         yield _gauge("freshness_seconds", "Age of the oldest sample in the last answer", "metric", self._answers.freshness.oldest)
-        yield CounterMetricFamily(f"{PREFIX}_lists", "Lists of objects that were asked for.", value=self._objects())
+        yield CounterMetricFamily(f"{PREFIX}_lists", "Lists of objects that were requested.", value=self._objects())
         if self._discoverer is not None:
             yield from _of_rules(self._discoverer)
         if self._prometheus is not None:
@@ -56,14 +56,14 @@ class SourceFigures(Collector):
 
 def _of_rules(discoverer: Discoverer) -> Iterator[Metric]:
     found, rules = discoverer.found, discoverer.rules
-    yield _gauge("served", "Metrics that can be asked for", "kind", {"custom": len(found.custom), "external": len(found.external)})
+    yield _gauge("served", "Metrics that are served", "kind", {"custom": len(found.custom), "external": len(found.external)})
     errors = {
         "refused": len(rules.problems),
         "without series": len(found.silent),
         "series not known": len(discoverer.troubles),
     }
-    yield _gauge("rules_failing", "Rules that bring nothing, by why", "why", errors)
-    yield CounterMetricFamily(f"{PREFIX}_discovery_failures", "Questions for series that failed.", value=discoverer.failures)
+    yield _gauge("rules_failing", "Rules without effect, by reason", "why", errors)
+    yield CounterMetricFamily(f"{PREFIX}_discovery_failures", "Requests for series that failed.", value=discoverer.failures)
 
 
 def _of_prometheus(metrics: PrometheusMetrics) -> Iterator[Metric]:
@@ -72,7 +72,7 @@ def _of_prometheus(metrics: PrometheusMetrics) -> Iterator[Metric]:
         requests.add_metric(labels, count)
     yield requests
     name = f"{PREFIX}_prometheus_request_duration_seconds"
-    seconds = HistogramMetricFamily(name, "How long Prometheus took to answer.", labels=("path", "server"))
+    seconds = HistogramMetricFamily(name, "Duration of requests to Prometheus.", labels=("path", "server"))
     for of, counts in metrics.buckets.items():
         bounds = [*(format(bound, "g") for bound in BUCKETS), "+Inf"]
         seconds.add_metric(of, list(zip(bounds, accumulate(counts), strict=True)), metrics.seconds[of])

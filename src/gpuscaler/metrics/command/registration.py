@@ -1,4 +1,4 @@
-"""The metrics API as a cluster has it registered, and what is wrong with that, for ``gpuscaler status``: the server need not be reached."""
+"""The registration of the metrics API in a cluster and its problems, for ``gpuscaler status``, without access to the server itself."""
 
 from collections.abc import Iterator, Sequence
 
@@ -13,7 +13,7 @@ from gpuscaler.metrics.api.paths import VERSIONS
 from gpuscaler.metrics.api.publishing import API_SERVICES
 from gpuscaler.metrics.command.rights import holds, of_autoscalers, of_server
 
-#: Seconds that an answer may take.
+#: Longest time for an answer, in seconds.
 _PATIENCE = 10.0
 
 
@@ -71,7 +71,7 @@ _pod = msgspec.json.Decoder(WirePod).decode
 
 
 class Registration(Struct, frozen=True):
-    """A Service to which APIServices of metrics lead, their groups and versions, and what is wrong, in words."""
+    """A Service to which APIServices of metrics lead, their groups and versions, and descriptions of problems."""
 
     service: str
     apis: tuple[str, ...]
@@ -79,11 +79,11 @@ class Registration(Struct, frozen=True):
 
     @property
     def text(self) -> str:
-        return f"{', '.join(self.apis)} by Service {self.service}: {'; '.join(self.problems) or 'it answers'}"
+        return f"{', '.join(self.apis)} by Service {self.service}: {'; '.join(self.problems) or 'no problems'}"
 
 
 async def registrations(client: Client) -> tuple[Registration, ...]:
-    """Each Service that metrics are asked of. What the user may not read is left out."""
+    """Each Service that serves metrics. What the user may not read is left out."""
     found: dict[str, list[WireSpec]] = {}
     problems: dict[str, list[str]] = {}
     for name in (f"{version}.{group}" for group, versions in VERSIONS.items() for version in versions):
@@ -106,15 +106,16 @@ async def registrations(client: Client) -> tuple[Registration, ...]:
 def _problems(one: WireApiService) -> Iterator[str]:
     available = next((condition for condition in one.status.conditions or () if condition.type == "Available"), None)
     if available is not None and available.status != "True":
-        yield f"it does not answer the API server: {' '.join(available.message.split()) or 'for no reason that it says'}"
+        yield f"it does not answer the API server: {' '.join(available.message.split()) or 'no reason given'}"
     if one.spec.insecure:
-        yield "insecureSkipTLSVerify: nobody checks who answers; put the authority of its certificate in caBundle instead"
+        yield "insecureSkipTLSVerify: the server is not authenticated; put the authority of its certificate in caBundle instead"
 
 
 async def _unheard(client: Client, one: WireApiService) -> list[str]:
-    """What the API server says of a server that it does not believe, such as one whose certificate has expired or is for another name.
+    """The API server's error for a server that it does not trust, such as one whose certificate has expired or is for another name.
 
-    What it calls available it has asked without a look at the certificate (``available_controller.go`` of kube-aggregator).
+    The condition Available does not show this: it is checked without verifying the certificate (``available_controller.go`` of
+    kube-aggregator).
     """
     if any(condition.type == "Available" and condition.status != "True" for condition in one.status.conditions or ()):
         return []
@@ -124,12 +125,12 @@ async def _unheard(client: Client, one: WireApiService) -> list[str]:
                 pass
     except (ApiError, Unreachable) as error:
         status = error.status if isinstance(error, ApiError) else 503
-        return [f"the API server gets no answer of it: {' '.join(str(error).split())}"] if status >= 500 else []
+        return [f"the API server gets no answer from it: {' '.join(str(error).split())}"] if status >= 500 else []
     return []
 
 
 async def _rights(client: Client, service: str, groups: Sequence[str]) -> list[str]:
-    """Rights that are too wide, of the accounts of our own server and of autoscalers; none where the user may not ask."""
+    """Rights that are too wide, of the accounts of our own server and of autoscalers; none if the user may not check."""
     rights = of_autoscalers(groups)
     namespace, _, name = service.partition("/")
     try:

@@ -1,4 +1,4 @@
-"""Rights that nobody needs for metrics, and whether somebody has them."""
+"""Checks for rights that are wider than metrics need."""
 
 from collections.abc import Collection, Mapping
 from typing import Any, NamedTuple
@@ -12,11 +12,11 @@ from gpuscaler.kube.resources import Resource
 _OWN = Resource("authorization.k8s.io", "v1", "selfsubjectaccessreviews", "SelfSubjectAccessReview", namespaced=False)
 _OTHERS = Resource("authorization.k8s.io", "v1", "subjectaccessreviews", "SubjectAccessReview", namespaced=False)
 _AUTOSCALERS = "system:serviceaccount:kube-system:horizontal-pod-autoscaler"
-_EXPECTED = "expected what the chart's ClusterRole says; bind the account to that one"
+_EXPECTED = "expected the rights of the chart's ClusterRole; bind the account to that role"
 
 
 class Wide(NamedTuple):
-    """A right that is too wide; an empty ``user`` is whoever asks. ``problem`` is what to say where it is held."""
+    """A right that is too wide. An empty ``user`` is the caller itself. ``problem`` is the message if the right is held."""
 
     about: str
     attributes: Mapping[str, str]
@@ -36,7 +36,7 @@ _review = msgspec.json.Decoder(_Review).decode
 
 
 def of_server(user: str = "") -> list[Wide]:
-    """Of the account that the server runs as; ``user`` is its name where somebody else asks."""
+    """Rights of the account that the server runs as; ``user`` is its name if another account checks them."""
     whose = user or "its own account"
     return [
         Wide(
@@ -50,7 +50,7 @@ def of_server(user: str = "") -> list[Wide]:
 
 
 def of_autoscalers(groups: Collection[str]) -> list[Wide]:
-    """Of the account by which the HorizontalPodAutoscaler reads metrics of ``groups``."""
+    """Rights of the account that the HorizontalPodAutoscaler uses to read metrics of ``groups``."""
     return [
         Wide(
             f"rights of autoscalers to {group}",
@@ -63,7 +63,7 @@ def of_autoscalers(groups: Collection[str]) -> list[Wide]:
 
 
 async def holds(client: Client, right: Wide) -> bool | None:
-    """Whether the right is held; None where that cannot be found out."""
+    """Whether the right is held; None if that is unknown."""
     spec: dict[str, Any] = {"resourceAttributes": right.attributes}
     if right.user:
         namespace = right.user.split(":")[2]

@@ -1,4 +1,4 @@
-"""The file of rules as it is on disk: read again when it changes, and the rules of before where the new ones cannot be read."""
+"""The file of rules: read again when it changes; if the new file cannot be read, the previous rules stay in use."""
 
 import asyncio
 from collections.abc import Callable
@@ -12,15 +12,15 @@ from gpuscaler.metrics.rules.reading import RuleSet, read
 from gpuscaler.settings.errors import Problem, SettingsError
 
 _LOG = structlog.get_logger(__name__)
-#: Seconds between looks. Kubernetes takes a minute to bring a new ConfigMap into a pod.
+#: Seconds between checks of the file. Kubernetes takes a minute to update a ConfigMap in a pod.
 LOOK_SECONDS = 5.0
 
 
 @dataclass(slots=True)
 class RulesFile:
-    """``rules`` are those of ``path``, without one those that are built in. ``trouble`` says what is wrong with the newest file.
+    """The ``rules`` in ``path``, or the built-in ones without a path. ``trouble`` is the problem of the newest file.
 
-    Raises :class:`SettingsError` where there is no file at first, or none that is YAML. One broken rule is left out, and named in the log.
+    Raises :class:`SettingsError` if at the start the file is missing or not YAML. A single invalid rule is left out and logged.
     """
 
     path: Path | None
@@ -33,14 +33,14 @@ class RulesFile:
         self.rules = builtin() if self.path is None else self._parsed(self._text)
 
     async def run(self, use: Callable[[RuleSet], None]) -> None:
-        """Look at the file every few seconds, and hand new rules over, until cancelled."""
+        """Check the file every few seconds and pass on new rules, until cancelled."""
         while True:
             await asyncio.sleep(LOOK_SECONDS)
             if self.look():
                 use(self.rules)
 
     def look(self) -> bool:
-        """Read the file if it changed; returns whether there are other rules now."""
+        """Read the file if it changed; return whether the rules changed."""
         try:
             text = self._read()
             if text == self._text:
@@ -48,7 +48,7 @@ class RulesFile:
                 return False
             self.rules = self._parsed(text)
         except SettingsError as error:
-            trouble = f"{error}; the rules of before stay"
+            trouble = f"{error}; the previous rules stay in use"
             if trouble != self.trouble:
                 _LOG.warning("rules cannot be read", problem=trouble)
             self.trouble = trouble
@@ -62,13 +62,13 @@ class RulesFile:
         try:
             return self.path.read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
-            saw = getattr(error, "strerror", None) or "bytes that are no UTF-8"
+            saw = getattr(error, "strerror", None) or "bytes that are not UTF-8"
             raise SettingsError(str(self.path), (Problem("", None, f"saw {saw}, expected a readable YAML file of rules"),)) from error
 
     def _parsed(self, text: str) -> RuleSet:
         rules = read(text, source=str(self.path))
         for problem in rules.problems:
-            _LOG.warning("a rule is left out", problem=problem.told(str(self.path)))
+            _LOG.warning("rule left out", problem=problem.told(str(self.path)))
         for note in rules.notes:
-            _LOG.info("a rule is odd", note=note.told(str(self.path)))
+            _LOG.info("unusual rule", note=note.told(str(self.path)))
         return rules

@@ -1,4 +1,4 @@
-"""The metrics API as a whole: source, trust, certificate and server, each running for itself."""
+"""The metrics API as a whole: source, trust, certificate and server, each with its own task."""
 
 import asyncio
 import tempfile
@@ -40,14 +40,14 @@ from gpuscaler.serving.health import tell
 from gpuscaler.serving.tls import CertificateError, LiveTls
 
 _LOG = structlog.get_logger(__name__)
-#: Questions about tokens and rights: so many a second, at once, and seconds for an answer, as delegating API servers have it.
+#: Reviews of tokens and rights: requests per second, burst, and time-out in seconds, as in delegating API servers.
 _REVIEWS, _REVIEWS_AT_ONCE, _REVIEW_TIMEOUT = 200.0, 400, 10.0
-#: Seconds that a pod goes on to answer when it is asked to end, and is not ready any more.
+#: Seconds that a pod continues to answer after it was asked to end and is no longer ready.
 LINGER = 3.0
 
 
 class Accesses(NamedTuple):
-    """How the API server is reached: for objects, for tokens and the ConfigMap, and for rights. They may be the same."""
+    """Access to the API server: for objects, for tokens and the ConfigMap, and for rights. They may be the same."""
 
     objects: Access
     authentication: Access
@@ -55,7 +55,7 @@ class Accesses(NamedTuple):
 
 
 class Clocks(NamedTuple):
-    """``monotonic`` and ``wall``, Unix time, both in seconds."""
+    """The clocks ``monotonic`` and ``wall`` (Unix time), both in seconds."""
 
     monotonic: Callable[[], float]
     wall: Callable[[], float]
@@ -63,10 +63,10 @@ class Clocks(NamedTuple):
 
 @dataclass(slots=True)
 class MetricsService:
-    """``listening`` is told the port once requests are taken.
+    """The metrics API. ``listening`` is called with the port once requests are accepted.
 
-    Making it raises :class:`~gpuscaler.metrics.command.command.FlagError` for flags that cannot be used,
-    :class:`~gpuscaler.kube.errors.AccessError` for a Prometheus that cannot be asked so, and
+    Creating it raises :class:`~gpuscaler.metrics.command.command.FlagError` for invalid flags,
+    :class:`~gpuscaler.kube.errors.AccessError` for invalid access to Prometheus, and
     :class:`~gpuscaler.serving.tls.CertificateError` and OSError for certificates and folders.
     """
 
@@ -99,7 +99,7 @@ class MetricsService:
         self.tls = LiveTls(*files, ask_clients=True)
 
     async def run(self) -> None:
-        """Serve until cancelled. Raises OSError where the address cannot be had."""
+        """Serve until cancelled. Raises OSError if the address cannot be bound."""
         for text in self.options.warnings():
             _LOG.warning("others can read a secret", problem=text)
         async with AsyncExitStack() as stack:
@@ -134,24 +134,24 @@ class MetricsService:
             self.listening(server.port)
             try:
                 async with asyncio.TaskGroup() as tasks:
-                    tasks.create_task(trust.run(), name="watch whom to believe")
+                    tasks.create_task(trust.run(), name="watch trusted authorities")
                     tasks.create_task(self.tls.run(), name="watch certificates")
                     if isinstance(source, PrometheusSource):
                         tasks.create_task(self.rules.run(source.discoverer.use), name="watch rules")
-                    tasks.create_task(self._telling(source).run(), name="say what fails")
+                    tasks.create_task(self._telling(source).run(), name="log outages")
                     groups = self.options.settings.apis
-                    tasks.create_task(Publisher(objects, self.place, self.made, groups).run(), name="look after APIServices")
+                    tasks.create_task(Publisher(objects, self.place, self.made, groups).run(), name="maintain APIServices")
                     own = tokens if self.accesses.objects.in_pod else None
                     upkeep = Upkeep(self.tls, self.place.hosts()[1], own, access, groups, self.clocks.wall)
-                    tasks.create_task(upkeep.run(), name="look for what is to be mended")
+                    tasks.create_task(upkeep.run(), name="check certificate and rights")
                     tasks.create_task(source.run(), name="keep values current")
-                    tasks.create_task(tell(api.answering.ready), name="say what is wrong")
+                    tasks.create_task(tell(api.answering.ready), name="log failed health checks")
                     if self.options.settings.autoscale:
                         tasks.create_task(self._autoscaling(objects, source).run(), name="autoscale by annotations")
             finally:
                 self._stopping = True
                 if self.accesses.objects.in_pod:
-                    # Who has not heard yet that this pod ends still asks it.
+                    # Clients that have not noticed yet that this pod ends still send requests.
                     await asyncio.sleep(LINGER)
 
     def _telling(self, source: PrometheusSource | ExporterSource) -> Telling:
@@ -202,7 +202,7 @@ class MetricsService:
     @property
     def _timing(self) -> Timing:
         settings = self.options.settings
-        # A question that is asked at once says itself that nobody answered; those behind others hear of it a bit later.
+        # A request that is sent immediately fails by its own time-out; requests queued behind others wait a bit longer.
         return Timing(period=settings.period, stale=settings.stale, hold=settings.hold, patience=1.2 * settings.timeout)
 
     def _answering(self, source: PrometheusSource | ExporterSource, trust: WatchedTrust, registry: CollectorRegistry) -> Answering:
@@ -219,7 +219,7 @@ class MetricsService:
 
 
 def prometheus_servers(options: Options, environ: Mapping[str, str]) -> tuple[Server, ...]:
-    """The servers that are asked, none where exporters are. Raises :class:`~gpuscaler.kube.errors.AccessError` for what cannot be used."""
+    """The Prometheus servers, none with --source exporters. Raises :class:`~gpuscaler.kube.errors.AccessError` for invalid options."""
     own = None
     if options.prometheus_kubeconfig is not None:
         own = from_kubeconfig([options.prometheus_kubeconfig], environ=environ)
@@ -237,7 +237,7 @@ def prometheus_servers(options: Options, environ: Mapping[str, str]) -> tuple[Se
             header_files=options.prometheus_header_files,
         )
         if own is not None:
-            # Credentials go to whom the URL names, and only over TLS; what flags say of TLS comes first.
+            # Credentials are sent only to the server in the URL, and only over TLS; TLS flags take precedence.
             secure = access.server.startswith("https:")
             tls = own.tls if secure and options.prometheus_ca is None else access.tls
             credentials = own.credentials if secure and options.prometheus_token is None else access.credentials

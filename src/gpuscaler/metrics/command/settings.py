@@ -1,4 +1,4 @@
-"""What ``gpuscaler metrics`` is told: our own settings, of ``--settings``, beside the flags that prometheus-adapter has.
+"""The settings of ``gpuscaler metrics`` in the file of ``--settings``, in addition to prometheus-adapter's flags.
 
 Every key is described in ``docs/reference/metrics-settings.md``.
 """
@@ -18,21 +18,21 @@ KEYS = ("service", "apis", "exporters", "period", "stale", "hold", "timeout", "a
 SERVICE_KEYS = ("name", "namespace")
 EXPORTER_KEYS = ("namespace", "selector", "port", "interval")
 LEVELS = ("debug", "info", "warning", "error")
-#: Pods of our exporter, as the chart labels them.
+#: Selector of our exporter's pods, as the chart labels them.
 EXPORTERS = "app.kubernetes.io/name=gpuscaler,app.kubernetes.io/component=exporter"
-#: The two APIs by the names that the file has for them.
+#: The two APIs by their names in the file.
 APIS = {"custom": CUSTOM, "external": EXTERNAL}
 _LABEL = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetricsSettings:
-    """Seconds, where a number is a time.
+    """The settings; times are in seconds.
 
-    ``service`` and ``service_namespace`` are the Service that leads to the server; without the latter it is the pod's own namespace.
-    ``period`` is how often a metric that is asked for is evaluated. A sample older than ``stale`` is absent. ``hold`` is for how long a
-    last value is good where Prometheus is away, 0 for not at all. ``timeout`` bounds a question to Prometheus. ``autoscale`` is whether
-    autoscalers are made from annotations.
+    ``service`` and ``service_namespace`` are the Service that leads to the server; the default namespace is the pod's own.
+    ``period`` is the time between evaluations of a metric that is in use. A sample older than ``stale`` is dropped. ``hold`` is how long a
+    last value is used while Prometheus is unavailable, 0 for not at all. ``timeout`` limits a request to Prometheus. ``autoscale`` is
+    whether autoscalers are made from annotations.
     """
 
     service: str = "gpuscaler-metrics"
@@ -52,13 +52,13 @@ def load(path: Path) -> MetricsSettings:
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        saw = getattr(error, "strerror", None) or "bytes that are no UTF-8"
+        saw = getattr(error, "strerror", None) or "bytes that are not UTF-8"
         raise SettingsError(str(path), (Problem("", None, f"saw {saw}, expected a readable YAML file"),)) from error
     return parse(text, source=str(path))
 
 
 def parse(text: str, *, source: str = "settings") -> MetricsSettings:
-    """The settings of ``text``, YAML. Raises :class:`SettingsError`."""
+    """The settings in ``text`` (YAML). Raises :class:`SettingsError`."""
     root, problems = read_document(text, expected=f"a YAML mapping with the keys {', '.join(KEYS)}", needs="settings need few")
     if problems:
         raise SettingsError(source, tuple(problems))
@@ -68,7 +68,7 @@ def parse(text: str, *, source: str = "settings") -> MetricsSettings:
     try:
         settings = _read(Cursor("", root, report).mapping(KEYS))
     except TooMuchError:
-        raise SettingsError(source, (Problem("", None, "unfolds to millions of values, expected a few settings"),)) from None
+        raise SettingsError(source, (Problem("", None, "expands to millions of values, expected a few settings"),)) from None
     if report.problems:
         raise SettingsError(source, report.problems)
     return settings

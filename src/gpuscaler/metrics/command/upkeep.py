@@ -1,4 +1,4 @@
-"""What an operator should mend although everything works, or nothing does: the certificate, and rights that are wider than needed."""
+"""Checks for problems that an operator should fix, even while everything works: the certificate, and rights wider than needed."""
 
 import asyncio
 from collections.abc import Callable, Collection
@@ -12,16 +12,16 @@ from gpuscaler.metrics.command.rights import holds, of_autoscalers, of_server
 from gpuscaler.serving.tls import LiveTls
 
 _LOG = structlog.get_logger(__name__)
-#: Seconds between looks.
+#: Seconds between checks.
 LOOK = 60.0
 
 
 @dataclass(slots=True)
 class Upkeep:
-    """Looks at the certificate of ``tls``, which is to be for ``host``, and at rights to ``groups``, while :meth:`run` runs.
+    """Checks the certificate of ``tls``, which should be for ``host``, and rights to ``groups``, while :meth:`run` runs.
 
-    ``findings`` are by what they are about. ``own`` asks about its own account, and is None where that is a person's, whose kubeconfig may
-    say anything; ``others`` asks about those of others. ``wall`` is Unix time.
+    ``findings`` are keyed by subject. ``own`` checks its own account; it is None for the kubeconfig of a person, who may have any rights.
+    ``others`` checks other accounts. ``wall`` is Unix time.
     """
 
     tls: LiveTls
@@ -33,7 +33,7 @@ class Upkeep:
     findings: dict[str, str] = field(default_factory=dict, init=False)
 
     async def run(self) -> None:
-        """Until cancelled; what is found is logged once, and again when it is over."""
+        """Run until cancelled. Each finding is logged once, and again when it is resolved."""
         while True:
             await self.look()
             await asyncio.sleep(LOOK)
@@ -42,9 +42,9 @@ class Upkeep:
         found = {**self._certificate(), **await self._rights()}
         for about, problem in found.items():
             if self.findings.get(about) != problem:
-                _LOG.warning("to be mended", about=about, problem=problem)
+                _LOG.warning("needs to be fixed", about=about, problem=problem)
         for about in self.findings.keys() - found.keys():
-            _LOG.info("mended", about=about)
+            _LOG.info("fixed", about=about)
         self.findings = found
 
     def _certificate(self) -> dict[str, str]:
@@ -61,7 +61,7 @@ class Upkeep:
         found = {}
         for client, right in asked:
             held = await holds(client, right)
-            # What could not be asked now is as it was.
+            # A right that could not be checked now keeps its last finding.
             if held or (held is None and right.about in self.findings):
                 found[right.about] = right.problem
         return found

@@ -1,4 +1,4 @@
-"""What runs prometheus-adapter runs ``gpuscaler metrics``, with the same flags and the same rules.
+"""Converts workloads of prometheus-adapter to run ``gpuscaler metrics``, with the same flags and the same rules.
 
 Source: prometheus-adapter v0.12 and its manifests; the write-up on HPA with GPU metrics of Alibaba Cloud (2018).
 """
@@ -9,9 +9,9 @@ from collections.abc import Iterable
 from gpuscaler.metrics.converting.objects import Json, Say, Unconvertible, containers, items, pod_template, seen, text
 
 _IMAGE = re.compile(r"(^|/)(k8s-)?prometheus-adapter([-/:@]|$)")
-#: Flags that change nothing here, and would only be noted at each start. One whose value is the next word stays.
+#: Flags without effect here, which would only be logged at each start. A flag with its value in the next word stays.
 _DROPPED = re.compile(r"--?((logtostderr|alsologtostderr)(=.*)?|(stderrthreshold|v|vmodule)=.*)$")
-#: Of kube-controller-manager: the default since 1.9, and refused since it was removed.
+#: A flag of kube-controller-manager: the default since 1.9, and rejected since it was removed.
 _REST_CLIENTS = re.compile(r"--horizontal-pod-autoscaler-use-rest-clients(=.*)?$")
 
 
@@ -31,7 +31,7 @@ def accounts(objects: Iterable[Json]) -> set[str]:
 
 
 def convert(one: Json, image: str, say: Say) -> None:
-    """Let the containers of prometheus-adapter among those of ``one`` be ours, and kube-controller-manager start."""
+    """Replace containers of prometheus-adapter in ``one`` by ours, and remove a flag that keeps kube-controller-manager from starting."""
     for container in containers(one):
         if is_adapter(container):
             _replace(container, image, say)
@@ -39,25 +39,25 @@ def convert(one: Json, image: str, say: Say) -> None:
             words = container.get(key)
             if isinstance(words, list) and any(_REST_CLIENTS.match(text(word)) for word in words):
                 container[key] = [word for word in words if not _REST_CLIENTS.match(text(word))]
-                say("left out --horizontal-pod-autoscaler-use-rest-clients: it is the default, and refused as a flag")
+                say("removed --horizontal-pod-autoscaler-use-rest-clients: it is the default, and the flag does not exist any more")
 
 
 def _replace(container: Json, image: str, say: Say) -> None:
     command, args = container.get("command") or ["/adapter"], container.get("args") or []
     if not isinstance(command, list) or not isinstance(args, list):
-        raise Unconvertible("saw a command or args of prometheus-adapter that are no list, expected lists of words; correct them")
-    say(f"image: {container.get('image')} became {image}; say with --image where you pushed it")
+        raise Unconvertible("saw a command or args of prometheus-adapter that are not lists, expected lists of words; correct them")
+    say(f"image: {container.get('image')} became {image}; use --image for the place where you pushed it")
     container["image"] = image
     container.pop("command", None)
     words = [*command[1:], *args]
     dropped = [text(word) for word in words if _DROPPED.match(text(word))]
     if dropped:
-        say(f"left out {' '.join(dropped)}, which mean nothing to gpuscaler metrics")
+        say(f"removed {' '.join(dropped)}, which have no effect in gpuscaler metrics")
     container["args"] = ["metrics", *(text(word) for word in words if text(word) not in dropped)]
 
 
 def grant(role: Json, say: Say) -> None:
-    """Let a role of prometheus-adapter's also watch what it lists: objects are watched here."""
+    """Allow a role of prometheus-adapter to watch what it may list: gpuscaler watches objects."""
     for rule in items(role, "rules"):
         verbs = rule.get("verbs")
         if isinstance(verbs, list) and "list" in verbs and "watch" not in verbs:
@@ -78,7 +78,7 @@ def roles_of(names: set[str], objects: Iterable[Json]) -> set[tuple[str, str]]:
 
 
 def meant_namespace(objects: Iterable[Json]) -> str:
-    """The one namespace in which APIServices of metrics look for the Service, where no Service of that name says its own."""
+    """The single namespace in which APIServices of metrics expect the Service, if the Service of that name has no namespace itself."""
     wanted: dict[str, str] = {}
     services: dict[str, set[str]] = {}
     for one in objects:
@@ -93,7 +93,7 @@ def meant_namespace(objects: Iterable[Json]) -> str:
 
 
 def adapters_own(objects: list[Json]) -> list[Json]:
-    """prometheus-adapter's workloads, and what goes with them: Services to them, their account, and what they mount."""
+    """prometheus-adapter's workloads with the Services to them, their account, and what they mount."""
     workloads = [one for one in objects if any(map(is_adapter, containers(one)))]
     names: set[tuple[str, str]] = set()
     labels = []

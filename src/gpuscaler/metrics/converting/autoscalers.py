@@ -1,6 +1,6 @@
-"""HorizontalPodAutoscalers of autoscaling/v1, v2beta1 and v2beta2 as autoscaling/v2.
+"""Converts HorizontalPodAutoscalers of autoscaling/v1, v2beta1 and v2beta2 to autoscaling/v2.
 
-Source: the Kubernetes API reference of these versions; the annotations in which autoscaling/v1 keeps what it has no fields for.
+Source: the Kubernetes API reference of these versions; the annotations that autoscaling/v1 uses for values without a field.
 """
 
 import json
@@ -10,7 +10,7 @@ from gpuscaler.metrics.converting.objects import Json, Say, Unconvertible, items
 
 _METRICS = "autoscaling.alpha.kubernetes.io/metrics"
 _BEHAVIOR = "autoscaling.alpha.kubernetes.io/behavior"
-#: What only tells how it went.
+#: Annotations that only report status.
 _TOLD = ("autoscaling.alpha.kubernetes.io/conditions", "autoscaling.alpha.kubernetes.io/current-metrics")
 _APPS = frozenset({"Deployment", "ReplicaSet", "StatefulSet"})
 #: Fields of v2beta1 by metric type: the metric's name and selector, and targets with the field of v2 that each becomes.
@@ -23,11 +23,11 @@ _TARGETS = {
 
 
 def convert(one: Json, say: Say) -> None:
-    """Make ``one``, of a former version, an autoscaling/v2 object."""
+    """Convert ``one`` from a former version to autoscaling/v2."""
     former = text(one.get("apiVersion")).partition("/")[2]
     one["apiVersion"] = "autoscaling/v2"
     if one.pop("status", None) is not None:
-        say("left its status out: the API server writes that")
+        say("removed its status: the API server writes that")
     spec = mapping(one, "spec")
     if former == "v1":
         _from_v1(one, spec, say)
@@ -43,7 +43,7 @@ def _from_v1(one: Json, spec: Json, say: Say) -> None:
     if percent is not None:
         metrics.append({"type": "Resource", "resource": {"name": "cpu", "target": _utilization(percent)}})
     if _METRICS in annotations:
-        # They are kept in the form of v2beta1.
+        # The annotation has the format of v2beta1.
         metrics.extend(_json(annotations, _METRICS, list))
         say(f"moved the annotation {_METRICS} to spec.metrics")
     if _BEHAVIOR in annotations:
@@ -67,7 +67,7 @@ def _json(annotations: Json, key: str, kind: type) -> Any:
     except ValueError:
         found = None
     if not isinstance(found, kind):
-        raise Unconvertible(f"saw an annotation {key} that is no JSON {'list' if kind is list else 'object'}, expected one; correct it")
+        raise Unconvertible(f"saw an annotation {key} that is not a JSON {'list' if kind is list else 'object'}, expected one; correct it")
     return found
 
 
@@ -76,7 +76,7 @@ def _lowered(key: str) -> str:
 
 
 def _metric(metric: Json) -> Json:
-    """A metric of v2beta1 as v2 has it; one that has a target already is left as it is."""
+    """Convert a metric from v2beta1 to v2; one that already has a target is not changed."""
     kind = text(metric.get("type"))
     field = _lowered(kind)
     source = metric.get(field)
@@ -99,7 +99,7 @@ def _metric(metric: Json) -> Json:
 
 
 def _chosen(source: Json, kind: str) -> Json:
-    """An average counts before a value, as it did."""
+    """The target of a metric; as before, an average takes precedence over a value."""
     found = [key for key in _TARGETS if source.get(key) is not None]
     if not found:
         raise Unconvertible(f"saw a metric of the type {kind} without a target, expected one of {', '.join(_TARGETS)}; add it")

@@ -1,4 +1,4 @@
-"""The objects of files, converted."""
+"""Converts the objects of files."""
 
 import copy
 import re
@@ -24,7 +24,7 @@ from gpuscaler.metrics.converting.objects import (
 )
 from gpuscaler.metrics.converting.settling import settle
 
-#: Versions that became another without a change of fields that matters.
+#: Versions that were renamed without a relevant change of fields.
 _RENAMED = {
     "apiregistration.k8s.io/v1beta1": "apiregistration.k8s.io/v1",
     "rbac.authorization.k8s.io/v1alpha1": "rbac.authorization.k8s.io/v1",
@@ -40,27 +40,27 @@ _GROUPS = frozenset({"extensions/v1beta1", "apps/v1beta1", "apps/v1beta2"})
 _WORKLOADS = frozenset({"Deployment", "DaemonSet", "StatefulSet", "ReplicaSet"})
 _INGRESSES = frozenset({"extensions/v1beta1", "networking.k8s.io/v1beta1"})
 _AUTOSCALERS = frozenset({"autoscaling/v1", "autoscaling/v2beta1", "autoscaling/v2beta2"})
-#: What nothing takes the place of in one object.
+#: Kinds without an automatic replacement.
 _GONE = {
-    "PodSecurityPolicy": "PodSecurityPolicies are gone since 1.25; label the namespace pod-security.kubernetes.io/enforce instead",
+    "PodSecurityPolicy": "PodSecurityPolicies were removed in 1.25; label the namespace pod-security.kubernetes.io/enforce instead",
     "CustomResourceDefinition": "its schema has to be structural in apiextensions.k8s.io/v1; rewrite it",
 }
 
 
-#: Text that is a number or a boolean to kubectl's YAML, and not to this one.
+#: Text that is a number or a boolean in kubectl's YAML, but not in PyYAML's.
 _DOUBTFUL = re.compile(r"[yYnN]|[-+.]?[0-9].*", re.DOTALL)
 
 
 class ManifestError(ValueError):
-    """A file that is no YAML of objects."""
+    """A file that is not YAML with Kubernetes objects."""
 
 
 def read(source: str) -> list[Json]:
-    """The objects of YAML or JSON, those of Lists one by one. Raises :class:`ManifestError`."""
+    """The objects in YAML or JSON, with Lists expanded. Raises :class:`ManifestError`."""
     try:
         documents = [one for one in yaml.safe_load_all(source) if one is not None]
     except (yaml.YAMLError, RecursionError, ValueError) as error:
-        raise ManifestError(f"saw no YAML, expected Kubernetes objects: {' '.join(str(error).split())}") from error
+        raise ManifestError(f"saw invalid YAML, expected Kubernetes objects: {' '.join(str(error).split())}") from error
     objects: list[Json] = []
     for number, one in enumerate(documents, 1):
         members = one.get("items") if isinstance(one, dict) and text(one.get("kind")).endswith("List") else [one]
@@ -72,12 +72,12 @@ def read(source: str) -> list[Json]:
 
 
 def write(objects: Iterable[Json]) -> str:
-    """As YAML, a document each."""
+    """Write ``objects`` as YAML, one document for each."""
     return "---\n".join(yaml.dump(one, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=120) for one in objects)
 
 
 class _Dumper(yaml.SafeDumper):
-    """Text of several lines stays so, and nothing refers to what stands elsewhere."""
+    """Writes multi-line text as blocks, and no aliases."""
 
     def ignore_aliases(self, data: Any) -> bool:  # noqa: ARG002  # PyYAML's signature
         return True
@@ -91,11 +91,11 @@ _Dumper.add_representer(str, _Dumper.represent_str)
 
 
 def convert(objects: Iterable[Json], *, image: str) -> tuple[list[Json], list[Note]]:
-    """Objects in versions that are served now, and what was done; ``image`` is what runs in place of prometheus-adapter.
+    """Convert ``objects`` to versions that are served now, and note the changes. ``image`` replaces that of prometheus-adapter.
 
-    What cannot be converted is left as it is, with a note that says why. Objects that are right already come out as they went in.
+    What cannot be converted stays unchanged, with a note that says why. Objects that need no conversion stay unchanged.
     """
-    # Copies, one of each: an anchor of YAML would change in two places at once.
+    # Separate copies: a change to a YAML anchor would otherwise appear in two places.
     found = [copy.deepcopy(one) for one in objects]
     notes: list[Note] = []
     _place(found, notes)
@@ -111,7 +111,7 @@ def convert(objects: Iterable[Json], *, image: str) -> tuple[list[Json], list[No
                 adapters.grant(one, say)
         except Unconvertible as error:
             found[number] = before
-            say(f"left as it is: {error}")
+            say(f"not converted: {error}")
     return found, notes
 
 
@@ -120,12 +120,12 @@ def _say(notes: list[Note], where: str, message: str) -> None:
 
 
 def _place(objects: list[Json], notes: list[Note]) -> None:
-    """Put prometheus-adapter where its APIService looks for it: manifests without a namespace land in ``default``."""
+    """Give prometheus-adapter the namespace that its APIService names: without a namespace, manifests end up in ``default``."""
     namespace = adapters.meant_namespace(objects)
     for one in adapters.adapters_own(objects) if namespace else ():
         metadata = mapping(one, "metadata")
         if not metadata.get("namespace"):
-            notes.append(Note(name_of(one), f"added the namespace {namespace}, in which its APIService looks for it"))
+            notes.append(Note(name_of(one), f"added the namespace {namespace}, where its APIService expects it"))
             metadata["namespace"] = namespace
 
 
@@ -152,17 +152,17 @@ def _convert(one: Json, say: Say) -> None:
 
 
 def _advise(one: Json, say: Say) -> None:
-    """What is valid, and hardly meant."""
+    """Note settings that are valid but probably not intended."""
     spec: Any = one.get("spec")
     if one.get("kind") == "APIService" and isinstance(spec, dict):
         if spec.get("insecureSkipTLSVerify"):
-            say("insecureSkipTLSVerify: nobody checks who answers; put the authority of its certificate in caBundle instead")
+            say("insecureSkipTLSVerify: the server is not authenticated; put the authority of its certificate in caBundle instead")
         spec.setdefault("groupPriorityMinimum", 100)
         spec.setdefault("versionPriority", 100)
 
 
 def _quote(one: Json, say: Say) -> None:
-    """Text where the API wants text: ``gpu: true`` is a boolean to YAML, and refused."""
+    """Quote scalars where the API requires text: ``gpu: true`` is a boolean in YAML and would be rejected."""
     template = pod_template(one) or one
     places = {f"metadata.{key}": seen(seen(one, "metadata"), key) for key in ("labels", "annotations")}
     if template is not one:
@@ -170,7 +170,7 @@ def _quote(one: Json, say: Say) -> None:
     places["nodeSelector"] = seen(seen(template, "spec"), "nodeSelector")
     for what, values in places.items():
         for name, value in values.items():
-            # Dates as well.
+            # This includes dates.
             if not isinstance(value, str | list | dict | None):
                 values[name] = text(value)
                 say(f'quoted {what}: {name}: "{values[name]}"')

@@ -1,4 +1,4 @@
-"""Ingresses of extensions/v1beta1 and networking.k8s.io/v1beta1 as networking.k8s.io/v1.
+"""Converts Ingresses of extensions/v1beta1 and networking.k8s.io/v1beta1 to networking.k8s.io/v1.
 
 Source: the Kubernetes guide on deprecated API versions.
 """
@@ -11,7 +11,7 @@ _CLASS = "kubernetes.io/ingress.class"
 
 
 def convert(one: Json, say: Say) -> None:
-    """Make ``one`` a networking.k8s.io/v1 object."""
+    """Convert ``one`` to networking.k8s.io/v1."""
     one["apiVersion"] = "networking.k8s.io/v1"
     spec = mapping(one, "spec")
     if "backend" in spec:
@@ -22,7 +22,7 @@ def convert(one: Json, say: Say) -> None:
             path.setdefault("path", "/")
             path.setdefault("pathType", "ImplementationSpecific")
     if _CLASS in seen(seen(one, "metadata"), "annotations"):
-        say(f"kept the annotation {_CLASS}; spec.ingressClassName takes its place where an IngressClass of that name exists")
+        say(f"kept the annotation {_CLASS}; spec.ingressClassName replaces it if an IngressClass of that name exists")
 
 
 def _backend(backend: Any) -> Any:

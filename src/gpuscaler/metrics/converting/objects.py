@@ -1,4 +1,4 @@
-"""Objects as they stand in files, and notes on what was done to them."""
+"""Objects as in files, and notes on changes to them."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -6,23 +6,23 @@ from typing import Any
 from msgspec import Struct
 
 Json = dict[str, Any]
-#: Takes note of something about the object that is being converted.
+#: Notes a message about the object that is being converted.
 Say = Callable[[str], None]
 
 
 class Note(Struct, frozen=True):
-    """What was changed in an object, or should be looked at. ``where`` is its kind and name."""
+    """A change in an object, or something to check. ``where`` is the object's kind and name."""
 
     where: str
     text: str
 
 
-class Unconvertible(ValueError):  # noqa: N818 - it ends nothing: the object is printed as it is
-    """An object of a version that is gone, which nobody can say in another one. The text says what to do."""
+class Unconvertible(ValueError):  # noqa: N818 - it ends nothing: the object is printed unchanged
+    """An object of a removed version that cannot be converted. The text says what to do."""
 
 
 def mapping(parent: Json, key: str) -> Json:
-    """The mapping under ``key``, made where there is none; what is none is left alone, and an empty one returned."""
+    """The mapping under ``key``, created if missing. A value that is not a mapping is not changed, and an empty one is returned."""
     if parent.get(key) is None:
         parent[key] = {}
     found = parent[key]
@@ -30,7 +30,7 @@ def mapping(parent: Json, key: str) -> Json:
 
 
 def seen(parent: Json, key: str) -> Json:
-    """The mapping under ``key``, empty where there is none: to look at, not to change."""
+    """The mapping under ``key``, empty if there is none. For reading only."""
     found = parent.get(key)
     return found if isinstance(found, dict) else {}
 
@@ -42,18 +42,18 @@ def items(parent: Json, key: str) -> list[Json]:
 
 
 def text(value: object) -> str:
-    """A scalar as Kubernetes wants it where it wants text."""
+    """A scalar as text, in the form that Kubernetes expects."""
     return "" if value is None else ("false", "true")[value] if isinstance(value, bool) else str(value)
 
 
 def name_of(one: Json) -> str:
-    """``Deployment default/web``."""
+    """Kind, namespace and name, as in ``Deployment default/web``."""
     parts = [text(seen(one, "metadata").get(key)) for key in ("namespace", "name")]
     return f"{text(one.get('kind'))} {'/'.join(part for part in parts if part)}".strip()
 
 
 def pod_template(one: Json) -> Json | None:
-    """The pod template of a workload, the CronJob's too; of a Pod itself."""
+    """The pod template of a workload, also of a CronJob; for a Pod, the Pod itself."""
     spec = one.get("spec")
     if one.get("kind") == "Pod":
         return one
@@ -64,7 +64,7 @@ def pod_template(one: Json) -> Json | None:
 
 
 def containers(one: Json) -> Iterator[Json]:
-    """The containers of a workload, those of its start included."""
+    """The containers of a workload, including init containers."""
     spec = (pod_template(one) or {}).get("spec")
     if isinstance(spec, dict):
         for key in ("initContainers", "containers"):

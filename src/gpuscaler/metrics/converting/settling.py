@@ -1,7 +1,7 @@
-"""What goes along with prometheus-adapter to the namespace in which it runs: its bindings, what it mounts, its certificate.
+"""Moves what prometheus-adapter needs to the namespace in which it runs: its bindings, its mounts, its certificate.
 
-A pod reads Secrets and ConfigMaps of its own namespace only, a binding names its account's, and the API server asks a Service by a name
-with the namespace in it: where one of them stays behind, everything is applied and nothing works.
+A pod reads only Secrets and ConfigMaps of its own namespace, a binding names the namespace of the account, and the API server calls a
+Service by a name that contains the namespace. If one of them is left behind, everything can be applied but nothing works.
 """
 
 from base64 import b64decode
@@ -13,7 +13,7 @@ from gpuscaler.metrics.command.certificates import mistakes
 from gpuscaler.metrics.converting.adapters import is_adapter, leads_to
 from gpuscaler.metrics.converting.objects import Json, containers, items, mapping, pod_template, seen, text
 
-#: Takes note of something about an object.
+#: Notes a message about an object.
 Tell = Callable[[Json, str], None]
 _READER = "extension-apiserver-authentication-reader"
 _CERTIFICATE_FLAG = "--tls-cert-file="
@@ -21,7 +21,7 @@ _CERTIFICATE_FLAG = "--tls-cert-file="
 
 @dataclass(frozen=True, slots=True)
 class Home:
-    """A workload of prometheus-adapter, where it runs, and by which names it is asked there."""
+    """A workload of prometheus-adapter, its namespace and account, and the host names under which it is called."""
 
     workload: Json
     namespace: str
@@ -30,7 +30,7 @@ class Home:
 
 
 def settle(objects: list[Json], tell: Tell) -> None:
-    """Put right among ``objects`` what does not fit where prometheus-adapter runs, and tell what cannot be."""
+    """Correct ``objects`` that do not fit the namespace in which prometheus-adapter runs, and note what cannot be corrected."""
     for home in homes(objects):
         for one in objects:
             if one.get("kind") in ("RoleBinding", "ClusterRoleBinding"):
@@ -44,7 +44,7 @@ def settle(objects: list[Json], tell: Tell) -> None:
 
 
 def homes(objects: Iterable[Json]) -> Iterator[Home]:
-    """Those that say where they run; without a namespace it is whatever ``kubectl`` is told."""
+    """The workloads of prometheus-adapter with a namespace; without one, it depends on how ``kubectl`` is called."""
     objects = list(objects)
     for one in objects:
         namespace = text(seen(one, "metadata").get("namespace"))
@@ -57,7 +57,7 @@ def homes(objects: Iterable[Json]) -> Iterator[Home]:
 
 
 def references(workload: Json) -> Iterator[tuple[str, str, bool]]:
-    """Kind and name of each Secret and ConfigMap that its pods need, and whether they start without."""
+    """Kind and name of each Secret and ConfigMap that its pods use, and whether it is optional."""
     spec = seen(pod_template(workload) or {}, "spec")
     for volume in items(spec, "volumes"):
         yield from _mounted(volume, "secretName")
@@ -88,7 +88,7 @@ def _named(source: Json, kinds: dict[str, str]) -> Iterator[tuple[str, str, bool
 
 
 def _bind(binding: Json, home: Home, objects: list[Json], tell: Tell) -> None:
-    """Let ``binding`` name the account where it is now."""
+    """Change ``binding`` to name the account in its current namespace."""
     subjects = [one for one in items(binding, "subjects") if one.get("kind") == "ServiceAccount" and text(one.get("name")) == home.account]
     for subject in subjects:
         before = text(subject.get("namespace"))
@@ -100,49 +100,55 @@ def _bind(binding: Json, home: Home, objects: list[Json], tell: Tell) -> None:
         wanted = "kube-system" if text(role.get("name")) == _READER else home.namespace
         if not metadata.get("namespace"):
             metadata["namespace"] = wanted
-            tell(binding, f"added the namespace {wanted}, in which its role is")
+            tell(binding, f"added the namespace {wanted} of its role")
             for one in objects:
                 if one.get("kind") == role.get("kind") == "Role" and text(seen(one, "metadata").get("name")) == text(role.get("name")):
                     mapping(one, "metadata").setdefault("namespace", wanted)
 
 
 def _bring(kind: str, name: str, home: Home, objects: list[Json], tell: Tell, *, optional: bool) -> None:
-    """Let what the pods need be where they run."""
+    """Move a Secret or ConfigMap that the pods need to their namespace."""
     there = [one for one in objects if one.get("kind") == kind and text(seen(one, "metadata").get("name")) == name]
     if any(text(seen(one, "metadata").get("namespace")) == home.namespace for one in there) or _makes(kind, name, home, objects, tell):
         return
     if not there:
         if not optional:
-            tell(home.workload, f"its pods need the {kind} {name}, which is not among these objects: see that it is in {home.namespace}")
+            tell(
+                home.workload,
+                f"its pods need the {kind} {name}, which is not among these objects: make sure that it is in {home.namespace}",
+            )
         return
     one = there[0]
     before = text(seen(one, "metadata").get("namespace"))
     if before and _is_needed(kind, name, before, objects):
-        tell(home.workload, f"its pods need the {kind} {name} in {home.namespace}; here it is in {before}, for others too: copy it")
+        tell(
+            home.workload,
+            f"its pods need the {kind} {name} in {home.namespace}; here it is in {before}, where other pods need it too: copy it",
+        )
         return
     mapping(one, "metadata")["namespace"] = home.namespace
-    tell(one, f"put into {home.namespace}, where the pods are that need it{f', and not into {before}' if before else ''}")
+    tell(one, f"moved {f'from {before} ' if before else ''}to {home.namespace}, where the pods that need it run")
 
 
 def _makes(kind: str, name: str, home: Home, objects: list[Json], tell: Tell) -> bool:
-    """Whether cert-manager makes the Secret; its Certificate has to be there and for the right name."""
+    """Whether cert-manager makes the Secret; if so, correct the namespace and the names of its Certificate."""
     makers = [one for one in objects if one.get("kind") == "Certificate" and text(seen(one, "spec").get("secretName")) == name]
     for one in makers if kind == "Secret" else ():
         metadata, spec = mapping(one, "metadata"), mapping(one, "spec")
         if text(metadata.get("namespace")) != home.namespace:
             metadata["namespace"] = home.namespace
-            tell(one, f"put into {home.namespace}, where the pods are that need its Secret")
+            tell(one, f"moved to {home.namespace}, where the pods that need its Secret run")
         names = listed if isinstance(listed := spec.get("dnsNames"), list) else []
         lacking = [host for host in home.hosts if host not in names]
         if lacking:
             spec["dnsNames"] = [*names, *lacking]
-            tell(one, f"added the name {', '.join(lacking)}, by which the API server asks")
+            tell(one, f"added the name {', '.join(lacking)}, which the API server uses")
     return kind == "Secret" and bool(makers)
 
 
 def _certify(home: Home, objects: list[Json], tell: Tell) -> None:
-    """Tell where the certificate that is served is for another name than the one by which the API server asks."""
-    instead = "or leave out --tls-cert-file: gpuscaler metrics makes a certificate itself"
+    """Note a served certificate that is not for the name that the API server uses."""
+    instead = "or remove --tls-cert-file: gpuscaler metrics makes a certificate itself"
     mounted = {name for kind, name, _ in references(home.workload) if kind == "Secret"}
     secrets = [one for one in objects if one.get("kind") == "Secret" and text(seen(one, "metadata").get("name")) in mounted]
     for key in _served(home.workload):
@@ -152,11 +158,11 @@ def _certify(home: Home, objects: list[Json], tell: Tell) -> None:
                 for mistake in mistakes(pem, host=host):
                     tell(one, f"{key}: {mistake}, {instead}")
             if not found and not any(one.get("kind") == "Certificate" for one in objects):
-                tell(home.workload, f"see that the certificate {key} is for {host}, by which the API server asks, {instead}")
+                tell(home.workload, f"make sure that the certificate {key} is for {host}, the name that the API server uses, {instead}")
 
 
 def _served(workload: Json) -> Iterator[str]:
-    """The last part of the path of the certificate, which is its key in a Secret."""
+    """The file names of served certificates, which are their keys in a Secret."""
     for container in containers(workload):
         for words in (container.get("command"), container.get("args")):
             for word in words if isinstance(words, list) else []:
@@ -175,11 +181,11 @@ def _pem(secret: Json, key: str) -> bytes:
 
 
 def _narrow(role: Json, tell: Tell) -> None:
-    """Tell of rights that are wider than anything needs."""
+    """Note rights that are wider than necessary."""
     for place, rule in enumerate(items(role, "rules")):
         groups, verbs = ([text(one) for one in found] if isinstance(found := rule.get(key), list) else [] for key in ("apiGroups", "verbs"))
         if "*" in verbs and any(group.endswith("metrics.k8s.io") for group in groups):
-            tell(role, f"rules[{place}]: every verb on {', '.join(groups)}; get and list are enough to read metrics")
+            tell(role, f"rules[{place}] allows every verb on {', '.join(groups)}; get and list are enough to read metrics")
 
 
 def _is_there(kind: str, name: str, namespace: str, objects: Iterable[Json]) -> bool:
@@ -191,7 +197,7 @@ def _is_there(kind: str, name: str, namespace: str, objects: Iterable[Json]) -> 
 
 
 def _is_needed(kind: str, name: str, namespace: str, objects: Iterable[Json]) -> bool:
-    """Whether another workload of the namespace needs it."""
+    """Whether a workload in the namespace needs the object."""
     return any(
         text(seen(one, "metadata").get("namespace")) == namespace and (kind, name) in {found[:2] for found in references(one)}
         for one in objects

@@ -1,25 +1,25 @@
-"""Deployments, DaemonSets, StatefulSets and ReplicaSets of extensions/v1beta1, apps/v1beta1 and apps/v1beta2 as apps/v1.
+"""Converts Deployments, DaemonSets, StatefulSets and ReplicaSets of extensions/v1beta1, apps/v1beta1 and apps/v1beta2 to apps/v1.
 
 Source: the Kubernetes API reference of these versions, and its guide on deprecated API versions.
 """
 
 from gpuscaler.metrics.converting.objects import Json, Say, Unconvertible, mapping, pod_template, seen, text
 
-#: What a version filled in where a file said nothing, and apps/v1 fills in otherwise.
-_DEPLOYMENT = {"progressDeadlineSeconds": (600, "waited for ever"), "revisionHistoryLimit": (10, "kept all")}
+#: Fields with another default in apps/v1, and the meaning of the old default.
+_DEPLOYMENT = {"progressDeadlineSeconds": (600, "waited forever"), "revisionHistoryLimit": (10, "kept all")}
 
-#: Whose pods were replaced by hand unless a file said otherwise.
+#: Kinds and versions with the update strategy OnDelete as their default.
 _BY_HAND = frozenset({("DaemonSet", "extensions/v1beta1"), ("StatefulSet", "apps/v1beta1")})
 
 
 def convert(one: Json, say: Say) -> None:
-    """Make ``one`` an apps/v1 object. Raises :class:`~.objects.Unconvertible` where it can match no pods."""
+    """Convert ``one`` to apps/v1. Raises :class:`~.objects.Unconvertible` if it has no labels to select pods by."""
     former = text(one.get("apiVersion"))
     one["apiVersion"] = "apps/v1"
     spec = mapping(one, "spec")
     for key in ("rollbackTo", "templateGeneration"):
         if spec.pop(key, None) is not None:
-            say(f"left out spec.{key}, which is gone")
+            say(f"removed spec.{key}, which does not exist any more")
     _selector(one, spec, say)
     kind = one.get("kind")
     if kind == "StatefulSet" and not spec.get("serviceName"):
@@ -27,11 +27,11 @@ def convert(one: Json, say: Say) -> None:
         say(f"added spec.serviceName: {spec['serviceName']}; a StatefulSet needs a Service")
     if "updateStrategy" not in spec and (kind, former) in _BY_HAND:
         spec["updateStrategy"] = {"type": "OnDelete"}
-        say("added spec.updateStrategy.type: OnDelete, as it was where a file said nothing; RollingUpdate replaces pods by itself")
+        say("added spec.updateStrategy.type: OnDelete, the default of the old version; RollingUpdate replaces pods automatically")
     if kind == "Deployment" and former == "extensions/v1beta1":
         for key, (value, meant) in _DEPLOYMENT.items():
             if key not in spec:
-                say(f"spec.{key} is {value} where a file says nothing, which {meant} before")
+                say(f"spec.{key} is now {value} by default; the old default {meant}")
 
 
 def _selector(one: Json, spec: Json, say: Say) -> None:

@@ -1,5 +1,5 @@
-"""The rules that say which series are which metrics of the API, in prometheus-adapter's language; and the queries that they make.
+"""Rules that map series to metrics of the API, in prometheus-adapter's language, and the queries that they make.
 
-:mod:`.reading` reads a file, :mod:`.rule` is one rule, :mod:`.discovery` what rules make of the series that there are,
-:mod:`.separating` proves which queries serve every object at once, :mod:`.builtin` are the rules that need no file.
+:mod:`.reading` reads a file, :mod:`.rule` is one rule, :mod:`.discovery` applies rules to the existing series,
+:mod:`.separating` proves which queries serve every object at once, :mod:`.builtin` has the rules that need no file.
 """

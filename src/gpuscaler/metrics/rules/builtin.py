@@ -1,7 +1,7 @@
-"""The rules that are in force without a file: GPUs by our exporter and by dcgm-exporter, and demand of servers of language models.
+"""The built-in rules: GPUs measured by our exporter and by dcgm-exporter, and demand on language model servers.
 
-They are written in the same language as a file's, so that a file can begin with them. Of two rules that make the same metric the later
-counts: figures of our exporter count before dcgm-exporter's, and labels as Prometheus leaves them with ``honor_labels`` before others.
+They are written in the same language as a file of rules, so that a file can start with them. If two rules make the same metric, the later
+one is used: our exporter takes precedence over dcgm-exporter, and labels with ``honor_labels`` in Prometheus over those without.
 
 Names and units: the write-up on HPA with GPU metrics of Alibaba Cloud (2018) for ``…_current`` and ``…_over_time``; the documentation of
 dcgm-exporter 4, vLLM, SGLang, Text Generation Inference, Triton and the Gateway API Inference Extension (read November 2026).
@@ -24,7 +24,7 @@ _SELECTED = "{<<.LabelMatchers>>%s}"
 
 
 class _Style(NamedTuple):
-    """How the labels of dcgm-exporter come: which are the pod's and its namespace's, and what else tells the style."""
+    """One style of dcgm-exporter's labels: those of the pod and its namespace, and further matchers that identify the style."""
 
     pod: str
     namespace: str
@@ -32,16 +32,16 @@ class _Style(NamedTuple):
 
 
 _STYLES = (
-    # --kubernetes-gpu-id-type of old, and its option --use-old-namespace.
+    # Old versions, and the option --use-old-namespace.
     _Style("pod_name", "pod_namespace"),
-    # With honor_labels: pod is the pod that has the GPU. Without it, that of an idle GPU is the exporter's own.
+    # With honor_labels, pod is the pod that has the GPU. Without honor_labels, pod is the exporter's own for an idle GPU.
     _Style("pod", "namespace", ',exported_pod=""'),
     _Style("exported_pod", "exported_namespace"),
 )
 
 
 class _Mapped(NamedTuple):
-    """A metric of the write-up from one or several of dcgm-exporter's, each in ``[ ]`` in ``value``; ``series`` tells that it is there."""
+    """A metric of the write-up, made from metrics of dcgm-exporter in ``[ ]`` in ``value``; it exists if ``series`` does."""
 
     name: str
     series: str
@@ -51,7 +51,7 @@ class _Mapped(NamedTuple):
 
 _MAPPED = (
     _Mapped(
-        # Of MIG devices there is no GPU_UTIL.
+        # MIG devices have no GPU_UTIL.
         "duty_cycle",
         "DCGM_FI_(DEV_GPU_UTIL|PROF_GR_ENGINE_ACTIVE)",
         "avg",
@@ -62,13 +62,13 @@ _MAPPED = (
     _Mapped("power_usage_milliwatts", "DCGM_FI_DEV_POWER_USAGE", "sum", "1000 * [DCGM_FI_DEV_POWER_USAGE]"),
     _Mapped("temperature_celsius", "DCGM_FI_DEV_GPU_TEMP", "avg", "[DCGM_FI_DEV_GPU_TEMP]"),
 )
-#: What adds up of dcgm-exporter's metrics, and what is no gauge of how much a GPU does.
+#: dcgm-exporter's metrics that are summed, and those that are not gauges of a GPU's load.
 _DCGM_SUM = "^DCGM_FI_DEV_(FB_USED|FB_FREE|FB_TOTAL|FB_RESERVED|POWER_USAGE)$"
 _DCGM_OTHER = "(_TOTAL|TOTAL_|_COUNTER|_ERRORS|_LICENSE|REMAP|RETIRED|_ECC_|DRIVER)"
 _OURS: Mapping[str, str] = {"node_name": "node", "pod_name": "pod", "namespace_name": "namespace"}
 _OURS_SUM = "(_bytes|_watts|_milliwatts|_per_second)$"
 
-#: Servers of language models: what waits and runs adds up over replicas, shares do not.
+#: Language model servers: waiting and running requests are summed over replicas, ratios are not.
 _SERVERS = "^(vllm|sglang|tgi|nv_inference)[:_]"
 _DEMAND = (
     "^(vllm:num_requests_(waiting|running)|sglang:num_(queue|running)_reqs|tgi_(queue_size|batch_current_size)"
@@ -79,12 +79,12 @@ _OF_REPLICAS = re.compile(
     r"(vllm|sglang|tgi|nv_inference)[:_]|DCGM_FI_|((gpuscaler|nvidia)_)?gpu_(?!.*(queue|waiting|backlog|jobs))"
     r"|(duty_cycle|temperature_celsius|fanspeed_percent|memory_(used|total)_bytes|power_usage_milliwatts)_(current|over_time)$"
 )
-#: What an inference gateway's endpoint picker exports: it is there where no replica is.
+#: Metrics of an inference gateway's endpoint picker, which exist even without replicas.
 _GATEWAY = "^inference_(pool|extension)_.*(queue_size|utilization)$"
 
 
 def builtin(resources: Resources | None = None) -> RuleSet:
-    """The built-in rules. Of what they measure nothing is negative: such a number is a fault, and never one to scale by."""
+    """The built-in rules. They measure nothing that can be negative: a negative number is an error and must not be used for scaling."""
     rules = read(text(), source="built-in rules", resources=resources)
     custom, external = (tuple(replace(rule, below_zero=False) for rule in several) for several in (rules.rules, rules.external))
     return RuleSet(custom, external, rules.problems, rules.notes)
@@ -96,9 +96,9 @@ def text() -> str:
 
 
 def of_replicas(metric: str) -> bool:
-    """Whether a metric is exported by the very replicas that serve: it ends with the last of them, and cannot wake the first.
+    """Whether a metric is exported by the replicas themselves. Then it does not exist without replicas, and cannot start the first one.
 
-    Built-in metrics are known by their names, and the series that they are made of by theirs, which a file of rules may keep.
+    Built-in metrics are recognized by their names. So are the series that they are made of, whose names a file of rules may keep.
     """
     return _OF_REPLICAS.match(metric) is not None
 

@@ -1,4 +1,4 @@
-"""Which metrics the rules make of the series that there are."""
+"""Finds the metrics that rules make from the existing series."""
 
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -11,7 +11,7 @@ NAME = "__name__"
 
 
 class Origin(Struct, frozen=True):
-    """Where a metric comes from: the rule and the name of the series that it is asked with."""
+    """The origin of a metric: the rule, and the name of the series in its query."""
 
     rule: Rule
     series: str
@@ -19,9 +19,9 @@ class Origin(Struct, frozen=True):
 
 
 class Discovery(Struct, frozen=True):
-    """The metrics that can be asked for: custom ones by resource (``pods``, ``jobs.batch``) and name, external ones by name.
+    """The metrics that are served: custom ones by resource (``pods``, ``jobs.batch``) and name, external ones by name.
 
-    ``silent`` are rules whose series query was answered with nothing that they take: what to look at first where a metric is missing.
+    ``silent`` are rules that match none of the series in the answer to their series query: check these first if a metric is missing.
     """
 
     custom: Mapping[tuple[str, str], Origin] = {}
@@ -30,9 +30,9 @@ class Discovery(Struct, frozen=True):
 
 
 def discover(rules: Iterable[Rule], external: Iterable[Rule], found: Mapping[str, Sequence[Mapping[str, str]]]) -> Discovery:
-    """What ``rules`` and ``external`` rules make of ``found``: label sets (with ``__name__``) by series query.
+    """Apply ``rules`` and ``external`` rules to ``found``: label sets (with ``__name__``) by series query.
 
-    A rule whose query is not in ``found`` brings nothing. Of two rules that make the same metric of the same resource the later counts.
+    A rule whose query is not in ``found`` makes no metric. If two rules make the same metric of the same resource, the later one is used.
     """
     kinds = {query: _kinds(series) for query, series in found.items()}
     custom: dict[tuple[str, str], Origin] = {}
@@ -57,5 +57,5 @@ def discover(rules: Iterable[Rule], external: Iterable[Rule], found: Mapping[str
 
 
 def _kinds(series: Iterable[Mapping[str, str]]) -> list[tuple[str, frozenset[str]]]:
-    """Each combination of a name and labels' names once, in order of appearance: there are few, of however many series."""
+    """Each combination of a name and label names once, in order of appearance. There are few, even for many series."""
     return list(dict.fromkeys((one.get(NAME, ""), frozenset(one) - {NAME}) for one in series))

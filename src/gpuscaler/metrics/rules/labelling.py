@@ -1,4 +1,4 @@
-"""Which label of a series names which resource, and the other way round.
+"""Maps labels of series to resources, and resources to labels.
 
 Source: prometheus-adapter v0.12, ``pkg/naming`` (``ResourceConverter``), read for behaviour.
 """
@@ -12,7 +12,7 @@ from gpuscaler.metrics.rules.resources import Resource, ResourceError, Resources
 
 
 class Labelling:
-    """``overrides`` say it label by label, ``template`` in general; of two labels for one resource the later is asked.
+    """The labels of resources. ``overrides`` are label by label, ``template`` is general; of two labels for one resource the later is used.
 
     Raises :class:`~.errors.TemplateError`, :class:`~.patterns.PatternError` and, for a template that names no resource,
     :class:`~.resources.ResourceError`.
@@ -26,7 +26,7 @@ class Labelling:
         self._pattern = _backwards(self._template) if self._template else None
 
     def label(self, resource: Resource) -> str:
-        """The label that names ``resource``. Raises :class:`~.resources.ResourceError` where the rule has none."""
+        """The label that names ``resource``. Raises :class:`~.resources.ResourceError` if the rule has none."""
         known = self._by_resource.get(resource.text)
         if known is not None:
             return known
@@ -43,7 +43,7 @@ class Labelling:
         return label
 
     def resources(self, labels: Iterable[str]) -> tuple[Resource, ...]:
-        """The resources that a series with these labels is of, each once, in the order of the labels' names."""
+        """The resources that a series with these labels describes, each once, in the order of the labels' names."""
         found = (self._resource(label) for label in sorted(labels))
         return tuple(dict.fromkeys(one for one in found if one is not None))
 
@@ -58,12 +58,12 @@ class Labelling:
         try:
             return self._resources.find(name, group or "")
         except ResourceError:
-            # Most labels that look like the template are no resources.
+            # Most labels that match the template are not resources.
             return None
 
 
 def _backwards(template: Template) -> Pattern:
-    """The expression that finds group and resource in a label that the template made."""
+    """The expression that extracts group and resource from a label made by the template."""
     text = template.render({"Group": "(?P<group>.+?)", "Resource": "(?P<resource>.+?)"})
     if not text:
         raise PatternError("saw an empty label, expected text with <<.Resource>>")

@@ -10,17 +10,17 @@ from gpuscaler.model.selectors import Requirement
 
 
 class QueryError(ValueError):
-    """A question that cannot be said in PromQL by this rule. The text says why."""
+    """A request that this rule cannot express in PromQL. The text says why."""
 
 
 def named(label: str, names: Iterable[str]) -> str:
-    """The matcher of objects by name; names of Kubernetes need no escaping but for dots, which the caller checks in the answer."""
+    """The matcher for objects by name. Kubernetes names need no escaping except for dots, for which the caller checks the answer."""
     texts = tuple(names)
     return f"{label}{'=' if len(texts) < 2 else '=~'}{quote('|'.join(texts))}"
 
 
 def required(requirement: Requirement) -> str:
-    """The matcher of one requirement of a selector. Raises :class:`QueryError` for one that PromQL has no matcher for."""
+    """The matcher for one requirement of a selector. Raises :class:`QueryError` if PromQL has no such matcher."""
     label, values = requirement.key, requirement.values
     match requirement.operator:
         case "In" if values:

@@ -1,6 +1,6 @@
-"""Go's regular expressions, and what ``$1`` means to them.
+"""Go's regular expressions, and the expansion of ``$1``.
 
-Source: the documentation of Go's package ``regexp`` (``Regexp.Expand``). RE2 is the engine that Go's was written after.
+Source: the documentation of Go's package ``regexp`` (``Regexp.Expand``). Go's engine was modeled on RE2.
 """
 
 import re
@@ -14,11 +14,11 @@ _LITERAL = re.compile(r"\\Q.*?(?:\\E|\Z)", re.DOTALL)
 
 
 class PatternError(ValueError):
-    """An expression that Go would not compile either."""
+    """An invalid expression, which Go would not compile either."""
 
 
 class Pattern:
-    """A regular expression; it matches anywhere in a text unless it says otherwise. Raises :class:`PatternError`."""
+    """A regular expression. It matches anywhere in a text unless it is anchored. Raises :class:`PatternError`."""
 
     def __init__(self, text: str) -> None:
         self.text = text
@@ -44,14 +44,14 @@ class Pattern:
         return self._compiled.search(text) is not None
 
     def first(self, text: str, group: str | int) -> str | None:
-        """What a group of the first match is; empty where it took no part, None without a match."""
+        """A group of the first match; empty if the group did not participate, None without a match."""
         found = self._compiled.search(text)
         return None if found is None else str(found.group(group) or "")
 
     def expand(self, template: str, text: str) -> str | None:
         """``template`` with ``$name`` and ``${name}`` replaced by groups of the first match in ``text``; None without a match.
 
-        A group that there is not is empty. The longest name counts: ``$1_x`` is the group named ``1_x``, never group 1.
+        An unknown group is empty. The longest possible name is used: ``$1_x`` is the group named ``1_x``, never group 1.
         """
         found = self._compiled.search(text)
         if found is None:
@@ -66,7 +66,7 @@ class Pattern:
         return _expanded(template, value)
 
     def unknown(self, template: str) -> Iterator[str]:
-        """The names in ``template`` of groups that there are not: they expand to nothing."""
+        """The names of unknown groups in ``template``, which expand to nothing."""
         for reference in _references(template):
             if reference.name:
                 number = _number(reference.name)
@@ -75,7 +75,7 @@ class Pattern:
 
 
 class _Reference(NamedTuple):
-    """Text up to a ``$``, and the name after it: empty for ``$$`` or one that names nothing, which ``text`` then holds."""
+    """Text up to a ``$``, and the name after it. For ``$$`` or a ``$`` without a name, ``name`` is empty and ``text`` has the ``$``."""
 
     text: str
     name: str
@@ -97,10 +97,10 @@ def _references(template: str) -> Iterator[_Reference]:
 
 
 def _name(text: str) -> tuple[str, int]:
-    """The name at the beginning of ``text``, and how much of it that takes; empty and 0 where there is none."""
+    """The name at the start of ``text``, and its length there; empty and 0 if there is none."""
     start = int(text.startswith("{"))
     end = start
-    # Go's letters and digits: superscripts and fractions are numbers to Python too, not digits.
+    # Go's letters and digits: superscripts and fractions are numbers in Python, too, but not digits.
     while end < len(text) and (text[end].isalpha() or text[end].isdecimal() or text[end] == "_"):
         end += 1
     if end == start or (start and text[end : end + 1] != "}"):
@@ -109,7 +109,7 @@ def _name(text: str) -> tuple[str, int]:
 
 
 def _number(name: str) -> int | None:
-    """The number that a name is; one with a leading zero is a name, and so is one of more digits than Go reads."""
+    """A name as a number. A number with a leading zero, or with more digits than Go accepts, is a name: None."""
     if not name.isascii() or not name.isdigit() or (name[0] == "0" and len(name) > 1) or len(name) > 9:
         return None
     return int(name)

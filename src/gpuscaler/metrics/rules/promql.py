@@ -1,4 +1,4 @@
-"""PromQL, as far as must be understood to prove that one query serves many objects: what the library promql-parser reads, as plain data.
+"""The part of PromQL that is needed to prove that one query serves many objects: the output of the library promql-parser as plain data.
 
 Source: Prometheus' documentation of its query language.
 """
@@ -11,7 +11,7 @@ import promql_parser as library
 
 from gpuscaler.metrics.rules.gotemplate.formatting import quote
 
-#: Each level of an expression has one of these of its own: a parenthesis, a range, a sign or an operator. The library reads 200 levels in
+#: Each level of an expression contains one of these marks: a parenthesis, a range, a sign or an operator. The library parses 200 levels in
 #: 10 ms and 2,000 in a second; at 5,000 it overflows the stack and ends the process. A proof takes three of Python's 1,000 frames a level.
 _MARK = re.compile(r"[-+*/%^<>(\[]|==|!=|\b(?:and|or|unless|atan2)\b", re.IGNORECASE)
 _MOST_MARKS = 200
@@ -21,13 +21,13 @@ _LABEL = re.compile("[A-Za-z_][A-Za-z0-9_]*")
 _OPERATORS = {"MatchOp.Equal": "=", "MatchOp.NotEqual": "!=", "MatchOp.Re": "=~", "MatchOp.NotRe": "!~"}
 _MANY = (library.VectorMatchCardinality.ManyToOne, library.VectorMatchCardinality.OneToMany)
 
-# What Prometheus 2 calls double_exponential_smoothing.
+# The name of double_exponential_smoothing in Prometheus 2.
 _SMOOTHED = [library.ValueType.Matrix, library.ValueType.Scalar, library.ValueType.Scalar]
 library.register_extra_functions([library.Function("holt_winters", _SMOOTHED, library.ValueType.Vector)])
 
 
 class PromqlError(ValueError):
-    """A query that is not PromQL, or not that part of it which is understood here."""
+    """A query that is not PromQL, or not in the supported part of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,9 +44,9 @@ class Matcher:
 
 @dataclass(frozen=True, slots=True)
 class Selector:
-    """``name{matchers}``, as ``text``; the name may be empty. A range's duration is no part of it.
+    """``name{matchers}``, as ``text``; the name may be empty. The duration of a range is not part of it.
 
-    ``reach`` is how far ranges, subqueries and offsets around it look back together, in seconds; 0 where there are none.
+    ``reach`` is how far all ranges, subqueries and offsets around it look back together, in seconds; 0 without any.
     """
 
     name: str
@@ -63,7 +63,7 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Aggregation:
-    """``clause`` is ``by``, ``without`` or empty. The last argument is what is aggregated."""
+    """An aggregation. ``clause`` is ``by``, ``without`` or empty. The last argument is the aggregated expression."""
 
     operator: str
     arguments: tuple["Expression", ...]
@@ -73,7 +73,7 @@ class Aggregation:
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """``clause`` is ``on``, ``ignoring`` or empty; ``many`` says that ``group_left`` or ``group_right`` is there."""
+    """A binary operation. ``clause`` is ``on``, ``ignoring`` or empty; ``many`` is whether it has ``group_left`` or ``group_right``."""
 
     operator: str
     left: "Expression"
@@ -83,29 +83,29 @@ class Operation:
     many: bool = False
 
 
-#: What a query is made of. ``@`` is left out: it moves all series alike.
+#: The nodes of a query. ``@`` is left out: it affects all series in the same way.
 Expression = Literal | Selector | Call | Aggregation | Operation
 
 
 def parse(query: str) -> Expression:
-    """The expression that ``query`` is. Raises :class:`PromqlError`."""
+    """Parse ``query``. Raises :class:`PromqlError`."""
     try:
         return _expression(library.parse(_readable(query)), 0.0)
     except BaseException as error:
-        # The library panics at some numbers, which is no Exception and has no class to import; a timedelta ends at three million years.
+        # The library panics on some numbers; a panic is no Exception and has no class to import. A timedelta ends at three million years.
         if not isinstance(error, ValueError | OverflowError) and type(error).__name__ != "PanicException":
             raise
         raise PromqlError(f"saw {query[:200]!r}, expected PromQL: {str(error)[:200]}") from error
 
 
 def _readable(query: str) -> str:
-    """``query`` without comments and with raw texts quoted: the library takes a backslash in a raw text for an escape.
+    """``query`` without comments and with raw strings quoted: the library treats a backslash in a raw string as an escape.
 
-    Then it sees texts where they are seen here, and no mark that is not counted. Raises :class:`ValueError`.
+    Afterwards the library sees the same strings as this module, and only marks that were counted. Raises :class:`ValueError`.
     """
     bare = _TEXT.sub(" ", query)
     if any(mark in bare for mark in "\"'`"):
-        raise ValueError("a text does not end")
+        raise ValueError("a string does not end")
     if len(_MARK.findall(_BRACES.sub(" ", bare))) > _MOST_MARKS:
         raise ValueError(f"more than {_MOST_MARKS} parentheses, ranges, signs and operators")
     return _TEXT.sub(_quoted, query)
@@ -122,7 +122,7 @@ def _quoted(text: re.Match[str]) -> str:
 
 
 def _expression(node: library.Expr, reach: float) -> Expression:
-    """``node`` as plain data, with ``reach`` of what is around it."""
+    """``node`` as plain data; ``reach`` is that of the expressions around it."""
     match node:
         case library.NumberLiteral() | library.StringLiteral():
             return Literal()
@@ -143,17 +143,17 @@ def _expression(node: library.Expr, reach: float) -> Expression:
             return _aggregation(node, reach)
         case library.BinaryExpr():
             return _operation(node, reach)
-    raise ValueError(f"{type(node).__name__} is not understood")
+    raise ValueError(f"{type(node).__name__} is not supported")
 
 
 def _back(moved: timedelta | None) -> float:
-    """How far back that is, in seconds: an offset into the future moves nothing further back."""
+    """How far an offset looks back, in seconds; 0 for an offset into the future."""
     return max(moved.total_seconds(), 0.0) if moved else 0.0
 
 
 def _selector(node: library.VectorSelector, reach: float) -> Selector:
     if node.matchers.or_matchers:
-        raise ValueError("or between matchers is not understood")
+        raise ValueError("or between matchers is not supported")
     matchers = tuple(Matcher(one.name, _OPERATORS[str(one.op)], one.value) for one in node.matchers.matchers)
     texts = [f"{one.label if _LABEL.fullmatch(one.label) else quote(one.label)}{one.operator}{quote(one.value)}" for one in matchers]
     text = (node.name or "") + (f"{{{','.join(texts)}}}" if texts else "")
@@ -174,7 +174,7 @@ def _operation(node: library.BinaryExpr, reach: float) -> Operation:
     if modifier is None:
         return Operation(str(node.op), left, right)
     if (modifier.fill_values.lhs, modifier.fill_values.rhs) != (None, None):
-        raise ValueError("fill is not understood")
+        raise ValueError("fill is not supported")
     many = modifier.card in _MANY
     if modifier.matching is None:
         return Operation(str(node.op), left, right, many=many)

@@ -1,7 +1,7 @@
-"""A file of rules in prometheus-adapter's language.
+"""Reads a file of rules in prometheus-adapter's language.
 
-Source: prometheus-adapter v0.12, ``pkg/config`` and ``docs/config.md``, read for behaviour. What it refuses to start for is here a
-problem of one rule, which is set aside; only a file that cannot be read at all is refused.
+Source: prometheus-adapter v0.12, ``pkg/config`` and ``docs/config.md``, read for behaviour. An error that keeps prometheus-adapter from
+starting is a problem of one rule here, and that rule is left out; only a file that cannot be read at all is rejected.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -24,17 +24,17 @@ from gpuscaler.settings.errors import Problem, SettingsError
 _KEYS = ("rules", "externalRules", "resourceRules")
 _RULE_KEYS = ("seriesQuery", "seriesFilters", "resources", "name", "metricsQuery")
 _RESOURCE_KEYS = ("template", "overrides", "namespaced")
-#: Of a rule without a metricsQuery, of which prometheus-adapter asks an empty one: what several samples of an object make is
-#: :mod:`.combining`.
+#: Query of a rule without a metricsQuery, for which prometheus-adapter sends an empty query. :mod:`.combining` decides how several samples
+#: of an object are combined.
 DEFAULT_QUERY = "<<.Series>>{<<.LabelMatchers>>}"
 
 T = TypeVar("T")
 
 
 class RuleSet(Struct, frozen=True):
-    """The rules of a file that can be used.
+    """The valid rules of a file.
 
-    ``problems`` are why others of it cannot, ``notes`` what is probably not meant or not served; each names its rule.
+    ``problems`` are errors of the other rules, ``notes`` are about things that are probably unintended or not served; each names its rule.
     """
 
     rules: tuple[Rule, ...] = ()
@@ -44,16 +44,16 @@ class RuleSet(Struct, frozen=True):
 
     @property
     def series_queries(self) -> tuple[str, ...]:
-        """What Prometheus is to be asked for the series of, each once."""
+        """The series queries to send to Prometheus, each once."""
         return tuple(dict.fromkeys(rule.series_query for rule in (*self.rules, *self.external)))
 
     def discover(self, found: Mapping[str, Sequence[Mapping[str, str]]]) -> Discovery:
-        """The metrics that these rules make of ``found``, label sets by series query."""
+        """The metrics that these rules make from ``found``, label sets by series query."""
         return discover(self.rules, self.external, found)
 
 
 def read(text: str, *, source: str = "rules", resources: Resources | None = None) -> RuleSet:
-    """The rules of a file. Raises :class:`~gpuscaler.settings.errors.SettingsError` where it is no YAML mapping at all."""
+    """Read the rules of a file. Raises :class:`~gpuscaler.settings.errors.SettingsError` if it is not a YAML mapping."""
     root, problems = read_document(text, expected="a YAML mapping with the keys rules and externalRules", needs="rules need six")
     if problems:
         raise SettingsError(source, tuple(problems))
@@ -69,11 +69,9 @@ def read(text: str, *, source: str = "rules", resources: Resources | None = None
         rules = reader.rules(fields.get("rules"))
         external = reader.rules(fields.get("externalRules"))
     except TooMuchError:
-        raise SettingsError(source, (Problem("", None, "unfolds to millions of values, expected a file of rules"),)) from None
+        raise SettingsError(source, (Problem("", None, "expands to millions of values, expected a file of rules"),)) from None
     if "resourceRules" in fields:
-        reader.notes.append(
-            Problem("resourceRules", fields["resourceRules"].entry.line, "read and not served: metrics-server serves metrics.k8s.io")
-        )
+        reader.notes.append(Problem("resourceRules", fields["resourceRules"].entry.line, "not used: metrics-server serves metrics.k8s.io"))
     return RuleSet(rules, external, report.problems + tuple(reader.problems), tuple(reader.notes))
 
 
@@ -95,7 +93,7 @@ class _Reader:
         return tuple(rule for rule in found if rule is not None)
 
     def _rule(self, at: Cursor) -> Rule | None:
-        """The rule, or None where anything is wrong with it: half of a rule would serve something else than was meant."""
+        """The rule, or None if it has any error: part of a rule would serve something else than intended."""
         report = Report()
         at = Cursor(at.path, at.entry, report)
         fields = at.mapping(_RULE_KEYS)
@@ -131,7 +129,7 @@ class _Reader:
             return None
         if not template:
             if pattern.groups > 1:
-                (at or rule).say(f"saw {pattern.groups} groups in matches, expected as: to say the name; add as: $1")
+                (at or rule).say(f"saw {pattern.groups} groups in matches, expected as: with the name of the metric; add as: $1")
                 return None
             template = f"${pattern.groups}"
         for name in pattern.unknown(template):
@@ -171,7 +169,7 @@ class _Reader:
                 fields["resource"].say(str(error))
                 return None
         made = custom(name, group)
-        message = f"{made.text} is not in every cluster: taken for a custom resource in namespaces, of the singular {made.singular}"
+        message = f"{made.text} is not a built-in resource: treated as a namespaced custom resource with the singular {made.singular}"
         self.notes.append(Problem(at.path, at.entry.line, message))
         return made
 
@@ -181,12 +179,12 @@ class _Reader:
             labels.setdefault(resource.text, []).append(label)
         for text, several in labels.items():
             if at and len(several) > 1:
-                message = f"{' and '.join(several)} are both {text}: queries use {several[-1]}; prometheus-adapter picks one by chance"
+                message = f"{' and '.join(several)} are both {text}: queries use {several[-1]}; prometheus-adapter picks one at random"
                 self.notes.append(Problem(at.path, at.entry.line, message))
 
 
 def _text(at: Cursor | None) -> str:
-    """A scalar as it was written, whatever YAML would make of it; empty where there is none."""
+    """A scalar as it was written, before YAML interprets it; empty if there is none."""
     if at is None or at.entry.value is None:
         return ""
     value = at.entry.value

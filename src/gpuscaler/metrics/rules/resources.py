@@ -1,4 +1,4 @@
-"""Kubernetes' resources by the names that rules call them: plural or singular, with their group, a part of it, or none.
+"""Kubernetes resources by the names that rules use: plural or singular, with their group, a part of it, or none.
 
 Source: ``k8s.io/apimachinery/pkg/api/meta`` (``DefaultRESTMapper``, ``PriorityRESTMapper``).
 """
@@ -9,7 +9,7 @@ from msgspec import Struct
 
 
 class ResourceError(ValueError):
-    """A name that is no resource, or of several singulars. The text says which."""
+    """A name that is not a resource, or has several singulars. The text says which."""
 
 
 class Resource(Struct, frozen=True, gc=False):
@@ -27,13 +27,13 @@ class Resource(Struct, frozen=True, gc=False):
 
 
 def _table(group: str, namespaced: str, other: str = "") -> tuple[Resource, ...]:
-    """Resources from their singulars; ``singular:plural`` where an s does not make the plural."""
+    """Resources from their singulars; ``singular:plural`` if the plural is not formed with an s."""
     pairs = [(one, True) for one in namespaced.split()] + [(one, False) for one in other.split()]
     split = [(*one.partition(":"), inside) for one, inside in pairs]
     return tuple(Resource(plural or f"{singular}s", singular, group, inside) for singular, _, plural, inside in split)
 
 
-#: What every cluster has, in the order in which a name without a group is looked up.
+#: Resources of every cluster, in the order in which a name without a group is looked up.
 WELL_KNOWN: tuple[Resource, ...] = (
     *_table(
         "",
@@ -57,20 +57,20 @@ WELL_KNOWN: tuple[Resource, ...] = (
 )
 
 
-#: The same by how they are called in full.
+#: The same resources by their full names.
 RESOURCES_BY_TEXT: Mapping[str, Resource] = {one.text: one for one in WELL_KNOWN}
 
 
 class Resources:
-    """The resources that there are, in the order in which they are looked up."""
+    """The known resources, in the order in which they are looked up."""
 
     def __init__(self, known: Iterable[Resource] = WELL_KNOWN) -> None:
         self.known = tuple(dict.fromkeys(known))
 
     def find(self, name: str, group: str = "") -> Resource:
-        """The resource that ``name`` is, plural or singular. Raises :class:`ResourceError`.
+        """The resource called ``name``, plural or singular. Raises :class:`ResourceError`.
 
-        Without a group the first one of that name is meant; a group may be the beginning of a longer one where none is exactly it.
+        Without a group the first resource of that name is returned. If no group matches exactly, a group may be the prefix of a longer one.
         """
         name = name.lower()
         named = [one for one in self.known if name in (one.plural, one.singular)]
@@ -84,22 +84,22 @@ class Resources:
         raise ResourceError(f"saw {name}{where}, expected a resource of the cluster such as pod, namespace or deployment")
 
     def singular(self, plural: str) -> str:
-        """The one singular of all resources called ``plural``. Raises :class:`ResourceError`."""
+        """The common singular of all resources called ``plural``. Raises :class:`ResourceError`."""
         found = {one.singular for one in self.known if plural.lower() in (one.plural, one.singular)}
         if len(found) != 1:
             raise ResourceError(f"saw {plural} with {len(found)} singulars, expected one")
         return found.pop()
 
     def parsed(self, text: str) -> Resource:
-        """The resource of ``pods`` or ``deployments.apps``. Raises :class:`ResourceError`."""
+        """Parse a resource such as ``pods`` or ``deployments.apps``. Raises :class:`ResourceError`."""
         name, _, group = text.partition(".")
         return self.find(name, group)
 
 
 def mapped(text: str, served: Collection[str]) -> str:
-    """What ``text``, a resource in a path, is called in full: as the API server finds ``deployments`` in ``apps``.
+    """The full name of ``text``, a resource in a path, as the API server finds ``deployments`` in ``apps``.
 
-    ``served`` are the resources that metrics are served of, custom ones among them. What is found nowhere stays as it is.
+    ``served`` are the resources with metrics, including custom ones. An unknown name is returned unchanged.
     """
     if text in RESOURCES_BY_TEXT or text in served:
         return text
@@ -111,7 +111,7 @@ def mapped(text: str, served: Collection[str]) -> str:
 
 
 def custom(name: str, group: str) -> Resource:
-    """A custom resource that is not known, by its plural or singular: one in namespaces, with the plural that English would have."""
+    """An unknown custom resource by its plural or singular: assumed to be namespaced, and with a regular English plural."""
     name = name.lower()
     if name.endswith("s") and not name.endswith("ss"):
         return Resource(name, f"{name[:-3]}y" if name.endswith("ies") else name[:-1], group)

@@ -1,4 +1,4 @@
-"""One rule: which series it takes, what it calls them, what it asks Prometheus for."""
+"""One rule: which series it matches, how it names them, and its queries to Prometheus."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ NAMESPACES = Resource("namespaces", "namespace", namespaced=False)
 
 @dataclass(frozen=True, slots=True)
 class Filter:
-    """A series' name must match, or must not."""
+    """A filter on names of series: the name must match, or must not match."""
 
     pattern: Pattern
     positive: bool = True
@@ -29,10 +29,10 @@ class Filter:
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """A rule of ``rules`` or ``externalRules``; ``place`` says which (``rules[2]``).
+    """A rule of ``rules`` or ``externalRules``; ``place`` is its position (``rules[2]``).
 
-    ``namespaced`` is whether an external metric's query has the namespace's matcher: queries of objects always do. ``below_zero`` is
-    whether a negative number is served as it is: what a person's rule makes is what was meant, while no GPU is used by less than nothing.
+    ``namespaced`` is whether the query of an external metric has a matcher for the namespace; queries for objects always do. ``below_zero``
+    is whether negative numbers are served: those of a person's own rule are assumed to be intended, while those about GPUs are errors.
     """
 
     place: str
@@ -46,15 +46,15 @@ class Rule:
     below_zero: bool = True
 
     def takes(self, series: str) -> bool:
-        """Whether series of this name are this rule's, as far as its filters say."""
+        """Whether this rule's filters accept series of this name."""
         return all(one.takes(series) for one in self.filters)
 
     def metric(self, series: str) -> str:
-        """What the series of this name is called in the API; empty where the rule has no name for it."""
+        """The name of the metric for series of this name; empty if the rule has none."""
         return self.pattern.expand(self.name_as, series) or ""
 
     def label(self, resource: Resource) -> str:
-        """The label whose value is the object's name in the answer. Raises :class:`QueryError`."""
+        """The label that holds the object's name in the answer. Raises :class:`QueryError`."""
         try:
             return self.labelling.label(resource)
         except ResourceError as error:
@@ -70,7 +70,7 @@ class Rule:
         selector: Iterable[Requirement] = (),
         extra: Sequence[str] = (),
     ) -> str:
-        """The query for the named objects, as prometheus-adapter asks it; ``extra`` are more labels to group by.
+        """The query for the named objects, as prometheus-adapter sends it; ``extra`` are additional labels to group by.
 
         Raises :class:`QueryError`.
         """
@@ -90,10 +90,11 @@ class Rule:
         extra: Sequence[str] = (),
         anything: str = "",
     ) -> str:
-        """The query for every object there is, in ``namespace`` or in all of them: :mod:`.separating` says where that asks for the same.
+        """The query for all objects, in ``namespace`` or in all namespaces. :mod:`.separating` proves when its answers are equivalent.
 
-        The answer's samples have the object's name under :meth:`label` of the resource, and, of a resource in namespaces where none was
-        given, the namespace under :meth:`label` of :data:`NAMESPACES`. A label's value is any but ``anything``. Raises :class:`QueryError`.
+        The samples in the answer have the object's name in the :meth:`label` of the resource. For a namespaced resource without a given
+        ``namespace``, they have the namespace in the :meth:`label` of :data:`NAMESPACES`. Matchers accept any value except ``anything``.
+        Raises :class:`QueryError`.
         """
         own = self.label(resource)
         groups = [own]
@@ -132,7 +133,7 @@ class Rule:
 
 @dataclass(slots=True)
 class _Parts:
-    """What a query's template is given of labels: matchers in their order, and values by label."""
+    """The labels for a query's template: matchers in order, and values by label."""
 
     matchers: list[str]
     values: dict[str, str]

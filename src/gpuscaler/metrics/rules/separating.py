@@ -1,10 +1,10 @@
-"""Which queries can be asked for all objects at once, proved from their PromQL.
+"""Proves from their PromQL which queries can be sent once for all objects.
 
-A query is separable where its answer for every object, cut down to the samples with one object's labels, is what it answers for that
-object alone. Selectors that all carry the matchers of the object, functions of one series, and aggregations that keep the object's labels
-are; joins with series of others, ``absent``, ``topk`` over all and labels that are rewritten are not.
+A query is separable if its answer for all objects, reduced to the samples with one object's labels, equals its answer for that object
+alone. Separable are selectors that all have the matchers of the object, functions of one series, and aggregations that keep the object's
+labels. Not separable are joins with series of others, ``absent``, ``topk`` over all, and rewritten labels.
 
-An expression is thought of as a shape: a number, a vector that no object changes, a vector without labels, or one that is split by object.
+Each expression has a shape: a number, a vector that does not depend on any object, a vector without labels, or one that is split by object.
 """
 
 from collections.abc import Iterator, Mapping
@@ -23,7 +23,7 @@ from gpuscaler.metrics.rules.rule import NAMESPACES, Rule
 
 Breadth = Choice["cluster", "namespace", "names"]
 
-#: Functions of a range of one series, and of one sample: what they answer for a series depends on no other series.
+#: Functions of a range of one series, or of one sample: their result for a series does not depend on other series.
 _OF_SERIES = frozenset(
     """- rate irate increase delta idelta deriv predict_linear changes resets holt_winters double_exponential_smoothing
     avg_over_time min_over_time max_over_time sum_over_time count_over_time quantile_over_time stddev_over_time stdvar_over_time
@@ -34,21 +34,21 @@ _OF_SERIES = frozenset(
     minute hour day_of_month day_of_week day_of_year days_in_month month year""".split()
 )
 _SET_OPERATORS = frozenset({"and", "or", "unless"})
-#: Values that no object has, since names have no spaces.
+#: Values that no object can have, since names contain no spaces.
 _ANY, _NAMESPACE = "any object", "one namespace"
 
 
 class Proof(Struct, frozen=True):
-    """How much one query may ask for: all objects of the ``cluster``, those of one ``namespace``, or only the ``names`` it is given.
+    """How many objects one query may cover: all of the ``cluster``, those of one ``namespace``, or only given ``names``.
 
-    ``why`` is empty for ``cluster``, and else what of the query forbids more.
+    ``why`` is empty for ``cluster``; otherwise it is the part of the query that prevents a wider one.
     """
 
     breadth: Breadth
     why: str = ""
 
 
-class _Inseparable(Exception):  # noqa: N818  # an answer, no error
+class _Inseparable(Exception):  # noqa: N818  # a result, not an error
     pass
 
 
@@ -64,7 +64,7 @@ class _Shape(Enum):
 
 @lru_cache(maxsize=4096)
 def prove(rule: Rule, series: str, resource: Resource) -> Proof:
-    """How much :meth:`Rule.wide_query` of ``rule`` may be asked for at once, with the same answer for each object."""
+    """How many objects :meth:`Rule.wide_query` of ``rule`` may cover with the same answer for each object."""
     try:
         _check_template(rule.template.nodes)
         own = rule.label(resource)
@@ -88,7 +88,7 @@ def prove(rule: Rule, series: str, resource: Resource) -> Proof:
 
 
 def selectors(query: str) -> Mapping[str, float]:
-    """The series that ``query`` reads: each selector, without ranges, and how far back it is looked, in seconds.
+    """The series that ``query`` reads: each selector, without ranges, and how far it looks back, in seconds.
 
     Raises :class:`~.promql.PromqlError`.
     """
@@ -130,7 +130,7 @@ def _selectors(expression: Expression) -> Iterator[Selector]:
 
 
 def _check_template(nodes: tuple[Node, ...]) -> None:
-    """That the template writes what it is told of the object, and decides nothing by it."""
+    """Check that the template only writes the values about the object, and does not branch on them."""
     for node in nodes:
         if isinstance(node, Action):
             only = node.pipeline.commands[0] if len(node.pipeline.commands) == 1 and not node.pipeline.variables else ()
@@ -149,7 +149,7 @@ def _check_pipeline(pipeline: Pipeline) -> None:
             if isinstance(operand, Pipeline):
                 _check_pipeline(operand)
             elif _field(operand) not in ("", "Series"):
-                raise _Inseparable(f"the template works with .{_field(operand)}, which may not be the same for all objects")
+                raise _Inseparable(f"the template uses .{_field(operand)}, which may differ between objects")
 
 
 def _field(operand: Operand) -> str:
@@ -164,7 +164,7 @@ def _check(query: str, split: "_Split") -> None:
 
 @dataclass(frozen=True)
 class _Split:
-    """How objects are told apart: the ``matchers`` that a selector of one has, of which ``labels`` say which object it is."""
+    """How objects are distinguished: the ``matchers`` that each selector must have; ``labels`` identify the object."""
 
     matchers: frozenset[Matcher]
     labels: frozenset[str]
@@ -192,7 +192,7 @@ class _Split:
         if not has:
             return _Shape.CONSTANT
         if has != self.matchers:
-            raise _Inseparable(f"{selector.text} has not all matchers of the object")
+            raise _Inseparable(f"{selector.text} does not have all matchers of the object")
         return _Shape.SPLIT if selector.name else _Shape.MIXED
 
     def _of_aggregation(self, aggregation: Aggregation) -> _Shape:
@@ -204,15 +204,15 @@ class _Split:
         if lost:
             raise _Inseparable(f"{aggregation.operator} does not keep {', '.join(sorted(lost))}")
         if any(one is not _Shape.NUMBER for one in parameters):
-            raise _Inseparable(f"{aggregation.operator} has a parameter that is no number")
+            raise _Inseparable(f"{aggregation.operator} has a parameter that is not a number")
         if aggregation.operator in ("limitk", "limit_ratio", "count_values"):
-            raise _Inseparable(f"{aggregation.operator} is not understood")
+            raise _Inseparable(f"{aggregation.operator} is not supported")
         return inner if aggregation.operator in ("topk", "bottomk") else _Shape.SPLIT
 
     def _of_operation(self, operation: Operation) -> _Shape:
         left, right = self.shape(operation.left), self.shape(operation.right)
         if operation.operator == "or" and _Shape.BARE in (left, right) and {left, right} <= {_Shape.SPLIT, _Shape.BARE}:
-            # What is without labels is no object's. It must come second: an object's own samples may never depend on it.
+            # A vector without labels belongs to no object. It must be second, so that an object's own samples never depend on it.
             if left is _Shape.BARE:
                 raise _Inseparable("a vector without labels comes before or")
             return left
@@ -265,7 +265,7 @@ def _refuse(function: str) -> _Shape:
 
 
 def _groups(expression: Expression, *, within: frozenset[str]) -> bool:
-    """Whether ``expression`` is grouped by some of the labels, so that it has each combination of them once."""
+    """Whether ``expression`` is grouped by some of the labels, so that each combination of them occurs once."""
     if not isinstance(expression, Aggregation) or expression.operator in ("topk", "bottomk"):
         return False
     return expression.clause == "by" and expression.labels <= within

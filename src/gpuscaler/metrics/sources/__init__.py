@@ -1,1 +1,1 @@
-"""Where values come from: Prometheus, or exporters that are read directly."""
+"""Sources of metric values: Prometheus, or exporters that are scraped directly."""

@@ -1,4 +1,4 @@
-"""Values from the numbers of a table: what is fresh of what was asked for; the same tuple for as long as that is the same."""
+"""Makes answers from the numbers of a table: the fresh values of the requested objects, as the same tuple while nothing changes."""
 
 from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass, field
@@ -10,12 +10,12 @@ from gpuscaler.metrics.sources.objects import Index, Key
 from gpuscaler.metrics.sources.values import Value, quantity
 from gpuscaler.model.selectors import LabelSelector
 
-#: Answers that are remembered, and values of all of them.
+#: Limits of the cache: answers, and values in all of them.
 _MOST, _MOST_VALUES = 20_000, 1_000_000
 
 
 class Answer(NamedTuple):
-    """``values`` are right for the table of ``at``, for ``selection``, and until ``until``, monotonic."""
+    """A cached answer. ``values`` are valid for the table of ``at``, for ``selection``, and until ``until`` (monotonic)."""
 
     state: State
     at: float
@@ -27,31 +27,31 @@ class Answer(NamedTuple):
 
 @dataclass(slots=True)
 class Freshness:
-    """How old the samples are that were handed out, by metric: the oldest of the last answer, in seconds."""
+    """Age of the oldest sample in the last answer, in seconds, by metric."""
 
     oldest: dict[str, float] = field(default_factory=dict)
     stale: int = 0
 
 
 class Answers:
-    """Makes and remembers answers. ``clock`` is monotonic, in seconds."""
+    """Makes and caches answers. ``clock`` is monotonic, in seconds."""
 
     def __init__(self, timing: Timing, clock: Callable[[], float]) -> None:
         self.freshness = Freshness()
-        #: Questions that were answered as before.
+        #: Number of requests that were answered from the cache.
         self.kept = 0
         self._timing, self._clock = timing, clock
         self._known: dict[Hashable, Answer] = {}
-        #: Values that are remembered.
+        #: Number of cached values.
         self.size = 0
 
     def forget(self) -> None:
-        """What was remembered is not right any more, such as after other rules came into force."""
+        """Clear the cache, for example because the rules changed."""
         self._known.clear()
         self.size = 0
 
     def known(self, question: Hashable, namespace: str = "", labels: LabelSelector | None = None) -> tuple[Value, ...] | None:
-        """The answer of before, where nothing changed since. It counts as asked for."""
+        """The previous answer, if nothing has changed since. This counts as a request for the metric."""
         found = self._known.get(question)
         if found is None:
             return None
@@ -76,9 +76,9 @@ class Answers:
         selection: tuple[Key, ...] = (),
         index: Index | None = None,
     ) -> tuple[Value, ...]:
-        """The answer out of ``table``: of ``selection``, or of every external series where ``group_resource`` is empty.
+        """Make the answer from ``table``: for ``selection``, or for every external series if ``group_resource`` is empty.
 
-        ``held`` says that the table stands in for one that could not be had: samples are as fresh as they were then.
+        ``held``: the table replaces a newer one that is unavailable, so samples count as being as fresh as they were then.
         """
         now = self._clock()
         passed = 0.0 if held else now - table.at
@@ -94,7 +94,7 @@ class Answers:
             self.freshness.oldest[metric] = oldest
         answer = tuple(values)
         if not held:
-            # From then on the oldest sample is too old, or the table is.
+            # After this time the oldest sample or the table is too old.
             until = min(now + self._timing.stale - oldest, table.at + self._timing.good)
             before = self._known.pop(question, None)
             self.size += len(answer) - (len(before.values) if before is not None else 0)
@@ -105,12 +105,12 @@ class Answers:
         return answer
 
     def missing(self, table: Table, key: Key) -> str:
-        """Why ``table`` has no number of an object."""
+        """The reason why ``table`` has no number for an object."""
         cell = table.cells.get(key)
         if cell is None:
             return "it has no fresh sample"
         old = cell.age + self._clock() - table.at
-        return f"its last sample is {old:.0f} s old, expected one of the last {self._timing.stale:g} s"
+        return f"its last sample is {old:.0f} s old, expected one from the last {self._timing.stale:g} s"
 
     def _told(self, cell: Cell, passed: float) -> str | None:
         if cell.age + passed > self._timing.stale:
@@ -121,12 +121,12 @@ class Answers:
 
 @lru_cache(maxsize=16_384)
 def _text(number: float) -> str | None:
-    """Gauges have few values, and ten thousand pods have the same ones."""
+    """A number as a quantity. Cached, since gauges have few values, and ten thousand pods have the same ones."""
     return quantity(number)
 
 
 def _found(table: Table, selection: tuple[Key, ...], *, of_objects: bool) -> Iterator[tuple[Key, Cell, dict[str, str]]]:
-    """What ``table`` has of what was asked for: name, number, and labels of an external series."""
+    """The requested entries of ``table``: name, number, and labels of an external series."""
     if not of_objects:
         yield from ((("", ""), one.cell, one.labels) for one in table.series)
         return

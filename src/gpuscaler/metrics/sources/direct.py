@@ -1,7 +1,7 @@
-"""Values straight from our exporters, without a Prometheus: all of them are scraped every second.
+"""Values directly from our exporters, without Prometheus: all exporters are scraped every second.
 
-Metrics are called and combined as by the built-in rules: ``nvidia_gpu_*`` without that prefix and with ``_current`` or ``_over_time`` (mean
-of three minutes) behind, ``gpuscaler_gpu_*`` without ``gpuscaler_`` and with their window behind.
+Metrics are named and combined as by the built-in rules: ``nvidia_gpu_*`` without that prefix and with the suffix ``_current`` or
+``_over_time`` (mean of three minutes), ``gpuscaler_gpu_*`` without ``gpuscaler_`` and with their window as a suffix.
 """
 
 import asyncio
@@ -22,29 +22,29 @@ from gpuscaler.metrics.sources.values import EVERYTHING, MetricInfo, UnknownMetr
 from gpuscaler.model.selectors import LabelSelector
 
 _SIX = "nvidia_gpu_"
-#: Seconds that ``_over_time`` looks back, and that one step of it is long.
+#: Seconds that ``_over_time`` covers, and the length of one step of it.
 OVER, STEP = 180.0, 5.0
-#: What an exporter shows is no older, in seconds, when it is measured as often as it is by default.
+#: Greatest age of an exporter's figures with the default interval, in seconds.
 EXPIRY = 5.0
-#: Seconds after which a question that nobody asked again is forgotten.
+#: Seconds after which a question that was not repeated is forgotten.
 WANTED = 120.0
-#: Questions that are kept, and numbers of all of them: selectors on series make ever other ones.
+#: Limits of stored questions, and of numbers in all of them: new selectors on series make new questions.
 _MOST, _MOST_NUMBERS = 1_000, 500_000
-#: Metrics of all pages together; ours has some forty. Bytes of a page that are read at once.
+#: Most metrics in all pages together; ours has about forty. Largest page that is parsed in the event loop, in bytes.
 _MOST_METRICS, _SHORT = 500, 65_536
-#: Of each resource that is described: the labels that name its namespace and itself.
+#: Labels that hold the namespace and the name of an object, by resource.
 _NAMED = {"pods": ("namespace_name", "pod_name"), "nodes": ("", "node_name"), "namespaces": ("", "namespace_name")}
 _RESOURCES = {"pods": PODS, "nodes": NODES, "namespaces": NAMESPACES}
 _OURS = "gpuscaler_"
-#: What adds up over the GPUs of an object; of everything else it is the mean.
+#: Metrics that are summed over the GPUs of an object; all others are averaged.
 _ADDS_UP = re.compile(r"(_bytes|_watts|_milliwatts|_per_second)(_max|_mean)?(_current|_over_time|_15s|_60s)?$")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scraping:
-    """Which pods of DaemonSets are exporters, their port, and how often they are scraped, in seconds. Without a namespace there are none.
+    """Which pods of DaemonSets are exporters, their port, and the scrape interval in seconds. Without a namespace there are none.
 
-    ``share`` is how much of a core scraping may take: where there are so many exporters that it takes more, it is done more rarely.
+    ``share`` is the share of a core that scraping may take; if many exporters would take more, they are scraped less often.
     """
 
     namespace: str = ""
@@ -58,7 +58,7 @@ class Scraping:
 
 @dataclass(slots=True)
 class Exporter:
-    """One exporter, on ``node``. ``at`` is when its page was asked for, monotonic; ``age`` how old what it says was then, in seconds."""
+    """One exporter, on ``node``. ``at`` is when its page was requested (monotonic); ``age`` is the age of its figures then, in seconds."""
 
     address: str
     node: str
@@ -72,13 +72,13 @@ class Exporter:
 
 
 class Trail:
-    """The mean of the last three minutes, from sums of five seconds each."""
+    """The mean over the last three minutes, from sums over five seconds each."""
 
     def __init__(self) -> None:
         self._steps: deque[tuple[float, float, int]] = deque()
 
     def add(self, at: float, value: float) -> None:
-        """Times only grow; seconds."""
+        """Add a value. Times are seconds and only grow."""
         step = at - at % STEP
         if self._steps and self._steps[-1][0] == step:
             _, total, count = self._steps.pop()
@@ -110,24 +110,24 @@ class ExporterSource:
         self._metrics: dict[str, list[tuple[Exporter, Figure]]] = {}
         self._states: dict[tuple[str, str, LabelSelector], State] = {}
         self._round_at: float | None = None
-        #: Seconds that reading pages took in this round.
+        #: Seconds spent on parsing pages in this round.
         self._worked = 0.0
         self._custom: tuple[MetricInfo, ...] = ()
 
     @property
     def trouble(self) -> str:
-        """Why nothing can be answered yet; empty once it can."""
+        """Why nothing can be answered yet; empty once answers are possible."""
         if not self.objects.synced:
-            return "; ".join(self.objects.troubles) or "pods were not listed yet"
-        return "exporters were not scraped yet" if self._round_at is None else ""
+            return "; ".join(self.objects.troubles) or "pods have not been listed yet"
+        return "exporters have not been scraped yet" if self._round_at is None else ""
 
     def outages(self) -> Finding:
-        """Which exporters do not answer, and which do; one that was not scraped yet is neither."""
+        """The exporters that do not answer, and those that do; one that has not been scraped yet is in neither group."""
         scraped = (one for one in self.exporters.values() if one.trouble or one.at > float("-inf"))
         return unanswered((f"exporter {one.address} on node {one.node}", one.trouble) for one in scraped)
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Run until cancelled."""
         async with asyncio.TaskGroup() as tasks, aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=100)) as session:
             tasks.create_task(self.objects.run(), name="watch objects")
             try:
@@ -141,7 +141,7 @@ class ExporterSource:
                 _cancel(self.exporters.values())
 
     async def round(self, session: aiohttp.ClientSession) -> None:
-        """Scrape every exporter once, at the same time; one that takes longer than a round is not waited for."""
+        """Scrape all exporters once, concurrently, without waiting for those that take longer than a round."""
         there, known = self._there(), self.exporters
         self.exporters = {
             key: held if (held := known.get(key)) is not None and (held.address, held.node) == (pod.address, pod.node) else _exporter(pod)
@@ -193,7 +193,7 @@ class ExporterSource:
         return values
 
     async def external(self, *, namespace: str, metric: str, metric_selector: LabelSelector = EVERYTHING) -> Sequence[Value]:  # noqa: ARG002
-        raise UnknownMetric("exporters tell of GPUs only; for external metrics name a Prometheus")
+        raise UnknownMetric("exporters only have metrics of GPUs; use Prometheus for external metrics")
 
     def custom_metrics(self) -> Sequence[MetricInfo]:
         return self._custom
@@ -202,7 +202,7 @@ class ExporterSource:
         return ()
 
     def _there(self) -> dict[Key, Described]:
-        """Exporters that run. Others than DaemonSets make pods with any labels they like."""
+        """The running exporters. Only pods of DaemonSets count, since other pods can have any labels."""
         namespace, selector = self.scraping.namespace, self.scraping.selector
         keys = self.objects.pods.select(namespace, selector) if namespace else ()
         found = ((key, self.objects.pods.described(key)) for key in keys)
@@ -220,9 +220,9 @@ class ExporterSource:
             return
         self.counts.add(self.counts.evaluations, "exporter")
         read = self._clock()
-        # What takes long to read is read beside everything else.
+        # Large pages are parsed in another thread.
         page = exporter.reader.read(text) if len(text) <= _SHORT else await asyncio.to_thread(exporter.reader.read, text)
-        # What a page shows is at most five seconds old (the exporter sees to that); a node's clock may be off by more.
+        # The figures of a page are at most five seconds old (the exporter ensures that); a node's clock may be off by more.
         told = self._wall() - page.measured if page.measured is not None else 0.0
         exporter.page, exporter.at, exporter.trouble = self._believed(page, exporter.node), began, ""
         exporter.age = told if 0 <= told <= EXPIRY else 0.0 if -EXPIRY <= told < 0 else EXPIRY
@@ -240,7 +240,7 @@ class ExporterSource:
         return bytes(text)
 
     def _believed(self, page: Page, node: str) -> Page:
-        """Of what a node's page says only that of pods which are there, as the API server has it, and of the node itself."""
+        """Keep only the figures of pods that are on the node according to the API server, and set the node's own name."""
         on_node: dict[int, Mapping[str, str] | None] = {}
         figures = []
         for figure in page.figures:
@@ -255,7 +255,7 @@ class ExporterSource:
         return Page(tuple(figures), page.measured)
 
     def _follow(self, exporter: Exporter) -> None:
-        """Keep up the means of three minutes."""
+        """Update the three-minute means."""
         held, exporter.over = exporter.over, {}
         for figure in exporter.page.figures:
             if figure.metric.startswith(_SIX):
@@ -264,7 +264,7 @@ class ExporterSource:
                 trail.add(exporter.at, figure.value)
 
     def _fold(self) -> None:
-        """Bring what all pages say together by metric; tables are made anew when they are asked for."""
+        """Group the figures of all pages by metric. Tables are made again when they are requested."""
         found: dict[str, list[tuple[Exporter, Figure]]] = {}
         for exporter in self.exporters.values():
             for figure in exporter.page.figures:
@@ -293,7 +293,7 @@ class ExporterSource:
         return state, state.table
 
     def _forget(self, since: float) -> None:
-        """Forget what nobody asked for since then. Answers of before know a state: what it holds goes with it."""
+        """Forget questions that were not asked since then. Cached answers refer to a state, so its table is removed, too."""
         for asked, state in list(self._states.items()):
             if state.asked_at <= since:
                 state.table = None
@@ -327,14 +327,14 @@ def _exporter(pod: Described) -> Exporter:
 
 
 def _cancel(exporters: Iterable[Exporter]) -> None:
-    """End the scrapes of ``exporters``."""
+    """Cancel the scrapes of ``exporters``."""
     for exporter in exporters:
         if exporter.task is not None:
             exporter.task.cancel()
 
 
 def _called(exporter: Exporter, figure: Figure) -> Iterable[tuple[str, float]]:
-    """The metrics that a figure makes, and their values."""
+    """The metrics made from a figure, and their values."""
     if not figure.metric.startswith(_SIX):
         window = figure.labels.get("window")
         return ((f"{figure.metric.removeprefix(_OURS)}{f'_{window}' if window else ''}", figure.value),)

@@ -1,7 +1,7 @@
-"""Which series there are, looked at every few minutes, and the metrics that the rules make of them.
+"""Lists the existing series every few minutes, and the metrics that the rules make from them.
 
-Only the names of series and of their labels matter, so that only these are asked for: the label sets themselves are hundreds of megabytes
-in a large cluster, which has cost both prometheus-adapter and Prometheus their memory.
+Only the names of series and of their labels are needed, so only these are requested. The label sets themselves are hundreds of megabytes in
+a large cluster, which has made both prometheus-adapter and Prometheus run out of memory.
 """
 
 import asyncio
@@ -13,9 +13,9 @@ from gpuscaler.metrics.rules.discovery import NAME, Discovery
 from gpuscaler.metrics.rules.reading import RuleSet
 from gpuscaler.metrics.sources.prometheus import PrometheusError
 
-#: Questions about series that are under way at once.
+#: Most concurrent requests for series.
 _AT_ONCE = 4
-#: Seconds until the next look after one that found trouble, and at least until one for the sake of what somebody asks for in vain.
+#: Seconds until the next list after one with errors, and least time until a list caused by requests for unknown metrics.
 AGAIN, SOON = 10.0, 30.0
 
 
@@ -29,38 +29,38 @@ class Series(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Looks:
-    """How often series are looked for, and how far back, both in seconds: ``--metrics-relist-interval`` and ``--metrics-max-age``."""
+    """How often series are listed, and how far back, both in seconds: ``--metrics-relist-interval`` and ``--metrics-max-age``."""
 
     interval: float = 600.0
     max_age: float = 600.0
 
 
 class Discoverer:
-    """Keeps :attr:`found` current while :meth:`run` runs. ``wall`` tells Unix seconds.
+    """Keeps :attr:`found` current while :meth:`run` runs. ``wall`` returns Unix time.
 
-    One series query that fails takes nothing from the others: what it found before stays. ``troubles`` are by series query.
+    A series query that fails does not affect the others, and its previous result stays. ``troubles`` are by series query.
     """
 
     def __init__(self, prometheus: Series, rules: RuleSet, *, wall: Callable[[], float], looks: Looks | None = None) -> None:
         self.rules = rules
         self.found = Discovery()
-        #: By series query, why it was not answered.
+        #: Errors by series query.
         self.errors: dict[str, PrometheusError] = {}
         self.failures = 0
         self.looked = False
         self._prometheus, self._wall, self._looks = prometheus, wall, looks or Looks()
         self._series: dict[str, tuple[Mapping[str, str], ...]] = {}
         self._again = asyncio.Event()
-        #: Whether somebody asked for what is not known since the last look, and whether that was long enough ago to look again for it.
+        #: Whether an unknown metric was requested since the last list, and whether the last list is long enough ago to list again for it.
         self._missed = self._rested = False
 
     @property
     def troubles(self) -> dict[str, str]:
-        """By series query, in words."""
+        """Error messages by series query."""
         return {query: f"series {query}: {error}" for query, error in self.errors.items()}
 
     async def run(self) -> None:
-        """Look again and again, until cancelled; soon after a look that found trouble or a question for what is not known."""
+        """List repeatedly until cancelled; sooner after errors or after a request for an unknown metric."""
         while True:
             await self.look()
             self._again.clear()
@@ -72,13 +72,13 @@ class Discoverer:
             await self._told_within(pause - SOON)
 
     def missed(self) -> None:
-        """Somebody asks for a metric that is not known: perhaps its first series is there now."""
+        """Note a request for an unknown metric: its first series may exist by now."""
         self._missed = True
         if self._rested:
             self._again.set()
 
     async def _told_within(self, seconds: float) -> bool:
-        """Wait until there is a reason to look at once, for so long at most."""
+        """Wait until there is a reason to list immediately, but at most ``seconds``; return whether there is one."""
         try:
             async with asyncio.timeout(seconds):
                 await self._again.wait()
@@ -87,13 +87,13 @@ class Discoverer:
         return True
 
     def use(self, rules: RuleSet) -> None:
-        """Go on with other rules; their series are looked for at once."""
+        """Switch to other rules; their series are listed immediately."""
         self.rules = rules
         self.found = rules.discover(self._series)
         self._again.set()
 
     async def look(self) -> None:
-        """Ask once what there is."""
+        """List the series once."""
         rules, end = self.rules, self._wall()
         limit = asyncio.Semaphore(_AT_ONCE)
         queries = rules.series_queries
@@ -106,7 +106,7 @@ class Discoverer:
             self.found = rules.discover(self._series)
 
     async def _of(self, query: str, rules: RuleSet, limit: asyncio.Semaphore, end: float) -> tuple[Mapping[str, str], ...] | None:
-        """One label set for each name that a rule takes; None where the question failed."""
+        """One label set for each name that a rule matches; None if the request failed."""
         start = end - self._looks.max_age
         try:
             async with limit:
@@ -133,7 +133,7 @@ class Discoverer:
 
 
 def of_name(query: str, name: str) -> str | None:
-    """The series of ``query`` that are called ``name``; None for a query that is no plain selector."""
+    """``query`` restricted to series called ``name``; None for a query that is not a simple selector."""
     text = query.strip()
     if text.startswith("{") and text.endswith("}"):
         return f'{{{NAME}="{name}",{text[1:]}'

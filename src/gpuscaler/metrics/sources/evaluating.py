@@ -1,7 +1,7 @@
-"""Evaluations of queries: each once for everybody who asks, ahead of use, with the age of the samples behind every number.
+"""Evaluates queries: each once for all clients, ahead of use, with the age of the samples behind every number.
 
-An instant query says when it was evaluated and nothing of the age of what it saw: Prometheus looks back five minutes. So each comes with a
-companion that asks for the :func:`timestamp` of the raw series. Both times are of the server's own clock, and so is their difference.
+The answer to an instant query has the time of the evaluation, but not the age of the samples: Prometheus looks back five minutes. So each
+query has a companion that asks for the :func:`timestamp` of the raw series. Both times are from the server's clock, and so comparable.
 """
 
 import asyncio
@@ -17,18 +17,18 @@ from gpuscaler.metrics.sources.objects import Key
 from gpuscaler.metrics.sources.prometheus import PrometheusAway, PrometheusError, QueryRefused, Sample
 
 Combine: TypeAlias = Literal["mean", "sum", "max"]
-#: As many samples at most are gone through in one turn of the event loop: about 2 ms.
+#: Most samples that are processed without yielding to the event loop: about 2 ms.
 _AT_ONCE = 2_000
-#: Questions that are kept, and numbers of all of them: whoever may read a metric can ask for it by ever other selectors.
+#: Limits of stored questions, and of numbers in all of them: clients that may read a metric can request it with ever new selectors.
 _MOST, _MOST_NUMBERS = 10_000, 2_000_000
 
 
 class Question(Struct, frozen=True, gc=False):
-    """A query and its companion, whose values are the Unix times of the raw samples, oldest first to count.
+    """A query, and its companion ``ages``, whose values are the Unix times of the raw samples; the oldest one counts.
 
-    ``namespace_label`` and ``name_label`` are the labels of both results that say which object a number is of; an empty namespace label
-    says that all are of ``namespace``. Without a name label every element is one series of an external metric. Several elements of one
-    object are combined. ``below_zero`` is whether a negative number is one to serve. ``metric`` is for messages and figures.
+    ``namespace_label`` and ``name_label`` are the labels in both results that identify the object; without a namespace label all objects
+    are in ``namespace``. Without a name label every element is a series of an external metric. Several elements of an object are combined.
+    ``below_zero`` is whether negative numbers are served. ``metric`` is for messages and metrics.
     """
 
     metric: str
@@ -43,9 +43,9 @@ class Question(Struct, frozen=True, gc=False):
 
 
 class Cell(Struct, frozen=True, gc=False):
-    """A number, the Unix time of the oldest sample behind it, and how old that was when the query was evaluated, in seconds.
+    """A number, the Unix time of the oldest sample behind it, and the age of that sample at the evaluation, in seconds.
 
-    Of one without any sample behind it, as ``or vector(0)`` makes it, the time is that of the evaluation.
+    For a number without samples, as from ``or vector(0)``, the time is that of the evaluation.
     """
 
     number: float
@@ -62,7 +62,7 @@ class Series(Struct, frozen=True, gc=False):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Table:
-    """What a question's answer was: numbers by object, or series of an external metric. ``at`` is when it was asked, monotonic.
+    """The result of a question: numbers by object, or series of an external metric. ``at`` is when it was asked (monotonic).
 
     ``sampled`` is when the oldest raw sample of each object was taken, in Unix seconds.
     """
@@ -79,12 +79,12 @@ class Asking(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timing:
-    """All in seconds.
+    """Times in seconds.
 
-    What is asked for is evaluated every ``period``, and a result is relied on for twice as long, so that one evaluation that fails is
-    bridged. What nobody asked for within ``wanted`` (autoscalers ask every 15 s) is not evaluated any more. A sample older than ``stale``
-    is none. ``hold``: for how long the last result stands in where Prometheus does not answer. Nobody waits longer than ``patience``, also
-    where others are asked first.
+    Questions in use are evaluated every ``period``, and a result is used for twice as long, to bridge one failed evaluation. A question
+    that was not asked within ``wanted`` (autoscalers ask every 15 s) is not evaluated any more. A sample older than ``stale`` is dropped.
+    ``hold`` is how long the last result is used if Prometheus does not answer. No request waits longer than ``patience``, even if it is
+    queued behind others.
     """
 
     period: float = 10.0
@@ -100,7 +100,7 @@ class Timing:
 
 @dataclass(slots=True)
 class Counts:
-    """What became of questions and samples; ``evaluations`` by scope, ``dropped`` by reason, ``failures`` by metric."""
+    """Counts of questions and samples by outcome; ``evaluations`` by scope, ``dropped`` by reason, ``failures`` by metric."""
 
     hits: int = 0
     waits: int = 0
@@ -115,7 +115,7 @@ class Counts:
 
 @dataclass(slots=True)
 class State:
-    """What is known about a question. ``table`` is its last result."""
+    """The state of a question. ``table`` is its last result."""
 
     question: Question
     asked_at: float
@@ -126,10 +126,10 @@ class State:
 
 
 class Evaluator:
-    """Answers questions from their last evaluation; :meth:`run` keeps those that are asked for evaluated. ``clock`` is monotonic.
+    """Answers questions from their last evaluation; :meth:`run` keeps evaluating those in use. ``clock`` is monotonic.
 
-    At most ``at_once`` evaluations are under way. Of more than ``most`` questions, or ``most_numbers`` of all of them together, those that
-    were not asked for longest are forgotten.
+    At most ``at_once`` evaluations run concurrently. If there are more than ``most`` questions, or more than ``most_numbers`` numbers in
+    all of them together, the least recently asked ones are forgotten.
     """
 
     def __init__(
@@ -150,7 +150,7 @@ class Evaluator:
         self._most, self._most_numbers = most, most_numbers
 
     async def run(self) -> None:
-        """Evaluate what is asked for, until cancelled."""
+        """Evaluate the questions in use, until cancelled."""
         try:
             while True:
                 self._keep_up()
@@ -161,7 +161,7 @@ class Evaluator:
                     state.flight.cancel()
 
     def state(self, question: Question) -> State:
-        """What is known about ``question``, which is thereby asked for. Raises :class:`PrometheusAway` where too many are waited for."""
+        """The state of ``question``, which counts as asked. Raises :class:`PrometheusAway` if too many questions wait for an answer."""
         now = self._clock()
         found = self.states.get(question)
         if found is None:
@@ -172,12 +172,12 @@ class Evaluator:
         return found
 
     def usable(self, state: State) -> Table | None:
-        """The result that can be relied on without waiting, if there is one."""
+        """The last result if it is recent enough to be used without waiting."""
         table = state.table
         return table if table is not None and self._clock() - table.at <= self.timing.good else None
 
     async def table(self, state: State) -> tuple[Table, bool]:
-        """The result, and whether it is one that stands in for another that could not be had. Raises :class:`PrometheusError`."""
+        """The result, and whether it is an old one because there is no new one. Raises :class:`PrometheusError`."""
         table = self.usable(state)
         if table is not None:
             self.counts.hits += 1
@@ -186,7 +186,7 @@ class Evaluator:
         if state.flight is None and (state.error is None or self._due(state)):
             self._start(state)
         if state.flight is not None:
-            # Shielded: whoever else waits for it goes on waiting when one gives up.
+            # Shielded: other requests continue to wait for it when one gives up.
             with suppress(TimeoutError):
                 async with asyncio.timeout(self.timing.patience):
                     await asyncio.shield(state.flight)
@@ -199,16 +199,16 @@ class Evaluator:
         if state.error is None:
             under_way = sum(one.flight is not None for one in self.states.values())
             raise PrometheusAway(
-                f"Prometheus: saw no answer for {state.question.metric} that is still good, {under_way} evaluations being under way, "
-                f"expected one within {min(self.timing.patience, self.timing.good):g} s; relieve Prometheus, or raise period in --settings"
+                f"Prometheus: saw no recent answer for {state.question.metric} while {under_way} evaluations are running, expected one "
+                f"within {min(self.timing.patience, self.timing.good):g} s; reduce the load on Prometheus, or raise period in --settings"
             )
-        # A new one each time: the traceback of one that is kept grows with everybody who raises it.
+        # A new exception each time: the traceback of a stored one would grow each time it is raised.
         raise type(state.error)(*state.error.args) from state.error
 
     def _keep_up(self) -> None:
         now, timing = self._clock(), self.timing
         for state in list(self.states.values()):
-            # A question that names objects is another one as soon as they are others, and nobody asks the old one again.
+            # When the objects change, a question that names them is replaced by another one, and the old one is not asked again.
             wanted = min(timing.wanted, 4 * timing.period) if state.question.scope == "names" else timing.wanted
             unwanted = now - state.asked_at > wanted
             if unwanted and (state.table is None or now - state.table.at > max(timing.good, timing.hold)):
@@ -217,20 +217,20 @@ class Evaluator:
                 self._start(state)
 
     def _make_room(self) -> None:
-        """Forget a tenth of what may be forgotten, so that this is not done for each new question."""
+        """Forget a tenth of the idle questions, so that this is not needed for each new question."""
         idle = sorted((one for one in self.states.values() if one.flight is None), key=lambda one: one.asked_at)
         if not idle:
-            raise PrometheusAway(f"Prometheus: saw {len(self.states)} questions that wait for an answer, expected fewer; ask again later")
+            raise PrometheusAway(f"Prometheus: saw {len(self.states)} questions waiting for an answer, expected fewer; try again later")
         for one in idle[: max(1, len(idle) // 10)]:
             self._forget(one)
 
     def _forget(self, state: State) -> None:
-        # Answers of before know the state: what it holds goes with it.
+        # Cached answers refer to the state, so its table is removed, too.
         del self.states[state.question]
         state.table = None
 
     def _trim(self, kept: State) -> None:
-        """Forget what was not asked for longest where all results together are too large; never the one that has just come."""
+        """Forget the least recently asked questions while all results together are too large; never ``kept``, which is new."""
         total = sum(_size(one) for one in self.states.values())
         if total <= self._most_numbers:
             return
@@ -242,14 +242,14 @@ class Evaluator:
                 self._forget(one)
 
     def _due(self, state: State) -> bool:
-        """After a failure it is tried twice as often."""
+        """Whether the next evaluation is due; after a failure the period is halved."""
         return self._clock() - state.tried_at >= self.timing.period / (1 if state.error is None else 2)
 
     def _start(self, state: State) -> None:
         state.flight = asyncio.create_task(self._evaluate(state), name=f"evaluate {state.question.metric}")
 
     async def _evaluate(self, state: State) -> None:
-        """Never raises but when cancelled: what went wrong is in the state."""
+        """Evaluate once. Only raises when cancelled: errors are stored in the state."""
         question = state.question
         try:
             async with self._limit:
@@ -263,7 +263,7 @@ class Evaluator:
             self.counts.add(self.counts.failures, question.metric)
             state.error = error
             if isinstance(error, QueryRefused):
-                # What the rule asks now is refused: what it said before is not an answer to it.
+                # Prometheus rejects the query of the rule, so an earlier result is not an answer to it.
                 state.table = None
         finally:
             state.flight = None
@@ -293,7 +293,7 @@ class Evaluator:
             key, number = self._key(question, sample), sample.number
             reason = unusable(number, below_zero=question.below_zero)
             if reason:
-                # One sample that cannot be used leaves nothing to say about its object: a mean of the others is another thing.
+                # One unusable sample makes the value of its object unknown: a mean of the others would be something else.
                 self.counts.add(self.counts.dropped, reason)
                 found.setdefault(key, []).append(math.nan)
             elif key not in oldest and self._just_gone(state, key, evaluated):
@@ -312,10 +312,10 @@ class Evaluator:
         return Table(at, cells, tuple(series), oldest)
 
     def _just_gone(self, state: State, key: Key, evaluated: float) -> bool:
-        """Whether the raw sample was too old when it was seen last.
+        """Whether the last known raw sample is too old.
 
-        The two queries are not of the very same moment: a sample that Prometheus forgets between them is seen by the first one only, and
-        its number would pass for one that needs no sample.
+        The two queries are not evaluated at exactly the same time. A sample that Prometheus drops between them is seen only by the first
+        one, and its number would look like one that needs no sample.
         """
         before = state.table.sampled.get(key) if state.table is not None else None
         return before is not None and evaluated - before > self.timing.stale
@@ -337,9 +337,9 @@ def _size(state: State) -> int:
 
 
 def unusable(number: float, *, below_zero: bool = False) -> str:
-    """Why a number is none to scale by. The HorizontalPodAutoscaler takes any number at its word: a negative one ends all replicas.
+    """Why a number cannot be used for scaling. The HorizontalPodAutoscaler accepts any number: a negative one removes all replicas.
 
-    Where it is what a person's rule makes, ``below_zero``, it is served as prometheus-adapter does.
+    With ``below_zero``, for a person's own rule, negative numbers are served as prometheus-adapter does.
     """
     if math.isnan(number):
         return "NaN"
@@ -349,7 +349,7 @@ def unusable(number: float, *, below_zero: bool = False) -> str:
 
 
 def combined(how: Combine, numbers: Sequence[float]) -> float:
-    """One number of several of one object; NaN where one of them is."""
+    """Combine several numbers of one object; NaN if one of them is NaN."""
     if len(numbers) == 1:
         return numbers[0]
     if any(map(math.isnan, numbers)):

@@ -1,4 +1,4 @@
-"""The objects that metrics describe, by their labels, kept current by watches: no request lists anything."""
+"""The objects that metrics describe, by their labels, kept current by watches, so that requests cause no lists."""
 
 import asyncio
 import sys
@@ -21,12 +21,12 @@ from gpuscaler.model.selectors import LabelSelector
 
 #: Namespace (empty for objects without one) and name.
 Key: TypeAlias = tuple[str, str]
-#: Selections that are remembered of one resource, of which a thousand autoscalers have as many, and names in all of them.
+#: Limits of cached selections of one resource (a thousand autoscalers need a thousand), and of names in all of them.
 _MOST_SELECTIONS, _MOST_NAMES = 20_000, 1_000_000
 
 
 class Described(msgspec.Struct, frozen=True, gc=False):
-    """What is kept of an object. Of a pod ``address`` is its IP while it runs; ``daemon`` says that a DaemonSet made it."""
+    """The stored part of an object. For a pod, ``address`` is its IP while it runs, and ``daemon`` is whether a DaemonSet made it."""
 
     labels: LabelSet = NO_LABELS
     address: str = ""
@@ -67,7 +67,7 @@ class _Pod(msgspec.Struct, gc=False):
 
 
 class LabelDecoder:
-    """Reads namespace, name and labels of objects of any resource, and where a pod can be reached; nothing else is kept of them."""
+    """Decodes namespace, name and labels of objects of any resource, and address and node of pods; nothing else is stored."""
 
     model = Described
 
@@ -79,7 +79,7 @@ class LabelDecoder:
         return identity
 
     def read(self, data: Data) -> Found:
-        """Never raises: what cannot be understood is named as set aside."""
+        """Decode an object. Never raises: an object that cannot be parsed is returned as ignored (``aside``)."""
         try:
             found: _Object | _Pod = self._decode(data)
         except (msgspec.MsgspecError, ValueError, RecursionError) as error:
@@ -93,7 +93,7 @@ class LabelDecoder:
         described = Described(LabelSet(metadata.labels or {}))
         if isinstance(found, _Pod):
             described = _described(described.labels, metadata, found)
-        # The reflector hands on whatever its decoder makes.
+        # The reflector passes on the objects of its decoder unchanged.
         return Found(identity, cast("Any", (described,)))
 
 
@@ -108,20 +108,20 @@ def _described(labels: LabelSet, metadata: _Metadata, pod: _Pod) -> Described:
 
 
 class Index:
-    """The objects of one resource. The same selection is the same tuple for as long as no object of its namespace changed."""
+    """The objects of one resource. A selection is the same tuple as long as no object in its namespace changes."""
 
     def __init__(self) -> None:
         self._found: dict[str, dict[str, Described]] = {}
         self._selections: dict[tuple[str, LabelSelector], tuple[Key, ...]] = {}
         self._by_namespace: dict[str, set[LabelSelector]] = {}
-        #: Names in all selections that are remembered.
+        #: Number of names in all cached selections.
         self.selected = 0
 
     def __len__(self) -> int:
         return sum(map(len, self._found.values()))
 
     def apply(self, changes: Mapping[str, Described | None]) -> None:
-        """Take in what changed, by ``namespace/name`` or the name alone."""
+        """Apply changes, by ``namespace/name`` or the name alone."""
         for identity, now in changes.items():
             namespace, _, name = identity.rpartition("/")
             held = self._found.get(namespace, {})
@@ -139,7 +139,7 @@ class Index:
         return self._found.get(key[0], {}).get(key[1])
 
     def select(self, namespace: str, selector: LabelSelector) -> tuple[Key, ...]:
-        """What ``selector`` matches in ``namespace``, or anywhere where it is empty, by namespace and name."""
+        """The objects in ``namespace`` (empty: in all) that ``selector`` matches, by namespace and name."""
         known = self._selections.get((namespace, selector))
         if known is None:
             if len(self._selections) >= _MOST_SELECTIONS or self.selected >= _MOST_NAMES:
@@ -162,9 +162,9 @@ class Index:
 
 
 class Objects:
-    """An :class:`Index` for each resource that was asked for, current while :meth:`run` runs; pods are watched from the beginning.
+    """An :class:`Index` for each requested resource, kept current while :meth:`run` runs; pods are watched from the start.
 
-    ``clock`` is monotonic, in seconds; ``patience`` how many a question waits for the first list of a resource.
+    ``clock`` is monotonic, in seconds; ``patience`` is how many seconds a request waits for the first list of a resource.
     """
 
     def __init__(
@@ -191,7 +191,7 @@ class Objects:
 
     @property
     def lists(self) -> int:
-        """How many lists were begun, of all resources."""
+        """Number of lists that were started, of all resources."""
         return sum(reflector.lists for _, reflector, _ in self._watched.values())
 
     @property
@@ -199,7 +199,7 @@ class Objects:
         return tuple(reflector.trouble for _, reflector, _ in self._watched.values() if reflector.trouble)
 
     async def index(self, resource: Resource) -> Index:
-        """The objects of ``resource``. Raises :class:`Unavailable` where they cannot be listed in time."""
+        """The objects of ``resource``. Raises :class:`Unavailable` if they cannot be listed in time."""
         if resource not in self._watched:
             self._watch(resource)
         index, reflector, listed = self._watched[resource]

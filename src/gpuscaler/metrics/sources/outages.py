@@ -1,6 +1,6 @@
-"""Outages of Prometheus or of exporters, and rules that fail, as log lines: one when it begins, one when it is over.
+"""Logs outages of Prometheus or of exporters, and failing rules: one line at the start and one at the end.
 
-Whoever asks is answered with the reason; whoever reads logs or gets alerts from them sees nothing of answers.
+Clients get the reason in their answers, but people who read logs or get alerts from them do not see the answers.
 """
 
 import asyncio
@@ -15,18 +15,18 @@ from gpuscaler.metrics.sources.evaluating import Evaluator
 from gpuscaler.metrics.sources.prometheus import PrometheusAway, PrometheusError
 
 _LOG = structlog.get_logger(__name__)
-#: What an outage of Prometheus as a whole is about.
+#: Subject of an outage of Prometheus as a whole.
 PROMETHEUS = "Prometheus"
-#: What an outage of most exporters is about.
+#: Subject of an outage of most exporters.
 EXPORTERS = "exporters"
-#: More exporters than this that do not answer are counted in one line, not named one by one.
+#: If more exporters than this do not answer, one line has their number instead of one line each.
 NAMED = 10
-#: Seconds between looks.
+#: Seconds between checks.
 LOOK = 5.0
 
 
 class Words(NamedTuple):
-    """The events of log lines when an outage begins and when it is over."""
+    """The messages of log lines at the start and at the end of an outage."""
 
     begins: str
     ends: str
@@ -36,41 +36,41 @@ _WHOLE: Mapping[str, Words] = {
     PROMETHEUS: Words("Prometheus does not answer", "Prometheus answers again"),
     EXPORTERS: Words("exporters do not answer", "exporters answer again"),
 }
-RULE = Words("a rule fails", "a rule fails no more")
-EXPORTER = Words("an exporter does not answer", "an exporter answers again")
+RULE = Words("rule fails", "rule works again")
+EXPORTER = Words("exporter does not answer", "exporter answers again")
 
 
 class Attempt(NamedTuple):
-    """What became last of a question: of a metric, or for series."""
+    """The last result of a request: for a metric, or for series."""
 
     about: str
     error: PrometheusError | None
 
 
 class Finding(NamedTuple):
-    """``wrong`` says why, by what it is about; ``well`` is what was answered."""
+    """Problems by subject in ``wrong``, and the subjects that work in ``well``."""
 
     wrong: Mapping[str, str]
     well: frozenset[str]
 
 
 def evaluations(evaluator: Evaluator) -> list[Attempt]:
-    """The last attempts at the metrics that are asked for."""
+    """The last attempts for the metrics in use."""
     states = evaluator.states.values()
     return [Attempt(f"metric {one.question.metric}", one.error) for one in states if one.error is not None or evaluator.usable(one)]
 
 
 def looks(discoverer: Discoverer) -> list[Attempt]:
-    """The last attempts at the series of rules; none before the first."""
+    """The last attempts for the series of rules; none before the first."""
     if not discoverer.looked and not discoverer.errors:
         return []
     return [Attempt(f"series {query}", discoverer.errors.get(query)) for query in discoverer.rules.series_queries]
 
 
 def judged(metrics: Iterable[Attempt], series: Iterable[Attempt]) -> Finding:
-    """What is wrong. Where nothing is answered at all, it is Prometheus and no rule.
+    """Find what fails. If nothing is answered at all, Prometheus fails, not a rule.
 
-    Series are looked for rarely, so that they tell of now only where no metric is asked for.
+    Series are listed rarely, so they show the current state only if no metric is in use.
     """
     metrics, series = tuple(metrics), tuple(series)
     decisive = metrics or series
@@ -86,9 +86,9 @@ def judged(metrics: Iterable[Attempt], series: Iterable[Attempt]) -> Finding:
 
 
 def unanswered(scraped: Iterable[tuple[str, str]]) -> Finding:
-    """What is wrong with exporters, each with its name and why it did not answer last, empty where it did.
+    """Find the exporters that fail. Each is given with its name and its last error, empty if it answered.
 
-    Many are one outage: a broken network, or an exporter that was installed wrongly.
+    Many failing exporters are one outage: a broken network, or exporters that were installed wrongly.
     """
     exporters = tuple(scraped)
     silent = {name: trouble for name, trouble in exporters if trouble}
@@ -101,9 +101,9 @@ def unanswered(scraped: Iterable[tuple[str, str]]) -> Finding:
 
 @dataclass(slots=True)
 class Telling:
-    """Logs what ``find`` finds wrong for ``patience`` seconds, for which an evaluation that fails is bridged. ``clock`` is monotonic.
+    """Logs what ``find`` reports as failing for ``patience`` seconds; shorter failures are bridged. ``clock`` is monotonic.
 
-    ``words`` are those for all that is not about a source as a whole.
+    ``words`` are the messages for everything that does not concern a source as a whole.
     """
 
     find: Callable[[], Finding]
@@ -114,14 +114,14 @@ class Telling:
     _told: set[str] = field(default_factory=set, init=False)
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Run until cancelled."""
         while True:
             self.look()
             await asyncio.sleep(LOOK)
 
     def look(self) -> None:
         now, found = self.clock(), self.find()
-        # What nobody asks for any more is neither wrong nor well: it is not mentioned again.
+        # A metric that is no longer in use is neither wrong nor well, so its end is not logged.
         self._since = {about: self._since.get(about, now) for about in found.wrong}
         for about, why in found.wrong.items():
             if about not in self._told and now - self._since[about] >= self.patience:

@@ -1,27 +1,27 @@
-"""Pages of our exporter, read for what they say of pods: only lines with a pod are looked at, and each label set once.
+"""Parses pages of our exporter for the figures of pods: only lines with a pod are parsed, and each label set once.
 
-Whoever has the node writes what its exporter serves, so that every length is bounded.
+A compromised node controls what its exporter serves, so all lengths are limited.
 """
 
 import re
 from collections.abc import Mapping
 from typing import NamedTuple
 
-#: Bytes of a line, and metrics and figures of a page, beyond which nothing is read of it.
+#: Most bytes of a line, and most metrics and figures of a page; everything beyond is ignored.
 LONGEST_LINE, MOST_NAMES, MOST_FIGURES = 4096, 100, 20_000
-#: A line of the exporter: its name, and labels with the value behind them, which are taken apart by hand. It writes no timestamps. What
-#: repeats here takes all it can get and gives nothing back (``++``), so that the time to read a page grows with its length alone.
+#: A line of the exporter: the name, and the labels with the value after them, which are split by hand. There are no timestamps. Repetitions
+#: are possessive (``++``), without backtracking, so that the time to parse a page is linear in its length.
 _LINE = re.compile(rb"^((?:nvidia|gpuscaler)_gpu_\w{1,100}+)\{([^\n]{1,%d}+)$" % LONGEST_LINE, re.MULTILINE)
 _MEASURED = b"gpuscaler_gpu_last_sample_timestamp_seconds"
 _LABEL = re.compile(r'(\w++)="((?:[^"\\]|\\.)*+)"(?:,|$)')
 _ESCAPES = {"\\n": "\n", '\\"': '"', "\\\\": "\\"}
 _ESCAPED = re.compile(r"\\.")
-#: What is no figure to scale by: counters, which only grow, what joins figures to containers, and what is of single processes.
+#: Metrics that are not for scaling: counters, which only grow, metrics that join figures to containers, and those of single processes.
 _NO_FIGURES = re.compile(r"_(total|info|timestamp_seconds|containers)$|_process_")
 
 
 class Figure(NamedTuple):
-    """``labels`` are shared by all figures of a device."""
+    """One figure. ``labels`` are shared by all figures of a device."""
 
     metric: str
     labels: Mapping[str, str]
@@ -29,20 +29,20 @@ class Figure(NamedTuple):
 
 
 class Page(NamedTuple):
-    """``measured`` is when the device that was measured longest ago was, Unix seconds on the node's clock; None where nothing was."""
+    """A page. ``measured`` is the oldest measurement time of its devices, in Unix seconds on the node's clock; None without any."""
 
     figures: tuple[Figure, ...]
     measured: float | None
 
 
 class PageReader:
-    """Reads pages of one exporter, whose label sets hardly ever change."""
+    """Parses pages of one exporter; caches label sets, since they hardly ever change."""
 
     def __init__(self) -> None:
         self._labels: dict[bytes, Mapping[str, str]] = {}
 
     def read(self, page: bytes) -> Page:
-        """What ``page`` says; a line that is none of the exporter's, or beyond the bounds, is passed over."""
+        """Parse ``page``; lines that are not from the exporter, or beyond the limits, are skipped."""
         known, self._labels = self._labels, {}
         figures: list[Figure] = []
         names: dict[bytes, str] = {}
@@ -62,7 +62,7 @@ class PageReader:
 
 
 def _name(names: dict[bytes, str], name: bytes) -> str:
-    """Of a figure to scale by; empty for what is none, and for names beyond the bound."""
+    """The name of a metric for scaling; empty for other metrics, and for names beyond the limit."""
     found = names.get(name)
     if found is None:
         if len(names) >= MOST_NAMES:
@@ -73,7 +73,7 @@ def _name(names: dict[bytes, str], name: bytes) -> str:
 
 
 def _labels(text: bytes) -> Mapping[str, str]:
-    """None at all where one of them is no label."""
+    """Parse labels; the result is empty if one of them is invalid."""
     decoded, at, labels = text.decode(errors="replace"), 0, dict[str, str]()
     while at < len(decoded):
         label = _LABEL.match(decoded, at)

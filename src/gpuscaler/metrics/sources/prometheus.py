@@ -1,4 +1,4 @@
-"""Questions to Prometheus, or to what speaks its HTTP API: instant queries, and which series there are.
+"""A client of Prometheus, or of another server with its HTTP API: instant queries, and lists of series.
 
 Source: https://prometheus.io/docs/prometheus/latest/querying/api/.
 """
@@ -24,18 +24,18 @@ from gpuscaler.kube.transport import Request, Transport
 #: Upper bounds of the histogram of answers, in seconds.
 BUCKETS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 _MOST_QUOTED: Final = 300
-#: Bytes of an answer that waits for others of its kind before more of it is read: decoded it takes several times as much.
+#: From this size on, in bytes, answers are read one at a time: a decoded answer takes several times as much memory.
 _LARGE: Final = 2 * 2**20
 T = TypeVar("T")
 
 
 class PrometheusError(Exception):
-    """No usable answer. The text names the server, what was asked, and what came instead.
+    """There is no usable answer. The text names the server, the request, and what came instead.
 
     PrometheusError
-     ├ PrometheusAway    no server answered in time, or each is at fault: asking again later may help
-     ├ QueryRefused      the server does not take this question: asking again does not help
-     └ BadAnswer         what came is no answer of Prometheus, or larger than allowed
+     ├ PrometheusAway    no server answered in time, or each had an error: a later attempt may help
+     ├ QueryRefused      the server rejects this query: another attempt does not help
+     └ BadAnswer         the answer is not from Prometheus, or larger than allowed
     """
 
 
@@ -59,7 +59,7 @@ class Sample(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def number(self) -> float:
-        """The value; Go's ``+Inf``, ``-Inf`` and ``NaN`` are Python's. NaN for text that is no number."""
+        """The value as a number, including Go's ``+Inf``, ``-Inf`` and ``NaN``. NaN for text that is not a number."""
         try:
             return float(self.value[1])
         except ValueError:
@@ -94,7 +94,7 @@ _series = msgspec.json.Decoder(list[dict[str, str]]).decode
 
 @dataclass(slots=True)
 class PrometheusMetrics:
-    """How answers came, by (path, server, outcome); ``buckets`` counts by (path, server) those that took no longer than each bound."""
+    """Counts of answers by (path, server, outcome), and in ``buckets`` by duration for each (path, server)."""
 
     outcomes: dict[tuple[str, str, str], int] = field(default_factory=dict)
     buckets: dict[tuple[str, str], list[int]] = field(default_factory=dict)
@@ -108,12 +108,12 @@ class PrometheusMetrics:
         self.seconds[path, server] = self.seconds.get((path, server), 0.0) + seconds
 
     def asked(self, path: str) -> int:
-        """How many requests for ``path`` were made."""
+        """Number of requests for ``path``."""
         return sum(count for (found, _, _), count in self.outcomes.items() if found == path)
 
 
 class Server(NamedTuple):
-    """One Prometheus: its name in messages and metrics, the path that its API is below, and how it is reached."""
+    """One Prometheus: its name in messages and metrics, the path prefix of its API, and its transport."""
 
     name: str
     prefix: str
@@ -133,7 +133,7 @@ def access_of(
 ) -> Access:
     """The access to the Prometheus at ``url``, ``http(s)://[USER:PASSWORD@]HOST[:PORT][/PATH]``; files are read again when they change.
 
-    Raises :class:`~gpuscaler.kube.errors.AccessError` for a URL that is none and for files that cannot be used.
+    Raises :class:`~gpuscaler.kube.errors.AccessError` for an invalid URL and for unusable files.
     """
     owner = "Prometheus"
     try:
@@ -142,8 +142,8 @@ def access_of(
     except ValueError:
         usable = False
     if not usable or parts.query or parts.fragment:
-        # The URL is not quoted: it may hold a password.
-        raise AccessError(f"{owner}: saw a URL that is none of a server, expected http(s)://HOST:PORT[/PATH]; correct it")
+        # The URL is not quoted: it may contain a password.
+        raise AccessError(f"{owner}: saw an invalid URL, expected http(s)://HOST:PORT[/PATH]; correct it")
     place = parts.netloc.rpartition("@")[2]
     tls = Tls(
         owner,
@@ -176,16 +176,16 @@ def access_of(
 
 
 def server_of(access: Access) -> Server:
-    """The server behind ``access``, over sockets."""
+    """The server at ``access``, over HTTP."""
     return Server(urlsplit(access.server).netloc, "", HttpTransport(access))
 
 
 @dataclass(slots=True)
 class Prometheus:
-    """Asks ``servers``, the one that answered last first; the next one where that is away or at fault.
+    """Asks ``servers``, starting with the one that answered last; if it is unavailable or has an error, the next one.
 
-    ``timeout`` bounds a question, whoever is asked, in seconds; ``most_bytes`` one answer. ``post`` sends questions as forms, which have
-    no limit of length. ``clock`` is monotonic, in seconds. ``warn`` is told of Prometheus' own warnings.
+    ``timeout`` limits a request to all servers together, in seconds; ``most_bytes`` limits an answer. ``post`` sends queries as forms,
+    which have no length limit. ``clock`` is monotonic, in seconds. ``warn`` receives Prometheus' own warnings.
     """
 
     servers: Sequence[Server]
@@ -203,9 +203,9 @@ class Prometheus:
             await server.transport.close()
 
     async def query(self, promql: str) -> list[Sample]:
-        """The instant vector that ``promql`` is now, at the server's own time. Raises :class:`PrometheusError`."""
+        """Evaluate ``promql`` now, at the server's own time, to an instant vector. Raises :class:`PrometheusError`."""
         path = "/api/v1/query"
-        # The server gives up by itself, too, and frees what it had taken for it.
+        # With a time-out the server also gives up, and frees its memory.
         form = [("query", promql), ("timeout", f"{self.timeout:g}s")]
         async with self._asked(path, form, post=self.post) as raw:
             found = self._read(_data, raw, path)
@@ -216,27 +216,27 @@ class Prometheus:
             return self._read(_samples, found.result, path)
 
     async def series(self, match: str, *, start: float, end: float) -> list[dict[str, str]]:
-        """The label sets of all series that ``match`` selects between two Unix times, ``__name__`` among them."""
+        """The label sets, including ``__name__``, of all series that ``match`` selects between two Unix times."""
         path = "/api/v1/series"
         async with self._asked(path, [("match[]", match), *_span(start, end)], post=self.post) as raw:
             return self._read(_series, raw, path)
 
     async def metric_names(self, match: str, *, start: float, end: float) -> list[str]:
-        """The names of the metrics that have such series."""
+        """The names of the metrics with series that ``match`` selects."""
         path = "/api/v1/label/__name__/values"
-        # Prometheus takes this one by GET only.
+        # Prometheus only accepts GET for this path.
         async with self._asked(path, [("match[]", match), *_span(start, end)], post=False) as raw:
             return self._read(_names, raw, path)
 
     async def label_names(self, match: str, *, start: float, end: float) -> list[str]:
-        """The names of all labels that such series have."""
+        """The names of all labels of the series that ``match`` selects."""
         path = "/api/v1/labels"
         async with self._asked(path, [("match[]", match), *_span(start, end)], post=self.post) as raw:
             return self._read(_names, raw, path)
 
     @asynccontextmanager
     async def _asked(self, path: str, form: Sequence[tuple[str, str]], *, post: bool) -> AsyncIterator[msgspec.Raw]:
-        """``data`` of an answer, to be decoded within the block: one large answer at a time is in memory."""
+        """``data`` of an answer, to be decoded within the block, so that only one large answer at a time is in memory."""
         async with AsyncExitStack() as held:
             yield await self._ask(path, form, post=post, held=held)
 
@@ -244,17 +244,17 @@ class Prometheus:
         try:
             return decode(raw)
         except (msgspec.MsgspecError, RecursionError) as error:
-            raise BadAnswer(f"Prometheus: {path}: saw data of another form ({error}), expected that of its HTTP API") from error
+            raise BadAnswer(f"Prometheus: {path}: saw data in another format ({error}), expected that of its HTTP API") from error
 
     async def _ask(self, path: str, form: Sequence[tuple[str, str]], *, post: bool, held: AsyncExitStack) -> msgspec.Raw:
-        """``data`` of the first answer that is one."""
+        """``data`` of the first usable answer."""
         troubles: list[str] = []
         loop = asyncio.get_running_loop()
         until = loop.time() + self.timeout
         order = [(self._first + step) % len(self.servers) for step in range(len(self.servers))]
         for left, place in zip(range(len(order), 0, -1), order, strict=True):
             server = self.servers[place]
-            # Each gets an equal part of the time that is left, so that one that hangs does not use up all of it.
+            # Each server gets an equal part of the remaining time, so that one that hangs does not use up all of it.
             share = max(0.001, (until - loop.time()) / left)
             try:
                 data = await self._timed(server, path, form, patience=share, post=post, held=held)
@@ -263,7 +263,7 @@ class Prometheus:
             else:
                 self._first = place
                 return data
-        raise PrometheusAway("; ".join(troubles) or "Prometheus: saw no server, expected one at least; set --prometheus-url")
+        raise PrometheusAway("; ".join(troubles) or "Prometheus: saw no server, expected at least one; set --prometheus-url")
 
     async def _timed(
         self, server: Server, path: str, form: Sequence[tuple[str, str]], *, patience: float, post: bool, held: AsyncExitStack
@@ -304,7 +304,7 @@ class Prometheus:
             async for piece in answer.pieces:
                 body += piece
                 if waits and len(body) > _LARGE:
-                    # One server after the other may be asked; what the one before had sent is gone.
+                    # If several servers are asked in turn, the answer of the previous one is no longer needed.
                     await held.aclose()
                     await held.enter_async_context(self._large)
                     waits = False
@@ -316,7 +316,7 @@ class Prometheus:
             return _Head(answer.status, bytes(body), server.name)
 
     def _judged(self, found: _Head, path: str) -> msgspec.Raw:
-        """``data`` of an answer that says success; raises what another means."""
+        """``data`` of a successful answer; raises the matching error for any other answer."""
         try:
             answer = _answer(found.body)
         except (msgspec.MsgspecError, RecursionError):
@@ -334,7 +334,7 @@ class Prometheus:
         if found.status == 200:
             raise BadAnswer(f"{text}, expected Prometheus' JSON; is this the URL of Prometheus?")
         if 300 <= found.status < 400:
-            raise PrometheusAway(f"{text}: redirects are not followed; set --prometheus-url to where it leads")
+            raise PrometheusAway(f"{text}: redirects are not followed; set --prometheus-url to the target of the redirect")
         raise PrometheusAway(text)
 
 

@@ -1,4 +1,4 @@
-"""What is asked of Prometheus for a metric of the rules: once for the whole cluster where that comes to the same."""
+"""The queries to Prometheus for a metric of the rules: one query for the whole cluster if that is equivalent."""
 
 import re
 from collections.abc import Iterable, Sequence
@@ -17,15 +17,15 @@ from gpuscaler.metrics.sources.objects import Key
 from gpuscaler.metrics.sources.values import NOT_BELOW_ZERO, Rejected
 from gpuscaler.model.selectors import LabelSelector
 
-#: What names of objects that are measured are made of. A request may name anything, and a template may put names anywhere in a query.
+#: Valid names of objects. A request may contain any name, and a template may put names anywhere in a query.
 _NAME = re.compile(r"[A-Za-z0-9._:-]+")
 
 
 def of_objects(metric: str, origin: Origin, *, namespace: str, selection: Sequence[Key], selector: LabelSelector) -> Question:
-    """The question for ``metric`` of the objects ``selection`` of ``namespace`` (empty: of all).
+    """The question for ``metric`` of the objects ``selection`` in ``namespace`` (empty: in all).
 
-    A rule that is provably about each object by itself is asked about all objects of the cluster, whatever the selection.
-    Raises :class:`Rejected` for what cannot be said in PromQL.
+    If a rule provably treats each object separately, the question covers all objects of the cluster, regardless of the selection.
+    Raises :class:`Rejected` for requests that cannot be expressed in PromQL.
     """
     rule, resource = origin.rule, origin.resource
     assert resource is not None
@@ -52,13 +52,13 @@ def of_series(metric: str, origin: Origin, *, namespace: str, selector: LabelSel
         raise Rejected(str(error)) from error
     ages = _ages(promql, origin)
     if _is_number(promql):
-        # As prometheus-adapter has it, one number without labels is a value, too.
+        # As in prometheus-adapter, a number without labels is a value, too.
         promql = f"vector({promql})"
     return Question(metric, promql, ages, namespace=asked, scope="namespace" if asked else "cluster", below_zero=below_zero)
 
 
 def _told(origin: Origin, selector: LabelSelector) -> tuple[LabelSelector, bool]:
-    """What ``selector`` says of series, and whether a number below zero is one to serve."""
+    """The part of ``selector`` that concerns series, and whether numbers below zero are served."""
     series = tuple(one for one in selector.requirements if one != NOT_BELOW_ZERO)
     if len(series) == len(selector.requirements):
         return selector, origin.rule.below_zero
@@ -83,7 +83,7 @@ def _narrow(
 ) -> Question:
     names = tuple(dict.fromkeys(name for _, name in selection))
     _check_names((*names, namespace) if namespace else names)
-    # As prometheus-adapter asks; of several namespaces at once the answer must say which.
+    # The same query as prometheus-adapter's; for several namespaces at once the answer must contain the namespace.
     space = origin.rule.label(NAMESPACES) if resource.namespaced and not namespace else ""
     promql = origin.rule.query(
         origin.series, resource=resource, names=names, namespace=namespace, selector=selector.requirements, extra=(space,) if space else ()
@@ -94,7 +94,7 @@ def _narrow(
 def _check_names(names: Iterable[str]) -> None:
     wrong = next((one for one in names if not _NAME.fullmatch(one)), None)
     if wrong is not None:
-        raise QueryError(f"saw the name {wrong[:80]!r}, expected one of letters, digits, '-', '.', '_' and ':'")
+        raise QueryError(f"saw the name {wrong[:80]!r}, expected letters, digits, '-', '.', '_' and ':'")
 
 
 def _question(metric: str, origin: Origin, promql: str, *, namespace: str, labels: tuple[str, str], scope: str = "") -> Question:
@@ -111,15 +111,15 @@ def _question(metric: str, origin: Origin, promql: str, *, namespace: str, label
 
 
 def _ages(promql: str, origin: Origin, *groups: str) -> str:
-    """The times of the raw samples that ``promql`` sees, the oldest for each combination of ``groups``.
+    """The query for the times of the raw samples that ``promql`` sees, the oldest for each combination of ``groups``.
 
-    Where no series of a combination is there any more, a range may still see what it was: then it is the time of its newest sample.
+    If all series of a combination have ended, a range may still see their last samples: then it is the time of the newest one.
     """
     try:
         read = selectors(promql)
     except PromqlError:
         read = {}
-    # Two series may differ in nothing but their names, which timestamp() takes away: each gets a label of its own selector.
+    # Two series may differ only in their names, which timestamp() removes: each gets a label with the number of its selector.
     by = f"by ({','.join(groups)})"
     now = _united(f"timestamp({one})" for one in read or (origin.series,))
     before = _united(f"max_over_time(timestamp({one})[{reach:g}s:])" for one, reach in read.items() if reach)

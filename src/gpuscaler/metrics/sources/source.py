@@ -1,4 +1,4 @@
-"""Values by rules out of Prometheus, of objects that are known from watches."""
+"""Values from Prometheus according to rules, for objects that are known from watches."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -18,12 +18,12 @@ from gpuscaler.metrics.sources.values import EVERYTHING, MetricInfo, Unavailable
 from gpuscaler.model.selectors import LabelSelector
 
 _KNOWN = {one.label: one for one in vars(kube).values() if isinstance(one, Resource)}
-#: Tried after v1 for a resource of which only the name and the group are known.
+#: Versions that are tried after v1 for a resource of which only the name and the group are known.
 _VERSIONS = ("v1beta2", "v1beta1", "v2", "v1alpha2", "v1alpha1")
 
 
 class PrometheusSource:
-    """A :class:`~gpuscaler.metrics.sources.values.Source`. :meth:`run` looks for series, watches objects and keeps numbers current.
+    """A :class:`~gpuscaler.metrics.sources.values.Source`. :meth:`run` lists series, watches objects and keeps numbers current.
 
     It is ready once :attr:`trouble` is empty. ``clock`` is monotonic, in seconds.
     """
@@ -36,7 +36,7 @@ class PrometheusSource:
         self._external: tuple[str, ...] = ()
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Run until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self.discoverer.run(), name="discover series")
             tasks.create_task(self.evaluator.run(), name="evaluate")
@@ -44,15 +44,15 @@ class PrometheusSource:
 
     @property
     def trouble(self) -> str:
-        """Why not everything can be answered yet; empty once it can."""
+        """Why not everything can be answered yet; empty once all answers are possible."""
         if not self.objects.synced:
-            return "; ".join(self.objects.troubles) or "pods were not listed yet"
+            return "; ".join(self.objects.troubles) or "pods have not been listed yet"
         if not self.discoverer.looked:
-            return "; ".join(self.discoverer.troubles.values()) or "Prometheus was not asked for series yet"
+            return "; ".join(self.discoverer.troubles.values()) or "series have not been listed from Prometheus yet"
         return ""
 
     def outages(self) -> Finding:
-        """What fails now, and what is answered."""
+        """What fails now, and what works."""
         return judged(evaluations(self.evaluator), looks(self.discoverer))
 
     async def for_object(
@@ -114,7 +114,7 @@ class PrometheusSource:
         return self._external
 
     def _discovered(self) -> Discovery:
-        """What the rules make of what there is; answers of before are not right after it changed."""
+        """The current metrics of the rules; clears cached answers if they changed."""
         found = self.discoverer.found
         if found is not self._found:
             self._found = found
@@ -133,7 +133,7 @@ class PrometheusSource:
         return origin
 
     def _unknown(self) -> str:
-        """Nothing to add where Prometheus was asked and has no such series; it is asked again soon."""
+        """Reasons why a metric is unknown, empty if Prometheus has no such series; also requests another list of series soon."""
         self.discoverer.missed()
         return "; ".join(self.discoverer.troubles.values())
 
@@ -147,7 +147,7 @@ class PrometheusSource:
 
 
 def _resource(resource: named.Resource | None) -> Resource:
-    """The resource as the API server has it. Of one that is not known here the versions are tried one after the other."""
+    """The resource in the API server. For an unknown resource, versions are tried one after the other."""
     assert resource is not None
     known = _KNOWN.get(resource.text)
     return known or Resource(resource.group, "v1", resource.plural, resource.singular, resource.namespaced, older=_VERSIONS)

@@ -1,7 +1,7 @@
-"""What the metrics APIs hand out, and the seam to where it comes from.
+"""The values that the metrics APIs serve, and the interface to their sources.
 
-Facts: ``k8s.io/metrics`` (types), ``sigs.k8s.io/custom-metrics-apiserver`` (what a provider is asked), prometheus-adapter v0.12
-(how a number becomes a quantity).
+Based on: ``k8s.io/metrics`` (types), ``sigs.k8s.io/custom-metrics-apiserver`` (requests to a provider), prometheus-adapter v0.12
+(conversion of numbers to quantities).
 """
 
 import math
@@ -14,9 +14,9 @@ from msgspec import Struct
 from gpuscaler.model.quantities import format_quantity
 from gpuscaler.model.selectors import LabelSelector, Requirement
 
-#: Every selector that was not given: it matches everything.
+#: The default selector, which matches everything.
 EVERYTHING = LabelSelector()
-#: Among what is asked of series: a number below zero is none, whatever the rule says. Autoscalers made from annotations ask so.
+#: In a selector of series: numbers below zero are dropped, regardless of the rule. Autoscalers made from annotations use this.
 NOT_BELOW_ZERO = Requirement("gpuscaler.io/autoscale", "DoesNotExist")
 
 
@@ -24,8 +24,8 @@ class Value(Struct, frozen=True, gc=False):
     """One number, of one object or of one external series.
 
     ``group_resource`` is ``pods`` or ``deployments.apps``, and empty for an external metric, which has ``labels`` instead of ``name``.
-    ``namespace`` is empty for objects without one. ``timestamp`` is of the sample, in Unix seconds; ``window_seconds`` is over how long it
-    was averaged, None where that is not known. ``quantity`` is in Kubernetes' canonical text, as :func:`quantity` makes it.
+    ``namespace`` is empty for objects without one. ``timestamp`` is that of the sample, in Unix seconds; ``window_seconds`` is the period
+    over which it was averaged, None if unknown. ``quantity`` is in the canonical form of Kubernetes, as :func:`quantity` makes it.
     """
 
     metric: str
@@ -39,9 +39,9 @@ class Value(Struct, frozen=True, gc=False):
 
 
 class MetricInfo(Struct, frozen=True, gc=False, order=True):
-    """A custom metric that is served: of which resource (``pods``, ``jobs.batch``), and whether that lives in namespaces.
+    """A custom metric that is served: its resource (``pods``, ``jobs.batch``), and whether that is namespaced.
 
-    For one resource ``namespaced`` is always the same: a client refuses the whole group where it is not.
+    ``namespaced`` must be the same for all metrics of one resource; otherwise clients reject the whole group.
     """
 
     group_resource: str
@@ -50,32 +50,32 @@ class MetricInfo(Struct, frozen=True, gc=False, order=True):
 
 
 class SourceError(Exception):
-    """A question that has no answer. The text is for people and is told to whoever asked."""
+    """A request without an answer. The text is for people and is sent to the client."""
 
 
 class UnknownMetric(SourceError):  # noqa: N818 - the API's own name of it is NotFound
-    """No such metric for such a resource, or the named object has no fresh sample of it, or no such object."""
+    """The resource has no such metric, the named object has no fresh sample of it, or there is no such object."""
 
 
 class Unavailable(SourceError):  # noqa: N818
-    """What is needed for an answer cannot be had now: Prometheus, the API server. Never a reason to answer with a number."""
+    """Something needed for an answer is unavailable: Prometheus or the API server. Never answered with a number instead."""
 
 
 class Rejected(SourceError):  # noqa: N818
-    """The question itself is wrong, such as a selector that cannot be said in PromQL."""
+    """The request itself is invalid, such as a selector that cannot be expressed in PromQL."""
 
 
 class Source(Protocol):
-    """Where values come from. Every method may be asked at any time, many times at once.
+    """A source of values. Every method may be called at any time, also concurrently.
 
-    Resources are plurals with their group (``pods``, ``jobs.batch``), lower case. Samples that are missing, stale, or no finite number are
-    left out. While nothing changed, the same question is best answered with the very same tuple: its encoded form is kept.
+    Resources are plurals with their group (``pods``, ``jobs.batch``), in lower case. Samples that are missing, stale or not finite are left
+    out. While nothing changes, the same request should return the same tuple object, since its encoded form is cached.
     """
 
     async def for_object(
         self, *, group_resource: str, namespace: str, name: str, metric: str, metric_selector: LabelSelector = EVERYTHING
     ) -> Value:
-        """The metric of one object. Raises :class:`UnknownMetric` where it is not known or has no fresh sample."""
+        """The metric of one object. Raises :class:`UnknownMetric` if it is unknown or has no fresh sample."""
         ...
 
     async def for_selector(
@@ -87,31 +87,31 @@ class Source(Protocol):
         metric: str,
         metric_selector: LabelSelector = EVERYTHING,
     ) -> Sequence[Value]:
-        """The metric of every object that ``label_selector`` matches; in all namespaces where ``namespace`` is empty.
+        """The metric of every object that ``label_selector`` matches; in all namespaces if ``namespace`` is empty.
 
-        None at all where objects match and none has a fresh sample. Raises :class:`UnknownMetric` where the metric is not known or no
+        The result is empty if objects match but none has a fresh sample. Raises :class:`UnknownMetric` if the metric is unknown or no
         object matches.
         """
         ...
 
     async def external(self, *, namespace: str, metric: str, metric_selector: LabelSelector = EVERYTHING) -> Sequence[Value]:
-        """One value for each series of an external metric; none at all where nothing is fresh. Raises :class:`UnknownMetric`."""
+        """One value for each series of an external metric; empty if none is fresh. Raises :class:`UnknownMetric`."""
         ...
 
     def custom_metrics(self) -> Sequence[MetricInfo]:
-        """What can be asked for now."""
+        """The custom metrics that are served now."""
         ...
 
     def external_metrics(self) -> Sequence[str]:
-        """The external metrics that can be asked for now."""
+        """The external metrics that are served now."""
         ...
 
 
 def quantity(value: float) -> str | None:
-    """``value`` as a canonical quantity, cut off below a thousandth, or None where it cannot be said as one.
+    """``value`` as a canonical quantity, truncated to thousandths, or None if it cannot be represented.
 
-    That is so for NaN and infinities, and from 2**63 thousandths (9.2e15) on: the HorizontalPodAutoscaler would read 0 or a huge negative
-    number there. The multiplication is that of prometheus-adapter, so that its answers are ours to the byte.
+    NaN, infinities, and values from 2**63 thousandths (9.2e15) on cannot be represented: the HorizontalPodAutoscaler would read 0 or a huge
+    negative number. The multiplication is that of prometheus-adapter, so that answers are identical to the byte.
     """
     thousandths = value * 1000.0
     if not math.isfinite(thousandths) or abs(thousandths) >= 2**63:

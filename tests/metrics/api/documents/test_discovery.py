@@ -1,4 +1,4 @@
-"""What is served, as kube-aggregator and clients discover it; and probes."""
+"""Discovery by kube-aggregator and clients, and probes."""
 
 from pathlib import Path
 
@@ -10,7 +10,7 @@ from gpuscaler.metrics.sources.values import MetricInfo
 pytestmark = pytest.mark.looptime(False)
 
 CUSTOM, EXTERNAL = "custom.metrics.k8s.io", "external.metrics.k8s.io"
-#: As kube-aggregator of Kubernetes 1.35 asks.
+#: The Accept header of kube-aggregator in Kubernetes 1.35.
 V2 = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"
 ACCEPT = f"{V2},application/json;g=apidiscovery.k8s.io;v=v2beta1;as=APIGroupDiscoveryList,application/json"
 
@@ -60,13 +60,13 @@ async def test_no_list_is_ever_empty(tmp_path: Path) -> None:
         assert all(len(version["resources"]) == 1 for group in everything["items"] for version in group["versions"])
 
 
-async def test_a_resource_has_one_scope_whatever_the_source_says(tmp_path: Path) -> None:
+async def test_a_resource_has_one_scope_even_if_the_source_reports_two(tmp_path: Path) -> None:
     async with scene(tmp_path) as made:
         made.source.infos = [MetricInfo("pods", True, "a"), MetricInfo("pods", False, "b"), MetricInfo("pods", True, "c")]
         assert [one["name"] for one in (await made.get(f"/apis/{CUSTOM}/v1beta2")).json["resources"]] == ["pods/a", "pods/c"]
 
 
-async def test_everything_comes_at_once_with_a_tag_that_saves_it_the_next_time(tmp_path: Path) -> None:
+async def test_everything_is_served_at_once_with_an_etag_for_later_requests(tmp_path: Path) -> None:
     async with scene(tmp_path) as made:
         made.source.outside = ["queue_length"]
         first = await made.get("/apis", headers=[("Accept", ACCEPT)])
@@ -113,12 +113,12 @@ async def test_everything_comes_at_once_with_a_tag_that_saves_it_the_next_time(t
         ("*/*", "application/json"),
     ],
 )
-async def test_the_form_of_discovery_is_the_first_that_the_client_takes(tmp_path: Path, accept: str, content: str) -> None:
+async def test_the_format_of_discovery_is_the_first_that_the_client_accepts(tmp_path: Path, accept: str, content: str) -> None:
     async with scene(tmp_path) as made:
         assert (await made.get("/apis", headers=[("Accept", accept)])).headers["content-type"] == content
 
 
-async def test_paths_are_described_in_both_forms_of_openapi(tmp_path: Path) -> None:
+async def test_paths_are_described_in_both_versions_of_openapi(tmp_path: Path) -> None:
     async with scene(tmp_path) as made:
         old = await made.get("/openapi/v2")
         assert (old.json["swagger"], len(old.json["paths"])) == ("2.0", 7)
@@ -133,7 +133,7 @@ async def test_paths_are_described_in_both_forms_of_openapi(tmp_path: Path) -> N
             assert all(path in old.json["paths"] for path in described["paths"])
 
 
-async def test_probes_say_ok_or_which_check_fails(tmp_path: Path) -> None:
+async def test_probes_answer_ok_or_name_the_failing_check(tmp_path: Path) -> None:
     trouble = {"rules": ""}
     async with scene(tmp_path, alive={"loop": lambda: ""}, ready={"rules": lambda: trouble["rules"]}) as made:
         assert (await made.ask("/readyz", None)).body == b"ok"

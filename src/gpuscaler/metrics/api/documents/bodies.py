@@ -1,4 +1,4 @@
-"""Values as they go over the wire, field by field as the types of ``k8s.io/metrics`` have them."""
+"""Metric values as JSON, with the same fields as the types of ``k8s.io/metrics``."""
 
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
@@ -107,9 +107,9 @@ def external(asked: Metric, values: Sequence[Value]) -> bytes:
 
 
 def selector_of(terms: Sequence[Term]) -> WireSelector | None:
-    """What was selected as an object, in the order of its keys, or nothing where nothing was.
+    """The selector of ``terms`` as an object, ordered by key; None without terms.
 
-    prometheus-adapter fails on ``!=``; here it is the NotIn that it means.
+    prometheus-adapter fails on ``!=``; here it is written as the equivalent NotIn.
     """
     if not terms:
         return None
@@ -120,7 +120,7 @@ def selector_of(terms: Sequence[Term]) -> WireSelector | None:
 
 
 def timestamp(seconds: float) -> str:
-    """RFC 3339 in whole seconds, as ``metav1.Time`` is written."""
+    """A time in RFC 3339 with whole seconds, as ``metav1.Time`` is written."""
     return datetime.fromtimestamp(int(seconds), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 

@@ -1,4 +1,4 @@
-"""What is served, as clients and kube-aggregator discover it: lists by version, and all of it in one answer.
+"""Discovery documents for clients and kube-aggregator: lists by version, and the aggregated list of everything.
 
 Sources: ``k8s.io/apimachinery`` (APIGroup, APIResourceList), ``k8s.io/api/apidiscovery`` v2 and v2beta1, KEP-3352.
 """
@@ -12,7 +12,7 @@ from gpuscaler.metrics.api.documents.encoding import encoded
 from gpuscaler.metrics.api.paths import CUSTOM, EXTERNAL, VERSIONS
 from gpuscaler.metrics.sources.values import MetricInfo
 
-#: Stands for all metrics while there are none: clients never keep an empty list, and ask for it again at every command.
+#: Placeholder while there are no metrics: clients never cache an empty list, and would request it again for every command.
 EMPTY: Mapping[str, str] = {CUSTOM: "custommetrics", EXTERNAL: "externalmetrics"}
 _LISTS: Mapping[str, str] = {CUSTOM: "MetricValueList", EXTERNAL: "ExternalMetricValueList"}
 _AGGREGATED = re.compile(r"\s*application/json((?:\s*;\s*[a-z]+=[^;,]*)+)\s*")
@@ -38,7 +38,7 @@ def content_type(version: str) -> str:
 
 
 def aggregated(version: str, custom: Sequence[MetricInfo] | None, external: Sequence[str] | None) -> bytes:
-    """Everything; a group that is None is not served."""
+    """The aggregated discovery document. A group that is None is not served."""
     groups = {CUSTOM: None if custom is None else _nested(custom), EXTERNAL: None if external is None else _flat(external)}
     items = [
         {
@@ -83,7 +83,7 @@ def _group(name: str) -> Json:
 
 
 def _nested(metrics: Sequence[MetricInfo]) -> list[Json]:
-    """Metrics as subresources of what they describe. A parent says no kind: there is nothing to be had of it."""
+    """Metrics as subresources of the resources they describe. A parent has no kind, since it cannot be read itself."""
     found: dict[str, Json] = {}
     for one in _of_one_scope(metrics):
         scope = "Namespaced" if one.namespaced else "Cluster"
@@ -101,11 +101,11 @@ def _resource(name: str, kind: str, scope: str) -> Json:
 
 
 def _kind(kind: str) -> Json:
-    # Never null, which some clients do not survive.
+    # Never null: some clients crash on it.
     return {"group": "", "version": "", "kind": kind}
 
 
 def _of_one_scope(metrics: Sequence[MetricInfo]) -> list[MetricInfo]:
-    """Without those that say of their resource another scope than the first does: clients would refuse the whole group."""
+    """Leave out metrics that give their resource another scope than its first metric: clients would reject the whole group."""
     scopes: dict[str, bool] = {}
     return [one for one in metrics if scopes.setdefault(one.group_resource, one.namespaced) == one.namespaced]

@@ -1,8 +1,8 @@
-"""JSON as Go's encoder writes it, so that what is the same has the same bytes."""
+"""JSON as Go's encoder writes it, so that equal documents have equal bytes."""
 
 import msgspec
 
-#: What Go escapes in every string, though JSON need not.
+#: Characters that Go escapes in every string, although JSON does not require it.
 _ESCAPED = (
     (b"&", b"\\u0026"),
     (b"<", b"\\u003c"),
@@ -14,7 +14,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 def encoded(answer: object) -> bytes:
-    """``answer`` and a line break."""
+    """``answer`` as JSON, with a final line break."""
     found = _encode(answer)
     for mark, escaped in _ESCAPED:
         found = found.replace(mark, escaped)

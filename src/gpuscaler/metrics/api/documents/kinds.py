@@ -1,9 +1,9 @@
-"""The kinds of resources that metrics describe."""
+"""The kinds of the resources that metrics describe."""
 
 from collections.abc import Mapping
 
 _CORE = "/v1"
-#: Kind and the API version as custom-metrics-apiserver writes it: group, a slash, version, so that core objects are of ``/v1``.
+#: Kind and API version as custom-metrics-apiserver writes it: group, slash, version, so core objects have ``/v1``.
 _KINDS: Mapping[str, tuple[str, str]] = {
     "pods": ("Pod", _CORE),
     "nodes": ("Node", _CORE),
@@ -30,7 +30,7 @@ _KINDS: Mapping[str, tuple[str, str]] = {
 
 
 def kind_of(group_resource: str) -> tuple[str, str]:
-    """Kind and API version of the objects of a resource. The plural of one that is not known here stands in for its kind.
+    """Kind and API version of the objects of a resource. For an unknown resource, its plural is used as the kind.
 
     The HorizontalPodAutoscaler reads neither.
     """

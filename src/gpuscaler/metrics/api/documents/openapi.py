@@ -1,4 +1,4 @@
-"""The OpenAPI description, small and always the same: without one kube-apiserver asks every minute and logs that it failed.
+"""The OpenAPI description, small and constant. Without one, kube-apiserver asks every minute and logs that it failed.
 
 Sources: OpenAPI 2.0 (``/openapi/v2``), and KEP-2896 for the index of ``/openapi/v3``.
 """
@@ -12,15 +12,15 @@ import msgspec
 from gpuscaler import __version__
 from gpuscaler.metrics.api.paths import CUSTOM, EXTERNAL, VERSIONS
 
-#: What paths there are of each group, and what each is for.
+#: The paths of each group, and their descriptions.
 _PATHS = {
     CUSTOM: (
         (
             "/namespaces/{namespace}/{resource}/{name}/{metric}",
-            "A metric of an object in a namespace, or with the name * of all that match.",
+            "A metric of an object in a namespace, or, with the name *, of all objects that match.",
         ),
         ("/namespaces/{namespace}/metrics/{metric}", "A metric of a namespace."),
-        ("/{resource}/{name}/{metric}", "A metric of an object without a namespace, or with the name * of all that match."),
+        ("/{resource}/{name}/{metric}", "A metric of an object without a namespace, or, with the name *, of all objects that match."),
     ),
     EXTERNAL: (("/namespaces/{namespace}/{metric}", "An external metric, as seen from a namespace."),),
 }
@@ -31,7 +31,7 @@ Json = dict[str, Any]
 
 
 def version_2(groups: Iterable[str]) -> bytes:
-    """The whole description of ``groups`` in the old form."""
+    """The whole description of ``groups`` in OpenAPI 2.0."""
     paths = {path: item for group in groups for version in VERSIONS[group] for path, item in _items(group, version, old=True).items()}
     return msgspec.json.encode({"swagger": "2.0", "info": _info(), "paths": paths})
 
@@ -42,7 +42,7 @@ def version_3(group: str, version: str) -> bytes:
 
 
 def index(groups: Iterable[str]) -> bytes:
-    """Where the description of each version is; the hash tells when it changed."""
+    """The path of the description of each version; its hash changes with the description."""
     found = {}
     for group in groups:
         for version in VERSIONS[group]:

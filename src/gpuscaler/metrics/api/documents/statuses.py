@@ -1,4 +1,4 @@
-"""Errors as Kubernetes says them: ``meta/v1`` Status, to the byte.
+"""Errors in the form of Kubernetes: ``meta/v1`` Status, identical to the byte.
 
 Sources: ``k8s.io/apimachinery/pkg/api/errors``, ``k8s.io/apiserver/.../responsewriters/errors.go``, and the wording of
 ``sigs.k8s.io/custom-metrics-apiserver/pkg/provider/errors.go`` and prometheus-adapter's provider, which the HorizontalPodAutoscaler quotes.
@@ -16,7 +16,7 @@ _HTML = str.maketrans({"&": "&amp;", "<": "&lt;", ">": "&gt;"})
 
 
 class Failure(Exception):  # noqa: N818 - the API calls it so: status Failure
-    """An answer that is a Status. ``details`` are left out where they are None; they may be empty."""
+    """An answer that is a Status. ``details`` are left out if they are None; they may be empty."""
 
     def __init__(self, code: int, reason: str, message: str, details: Mapping[str, Any] | None = None) -> None:
         super().__init__(message)
@@ -31,13 +31,13 @@ class Failure(Exception):  # noqa: N818 - the API calls it so: status Failure
 
 
 def not_found(group_resource: str, metric: str, name: str = "", why: str = "") -> Failure:
-    """No such metric of such objects or, with ``name``, of that one. ``why`` is added where more is known than that."""
+    """These objects or, with ``name``, this object have no such metric. ``why`` is added if more is known."""
     told = f"the server could not find the metric {metric} for {group_resource}{f' {name}' if name else ''}"
     return Failure(404, "NotFound", f"{told}: {why}" if why else told)
 
 
 def not_found_external(metric: str, namespace: str, why: str = "") -> Failure:
-    """prometheus-adapter says of what kind it is here; an external metric is of none."""
+    """No such external metric. prometheus-adapter names a kind here, but an external metric has none."""
     told = f"the server could not find the external metric {metric} for namespace {namespace}"
     return Failure(404, "NotFound", f"{told}: {why}" if why else told)
 
@@ -55,8 +55,8 @@ def unauthorized() -> Failure:
 
 
 def too_many() -> Failure:
-    """Of callers that are not known."""
-    message = "too many requests of callers without a certificate, please try again later"
+    """Too many requests from unknown callers."""
+    message = "too many requests from callers without a certificate, please try again later"
     return Failure(429, "TooManyRequests", message, {"retryAfterSeconds": 1})
 
 
@@ -68,7 +68,7 @@ def method_not_allowed(attributes: Attributes) -> Failure:
 
 
 def forbidden(user: str, asked: Attributes, why: str = "") -> Failure:
-    """``user`` may not do it; ``why`` is what the authorizer said, mostly nothing."""
+    """``user`` is not allowed to do this. ``why`` is the authorizer's reason, usually empty."""
     if not asked.resource:
         told = f"User {_quoted(user)} cannot {asked.verb} path {_quoted(asked.path)}"
         return Failure(403, "Forbidden", f"forbidden: {_because(told, why)}", {})
@@ -89,5 +89,5 @@ def _because(told: str, why: str) -> str:
 
 
 def _quoted(text: str) -> str:
-    """As Go's ``%q``, which differs from JSON only for what is not printable."""
+    """Quote like Go's ``%q``, which differs from JSON only for unprintable characters."""
     return msgspec.json.encode(text).decode()

@@ -1,5 +1,5 @@
-"""What can be wrong with a template."""
+"""Errors in templates."""
 
 
 class TemplateError(ValueError):
-    """A template that cannot be read, or that cannot be filled in with what it was given. The text says what and where."""
+    """A template that cannot be parsed, or not rendered with the given values. The text says what is wrong and where."""

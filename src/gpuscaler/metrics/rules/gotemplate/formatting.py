@@ -1,4 +1,4 @@
-"""Values as text: what a template writes, and what is left of Go's ``fmt.Sprintf``.
+"""Formats values as text: the output of templates, and the supported part of Go's ``fmt.Sprintf``.
 
 Source: the documentation of Go's package ``fmt``.
 """
@@ -42,20 +42,20 @@ def plain(value: Value) -> str:
 
 
 def check_verbs(template: str, count: int) -> None:
-    """Raises :class:`~.errors.TemplateError` unless ``template`` is one that :func:`sprintf` fills in with ``count`` values."""
+    """Raise :class:`~.errors.TemplateError` unless :func:`sprintf` can format ``template`` with ``count`` values."""
     verbs = [found[0] for found in _VERB.finditer(template)]
     for verb in verbs:
         if verb not in _VERBS:
-            raise TemplateError(f"saw {verb} in printf, which is not served here; expected %s, %q, %d, %v or %%")
+            raise TemplateError(f"saw {verb} in printf, which is not supported here; expected %s, %q, %d, %v or %%")
     wanted = len(verbs) - verbs.count("%%")
     if wanted != count:
         raise TemplateError(f"saw printf {quote(template)} with {count} values, expected {wanted}")
 
 
 def sprintf(template: str, *values: Value) -> str:
-    """``template``, which :func:`check_verbs` let pass, with each verb replaced by the next of ``values``.
+    """``template``, which passed :func:`check_verbs`, with each verb replaced by the next of ``values``.
 
-    Raises :class:`~.errors.TemplateError` for a value that the verb is not for, which Go would describe in the text.
+    Raises :class:`~.errors.TemplateError` for a value of the wrong type for its verb, which Go would describe in the text.
     """
     following = iter(values)
     return _VERB.sub(lambda found: "%" if found[0] == "%%" else _formatted(found[0], next(following)), template)

@@ -1,4 +1,4 @@
-"""The functions of templates, but ``and`` and ``or``, which may leave arguments unevaluated.
+"""The functions of templates, except ``and`` and ``or``, which may leave arguments unevaluated.
 
 Source: the documentation of Go's package ``text/template``.
 """
@@ -16,12 +16,12 @@ from gpuscaler.metrics.rules.gotemplate.syntax import Value
 class _Signature(NamedTuple):
     call: Callable[..., Value]
     least: int
-    #: None: as many values as there are.
+    #: None: any number of values.
     most: int | None
 
 
 def call(name: str, values: Sequence[Value]) -> Value:
-    """What the function makes of ``values``. Raises :class:`~.errors.TemplateError`."""
+    """Call the function with ``values``. Raises :class:`~.errors.TemplateError`."""
     function = _FUNCTIONS[name]
     if len(values) < function.least or (function.most is not None and len(values) > function.most):
         wanted = f"{function.least}" if function.least == function.most else f"at least {function.least}"
@@ -50,13 +50,13 @@ def _index(value: Value, key: Value) -> str:
 
 
 def _slice(text: Value, start: Value, end: Value = None) -> str:
-    """The bytes of a text from one place up to another, or to its end."""
+    """The bytes of a text from one position up to another, or to its end."""
     if not isinstance(text, str):
         raise TemplateError(f"saw slice of {plain(text)}, expected text")
     whole = text.encode()
     end = len(whole) if end is None else end
     if not _is_within(end, 0, len(whole)) or not _is_within(start, 0, end):
-        raise TemplateError(f"saw slice from {plain(start)} to {plain(end)} of {len(whole)} bytes, expected places within them")
+        raise TemplateError(f"saw slice from {plain(start)} to {plain(end)} of {len(whole)} bytes, expected positions within them")
     return whole[start:end].decode(errors="replace")
 
 
@@ -65,7 +65,7 @@ def _is_within(value: Value, least: int, most: int) -> TypeGuard[int]:
 
 
 def _print(*values: Value) -> str:
-    """Spaces stand between values of which neither is text."""
+    """Join values, with spaces between values of which neither is text."""
     text = "".join(plain(left) + ("" if isinstance(left, str) or isinstance(right, str) else " ") for left, right in pairwise(values))
     return text + "".join(plain(one) for one in values[-1:])
 
@@ -104,5 +104,5 @@ _FUNCTIONS: Mapping[str, _Signature] = {
     "gt": _Signature(lambda left, right: _less(right, left), 2, 2),
     "ge": _Signature(lambda left, right: not _less(left, right), 2, 2),
 }
-#: The functions that there are.
+#: The names of all functions.
 NAMES = frozenset({"and", "or", *_FUNCTIONS})

@@ -1,4 +1,4 @@
-"""A template's text as tokens."""
+"""Splits a template into tokens."""
 
 import re
 from collections.abc import Iterator
@@ -7,7 +7,7 @@ from typing import NamedTuple
 from gpuscaler.metrics.rules.gotemplate.errors import TemplateError
 
 _SPACES = " \t\r\n"
-#: As many digits as surely fit into Go's int.
+#: Numbers with as many digits as always fit into Go's int.
 _NUMBER = re.compile(r"0|[1-9][0-9]{0,17}")
 _TOKEN = re.compile(
     r"""(?P<space>[ \t\r\n]+)
@@ -23,12 +23,12 @@ _TOKEN = re.compile(
     |(?P<mark>[=|,()])""",
     re.VERBOSE | re.DOTALL,
 )
-#: What may follow a word, field or variable without a space.
+#: Characters that may follow a word, field or variable without a space.
 _TERMINATORS = frozenset(" \t\r\n.,|:)(")
 
 
 class Token(NamedTuple):
-    """``kind`` is one of text, end (of an action), and the groups of the expression above; ``line`` counts from 1."""
+    """A token. ``kind`` is text, end (of an action), or a group of the expression above; ``line`` counts from 1."""
 
     kind: str
     text: str
@@ -36,7 +36,7 @@ class Token(NamedTuple):
 
 
 def tokens(source: str) -> Iterator[Token]:
-    """The tokens of ``source``: text, and what stands in actions, each action closed by one of kind ``end``."""
+    """The tokens of ``source``: text, and the content of actions, each of which ends with a token of kind ``end``."""
     place, trim = 0, False
     while True:
         start = source.find("<<", place)
@@ -66,12 +66,12 @@ def _comment(source: str, place: int) -> tuple[int, bool]:
     place = closed + 2
     found = _closing(source, place)
     if found is None:
-        raise TemplateError(f"line {_line(source, place)}: saw something after a comment's */, expected >>")
+        raise TemplateError(f"line {_line(source, place)}: saw other text after a comment's */, expected >>")
     return place + found[0], found[1]
 
 
 def _closing(source: str, place: int) -> tuple[int, bool] | None:
-    """How long the end of an action is here, and whether the text after it is trimmed; None where it does not end here."""
+    """Length of the end of an action at ``place``, and whether the text after it is trimmed; None if no action ends here."""
     if source.startswith(">>", place):
         return 2, False
     if source[place : place + 1] in tuple(_SPACES) and source.startswith("->>", place + 1):
@@ -80,7 +80,7 @@ def _closing(source: str, place: int) -> tuple[int, bool] | None:
 
 
 class _Action:
-    """The tokens of one action; afterwards ``place`` is behind it, and ``trims`` says whether the text after it is trimmed."""
+    """The tokens of one action. Afterwards ``place`` is the position after it, and ``trims`` is whether the text after it is trimmed."""
 
     def __init__(self, source: str, place: int, start: int) -> None:
         self.source, self.place, self.start, self.trims = source, place, start, False
@@ -110,7 +110,7 @@ class _Action:
         return Token(kind, text, line)
 
     def _spaces(self, text: str) -> str:
-        """A space before ``->>`` belongs to that."""
+        """``text`` without a space that belongs to a following ``->>``."""
         return text[:-1] if len(text) > 1 and self.source.startswith("->>", self.place + len(text)) else text
 
     def _terminated(self, kind: str) -> bool:

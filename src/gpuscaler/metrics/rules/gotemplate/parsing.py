@@ -1,4 +1,4 @@
-"""From tokens to nodes."""
+"""Parses tokens into nodes."""
 
 import re
 from dataclasses import dataclass, field
@@ -23,15 +23,15 @@ from gpuscaler.metrics.rules.gotemplate.syntax import (
     Variable,
 )
 
-#: Words that Go knows besides.
+#: Go's other keywords and functions, which are not supported.
 _REFUSED = frozenset("define template block call html js urlquery println nil".split())
 _BRANCHES = frozenset({"if", "with", "range"})
 _CONSTANTS = {"true": True, "false": False}
 _ESCAPED = re.compile(r"\\(.)", re.DOTALL)
 _ESCAPES = {'"': '"', "\\": "\\", "n": "\n", "t": "\t"}
-#: Branches and parentheses within each other.
+#: Deepest nesting of branches and parentheses.
 _MOST_DEEP = 50
-#: Where a list of nodes ends, besides at the end of the template.
+#: Words that end a list of nodes, in addition to the end of the template.
 _ENDS = frozenset({"end", "else"})
 
 
@@ -56,7 +56,7 @@ class _Parser:
         return self.found[min(self.place, len(self.found) - 1)].line if self.found else 1
 
     def nodes(self, depth: int) -> tuple[tuple[Node, ...], str]:
-        """Up to ``end``, ``else`` or the end of the template, and which it was; the rest of that action is still to be read."""
+        """The nodes up to ``end``, ``else`` or the end of the template, and which of these it was; the rest of that action remains."""
         if depth > _MOST_DEEP:
             raise self._wrong(f"saw more than {_MOST_DEEP} levels, expected fewer")
         nodes: list[Node] = []
@@ -100,12 +100,12 @@ class _Parser:
         return Branch(keyword, pipeline, body, otherwise)
 
     def _else(self, keyword: str, depth: int) -> tuple[tuple[Node, ...], str]:
-        """What follows an ``else``; an ``else if`` ends with the ``end`` of the whole, which is left to be read."""
+        """The nodes after an ``else``. An ``else if`` ends with the ``end`` of the whole branch, which is not consumed."""
         token = self._skip_spaces()
         if token.kind == "word" and token.text == keyword != "range":
             self.place += 1
             branch = self._branch(keyword, depth + 1)
-            # That has read the one <<end>>: step back to it.
+            # The branch consumed the only <<end>>: step back to it.
             self.place -= 1
             return (branch,), "end"
         self._close("else")
@@ -118,7 +118,7 @@ class _Parser:
         self.place += 1
 
     def _pipeline(self, end: str, depth: int, *, ranging: bool = False) -> Pipeline:
-        """Up to its closing ``>>`` or parenthesis, which is read too."""
+        """A pipeline up to its closing ``>>`` or parenthesis, which is consumed."""
         if depth > _MOST_DEEP:
             raise self._wrong(f"saw more than {_MOST_DEEP} levels, expected fewer")
         names, declares = self._targets(ranging=ranging)
@@ -136,14 +136,14 @@ class _Parser:
             if command[0] == Function("printf"):
                 self._check_printf(command, len(command) - 2 + bool(commands))
             commands.append(command)
-            # One at the end changes nothing, as with Go.
+            # As in Go, a | at the end has no effect.
             self.place += self._skip_spaces().text == "|" and self._skip_spaces().kind == "mark"
         return Pipeline(tuple(commands), names, declares)
 
     def _check_printf(self, command: Command, count: int) -> None:
         template = command[1] if len(command) > 1 else None
         if not isinstance(template, Constant) or not isinstance(template.value, str):
-            raise self._wrong("saw printf without a format beside it, expected one in quotes")
+            raise self._wrong("saw printf without a format after it, expected one in quotes")
         try:
             check_verbs(template.value, count)
         except TemplateError as error:
@@ -159,7 +159,7 @@ class _Parser:
             token = self._skip_spaces()
             if token.kind == "declare" or token.text == "=":
                 self.place += 1
-                # Known from here on, also where it is only set: that fails when it is come to, as with Go.
+                # Known from here on, even if it is only set: as in Go, that fails when it is executed.
                 self.variables.extend(names)
                 return tuple(names), token.text == ":="
             if token.text != "," or not ranging or len(names) == 2:
@@ -171,7 +171,7 @@ class _Parser:
         return (), False
 
     def _command(self, depth: int) -> Command:
-        """Operands with spaces between them, up to ``|`` or the pipeline's end."""
+        """Operands separated by spaces, up to ``|`` or the end of the pipeline."""
         operands: list[Operand] = []
         while True:
             token = self._skip_spaces()
@@ -191,7 +191,7 @@ class _Parser:
         fields = [token.text[1:]] if token.kind == "field" else []
         while (after := self._peek()) is not None and after.kind == "field":
             if isinstance(base, Constant) or (isinstance(base, Dot) and not fields):
-                raise self._wrong(f"saw {after.text} after {token.text}, expected a field of something that has some")
+                raise self._wrong(f"saw {after.text} after {token.text}, expected a field of a value that has fields")
             fields.append(after.text[1:])
             self.place += 1
         return Chain(base, tuple(fields)) if fields else base
@@ -213,7 +213,7 @@ class _Parser:
             case "string":
                 return Constant(_ESCAPED.sub(self._unescaped, token.text[1:-1]))
             case "char":
-                raise self._wrong(f'saw {token.text}, a character, which is not served here; expected text in " or `')
+                raise self._wrong(f'saw {token.text}, a character, which is not supported here; expected text in " or `')
             case "mark" if token.text == "(":
                 return self._pipeline(")", depth + 1)
         raise self._wrong(f"saw {token.text!r}, expected a value")
@@ -224,11 +224,13 @@ class _Parser:
         if word in NAMES:
             return Function(word)
         known = ", ".join(sorted(NAMES))
-        raise self._wrong(f"saw {word}, which {'is not served here' if word in _REFUSED else 'is no function'}; expected one of {known}")
+        raise self._wrong(
+            f"saw {word}, which {'is not supported here' if word in _REFUSED else 'is not a function'}; expected one of {known}"
+        )
 
     def _unescaped(self, found: re.Match[str]) -> str:
         if found[1] not in _ESCAPES:
-            raise self._wrong(f'saw {found[0]} in quoted text, which is not served here; expected \\", \\\\, \\n or \\t, or text in `')
+            raise self._wrong(f'saw {found[0]} in quoted text, which is not supported here; expected \\", \\\\, \\n or \\t, or text in `')
         return _ESCAPES[found[1]]
 
     def _peek(self) -> Token | None:

@@ -1,4 +1,4 @@
-"""A template applied to values."""
+"""Applies a template to values."""
 
 from collections.abc import Iterator, Mapping
 
@@ -10,7 +10,7 @@ from gpuscaler.metrics.rules.gotemplate.parsing import parse
 
 
 class Fields:
-    """What a template is applied to: named values. A name that is not there is an error, unlike that of a map."""
+    """The named values that a template is applied to. Unlike in a map, an unknown name is an error."""
 
     def __init__(self, values: Mapping[str, syntax.Value]) -> None:
         self.values = values
@@ -28,14 +28,14 @@ class _Left(Exception):  # noqa: N818  # no error
 
 
 class Template:
-    """A template that was read. Raises :class:`~.errors.TemplateError` where it cannot be."""
+    """A parsed template. Raises :class:`~.errors.TemplateError` if it cannot be parsed."""
 
     def __init__(self, source: str) -> None:
         self.source = source
         self.nodes = parse(source)
 
     def render(self, values: Mapping[str, syntax.Value]) -> str:
-        """The text for ``values``. Raises :class:`~.errors.TemplateError`, as Go does when it comes to what does not work."""
+        """The text for ``values``. Like Go, raises :class:`~.errors.TemplateError` when it reaches something that cannot be executed."""
         fields = Fields(values)
         run = _Run(fields)
         run.walk(self.nodes, fields)
@@ -74,7 +74,7 @@ class _Run:
         del self._variables[known:]
 
     def _range(self, node: syntax.Branch, dot: syntax.Value) -> None:
-        # The variables are the whole until they take on the members, and stay so where there are none.
+        # The variables have the whole value until they get the members, and keep it if there are none.
         value = self._pipeline(node.pipeline, dot)
         members = list(_members(value))
         if not members:
@@ -99,7 +99,7 @@ class _Run:
         self._variables[self._place(name)] = (name, value)
 
     def _place(self, name: str) -> int:
-        """Where the innermost variable of this name is."""
+        """The index of the innermost variable with this name."""
         for place in reversed(range(len(self._variables))):
             if self._variables[place][0] == name:
                 return place
@@ -114,7 +114,7 @@ class _Run:
         return given[0]
 
     def _command(self, command: syntax.Command, dot: syntax.Value, given: list[syntax.Value]) -> syntax.Value:
-        """``given`` is what the command before handed on, if there was one: the last argument."""
+        """Run a command. ``given`` is the result of the previous command, if there is one, and becomes the last argument."""
         first, *rest = command
         if isinstance(first, syntax.Function):
             return self._call(first.name, rest, dot, given)
@@ -160,7 +160,7 @@ def _field(value: syntax.Value, name: str) -> syntax.Value:
         return value.values[name]
     if isinstance(value, dict):
         return value.get(name)
-    raise TemplateError(f"saw .{name} of {plain(value)}, expected it of something that has fields")
+    raise TemplateError(f"saw .{name} of {plain(value)}, expected it of a value that has fields")
 
 
 def _members(value: syntax.Value) -> Iterator[tuple[syntax.Value, syntax.Value]]:

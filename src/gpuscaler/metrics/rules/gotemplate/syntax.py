@@ -1,8 +1,8 @@
-"""What a template is made of."""
+"""The syntax tree of a template."""
 
 from dataclasses import dataclass
 
-#: The values that a template works with: text, whole numbers, truth values, lists and maps of text, and None for what a map lacks.
+#: The values of templates: text, whole numbers, booleans, lists and maps of text, and None for keys that a map lacks.
 Value = str | int | list[str] | dict[str, str] | object
 
 
@@ -13,7 +13,7 @@ class Text:
 
 @dataclass(frozen=True, slots=True)
 class Dot:
-    """What the template is applied to here."""
+    """The value that the template is applied to at this point."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class Variable:
 
 @dataclass(frozen=True, slots=True)
 class Chain:
-    """``base.A.B``; without a base the fields are of dot."""
+    """``base.A.B``; without a base the fields are those of dot."""
 
     base: "Operand"
     fields: tuple[str, ...]
@@ -41,7 +41,7 @@ class Chain:
 
 @dataclass(frozen=True, slots=True)
 class Pipeline:
-    """``$variable := first | second``. ``declares`` says whether its variables are new."""
+    """``$variable := first | second``. ``declares`` is whether its variables are new."""
 
     commands: tuple["Command", ...]
     variables: tuple[str, ...] = ()
@@ -62,7 +62,7 @@ class Action:
 
 @dataclass(frozen=True, slots=True)
 class Branch:
-    """``if``, ``with`` or ``range``, with what stands in it and after ``else``."""
+    """``if``, ``with`` or ``range``, with the nodes in it and after ``else``."""
 
     keyword: str
     pipeline: Pipeline
