@@ -34,7 +34,7 @@ def test_what_is_too_small_has_no_line_and_a_demo_without_work_none_at_all(polic
     result = peer_of(TOLD, policy)
     told = list(explained(replace(result, lost_gpu_hours=0.0), policy, TOLD))
 
-    assert told[0].startswith(f"Why {result.cost / result.lower_bound:.1f} times the bound: ${result.lower_bound:.2f} pays only for the work")
+    assert told[0].startswith(f"Why {result.cost / result.lower_bound:.1f} times the bound: ${result.lower_bound:.2f} pays only for the")
     assert not any("evictions" in line for line in told)
     assert list(explained(replace(result, lower_bound=0.0), policy, TOLD)) == []
 

@@ -1,1 +1,1 @@
-"""Controllers of workloads for the embedded cluster, API clients only: pods of Deployments, ReplicaSets, StatefulSets, DaemonSets, Jobs."""
+"""Workload controllers of the embedded cluster, as API clients: pods of Deployments, ReplicaSets, StatefulSets, DaemonSets and Jobs."""

@@ -1,4 +1,4 @@
-"""Takes away pods that nothing else would: those of nodes that are gone, and those whose owner is gone.
+"""Deletes pods that nothing else would delete: those whose node is gone, and those whose owner is gone.
 
 Source: ``k8s.io/kubernetes/pkg/controller/podgc/gc_controller.go`` and ``garbagecollector``, Kubernetes 1.35.
 """
@@ -14,16 +14,16 @@ from gpuscaler.kube.client import Client
 from gpuscaler.kube.errors import NotFound
 from gpuscaler.kube.resources import NODES, PODS, Resource
 
-#: A node must be gone for so many seconds before its pods are.
+#: Seconds that a node must be gone before its pods are deleted.
 QUARANTINE = 40.0
 
 
 class Collector:
-    """Looks for pods of nodes that are gone, in what ``mirror`` has."""
+    """Finds pods of missing nodes in ``mirror``."""
 
     def __init__(self, client: Client, mirror: Mirror, *, now: Callable[[], float]) -> None:
         self._client, self._mirror, self._now = client, mirror, now
-        #: Nodes that pods are bound to and that are not there, and since when.
+        #: Missing nodes that pods are bound to, and since when they are missing.
         self._missing: dict[str, float] = {}
 
     def touched(self, kind: str, obj: Object) -> float | None:
@@ -37,7 +37,7 @@ class Collector:
         return self._missing.setdefault(node, self._now()) + QUARANTINE
 
     async def collect(self) -> float | None:
-        """Fail and delete the pods of nodes that have been gone for long; returns when to look again."""
+        """Fail and delete the pods of nodes that have been missing long enough; returns when to check again."""
         now = self._now()
         due = {node for node, since in self._missing.items() if now >= since + QUARANTINE - 0.001}
         pods = [pod for pod in self._mirror.all("Pod") if pod["spec"].get("nodeName") in due] if due else []
@@ -49,7 +49,7 @@ class Collector:
         return min((since + QUARANTINE for since in self._missing.values()), default=None)
 
     async def without_owner(self, owners: Resource, objects: Sequence[Object], resource: Resource) -> None:
-        """Delete those of ``objects``, of ``resource``, whose controller, one of ``owners``, is really gone."""
+        """Delete those of ``objects``, of ``resource``, whose controller, one of ``owners``, really does not exist any more."""
         for obj in objects:
             owner = next(one for one in obj["metadata"]["ownerReferences"] if one.get("controller"))
             namespace = obj["metadata"].get("namespace", "")

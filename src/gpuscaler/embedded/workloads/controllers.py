@@ -1,4 +1,4 @@
-"""Runs the controllers of workloads: whatever changes is looked at again, and what was decided is carried out."""
+"""Runs the workload controllers: reconciles whatever has changed, and carries out the decisions."""
 
 import asyncio
 from collections.abc import Callable, Coroutine
@@ -29,19 +29,19 @@ from gpuscaler.kube.resources import (
 from gpuscaler.model.decoding import Interner, decode_object
 from gpuscaler.model.nodes import Node
 
-#: The kinds that are controlled.
+#: The kinds of workloads.
 WORKLOADS: Final = {resource.kind: resource for resource in (DEPLOYMENTS, REPLICA_SETS, STATEFUL_SETS, DAEMON_SETS, JOBS)}
-#: Changes are gathered for so long, and what failed is tried again after so long, in seconds.
+#: How long changes are gathered, and how long a failed write waits for its retry, in seconds.
 DEBOUNCE, AGAIN = 0.02, 1.0
-#: While lists are incomplete it is looked again after so long.
+#: Seconds until the next check while lists are incomplete.
 LISTING = 0.1
 
 
 class Workloads:
-    """Controls the workloads of the cluster behind ``client`` for as long as :meth:`run` runs.
+    """Controls the workloads of the cluster behind ``client`` while :meth:`run` runs.
 
     ``now`` is the wall clock in seconds since the epoch, of which ``speed`` seconds pass in a second of the event loop; ``clock`` is the
-    loop's. At most ``abreast`` requests are out at once. Where Kubernetes' own controller manager runs, this must not.
+    loop's. There are at most ``abreast`` requests at once. It must not run beside Kubernetes' own controller manager.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class Workloads:
                 tasks.create_task(reflector.run())
             tasks.create_task(self._work())
 
-    # What is to be looked at
+    # Queue of workloads
 
     def _touched(self, kind: str, obj: Object) -> None:
         if kind in WORKLOADS:
@@ -104,7 +104,7 @@ class Workloads:
                 self._look("DaemonSet", identity(daemon_set))
 
     def _look(self, kind: str, name: str, at: float = 0.0) -> None:
-        """Look at a workload ``at`` that time, or as soon as can be."""
+        """Reconcile a workload ``at`` that time, or as soon as possible."""
         self._due[kind, name] = min(at, self._due.get((kind, name), at))
         self._stirred.set()
 
@@ -121,7 +121,7 @@ class Workloads:
             await asyncio.sleep(DEBOUNCE)
 
     async def _wait(self, now: float) -> None:
-        # Before everything is listed only what comes can change anything, and what completes a list may be nothing at all.
+        # Until all lists are complete, check again after LISTING seconds: the last list may be empty, and then nothing wakes this.
         left = LISTING if not self._mirror.synced else max(0.001, (min(self._due.values()) - now) / self._speed) if self._due else None
         try:
             async with asyncio.timeout(left):
@@ -129,7 +129,7 @@ class Workloads:
         except TimeoutError:
             return
 
-    # Carrying out
+    # Execution
 
     async def _turn(self, key: Key) -> None:
         try:
@@ -162,7 +162,7 @@ class Workloads:
         return steps.again
 
     async def _revise(self, key: Key, workload: Object | None, pods: list[Object]) -> None:
-        """Keep the revisions of a StatefulSet or DaemonSet; those of one that is gone go, too."""
+        """Store the revisions of a StatefulSet or DaemonSet; delete them when their owner is gone."""
         if key[0] not in {"StatefulSet", "DaemonSet"}:
             return
         uid = workload["metadata"]["uid"] if workload is not None else ""
@@ -198,7 +198,7 @@ class Workloads:
         await self._all(self._create(*made) for made in steps.creates)
 
     async def _all(self, writes: Any) -> None:
-        """Every write is tried; the first that failed is raised."""
+        """Try every write; raise the first error at the end."""
         answers = await asyncio.gather(*map(self._slotted, writes), return_exceptions=True)
         for answer in answers:
             if isinstance(answer, BaseException):
@@ -224,9 +224,9 @@ class Workloads:
                 resource, metadata["name"], namespace=metadata.get("namespace", ""), uid=metadata["uid"], propagation="Background"
             )
         except (NotFound, Conflict):
-            # Gone, or another of that name: the watch will tell.
+            # It is gone, or another has that name: the watch will show it.
             return
-        # Until the watch tells how it goes, it counts as going.
+        # It counts as leaving until the watch shows its deletion.
         known = self._mirror.get(resource.kind, identity(obj))
         if known is not None and known["metadata"]["uid"] == metadata["uid"]:
             metadata_now = known["metadata"]
@@ -238,14 +238,14 @@ class Workloads:
 
     def _know(self, resource: Resource, answer: bytes) -> None:
         obj = msgspec.json.decode(answer)
-        # The last step of a deletion answers with the object as it was.
+        # The last step of a deletion returns the object as it was.
         gone = obj["metadata"].get("deletionTimestamp") and not obj["metadata"].get("finalizers")
         if not gone and self._mirror.keeps(resource.kind):
             self._mirror.put(resource.kind, obj)
 
 
 def difference(before: Object, wanted: Object) -> Object:
-    """The merge patch that makes the fields of ``wanted`` in ``before`` what they are there; None stands for a field that is not."""
+    """The merge patch that gives the fields of ``wanted`` in ``before`` these values; None stands for a missing field."""
     patch: Object = {}
     for name, value in wanted.items():
         known = before.get(name)

@@ -1,4 +1,4 @@
-"""DaemonSets: a pod on every node that takes it.
+"""DaemonSets: one pod on every matching node.
 
 Source: ``k8s.io/kubernetes/pkg/controller/daemon/daemon_controller.go`` and ``util/daemonset_util.go``, Kubernetes 1.35.
 """
@@ -16,7 +16,7 @@ from gpuscaler.model.pods import Pod, PodSpec
 from gpuscaler.model.taints import untolerated
 
 REVISION = "controller-revision-hash"
-#: What pods of every DaemonSet tolerate.
+#: Tolerations of the pods of every DaemonSet.
 TOLERATED: Final = (
     ("not-ready", "NoExecute"),
     ("unreachable", "NoExecute"),
@@ -28,12 +28,12 @@ TOLERATED: Final = (
 
 
 def decide(daemon_set: Mapping[str, Any], pods: Sequence[Object], nodes: Iterable[Node]) -> Steps:
-    """What to do about ``daemon_set``, which owns ``pods``, in a cluster of ``nodes``."""
+    """The steps for ``daemon_set``, which owns ``pods``, in a cluster of ``nodes``."""
     template = daemon_set["spec"]["template"]
     revision = hash_of(template)
     bare, nodes = _bare(daemon_set), tuple(nodes)
     wanted = _admitting(bare, nodes)
-    # What runs on a node that takes no new pods goes on there, unless the taint says otherwise.
+    # Pods on a node that takes no new pods continue there, unless its taint is NoExecute.
     staying = _admitting(bare, [replace(node, taints=tuple(one for one in node.taints if one.effect == "NoExecute")) for node in nodes])
     by_node: dict[str, list[Object]] = {}
     for pod in pods:
@@ -56,7 +56,7 @@ def decide(daemon_set: Mapping[str, Any], pods: Sequence[Object], nodes: Iterabl
 
 
 def _admitting(spec: PodSpec | None, nodes: Iterable[Node]) -> list[str]:
-    """The nodes that a pod of ``spec`` belongs on, whether or not there is room."""
+    """The nodes where a pod of ``spec`` should run, whether or not there is room."""
     if spec is None:
         return []
     return sorted(
@@ -69,7 +69,7 @@ def _admitting(spec: PodSpec | None, nodes: Iterable[Node]) -> list[str]:
 
 
 def _bare(daemon_set: Mapping[str, Any]) -> PodSpec | None:
-    """What its pods ask for, before each is tied to a node; None where that cannot be understood."""
+    """The pod spec before it is tied to a node; None if it cannot be parsed."""
     pod = pod_of(daemon_set["spec"]["template"], daemon_set, DAEMON_SETS)
     pod["metadata"] |= {"name": name_of(daemon_set), "uid": "template"}
     pod["spec"]["tolerations"] = _tolerations(pod["spec"])
@@ -84,7 +84,7 @@ def _tolerations(spec: Mapping[str, Any]) -> list[Object]:
 
 
 def _pod(daemon_set: Mapping[str, Any], node: str, revision: str) -> Object:
-    """A pod that can only go to ``node``: kube-scheduler binds it like any other."""
+    """A pod that fits only ``node``; kube-scheduler binds it like any other."""
     pod = pod_of(daemon_set["spec"]["template"], daemon_set, DAEMON_SETS)
     pod["metadata"]["generateName"] = f"{name_of(daemon_set)}-"
     pod["metadata"]["labels"][REVISION] = revision
@@ -93,14 +93,14 @@ def _pod(daemon_set: Mapping[str, Any], node: str, revision: str) -> Object:
     field = {"key": "metadata.name", "operator": "In", "values": [node]}
     affinity = dict(spec.get("affinity") or {})
     told = dict(affinity.get("nodeAffinity") or {})
-    # In place of the template's own terms, which the node was chosen by.
+    # It replaces the template's own terms, by which the node was chosen.
     told["requiredDuringSchedulingIgnoredDuringExecution"] = {"nodeSelectorTerms": [{"matchFields": [field]}]}
     spec["affinity"] = {**affinity, "nodeAffinity": told}
     return pod
 
 
 def _node_of(pod: Mapping[str, Any]) -> str:
-    """The node that a pod is on, or is meant for."""
+    """The node that a pod is bound to or intended for."""
     if node := pod["spec"].get("nodeName"):
         return str(node)
     told = ((pod["spec"].get("affinity") or {}).get("nodeAffinity") or {}).get("requiredDuringSchedulingIgnoredDuringExecution") or {}
@@ -116,7 +116,7 @@ def _is_current(pod: Mapping[str, Any], revision: str) -> bool:
 
 
 def _outdated(daemon_set: Mapping[str, Any], pods: Sequence[Object], wanted: Sequence[str], revision: str) -> list[tuple[Any, Object]]:
-    """Pods of an older template, as many at a time as may be unavailable."""
+    """Pods of an older template, at most as many as may be unavailable."""
     strategy = daemon_set["spec"].get("updateStrategy") or {}
     if strategy.get("type") == "OnDelete":
         return []

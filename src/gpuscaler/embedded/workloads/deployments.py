@@ -1,7 +1,7 @@
-"""Deployments: a ReplicaSet for each template, and the way from one to the next.
+"""Deployments: one ReplicaSet for each template, and rollouts from one to the next.
 
 Source: ``k8s.io/kubernetes/pkg/controller/deployment`` (``rolling.go``, ``recreate.go``, ``sync.go``), Kubernetes 1.35. A rollout that
-makes no progress is waited for without end.
+makes no progress never times out.
 """
 
 import math
@@ -16,7 +16,7 @@ REVISION = "deployment.kubernetes.io/revision"
 
 
 def decide(deployment: Mapping[str, Any], replica_sets: Sequence[Object], now: float) -> Steps:
-    """What to do about ``deployment``, which owns ``replica_sets``."""
+    """The steps for ``deployment``, which owns ``replica_sets``."""
     steps = Steps()
     current = hash_of(deployment["spec"]["template"])
     found = [one for one in replica_sets if not is_leaving(one)]
@@ -52,13 +52,13 @@ def _counted(replica_set: Mapping[str, Any], what: str) -> int:
 
 
 def _settled(replica_set: Mapping[str, Any]) -> bool:
-    """Whether the counts of a ReplicaSet are of what was last asked of it."""
+    """Whether the counts in a ReplicaSet's status belong to its latest spec."""
     generation: int = replica_set["metadata"].get("generation", 1)
     return _counted(replica_set, "observedGeneration") >= generation
 
 
 def _limits(deployment: Mapping[str, Any]) -> tuple[int, int]:
-    """How many pods there may be in all during a rollout, and how many must be available."""
+    """The maximum number of pods during a rollout, and the minimum number of available ones."""
     told = (deployment["spec"].get("strategy") or {}).get("rollingUpdate") or {}
     wanted = _wanted(deployment)
     surge = _share(told.get("maxSurge", "25%"), wanted, up=True)
@@ -80,7 +80,7 @@ def _recreates(deployment: Mapping[str, Any]) -> bool:
 
 
 def _room_for_new(deployment: Mapping[str, Any], old: Sequence[Object]) -> int:
-    """How many pods of the new template there may be now."""
+    """The number of pods that the new template may have now."""
     wanted = _wanted(deployment)
     if _recreates(deployment):
         return 0 if any(_wanted(one) or _counted(one, "replicas") for one in old) else wanted
@@ -103,7 +103,7 @@ def _roll(steps: Steps, deployment: Mapping[str, Any], new: Object, old: Sequenc
 
 
 def _shrunk(deployment: Mapping[str, Any], new: Object, old: Sequence[Object]) -> list[tuple[Object, int]]:
-    """Old ReplicaSets that get smaller, and how large they stay: first what is not available goes, then what can be spared."""
+    """New sizes of old ReplicaSets that shrink: unavailable pods are removed first, then dispensable ones."""
     alive = [one for one in old if _wanted(one)]
     if _recreates(deployment):
         return [(one, 0) for one in alive]
@@ -149,7 +149,7 @@ def _replica_set(deployment: Mapping[str, Any], current: str, revision: int, rep
 
 
 def _forget(steps: Steps, deployment: Mapping[str, Any], old: Sequence[Object]) -> None:
-    """Old ReplicaSets without pods go, the oldest first, until no more are left than are kept for going back."""
+    """Delete old ReplicaSets without pods, the oldest first, down to the revision history limit."""
     limit = deployment["spec"].get("revisionHistoryLimit", 10)
     empty = [one for one in old if not _wanted(one) and not _counted(one, "replicas") and _settled(one)]
     steps.deletes += [(REPLICA_SETS, one) for one in empty[: max(0, len(old) - limit)]]

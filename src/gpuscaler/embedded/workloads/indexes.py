@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 
 def indexes_of(text: str) -> set[int]:
-    """The indexes in ``text``."""
+    """Parse ``text`` into its indexes."""
     found: set[int] = set()
     for part in filter(None, text.split(",")):
         first, _, last = part.partition("-")
@@ -13,7 +13,7 @@ def indexes_of(text: str) -> set[int]:
 
 
 def text_of(indexes: Iterable[int]) -> str:
-    """Indexes in short, runs of three or more as one."""
+    """Format indexes, runs of three or more as a range."""
     runs: list[list[int]] = []
     for index in sorted(indexes):
         if runs and runs[-1][1] == index - 1:

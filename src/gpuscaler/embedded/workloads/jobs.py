@@ -1,7 +1,7 @@
-"""Jobs: pods until enough of them have succeeded, or too many failed.
+"""Jobs: pods run until enough of them have succeeded, or too many have failed.
 
-Each pod has a finalizer, so that none ends uncounted: it is written down in the status, then let go, then counted. Pods that are evicted
-or lose their machine count as failed unless ``podFailurePolicy`` says otherwise.
+Each pod has a finalizer, so that none ends uncounted: first it is recorded in the status, then released, then counted. Pods that are
+evicted or lose their machine count as failed, unless ``podFailurePolicy`` says otherwise.
 Source: ``k8s.io/kubernetes/pkg/controller/job`` (``job_controller.go``, ``indexed_job_utils.go``, ``backoff_utils.go``), Kubernetes 1.35.
 """
 
@@ -32,7 +32,7 @@ from gpuscaler.kube.resources import JOBS, PODS
 
 FINALIZER: Final = "batch.kubernetes.io/job-tracking"
 INDEX: Final = "batch.kubernetes.io/job-completion-index"
-#: Seconds until the pod after a failed one is made, doubled by each failure in a row.
+#: Seconds until a failed pod is replaced, doubled by each failure in a row.
 FIRST_PAUSE, LONGEST_PAUSE = 10.0, 600.0
 
 
@@ -44,13 +44,13 @@ class _Failures(Struct, gc=False):
 
 
 class Jobs:
-    """Decides about Jobs, and remembers how long each waits after failures."""
+    """Decides about Jobs, and remembers their back-off after failures."""
 
     def __init__(self) -> None:
         self._failures: dict[str, _Failures] = {}
 
     def decide(self, job: Mapping[str, Any], pods: Sequence[Object], now: float) -> Steps:
-        """What to do about ``job``, which owns ``pods``, at ``now`` in seconds since the epoch."""
+        """The steps for ``job``, which owns ``pods``, at ``now`` in seconds since the epoch."""
         if is_leaving(job) or is_over(job):
             self.forget(identity(job))
             return _after(job, pods, now)
@@ -77,7 +77,7 @@ class Jobs:
         return steps
 
     def forget(self, name: str) -> None:
-        """A Job, by its identity, is gone or over."""
+        """Forget a Job, by its identity, that is gone or finished."""
         self._failures.pop(name, None)
 
 
@@ -90,18 +90,18 @@ def has_finalizer(pod: Mapping[str, Any]) -> bool:
 
 
 def without_finalizer(pod: Mapping[str, Any]) -> Object:
-    """The patch that lets a pod go; of this very pod, as it was seen."""
+    """The patch that removes the finalizer from exactly this pod in this version."""
     kept = [name for name in pod["metadata"].get("finalizers") or () if name != FINALIZER]
     return {"metadata": {"uid": pod["metadata"]["uid"], "finalizers": kept or None}}
 
 
 def orphaned(pods: Sequence[Object]) -> Steps:
-    """Let go of pods whose Job is gone."""
+    """Release pods whose Job is gone."""
     return Steps(patches=[(PODS, pod, without_finalizer(pod)) for pod in pods if has_finalizer(pod)])
 
 
 class _Tally:
-    """The pods of a Job that have ended: what its status says of them, and what it will."""
+    """The ended pods of a Job: the counts in its status, and the next ones."""
 
     def __init__(self, job: Mapping[str, Any], pods: Sequence[Object]) -> None:
         status = job.get("status") or {}
@@ -110,7 +110,7 @@ class _Tally:
         self.indexed = job["spec"].get("completionMode") == "Indexed"
         self.done: set[int] = indexes_of(status.get("completedIndexes") or "") if self.indexed else set()
         before = {word: set(told.get(word) or ()) for word in ("succeeded", "failed")}
-        # Those that were let go are counted now.
+        # Pods that were released are counted now.
         self.succeeded = (status.get("succeeded") or 0) + len(before["succeeded"] - held)
         self.failed = (status.get("failed") or 0) + len(before["failed"] - held)
         self.uncounted = {word: uids & held for word, uids in before.items()}
@@ -125,7 +125,7 @@ class _Tally:
             self.succeeded = len(self.done)
 
     def written(self, pod: Mapping[str, Any]) -> bool:
-        """Whether an ended pod is in the status and need not be held any more."""
+        """Whether an ended pod is recorded in the status and can be released."""
         uid = pod["metadata"]["uid"]
         return uid in self.ignored or any(uid in uids for uids in self.uncounted.values())
 
@@ -158,13 +158,13 @@ class _Tally:
 
 
 def index_of(pod: Mapping[str, Any]) -> int:
-    """Which of an Indexed Job's parts a pod does; -1 where it does not say."""
+    """The completion index of a pod of an Indexed Job; -1 if it has none."""
     text = (pod["metadata"].get("annotations") or {}).get(INDEX, "")
     return int(text) if text.isdigit() else -1
 
 
 def _policy(job: Mapping[str, Any], pod: Mapping[str, Any]) -> str:
-    """What the first rule says that matches a condition of a failed pod."""
+    """The action of the first rule that matches a condition of a failed pod."""
     for rule in (job["spec"].get("podFailurePolicy") or {}).get("rules") or ():
         for pattern in rule.get("onPodConditions") or ():
             found = [one for one in (pod.get("status") or {}).get("conditions") or () if one.get("type") == pattern.get("type")]
@@ -174,7 +174,7 @@ def _policy(job: Mapping[str, Any], pod: Mapping[str, Any]) -> str:
 
 
 def _verdict(job: Mapping[str, Any], tally: _Tally, now: float) -> list[dict[str, str]]:
-    """The conditions that end a Job, where it has ended."""
+    """The conditions that end a Job; empty while it continues."""
     spec = job["spec"]
     completions = spec.get("completions")
     began = seconds_of((job.get("status") or {}).get("startTime"))
@@ -196,7 +196,7 @@ def _failed(reason: str, message: str) -> list[dict[str, str]]:
 
 
 def _adjust(steps: Steps, job: Mapping[str, Any], tally: _Tally, active: Sequence[Object], *, wait_until: float, now: float) -> None:
-    """More pods, or fewer."""
+    """Create or delete pods."""
     spec = job["spec"]
     completions, parallel = spec.get("completions"), spec.get("parallelism", 1)
     wanted = min(parallel, completions - tally.successes) if completions is not None else parallel
@@ -213,7 +213,7 @@ def _adjust(steps: Steps, job: Mapping[str, Any], tally: _Tally, active: Sequenc
 
 
 def _give_up(steps: Steps, pods: Sequence[Object]) -> None:
-    """End pods that are not wanted any more: that is no failure of theirs."""
+    """Delete pods that are no longer needed; that does not count as their failure."""
     steps.patches += [(PODS, pod, without_finalizer(pod)) for pod in pods if has_finalizer(pod)]
     steps.deletes += [(PODS, pod) for pod in pods]
 
@@ -246,7 +246,7 @@ def _status(
         "active": counted(active),
         "ready": sum(1 for pod in pods if is_active(pod) and is_ready(pod)) if active else 0,
         "terminating": sum(1 for pod in pods if is_leaving(pod) and not is_finished(pod)),
-        # A Job that is over has counted everything.
+        # A finished Job has counted everything.
         "succeeded": counted(tally.successes if told else tally.succeeded),
         "failed": counted(tally.failures if told else tally.failed),
         "completedIndexes": text_of(tally.done) or None if tally.indexed else None,
@@ -258,7 +258,7 @@ def _status(
 
 
 def _after(job: Mapping[str, Any], pods: Sequence[Object], now: float) -> Steps:
-    """A Job that is over lets its pods go, and goes itself where it has a time to live."""
+    """Release the pods of a finished Job, and delete the Job when its TTL is over."""
     steps = orphaned(pods)
     steps.deletes = [(PODS, pod) for pod in pods if is_active(pod)]
     steps.status = {"active": None, "ready": 0, "terminating": sum(map(is_leaving, pods))} if not is_leaving(job) else {}

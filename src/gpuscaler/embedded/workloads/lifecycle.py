@@ -1,8 +1,8 @@
-"""Declares nodes unreachable whose kubelets renew their Leases no more, and has their pods leave; taints those that are cordoned.
+"""Declares nodes unreachable whose kubelets no longer renew their Leases, and evicts their pods; taints cordoned nodes.
 
 Source: ``k8s.io/kubernetes/pkg/controller/nodelifecycle/node_lifecycle_controller.go`` and ``tainteviction``, Kubernetes 1.35, with the
-default ``node-monitor-grace-period`` and without the slower pace that they keep where most of a zone is silent. A node that never had a
-Lease is left alone, as are conditions and taints that somebody else wrote: files and tests have such nodes.
+default ``node-monitor-grace-period`` and without the lower eviction rate when most of a zone is unreachable. Nodes that never had a Lease
+are ignored, as are conditions and taints that something else wrote: files and tests have such nodes.
 """
 
 from collections.abc import Callable, Mapping
@@ -28,7 +28,7 @@ _SILENT: Final = {"status": "Unknown", "reason": "NodeStatusUnknown", "message":
 
 
 class Lifecycle:
-    """Looks at one node after the other, in what ``mirror`` has of nodes and pods."""
+    """Checks one node after the other, with the nodes and pods in ``mirror``."""
 
     def __init__(self, client: Client, mirror: Mirror, *, now: Callable[[], float]) -> None:
         self._client, self._mirror, self._now = client, mirror, now
@@ -36,7 +36,7 @@ class Lifecycle:
         self._silent: dict[str, float] = {}
 
     async def check(self, name: str) -> float | None:
-        """Declare the node what it is; returns when to look again, None where it is gone."""
+        """Update the state of a node; returns when to check again, None if the node is gone."""
         if self._mirror.get("Node", name) is None:
             self._silent.pop(name, None)
             return None
@@ -56,7 +56,7 @@ class Lifecycle:
         return self._now() + PERIOD
 
     async def _cordoned(self, name: str) -> None:
-        """A node that is cordoned has a taint that says so, until it is cordoned no more."""
+        """Add the unschedulable taint to a cordoned node, and remove it after uncordoning."""
         node = msgspec.json.decode(await self._client.get(NODES, name))
         taints = node["spec"].get("taints") or []
         others = [one for one in taints if one["key"] != UNSCHEDULABLE]
@@ -82,7 +82,7 @@ class Lifecycle:
             await self._patch_pod(pod, {"conditions": [*kept, unready]})
 
     async def _reachable(self, name: str) -> None:
-        """A kubelet is there again; what it says of its node it writes itself."""
+        """The kubelet is back; it updates the conditions of its node itself."""
         await self._taint(name, silent=False)
         del self._silent[name]
 
@@ -118,7 +118,7 @@ class Lifecycle:
 
 
 def tolerated(pod: Mapping[str, Any]) -> float | None:
-    """How many seconds a pod stays on a node that is unreachable; None for one that stays for good."""
+    """How many seconds a pod stays on an unreachable node; None if it stays forever."""
     tolerations = [one for one in pod["spec"].get("tolerations") or () if _matches(one)]
     if not tolerations:
         return 0.0

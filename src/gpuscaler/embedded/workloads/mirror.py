@@ -1,4 +1,4 @@
-"""Objects of several resources as an API server has them, whole, and who controls them."""
+"""A mirror of complete objects of several resources in an API server, indexed by their controllers."""
 
 from collections.abc import Callable, Iterable, Mapping
 from random import Random
@@ -20,7 +20,7 @@ Key = tuple[str, str]
 
 
 class WholeObjects(ObjectDecoder):
-    """Reads objects as they are, where others make small records of them."""
+    """Decodes objects completely, where other readers make small records of them."""
 
     def __init__(self) -> None:
         self.model = dict
@@ -36,8 +36,8 @@ class WholeObjects(ObjectDecoder):
 class Mirror:
     """Keeps the objects of ``resources``, by kind and identity, current through :attr:`reflectors`.
 
-    ``touched`` is told of every object that came, changed or went. What we wrote ourselves is put in at once, with :meth:`put`, so that
-    nobody decides on a picture without it.
+    ``touched`` is called for every object that was added, changed or deleted. Our own writes are added at once, with :meth:`put`, so that
+    no decision misses them.
     """
 
     def __init__(
@@ -77,7 +77,7 @@ class Mirror:
         return [self._objects[kind][name] for name in self._owned.get(owner, {}).get(kind, ())]
 
     def put(self, kind: str, obj: Object) -> None:
-        """An object as the API server answered it; one that is older than what is known is passed over."""
+        """Add an object as the API server returned it, unless a newer version is known."""
         name = identity(obj)
         known = self._objects[kind].get(name)
         if known is None or _version(obj) > _version(known):
@@ -107,7 +107,7 @@ class Mirror:
 
 
 def owner_of(obj: Mapping[str, Any]) -> Key | None:
-    """Who controls ``obj``."""
+    """The controller of ``obj``."""
     owner = controller_of(obj)
     if owner is None:
         return None
@@ -116,6 +116,6 @@ def owner_of(obj: Mapping[str, Any]) -> Key | None:
 
 
 def _version(obj: Mapping[str, Any]) -> int:
-    """Versions of objects may be compared as numbers (Kubernetes KEP-5504, true of every API server on etcd)."""
+    """The resource version as a number: versions are comparable (Kubernetes KEP-5504, true of every API server on etcd)."""
     text = obj["metadata"].get("resourceVersion", "")
     return int(text) if text.isdigit() else 0

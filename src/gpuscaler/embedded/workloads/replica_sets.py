@@ -1,6 +1,6 @@
-"""ReplicaSets: as many pods as asked for.
+"""ReplicaSets: keep the requested number of pods.
 
-Source: ``k8s.io/kubernetes/pkg/controller/replicaset/replica_set.go``, Kubernetes 1.35. Pods that nobody owns are not adopted.
+Source: ``k8s.io/kubernetes/pkg/controller/replicaset/replica_set.go``, Kubernetes 1.35. Pods without an owner are not adopted.
 """
 
 from collections.abc import Mapping, Sequence
@@ -9,12 +9,12 @@ from typing import Any
 from gpuscaler.embedded.workloads.steps import Object, Steps, counted, first_to_go, is_active, is_leaving, is_ready, name_of, pod_of
 from gpuscaler.kube.resources import PODS, REPLICA_SETS
 
-#: So many pods are created or deleted in one go (``BurstReplicas``).
+#: The maximum number of pods that are created or deleted at once (``BurstReplicas``).
 BURST = 500
 
 
 def decide(replica_set: Mapping[str, Any], pods: Sequence[Object]) -> Steps:
-    """What to do about ``replica_set``, which owns ``pods``."""
+    """The steps for ``replica_set``, which owns ``pods``."""
     spec = replica_set["spec"]
     active = [pod for pod in pods if is_active(pod)]
     ready = counted(sum(map(is_ready, active)))

@@ -1,4 +1,4 @@
-"""What the pods of StatefulSets and DaemonSets were to be like: ``kubectl rollout history`` and ``rollout undo`` read ControllerRevisions.
+"""ControllerRevisions of StatefulSets and DaemonSets, which ``kubectl rollout history`` and ``rollout undo`` read.
 
 Source: ``k8s.io/kubernetes/pkg/controller/history/controller_history.go``, Kubernetes 1.35.
 """
@@ -11,17 +11,17 @@ from gpuscaler.kube.resources import Resource
 
 CONTROLLER_REVISIONS: Final = Resource("apps", "v1", "controllerrevisions", "ControllerRevision")
 HASH: Final = "controller.kubernetes.io/hash"
-#: So many revisions that no pod has any more are kept where the workload does not say.
+#: The default number of unused revisions that are kept.
 KEPT: Final = 10
 
 
 def name_for(workload: Mapping[str, Any]) -> str:
-    """The name of the revision that the template of ``workload`` is."""
+    """The name of the revision for the template of ``workload``."""
     return f"{name_of(workload)}-{hash_of(workload['spec']['template'])}"
 
 
 def record(workload: Mapping[str, Any], resource: Resource, known: Sequence[Object], used: Set[str]) -> Steps:
-    """Keep the template of ``workload`` as its newest revision, and as many older ones as it says. ``used`` are those that pods have."""
+    """Keep the template of ``workload`` as its newest revision, and its limit of older ones. ``used`` are the revisions of its pods."""
     steps = Steps()
     if is_leaving(workload):
         return steps
@@ -30,7 +30,7 @@ def record(workload: Mapping[str, Any], resource: Resource, known: Sequence[Obje
     if mine is None:
         steps.creates.append((CONTROLLER_REVISIONS, _revision(workload, resource, name, newest + 1)))
     elif mine.get("revision") != newest:
-        # A template that comes back is the newest again.
+        # A template that returns becomes the newest again.
         steps.patches.append((CONTROLLER_REVISIONS, mine, {"revision": newest + 1}))
     old = sorted((one for one in known if name_of(one) not in used | {name}), key=lambda one: one.get("revision") or 0)
     kept = workload["spec"].get("revisionHistoryLimit", KEPT)

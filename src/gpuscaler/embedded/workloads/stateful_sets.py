@@ -1,7 +1,7 @@
-"""StatefulSets: pods with names that stay, one after the other or all at once, each with the claims of its own.
+"""StatefulSets: pods with stable names, created one after the other or all at once, each with its own claims.
 
-Source: ``k8s.io/kubernetes/pkg/controller/statefulset/stateful_set_control.go``, Kubernetes 1.35. Nothing else here makes volumes: a claim
-is made with a volume that it is bound to, which any node reaches, and both stay when their pod goes.
+Source: ``k8s.io/kubernetes/pkg/controller/statefulset/stateful_set_control.go``, Kubernetes 1.35. Nothing else here provides volumes: a
+claim is created together with a volume that it is bound to and that any node can reach. Both remain after the pod is deleted.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -25,7 +25,7 @@ REVISION = "controller-revision-hash"
 
 
 def decide(stateful_set: Mapping[str, Any], pods: Sequence[Object], claim_of: Callable[[str], Object | None]) -> Steps:
-    """What to do about ``stateful_set``, which owns ``pods``; ``claim_of`` tells a claim by ``namespace/name``."""
+    """The steps for ``stateful_set``, which owns ``pods``; ``claim_of`` returns a claim by ``namespace/name``."""
     spec = stateful_set["spec"]
     revision = name_for(stateful_set)
     by_name = {name_of(pod): pod for pod in pods}
@@ -54,7 +54,7 @@ def decide(stateful_set: Mapping[str, Any], pods: Sequence[Object], claim_of: Ca
 
 
 def _outdated(spec: Mapping[str, Any], pods: Sequence[Object], revision: str) -> list[tuple[Any, Object]]:
-    """The last pod of an older template, once all others are ready; none where people delete them themselves."""
+    """The last pod of an older template, once all others are ready; none if users delete them themselves."""
     strategy = spec.get("updateStrategy") or {}
     if strategy.get("type") == "OnDelete" or not all(is_active(pod) for pod in pods):
         return []
@@ -71,7 +71,7 @@ def _ordinal(pod: Mapping[str, Any]) -> int:
 
 
 def _claim(stateful_set: Mapping[str, Any], pod: str, claim_of: Callable[[str], Object | None], steps: Steps) -> None:
-    """Have the claims of ``pod`` made, and told to be bound once they are there."""
+    """Create the claims of ``pod``, and set them to bound once they exist."""
     namespace = stateful_set["metadata"]["namespace"]
     for name, template in _claims(stateful_set, pod):
         found = claim_of(f"{namespace}/{name}")
@@ -93,10 +93,10 @@ def _claims(stateful_set: Mapping[str, Any], pod: str) -> Iterator[tuple[str, Ob
 
 
 def _bound(stateful_set: Mapping[str, Any], template: Object, namespace: str, name: str, *, volume: str) -> tuple[Object, Object]:
-    """A volume, and the claim that it is bound to."""
+    """A volume, and the claim that is bound to it."""
     spec, metadata = dict(template.get("spec") or {}), template["metadata"]
     labels = {**(metadata.get("labels") or {}), **(stateful_set["spec"].get("selector") or {}).get("matchLabels", {})}
-    # A scheduler takes no claim for bound that does not say so.
+    # A scheduler treats a claim as bound only if it has this annotation.
     annotations = {**(metadata.get("annotations") or {}), "pv.kubernetes.io/bind-completed": "yes"}
     claim = {
         "apiVersion": "v1",
@@ -130,7 +130,7 @@ def _pod(stateful_set: Mapping[str, Any], name: str, ordinal: int, revision: str
     if stateful_set["spec"].get("serviceName"):
         pod["spec"]["subdomain"] = stateful_set["spec"]["serviceName"]
     claims = {name_of(template): claim for claim, template in _claims(stateful_set, name)}
-    # In place of a volume of that name in the template of its pods.
+    # It replaces a volume of that name in the pod template.
     other = [one for one in pod["spec"].get("volumes") or () if one.get("name") not in claims]
     mine = [{"name": volume, "persistentVolumeClaim": {"claimName": claim}} for volume, claim in claims.items()]
     if claims:

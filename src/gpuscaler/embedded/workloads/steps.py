@@ -1,4 +1,4 @@
-"""What a controller of workloads decided, and what pods look like to it. Objects are as the API writes them."""
+"""The decisions of a workload controller, and helpers to read pods. Objects are as in the API."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
@@ -13,14 +13,14 @@ from gpuscaler.kube.resources import Resource
 
 Object = dict[str, Any]
 
-#: Letters of the hashes in names: none that make words (``k8s.io/apimachinery/pkg/util/rand``).
+#: Letters of the hashes in names, which form no words (``k8s.io/apimachinery/pkg/util/rand``).
 _LETTERS: Final = "bcdfghjklmnpqrstvwxz2456789"
 
 
 class Steps(Struct, gc=False):
-    """What is to be done about one workload, in this order: its status, patches, those of other statuses, deletions, creations.
+    """The writes for one workload, in this order: its status, patches, patches of other statuses, deletions, creations.
 
-    ``status`` holds only fields that may have changed, None for those that go. ``again`` is when to look again though nothing happens, in
+    ``status`` holds only fields that may have changed, None for fields to remove. ``again`` is when to reconcile even without a change, in
     seconds since the epoch.
     """
 
@@ -33,7 +33,7 @@ class Steps(Struct, gc=False):
 
 
 def seconds_of(text: str | None) -> float:
-    """A time of the API in seconds since the epoch; 0 where there is none."""
+    """A time of the API in seconds since the epoch; 0 if there is none."""
     return datetime.fromisoformat(text).timestamp() if text else 0.0
 
 
@@ -43,24 +43,24 @@ def name_of(obj: Mapping[str, Any]) -> str:
 
 
 def identity(obj: Mapping[str, Any]) -> str:
-    """``namespace/name``, or the name alone of what has no namespace."""
+    """``namespace/name``, or the name alone for an object without a namespace."""
     namespace = obj["metadata"].get("namespace")
     return f"{namespace}/{name_of(obj)}" if namespace else name_of(obj)
 
 
 def controller_of(obj: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """The owner reference of the one who controls ``obj``."""
+    """The owner reference to the controller of ``obj``."""
     return next((owner for owner in obj["metadata"].get("ownerReferences") or () if owner.get("controller")), None)
 
 
 def owned_by(owner: Mapping[str, Any], resource: Resource) -> list[Object]:
-    """The owner references of what ``owner`` controls."""
+    """The owner references for objects that ``owner`` controls."""
     reference = {"apiVersion": resource.api_version, "kind": resource.kind, "name": name_of(owner), "uid": owner["metadata"]["uid"]}
     return [{**reference, "controller": True, "blockOwnerDeletion": True}]
 
 
 def condition(obj: Mapping[str, Any], kind: str) -> Mapping[str, Any]:
-    """The condition of that type; empty where there is none."""
+    """The condition of that type; empty if there is none."""
     found = (obj.get("status") or {}).get("conditions") or ()
     return next((item for item in found if item.get("type") == kind), {})
 
@@ -70,7 +70,7 @@ def holds(obj: Mapping[str, Any], kind: str) -> bool:
 
 
 def with_conditions(obj: Mapping[str, Any], told: Iterable[Mapping[str, str]], now: float) -> list[Object]:
-    """The conditions of ``obj`` after ``told``; the time of one that stays as true as it was stays too."""
+    """The conditions of ``obj`` with ``told`` merged in; a condition whose status is unchanged keeps its time."""
     found = {item["type"]: item for item in (obj.get("status") or {}).get("conditions") or ()}
     for one in told:
         before = found.get(one["type"])
@@ -90,7 +90,7 @@ def is_leaving(obj: Mapping[str, Any]) -> bool:
 
 
 def is_active(pod: Mapping[str, Any]) -> bool:
-    """Whether a pod counts for whoever wants it: it neither ended nor goes away."""
+    """Whether a pod is active: it has not ended and is not being deleted."""
     return not is_finished(pod) and not is_leaving(pod)
 
 
@@ -99,7 +99,7 @@ def is_ready(pod: Mapping[str, Any]) -> bool:
 
 
 def first_to_go(pods: Sequence[Object]) -> list[Object]:
-    """Active pods in the order in which they are given up: those that do least first, then the youngest.
+    """Active pods in the order of deletion: the least useful first, then the youngest.
 
     Source: ``ActivePodsWithRanks`` in ``k8s.io/kubernetes/pkg/controller/controller_utils.go``, Kubernetes 1.35.
     """
@@ -130,7 +130,7 @@ def pod_of(template: Mapping[str, Any], owner: Mapping[str, Any], resource: Reso
 
 
 def hash_of(template: Mapping[str, Any]) -> str:
-    """Ten letters that tell templates apart."""
+    """A hash of ten letters for a template."""
     number = int.from_bytes(sha256(msgspec.json.encode(template, order="sorted")).digest()[:8])
     letters = ""
     for _ in range(10):
@@ -140,5 +140,5 @@ def hash_of(template: Mapping[str, Any]) -> str:
 
 
 def counted(number: int) -> int | None:
-    """A count as a status has it: nought is left out."""
+    """A count for a status, which omits zero."""
     return number or None
