@@ -33,7 +33,7 @@ class Child:
         assert self.process.stdout is not None
         due = time.monotonic() + PATIENCE
         while (end := self._text.find(b"\n")) < 0:
-            assert select.select([self.process.stdout], [], [], max(0.0, due - time.monotonic()))[0], "the process says nothing"
+            assert select.select([self.process.stdout], [], [], max(0.0, due - time.monotonic()))[0], "the process wrote nothing"
             block = os.read(self.process.stdout.fileno(), 1 << 16)
             if not block:
                 return None

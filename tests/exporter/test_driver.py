@@ -27,8 +27,8 @@ class Driver:
     says: Callable[[], list[list[str]]]
 
 
-#: What nvidia-smi is asked, with the field it is compared with, how many of the field's unit one of its is, and by how much they may
-#: differ, since they are asked one after the other.
+#: Queries of nvidia-smi, each with the field that it is compared with, the factor from its unit to the field's unit, and the tolerance,
+#: since the two are not measured at the same time.
 ASKED = {
     "memory.total": ("memory_total_bytes", 1024**2, 0.01),
     "memory.used": ("memory_used_bytes", 1024**2, 0.05),

@@ -75,13 +75,13 @@ async def test_a_client_certificate_with_a_proxys_name_is_not_a_proxy(tmp_path: 
 
 async def test_a_certificate_of_the_proxies_authority_for_another_name_is_refused(tmp_path: Path) -> None:
     async with scene(tmp_path) as made:
-        answer = await made.get(PATH, pair=made.proxies.issue("somebody"), headers=FORGED)
+        answer = await made.get(PATH, pair=made.proxies.issue("other"), headers=FORGED)
         assert answer.status == 401
         assert answer.body == (
             b'{"kind":"Status","apiVersion":"v1","metadata":{},"status":"Failure","message":"Unauthorized","reason":"Unauthorized","code":401}\n'
         )
         made.configured(names="[]")
-        assert (await made.get(PATH, pair=made.proxies.issue("somebody"), headers=FORGED)).status == 200
+        assert (await made.get(PATH, pair=made.proxies.issue("other"), headers=FORGED)).status == 200
 
 
 async def test_a_certificate_of_an_unknown_authority_ends_the_handshake(tmp_path: Path) -> None:
@@ -145,7 +145,7 @@ async def test_a_token_that_cannot_be_checked_is_rejected_and_not_cached(tmp_pat
 @pytest.mark.parametrize(("known", "lines"), [(False, 1), (True, 15)])
 async def test_a_head_may_have_64_kib_and_1_mib_with_a_certificate_repeatedly(tmp_path: Path, known: bool, lines: int) -> None:
     async with scene(tmp_path) as made:
-        context = made.context(made.clients.issue("somebody") if known else None)
+        context = made.context(made.clients.issue("other") if known else None)
         reader, writer = await asyncio.open_connection("127.0.0.1", int(made.url.rpartition(":")[2]), ssl=context)
         fields = b"".join(b"X-%d: %s\r\n" % (number, b"x" * 60_000) for number in range(lines))
         for _ in range(3):

@@ -161,7 +161,7 @@ async def test_a_renewed_certificate_is_served_once_its_authority_is_published(t
 
 
 def test_a_bundle_keeps_other_authorities_and_the_newest_of_ours() -> None:
-    foreign = Authority("somebody", now=NOW).certificate
+    foreign = Authority("other", now=NOW).certificate
     old = [Authority(AUTHORITY, now=NOW + day * DAY).certificate for day in range(MOST + 3)]
     ended = Authority(AUTHORITY, now=NOW - 400 * DAY).certificate
     mine = Authority(AUTHORITY, now=NOW + 100 * DAY).certificate

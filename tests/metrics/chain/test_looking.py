@@ -226,4 +226,4 @@ async def test_objects_and_external_metrics_are_requested_like_the_autoscaler_do
 async def test_a_missing_autoscaler_is_not_found() -> None:
     async with chained() as (_, client, _):
         with pytest.raises(NotFound):
-            await look(client, "ml", "nobody", pages=showing())
+            await look(client, "ml", "missing", pages=showing())

@@ -9,7 +9,7 @@ from gpuscaler.metrics.rules.gotemplate.running import Template
 from gpuscaler.metrics.rules.gotemplate.syntax import Value
 
 VALUES: dict[str, Value] = {
-    "Nobody": [],
+    "Empty": [],
     "Series": "up",
     "LabelMatchers": 'pod=~"a|b"',
     "LabelValuesByName": {"namespace": "default", "pod": "a|b"},
@@ -34,7 +34,7 @@ VALUES: dict[str, Value] = {
         ("<<range $i, $v := .GroupBySlice>><<if $i>>,<<end>><<$v>><<end>>", "pod,container"),
         ('<<range $k, $v := .LabelValuesByName>><<if ne $k "namespace">><<$k>>=~"<<$v>>"<<end>><<end>>', 'pod=~"a|b"'),
         ("<<range .GroupBySlice>><<if eq . `pod`>><<continue>><<end>><<.>><<break>><<end>>", "container"),
-        ("<<range .Nobody>>x<<else>>none<<end>>", "none"),
+        ("<<range .Empty>>x<<else>>none<<end>>", "none"),
         ("<<slice .LabelMatchers 3>>/<<slice .LabelMatchers 0 3>>/<<slice .Series 2>>/<<len (slice .Series 0 1)>>", '=~"a|b"/pod//1'),
         ('<<index .LabelValuesByName "pod">>', "a|b"),
         ("<<.LabelValuesByName.pod>>/<<.LabelValuesByName.none>>", "a|b/<no value>"),

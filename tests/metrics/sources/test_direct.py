@@ -245,7 +245,7 @@ async def test_unknown_metrics_are_not_found_and_external_ones_need_prometheus()
         with pytest.raises(UnknownMetric):
             await told(nodes, group_resource="jobs.batch")
         with pytest.raises(UnknownMetric):
-            await told(nodes, label_selector=parse_selector("app=nobody"))
+            await told(nodes, label_selector=parse_selector("app=missing"))
         with pytest.raises(UnknownMetric, match="use Prometheus for external metrics"):
             await nodes.source.external(namespace="ml", metric=DUTY)
         with pytest.raises(UnknownMetric, match="no fresh sample"):
@@ -273,7 +273,7 @@ def test_labels_are_unescaped_and_counters_and_lines_without_pod_skipped() -> No
     text = "\n".join(
         [
             r'nvidia_gpu_duty_cycle{name="a \"b\" \\ c",pod_name="p"} 5',
-            'nvidia_gpu_duty_cycle{uuid="nobody"} 6',
+            'nvidia_gpu_duty_cycle{uuid="unassigned"} 6',
             'gpuscaler_gpu_energy_joules_total{pod_name="p"} 7',
             'gpuscaler_gpu_allocation_info{pod_name="p"} 1',
             'nvidia_gpu_duty_cycle{pod_name="p"} what',

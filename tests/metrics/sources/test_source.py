@@ -220,7 +220,7 @@ async def test_an_unknown_metric_is_not_found() -> None:
         with pytest.raises(UnknownMetric):
             await ask(here, group_resource="jobs.batch")
         with pytest.raises(UnknownMetric, match="no object matches"):
-            await ask(here, label_selector=parse_selector("app=nobody"))
+            await ask(here, label_selector=parse_selector("app=missing"))
         with pytest.raises(UnknownMetric, match="no fresh sample"):
             await here.source.for_object(group_resource="pods", namespace="ml", name="gone", metric=DUTY)
         with pytest.raises(UnknownMetric):
