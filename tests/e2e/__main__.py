@@ -1,4 +1,4 @@
-"""``python -m tests.e2e VERSION``: compile the control plane that the tests run on, unless that was done before."""
+"""``python -m tests.e2e VERSION``: compile the control plane that the tests run on, unless it is already compiled."""
 
 import os
 import sys

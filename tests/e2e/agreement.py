@@ -1,4 +1,4 @@
-"""The same arrivals for kube-scheduler and for our model of it: is the same pod bound, and to the same node?"""
+"""Compares kube-scheduler with our model of it: for the same arrivals, is the same pod bound, and to the same node?"""
 
 import asyncio
 import time
@@ -23,24 +23,25 @@ from gpuscaler.simulation.world.scheduler import Scheduler
 
 ZONE, HOST, DISK = "topology.kubernetes.io/zone", "kubernetes.io/hostname", "disk"
 ZONES, DISKS = ("zone-a", "zone-b", "zone-c"), ("fast", "slow")
-#: GPUs, cores and GiB of nodes: machines with and without GPUs.
+#: GPUs, cores and GiB of memory of nodes, with and without GPUs.
 SIZES = ((0, 4, 16), (1, 8, 32), (1, 16, 64), (4, 48, 192), (8, 96, 768))
 TAINTS = ({"key": "team", "value": "a", "effect": "NoSchedule"}, {"key": "old", "effect": "PreferNoSchedule"})
 TOLERATIONS = ({"key": "team", "operator": "Equal", "value": "a"}, {"key": "old", "operator": "Exists"})
 KINDS = ("plain", "plain", "bare", "disk", "rather", "zone", "spread", "apart", "together", "tolerant", "urgent")
-#: So many workloads are under way at once, each on nodes of its own.
+#: Number of workloads that run at once, each on its own nodes.
 ABREAST = 8
-#: Those of which the simulator's model knows all rules: pods of traces have no others.
+#: Kinds of pods whose rules the simulator's model knows completely. Pods of traces have no other rules.
 SIMULATED = frozenset({"plain", "bare", "disk", "zone", "urgent"})
 
 
 @dataclass
 class Tally:
-    """Pods that were compared, and how kube-scheduler and the models agreed on them.
+    """The number of compared pods, and how often kube-scheduler and the models agreed.
 
-    ``same`` are those both bind or both do not; ``bound`` those both bind, ``best`` of them those on a node that the model scores best.
-    ``one`` fit on one node only, ``ties`` had several best ones. ``simulated`` are pods that the simulator's model knows all rules of,
-    ``agreed`` those of them that it does the same with. ``differences`` and ``misses`` tell of other verdicts and other nodes.
+    ``same`` counts pods that both bind or neither binds. ``bound`` counts pods that both bind, and ``best`` those of them on a node that
+    the model scores best. ``one`` counts pods that fit on one node only, ``ties`` pods with several best nodes. ``simulated`` counts pods
+    whose rules the simulator's model knows completely, and ``agreed`` those that it decides like kube-scheduler. ``differences``
+    describes different verdicts, and ``misses`` different nodes.
     """
 
     pods: int = 0
@@ -59,7 +60,7 @@ class Tally:
             f"{self.same} of {self.pods} verdicts the same ({share(self.same, self.pods):.1%}); "
             f"{self.best} of {self.bound} bound pods on a node that the model scores best ({share(self.best, self.bound):.1%}; "
             f"{self.one} fit on one node only, {self.ties} had several best ones); "
-            f"the simulator's model does the same with {self.agreed} of {self.simulated} ({share(self.agreed, self.simulated):.1%})"
+            f"the simulator's model agrees on {self.agreed} of {self.simulated} ({share(self.agreed, self.simulated):.1%})"
         )
 
 
@@ -68,7 +69,7 @@ def share(part: int, whole: int) -> float:
 
 
 def node(dice: Random, pool: str, number: int) -> Json:
-    """A Ready node of a pool."""
+    """A random Ready node of a pool."""
     gpus, cores, memory = dice.choice(SIZES)
     name = f"{pool}-n{number}"
     labels = {POOL_LABEL: pool, HOST: name, ZONE: dice.choice(ZONES), DISK: dice.choice(DISKS)}
@@ -80,7 +81,7 @@ def node(dice: Random, pool: str, number: int) -> Json:
 
 
 def arrival(dice: Random, pool: str, number: int) -> tuple[str, Json]:
-    """A pod that somebody submits, and its kind."""
+    """The kind of a random pod, and the pod."""
     kind = dice.choice(KINDS)
     made = pod(f"p{number}", pool, gpus=dice.choice((0, 0, 1, 1, 2, 4, 8)), cpu=dice.choice(("100m", "1", "3", "6", "12")))
     spec: Json = made["spec"]
@@ -114,7 +115,7 @@ def arrival(dice: Random, pool: str, number: int) -> tuple[str, Json]:
 
 
 async def measure(workloads: int, *, seed: int) -> Tally:
-    """Play so many random workloads on a real scheduler, and let the model decide each pod in the state that this one decided it in."""
+    """Run random workloads on a real scheduler, and let the model decide each pod in the same state as the scheduler."""
     found = Tally()
     async with stage("agreement") as made:
         urgent = {"metadata": {"name": "urgent"}, "value": 1000, "preemptionPolicy": "Never"}
@@ -130,7 +131,7 @@ async def measure(workloads: int, *, seed: int) -> Tally:
 
 
 class _Play:
-    """One workload: nodes, and pods that come one after the other; some leave again."""
+    """One workload: its nodes, and pods that are created one after the other. Some pods are deleted again."""
 
     def __init__(self, made: Stage, found: Tally, pool: str, dice: Random) -> None:
         self._made, self._found, self._pool, self._dice = made, found, pool, dice
@@ -152,11 +153,11 @@ class _Play:
                 await admin.delete(PODS, gone, namespace=self._pool, grace=0)
             await self._compare(*arrival(dice, self._pool, number), there)
         for one in nodes:
-            # More than a hundred nodes at once, and kube-scheduler would look at a sample of them only.
+            # With more than a hundred nodes at once, kube-scheduler would consider only a sample of them.
             await admin.delete(NODES, one["metadata"]["name"])
 
     async def _ready(self, made: Json) -> bytes:
-        """The node once it has the taints that it was made with and no others."""
+        """The node, once it has exactly the taints that it was created with."""
         name, due = made["metadata"]["name"], {one["key"] for one in made["spec"]["taints"]}
 
         async def seen() -> bytes | None:
@@ -191,7 +192,7 @@ class _Play:
                 found.misses.append(told)
         if kind in SIMULATED:
             found.simulated += 1
-            # Of equal nodes the simulator takes the oldest, kube-scheduler any.
+            # Among equal nodes the simulator takes the oldest, and kube-scheduler takes any.
             if simulated == real or {simulated, real} <= set(best):
                 found.agreed += 1
             else:
@@ -199,11 +200,11 @@ class _Play:
         if real:
             self._bound[name] = self._pod(decided)
         else:
-            # It would be tried again later, in another state.
+            # The scheduler would try it again later, in a different state.
             await admin.delete(PODS, name, namespace=self._pool, grace=0)
 
     def _simulator(self, nodes: list[Node]) -> Scheduler:
-        """The simulator's books of the state: an offering for each node, as they are all different."""
+        """The simulator's view of the state. It has one offering for each node, because all nodes differ."""
         books = Scheduler([self._offering(one) for one in nodes])
         for one in nodes:
             books.add(one.name, self._offering(one))
@@ -227,7 +228,7 @@ class _Play:
         return found
 
     async def _decided(self, name: str) -> bytes:
-        """The pod once it is bound or said to be unschedulable."""
+        """The pod, once it is bound or reported unschedulable."""
         end = time.monotonic() + PATIENCE
         while time.monotonic() < end:
             there = await self._made.admin.get(PODS, name, namespace=self._pool)

@@ -1,4 +1,4 @@
-"""An installation that has next to no rights when it begins, and is given one after the other."""
+"""An installation that starts with almost no rights and is granted one right after the other."""
 
 import asyncio
 
@@ -9,7 +9,7 @@ from tests.e2e.stage import PATIENCE, Controller, Stage, until
 from gpuscaler.embedded.nodes.plugins import NAMESPACE as PLUGINS
 from gpuscaler.kube.resources import LEASES
 
-#: Rights that nothing begins without, and those that are missed one after the other until a pod runs.
+#: Rights that the controller cannot start without, and rights that it finds missing one after the other until a pod runs.
 FIRST = [Right("list", "nodes"), Right("list", "pods"), Right("get", "configmaps"), Right("get", "leases", LEASES.group)]
 NEXT = [
     Right("get", "namespaces"),
@@ -20,11 +20,11 @@ NEXT = [
     Right("patch", "nodes/status"),
     Right("delete", "nodes"),
 ]
-#: Its namespace, whose machines' pods it plays itself, and its pools.
+#: Its namespace and its pools. It simulates the kubelets of its machines itself.
 BEGINS, SMALL, OTHER = "begins", "small", "other"
-#: With this one the first machine has its image within 11 seconds.
+#: With this seed, the first machine has its image within 11 seconds.
 SEED = 80087
-#: The exit status of a command that is forbidden what it cannot do without.
+#: The exit status of a command that lacks a right that it needs.
 FORBIDDEN = 5
 
 
@@ -48,14 +48,14 @@ async def begins(made: Stage, found: Outcomes) -> None:
 
 
 async def _ends(here: Installed, controller: Controller, right: Right) -> None:
-    """Nothing can be done without: it ends, and says why. What follows begins with this right."""
+    """Without this right, the controller exits and reports why. Later steps have this right."""
     code = await asyncio.to_thread(controller.process.wait, PATIENCE)
     assert code == FORBIDDEN, controller.log.read_text()
     await here.named(controller, right)
 
 
 async def _sees_no_namespace(here: Installed, controller: Controller, right: Right) -> None:
-    """It may well be there: what follows goes on without."""
+    """The namespace may exist even if it cannot be read, so the controller continues without this right."""
     await here.named(controller, right)
 
 
@@ -75,7 +75,7 @@ def _leading(controller: Controller) -> bool:
 
 
 async def _remembers(here: Installed, controller: Controller, right: Right) -> None:
-    """What cannot be written down is not bought, however often that is tried."""
+    """An order that cannot be saved is never sent, however often saving is tried."""
     await here.named(controller, right)
     assert not controller.told("ordered")
     await here.give(right)
@@ -94,7 +94,7 @@ async def _registers(here: Installed, controller: Controller, right: Right) -> N
 
 
 async def _runs(here: Installed, controller: Controller, right: Right) -> None:
-    """The pod of the device plugin is the first that is to run on the machine."""
+    """The device plugin's pod is the first that has to run on the machine."""
     await here.named(controller, right)
     (node,) = await here.stage.nodes(SMALL)
 
@@ -128,7 +128,7 @@ async def _placed(here: Installed, space: str) -> None:
 
 
 async def _clears(here: Installed, controller: Controller, right: Right) -> None:
-    """The Node of a machine that is gone stays; others come meanwhile."""
+    """The Node of a terminated machine stays. Other machines are still bought."""
     made = here.stage
     await made.scale("Deployment", "serve", SMALL, 0)
     await here.named(controller, right)

@@ -7,14 +7,14 @@ from urllib.parse import urlsplit
 
 
 class Wire:
-    """Passes on what comes to ``url`` until it is cut; what comes afterwards is passed on again."""
+    """Forwards connections to ``url`` until they are cut. New connections are forwarded again."""
 
     def __init__(self) -> None:
         self.url = ""
         self._writers: set[asyncio.StreamWriter] = set()
 
     def cut(self) -> int:
-        """Cut every connection there is; returns how many there were."""
+        """Cut all connections; returns how many there were."""
         cut = len(self._writers) // 2
         for writer in self._writers:
             writer.transport.abort()
@@ -46,7 +46,7 @@ async def _pass(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
 
 @asynccontextmanager
 async def wire(url: str) -> AsyncIterator[Wire]:
-    """A wire to the server at ``url``."""
+    """Open a wire to the server at ``url``."""
     made = Wire()
     port = urlsplit(url).port
     assert port is not None

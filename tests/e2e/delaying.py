@@ -1,4 +1,4 @@
-"""A proxy between kube-scheduler and the API server, by which the scheduler hears of pods later than everybody else."""
+"""A proxy between kube-scheduler and the API server that delays the scheduler's watch of pods."""
 
 import asyncio
 import ssl
@@ -12,14 +12,14 @@ from tests.e2e.stage import Stage
 
 from gpuscaler.embedded.controlplane.building import SCHEDULER
 
-#: Headers that belong to one connection.
+#: Hop-by-hop headers, which are not forwarded.
 OWN = {"connection", "content-length", "host", "keep-alive", "transfer-encoding", "upgrade"}
 WATCHED = "/api/v1/pods"
 
 
 @asynccontextmanager
 async def late_scheduler(made: Stage, seconds: float) -> AsyncIterator[None]:
-    """The scheduler is started anew, and hears of what happens to pods so many ``seconds`` late; of nodes at once."""
+    """Restart the scheduler behind a proxy that delays its watch of pods by ``seconds``. Its watch of nodes is not delayed."""
     pair = made.plane.certificate(f"system:{SCHEDULER}")
     pair.write(made.folder, "late-scheduler")
     trust = ssl.create_default_context(cafile=str(made.plane.layout.file("ca.crt")))
@@ -61,7 +61,7 @@ async def late_scheduler(made: Stage, seconds: float) -> AsyncIterator[None]:
 
 
 async def later(pieces: AsyncIterator[bytes], seconds: float) -> AsyncIterator[bytes]:
-    """``pieces``, each so many ``seconds`` after it came, in their order."""
+    """Yield each of ``pieces`` ``seconds`` after it arrived, in order."""
     clock, queue = asyncio.get_running_loop().time, asyncio.Queue[tuple[float, bytes | None]]()
 
     async def read() -> None:

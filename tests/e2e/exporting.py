@@ -1,4 +1,4 @@
-"""The exporter as the chart starts it, on a node whose kubelet tells less than the API server knows."""
+"""The exporter as the chart starts it, on a node whose kubelet reports less than the API server knows."""
 
 import asyncio
 import json
@@ -23,13 +23,13 @@ from gpuscaler.exporter.backends.simulated import Simulated
 from gpuscaler.kube.resources import PODS
 
 ACCOUNT, HOLDER = "gpuscaler-exporter", "holder"
-#: Of the simulated GPUs, whose backend has as many on its command line.
+#: Number of simulated GPUs, also passed to the backend on the command line.
 _GPUS = 2
 
 
 @contextmanager
 def kubelet() -> Iterator[FakeKubelet]:
-    """One that was not started, in a folder of its own; the path of a socket is a short one."""
+    """A fake kubelet that is not started yet, in its own folder. The folder's path is short, as socket paths must be."""
     with TemporaryDirectory(prefix="kubelet-") as folder:
         for name in ("pod-resources", "device-plugins"):
             (Path(folder) / name).mkdir()
@@ -41,13 +41,16 @@ def kubelet() -> Iterator[FakeKubelet]:
 
 
 def values(fake: FakeKubelet) -> Json:
-    """What the chart is told: GPUs that are not there, and where that kubelet is."""
+    """Chart values: simulated GPUs, and the socket of the fake kubelet."""
     more = ["--backend=simulated", f"--simulated-gpus={_GPUS}", f"--kubelet-socket={fake.path}"]
     return {"exporter": {"enabled": True, "askApiServer": True, "hostPID": True, "port": free_port(), "extraArgs": more}}
 
 
 async def export(made: Stage, daemon_set: Json, fake: FakeKubelet, node: str) -> Scrape:
-    """Run what a DaemonSet runs, on ``node``. Returns its page, once it has said whose a GPU is and has asked what a claim has."""
+    """Run the exporter of a DaemonSet on ``node``.
+
+    Returns its metrics page, once it has named the pod that holds a GPU and has read ResourceSlices for a claim.
+    """
     namespace = daemon_set["metadata"]["namespace"]
     holder = json.loads(await made.admin.create(PODS, pod(HOLDER, 0, nodeName=node), namespace=namespace))
     _allocate(fake, holder["metadata"]["uid"])
@@ -66,7 +69,7 @@ async def export(made: Stage, daemon_set: Json, fake: FakeKubelet, node: str) ->
 
     with _running([sys.executable, "-m", "gpuscaler", *main["args"]], environ, made.folder / "exporter.log"):
         page: Scrape = await until("the exporter has the name of a pod from the API server", named)
-        # Only a kubelet that answers tells of claims.
+        # Claims are reported by the kubelet's API only, so the kubelet has to answer now.
         fake.pods = [held(namespace, HOLDER, container("main", claims=[claim("gpu-0", pool=node)]))]
         await asyncio.to_thread(fake.start)
         await until("the exporter has asked for slices", sliced)
@@ -74,7 +77,7 @@ async def export(made: Stage, daemon_set: Json, fake: FakeKubelet, node: str) ->
 
 
 def _allocate(fake: FakeKubelet, uid: str) -> None:
-    """The kubelet is away, and its file names a pod by nothing but its UID."""
+    """Write the kubelet's checkpoint, which names a pod only by its UID. The kubelet itself does not run."""
     gpu = Simulated(_GPUS).devices()[0].uuid
     row = {"PodUID": uid, "ContainerName": "main", "ResourceName": "nvidia.com/gpu", "DeviceIDs": {"0": [gpu]}}
     file = fake.path.parent.parent / "device-plugins" / "kubelet_internal_checkpoint"
@@ -92,7 +95,7 @@ def _running(words: list[str], environ: dict[str, Any], log: Path) -> Iterator[N
 
 
 async def _page(url: str) -> str:
-    """What it serves; nothing before it does."""
+    """The served page, or an empty text before the server listens."""
     try:
         async with aiohttp.ClientSession() as session, session.get(url) as answer:
             return await answer.text()

@@ -1,4 +1,4 @@
-"""What breaks around the controller, each while a workload of its own comes up; nothing may be bought twice, and nothing may stay."""
+"""Faults around the controller, each while its own workload starts. Nothing may be bought twice, and no machine may be left over."""
 
 import asyncio
 from base64 import b64encode
@@ -18,12 +18,12 @@ from gpuscaler.embedded.controlplane.building import API_SERVER, ETCD
 from gpuscaler.kube.resources import CONFIG_MAPS, LEASES, NODES
 from gpuscaler.model.well_known import ARRIVING_TAINT
 
-#: Pods of each workload; each fills a machine.
+#: Pods of each workload. Each pod fills a machine.
 PODS = 2
-#: Controllers that run at a time, but for a while.
+#: Number of controllers that run at a time, except for short periods.
 SEVERAL = 2
 STATE, STATUS = "gpuscaler-state", "gpuscaler-status"
-#: What a person puts in place of the memory, and the beginning and the end of what people are told then.
+#: Content that a person writes over the saved state, and the beginning and end of the message that reports it.
 SPOILT = b64encode(b"a person was here").decode()
 UNREADABLE = (
     f"ConfigMap {NAMESPACE}/{STATE}: saw a memory that cannot be read (",
@@ -33,7 +33,7 @@ UNREADABLE = (
 
 @dataclass
 class Broken:
-    """What there is to break: a ``stage``, the ``wire`` between it and two controllers, and what starts another one."""
+    """What a fault may break: the ``stage`` and the ``wire`` between it and two controllers. It can start further controllers."""
 
     stage: Stage
     wire: Wire
@@ -44,16 +44,16 @@ class Broken:
         return self.stage.start(self.run_file, self.kubeconfig)
 
     def ordered(self, name: str) -> list[Json]:
-        """The purchases for a pool, by whichever controller."""
+        """The purchases for a pool, by any controller."""
         return [line for one in self.stage.controllers for line in one.told("ordered", pool=name)]
 
     def kill(self) -> None:
-        """All controllers."""
+        """Kill all controllers."""
         for one in self.stage.controllers:
             one.kill()
 
     async def spoil(self, memory: str = SPOILT) -> str:
-        """Put something else in place of the memory; returns what was there."""
+        """Overwrite the saved state; returns its previous content."""
         found = await self.stage.state(STATE)
         assert found is not None
         await self.stage.admin.merge_patch(CONFIG_MAPS, STATE, {"binaryData": {"memory": memory}}, namespace=NAMESPACE)
@@ -61,7 +61,10 @@ class Broken:
         return before
 
     async def waits(self) -> None:
-        """Until who leads says in its log and in the status what is wrong with the memory and what to do, of several and of one more."""
+        """Start controllers that find an unreadable state, and wait until the leader reports it in its log and in the status.
+
+        Then kill the leader, and wait until the next leader reports it too.
+        """
         for _ in range(SEVERAL):
             self.start()
         (await self._says()).kill()
@@ -76,11 +79,11 @@ class Broken:
             status = await self.stage.state(STATUS) or {"data": {}}
             return all(all(words in text for words in UNREADABLE) for text in (leader.log.read_text(), status["data"].get(KEY, "")))
 
-        await until("people are told of the memory", told)
+        await until("the unreadable state is reported", told)
         return leader
 
     async def leader(self) -> Controller:
-        """Which of the controllers that live leads."""
+        """The running controller that leads."""
 
         async def seen() -> Controller | None:
             for one in self.stage.controllers:
@@ -89,14 +92,14 @@ class Broken:
                     return one
             return None
 
-        found: Controller = await until("somebody leads", seen)
+        found: Controller = await until("a controller leads", seen)
         return found
 
     async def submit(self, name: str) -> None:
         await self.stage.create(deployment("serve", PODS, pod_spec(name)), name)
 
     async def asked(self, name: str) -> None:
-        """Until machines were ordered."""
+        """Wait until machines are ordered."""
 
         async def seen() -> bool:
             return bool(self.ordered(name))
@@ -107,7 +110,7 @@ class Broken:
         return {one["metadata"]["name"] for one in await self.stage.nodes(name)}
 
     async def settles(self, name: str) -> None:
-        """The pods run, on exactly the machines that they need; and when they are gone, so are the machines."""
+        """Check that the pods run on exactly the machines that they need, and that the machines go when the pods are gone."""
         await self.stage.bound(name, PODS)
         assert len(await self.stage.nodes(name)) == PODS
         assert len(self.ordered(name)) == 1, "nothing is bought twice"
@@ -131,7 +134,7 @@ async def etcd_slow(broken: Broken, name: str) -> None:
 
 @asynccontextmanager
 async def pulses(stage: Stage) -> AsyncIterator[None]:
-    """etcd stands still for 0.7 s of each 1.2 s."""
+    """Pause etcd for 0.7 s of every 1.2 s."""
     etcd = stage.plane.processes[ETCD]
 
     async def beat() -> None:
@@ -163,7 +166,7 @@ async def watches_cut(broken: Broken, name: str) -> None:
 
 
 async def clock_ahead(broken: Broken, name: str) -> None:
-    """The kubelets of this pool are an hour ahead, and so is what its nodes say of themselves."""
+    """The clocks of this pool's kubelets are an hour ahead, and so are the times in the conditions of its nodes."""
     stage = broken.stage
 
     def ours(node: object) -> bool:
@@ -182,7 +185,7 @@ async def clock_ahead(broken: Broken, name: str) -> None:
 
 
 async def memory_edited(broken: Broken, name: str) -> None:
-    """What was written there is left as it is, or not: who remembers goes on all the same."""
+    """Edits of the ConfigMap do not stop the leader, which remembers the state. It writes an unreadable state again."""
     leader = await broken.leader()
     await broken.submit(name)
     await broken.asked(name)
@@ -192,12 +195,12 @@ async def memory_edited(broken: Broken, name: str) -> None:
     await broken.spoil()
     await broken.settles(name)
     assert await broken.leader() is leader
-    assert UNREADABLE[0] in leader.log.read_text(), "people are told of it"
+    assert UNREADABLE[0] in leader.log.read_text(), "the unreadable state is reported"
     assert (await broken.stage.state(STATE) or {})["binaryData"]["memory"] != SPOILT
 
 
 async def memory_put_back(broken: Broken, name: str) -> None:
-    """Nobody is left who remembers, and machines are on their way: none opens, and none is bought instead."""
+    """No controller is left that remembers the state while machines are starting: none opens, and none is bought instead."""
     stage = broken.stage
     await broken.submit(name)
     await broken.asked(name)
@@ -216,7 +219,10 @@ async def memory_put_back(broken: Broken, name: str) -> None:
 
 
 async def memory_replaced(broken: Broken, name: str) -> None:
-    """Nobody is left who remembers, and all machines are open nodes: none goes though it is idle, and then they serve as before."""
+    """No controller is left that remembers the state, and all machines are open nodes.
+
+    The machines are not removed though they are idle. Once the ConfigMap is deleted, they serve as before.
+    """
     stage = broken.stage
     await broken.submit(name)
     await stage.bound(name, PODS)
@@ -225,7 +231,7 @@ async def memory_replaced(broken: Broken, name: str) -> None:
     async def opened() -> bool:
         return not any(one["key"] == ARRIVING_TAINT for node in await stage.nodes(name) for one in node["spec"].get("taints", ()))
 
-    # Pods run on machines that are closed still, and nobody opens those without the memory.
+    # Pods already run on closed machines, and without the saved state no controller would open those.
     await until("the machines are open", opened)
     broken.kill()
     await broken.spoil()
@@ -263,7 +269,7 @@ async def leader_killed(broken: Broken, name: str) -> None:
 
 
 async def two_controllers(broken: Broken, name: str) -> None:
-    """Those that were started at once, and one more: a single one acts."""
+    """Of several controllers, only the leader acts."""
     broken.start()
     leader = await broken.leader()
     await broken.submit(name)
@@ -273,18 +279,18 @@ async def two_controllers(broken: Broken, name: str) -> None:
 
 
 Fault = Callable[[Broken, str], Awaitable[None]]
-#: By the sentence that is proved, in the order in which they happen.
+#: Each fault by its description, in the order in which they happen.
 FAULTS: dict[str, Fault] = {
-    "the API server is killed and comes back while machines are on their way": api_server_restarted,
-    "etcd stands still for most of the time": etcd_slow,
+    "the API server is killed and comes back while machines are starting": api_server_restarted,
+    "etcd is paused for most of the time": etcd_slow,
     "all connections are cut again and again": watches_cut,
     "the clocks of nodes are an hour ahead": clock_ahead,
-    "a person edits the memory, and spoils it": memory_edited,
-    "a person spoils the memory while nobody remembers, and puts it back": memory_put_back,
-    "a person spoils the memory while nobody remembers, and deletes it": memory_replaced,
-    "a person deletes the memory, the status and the lease": objects_deleted,
-    "the leader is killed while machines are on their way": leader_killed,
+    "a person edits the saved state and then makes it unreadable": memory_edited,
+    "a person makes the saved state unreadable while no controller runs, and restores it": memory_put_back,
+    "a person makes the saved state unreadable while no controller runs, and deletes it": memory_replaced,
+    "a person deletes the saved state, the status and the lease": objects_deleted,
+    "the leader is killed while machines are starting": leader_killed,
     "several controllers run at once": two_controllers,
 }
-#: The one whose nodes have kubelets of their own.
+#: The fault whose nodes need kubelets with a different clock.
 AHEAD = "the clocks of nodes are an hour ahead"

@@ -1,4 +1,4 @@
-"""The two sides of every comparison of rights: what the roles of an account allow, and what it asked for."""
+"""The rights that an account's roles grant, and the rights that its requests needed."""
 
 import json
 from collections.abc import Iterable
@@ -7,15 +7,15 @@ from tests.e2e.stage import Json, Stage
 
 from gpuscaler.kube.resources import SERVICE_ACCOUNTS
 
-#: Verb, API group, resource (``pods/eviction``), name; an empty name stands for all.
+#: Verb, API group, resource (``pods/eviction``) and name. An empty name stands for all names.
 Right = tuple[str, str, str, str]
 
-#: What a metrics API needs of a Role of the cluster's own to know whom to believe.
+#: Rights from a Role of the cluster itself, which a metrics API needs to learn which clients to trust.
 TRUSTS: frozenset[Right] = frozenset((verb, "", "configmaps", "extension-apiserver-authentication") for verb in ("get", "watch"))
 
 
 def granted(objects: Iterable[Json], account: str) -> set[Right]:
-    """All that the roles among ``objects`` that are bound to an account allow."""
+    """All rights that the roles in ``objects`` grant to an account."""
     found = [one for one in objects if one]
     bindings = [one for one in found if one["kind"].endswith("RoleBinding") and account in {who["name"] for who in one["subjects"]}]
     bound = {(one["roleRef"]["kind"], one["roleRef"]["name"]) for one in bindings}
@@ -32,20 +32,20 @@ def granted(objects: Iterable[Json], account: str) -> set[Right]:
 
 
 def asked(made: Stage, account: str, namespace: str) -> list[Json]:
-    """Every request of an account about some object, as the API server noted it down."""
+    """Every request of an account for a resource, from the API server's audit log."""
     user = f"system:serviceaccount:{namespace}:{account}"
-    # Of the last line a part may be there only.
+    # The last line may be incomplete.
     lines = [line for line in made.plane.layout.audit.read_text().splitlines(keepends=True) if user in line and line.endswith("\n")]
     return [one for one in map(json.loads, lines) if one["user"]["username"] == user and "resource" in one.get("objectRef", {})]
 
 
 def used(requests: Iterable[Json], allowed: set[Right]) -> set[Right]:
-    """The rights that requests needed, as those that are ``allowed`` spell them, whether they are among these or not."""
+    """The rights that requests needed: with a name where ``allowed`` has the right by name, otherwise without."""
     return {one if one in allowed else (*one[:3], "") for one in map(_right, requests)}
 
 
 def refused(requests: Iterable[Json]) -> set[Right]:
-    """What was asked for in vain, for want of a right."""
+    """The rights for which requests were refused."""
     return {_right(one) for one in requests if one["responseStatus"]["code"] == 403}
 
 

@@ -1,4 +1,4 @@
-"""Workloads that the tests submit: small ones, whose pods ask for GPUs of one pool."""
+"""Small workloads that the tests submit. Their pods request GPUs of one pool."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -10,7 +10,7 @@ from gpuscaler.model.well_known import POOL_LABEL
 
 
 def pod(name: str, pool: str, *, cpu: str = "500m", **more: Any) -> Json:
-    """A pod of a pool, with no time to end in."""
+    """A pod for a pool, without a grace period for termination."""
     spec = {"nodeSelector": {POOL_LABEL: pool}, "terminationGracePeriodSeconds": 0}
     return objects.pod(name, cpu=cpu, memory="256Mi", **{**spec, **more})
 
@@ -25,7 +25,7 @@ def _like(spec: Json, annotations: Mapping[str, str] | None = None) -> Json:
 
 
 def deployment(name: str, replicas: int, spec: Json, *, movable: bool = False) -> Json:
-    """A Deployment, all of whose pods may be moved at once to save money where it is ``movable``."""
+    """A Deployment. If it is ``movable``, all of its pods may be moved at once to save money."""
     made = objects.workload("Deployment", name, _like(spec), replicas=replicas)
     if movable:
         made["spec"]["template"]["metadata"]["annotations"]["gpuscaler.io/disruption"] = "allow"

@@ -1,4 +1,4 @@
-"""A way to an API server that refuses streamed lists, as servers before 1.32 do and those whose operators turned them off."""
+"""A proxy that refuses streamed lists, as API servers before 1.32 do, and servers where they are turned off."""
 
 import ssl
 from collections.abc import AsyncIterator
@@ -17,14 +17,14 @@ _REFUSAL = {
     "reason": "Invalid",
     "code": 422,
 }
-#: Of headers, what says who asks for what and how; the rest is a connection's own.
+#: Headers to forward. The others belong to the connection.
 _ASKED = ("authorization", "accept", "accept-encoding", "content-type", "user-agent")
 _ANSWERED = ("content-type", "content-encoding", "retry-after")
 
 
 @asynccontextmanager
 async def without_streams(url: str, there: Layout) -> AsyncIterator[str]:
-    """The address of a way to the server at ``url``, with its certificate: what it passes on is answered there."""
+    """The address of a proxy for the server at ``url``, and its certificate."""
     connector = aiohttp.TCPConnector(limit=0, ssl=ssl.create_default_context(cafile=there.file("ca.crt")))
     served = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     served.load_cert_chain(there.file("server.crt"), there.file("server.key"))

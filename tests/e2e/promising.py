@@ -1,4 +1,4 @@
-"""Machines that are ready at about the same moment, pods that they are promised to, and many others that wait for the same room."""
+"""Machines that become ready at about the same moment, the pods that they are promised to, and many other pods that want the same room."""
 
 import asyncio
 from collections import Counter
@@ -20,16 +20,16 @@ from gpuscaler.model.pods import Pod
 from gpuscaler.model.well_known import ARRIVING_TAINT
 
 GPU = "nvidia.com/gpu"
-#: All machines boot as long, but for a second.
+#: All machines take equally long to boot, to within a second.
 TOGETHER: Json = {**CLOUD, "device_plugin_delay": ["500ms", "600ms", "700ms"]}
 POOL: Json = {"name": "b", "types": ["g5.48xlarge"], "idle_after": "10m"}
 FIRST: Json = {"metadata": {"name": "first"}, "value": 1000, "preemptionPolicy": "Never"}
 
 
 class Moments:
-    """When nodes were ready, with GPUs to give, and when pods were bound and where, as a watch shows it; by name and ``namespace/name``.
+    """When nodes became ready with their GPUs, and when and where pods were bound, as seen by a watch.
 
-    ``waiting`` are pods that the scheduler has found no node for.
+    Nodes are keyed by name, pods by ``namespace/name``. ``waiting`` has the pods for which the scheduler found no node.
     """
 
     def __init__(self) -> None:
@@ -48,13 +48,13 @@ class Moments:
                 self.waiting.add(key)
 
     def waits(self, pods: Mapping[str, int]) -> list[float]:
-        """Seconds from when a pod's machine was ready until it was bound, the shortest first."""
+        """For each pod, the seconds from its machine being ready to the pod being bound, shortest first."""
         found = (self.bound[name] for name in pods if name in self.bound)
         return sorted(max(0.0, at - self.ready.get(node, at)) for at, node in found)
 
 
 def overfull(nodes: list[Json], pods: list[Json]) -> list[str]:
-    """The nodes that more GPUs are asked of than they have, by pods that were not turned away."""
+    """Nodes whose bound pods request more GPUs than the node has, not counting rejected pods."""
     used = Counter[str]()
     for one in pods:
         if one["status"].get("phase") != "Failed":
@@ -79,10 +79,11 @@ async def watched(made: Stage) -> AsyncIterator[Moments]:
 
 @dataclass(frozen=True)
 class Promised:
-    """What became of ``pods`` that ``machines`` were promised to.
+    """The outcome for ``pods`` that ``machines`` were promised to.
 
-    ``apart`` is how many seconds the machines were ready one after the other, ``late`` how many after the last of them all pods were bound,
-    ``waits`` how many each pod waited for, once its machine was ready. ``overfull`` are nodes that more was bound to than they have.
+    ``apart`` is the number of seconds between the first and the last machine being ready, and ``late`` the number of seconds from the last
+    machine being ready until all pods were bound. ``waits`` has the seconds that each pod waited once its machine was ready. ``overfull``
+    lists nodes that more was bound to than they have.
     """
 
     machines: int
@@ -97,18 +98,19 @@ class Promised:
     def __str__(self) -> str:
         p50, p99 = (self.waits[min(len(self.waits) - 1, int(share * len(self.waits)))] for share in (0.5, 0.99))
         return (
-            f"{len(self.waits)} of {self.pods} pods on {self.machines} machines that were ready within {self.apart:.1f} s: bound "
-            f"{p50:.2f} s after their machine was ready (p50), {p99:.2f} s (p99), all of them {self.late:.1f} s after the last was; "
-            f"{len(self.overfull)} nodes overfull, {self.failed} pods turned away"
+            f"{len(self.waits)} of {self.pods} pods on {self.machines} machines that became ready within {self.apart:.1f} s: bound "
+            f"{p50:.2f} s after their machine was ready (p50), {p99:.2f} s (p99); all were bound {self.late:.1f} s after the last machine "
+            f"was ready; {len(self.overfull)} nodes overfull, {self.failed} pods rejected"
         )
 
 
 async def promised(
     name: str, *, machines: int = 10, rivals: int = 0, gpus: int = 1, deaf: float = 0.0, margin: float | None = None, boot: float = 8.0
 ) -> Promised:
-    """Two pods for each of the ``machines``, among ``rivals`` that ask for so many ``gpus``.
+    """Create two pods for each of the ``machines``, beside ``rivals`` other pods that request ``gpus`` GPUs each.
 
-    The scheduler hears of pods ``deaf`` seconds late. ``margin`` takes the place of the seconds that it is given before a machine opens.
+    The scheduler's watch of pods lags by ``deaf`` seconds. ``margin`` replaces the number of seconds that the controller gives the
+    scheduler before a machine opens.
     """
     cloud = {**TOGETHER, "boot": [f"{boot}s", f"{boot}s", f"{boot + 1}s"]}
     async with stage(name) as made, made.kubelets(), watched(made) as moments, late_scheduler(made, deaf) if deaf else nullcontext():
@@ -126,8 +128,8 @@ async def promised(
         async def waiting() -> bool:
             return names.keys() <= moments.waiting
 
-        # All of them are planned at once: of some alone, two of three might be put on one machine, and then one of five has no room.
-        await until("the scheduler has found no room for those that come first", waiting, 120.0)
+        # All pods must be planned at once. Otherwise two pods of 3 GPUs might share a machine, which leaves no room for one of 5.
+        await until("the scheduler has found no room for the pods of high priority", waiting, 120.0)
         port = free_port()
         run_file = made.run_file("run", [{**POOL, "max": machines}], cloud=cloud, port=port)
         changed = "" if margin is None else f"from gpuscaler.planning import binding; binding.MARGIN_SECONDS = {margin}"

@@ -1,4 +1,4 @@
-"""An installation that runs, and may not go on to read something, one right at a time: what it cannot do without, and what it can."""
+"""A running installation that loses rights to read, one at a time: which rights it needs, and which it can do without."""
 
 from tests.e2e.cutting import Wire, wire
 from tests.e2e.objects import deployment, pod_spec
@@ -7,13 +7,13 @@ from tests.e2e.stage import Controller, Stage, until
 
 from gpuscaler.kube.resources import LEASES, RESOURCE_SLICES
 
-#: Its namespace.
+#: The installation's namespace.
 READS = "reads"
-#: Nothing is known of new machines and of new pods without these; the last says what few nodes have.
+#: Without the first two, new machines and new pods are unknown. Few nodes have resources that need the third.
 NODES, PODS, SLICES = Right("watch", "nodes"), Right("watch", "pods"), Right("watch", RESOURCE_SLICES.plural, RESOURCE_SLICES.group)
-#: A pool for each, in this order, and one for a controller that begins without being shown pods.
+#: A pool for each case, and one (the last) for a controller that starts without being able to watch pods.
 SPARED, NODELESS, PODLESS, BLIND = POOLS = "spared", "nodeless", "podless", "blind"
-#: A process that has renewed its lease so often has had the time to do whatever it would do.
+#: After this many renewals of its lease, a process has had the time for anything that it would do.
 RENEWALS = 3
 
 
@@ -36,7 +36,7 @@ async def reads(made: Stage, found: Outcomes) -> None:
 
 
 async def _goes_without(here: Installed, controller: Controller, line: Wire) -> None:
-    """A machine is bought, and opens."""
+    """Without this right, a machine is still bought and opened."""
     async with here.without(SLICES):
         line.cut()
         await here.named(controller, SLICES)
@@ -47,14 +47,14 @@ async def _goes_without(here: Installed, controller: Controller, line: Wire) -> 
 
 
 async def _loses(here: Installed, controller: Controller, line: Wire, right: Right, pool: str) -> None:
-    """Watches are not ended by what is forbidden later: those that begin from now on are refused."""
+    """Lose a right while running. A running watch is not ended by that, so cut it: new watches are refused."""
     await here.take(right)
     line.cut()
     await _waits(here, controller, right, pool)
 
 
 async def _waits(here: Installed, controller: Controller, right: Right, pool: str) -> None:
-    """For a pod that comes meanwhile nothing opens, and nothing is bought where the pod cannot be known of; other machines stay."""
+    """Without the right, nothing opens for a new pod, and nothing is bought if the pod cannot be seen. Other machines stay."""
     made = here.stage
     try:
         await here.named(controller, right)
@@ -81,7 +81,7 @@ async def _gives_back(here: Installed, controller: Controller) -> None:
 
 
 async def _submit(here: Installed, pool: str) -> None:
-    """A pod, which the scheduler has tried in vain."""
+    """Create a pod, and wait until the scheduler has tried it without success."""
     made = here.stage
     await made.namespace(pool)
     await made.create(deployment("serve", 1, pod_spec(pool)), pool)
@@ -94,7 +94,7 @@ async def _submit(here: Installed, pool: str) -> None:
 
 
 async def _renewed(here: Installed) -> None:
-    """Until the lease was renewed some times, all of them from now on."""
+    """Wait until the lease has been renewed several times from now on."""
     seen: set[str] = set()
 
     async def often() -> bool:

@@ -1,4 +1,4 @@
-"""Machines that leave with pods on them: two of a pool, of which one would do once what fills them is scaled away."""
+"""Removals of machines with pods: two machines of a pool, of which one is enough once the filler pods are scaled down."""
 
 import asyncio
 import time
@@ -29,14 +29,14 @@ from gpuscaler.kube.watching import event_of, watch_lines, watch_request
 from gpuscaler.model.options import CHECKPOINT_REQUESTED, CHECKPOINTED
 from gpuscaler.settings.run_settings import RunSettings
 
-#: How many pods a budget is over.
+#: Number of pods that a budget covers.
 REPLICAS = 3
-#: How long such a pod may take to save its work.
+#: Seconds that such a pod may take to save its work.
 GRACE = 600.0
 
 
 class Sleeping:
-    """Clocks of a machine that has slept for so many seconds: they passed, and nobody saw anything of them."""
+    """Clocks of a machine that was suspended for ``slept`` seconds."""
 
     slept = 0.0
 
@@ -49,7 +49,7 @@ class Sleeping:
 
 @dataclass
 class Pulls:
-    """How many seconds images take from now on."""
+    """The seconds that pulling an image takes, which can be changed."""
 
     seconds: float = 0.1
 
@@ -58,7 +58,7 @@ class Pulls:
 
 
 class Noting:
-    """A transport that remembers how evictions were answered: of which pod, when, and with what status."""
+    """A transport that records evictions: the pod, the time and the status of the answer."""
 
     def __init__(self, inner: Transport) -> None:
         self._inner = inner
@@ -79,7 +79,7 @@ class Noting:
 
 @asynccontextmanager
 async def controller(made: Stage, run_file: Path, clocks: Sleeping, make_provider: MakeProvider = providers.make) -> AsyncIterator[Noting]:
-    """A controller in this process, with the rights of the controller's own account and ``clocks``."""
+    """A controller in this process, with ``clocks`` and the rights of the controller's own account."""
     access = from_kubeconfig([await made.kubeconfig()], environ={})
 
     def records(settings: RunSettings, place: Place) -> service.Service:
@@ -102,16 +102,16 @@ async def controller(made: Stage, run_file: Path, clocks: Sleeping, make_provide
 
 @dataclass
 class Diary:
-    """All that has happened to pods, in the order in which the API server tells it: how many of an app were healthy at every moment."""
+    """The history of pods as a watch reports it, with the number of healthy pods of each app after every event."""
 
     admin: Client
     healthy: dict[str, list[int]] = field(default_factory=dict)
-    #: Who was told to end, or is gone.
+    #: Pods that were asked to terminate, or are gone.
     ended: set[str] = field(default_factory=set)
     _pods: dict[str, Json] = field(default_factory=dict)
 
     async def write(self) -> None:
-        """Until cancelled."""
+        """Watch pods until cancelled."""
         request = watch_request(PODS, version="0", seconds=3600, silence=3600.0)
         async with aclosing(watch_lines(self.admin, request, silence=lambda: 3600.0)) as pieces:
             async for lines in pieces:
@@ -134,7 +134,7 @@ class Diary:
         self.healthy.setdefault(app, []).append(sum(map(_is_healthy, self.of(app).values())))
 
     def of(self, app: str) -> dict[str, Json]:
-        """The pods of an app that are there, by ``namespace/name``."""
+        """The existing pods of an app, by ``namespace/name``."""
         namespace, _, label = app.partition("/")
         return {
             key: one
@@ -143,24 +143,24 @@ class Diary:
         }
 
     def ended_in(self, *namespaces: str) -> frozenset[str]:
-        """Of the pods of some namespaces, those that were told to end or are gone."""
+        """The pods of these namespaces that were asked to terminate, or are gone."""
         return frozenset(key for key in self.ended if key.split("/")[0] in namespaces)
 
     def worst(self, app: str) -> int:
-        """The fewest that were healthy at any moment since all were."""
+        """The lowest number of healthy pods at any moment after all were healthy."""
         counts = self.healthy[app]
         return min(counts[counts.index(REPLICAS) :])
 
 
 def _is_healthy(one: Json) -> bool:
-    """As the disruption controller counts."""
+    """Whether a pod is healthy, by the rule of the disruption controller."""
     ready = any(said["type"] == "Ready" and said["status"] == "True" for said in one["status"].get("conditions", ()))
     return ready and "deletionTimestamp" not in one["metadata"]
 
 
 @asynccontextmanager
 async def beside(task: "asyncio.Task[None]") -> AsyncIterator[None]:
-    """``task`` lives until the end, and must."""
+    """Run ``task`` until the block ends; raise its error if it ended before."""
     try:
         yield
         if task.done():
@@ -177,10 +177,10 @@ def written(admin: Client) -> tuple[Diary, AbstractAsyncContextManager[None]]:
 
 @dataclass
 class Pair:
-    """Two full machines of a pool, in a namespace of its name.
+    """Two full machines of a pool, in a namespace with the pool's name.
 
-    On the one run the pods of ``web``, over which there is a budget and which save their work before they go, on the other one a pod that
-    nobody may move; each is full with what can be scaled away.
+    One runs the pods of ``web``, which a budget covers and which save their work before they go. The other one runs a pod that must not be
+    moved. The rest of each machine is filled with pods that can be scaled down.
     """
 
     stage: Stage
@@ -203,7 +203,7 @@ class Pair:
         (self.stays,) = set((await made.bound(name, REPLICAS + 3)).values()) - {self.leaves}
 
     async def empty(self) -> set[str]:
-        """Scale away what fills both, and wait until the pods that stay are asked to save their work; returns these."""
+        """Scale down the filler pods of both machines; returns the pods of ``web`` once they are asked to save their work."""
         await self.allow(REPLICAS, of=0)
         for one in ("fills", "goes"):
             await self.stage.scale("Deployment", one, self.name, 0)
@@ -217,13 +217,13 @@ class Pair:
         return found
 
     async def save(self, pods: set[str]) -> None:
-        """Say of pods that their work is saved."""
+        """Mark pods as having saved their work."""
         now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         body = {"metadata": {"annotations": {CHECKPOINTED: now}}}
         await asyncio.gather(*(self.stage.admin.merge_patch(PODS, one, body, namespace=self.name) for one in pods))
 
     async def allow(self, count: int, *, of: int) -> None:
-        """Until the budget, which asks for ``of`` pods, allows so many disruptions."""
+        """Set the budget's minimum to ``of`` pods, and wait until it allows ``count`` disruptions."""
         admin = self.stage.admin
         body = {"spec": {"minAvailable": of}}
         changed = msgspec.json.decode(await admin.merge_patch(POD_DISRUPTION_BUDGETS, "web", body, namespace=self.name))
@@ -238,7 +238,7 @@ class Pair:
 
 
 async def removals(made: Stage) -> tuple[RemovalNow, ...]:
-    """Removals as the controller last wrote them."""
+    """The removals in the controller's latest status."""
     try:
         return status_in(await made.admin.get(CONFIG_MAPS, "gpuscaler-status", namespace=NAMESPACE)).removals
     except NotFound:

@@ -1,4 +1,4 @@
-"""What the chart lets the controller do, one right at a time, and installations that lack some of it for a while."""
+"""The rights that the chart grants to the controller, one by one, and installations that lack some of them for a while."""
 
 import asyncio
 from collections.abc import AsyncIterator, Collection, Coroutine, Iterable, Iterator
@@ -16,19 +16,22 @@ from gpuscaler.kube.client import Client
 from gpuscaler.kube.http import HttpTransport
 from gpuscaler.kube.resources import Resource
 
-#: Controllers that look often.
+#: Settings of controllers that reconcile often.
 QUICK: Json = {"http": {"enabled": False}, "pace": {"resync": "2s", "consolidate": "2s"}}
-#: What came of taking each right away.
+#: The result of the test of each right: an error, or None.
 Outcomes = dict["Right", BaseException | None]
 
 REVIEWS = Resource("authorization.k8s.io", "v1", "subjectaccessreviews", "SubjectAccessReview", namespaced=False)
 RBAC = "rbac.authorization.k8s.io"
-#: Where an installation does not live, and has a right all the same.
+#: Namespaces other than the installation's own in which it has rights.
 ELSEWHERE, NODE_LEASES = "kube-system", "kube-node-lease"
 
 
 class Right(NamedTuple):
-    """A verb on a resource (``pods/eviction``) of an API group; ``place`` is empty, or the namespace of somebody else that it holds in."""
+    """A verb on a resource (``pods/eviction``) of an API group.
+
+    ``place`` is empty for the installation's own namespace and the whole cluster, otherwise it is the namespace.
+    """
 
     verb: str
     resource: str
@@ -41,12 +44,12 @@ class Right(NamedTuple):
 
     @property
     def said(self) -> str:
-        """How an API server says that it is missing."""
+        """The API server's message for a missing right."""
         return f'cannot {self.verb} resource "{self.resource}" in API group "{self.group}"'
 
 
 def parts(role: Json) -> Iterator[tuple[Right, Json]]:
-    """Each right of a role, with a rule that allows nothing else."""
+    """Each right of a role, with a rule that grants nothing else."""
     namespace = role["metadata"].get("namespace", "")
     place = namespace if namespace in (ELSEWHERE, NODE_LEASES) else ""
     for rule in role["rules"]:
@@ -58,18 +61,18 @@ def parts(role: Json) -> Iterator[tuple[Right, Json]]:
 
 
 def granted() -> list[Right]:
-    """All that the chart lets the controller do; a Role beside those is for people."""
+    """All rights that the chart grants to the controller. The chart's reader Role is left out, because it is for people."""
     own = (role for role in roles() if "rules" in role and not role["metadata"]["name"].endswith("-reader"))
     return sorted({right for role in own for right, _ in parts(role)})
 
 
 def less(role: Json, taken: Collection[Right]) -> Json:
-    """A role without some rights."""
+    """The role without the rights in ``taken``."""
     return {**role, "rules": [rule for right, rule in parts(role) if right not in taken]}
 
 
 async def allowed(stage: Stage, user: str, right: Right, name: str = "") -> bool:
-    """Whether the API server's own authorizer lets ``user`` do something, with the object ``name`` where that is one's own."""
+    """Whether the API server's authorizer grants a right to ``user``, for the object ``name`` if one is given."""
     plural, _, part = right.resource.partition("/")
     place = right.place or stage.home
     asked = {"verb": right.verb, "group": right.group, "resource": plural, "subresource": part, "namespace": place, "name": name}
@@ -80,7 +83,7 @@ async def allowed(stage: Stage, user: str, right: Right, name: str = "") -> bool
 
 @dataclass
 class Installed:
-    """gpuscaler in the home of ``stage``, by the chart, without the rights that are ``taken`` away."""
+    """gpuscaler, installed from the chart in the home namespace of ``stage``, without the rights in ``taken``."""
 
     stage: Stage
     taken: set[Right] = field(default_factory=set)
@@ -91,11 +94,11 @@ class Installed:
         return [one for one in roles(self.stage.home) if "rules" in one]
 
     async def take(self, *rights: Right) -> None:
-        """Take rights away, until the API server's own authorizer has heard of it."""
+        """Take rights away, and wait until the API server's authorizer refuses them."""
         self.taken |= set(rights)
         await self._apply()
         for right in rights:
-            await until(f"nobody may {right}", partial(self._refused, right))
+            await until(f"{right} is refused", partial(self._refused, right))
 
     async def give(self, *rights: Right) -> None:
         self.taken -= set(rights)
@@ -115,14 +118,14 @@ class Installed:
                 await self.stage.apply(KINDS[role["kind"]], less(role, self.taken))
 
     async def _refused(self, right: Right) -> bool:
-        """Whether the API server refuses a right for every object that the chart grants it for."""
+        """Whether the API server refuses a right for every object for which the chart grants it."""
         rules = [rule for role in self.roles for one, rule in parts(role) if one == right]
         user = f"system:serviceaccount:{self.stage.home}:{ACCOUNT}"
         names = [name for rule in rules for name in rule.get("resourceNames", [""])]
         return not any([await allowed(self.stage, user, right, name) for name in names])
 
     async def named(self, controller: Controller, right: Right) -> None:
-        """Until people are told that a right is missing, in the log or in the status."""
+        """Wait until the log or the status reports the missing right."""
         # Quotes are escaped in both.
         words = right.said.replace('"', "")
 
@@ -130,20 +133,20 @@ class Installed:
             status = await self.stage.state("gpuscaler-status") or {}
             return words in f"{controller.log.read_text()}{status}".replace("\\", "").replace('"', "")
 
-        await until(f"{right.said} is told", told)
+        await until(f"{right.said} is reported", told)
 
     async def well(self, *rights: Right) -> None:
-        """Until the status does not say any more that ``rights`` are missing."""
+        """Wait until the status no longer reports ``rights`` as missing."""
 
         async def seen() -> bool:
             status = (await self.stage.state("gpuscaler-status") or {}).get("data", {}).get(KEY, "")
             return not any(right.said.replace('"', '\\"') in status for right in rights)
 
-        await until("nothing is said to be missing any more", seen)
+        await until("no right is reported missing any more", seen)
 
 
 async def installed(made: Stage, home: str) -> Installed:
-    """gpuscaler in a namespace."""
+    """Install gpuscaler in the namespace ``home``."""
     stage = replace(made, home=home)
     await stage.install()
     return Installed(stage)
@@ -151,19 +154,19 @@ async def installed(made: Stage, home: str) -> Installed:
 
 @dataclass
 class Somebody:
-    """A user with all rights of the controller that hold for the whole cluster, less some; ``client`` is theirs."""
+    """A user with the controller's cluster-wide rights except some, and the user's ``client``."""
 
     stage: Stage
     name: str
     client: Client
 
     async def may(self, taken: Collection[Right] = ()) -> None:
-        """From now on everything but what is ``taken``."""
+        """Grant all cluster-wide rights except ``taken``."""
         await self.stage.apply(CLUSTER_ROLES, less({**_whole(), "metadata": {"name": self.name}}, taken))
 
 
 def _whole() -> Json:
-    """The role of the controller that holds for the whole cluster."""
+    """The controller's ClusterRole."""
     (role,) = [one for one in roles() if one["kind"] == "ClusterRole"]
     return role
 
@@ -188,6 +191,6 @@ async def somebody(made: Stage, name: str, taken: Collection[Right]) -> AsyncIte
 
 
 async def keep(found: Outcomes, rights: Iterable[Right], test: Coroutine[None, None, None]) -> None:
-    """What came of ``test`` is what came of each of ``rights``, but for those that another test has failed."""
+    """Run ``test``, and store its result for each of ``rights`` that no other test has failed."""
     (failure,) = await asyncio.gather(test, return_exceptions=True)
     found.update({right: found.get(right) or failure for right in rights})

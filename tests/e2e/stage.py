@@ -1,4 +1,4 @@
-"""The stage of the end-to-end tests: a real control plane, kubelets that play pods, and controllers as processes of their own."""
+"""The stage of the end-to-end tests: a real control plane, simulated kubelets, and controllers as separate processes."""
 
 import asyncio
 import json
@@ -50,7 +50,7 @@ from gpuscaler.model.well_known import POOL_LABEL
 ROOT = Path(__file__).parents[2]
 OUT = ROOT / "build" / "e2e"
 ROLES = ROOT / "deploy" / "gpuscaler.yaml"
-#: Where the controller's own objects are, and its service account.
+#: The namespace of the controller's own objects, and its service account.
 NAMESPACE, ACCOUNT = "gpuscaler", "gpuscaler-controller"
 _RBAC = "rbac.authorization.k8s.io"
 CLUSTER_ROLES = Resource(_RBAC, "v1", "clusterroles", "ClusterRole", namespaced=False)
@@ -65,11 +65,11 @@ KINDS = {
     )
 }
 WORKLOADS = {one.kind: one for one in (DEPLOYMENTS, STATEFUL_SETS, JOBS, DAEMON_SETS)}
-#: Images are there at once, and machines are quick: everything that is tested is about order, not about length.
+#: Seconds to pull an image. Machines are fast as well, because the tests are about order, not duration.
 PULL = 0.1
-#: Seconds that anything may take: the slowest machine that builds this is several times slower than the one it was written on.
+#: Seconds that anything may take. The slowest machine that runs these tests is several times slower than the one they were written on.
 PATIENCE = 240.0
-#: All that is submitted at once is planned at once, however slowly it comes to be created.
+#: A pace with which pods that are submitted together are planned together, even if creating them is slow.
 AT_ONCE: Mapping[str, Any] = {"resync": "2s", "debounce": "1s", "patience": "20s"}
 CLOUD: Mapping[str, Any] = {
     "boot": ["1s", "2s", "4s"],
@@ -84,12 +84,12 @@ Json = dict[str, Any]
 
 
 def built(version: str) -> Programs:
-    """The programs of the release that is tested."""
+    """The programs of a Kubernetes release, compiled if necessary."""
     return programs(version, environ=os.environ, progress=Progress(print))
 
 
 def version() -> str:
-    """Which Kubernetes is tested: that of the programs of ``KUBEBUILDER_ASSETS``, where that is set, whatever else is asked for."""
+    """The Kubernetes version to test. If ``KUBEBUILDER_ASSETS`` is set, it is the version of the programs there."""
     if os.environ.get(ASSETS):
         return _release_of(built(DEFAULT).folder / API_SERVER)
     return os.environ.get("KUBERNETES") or DEFAULT
@@ -97,20 +97,20 @@ def version() -> str:
 
 @cache
 def _release_of(program: Path) -> str:
-    """What a program of Kubernetes says of its version, such as ``Kubernetes v1.36.3``."""
+    """The version that a Kubernetes program prints, such as ``Kubernetes v1.36.3``."""
     said = subprocess.run([program, "--version"], capture_output=True, text=True, check=True).stdout.split()
-    assert said[:1] == ["Kubernetes"], f"{program} --version said {said}, expected a release of Kubernetes"
+    assert said[:1] == ["Kubernetes"], f"{program} --version printed {said}, expected a release of Kubernetes"
     return said[1].removeprefix("v")
 
 
 def roles(home: str = NAMESPACE) -> list[Json]:
-    """The controller's account and what it may do, as the chart installs it in a namespace."""
+    """The controller's account and roles, as the chart installs them in a namespace."""
     found = [one for one in yaml.load_all(ROLES.read_text(encoding="utf-8"), yaml.CSafeLoader) if one and one["kind"] in KINDS]
     return found if home == NAMESPACE else [_moved(one, home) for one in found]
 
 
 def _moved(told: Any, home: str) -> Any:
-    """What the chart makes for another namespace: it is told by its name, and is how names that hold for all of the cluster begin."""
+    """An object as the chart renders it for namespace ``home``. Names of cluster-scoped objects start with the namespace."""
     if isinstance(told, list):
         return [_moved(one, home) for one in told]
     if isinstance(told, dict):
@@ -121,7 +121,7 @@ def _moved(told: Any, home: str) -> Any:
 
 
 async def until(what: str, seen: Callable[[], Awaitable[Any]], within: float = PATIENCE) -> Any:
-    """Wait for ``seen`` to be true, and return what it is."""
+    """Wait until ``seen()`` returns a true value, and return it."""
     end = time.monotonic() + within
     while True:
         found = await seen()
@@ -133,7 +133,7 @@ async def until(what: str, seen: Callable[[], Awaitable[Any]], within: float = P
 
 @dataclass
 class Controller:
-    """``gpuscaler run`` as a process, and what it logs."""
+    """``gpuscaler run`` as a process, with its log."""
 
     process: subprocess.Popen[bytes]
     log: Path
@@ -145,7 +145,7 @@ class Controller:
                 yield json.loads(line)
 
     def told(self, *kinds: str, pool: str = "") -> list[Json]:
-        """The lines of some kinds, all of them or those of a pool."""
+        """The log lines of some kinds, optionally only those of a pool."""
         return [line for line in self.lines() if line.get("kind") in kinds and (not pool or line.get("pool") == pool)]
 
     def check(self) -> None:
@@ -157,7 +157,7 @@ class Controller:
         self.process.wait()
 
     async def end(self) -> int:
-        """As Kubernetes ends it; returns its exit status."""
+        """Terminate the process as Kubernetes does; returns its exit status."""
         self.process.send_signal(signal.SIGTERM)
         try:
             return await asyncio.to_thread(self.process.wait, 60)
@@ -167,7 +167,7 @@ class Controller:
 
 @dataclass
 class Stage:
-    """A control plane in ``folder`` with ``admin``, who may do everything; gpuscaler is installed in the namespace ``home``."""
+    """A control plane in ``folder``, with an ``admin`` client that may do everything. gpuscaler is installed in the namespace ``home``."""
 
     plane: ControlPlane
     folder: Path
@@ -178,7 +178,7 @@ class Stage:
     # The controller
 
     def run_file(self, name: str, pools: list[Json], *, port: int = 0, cloud: Mapping[str, Any] = CLOUD, **more: Any) -> Path:
-        """A run file for ``pools``, with what all of them have in common."""
+        """Write a run file for ``pools``, with the defaults of these tests."""
         told: Json = {"region": "us-east-1", "cloud": "simulated", "simulated": dict(cloud), "namespace": self.home}
         told |= {"pools": [{**POOL, **pool} for pool in pools], "http": {"address": f"127.0.0.1:{port}"}, "limits": "none"}
         told |= {"pages": {"address": "127.0.0.1:0"}, "pace": {"resync": "2s"}, **more}
@@ -194,7 +194,7 @@ class Stage:
         return token
 
     async def kubeconfig(self, name: str = ACCOUNT, *, server: str = "") -> Path:
-        """A kubeconfig of the controller's service account; ``server`` stands between it and the API server."""
+        """A kubeconfig of the controller's service account. ``server`` is the address of a proxy for the API server."""
         config = self.plane.config(token=await self.token())
         if server:
             config["clusters"][0]["cluster"]["server"] = server
@@ -203,7 +203,7 @@ class Stage:
         return path
 
     def start(self, run_file: Path, kubeconfig: Path, *, name: str = "controller", port: int = 0, changed: str = "") -> Controller:
-        """A controller; ``changed`` are lines of Python that make it another one."""
+        """Start a controller. ``changed`` has lines of Python that modify the program before it runs."""
         log = self.folder / f"{name}-{len(self.controllers)}.log"
         program = ["-c", f"{changed}\nfrom gpuscaler.cli import run\nrun()"] if changed else ["-m", "gpuscaler"]
         words = [sys.executable, *program, "run", "--config", str(run_file), "--kubeconfig", str(kubeconfig)]
@@ -213,7 +213,7 @@ class Stage:
         return self.controllers[-1]
 
     async def metrics(self, controller: Controller) -> dict[str, float]:
-        """What the controller measures, by the names and labels of Prometheus; one that has just been started is waited for."""
+        """The controller's metrics, by name and labels. Waits for a controller that has just been started."""
         url = f"http://127.0.0.1:{controller.port}/metrics"
 
         async def told() -> str:
@@ -231,7 +231,7 @@ class Stage:
     # The cluster
 
     async def install(self) -> None:
-        """What an operator applies."""
+        """Create the namespace, and apply the service account and roles as an operator would."""
         await self.namespace(self.home)
         for document in roles(self.home):
             await self.apply(KINDS[document["kind"]], document)
@@ -261,7 +261,7 @@ class Stage:
         return await self.listed(PODS, namespace)
 
     async def bound(self, namespace: str, count: int) -> dict[str, str]:
-        """The nodes of pods by their names, once ``count`` pods of the namespace run or are done."""
+        """The node of each pod, by pod name, once ``count`` pods of the namespace run or have finished."""
 
         async def seen() -> bool:
             pods = await self.pods(namespace)
@@ -275,7 +275,7 @@ class Stage:
         return {one["metadata"]["name"]: one["spec"]["nodeName"] for one in await self.pods(namespace) if one["spec"].get("nodeName")}
 
     async def done(self, job: str, namespace: str, count: int) -> None:
-        """Until so many pods of a Job have succeeded. Those whose machines are gone already are gone as well: they cannot be counted."""
+        """Wait until ``count`` pods of a Job have succeeded. The Job's status counts them, because pods are gone with their machines."""
 
         async def seen() -> bool:
             found = await self.find(JOBS, job, namespace)
@@ -291,7 +291,7 @@ class Stage:
         await self.admin.merge_patch(WORKLOADS[kind], name, {"spec": {"replicas": replicas}}, namespace=namespace)
 
     async def empty(self, pool: str) -> None:
-        """Until no node of the pool is left."""
+        """Wait until no node of the pool is left."""
 
         async def seen() -> bool:
             return not await self.nodes(pool)
@@ -313,9 +313,9 @@ class Stage:
         ahead: float = 0.0,
         pull: Callable[[str], float] = lambda _node: PULL,
     ) -> AsyncIterator[Kubelets]:
-        """Kubelets whose clocks are ``ahead`` by so many seconds, and that take so many to ``pull`` an image.
+        """Simulate kubelets whose clocks are ``ahead`` by some seconds, and that take ``pull`` seconds to pull an image.
 
-        Nodes that are not ``ours`` are said to live, whoever runs their pods, or nobody.
+        For nodes that are not ``ours``, only the Leases are renewed. Their pods are run by others, or not at all.
         """
         picture = Picture(self.admin, clock=asyncio.get_running_loop().time, random=Random(1), resources=(PODS, NODES))
         kubelets = Kubelets(self.admin, picture, now=lambda: time.time() + ahead, pull=pull, ours=ours)
@@ -342,12 +342,12 @@ class Stage:
 
 
 async def _left_alone(_node: str) -> None:
-    """What a node that nobody plays says of itself stays."""
+    """Do nothing: the status of a node without a simulated kubelet stays as it is."""
 
 
 @asynccontextmanager
 async def stage(name: str, *, audit: bool = False, features: Mapping[str, bool] | None = None) -> AsyncIterator[Stage]:
-    """A fresh control plane with feature gates; its files and the logs stay in ``build/e2e/NAME``."""
+    """Start a fresh control plane with feature gates. Its files and logs stay in a folder of ``build/e2e`` that starts with ``name``."""
     folder = OUT / f"{name}-{version()}-{os.getpid()}"
     folder.mkdir(parents=True)
     plane = ControlPlane(built(version()), folder / "plane", now=time.time(), environ=os.environ, audit=audit, features=features)
@@ -363,12 +363,12 @@ async def stage(name: str, *, audit: bool = False, features: Mapping[str, bool] 
         for controller in controllers:
             controller.kill()
         plane.stop()
-        # 60 MB a run; the logs beside it stay.
+        # etcd's data is 60 MB per run. The logs beside it stay.
         shutil.rmtree(plane.layout.root / "etcd", ignore_errors=True)
 
 
 def client(transport: HttpTransport, **more: Any) -> Client:
-    """A client for a test itself, which is patient: where the machine is busy, an API server takes its time, and nobody is at fault."""
+    """A client for the tests themselves. Its time-outs are long, because an API server on a busy machine is slow."""
     return Client(transport, limit=RateLimit(qps=1e6, burst=1_000_000), read_timeout=PATIENCE / 4, write_timeout=PATIENCE / 4, **more)
 
 

@@ -1,4 +1,4 @@
-"""Random workloads on a real scheduler: do planned pods come to run where the plan put them, and without a second purchase?"""
+"""Random workloads on a real scheduler: do planned pods run where the plan put them, without further purchases?"""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -28,28 +28,28 @@ POOL: Json = {
     "idle_after": "10m",
 }
 KINDS = ("plain", "plain", "spread", "apart", "gang", "volume", "urgent")
-#: So many workloads are under way at once, and so many are played in one cluster: their machines stay.
+#: Number of workloads that run at once, and number per cluster, where their machines stay.
 ABREAST, TOGETHER = 10, 25
-#: Of each workload's pool, so many pods at most that need no GPU.
+#: At most this many pods without a GPU are created for each workload's pool.
 UNRELATED = 2
-#: One nomination is taken away about every so many seconds, where there is one.
+#: Average seconds between two removals of a nomination, as long as there are nominations.
 CLEARING = 4.0
-#: So many seconds bind the pods of a workload once its machines could be there.
+#: Seconds within which the pods of a workload must be bound once its machines could be ready.
 BINDING = 150.0
 
 
 @dataclass
 class Tally:
-    """Pods that were planned and those that run, purchases after the first machine of a workload opened, and what became of promises.
+    """Counts of planned and bound pods, of purchases after the first machine of a workload had opened (``further``), and of promises.
 
-    ``again`` are further purchases for pods alone that are left to their scheduler, since they wait for a disk: they are nominated, which
-    kube-scheduler forgets where it tries such a pod in vain right before its machine opens, so that another may take its room.
-    ``ours`` were bound by the controller, ``refused`` are bindings of its that were refused, since somebody else had bound the pod.
-    ``waits`` are how many seconds each of these waited, once the machines were ready that it had to wait for. ``meant`` and ``came`` are
-    planned pods that were nominated, and those of them that run where they were nominated to last; ``first`` run where they were nominated
-    to first. ``unnamed`` others their scheduler bound to room that was left. ``cleared`` is how often somebody else took a nomination away.
-    ``overfull`` are nodes that more was bound to than they have, ``failed`` pods that were turned away. ``kept``, ``stray`` and ``broken``
-    are what the controller itself counts, of unrelated pods too.
+    ``again`` counts further purchases only for pods that wait for a disk and are therefore left to their scheduler. Such pods are
+    nominated. kube-scheduler forgets a nomination when an attempt for the pod fails right before its machine opens, so another pod may take
+    the room. ``ours`` counts pods that the controller bound, and ``refused`` its bindings that were refused because the pod was bound
+    already. ``waits`` has the seconds that each pod of ``ours`` waited once all machines that it needed were ready. ``meant`` counts
+    planned pods that were nominated, ``came`` those that run on the node of their last nomination, and ``first`` those on the node of their
+    first one. ``unnamed`` counts other pods that their scheduler bound to free room. ``cleared`` counts nominations that the test removed.
+    ``overfull`` counts nodes that more was bound to than they have, ``failed`` rejected pods. ``kept``, ``stray`` and ``broken`` are the
+    controller's own counts, which include unrelated pods.
     """
 
     planned: int = 0
@@ -74,26 +74,25 @@ class Tally:
         return Tally(*(getattr(self, name) + getattr(other, name) for name in self.__dataclass_fields__))
 
     def waited(self, share: float) -> float:
-        """What that share of the pods that were bound by the controller did not wait longer than."""
+        """The quantile ``share`` of the waiting times of the pods that the controller bound."""
         return sorted(self.waits)[min(len(self.waits) - 1, int(share * len(self.waits)))] if self.waits else 0.0
 
     def __str__(self) -> str:
         counted = self.kept + self.stray + self.broken
         shares = f"{self.came / max(1, self.meant):.1%}", f"{self.kept / max(1, counted):.1%}"
         waited = f"{self.waited(0.5):.2f} s after their machines were ready (p50), {self.waited(0.99):.2f} s (p99)"
-        nominated = f"{self.came} of {self.meant} nominated ones on the machine that was promised ({shares[0]})"
+        nominated = f"{self.came} of {self.meant} nominated pods on the machine that was promised last ({shares[0]})"
         return (
-            f"{self.bound} of {self.planned} planned pods bound, {self.further} further purchases, {self.again} for pods that "
+            f"{self.bound} of {self.planned} planned pods bound, {self.further} further purchases, and {self.again} more for pods that "
             f"are left to their scheduler; {self.ours} bound by gpuscaler, "
-            f"{waited}, {self.refused} bindings refused; {nominated}, {self.first} on the first that was; {self.unnamed} bound by the "
-            f"scheduler to other room; {self.overfull} nodes overfull, {self.failed} pods turned away; as the controller counts, "
-            f"{self.kept} of {counted} promises kept ({shares[1]}), {self.broken} that filters kept away; {self.cleared} nominations "
-            f"taken away"
+            f"{waited}, {self.refused} bindings refused; {nominated}, {self.first} on the one promised first; {self.unnamed} bound by the "
+            f"scheduler to other room; {self.overfull} nodes overfull, {self.failed} pods rejected; by the controller's own count, "
+            f"{self.kept} of {counted} promises kept ({shares[1]}), {self.broken} refused by filters; {self.cleared} nominations removed"
         )
 
 
 class Nominations:
-    """What pods were nominated to last, and first, before they were bound, and those that are nominated ``now``, by ``namespace/name``."""
+    """The last and the first nomination of each pod before it was bound, and current nominations (``now``), by ``namespace/name``."""
 
     def __init__(self) -> None:
         self.nodes: dict[str, str] = {}
@@ -103,13 +102,13 @@ class Nominations:
     def hear(self, batch: Batch) -> None:
         for key, one in batch.changes.items():
             self.now.pop(key, None)
-            # The scheduler itself nominates those that wait for a disk, to the node that it has chosen.
+            # Pods that wait for a disk are left out: the scheduler itself nominates them to the node that it has chosen.
             if isinstance(one, Pod) and one.nominated_node and not one.node_name and not one.spec.volumes:
                 self.nodes[key] = self.now[key] = one.nominated_node
                 self.first.setdefault(key, one.nominated_node)
 
     async def clear(self, made: Stage, dice: Random, found: Tally) -> None:
-        """Take a nomination away now and then, as somebody else may."""
+        """Remove a nomination now and then, as another client may."""
         while True:
             await asyncio.sleep(dice.uniform(0, 2 * CLEARING))
             if self.now:
@@ -121,7 +120,7 @@ class Nominations:
 
 
 def workload(dice: Random, pool: str) -> tuple[list[Json], list[Json]]:
-    """Pods, and claims, that somebody submits at once."""
+    """The pods and claims of a random workload."""
     kind = dice.choice(KINDS)
     sizes = [dice.choice((1, 1, 1, 2, 3, 4, 5, 8)) for _ in range(dice.randint(2, 8))]
     pods = [pod(f"p{number}", pool, gpus=gpus) for number, gpus in enumerate(sizes)]
@@ -149,7 +148,7 @@ def workload(dice: Random, pool: str) -> tuple[list[Json], list[Json]]:
 async def measure_all(
     workloads: int, *, seed: int, apart: float, steered: bool = True, restart: bool = False, steering: str = "bind"
 ) -> Tally:
-    """As :func:`measure`, in as many clusters as it takes, one after the other."""
+    """Run :func:`measure` in as many clusters as the workloads need, one after the other."""
     found = Tally()
     for number in range(0, workloads, TOGETHER):
         together, dice = min(TOGETHER, workloads - number), seed + number // TOGETHER
@@ -169,16 +168,16 @@ async def measure(
     steering: str = "bind",
     within: float = BINDING,
 ) -> Tally:
-    """Play so many workloads, some at a time, whose machines become Ready in any order, up to ``apart`` seconds apart.
+    """Run random workloads, some at a time. Their machines become Ready in any order, up to ``apart`` seconds apart.
 
-    Without ``steered`` machines arrive open and nobody is nominated. ``restart``: the controller is killed half-way. The scheduler and the
-    controller have ``within`` seconds for each workload once its machines could be there.
+    Without ``steered``, machines arrive open and no pod is nominated. With ``restart``, the controller is killed halfway. The pods of each
+    workload must be bound ``within`` seconds once its machines could be ready.
     """
     found = Tally()
     name = f"{steering if steered else 'unsteered'}-{seed}{'-restart' if restart else ''}"
     started = stage(name, audit=True)
     async with started as made, made.kubelets(), provisioner(made.admin), installed(made), unsteered(made, really=not steered):
-        # They come first, and do not drive out others: pods that nobody makes again would be gone.
+        # Urgent pods come first but do not preempt others, because bare pods would be lost.
         urgent = {"metadata": {"name": "urgent"}, "value": 1000, "preemptionPolicy": "Never"}
         await made.admin.create(PRIORITY_CLASSES, {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", **urgent})
         port = free_port()
@@ -224,7 +223,7 @@ async def measure(
 
 
 async def _promised(made: Stage, heard: Nominations, moments: Moments, found: Tally) -> None:
-    """Count which planned pods were bound by whom, and run where they were nominated to; the scheduler nominates those with a disk."""
+    """Count which planned pods the controller bound, and which run on their nominated node. Pods with a disk are left to the scheduler."""
     ours = await asyncio.to_thread(_bindings, made, found)
     every = await made.listed(PODS)
     mates: dict[str, list[str]] = {}
@@ -250,17 +249,17 @@ async def _promised(made: Stage, heard: Nominations, moments: Moments, found: Ta
         found.first += heard.first[who] == node
         found.came += heard.nodes[who] == node
         if heard.nodes[who] != node:
-            print(f"{who} was meant for {heard.nodes[who]}, and runs on {node}")
+            print(f"{who} was nominated to {heard.nodes[who]}, but runs on {node}")
     found.overfull += len(overfull(await made.listed(NODES), every))
 
 
 def _waits_for_all(one: Json) -> bool:
-    """Whether a pod may have to wait for the machines of all others of its workload: those of a gang, and those that spread over zones."""
+    """Whether a pod may have to wait for all machines of its workload, as members of a gang and pods that spread over zones do."""
     return "gpuscaler.io/gang" in one["metadata"].get("annotations", {}) or bool(one["spec"].get("topologySpreadConstraints"))
 
 
 def _bindings(made: Stage, found: Tally) -> set[str]:
-    """The pods that the controller has bound, as the API server's audit log says."""
+    """The pods that the controller bound, from the API server's audit log."""
     ours = set[str]()
     for line in made.plane.layout.audit.read_text().splitlines():
         if '"subresource":"binding"' not in line or ACCOUNT not in line:
@@ -283,7 +282,7 @@ async def _play(made: Stage, found: Tally, pool: str, dice: Random, *, within: f
         await made.create(one, pool)
     for number in range(dice.randint(0, UNRELATED)):
         await asyncio.sleep(dice.uniform(0, 4))
-        # An unrelated one, that may sit anywhere and must not take the room of those that machines are bought for.
+        # An unrelated pod may run anywhere, but must not take the room of the pods that machines are bought for.
         await made.create(pod(f"other{number}", pool, gpus=0, cpu="100m"), pool)
 
     async def bound() -> bool:
@@ -320,7 +319,7 @@ async def installed(made: Stage) -> AsyncIterator[None]:
 
 @asynccontextmanager
 async def unsteered(made: Stage, *, really: bool) -> AsyncIterator[None]:
-    """Machines arrive open and pods are not nominated, as with any other autoscaler."""
+    """Make machines arrive open and leave pods without nominations, as with any other autoscaler."""
     if not really:
         yield
         return

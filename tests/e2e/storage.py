@@ -1,4 +1,4 @@
-"""Disks for claims: what a CSI driver's provisioner and attacher do, in a few lines. A disk is in the zone that the scheduler chose."""
+"""A minimal CSI provisioner and attacher. It creates disks for claims, in the zone that the scheduler chose."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -20,12 +20,12 @@ from gpuscaler.kube.resources import (
     Resource,
 )
 
-#: Storage classes: of disks that are simply there, and of those that must be attached to a node.
+#: Storage classes: one for disks that need no attaching, and one for disks that must be attached to a node.
 CLASS, ATTACHED = "zonal", "attached"
-#: Their drivers, and whether these attach.
+#: The driver of each class, and whether it attaches disks.
 DRIVERS = {CLASS: ("disk.example.com", False), ATTACHED: ("block.example.com", True)}
 ZONE, CHOSEN = "topology.kubernetes.io/zone", "volume.kubernetes.io/selected-node"
-#: By this kubelets leave attaching to the attach-detach controller of kube-controller-manager.
+#: With this annotation, a kubelet leaves attaching to the attach-detach controller of kube-controller-manager.
 MANAGED = "volumes.kubernetes.io/controller-managed-attach-detach"
 FINALIZER = "external-attacher/block-example-com"
 
@@ -39,7 +39,7 @@ def claim(name: str, storage_class: str = CLASS) -> Json:
 
 @asynccontextmanager
 async def provisioner(client: Client) -> AsyncIterator[None]:
-    """Disks are made for as long as this is open."""
+    """Create disks for claims until the block ends."""
     for storage_class, (driver, attaches) in DRIVERS.items():
         named = {"metadata": {"name": storage_class}, "provisioner": driver, "volumeBindingMode": "WaitForFirstConsumer"}
         await client.create(STORAGE_CLASSES, {"apiVersion": "storage.k8s.io/v1", "kind": "StorageClass", **named})
@@ -90,23 +90,23 @@ def _disk(claim: Json, zone: str) -> Json:
 
 @dataclass
 class Attacher:
-    """Beside the real attach-detach controller: kubelets that leave attaching to it, and the attacher of a CSI driver.
+    """The attacher of a CSI driver. It also marks nodes so that the real attach-detach controller attaches their disks.
 
-    That attaches at once, and says that a disk is detached only while it ``detaches``.
+    It attaches at once, and confirms that a disk is detached only while ``detaches`` is true.
     """
 
     client: Client
     detaches: bool = False
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Run until cancelled."""
         while True:
             for node in await self._listed(NODES):
                 if MANAGED not in node["metadata"].get("annotations", {}):
                     with suppress(NotFound):
                         await self.client.merge_patch(NODES, node["metadata"]["name"], {"metadata": {"annotations": {MANAGED: "true"}}})
             for one in await self._listed(VOLUME_ATTACHMENTS):
-                # The attach-detach controller may take one back before it was seen.
+                # The attach-detach controller may delete a VolumeAttachment before it is handled here.
                 with suppress(NotFound):
                     await self._attend(one)
             await asyncio.sleep(0.3)

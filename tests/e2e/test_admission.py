@@ -1,4 +1,4 @@
-"""The chart's ValidatingAdmissionPolicies on a real API server: the controller's account writes what it is there for, and nothing else."""
+"""The chart's ValidatingAdmissionPolicies on a real API server: the controller's account can write what it needs, and nothing else."""
 
 import asyncio
 import itertools
@@ -28,11 +28,11 @@ _GROUP = "admissionregistration.k8s.io"
 POLICIES = Resource(_GROUP, "v1", "validatingadmissionpolicies", "ValidatingAdmissionPolicy", namespaced=False)
 BINDINGS = Resource(_GROUP, "v1", "validatingadmissionpolicybindings", "ValidatingAdmissionPolicyBinding", namespaced=False)
 WORK, POOL = "work", "gpu"
-#: What a policy says when it refuses, and how a node of the simulated cloud begins.
+#: The text of a policy's refusal, and the prefix of node names of the simulated cloud.
 DENIED, PLAYED = "denied request", naming_in(NAMESPACE).prefix
 THEIRS = {"key": "team", "value": "red", "effect": "NoSchedule"}
 EXCLUDE = "node.kubernetes.io/exclude-from-external-load-balancers"
-#: What nobody wants of an account that may patch nodes and the status of pods.
+#: Patches that RBAC allows to an account that may patch nodes and the status of pods, and that the policies must refuse.
 ON_NODES: dict[str, Json] = {
     "a label of others": {"metadata": {"labels": {"node-role.kubernetes.io/control-plane": ""}}},
     "a label of others taken away": {"metadata": {"labels": {"team": None}}},
@@ -46,7 +46,7 @@ ON_NODES: dict[str, Json] = {
     "a taint of others": {"spec": {"taints": [THEIRS, {"key": "x", "effect": "NoSchedule"}]}},
     "a taint that evicts": {"spec": {"taints": [THEIRS, {"key": "gpuscaler.io/leaving", "effect": "NoExecute"}]}},
 }
-#: And where a person has cordoned the node.
+#: Patches of a node that a person has cordoned.
 ON_CORDONED: dict[str, Json] = {
     "a cordon taken off": {"spec": {"unschedulable": None}},
     "a cordon made ours": {"spec": {"taints": [THEIRS, {"key": "gpuscaler.io/arriving", "effect": "PreferNoSchedule"}]}},
@@ -63,7 +63,7 @@ ON_PODS: dict[str, Json] = {
 
 
 class Seen(msgspec.Struct):
-    """What came of each attempt, by its name: nothing, or what the API server said."""
+    """The result of each attempt, by its name: empty, or the API server's error."""
 
     acts: list[str]
     nodes: dict[str, str]
@@ -104,7 +104,7 @@ async def _play() -> Seen:
 
 
 async def _in_force(account: Client) -> None:
-    """Until the API server has heard of each policy; what it lets through before is another change each time, and nobody's business."""
+    """Wait until the API server enforces each policy. Each probe makes a new change, because earlier ones may have been admitted."""
     tried = itertools.count()
 
     async def held() -> bool:
@@ -157,7 +157,7 @@ async def _refused(call: Awaitable[Any]) -> bool:
 
 
 async def _scales(made: Stage) -> str:
-    """A controller buys for a pod, plays its node, and gives the machine back; returns its log."""
+    """Run a controller that buys a machine for a pod, simulates its node and removes the machine; returns its log."""
     pools: list[Json] = [{"name": POOL, "types": ["g4dn.xlarge"]}]
     controller = made.start(made.run_file("run", pools, cloud={**CLOUD, "kubelet": True}), await made.kubeconfig())
     await made.create(deployment("serve", 1, pod_spec(POOL)), WORK)
@@ -169,7 +169,7 @@ async def _scales(made: Stage) -> str:
 
 
 async def _acts(made: Stage, account: Client) -> list[str]:
-    """Everything that is ever written to a node and to a pod, each by itself; returns what went wrong."""
+    """Try each kind of write to a node or pod by itself; returns the errors."""
     found = await made.find(PODS, "waits", WORK)
     assert found is not None
     name, uid = f"{WORK}/waits", found["metadata"]["uid"]
@@ -195,7 +195,7 @@ async def _acts(made: Stage, account: Client) -> list[str]:
 
 
 def _elsewhere(account: Client) -> dict[str, Callable[[], Awaitable[Any]]]:
-    """What RBAC allows an account of the simulated cloud, since it cannot tell names of what is made."""
+    """Writes that RBAC allows to an account with the simulated cloud, because RBAC cannot restrict the names of created objects."""
 
     def plugin(**spec: Any) -> Json:
         container = {"name": "c", "image": "i", **spec.pop("container", {})}
@@ -235,13 +235,13 @@ def test_a_controller_that_scales_up_and_down_is_refused_nothing(seen: Seen) -> 
     assert '"kind": "opened"' in seen.log
 
 
-def test_every_act_on_nodes_and_pods_is_admitted(seen: Seen) -> None:
+def test_every_action_on_nodes_and_pods_is_admitted(seen: Seen) -> None:
     assert seen.acts == []
     assert seen.others_admitted == dict.fromkeys(seen.others_admitted, "")
 
 
 @pytest.mark.parametrize("what", [*ON_NODES, *ON_CORDONED])
-def test_nothing_else_is_changed_of_a_node(seen: Seen, what: str) -> None:
+def test_no_other_change_of_a_node_is_admitted(seen: Seen, what: str) -> None:
     assert DENIED in seen.nodes[what]
     assert any(
         words in seen.nodes[what] for words in ("only gpuscaler's taints", "gpuscaler.io/…", "may cordon or uncordon", "a user's cordon")
@@ -249,14 +249,14 @@ def test_nothing_else_is_changed_of_a_node(seen: Seen, what: str) -> None:
 
 
 @pytest.mark.parametrize("what", ON_PODS)
-def test_nothing_else_is_changed_of_a_pod(seen: Seen, what: str) -> None:
+def test_no_other_change_of_a_pod_is_admitted(seen: Seen, what: str) -> None:
     assert DENIED in seen.pods[what]
     assert "may change only" in seen.pods[what]
 
 
-def test_nothing_is_made_elsewhere_though_rbac_allows_it_by_any_name(seen: Seen) -> None:
+def test_other_objects_are_refused_though_rbac_allows_any_name(seen: Seen) -> None:
     assert {name: DENIED in said for name, said in seen.others.items()} == dict.fromkeys(seen.others, True), seen.others
 
 
-def test_others_are_not_judged(seen: Seen) -> None:
+def test_the_policies_do_not_apply_to_other_users(seen: Seen) -> None:
     assert seen.by_admin == ""

@@ -9,7 +9,7 @@ from tests.e2e.stage import version
 pytestmark = pytest.mark.e2e
 
 
-def test_the_model_of_kube_scheduler_binds_what_kube_scheduler_binds_and_to_the_same_nodes() -> None:
+def test_our_model_binds_the_same_pods_to_the_same_nodes_as_kube_scheduler() -> None:
     found = asyncio.run(measure(12, seed=1))
     print(f"\nKubernetes {version()}, 12 random workloads: {found}", *found.differences, *found.misses, sep="\n")
 

@@ -1,4 +1,4 @@
-"""What an API server may or may not do for those who ask it: lists as streams, and fewer requests at a time than are made."""
+"""Differences between API servers: whether lists are streamed, and a server that handles fewer requests at a time than are made."""
 
 import asyncio
 import json
@@ -18,12 +18,12 @@ pytestmark = pytest.mark.e2e
 _FLOW_CONTROL = "flowcontrol.apiserver.k8s.io"
 LEVELS = Resource(_FLOW_CONTROL, "v1", "prioritylevelconfigurations", "PriorityLevelConfiguration", namespaced=False)
 SCHEMAS = Resource(_FLOW_CONTROL, "v1", "flowschemas", "FlowSchema", namespaced=False)
-#: Pods of a Deployment; each fills a machine.
+#: Pods of a Deployment. Each pod fills a machine.
 PODS_OF_ALL = 6
 
 
 @pytest.mark.parametrize("streams", [True, False], ids=["streamed", "in pages"])
-def test_the_cluster_is_known_whether_lists_are_streamed_or_not(streams: bool) -> None:
+def test_the_cluster_is_read_whether_lists_are_streamed_or_not(streams: bool) -> None:
     asyncio.run(_known(streams))
 
 
@@ -57,7 +57,7 @@ async def _known(streams: bool) -> None:
     assert (streamed, listed) == (({200}, set()) if streams else ({422}, {200}))
 
 
-def test_machines_come_once_and_go_while_the_server_takes_one_request_at_a_time_and_refuses_the_others() -> None:
+def test_machines_are_bought_once_and_removed_while_the_server_refuses_concurrent_requests() -> None:
     asyncio.run(_refused())
 
 
@@ -87,7 +87,7 @@ async def _refused() -> None:
 
 
 def _level() -> Json:
-    """No share of what the server does at a time is one request, where nothing may be borrowed; the others do not wait."""
+    """A priority level that handles one request at a time and rejects the others. No share and no borrowing leave one request."""
     limited = {"nominalConcurrencyShares": 0, "lendablePercent": 0, "borrowingLimitPercent": 0, "limitResponse": {"type": "Reject"}}
     return {**_body(LEVELS), "spec": {"type": "Limited", "limited": limited}}
 
@@ -105,7 +105,7 @@ def _body(resource: Resource) -> Json:
 
 
 async def _rejected(made: Stage) -> float:
-    """How many requests of the controller the server has refused, by its own count."""
+    """How many of the controller's requests the server has rejected, by its own metric."""
     text = b""
     async with made.admin.transport.exchange(Request("GET", "/metrics")) as answer:
         async for piece in answer.pieces:

@@ -27,13 +27,13 @@ NAME = "disks"
 
 @dataclass
 class Ends:
-    """Notes of each machine, by the name of its node, what the API server says is attached to it when the cloud is asked to end it."""
+    """Records which volumes are attached to each node when the cloud is asked to end its machine, by node name."""
 
     attacher: Attacher
     attached: dict[str, list[str]] = field(default_factory=dict)
 
     async def make(self, settings: RunSettings, place: Place) -> Made:
-        """The simulated cloud."""
+        """The simulated cloud, with a wrapper around removals."""
         made = await providers.make(settings, place)
         remove = made.provider.remove
 
@@ -43,7 +43,7 @@ class Ends:
                 self.attached[node] = [volume_of(one) for one in await self.attacher.attachments(node)]
             return await remove(ids)
 
-        made.provider.remove = noted  # type: ignore[method-assign]  # the cloud is what it was, and somebody looks on
+        made.provider.remove = noted  # type: ignore[method-assign]  # the wrapper records and then calls the original
         return made
 
 
@@ -53,11 +53,11 @@ def volume_of(attachment: Json) -> str:
 
 
 def still(volume: str) -> str:
-    """What a removal says that waits for a disk."""
+    """The text with which a removal reports that it waits for a disk."""
     return f"volume {volume} is still attached to it"
 
 
-def test_a_drained_machine_is_ended_when_its_disk_is_detached_and_one_whose_disk_never_is_after_a_while() -> None:
+def test_a_drained_machine_is_ended_once_its_disk_is_detached_or_the_wait_is_over() -> None:
     asyncio.run(_play())
 
 
@@ -77,7 +77,7 @@ async def _play() -> None:
 
 
 async def _fill(made: Stage) -> tuple[str, str]:
-    """Two full machines: one with a pod that has a disk, one with a pod that nobody may move; beside each what can be scaled away."""
+    """Create two full machines: one with a pod that has a disk, one with a pod that must not be moved. The rest can be scaled down."""
     await made.namespace(NAME)
     await made.admin.create(PERSISTENT_VOLUME_CLAIMS, claim("data", ATTACHED), namespace=NAME)
     volumes = [{"name": "data", "persistentVolumeClaim": {"claimName": "data"}}]
@@ -91,9 +91,9 @@ async def _fill(made: Stage) -> tuple[str, str]:
 
 
 async def _attached(made: Stage, attacher: Attacher, node: str) -> str:
-    """The disk that is attached to a node, once one is.
+    """Wait until a disk is attached to a node; returns its volume.
 
-    The attach-detach controller passes over pods of nodes that it was not given yet, and looks again when such a pod changes.
+    The attach-detach controller ignores pods of nodes that it does not manage yet, and checks again when such a pod changes.
     """
 
     async def seen() -> str:
@@ -109,7 +109,7 @@ async def _attached(made: Stage, attacher: Attacher, node: str) -> str:
 
 
 async def _drained(made: Stage, ends: Ends, leaves: str, stays: str) -> None:
-    """The pod moves. Its machine waits for the disk, which the driver takes its time to detach."""
+    """The pod moves to the other machine. Its old machine is ended only after the slow driver has detached the disk."""
     volume = await _attached(made, ends.attacher, leaves)
     for one in ("fills", "goes"):
         await made.scale("Deployment", one, NAME, 0)
@@ -122,7 +122,7 @@ async def _drained(made: Stage, ends: Ends, leaves: str, stays: str) -> None:
 
 
 async def _held(made: Stage, ends: Ends, node: str, volume: str) -> None:
-    """Kubernetes wants the disk detached, the machine is there, and people are told what it waits for."""
+    """Kubernetes wants the disk detached. The machine stays, and the status reports what it waits for."""
 
     async def told() -> bool:
         return [(one.step, one.held) for one in await removals(made) if one.node == node] == [(DETACHING, still(volume))]
@@ -137,7 +137,7 @@ async def _held(made: Stage, ends: Ends, node: str, volume: str) -> None:
 
 
 async def _announced(made: Stage, node: str, volume: str) -> None:
-    """What it waited for is in an Event."""
+    """An Event on the node reports what its removal waited for."""
 
     async def announced() -> bool:
         events = [event for event in await made.listed(EVENTS, "default") if event["regarding"]["name"] == node]
@@ -154,7 +154,7 @@ async def _gone(made: Stage, node: str) -> None:
 
 
 async def _bounded(made: Stage, ends: Ends, clocks: Sleeping, node: str) -> None:
-    """All work is done. The driver never detaches the disk from the other machine, which goes all the same."""
+    """All work is done. The driver never detaches the disk from the other machine, which is ended after a limited wait."""
     ends.attacher.detaches = False
     volume = await _attached(made, ends.attacher, node)
     await made.scale("Deployment", "saves", NAME, 0)
@@ -165,4 +165,4 @@ async def _bounded(made: Stage, ends: Ends, clocks: Sleeping, node: str) -> None
     assert ends.attached[node] == [volume]
     await _announced(made, node, volume)
     assert [volume_of(one) for one in await ends.attacher.attachments(node)] == [volume]
-    print(f"\nKubernetes {version()}: a machine waited for its disk, and one for {DETACH_SECONDS:g} s for a disk that stayed attached")
+    print(f"\nKubernetes {version()}: a machine waited for its disk, and another one {DETACH_SECONDS:g} s for a disk that stayed attached")

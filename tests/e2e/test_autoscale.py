@@ -1,4 +1,4 @@
-"""One annotation makes an autoscaler on a real control plane, with no more rights than the chart gives."""
+"""One annotation creates an autoscaler on a real control plane, with no more rights than the chart grants."""
 
 import asyncio
 import json
@@ -21,13 +21,13 @@ from gpuscaler.metrics.autoscale.controller import AUTOSCALERS
 pytestmark = pytest.mark.e2e
 
 ACCOUNT, WORK = "gpuscaler-metrics", "work"
-#: The annotation that a workload is given twice, so that the same is told of it twice.
+#: The annotation that a workload gets twice, so that the same Event happens twice.
 TWICE = "profile=llm,max=4"
 
 
 @dataclass
 class Seen:
-    """What became of it, for the tests to look at."""
+    """The results that the tests check."""
 
     made: Json = field(default_factory=dict)
     changed: Json = field(default_factory=dict)
@@ -49,8 +49,8 @@ def seen() -> Seen:
 
 async def _play() -> Seen:
     found = Seen()
-    # From 1.37 on the gate is on by default; what is tested is a server that takes no minimum of 0.
-    # And it streams nothing, so that every right is needed: what is streamed is not listed.
+    # From 1.37 on the gate HPAScaleToZero is on by default. This tests a server that accepts no minimum of 0.
+    # Without streamed lists, every right is needed: a resource that is streamed is not listed.
     async with stage("autoscale", audit=True, features={"HPAScaleToZero": False, "WatchList": False}) as made:
         await made.namespace(WORK)
         await install(made)
@@ -67,14 +67,14 @@ async def _play() -> Seen:
 
 
 def rendered(*, autoscale: bool) -> list[Json]:
-    """What the chart makes of the metrics API alone."""
+    """The chart rendered with only the metrics API."""
     metrics = {"enabled": True, "source": "exporters", "settings": {"autoscale": autoscale, "exporters": {"namespace": NAMESPACE}}}
     found = yaml.safe_load_all(text({"controller": {"enabled": False}, "metrics": metrics}, namespace=NAMESPACE))
     return [one for one in found if one]
 
 
 async def install(made: Stage) -> None:
-    """What the chart renders, but for the pods and what leads to them."""
+    """Apply the rendered chart without the pods and the objects that route to them."""
     await made.admin.create(NAMESPACES, {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}})
     known = {**KINDS, "ConfigMap": CONFIG_MAPS}
     for one in rendered(autoscale=True):
@@ -83,10 +83,10 @@ async def install(made: Stage) -> None:
 
 
 async def start(made: Stage) -> "subprocess.Popen[bytes]":
-    """``gpuscaler metrics`` as a process, with the rights that the chart gives it."""
+    """Start ``gpuscaler metrics`` as a process, with the rights that the chart grants it."""
     kubeconfig, settings = made.folder / "metrics.kubeconfig", made.folder / "settings.yaml"
     config = made.plane.config(token=await token(made, ACCOUNT, NAMESPACE))
-    # As a pod's own namespace is, the Lease is there.
+    # The Lease is in the process's own namespace, which comes from the kubeconfig here.
     for one in config["contexts"]:
         one["context"]["namespace"] = NAMESPACE
     kubeconfig.write_text(json.dumps(config))
@@ -131,7 +131,7 @@ async def _by_annotation(made: Stage, found: Seen) -> None:
     await workload(made, "taken", "duty_cycle=60,max=8")
     await workload(made, "asleep", "external=queue_length:10,min=0,max=4")
     await workload(made, "serve", TWICE)
-    found.made = await until("there is an autoscaler", lambda: scaler("serve-gpuscaler"))
+    found.made = await until("an autoscaler is created", lambda: scaler("serve-gpuscaler"))
     await annotate(made, "serve", "duty_cycle=55,min=2,max=6")
 
     async def changed() -> Json | None:
@@ -140,13 +140,13 @@ async def _by_annotation(made: Stage, found: Seen) -> None:
 
     found.changed = await until("it follows the annotation", changed)
     await annotate(made, "serve", None)
-    await until("it goes with the annotation", lambda: gone("serve-gpuscaler"))
+    await until("it is deleted with the annotation", lambda: gone("serve-gpuscaler"))
     found.ended = True
     await annotate(made, "serve", TWICE)
     await workload(made, "short", "profile=batch,max=4")
-    await until("there is another", lambda: scaler("short-gpuscaler"))
+    await until("another autoscaler is created", lambda: scaler("short-gpuscaler"))
     await made.admin.delete(DEPLOYMENTS, "short", namespace=WORK, propagation="Background")
-    await until("it goes with its workload", lambda: gone("short-gpuscaler"))
+    await until("it is deleted with its workload", lambda: gone("short-gpuscaler"))
     found.collected = True
     found.kept = await scaler("mine") or {}
     found.lease = await made.find(LEASES, "gpuscaler-autoscale", NAMESPACE) or {}
@@ -158,7 +158,7 @@ async def _by_annotation(made: Stage, found: Seen) -> None:
         wanted = {("AutoscaleEnded", "serve"), ("AutoscaleTaken", "taken"), ("AutoscaleFailed", "asleep")}
         return events if wanted <= set(events) else None
 
-    found.events = await until("Events tell it", told)
+    found.events = await until("Events report what happened", told)
 
     async def counted() -> bool:
         listed = [
@@ -166,11 +166,11 @@ async def _by_annotation(made: Stage, found: Seen) -> None:
         ]
         return any((one.get("series") or {}).get("count") == 2 for one in listed)
 
-    # A minute after it was told first.
-    await until("an Event tells that it happened again", counted)
+    # The count is written a minute after the first Event.
+    await until("an Event counts the repetition", counted)
 
 
-def test_a_real_api_server_takes_what_the_annotation_asks_for(seen: Seen) -> None:
+def test_a_real_api_server_accepts_the_autoscaler_of_an_annotation(seen: Seen) -> None:
     spec = seen.made["spec"]
     assert (spec["minReplicas"], spec["maxReplicas"]) == (1, 4)
     assert spec["metrics"][0]["pods"]["metric"]["name"] == "vllm_num_requests_waiting"
@@ -178,33 +178,33 @@ def test_a_real_api_server_takes_what_the_annotation_asks_for(seen: Seen) -> Non
     assert seen.made["metadata"]["ownerReferences"][0]["name"] == "serve"
     assert seen.changed["spec"]["metrics"][0]["pods"]["target"]["averageValue"] == "55"
     assert seen.changed["metadata"]["uid"] == seen.made["metadata"]["uid"]
-    # Kubernetes' own pace where there is no profile.
+    # Without a profile, Kubernetes' default behavior applies.
     assert seen.changed["spec"].get("behavior") != spec["behavior"]
 
 
-def test_it_goes_with_the_annotation_and_with_the_workload(seen: Seen) -> None:
+def test_the_autoscaler_is_deleted_with_the_annotation_or_the_workload(seen: Seen) -> None:
     assert seen.ended
     assert seen.collected
 
 
-def test_an_autoscaler_of_a_person_stays_as_it_was_and_that_is_told(seen: Seen) -> None:
+def test_an_autoscaler_that_a_person_created_is_left_alone_and_this_is_reported(seen: Seen) -> None:
     assert seen.kept["spec"] == seen.theirs["spec"]
     assert ("AutoscaleTaken", "taken") in seen.events
     assert {reason for reason, name in seen.events if name == "serve"} >= {"AutoscaleCreated", "AutoscaleChanged", "AutoscaleEnded"}
 
 
-def test_what_the_api_server_does_not_take_is_told_in_its_words(seen: Seen) -> None:
+def test_the_api_server_s_refusal_is_reported_in_its_own_words(seen: Seen) -> None:
     assert ("AutoscaleFailed", "asleep") in seen.events
     assert all("spec.minReplicas: Invalid value: 0" in note for note in seen.failures)
 
 
-def test_nothing_was_forbidden_and_the_lease_is_its_own(seen: Seen) -> None:
+def test_no_request_was_forbidden_and_autoscaling_has_its_own_lease(seen: Seen) -> None:
     assert refused(seen.asked) == set(), seen.log[-2000:]
     assert seen.lease["spec"]["leaseDurationSeconds"] == 15
 
 
-def test_every_right_that_autoscalers_by_annotation_are_granted_is_used(seen: Seen) -> None:
-    # Those of the metrics API itself are looked at where it serves an autoscaler.
+def test_every_right_granted_for_autoscalers_by_annotation_is_used(seen: Seen) -> None:
+    # The rights of the metrics API itself are checked in test_hpa.py, where it serves an autoscaler.
     without = granted(rendered(autoscale=False), ACCOUNT)
     allowed = granted(rendered(autoscale=True), ACCOUNT)
     found = used(seen.asked, allowed | TRUSTS)

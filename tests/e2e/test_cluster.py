@@ -1,4 +1,4 @@
-"""`gpuscaler cluster --control-plane real`: a cluster of the release that was asked for, and nothing of it left at the end."""
+"""`gpuscaler cluster --control-plane real`: a cluster of the requested release, of which nothing is left at the end."""
 
 import json
 import signal
@@ -13,7 +13,7 @@ from tests.embedded.kubectl_building import kubectl
 pytestmark = pytest.mark.e2e
 
 
-def test_a_real_control_plane_serves_until_it_is_told_to_end(tmp_path: Path) -> None:
+def test_a_real_control_plane_serves_until_it_is_terminated(tmp_path: Path) -> None:
     kubeconfig = tmp_path / "kubeconfig"
     words = [sys.executable, "-m", "gpuscaler", "cluster", "--kubeconfig", str(kubeconfig), "--control-plane", "real"]
     more = ["--kubernetes", version(), "--nodes", "g5.xlarge=1"]
@@ -28,7 +28,7 @@ def test_a_real_control_plane_serves_until_it_is_told_to_end(tmp_path: Path) -> 
             assert "The API server is at https://127.0.0.1:" in process.stdout.readline()
             assert json.loads(ask("get", "--raw", "/version"))["gitVersion"] == f"v{version()}"
             ask("create", "job", "train", "--image", "train:1")
-            # The Job is there at once; its pods are made by a controller, and who waits for pods that are not there yet fails.
+            # Wait for the Job, which exists at once. Its pods are created later, and waiting for pods that do not exist yet fails.
             ask("wait", "job", "train", "--for", "jsonpath={.status.ready}=1", "--timeout", "180s")
             process.send_signal(signal.SIGTERM)
             assert process.wait(120) == 0

@@ -1,4 +1,4 @@
-"""Manifests of 2018 on a real API server of today: refused as they are, taken without a warning once they are converted."""
+"""Manifests of 2018 on a current API server: refused as they are, accepted without a warning once they are converted."""
 
 import asyncio
 import subprocess
@@ -13,7 +13,7 @@ from gpuscaler.metrics.converting.converter import convert, read, write
 pytestmark = pytest.mark.e2e
 
 OLD = (Path(__file__).parents[2] / "docs" / "examples" / "hpa-of-2018.yaml").read_text(encoding="utf-8")
-#: What other old manifests have beside.
+#: Objects and fields that other old manifests have.
 MORE = """
 {apiVersion: batch/v1beta1, kind: CronJob, metadata: {name: nightly}, spec: {schedule: "0 1 * * *", jobTemplate: {spec: {template: {spec:
   {restartPolicy: Never, nodeSelector: {gpu: true}, containers: [{name: c, image: x, env: [{name: N, value: 1}]}]}}}}}}
@@ -70,7 +70,7 @@ async def _play() -> tuple[str, "subprocess.CompletedProcess[str]", list[Json]]:
     return refused.stderr, taken, converted
 
 
-def test_manifests_of_2018_are_taken_once_they_are_converted() -> None:
+def test_manifests_of_2018_are_accepted_once_they_are_converted() -> None:
     refused, taken, converted = asyncio.run(_play())
 
     assert 'no matches for kind "HorizontalPodAutoscaler" in version "autoscaling/v2beta1"' in refused

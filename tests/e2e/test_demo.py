@@ -1,4 +1,4 @@
-"""`gpuscaler demo --control-plane real`: from its first Job to the last machine given back, and nothing of it left at the end."""
+"""`gpuscaler demo --control-plane real`: from its first Job to the removal of the last machine, with nothing left at the end."""
 
 import json
 import os
@@ -10,7 +10,7 @@ import pytest
 from tests.e2e.stage import built, version
 
 pytestmark = pytest.mark.e2e
-#: A pod by itself, a gang, and one without a GPU, each for some seconds: jobs take a twentieth of what a trace says.
+#: A single pod, a gang, and a pod without a GPU. Each runs for some seconds: the demo runs jobs for a twentieth of the trace's duration.
 TRACE = """job_id,submit_s,duration_s,n_pods,gpus_per_pod,gpu_milli,cpu_milli,mem_mib
 alone,0,120,1,1,1000,2000,8192
 gang,20,160,2,1,1000,2000,8192
@@ -19,7 +19,7 @@ plain,40,120,1,0,0,1000,1024
 PODS = 4
 
 
-def test_the_demo_runs_all_jobs_on_a_real_control_plane_and_gives_every_machine_back(tmp_path: Path) -> None:
+def test_the_demo_runs_all_jobs_on_a_real_control_plane_and_removes_every_machine(tmp_path: Path) -> None:
     built(version())
     trace, out, scratch = (tmp_path / name for name in ("jobs.csv", "out", "scratch"))
     trace.write_text(TRACE)
@@ -35,11 +35,11 @@ def test_the_demo_runs_all_jobs_on_a_real_control_plane_and_gives_every_machine_
     report = json.loads((out / "report.json").read_text())
     (told,) = report["policies"]
     assert report["inputs"]["pods"] == PODS
-    # A pod that lost its machine has run in part, and runs once more.
+    # A pod that lost its machine is started again, and is counted once more.
     assert told["served"] == PODS + told["evictions"], done.stdout
     assert told["unserved"] == 0
     assert {row["pool"] for row in told["machine_hours"]} > {"cpu"}
     assert " removes " in done.stdout
     assert list(scratch.iterdir()) == []
     running = subprocess.run(["ps", "-A", "-o", "args"], capture_output=True, text=True, check=True).stdout
-    assert str(scratch) not in running, "a program of the control plane goes on"
+    assert str(scratch) not in running, "a program of the control plane still runs"

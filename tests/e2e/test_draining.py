@@ -1,4 +1,4 @@
-"""What a drain writes, and drains to their very end, on a real control plane with the rights of the controller's own account."""
+"""The writes of a drain, and complete drains, on a real control plane with the rights of the controller's own account."""
 
 import asyncio
 import subprocess
@@ -30,10 +30,10 @@ from gpuscaler.model.well_known import EXCLUDE_LABEL, EXCLUDE_VALUE, LEAVING_TAI
 pytestmark = pytest.mark.e2e
 SPACE, NODE = "drain", "leaves"
 AT = 1_790_000_000.0
-#: What a machine of the tests costs, in dollars an hour.
+#: The price of a machine in these tests, in dollars per hour.
 PRICE = 3.912
-#: Who comes back elsewhere is ready so many seconds later: long enough for all that are asked to go at once to be asked, and shorter than
-#: the first pause of those who may not.
+#: Seconds until an evicted pod is ready elsewhere. This is long enough that all evictions of one turn are requested before, and shorter
+#: than the first pause after a refused eviction.
 PULLS = 4.0
 
 Outcomes = Mapping[str, BaseException | None]
@@ -41,7 +41,7 @@ Outcomes = Mapping[str, BaseException | None]
 
 @pytest.fixture(scope="module")
 def outcomes() -> Outcomes:
-    """What came of each test: one after the other, since a controller would take our taints off a node that it does not remove."""
+    """The result of each test. They run one after the other, since a controller removes our taints from nodes that it does not remove."""
     return asyncio.run(_play())
 
 
@@ -62,18 +62,18 @@ def _told(outcomes: Outcomes, test: str) -> None:
         raise failure
 
 
-def test_a_real_api_server_takes_and_refuses_what_a_drain_writes_as_expected(outcomes: Outcomes) -> None:
+def test_a_real_api_server_accepts_and_refuses_the_writes_of_a_drain_as_expected(outcomes: Outcomes) -> None:
     _told(outcomes, "acts")
 
 
-def test_pods_of_a_budget_move_one_by_one_and_who_may_not_be_moved_keeps_the_node_which_opens_again_and_says_so(
+def test_pods_of_a_budget_move_one_by_one_and_a_drain_that_cannot_finish_is_undone_and_reported(
     outcomes: Outcomes,
 ) -> None:
     _told(outcomes, "moves")
 
 
 async def _acts(made: Stage) -> None:
-    """Each act by itself, on a node that no controller knows."""
+    """Each action by itself, on a node that no controller knows."""
     await made.namespace(SPACE)
     await made.admin.create(NODES, {"apiVersion": "v1", "kind": "Node", "metadata": {"name": NODE, "labels": {"zone": "a"}}})
     uids = {name: await _pod(made, name) for name in ("free", "kept", "twice", "saves")}
@@ -89,7 +89,7 @@ async def _acts(made: Stage) -> None:
 
 
 async def _moves(made: Stage, pulls: Pulls) -> None:
-    """One machine is emptied as fast as a budget lets it, another one not within its time; then an hour has passed."""
+    """One machine is drained as fast as its budget allows. The other one cannot be drained in time; its time passes at once."""
     pools = [{"name": name, "types": ["g4dn.12xlarge"]} for name in ("moves", "stuck")]
     pace = {"resync": "2s", "consolidate": "2s"}
     run_file = made.run_file("run", pools, http={"enabled": False}, leader_election={"enabled": False}, pace=pace)
@@ -99,7 +99,7 @@ async def _moves(made: Stage, pulls: Pulls) -> None:
         moves, stuck = Pair(made, "moves"), Pair(made, "stuck")
         await asyncio.gather(moves.fill(), stuck.fill())
         first, others = await asyncio.gather(moves.empty(), stuck.empty())
-        before = await until("what filled the machines is gone", lambda: _scaled_away(diary))
+        before = await until("the filler pods of both machines are gone", lambda: _scaled_away(diary))
         await moves.allow(1, of=REPLICAS - 1)
         await stuck.allow(0, of=REPLICAS)
         pulls.seconds = PULLS
@@ -114,13 +114,13 @@ async def _moves(made: Stage, pulls: Pulls) -> None:
 
 
 async def _scaled_away(diary: Diary) -> frozenset[str]:
-    """Who has ended in the two namespaces, once those are all that were scaled away."""
+    """The pods that have ended in both namespaces, once these are all filler pods."""
     found = diary.ended_in("moves", "stuck")
     return found if len(found) == len(("fills", "goes")) * 2 else frozenset()
 
 
 async def _moved(made: Stage, pair: Pair, noting: Noting) -> None:
-    """All went to the other machine, one after the other; nothing of the one is left."""
+    """All pods moved to the other machine, one after the other, and nothing is left of the first machine."""
 
     async def gone() -> bool:
         return await made.find(NODES, pair.leaves) is None
@@ -135,23 +135,23 @@ async def _moved(made: Stage, pair: Pair, noting: Noting) -> None:
         if pod.startswith(f"{pair.name}/"):
             tried.setdefault(pod, []).append((at, status))
     assert sorted([status for _, status in tries][-1] for tries in tried.values()) == [201] * REPLICAS
-    # Of those that are asked to go at once one may.
+    # Of the pods that are evicted at the same time, the budget allows one.
     refused = sum(status == 429 for tries in tried.values() for _, status in tries)
     assert refused
     gaps = [[later - at for (at, _), (later, _) in pairwise(tries)] for tries in tried.values()]
-    # Between the decision to ask and the request anything may have come on a busy machine.
+    # On a busy machine, any time may pass between the decision and the request.
     assert all(gap >= FIRST_PAUSE * 0.5 * 2**number for some in gaps for number, gap in enumerate(some)), gaps
-    print(f"\nKubernetes {version()}: {REPLICAS} pods moved under a budget of one at a time, {refused} evictions refused meanwhile")
+    print(f"\nKubernetes {version()}: {REPLICAS} pods moved under a budget of one at a time, {refused} evictions refused")
 
 
 async def _held(made: Stage, pair: Pair) -> None:
-    """While it is tried, people are told who keeps what."""
+    """While the drain is tried, the status names the pod that holds it up, and the reason."""
 
     async def told() -> bool:
         found = [one for one in await removals(made) if one.node == pair.leaves]
         return any("disruption budget" in one.held for one in found)
 
-    await until("what holds the drain up is told", told)
+    await until("the status reports what holds up the drain", told)
     (one,) = [one for one in await removals(made) if one.node == pair.leaves]
     assert one.step == "draining"
     assert f"pod {pair.name}/web-" in one.held
@@ -161,7 +161,7 @@ async def _held(made: Stage, pair: Pair) -> None:
 
 
 async def _kept(made: Stage, pair: Pair) -> None:
-    """The drain is undone, and who kept the node is named, with what it costs."""
+    """The drain is undone. The status and an Event name the pod that kept the node, and the status names the node's price."""
 
     async def opened() -> bool:
         return _ours(*await made.nodes(pair.name)) == []
@@ -171,7 +171,7 @@ async def _kept(made: Stage, pair: Pair) -> None:
     async def told() -> bool:
         return any(one.step == GIVEN_UP for one in await removals(made))
 
-    await until("it is told that the drain was given up", told)
+    await until("the status reports that the drain was given up", told)
     (one,) = [one for one in await removals(made) if one.node == pair.leaves]
     assert (one.pool, one.dollars_per_hour) == (pair.name, PRICE)
     why = f"could not be drained within {DRAIN_SECONDS:g} s: pod {pair.name}/web-"
@@ -182,7 +182,7 @@ async def _kept(made: Stage, pair: Pair) -> None:
         notes = [event["note"] for event in events if event["reason"] == "ScaleDownGivenUp" and event["regarding"]["name"] == pair.leaves]
         return any(why in note for note in notes)
 
-    await until("the node has an Event that says so", announced)
+    await until("the node has an Event that reports it", announced)
     words = (sys.executable, "-m", "gpuscaler", "status", "--namespace", NAMESPACE, "--kubeconfig", str(made.plane.kubeconfig))
     done = await asyncio.to_thread(subprocess.run, words, capture_output=True, text=True, check=True)
     assert f"{pair.leaves} (${PRICE:.2f}/h) stays: it {why}" in " ".join(done.stdout.split()), done.stdout
@@ -191,14 +191,14 @@ async def _kept(made: Stage, pair: Pair) -> None:
 
 
 def _ours(*nodes: Json) -> list[str]:
-    """What of a removal is on nodes: our taint, and the label for load balancers."""
+    """The marks of a removal on nodes: our taint, and the label for load balancers."""
     taints = [taint["key"] for node in nodes for taint in node["spec"].get("taints", ()) if taint["key"] == LEAVING_TAINT]
     return [*taints, *(EXCLUDE_LABEL for node in nodes if EXCLUDE_LABEL in node["metadata"]["labels"])]
 
 
 async def _nodes(made: Stage, actor: Actor) -> None:
     assert await _done(actor, Exclude(NODE, "idle")) == ""
-    assert EXCLUDE_LABEL not in (await _node(made))["metadata"]["labels"], "before it is marked, nobody keeps load balancers away"
+    assert EXCLUDE_LABEL not in (await _node(made))["metadata"]["labels"], "a node that is not marked stays in load balancers"
     assert await _done(actor, Mark(NODE, "idle")) == ""
     assert await _done(actor, Exclude(NODE, "idle")) == ""
     node = await _node(made)
@@ -218,11 +218,11 @@ async def _pods(made: Stage, actor: Actor, uids: dict[str, str]) -> None:
     assert (asked.checkpoint_requested, asked.node_name) == (AT, NODE)
 
     assert await _done(actor, Evict(f"{SPACE}/free", "another", NODE)) == ""
-    assert "deletionTimestamp" not in (await _found(made, "free"))["metadata"], "a pod of another life is not meant"
+    assert "deletionTimestamp" not in (await _found(made, "free"))["metadata"], "a pod with another UID is not evicted"
     assert await _done(actor, Evict(f"{SPACE}/free", uids["free"], NODE)) == ""
     assert (await _found(made, "free"))["metadata"]["deletionGracePeriodSeconds"] == 30
     assert await _done(actor, Evict(f"{SPACE}/free", uids["free"], NODE, 7)) == ""
-    assert (await _found(made, "free"))["metadata"]["deletionGracePeriodSeconds"] == 7, "who ends already may be asked to hurry"
+    assert (await _found(made, "free"))["metadata"]["deletionGracePeriodSeconds"] == 7, "a terminating pod can get a shorter grace period"
 
     for name in ("kept", "twice"):
         outcome = await _outcome(actor, Evict(f"{SPACE}/{name}", uids[name], NODE))
@@ -249,12 +249,12 @@ async def _outcome(actor: Actor, act: Act) -> Outcome:
 
 
 async def _done(actor: Actor, act: Act) -> str:
-    """Why ``act`` was not done; empty where it was."""
+    """The reason why ``act`` failed, or an empty text."""
     return (await _outcome(actor, act)).detail
 
 
 async def _pod(made: Stage, name: str) -> str:
-    """A pod that runs on the node, as far as its status says."""
+    """Create a pod that runs on the node according to its status; returns its UID."""
     await made.admin.create(PODS, objects.pod(name, 0, labels={"app": name}), namespace=SPACE)
     await made.admin.bind(SPACE, name, NODE)
     ready = {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}
@@ -264,13 +264,13 @@ async def _pod(made: Stage, name: str) -> str:
 
 
 async def _budget(made: Stage, name: str, app: str) -> None:
-    """A budget that lets nobody go, once the disruption controller has looked at it."""
+    """Create a budget that allows no disruption, and wait until the disruption controller has processed it."""
     await made.admin.create(POD_DISRUPTION_BUDGETS, objects.budget(name, app, minAvailable=1), namespace=SPACE)
 
     async def seen() -> Any:
         return ((await made.find(POD_DISRUPTION_BUDGETS, name, SPACE)) or {}).get("status", {}).get("currentHealthy")
 
-    await until(f"budget {name} is looked at", seen)
+    await until(f"budget {name} is processed", seen)
 
 
 async def _node(made: Stage) -> dict[str, Any]:

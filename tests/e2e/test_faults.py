@@ -1,4 +1,4 @@
-"""What breaks around two controllers on a real control plane, one thing after the other."""
+"""Faults around two controllers on a real control plane, one after the other."""
 
 import asyncio
 import time
@@ -43,7 +43,7 @@ async def _play() -> Outcomes:
             try:
                 await play(broken, names[told])
                 found[told] = None
-            except Exception as error:  # noqa: BLE001 - each is told by the test of its own name
+            except Exception as error:  # noqa: BLE001 - the test with this parameter raises it
                 found[told] = error
             print(f"{time.monotonic() - began:5.1f} s: {told}")
     return found

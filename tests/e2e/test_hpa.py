@@ -1,7 +1,6 @@
-"""The HorizontalPodAutoscaler of a real controller manager scales by metrics that it reads from us through the real aggregator.
+"""The HorizontalPodAutoscaler of a real controller manager scales by our metrics, which it reads through the real aggregator.
 
-What is installed is what the chart renders, but for the pods: the server runs as a process here, with the account's token. Prometheus is a
-real one.
+The rendered chart is installed without its pods: the server runs as a process here, with the account's token. Prometheus is a real one.
 """
 
 import asyncio
@@ -43,7 +42,7 @@ SERVICES = Resource("", "v1", "services", "Service")
 ENDPOINTS = Resource("", "v1", "endpoints", "Endpoints")
 APIS = ("v1beta1.custom.metrics.k8s.io", "v1beta2.custom.metrics.k8s.io", "v1beta1.external.metrics.k8s.io")
 VALUES: Mapping[str, Any] = {"controller": {"enabled": False}, "metrics": {"enabled": True, "prometheusUrl": "http://prometheus:9090"}}
-#: As kube-aggregator and kubectl ask for all there is.
+#: The Accept header with which kube-aggregator and kubectl request all resources at once.
 EVERYTHING = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"
 QUEUE = "inference_extension_flow_control_queue_size"
 LISTED = {("external.metrics.k8s.io", QUEUE)} | {
@@ -53,7 +52,7 @@ LISTED = {("external.metrics.k8s.io", QUEUE)} | {
 
 @dataclass
 class Load:
-    """What exporters of the GPUs and of a gateway would say: ``total`` percent, spread over the pods, and requests that wait."""
+    """Metrics as GPU exporters and a gateway would serve them: ``total`` percent, spread over the pods, and waiting requests."""
 
     made: Stage
     total: float = 0.0
@@ -83,7 +82,7 @@ async def exporting(load: Load) -> AsyncIterator[str]:
 
 
 def address() -> str:
-    """One of this machine that is no loopback address, which Kubernetes takes for no endpoint. Nothing is sent."""
+    """An address of this machine that is not a loopback address, because Kubernetes accepts no loopback endpoints. Nothing is sent."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as one:
         try:
             one.connect(("198.51.100.1", 9))
@@ -94,7 +93,7 @@ def address() -> str:
 
 
 async def install(made: Stage, port: int, host: str) -> str:
-    """What the chart renders, with endpoints of our own in place of the pods'. Returns what the API server warned of in all of it."""
+    """Apply the rendered chart, with our own endpoints instead of the pods'. Returns the API server's warnings about all objects."""
     restricted = {"name": NAMESPACE, "labels": {"pod-security.kubernetes.io/warn": "restricted"}}
     await made.admin.create(NAMESPACES, {"apiVersion": "v1", "kind": "Namespace", "metadata": restricted})
     words = (
@@ -116,7 +115,7 @@ async def install(made: Stage, port: int, host: str) -> str:
             if one["kind"] == "Service":
                 del one["spec"]["selector"]
             await made.apply(known[one["kind"]], one)
-    # Not an EndpointSlice, which the aggregator of 1.33 does not look at; a controller makes one of it.
+    # Not an EndpointSlice, because the aggregator of 1.33 ignores those. A controller creates one from these Endpoints.
     subsets = [{"addresses": [{"ip": host}], "ports": [{"name": "https", "port": port, "protocol": "TCP"}]}]
     metadata = {"name": ACCOUNT, "namespace": NAMESPACE}
     await made.apply(ENDPOINTS, {"apiVersion": "v1", "kind": "Endpoints", "metadata": metadata, "subsets": subsets})
@@ -162,7 +161,7 @@ def conditions(one: Mapping[str, Any]) -> dict[str, Json]:
 
 
 async def raw(made: Stage, path: str, **headers: str) -> Json:
-    """What the API server answers, whoever it asks."""
+    """The API server's answer, which may come from an aggregated server."""
     async with made.admin.exchange(Request("GET", path, headers=headers)) as answer:
         found: Json = json.loads(b"".join([piece async for piece in answer.pieces]))
     return found
@@ -181,7 +180,7 @@ async def replicas(made: Stage, name: str) -> int:
 
 
 async def scaling(made: Stage, name: str) -> Json:
-    """Whether the autoscaler can scale, and why not."""
+    """The autoscaler's condition ScalingActive, with the reason."""
     found = await made.find(AUTOSCALERS, name, WORK)
     return conditions(found or {}).get("ScalingActive", {})
 
@@ -197,7 +196,7 @@ async def scaled(made: Stage, name: str, count: int) -> None:
 
 
 async def autoscale(made: Stage, name: str, *, least: int, most: int, metric: Json) -> None:
-    """A Deployment of one replica, and who scales it without waiting."""
+    """Create a Deployment with one replica, and an autoscaler that scales it without waiting."""
     spec: Json = {"terminationGracePeriodSeconds": 0, "containers": [{"name": "main", "image": "serve:1"}]}
     await made.create(deployment(name, 1, spec), WORK)
     told = {
@@ -220,7 +219,7 @@ DEMAND: Json = {"type": "External", "external": {"metric": {"name": QUEUE}, "tar
 
 @dataclass
 class Seen:
-    """What became of it, for the tests to look at."""
+    """The results that the tests check."""
 
     replicas: list[int] = field(default_factory=list)
     demanded: list[int] = field(default_factory=list)
@@ -258,7 +257,7 @@ def _free(host: str) -> int:
 async def _play(folder: Path) -> Seen:
     host, program, found = address(), binary(), Seen()
     port = _free(host)
-    # What a server streams is not listed; this one streams nothing, so that every right is needed.
+    # Without streamed lists, every right is needed: a resource that is streamed is not listed.
     async with stage("hpa", audit=True, features={"HPAScaleToZero": True, "WatchList": False}) as made, made.kubelets():
         await made.admin.create(NODES, node("plain"))
         await made.namespace(WORK)
@@ -286,7 +285,7 @@ async def _play(folder: Path) -> Seen:
 
 
 async def _registered(made: Stage, namespace: str) -> set[str]:
-    """The APIServices that helm would install in ``namespace``, with a look at those that are there."""
+    """The APIServices that helm would install in ``namespace``, given those that exist in the cluster."""
     words = ("template", "gpuscaler", str(CHART), "--namespace", namespace, "--dry-run=server", "--values", "-")
     environ = {"HOME": str(made.folder), "KUBECONFIG": str(made.plane.kubeconfig)}
     command, values = (str(helm()), *words), yaml.safe_dump(VALUES)
@@ -296,24 +295,24 @@ async def _registered(made: Stage, namespace: str) -> set[str]:
 
 
 async def _directly(made: Stage, url: str) -> tuple[int, int]:
-    """What somebody is answered who comes with a token of the cluster, and with one that nobody knows."""
+    """The status codes for a client with a token of the cluster, and for one with an unknown token."""
     request = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}}
     found = await made.admin.create(SERVICE_ACCOUNTS, request, namespace=WORK, name="default", subresource="token")
     tokens = (json.loads(found)["status"]["token"], "made.up.token")
     async with aiohttp.ClientSession() as session:
-        # Whether it is really the server is not what is looked at here.
+        # The server's certificate is not what this checks.
         good, bad = [(await session.get(url, headers={"Authorization": f"Bearer {one}"}, ssl=False)).status for one in tokens]
     return good, bad
 
 
 async def _without(made: Stage, found: Seen) -> None:
-    """Nobody serves the APIs any more, while there is one replica and no load."""
+    """Check that nothing is scaled while no server serves the APIs. There is one replica and no load."""
 
     async def told() -> Json | None:
         said = await scaling(made, "serve")
         return said if said.get("status") == "False" else None
 
-    found.lost = await until("the autoscaler says that nobody serves its metric", told)
+    found.lost = await until("the autoscaler reports that its metric is not served", told)
     found.while_lost = await replicas(made, "serve")
 
 
@@ -324,8 +323,8 @@ async def _bundle(made: Stage, name: str) -> str:
 
 
 async def _scale(made: Stage, load: Load, prometheus: RealPrometheus, found: Seen) -> None:
-    # A write that meets one of the aggregator's own is made again seconds later.
-    found.bundles = [await until(f"{name} has an authority", partial(_bundle, made, name)) for name in APIS]
+    # A write that conflicts with one of the aggregator is repeated seconds later.
+    found.bundles = [await until(f"{name} has a certificate authority", partial(_bundle, made, name)) for name in APIS]
     await autoscale(made, "serve", least=1, most=5, metric=DUTY)
     await autoscale(made, "llm", least=0, most=4, metric=DEMAND)
     load.total, load.waiting = 120.0, 14
@@ -337,7 +336,7 @@ async def _scale(made: Stage, load: Load, prometheus: RealPrometheus, found: See
     everything = ("nodes/*/duty_cycle_current", "namespaces/*/metrics/duty_cycle_current")
     values = [await raw(made, f"/apis/custom.metrics.k8s.io/v1beta2/{one}") for one in everything]
     found.described = {one["describedObject"]["name"] for many in values for one in many["items"]}
-    await until("discovery tells of the metrics", lambda: _listed(made, found))
+    await until("discovery lists the metrics", lambda: _listed(made, found))
     load.total, load.waiting = 1.0, 0
     await scaled(made, "serve", 1)
     await scaled(made, "llm", 0)
@@ -354,8 +353,8 @@ async def _scale(made: Stage, load: Load, prometheus: RealPrometheus, found: See
         told = await scaling(made, "serve")
         return told if told.get("status") == status else None
 
-    found.away = await until("the autoscaler says that it has no metric", lambda: says("False"))
-    # Twice as long as it takes to look again.
+    found.away = await until("the autoscaler reports that it has no metric", lambda: says("False"))
+    # Twice the autoscaler's period.
     await asyncio.sleep(30)
     found.while_away = await replicas(made, "serve")
     load.total = 1.0
@@ -374,11 +373,11 @@ async def _listed(made: Stage, found: Seen) -> bool:
         for one in version["resources"]
         for part in one.get("subresources") or [None]
     }
-    # Each APIService is looked at by itself, once a minute.
+    # The aggregator reads each APIService by itself, once a minute.
     return found.resources >= LISTED
 
 
-def test_load_brings_replicas_up_and_they_go_back_to_the_least_without_it(seen: Seen) -> None:
+def test_replicas_grow_with_load_and_return_to_the_minimum_without_it(seen: Seen) -> None:
     assert seen.replicas == [3, 1, 3, 1, 3]
 
 
@@ -386,41 +385,41 @@ def test_demand_of_a_gateway_scales_to_zero_and_back(seen: Seen) -> None:
     assert seen.demanded == [3, 0, 1]
 
 
-def test_without_prometheus_replicas_stay_and_the_autoscaler_says_why(seen: Seen) -> None:
+def test_without_prometheus_replicas_stay_and_the_autoscaler_reports_why(seen: Seen) -> None:
     assert seen.while_away == 3
     assert seen.away["reason"] == "FailedGetPodsMetric"
     assert "unable to get metric duty_cycle_current: unable to fetch metrics from custom metrics API" in seen.away["message"]
     assert seen.back["reason"] == "ValidMetricFound"
 
 
-def test_while_nobody_serves_the_api_replicas_stay_and_a_new_server_with_a_new_certificate_goes_on(seen: Seen) -> None:
+def test_without_a_server_replicas_stay_and_a_new_server_with_a_new_certificate_continues(seen: Seen) -> None:
     assert (seen.lost["reason"], seen.while_lost) == ("FailedGetPodsMetric", 1)
     assert seen.replicas[-1] == 3
 
 
-def test_a_token_of_the_cluster_is_known_and_a_made_up_one_is_not(seen: Seen) -> None:
+def test_a_token_of_the_cluster_is_accepted_and_an_invented_one_is_not(seen: Seen) -> None:
     assert seen.direct == (200, 401)
 
 
-def test_every_api_service_has_the_authority_of_the_certificate_that_the_server_made(seen: Seen) -> None:
+def test_every_api_service_has_the_authority_of_the_certificate_that_the_server_created(seen: Seen) -> None:
     assert all(seen.bundles)
     assert len(set(seen.bundles)) == 1
 
 
-def test_the_api_server_takes_every_object_of_the_chart_strictly_and_without_a_warning(seen: Seen) -> None:
+def test_the_api_server_accepts_every_object_of_the_chart_strictly_without_a_warning(seen: Seen) -> None:
     assert "Warning" not in seen.warned
 
 
-def test_the_chart_registers_no_api_that_another_installation_has(seen: Seen) -> None:
+def test_the_chart_registers_no_api_that_another_installation_serves(seen: Seen) -> None:
     assert seen.own == set(APIS)
     assert seen.others == set()
 
 
-def test_discovery_lists_every_metric_with_what_it_describes(seen: Seen) -> None:
+def test_discovery_lists_every_metric_with_the_resources_that_it_describes(seen: Seen) -> None:
     assert seen.resources >= LISTED
 
 
-def test_a_value_is_of_each_pod(seen: Seen) -> None:
+def test_there_is_a_value_for_each_pod(seen: Seen) -> None:
     assert seen.values["kind"] == "MetricValueList"
     assert len(seen.values["items"]) >= 1
     for one in seen.values["items"]:
@@ -428,11 +427,11 @@ def test_a_value_is_of_each_pod(seen: Seen) -> None:
         assert re.fullmatch(r"serve-.+", one["describedObject"]["name"])
 
 
-def test_a_value_is_of_each_node_and_of_each_namespace_that_has_one(seen: Seen) -> None:
+def test_there_is_a_value_for_each_node_and_namespace_with_samples(seen: Seen) -> None:
     assert seen.described == {"plain", WORK}
 
 
-def test_nothing_that_the_server_asks_is_refused_and_it_ends_in_order(seen: Seen) -> None:
+def test_no_request_of_the_server_is_refused_and_it_exits_with_0(seen: Seen) -> None:
     assert len(seen.asked) > 10
     assert refused(seen.asked) == set()
     assert (seen.code, seen.last) == (0, 0), seen.log[-2000:]

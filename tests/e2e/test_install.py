@@ -1,4 +1,4 @@
-"""What is installed, on a real API server: taken strictly and without a warning, enough for the controller, and no more than it uses."""
+"""The installation on a real API server: accepted strictly without a warning, with exactly the rights that the programs use."""
 
 import asyncio
 import json
@@ -29,19 +29,19 @@ pytestmark = pytest.mark.e2e
 
 MANIFEST = ROLES
 OBJECTS = [one for one in yaml.load_all(MANIFEST.read_text(), yaml.CSafeLoader) if one]
-#: The spot market is dry so many seconds after the cloud began. With this seed its first two machines have their images in 14 seconds.
+#: Seconds until the spot market of a new cloud runs dry. With this seed its first two machines have their images in 14 seconds.
 DRY_AFTER, SEED = 45, 25255
 POOL: Json = {"name": "spot", "types": ["g5.xlarge"], "markets": ["spot", "on-demand"], "zones": ["us-east-1a"], "idle_after": "2s"}
-#: Nothing is ever bought of it.
+#: A pool of which nothing is ever bought.
 OTHER: Json = {**POOL, "name": "other", "markets": ["on-demand"]}
 
-#: Where the chart is installed to look on.
+#: The namespace in which the chart is installed for a dry run.
 LOOKING_ON = "looking-on"
 
 
 @dataclass(frozen=True)
 class Seen:
-    """What came of an installation: what kubectl said, where its pods ran, what each account asked and was answered."""
+    """The result of an installation: kubectl's output, the nodes of its pods, and each account's requests with their answers."""
 
     said: str
     again: str
@@ -52,7 +52,7 @@ class Seen:
     planned: str
     exported: list[Json]
     page: Scrape
-    #: What was rendered for those who only look on, and measure.
+    #: The objects that were rendered for the dry run and the exporter.
     objects: list[Json]
 
 
@@ -62,7 +62,7 @@ def seen() -> Seen:
 
 
 async def _play() -> Seen:
-    # The controller itself plays the pods of its simulated machines.
+    # The controller itself simulates the kubelets of its machines.
     async with stage("install", audit=True) as made, made.kubelets(lambda node: not node.provider_id):
         for name, labels in NODE_LABELS.items():
             await made.admin.create(NODES, _node(name, labels))
@@ -91,7 +91,7 @@ async def _apply(made: Stage, manifest: str = MANIFEST.read_text()) -> tuple[str
 
 
 async def _look_on(made: Stage, more: Json) -> list[Json]:
-    """Install it to look on, and with ``more``; returns the objects."""
+    """Install the chart for a dry run, with the values ``more``; returns the objects."""
     await made.namespace(LOOKING_ON)
     manifest = text({**SMALL, "controller": {"dryRun": True}, **more}, namespace=LOOKING_ON)
     await _apply(made, manifest)
@@ -99,7 +99,7 @@ async def _look_on(made: Stage, more: Json) -> list[Json]:
 
 
 async def _dry(made: Stage, server: str = "") -> tuple[Path, Path]:
-    """Run file and kubeconfig for a dry run, with no more rights than the chart gives it then."""
+    """Run file and kubeconfig for a dry run, with only the rights that the chart grants to one."""
     kubeconfig, run_file = made.folder / "dry.kubeconfig", made.folder / "dry.yaml"
     config = made.plane.config(token=await token(made, ACCOUNT, LOOKING_ON))
     config["clusters"][0]["cluster"]["server"] = server or made.plane.url
@@ -111,7 +111,7 @@ async def _dry(made: Stage, server: str = "") -> tuple[Path, Path]:
 
 @contextmanager
 def _run(made: Stage, run_file: Path, kubeconfig: Path, *, name: str = "dry") -> Iterator[Path]:
-    """A controller that only looks on, for as long as the one acts; gives its log."""
+    """Run a controller with ``--dry-run`` until the block ends; yields the path of its log."""
     words = (sys.executable, "-m", "gpuscaler", "run", "--dry-run", "--config", str(run_file), "--kubeconfig", str(kubeconfig))
     path = made.folder / f"{name}.log"
     with path.open("wb") as log, subprocess.Popen(words, stdout=log, stderr=subprocess.STDOUT) as process:
@@ -123,7 +123,7 @@ def _run(made: Stage, run_file: Path, kubeconfig: Path, *, name: str = "dry") ->
 
 
 async def _in_pages(made: Stage) -> None:
-    """Both once more, for as long as they list everything: what a server streams is not listed, and this one is said not to stream."""
+    """Run controller and dry run again, behind a proxy without streamed lists, until both have listed everything."""
     lists = {("list", one.group, one.plural, "") for one in WATCHED}
 
     async def listed() -> bool:
@@ -136,7 +136,7 @@ async def _in_pages(made: Stage) -> None:
         assert await controller.end() == 0
 
 
-#: Two nodes that may have the controller's pods, and two that may not.
+#: Two nodes that may run the controller's pods, and two that may not.
 NODE_LABELS: Mapping[str, Mapping[str, str]] = {
     "plain-a": {},
     "plain-b": {"nvidia.com/gpu.present": "false"},
@@ -150,7 +150,7 @@ def _node(name: str, labels: Mapping[str, str]) -> Json:
 
 
 async def _open(made: Stage) -> bool:
-    """A node is closed from its creation until a controller has seen that it is ready."""
+    """Whether all nodes are open. A node is closed from its creation until a controller has seen that it is ready."""
     return all(not one["spec"].get("taints") for one in await made.listed(NODES))
 
 
@@ -160,7 +160,7 @@ async def _ready(made: Stage) -> bool:
 
 
 async def _work(made: Stage) -> None:
-    """A pod that nobody may evict gets a spot machine, is taken along when the cloud takes the machine back, and is scaled away."""
+    """A pod that must not be evicted gets a spot machine, loses it when the cloud reclaims it, moves, and is scaled down."""
     series = made.folder / "series.csv"
     rows = ["zone,instance_type,max_nodes_probed,t_s,nodes_available", "us-east-1a,g5.xlarge,9,0,9"]
     series.write_text("\n".join([*rows, f"us-east-1a,g5.xlarge,9,{DRY_AFTER},0", "us-east-1a,g5.xlarge,9,1000000,0", ""]))
@@ -185,7 +185,7 @@ async def _work(made: Stage) -> None:
 
 
 async def _tell_again(made: Stage) -> None:
-    """The same is told of a pod again and again, with something else in between, until its first Event is counted up: a minute later."""
+    """Make the controller repeat an Event about a pod, with others in between, until the Event's count is raised a minute later."""
     gang = {"gpuscaler.io/gang": "two", "gpuscaler.io/gang-size": "2"}
     await made.create(pod("half", "other", annotations=gang), "work")
 
@@ -199,20 +199,20 @@ async def _tell_again(made: Stage) -> None:
         while True:
             for market in ("reserved", None):
                 await made.admin.merge_patch(PODS, "half", {"metadata": {"annotations": {"gpuscaler.io/market": market}}}, namespace="work")
-                # Longer than it takes to plan again; several of these are one Event.
+                # This is longer than planning takes. Several repetitions become one Event.
                 await asyncio.sleep(5)
 
-    await until("it is told that a member is missing", told)
+    await until("an Event reports that a member is missing", told)
     changing = asyncio.create_task(change())
     try:
-        await until("an Event is counted up", counted)
+        await until("the count of an Event is raised", counted)
     finally:
         changing.cancel()
         await asyncio.gather(changing, return_exceptions=True)
 
 
 def _run_file(made: Stage, series: Path) -> Path:
-    """The installed settings, with a cloud that is quick and runs dry."""
+    """The installed settings, with a fast cloud whose spot market runs dry."""
     (settings,) = (one["data"]["run.yaml"] for one in OBJECTS if one["kind"] == "ConfigMap")
     told: Json = yaml.safe_load(settings)
     reclaim: dict[str, Any] = {"after": "0s", "notice": "20s", "without_notice": 0}
@@ -220,7 +220,7 @@ def _run_file(made: Stage, series: Path) -> Path:
         "simulated": {**CLOUD, "kubelet": True, "seed": SEED, "dry": series.name, "reclaim": reclaim},
         "pools": [POOL, OTHER],
         "namespace": NAMESPACE,
-        # A machine that is busy with other things answers late, and the notice is short.
+        # A busy machine answers late, and the notice is short.
         "leader_election": {"lease": "60s", "renew": "40s"},
     }
     told |= {
@@ -235,17 +235,17 @@ def _run_file(made: Stage, series: Path) -> Path:
     return path
 
 
-def test_the_api_server_takes_every_object_strictly_and_without_a_warning(seen: Seen) -> None:
+def test_the_api_server_accepts_every_object_strictly_without_a_warning(seen: Seen) -> None:
     assert len(seen.said.splitlines()) == len(OBJECTS)
     assert seen.again.splitlines() == seen.said.splitlines()
     assert "Warning" not in seen.warned
 
 
-def test_both_copies_are_admitted_under_the_restricted_standard_and_run_apart_off_gpus_and_own_pools(seen: Seen) -> None:
+def test_both_copies_are_admitted_as_restricted_and_run_on_different_nodes_without_gpus(seen: Seen) -> None:
     assert seen.nodes == {"plain-a", "plain-b"}
 
 
-def test_nothing_that_the_controller_asks_is_refused_for_want_of_a_right(seen: Seen) -> None:
+def test_no_request_of_the_controller_is_refused_for_lack_of_a_right(seen: Seen) -> None:
     assert len(seen.asked) > 100
     assert refused(seen.asked) == set()
 
@@ -256,7 +256,7 @@ def test_the_controller_uses_every_right_that_it_is_granted(seen: Seen) -> None:
     assert used(seen.asked, allowed) == allowed
 
 
-def test_a_dry_run_is_refused_nothing_uses_every_right_that_it_is_granted_and_writes_nothing(seen: Seen) -> None:
+def test_a_dry_run_uses_exactly_its_rights_which_are_all_read_only(seen: Seen) -> None:
     allowed = granted(seen.objects, ACCOUNT)
 
     assert refused(seen.looked) == set()
@@ -265,7 +265,7 @@ def test_a_dry_run_is_refused_nothing_uses_every_right_that_it_is_granted_and_wr
     assert "buys 1 machine" in seen.planned
 
 
-def test_the_exporter_has_from_the_api_server_what_the_node_does_not_tell_and_uses_every_right_for_that(seen: Seen) -> None:
+def test_the_exporter_asks_the_api_server_for_what_the_node_lacks_with_exactly_its_rights(seen: Seen) -> None:
     allowed = granted(seen.objects, EXPORTER)
 
     assert HOLDER in seen.page.pods("nvidia_gpu_duty_cycle")

@@ -1,4 +1,4 @@
-"""Kubernetes' own controller manager, with its default flags, and nodes that are played."""
+"""Kubernetes' own controller manager with its default flags, and nodes with simulated kubelets."""
 
 import asyncio
 import time
@@ -37,7 +37,7 @@ async def _unreachable(made: Stage, name: str) -> bool:
     return node is not None and any(one["key"] == "node.kubernetes.io/unreachable" for one in node["spec"].get("taints") or ())
 
 
-def test_nodes_stay_ready_while_their_kubelets_are_played_and_one_that_stops_is_unreachable() -> None:
+def test_a_node_is_ready_while_its_kubelet_is_simulated_and_unreachable_once_it_stops() -> None:
     nodes = asyncio.run(_play())
 
     assert {name: ready(node) for name, node in nodes.items()} == {SILENT: "Unknown", LIVES: "True"}

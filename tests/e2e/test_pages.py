@@ -1,4 +1,4 @@
-"""Who reads the leader's pages on a real API server: its port-forward, its RBAC, and a kubelet that answers for the pod."""
+"""Access to the leader's pages through a real API server: its port-forward, its RBAC, and a kubelet that answers for the pod."""
 
 import asyncio
 import ssl
@@ -29,14 +29,14 @@ pytestmark = pytest.mark.e2e
 NODE, LEADER, PORT = "holder", "leader", 8081
 RBAC = "rbac.authorization.k8s.io"
 ROLES, BINDINGS = Resource(RBAC, "v1", "roles", "Role"), Resource(RBAC, "v1", "rolebindings", "RoleBinding")
-#: What readers have without the right to forward ports, and with half of it.
+#: Rules of readers without the right to forward ports, and with only half of it.
 STATUS_ONLY = [{"apiGroups": [""], "resources": ["configmaps"], "verbs": ["get"]}]
 GET_ONLY = [*STATUS_ONLY, {"apiGroups": [""], "resources": ["pods/portforward"], "verbs": ["get"]}]
 
 
 @dataclass(frozen=True)
 class Asked:
-    """What ``gpuscaler why`` and ``replay`` said to one who has the chart's Role, to one without the right, and to one with half of it."""
+    """Results of ``gpuscaler why`` and ``replay`` for users with the chart's Role, without the right, and with half of it."""
 
     reader: "subprocess.CompletedProcess[str]"
     nobody: "subprocess.CompletedProcess[str]"
@@ -81,7 +81,7 @@ async def _page(_request: web.Request) -> web.Response:
 
 @asynccontextmanager
 async def serving(route: web.RouteDef, *, authority: trustme.CA | None = None) -> AsyncIterator[tuple[int, web.AppRunner]]:
-    """A server of this machine, with TLS where there is an ``authority``."""
+    """Run a server on this machine, with TLS if there is an ``authority``."""
     tls = None
     if authority is not None:
         tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -98,7 +98,7 @@ async def serving(route: web.RouteDef, *, authority: trustme.CA | None = None) -
 
 
 async def _cluster(made: Stage, kubelet: int) -> None:
-    """A node whose kubelet is at a port of this machine, the leader's pod on it, and the status that names the pod."""
+    """Create a node whose kubelet is a port of this machine, the leader's pod on it, and the status that names the pod."""
     status = {
         "addresses": [{"type": "InternalIP", "address": "127.0.0.1"}],
         "daemonEndpoints": {"kubeletEndpoint": {"Port": kubelet}},
@@ -116,7 +116,7 @@ async def _cluster(made: Stage, kubelet: int) -> None:
 
 
 async def _user(made: Stage, name: str, role: str, rules: list[Json] | None = None) -> Path:
-    """The kubeconfig of an account that has a Role, made of ``rules`` unless it is there."""
+    """Create an account with a Role; returns its kubeconfig. The Role is created first if ``rules`` are given."""
     place = {"namespace": NAMESPACE}
     if rules is not None:
         await made.admin.create(
@@ -145,20 +145,20 @@ async def _run(kubeconfig: Path, *words: str) -> "subprocess.CompletedProcess[st
     return await asyncio.to_thread(subprocess.run, command, capture_output=True, text=True, check=False, timeout=120)
 
 
-def test_who_has_the_chart_s_role_for_readers_reads_pages_through_the_api_server_and_the_kubelet(asked: Asked) -> None:
+def test_a_user_with_the_chart_s_reader_role_reads_pages_through_the_api_server(asked: Asked) -> None:
     assert asked.reader.stdout == "pod default/train:\n  it is on node gpu-1\n", asked.reader.stderr
     assert (asked.reader.returncode, asked.reader.stderr) == (0, "")
 
 
-def test_who_may_not_forward_ports_is_told_which_right_is_missing(asked: Asked) -> None:
+def test_a_user_without_the_right_to_forward_ports_sees_which_right_is_missing(asked: Asked) -> None:
     for done in (asked.nobody, asked.nobody_replays):
         assert 'cannot get resource "pods/portforward" in API group "" in the namespace "gpuscaler"' in done.stderr
         assert "expected get and create on pods/portforward in namespace gpuscaler" in done.stderr
     assert asked.nobody_replays.returncode == 3
 
 
-def test_from_1_35_on_the_right_to_get_is_half_of_it(asked: Asked) -> None:
-    """The API server leaves out who may not do what, so the words of ours are all there is."""
+def test_from_1_35_on_the_right_to_get_is_only_half_of_the_right(asked: Asked) -> None:
+    """The API server's message does not name the missing right, so only our own text does."""
     refused = 'pods "leader" is forbidden' in asked.half.stderr and "expected get and create on pods/portforward" in asked.half.stderr
 
     assert refused is (tuple(map(int, version().split(".")[:2])) >= (1, 35)), asked.half.stderr

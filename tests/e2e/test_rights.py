@@ -1,7 +1,7 @@
-"""What the controller does when one right is missing: it names it, goes on with the rest, and is well once it has it.
+"""The controller with one right missing: it names the right, continues with everything else, and recovers once it has the right.
 
-Every right that the chart grants has its case here. Five installations live side by side, each on pools of its own: two that buy, one that
-removes, one that may not go on to read, and one that has next to no rights when it begins and is given one after the other.
+Every right that the chart grants has its case here. Several installations run side by side, each on its own pools: two that buy, one that
+removes, one that simulates its nodes, one that loses rights to read, and one that starts with almost no rights.
 """
 
 import asyncio
@@ -29,10 +29,10 @@ from gpuscaler.model.nodes import Node
 
 pytestmark = pytest.mark.e2e
 
-#: So many pictures are taken at once.
+#: Number of pictures of the cluster that are taken at once.
 ABREAST = 6
-#: Rights that machines are opened with, and whether any are bought without them; and those that it is written down with what is done. Who
-#: cannot renew its lease leads until that has run out.
+#: Rights to open machines, and rights to record what is done. Each says whether machines are bought without it. A controller that cannot
+#: renew its lease leads until the lease has run out.
 NAMING = Right("patch", "pods/status")
 OPENING = [(Right("patch", "nodes"), True), (Right("create", "pods/binding"), True), (NAMING, True)]
 WRITING = [
@@ -40,17 +40,17 @@ WRITING = [
     (Right("update", "leases", LEASES.group), True),
     (Right("create", "events", EVENTS.group), True),
 ]
-#: Rights that only spare who looks in vain, and those that a removal begins and goes on with.
+#: Rights that the controller can do without, and rights for the first and the second step of a removal.
 LOOKS = [Right("watch", "events"), Right("get", "configmaps", place=ELSEWHERE)]
 MARKING, EVICTING = Right("get", "nodes"), Right("create", "pods/eviction")
 COUNTING, DELETING = Right("patch", "events", EVENTS.group), Right("delete", "pods")
-#: Rights to play nodes: their device plugins, and the Leases of their kubelets.
+#: Rights to simulate nodes: their device plugins, and the Leases of their kubelets.
 PLUGINS = Right("create", "daemonsets", "apps", place=ELSEWHERE)
 BEGINNING, RENEWING = (Right(verb, "leases", LEASES.group, place=NODE_LEASES) for verb in ("create", "patch"))
 PLAYS = "plays"
 #: The namespaces of installations that buy.
 OPENS, WRITES_DOWN = "opens", "writes"
-#: The namespace of the installation that removes, the pools that it does so in, and one beside them.
+#: The namespace of the installation that removes machines, the pools where it removes them, and another pool.
 REMOVES, DRAINED, MARKED, BESIDE = "removes", "drained", "marked", "beside"
 
 
@@ -83,7 +83,7 @@ async def _play() -> Outcomes:
 
 
 async def _reading(made: Stage, found: Outcomes) -> None:
-    # One after the other: all that a controller says passes through this process, which has enough to do.
+    # One after the other: everything that a controller receives passes through this process, which is busy enough.
     await _all_reads(made, found)
     await reads(made, found)
 
@@ -100,7 +100,7 @@ async def _all_reads(made: Stage, found: Outcomes) -> None:
 
 
 async def _reads(made: Stage, name: str, right: Right, resource: Resource) -> None:
-    """A picture of this resource, and of another one, by somebody who may do everything but read this."""
+    """Take a picture of this resource and of another one, as a user with every right except the one to read this resource."""
     async with somebody(made, name, [right]) as reader:
         other = next(one for one in (NAMESPACES, *WATCHED) if one.label != resource.label)
         picture = Picture(reader.client, clock=asyncio.get_running_loop().time, random=Random(1), resources=(resource, other))
@@ -108,7 +108,7 @@ async def _reads(made: Stage, name: str, right: Right, resource: Resource) -> No
             mine, others = picture.reflectors
 
             async def told() -> bool:
-                # A server that streams lists is never asked for one.
+                # If the server streams lists, the right to list is never needed.
                 named = any(right.said in one for one in picture.troubles)
                 return others.synced and (named or (right.verb == "list" and mine.synced))
 
@@ -167,7 +167,7 @@ async def _writes(here: Installed, controller: Controller, *, pool: str, right: 
     await made.empty(pool)
 
 
-# One that plays its nodes
+# One that simulates its nodes
 
 
 async def _plays(made: Stage, found: Outcomes) -> None:
@@ -181,7 +181,7 @@ async def _plays(made: Stage, found: Outcomes) -> None:
 
 
 async def _is_played(here: Installed, controller: Controller) -> None:
-    """Machines are bought and become nodes all the same; once plugins may be made and Leases be renewed, their pods run."""
+    """Machines are bought and become nodes without these rights. Their pods run once plugins can be created and Leases renewed."""
     await here.stage.create(deployment("serve", 1, pod_spec(PLAYS)), PLAYS)
     for right in (PLUGINS, BEGINNING):
         await here.named(controller, right)
@@ -209,7 +209,7 @@ async def _removes(made: Stage, found: Outcomes) -> None:
 
 
 async def _looks(here: Installed, controller: Controller) -> None:
-    """Whoever lacks this acts all the same, which another test looks at meanwhile."""
+    """Without these rights the controller still acts, which another test checks at the same time."""
     for right in LOOKS:
         await here.named(controller, right)
     await here.give(*LOOKS)
@@ -217,7 +217,7 @@ async def _looks(here: Installed, controller: Controller) -> None:
 
 
 async def _evicts(here: Installed, controller: Controller) -> None:
-    """Two machines, of which one would do once the pod that is there for three of four GPUs is gone."""
+    """Two machines, of which one is enough once a pod with three of the four GPUs is gone."""
     made = here.stage
     for pool in (DRAINED, BESIDE):
         await made.namespace(pool)
@@ -232,7 +232,7 @@ async def _evicts(here: Installed, controller: Controller) -> None:
         await here.named(controller, EVICTING)
         await made.create(deployment("serve", 1, pod_spec(BESIDE)), BESIDE)
         await made.bound(BESIDE, 1)
-        # It cannot be emptied, and is not ended.
+        # The machine cannot be drained, so it is not ended.
         after = await made.bound(DRAINED, 2)
         assert after == {name: node for name, node in before.items() if not name.startswith("goes")}
         assert {node["metadata"]["name"] for node in await made.nodes(DRAINED)} == set(before.values())
@@ -246,7 +246,7 @@ async def _evicts(here: Installed, controller: Controller) -> None:
 
 
 async def _marks(here: Installed, controller: Controller) -> None:
-    """A machine that nobody needs stays as it is while its Node cannot be read, which is done before each write; orders go on."""
+    """A machine that is not needed stays while its Node cannot be read, which happens before each write. Orders continue."""
     made = here.stage
     await made.namespace(MARKED)
     await made.create(deployment("serve", 1, pod_spec(MARKED)), MARKED)
@@ -272,7 +272,7 @@ async def _marks(here: Installed, controller: Controller) -> None:
     await made.bound(BESIDE, 2)
 
 
-# Parts that are seldom reached, by themselves
+# Parts that are rarely reached, tested alone
 
 
 async def _alone(made: Stage, found: Outcomes, logs: list[Any]) -> None:
@@ -281,7 +281,7 @@ async def _alone(made: Stage, found: Outcomes, logs: list[Any]) -> None:
 
 
 async def _counts(made: Stage, logs: list[Any]) -> None:
-    """An Event that happens again is written once, and others are written; it is counted up once that may be done."""
+    """Without the right, a repeated Event is written only once, and other Events are written. With the right, its count is raised."""
     about, other = Reference("Node", "somebody", uid="somebody"), Reference("Node", "another", uid="another")
     async with somebody(made, "counter", [COUNTING]) as teller:
         recorder = EventRecorder(teller.client, now=time.time)
@@ -302,7 +302,7 @@ async def _counts(made: Stage, logs: list[Any]) -> None:
 
 
 async def _deletes(made: Stage) -> None:
-    """A pod that a budget holds to the last stays, and what else is to be done is; it goes once it may be deleted."""
+    """Without the right, a pod that has to be deleted stays, and other actions are done. With the right, the pod is deleted."""
     space = "deletes"
     await made.namespace(space)
     await made.create(pod("held", "nowhere"), space)
@@ -315,12 +315,12 @@ async def _deletes(made: Stage) -> None:
             held, waits = await Actor(actor.client).carry_out(acts)
             return DELETING.said in held.detail and not waits.detail
 
-        await until("the one is refused, and the other done", refused)
+        await until("one action is refused, and the other one is done", refused)
         assert await made.find(PODS, "held", space) is not None
         await actor.may()
 
         async def gone() -> bool:
-            # Another one, since what is forbidden is not tried again at once.
+            # A new actor each time, because an actor does not retry a forbidden action at once.
             await Actor(actor.client).carry_out(acts)
             return await made.find(PODS, "held", space) is None
 
@@ -328,7 +328,7 @@ async def _deletes(made: Stage) -> None:
 
 
 @pytest.mark.parametrize("right", granted(), ids=str)
-def test_a_right_that_is_missing_is_named_the_rest_goes_on_and_all_is_well_once_it_is_there(outcomes: Outcomes, right: Right) -> None:
+def test_a_missing_right_is_named_the_rest_continues_and_all_recovers_once_it_is_granted(outcomes: Outcomes, right: Right) -> None:
     assert right in outcomes, f"the chart grants a right that no test takes away: {right}"
     failure = outcomes[right]
     if failure is not None:

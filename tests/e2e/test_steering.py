@@ -9,13 +9,13 @@ from tests.e2e.steering import measure
 pytestmark = pytest.mark.e2e
 
 
-def test_random_workloads_that_are_nominated_run_also_when_the_controller_is_killed_meanwhile() -> None:
-    """A nomination is a hint: how many pods run where they were promised to, and what is bought for the others, is measured."""
+def test_random_workloads_with_nominations_run_though_the_controller_is_killed() -> None:
+    """A nomination is a hint, so this measures how many pods run where they were promised, and what is bought for the others."""
     found = asyncio.run(measure(6, seed=1, apart=20.0, restart=True, steering="nominate", within=400.0))
     print(f"\nKubernetes {version()}, 6 random workloads: {found}")
 
     assert found.bound == found.planned
     assert found.further <= 1
     assert found.broken == 0
-    # Of machines that open unsteered, half of the pods find theirs.
+    # Without steering, half of the pods run on their machine.
     assert found.came > 0.5 * found.meant

@@ -1,4 +1,4 @@
-"""What the how-to about scaling by GPU metrics tells to try: its own manifests, on a real control plane, by a process beside it."""
+"""The trial in the how-to about scaling by GPU metrics: its manifests on a real control plane, with the metrics API as a process."""
 
 import asyncio
 import json
@@ -18,7 +18,7 @@ from gpuscaler.kube.resources import NODES
 pytestmark = [pytest.mark.e2e, pytest.mark.looptime(False)]
 
 EXAMPLES = ROOT / "docs" / "examples"
-#: Where the manifests say that the process is.
+#: The port of the process and the namespace of the workload, by the manifests.
 PORT, WORK = 6443, "inference"
 
 
@@ -29,7 +29,7 @@ async def kubectl(made: Stage, *words: str, manifest: str = "") -> str:
     return done.stdout
 
 
-async def test_the_manifests_of_the_how_to_scale_a_deployment_by_a_process_beside_a_real_control_plane(tmp_path: Path) -> None:
+async def test_the_manifests_of_the_how_to_scale_a_deployment_on_a_real_control_plane(tmp_path: Path) -> None:
     async with stage("try") as made, made.kubelets():
         room = {"cpu": "8", "memory": "32Gi", "pods": "110"}
         ready = [{"type": "Ready", "status": "True", "reason": "KubeletReady"}]
@@ -57,6 +57,6 @@ async def test_the_manifests_of_the_how_to_scale_a_deployment_by_a_process_besid
 
 
 async def scales(made: Stage) -> bool:
-    """From one replica of 90 percent to two of 45."""
+    """Whether one replica at 90 percent has become two at 45 percent."""
     found = json.loads(await kubectl(made, "get", "deployment", "serve", "--namespace", WORK, "--output", "json"))
     return bool(found["spec"]["replicas"] == 2)

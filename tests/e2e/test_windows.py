@@ -1,4 +1,4 @@
-"""NVIDIA's device plugin as it is shipped, beside a real scheduler and a real DaemonSet controller: how soon a machine is ready."""
+"""How soon a machine is ready with NVIDIA's device plugin as shipped, a real scheduler and a real DaemonSet controller."""
 
 import asyncio
 
@@ -13,16 +13,16 @@ from gpuscaler.kube.resources import DAEMON_SETS, NODES
 from gpuscaler.model.well_known import ARRIVING_TAINT, KEPT_TAINT
 
 pytestmark = pytest.mark.e2e
-#: All machines take as long.
+#: A cloud whose machines all take equally long.
 EVEN: Json = {**CLOUD, "boot": ["4s", "4s", "4s"], "device_plugin_delay": ["2s", "2s", "2s"]}
-#: Without our taint, with it from the kubelet, and where no kubelet sets it.
+#: Pools: without our taint, with the taint from the kubelet, and with a kubelet that does not set it.
 FREE, SET, UNSET = "free", "set", "unset"
 POOLS: list[Json] = [
     {"name": FREE, "types": ["g4dn.xlarge"], "idle_after": "10m", "steering": "off"},
     {"name": SET, "types": ["g4dn.xlarge"], "idle_after": "10m"},
     {"name": UNSET, "types": ["g4dn.xlarge"], "idle_after": "10m"},
 ]
-#: What is as fast may take so much longer, in seconds.
+#: Seconds more that still count as equally fast.
 MORE = 2.0
 
 
@@ -31,7 +31,7 @@ def is_closed(node: Json) -> bool:
 
 
 async def bare(made: Stage, pool: str) -> None:
-    """Take our taint off the nodes of ``pool``, once and as soon as they are there, as if their kubelets had not set it."""
+    """Remove our taint from each node of ``pool`` once, as soon as the node exists, as if its kubelet had not set it."""
     done: set[str] = set()
     while True:
         for node in await made.nodes(pool):
@@ -95,7 +95,7 @@ async def measured() -> None:
             assert took[pool][1] <= took[FREE][1] + MORE
 
 
-def test_a_kept_machine_has_a_device_plugin_after_an_update_of_it() -> None:
+def test_a_kept_machine_gets_the_new_device_plugin_after_an_update() -> None:
     asyncio.run(updated())
 
 
@@ -120,7 +120,7 @@ async def updated() -> None:
             owned = [one for one in await made.pods(NAMESPACE) if one["metadata"]["name"].startswith(PLUGINS[0].name)]
             return owned[0] if len(owned) == 1 and "deletionTimestamp" not in owned[0]["metadata"] else None
 
-        await until("the machine has the taint of kept ones", kept, 30.0)
+        await until("the machine has the taint of kept machines", kept, 30.0)
         before = await until("the device plugin runs", plugin, 30.0)
         template = {"spec": {"template": {"spec": {"containers": [{"name": "plugin", "image": "nvidia-device-plugin-ds:2"}]}}}}
         await made.admin.merge_patch(DAEMON_SETS, PLUGINS[0].name, template, namespace=NAMESPACE)

@@ -15,7 +15,7 @@ Outcomes = Mapping[str, BaseException | None]
 
 @pytest.fixture(scope="module")
 def outcomes() -> Outcomes:
-    """What came of each scenario: they run at once, as people do not wait for each other either."""
+    """The result of each scenario. All scenarios run at once, as the workloads of different users do."""
     return asyncio.run(_play())
 
 

@@ -1,4 +1,4 @@
-"""What people submit, each in a namespace and a pool of its own, from nothing to machines and back to none."""
+"""Typical workloads, each in its own namespace and pool, from no machines to machines and back to none."""
 
 from collections import Counter
 from collections.abc import Awaitable, Callable
@@ -17,7 +17,7 @@ Scenario = Callable[[Stage, str], Awaitable[None]]
 
 
 async def labels(stage: Stage, pool: str, label: str) -> list[str]:
-    """What the nodes of a pool say under a label."""
+    """The values of a label on the nodes of a pool."""
     return sorted(node["metadata"]["labels"][label] for node in await stage.nodes(pool))
 
 
@@ -62,7 +62,7 @@ async def a_volume(stage: Stage, name: str) -> None:
     await stage.bound(name, 1)
     await stage.admin.delete(PODS, "first", namespace=name)
     await stage.empty(name)
-    # Nothing but its volume ties the second one to the zone.
+    # Only its volume ties the second pod to the zone.
     await stage.create(pod("second", name, volumes=volumes), name)
     await stage.bound(name, 1)
     assert await labels(stage, name, ZONE) == [ZONES[1]]
@@ -117,7 +117,7 @@ async def a_gang(stage: Stage, name: str) -> None:
 
 
 async def steering(stage: Stage, name: str) -> None:
-    """Ten machines of 8 GPUs for ten pods of 3 and ten of 5, in any order: unsteered, pods of 3 take each other's room."""
+    """Ten machines of 8 GPUs for ten pods of 3 and ten of 5 GPUs. Without steering, pods of 3 take the room of pods of 5."""
     for number in range(10):
         await stage.create(pod(f"three-{number}", name, gpus=3), name)
         await stage.create(pod(f"five-{number}", name, gpus=5), name)
@@ -130,18 +130,18 @@ async def steering(stage: Stage, name: str) -> None:
     await stage.empty(name)
 
 
-#: By the sentence that a scenario proves: itself, and its pool.
+#: Each scenario and its pool, by the sentence that it proves.
 SCENARIOS: dict[str, tuple[Scenario, Json]] = {
     "a Deployment gets machines, and none is left when it is scaled to zero": (a_deployment, {"types": ["g4dn.xlarge", "g4dn.12xlarge"]}),
-    "a StatefulSet comes up in its order, and its machines go with it": (a_stateful_set, {"types": ["g5.xlarge"]}),
-    "a Job comes to its end, and its machines go when it is done": (a_job, {"types": ["g4dn.xlarge", "g4dn.12xlarge"]}),
-    "a machine is bought that has room for the DaemonSet too": (a_daemon_set, {"types": ["g5.xlarge", "g5.2xlarge"]}),
+    "a StatefulSet starts in order, and its machines go with it": (a_stateful_set, {"types": ["g5.xlarge"]}),
+    "a Job completes, and its machines go when it is done": (a_job, {"types": ["g4dn.xlarge", "g4dn.12xlarge"]}),
+    "a machine is bought that also has room for the DaemonSet": (a_daemon_set, {"types": ["g5.xlarge", "g5.2xlarge"]}),
     "a pod follows its volume to the zone that its first machine was in": (a_volume, {"types": ["g5.xlarge"], "zones": ZONES}),
-    "pods that keep apart get a machine each": (anti_affinity, {"types": ["g5.xlarge", "g5.12xlarge"]}),
-    "pods that spread over zones get machines in both": (spread, {"types": ["g5.xlarge"], "zones": ZONES}),
-    "pods go on-demand within seconds where spot is dry": (failover, {"types": ["g5.xlarge"], "markets": ["spot", "on-demand"]}),
+    "pods with anti-affinity get a machine each": (anti_affinity, {"types": ["g5.xlarge", "g5.12xlarge"]}),
+    "pods that spread over zones get machines in both zones": (spread, {"types": ["g5.xlarge"], "zones": ZONES}),
+    "pods get on-demand machines within seconds when spot is dry": (failover, {"types": ["g5.xlarge"], "markets": ["spot", "on-demand"]}),
     "a gang gets its machines together, in one zone": (a_gang, {"types": ["g5.48xlarge"], "zones": ZONES}),
-    "pods of several sizes land where they were promised to": (steering, {"types": ["g5.48xlarge"]}),
+    "pods of several sizes run on the machines that they were promised": (steering, {"types": ["g5.48xlarge"]}),
 }
-#: The one whose pool has no spot machines to sell.
-DRY = "pods go on-demand within seconds where spot is dry"
+#: The scenario whose pool has no spot capacity.
+DRY = "pods get on-demand machines within seconds when spot is dry"
