@@ -210,7 +210,7 @@ async def test_what_cannot_be_had_here_is_refused_in_words(ask: Kubectl) -> None
     code, _, err = await ask.run("exec", "p1", "--", "ls")
     assert (code, "exec of pod p1: pods of this cluster are only played" in err) == (1, True), err
     _, _, err = await ask.run("create", "cronjob", "c", "--image=x", "--schedule=* * * * *")
-    assert "Warning: no controller of this cluster makes Jobs of a CronJob" in err
+    assert "Warning: no controller of this cluster creates Jobs for a CronJob" in err
 
 
 async def test_a_person_may_ask_what_they_may_do_and_what_a_kind_is(ask: Kubectl) -> None:

@@ -227,7 +227,7 @@ async def test_quantities_are_told_as_text_however_they_were_written() -> None:
         ),
         ("statefulsets", "apps/v1", {}, ""),
         ("deployments", "apps/v1", {}, ""),
-        ("cronjobs", "batch/v1", {}, "no controller of this cluster makes Jobs of a CronJob"),
+        ("cronjobs", "batch/v1", {}, "no controller of this cluster creates Jobs for a CronJob"),
         ("horizontalpodautoscalers", "autoscaling/v2", {}, ""),
     ],
 )

@@ -160,4 +160,4 @@ async def test_what_needs_the_containers_of_a_pod_is_refused_with_the_reason(met
     assert (await ask(method, f"{PODS}/p/{part}"))[0] == 404
     await ask.ok("POST", PODS, pod())
     status, answer = await ask(method, f"{PODS}/p/{part}")
-    assert (status, answer["message"]) == (400, f"{part} of pod p: pods of this cluster are only played, no container runs in them")
+    assert (status, answer["message"]) == (400, f"{part} of pod p: pods of this cluster are only simulated, no container runs in them")

@@ -69,7 +69,7 @@ def test_the_programs_are_told_their_version(tmp_path: Path) -> None:
 
 def test_a_build_that_fails_leaves_nothing_and_is_tried_again(tmp_path: Path) -> None:
     where = environ(tmp_path, "sys.exit('undefined: app')")
-    with pytest.raises(BuildError, match=r"(?s)Kubernetes 1.35.4: cannot be compiled; .* take another .*undefined: app"):
+    with pytest.raises(BuildError, match=r"(?s)Kubernetes 1.35.4: cannot be compiled; .* use another release .*undefined: app"):
         programs(DEFAULT, environ=where, progress=Progress(silent))
 
     assert list((tmp_path / "cache" / "gpuscaler" / "controlplane").iterdir()) == []

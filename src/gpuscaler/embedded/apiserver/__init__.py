@@ -1,1 +1,1 @@
-"""The API server: requests, the store behind them, watches, and what goes wrong on demand."""
+"""The API server: requests, the store behind them, watches, and faults on demand."""

@@ -1,4 +1,4 @@
-"""The API server: one request in, one answer out, whatever carries them."""
+"""The API server: one request in, one answer out, over any transport."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
@@ -34,20 +34,20 @@ PRIORITIES_AT_START: Final = (("system-cluster-critical", 2_000_000_000), ("syst
 
 
 async def close(answer: Answer) -> None:
-    """Nobody reads on."""
+    """Does nothing: the client does not read further."""
     done = getattr(answer.pieces, "aclose", None)
     if done is not None:
         await done()
 
 
 class ApiServer:
-    """A Kubernetes API server in memory, without admission by anyone and without authorisation.
+    """A Kubernetes API server in memory, without admission webhooks and without authorisation.
 
-    ``clock`` tells POSIX seconds. ``tokens`` are the bearer tokens that are taken, None takes everyone. ``history`` is how many changes
+    ``clock`` returns POSIX seconds. ``tokens`` are the accepted bearer tokens, None accepts all requests. ``history`` is how many changes
     of a kind a watch can be resumed over. ``seed`` makes uids and generated names the same in every run. ``streaming_lists`` False
-    refuses watches that begin with a list, as Kubernetes 1.33 does. Faults go through ``faults``, programs that play pods through
-    ``proxies`` and ``forwards``. Budgets have a status, which evictions need, only while ``disruptions.run()`` runs. With ``front_proxy``
-    APIs of servers beside this one are asked of them, while ``aggregator.run()`` runs.
+    refuses watches that begin with a list, as Kubernetes 1.33 does. Faults go through ``faults``, programs that simulate pods through
+    ``proxies`` and ``forwards``. Disruption budgets have a status, which evictions need, only while ``disruptions.run()`` runs. With
+    ``front_proxy``, requests for aggregated APIs are passed to their servers while ``aggregator.run()`` runs.
     """
 
     def __init__(
@@ -81,7 +81,7 @@ class ApiServer:
             )
 
     def load(self, objects: Iterable[Mapping[str, Any]]) -> int:
-        """Keep ``objects`` as they are, statuses too, and say how many: a cluster that was already there. Namespaces are made as needed."""
+        """Add ``objects`` unchanged, with their statuses, and return their number: an existing cluster. It creates missing namespaces."""
         count = 0
         for given in objects:
             kind = BY_NAME.get((str(given.get("apiVersion")), str(given.get("kind"))))
@@ -109,16 +109,16 @@ class ApiServer:
 
     @property
     def watching(self) -> int:
-        """How many watches are open."""
+        """The number of open watches."""
         return self._watches.open
 
     def drop_watches(self, *, sever: bool = True) -> None:
-        """End all open watches, as a connection that breaks or (``sever`` False) in order."""
+        """End all open watches, as a broken connection or (``sever`` False) in order."""
         self._watches.end_all(sever=sever)
 
     @asynccontextmanager
     async def handle(self, request: Request) -> AsyncIterator[Answer]:
-        """The answer to ``request``. Raises :class:`Severed`, also while its pieces are read, where a fault breaks the connection."""
+        """The answer to ``request``. Raises :class:`Severed`, also while its pieces are read, if a fault breaks the connection."""
         answer = await self.answer(request)
         try:
             yield answer
@@ -127,11 +127,11 @@ class ApiServer:
 
     @property
     def prompt(self) -> bool:
-        """Whether every request is answered at once: nothing that is late on purpose, and nobody else, answers any."""
+        """Whether every request is answered at once: no fault delays an answer, and no other server is involved."""
         return not self.faults.in_force and not self.proxies.serving and self.aggregator is None
 
     async def answer(self, request: Request) -> Answer:
-        """As :meth:`handle`, for callers that :func:`close` the answer themselves."""
+        """Like :meth:`handle`, for callers that :func:`close` the answer themselves."""
         try:
             fault = await self._admitted(request)
             answer = await self.proxies.answer(request) or await self._aggregated(request) or self._dispatch(request)
@@ -145,7 +145,7 @@ class ApiServer:
         return None if self.aggregator is None else await self.aggregator.answer(request)
 
     async def forwarded(self, request: Request) -> PodPort | Answer | None:
-        """The port of a pod that ``request`` asks to be forwarded, or a refusal; None for a request about something else."""
+        """The port of a pod that ``request`` wants forwarded, or a refusal; None for other requests."""
         if not self.forwards.concerns(request):
             return None
         try:
@@ -155,7 +155,7 @@ class ApiServer:
             return reply(failure.body(), status=failure.code, headers=failure.headers())
 
     async def _admitted(self, request: Request) -> Fault | None:
-        """The fault that is to happen after the request was let in. Raises :class:`Failure` and :class:`Severed`."""
+        """The fault that applies after the request was let in. Raises :class:`Failure` and :class:`Severed`."""
         self._authenticate(request)
         fault = self.faults.pick(request)
         if fault is not None and fault.delay:
@@ -186,8 +186,8 @@ class ApiServer:
                 return self._parts.answer(place, request)
             return self._on_object(place, request) if place.name else self._on_collection(place, request)
         except (TypeError, AttributeError, KeyError, ValueError, RecursionError) as error:
-            # Objects are dicts here, and one whose parts have other types than Kubernetes gives them, or lie too deep, is found where
-            # those are used.
+            # Objects are dicts here. Parts with other types than in Kubernetes, or nested too deeply, are noticed only where
+            # they are used.
             if request.method in ("GET", "HEAD"):
                 raise
             raise bad_request(f"the object provided cannot be decoded as {place.kind.kind}: {type(error).__name__}: {error}") from error

@@ -1,4 +1,4 @@
-"""Keeps the status of disruption budgets, which evictions are decided by, as Kubernetes' disruption controller does.
+"""Maintains the status of disruption budgets, which decides about evictions, as Kubernetes' disruption controller does.
 
 Source: ``k8s.io/kubernetes/pkg/controller/disruption/disruption.go``, Kubernetes 1.35.
 """
@@ -13,26 +13,26 @@ from gpuscaler.embedded.apiserver.evictions import is_ready, selector, set_condi
 from gpuscaler.embedded.apiserver.kinds import BUDGETS, BY_NAME, PODS
 from gpuscaler.embedded.apiserver.store import Collection, Object, Store, change_in, key_of
 
-#: A pod that an eviction was granted for counts as gone for so many seconds, until its deletion is seen.
+#: Seconds that a pod counts as gone after its eviction was granted, until its deletion is seen.
 DELETION_TIMEOUT: Final = 120.0
-#: Changes are gathered for so many seconds.
+#: Seconds for which changes are gathered.
 DEBOUNCE: Final = 0.05
-#: Budgets are looked at again after so many seconds even where nothing changed: grants run out.
+#: Seconds after which budgets are checked again even without a change, because grants expire.
 RESYNC: Final = 30.0
 
 
 class Disruptions:
-    """Looks at the budgets of a namespace whenever its pods or budgets change. ``timestamp`` tells the time as Kubernetes writes it."""
+    """Checks the budgets of a namespace whenever its pods or budgets change. ``timestamp`` returns the time as Kubernetes writes it."""
 
     def __init__(self, store: Store, *, clock: Callable[[], float], timestamp: Callable[[], str]) -> None:
         self._store, self._clock, self._timestamp = store, clock, timestamp
         self._seen: dict[str, int] = {}
 
     async def run(self) -> None:
-        """Look until cancelled."""
+        """Check until cancelled."""
         watched = [self._store[kind] for kind in (PODS, BUDGETS)]
         while True:
-            # Positions are taken before statuses are written: the budgets' own changes are looked at once more, and then are settled.
+            # Positions are taken before statuses are written: the budgets' own changes cause one more check, which finds nothing to do.
             namespaces = self._changed(watched)
             for stored in self._store[BUDGETS].within(""):
                 namespace = stored.key.partition("/")[0]
@@ -46,7 +46,7 @@ class Disruptions:
             await asyncio.sleep(DEBOUNCE)
 
     def _changed(self, watched: Sequence[Collection]) -> set[str] | None:
-        """The namespaces of what changed since the last time, or None for all."""
+        """The namespaces with changes since the last time, or None for all."""
         found: set[str] | None = set()
         for collection in watched:
             since = self._seen.get(collection.kind.plural)
@@ -75,7 +75,7 @@ class Disruptions:
             self._store.put(BUDGETS, budget)
 
     def _scale(self, namespace: str, pods: Sequence[Object]) -> int | None:
-        """How many pods their controllers want, or None where one of those has no scale."""
+        """How many pods their controllers want, or None if one of them has no scale."""
         wanted: dict[str, int] = {}
         for pod in pods:
             owner = _controller(pod)
@@ -101,7 +101,7 @@ def _controller(obj: Mapping[str, Any]) -> Mapping[str, Any] | None:
 
 
 def budget_status(budget: Mapping[str, Any], pods: Sequence[Mapping[str, Any]], *, scale: int | None, now: float) -> Object:
-    """What the status of ``budget`` over ``pods`` says at ``now``, in POSIX seconds; ``scale`` None lets nobody go where it is needed."""
+    """The status of ``budget`` over ``pods`` at ``now``, in POSIX seconds; if it needs ``scale`` and that is None, no pod may go."""
     spec, before = budget.get("spec") or {}, (budget.get("status") or {}).get("disruptedPods") or {}
     alive = [pod for pod in pods if not pod["metadata"].get("deletionTimestamp")]
     granted = {pod["metadata"]["name"]: before[pod["metadata"]["name"]] for pod in alive if pod["metadata"]["name"] in before}

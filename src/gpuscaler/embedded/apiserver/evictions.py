@@ -13,12 +13,12 @@ from gpuscaler.embedded.apiserver.wire.failures import Failure, conflict
 from gpuscaler.embedded.apiserver.writing import Deletion, Writer
 from gpuscaler.model.selectors import LabelSelector, Requirement
 
-#: How many pods a budget may have been promised away from before a disruption controller has seen any of them.
+#: How many evictions a budget may have granted before a disruption controller has seen any of them.
 MOST_DISRUPTED = 2000
 
 
 def selector(spec: Mapping[str, Any] | None) -> LabelSelector | None:
-    """A ``metav1.LabelSelector`` as it matches; None, which is another thing than an empty one, matches nothing."""
+    """A matcher for a ``metav1.LabelSelector``; None, unlike an empty selector, matches nothing."""
     if spec is None:
         return None
     exact = [Requirement(key, "In", (value,)) for key, value in (spec.get("matchLabels") or {}).items()]
@@ -27,7 +27,7 @@ def selector(spec: Mapping[str, Any] | None) -> LabelSelector | None:
 
 
 def set_condition(obj: Object, condition: Object) -> None:
-    """Put ``condition`` where the one of its type is, or at the end."""
+    """Replace the condition of the same type by ``condition``, or append it."""
     found = obj.setdefault("status", {}).setdefault("conditions", [])
     place = next((i for i, other in enumerate(found) if other.get("type") == condition["type"]), len(found))
     found[place : place + 1] = [condition]
@@ -39,7 +39,7 @@ def is_ready(pod: Mapping[str, Any]) -> bool:
 
 
 def evict(store: Store, writer: Writer, stored: Stored, options: Deletion) -> None:
-    """Delete the pod unless a budget forbids it. Raises a Failure: 429 by a budget, 500 for two budgets, 409 for a precondition."""
+    """Delete the pod unless a budget forbids it. Raises a Failure: 429 for a budget, 500 for two budgets, 409 for a precondition."""
     pod = stored.read()
     _check(pod, stored, options)
     status = pod.get("status") or {}

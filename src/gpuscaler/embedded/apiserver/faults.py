@@ -1,4 +1,4 @@
-"""Things that go wrong on demand."""
+"""Faults on demand."""
 
 import re
 from collections.abc import AsyncIterator
@@ -12,11 +12,11 @@ from gpuscaler.kube.transport import Answer, Request
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """One thing that goes wrong, with requests that match.
+    """One fault, for matching requests.
 
-    ``method`` and ``path`` (a regular expression, found anywhere in the path, its query behind a ``?`` as ``name=value`` parts) say with
-    which requests; ``times`` how often (None: always), ``chance`` with what probability each time. Then the answer is ``delay`` seconds
-    late; ``refusal`` is answered in its place; the connection breaks ``before`` or ``after`` the request is carried out; or its body
+    ``method`` and ``path`` (a regular expression, found anywhere in the path, with its query behind a ``?`` as ``name=value`` parts) select
+    the requests; ``times`` is how often it happens (None: always), ``chance`` its probability. Then the answer is ``delay`` seconds
+    late; ``refusal`` is answered instead; the connection breaks ``before`` or ``after`` the request is carried out; or its body
     breaks off after ``cut`` bytes.
     """
 
@@ -37,7 +37,7 @@ class Fault:
 
 
 def throttled(seconds: int = 1) -> Failure:
-    """What priority and fairness answers; no cause, unlike a disruption budget."""
+    """The answer of priority and fairness; it has no cause, unlike that of a disruption budget."""
     return Failure(429, "TooManyRequests", "too many requests, please try again later", retry_after=seconds)
 
 
@@ -50,7 +50,7 @@ def unavailable() -> Failure:
 
 
 class Faults:
-    """The faults in force, oldest first: the first that hits a request is the one it meets."""
+    """The active faults, oldest first: the first that matches a request applies to it."""
 
     def __init__(self, random: Random) -> None:
         self._random = random
@@ -67,7 +67,7 @@ class Faults:
         self._faults.clear()
 
     def pick(self, request: Request) -> Fault | None:
-        """The fault that ``request`` meets, counted."""
+        """The fault for ``request``, counted."""
         for place, fault in enumerate(self._faults):
             if fault.hits(request) and (fault.chance >= 1 or self._random.random() < fault.chance):
                 if fault.times is not None:
@@ -76,7 +76,7 @@ class Faults:
         return None
 
     def spoiled(self, answer: Answer, fault: Fault | None) -> Answer:
-        """``answer``, whose body breaks off where ``fault`` says so."""
+        """``answer``, with its body cut off if ``fault`` says so."""
         return answer if fault is None or fault.cut is None else replace(answer, pieces=_cut(answer.pieces, fault.cut))
 
 

@@ -1,4 +1,4 @@
-"""The kinds that the embedded API server keeps, as its discovery tells them."""
+"""The kinds of the embedded API server, as in its discovery."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ from typing import Final
 
 @dataclass(frozen=True)
 class Kind:
-    """One resource: where its paths are, what kubectl may call it, and what can be done with it.
+    """One resource: its paths, its names in kubectl, and its supported operations.
 
     ``fields`` are the dotted paths a field selector may name besides ``metadata.name`` and ``metadata.namespace``. ``custom`` kinds are
     CustomResourceDefinitions in a real cluster: those take no strategic merge patch.
@@ -32,7 +32,7 @@ class Kind:
 
     @cached_property
     def qualified(self) -> str:
-        """How errors name it: ``pods``, ``deployments.apps``."""
+        """Its name in errors: ``pods``, ``deployments.apps``."""
         return f"{self.plural}.{self.group}" if self.group else self.plural
 
     @cached_property
@@ -61,7 +61,7 @@ PODS: Final = Kind("", "v1", "pods", "Pod", short=("po",), status=True, fields=_
 NODES: Final = Kind("", "v1", "nodes", "Node", namespaced=False, short=("no",), status=True, fields=("spec.unschedulable",))
 NAMESPACES: Final = Kind("", "v1", "namespaces", "Namespace", namespaced=False, short=("ns",), status=True, fields=("status.phase",))
 EVENTS: Final = Kind("", "v1", "events", "Event", short=("ev",), fields=(*_INVOLVED, "reason", "reportingComponent", "source", "type"))
-#: Another view of the same objects: see ``events.py``.
+#: Another view of the same objects; see ``events.py``.
 NEW_EVENTS: Final = Kind("events.k8s.io", "v1", "events", "Event", short=("ev",), fields=EVENTS.fields)
 BUDGETS: Final = Kind("policy", "v1", "poddisruptionbudgets", "PodDisruptionBudget", short=("pdb",), status=True)
 PRIORITY_CLASSES: Final = Kind("scheduling.k8s.io", "v1", "priorityclasses", "PriorityClass", namespaced=False, short=("pc",))
@@ -71,7 +71,7 @@ CLAIMS: Final = Kind("", "v1", "persistentvolumeclaims", "PersistentVolumeClaim"
 JOBS: Final = Kind("batch", "v1", "jobs", "Job", status=True, categories=_ALL)
 SERVICE_ACCOUNTS: Final = Kind("", "v1", "serviceaccounts", "ServiceAccount", short=("sa",))
 SERVICES: Final = Kind("", "v1", "services", "Service", short=("svc",), status=True, categories=_ALL)
-#: Written by people alone: pods have no addresses here that a Service could lead to.
+#: Written only by users: pods have no addresses here that a Service could lead to.
 ENDPOINTS: Final = Kind("", "v1", "endpoints", "Endpoints", short=("ep",))
 API_SERVICES: Final = Kind(
     "apiregistration.k8s.io", "v1", "apiservices", "APIService", namespaced=False, status=True, categories=("api-extensions",)
@@ -117,12 +117,12 @@ KINDS: Final[tuple[Kind, ...]] = (
     Kind("scheduling.volcano.sh", "v1beta1", "podgroups", "PodGroup", status=True, custom=True),
     Kind("jobset.x-k8s.io", "v1alpha2", "jobsets", "JobSet", status=True, custom=True),
     API_SERVICES,
-    # Kept, so that an installation can be applied; who has the token may do everything here.
+    # Stored so that an installation can be applied; every client with the token may do everything here.
     Kind("rbac.authorization.k8s.io", "v1", "roles", "Role"),
     Kind("rbac.authorization.k8s.io", "v1", "rolebindings", "RoleBinding"),
     Kind("rbac.authorization.k8s.io", "v1", "clusterroles", "ClusterRole", namespaced=False),
     Kind("rbac.authorization.k8s.io", "v1", "clusterrolebindings", "ClusterRoleBinding", namespaced=False),
-    # Kept likewise: nothing here has a network, and nobody's writes are judged.
+    # Stored for the same reason: nothing here has a network, and no writes are validated by webhooks.
     Kind("networking.k8s.io", "v1", "networkpolicies", "NetworkPolicy", short=("netpol",)),
     Kind("admissionregistration.k8s.io", "v1", "validatingadmissionpolicies", "ValidatingAdmissionPolicy", namespaced=False, status=True),
     Kind("admissionregistration.k8s.io", "v1", "validatingadmissionpolicybindings", "ValidatingAdmissionPolicyBinding", namespaced=False),

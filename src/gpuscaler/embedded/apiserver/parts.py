@@ -14,13 +14,13 @@ from gpuscaler.embedded.apiserver.wire.replies import json_reply, reply
 from gpuscaler.embedded.apiserver.writing import Writer, deletion
 from gpuscaler.kube.transport import Answer, Request
 
-#: Parts of a pod that need its containers.
+#: Subresources of a pod that need its containers.
 _INSIDE: Final = ("log", "exec", "attach", "portforward", "ephemeralcontainers")
 _SUCCESS: Final = {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 201}
 
 
 class Parts:
-    """Answers what is asked of a part of an object."""
+    """Answers requests for a subresource."""
 
     def __init__(self, store: Store, writer: Writer, patcher: Patcher) -> None:
         self._store, self._writer, self._patcher = store, writer, patcher
@@ -40,7 +40,7 @@ class Parts:
             return json_reply(_SUCCESS, status=201)
         if place.part in _INSIDE and kind is PODS:
             self._found(place)
-            raise bad_request(f"{place.part} of pod {place.name}: pods of this cluster are only played, no container runs in them")
+            raise bad_request(f"{place.part} of pod {place.name}: pods of this cluster are only simulated, no container runs in them")
         raise no_such_path()
 
     def _found(self, place: Target) -> Stored:
@@ -86,7 +86,7 @@ class Parts:
         return _scale_of(self._writer.update(place.kind, place.namespace, place.name, obj, dry_run=dry_run).read())
 
     def _bind(self, place: Target, request: Request) -> None:
-        """Give the pod its node, as a scheduler does; what the Binding's metadata says about labels and annotations is added."""
+        """Bind the pod to a node, as a scheduler does; labels and annotations of the Binding are added to the pod."""
         binding = bodies.read_object(request)
         node = (binding.get("target") or {}).get("name")
         if not node:

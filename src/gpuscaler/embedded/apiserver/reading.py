@@ -17,14 +17,14 @@ from gpuscaler.embedded.apiserver.wire.replies import JSON, reply, streamed
 from gpuscaler.embedded.apiserver.wire.selecting import Filter
 from gpuscaler.kube.transport import Answer, Request
 
-#: How many lists may be read page by page at the same time; the oldest expires first.
+#: The maximum number of lists that are being read page by page at the same time; the oldest expires first.
 OPEN_LISTS: Final = 64
-#: How much of a body goes out at once, in bytes.
+#: The size in bytes of the pieces of a body.
 PIECE: Final = 256 * 1024
 
 
 class Page(NamedTuple):
-    """A list that is not read to its end: its objects at ``revision``, and where the next page of it starts.
+    """A partly read list: its objects at ``revision``, and where its next page starts.
 
     All pages share one list: a copy of 150,000 references for each page costs more than the page.
     """
@@ -43,7 +43,7 @@ class Reader:
         self._lists = 0
 
     def expire_pages(self) -> None:
-        """Forget every list that is being read page by page: its next page is answered with 410."""
+        """Forget all partly read lists: their next pages are answered with 410."""
         self._pages.clear()
 
     def get(self, kind: Kind, namespace: str, name: str, request: Request) -> Answer:
@@ -53,7 +53,7 @@ class Reader:
         return self.one(kind, stored, request)
 
     def one(self, kind: Kind, stored: Stored, request: Request, *, status: int = 200) -> Answer:
-        """``stored`` as the only thing answered, as a table where that is asked for."""
+        """``stored`` as the only object in the answer, or as a table if requested."""
         if tables.wanted(request):
             body = msgspec.json.encode(tables.table(kind, [stored.read()], now=self._clock(), request=request))
         else:
@@ -103,7 +103,7 @@ class Reader:
         return _token(page.revision, self._lists, page.objects[page.start - 1].key)
 
     def _continued(self, kind: Kind, namespace: str, chosen: Filter, token: str) -> Page:
-        """The rest of a list at its revision; a token without one goes on from the same key at the newest."""
+        """The rest of a list at its revision; a token without a revision continues from the same key at the newest one."""
         try:
             told = msgspec.json.decode(base64.urlsafe_b64decode(token + "=" * (-len(token) % 4)))
             revision, number_, last = int(told["rv"]), int(told["list"]), str(told["start"])
@@ -125,7 +125,7 @@ def _token(revision: int, number_: int, last: str) -> str:
 
 
 def number(kind: Kind, query: Mapping[str, str], name: str) -> int:
-    """A count or revision of the query; 0 where it is not given. Raises a 400 or 422 Failure for anything else."""
+    """A count or revision in the query; 0 if it is missing. Raises a 400 or 422 Failure for anything else."""
     text = query.get(name) or "0"
     if not text.isascii() or not text.isdecimal():
         message = f'Invalid value: "{text}": strconv.ParseUint: parsing "{text}": invalid syntax'
@@ -138,18 +138,18 @@ def _unreadable(kind: Kind, name: str, message: str) -> Failure:
 
 
 def shown(kind: Kind, stored: Stored) -> bytes:
-    """The object's JSON as ``kind`` names its fields."""
+    """The object's JSON with the field names of ``kind``."""
     return msgspec.json.encode(events.to_new(stored.read())) if kind is NEW_EVENTS else stored.body
 
 
 async def list_body(kind: Kind, metadata: Mapping[str, Any], found: Sequence[Stored]) -> AsyncIterator[bytes]:
-    """The list in pieces of some 256 kB, so that neither side holds a second copy of all of it."""
+    """The list in pieces of about 256 kB, so that neither side holds a second copy of all of it."""
     head = f'{{"kind":"{kind.kind}List","apiVersion":"{kind.api_version}","metadata":'.encode()
     parts: list[bytes | memoryview] = [head, msgspec.json.encode(metadata), b',"items":[']
     size, separator = 0, b"{"
     start = len(kind.prefix)
     for stored in found:
-        # Items of a list tell neither kind nor version; those are the same first bytes of every body.
+        # Items of a list have neither kind nor version; those are the same first bytes of every body.
         body = memoryview(shown(kind, stored))[start:]
         parts += (separator, body)
         separator = b",{"

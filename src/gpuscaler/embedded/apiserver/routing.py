@@ -1,4 +1,4 @@
-"""Which resource a path is of."""
+"""Maps paths to resources."""
 
 from dataclasses import dataclass
 from functools import lru_cache
@@ -20,7 +20,7 @@ class Target:
 
 @lru_cache(maxsize=4096)  # the same few objects are written again and again
 def target(path: str) -> Target | None:
-    """What ``path``, percent-encoded, is of; None where no resource is there."""
+    """The resource of ``path``, which is percent-encoded; None if there is none."""
     steps = [unquote(step) for step in path.strip("/").split("/")]
     match steps:
         case ["api", version, *rest]:

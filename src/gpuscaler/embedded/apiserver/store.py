@@ -1,7 +1,7 @@
 """Objects by kind and key, one counter of revisions, and a bounded history of changes per kind.
 
-Objects are kept as JSON: a list or watch then costs a copy of bytes, and 150,000 pods of 6 kB take 1 GB instead of the 5 GB that their
-dicts would. Whoever changes an object decodes it, which takes some 30 µs.
+Objects are kept as JSON: a list or watch then costs a copy of bytes, and 150,000 pods of 6 kB take 1 GB instead of the 5 GB of their
+dicts. A change of an object decodes it, which takes about 30 µs.
 
 Everything here is synchronous: between the check of a precondition and the write nothing else runs, so no locks are needed.
 """
@@ -33,13 +33,13 @@ class Stored(msgspec.Struct, frozen=True, eq=False):
     uid: str
 
     def read(self) -> Object:
-        """The object, decoded anew: the caller may change it."""
+        """The object, decoded again at each call, so that the caller may change it."""
         decoded: Object = msgspec.json.decode(self.body)
         return decoded
 
 
 class Change(NamedTuple):
-    """What one revision did. ``stored`` is what is there now, or what was there last, at the revision of its removal."""
+    """One revision. ``stored`` is the current object, or its last state with the revision of its removal."""
 
     type: str
     stored: Stored
@@ -51,7 +51,7 @@ def key_of(namespace: str, name: str) -> str:
 
 
 def dotted(obj: Mapping[str, Any], path: str) -> str:
-    """The value at ``path`` as a field selector compares it: text; nothing there is empty, and a bool is Go's word."""
+    """The value at ``path`` as a field selector compares it: as text; a missing value is empty, and a bool is spelt as in Go."""
     found: Any = obj
     for step in path.split("."):
         found = found.get(step) if isinstance(found, Mapping) else None
@@ -65,7 +65,7 @@ def dotted(obj: Mapping[str, Any], path: str) -> str:
 
 
 class Collection:
-    """All objects of one kind, sorted by key, and the changes of late."""
+    """All objects of one kind, sorted by key, and the recent changes."""
 
     def __init__(self, kind: Kind, history: int) -> None:
         self.kind = kind
@@ -81,7 +81,7 @@ class Collection:
     @property
     def keys(self) -> list[str]:
         """All keys, sorted."""
-        # One new key costs a move of what is behind it; with many new ones, sorting once is cheaper.
+        # A single new key costs a move of all keys behind it; for many new ones, sorting once is cheaper.
         if len(self._unsorted) < _FEW:
             for key in self._unsorted:
                 insort(self._keys, key)
@@ -115,7 +115,7 @@ class Collection:
         self.waiting.clear()
 
     def forget(self, count: int | None = None) -> None:
-        """Drop the oldest ``count`` changes (None: all): who has not seen them has to list again."""
+        """Drop the oldest ``count`` changes (None: all): watchers that have not seen them must list again."""
         count = len(self._changes) if count is None else count
         if count:
             self.forgotten = self._changes[count - 1].stored.revision
@@ -124,32 +124,32 @@ class Collection:
 
     @property
     def position(self) -> int:
-        """Where the next change will be."""
+        """The position of the next change."""
         return self._base + len(self._changes)
 
     def since(self, revision: int) -> int | None:
-        """The position of the first change after ``revision``, or None where it may be forgotten."""
+        """The position of the first change after ``revision``, or None if that may be dropped."""
         if revision < self.forgotten:
             return None
         return self._base + bisect_left(self._changes, revision + 1, key=lambda change: change.stored.revision)
 
     def changes(self, position: int, most: int = 500) -> Sequence[Change] | None:
-        """Up to ``most`` changes from ``position`` on, or None where that is forgotten."""
+        """Up to ``most`` changes from ``position`` on, or None if they are dropped."""
         if position < self._base:
             return None
         return self._changes[position - self._base : position - self._base + most]
 
     def wake(self) -> None:
-        """Let everyone who waits look again."""
+        """Wake all waiters."""
         for future in self.waiting:
             _settle(future, True)
 
 
 async def change_in(collections: Sequence[Collection], limit: float) -> bool:
-    """Wait for the next change in one of ``collections``, at most ``limit`` seconds, and say whether there was one.
+    """Wait for the next change in one of ``collections``, at most ``limit`` seconds, and return whether there was one.
 
-    None is missed between the call and the wait: nothing else runs there. The shortest wait is a millisecond: less may be nothing to
-    a clock, and whoever waits for its end would never see it pass.
+    No change is missed between the call and the wait: nothing else runs in between. The shortest wait is a millisecond: a clock may not
+    resolve less, and a caller that waits for its end would never see it pass.
     """
     loop = asyncio.get_running_loop()
     future: asyncio.Future[bool] = loop.create_future()
@@ -188,7 +188,7 @@ class Store:
         return self[kind].objects.get(key)
 
     def put(self, kind: Kind, obj: Object) -> Stored:
-        """Keep ``obj``, at a new revision; its metadata names it."""
+        """Store ``obj`` at a new revision; its metadata has its name."""
         collection = self[kind]
         stored = self.sealed(kind, obj)
         self.revision = stored.revision
@@ -198,7 +198,7 @@ class Store:
         return stored
 
     def remove(self, kind: Kind, obj: Object) -> Stored:
-        """Take the object away, whose last state was ``obj``."""
+        """Remove the object, whose last state was ``obj``."""
         collection = self[kind]
         stored = self.sealed(kind, obj)
         self.revision = stored.revision
@@ -208,7 +208,7 @@ class Store:
         return stored
 
     def sealed(self, kind: Kind, obj: Object, *, revision: int | None = None) -> Stored:
-        """``obj`` as it would be kept at ``revision`` (None: the next), which is written into it."""
+        """``obj`` as it would be stored at ``revision`` (None: the next), which is written into it."""
         kind = STORED_AS.get(kind, kind)
         metadata = obj["metadata"]
         revision = self.revision + 1 if revision is None else revision
@@ -225,7 +225,7 @@ class Store:
         )
 
     def dependents(self, uid: str) -> list[tuple[Kind, str]]:
-        """Whoever names the object ``uid`` as an owner, in an order that is the same in every run."""
+        """All objects that name the object ``uid`` as an owner, in an order that is the same in every run."""
         return sorted(self._dependents.get(uid, ()), key=lambda found: (found[0].qualified, found[1]))
 
     def exists(self, uid: str) -> bool:

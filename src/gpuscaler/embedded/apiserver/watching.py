@@ -1,4 +1,4 @@
-"""Watches: what is there, if that is asked for, then every change, with bookmarks between."""
+"""Watches: the existing objects if requested, then every change, with bookmarks in between."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable
@@ -18,14 +18,14 @@ from gpuscaler.kube.transport import Request
 
 #: Seconds between two bookmarks.
 BOOKMARK_PERIOD: Final = 60.0
-#: A watch without a limit of its own is ended after this many seconds, and up to as many again, as by a real API server.
+#: The minimum duration in seconds of a watch without its own limit; the maximum is twice that, as in a real API server.
 SHORTEST: Final = 1800.0
 INITIAL_EVENTS_END: Final = "k8s.io/initial-events-end"
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """One watch: what it is of, from which position on, and how long. ``revision`` is the store's at that position."""
+    """One watch: its objects, start position and duration. ``revision`` is the store's at that position."""
 
     kind: Kind
     namespace: str
@@ -49,13 +49,13 @@ class Watches:
         self.open = 0
 
     def end_all(self, *, sever: bool) -> None:
-        """End every watch that is open now: in order, or as a connection that breaks."""
+        """End all open watches: in order, or as a broken connection."""
         self._generation, self._sever = self._generation + 1, sever
         for collection in self._store:
             collection.wake()
 
     def plan(self, kind: Kind, namespace: str, name: str, request: Request) -> Plan | Failure:
-        """What to stream, or the refusal that a client reads in the stream (410). Raises other refusals."""
+        """The stream's settings, or the refusal that a client reads in the stream (410). Raises other refusals."""
         query, collection = request.query, self._store[kind]
         fields = ",".join(filter(None, (query.get("fieldSelector", ""), name and f"metadata.name={name}")))
         chosen = Filter(kind, query.get("labelSelector", ""), fields)
@@ -93,7 +93,7 @@ class Watches:
         return asked in ("true", "1")
 
     async def stream(self, plan: Plan | Failure) -> AsyncIterator[bytes]:
-        """The lines of one watch, many in a piece. Raises :class:`Severed` where a fault breaks it."""
+        """The lines of one watch, many in a piece. Raises :class:`Severed` if a fault breaks it."""
         if isinstance(plan, Failure):
             yield msgspec.json.encode({"type": "ERROR", "object": plan.status()}) + b"\n"
             return
@@ -109,7 +109,7 @@ class Watches:
         for piece in _pieces(line.of("ADDED", stored) for stored in plan.first):
             yield piece
         if plan.mark_first and plan.bookmarks:
-            # Not what the store has by now: who resumes from here has to see what came since.
+            # Not the store's current revision: a client that resumes from here must see all later changes.
             yield line.bookmark(plan.revision, {INITIAL_EVENTS_END: "true"})
         loop, collection, position = asyncio.get_running_loop(), self._store[plan.kind], plan.position
         end, mark = loop.time() + plan.seconds, loop.time() + BOOKMARK_PERIOD
@@ -150,7 +150,7 @@ def _pieces(lines: Iterable[bytes]) -> Iterable[bytes]:
 
 
 class Lines:
-    """Writes the lines of one watch: objects as they are, or each as a table of one row."""
+    """Writes the lines of one watch: objects as they are, or each as a table with one row."""
 
     def __init__(self, plan: Plan, clock: Callable[[], float]) -> None:
         self._plan, self._clock = plan, clock
@@ -164,9 +164,9 @@ class Lines:
         return b'{"type":"%b","object":%b}\n' % (type_.encode(), self._shown(stored))
 
     def change(self, change: Change) -> bytes:
-        """The line of ``change``, or nothing where the watch is not of that object.
+        """The line for ``change``, or nothing if the watch does not cover that object.
 
-        An object that no longer matches the selectors is deleted, as far as this watch is concerned; one that begins to match is added.
+        For this watch, an object that no longer matches the selectors is deleted, and one that begins to match is added.
         """
         if not change.stored.key.startswith(self._prefix):
             return b""

@@ -1,4 +1,4 @@
-"""Create, update and delete, with what the registry of a real API server guards."""
+"""Create, update and delete, with the checks of a real API server's registry."""
 
 import re
 from collections import deque
@@ -13,22 +13,22 @@ from gpuscaler.embedded.apiserver.objects import admission, events
 from gpuscaler.embedded.apiserver.store import Object, Store, Stored, key_of
 from gpuscaler.embedded.apiserver.wire.failures import Failure, already_exists, bad_request, conflict, forbidden, invalid, not_found
 
-#: Letters of generated names: no vowels, nothing that is mistaken for another (``k8s.io/apimachinery/pkg/util/rand``).
+#: Letters of generated names: no vowels, and no letters that are easily confused (``k8s.io/apimachinery/pkg/util/rand``).
 ALPHABET: Final = "bcdfghjklmnpqrstvwxz2456789"
-#: Kinds of which an update has to name the state that it changes.
+#: Kinds whose updates must name the version that they change.
 VERSIONED: Final = frozenset({"leases", "poddisruptionbudgets", "csinodes", "csidrivers", "csistoragecapacities", "volumeattachments"})
-#: Kinds that an update creates where they do not exist.
+#: Kinds that an update creates if they do not exist.
 CREATED_BY_UPDATE: Final = frozenset({"leases", "events", "services", "runtimeclasses"})
 #: How long an Event is kept after it was last written, in seconds: kube-apiserver's ``--event-ttl``.
 EVENT_SECONDS: Final = 3600.0
-#: What metadata tell only where there is something to tell.
+#: Fields of metadata that are left out if they are empty.
 _LEFT_OUT: Final = frozenset({"labels", "annotations", "finalizers", "ownerReferences", "managedFields"})
 _NAME: Final = re.compile(r"(?=.{1,253}$)[a-z0-9]([-a-z0-9:]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9:]*[a-z0-9])?)*")
 
 
 @dataclass(frozen=True, slots=True)
 class Deletion:
-    """``DeleteOptions``: seconds of grace (None: the object's own), what must still be so, and what becomes of dependents."""
+    """``DeleteOptions``: seconds of grace (None: the object's own), preconditions, and the treatment of dependents."""
 
     grace: int | None = None
     uid: str = ""
@@ -38,18 +38,18 @@ class Deletion:
 
 
 class Writer:
-    """Changes ``store``. ``clock`` tells POSIX seconds; ``random`` draws uids and generated names."""
+    """Changes ``store``. ``clock`` returns POSIX seconds; ``random`` draws uids and generated names."""
 
     def __init__(self, store: Store, *, clock: Callable[[], float], random: Random) -> None:
         self._store, self._clock, self._random = store, clock, random
-        #: When which state of an Event is forgotten, in the order of time.
+        #: When which version of an Event expires, in the order of time.
         self._ageing: deque[tuple[float, str, int]] = deque()
 
     def now(self) -> str:
         return datetime.fromtimestamp(self._clock(), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
     def create(self, kind: Kind, namespace: str, obj: Object, *, dry_run: bool = False, managed: bool = False) -> Stored:
-        """Keep a new object; ``managed`` says that its managed fields are ours and not the client's."""
+        """Store a new object; ``managed`` says that its managed fields are ours and not the client's."""
         kind, obj = _as_kept(kind, obj)
         metadata = obj["metadata"]
         self._check_namespace(kind, namespace, metadata)
@@ -93,7 +93,7 @@ class Writer:
         return self.settle(kind, new, dry_run=dry_run)
 
     def settle(self, kind: Kind, obj: Object, *, dry_run: bool = False) -> Stored:
-        """Keep ``obj``, or take it away where it is to be deleted and nothing holds it any more."""
+        """Store ``obj``, or remove it if it is being deleted and has no finalizer any more."""
         metadata = obj["metadata"]
         if dry_run:
             return self._store.sealed(kind, obj, revision=int(metadata["resourceVersion"]))
@@ -115,7 +115,7 @@ class Writer:
         return stored
 
     def delete(self, kind: Kind, namespace: str, name: str, options: Deletion) -> Stored:
-        """Begin or finish the deletion; the answer's ``metadata.deletionTimestamp`` and the store tell which."""
+        """Begin or finish the deletion; the answer's ``metadata.deletionTimestamp`` and the store show which."""
         stored = self._store.get(kind, key_of(namespace, name))
         if stored is None:
             raise not_found(kind, name)
@@ -149,7 +149,7 @@ class Writer:
         return gone
 
     def _collect(self, kind: Kind, key: str) -> None:
-        # Its removal may have taken others of the same list along.
+        # Its removal may have removed others of the same list.
         if self._store.get(kind, key):
             namespace, _, name = key.rpartition("/")
             self.delete(kind, namespace, name, Deletion())
@@ -188,7 +188,7 @@ class Writer:
 
 
 def _as_kept(kind: Kind, obj: Object) -> tuple[Kind, Object]:
-    """``obj``, which must be of ``kind``, as it is kept; Raises a 400 Failure where it is of another."""
+    """``obj``, which must be of ``kind``, as it is stored. Raises a 400 Failure if it is of another kind."""
     version, name = obj.setdefault("apiVersion", kind.api_version), obj.setdefault("kind", kind.kind)
     if version != kind.api_version:
         raise bad_request(f"the API version in the data ({version}) does not match the expected API version ({kind.api_version})")
@@ -197,7 +197,7 @@ def _as_kept(kind: Kind, obj: Object) -> tuple[Kind, Object]:
     metadata = obj.get("metadata") or {}
     if not isinstance(metadata, dict):
         raise bad_request(f"metadata of a {kind.kind} is an object")
-    # Go leaves out what is empty; kept as it comes, an apply that changes nothing would be a change.
+    # Go leaves out empty fields; if they were stored, an apply that changes nothing would be a change.
     obj["metadata"] = {name: value for name, value in metadata.items() if value or name not in _LEFT_OUT}
     return (EVENTS, events.to_core(obj)) if kind is NEW_EVENTS else (kind, obj)
 
@@ -211,7 +211,7 @@ def _preconditions(kind: Kind, name: str, stored: Stored, options: Deletion) -> 
 
 
 def deletion(query: Mapping[str, str], body: Mapping[str, Any]) -> Deletion:
-    """The options of a delete, from its body or else its query. Raises a 400 Failure for what cannot be read."""
+    """The options of a delete, from its body or else its query. Raises a 400 Failure if they cannot be read."""
     grace = body.get("gracePeriodSeconds", query.get("gracePeriodSeconds"))
     preconditions = body.get("preconditions") or {}
     try:

@@ -1,4 +1,4 @@
-"""An AWS account: its regions and what is in them. Everything is data and calls; time moves when :meth:`Account.advance` says so."""
+"""An AWS account: its regions and their contents. All of it is data and calls; time moves only with :meth:`Account.advance`."""
 
 from collections.abc import Callable, Iterable
 from functools import partial
@@ -16,9 +16,9 @@ PRICING_REGIONS: Final = ("us-east-1", "eu-central-1", "ap-south-1", "cn-northwe
 
 
 class Account:
-    """An account with ``regions`` of so many ``zones``. ``now`` is its clock, in seconds since the epoch.
+    """An account with ``regions`` of ``zones`` zones each. ``now`` is its clock, in seconds since the epoch.
 
-    ``conditions`` say how slow it is and what fails by itself, ``series`` what spot markets have and cost.
+    ``conditions`` are its delays and random failures, ``series`` the capacity and prices of spot markets.
     """
 
     id = "123456789012"
@@ -34,7 +34,7 @@ class Account:
         seed: int = 0,
     ) -> None:
         self.now = now
-        #: Where its instances are nodes, what may go wrong with these.
+        #: Possible faults of nodes, if its instances are nodes of a cluster.
         self.nodes: Nodes | None = None
         told = conditions or Conditions()
         self.regions: dict[str, Region] = {}
@@ -45,23 +45,23 @@ class Account:
         self.advance()
 
     def region(self, name: str) -> Region:
-        """The region of that name. Raises :class:`AwsError` for one that the account does not use."""
+        """The region of that name. Raises :class:`AwsError` if the account does not use it."""
         if name not in self.regions:
             raise AwsError("OptInRequired", f"You are not subscribed to this service in {name}", status=403)
         return self.regions[name]
 
     def pricing(self, name: str) -> Region:
-        """The region in which a call of the Pricing API is answered: it is served in a few, to accounts that use others."""
+        """The region in which a Pricing API call is answered: only a few regions serve it, also for accounts that use others."""
         if name not in PRICING_REGIONS:
             raise AwsError("UnrecognizedClientException", f"The Pricing API has no endpoint in {name}", status=400)
         return self.regions.get(name) or next(iter(self.regions.values()))
 
     def next_event(self) -> float | None:
-        """When something happens by itself next."""
+        """The time of the next scheduled event."""
         return min((at for region in self.regions.values() if (at := region.next_event()) is not None), default=None)
 
     def advance(self) -> None:
-        """Let everything happen that is due by now."""
+        """Process everything that is due by now."""
         now = self.now()
         for region in self.regions.values():
             region.advance(now)

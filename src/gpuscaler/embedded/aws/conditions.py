@@ -1,4 +1,4 @@
-"""How the endpoint's AWS behaves: delays that AWS does not publish, each with where its default comes from."""
+"""Conditions of the endpoint's AWS: delays that AWS does not publish, each with the source of its default."""
 
 from collections.abc import Mapping
 from typing import Any, Literal
@@ -10,12 +10,12 @@ from gpuscaler.simulation.cloud.delays import NO_FAULTS, Delays, Faults
 
 
 class Conditions(Struct, frozen=True, gc=False):
-    """Seconds unless it says otherwise. Unpublished figures are assumptions.
+    """Values are in seconds unless noted otherwise. Unpublished figures are assumptions.
 
     ``reaction`` passes between a changed desired capacity and the group's attempt to launch, ``retry`` between a failed attempt and the
-    next, ``activity`` until a scaling activity shows, ``pending`` from a launch to InService, ``terminating`` from the call to the end of
-    an instance. ``answer`` is what LaunchInstances and CreateFleet take to answer. With ``read_lag`` Auto Scaling's Describe calls say
-    what was true so long ago. ``machines`` and ``boot`` are what instances themselves do: failures, reclaims, notices, boot times.
+    next, ``activity`` until a scaling activity appears, ``pending`` from a launch to InService, ``terminating`` from the call to the end of
+    an instance. ``answer`` is how long LaunchInstances and CreateFleet take to answer. With ``read_lag`` Auto Scaling's Describe calls show
+    a state that is so old. ``machines`` and ``boot`` are about the instances themselves: failures, reclaims, notices, boot times.
     ``ebs_csi`` says that the EBS CSI driver's DaemonSet runs on nodes, as on most clusters, ``gpu_feature_discovery`` that NVIDIA's does:
     both label nodes. ``spelling`` is how free words of replies are spelt, see :mod:`~gpuscaler.embedded.aws.wire.spellings`.
     """
@@ -34,12 +34,12 @@ class Conditions(Struct, frozen=True, gc=False):
     spelling: Literal["reference", "guide", "random"] = "reference"
 
 
-#: What is changed by name: all but what instances themselves do, which is fixed when the account is made.
+#: Conditions that can be changed by name: all but those of the instances themselves, which are fixed when the account is made.
 CHANGEABLE = tuple(name for name in Conditions.__struct_fields__ if name not in {"machines", "boot"})
 
 
 def changed(before: Conditions, told: Mapping[str, Any]) -> Conditions:
-    """``before`` with what is ``told`` by name. Raises ValueError for a name or a value that there is not."""
+    """``before`` with the changes in ``told``, by name. Raises ValueError for an unknown name or value."""
     if unknown := sorted(told.keys() - set(CHANGEABLE)):
         raise ValueError(f"saw {unknown[0]!r}, expected one of {', '.join(CHANGEABLE)}")
     kept = {name: getattr(before, name) for name in CHANGEABLE}

@@ -1,6 +1,6 @@
 """Calls of the smaller services: STS, the price list.
 
-And what groups may have beside themselves: launch configurations, which are of the past, and warm pools, in which no machine ever waits
+It also has two optional parts of groups: launch configurations, which are obsolete, and warm pools, in which no machine ever waits
 here.
 """
 
@@ -15,7 +15,7 @@ from gpuscaler.embedded.aws.wire.errors import AwsError, invalid
 from gpuscaler.embedded.aws.wire.pages import page
 from gpuscaler.embedded.aws.wire.writing import at, iso
 
-#: The region whose prices are listed where no filter names one.
+#: The region whose prices are listed if no filter names one.
 _LISTED: Final = "us-east-1"
 _ONE_HOUR: Final = "JRTCKXETXF"
 _PER_HOUR: Final = "6YS6EN2CT7"

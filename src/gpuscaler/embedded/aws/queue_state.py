@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 @dataclass(slots=True)
 class Message:
-    """A message; it can be received from ``visible_at`` on, and ``receipt`` is the last that it was received with."""
+    """A message; it can be received from ``visible_at`` on, and ``receipt`` is its latest receipt."""
 
     id: str
     body: str
@@ -17,7 +17,7 @@ class Message:
 
 @dataclass(slots=True)
 class Queue:
-    """A queue; ``told`` says that a rule sends it what EC2 and Auto Scaling announce."""
+    """A queue; ``told`` says that a rule sends it the notices of EC2 and Auto Scaling."""
 
     name: str
     url: str
@@ -28,13 +28,13 @@ class Queue:
     messages: dict[str, Message] = field(default_factory=dict)
 
     def send(self, body: str, *, ident: str, now: float, delay: float = 0.0) -> Message:
-        """Put a message in."""
+        """Add a message."""
         made = Message(ident, body, now, now + delay)
         self.messages[ident] = made
         return made
 
     def ready(self, now: float) -> list[Message]:
-        """What can be received; what is too old is dropped."""
+        """The messages that can be received; expired ones are dropped."""
         for ident in [ident for ident, one in self.messages.items() if one.sent_at + self.retention <= now]:
             del self.messages[ident]
         return [one for one in self.messages.values() if one.visible_at <= now]

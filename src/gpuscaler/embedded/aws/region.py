@@ -1,4 +1,4 @@
-"""One region of an account: what is in it, and what is due."""
+"""One region of an account: its contents, and its scheduled events."""
 
 import heapq
 from collections.abc import Callable
@@ -17,7 +17,7 @@ from gpuscaler.simulation.cloud.markets import Markets
 class Region:
     """A region with ``zones`` zones; ``place`` is its number in the account, and in the ids of its instances.
 
-    ``heard`` are told what happens to machines by themselves, and that they end; ``look`` is what a group does when it looks at itself.
+    ``heard`` receive machines' own events and their ends; ``look`` reconciles a group.
     """
 
     def __init__(
@@ -47,30 +47,30 @@ class Region:
         self.nodegroups: dict[tuple[str, str], dict[str, Any]] = {}
         self.queues: dict[str, Queue] = {}
         self.reservations: dict[str, dict[str, Any]] = {}
-        #: (operation, ClientToken) with what was asked and answered.
+        #: (operation, ClientToken) with the request and its answer.
         self.tokens: dict[tuple[str, str], tuple[dict[str, Any], dict[str, Any]]] = {}
         self._numbers = 0
         self._agenda: list[tuple[float, int, Callable[[float], None]]] = []
 
     def number(self) -> int:
-        """A number that was not given before."""
+        """A number that was not given out before."""
         self._numbers += 1
         return self._numbers
 
     def identifier(self, prefix: str) -> str:
-        """An id as EC2's are: ``prefix``, a dash, 17 hexadecimal digits."""
+        """An id in EC2's form: ``prefix``, a dash, 17 hexadecimal digits."""
         return f"{prefix}-{self.number():017x}"
 
     def uuid(self) -> str:
-        """An id as those of activities and events are."""
+        """An id in the form of activities and events."""
         return f"00000000-0000-4000-8000-{self.number():012x}"
 
     def put(self, at: float, act: Callable[[float], None]) -> None:
-        """Have ``act`` called with the moment when ``at`` has come."""
+        """Schedule ``act`` to be called with the time ``at`` when it has come."""
         heapq.heappush(self._agenda, (at, self.number(), act))
 
     def wake(self, group: Group, moment: float | None = None) -> None:
-        """Have a group look at itself at ``moment``, if not before; without one as fast as Auto Scaling reacts."""
+        """Have a group reconciled at ``moment`` at the latest; without one as fast as Auto Scaling reacts."""
         when = self.now + self.conditions.reaction if moment is None else moment
         if group.wakes_at is None or when < group.wakes_at:
             group.wakes_at = when
@@ -82,12 +82,12 @@ class Region:
             self._look(self, group)
 
     def next_event(self) -> float | None:
-        """When something happens by itself next."""
+        """The time of the next scheduled event."""
         own = self._agenda[0][0] if self._agenda else None
         return min((at for at in (own, self.hardware.core.next_event()) if at is not None), default=None)
 
     def advance(self, now: float) -> None:
-        """Let everything happen that is due, in order of time."""
+        """Process everything that is due, in order of time."""
         while (at := self.next_event()) is not None and at <= now:
             self.now = max(self.now, at)
             if self._agenda and self._agenda[0][0] <= at:
@@ -97,7 +97,7 @@ class Region:
         self.now = max(self.now, now)
 
     def tell(self, event: CloudEvent) -> None:
-        """Have everybody hear what happened to a machine, who did not before."""
+        """Deliver an event of a machine to all listeners that have not received it yet."""
         self._hear(event)
 
     def _hear(self, event: CloudEvent) -> None:

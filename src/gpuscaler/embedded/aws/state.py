@@ -1,4 +1,4 @@
-"""What an account has, as data: launch templates, instances, groups, their activities and hooks. Moments are seconds since the epoch."""
+"""The contents of an account, as data: launch templates, instances, groups, activities and hooks. Times are seconds since the epoch."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -7,7 +7,7 @@ from typing import Any, Final
 from gpuscaler.embedded.aws.wire.errors import AwsError
 from gpuscaler.simulation.cloud.machines import CloudEvent, CloudMachine
 
-#: Lifecycle states in which an instance counts towards what a group has.
+#: Lifecycle states in which an instance counts towards the capacity of its group.
 COUNTED: Final = frozenset({"Pending", "Pending:Wait", "Pending:Proceed", "InService"})
 LAUNCHING: Final = "autoscaling:EC2_INSTANCE_LAUNCHING"
 TERMINATING: Final = "autoscaling:EC2_INSTANCE_TERMINATING"
@@ -15,7 +15,7 @@ TERMINATING: Final = "autoscaling:EC2_INSTANCE_TERMINATING"
 
 @dataclass(slots=True)
 class Template:
-    """A launch template; ``versions`` begin with 1. Data is what requests and replies call LaunchTemplateData."""
+    """A launch template; ``versions`` begin with 1. Their data is LaunchTemplateData in requests and replies."""
 
     id: str
     name: str
@@ -25,7 +25,7 @@ class Template:
     tags: list[dict[str, str]] = field(default_factory=list)
 
     def version(self, wanted: str) -> int:
-        """The number that ``$Latest``, ``$Default`` or a number stands for."""
+        """The number behind ``$Latest``, ``$Default`` or a number."""
         number = {"$Latest": len(self.versions), "$Default": self.default}.get(wanted)
         if number is None:
             number = int(wanted) if wanted.isdigit() else 0
@@ -36,7 +36,7 @@ class Template:
 
 @dataclass(slots=True)
 class Activity:
-    """A scaling activity; seen from ``visible_at`` on. ``zone`` is where it launches."""
+    """A scaling activity; visible from ``visible_at`` on. ``zone`` is where it launches."""
 
     id: str
     description: str
@@ -51,7 +51,7 @@ class Activity:
 
 @dataclass(slots=True)
 class Hook:
-    """A lifecycle hook, with the fields that are shown as they came."""
+    """A lifecycle hook, with the fields that are shown unchanged."""
 
     name: str
     transition: str
@@ -62,9 +62,9 @@ class Hook:
 
 @dataclass(slots=True)
 class Volume:
-    """An EBS volume, made with an instance as ``device``; ``instance`` is the one that has it, "" once that is gone.
+    """An EBS volume, created with an instance as ``device``; ``instance`` is the attached one, "" once that is gone.
 
-    ``settings`` are what requests call Ebs, with nothing left out that counts.
+    ``settings`` are the field Ebs of requests, with all relevant values filled in.
     """
 
     id: str
@@ -77,7 +77,7 @@ class Volume:
 
     @property
     def deleted(self) -> bool:
-        """Whether it goes with its instance."""
+        """Whether it is deleted with its instance."""
         return bool(self.settings["DeleteOnTermination"])
 
     @property
@@ -87,12 +87,12 @@ class Volume:
 
 @dataclass(slots=True)
 class Instance:
-    """An instance, of ``group`` where that is not "". ``lifecycle`` is its state there, ``weight`` what it counts.
+    """An instance, of ``group`` unless that is "". ``lifecycle`` is its state there, ``weight`` its share of the capacity.
 
     ``state`` is EC2's. ``doomed`` is why it will end by itself before it is a node. A ``risky`` one is to be replaced before it ends,
-    because of ``why``. One that ``evens`` out zones is above what its group desires, until that has ended one for it. ``token`` and
-    ``hook`` belong to the lifecycle action that it waits for, ``activity`` is the one that launched or ends it. ``held`` is what its
-    kubelet said while it was prepared in a warm pool. ``launch`` is the data of the launch template or configuration that it was made
+    because of ``why``. One that ``evens`` out zones exceeds the desired capacity until its group has ended another for it. ``token`` and
+    ``hook`` belong to the lifecycle action that it waits for, ``activity`` is the one that launched or ends it. ``held`` are the kubelet's
+    events while it was prepared in a warm pool. ``launch`` is the data of the launch template or configuration that it was created
     from.
     """
 
@@ -127,16 +127,16 @@ class Instance:
 
     @property
     def counted(self) -> bool:
-        """Whether the group has it."""
+        """Whether it counts towards the capacity of its group."""
         return self.lifecycle in COUNTED
 
 
 @dataclass(slots=True)
 class Group:
-    """An Auto Scaling group. ``settings`` are the fields that are shown as they came, ``cause`` is why it wants what it wants.
+    """An Auto Scaling group. ``settings`` are the fields that are shown unchanged, ``cause`` is the reason for its desired capacity.
 
-    It is looked at again at ``wakes_at``, and launches nothing before ``retry_at``. ``history`` is how it was described, with moments,
-    kept where reads lag.
+    It is reconciled again at ``wakes_at``, and launches nothing before ``retry_at``. ``history`` are its earlier descriptions, with times,
+    kept if reads lag.
     """
 
     name: str

@@ -1,1 +1,1 @@
-"""APIs of programs beside the cluster, to which APIServices lead: the part of an API server that Kubernetes calls aggregator."""
+"""APIs of programs beside the cluster, named by APIServices: the part of an API server that Kubernetes calls aggregator."""

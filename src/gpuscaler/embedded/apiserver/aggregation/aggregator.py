@@ -1,4 +1,4 @@
-"""Passes requests on to the servers that APIServices name, and finds out which of them answer.
+"""Proxies requests to the servers that APIServices name, and checks which of them answer.
 
 Sources: ``k8s.io/kube-aggregator/pkg/apiserver/handler_proxy.go`` and ``…/controllers/status/remote``, Kubernetes 1.35.
 """
@@ -23,14 +23,14 @@ from gpuscaler.embedded.apiserver.store import Store, change_in
 from gpuscaler.embedded.apiserver.wire.replies import reply, text_reply
 from gpuscaler.kube.transport import Answer, Request
 
-#: Seconds that a server gets to answer a check, and a request that says nothing of it.
+#: The time-out in seconds of a check, and the default time-out of a request.
 _CHECK, _REQUEST = 5.0, 60.0
-#: Seconds between checks, where all answer and where some do not.
+#: Seconds between checks, if all answer and if some do not.
 RARELY, SOON = 10.0, 1.0
-#: What is passed on of a request and of its answer; who asks is said by the front proxy alone.
+#: Headers of requests and answers that are passed on; the caller's name is sent only by the front proxy.
 _ASKED: Final = ("accept", "accept-encoding", "content-type", "if-none-match", "user-agent")
 _ANSWERED: Final = ("content-type", "content-encoding", "etag", "retry-after", "vary", "warning", "x-content-type-options")
-#: Who asks whether a server answers.
+#: The user name of checks.
 _CHECKER: Final = {"impersonate-user": "system:kube-aggregator", "impersonate-group": "system:masters"}
 _LOCAL: Final = frozenset((kind.group, kind.version) for kind in KINDS)
 _GROUPS: Final = frozenset(kind.group for kind in KINDS)
@@ -39,12 +39,12 @@ Json = dict[str, Any]
 
 
 class Aggregator:
-    """Answers for APIs of others while :meth:`run` runs. ``timestamp`` is the API server's time."""
+    """Answers requests for aggregated APIs while :meth:`run` runs. ``timestamp`` is the API server's time."""
 
     def __init__(self, store: Store, proxy: FrontProxy, *, timestamp: Callable[[], str]) -> None:
         self._store, self._proxy, self._timestamp = store, proxy, timestamp
         self._session: aiohttp.ClientSession | None = None
-        #: What each group and version serves, as discovery has it.
+        #: The discovery document of each group and version.
         self._served: dict[tuple[str, str], Json] = {}
 
     async def run(self) -> None:
@@ -61,7 +61,7 @@ class Aggregator:
                 await self._session.close()
 
     async def answer(self, request: Request) -> Answer | None:
-        """The answer to a request for an API of others; None for any other request."""
+        """The answer to a request for an aggregated API; None for any other request."""
         steps = request.path.split("/", 4)
         if len(steps) < 4 or steps[1] != "apis" or tuple(steps[2:4]) in _LOCAL:
             return None
@@ -79,7 +79,7 @@ class Aggregator:
             return text_reply("service unavailable\n", status=503)
 
     def groups(self) -> dict[str, list[Json]]:
-        """Every group of others with its versions, as discovery has them; one that cannot be asked is stale."""
+        """Every aggregated group with its versions, in the form of discovery; a version whose server does not answer is stale."""
         found: dict[str, list[Json]] = {}
         for _, one in registered(self._store):
             key = (one.spec.group, one.spec.version)
@@ -109,7 +109,7 @@ class Aggregator:
 
     def _client(self) -> aiohttp.ClientSession:
         if self._session is None:
-            # What is compressed stays so, and is asked for by nobody but whoever reads it.
+            # Compressed bodies stay compressed; the client that reads them has asked for that.
             self._session = aiohttp.ClientSession(auto_decompress=False, skip_auto_headers=("Accept", "Accept-Encoding", "Content-Type"))
         return self._session
 
@@ -138,7 +138,7 @@ class Aggregator:
         return _available("True", "Passed", "all checks passed")
 
     async def _asked(self, url: URL, headers: Mapping[str, str]) -> bytes:
-        """What is answered to a check, by whoever answers: a certificate that is not believed is found out when something is asked."""
+        """The answer to a check, from any server: an untrusted certificate is noticed only by real requests."""
         said = vouched(_CHECKER)
         said.update(headers)
         timeout = aiohttp.ClientTimeout(_CHECK)
@@ -150,7 +150,7 @@ class Aggregator:
             return body
 
     async def _discover(self, one: WireApiService, url: URL) -> None:
-        """Remember what the server says it serves. One that does not know the newer form of that is asked for the older one by clients."""
+        """Store the server's discovery document. If it does not support the newer form, clients use the older one."""
         key = (one.spec.group, one.spec.version)
         try:
             found = msgspec.json.decode(await self._asked(url.with_path("/apis"), {"accept": AGGREGATED}))
@@ -178,7 +178,7 @@ def _available(status: str, reason: str, message: str) -> Json:
 
 
 def _words(error: Exception) -> str:
-    """What went wrong, much as Go says it; a client's own text would name objects of this process."""
+    """A description of the error, similar to Go's; the client's own text would name objects of this process."""
     match error:
         case aiohttp.ClientConnectorCertificateError():
             return f"tls: failed to verify certificate: {error.certificate_error}"

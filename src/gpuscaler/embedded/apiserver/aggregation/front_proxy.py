@@ -1,4 +1,4 @@
-"""How the API server vouches for its callers before servers that it passes their requests to: a certificate, and headers.
+"""How the API server identifies its callers to servers that it proxies their requests to: a certificate, and headers.
 
 Source: ``k8s.io/kubernetes/pkg/controlplane/controller/clusterauthenticationtrust`` and ``k8s.io/apiserver/pkg/authentication/request/
 headerrequest``, Kubernetes 1.35.
@@ -15,20 +15,20 @@ from multidict import CIMultiDict
 from gpuscaler.embedded.apiserver.kubectl.reviews import USER
 from gpuscaler.serving.certificates import Authority
 
-#: The name in the certificate, and where the authority of it is published.
+#: The name in the certificate, and where its authority is published.
 NAME: Final = "front-proxy-client"
 NAMESPACE, CONFIG_MAP = "kube-system", "extension-apiserver-authentication"
 _ACCOUNT: Final = "system:serviceaccount:"
-#: Contexts of so many authorities are kept.
+#: The number of cached TLS contexts.
 _MOST: Final = 16
 
 
 class BundleError(ValueError):
-    """An APIService's caBundle that cannot be used."""
+    """An APIService's caBundle is unusable."""
 
 
 class FrontProxy:
-    """An authority made at ``now``, in seconds since the epoch, and the one certificate of it."""
+    """An authority made at ``now``, in seconds since the epoch, and its only certificate."""
 
     def __init__(self, *, now: float) -> None:
         self._authority = Authority("gpuscaler front proxy", now=now)
@@ -36,7 +36,7 @@ class FrontProxy:
         self._contexts: dict[str | None, ssl.SSLContext] = {}
 
     def config_map(self) -> dict[str, Any]:
-        """What servers read to know whom they may believe."""
+        """The ConfigMap in which servers read which certificate and headers to trust."""
         data = {
             "requestheader-allowed-names": f'["{NAME}"]',
             "requestheader-client-ca-file": self._authority.certificate.decode(),
@@ -48,9 +48,9 @@ class FrontProxy:
         return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": CONFIG_MAP, "namespace": NAMESPACE}, "data": data}
 
     def context(self, bundle: str | None) -> ssl.SSLContext:
-        """To ask a server whose certificate is of ``bundle``, PEM in base64, or of this machine's authorities where that is empty.
+        """The TLS context for a server whose certificate is from ``bundle`` (PEM in base64), or from this machine's authorities if empty.
 
-        None asks whoever answers. Raises :class:`BundleError`.
+        None trusts any server. Raises :class:`BundleError`.
         """
         known = self._contexts.get(bundle)
         if known is not None:
@@ -70,7 +70,7 @@ class FrontProxy:
 
 
 def vouched(headers: Mapping[str, str]) -> CIMultiDict[str]:
-    """The headers that say who asks: whoever the request is made for, and else whoever may do everything."""
+    """The headers with the caller's identity: the user that the request is made for, else the user who may do everything."""
     user, groups = str(USER["username"]), list(USER["groups"])
     if name := headers.get("impersonate-user", ""):
         user, groups = name, [one for one in (headers.get("impersonate-group", ""),) if one]

@@ -1,8 +1,8 @@
-"""APIServices as they are kept, and where the servers that they name listen.
+"""APIServices as they are stored, and the addresses of their servers.
 
 Source: ``k8s.io/kube-aggregator/pkg/controllers/status/remote/remote_available_controller.go`` (the words), Kubernetes 1.35, where a
-controller makes EndpointSlices of Endpoints; here Endpoints are read. Nothing has a network of its own: an endpoint is an address that this
-machine reaches.
+controller makes EndpointSlices of Endpoints; here Endpoints are read. The cluster has no network of its own: an endpoint is an address that
+this machine reaches.
 """
 
 from typing import Final
@@ -15,7 +15,7 @@ from gpuscaler.embedded.apiserver.store import Store, Stored, key_of
 
 
 class UnavailableError(Exception):
-    """An API that nobody can be asked for: ``reason`` is a word for machines, the text is for people."""
+    """An API has no reachable server: ``reason`` is the CamelCase reason, the text is the message."""
 
     def __init__(self, reason: str, message: str) -> None:
         super().__init__(message)
@@ -58,7 +58,7 @@ class WireApiService(Struct):
 
     @property
     def host(self) -> str:
-        """The name that the certificate of its server has to be for."""
+        """The name that its server's certificate must have."""
         service = self.spec.service or WireReference()
         return f"{service.name}.{service.namespace}.svc"
 
@@ -97,7 +97,7 @@ _endpoints: Final = msgspec.json.Decoder(WireEndpoints).decode
 
 
 def read(stored: Stored) -> WireApiService | None:
-    """The APIService, or None where it cannot be understood."""
+    """The APIService, or None if it cannot be parsed."""
     try:
         return _api_service(stored.body)
     except msgspec.MsgspecError:
@@ -105,7 +105,7 @@ def read(stored: Stored) -> WireApiService | None:
 
 
 def registered(store: Store) -> list[tuple[str, WireApiService]]:
-    """All that can be understood by their names, those first that clients are to prefer."""
+    """All APIServices that can be parsed, by name; those that clients should prefer come first."""
     found = ((stored.key, read(stored)) for stored in store[API_SERVICES].within(""))
     known = [(name, one) for name, one in found if one is not None]
     return sorted(known, key=lambda item: (-item[1].spec.group_priority_minimum, item[1].spec.group, -item[1].spec.version_priority))

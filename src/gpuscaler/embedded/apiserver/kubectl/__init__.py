@@ -1,1 +1,1 @@
-"""What kubectl asks for beside the objects: tables, discovery, OpenAPI, warnings, reviews of access."""
+"""Requests of kubectl beside those for objects: tables, discovery, OpenAPI, warnings, access reviews."""

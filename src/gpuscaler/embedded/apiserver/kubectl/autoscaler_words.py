@@ -1,4 +1,4 @@
-"""Metrics and targets of a HorizontalPodAutoscaler in a cell of ``kubectl get``.
+"""Metrics and targets of a HorizontalPodAutoscaler as a cell of ``kubectl get``.
 
 Source: ``formatHPAMetrics`` of ``k8s.io/kubernetes/pkg/printers/internalversion/printers.go``, Kubernetes 1.35.
 """
@@ -7,13 +7,13 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 Json = Mapping[str, Any]
-#: So many metrics are shown; the others are counted.
+#: The number of metrics that are shown; the others are only counted.
 _SHOWN: Final = 2
 _UNKNOWN: Final = "<unknown>"
 
 
 def autoscaler_targets(hpa: Json, _: float) -> str:
-    """``45/60``, ``cpu: 30%/80%``, ``<unknown>/5 (avg)``; the first two metrics, and how many more."""
+    """``45/60``, ``cpu: 30%/80%``, ``<unknown>/5 (avg)``: the first two metrics, and the number of the others."""
     metrics = (hpa.get("spec") or {}).get("metrics") or ()
     statuses = (hpa.get("status") or {}).get("currentMetrics") or ()
     if not metrics:

@@ -18,7 +18,7 @@ _NONE: Final = "<none>"
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One column: its title, what makes its cells, and whether only ``-o wide`` shows it."""
+    """One column: its title, the function for its cells, and whether only ``-o wide`` shows it."""
 
     name: str
     cell: Cell

@@ -1,4 +1,4 @@
-"""What a client asks before it asks for objects: versions, groups, health."""
+"""Discovery: versions, groups, health."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
@@ -10,13 +10,13 @@ from gpuscaler.kube.transport import Answer, Request
 VERSION: Final = {"major": "1", "minor": "35", "gitVersion": "v1.35.0+gpuscaler", "gitTreeState": "clean", "platform": "linux/amd64"}
 #: The newer form of discovery: all groups in one answer.
 AGGREGATED: Final = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"
-#: Groups of servers beside this one, with their versions as the newer form has them.
+#: Aggregated groups, with their versions in the newer form.
 Others = Callable[[], Mapping[str, Sequence[Mapping[str, Any]]]]
 _VERBS: Final = ["create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"]
 
 
 def answer(request: Request, others: Others) -> Answer | None:
-    """The answer to a question about the server itself, or None where ``request`` is about something else."""
+    """The answer to a request about the server itself, or None if ``request`` is about something else."""
     path = request.path.rstrip("/")
     if path in ("/healthz", "/livez", "/readyz"):
         return text_reply("ok")

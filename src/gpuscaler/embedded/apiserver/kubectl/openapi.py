@@ -1,8 +1,8 @@
-"""As much of OpenAPI v3 as kubectl reads before it writes: that fields are validated by the server.
+"""The part of OpenAPI v3 that kubectl reads before it writes: it says that the server validates fields.
 
-kubectl 1.27 and later look for the query parameter ``fieldValidation`` of the patch of a kind
-(``k8s.io/cli-runtime/pkg/resource/query_param_verifier_v3.go``), and check nothing themselves where it is there. Fields are not told:
-``kubectl explain`` says of a kind where it is explained.
+kubectl 1.27 and later search for the query parameter ``fieldValidation`` of the patch of a kind
+(``k8s.io/cli-runtime/pkg/resource/query_param_verifier_v3.go``), and validate nothing themselves if they find it. Fields are not described:
+``kubectl explain`` shows where a kind is documented.
 """
 
 from typing import Any, Final
@@ -14,13 +14,13 @@ from gpuscaler.kube.transport import Answer
 
 _ROOT: Final = "/openapi/v3"
 _EXPLAINED: Final = "https://kubernetes.io/docs/reference/kubernetes-api/"
-#: A document of OpenAPI v2 in protobuf, which says ``swagger: 2.0`` and nothing else. kubectl asks for it before it writes a List, and
-#: leaves alone what it says nothing about.
+#: A document of OpenAPI v2 in protobuf that contains only ``swagger: 2.0``. kubectl requests it before it writes a List, and
+#: does not validate kinds that it does not contain.
 _OLD: Final = b"\x0a\x032.0"
 
 
 def answer(path: str) -> Answer | None:
-    """The index of documents, or the document of one group and version; None where ``path`` is neither."""
+    """The index of documents, or the document of one group and version; None if ``path`` is neither."""
     roots = dict.fromkeys(kind.root for kind in KINDS)
     if path == "/openapi/v2":
         return reply(_OLD, headers={"content-type": "application/com.github.proto-openapi.spec.v2.v1.0+protobuf"})
@@ -36,7 +36,7 @@ def answer(path: str) -> Answer | None:
 
 
 def _schema(kind: Kind) -> dict[str, Any]:
-    text = f"This server keeps each {kind.kind} as it comes and has no description of its fields; see {_EXPLAINED}."
+    text = f"This server stores each {kind.kind} unchanged and has no description of its fields; see {_EXPLAINED}."
     return {"type": "object", "description": text, "x-kubernetes-group-version-kind": [_named(kind)]}
 
 

@@ -1,4 +1,4 @@
-"""What ``kubectl get pods`` says of a pod. Source: ``printPod`` in ``k8s.io/kubernetes/pkg/printers/internalversion``, Kubernetes 1.35."""
+"""The columns of ``kubectl get pods``. Source: ``printPod`` in ``k8s.io/kubernetes/pkg/printers/internalversion``, Kubernetes 1.35."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -16,7 +16,7 @@ def _condition(pod: Mapping[str, Any], kind: str) -> Mapping[str, Any]:
 
 
 def pod_ready(pod: Object, _: float) -> str:
-    """Containers that are ready, of all."""
+    """The number of ready containers, and of all."""
     ready = sum(1 for status in _statuses(pod) if status.get("ready") and (status.get("state") or {}).get("running") is not None)
     return f"{ready}/{len((pod.get('spec') or {}).get('containers') or ())}"
 
@@ -26,7 +26,7 @@ def pod_restarts(pod: Object, _: float) -> str:
 
 
 def pod_status(pod: Object, _: float) -> str:
-    """The one word for what the pod is at: its phase, or what its containers tell that is more to the point."""
+    """The status in one word: the phase, or a more specific reason from the containers."""
     status = pod.get("status") or {}
     phase = status.get("phase") or "Unknown"
     word = status.get("reason") or phase

@@ -1,4 +1,4 @@
-"""Who somebody is, and what somebody may do. Whoever is let in here may do everything, and there are no roles.
+"""Reviews of identity and access. Every accepted client may do everything, and there are no roles.
 
 Source of the kinds: ``k8s.io/api/authorization/v1`` and ``authentication/v1``.
 """
@@ -13,9 +13,9 @@ from gpuscaler.kube.transport import Answer, Request
 
 Json = Mapping[str, Any]
 MASTERS: Final = "system:masters"
-#: Who everybody is.
+#: The user that every client is.
 USER: Final = {"username": "gpuscaler-embedded", "groups": [MASTERS, "system:authenticated"]}
-#: As whom the controller of HorizontalPodAutoscalers asks for metrics, and what it may read beyond objects.
+#: The user as which the controller of HorizontalPodAutoscalers reads metrics, and what it may read beyond objects.
 AUTOSCALERS: Final = "system:serviceaccount:kube-system:horizontal-pod-autoscaler"
 _METRICS: Final = ("custom.metrics.k8s.io", "external.metrics.k8s.io", "metrics.k8s.io")
 _EVERYTHING: Final = {
@@ -27,7 +27,7 @@ _AUTHORIZATION, _AUTHENTICATION = "authorization.k8s.io/v1", "authentication.k8s
 
 
 class Reviews:
-    """``tokens`` are the bearer tokens of :data:`USER`; None where nobody is asked for one."""
+    """``tokens`` are the bearer tokens of :data:`USER`; None if no token is required."""
 
     def __init__(self, tokens: frozenset[str] | None) -> None:
         self._tokens = tokens or frozenset()
@@ -40,14 +40,14 @@ class Reviews:
         }
 
     def answer(self, request: Request) -> Answer | None:
-        """The answer to a review, or None where ``request`` is about something else."""
+        """The answer to a review, or None if ``request`` is about something else."""
         root, _, plural = request.path.rpartition("/")
         version, kind, status = self._answers.get(plural, ("", "", _access))
         if not version or root != f"/apis/{version}":
             return None
         if request.method != "POST":
             raise method_not_allowed()
-        # There is one answer to whoever asks about itself, in whatever words.
+        # All clients get the same answer about themselves, whatever they ask for.
         asked = {} if kind.startswith("Self") else bodies.read_object(request).get("spec")
         spec = asked if isinstance(asked, dict) else {}
         return json_reply({"kind": kind, "apiVersion": version, "metadata": {}, "spec": spec, "status": status(spec)}, status=201)
@@ -64,4 +64,4 @@ def _access(spec: Json) -> Json:
         return {"allowed": True}
     if spec.get("user") == AUTOSCALERS and isinstance(asked, dict):
         return {"allowed": asked.get("group") in _METRICS and asked.get("verb") in ("get", "list")}
-    return {"allowed": False, "reason": "this cluster has no roles: whoever is let in may do everything, and nobody else anything"}
+    return {"allowed": False, "reason": "this cluster has no roles: an accepted client may do everything, and others nothing"}

@@ -1,4 +1,4 @@
-"""Tables, which is what ``kubectl get`` asks for and prints."""
+"""Tables, which ``kubectl get`` requests and prints."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -11,13 +11,13 @@ from gpuscaler.kube.transport import Request
 
 
 def wanted(request: Request) -> bool:
-    """Whether the first kind of answer that the client would take is a table."""
+    """Whether the first kind of answer that the client accepts is a table."""
     first = request.headers.get("accept", "").partition(",")[0]
     return "as=Table" in first and "g=meta.k8s.io" in first
 
 
 def table(kind: Kind, objects: Sequence[Object], *, now: float, request: Request) -> Object:
-    """``objects`` as rows of what a person wants to see of them at ``now``, in POSIX seconds.
+    """``objects`` as rows of a table at ``now``, in POSIX seconds.
 
     Source of the columns: ``k8s.io/kubernetes/pkg/printers/internalversion/printers.go``, Kubernetes 1.35.
     """

@@ -1,6 +1,6 @@
-"""What a client is told beside its answer: that nothing here acts on what it wrote. kubectl prints it as ``Warning:``.
+"""Warnings in answers that nothing here acts on an object. kubectl prints them as ``Warning:``.
 
-Source of the form: RFC 9111 before it dropped warnings, section 5.5 of RFC 7234, as ``k8s.io/apimachinery/pkg/util/net`` writes it.
+Source of the format: RFC 7234, section 5.5 (RFC 9111 dropped warnings), as ``k8s.io/apimachinery/pkg/util/net`` writes it.
 """
 
 from collections.abc import Mapping
@@ -10,16 +10,16 @@ from gpuscaler.embedded.apiserver.kinds import Kind
 from gpuscaler.embedded.apiserver.store import Stored
 
 _IDLE: Final[Mapping[str, str]] = {
-    "cronjobs": "no controller of this cluster makes Jobs of a CronJob; kubectl create job NAME --from=cronjob/NAME makes one",
-    "replicationcontrollers": "no controller of this cluster makes pods of a ReplicationController; use a Deployment",
+    "cronjobs": "no controller of this cluster creates Jobs for a CronJob; kubectl create job NAME --from=cronjob/NAME creates one",
+    "replicationcontrollers": "no controller of this cluster creates pods for a ReplicationController; use a Deployment",
 }
 
 
 def warning(kind: Kind, created: Stored) -> dict[str, str]:
-    """The header for an object that was created; none where everything that it asks for happens."""
+    """The header for an object that was created; none if the cluster acts on all of it."""
     text = _IDLE.get(kind.plural, "")
     if kind.plural == "statefulsets":
         told = (created.read().get("spec") or {}).get("persistentVolumeClaimRetentionPolicy") or {}
         if "Delete" in told.values():
-            text = "no controller of this cluster deletes the claims of a StatefulSet: those of its volumeClaimTemplates stay"
+            text = "no controller of this cluster deletes the claims of a StatefulSet: those of its volumeClaimTemplates remain"
     return {"warning": f'299 - "{text}"'} if text else {}

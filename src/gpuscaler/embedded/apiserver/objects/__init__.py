@@ -1,1 +1,1 @@
-"""What the API server does to objects of certain kinds: admission, defaults, evictions, subresources."""
+"""The API server's treatment of particular kinds: admission, defaults, evictions, subresources."""

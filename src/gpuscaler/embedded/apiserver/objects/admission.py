@@ -1,4 +1,4 @@
-"""What an API server does to an object before it keeps it: defaults, resets, and the few rules that clients rely on.
+"""Changes to an object before it is stored: defaults, resets, and the few rules that clients rely on.
 
 Source: ``k8s.io/kubernetes/pkg/registry/*/strategy.go`` and ``plugin/pkg/admission`` (Priority, DefaultTolerationSeconds, RuntimeClass),
 Kubernetes 1.35.
@@ -12,7 +12,7 @@ from gpuscaler.embedded.apiserver.objects import defaults, pod_defaults
 from gpuscaler.embedded.apiserver.store import Object, Store
 from gpuscaler.embedded.apiserver.wire.failures import forbidden, invalid
 
-#: Kept by every update, whatever it says.
+#: Fields that no update changes.
 _FIXED: Final = (
     "uid",
     "creationTimestamp",
@@ -26,7 +26,7 @@ _FIXED: Final = (
 
 
 def prepare(kind: Kind, obj: Object, store: Store, *, now: str) -> None:
-    """Make ``obj``, which a client sent to be created, what is kept. Raises a Failure where it is refused."""
+    """Complete ``obj``, which a client wants to create, for the store. Raises a Failure if it is refused."""
     if kind is PODS:
         _prepare_pod(obj, store, now)
     elif kind.status and kind is not NODES:
@@ -84,7 +84,7 @@ def _runtime_class(pod: Object, spec: Object, store: Store) -> None:
 
 
 def updated(kind: Kind, new: Object, old: Object, *, part: str) -> Object:
-    """``new`` as it may replace ``old``: by the main resource all but the status, by ``status`` little else."""
+    """``new`` as a replacement for ``old``: through the main resource all but the status, through ``status`` little else."""
     result = {**old, "metadata": dict(old["metadata"])} if part == "status" else {**new, "metadata": dict(new["metadata"])}
     metadata = result["metadata"]
     if part == "status":
@@ -126,7 +126,7 @@ def _check_pod(new: Object, old: Object) -> None:
 
 
 def _settled(spec: Mapping[str, Any], old: Mapping[str, Any]) -> Object:
-    """What of a pod's spec may not change; what was there may stay, and scheduling gates may go."""
+    """The immutable part of a pod's spec; values may be removed if they were there, and scheduling gates may be removed."""
     kept = {name: value for name, value in spec.items() if name not in ("activeDeadlineSeconds", "tolerations", "schedulingGates")}
     for field in ("containers", "initContainers"):
         if kept.get(field):
@@ -137,7 +137,7 @@ def _settled(spec: Mapping[str, Any], old: Mapping[str, Any]) -> Object:
 
 
 def grace(pod: Object, asked: int | None) -> int:
-    """Seconds that a pod gets to end: none where nothing runs."""
+    """Seconds that a pod gets to end: none if nothing runs."""
     spec, status = pod.get("spec") or {}, pod.get("status") or {}
     if not spec.get("nodeName") or status.get("phase") in ("Succeeded", "Failed"):
         return 0

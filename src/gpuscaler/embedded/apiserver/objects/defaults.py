@@ -54,7 +54,7 @@ def daemon_set(obj: Object) -> None:
 
 
 def job(obj: Object) -> None:
-    """A Job, with the selector and labels by which it knows its own pods."""
+    """Complete a Job, with the selector and labels for its own pods."""
     spec = _part(obj, "spec")
     if spec.get("completions") is None and spec.get("parallelism") is None:
         spec["completions"] = 1
@@ -105,7 +105,7 @@ def service(obj: Object) -> None:
 
 
 def secret(obj: Object) -> None:
-    """A Secret; ``stringData`` is what a client may write instead of ``data``."""
+    """Complete a Secret; a client may write ``stringData`` instead of ``data``."""
     _fill(obj, type="Opaque")
     for name, text in (obj.pop("stringData", None) or {}).items():
         _part(obj, "data")[name] = base64.b64encode(str(text).encode()).decode()

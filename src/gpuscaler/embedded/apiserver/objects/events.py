@@ -1,6 +1,6 @@
-"""Events are one kind under two names: the core group's and ``events.k8s.io``, whose fields are called otherwise.
+"""Events are one kind with two API groups: the core group, and ``events.k8s.io`` with different field names.
 
-Source: ``k8s.io/kubernetes/pkg/apis/events/v1`` (conversion), Kubernetes 1.35. They are kept as the core group has them.
+Source: ``k8s.io/kubernetes/pkg/apis/events/v1`` (conversion), Kubernetes 1.35. They are stored in the form of the core group.
 """
 
 from collections.abc import Mapping
@@ -21,12 +21,12 @@ _OLD_NAMES: Final[Mapping[str, str]] = {new: old for old, new in _NEW_NAMES.item
 
 
 def to_new(event: Object) -> Object:
-    """A core Event as ``events.k8s.io/v1`` has it; kind and version come first, as in every stored body."""
+    """A core Event in the form of ``events.k8s.io/v1``; kind and version come first, as in every stored body."""
     renamed = {_NEW_NAMES.get(name, name): value for name, value in event.items() if name not in ("kind", "apiVersion")}
     return {"kind": "Event", "apiVersion": "events.k8s.io/v1", **renamed}
 
 
 def to_core(event: Object) -> Object:
-    """An Event of ``events.k8s.io/v1`` as the core group has it."""
+    """An Event of ``events.k8s.io/v1`` in the form of the core group."""
     renamed = {_OLD_NAMES.get(name, name): value for name, value in event.items() if name not in ("kind", "apiVersion")}
     return {"kind": "Event", "apiVersion": "v1", **renamed}

@@ -1,6 +1,6 @@
 """The portforward subresource of pods, over WebSockets: ``…/pods/NAME/portforward?ports=PORT`` leads to a port of this machine.
 
-Pods here are records without processes, so whoever plays one says where it listens. Source of the frames:
+Pods here are records without processes, so a program that simulates one registers where it listens. Source of the frames:
 ``k8s.io/kubelet/pkg/cri/streaming/portforward/websocket.go``.
 """
 
@@ -29,18 +29,18 @@ class Forwards:
         self._local: dict[PodPort, int] = {}
 
     def register(self, where: PodPort, local: int) -> None:
-        """From now on ``local``, a port of 127.0.0.1, plays that port of that pod."""
+        """Forward that port of that pod to ``local``, a port of 127.0.0.1, from now on."""
         self._local[where] = local
 
     def local(self, where: PodPort) -> int | None:
         return self._local.get(where)
 
     def concerns(self, request: Request) -> bool:
-        """Whether ``request`` is one for a port to be forwarded."""
+        """Whether ``request`` asks for port forwarding."""
         return _PATH.fullmatch(request.path) is not None
 
     def find(self, request: Request) -> PodPort:
-        """The port that is to be forwarded. Raises :class:`~gpuscaler.embedded.apiserver.wire.failures.Failure`."""
+        """The port to forward. Raises :class:`~gpuscaler.embedded.apiserver.wire.failures.Failure`."""
         found = _PATH.fullmatch(request.path)
         if found is None:
             raise no_such_path()
@@ -58,7 +58,7 @@ class Forwards:
 
 
 async def forward(request: web.Request, where: PodPort, local: int | None) -> web.StreamResponse:
-    """Carry bytes between the client and ``local`` until either side ends; without one the port refuses connections."""
+    """Carry bytes between the client and ``local`` until either side ends; without ``local`` the port refuses connections."""
     ours = web.WebSocketResponse(protocols=(PROTOCOL,))
     await ours.prepare(request)
     for channel in (DATA, ERROR):
@@ -73,7 +73,7 @@ async def forward(request: web.Request, where: PodPort, local: int | None) -> we
     else:
         up = asyncio.create_task(_upwards(ours, writer))
         try:
-            # A client that has its answer goes without a word.
+            # A client that has its answer may close without a message.
             with suppress(ClientConnectionResetError):
                 while piece := await reader.read(_PIECE):
                     await ours.send_bytes(bytes([DATA]) + piece)
@@ -89,5 +89,5 @@ async def _upwards(ours: web.WebSocketResponse, writer: asyncio.StreamWriter) ->
         if message.type is WSMsgType.BINARY and message.data[:1] == bytes([DATA]):
             writer.write(message.data[1:])
             await writer.drain()
-    # The client has gone: nothing more is read for it.
+    # The client is gone: nothing more is read for it.
     writer.close()

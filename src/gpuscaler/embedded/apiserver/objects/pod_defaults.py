@@ -42,7 +42,7 @@ def _container(container: Object) -> None:
         if amounts := resources.get(which):
             resources[which] = {name: _quantity(amount) for name, amount in amounts.items()}
     if limits := resources.get("limits"):
-        # What is limited and not requested is requested as much as it is limited; device plugins' resources always are.
+        # Resources with a limit and no request are requested up to the limit; device plugins' resources always are.
         resources["requests"] = {**limits, **(resources.get("requests") or {})}
     container["resources"] = resources
     for port in container.get("ports") or ():
@@ -50,14 +50,14 @@ def _container(container: Object) -> None:
 
 
 def _quantity(amount: Any) -> Any:
-    """A quantity as text, which is how Kubernetes tells them all; YAML may have a number there."""
+    """A quantity as text, as Kubernetes always shows them; YAML may have a number there."""
     if isinstance(amount, float):
         return f"{amount * 1000:.0f}m" if amount % 1 else f"{amount:.0f}"
     return str(amount) if isinstance(amount, int) and not isinstance(amount, bool) else amount
 
 
 def tolerations(pod: Object) -> None:
-    """Let the pod stay 300 s on a node that is not ready or not reachable, unless it says how long itself."""
+    """Let the pod stay 300 s on a node that is not ready or unreachable, unless it has its own toleration."""
     found = list(pod.get("tolerations") or ())
     for key in _EVICTING:
         if not any(item.get("key") in (key, None, "") and item.get("effect") in ("NoExecute", None, "") for item in found):
@@ -79,7 +79,7 @@ def status(pod: Mapping[str, Any], now: str) -> Object:
 
 
 def qos_class(pod: Mapping[str, Any]) -> str:
-    """Guaranteed, Burstable or BestEffort, of processors and memory alone."""
+    """Guaranteed, Burstable or BestEffort, by CPU and memory only."""
     containers = [*(pod.get("containers") or ()), *(pod.get("initContainers") or ())]
     requests, limits = (list(_shares(containers, which)) for which in ("requests", "limits"))
     if not any(requests) and not any(limits):

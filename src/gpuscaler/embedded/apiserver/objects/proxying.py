@@ -1,6 +1,6 @@
-"""The proxy subresource of pods: ``…/pods/[https:]NAME:PORT/proxy/PATH`` is answered by whoever is registered as that pod's port.
+"""The proxy subresource of pods: ``…/pods/[https:]NAME:PORT/proxy/PATH`` is answered by the handler registered for that pod's port.
 
-Pods here are records without processes, so whoever plays one registers what answers for it.
+Pods here are records without processes, so a program that simulates one registers a handler for it.
 """
 
 import re
@@ -26,11 +26,11 @@ class Proxies:
 
     @property
     def serving(self) -> bool:
-        """Whether somebody answers for a pod."""
+        """Whether a handler is registered for a pod."""
         return bool(self._handlers)
 
     def register(self, namespace: str, pod: str, port: int, handler: Handler) -> None:
-        """From now on ``handler`` answers for that port of that pod."""
+        """Let ``handler`` answer for that port of that pod from now on."""
         self._handlers[namespace, pod, str(port)] = handler
 
     async def answer(self, request: Request) -> Answer | None:

@@ -1,1 +1,1 @@
-"""The forms in which clients write changes: JSON and merge patches, strategic merge, server-side apply."""
+"""Forms of patches: JSON and merge patches, strategic merge, server-side apply."""

@@ -34,5 +34,5 @@ def json_patch(target: Any, operations: Any) -> Any:
     try:
         return JsonPatch(operations).apply(target)
     except (JsonPatchException, InvalidJsonPatch, JsonPointerException, TypeError) as error:
-        # The library finds some operations out by the types that they meet.
+        # The library notices some invalid operations only when it applies them.
         raise Failure(422, "Invalid", f"the server rejected our request due to an error in our request: {error}") from error

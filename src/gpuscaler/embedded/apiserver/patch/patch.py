@@ -1,4 +1,4 @@
-"""PATCH: which kind of patch it is, and what comes of it."""
+"""PATCH: selects the kind of patch, and applies it."""
 
 from typing import Any
 
@@ -19,7 +19,7 @@ OPERATIONS, APPLY = "application/json-patch+json", "application/apply-patch+yaml
 
 
 def patched(old: Object, patch: Any, *, media: str, custom: bool) -> Object:
-    """``old`` after ``patch``. Raises a Failure: 415 for a kind of patch that it does not take, 400 or 422 for one that fails."""
+    """``old`` after ``patch``. Raises a Failure: 415 for an unsupported kind of patch, 400 or 422 for one that fails."""
     if media == STRATEGIC and custom:
         raise unsupported_media_type((OPERATIONS, MERGE, APPLY))
     if media == OPERATIONS:
@@ -40,13 +40,13 @@ def _shown(kind: Kind, stored: Stored) -> Object:
 
 
 class Patcher:
-    """Carries out patches of ``store``."""
+    """Applies patches to objects of ``store``."""
 
     def __init__(self, store: Store, writer: Writer) -> None:
         self._store, self._writer = store, writer
 
     def patch(self, place: Target, request: Request) -> tuple[Stored, bool]:
-        """What the object is after the patch, and whether the patch (an apply) created it."""
+        """The object after the patch, and whether the patch (an apply) created it."""
         kind, media = place.kind, bodies.media_type(request)
         value = bodies.read(request, MERGE, STRATEGIC, OPERATIONS, APPLY)
         dry_run = request.query.get("dryRun") == "All"

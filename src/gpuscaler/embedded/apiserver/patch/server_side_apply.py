@@ -1,7 +1,7 @@
-"""Server-side apply, as far as one applier sees of it: what it names is set, what it named before and no longer does goes.
+"""Server-side apply, as far as one applier can see: fields that it names are set, fields that it no longer names are removed.
 
-Ownership is kept in ``managedFields`` as Kubernetes does, but only of those who apply: fields that are written by updates or other
-patches belong to nobody, and are taken over without a conflict.
+Ownership is kept in ``managedFields`` as in Kubernetes, but only that of appliers: fields written by updates or other
+patches have no owner, and are taken over without a conflict.
 
 Source of the format: ``sigs.k8s.io/structured-merge-diff`` and ``k8s.io/apimachinery/pkg/apis/meta/v1`` (FieldsV1), Kubernetes 1.35.
 """
@@ -25,7 +25,7 @@ _METADATA: Final = frozenset({"name", "namespace", "managedFields", "resourceVer
 
 
 def applied(place: Target, old: Object, config: Any, *, query: Mapping[str, str], now: str) -> Object:
-    """``old`` (empty where there is none) after the apply of ``config``. Raises a Failure: 400, or 409 for fields of another applier."""
+    """``old`` (empty if there is none) after the apply of ``config``. Raises a Failure: 400, or 409 for fields of another applier."""
     manager = query.get("fieldManager")
     if not manager:
         raise bad_request('PatchOptions.meta.k8s.io "" is invalid: fieldManager: Required value: is required for apply patch')
@@ -57,7 +57,7 @@ def _is(entry: Mapping[str, Any], manager: str, part: str) -> bool:
 
 
 def _clashes(place: Target, old: Object, leaves: Mapping[Path, Any], others: Sequence[Mapping[str, Any]], *, force: bool) -> set[Path]:
-    """The fields of other appliers that would change: refused, or taken from them by ``force``."""
+    """The fields of other appliers that would change: a conflict, or taken from them by ``force``."""
     current = dict(_leaves(old, ()))
     clashes = [
         (entry["manager"], path)
@@ -84,7 +84,7 @@ def _dotted(path: Path) -> str:
 
 
 def _leaves(value: Any, path: Path) -> Iterator[tuple[Path, Any]]:
-    """Everything ``value`` sets: plain values, lists that are replaced as a whole, elements of others, and empty objects."""
+    """All fields that ``value`` sets: plain values, lists that are replaced as a whole, elements of others, and empty objects."""
     for name, inner in value.items():
         if (not path and name in _IDENTITY) or (path == ("f:metadata",) and name in _METADATA):
             continue
@@ -137,7 +137,7 @@ def _paths(tree: Mapping[str, Any], path: Path) -> Iterator[Path]:
 
 
 def _without(entry: Mapping[str, Any], lost: set[Path]) -> Object:
-    """Another applier's entry, without the fields that were forced from it. What both set to the same value, both own."""
+    """Another applier's entry, without the fields that were forced from it. Fields that both set to the same value belong to both."""
     return {**entry, "fieldsV1": _tree(dict.fromkeys(path for path in _paths(entry["fieldsV1"], ()) if path not in lost))}
 
 

@@ -1,7 +1,7 @@
-"""Strategic merge patch, as kubectl sends it: lists of objects merge by a key of theirs.
+"""Strategic merge patch, as kubectl sends it: lists of objects are merged by a key.
 
 Source: ``k8s.io/apimachinery/pkg/util/strategicpatch`` and the ``patchMergeKey`` tags of ``k8s.io/api``, Kubernetes 1.35. The keys are
-looked up by the name of the list alone; ``ports``, the one name that stands for two kinds of list, is told apart by what is in it.
+looked up only by the name of the list; the one ambiguous name, ``ports``, is distinguished by the list's content.
 Taints and tolerations have no key: a patch replaces all of them, and kubectl sends all of them.
 """
 
@@ -39,7 +39,7 @@ _ORDER, _DROP, _RETAIN, _PATCH = "$setElementOrder/", "$deleteFromPrimitiveList/
 
 
 def merge_key(name: str, items: Sequence[Any]) -> str | None:
-    """The key by which the objects of the list ``name`` are told apart, or None where such a list is replaced as a whole."""
+    """The key that identifies objects of the list ``name``, or None if such a list is replaced as a whole."""
     if name == "ports":
         return "containerPort" if any("containerPort" in item for item in items if isinstance(item, Mapping)) else "port"
     return MERGE_KEYS.get(name)
@@ -111,7 +111,7 @@ def _merged(name: str, key: str, old: list[Any], new: Sequence[dict[str, Any]]) 
 
 
 def _order(merged: dict[str, Any], name: str, wanted: Sequence[Any]) -> None:
-    """Bring the list ``name`` into the order ``wanted``; what that does not name stays behind what it follows now."""
+    """Sort the list ``name`` into the order ``wanted``; other elements stay behind their predecessors."""
     found = merged.get(name)
     if not isinstance(found, list):
         return
@@ -129,7 +129,7 @@ def _identity(item: Any, key: str | None) -> Any:
 
 
 def _plain(value: Any) -> Any:
-    """What is new, without directives and without nulls: there is nothing that those could remove."""
+    """A new value, without directives and without nulls, which have nothing to remove there."""
     if isinstance(value, dict):
         return {name: _plain(inner) for name, inner in value.items() if inner is not None and not name.startswith("$")}
     if isinstance(value, list):

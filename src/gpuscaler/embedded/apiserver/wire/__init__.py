@@ -1,1 +1,1 @@
-"""Bodies, replies and selectors as they are on the wire."""
+"""Wire formats of bodies, replies and selectors."""

@@ -27,7 +27,7 @@ EXPIRED_PAGE: Final = (
 
 
 class Failure(Exception):  # noqa: N818 - Kubernetes calls such an answer a Failure
-    """A request that is refused: HTTP ``code``, the machine's ``reason``, the person's ``message``."""
+    """A refused request: HTTP ``code``, CamelCase ``reason``, readable ``message``."""
 
     def __init__(
         self,
@@ -67,8 +67,8 @@ class Failure(Exception):  # noqa: N818 - Kubernetes calls such an answer a Fail
         return {"content-type": "application/json", **extra}
 
 
-class Severed(Exception):  # noqa: N818 - it names what happens to the connection, and is no answer
-    """The connection breaks here; whoever carries the exchange lets its client see that."""
+class Severed(Exception):  # noqa: N818 - it names an event of the connection, and is no answer
+    """The connection breaks here; the transport shows that to its client."""
 
 
 def _of(kind: Kind, name: str) -> dict[str, Any]:

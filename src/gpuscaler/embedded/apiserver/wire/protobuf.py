@@ -1,6 +1,6 @@
-"""Objects that arrive as Kubernetes' protobuf, which kubectl's typed clients send since 1.32, as the JSON that they stand for.
+"""Decodes objects in Kubernetes' protobuf, which kubectl's typed clients send since 1.32, to their JSON form.
 
-Answers are always JSON: every client that asks for protobuf takes that too. Format: ``k8s.io/apimachinery/pkg/runtime/serializer/protobuf``
+Answers are always JSON: every client of protobuf accepts that too. Format: ``k8s.io/apimachinery/pkg/runtime/serializer/protobuf``
 (four magic bytes, then ``runtime.Unknown``) and https://protobuf.dev/programming-guides/encoding/; ``protobuf_fields.json`` is made by
 ``tools/make_protobuf_fields.py``.
 """
@@ -17,14 +17,14 @@ import msgspec
 
 MEDIA_TYPE: Final = "application/vnd.kubernetes.protobuf"
 _MAGIC: Final = b"k8s\x00"
-#: Structures that Go embeds: in JSON their fields stand beside those of the structure that holds them.
+#: Structures that Go embeds: in JSON their fields are in the structure that contains them.
 _INLINE: Final = frozenset(
     {"deviceConfiguration", "ephemeralContainerCommon", "localObjectReference", "persistentVolumeSource", "handler", "volumeSource"}
 )
 
 
 class ProtobufError(ValueError):
-    """The bytes are not protobuf, or of a kind that is not known here; says which."""
+    """The bytes are not protobuf, or are of an unknown kind; the text says which."""
 
 
 @cache
@@ -36,7 +36,7 @@ def _messages() -> Mapping[str, Mapping[int, tuple[str, str, str]]]:
 def decode(body: bytes) -> dict[str, Any]:
     """The object in ``body``, with its kind and version. Raises :class:`ProtobufError`."""
     if not body.startswith(_MAGIC):
-        raise ProtobufError("expected the four bytes that Kubernetes' protobuf begins with")
+        raise ProtobufError("expected the four bytes at the start of Kubernetes' protobuf")
     parts = {number: value for number, value in _fields(body[len(_MAGIC) :]) if isinstance(value, bytes)}
     named = {number: value.decode() for number, value in _fields(parts.get(1, b"")) if isinstance(value, bytes)}
     version, kind = named.get(1, ""), named.get(2, "")
@@ -103,7 +103,7 @@ def _message(name: str, data: bytes) -> Any:
         elif field in _INLINE and isinstance(value, dict):
             found |= value
         elif value not in ("", None):
-            # Go writes what is not set as empty text, or as a time of zero; in JSON it leaves those out.
+            # Go writes unset fields as empty text or a zero time; in JSON it leaves them out.
             found[field] = value
     return found
 
@@ -125,7 +125,7 @@ def _value(kind: str, raw: int | bytes) -> Any:
 def _time(data: bytes) -> str | None:
     parts = dict(_fields(data))
     seconds, nanos = _value("int", parts.get(1, 0)), _value("int", parts.get(2, 0))
-    # Nothing at all, or the first second of the year 1, is Go's time of zero.
+    # An empty message, or the first second of the year 1, is Go's zero time.
     if not parts or (seconds, nanos) == (-62_135_596_800, 0):
         return None
     try:

@@ -1,4 +1,4 @@
-"""What a handler answers, before it is put on a wire."""
+"""A handler's answer, before it is sent."""
 
 from collections.abc import AsyncIterator, Mapping
 from typing import Any

@@ -13,7 +13,7 @@ from gpuscaler.embedded.apiserver.wire.failures import bad_request
 from gpuscaler.model.selector_text import SelectorError, parse_selector
 from gpuscaler.model.selectors import LabelSelector
 
-#: events.k8s.io names in its selectors what the core group calls otherwise.
+#: Field names in selectors of events.k8s.io, with their names in the core group.
 _OTHER_NAMES = {"reportingController": "reportingComponent"}
 
 
@@ -58,7 +58,7 @@ def _value(kind: Kind, path: str) -> Callable[[Stored], str]:
 
 
 class Filter:
-    """What a list, watch or collection delete asks for, besides its namespace. Empty texts ask for everything."""
+    """The selection of a list, watch or collection delete, besides its namespace. Empty texts select everything."""
 
     def __init__(self, kind: Kind, labels: str = "", fields: str = "") -> None:
         self._labels = label_selector(labels)

@@ -1,1 +1,1 @@
-"""Auto Scaling: groups, what they launch and end by themselves, hooks, refreshes, warm pools."""
+"""Auto Scaling: groups, the launches and ends that they start by themselves, hooks, refreshes, warm pools."""

@@ -1,4 +1,4 @@
-"""Scaling activities: what a group did and why, seen a while after it happened."""
+"""Scaling activities: what a group did and why, visible with a delay."""
 
 import json
 from typing import Any, Final
@@ -12,14 +12,14 @@ from gpuscaler.embedded.aws.wire.reading import moment
 from gpuscaler.embedded.aws.wire.writing import at, iso
 
 _DONE: Final = frozenset({"Successful", "Failed", "Cancelled"})
-#: AWS keeps six weeks; here the newest of each group are.
+#: AWS keeps six weeks; here the newest ones of each group are kept.
 KEPT: Final = 2_000
 
 
 def add(
     region: Region, group: Group, description: str, cause: str, *, status: str, message: str = "", ended: bool = False, zone: str = ""
 ) -> Activity:
-    """Something begins, or is already over."""
+    """Record an activity that starts, or is already over."""
     seen = region.now + region.conditions.activity
     made = Activity(region.uuid(), description, cause[:1023], region.now, seen, status, message[:255])
     made.zone, made.ended_at = zone, region.now if ended else None
@@ -29,18 +29,18 @@ def add(
 
 
 def once(region: Region, group: Group, text: str) -> None:
-    """Something that a group cannot do, said once in a row."""
+    """Record that a group cannot do something; repeats in a row are recorded once."""
     if not group.activities or group.activities[-1].message != text:
         add(region, group, text, group.cause, status="Failed", message=text, ended=True)
 
 
 def finish(region: Region, activity: Activity, *, status: str, message: str = "") -> None:
-    """What had begun is over."""
+    """Mark an activity as ended."""
     activity.status, activity.message, activity.ended_at = status, message[:255], region.now
 
 
 def started(region: Region, group: Group, before: int) -> str:
-    """Why an instance is started: what the group was told, and what it lacks."""
+    """Why an instance is started: the last request to the group, and its missing capacity."""
     what = "an instance was started in response to a difference between desired and actual capacity, increasing the capacity"
     return f"{group.cause}  At {iso(at(region.now))} {what} from {before} to {group.desired}.".strip()
 

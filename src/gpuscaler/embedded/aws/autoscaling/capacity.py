@@ -1,4 +1,4 @@
-"""Auto Scaling's calls that change how many instances there are, and which."""
+"""Auto Scaling's calls that change the number of instances, or end particular ones."""
 
 from collections.abc import Callable
 from typing import Any, Final
@@ -13,7 +13,7 @@ from gpuscaler.embedded.aws.wire.errors import AwsError, invalid
 from gpuscaler.embedded.aws.wire.pages import page
 from gpuscaler.embedded.aws.wire.writing import at, iso
 
-#: Of one call each: instances that are launched, that are protected, that are described.
+#: Limits of one call: launched, protected and described instances.
 MOST_LAUNCHED, MOST_PROTECTED, MOST_DESCRIBED = 100, 50, 50
 
 
@@ -120,7 +120,7 @@ PROCESSES: Final = (
 
 
 def _launch(region: Region, params: dict[str, Any]) -> dict[str, Any]:
-    """Launch at once in one zone, and say what was refused. Desired capacity rises by what was launched (with a retry: by all)."""
+    """Launch at once in one zone, and return what was refused. Desired capacity rises by what was launched (with a retry: by all)."""
     return once(region, "LaunchInstances", params, _launched)
 
 
@@ -157,7 +157,7 @@ def _launched(region: Region, params: dict[str, Any]) -> dict[str, Any]:
 
 
 def once(region: Region, operation: str, params: dict[str, Any], act: Callable[[Region, dict[str, Any]], dict[str, Any]]) -> dict[str, Any]:
-    """Answer a call that was made before with the same ClientToken as it was answered then."""
+    """Repeat the answer of an earlier call with the same ClientToken."""
     token = params.get("ClientToken")
     if not token:
         return act(region, params)
@@ -200,7 +200,7 @@ def _error(one: Failure) -> dict[str, Any]:
 def _where(instance_type: str, market: str, zone: str) -> dict[str, Any]:
     return {
         "InstanceType": instance_type,
-        # A reservation is not a market of EC2's.
+        # A reservation is not a market in EC2's terms.
         "MarketType": "spot" if market == "spot" else "on-demand",
         "SubnetId": subnet_id(zone),
         "AvailabilityZone": zone,

@@ -1,4 +1,4 @@
-"""Auto Scaling groups as they are kept and described, their tags included."""
+"""Auto Scaling groups as they are stored and described, with their tags."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
@@ -13,7 +13,7 @@ from gpuscaler.embedded.aws.wire.filters import matches
 from gpuscaler.embedded.aws.wire.pages import page
 from gpuscaler.embedded.aws.wire.writing import at, iso
 
-#: What is kept and shown as it came.
+#: Fields that are stored and shown unchanged.
 _PASSED: Final = (
     "LaunchConfigurationName",
     "LaunchTemplate",
@@ -101,7 +101,7 @@ def delete(region: Region, params: dict[str, Any]) -> dict[str, Any]:
 
 
 def _set(region: Region, made: Group, params: Mapping[str, Any]) -> None:
-    """Take over what ``params`` say, with launch templates under both their names."""
+    """Set the fields in ``params``, with launch templates under both their names."""
     ways = [one for one in ("LaunchTemplate", "LaunchConfigurationName", "MixedInstancesPolicy", "InstanceId") if params.get(one)]
     if len(ways) > 1 or not (ways or made.settings):
         raise invalid(

@@ -8,7 +8,7 @@ from gpuscaler.embedded.aws.region import Region
 from gpuscaler.embedded.aws.state import LAUNCHING, TERMINATING, Group, Hook, Instance
 from gpuscaler.embedded.aws.wire.errors import AwsError, invalid, no_group
 
-#: A hook waits 48 hours at most; a group has so many hooks at most, unless its account is allowed more.
+#: A hook waits at most 48 hours; this is the maximum number of hooks of a group, unless its account has a higher limit.
 LONGEST: Final = 172_800
 MOST: Final = 50
 
@@ -44,7 +44,7 @@ def _put(region: Region, params: dict[str, Any]) -> dict[str, Any]:
 
 
 def _delete(region: Region, params: dict[str, Any]) -> dict[str, Any]:
-    """Take a hook away; what waits for it goes on first: launching instances are ended, terminating ones go."""
+    """Delete a hook. Instances that wait for it proceed first: launching ones are ended, terminating ones go."""
     group = _group(region, params)
     hook = group.hooks.get(params["LifecycleHookName"])
     if hook is None:
@@ -74,7 +74,7 @@ def _describe(region: Region, params: dict[str, Any]) -> dict[str, Any]:
 
 
 def _waiting(region: Region, params: Mapping[str, Any]) -> tuple[Group, Instance]:
-    """The instance that waits for the action that is meant."""
+    """The instance that waits for the given lifecycle action."""
     group, token, ident = _group(region, params), params.get("LifecycleActionToken"), params.get("InstanceId")
     for one in group.members.values():
         if one.token and one.hook == params["LifecycleHookName"] and (one.token == token or (token is None and one.id == ident)):

@@ -1,4 +1,4 @@
-"""The life of an instance in its group: Pending, InService, Terminating, with hooks in between; and in EC2."""
+"""The life cycle of an instance in its group (Pending, InService, Terminating, with hooks in between) and in EC2."""
 
 from functools import partial
 from typing import Any, Final
@@ -14,14 +14,14 @@ from gpuscaler.embedded.aws.wire.errors import invalid
 from gpuscaler.embedded.aws.wire.writing import at, iso
 from gpuscaler.simulation.cloud.machines import CloudMachine
 
-#: So long an instance runs that shuts itself down before its kubelet starts, in seconds.
+#: How long an instance runs that shuts itself down before its kubelet starts, in seconds.
 SHUTDOWN_AFTER: Final = 4.0
 #: Terminated instances are shown for about an hour.
 REMEMBERED: Final = 3600.0
 
 
 def enter(region: Region, group: Group, machine: CloudMachine, choice: Choice) -> Instance:
-    """A machine that was launched for a group is Pending in it."""
+    """Add a machine that was launched for a group to it, as Pending."""
     instance = register(region, machine, choice, group=group.name)
     instance.weight = choice.weight
     admit(region, group, instance)
@@ -29,7 +29,7 @@ def enter(region: Region, group: Group, machine: CloudMachine, choice: Choice) -
 
 
 def admit(region: Region, group: Group, instance: Instance) -> None:
-    """An instance becomes a member of its group."""
+    """Make an instance a member of its group."""
     tags = {tag["Key"]: tag["Value"] for tag in group.tags.values() if tag["PropagateAtLaunch"]}
     instance.tags |= tags | {"aws:autoscaling:groupName": group.name}
     before = group.has
@@ -44,7 +44,7 @@ def admit(region: Region, group: Group, instance: Instance) -> None:
 
 
 def _too_old(region: Region, instance: Instance, now: float) -> None:
-    """An instance is as old as its group lets one become: it is replaced."""
+    """Replace an instance that has reached the maximum lifetime of its group."""
     group = region.groups.get(instance.group)
     most = group.settings.get("MaxInstanceLifetime") if group is not None else None
     if group is not None and instance.counted and most and now - instance.launched_at >= most:
@@ -52,7 +52,7 @@ def _too_old(region: Region, instance: Instance, now: float) -> None:
 
 
 def replace(region: Region, group: Group, instance: Instance, why: str, *, first: bool = False) -> None:
-    """The group ends an instance "in response to" ``why`` and launches another: before it where ``first``, else after it."""
+    """End an instance "in response to" ``why`` and launch another: before the end if ``first``, else after it."""
     if first:
         instance.risky, instance.why = True, why
     else:
@@ -61,7 +61,7 @@ def replace(region: Region, group: Group, instance: Instance, why: str, *, first
 
 
 def register(region: Region, machine: CloudMachine, choice: Choice, *, group: str = "") -> Instance:
-    """EC2 has an instance, pending."""
+    """Create a pending instance in EC2."""
     data, offering = choice.data, machine.offering
     told = [tag for one in data.get("TagSpecifications", ()) if one.get("ResourceType") == "instance" for tag in one.get("Tags", ())]
     instance = Instance(
@@ -82,7 +82,7 @@ def register(region: Region, machine: CloudMachine, choice: Choice, *, group: st
 
 
 def start(region: Region, instance: Instance) -> None:
-    """An instance that is pending runs a while later."""
+    """Set a pending instance to running a while later."""
     region.put(region.now + region.conditions.pending, partial(_runs, region, instance))
 
 
@@ -107,7 +107,7 @@ def _runs(region: Region, instance: Instance, _now: float) -> None:
 
 
 def _shuts_itself_down(region: Region, instance: Instance, _now: float) -> None:
-    """What an instance does whose image or user data end it, and whose shutdown behaviour is to terminate."""
+    """Terminate an instance that is shut down by its own image or user data, with the shutdown behaviour "terminate"."""
     if instance.ended_at is None and instance.state == "running":
         region.hardware.end(instance.machine, region.now)
         instance.reason = instance.doomed
@@ -115,7 +115,7 @@ def _shuts_itself_down(region: Region, instance: Instance, _now: float) -> None:
 
 
 def lost(region: Region, instance: Instance) -> None:
-    """An instance is gone without its group's doing, which the group finds out by a health check, and replaces it."""
+    """Handle an instance that ended without its group, which notices it in a health check and replaces it."""
     group = region.groups.get(instance.group)
     gone(region, group, instance)
     if group is not None:
@@ -127,7 +127,7 @@ def lost(region: Region, instance: Instance) -> None:
 
 
 def _wait(region: Region, group: Group, instance: Instance, transition: str) -> None:
-    """Wait for the hook of a transition, or go on at once where there is none."""
+    """Wait for the hook of a transition, or continue at once if there is none."""
     hook = next((one for one in group.hooks.values() if one.transition == transition), None)
     if hook is None:
         proceed(region, group, instance)
@@ -140,7 +140,7 @@ def _wait(region: Region, group: Group, instance: Instance, transition: str) -> 
 
 
 def heartbeat(region: Region, group: Group, instance: Instance, hook: Hook) -> None:
-    """The hook's time begins anew."""
+    """Restart the time-out of the hook."""
     instance.waits_until = region.now + hook.timeout
     region.put(instance.waits_until, partial(_timed_out, region, group, instance, hook))
 
@@ -153,9 +153,9 @@ def _timed_out(region: Region, group: Group, instance: Instance, hook: Hook, now
 def complete(
     region: Region, group: Group, instance: Instance, result: str, why: str = "Lifecycle Action Completed with ABANDON Result"
 ) -> None:
-    """A lifecycle action ends: ABANDON ends an instance that was launching.
+    """Complete a lifecycle action: ABANDON ends an instance that was launching.
 
-    What its activity says then is in AWS's user guide, under Troubleshooting.
+    The text of its activity is from AWS's user guide, under Troubleshooting.
     """
     abandoned = result == "ABANDON" and instance.lifecycle == "Pending:Wait"
     token, instance.token = instance.token, ""
@@ -171,7 +171,7 @@ def complete(
 
 
 def proceed(region: Region, group: Group, instance: Instance) -> None:
-    """Go on after the hook: into service, or to the end."""
+    """Continue after the hook: into service, or to the end."""
     if instance.lifecycle.startswith("Terminating"):
         _shut_down(region, group, instance)
         return
@@ -184,7 +184,7 @@ def proceed(region: Region, group: Group, instance: Instance) -> None:
 
 
 def end(region: Region, group: Group, instance: Instance, cause: str, *, hooks: bool = True) -> None:
-    """The group ends an instance."""
+    """End an instance of the group."""
     if not instance.lifecycle.startswith("Terminating"):
         instance.lifecycle = "Terminating"
         instance.token = ""
@@ -205,7 +205,7 @@ def _shut_down(region: Region, group: Group | None, instance: Instance) -> None:
 
 
 def gone(region: Region, group: Group | None, instance: Instance) -> None:
-    """An instance is no more; EC2 shows it for a while."""
+    """Mark an instance as ended; EC2 shows it for a while."""
     if instance.ended_at is not None:
         return
     _close(region, instance, status="Successful" if instance.lifecycle.startswith("Terminating") else "Failed")
@@ -221,7 +221,7 @@ def gone(region: Region, group: Group | None, instance: Instance) -> None:
 
 
 def _close(region: Region, instance: Instance, *, status: str) -> None:
-    """What was under way with an instance is over."""
+    """End the activity of an instance that was in progress."""
     if instance.activity is not None and instance.activity.ended_at is None:
         activities.finish(region, instance.activity, status=status)
 
@@ -231,7 +231,7 @@ def _forget(region: Region, instance: Instance, _now: float) -> None:
 
 
 def terminate(region: Region, instance: Instance) -> None:
-    """EC2's own TerminateInstances: no hook, no protection; the group sees it as a lost instance."""
+    """EC2's own TerminateInstances: without hook or protection; the group sees a lost instance."""
     if instance.state in {"pending", "running", "stopped"}:
         _close(region, instance, status="Cancelled")
         instance.lifecycle = "Terminating"
@@ -239,17 +239,17 @@ def terminate(region: Region, instance: Instance) -> None:
 
 
 def member(region: Region, group: Group, ident: str) -> Instance:
-    """The group's instance of that id. Raises :class:`~gpuscaler.embedded.aws.wire.errors.AwsError` where it has none."""
+    """The group's instance of that id. Raises :class:`~gpuscaler.embedded.aws.wire.errors.AwsError` if it has none."""
     if ident not in group.members:
         raise invalid(f"The instance {ident} is not part of Auto Scaling group {group.name}.")
     return region.instances[ident]
 
 
-# As they are shown
+# Descriptions
 
 
 def shown(one: Instance, *, weighted: bool) -> dict[str, Any]:
-    """An instance of a group as Auto Scaling's Describe calls have it."""
+    """An instance of a group as in Auto Scaling's Describe calls."""
     offering = one.machine.offering
     reply = {
         "InstanceId": one.id,
@@ -267,7 +267,7 @@ def shown(one: Instance, *, weighted: bool) -> dict[str, Any]:
 
 
 def shown_group(one: Group) -> dict[str, Any]:
-    """A group as DescribeAutoScalingGroups has it now."""
+    """A group as DescribeAutoScalingGroups shows it now."""
     overrides = one.settings.get("MixedInstancesPolicy", {}).get("LaunchTemplate", {}).get("Overrides", ())
     weighted = any("WeightedCapacity" in override for override in overrides)
     return {
@@ -290,7 +290,7 @@ def shown_group(one: Group) -> dict[str, Any]:
 
 
 def note(region: Region, group: Group) -> None:
-    """A group is not what it was: keep how it looks, where reads lag."""
+    """Record a change of a group, for reads that lag."""
     lag = region.conditions.read_lag
     if lag:
         group.history.append((region.now, shown_group(group)))
@@ -299,7 +299,7 @@ def note(region: Region, group: Group) -> None:
 
 
 def seen(region: Region, group: Group) -> dict[str, Any] | None:
-    """A group as reads have it; None where they do not know it yet."""
+    """A group as reads see it; None if they do not see it yet."""
     lag = region.conditions.read_lag
     if not lag:
         return shown_group(group)

@@ -1,7 +1,7 @@
-"""What people have a group replace: all instances by an instance refresh, and those whose health they set.
+"""Replacements that users ask for: of all instances by an instance refresh, and of instances that they set to unhealthy.
 
-Of instance refreshes the rolling ones are here, which replace one instance after the other. Source: EC2 Auto Scaling's user guide, "How an
-instance refresh works", and its API reference (November 2026). The texts of causes are those that activities were seen with.
+Only rolling instance refreshes are implemented, which replace one instance after the other. Source: EC2 Auto Scaling's user guide, "How an
+instance refresh works", and its API reference (November 2026). The texts of causes were seen in real activities.
 """
 
 from collections.abc import Mapping
@@ -17,14 +17,14 @@ from gpuscaler.embedded.aws.wire.errors import AwsError, invalid
 from gpuscaler.embedded.aws.wire.pages import page
 from gpuscaler.embedded.aws.wire.writing import at
 
-#: A refresh looks at its group so often, in seconds, and waits so long for instances that are protected from scale-in.
+#: Seconds between a refresh's checks of its group, and how long it waits for instances that are protected from scale-in.
 STEP, PATIENCE = 5.0, 3600.0
 _UNDER_WAY: Final = frozenset({"Pending", "InProgress"})
 
 
 @dataclass(slots=True)
 class Refresh:
-    """An instance refresh: ``left`` are the instances that it has still to replace, ``total`` how many there were."""
+    """An instance refresh: ``left`` are the instances still to replace, ``total`` is the number at the start."""
 
     id: str
     group: str
@@ -35,7 +35,7 @@ class Refresh:
     status: str = "InProgress"
     reason: str = ""
     ended_at: float | None = None
-    #: The instance that goes now, and when the one that came for it is warm.
+    #: The instance that is being replaced, and when its replacement is warm.
     going: str = ""
     warm_at: float = 0.0
     waits_since: float | None = None
@@ -97,7 +97,7 @@ def _finish(region: Region, one: Refresh, status: str, reason: str = "") -> None
 
 
 def _step(region: Region, group: Group, one: Refresh, now: float) -> None:
-    """Replace the next instance, once the one before was replaced and its replacement is warm."""
+    """Replace the next instance, once the previous one is replaced and its replacement is warm."""
     if one.status not in _UNDER_WAY or region.groups.get(group.name) is not group:
         return
     region.put(now + STEP, partial(_step, region, group, one))
@@ -116,7 +116,7 @@ def _step(region: Region, group: Group, one: Refresh, now: float) -> None:
 
 
 def _replace(region: Region, group: Group, one: Refresh, now: float) -> None:
-    """End the next instance that may go; fail where only protected ones are left for too long."""
+    """End the next replaceable instance; fail if only protected ones are left for too long."""
     how = one.preferences["ScaleInProtectedInstances"]
     if how == "Ignore":
         one.left = [ident for ident in one.left if not group.members[ident].protected]
@@ -137,7 +137,7 @@ def _replace(region: Region, group: Group, one: Refresh, now: float) -> None:
 
 
 def _set_health(region: Region, params: dict[str, Any]) -> dict[str, Any]:
-    """A person, or a program, says how an instance is. An unhealthy one is replaced, protected or not."""
+    """Set the health of an instance, as a user or program reports it. An unhealthy one is replaced, protected or not."""
     instance = region.instances.get(params["InstanceId"])
     group = region.groups.get(instance.group) if instance is not None else None
     if instance is None or group is None or instance.id not in group.members:

@@ -1,4 +1,4 @@
-"""What Auto Scaling groups do by themselves: they launch what they lack, end what is too much, replace what is lost, balance zones."""
+"""Actions of Auto Scaling groups by themselves: launching, ending and replacing instances, balancing zones."""
 
 from collections.abc import Iterable
 from functools import partial
@@ -19,7 +19,7 @@ _ALL_PROTECTED: Final = "Could not scale to desired capacity because all remaini
 
 
 def want(region: Region, group: Group, desired: int, why: str) -> None:
-    """A group is to have ``desired``; it begins a moment later, whatever failed before."""
+    """Set the desired capacity of a group; it reacts a moment later, even after earlier failures."""
     if desired != group.desired:
         group.cause = f"At {iso(at(region.now))} {why} changing the desired capacity from {group.desired} to {desired}."
     group.desired = desired
@@ -29,7 +29,7 @@ def want(region: Region, group: Group, desired: int, why: str) -> None:
 
 
 def look(region: Region, group: Group) -> None:
-    """A group compares what it has with what it should have, and acts."""
+    """Compare the actual with the desired capacity of a group, and act."""
     risky = sum(one.weight for one in group.members.values() if one.counted and one.risky)
     evening = sum(one.weight for one in group.members.values() if one.counted and one.evens)
     lacks = group.desired - (group.has - risky - evening)
@@ -49,7 +49,7 @@ def look(region: Region, group: Group) -> None:
 
 
 def launch_missing(region: Region, group: Group, units: int) -> None:
-    """Try to launch ``units`` in all zones; what fails shows in activities, and is tried again later."""
+    """Try to launch ``units`` over all zones; failures appear in activities, and are tried again later."""
     before = group.has
     missing = 0
     for market, share in choosing.markets(region, group, units):
@@ -70,7 +70,7 @@ def launch_missing(region: Region, group: Group, units: int) -> None:
 
 
 def launch(region: Region, group: Group, market: str, zone: str, units: int) -> tuple[int, list[Failure]]:
-    """Launch ``units`` in one zone at once: what was launched, in units, and what was refused on the way."""
+    """Launch ``units`` in one zone at once; returns the launched units, and the refusals on the way."""
     granted, failures = 0, list[Failure]()
     try:
         found = choosing.ordered(region, group, market, zone)
@@ -101,7 +101,7 @@ def _failed(region: Region, group: Group, failures: Iterable[Failure], before: i
 
 
 def _shrink(region: Region, group: Group, units: int) -> None:
-    """End unprotected instances, of the fullest zone and the oldest first."""
+    """End unprotected instances: those of the fullest zone first, of these the oldest."""
     while units > 0:
         victim = _selected(group, units)
         if victim is None:
@@ -117,7 +117,7 @@ def _shrink(region: Region, group: Group, units: int) -> None:
 
 
 def _selected(group: Group, units: int) -> Instance | None:
-    """What the default termination policy ends: of the fullest zone that has an instance without protection, the oldest."""
+    """The choice of the default termination policy: the oldest in the fullest zone that has an unprotected instance."""
     load: dict[str, int] = {}
     for one in group.members.values():
         if one.counted:
@@ -127,10 +127,10 @@ def _selected(group: Group, units: int) -> Instance | None:
 
 
 def _balance(region: Region, group: Group) -> None:
-    """Launch in the emptiest zone before ending in the fullest: AZRebalance, which is on in every group as it comes.
+    """Launch in the emptiest zone before ending in the fullest: AZRebalance, which is on by default in every group.
 
-    A group whose fullest zone has only instances that are protected from scale-in launches none, and waits until all of its instances
-    are in service: both are assumptions.
+    A group whose fullest zone has only instances that are protected from scale-in launches none. It waits until all of its instances
+    are in service. Both are assumptions.
     """
     zones = dict.fromkeys(group.zones, 0)
     for one in group.members.values():
@@ -158,10 +158,10 @@ def _balance(region: Region, group: Group) -> None:
 
 
 def _evened(region: Region, group: Group) -> None:
-    """End what is too much, once what was launched to even out zones is in service.
+    """End surplus instances, once those that were launched to balance zones are in service.
 
-    Which instance that is the termination policy says then, as everywhere (user guide, "Control which Auto Scaling instances terminate
-    during scale in"), so that protection that came meanwhile counts; where all others are protected it is the one that was launched.
+    The termination policy chooses the instance at that time, as always (user guide, "Control which Auto Scaling instances terminate
+    during scale in"), so protection that was set in between counts. If all others are protected, the launched instance is ended.
     """
     came = [one for one in group.members.values() if one.evens and one.counted]
     if "Terminate" in group.suspended or any(one.lifecycle != "InService" for one in group.members.values() if one.counted):
@@ -171,7 +171,7 @@ def _evened(region: Region, group: Group) -> None:
         if (victim := _selected(group, one.weight)) is None:
             continue
         now = f"At {iso(at(region.now))}"
-        # As groups were seen to say it: aws/containers-roadmap#1453.
+        # The wording was seen in real groups: aws/containers-roadmap#1453.
         less = f"shrinking the capacity from {group.has} to {group.has - victim.weight}"
         what = f"{now} an instance was taken out of service in response to a difference between desired and actual capacity, {less}."
         what += f"  {now} instance {victim.id} was selected for termination."
@@ -179,7 +179,7 @@ def _evened(region: Region, group: Group) -> None:
 
 
 def _replaced(region: Region, group: Group) -> None:
-    """End what is to be replaced, once enough others are in service."""
+    """End instances to be replaced, once enough others are in service."""
     safe = sum(one.weight for one in group.members.values() if one.lifecycle == "InService" and not one.risky)
     for one in [one for one in group.members.values() if one.risky and one.counted]:
         if safe >= group.desired and "Terminate" not in group.suspended:
@@ -187,11 +187,11 @@ def _replaced(region: Region, group: Group) -> None:
             lifecycle.end(region, group, one, text)
 
 
-# What machines do by themselves
+# Events of machines
 
 
 def hear(region: Region, event: CloudEvent) -> None:
-    """Something happened to a machine of the region's hardware."""
+    """Handle an event of a machine of the region's hardware."""
     machine = event.machine
     instance = region.instances.get(machine.id) if machine is not None else None
     if machine is None or instance is None:
@@ -203,14 +203,14 @@ def hear(region: Region, event: CloudEvent) -> None:
 
 
 def warn(region: Region, instance: Instance) -> None:
-    """EC2 will take a spot instance back: the rebalance recommendation and the two minutes' warning, at once."""
+    """Announce that EC2 reclaims a spot instance: the rebalance recommendation and the two-minute warning, at once."""
     notices.rebalance(region, instance)
     notices.interruption(region, instance)
     risk(region, instance)
 
 
 def risk(region: Region, instance: Instance) -> None:
-    """An instance may be interrupted; a group with capacity rebalancing replaces it."""
+    """Recommend rebalancing for an instance; a group with capacity rebalancing replaces it."""
     group = region.groups.get(instance.group)
     if group is not None and group.settings.get("CapacityRebalance"):
         instance.risky, instance.why = True, "an EC2 instance rebalance recommendation"
@@ -223,7 +223,7 @@ def _lost(region: Region, instance: Instance, why: str) -> None:
 
 
 def reclaim(region: Region, instance: Instance, *, notice: float) -> None:
-    """Take a spot instance back ``notice`` seconds from now, with a warning where that is above 0."""
+    """Reclaim a spot instance ``notice`` seconds from now, with a warning if that is above 0."""
     if notice > 0:
         warn(region, instance)
     region.put(region.now + notice, partial(_take, region, instance.machine))

@@ -1,8 +1,8 @@
-"""Warm pools: machines that a group prepares beforehand, and that are in service soon after they are wanted.
+"""Warm pools: machines that a group prepares in advance, and that are in service soon after they are requested.
 
-A prepared machine has booted once, with its user data, and is then stopped unless the pool says otherwise. What it did meanwhile is left
-out here: its node registers only when it is started for the group. Source: EC2 Auto Scaling's user guide, "Decrease latency for
-applications with long boot times using warm pools" (November 2026). That it is a node so many seconds after its start is an assumption.
+A prepared machine has booted once, with its user data, and is then stopped unless the pool says otherwise. That first boot does not
+register a node here: the node registers only when the machine is started for the group. Source: EC2 Auto Scaling's user guide, "Decrease
+latency for applications with long boot times using warm pools" (November 2026). The time from its start to its node is an assumption.
 """
 
 from functools import partial
@@ -19,7 +19,7 @@ _STATES: Final = {"Stopped": "stopped", "Running": "running", "Hibernated": "sto
 
 
 def prepare(region: Region, group: Group) -> None:
-    """Have as many machines ready as the pool says: up to the group's maximum, or what is prepared at most, less those that it wants."""
+    """Fill the pool: up to the group's maximum or its maximum prepared capacity, less the desired capacity."""
     told = group.settings.get("WarmPoolConfiguration")
     if told is None or "Launch" in group.suspended:
         return
@@ -34,7 +34,7 @@ def prepare(region: Region, group: Group) -> None:
 
 
 def _launch(region: Region, group: Group) -> bool:
-    """One more machine for the pool, in the zone that has fewest; whether there was one."""
+    """Prepare one more machine, in the zone with the fewest; returns whether there was one."""
     found = [*group.members.values(), *group.warm.values()]
     zones = sorted(group.zones, key=lambda zone: sum(one.machine.offering.zone == zone for one in found))
     for zone in zones:
@@ -51,7 +51,7 @@ def _launch(region: Region, group: Group) -> bool:
 
 
 def _prepared(region: Region, group: Group, instance: Instance, _now: float) -> None:
-    """It has booted, and waits."""
+    """Mark a machine as prepared after its boot."""
     if instance.lifecycle == "Warmed:Pending" and instance.id in group.warm:
         state = group.settings.get("WarmPoolConfiguration", {}).get("PoolState", "Stopped")
         instance.lifecycle, instance.state = f"Warmed:{state}", _STATES[state]
@@ -59,7 +59,7 @@ def _prepared(region: Region, group: Group, instance: Instance, _now: float) -> 
 
 
 def take(region: Region, group: Group, market: str, zone: str) -> Instance | None:
-    """Start a prepared machine of a market and zone for the group; None where none is ready."""
+    """Start a prepared machine of a market and zone for the group; None if none is ready."""
     for instance in group.warm.values():
         offering = instance.machine.offering
         if instance.state in {"stopped", "running"} and not instance.lifecycle.endswith("Pending") and offering.zone == zone:
@@ -76,7 +76,7 @@ def take(region: Region, group: Group, market: str, zone: str) -> Instance | Non
 
 
 def _started(region: Region, instance: Instance, _now: float) -> None:
-    """What its kubelet had said while nobody was to hear it is said now."""
+    """Deliver the kubelet's events that were held back while the machine was in the pool."""
     held, instance.held = instance.held, []
     for event in held:
         region.tell(event)

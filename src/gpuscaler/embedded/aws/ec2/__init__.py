@@ -1,1 +1,1 @@
-"""EC2: its calls about instances and fleets, and what it says of itself."""
+"""EC2: calls about instances and fleets, and descriptions of types, zones and prices."""

@@ -1,4 +1,4 @@
-"""What EC2 says of itself: types, zones, subnets, prices."""
+"""EC2's descriptions: types, zones, subnets, prices."""
 
 from typing import Any, Final
 

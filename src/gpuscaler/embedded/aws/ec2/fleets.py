@@ -15,7 +15,7 @@ from gpuscaler.embedded.aws.region import Region
 from gpuscaler.embedded.aws.wire.errors import AwsError
 from gpuscaler.simulation.cloud.machines import CloudMachine
 
-#: What is left of an override in a reply.
+#: Fields of an override that are in the reply.
 _KEPT: Final = ("InstanceType", "SubnetId", "AvailabilityZone", "WeightedCapacity", "Priority", "MaxPrice")
 
 
@@ -84,7 +84,7 @@ def _zones(region: Region, override: Mapping[str, Any]) -> tuple[str, ...]:
 def _fill(
     region: Region, params: dict[str, Any], market: str, units: int, lines: list[_Line]
 ) -> tuple[list[tuple[_Line, CloudMachine]], list[tuple[_Line, Failure]]]:
-    """``units`` of one market; fewer than its MinTargetCapacity are given back."""
+    """Launch ``units`` of one market; if they are fewer than its MinTargetCapacity, end them again."""
     options = params.get("SpotOptions" if market == "spot" else "OnDemandOptions", {})
     strategy = options.get("AllocationStrategy", "lowest-price")
     if strategy in {"prioritized", "capacity-optimized-prioritized"}:

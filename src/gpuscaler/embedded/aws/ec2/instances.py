@@ -18,7 +18,7 @@ from gpuscaler.embedded.aws.wire.writing import at
 from gpuscaler.simulation.cloud.machines import CloudMachine
 
 _CODES: Final = {"pending": 0, "running": 16, "shutting-down": 32, "terminated": 48, "stopped": 80}
-#: A series of spot prices is shown hour by hour, so many at most.
+#: The maximum number of hourly entries in a spot price history.
 HOURS: Final = 24
 
 
@@ -29,7 +29,7 @@ def address(machine: CloudMachine) -> str:
 
 
 def private_name(machine: CloudMachine) -> str:
-    """What its Node is called, too."""
+    """The private DNS name, which is also the name of its Node."""
     region = machine.offering.zone[:-1]
     domain = "ec2.internal" if region == "us-east-1" else f"{region}.compute.internal"
     return f"ip-{address(machine).replace('.', '-')}.{domain}"
@@ -102,7 +102,7 @@ def _terminate(region: Region, params: dict[str, Any]) -> dict[str, Any]:
 
 
 def _prices(region: Region, params: dict[str, Any]) -> dict[str, Any]:
-    """What spot costs now, and what it cost at the hours before, the newest first: of the types that are asked for."""
+    """The current spot prices and those of earlier hours, the newest first, for the requested types."""
     zones = [params["AvailabilityZone"]] if "AvailabilityZone" in params else region.zones
     begin, end = params.get("StartTime"), params.get("EndTime")
     last = min(region.now, end.timestamp()) if end else region.now
@@ -167,7 +167,7 @@ def _reserve(region: Region, params: dict[str, Any]) -> dict[str, Any]:
 
 
 def _expire(region: Region, ident: str, _now: float) -> None:
-    """A reservation ends; what runs in it goes on, on demand."""
+    """End a reservation; its instances continue on demand."""
     found = region.reservations[ident]
     if found["State"] == "active":
         region.hardware.reserve(found["InstanceType"], found["AvailabilityZone"], -found["TotalInstanceCount"])
@@ -188,7 +188,7 @@ def _known(region: Region, idents: Iterable[str]) -> None:
 
 
 def _counted(region: Region, one: dict[str, Any]) -> dict[str, Any]:
-    """A reservation with what is left of it: reservations of one type and zone are one heap here."""
+    """A reservation with its free capacity: reservations of one type and zone share their capacity here."""
     used = region.hardware.in_reservations(one["InstanceType"], one["AvailabilityZone"])
     left = max(0, one["TotalInstanceCount"] - used) if one["State"] == "active" else 0
     return {**one, "AvailableInstanceCount": left}

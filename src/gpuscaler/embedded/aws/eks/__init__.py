@@ -1,1 +1,1 @@
-"""EKS: managed node groups, and what EKS does to their groups and nodes."""
+"""EKS: managed node groups, and the actions of EKS on their groups and nodes."""

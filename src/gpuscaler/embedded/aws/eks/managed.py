@@ -1,8 +1,8 @@
-"""What EKS does to the Auto Scaling groups of its managed node groups, and to their nodes: hooks, drains, updates with surge, node repair.
+"""Actions of EKS on the Auto Scaling groups and nodes of managed node groups: hooks, drains, updates with surge, node repair.
 
 Sources: EKS user guide, "Understand each phase of node updates" and "Detect node health issues and enable automatic node repair"; its page
 about managed node groups ("Amazon EKS automatically drains nodes … during terminations or updates"); aws/containers-roadmap#1852 for the
-hook's 1800 s and the quarter of an hour after which a drain is given up; API reference, UpdateNodegroupConfig ("The Kubernetes taints to be
+hook's 1800 s and the 15 minutes after which a drain is given up; API reference, UpdateNodegroupConfig ("The Kubernetes taints to be
 applied to the nodes in the node group after the update").
 """
 
@@ -21,7 +21,7 @@ from gpuscaler.kube.client import Client
 from gpuscaler.kube.errors import ApiError, Unreachable
 from gpuscaler.kube.resources import NODES, PODS
 
-#: EKS looks at its groups so often here, in seconds; it gives a drain up after so long, and repairs a node that is unready for so long.
+#: Seconds between EKS's checks of its groups here, until a drain is given up, and until an unready node is repaired.
 STEP, DRAIN, UNREADY = 2.0, 900.0, 1800.0
 _HOOKS: Final = {"Launch-LC-Hook": LAUNCHING, "Terminate-LC-Hook": TERMINATING}
 _HEARTBEAT: Final = 1800.0
@@ -29,7 +29,7 @@ _HEARTBEAT: Final = 1800.0
 
 @dataclass(slots=True)
 class Update:
-    """An update of a node group: ``before`` are minimum, maximum and desired capacity as they were, ``old`` the instances to replace."""
+    """An update of a node group: ``before`` are the previous minimum, maximum and desired capacity, ``old`` the instances to replace."""
 
     id: str
     nodegroup: str
@@ -46,20 +46,20 @@ class Update:
 
 @dataclass(slots=True)
 class NodeGroups:
-    """EKS as it works on the managed node groups of ``region`` whose nodes are in the cluster of ``client``, while :meth:`run` runs."""
+    """EKS for the managed node groups of ``region`` whose nodes are in the cluster of ``client``, while :meth:`run` runs."""
 
     region: Region
     client: Client
     now: Callable[[], float]
     speed: float = 1.0
-    #: Since when a node is drained, or unready, by instance.
+    #: Since when a node is being drained, or is unready, by instance.
     draining: dict[str, float] = field(default_factory=dict)
     unready: dict[str, float] = field(default_factory=dict)
-    #: Labels and taints that the nodes of each managed node group have from it.
+    #: Labels and taints that EKS has set on the nodes of each managed node group.
     written: dict[str, tuple[dict[str, str], list[dict[str, str]]]] = field(default_factory=dict)
 
     async def run(self) -> None:
-        """Work until cancelled."""
+        """Run until cancelled."""
         while True:
             for group in [one for one in self.region.groups.values() if NODEGROUP in one.tags]:
                 try:
@@ -87,11 +87,11 @@ class NodeGroups:
             await self._repair(group)
 
     def _changed(self, group: Group) -> bool:
-        """Whether a person has changed the labels or taints of the node group since they were written to its nodes."""
+        """Whether a user has changed the labels or taints of the node group since they were written to its nodes."""
         return self.written.setdefault(group.name, _wanted(self.region, group)) != _wanted(self.region, group)
 
     async def _write(self, group: Group, nodes: Mapping[str, Mapping[str, Any]]) -> None:
-        """Change labels and taints of the nodes that are there: what was added comes, what was removed goes, the rest stays."""
+        """Update labels and taints of existing nodes: add the new ones, remove the deleted ones, keep all others."""
         (old_labels, old_taints), (labels, taints) = self.written[group.name], _wanted(self.region, group)
         gone = [one for one in old_taints if one not in taints]
         added = [one for one in taints if one not in old_taints]
@@ -105,7 +105,7 @@ class NodeGroups:
         self.written[group.name] = labels, taints
 
     async def _go_on(self, group: Group, instance: Instance, node: Mapping[str, Any] | None) -> None:
-        """Let a launching instance into service, and a leaving one go once its node is drained."""
+        """Let a launching instance into service, and let a terminating one end once its node is drained."""
         if not (instance.token and instance.hook in _HOOKS):
             return
         if instance.lifecycle == "Pending:Wait" or await self._drained(instance, node):
@@ -113,7 +113,7 @@ class NodeGroups:
             lifecycle.complete(self.region, group, instance, "CONTINUE")
 
     async def _drained(self, instance: Instance, node: Mapping[str, Any] | None) -> bool:
-        """Cordon and drain; whether nothing is left, or too much time has passed."""
+        """Cordon and drain; returns whether no pod is left, or too much time has passed."""
         if node is None:
             return True
         began = self.draining.setdefault(instance.id, self.now())
@@ -126,7 +126,7 @@ class NodeGroups:
             await self.client.merge_patch(NODES, node["metadata"]["name"], {"spec": {"unschedulable": True}})
 
     async def _evict(self, node: str) -> int:
-        """Ask for the eviction of the pods of a node; how many are still there."""
+        """Request the eviction of the pods of a node; returns how many are still there."""
         left = 0
         for raw in await self.client.list_all(PODS, query={"fieldSelector": f"spec.nodeName={node}"}):
             pod = msgspec.json.decode(raw)
@@ -146,7 +146,7 @@ class NodeGroups:
     # Updates
 
     async def _update(self, group: Group, update: Update, nodes: Mapping[str, Mapping[str, Any]]) -> None:
-        """Surge, replace old nodes one batch after the other, shrink again."""
+        """Surge, replace old nodes one batch after the other, then shrink again."""
         old = [group.members[ident] for ident in sorted(update.old) if ident in group.members and group.members[ident].counted]
         if not update.surged:
             self._surge(group, update)
@@ -176,7 +176,7 @@ class NodeGroups:
         update.surged = True
 
     def _settle(self, group: Group, update: Update, status: str, problem: str = "") -> None:
-        """The update is over: sizes are as they were before."""
+        """Finish the update: restore the previous sizes."""
         low, most, desired = update.before
         update.status, update.problem = status, problem
         group.min, group.max = low, most
@@ -186,7 +186,7 @@ class NodeGroups:
     # Node repair
 
     async def _repair(self, group: Group) -> None:
-        """Replace nodes that are not ready for half an hour."""
+        """Replace nodes that have not been ready for half an hour."""
         for ident, node in (await self._nodes()).items():
             instance = group.members.get(ident)
             if instance is None or not instance.counted or is_ready(node):
@@ -202,7 +202,7 @@ def is_ready(node: Mapping[str, Any] | None) -> bool:
 
 
 def begin(region: Region, group: Group, told: Mapping[str, Any], *, forced: bool) -> Update:
-    """Begin to replace all instances of a managed node group with such as its template now says."""
+    """Start to replace all instances of a managed node group, by its current template."""
     limits = told.get("updateConfig") or {}
     percent = limits.get("maxUnavailablePercentage")
     at_once = max(1, -(-group.desired * percent // 100)) if percent else limits.get("maxUnavailable", 1)
@@ -224,20 +224,20 @@ def managed(region: Region, cluster: str, name: str) -> Group | None:
 
 
 def _nodegroup(region: Region, group: Group) -> Mapping[str, Any]:
-    """The managed node group whose Auto Scaling group it is, as it was made and changed."""
+    """The managed node group of an Auto Scaling group, as it was created and changed."""
     tags = {key: tag["Value"] for key, tag in group.tags.items()}
     return region.nodegroups.get((tags.get(EKS_CLUSTER, ""), tags[NODEGROUP]), {})
 
 
 def _wanted(region: Region, group: Group) -> tuple[dict[str, str], list[dict[str, str]]]:
-    """Labels and taints that nodes of a managed node group are to have, taints as a Node has them."""
+    """The labels and taints for nodes of a managed node group, with taints in the form of a Node."""
     told = _nodegroup(region, group)
     taints = [{"key": one["key"], "value": one.get("value", ""), "effect": EFFECTS[one["effect"]]} for one in told.get("taints") or ()]
     return dict(told.get("labels") or {}), [_told(one) for one in taints]
 
 
 def _told(taint: Mapping[str, str]) -> dict[str, str]:
-    """A taint without a value that is empty, and without the moment at which it came."""
+    """A taint without an empty value, and without the time when it was added."""
     return {key: taint[key] for key in ("key", "value", "effect") if taint.get(key)}
 
 

@@ -16,7 +16,7 @@ def _nodegroup(region: Region, params: dict[str, Any]) -> dict[str, Any]:
 
 
 def _create_nodegroup(region: Region, params: dict[str, Any]) -> dict[str, Any]:
-    """A node group's description; its Auto Scaling group is made apart, as EKS does, and named in ``tags``."""
+    """Create a node group's description; its Auto Scaling group is created separately, as EKS does it, and named in ``tags``."""
     cluster, name = params["clusterName"], params["nodegroupName"]
     if (cluster, name) in region.nodegroups:
         raise AwsError("ResourceInUseException", f"NodeGroup already exists with name {name} and cluster name {cluster}", status=409)
@@ -56,7 +56,7 @@ def _found(region: Region, params: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _update_version(region: Region, params: dict[str, Any]) -> dict[str, Any]:
-    """Have all nodes replaced by such as the group's launch template makes now, or one that is named."""
+    """Replace all nodes, by the current version of the group's launch template or by a given one."""
     told = _found(region, params)
     group = _scaled(region, params)
     if template := params.get("launchTemplate"):
@@ -68,7 +68,7 @@ def _update_version(region: Region, params: dict[str, Any]) -> dict[str, Any]:
 
 
 def _update_config(region: Region, params: dict[str, Any]) -> dict[str, Any]:
-    """Change sizes, labels and taints; those of nodes that are there change a moment later."""
+    """Change sizes, labels and taints; those of existing nodes change a moment later."""
     told, group = _found(region, params), _scaled(region, params)
     if sizes := params.get("scalingConfig"):
         names = {"minSize": "MinSize", "maxSize": "MaxSize", "desiredSize": "DesiredCapacity"}

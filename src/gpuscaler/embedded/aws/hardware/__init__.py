@@ -1,1 +1,1 @@
-"""What a region can launch: zones, types, capacity, and why there is none."""
+"""The hardware of a region: zones, types, capacity, and reasons why there is none."""

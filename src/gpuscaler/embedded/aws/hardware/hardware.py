@@ -1,4 +1,4 @@
-"""What a region can launch: the simulated cloud's core as EC2's capacity, shared by all groups, and what stands in the way of launching."""
+"""The hardware of a region: the simulated cloud's core as EC2's capacity, shared by all groups, and obstacles to launches."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -19,16 +19,16 @@ from gpuscaler.simulation.cloud.delays import Delay
 from gpuscaler.simulation.cloud.machines import ANSWERED, CloudEvent, CloudMachine
 from gpuscaler.simulation.cloud.markets import Markets
 
-#: The pool of the core in which all machines are: capacity belongs to EC2, not to a group.
+#: The pool of the core that has all machines: capacity belongs to EC2, not to a group.
 EC2: Final = "ec2"
-#: What is launched into a capacity reservation: a market of its own, that has what was reserved and not more.
+#: The market of launches into a capacity reservation: it has exactly the reserved capacity.
 RESERVED: Final = "reserved"
-#: vCPU limits are per such group of families and market; other families share one.
+#: vCPU limits apply to such a bucket of families in one market; all other families share one.
 _BUCKETS: Final = {"p": "P", "g": "G and VT", "vt": "G and VT", "inf": "Inf", "trn": "Trn", "dl": "DL"}
 
 
 class Trouble(Struct, frozen=True, gc=False):
-    """Launches that match (what is empty matches all) fail with ``code``, the next ``times`` of them, or all where None."""
+    """Launches that match (an empty field matches all) fail with ``code``: the next ``times`` of them, or all if None."""
 
     code: str
     market: str = ""
@@ -41,7 +41,7 @@ class Trouble(Struct, frozen=True, gc=False):
 
 
 class Scarcity(Markets):
-    """``series`` of markets, with limits on top that may change at any time: (market, instance type, zone), each "" for all."""
+    """``series`` of markets, with limits that can be changed at any time: (market, instance type, zone), each "" for all."""
 
     def __init__(self, series: Markets) -> None:
         super().__init__()
@@ -64,14 +64,14 @@ class Scarcity(Markets):
 
 @dataclass(slots=True)
 class Launched:
-    """What a request to launch came to."""
+    """The result of a request to launch."""
 
     machines: list[CloudMachine] = field(default_factory=list)
     failures: list[Failure] = field(default_factory=list)
 
 
 class Hardware:
-    """The machines of ``region``. ``hear`` is told what happens to them by themselves; ``ids`` names the n-th."""
+    """The machines of ``region``. ``hear`` receives the events that they have by themselves; ``ids`` names the n-th."""
 
     def __init__(
         self, region: str, conditions: Conditions, *, ids: str, seed: int, series: Markets, hear: Callable[[CloudEvent], None]
@@ -83,11 +83,11 @@ class Hardware:
         self._offerings: dict[OfferingKey, Offering] = {}
         self._asked = 0
         self.troubles: list[Trouble] = []
-        #: (bucket, market) and how many vCPUs the account may have.
+        #: (bucket, market) and the account's vCPU limit.
         self.vcpu_limits: dict[tuple[str, str], int] = {}
 
     def launch(self, market: str, types: Sequence[str], zone: str, *, count: int, now: float, bid: float | None = None) -> Launched:
-        """Launch up to ``count`` of ``types``, the first that there is first, for ``bid`` dollars per hour at most."""
+        """Launch up to ``count`` of ``types``, in order of preference, for at most ``bid`` dollars per hour."""
         result = Launched()
         for name in types:
             left = count - len(result.machines)
@@ -110,29 +110,29 @@ class Hardware:
         return result
 
     def advance(self, now: float) -> None:
-        """Tell what happened by itself up to ``now``."""
+        """Process all events up to ``now``."""
         for event in self.core.advance(now):
             if event.kind != ANSWERED:
                 self._hear(event)
 
     def reserve(self, instance_type: str, zone: str, count: int) -> None:
-        """Have ``count`` more machines, or fewer, that only who targets a reservation gets."""
+        """Add ``count`` machines, or remove some, that only launches into a reservation get."""
         key = (RESERVED, instance_type, zone)
         self.markets.limits[key] = self.markets.limits.get(key, 0) + count
 
     def in_reservations(self, instance_type: str, zone: str) -> int:
-        """How many reserved machines are in use."""
+        """The number of reserved machines in use."""
         wanted = (RESERVED, instance_type, zone)
         return sum(one.offering.key[1:] == wanted for one in self.core.list())
 
     def end(self, machine: CloudMachine, now: float) -> None:
-        """End a machine, and tell of it."""
+        """End a machine, and report it."""
         if machine.ended_at is None:
             ended = self.core.terminate(machine.id, now)
             self._hear(CloudEvent(now, ended.state, ended))
 
     def doomed(self, instance_type: str, market: str, zone: str) -> str:
-        """Why a launch that was accepted ends by itself, empty where it does not; counted."""
+        """Why an accepted launch ends by itself, empty if it does not; each call counts."""
         trouble = self._trouble(market, instance_type, zone, late=True)
         return trouble.code if trouble is not None else ""
 
@@ -141,7 +141,7 @@ class Hardware:
         return self.markets.price(self.offering(market, name, zone), now)
 
     def offering(self, market: str, name: str, zone: str) -> Offering:
-        """What the core knows it by; learned where nobody asked for it before."""
+        """Its key in the core; added when it is requested for the first time."""
         key = OfferingKey(EC2, market, name, zone)
         if key not in self._offerings:
             known = instance_types.known(name)
@@ -163,7 +163,7 @@ class Hardware:
         return granted
 
     def _in_the_way(self, offering: Offering, count: int, now: float, bid: float | None) -> Failure | None:
-        """What refuses the launch before capacity is looked at."""
+        """The reason that refuses a launch before capacity is checked."""
         _, market, name, zone = offering.key
         trouble = self._trouble(market, name, zone)
         if trouble is not None:
@@ -181,7 +181,7 @@ class Hardware:
         return None
 
     def _trouble(self, market: str, name: str, zone: str, *, late: bool = False) -> Trouble | None:
-        """The first trouble that a launch meets, counted: of those that refuse at once, or of those that come ``late``."""
+        """The first trouble that applies to a launch, counted: of those that refuse at once, or of the ``late`` ones."""
         for place, one in enumerate(self.troubles):
             if is_late(one.code) == late and one.hits(market, name, zone):
                 if one.times is not None:

@@ -10,17 +10,17 @@ from gpuscaler.embedded.aws.hardware.small_types import small_types
 from gpuscaler.embedded.aws.wire.errors import AwsError
 from gpuscaler.model.accelerators import gpus_in
 
-#: Karpenter's names of GPUs as DescribeInstanceTypes has them, where upper case is not all.
+#: Karpenter's GPU names in the spelling of DescribeInstanceTypes, where that is not simply upper case.
 _GPU_NAMES: Final = {"rtx-pro-server-6000": "RTX PRO Server 6000", "radeon-pro-v520": "Radeon Pro V520", "t4g": "T4g"}
 
-#: Addresses of a network interface, and interfaces, as EC2's types have them; the first that gives the pods of a type is taken.
+#: EC2's combinations of addresses per network interface and interfaces; the first that gives a type's pods is used.
 _ADDRESSES: Final = (10, 15, 30, 50, 12, 6, 4, 20, 18, 8, 5, 2)
 _INTERFACES: Final = range(2, 65)
 
-#: Amazon's regions in China sell in yuan.
+#: Amazon's prices in China are in yuan.
 _YUAN: Final = 7.12
 
-#: What is sold in Capacity Blocks too, by DescribeInstanceTypes of us-east-1 (as moto 5 has it, autumn 2026).
+#: Types that are also sold in Capacity Blocks, by DescribeInstanceTypes of us-east-1 (as moto 5 has it, autumn 2026).
 _IN_BLOCKS: Final = frozenset(
     {"p4d.24xlarge", "p4de.24xlarge", "p5.4xlarge", "p5.48xlarge", "p5e.48xlarge", "p5en.48xlarge", "p6-b200.48xlarge", "p6-b300.48xlarge"}
     | {"trn1.32xlarge", "trn2.3xlarge", "trn2.48xlarge", "trn2u.48xlarge"}
@@ -28,14 +28,14 @@ _IN_BLOCKS: Final = frozenset(
 
 
 def in_region(region: str) -> tuple[InstanceType, ...]:
-    """The types that a region has: all without accelerators, and those with that have a price there, or everything where none has one."""
+    """The types of a region: all without accelerators, and those with accelerators that have a price there, or all if none has one."""
     priced = {one.name for one in types("aws", region)}
     catalogue = [one for one in types("aws") if not priced or one.name in priced or not (one.gpus or one.efa)]
     return (*catalogue, *small_types().values(), *neuron_types().values())
 
 
 def known(name: str) -> InstanceType:
-    """The type of that name. Raises :class:`AwsError` for one that there is not."""
+    """The type of that name. Raises :class:`AwsError` if there is none."""
     found = lookup(name) or small_types().get(name) or neuron_types().get(name)
     if found is None or found.cloud != "aws":
         raise AwsError("InvalidInstanceType", f"The following supplied instance types do not exist: [{name}]")
@@ -43,19 +43,19 @@ def known(name: str) -> InstanceType:
 
 
 def price(name: str, region: str, market: str) -> float:
-    """US dollars per hour, from the catalogue: of us-east-1 where the region's is not known."""
+    """US dollars per hour, from the catalogue; the price of us-east-1 if the region's is unknown."""
     prices = known(name).prices
     found = prices.get(region) or prices.get("us-east-1") or next(iter(prices.values()))
     return (found.spot or found.on_demand) if market == "spot" else found.on_demand
 
 
 def per_dollar(region: str) -> float:
-    """What a dollar is in the currency of a region's prices: yuan in China."""
+    """A dollar in the currency of a region's prices: yuan in China."""
     return _YUAN if region.startswith("cn-") else 1.0
 
 
 def info(found: InstanceType) -> dict[str, Any]:
-    """A type as DescribeInstanceTypes has it, as far as our catalogue knows."""
+    """A type as in DescribeInstanceTypes, as far as our catalogue has the data."""
     reply: dict[str, Any] = {
         "InstanceType": found.name,
         "CurrentGeneration": True,
@@ -99,7 +99,7 @@ def gpu_name(found: InstanceType) -> str:
 
 
 def network(found: InstanceType) -> dict[str, Any]:
-    """Interfaces, as far as pods per node are computed from them: as many, of as many addresses, as give just the catalogue's pods."""
+    """Interfaces, as far as they determine the pods per node: a number and addresses that give exactly the catalogue's pods."""
     interfaces, addresses = _network_of(found.allocatable["pods"])
     reply: dict[str, Any] = {
         "MaximumNetworkInterfaces": interfaces,
@@ -116,7 +116,7 @@ def network(found: InstanceType) -> dict[str, Any]:
 
 
 def _network_of(pods: int) -> tuple[int, int]:
-    """Interfaces and addresses of each: all but one address of each interface are pods', and two pods are on the host's network."""
+    """Interfaces and addresses of each: all but one address of each interface are for pods, and two pods use the host's network."""
     for addresses in _ADDRESSES:
         interfaces, rest = divmod(pods - 2, addresses - 1)
         if not rest and interfaces in _INTERFACES:
@@ -125,7 +125,7 @@ def _network_of(pods: int) -> tuple[int, int]:
 
 
 def satisfying(requirements: Mapping[str, Any], region: str, architectures: Iterable[str]) -> list[str]:
-    """The types that attribute-based requirements ask for, by name: vCPUs, memory, accelerators, included and excluded types."""
+    """The types that match attribute-based requirements, by name: vCPUs, memory, accelerators, included and excluded types."""
     allowed, excluded = requirements.get("AllowedInstanceTypes") or ["*"], requirements.get("ExcludedInstanceTypes") or []
     names = []
     for found in in_region(region):

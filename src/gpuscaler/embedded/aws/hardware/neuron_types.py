@@ -1,7 +1,7 @@
-"""Instance types with AWS's own accelerators, Inferentia and Trainium, which the catalogue leaves out.
+"""Instance types with AWS's own accelerators, Inferentia and Trainium, which are missing in the catalogue.
 
-Sizes, devices and cores as DescribeInstanceTypes has them (moto 5, autumn 2026), pods by amazon-eks-ami's ``eni-max-pods.txt``, list prices
-of us-east-1 as karpenter-provider-aws was generated with (January 2026).
+Sizes, devices and cores are from DescribeInstanceTypes (moto 5, autumn 2026), pods from amazon-eks-ami's ``eni-max-pods.txt``, list prices
+of us-east-1 from karpenter-provider-aws's generated data (January 2026).
 """
 
 from collections.abc import Mapping
@@ -30,7 +30,7 @@ _TYPES: Final[Mapping[str, tuple[tuple[int, int, int, float], tuple[int, int, in
 
 @cache
 def neuron_types() -> Mapping[str, InstanceType]:
-    """Those types, by name."""
+    """These types, by name."""
     return {name: _type(name, size, *devices) for name, (size, devices) in _TYPES.items()}
 
 

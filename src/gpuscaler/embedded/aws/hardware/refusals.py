@@ -1,14 +1,14 @@
-"""Why EC2 does not launch an instance: its codes, and the texts that it and scaling activities say, by ../shared/reference/aws.md."""
+"""Reasons why EC2 does not launch an instance: codes and texts of EC2 and of scaling activities, from ../shared/reference/aws.md."""
 
 from typing import Final
 
 from msgspec import Struct
 
 INSUFFICIENT: Final = "InsufficientInstanceCapacity"
-#: What EC2 gives as the reason of an instance that it accepted first, and that ends by itself while it is pending: a code of its own side,
+#: EC2's reasons for instances that it first accepted, and that end by themselves while they are pending: a code of its own side,
 #: or of the customer's.
 CLIENT_ERROR: Final = "Client.InternalError"
-#: The instance runs, and shuts itself down before its kubelet starts.
+#: The instance runs, but shuts itself down before its kubelet starts.
 SHUTDOWN: Final = "Client.InstanceInitiatedShutdown"
 _LATE: Final = ("Client.", "Server.")
 
@@ -50,20 +50,20 @@ class Failure(Struct, frozen=True, gc=False):
 
 
 def message(code: str, *, market: str, instance_type: str, zone: str, **more: str) -> str:
-    """What EC2 says with a code; an unknown one says itself."""
+    """EC2's text for a code; an unknown code is its own text."""
     text = (_SPOT_DRY if market == "spot" else _DRY) if code == INSUFFICIENT else _TEXTS.get(code, code)
     return text.format_map({"type": instance_type, "zone": zone, "limit": "0", "bid": "0", "price": "0", "subnet": "", **more})
 
 
 def is_late(code: str) -> bool:
-    """Whether ``code`` is the reason of an instance that was accepted and ended by itself, rather than the answer to a request."""
+    """Whether ``code`` belongs to an instance that was accepted and ended by itself, and not to a refused request."""
     return code.startswith(_LATE)
 
 
 def ended_text(code: str) -> str:
-    """What the activity of an instance says that ended by itself before it was in service, as groups were seen to say it.
+    """The activity text of an instance that ended by itself before it was in service, as seen in real groups.
 
-    The words of ``Server.InternalError`` are those of cloudcaptainsh/cloudcaptain#204; the other reasons stand in the same sentence.
+    The words of ``Server.InternalError`` are from cloudcaptainsh/cloudcaptain#204; other reasons use the same sentence.
     """
     said = f"{code}: {_TEXTS.get(code, code)}"
     waiting = "Instance became unhealthy while waiting for instance to be in InService state. Termination Reason: "
@@ -71,12 +71,12 @@ def ended_text(code: str) -> str:
 
 
 def reason_text(code: str) -> str:
-    """What EC2 says with the code of a state's reason."""
+    """EC2's text for the code of a state reason."""
     return f"{code}: {_TEXTS[code]}" if code in _TEXTS else code
 
 
 def activity_text(failure: Failure, *, mixed: bool) -> str:
-    """What a failed scaling activity says of it, cut to 255 characters as the API does."""
+    """The text of a failed scaling activity, cut to 255 characters as in the API."""
     if failure.code == CLIENT_ERROR:
         text = "Client.InternalError: Client error on launch."
     elif not mixed and failure.market == "on-demand":

@@ -13,9 +13,9 @@ from gpuscaler.simulation.traces.spot_markets import markets_of
 
 
 def series_of(path: Path, *, regions: Iterable[str], zones: int, seed: int, began: float) -> Markets:
-    """The spot markets of all GPU types in ``regions``, by a file of availability or prices; see ``docs/reference/spot-markets.md``.
+    """The spot markets of all GPU types in ``regions``, from a file of availability or prices; see ``docs/reference/spot-markets.md``.
 
-    Second 0 of the series is ``began``. Raises :class:`~gpuscaler.simulation.traces.spot.SpotError` for a file that cannot be used.
+    Second 0 of the series is ``began``. Raises :class:`~gpuscaler.simulation.traces.spot.SpotError` for an unusable file.
     """
     offerings = [
         Offering(EC2, "spot", one.name, zone, instance_types.price(one.name, region, "spot"), one.allocatable, {})

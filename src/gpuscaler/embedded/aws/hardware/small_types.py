@@ -1,6 +1,6 @@
-"""Instance types of people's first groups that the catalogue leaves out: small ones without accelerators.
+"""Instance types that are common in first groups and missing in the catalogue: small ones without accelerators.
 
-Sizes and list prices of us-east-1 as AWS' pages of instance types and of on-demand prices have them, pods by amazon-eks-ami's
+Sizes and list prices of us-east-1 are from AWS' pages of instance types and of on-demand prices, pods from amazon-eks-ami's
 ``eni-max-pods.txt`` (November 2026).
 """
 
@@ -29,14 +29,14 @@ _TYPES: Final[Mapping[str, tuple[int, int, int, float]]] = {
 
 @cache
 def small_types() -> Mapping[str, InstanceType]:
-    """Those types, by name."""
+    """These types, by name."""
     return {name: made(name, *row) for name, row in _TYPES.items()}
 
 
 def made(
     name: str, vcpu: int, memory: int, pods: int, price: float, *, efa: int = 0, devices: Mapping[str, int] | None = None
 ) -> InstanceType:
-    """A type that the catalogue leaves out, with ``memory`` in MiB and ``price`` in dollars per hour in us-east-1."""
+    """A type that is missing in the catalogue, with ``memory`` in MiB and ``price`` in dollars per hour in us-east-1."""
     left = int(memory * 0.925) - 255 - 11 * pods - 100
     reserved = 60 if vcpu == 1 else 70 if vcpu == 2 else 70 + 5 * (min(vcpu, 4) - 2) + int(2.5 * max(0, vcpu - 4))
     return InstanceType(

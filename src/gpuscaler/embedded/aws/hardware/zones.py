@@ -1,4 +1,4 @@
-"""Regions, their zones and subnets, by rules: names are derived, nothing is looked up."""
+"""Regions, their zones and subnets, by rules: names are derived, and not looked up."""
 
 import re
 from typing import Any, Final
@@ -14,7 +14,7 @@ def zones_of(region: str, count: int) -> tuple[str, ...]:
 
 
 def zone_id(zone: str) -> str:
-    """The same zone for all accounts, as if names and ids ran alike: use1-az1 of us-east-1a."""
+    """The zone id, the same for all accounts, as if names and ids had the same order: use1-az1 for us-east-1a."""
     found = _REGION.fullmatch(zone[:-1])
     number = ord(zone[-1]) - ord("a") + 1
     if found is None:
@@ -29,7 +29,7 @@ def subnet_id(zone: str) -> str:
 
 
 def subnet(zone: str, account: str) -> dict[str, Any]:
-    """A zone's subnet as DescribeSubnets has it."""
+    """A zone's subnet as in DescribeSubnets."""
     number = ord(zone[-1]) - ord("a")
     return {
         "SubnetId": subnet_id(zone),

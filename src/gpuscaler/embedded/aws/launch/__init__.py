@@ -1,1 +1,1 @@
-"""What is launched: launch templates, volumes, the choice of type and zone."""
+"""Launches: launch templates, volumes, the choice of type and zone."""

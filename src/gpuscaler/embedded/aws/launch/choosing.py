@@ -1,4 +1,4 @@
-"""What a group launches: which market, which types in which order, in which zones."""
+"""What a group launches: market, types in order of preference, zones."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from math import ceil
@@ -14,7 +14,7 @@ from gpuscaler.embedded.aws.wire.errors import AwsError
 
 
 class Choice(Struct, frozen=True, gc=False):
-    """One instance type that a group may launch, what it counts, and by which template."""
+    """One instance type that a group may launch, with its weight and template."""
 
     instance_type: str
     weight: int
@@ -23,7 +23,7 @@ class Choice(Struct, frozen=True, gc=False):
 
 
 def choices(region: Region, group: Group) -> list[Choice]:
-    """What a group may launch, in the order of its overrides."""
+    """The types that a group may launch, in the order of its overrides."""
     policy = group.settings.get("MixedInstancesPolicy")
     if policy is None:
         if name := group.settings.get("LaunchConfigurationName"):
@@ -41,7 +41,7 @@ def choices(region: Region, group: Group) -> list[Choice]:
 
 
 def resolve(region: Region, told: Mapping[str, str]) -> tuple[dict[str, str], dict[str, Any]]:
-    """The version that a specification means now: as instances name it, and its data."""
+    """The current version of a template specification: as instances name it, and its data."""
     template: Template | None = region.templates.get(told["LaunchTemplateId"])
     if template is None:
         raise AwsError("InvalidLaunchTemplateId.NotFound", f"The launch template {told['LaunchTemplateName']} does not exist.")
@@ -57,7 +57,7 @@ def _types(region: Region, data: Mapping[str, Any]) -> Sequence[str]:
 
 
 def markets(region: Region, group: Group, units: int) -> Iterator[tuple[str, int]]:
-    """How many of ``units`` more are of which market, as the distribution of the group's whole says."""
+    """How many of ``units`` more belong to which market, by the distribution over the whole group."""
     distribution = group.settings.get("MixedInstancesPolicy", {}).get("InstancesDistribution")
     if distribution is None:
         first = next(iter(choices(region, group)), None)
@@ -75,7 +75,7 @@ def markets(region: Region, group: Group, units: int) -> Iterator[tuple[str, int
 
 
 def market_of(data: Mapping[str, Any]) -> str:
-    """The market that a template, or a group's own settings on top of it, launches in."""
+    """The market of a template, or of a group's own settings on top of it."""
     if data.get("InstanceMarketOptions", {}).get("MarketType") == "spot" or data.get("SpotPrice"):
         return "spot"
     target = data.get("CapacityReservationSpecification", {}).get("CapacityReservationTarget", {})
@@ -89,18 +89,18 @@ def ordered(region: Region, group: Group, market: str, zone: str) -> list[Choice
     strategy = distribution.get("SpotAllocationStrategy" if market == "spot" else "OnDemandAllocationStrategy", "prioritized")
     if strategy in {"prioritized", "capacity-optimized-prioritized"}:
         return found
-    # EC2 knows how deep its pools are; here all that have machines are as deep, and the cheapest comes first.
+    # EC2 knows the depth of its pools; here all pools with machines are equally deep, and the cheapest comes first.
     return sorted(found, key=lambda one: region.hardware.price(market, one.instance_type, zone, region.now) / one.weight)
 
 
 def bid(group: Group) -> float | None:
-    """The most that a group pays for spot, in US dollars per hour; None: the on-demand price."""
+    """The group's maximum price for spot, in US dollars per hour; None means the on-demand price."""
     told = group.settings.get("MixedInstancesPolicy", {}).get("InstancesDistribution", {}).get("SpotMaxPrice")
     return float(told) if told else None
 
 
 def balanced(group: Group, units: int, zones: Sequence[str]) -> dict[str, int]:
-    """``units`` over ``zones``, so that these come to have equally many."""
+    """Distribute ``units`` over ``zones``, so that they have equal numbers in the end."""
     load = dict.fromkeys(zones, 0)
     for one in group.members.values():
         if one.counted and one.machine.offering.zone in load:

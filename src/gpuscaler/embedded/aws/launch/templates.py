@@ -15,7 +15,7 @@ _NAME: Final = re.compile(r"[a-zA-Z0-9()./_-]{3,128}")
 
 
 def find(region: Region, wanted: Mapping[str, Any]) -> Template:
-    """The template that ``LaunchTemplateId`` or ``LaunchTemplateName`` name."""
+    """The template with the given ``LaunchTemplateId`` or ``LaunchTemplateName``."""
     ident, name = wanted.get("LaunchTemplateId"), wanted.get("LaunchTemplateName")
     for template in region.templates.values():
         if template.id == ident or (ident is None and template.name == name):
@@ -92,7 +92,7 @@ def _describe_versions(region: Region, params: dict[str, Any]) -> dict[str, Any]
         numbers = [template.version(one) for one in wanted] if wanted else range(len(template.versions), 0, -1)
         found = [_version(region, template, number) for number in numbers]
     else:
-        # Across templates only the two words may be asked for.
+        # Across templates only the two words are allowed.
         words = params.get("Versions", [])
         if not words or not set(words) <= {"$Latest", "$Default"}:
             raise AwsError("MissingParameter", "The request must contain the parameter LaunchTemplateName or LaunchTemplateId")

@@ -1,9 +1,9 @@
-"""EBS volumes of instances: those of their image and launch template; some go with the instance, the others are left, and cost.
+"""EBS volumes of instances: those of image and launch template. Some are deleted with the instance, the others remain, and cost money.
 
-Which go: EC2's user guide, "Block device mappings for volumes on Amazon EC2 instances": where nobody says DeleteOnTermination, the root
-volume does, and others do not. Its page "Preserve data when an instance is terminated" says that those that are attached by API at launch
-do, too; those of launch templates were seen left behind (terraform-provider-aws, issue 6434), and so they are here. For launch
-configurations EC2 Auto Scaling's API documents that all do. Both pages as of November 2026.
+Which are deleted: EC2's user guide, "Block device mappings for volumes on Amazon EC2 instances": without DeleteOnTermination, the root
+volume is, and others are not. Its page "Preserve data when an instance is terminated" says that volumes attached by API at launch
+are deleted too; but volumes of launch templates were seen to remain (terraform-provider-aws, issue 6434), and so they do here. For launch
+configurations EC2 Auto Scaling's API documents that all are deleted. Both pages as of November 2026.
 """
 
 from collections.abc import Iterator, Mapping
@@ -17,15 +17,15 @@ from gpuscaler.embedded.aws.wire.filters import matches
 from gpuscaler.embedded.aws.wire.pages import page
 from gpuscaler.embedded.aws.wire.writing import at
 
-#: The root device of every image here, and what other images call theirs.
+#: The root device of every image here, and its name in other images.
 ROOT: Final = "/dev/xvda"
 _ROOTS: Final = (ROOT, "/dev/sda1")
-#: What an image says of its root volume: sizes are in GiB, as EKS's images of Amazon Linux have it.
+#: The root volume in the image: sizes are in GiB, as in EKS's images of Amazon Linux.
 IMAGE: Final[Mapping[str, Any]] = {"DeleteOnTermination": True, "VolumeSize": 20, "VolumeType": "gp3", "Encrypted": False}
 
 
 def attach(region: Region, instance: Instance, data: Mapping[str, Any]) -> None:
-    """Make the volumes of an instance that is launched by ``data``, of a launch template or configuration."""
+    """Create the volumes of an instance that is launched by ``data``, of a launch template or configuration."""
     told = [tag for one in data.get("TagSpecifications", ()) if one.get("ResourceType") == "volume" for tag in one.get("Tags", ())]
     for device, ebs in _mapped(data, deleted=not instance.template):
         volume = Volume(
@@ -42,7 +42,7 @@ def attach(region: Region, instance: Instance, data: Mapping[str, Any]) -> None:
 
 
 def _mapped(data: Mapping[str, Any], *, deleted: bool) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Devices with what is said of their volumes, the root's first; ``deleted`` is what counts for others that say nothing."""
+    """Devices with the settings of their volumes, the root first; ``deleted`` is the default of DeleteOnTermination for the others."""
     said = {
         one.get("DeviceName", ROOT): one["Ebs"] for one in data.get("BlockDeviceMappings", ()) if "Ebs" in one and "NoDevice" not in one
     }
@@ -53,7 +53,7 @@ def _mapped(data: Mapping[str, Any], *, deleted: bool) -> Iterator[tuple[str, di
 
 
 def release(region: Region, instance: Instance) -> None:
-    """An instance is terminated: its volumes go, but for those that are to stay."""
+    """Delete the volumes of a terminated instance, except for those that are to remain."""
     for volume in instance.volumes:
         volume.instance = ""
         if volume.deleted:
@@ -62,7 +62,7 @@ def release(region: Region, instance: Instance) -> None:
 
 
 def shown_with(instance: Instance) -> dict[str, Any]:
-    """What DescribeInstances says of an instance's volumes."""
+    """An instance's volumes as in DescribeInstances."""
     mappings = [
         {
             "DeviceName": one.device,

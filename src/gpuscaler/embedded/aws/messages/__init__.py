@@ -1,1 +1,1 @@
-"""Queues, and what AWS announces on them."""
+"""Queues, and the notices that AWS sends to them."""

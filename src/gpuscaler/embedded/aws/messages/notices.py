@@ -1,4 +1,4 @@
-"""What EC2 and Auto Scaling announce, as EventBridge hands it to the queues that a rule sends it to."""
+"""Notices of EC2 and Auto Scaling, as EventBridge sends them to the queues of a rule."""
 
 import json
 from datetime import datetime
@@ -11,7 +11,7 @@ from gpuscaler.embedded.aws.wire.writing import at
 
 
 def publish(region: Region, source: str, kind: str, detail: dict[str, Any], resources: list[str]) -> None:
-    """Send an event to every queue that is told of events."""
+    """Send an event to every queue that receives events."""
     event = {
         "version": "0",
         "id": region.uuid(),
@@ -30,25 +30,25 @@ def publish(region: Region, source: str, kind: str, detail: dict[str, Any], reso
 
 
 def interruption(region: Region, instance: Instance) -> None:
-    """Two minutes' warning."""
+    """The two-minute warning."""
     detail = {"instance-id": instance.id, "instance-action": "terminate"}
     publish(region, "aws.ec2", "EC2 Spot Instance Interruption Warning", detail, _zonal(instance))
 
 
 def rebalance(region: Region, instance: Instance) -> None:
-    """A spot instance is at elevated risk."""
+    """A spot instance has an elevated risk of interruption."""
     publish(region, "aws.ec2", "EC2 Instance Rebalance Recommendation", {"instance-id": instance.id}, _zonal(instance))
 
 
 def state_change(region: Region, instance: Instance) -> None:
-    """An instance came to a state."""
+    """An instance has reached a state."""
     arn = f"arn:aws:ec2:{region.name}:{region.account}:instance/{instance.id}"
     detail = {"instance-id": instance.id, "state": instance.state}
     publish(region, "aws.ec2", "EC2 Instance State-change Notification", detail, [arn])
 
 
 def scheduled_change(region: Region, instance: Instance, begins: datetime) -> None:
-    """AWS will work on the instance's hardware."""
+    """AWS will maintain the hardware of the instance."""
     detail = {
         "eventArn": f"arn:aws:health:{region.name}::event/EC2/AWS_EC2_PERSISTENT_INSTANCE_RETIREMENT_SCHEDULED/{region.uuid()}",
         "service": "EC2",
@@ -61,7 +61,7 @@ def scheduled_change(region: Region, instance: Instance, begins: datetime) -> No
 
 
 def lifecycle_action(region: Region, group: Group, instance: Instance, hook: Hook) -> None:
-    """An instance waits for whoever acts on a hook."""
+    """An instance waits for the action on a hook."""
     ending = hook.transition == TERMINATING
     detail = {
         "LifecycleActionToken": instance.token,

@@ -11,13 +11,13 @@ from gpuscaler.embedded.aws.wire.errors import AwsError
 
 _ADDRESS: Final = re.compile(r"/queue/([a-z0-9-]+)/")
 _NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,80}")
-#: Bytes of a message, and of a batch of them; seconds that one may be delayed.
+#: Maximum bytes of a message and of a batch; maximum delay of a message in seconds.
 LONGEST: Final = 1_048_576
 LONGEST_DELAY: Final = 900
 
 
 def make(region: Region, name: str, attributes: dict[str, str], *, host: str = "") -> Queue:
-    """The queue of that name, made where there is none."""
+    """The queue of that name, created if there is none."""
     if not _NAME.fullmatch(name):
         raise AwsError("InvalidParameterValue", "Can only include alphanumeric characters, hyphens, or underscores. 1 to 80 in length")
     if name not in region.queues:
@@ -31,7 +31,7 @@ def make(region: Region, name: str, attributes: dict[str, str], *, host: str = "
 
 
 def region_in(url: str) -> str:
-    """The region that a queue's address at an endpoint for all regions names, "" where it names none."""
+    """The region in the path of a queue's URL, if one endpoint serves all regions; "" if there is none."""
     found = _ADDRESS.search(url)
     return found[1] if found is not None else ""
 
@@ -90,7 +90,7 @@ def _send(region: Region, params: dict[str, Any]) -> dict[str, Any]:
 
 
 def _send_batch(region: Region, params: dict[str, Any]) -> dict[str, Any]:
-    """Each entry by itself: what one of them has wrong is told beside what was sent."""
+    """Send each entry by itself; errors of single entries are returned beside the results."""
     entries = _batch(params["Entries"])
     _queue(region, params)
     size = sum(len(one["MessageBody"].encode()) for one in entries)
@@ -153,7 +153,7 @@ def _delete_batch(region: Region, params: dict[str, Any]) -> dict[str, Any]:
 
 
 def _forget(queue: Queue, receipt: str) -> bool:
-    """Delete what was received; deleting again does nothing. False for a receipt that never was."""
+    """Delete a received message; deleting it again does nothing. False for a receipt that never existed."""
     ident, mark, count = receipt.partition("#")
     if not mark or not count.isdigit():
         return False

@@ -1,4 +1,4 @@
-"""What a kubelet of EKS' images, the cloud controller and the EBS CSI driver write on a Node beside labels and taints."""
+"""Fields of a Node, beside labels and taints, that a kubelet of EKS' images, the cloud controller and the EBS CSI driver write."""
 
 import json
 from typing import Any, Final
@@ -8,20 +8,20 @@ from gpuscaler.embedded.aws.ec2.instances import address
 from gpuscaler.embedded.aws.hardware.instance_types import known
 from gpuscaler.simulation.cloud.machines import CloudMachine
 
-#: Conditions that are false on a node that is well.
+#: Conditions that are false on a healthy node.
 _PRESSURES: Final = (
     ("MemoryPressure", "KubeletHasSufficientMemory", "kubelet has sufficient memory available"),
     ("DiskPressure", "KubeletHasNoDiskPressure", "kubelet has no disk pressure"),
     ("PIDPressure", "KubeletHasSufficientPID", "kubelet has sufficient PID available"),
 )
-#: Of a machine's memory the kernel shows so much, less so many MiB: 127,404 of a g5.8xlarge's 131,072, 127,346 of an r5.4xlarge's 131,072.
+#: The kernel shows this part of a machine's memory, less these MiB: 127,404 of a g5.8xlarge's 131,072, 127,346 of an r5.4xlarge's 131,072.
 _SHOWN, _KERNEL = 0.9735, 200
-#: Huge pages are listed also where there are none.
+#: Huge pages are listed even if there are none.
 _NONE: Final = {"hugepages-1Gi": "0", "hugepages-2Mi": "0"}
 
 
 def shown_memory(mib: int) -> int:
-    """MiB of memory that the kernel of a machine of ``mib`` MiB shows."""
+    """The MiB of memory that the kernel of a machine of ``mib`` MiB shows."""
     return int(mib * _SHOWN) - _KERNEL
 
 

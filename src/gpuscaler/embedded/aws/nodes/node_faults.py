@@ -1,4 +1,4 @@
-"""What goes wrong with the nodes of an account, by the control path: device plugins, resources that never come, kubelets."""
+"""Faults of an account's nodes, for the control path: device plugins, resources that never appear, kubelets."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from gpuscaler.embedded.nodes.kubelets import Kubelets
 
 
 class Restart(Struct, frozen=True, forbid_unknown_fields=True):
-    """The device plugins of ``node`` are away for ``seconds``; "" is every node, and every plugin."""
+    """Device plugins of ``node`` are away for ``seconds``; "" stands for every node, and for every plugin."""
 
     seconds: float = 45.0
     node: str = ""
@@ -21,7 +21,7 @@ class Restart(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Hidden(Struct, frozen=True, forbid_unknown_fields=True):
-    """No machine of ``instance_type`` shows ``resource``, "" is all."""
+    """No machine of ``instance_type`` shows ``resource``; "" stands for all."""
 
     resource: str = ""
     instance_type: str = ""

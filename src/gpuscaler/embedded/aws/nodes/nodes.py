@@ -1,8 +1,8 @@
-"""The instances of an account as Nodes of a cluster, as the components that write on real ones leave them.
+"""The instances of an account as Nodes of a cluster, with the fields that the components of real clusters write.
 
 Labels and taints come from the cloud controller and the kubelet, from user data, from EKS on nodes of its managed node groups, from kOps'
-controller on nodes of its instance groups, and from DaemonSets. The ``node-template`` tags of a group are hints for an autoscaler and put
-nothing on a node. What of this was seen on real nodes is in ``tests/embedded/aws/recorded_nodes.py``.
+controller on nodes of its instance groups, and from DaemonSets. The ``node-template`` tags of a group are hints for an autoscaler and do
+not change a node. What was seen on real nodes is in ``tests/embedded/aws/recorded_nodes.py``.
 """
 
 from collections.abc import Iterator, Mapping
@@ -27,23 +27,23 @@ from gpuscaler.simulation.cloud.machines import REGISTERED, VISIBLE, CloudEvent,
 
 _LOG = structlog.get_logger(__name__)
 SCHEME: Final = "aws:///"
-#: Tags of the groups that EKS and kOps make.
+#: Tags of the groups that EKS and kOps create.
 NODEGROUP, EKS_CLUSTER, INSTANCE_GROUP = "eks:nodegroup-name", "eks:cluster-name", "kops.k8s.io/instancegroup"
-#: What kOps' controller copies from an instance's tags to its node: kops, ``pkg/nodeidentity/aws/identify.go``.
+#: Tags that kOps' controller copies from an instance to its node: kops, ``pkg/nodeidentity/aws/identify.go``.
 _COPIED: Final = "k8s.io/cluster-autoscaler/node-template/label/"
 EFFECTS: Final = {"NO_SCHEDULE": "NoSchedule", "NO_EXECUTE": "NoExecute", "PREFER_NO_SCHEDULE": "PreferNoSchedule"}
-#: EKS gives nodes of managed node groups no more pods than this, below 30 vCPUs and above: EKS user guide, "Increase the available IP
-#: addresses for your node". kOps' networks have as many as the kubelet's own default.
+#: Maximum pods of nodes in managed node groups of EKS, below 30 vCPUs and above: EKS user guide, "Increase the available IP
+#: addresses for your node". kOps' networks have the kubelet's default.
 _MANAGED_PODS, _LARGE_MANAGED_PODS, _LARGE, _KOPS_PODS = 110, 250, 30, 110
-#: Disks that pods' files are on, by images of Amazon Linux, Ubuntu and Bottlerocket.
+#: Disks with the files of pods, by images of Amazon Linux, Ubuntu and Bottlerocket.
 _DISKS: Final = ("/dev/xvda", "/dev/sda1", "/dev/xvdb")
-#: MiB that the kubelet keeps: a part, so much a pod, and what is left before it evicts. From amazon-eks-ami, ``bootstrap.sh``.
+#: MiB that the kubelet reserves: a base, an amount for each pod, and the eviction threshold. From amazon-eks-ami, ``bootstrap.sh``.
 _BASE, _A_POD, _EVICTION = 255, 11, 100
 _EFA: Final = "vpc.amazonaws.com/efa"
 
 
 def provider_id(machine: CloudMachine) -> str:
-    """What ``spec.providerID`` of the instance's Node says."""
+    """``spec.providerID`` of the instance's Node."""
     return f"{SCHEME}{machine.offering.zone}/{machine.id}"
 
 
@@ -51,7 +51,7 @@ NAMING: Final = Naming(node=private_name, provider_id=provider_id, scheme=SCHEME
 
 
 def follow(region: Region, machines: Machines) -> None:
-    """Have a Node for each instance of a group of ``region`` whose kubelet starts."""
+    """Create a Node for each instance of a group of ``region`` whose kubelet starts."""
 
     def hear(event: CloudEvent) -> None:
         machine = event.machine
@@ -64,7 +64,7 @@ def follow(region: Region, machines: Machines) -> None:
         try:
             shown = dressed(region, instance, machine)
         except UserDataError as error:
-            # The kubelet ends before it registers; whoever looks into the machine's log reads why.
+            # The kubelet ends before it registers; the reason is in the machine's log.
             _LOG.warning("the kubelet of a simulated instance does not start", instance=instance.id, problem=str(error))
             return
         machines.hear(replace_machine(event, shown))
@@ -79,7 +79,7 @@ def replace_machine(event: CloudEvent, machine: CloudMachine) -> CloudEvent:
 
 
 def dressed(region: Region, instance: Instance, machine: CloudMachine) -> CloudMachine:
-    """A machine with what its Node says of it. Raises :class:`UserDataError` where its kubelet does not start."""
+    """A machine with the properties of its Node. Raises :class:`UserDataError` if its kubelet does not start."""
     offering = machine.offering
     group = region.groups.get(instance.group)
     tags = {key: tag["Value"] for key, tag in group.tags.items()} if group is not None else {}
@@ -96,20 +96,20 @@ def dressed(region: Region, instance: Instance, machine: CloudMachine) -> CloudM
 
 
 def _by_cloud_controller(region: Region, instance: Instance, known: InstanceType) -> dict[str, str]:
-    """What the cloud controller manager writes, and the kubelet by itself."""
+    """Labels that the cloud controller manager writes, and the kubelet by itself."""
     _, _, name, zone = instance.machine.offering.key
     labels = {"kubernetes.io/os": "linux", "kubernetes.io/arch": known.arch, "node.kubernetes.io/instance-type": name}
     labels |= {f"beta.{key}": value for key, value in labels.items() if key.startswith("kubernetes.io/")}
     labels["beta.kubernetes.io/instance-type"] = name
     for key, value in (("zone", zone), ("region", region.name)):
         labels |= {f"topology.kubernetes.io/{key}": value, f"failure-domain.beta.kubernetes.io/{key}": value}
-    # The tagging controller's mark of the tags that it has written.
+    # The tagging controller's mark for the tags that it has written.
     labels["k8s.io/cloud-provider-aws"] = md5(region.account.encode(), usedforsecurity=False).hexdigest()
     return {**labels, "topology.k8s.aws/zone-id": zone_id(zone)}
 
 
 def _flags_of_eks(region: Region, instance: Instance, tags: Mapping[str, str]) -> Iterator[str]:
-    """The kubelet's flags that EKS writes before those of user data, for nodes of its managed node groups."""
+    """The kubelet's flags that EKS puts before those of user data, for nodes of its managed node groups."""
     if (name := tags.get(NODEGROUP)) is None:
         return
     told = region.nodegroups.get((tags.get(EKS_CLUSTER, ""), name), {})
@@ -137,13 +137,13 @@ def _by_kops(instance: Instance) -> dict[str, str]:
 
 
 def _by_daemons(region: Region, zone: str, known: InstanceType, allocatable: Resources) -> dict[str, str]:
-    """What node plugins and discovery write, where they run."""
+    """Labels of node plugins and discovery, if they run."""
     labels = {"topology.ebs.csi.aws.com/zone": zone} if region.conditions.ebs_csi else {}
     return labels | (dict(gpu_feature_discovery(known, allocatable)) if region.conditions.gpu_feature_discovery else {})
 
 
 def _pods(kubelet: Kubelet, tags: Mapping[str, str], known: InstanceType, allocatable: Resources) -> int:
-    """Pods per node: what user data say, else by the network and what EKS allows."""
+    """Pods per node: from user data, else by the network and the limit of EKS."""
     if kubelet.max_pods:
         return kubelet.max_pods
     if INSTANCE_GROUP in tags:
@@ -155,12 +155,12 @@ def _pods(kubelet: Kubelet, tags: Mapping[str, str], known: InstanceType, alloca
 
 
 def _amounts(instance: Instance, known: InstanceType, allocatable: Resources, *, pods: int) -> dict[str, int]:
-    """What is left for pods. EFA devices are there only where the launch template attaches them."""
+    """Allocatable resources. EFA devices exist only if the launch template attaches them."""
     memory = shown_memory(known.memory_mib) - _BASE - _A_POD * pods - _EVICTION
     amounts = {**allocatable, "pods": pods, "memory": memory * MIB}
     disk = max((volume.settings["VolumeSize"] for volume in instance.volumes if volume.device in _DISKS), default=0)
     if disk:
-        # A tenth is kept before the kubelet evicts, and 1 GiB for the kubelet.
+        # A tenth is the eviction threshold, and 1 GiB is for the kubelet.
         amounts["ephemeral-storage"] = max(int(disk * 0.9 * 1024) - 1024, 0) * MIB
     attached = sum(one.get("InterfaceType") in {"efa", "efa-only"} for one in instance.launch.get("NetworkInterfaces") or ())
     if attached and amounts.get(_EFA):

@@ -1,1 +1,1 @@
-"""The endpoint: over HTTP, in memory, beside a cluster, with what goes wrong on demand."""
+"""The endpoint: over HTTP, in memory, beside a cluster, with faults on demand."""

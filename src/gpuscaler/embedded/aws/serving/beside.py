@@ -21,18 +21,18 @@ from gpuscaler.embedded.nodes.machines import Machines
 from gpuscaler.kube.client import Client
 from gpuscaler.simulation.cloud.delays import NO_FAULTS, Delay, Delays
 
-#: The queue that is told of interruptions from the beginning.
+#: The queue that receives interruption notices from the start.
 QUEUE: Final = "gpuscaler"
-#: The account's clock is looked at so often, in seconds: calls may change at any time what is due next.
+#: Seconds between two steps of the account's clock: calls may change the next scheduled event at any time.
 LOOKED_AT: Final = 0.1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Beside:
-    """What is served: an account with ``regions``, at ``port`` (0: a free one), whose spot markets follow ``spot``; ``ready`` is told.
+    """Settings of an account with ``regions``, at ``port`` (0: a free one), whose spot markets follow ``spot``.
 
-    Instances register ``boot`` seconds after their launch, or after as long as real ones take; their GPUs show a quarter of that later.
-    ``conditions`` are what the account is like beside, by name.
+    Instances register ``boot`` seconds after their launch, or after as long as real ones take; their GPUs appear a quarter of that later.
+    ``conditions`` are further conditions of the account, by name. ``ready`` is called with the URLs once the endpoint answers.
     """
 
     regions: tuple[str, ...] = ("us-east-1",)
@@ -48,7 +48,7 @@ class Beside:
     async def run(self, client: Client, *, now: Callable[[], float], kubelets: Kubelets, speed: float = 1.0) -> AsyncIterator[None]:
         """Serve while the context lasts; the instances' kubelets are among ``kubelets``.
 
-        Raises OSError where the port cannot be had, SpotError where the file cannot be used.
+        Raises OSError if the port is not available, SpotError if the file cannot be used.
         """
         series = None
         if self.spot is not None:
@@ -77,7 +77,7 @@ def _delays(boot: float | None) -> Delays:
 
 
 def _prepare(account: Account, machines: Machines, serving: Serving) -> list[str]:
-    """Have Nodes follow instances, and a queue in each region that is told of them; returns the queues' addresses."""
+    """Connect Nodes to instances, and create a queue for notices in each region; returns the queues' addresses."""
     urls = []
     for region in account.regions.values():
         follow(region, machines)

@@ -1,8 +1,8 @@
-"""The control path: what goes wrong, and what people and markets do, asked for over HTTP beside the services.
+"""The control path: faults, and actions of users and markets, requested over HTTP beside the services.
 
-``GET`` shows, ``PUT`` sets, ``DELETE`` clears; bodies are JSON. ``/_control/faults`` are those of calls, ``/_control/troubles`` what
-refuses launches, ``/_control/capacity`` how many machines there are of (market, instance type, zone), ``/_control/interrupt`` takes an
-instance back with a notice, ``/_control/conditions`` is what the account is like. Where its instances are nodes, ``/_control/plugins``
+``GET`` shows, ``PUT`` sets, ``DELETE`` clears; bodies are JSON. ``/_control/faults`` are faults of calls, ``/_control/troubles`` refuse
+launches, ``/_control/capacity`` is the number of machines by (market, instance type, zone), ``/_control/interrupt`` reclaims an
+instance with a notice, ``/_control/conditions`` are the conditions of the account. If its instances are nodes, ``/_control/plugins``
 restarts device plugins, ``/_control/absent`` hides resources, and ``/_control/kubelets`` stops kubelets.
 """
 
@@ -28,7 +28,7 @@ PATH: Final = "/_control/"
 
 
 class Limit(Struct, frozen=True, forbid_unknown_fields=True):
-    """There are ``machines`` of what matches, None: as many as are asked for."""
+    """The matching markets have ``machines`` machines; None: unlimited."""
 
     machines: int | None
     market: str = ""
@@ -37,7 +37,7 @@ class Limit(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Interruption(Struct, frozen=True, forbid_unknown_fields=True):
-    """``instance`` is taken back ``notice`` seconds from now, announced where that is above 0; None: rebalance is recommended only."""
+    """``instance`` is reclaimed ``notice`` seconds from now, announced if that is above 0; None: only a rebalance recommendation."""
 
     instance: str
     notice: float | None = 120.0
@@ -61,7 +61,7 @@ def handle(account: Account, faults: Faults, request: Request) -> Answer:
 
 
 def set_capacity(region: Region, limit: Limit) -> None:
-    """There are fewer machines from now on, or more; those beyond are reclaimed."""
+    """Lower or raise the capacity; machines beyond it are reclaimed."""
     limits = region.hardware.markets.limits
     key = (limit.market, limit.instance_type, limit.zone)
     limits.pop(key, None)

@@ -1,4 +1,4 @@
-"""Requests answered: what is asked, whether it may be, what comes of it."""
+"""Answers requests: reads the operation, checks whether it is allowed, carries it out."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -32,14 +32,14 @@ HANDLERS: Final[Mapping[str, Mapping[str, Handler]]] = {
     "sqs": queues.OPERATIONS,
     "sts": others.STS,
 }
-#: Calls that launch while the caller waits.
+#: Calls that launch synchronously.
 _SYNCHRONOUS: Final = frozenset({"LaunchInstances", "CreateFleet"})
 
 
 class Endpoint:
-    """Answers requests to ``account``. Nothing here waits: an answer says how long it takes. ``models`` may be shared between endpoints.
+    """Answers requests to ``account``. It never waits: an answer says how long it takes. ``models`` can be shared between endpoints.
 
-    ``calls`` are counted by service, operation and code ("" for an answer).
+    ``calls`` are counted by service, operation and code ("" for success).
     """
 
     def __init__(self, account: Account, models: Models | None = None, *, seed: int = 0) -> None:
@@ -51,7 +51,7 @@ class Endpoint:
         self._dice = Random(seed)
 
     def handle(self, request: Request) -> Answer:
-        """The answer to one request. Raises :class:`~gpuscaler.embedded.aws.wire.errors.BrokenError` where the connection breaks."""
+        """The answer to one request. Raises :class:`~gpuscaler.embedded.aws.wire.errors.BrokenError` if the connection breaks."""
         if request.path.startswith(control.PATH):
             return control.handle(self.account, self.faults, request)
         self._requests += 1
@@ -69,7 +69,7 @@ class Endpoint:
             answer, code = write_error(service, error, ident), error.code
         if call is not None:
             self._count(call, code)
-        # AWS's own clock, by which callers tell what is older than their question.
+        # AWS's own clock, by which callers recognise state that is older than their request.
         date = format_datetime(at(self.account.now()), usegmt=True)
         return replace(answer, headers={**answer.headers, "date": date}, after=answer.after + (fault.delay if fault is not None else 0.0))
 
@@ -84,7 +84,7 @@ class Endpoint:
         if call.params.get("DryRun"):
             raise AwsError("DryRunOperation", "Request would have succeeded, but DryRun flag is set.", status=412)
         reply = handler(region, call.params)
-        # What happens at once has happened when the answer is read.
+        # Immediate effects must have happened before the answer is read.
         self.account.advance()
         if fault is not None and fault.sever:
             raise BrokenError

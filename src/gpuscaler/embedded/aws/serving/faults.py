@@ -1,4 +1,4 @@
-"""What goes wrong with calls, on demand."""
+"""Faults of calls, on demand."""
 
 from collections.abc import Mapping
 from fnmatch import fnmatchcase
@@ -12,12 +12,12 @@ from gpuscaler.embedded.aws.wire.reading import Call
 
 
 class Fault(Struct, frozen=True, forbid_unknown_fields=True):
-    """Something that goes wrong with calls that match.
+    """A fault of matching calls.
 
-    ``service`` and ``operation`` are patterns such as ``Describe*``, ``region`` a name or "" for all, ``about`` what a call must name, such
-    as a group; ``times`` is how often (None: always), ``chance`` with what probability each time. Then the answer takes ``delay`` seconds
-    more; with a ``code`` the call is refused with it and ``status``, asking to wait ``retry_after`` seconds; or the connection breaks
-    ``before`` or ``after`` the call takes effect.
+    ``service`` and ``operation`` are patterns such as ``Describe*``, ``region`` a name or "" for all, ``about`` a name that the call must
+    contain, such as that of a group; ``times`` is how often it happens (None: always), ``chance`` its probability. Then the answer
+    takes ``delay`` seconds more; with a ``code`` the call is refused with it and ``status``, asking to wait ``retry_after`` seconds; or the
+    connection breaks ``before`` or ``after`` the call takes effect.
     """
 
     service: str = "*"
@@ -39,12 +39,12 @@ class Fault(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def throttled(operation: str = "*", *, retry_after: float = 0.0, times: int | None = None, chance: float = 1.0) -> Fault:
-    """Too many calls; EC2 says RequestLimitExceeded, the others Throttling."""
+    """Too many calls; EC2 calls it RequestLimitExceeded, the others Throttling."""
     return Fault(operation=operation, code="Throttling", message="Rate exceeded", retry_after=retry_after, times=times, chance=chance)
 
 
 def denied(operation: str, *, region: str = "") -> Fault:
-    """The caller may not do that."""
+    """The caller lacks the permission."""
     return Fault(operation=operation, region=region, code="AccessDenied", status=403)
 
 
@@ -54,19 +54,19 @@ def outage(service: str = "*", *, region: str = "") -> Fault:
 
 
 def unreachable(service: str, *, region: str = "") -> Fault:
-    """No connection to a service comes about, as from a private network without an endpoint for it."""
+    """Connections to a service fail, as from a private network without an endpoint for it."""
     return Fault(service=service, region=region, sever="before")
 
 
 class Faults:
-    """The faults in force, the oldest first: the first that hits a call is the one that it meets."""
+    """The active faults, the oldest first: the first that matches a call applies to it."""
 
     def __init__(self, seed: int = 0) -> None:
         self._random = Random(seed)
         self.all: list[Fault] = []
 
     def pick(self, call: Call) -> Fault | None:
-        """The fault that a call meets, counted."""
+        """The fault for a call, counted."""
         for place, one in enumerate(self.all):
             if one.hits(call) and (one.chance >= 1 or self._random.random() < one.chance):
                 if one.times is not None:
@@ -76,7 +76,7 @@ class Faults:
 
 
 def _names(said: object, what: str) -> bool:
-    """Whether one of a call's parameters, at whatever depth, is ``what``."""
+    """Whether one of a call's parameters, at any depth, is ``what``."""
     if isinstance(said, Mapping):
         said = list(said.values())
     return not what or said == what or (isinstance(said, list) and any(_names(one, what) for one in said))

@@ -11,7 +11,7 @@ from gpuscaler.embedded.aws.wire.errors import BrokenError
 from gpuscaler.embedded.aws.wire.reading import Request
 from gpuscaler.embedded.aws.wire.writing import Answer
 
-#: A queue without messages is looked into so often while somebody waits, in seconds.
+#: Seconds between two checks of a queue without messages while a client waits.
 ASK_AGAIN: Final = 0.05
 
 
@@ -27,9 +27,9 @@ class Serving:
 
 
 async def serve(endpoint: Endpoint, host: str = "127.0.0.1", port: int = 0, *, speed: float = 1.0) -> Serving:
-    """Serve ``endpoint`` at ``host``; ``port`` 0 takes a free one. ``speed`` seconds of its account's clock pass in one.
+    """Serve ``endpoint`` at ``host``; ``port`` 0 takes a free one. ``speed`` seconds of its account's clock pass in one second.
 
-    Raises OSError where the address cannot be had.
+    Raises OSError if the address is not available.
     """
 
     async def handle(request: web.Request) -> web.StreamResponse:
@@ -48,7 +48,7 @@ async def serve(endpoint: Endpoint, host: str = "127.0.0.1", port: int = 0, *, s
 
 
 async def _answer(endpoint: Endpoint, asked: Request, speed: float) -> Answer:
-    """The answer, when it is due; where there was nothing yet, what came meanwhile."""
+    """The answer, when it is due; if it was empty, with what has come in while waiting."""
     answer = endpoint.handle(asked)
     end = endpoint.account.now() + answer.wait
     while answer.wait and endpoint.account.now() < end:

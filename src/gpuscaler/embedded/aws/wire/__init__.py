@@ -1,1 +1,1 @@
-"""Requests and answers of AWS's services as they are on the wire."""
+"""Requests and answers of AWS's services in their wire formats."""

@@ -1,8 +1,8 @@
-"""What AWS answers where it does not do what it was asked."""
+"""AWS's error answers."""
 
 
 class AwsError(Exception):
-    """A refusal by its ``code`` and HTTP ``status``; ``retry_after`` seconds are said in a header where above 0."""
+    """A refusal with its ``code`` and HTTP ``status``; ``retry_after`` is sent in a header if above 0."""
 
     def __init__(self, code: str, message: str, *, status: int = 400, retry_after: float = 0.0) -> None:
         super().__init__(f"{code}: {message}")
@@ -10,11 +10,11 @@ class AwsError(Exception):
 
 
 class BrokenError(Exception):
-    """The connection breaks in place of an answer."""
+    """The connection breaks instead of an answer."""
 
 
 def invalid(message: str) -> AwsError:
-    """What EC2 Auto Scaling says to values that it does not take."""
+    """EC2 Auto Scaling's error for invalid values."""
     return AwsError("ValidationError", message)
 
 

@@ -8,9 +8,9 @@ from gpuscaler.embedded.aws.wire.errors import AwsError
 
 
 def matches(filters: Iterable[Mapping[str, Any]], fields: Mapping[str, Callable[[], Sequence[str]]]) -> bool:
-    """Whether an object passes; ``fields`` say what it has, by the filter's name. ``tag:NAME`` asks for the field ``tag``'s ``NAME=value``.
+    """Whether an object passes; ``fields`` are its values by filter name. ``tag:NAME`` compares with ``NAME=value`` in the field ``tag``.
 
-    A filter of another name is refused, as the services do.
+    A filter with another name is refused, as by the services.
     """
     return all(_passes(one["Name"], one.get("Values", []), fields) for one in filters)
 

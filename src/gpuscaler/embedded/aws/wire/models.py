@@ -1,4 +1,4 @@
-"""The services' own models, as botocore has them: which operation a request is, and what it and its answer consist of."""
+"""The services' own models, from botocore: which operation a request is, and the fields of the request and its answer."""
 
 import re
 from collections.abc import Mapping
@@ -8,14 +8,14 @@ from urllib.parse import unquote
 
 from gpuscaler.embedded.aws.wire.errors import AwsError
 
-#: The services that are served, by the name that requests are signed for.
+#: The supported services, by the name that requests are signed for.
 SERVICES: Final = ("autoscaling", "ec2", "eks", "pricing", "sqs", "sts")
 #: A value of a Smithy path pattern.
 _LABEL: Final = re.compile(r"\{(\w+)\+?\}")
 
 
 class MissingExtraError(Exception):
-    """botocore is not there."""
+    """botocore is not installed."""
 
 
 @cache
@@ -27,7 +27,7 @@ def service_files() -> Any:
 
 
 class Models:
-    """Service models, loaded when they are asked for first. Raises :class:`MissingExtraError` where botocore is not installed."""
+    """Service models, loaded on first use. Raises :class:`MissingExtraError` if botocore is not installed."""
 
     def __init__(self) -> None:
         try:
@@ -55,7 +55,7 @@ class Models:
         return model.operation_model(action)
 
     def route(self, service: str, method: str, path: str) -> tuple[str, Mapping[str, str]]:
-        """The operation of a service that is spoken to by paths, and what the path says."""
+        """The operation of a REST service, and the parameters in the path."""
         for wanted, pattern, name in self._routes(service):
             if wanted == method and (found := pattern.fullmatch(path)):
                 return name, {label: unquote(value) for label, value in found.groupdict().items()}

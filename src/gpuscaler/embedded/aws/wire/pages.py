@@ -10,7 +10,7 @@ T = TypeVar("T")
 
 
 def page(items: Sequence[T], params: dict[str, Any], *, size: str, default: int, most: int) -> tuple[list[T], dict[str, str]]:
-    """The page that ``params`` ask for, by ``NextToken`` and the parameter ``size``, and the token of the next as the reply has it."""
+    """The page that ``params`` request, by ``NextToken`` and the parameter ``size``, and the token of the next page for the reply."""
     wanted = params.get(size) or default
     if wanted > most:
         raise AwsError("ValidationError", f"Value '{wanted}' at '{size}' failed to satisfy constraint: less than or equal to {most}")

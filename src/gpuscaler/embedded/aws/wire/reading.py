@@ -1,4 +1,4 @@
-"""Requests as they are on the wire, and what they say, by the service's model."""
+"""Reads requests in their wire formats, by the service's model."""
 
 import json
 import re
@@ -13,13 +13,13 @@ from gpuscaler.embedded.aws.wire.errors import AwsError
 from gpuscaler.embedded.aws.wire.models import Models
 
 _SCOPE: Final = re.compile(r"Credential=(?P<key>[^/]+)/\d{8}/(?P<region>[^/]+)/(?P<service>[^/]+)/aws4_request")
-#: Names of operations in JSON services come behind their target's prefix.
+#: In JSON services, the name of the operation follows this prefix in the target.
 _TARGET: Final = "x-amz-target"
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What came in: header names in lower case, ``path`` without its query."""
+    """An incoming request: header names in lower case, ``path`` without its query."""
 
     method: str
     path: str
@@ -49,7 +49,7 @@ def scope_of(request: Request) -> tuple[str, str, str]:
 
 
 def read(models: Models, request: Request) -> Call:
-    """The operation that is asked for. What does not fit the model is refused in the service's words."""
+    """The requested operation. Parameters that do not fit the model are refused in the service's words."""
     key, region, service = scope_of(request)
     protocol = models.service(service).metadata["protocol"]
     if protocol == "rest-json":
@@ -162,7 +162,7 @@ def _scalar(shape: Any, text: Any) -> Any:
 
 
 def moment(text: str | float) -> datetime:
-    """A moment as clients write it: ISO 8601, UTC where it does not say, or seconds since the epoch."""
+    """A time as clients write it: ISO 8601, UTC by default, or seconds since the epoch."""
     if isinstance(text, int | float):
         return datetime.fromtimestamp(text, UTC)
     found = datetime.fromisoformat(text)

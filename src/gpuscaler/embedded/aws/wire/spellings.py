@@ -1,6 +1,6 @@
-"""Words of replies as AWS may spell them: many fields are free strings of its API, and its pages do not agree with each other.
+"""Spellings of words in replies that AWS may use: many fields are free strings of its API, and its pages do not agree with each other.
 
-``reference`` is the spelling of the API reference. ``guide`` is that of the user guide where that differs: "Launching instances with
+``reference`` is the spelling of the API reference. ``guide`` is that of the user guide where it differs: "Launching instances with
 synchronous provisioning" shows ``"MarketType": "OnDemand"``. ``random`` spells each word in any case.
 """
 
@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from gpuscaler.embedded.aws.wire.writing import Spelt
 
-#: Fields whose values are words that somebody may compare.
+#: Fields whose values are words that callers may compare.
 FREE: Final = frozenset(
     {
         "HealthStatus",

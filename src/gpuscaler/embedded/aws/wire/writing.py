@@ -1,4 +1,4 @@
-"""Answers as they go on the wire, by the service's model: what the model does not know is never sent."""
+"""Writes answers in their wire formats, by the service's model: fields that the model does not have are never sent."""
 
 import json
 from base64 import b64encode
@@ -12,18 +12,18 @@ from gpuscaler.embedded.aws.wire.errors import AwsError
 
 
 class Spelt(str):
-    """A word that is spelt as it pleases the service, not as the model lists it."""
+    """A word whose spelling is up to the service, and not to the model."""
 
     __slots__ = ()
 
 
 class ReplyError(Exception):
-    """An answer of ours is not what the service's model says: a mistake in this program."""
+    """An answer of ours does not fit the service's model: an error in this program."""
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What goes out, ``after`` seconds. ``wait`` says that there is nothing yet, and for how many seconds to ask again."""
+    """The output, sent ``after`` seconds. ``wait`` says that there is nothing yet, and for how many seconds to retry."""
 
     status: int
     headers: Mapping[str, str] = field(default_factory=dict)
@@ -33,7 +33,7 @@ class Answer:
 
 
 def write(model: Any, reply: Mapping[str, Any], request_id: str) -> Answer:
-    """``reply`` to an operation. Raises :class:`ReplyError` where the model says otherwise."""
+    """Encode ``reply`` to an operation. Raises :class:`ReplyError` if it does not fit the model."""
     shape, protocol = model.output_shape, model.service_model.metadata["protocol"]
     if shape is not None:
         _check(model, dict(reply))
@@ -55,7 +55,7 @@ def write(model: Any, reply: Mapping[str, Any], request_id: str) -> Answer:
 
 
 def write_error(service: Any, error: AwsError, request_id: str) -> Answer:
-    """A refusal in the form of ``service``, botocore's ServiceModel, or in that of JSON where None."""
+    """Encode a refusal in the form of ``service``, botocore's ServiceModel, or in that of JSON if None."""
     headers = {"x-amzn-requestid": request_id}
     if error.retry_after:
         headers["retry-after"] = f"{error.retry_after:g}"
@@ -63,7 +63,7 @@ def write_error(service: Any, error: AwsError, request_id: str) -> Answer:
     code, message = escape(error.code), escape(error.message)
     if protocol in {"json", "rest-json"}:
         sender = "Sender" if error.status < 500 else "Receiver"
-        # SQS has two names for an error: that of now, and that of its old protocol, which clients go by.
+        # SQS has two names for an error: the current one, and that of its old protocol, which clients use.
         name = {"NonExistentQueue": "QueueDoesNotExist"}.get(last := error.code.rpartition(".")[2], last)
         headers |= {"x-amzn-errortype": name, "x-amzn-query-error": f"{error.code};{sender}", "content-type": "application/json"}
         return Answer(error.status, headers, json.dumps({"__type": name, "message": error.message}).encode())
@@ -118,7 +118,7 @@ def _text(shape: Any, value: Any, *, ec2: bool) -> str:
 
 
 def _known(shape: Any, value: Any) -> Any:
-    """A word of an enumeration must be in it; new instance types come faster than new models."""
+    """Check that a word of an enumeration is in it; new instance types come faster than new models."""
     words = getattr(shape, "enum", None)
     if words and not isinstance(value, Spelt) and shape.name != "InstanceType" and value not in words:
         raise ReplyError(f"{shape.name}: saw {value!r}, expected one of {', '.join(words)}")
@@ -147,5 +147,5 @@ def iso(moment: datetime) -> str:
 
 
 def at(seconds: float) -> datetime:
-    """A moment, from seconds since the epoch."""
+    """A time, from seconds since the epoch."""
     return datetime.fromtimestamp(seconds, UTC)
