@@ -51,7 +51,7 @@ def test_types_are_narrowed_by_cloud_and_region() -> None:
     [
         # 8 vCPU: 140 m of the first four cores and 10 m for each of four more; 57344 * 0.925 - (20e6 * 250 + 50e6) / 2**20 - 100
         ("Standard_NC8as_T4_v3", 7820, 48127, 250),
-        # 4 vCPU, 8 GiB: a quarter of the memory is less than 20 MB a pod
+        # 4 vCPU, 8 GiB: a quarter of the memory is less than 20 MB per pod
         ("Standard_F4s_v2", 3860, 5429, 250),
         # 96 vCPU: 60 + 10 + 10 + 92 * 2.5 m; 393216 * 0.925 - (1024 + 819.2 + 819.2 + 6881.28 + 262144 * 0.02) - 100
         ("g2-standard-96", 95690, 348838, 110),
@@ -155,4 +155,4 @@ def test_importing_the_catalogue_reads_nothing_and_reading_it_is_quick() -> None
 
     printed = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True).stdout
 
-    assert float(printed) < 0.1  # 15 ms on the machine it was written on; the margin is for slower ones
+    assert float(printed) < 0.1  # 15 ms on the machine where this was written; the margin is for slower ones

@@ -10,12 +10,12 @@ from gpuscaler.embedded.controlplane.golang import FLAGS, STRIPPED, digest, find
 SOURCES = Path(__file__).parent / "helm"
 CACHE = Path(__file__).parents[2] / "build" / "charts"
 PROGRAM = "helm.sh/helm/v3/cmd/helm"
-#: Templates see this version of Kubernetes where no cluster is asked, as in helm's own releases; without it they see 1.20.
+#: The version of Kubernetes that templates see without a cluster, as in helm's releases; without this flag it would be 1.20.
 SEEN = "-X helm.sh/helm/v3/pkg/chartutil.k8sVersionMajor=1 -X helm.sh/helm/v3/pkg/chartutil.k8sVersionMinor=35"
 
 
 def helm(say: Callable[[str], None] = print) -> Path:
-    """The path of helm, built first where it is missing: some two minutes on two cores from nothing.
+    """Return the path of helm, which is built first if it is missing: about two minutes on two cores from scratch.
 
     Raises :exc:`~gpuscaler.embedded.controlplane.golang.BuildError`.
     """

@@ -1,4 +1,4 @@
-"""Reads a Dockerfile as far as ours goes, and carries out the steps of a stage without a container: the folders are elsewhere, no more."""
+"""Parses the repository's Dockerfile, and runs the steps of a stage without a container, in folders below a given root."""
 
 import os
 import re
@@ -12,7 +12,7 @@ from typing import NamedTuple
 from tests.charts.rendering import ROOT
 
 FILE = ROOT / "Dockerfile"
-#: What the steps write, beside the folder of the stage.
+#: Paths that the steps write, besides the folder of the stage.
 OUTSIDE = "/opt/"
 
 
@@ -33,7 +33,7 @@ class Stage(NamedTuple):
 
 
 def stages() -> list[Stage]:
-    """The stages, each with its base image; build arguments before the first stand for their defaults there."""
+    """Return the stages with their base images; build arguments before the first stage have their defaults."""
     found: list[Stage] = []
     arguments: dict[str, str] = {}
     for step in instructions(FILE.read_text()):
@@ -57,13 +57,13 @@ def instructions(text: str) -> Iterator[Step]:
 
 
 def sent(path: str) -> bool:
-    """Whether .dockerignore, which leaves out everything that it does not name, lets a file or folder be sent."""
+    """Whether .dockerignore, which excludes everything by default, admits a file or folder."""
     patterns = [line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if line.startswith("!")]
     return any(Path(path).match(pattern) or pattern.startswith(f"{path}/") for pattern in patterns)
 
 
 def carry_out(stage: Stage, root: Path, *, arguments: dict[str, str]) -> None:
-    """Do the COPY and RUN steps of ``stage`` under ``root``. ``arguments`` are build arguments."""
+    """Run the COPY and RUN steps of ``stage`` below ``root``. ``arguments`` are build arguments."""
     folder = root / "source"
     environment = {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}", "HOME": str(root)}
     folder.mkdir()
@@ -91,7 +91,7 @@ def carry_out(stage: Stage, root: Path, *, arguments: dict[str, str]) -> None:
 
 
 def copy(source: Path, target: Path) -> None:
-    """As COPY does: the content of a folder, or a file into a folder."""
+    """Copy like COPY: the content of a folder, or a file into a folder."""
     if source.is_dir():
         shutil.copytree(source, target, ignore=shutil.ignore_patterns("__pycache__", "*.pyc"))
     else:

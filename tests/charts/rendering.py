@@ -13,7 +13,7 @@ from tests.charts.building import helm
 
 ROOT = Path(__file__).parents[2]
 CHART = ROOT / "charts" / "gpuscaler"
-#: The smallest values that can be installed.
+#: Minimal values that can be installed.
 SMALL: Mapping[str, Any] = {
     "config": {"region": "us-east-1", "cloud": "simulated", "pools": [{"name": "gpu", "types": ["g5.xlarge"]}]},
 }
@@ -22,7 +22,7 @@ Object = dict[str, Any]
 
 
 class Strict(yaml.SafeLoader):
-    """Takes no key twice: API servers take the last one and say nothing, or refuse the object."""
+    """Loader that rejects duplicate keys: API servers silently use the last one, or reject the object."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:  # as in the base
         keys = [key.value for key, _ in node.value]
@@ -31,7 +31,7 @@ class Strict(yaml.SafeLoader):
 
 
 def merged(one: Mapping[str, Any], other: Mapping[str, Any]) -> Object:
-    """``one`` with what ``other`` says, as helm joins several files of values."""
+    """Merge ``other`` into ``one``, as helm merges several files of values."""
     both = {
         key: merged(one[key], value) if isinstance(value, dict) and isinstance(one.get(key), dict) else value
         for key, value in other.items()
@@ -58,26 +58,26 @@ def built() -> Path:
 
 
 def text(values: Mapping[str, Any], *, release: str = "gpuscaler", namespace: str = "gpuscaler", hooks: bool = False) -> str:
-    """What helm installs, without ``hooks``, which it runs at other times."""
+    """Render what helm installs, optionally with ``hooks``, which it runs at other times."""
     done = call("template", release, str(CHART), "--namespace", namespace, *([] if hooks else ["--no-hooks"]), values=values)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
 
 def render(more: Mapping[str, Any] | None = None, *, release: str = "gpuscaler", namespace: str = "gpuscaler") -> dict[str, Object]:
-    """The objects that the chart makes of :data:`SMALL` and ``more``, by ``Kind/name``."""
+    """Render the chart with :data:`SMALL` and ``more``; return the objects by ``Kind/name``."""
     return objects(text(merged(SMALL, more or {}), release=release, namespace=namespace))
 
 
 def objects(rendered: str) -> dict[str, Object]:
-    """By ``Kind/name``."""
+    """Return objects by ``Kind/name``."""
     return {f"{one['kind']}/{one['metadata']['name']}": one for one in yaml.load_all(rendered, Strict) if one}
 
 
 def notes(more: Mapping[str, Any] | None = None, *, release: str = "gpuscaler", namespace: str = "gpuscaler") -> str:
-    """What helm says to whoever installed :data:`SMALL` and ``more``.
+    """Return helm's notes after an installation with :data:`SMALL` and ``more``.
 
-    It says that only where a cluster answers; here a copy of the chart has the text in an object.
+    helm prints them only if a cluster answers; here a copy of the chart has the text in an object.
     """
     with TemporaryDirectory() as folder:
         chart = Path(folder) / CHART.name
@@ -93,7 +93,7 @@ def notes(more: Mapping[str, Any] | None = None, *, release: str = "gpuscaler", 
 
 
 def refusal(more: Mapping[str, Any]) -> str:
-    """What helm says of values that it does not take."""
+    """Return helm's message about rejected values."""
     done = call("template", "gpuscaler", str(CHART), "--namespace", "gpuscaler", values=merged(SMALL, more))
     assert done.returncode != 0, f"taken: {more}"
     return done.stderr

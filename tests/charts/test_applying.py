@@ -1,4 +1,4 @@
-"""The manifest applied by the real kubectl, and the chart installed by the real helm, on an embedded cluster that plays the pods."""
+"""The manifest applied by the real kubectl, and the chart installed by the real helm, on an embedded cluster that simulates pods."""
 
 import asyncio
 import json
@@ -97,7 +97,7 @@ async def test_the_commands_of_the_page_remove_everything_left_on_nodes_after_un
 
 
 async def helm(ask: Kubectl, *words: str, values: dict[str, Any] | None = None) -> None:
-    # The command waits for an API server that lives in this very process.
+    # The command waits for an API server in this process.
     kubeconfig = ask.home / "kubeconfig"
     cluster = {"name": "embedded", "cluster": {"server": ask.url}}
     context = {"name": "embedded", "context": {"cluster": "embedded", "user": ""}}
@@ -108,7 +108,7 @@ async def helm(ask: Kubectl, *words: str, values: dict[str, Any] | None = None) 
 
 
 async def uids(ask: Kubectl) -> set[str]:
-    """Those of the pods, once all of them are of the newest kind."""
+    """Return the pods once all of them are of the newest revision."""
     await ask("rollout", "status", "--namespace", "gpuscaler", "deployment/gpuscaler-controller", "--timeout=55s")
     pods = json.loads(await ask("get", "pods", "--namespace", "gpuscaler", "-o", "json"))["items"]
     return {one["metadata"]["uid"] for one in pods if "deletionTimestamp" not in one["metadata"]}
@@ -141,7 +141,7 @@ async def test_a_release_is_installed_upgraded_without_a_needless_restart_and_un
 
 
 async def run_job(ask: Kubectl) -> str:
-    """What the container of the Job says that the chart makes at the end: it is run as a kubelet would."""
+    """Run the container of the chart's uninstall Job as a kubelet would; return its output."""
     chosen = ("--namespace", "gpuscaler", "--selector", "app.kubernetes.io/component=uninstall")
     await ask("wait", "pods", *chosen, "--for=create", "--timeout=60s")
     (pod,) = json.loads(await ask("get", "pods", *chosen, "-o", "json"))["items"]

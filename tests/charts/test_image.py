@@ -1,4 +1,4 @@
-"""The image: what its Dockerfile says, and its steps carried out in a folder, where no container can be built."""
+"""The image: its Dockerfile, and its steps run in a folder instead of a container."""
 
 import re
 import subprocess
@@ -14,7 +14,7 @@ from tests.conformance.building import built as compiled
 
 VALUES = yaml.safe_load((ROOT / "charts" / "gpuscaler" / "values.yaml").read_text())
 
-#: Tells of every file that the program opens to write.
+#: Reports every file that the program opens for writing.
 WATCHING = """
 import os, sys
 
@@ -66,7 +66,7 @@ def test_all_copied_files_are_sent_and_no_secrets() -> None:
 
 
 def checked(dockerfile: str) -> tuple[int, str]:
-    """What BuildKit says of a Dockerfile: 0 and nothing where all is well."""
+    """Return BuildKit's result for a Dockerfile: 0 and no output if there are no problems."""
     program = compiled("dockerfile", Path(__file__).parent / "buildkit", print)
     done = subprocess.run((program,), input=dockerfile, capture_output=True, text=True, check=False)
     return done.returncode, done.stdout + done.stderr
@@ -119,7 +119,7 @@ def test_the_program_measures_simulated_gpus(built: Path) -> None:
 
 @contextmanager
 def cluster(programs: Path, kubeconfig: Path) -> Iterator[None]:
-    """An embedded cluster, whose kubeconfig is there."""
+    """An embedded cluster; yields its kubeconfig."""
     command = (programs / "gpuscaler", "cluster", "--kubeconfig", kubeconfig)
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
         assert process.stdout is not None

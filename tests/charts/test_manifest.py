@@ -1,4 +1,4 @@
-"""The manifest for those who install without helm."""
+"""The manifest for installation without helm."""
 
 import pytest
 from tests.charts.manifest import FILE, manifest

@@ -1,4 +1,4 @@
-"""What the chart makes of the metrics API: the command it runs, the APIs it registers, and what it may do."""
+"""The metrics API in the chart: its command, the registered APIs, and its permissions."""
 
 from pathlib import Path
 from typing import Any
@@ -183,7 +183,7 @@ def test_the_pod_meets_the_restricted_standard_and_writes_only_its_certificate()
         ({"source": "exporters", "prometheusUrl": ""}, "metrics.settings.exporters.namespace: saw none"),
         ({"prometheusUrl": "prometheus:9090"}, "/metrics/prometheusUrl"),
         ({"rules": {"rule": []}}, "rule"),
-        ({"apis": {"custom": False, "external": False}}, "metrics.apis: saw none"),
+        ({"apis": {"custom": False, "external": False}}, "metrics.apis: saw neither of the two"),
         ({"tls": {"caBundle": "-----BEGIN CERTIFICATE-----"}}, "metrics.tls.caBundle"),
         (
             {"describedResources": [{"apiGroups": [""], "resources": ["secrets"], "verbs": ["get"]}]},

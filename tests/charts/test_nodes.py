@@ -1,4 +1,4 @@
-"""On which nodes the chart's pods may run: labels as clouds, kOps and the vendors' discoveries write them, and no feature discovery."""
+"""Nodes on which the chart's pods may run: with labels of clouds, kOps and vendors' discoveries, and without feature discovery."""
 
 import functools
 import json
@@ -19,7 +19,7 @@ from gpuscaler.planning.capacity.node_templates import runs_on
 pytestmark = pytest.mark.charts
 
 TYPE = "node.kubernetes.io/instance-type"
-#: Keys as they were recorded, with a value that says nothing.
+#: Recorded keys, with a neutral value.
 EKS, KOPS = (dict.fromkeys(kind.labels, "x") for kind in (MANAGED, KOPS_NODE))
 NVIDIA: dict[str, dict[str, str]] = {
     "EKS node group": {**EKS, TYPE: "g5.xlarge"},
@@ -58,7 +58,7 @@ PLAIN: dict[str, dict[str, str]] = {
 
 @functools.cache
 def pods(more: str = "{}") -> tuple[Workload, Workload]:
-    """Controller and exporter as the chart makes them of values, as JSON."""
+    """Render controller and exporter, as JSON."""
     made = render({"exporter": {"enabled": True}, **json.loads(more)})
     wanted = [made["Deployment/gpuscaler-controller"], made["DaemonSet/gpuscaler-exporter"]]
     listed = {"apiVersion": "v1", "kind": "List", "items": wanted}

@@ -1,4 +1,4 @@
-"""What helm says to whoever has installed the chart: what to do next, with names, namespaces and ports that are there."""
+"""helm's notes after an installation: next steps, with existing names, namespaces and ports."""
 
 import re
 from typing import Any
@@ -31,7 +31,7 @@ def said(more: dict[str, Any]) -> str:
 
 
 def commands(text: str) -> list[str]:
-    """The lines that are to be copied."""
+    """Return the lines with commands."""
     return [line.strip() for line in text.splitlines() if line.startswith("  ")]
 
 

@@ -1,4 +1,4 @@
-"""The commands of the pages about installing, as far as they can be run without a cluster."""
+"""The commands of the installation pages that can be run without a cluster."""
 
 import shlex
 from pathlib import Path

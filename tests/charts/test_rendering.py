@@ -1,4 +1,4 @@
-"""What the chart makes of values, as the real helm renders it."""
+"""The chart rendered by the real helm for various values."""
 
 from pathlib import Path
 from typing import Any
@@ -32,13 +32,13 @@ def container(more: dict[str, Any] | None = None) -> Object:
 
 
 def rules(more: dict[str, Any] | None = None) -> list[Object]:
-    """Those of the controller's account."""
+    """Return the rules of the controller's account."""
     roles = [one for name, one in render(more).items() if name.startswith(("ClusterRole/", "Role/")) and not name.endswith("-reader")]
     return [rule for one in roles for rule in one["rules"]]
 
 
 def on_aws(more: dict[str, Any]) -> dict[str, Object]:
-    """What the chart makes where the account tells the pools."""
+    """Render the chart with pools from the account."""
     documents = yaml.safe_load_all(text({"config": merged({"region": "us-east-1", "cloud": "aws", "aws": {"cluster": "prod"}}, more)}))
     return {f"{one['kind']}/{one['metadata']['name']}": one for one in documents if one}
 
@@ -77,7 +77,7 @@ def test_lint_reports_nothing(values: dict[str, Any]) -> None:
         ({"controller": {"replicas": 0}}, "/controller/replicas"),
         ({"controller": {"replica": 3}}, "replica"),
         ({"controller": {"nodeSelector": {"zone": 1}}}, "/controller/nodeSelector/zone"),
-        # Nobody could drain their nodes any more.
+        # Their nodes could not be drained any more.
         ({"controller": {"podDisruptionBudget": {"maxUnavailable": 0}}}, "/controller/podDisruptionBudget/maxUnavailable"),
         ({"controller": {"podDisruptionBudget": {"maxUnavailable": "0%"}}}, "/controller/podDisruptionBudget/maxUnavailable"),
         # Selectors would not find their pods.
@@ -126,7 +126,7 @@ def test_the_pod_runs_the_controller_on_its_settings() -> None:
 
     assert found["args"] == ["run", "--config=/etc/gpuscaler/run.yaml"]
     assert found["image"].startswith("gpuscaler:")
-    # A file that is mounted alone never changes.
+    # A mounted single file is never updated.
     assert "subPath" not in mounts["/etc/gpuscaler"]
     assert not mounts["/var/lib/gpuscaler"].get("readOnly")
 
@@ -197,7 +197,7 @@ def test_cloud_endpoints_are_resolved_without_cluster_dns_and_services_by_the_ap
 
     assert deployment()["spec"]["template"]["spec"]["dnsPolicy"] == "Default"
     assert deployment({"controller": {"dnsPolicy": "ClusterFirst"}})["spec"]["template"]["spec"]["dnsPolicy"] == "ClusterFirst"
-    # Prometheus is a Service, and who asks for it needs no empty cluster.
+    # Prometheus is a Service, so the metrics API does not have to work without the cluster's DNS.
     assert "dnsPolicy" not in metrics["spec"]["template"]["spec"]
     assert read("http://aws.lab.svc:4566") == {"Role/gpuscaler:gpuscaler-controller-endpoint": [service]}
     assert (
@@ -221,7 +221,7 @@ def test_its_account_is_restricted_to_what_it_writes_if_the_cluster_supports_it(
     assert policies() == always | {f"gpuscaler-controller-{what}.one" for what in ("played", "plugins")}
     assert policies({"config": {"cloud": "aws", "aws": {"cluster": "prod"}, "pools": None}}) == always
     assert policies({"controller": {"dryRun": True}}) == policies({"controller": {"admissionPolicy": {"enabled": False}}}) == set()
-    # There it is not stable, and its objects are others.
+    # In that release the API is not stable, and its objects differ.
     assert policies({}, "--kube-version", "1.29.14") == set()
 
 
@@ -303,7 +303,7 @@ def test_an_existing_account_is_used_and_bound() -> None:
 
     assert [name for name in made if name.startswith("ServiceAccount/")] == []
     assert made["Deployment/gpuscaler-controller"]["spec"]["template"]["spec"]["serviceAccountName"] == "buyer"
-    # Everywhere, in its own namespace, where priorities are; and where the simulated cloud has device plugins and kubelets.
+    # Cluster-wide, in its own namespace, in the namespace of priorities, and for device plugins and kubelets of the simulated cloud.
     assert bound == [[{"kind": "ServiceAccount", "name": "buyer", "namespace": "gpuscaler"}]] * 5
 
 
@@ -332,7 +332,7 @@ def test_a_dry_run_has_no_permission_to_write() -> None:
 
 
 def pools(*steering: Any) -> list[dict[str, Any]]:
-    """A pool for each; None is one that says nothing."""
+    """Return a pool for each value; None means a pool without the key."""
     return [
         {"name": f"pool-{number}", "types": ["g5.xlarge"], **({} if said is None else {"steering": said})}
         for number, said in enumerate(steering)
@@ -383,7 +383,7 @@ def test_its_own_objects_are_written_by_name_and_in_its_own_namespace() -> None:
 
     elsewhere = {name for name, one in made.items() if one["metadata"].get("namespace", "machines") != "machines"}
     priorities = "machines:gpuscaler-controller-priorities"
-    # The simulated cloud, whose nodes gpuscaler itself plays, writes in two namespaces of the cluster.
+    # The simulated cloud, with nodes simulated by gpuscaler itself, writes in two namespaces of the cluster.
     played = {f"machines:gpuscaler-controller-{what}" for what in ("device-plugins", "kubelets")}
 
     assert elsewhere == {f"{kind}/{name}" for kind in ("Role", "RoleBinding") for name in (priorities, *played)}
@@ -465,7 +465,7 @@ def test_authenticated_pages_have_a_port_and_permission_for_token_reviews() -> N
 
 
 def policy(component: str, more: dict[str, Any] | None = None) -> dict[int, Any]:
-    """Who reaches which port of a component; None where everybody does."""
+    """Return the allowed clients per port of a component; None means all."""
     spec = render(more)[f"NetworkPolicy/gpuscaler-{component}"]["spec"]
     assert spec["podSelector"]["matchLabels"]["app.kubernetes.io/component"] == component
     assert spec["policyTypes"] == ["Ingress"]
@@ -530,7 +530,7 @@ def test_the_exporter_gets_the_requested_mounts_and_may_write_nowhere() -> None:
 
     assert [one["hostPath"]["path"] for one in least["volumes"]] == ["/data/kubelet/pod-resources"]
     assert len(most["volumes"]) == 4
-    # At a socket beside the checkpoint plugins register: whoever gets into the exporter could.
+    # Next to the checkpoint is the socket at which plugins register: anyone with access to the exporter could use it.
     assert "device-plugins" not in str(exporter())
     assert (least.get("hostPID"), most.get("hostPID")) == (None, True)
     for pod in (least, most):

@@ -1,4 +1,4 @@
-"""What helm runs once a release is gone."""
+"""The hooks that helm runs after a release is deleted."""
 
 from typing import Any
 
@@ -12,7 +12,7 @@ pytestmark = pytest.mark.charts
 
 
 def hooks(more: dict[str, Any] | None = None) -> dict[str, Object]:
-    """What is made beside all that is installed."""
+    """Return the objects of hooks, which are not part of the installation."""
     every, installed = objects(text(merged(SMALL, more or {}), hooks=True)), render(more)
     assert not [name for name in installed if "helm.sh/hook" in every[name]["metadata"].get("annotations", {})]
     return {name: one for name, one in every.items() if name not in installed}

@@ -1,4 +1,4 @@
-"""The values of the chart: what may be given, what is said of it, and that both are of this version. Nothing is rendered here."""
+"""The values of the chart: schema and documentation, and that both are of this version. Nothing is rendered here."""
 
 import importlib.util
 import json
@@ -21,7 +21,7 @@ PAGE = ROOT / "docs" / "reference" / "chart.md"
 
 
 def leaves(schema: Mapping[str, Any], path: str = "") -> Iterator[str]:
-    """The values that may be given, dotted; ``config`` is one."""
+    """Return the dotted names of all values; ``config`` is one."""
     for name, part in schema["properties"].items():
         if "properties" in part:
             yield from leaves(part, f"{path}{name}.")
@@ -39,12 +39,12 @@ def defaults(values: Mapping[str, Any], schema: Mapping[str, Any], path: str = "
 
 
 def documented() -> dict[str, str]:
-    """Value and default of each row of the page's tables."""
+    """Return value and default of each row of the page's tables."""
     return dict(re.findall(r"^\| `([A-Za-z.]+)` \| (.*?) \|", PAGE.read_text(), re.MULTILINE))
 
 
 def tool() -> Any:
-    """tools/chart_schema.py, which is in no package."""
+    """Load tools/chart_schema.py, which is not in a package."""
     spec = importlib.util.spec_from_file_location("chart_schema", ROOT / "tools" / "chart_schema.py")
     assert spec is not None
     assert spec.loader is not None
@@ -85,6 +85,6 @@ def test_the_page_of_the_chart_has_the_defaults_of_values(name: str, default: An
     if shown.startswith("`"):
         assert yaml.safe_load(shown.strip("`")) == default
     else:
-        # What is too long for a table is in values.yaml, and the table says in words what it amounts to.
+        # Long defaults are in values.yaml, and the table describes them in words.
         assert default
         assert shown

@@ -1,4 +1,4 @@
-"""An API server over HTTP in a thread of its own, for commands that are run as people run them."""
+"""An API server over HTTP in a separate thread, for commands that are called as by users."""
 
 import asyncio
 import threading
@@ -23,7 +23,7 @@ T = TypeVar("T")
 
 
 class Listening(ApiServer):
-    """Remembers what was written over HTTP, which is not how the scheduler writes."""
+    """Records what was written over HTTP. The scheduler does not write over HTTP."""
 
     writes: Sequence[str] = ()
 
@@ -37,7 +37,7 @@ class Listening(ApiServer):
 
 @dataclass(frozen=True)
 class Served:
-    """A server at ``url``, which ``kubeconfig`` leads to."""
+    """A server at ``url`` with its ``kubeconfig``."""
 
     api: Listening
     url: str
@@ -45,7 +45,7 @@ class Served:
     loop: asyncio.AbstractEventLoop
 
     def ask(self, question: Callable[[Client], Coroutine[Any, Any, T]], within: float = PATIENCE) -> T:
-        """Ask the server something, in its own thread."""
+        """Call the server in its own thread."""
         return asyncio.run_coroutine_threadsafe(question(Client(MemoryTransport(self.api))), self.loop).result(within)
 
     def load(self, *objects: Mapping[str, Any]) -> None:
@@ -55,7 +55,7 @@ class Served:
         self.ask(put)
 
     def until(self, question: Callable[[Client], Coroutine[Any, Any, T]], within: float = PATIENCE) -> T:
-        """The first answer that is true."""
+        """Wait for and return the first true answer."""
         end = time.monotonic() + within
         while not (answer := self.ask(question)):
             assert time.monotonic() < end, f"still {answer!r} after {within:g} s"
@@ -93,7 +93,7 @@ def served(folder: Path) -> Iterator[Served]:
 
 
 def kubeconfig(folder: Path, url: str) -> Path:
-    """A kubeconfig that leads to ``url`` as nobody."""
+    """Write a kubeconfig for ``url`` without credentials."""
     path = folder / "kubeconfig"
     told = {
         "apiVersion": "v1",

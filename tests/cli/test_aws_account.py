@@ -24,7 +24,7 @@ PREFIX = "k8s.io/cluster-autoscaler/node-template"
 
 
 def launch(url: str) -> list[str]:
-    """One g5.xlarge of a new group, by boto3; returns its id."""
+    """Launch a g5.xlarge in a new group with boto3; return its id."""
     keys = {"aws_access_key_id": "any", "aws_secret_access_key": "any", "region_name": "us-east-1", "endpoint_url": url}
     ec2, scaling = boto3.client("ec2", **keys), boto3.client("autoscaling", **keys)
     try:
@@ -47,7 +47,7 @@ def launch(url: str) -> list[str]:
 
 
 async def first_node(kubeconfig: Path) -> dict[str, Any]:
-    """The first node that shows a GPU."""
+    """Return the first node with a GPU."""
     access = find_access({}, kubeconfig=kubeconfig, context="", attended=False)
     async with HttpTransport(access) as transport, asyncio.timeout(60):
         client = Client(transport)

@@ -13,7 +13,7 @@ HEADER = "kind,dataset,cloud,zone,instance_type,max_nodes_probed,t_s,nodes_avail
 
 @pytest.fixture
 def series(tmp_path: Path) -> Path:
-    """Two zones for four days: one gives and takes every six hours, one always gives."""
+    """Two zones for four days: one alternates every six hours, one always has capacity."""
     changes = [f"availability,d,aws,z1,t,1,{6 * 3600 * number},{number % 2}" for number in range(16)]
     path = tmp_path / "spot.csv"
     path.write_text(

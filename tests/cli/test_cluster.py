@@ -1,4 +1,4 @@
-"""`gpuscaler cluster` serves a cluster that a kubeconfig leads to, and leaves nothing behind."""
+"""`gpuscaler cluster` serves a cluster with a kubeconfig, and leaves nothing behind."""
 
 import asyncio
 import signal
@@ -28,7 +28,7 @@ pytestmark = pytest.mark.looptime(False)
 
 @asynccontextmanager
 async def running(kubeconfig: Path, *options: str) -> AsyncIterator[asyncio.subprocess.Process]:
-    """The command in a process of its own, once it is ready."""
+    """Run the command in a separate process, and return once it is ready."""
     words = (sys.executable, "-c", "from gpuscaler.cli import run; run()", "cluster", "--kubeconfig", str(kubeconfig), *options)
     pipe = asyncio.subprocess.PIPE
     process = await asyncio.create_subprocess_exec(*words, stdout=pipe, stderr=pipe)
@@ -51,7 +51,7 @@ async def reaching(kubeconfig: Path) -> AsyncIterator[Client]:
 
 
 async def until(client: Client, wanted: int) -> list[dict[str, Any]]:
-    """The pods, once so many of them run."""
+    """Return the pods once the given number of them runs."""
     async with asyncio.timeout(60):
         while True:
             pods = [msgspec.json.decode(one) for one in await client.list_all(PODS)]

@@ -1,4 +1,4 @@
-"""What is said where a real control plane cannot be had as it was asked for."""
+"""Messages if the requested real control plane is not available."""
 
 from pathlib import Path
 

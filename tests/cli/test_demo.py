@@ -1,4 +1,4 @@
-"""``gpuscaler demo`` as a user calls it, over real sockets, as fast as the machine can."""
+"""``gpuscaler demo`` as users call it, over real sockets, as fast as possible."""
 
 import json
 import os
@@ -38,7 +38,7 @@ def test_the_demo_scales_a_cluster_through_a_dry_spot_market_and_writes_a_report
     report = json.loads((tmp_path / "out" / "report.json").read_text())
     policy, peer = report["policies"]
     assert (policy["name"], peer["name"]) == ("gpuscaler", "karpenter")
-    # It met the same dry market.
+    # The peer had the same spot shortage.
     assert peer["evictions"] > 0
     assert re.search(r"^cost +\$[0-9.]+ +\$[0-9.]+$", done.stdout, re.MULTILINE)
     assert "karpenter: its model in the simulator, with the same jobs, machines, delays and spot shortage." in done.stdout
@@ -100,7 +100,7 @@ def test_an_invalid_speed_is_rejected(speed: str) -> None:
 
 
 def in_a_terminal(*options: str, columns: int, folder: Path, **environment: str) -> "subprocess.Popen[bytes]":
-    """The demo with a terminal of so many columns as its output, whose bytes are its standard output here."""
+    """Run the demo with a terminal of the given width; the terminal's bytes are its standard output here."""
     program = (
         "import os, pty, sys, fcntl, struct, termios;"
         "pid, fd = pty.fork();"
@@ -126,7 +126,7 @@ def in_a_terminal(*options: str, columns: int, folder: Path, **environment: str)
 
 @contextmanager
 def killed(running: "subprocess.Popen[bytes]") -> Iterator[None]:
-    """Whatever happens, nobody waits for it for ever; without its terminal the demo ends."""
+    """Close the terminal at the end in any case: without it the demo ends, so the test cannot hang."""
     try:
         yield
     finally:
@@ -134,7 +134,7 @@ def killed(running: "subprocess.Popen[bytes]") -> Iterator[None]:
 
 
 def seen(output: bytes) -> list[str]:
-    """Lines of a terminal's output without colours; where the cursor is moved up, a line begins."""
+    """Return lines of a terminal's output without colours; a cursor movement starts a new line."""
     output = re.sub(rb"\x1b\[[0-9]*A", b"\n", output)
     return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", output.decode()).replace("\r", "").split("\n")
 

@@ -1,4 +1,4 @@
-"""How a moment of the demo is drawn."""
+"""Rendering of a frame of the demo."""
 
 import io
 from xml.etree import ElementTree as ET

@@ -1,4 +1,4 @@
-"""``gpuscaler exporter`` as a person starts it."""
+"""``gpuscaler exporter`` as users start it."""
 
 import importlib.util
 import json
@@ -33,7 +33,7 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 class Started:
-    """The running command and what it says."""
+    """The running command and its log."""
 
     def __init__(self, process: "subprocess.Popen[str]") -> None:
         self.process = process
@@ -86,13 +86,13 @@ def test_the_exporter_measures_serves_and_ends_on_sigterm(tmp_path: Path) -> Non
 
     assert found.value("nvidia_gpu_num_devices") == 3
     assert found.value("gpuscaler_exporter_working", part="gpus") == 1
-    # There is no kubelet here, and that is told in one metric and one line of the log.
+    # There is no kubelet here, which is reported in one metric and one line of the log.
     assert found.value("gpuscaler_exporter_working", part="pods") == 0
     assert len([line for line in running.log if line["message"].startswith("pods:")]) == 1
     assert f"{tmp_path}/none" in front
     assert health == "ok\n"
     assert status == 0
-    # The chart gives it so long.
+    # The chart allows this much time.
     assert time.monotonic() - began < 10
 
 
@@ -115,7 +115,7 @@ def test_without_a_driver_the_exporter_reports_that_there_are_no_gpus(tmp_path: 
 
 
 def test_a_pod_that_starts_to_use_a_gpu_soon_appears_in_its_metrics(library: Path, tmp_path: Path) -> None:
-    """The whole way: driver, kubelet over gRPC, HTTP. How soon is measured by ``python -m benchmarks exporter``: here other tests run."""
+    """The whole path: driver, kubelet over gRPC, HTTP. ``python -m benchmarks exporter`` measures the delay: other tests run here."""
     nvml = FakeNvml(library, tmp_path, 2)
     with kubelet() as node, started("--kubelet-socket", str(node.path), **nvml.environment) as running:
         running.told("measuring 2 GPUs")
@@ -175,7 +175,7 @@ def test_a_missing_api_server_is_reported_with_advice_for_this_command(tmp_path:
     assert "--ask-api-server: " in done.output
     assert f"looked at {tmp_path}/.kube/config" in done.output
     assert "omit --ask-api-server" in done.output
-    # It is no option of this command.
+    # This command has no such option.
     assert "--kubeconfig" not in done.output
 
 

@@ -1,4 +1,4 @@
-"""The recorded cases in ``../shared/cases`` in which running pods were evicted into room that was promised to others."""
+"""The recorded cases in ``../shared/cases`` in which running pods were moved into capacity promised to others."""
 
 import json
 from pathlib import Path
@@ -13,7 +13,7 @@ CASES = Path(__file__).parents[3] / "shared" / "cases"
 
 
 def answer(*words: str, code: int = 0) -> Any:
-    """What a command prints as JSON. Each file that is named after ``CASES/`` must be there."""
+    """Return the JSON output of a command. Each file after ``CASES/`` must exist."""
     for word in words:
         if word.startswith(str(CASES)) and not Path(word).exists():
             pytest.skip(f"../shared/cases/{Path(word).name} is not there")
@@ -30,7 +30,7 @@ def test_a_replica_is_not_moved_into_the_place_of_a_nominated_pod() -> None:
 
 
 def test_the_plan_that_evicted_four_replicas_of_ten_while_their_deployment_grew_evicts_none_now() -> None:
-    """A hundred nodes, on 30 of which pods are nominated: the decision as it was recorded gave seven nodes back."""
+    """A hundred nodes, 30 of them with nominated pods: the recorded decision removed seven nodes."""
     made = answer("replay", "--inputs", str(CASES / "evicts-for-nominated.inputs"), code=1)
 
     assert made["removals"] == []

@@ -1,4 +1,4 @@
-"""What SECURITY.md says of files: they are data, nothing secret in them is kept, and reading them asks nobody and writes nothing."""
+"""Claims of SECURITY.md about files: they are data, secrets in them are not kept, and reading opens no connection and writes nothing."""
 
 import io
 import json
@@ -21,7 +21,7 @@ from gpuscaler.planning.state import State
 
 EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
 SECRET = "hunter2-of-the-tenant"
-#: Runs a command of ours and prints, behind a mark, each connection and each file that is opened to be written.
+#: Runs a command and prints, after a marker, each connection and each file that is opened for writing.
 WATCHED = """
 import os, sys
 seen = []
@@ -77,7 +77,7 @@ def test_a_yaml_tag_creates_no_object_and_calls_nothing(option: str, tmp_path: P
 
 
 def secretive() -> Cluster:
-    """A pod that has a secret wherever planning has nothing to read, and a Secret and a ConfigMap with one."""
+    """A pod with secrets in all fields that planning does not read, and a Secret and a ConfigMap."""
     container = {
         "name": "main",
         "image": f"registry.example/{SECRET}:1",
@@ -105,7 +105,7 @@ def test_a_replay_file_contains_only_what_planning_reads() -> None:
 
 
 def unzipped(data: bytes) -> bytes:
-    """All of what was compressed, one stream after the other."""
+    """Return all decompressed data, one stream after the other."""
     found = b""
     while data:
         one = zlib.decompressobj()

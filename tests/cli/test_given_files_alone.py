@@ -1,4 +1,4 @@
-"""What SECURITY.md says of commands that are given files: they open no connection, start nothing, and write what they are asked to."""
+"""Claims of SECURITY.md about commands on files: they open no connection, start no process, and write only requested files."""
 
 import json
 import os
@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from tests.cli.test_plan import NOW, POOLS, node, pod
 
-#: Ends the process at whatever leaves it; prints what was opened for writing and what was changed in a folder.
+#: Ends the process at any access outside of it; prints what was opened for writing and what was changed in a folder.
 WATCHED = """
 import os, sys
 def watch(event, told):

@@ -1,4 +1,4 @@
-"""``gpuscaler hold`` and ``resume`` over HTTP, and what ``status`` then says."""
+"""``gpuscaler hold`` and ``resume`` over HTTP, and the resulting ``status``."""
 
 import re
 from pathlib import Path

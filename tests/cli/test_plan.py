@@ -1,4 +1,4 @@
-"""``gpuscaler plan`` from files to what it prints and how it ends."""
+"""``gpuscaler plan`` on files: output and exit status."""
 
 import gzip
 import json
@@ -38,7 +38,7 @@ def node(name: str, gpus: int = 8, **labels: str) -> dict[str, Any]:
 
 
 class Desktop:
-    """A folder with a pools file, and the command run in it."""
+    """A folder with a pools file, in which commands run."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -56,7 +56,7 @@ class Desktop:
         return click.testing.CliRunner().invoke(main, ["plan", *arguments], input=stdin)
 
     def plan(self, *files: str, stdin: bytes = b"", more: tuple[str, ...] = ()) -> dict[str, Any]:
-        """The plan for cluster files, as the JSON that is printed."""
+        """Return the printed JSON plan for cluster files."""
         named = [word for file in files for word in ("--cluster", file)]
         done = self.run(*named, "--pools", self.pools, *NOW, "--json", *more, stdin=stdin)
         assert done.exit_code == 0, done.output
@@ -151,7 +151,7 @@ def test_the_keys_of_a_removal_are_those_documented(desktop: Desktop) -> None:
 
 
 def test_a_running_replica_is_not_moved_into_the_place_of_a_nominated_one(desktop: Desktop) -> None:
-    """One GPU is free, on a machine that has just come, and two pods are there for it: the one that it was bought for has it."""
+    """A new machine has one free GPU, and two pods fit: the pod it was bought for gets it."""
     set_of = [{"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "web", "uid": "rs", "controller": True}]
     runs = pod("web-1", 1, nodeName="old") | {"status": {"phase": "Running"}}
     waits = pod("web-2") | {"status": {"phase": "Pending", "nominatedNodeName": "new"}}
@@ -329,14 +329,14 @@ def test_names_from_files_cannot_steer_a_terminal(desktop: Desktop) -> None:
 
 
 def gpuscaler(*arguments: str, **options: Any) -> subprocess.CompletedProcess[str]:
-    """The console script in a process of its own."""
+    """Run the console script in a separate process."""
     command = [sys.executable, "-c", "from gpuscaler.cli import run; run()", *arguments]
     return subprocess.run(command, text=True, check=False, stderr=subprocess.PIPE, **options)
 
 
 @pytest.mark.parametrize("form", [(), ("--json",)], ids=["tables", "JSON"])
 def test_a_full_disk_is_reported_and_exits_2(desktop: Desktop, form: tuple[str, ...]) -> None:
-    # With PYTHONUNBUFFERED the interpreter has nothing left to write at its end.
+    # With PYTHONUNBUFFERED the interpreter has nothing left to flush at exit.
     buffered = {**os.environ, "PYTHONUNBUFFERED": ""}
     with Path("/dev/full").open("w", encoding="utf-8") as full:
         done = gpuscaler("plan", "--cluster", desktop.objects(pod("a")), "--pools", desktop.pools, *form, stdout=full, env=buffered)

@@ -1,4 +1,4 @@
-"""What if: ``gpuscaler plan`` with more pods, fewer pools, other prices."""
+"""What-if changes: ``gpuscaler plan`` with more pods, fewer pools, other prices."""
 
 import gzip
 from pathlib import Path

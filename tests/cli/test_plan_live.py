@@ -1,4 +1,4 @@
-"""``gpuscaler plan`` of a cluster that is asked, over HTTP."""
+"""``gpuscaler plan`` on a live cluster, over HTTP."""
 
 import json
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""``gpuscaler pools`` on an endpoint of our own, over HTTP, with the real boto3."""
+"""``gpuscaler pools`` on a simulated endpoint, over HTTP, with the real boto3."""
 
 import asyncio
 import json
@@ -33,7 +33,7 @@ TAGS = ("k8s.io/cluster-autoscaler/enabled", "k8s.io/cluster-autoscaler/prod")
 
 @pytest.fixture(scope="module")
 def served() -> Iterator[tuple[str, Endpoint]]:
-    """The URL of an endpoint with two groups of the cluster and one of another in one of its two regions, and the endpoint."""
+    """An endpoint and its URL: two groups of the cluster and one of another cluster, in one of its two regions."""
     endpoint = Endpoint(Account(now=time.time, regions=("us-east-1", "eu-west-1"), conditions=Conditions(reaction=0.0, pending=0.0)))
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever)
@@ -60,7 +60,7 @@ def served() -> Iterator[tuple[str, Endpoint]]:
 
 @pytest.fixture(autouse=True)
 def descriptions(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What botocore has of the services is read once: a command would read EC2's for a quarter of a second each time."""
+    """Load botocore's service models once: each command would read EC2's for a quarter of a second."""
     monkeypatch.setattr("botocore.session.create_loader", READ_ONCE)
 
 
@@ -103,9 +103,7 @@ def test_the_table_shows_pools_warnings_and_skipped_groups(asked: Any) -> None:
     assert "AutoScalingGroup us-east-1/theirs: the tag k8s.io/cluster-autoscaler/other says cluster 'other', expected prod" in done.stdout
 
 
-def test_a_group_with_machines_that_leave_disks_behind_is_named_with_template_and_device(
-    asked: Any, served: tuple[str, Endpoint]
-) -> None:
+def test_a_group_with_machines_that_leave_disks_behind_is_named_with_template_and_device(asked: Any, served: tuple[str, Endpoint]) -> None:
     keys = {"aws_access_key_id": "test", "aws_secret_access_key": "test"}
     ec2 = boto3.client("ec2", region_name="us-east-1", endpoint_url=served[0], **keys)
     disk = {"DeviceName": "/dev/xvdf", "Ebs": {"VolumeSize": 100, "DeleteOnTermination": False}}
@@ -243,7 +241,7 @@ def test_a_file_without_pools_is_valid_on_aws(tmp_path: Path) -> None:
 
 @pytest.fixture
 def planned(asked: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Run ``gpuscaler plan`` on a cluster of so many objects, with the file that ``asked`` writes."""
+    """Run ``gpuscaler plan`` on a cluster of the given objects, with the file that ``asked`` writes."""
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
 

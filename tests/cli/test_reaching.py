@@ -1,4 +1,4 @@
-"""Every command that asks a cluster says alike what is wrong with the way to it, and ends alike."""
+"""All commands that query a cluster report connection problems in the same way, with the same exit status."""
 
 import json
 import threading
@@ -28,7 +28,7 @@ RUN = "region: us-east-1\ncloud: simulated\nhttp: {enabled: false}\npools: [{nam
 
 @pytest.fixture(params=[401, 403])
 def refusing(request: pytest.FixtureRequest) -> Iterator[tuple[int, str]]:
-    """A server that refuses everything, with that status, and its URL."""
+    """A server that rejects every request with the given status, and its URL."""
     status: int = request.param
     reason = {401: "Unauthorized", 403: "Forbidden"}[status]
     said = {"kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": reason, "message": "bob may not do that", "code": status}
@@ -72,9 +72,7 @@ def test_a_cluster_that_denies_access_exits_5_with_its_message_and_nothing_is_wr
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
-def test_an_unknown_context_exits_2_and_lists_existing_ones(
-    command: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_unknown_context_exits_2_and_lists_existing_ones(command: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     kubeconfig(tmp_path, "http://127.0.0.1:9")
 
     done = invoke(tmp_path, monkeypatch, *command, "--context", "there")

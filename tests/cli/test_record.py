@@ -1,4 +1,4 @@
-"""``gpuscaler record`` on a cluster over HTTP, stopped and killed, and what ``simulate`` makes of it."""
+"""``gpuscaler record`` on a cluster over HTTP, stopped and killed, and ``simulate`` on the result."""
 
 import csv
 import signal
@@ -40,7 +40,7 @@ def invoke(cluster: Served, out: Path, *more: str) -> Result:
 
 
 def started(cluster: Served, out: Path) -> subprocess.Popen[str]:
-    # Written often here, so that the test need not wait for a minute.
+    # Written often here, so that the test does not have to wait for a minute.
     code = "from gpuscaler.cli import record, run; record.WRITE_SECONDS = 0.1; run()"
     command = [sys.executable, "-c", code, "record", "--kubeconfig", str(cluster.kubeconfig), "--out", str(out)]
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
@@ -52,7 +52,7 @@ def rows(out: Path) -> list[dict[str, str]]:
 
 
 def until(out: Path, *there: str) -> None:
-    """Wait until the file has these jobs."""
+    """Wait until the file contains these jobs."""
     end = time.monotonic() + 20
     while not out.exists() or [row["job_id"].split(".")[1] for row in rows(out)] != list(there):
         assert time.monotonic() < end, out.read_text() if out.exists() else "no file"

@@ -1,4 +1,4 @@
-"""``gpuscaler status``, ``why`` and ``replay`` against a controller that runs, over HTTP."""
+"""``gpuscaler status``, ``why`` and ``replay`` against a running controller, over HTTP."""
 
 import asyncio
 import json
@@ -62,7 +62,7 @@ SSH = "ssh -L 8081:127.0.0.1:8081 elsewhere"
 
 @dataclass
 class Led:
-    """A cluster that a controller leads, whose pages are at ``url`` and metrics at ``metrics``; the controller plays the pod ``leader``."""
+    """A cluster with a leading controller, with pages at ``url`` and metrics at ``metrics``; it appears as the pod ``leader``."""
 
     cluster: Served
     url: str
@@ -84,7 +84,7 @@ async def bound(client: Client) -> bool:
 
 @contextmanager
 def running(folder: Path) -> Iterator[Led]:
-    """One pod runs, another cannot be served."""
+    """One pod runs, another one cannot be scheduled."""
     with served(folder) as cluster:
         (folder / "run.yaml").write_text(RUN_FILE)
 
@@ -126,7 +126,7 @@ def ask(led: Led | Served, *command: str) -> Result:
 
 
 def written(led: Led) -> Status:
-    """The status, once it tells of the machine that runs."""
+    """Return the status once it contains the running machine."""
 
     async def shows(client: Client) -> Status | None:
         found = await read(client)
@@ -177,7 +177,7 @@ def test_why_queries_the_leader_at_an_address(led: Led) -> None:
 
 
 def led_by(led: Led, leader: Process) -> None:
-    """Let a status in namespace default name ``leader``."""
+    """Write a status with ``leader`` into the namespace default."""
     status = msgspec.structs.replace(written(led), leader=leader)
 
     async def write(client: Client) -> None:
@@ -437,12 +437,12 @@ def test_replay_reads_a_history_file_and_reports_differences(tmp_path: Path) -> 
     assert [line.split()[0] for line in listed.output.splitlines()] == ["d-2", "d-1"]
     assert (same.exit_code, same.output.splitlines()[-1]) == (0, "Planned again: identical.")
     assert different.exit_code == 1
-    assert "Planned again: different.\n  removals: now and not recorded: " in different.output
+    assert "Planned again: different.\n  removals: new, not recorded: " in different.output
     assert unknown.exit_code == 2
 
 
 def test_replay_of_an_old_decision_that_used_places_of_nominated_pods_plans_no_removal(tmp_path: Path) -> None:
-    """As it was recorded when running pods were moved to where nominated ones were to go: three of seven replicas."""
+    """A recorded decision that moved running pods to the places of nominated ones: three of seven replicas."""
     card = on_paper.offering()
     items: list[Item] = [on_paper.node(f"old-{number}", card) for number in range(7)]
     items += [on_paper.node(f"new-{number}", card) for number in range(3)]

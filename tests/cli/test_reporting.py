@@ -1,4 +1,4 @@
-"""What a person reads after a simulation."""
+"""The text report of a simulation."""
 
 import pytest
 from msgspec.structs import replace
@@ -68,7 +68,7 @@ def result(policy: str, **changes: object) -> Result:
 
 
 def rows(capsys: pytest.CaptureFixture[str]) -> dict[str, list[str]]:
-    """The lines of the report by their first words, each as its other columns."""
+    """Return the lines of the report by their first column, as lists of the other columns."""
     lines = [line.split("  ") for line in capsys.readouterr().out.splitlines()]
     return {cells[0]: [cell.strip() for cell in cells[1:] if cell.strip()] for cells in lines}
 

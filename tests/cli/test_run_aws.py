@@ -1,4 +1,4 @@
-"""`gpuscaler run` with an AWS account, as the page about it tells: processes, HTTP, boto3 and the embedded cluster."""
+"""`gpuscaler run` with an AWS account, as on its documentation page: processes, HTTP, boto3 and the embedded cluster."""
 
 import asyncio
 import os
@@ -29,7 +29,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "aws-simulated.md"
 REAL = PAGE.with_name("aws.md")
 BOOTSTRAP = "#!/bin/bash\n/etc/eks/bootstrap.sh research --kubelet-extra-args --register-with-taints=gpuscaler.io/arriving=:NoSchedule\n"
 KEYS = {"AWS_ACCESS_KEY_ID": "any", "AWS_SECRET_ACCESS_KEY": "any", "AWS_EC2_METADATA_DISABLED": "true"}
-#: So long each step may take, in seconds, on however slow a machine.
+#: Maximum time of each step in seconds, even on slow machines.
 PATIENCE = 120
 
 
@@ -37,7 +37,7 @@ PATIENCE = 120
 async def called(
     *words: str, folder: Path | None = None, more: Mapping[str, str] | None = None
 ) -> AsyncIterator[asyncio.subprocess.Process]:
-    """A program while it runs in a folder; it must end well when it is asked to."""
+    """Run a program in a folder; it must exit successfully when terminated."""
     pipe, beside = asyncio.subprocess.PIPE, asyncio.subprocess.STDOUT
     environ = {**os.environ, **KEYS, **(more or {})}
     process = await asyncio.create_subprocess_exec(*words, cwd=folder, env=environ, stdout=pipe, stderr=beside)
@@ -71,7 +71,7 @@ async def address(process: asyncio.subprocess.Process) -> str:
 
 
 class Account:
-    """The group of the page, in the account at ``url``."""
+    """Create the group of the page in the account at ``url``."""
 
     def __init__(self, url: str) -> None:
         keys = {"aws_access_key_id": "any", "aws_secret_access_key": "any", "region_name": "us-east-1", "endpoint_url": url}
@@ -118,7 +118,7 @@ async def test_the_page_about_the_simulated_account_is_correct(tmp_path: Path, m
         await asyncio.to_thread(account.prepare)
         assert "gpu   us-east-1  cluster-autoscaler" in await asked("pools", "--config", str(config))
         access = find_access({}, kubeconfig=Path(kubeconfig), context="", attended=False)
-        # On a real cloud nothing of the laboratory is loaded.
+        # On a real cloud no simulation module is loaded.
         controller = gpuscaler("run", "--config", str(config), "--kubeconfig", kubeconfig, more=WALLED)
         async with HttpTransport(access) as transport, controller:
             client = Client(transport)
@@ -134,26 +134,26 @@ async def test_the_page_about_the_simulated_account_is_correct(tmp_path: Path, m
             assert await asyncio.to_thread(account.wants) == 1
             assert "How machines are bought:\n  launch-instances: gpu" in await asked("status", "--kubeconfig", kubeconfig)
             await client.delete(PODS, "train", namespace="default")
-            await until(given_back, "the machine is given back")
+            await until(given_back, "the machine is removed")
         account.close()
 
 
 def of_the_page(kind: str) -> list[str]:
-    """The commands of ours that the page about AWS has in blocks for a shell, or its files."""
+    """Return gpuscaler's commands in shell blocks of the AWS page, or its files."""
     if kind == "yaml":
         return [one.text for one in blocks(REAL) if one.kind == "yaml"]
     return [line for one in blocks(REAL) if one.kind == "sh" for line in one.text.splitlines() if line.startswith("gpuscaler ")]
 
 
 def shell(command: str, folder: Path, more: Mapping[str, str]) -> AbstractAsyncContextManager[asyncio.subprocess.Process]:
-    """A command line in a folder, as a shell runs it."""
+    """Run a command line in a folder, as in a shell."""
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     piped = "" if "|" in command else "exec "
     return called("bash", "-c", f"set -o pipefail; {piped}{command}", folder=folder, more={**more, "PATH": path})
 
 
 async def said(command: str, folder: Path, more: dict[str, str], *, until: str = "") -> str:
-    """All that a command prints, or what it prints up to and with ``until``."""
+    """Return the whole output of a command, or the output up to and including ``until``."""
     text = ""
     async with shell(command, folder, more) as process:
         assert process.stdout is not None
@@ -168,7 +168,7 @@ async def said(command: str, folder: Path, more: dict[str, str], *, until: str =
 
 
 async def test_the_commands_of_the_aws_page_do_what_it_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Steps 3, 5 and 6 in their order, the account being ours and the cluster that of the context the page names."""
+    """Steps 3, 5 and 6 in order, with the simulated account and the cluster of the page's context."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     commands, files = of_the_page("sh"), of_the_page("yaml")
     assert len(commands) == 7, f"a command of the page that no test runs: {commands}"

@@ -5,7 +5,7 @@ import sys
 import pytest
 from tests.cli.walls import WALLED
 
-#: What serves clusters: it loads no simulation and no embedded cluster. With them loaded it would be larger, and slower to start.
+#: Modules for real clusters: they load no simulation and no embedded cluster, which would make them larger and slower to start.
 PRODUCT = (
     "cli.run", "cli.metrics", "cli.exporter", "cli.status", "cli.why", "cli.plan", "cli.pools", "cli.hold", "cli.opening", "cli.validate",
     "control.process.running", "control.process.aws", "control.records.service", "metrics.command.service", "exporter.service",

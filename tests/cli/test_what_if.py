@@ -1,4 +1,4 @@
-"""``gpuscaler what-if`` as a user calls it."""
+"""``gpuscaler what-if`` as users call it."""
 
 import html
 import json

@@ -1,6 +1,6 @@
-"""The wall between the product and the laboratory, for processes that must do their work without simulation and embedded cluster."""
+"""The wall between product and simulation, for processes that must work without simulation and embedded cluster."""
 
 from pathlib import Path
 
-#: The environment of a process that cannot import the laboratory.
+#: The environment of a process that cannot import the simulation and the embedded cluster.
 WALLED = {"PYTHONPATH": str(Path(__file__).parent / "walled")}

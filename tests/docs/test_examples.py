@@ -1,6 +1,6 @@
 """Every example in the documentation, run.
 
-Fenced blocks are told apart by their info string:
+Fenced blocks are distinguished by their info string:
 
 - ``console``: each ``$ command`` runs in a folder of its own page that starts as a copy of ``docs/examples``, and must print what follows
   it. ``...`` stands for anything, within a line or as a line of its own. A command must succeed, unless the block says ``exit=N``.
@@ -31,15 +31,15 @@ from gpuscaler.cli import main
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "docs" / "examples"
-#: The exit code of ``timeout`` where the time was over.
+#: The exit code of ``timeout`` after a time-out.
 TIMED_OUT = 124
-#: What only a shell understands.
+#: Syntax that needs a shell.
 SHELL = re.compile(r"[|<>;&$`*?~(){}\[\]\n]")
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("charts/**/*.md")])
 
 
 class Block(NamedTuple):
-    """A fenced block: its info string in words, its text, and where it begins."""
+    """A fenced block: the words of its info string, its text, and its first line."""
 
     page: Path
     line: int
@@ -74,24 +74,24 @@ def every(kind: str, option: str = "") -> list[Block]:
 
 
 def commands(block: Block) -> Iterator[tuple[str, str]]:
-    """Each command of a console block with the output that the page shows for it. A command goes on after a backslash."""
+    """Return the commands of a console block with the output shown for each. A backslash continues a command."""
     for part in re.split(r"^\$ ", block.text, flags=re.MULTILINE)[1:]:
         command, output = re.match(r"((?:.*\\\n)*.*\n?)((?:.*\n?)*)", part).groups()  # type: ignore[union-attr]
         yield command.strip(), output
 
 
 class Done(NamedTuple):
-    """What came of a command: its exit code, and what it printed."""
+    """The result of a command: exit code and output."""
 
     code: int
     output: str
 
 
 def run(command: str, folder: Path, shown: str = "") -> Done:
-    """A command line of a page in ``folder``.
+    """Run a command line of a page in ``folder``.
 
-    A command of ours and nothing else needs no shell and no process of its own, which takes several times as long as the command. One
-    that goes on until its time is over is ended once it has printed what is ``shown``, however fast or slow this machine is.
+    A single gpuscaler command needs no shell and no separate process, which would take several times as long as the command. A command
+    that runs until its time-out is ended once it has printed ``shown``, independent of the machine's speed.
     """
     environment = {
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
@@ -122,7 +122,7 @@ def run(command: str, folder: Path, shown: str = "") -> Done:
 
 
 def until_shown(command: str, shown: str, folder: Path, environment: dict[str, str]) -> str:
-    """What ``command``, which does not end by itself, has printed when that is what is ``shown``, or when it ended after all."""
+    """Return the output of ``command``, which does not end by itself, once it matches ``shown`` or the command has ended."""
     printed = ""
     words = ["bash", "-c", command]
     with subprocess.Popen(
@@ -141,12 +141,12 @@ def until_shown(command: str, shown: str, folder: Path, environment: dict[str, s
 
 
 def tidy(output: str) -> str:
-    """Output without what a page cannot show: blanks at the end of lines, and empty lines around."""
+    """Return output without trailing blanks and surrounding empty lines, which pages cannot show."""
     return "\n".join(line.rstrip() for line in output.strip("\n").splitlines())
 
 
 def matches(shown: str, printed: str) -> bool:
-    """A line of dots stands for any number of lines, none included; dots within a line stay in it."""
+    """Whether output matches the shown text. A line of dots stands for any number of lines; dots within a line match within it."""
     lines = tidy(shown).splitlines()
     pattern = "".join(r"(?:.*\n)*?" if line == "..." else re.escape(line).replace(r"\.\.\.", ".*?") + r"\n" for line in lines)
     return re.fullmatch(pattern, "".join(f"{line}\n" for line in tidy(printed).splitlines())) is not None
@@ -201,7 +201,7 @@ def test_every_block_is_of_a_kind_that_is_checked_or_needs_no_check() -> None:
 
 
 def links(page: Path) -> list[str]:
-    """The relative links and pictures of a page."""
+    """Return the relative links and pictures of a page."""
     prose = re.sub(r"^( *)```.*\n(?:.*\n)*?\1```$", "", page.read_text(), flags=re.MULTILINE)
     return [target for target in re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", prose) if not re.match(r"\w+:", target)]
 
@@ -231,7 +231,7 @@ def test_only_dots_on_a_page_match_any_text(shown: str, printed: str, same: bool
 
 
 def test_no_page_or_message_mentions_a_release_that_does_not_exist() -> None:
-    """As long as the README says that there is none, nothing can be installed by its name."""
+    """As long as the README states that there is no release, nothing can be installed by name."""
     released = "no release yet" not in (ROOT / "README.md").read_text()
     texts = [*PAGES, *ROOT.glob("src/gpuscaler/**/*.py"), ROOT / "Dockerfile", *ROOT.glob("charts/**/*.md")]
     by_name = re.compile(r"pip install '?gpuscaler|install gpuscaler\[")

@@ -1,4 +1,4 @@
-"""The pages about metrics and records name everything that there is, and nothing else."""
+"""The pages about metrics and records are complete, and list nothing else."""
 
 import re
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Reference pages name everything that there is."""
+"""Reference pages are complete."""
 
 import re
 from pathlib import Path

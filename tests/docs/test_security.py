@@ -1,4 +1,4 @@
-"""SECURITY.md says only what a test shows: each of its paragraphs about the program names one that is there."""
+"""All claims of SECURITY.md are tested: each of its paragraphs about the program names an existing test."""
 
 import re
 from pathlib import Path

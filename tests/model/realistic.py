@@ -1,4 +1,4 @@
-"""Kubernetes objects as an API server sends them, with all that planning does not read: 3 to 6 kB a pod."""
+"""Kubernetes objects as sent by an API server, including fields that planning does not read: 3 to 6 kB per pod."""
 
 import json
 from collections.abc import Iterator
@@ -9,7 +9,7 @@ CREATED = "2026-03-01T08:00:00Z"
 
 
 def pod(number: int, *, node: str = "", replicas: int = 50, managed_fields: bool = False) -> Json:
-    """Pod ``number``; every ``replicas`` of them belong to one ReplicaSet."""
+    """Return pod ``number``; each group of ``replicas`` pods belongs to one ReplicaSet."""
     owner = number // replicas
     namespace, app, token = f"team-{owner % 40}", f"model-server-{owner}", f"kube-api-access-{number % 46656:05x}"
     name = f"{app}-{owner * 7919 % 2**36:09x}-{number % 60466176:05x}"
@@ -127,7 +127,7 @@ def _managed(manager: str) -> Json:
 
 
 def node(number: int, *, managed_fields: bool = False) -> Json:
-    """A machine of eight GPUs."""
+    """Return a node with eight GPUs."""
     name, zone = f"ip-10-{number // 250}-{number % 250}-1.ec2.internal", f"us-east-1{'abc'[number % 3]}"
     metadata: Json = {
         "name": name,
@@ -164,7 +164,7 @@ def node(number: int, *, managed_fields: bool = False) -> Json:
 
 
 def objects(pods: int, nodes: int, *, managed_fields: bool = False) -> Iterator[Json]:
-    """Nodes, then pods spread over them."""
+    """Yield nodes, then pods spread over them."""
     names = []
     for number in range(nodes):
         machine = node(number, managed_fields=managed_fields)
@@ -175,7 +175,7 @@ def objects(pods: int, nodes: int, *, managed_fields: bool = False) -> Iterator[
 
 
 def write_list(stream: BinaryIO, items: Iterator[Json], *, indent: int | None = None) -> None:
-    """A ``v1 List`` as kubectl prints it: sorted keys, so that the kind comes after the items."""
+    """Return a ``v1 List`` as printed by kubectl, with sorted keys, so that the kind comes after the items."""
     stream.write(b'{"apiVersion": "v1", "items": [')
     for index, item in enumerate(items):
         stream.write(b",\n" if index else b"\n")

@@ -1,4 +1,4 @@
-"""The picture of a cluster: deltas give what a fresh picture would, and leave the one before alone."""
+"""The snapshot of a cluster: deltas give the same result as a new snapshot, and do not change the previous one."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -38,7 +38,7 @@ def pod(name: str, spec: PodSpec = SPECS[0], **fields: Any) -> Pod:
 
 
 def content(cluster: Cluster) -> dict[str, Any]:
-    """Everything a cluster says, in a form that compares: no order of dictionaries, arrays as lists."""
+    """Return all content of a cluster in a comparable form: dictionaries without order, arrays as lists."""
     found: dict[str, Any] = {name: value for name, value in vars(cluster).items() if isinstance(value, dict)}
     found["requested"] = {name: array.tolist() for name, array in cluster.requested.items()}
     found["unbound"] = {key: (bucket.keys, bucket.pods) for key, bucket in cluster.unbound.items()}
@@ -77,7 +77,7 @@ deltas = st.builds(Delta, st.lists(items, max_size=6).map(tuple), st.lists(gone,
 
 
 def fold(objects: dict[tuple[type, str], Item], delta: Delta) -> None:
-    """What a delta means, said in the plainest way."""
+    """Apply a delta in the simplest way."""
     for kind, key in delta.deletes:
         objects.pop((kind, key), None)
     for item in delta.upserts:

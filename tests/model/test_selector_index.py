@@ -1,4 +1,4 @@
-"""Selectors and labels are found by what tells them apart, however they are written."""
+"""Selectors and labels are found by their most selective label, regardless of order."""
 
 from itertools import product
 

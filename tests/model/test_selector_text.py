@@ -1,4 +1,4 @@
-"""Label selectors as text: what is read, and what is refused with the API server's words."""
+"""Label selectors as text: valid ones, and invalid ones with the API server's messages."""
 
 import pytest
 

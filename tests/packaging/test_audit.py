@@ -1,4 +1,4 @@
-"""`make audit`: what it finds, and that silence of a database is not taken for a clean bill. What it asks are stand-ins here."""
+"""`make audit`: findings, and that an unavailable database does not count as a clean result. Databases are stand-ins here."""
 
 import json
 import os

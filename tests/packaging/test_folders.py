@@ -1,4 +1,4 @@
-"""Folders: a reader opens few files to find something, and the parts of planning and of the lifecycle stand on each other in few floors."""
+"""Folders: they contain few files, and the parts of planning and of the lifecycle depend on each other in few layers."""
 
 import ast
 from collections.abc import Iterator, Mapping
@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 SOURCES = Path(__file__).parents[2] / "src"
-#: Folders whose files are one kind of thing each: commands, parts of one protocol, objects.
+#: Folders with files of one kind each: commands, parts of a protocol, objects.
 LONG = ("gpuscaler/cli", "gpuscaler/kube", "gpuscaler/model")
 MOST_FILES = 12
 
@@ -30,14 +30,14 @@ def imported(path: Path, modules: frozenset[str]) -> Iterator[str]:
 
 @cache
 def imports_within(room: str) -> Imports:
-    """What each module of a room imports of it."""
+    """Return the imports within a room, by module."""
     paths = {module_of(path): path for path in (SOURCES / "gpuscaler" / room).rglob("*.py")}
     modules = frozenset(paths)
     return {name: frozenset(imported(path, modules)) & modules - {name} for name, path in paths.items()}
 
 
 def between_parts(imports: Imports) -> Imports:
-    """The same between the files and folders of the room, each drawn as one."""
+    """Return the imports between the files and top-level folders of the room."""
     part = {name: ".".join(name.split(".")[:3]) for name in imports}
     found: dict[str, set[str]] = {one: set() for one in part.values()}
     for name, others in imports.items():
@@ -46,7 +46,7 @@ def between_parts(imports: Imports) -> Imports:
 
 
 def height(imports: Imports) -> int:
-    """How many stand on each other where it is highest. Fails where some import each other in a circle."""
+    """Return the number of layers. Fails if there is an import cycle."""
     heights: dict[str, int] = {}
 
     def of(name: str, above: tuple[str, ...]) -> int:

@@ -1,4 +1,4 @@
-"""`make full`: each part is run whatever became of those before, and a table says how each ended."""
+"""`make full`: each part is run regardless of failures before it, and a table shows the result of each."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""What our code must do without because the oldest interpreter that is promised, CPython 3.11.2, has it wrong."""
+"""Language features to avoid because of bugs in the oldest supported interpreter, CPython 3.11.2."""
 
 import ast
 import gc
@@ -12,7 +12,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def raises_in_except_star(source: str) -> list[int]:
-    """The lines that raise inside ``except*``: up to CPython 3.11.3 an ExceptionGroup comes out, whatever is raised there."""
+    """Return the lines that raise inside ``except*``: up to CPython 3.11.3 an ExceptionGroup comes out, whatever is raised there."""
     if re.search(r"except\s*\*", source) is None:
         return []
     handlers = [handler for node in ast.walk(ast.parse(source)) if isinstance(node, ast.TryStar) for handler in node.handlers]
@@ -38,7 +38,7 @@ def test_a_raise_inside_except_star_is_found(body: str, lines: list[int]) -> Non
 
 
 class ParsesWhenCollected:
-    """Garbage whose end parses source, as the traceback of a warning does that is shown for it."""
+    """An object that parses source when it is collected, as the traceback of a warning about it does."""
 
     def __init__(self) -> None:
         self.itself = self

@@ -12,7 +12,7 @@ from packaging.utils import canonicalize_name
 ROOT = Path(__file__).parents[2]
 EXTRAS = tuple(tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"])
 LOCKS = ("core.txt", "runtime.txt", "dev.txt", "build.txt", "release.txt", "go.txt", *(f"{extra}.txt" for extra in EXTRAS))
-#: The one that the program itself needs, beside the sources that it is for.
+#: The lock file of the program itself, and the sources that it is for.
 GO_FOLDER = ROOT / "src" / "gpuscaler" / "embedded" / "controlplane"
 
 
@@ -21,7 +21,7 @@ def text(lock: str) -> str:
 
 
 def pins(lock: str) -> dict[str, list[tuple[Requirement, list[str]]]]:
-    """The pinned requirements of a lock file by name, each with its hashes."""
+    """Return the pinned requirements of a lock file by name, with their hashes."""
     found: dict[str, list[tuple[Requirement, list[str]]]] = {}
     logical = re.sub(r"#.*", "", text(lock)).replace("\\\n", " ")
     for line in filter(str.strip, logical.splitlines()):
@@ -93,7 +93,7 @@ def test_a_lock_file_satisfies_the_projects_requirements(lock: str, wanted: list
 
 @pytest.mark.parametrize("lock", ["core.txt", "runtime.txt", "build.txt", *(f"{extra}.txt" for extra in EXTRAS)])
 def test_developers_use_the_same_versions_as_users(lock: str) -> None:
-    # A package that users need on some platforms only may be needed everywhere here, so versions count and markers do not.
+    # A package that users need only on some platforms may be needed everywhere here, so versions are compared and markers are not.
     users, developers = (
         {name: sorted({str(one.specifier) for one, _ in pinned}) for name, pinned in pins(file).items()} for file in (lock, "dev.txt")
     )

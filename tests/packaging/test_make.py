@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-#: Not for the set-up, but for what other targets make.
+#: Not needed for the setup, but by other targets.
 OTHERS = ("requirements/release.txt",)
 MADE_FROM = ("pyproject.toml", "requirements/dev.txt", "tools/setup")
 WITHOUT_SETUP = ("help", "clean")
@@ -22,7 +22,7 @@ def phony_targets() -> list[str]:
 
 
 def make(folder: Path, *arguments: str) -> str:
-    # Neither the flags of a make that started these tests, nor variables that the Makefile would take over.
+    # Without the flags of a make that started these tests, and without variables that the Makefile would use.
     environment = {"PATH": os.environ["PATH"]}
     done = subprocess.run(["make", *arguments], cwd=folder, check=True, capture_output=True, text=True, env=environment)
     return done.stdout
@@ -30,7 +30,7 @@ def make(folder: Path, *arguments: str) -> str:
 
 @pytest.fixture
 def checkout(tmp_path: Path) -> Path:
-    """What make needs to see of a fresh clone."""
+    """Create the files of a fresh clone that make needs."""
     for name in ("Makefile", *MADE_FROM, *OTHERS):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         shutil.copy(ROOT / name, tmp_path / name)
@@ -38,7 +38,7 @@ def checkout(tmp_path: Path) -> Path:
 
 
 def be_ready(checkout: Path, age: float) -> None:
-    """A finished set-up, ``age`` seconds older than everything it was made from; 0 means newer."""
+    """A finished setup, ``age`` seconds older than its inputs; 0 means newer."""
     stamp = checkout / ".venv" / ".ready"
     stamp.parent.mkdir()
     stamp.touch()

@@ -1,4 +1,4 @@
-"""What a built wheel says about itself, and what is in it."""
+"""Metadata and content of a built wheel."""
 
 import subprocess
 import sys

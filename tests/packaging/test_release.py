@@ -1,4 +1,4 @@
-"""`make release`: what it builds of a small repository, what it refuses, and that the same commit gives the same bytes."""
+"""`make release`: the artifacts for a small repository, rejected commits, and identical bytes for the same commit."""
 
 import hashlib
 import json
@@ -31,7 +31,7 @@ CHANGELOG = """# Changelog
 
 - Older.
 """
-#: A buildah that builds nothing: what it pushes is the layout beside it.
+#: A buildah that builds nothing: it pushes the layout next to it.
 BUILDAH = """#!/bin/sh
 here=$(dirname "$0")
 echo "$@" >>"$here/asked"
@@ -40,7 +40,7 @@ case "$1" in
 push) layout=${5#oci:}; mkdir -p "$layout"; cp -R "$here/layout/." "${layout%:*}/" ;;
 esac
 """
-#: A cyclonedx-py that finds the packages in the folders that the interpreter names.
+#: A cyclonedx-py that finds the packages in the interpreter's folders.
 CYCLONEDX = """#!/usr/bin/env python3
 import json, os, subprocess, sys
 folders = json.loads(subprocess.run([sys.argv[-1]], capture_output=True, check=True).stdout)
@@ -48,7 +48,7 @@ names = sorted(name.removesuffix(".dist-info") for folder in folders for name in
 component = {"name": "gpuscaler", "type": "application"}
 print(json.dumps({"metadata": {"component": component}, "components": [{"name": name} for name in names]}))
 """
-#: A uv whose environments have the packages of one folder.
+#: A uv that creates environments with the packages of a folder.
 UV = """#!/bin/sh
 echo "$@" >>"$(dirname "$0")/asked"
 [ "$2" = venv ] || exit 0
@@ -57,7 +57,7 @@ mkdir -p "$last/bin"
 printf '#!/bin/sh\\necho %s' "'[\\"{site}\\"]'" >"$last/bin/python"
 chmod +x "$last/bin/python"
 """
-#: What Debian's package manager writes down: a package, and one that was removed.
+#: Status file of Debian's package manager: an installed and a removed package.
 STATUS = """Package: zlib1g
 Status: install ok installed
 Architecture: amd64
@@ -72,7 +72,7 @@ Version: 1
 
 @pytest.fixture
 def repository(tmp_path: Path) -> Path:
-    """A clone that is small and can be released: its last commit has the tag, and its changelog the section."""
+    """A small clone that can be released: its last commit has the tag, and its changelog the section."""
     folder = tmp_path / "repository"
     for name in SHIPPED:
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
@@ -98,7 +98,7 @@ def commit(folder: Path, tag: str = f"v{VERSION}") -> None:
 
 
 def release(folder: Path, *words: str | Path, umask: int = 0o022, **more: str) -> "subprocess.CompletedProcess[str]":
-    """What ``make release`` runs."""
+    """Run the program of ``make release``."""
     environ = {"PATH": os.environ["PATH"], "HOME": str(folder), "PYTHONPATH": str(ROOT), **more}
     command = (sys.executable, "-m", "tools.release", *words)
     return subprocess.run(command, cwd=folder, env=environ, umask=umask, check=False, capture_output=True, text=True)
@@ -234,7 +234,7 @@ def test_an_unpinned_base_is_rejected(repository: Path, builders: Path) -> None:
 
 @pytest.fixture
 def builders(tmp_path: Path) -> Path:
-    """Stand-ins for what builds images and finds packages, and the image that they build: the second layer has removed a package."""
+    """Stand-ins for the image builder and the package finder, and their image, in which the second layer removes a package."""
     folder = tmp_path / "builders"
     blobs = folder / "layout" / "blobs" / "sha256"
     blobs.mkdir(parents=True)

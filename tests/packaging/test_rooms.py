@@ -1,4 +1,4 @@
-"""Which room may import which: the contracts hold, refuse what they should, and say what the documentation says."""
+"""Allowed imports between rooms: the contracts hold, reject what they should, and agree with the documentation."""
 
 import re
 import shutil
@@ -18,14 +18,14 @@ def rooms() -> set[str]:
 
 
 def documented() -> dict[str, set[str]]:
-    """What each room may import, by the table of the documentation."""
+    """Return the allowed imports of each room, from the table of the documentation."""
     rows = re.findall(r"^\| `(\w+)/` \|.*\| ([^|]*) \|$", TABLE.read_text(), re.MULTILINE)
     everything = {room for room, _ in rows}
     return {room: everything - {room} if allowed == "everything" else set(re.findall(r"`(\w+)`", allowed)) for room, allowed in rows}
 
 
 def contracted() -> dict[str, set[str]]:
-    """Who may import each protected room, by the contracts."""
+    """Return the allowed importers of each protected room, from the contracts."""
     contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
     return {
         one["protected_modules"][0].removeprefix("gpuscaler."): {name.removeprefix("gpuscaler.") for name in one["allowed_importers"]}

@@ -1,4 +1,4 @@
-"""What the set-up says when the machine lacks something. The Python it is given here is a stand-in."""
+"""Messages of the setup if something is missing on the machine. Python is replaced by a stand-in here."""
 
 import os
 import shutil
@@ -110,7 +110,7 @@ def test_a_missing_compiler_is_reported_and_costs_only_tests(
 
 
 def installs(checkout: Path, *, uv: int) -> list[str]:
-    """What is called to install packages, where ``uv`` ends so."""
+    """Return the calls that install packages, if ``uv`` exits with the given status."""
     (checkout / "requirements").mkdir()
     (checkout / "requirements" / "dev.txt").write_text("other==1.0 --hash=sha256:00\n")
     command(checkout, "cc", "exit 0")

@@ -1,4 +1,4 @@
-"""The workflows of the forge: bound to exact actions, with no more rights than each job needs, and calling what there is."""
+"""The workflows of the forge: pinned actions, minimal permissions per job, and existing targets."""
 
 import re
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""Certificates that a server and its clients accept from each other, and from nobody else."""
+"""Certificates that a server and its clients accept from each other and from no others."""
 
 import asyncio
 import ssl
@@ -21,7 +21,7 @@ def context(purpose: ssl.Purpose, trusted: bytes, pair: Pair) -> ssl.SSLContext:
 
 
 async def who_asks(ours: Authority, theirs: Authority, host: str, served: Pair | None = None) -> list[str]:
-    """The subject of a client of ``theirs``, as a server of ``ours`` sees it when it is asked as ``host``."""
+    """Return the subject of a client of ``theirs``, as seen by a server of ``ours`` that is reached as ``host``."""
     seen: list[str] = []
 
     def connected(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -35,7 +35,7 @@ async def who_asks(ours: Authority, theirs: Authority, host: str, served: Pair |
     async with server:
         port = server.sockets[0].getsockname()[1]
         reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=client_side, server_hostname=host)
-        # A client hears of its refusal after it believes to be connected.
+        # A client learns of its rejection only after its side of the handshake is complete.
         with suppress(ssl.SSLError, ConnectionError):
             await reader.read()
         writer.close()

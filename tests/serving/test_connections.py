@@ -1,4 +1,4 @@
-"""Which connections are kept: by number, peer, bytes and time. The clock is by hand."""
+"""Limits on connections by number, peer, bytes and time, with a manual clock."""
 
 from dataclasses import dataclass, field
 
@@ -12,7 +12,7 @@ BOUNDS = Bounds(
 
 
 def noting(begun: list[object], what: object) -> Go:
-    """Takes its turn, and writes that down."""
+    """Take a turn and record it."""
 
     def go() -> bool:
         begun.append(what)
@@ -32,12 +32,12 @@ class Door:
         self.connections = Connections(self.bounds, lambda: self.now)
 
     def open(self, peer: str, name: str) -> Connection:
-        """One that sends nothing."""
+        """Open a connection that sends nothing."""
         self.now += 0.001
         return self.connections.open(peer, lambda: self.closed.append(name))
 
     def enter(self, peer: str, name: str) -> Connection:
-        """One that sends something, and has got its turn."""
+        """Open a connection that has sent something and got its turn."""
         connection = self.open(peer, name)
 
         def go() -> bool:
@@ -143,7 +143,7 @@ def test_each_further_request_takes_a_turn() -> None:
     connection, begun = door.enter("client", "client"), list[object]()
     for number in range(4):
         door.connections.request(connection, noting(begun, number))
-    # The first comes with the turn that let it in.
+    # The first request uses the turn of its connection.
     assert begun == [0, 1, 2]
     door.now += 0.5
     door.connections.turns.give()

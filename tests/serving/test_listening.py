@@ -1,4 +1,4 @@
-"""Servers under attack: idle connections, heads without an end, and answers that nobody takes; others are answered all the while."""
+"""Servers under attack: idle connections, endless heads, and answers that are not received. Other clients are still answered."""
 
 import asyncio
 import errno
@@ -24,7 +24,7 @@ from gpuscaler.serving.tls import LiveTls
 
 pytestmark = pytest.mark.looptime(False)
 
-#: Small, so that a test has to wait for none of them.
+#: Small limits, so that tests do not have to wait.
 BOUNDS = Bounds(waiting=8, connections=8, by_peer=4, first_byte=0.2, head=0.3, answer=0.3, idle=0.2)
 
 
@@ -46,7 +46,7 @@ async def served(*routes: web.RouteDef, tls: ssl.SSLContext | None = None, bound
 
 
 def secured(folder: Path) -> tuple[ssl.SSLContext, ssl.SSLContext]:
-    """For a server, and for a client that believes it."""
+    """Return TLS contexts for a server and for a client that trusts it."""
     authority = Authority("serving", now=time.time())
     files = authority.issue("server", hosts=("127.0.0.1",)).write(folder, "server")
     return LiveTls(*files).context, ssl.create_default_context(cadata=authority.certificate.decode())
@@ -60,7 +60,7 @@ async def probe(server: Server, trust: ssl.SSLContext | None = None, *, path: st
 
 
 def made_by(server: Server) -> list[Connection]:
-    """The connections that go on to TLS or HTTP from now on."""
+    """Record the connections that proceed to TLS or HTTP from now on."""
     begun, make = list[Connection](), server.listener.make
 
     def recorded(connection: Connection) -> asyncio.Protocol:
@@ -176,7 +176,7 @@ async def test_neither_a_known_nor_a_new_peer_waits_behind_a_crowd(tmp_path: Pat
             for number in range(200):
                 connected(stack, server, source=f"127.0.1.{1 + number % 100}").send(b"\x16\x03\x01\x02\x00\x01")
             await until(lambda: len(server.listener.connections) > 100)
-            # The crowd would have ten seconds of turns.
+            # The crowd would use ten seconds of turns.
             async with asyncio.timeout(2):
                 assert await probe(server, trust) == 200
                 assert await probe(server, trust, source="127.0.0.9") == 200
@@ -215,7 +215,7 @@ async def test_a_request_is_not_answered_if_its_connection_ends_before_its_turn(
 
 
 async def test_handshakes_ended_at_any_moment_leave_no_socket_behind(tmp_path: Path) -> None:
-    """Numbers of sockets are used again at once; asyncio would refuse one that it takes for a connection of before."""
+    """Socket numbers are reused immediately; asyncio would reject one that it mistakes for an earlier connection."""
     context, trust = secured(tmp_path)
     errors: list[dict[str, Any]] = []
     asyncio.get_running_loop().set_exception_handler(lambda _loop, about: errors.append(about))
@@ -267,7 +267,9 @@ async def test_a_head_that_is_too_large_is_cut_and_others_are_answered() -> None
             assert await probe(server) == 200
 
 
-async def test_failures_to_accept_are_reported_once_and_idle_connections_closed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+async def test_failures_to_accept_are_reported_once_and_idle_connections_closed(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     failing = True
 
     class Exhausted(socket.socket):

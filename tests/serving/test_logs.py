@@ -1,4 +1,4 @@
-"""Logs are JSON, one line each, and hold no secrets."""
+"""Logs are JSON, one object per line, without secrets."""
 
 import io
 import json

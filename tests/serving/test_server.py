@@ -1,4 +1,4 @@
-"""The small HTTP server: probes, metrics, and a certificate that changes while it serves."""
+"""The HTTP server: probes, metrics, and a certificate that changes while it serves."""
 
 import asyncio
 import ssl
@@ -90,7 +90,7 @@ async def test_a_port_in_use_is_an_oserror() -> None:
 
 
 async def serial(port: int, authority: trustme.CA) -> int:
-    """The serial number of the certificate that a new connection is shown."""
+    """Return the serial number of the certificate of a new connection."""
     trust = ssl.create_default_context()
     authority.configure_trust(trust)
     reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=trust, server_hostname="localhost")
@@ -146,7 +146,7 @@ def test_a_server_does_not_start_with_a_missing_certificate(tmp_path: Path) -> N
 
 
 async def shown(port: int, authority: Authority, pair: Pair) -> bytes:
-    """What a server says to a client with a certificate."""
+    """Return a server's answer to a client with a certificate."""
     trust = pair.presented(ssl.create_default_context(cadata=authority.certificate.decode()))
     async with aiohttp.ClientSession() as session, session.get(f"https://localhost:{port}/", ssl=trust) as answer:
         return await answer.read()

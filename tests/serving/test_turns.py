@@ -1,4 +1,4 @@
-"""Whose turn it is. The clock is by hand, and so is whoever wakes."""
+"""Order and rate of turns, with a manual clock and manual wake-ups."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -8,7 +8,7 @@ from gpuscaler.serving.turns import KNOWN, MOST, Pace, Turns
 
 @dataclass
 class Queue:
-    """Ten turns a second of all, three of them at once; two a second of each peer, two at once."""
+    """Ten turns per second in total, three of them at once; two per second for each peer, two at once."""
 
     now: float = 1000.0
     given: list[str] = field(default_factory=list)
@@ -31,7 +31,7 @@ class Queue:
         return go
 
     def after(self, seconds: float) -> list[str]:
-        """Who got a turn meanwhile. It is woken when it asked for that, and at no other time."""
+        """Advance the clock and return the peers that got turns. It is woken only at the times it requested."""
         end, before = self.now + seconds, len(self.given)
         while self.woken and min(self.woken) <= end + 1e-9:
             self.now = max(self.now, min(self.woken))
@@ -42,7 +42,7 @@ class Queue:
 
 
 def acquainted(*peers: str) -> Queue:
-    """Each of ``peers`` was answered, a second after the one before."""
+    """Record an answer to each of ``peers``, one second apart."""
     here = Queue()
     for peer in peers:
         here.ask(peer)

@@ -1,4 +1,4 @@
-"""Pools files that are good, and that are wrong in one way each: what a schema can say, and what only the parser can."""
+"""Pools files that are valid, and files with one mistake each: mistakes that a schema detects, and those that only the parser detects."""
 
 from typing import NamedTuple
 
@@ -58,7 +58,7 @@ GOOD = {
 
 
 class Bad(NamedTuple):
-    """``place`` is where the one problem is, ``says`` what its message contains."""
+    """A file with one problem: ``place`` is its place, ``says`` a part of its message."""
 
     text: str
     place: str
@@ -81,7 +81,7 @@ def _offering(inside: str) -> str:
     return f"region: us-east-1\npools:\n- name: p\n  offerings:\n  - {{{inside}}}\n"
 
 
-#: Wrong in form: schema and parser both refuse.
+#: Wrong in form: rejected by schema and parser.
 BAD_FORM = [
     Bad("[]", "", "saw a list, expected a mapping"),
     Bad("pools", "", 'saw "pools", expected a mapping'),
@@ -225,7 +225,7 @@ BAD_FORM = [
     Bad(_offering("type: g5.xlarge, market: reserved, price: -.inf"), "pools[0].offerings[0].price", "saw the number -.inf"),
 ]
 
-#: Good in form, wrong in meaning: only the parser refuses.
+#: Valid in form, wrong in meaning: rejected by the parser only.
 BAD_MEANING = [
     Bad(_top("simulated: {boot: [3s, 2s, 4s]}"), "simulated.boot", "saw 3s, 2s, 4s, expected the shortest"),
     Bad(_top("simulated: {quotas: [{machines: 1, types: [g5.2xlarge]}]}"), "simulated.quotas[0].types[0]", "did you mean g5.xlarge?"),

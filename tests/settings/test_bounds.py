@@ -1,4 +1,4 @@
-"""What is bought where nobody has set a bound, and for whom machines with GPUs are bought."""
+"""Purchases without configured limits, and the pods for which GPU machines are bought."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""What priorities of pools do to the bill."""
+"""Warnings about the cost of pool priorities."""
 
 from msgspec.structs import replace
 from tests.planning.building import offering

@@ -113,7 +113,7 @@ def test_each_cloud_uses_its_own_labels(instance_type: str, market: str, zone: s
         ("m6i.xlarge", "us-east-1a", "nvidia.com/gpu.present"),
         ("m6i.xlarge", "us-east-1a", "karpenter.k8s.aws/instance-gpu-count"),
         ("g4ad.xlarge", "us-east-1a", "nvidia.com/gpu.present"),
-        ("g4-standard-6", "us-central1-a", "nvidia.com/gpu.product"),  # an eighth of a GPU: nobody has seen its name
+        ("g4-standard-6", "us-central1-a", "nvidia.com/gpu.product"),  # an eighth of a GPU: its product label is unknown
         ("m6i.xlarge", "", "topology.kubernetes.io/zone"),
         ("m6i.xlarge", "", "topology.ebs.csi.aws.com/zone"),
         ("m6i.xlarge", "us-east-1a", "topology.gke.io/zone"),

@@ -14,7 +14,7 @@ def policy(text: str) -> Policy:
 
 
 def pool(text: str) -> Pool:
-    """The one pool whose keys are ``text``, in a file that otherwise only has the region us-east-1."""
+    """Parse a file with the region us-east-1 and a pool with the keys ``text``; return the pool."""
     body = "".join(f"    {line}\n" for line in text.strip().splitlines())
     (only,) = policy(f"region: us-east-1\npools:\n  - name: p\n{body}").pools
     return only

@@ -1,4 +1,4 @@
-"""Priorities as Cluster Autoscaler's priority expander reads them."""
+"""Priorities in the format of Cluster Autoscaler's priority expander."""
 
 import pytest
 
@@ -6,7 +6,7 @@ from gpuscaler.model.pools import Policy, Pool
 from gpuscaler.settings.errors import SettingsError
 from gpuscaler.settings.priorities import Priorities, parse_priorities, prioritised
 
-#: As in the readme of the expander, by its form.
+#: Example in the form of the expander's readme.
 TEXT = """
 10:
   - .*on-demand.*

@@ -110,7 +110,7 @@ def test_options_beside_the_files_are_in_the_report(folder: Path) -> None:
     inputs = json.loads(told.stdout)["inputs"]
     assert (inputs["load"], inputs["restart_cost_seconds"]) == ("load.csv", 1200)
     assert "restart cost of every pod: 1,200 s, as requested: pods may move, and only gpuscaler considers this cost" in inputs["derived"]
-    assert "optimal-hindsight: without the services of load.csv, whose replicas depend on the policy" in inputs["derived"]
+    assert "optimal-hindsight: without the services of load.csv, because their replicas depend on the policy" in inputs["derived"]
     assert any(note.startswith("optimal-hindsight: not a policy but a loose lower bound") for note in inputs["derived"])
     silent = json.loads(call(folder, "--json", "--policy", "optimal-hindsight").stdout)["inputs"]
     assert (silent["load"], silent["restart_cost_seconds"]) == (None, None)

@@ -60,7 +60,7 @@ def _hindsight(setting: "Setting") -> list[str]:
     """Return notes on the bound that is listed among the policies."""
     notes = [f"{HINDSIGHT}: not a policy but a loose lower bound: fractions of machines, without boot and idle time"]
     if setting.load is not None:
-        notes.append(f"{HINDSIGHT}: without the services of {setting.load.name}, whose replicas depend on the policy")
+        notes.append(f"{HINDSIGHT}: without the services of {setting.load.name}, because their replicas depend on the policy")
     return notes
 
 

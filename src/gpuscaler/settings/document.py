@@ -27,7 +27,7 @@ _FALSE = re.compile(r"false|False|FALSE|no|No|NO|off|Off|OFF")
 _INT = re.compile(r"[-+]?[0-9]+")
 _FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
 _SPECIAL = {"inf": math.inf, "+inf": math.inf, "-inf": -math.inf, "nan": math.nan}
-#: Longer integers are treated as text: nobody means them as numbers, and Python refuses to convert thousands of digits.
+#: Longer integers are read as floats: Python refuses to convert thousands of digits.
 _MAX_DIGITS = 30
 
 

@@ -19,7 +19,7 @@ from gpuscaler.settings.fields.table import NOTHING, stated
 DEFAULT_PODS = 110
 #: An offering with its labels counts as this many values (see :meth:`Report.count`).
 OFFERING_VALUES = 10
-#: Beyond this many mistakes in a file, no similar names are suggested: that would take seconds and help nobody.
+#: Beyond this many mistakes in a file, no similar names are suggested: that would take seconds and not help.
 MAX_HINTS = 50
 
 

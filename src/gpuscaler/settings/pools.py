@@ -73,7 +73,7 @@ def _check_gpus(entry: PoolSettings, offerings: tuple[Offering, ...], at: Cursor
     for offering in offerings:
         gpus = gpus_in(offering.allocatable)
         if gpus < entry.min_gpus_per_pod:
-            expected = f"at most {gpus}, the GPUs of {offering.instance_type}; lower it, or give that type a pool of its own"
+            expected = f"at most {gpus}, the GPUs of {offering.instance_type}; lower it, or give that type its own pool"
             at.below("min_gpus_per_pod").wrong(expected, seen=str(entry.min_gpus_per_pod))
             break
 

@@ -70,7 +70,7 @@ class PolicySettings(Group, frozen=True, gc=False):
         str,
         label_value("a region such as us-east-1"),
         Field(
-            "region for prices and for the region labels, for zones whose name does not contain it",
+            "region for prices and for the region labels, for zones without a region in their name",
             default="from each zone's name",
         ),
     ] = ""

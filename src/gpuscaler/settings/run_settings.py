@@ -227,7 +227,7 @@ def from_account(fields: Fields) -> bool:
 
 
 def read_run(fields: Fields, policy: Policy, folder: Path) -> RunSettings:
-    """The settings of a file whose known keys are ``fields``; paths are relative to ``folder``."""
+    """Read the settings of a file with the known keys ``fields``; paths are relative to ``folder``."""
     found = RunSettings(policy, **values(RunSettings, fields, Given(policy, folder)), limits_stated="limits" in fields)
     aws = found.aws
     if policy.region and not aws.regions and ("aws" in fields or from_account(fields)):

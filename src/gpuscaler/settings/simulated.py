@@ -156,10 +156,10 @@ class SimulatedFaults(Group, frozen=True, gc=False):
 
     never_registers: Annotated[Share, Field("machines that run but never become nodes")] = 0.0
     impaired: Annotated[Share, Field("of those, machines that the cloud itself reports as broken")] = 0.0
-    never_visible: Annotated[Share, Field("machines whose device plugins run but never show any device")] = 0.0
+    never_visible: Annotated[Share, Field("machines with device plugins that run but never show any device")] = 0.0
     partial_grants: Annotated[Share, Field("orders of several spot machines that are granted only in part")] = 0.0
     throttled: Annotated[Share, Field("calls that are refused because there are too many")] = 0.0
-    lost: Annotated[Share, Field("calls whose answer never arrives; half of them take effect")] = 0.0
+    lost: Annotated[Share, Field("calls that never get an answer; half of them take effect")] = 0.0
     stale: Annotated[Duration, Field("how old the list of machines is")] = 0.0
     plugin_restarts: Annotated[Duration, Field("average time until the device plugins of a node restart; `0s`: never")] = 0.0
     plugin_away: Annotated[Duration, Field("how long the devices are missing then")] = 45.0

@@ -1,4 +1,4 @@
-"""Python imports this by itself where its folder is on PYTHONPATH: the laboratory cannot be imported then."""
+"""Imported by Python if its folder is on PYTHONPATH: the simulation and the embedded cluster cannot be imported then."""
 
 import sys
 from collections.abc import Sequence
@@ -6,7 +6,7 @@ from types import ModuleType
 
 
 class Wall:
-    """A finder that finds nothing, and refuses what serves trying and proving only."""
+    """A finder that finds nothing, and rejects packages for simulation and testing."""
 
     @staticmethod
     def find_spec(name: str, _path: Sequence[str] | None = None, _target: ModuleType | None = None) -> None:

@@ -1,4 +1,4 @@
-"""One object at a time: kinds, versions, and everything that can be wrong with one."""
+"""Decoding of single objects: kinds, versions, and errors."""
 
 import json
 from typing import Any

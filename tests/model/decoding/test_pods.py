@@ -156,7 +156,7 @@ def test_label_keys_that_are_already_merged_stay_as_stored() -> None:
     expression = {"key": "hash", "operator": "In", "values": ["1"]}
     again = affinity_term(labelSelector={"matchExpressions": [expression]}, matchLabelKeys=["hash"])
     assert again.selector == LabelSelector((requirement("hash", "In", "1"),))
-    # The label was another one when the pod was stored.
+    # The label had another value when the pod was stored.
     before = affinity_term(labelSelector={"matchExpressions": [expression | {"values": ["0"]}]}, matchLabelKeys=["hash"])
     assert before.selector == LabelSelector((requirement("hash", "In", "0"),))
 

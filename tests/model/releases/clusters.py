@@ -1,8 +1,8 @@
-"""Small clusters as the API server of each release from 1.29 to 1.37 stores them, and what must be planned for them.
+"""Small clusters as stored by the API server of each release from 1.29 to 1.37, and the expected plans.
 
-Which release has which field is Kubernetes' own word (``fields.json``): a test refuses an object here with a field that its release lacks.
-Where a field is behind a feature gate that is off by default, the cluster is one with the gate on, unless it says otherwise. What a field
-means is from the Kubernetes enhancement proposals that are named.
+The fields of each release are extracted from Kubernetes (``fields.json``): a test rejects objects here with a field that their release
+lacks. If a field is behind a feature gate that is off by default, the cluster has the gate on, unless stated otherwise. The meaning of
+fields is from the named Kubernetes enhancement proposals.
 """
 
 from collections.abc import Callable, Mapping
@@ -20,9 +20,9 @@ SINCE = "2026-11-01T12:00:00Z"
 
 @dataclass(frozen=True)
 class Told:
-    """A cluster: its ``objects`` in a release, and where each pending pod belongs ``then``.
+    """A cluster: its ``objects`` in a release, and the expected place of each pending pod (``then``).
 
-    That is an instance type to be bought (``g.1`` has a GPU and 8 CPUs, ``g.8`` has 8 and 64), a node that is there, or why neither.
+    This is an instance type to buy (``g.1`` has a GPU and 8 CPUs, ``g.8`` has 8 and 64), an existing node, or the reason for neither.
     """
 
     objects: Callable[[int], list[Json]]
@@ -42,7 +42,7 @@ def node(name: str, *, zone: str = "z1", **status: Any) -> Json:
 
 
 def pod(name: str, spec: Json | None = None, *, on: str = "", labels: Mapping[str, str] | None = None, **status: Any) -> Json:
-    """A pod that asks for a GPU and waits, or one that runs on a node."""
+    """A pending pod that requests a GPU, or one that runs on a node."""
     now = {"phase": "Running", "startTime": SINCE} if on else {"phase": "Pending", "conditions": [waits()]}
     return {
         "apiVersion": "v1",
@@ -63,24 +63,24 @@ def container(name: str = "main", gpus: int = 1, **requests: str) -> Json:
 
 
 def sidecars(_minor: int) -> list[Json]:
-    """A sidecar counts beside the containers (KEP-753, on from 1.29)."""
+    """A sidecar counts in addition to the containers (KEP-753, on from 1.29)."""
     sidecar = {**container("proxy", gpus=0, cpu="4"), "restartPolicy": "Always"}
     return [pod("beside", {"containers": [container(cpu="5")], "initContainers": [sidecar]})]
 
 
 def starting(_minor: int) -> list[Json]:
-    """A container that ends before the others start does not."""
+    """A container that ends before the others start does not count."""
     return [pod("before", {"containers": [container(cpu="5")], "initContainers": [container("fetch", gpus=0, cpu="4")]})]
 
 
 def as_a_whole(minor: int) -> list[Json]:
-    """Resources of the pod as a whole (KEP-2837, from 1.32); without them it asks for what its containers do."""
+    """Pod-level resources (KEP-2837, from 1.32); without them the pod requests the sum of its containers."""
     whole = {"resources": {"requests": {"cpu": "12"}}} if minor >= 32 else {}
     return [pod("whole", {"containers": [container(cpu="2")], **whole})]
 
 
 def resizing(minor: int) -> list[Json]:
-    """A pod that is being made smaller still holds what it had (KEP-1287): told by a field until 1.32, by a condition from 1.33 on."""
+    """A pod that is being shrunk still holds its old resources (KEP-1287): shown by a field until 1.32, by a condition from 1.33 on."""
     held = {"requests": {"cpu": "60", GPU: "1"}, "limits": {GPU: "1"}}
     statuses = [{"name": "main", "resources": held, "allocatedResources": held["requests"]}]
     condition = {"type": "PodResizeInProgress", "status": "True", "lastTransitionTime": SINCE}
@@ -90,7 +90,7 @@ def resizing(minor: int) -> list[Json]:
 
 
 def refused(minor: int) -> list[Json]:
-    """A pod that asked to be larger than its node can ever make it keeps what it has."""
+    """A pod with an infeasible request to grow keeps its resources."""
     has = {"requests": {"cpu": "2", GPU: "1"}, "limits": {GPU: "1"}}
     statuses = [{"name": "main", "resources": has, "allocatedResources": has["requests"]}]
     condition = {"type": "PodResizePending", "status": "True", "reason": "Infeasible", "lastTransitionTime": SINCE}
@@ -103,7 +103,7 @@ def refused(minor: int) -> list[Json]:
 
 
 def resizing_as_a_whole(minor: int) -> list[Json]:
-    """A pod that is being made smaller as a whole (KEP-5419, stored from 1.35 on, on by default from 1.36 on)."""
+    """A pod with pod-level resources that are being shrunk (KEP-5419, stored from 1.35 on, on by default from 1.36 on)."""
     spec = {"resources": {"requests": {"cpu": "2"}}} if minor >= 32 else {}
     held: Json = {"resources": {"requests": {"cpu": "60"}}, "allocatedResources": {"cpu": "60"}} if minor >= 35 else {}
     return [node("old"), pod("smaller", {"containers": [container()], **spec}, on="old", **held), pod("next", four())]
@@ -114,12 +114,12 @@ def four() -> Json:
 
 
 def gated(_minor: int) -> list[Json]:
-    """A pod that somebody holds back (KEP-3521, on from 1.27)."""
+    """A pod with scheduling gates (KEP-3521, on from 1.27)."""
     return [pod("held", {"schedulingGates": [{"name": "example.com/quota"}]}, conditions=[{**waits(), "reason": "SchedulingGated"}])]
 
 
 def claiming(minor: int) -> list[Json]:
-    """A pod with a claim for a device (KEP-4381), and the claim in the newest version of a release; until 1.30 named a level deeper."""
+    """A pod with a device claim (KEP-4381), and the claim in the newest version of a release; nested one level deeper until 1.30."""
     named = {"resourceClaimName": "a-gpu"}
     uses = {"name": "gpu", **({"source": named} if minor < 31 else named)}
     asks = [{**container(gpus=0), "resources": {"claims": [{"name": "gpu"}]}}]
@@ -135,7 +135,7 @@ def claiming(minor: int) -> list[Json]:
 
 
 def gang(minor: int) -> list[Json]:
-    """Two pods of a gang of three: 1.35 declares gangs in Workloads, 1.36 and 1.37 in PodGroups (KEP-4671, gates on); older ones do not."""
+    """Two pods of a gang of three: gangs are in Workloads in 1.35, in PodGroups in 1.36 and 1.37 (KEP-4671, gates on), missing before."""
     policy, metadata = {"gang": {"minCount": 3}}, {"name": "train", "namespace": "n"}
     member: Json = {}
     declared: list[Json] = []
@@ -152,7 +152,7 @@ def gang(minor: int) -> list[Json]:
 
 
 def spreading(minor: int) -> list[Json]:
-    """Pods that spread among those of their own revision (KEP-3243, on from 1.27): the API server merges the key from 1.34 on."""
+    """Pods that spread among pods of their own revision (KEP-3243, on from 1.27): the API server merges the key from 1.34 on."""
     merged = [{"key": "revision", "operator": "In", "values": ["2"]}] if minor >= 34 else []
     selector: Json = {"matchLabels": {"app": "web"}, **({"matchExpressions": merged} if merged else {})}
     constraint = {"maxSkew": 1, "topologyKey": HOST, "whenUnsatisfiable": "DoNotSchedule", "labelSelector": selector}
@@ -164,7 +164,7 @@ def spreading(minor: int) -> list[Json]:
 
 
 def apart(minor: int) -> list[Json]:
-    """Pods that keep away from those of their own revision (KEP-3633, on from 1.31): the API server merges the key into the selector."""
+    """Pods with anti-affinity to pods of their own revision (KEP-3633, on from 1.31): the API server merges the key into the selector."""
     selector: Json = {"matchLabels": {"app": "web"}}
     keys: Json = {}
     if minor >= 31:
@@ -177,7 +177,7 @@ def apart(minor: int) -> list[Json]:
 
 
 def daemons(minor: int) -> list[Json]:
-    """What a DaemonSet's pod takes of each machine, said by its containers or, from 1.32 on, for the pod as a whole."""
+    """The overhead of a DaemonSet's pod, from its containers or, from 1.32 on, from its pod-level resources."""
     asks = container("agent", gpus=0, **({} if minor >= 32 else {"cpu": "2"}))
     spec = {"containers": [asks], **({"resources": {"requests": {"cpu": "2"}}} if minor >= 32 else {})}
     template = {"metadata": {"labels": {"app": "agent"}}, "spec": spec}
@@ -190,7 +190,7 @@ def daemons(minor: int) -> list[Json]:
 
 
 def storing(_minor: int) -> list[Json]:
-    """A claim that waits for its pod, in a class for one zone."""
+    """A claim that waits for its first consumer, in a class for one zone."""
     topologies = [{"matchLabelExpressions": [{"key": ZONE, "values": ["z2"]}]}]
     claim = {"accessModes": ["ReadWriteOnce"], "storageClassName": "fast", "resources": {"requests": {"storage": "10Gi"}}}
     volumes = [{"name": "data", "persistentVolumeClaim": {"claimName": "data"}}]

@@ -1,4 +1,4 @@
-"""The fields of Kubernetes' objects in each release from 1.29 to 1.37, as ``extract`` found them in Kubernetes' own sources."""
+"""The fields of Kubernetes' objects in each release from 1.29 to 1.37, found by ``extract`` in Kubernetes' sources."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -10,7 +10,7 @@ import msgspec
 
 Json = dict[str, Any]
 
-#: What stands for a value of each type that is written as one value.
+#: A sample value of each scalar type.
 _VALUES: Mapping[str, Any] = {
     "string": "text",
     "bool": True,
@@ -24,7 +24,7 @@ _VALUES: Mapping[str, Any] = {
 
 
 class Field(NamedTuple):
-    """A field: ``type`` in the words of ``fields.json``, and the first and last release that have it."""
+    """A field: ``type`` as in ``fields.json``, and the first and last release that have it."""
 
     type: str
     first: str
@@ -40,7 +40,7 @@ class Field(NamedTuple):
 
 
 def number(release: str) -> int:
-    """The second number of a release."""
+    """Return the minor number of a release."""
     return int(release.split(".")[1])
 
 
@@ -62,12 +62,12 @@ def releases() -> tuple[str, ...]:
 
 
 def types() -> Mapping[str, Mapping[str, Field]]:
-    """Every type by ``group/version.Name``, where the group is the first word of its API group, with its fields."""
+    """Return the fields of every type by ``group/version.Name``, where the group is the first part of its API group."""
     return _read()[1]
 
 
 def type_of(api_version: str, kind: str) -> str:
-    """The type of a kind: ``core/v1.Pod`` of ``v1`` and ``Pod``, ``resource/v1.ResourceClaim`` of ``resource.k8s.io/v1``."""
+    """Return the type of a kind: ``core/v1.Pod`` for ``v1`` and ``Pod``, ``resource/v1.ResourceClaim`` for ``resource.k8s.io/v1``."""
     group, slash, version = api_version.rpartition("/")
     return f"{group.split('.')[0] if slash else 'core'}/{version}.{kind}"
 
@@ -79,7 +79,7 @@ def has(api_version: str, kind: str, release: str) -> bool:
 
 
 def full(name: str, release: str, inside: tuple[str, ...] = ()) -> Json:
-    """A value of the type ``name`` in which every field that ``release`` has is filled in; types that hold themselves end at the second."""
+    """Return a value of the type ``name`` with all fields of ``release``; recursive types end at the second level."""
     return {
         key: _full(field.type, release, (*inside, name))
         for key, field in types()[name].items()
@@ -96,7 +96,7 @@ def _full(kind: str, release: str, inside: tuple[str, ...]) -> Any:
 
 
 def strange(value: Any, kind: str, release: str, path: str = "") -> Iterator[str]:
-    """The paths of all that ``release`` does not have in a value of the type ``kind``."""
+    """Return the paths in a value of the type ``kind`` that ``release`` does not have."""
     if kind.startswith("[]"):
         for index, item in enumerate(value):
             yield from strange(item, kind[2:], release, f"{path}[{index}]")
@@ -116,7 +116,7 @@ def strange(value: Any, kind: str, release: str, path: str = "") -> Iterator[str
 
 
 def dressed(value: Any, kind: str, wire: Any, release: str) -> Any:
-    """``value`` of the type ``kind`` with every field of ``release`` filled in that ``wire``, which reads it, does not name."""
+    """Add to ``value`` of the type ``kind`` all fields of ``release`` that its decoder ``wire`` does not name."""
     if kind.startswith(("[]", "{}")):
         inner, of_wire = kind[2:], inside_of(wire)
         if isinstance(value, list):
@@ -132,7 +132,7 @@ def dressed(value: Any, kind: str, wire: Any, release: str) -> Any:
 
 
 def structure(wire: Any) -> Any:
-    """The structure that a type of ``msgspec.inspect`` is, or an option of; None where it is none."""
+    """Return the structure that a type of ``msgspec.inspect`` is or contains as an option; None if there is none."""
     if isinstance(wire, msgspec.inspect.UnionType):
         return next((found for one in wire.types if (found := structure(one)) is not None), None)
     return wire if isinstance(wire, msgspec.inspect.StructType) else None

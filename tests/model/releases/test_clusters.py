@@ -1,4 +1,4 @@
-"""Clusters of Kubernetes 1.29 to 1.37, from objects as they are stored to the plan that is made for them."""
+"""Clusters of Kubernetes 1.29 to 1.37, from stored objects to their plans."""
 
 from collections.abc import Iterable
 from datetime import UTC, datetime
@@ -17,21 +17,21 @@ from gpuscaler.model.decoding.interning import Interner
 from gpuscaler.model.decoding.kinds import reader_of
 
 Json = dict[str, Any]
-#: A day after the objects were made.
+#: A day after the objects were created.
 NOW = datetime(2026, 11, 2, 12, tzinfo=UTC).timestamp()
 CASES = [(told, release) for told in clusters.TOLD for release in releases()]
 
 
 def offerings() -> Iterable[Any]:
     for zone in ("z1", "z2"):
-        # The second zone is dearer: what lands there has to.
+        # The second zone is more expensive: pods are placed there only if they must.
         more = 0.1 if zone == "z2" else 0.0
         yield offering("g.1", 1.0 + more, zone=zone, gpus=1, cpu=8, memory=32)
         yield offering("g.8", 6.0 + more, zone=zone, gpus=8, cpu=64, memory=256)
 
 
 def read(found: Iterable[Json]) -> list[Item]:
-    """Objects as the controller reads them; the version of each must be one that it asks for."""
+    """Decode objects as the controller does; each must have a version that it requests."""
     items: list[Item] = []
     for one in found:
         group, _, version = one["apiVersion"].rpartition("/")
@@ -44,7 +44,7 @@ def read(found: Iterable[Json]) -> list[Item]:
 
 
 def outcome(items: list[Item]) -> dict[str, str]:
-    """Where the plan has each pending pod."""
+    """Return the place of each pending pod in the plan."""
     made = planned(items, pool(*offerings()), now=NOW)
     found = {pod: f"{machine.instance_type} in {machine.zone}" for machine in made.machines for pod in machine.pods}
     found |= {one.pod: one.node for one in made.placements}

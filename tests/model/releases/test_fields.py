@@ -1,4 +1,4 @@
-"""Every field that Kubernetes 1.29 to 1.37 has, read by the readers that the controller uses."""
+"""Every field of Kubernetes 1.29 to 1.37, decoded by the controller's readers."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -12,14 +12,14 @@ from gpuscaler.kube.resources import WATCHED, Resource
 from gpuscaler.model.decoding.interning import Interner
 from gpuscaler.model.decoding.kinds import reader_of
 
-#: What is read though no release from 1.29 on has it: until 1.22, node.k8s.io/v1alpha1 kept everything there.
+#: Fields that are read although no release from 1.29 on has them: until 1.22, node.k8s.io/v1alpha1 had all fields there.
 OLDER = {"WireRuntimeClass.spec"}
-#: The kinds that Kubernetes itself has; the others are custom resources.
+#: The kinds of Kubernetes itself; the others are custom resources.
 NATIVE = tuple(one for one in WATCHED if not one.group.endswith(("x-k8s.io", "sigs.k8s.io", "volcano.sh")))
 
 
 def served(resource: Resource, release: str) -> Resource | None:
-    """The resource in the newest version that a release has, as the controller finds it."""
+    """Return the resource in the newest version of a release, as found by the controller."""
     versions = [resource.at(version) for version in (resource.version, *resource.older)]
     return next((one for one in versions if has(one.api_version, one.kind, release)), None)
 
@@ -75,7 +75,7 @@ def test_an_object_with_only_a_name_is_read(release: str) -> None:
 
 
 def test_all_fields_that_are_read_exist_in_some_release() -> None:
-    """One structure may read several types, as all controllers are read by one: each of its fields must be one of any of them."""
+    """A structure may decode several types, such as all controllers: each of its fields must exist in one of them."""
     read: dict[type, set[str]] = {}
     for resource in NATIVE:
         reader = reader_of(resource.api_version, resource.kind)
@@ -92,7 +92,7 @@ def test_all_fields_that_are_read_exist_in_some_release() -> None:
 
 
 def _gather(wire: Any, theirs: set[str], read: dict[type, set[str]]) -> None:
-    """Note which types a structure reads, and those in it."""
+    """Record the types that a structure and its members decode."""
     structure = _struct(wire)
     if structure is None or theirs <= read.get(structure.cls, set()):
         return
@@ -107,7 +107,7 @@ def _names(wire: type) -> tuple[str, ...]:
 
 
 def _struct(wire: Any) -> Any:
-    """The structure that a type is, or that it is a list, a mapping or an option of; None where there is none."""
+    """Return the structure that a type is, or contains as a list, mapping or option; None if there is none."""
     return structure(wire) or structure(inside_of(wire))
 
 

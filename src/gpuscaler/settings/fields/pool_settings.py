@@ -134,7 +134,7 @@ class PoolSettings(Group, frozen=True, gc=False):
         str | None,
         choice(ARCHITECTURES),
         Field(
-            "with `arm64`, its machines serve any pod; without it, arm64 machines serve only pods whose selector or affinity admits arm64. "
+            "with `arm64`, its machines serve any pod; without it, arm64 machines serve only pods with a selector or affinity for arm64. "
             "For a type that the catalogue does not have, it also sets the architecture of the type",
             default="that of its types",
         ),
@@ -144,7 +144,7 @@ class PoolSettings(Group, frozen=True, gc=False):
         LABELS,
         Field(
             "node labels in addition to the [well-known ones](#well-known-labels), which they override. Nodes without "
-            "`gpuscaler.io/pool` belong to the pool whose labels and types they match"
+            "`gpuscaler.io/pool` belong to the pool with matching labels and types"
         ),
     ] = {}
     taints: Annotated[tuple[Taint, ...], TAINTS, Field("taints that stay on the nodes")] = ()

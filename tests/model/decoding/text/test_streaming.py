@@ -1,4 +1,4 @@
-"""Whole files: JSON Lists of any size, typed Lists, JSON lines, YAML documents, gzip, and what can be wrong with them."""
+"""Whole files: JSON Lists of any size, typed Lists, JSON lines, YAML documents, gzip, and their errors."""
 
 import gzip
 import io
@@ -29,12 +29,12 @@ def read(data: bytes) -> list[Any]:
 
 
 def names(data: bytes) -> list[str]:
-    """Names of what was read, ``!reason`` for what was set aside."""
+    """Return the names of objects that were read, and ``!reason`` for skipped ones."""
     return [f"!{item.object}: {item.reason}" if isinstance(item, SetAside) else item.name for item in read(data)]
 
 
 def zipped(data: bytes) -> bytes:
-    """Compressed, without the time of day in it."""
+    """Compress data without a timestamp."""
     return gzip.compress(data, mtime=0)
 
 
@@ -172,7 +172,7 @@ def test_a_huge_item_and_a_huge_object_are_read() -> None:
 
 
 class Endless(io.RawIOBase):
-    """A List of so many equal items that it could not be held."""
+    """A List with so many equal items that it would not fit into memory."""
 
     def __init__(self, item: bytes, count: int) -> None:
         self._parts = iter([b'{"apiVersion": "v1", "items": [' + item, *[b"," + item] * (count - 1), b'], "kind": "List"}'])
