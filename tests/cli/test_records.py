@@ -269,9 +269,9 @@ def test_why_explains_how_to_name_a_pod(name: str) -> None:
 
 
 def test_why_reports_if_nothing_is_known(led: Led) -> None:
-    done = ask(led, "why", "node", "nobody", "--leader", led.url)
+    done = ask(led, "why", "node", "missing", "--leader", led.url)
 
-    assert (done.exit_code, done.output) == (2, "node nobody:\n  there is no such node now\n")
+    assert (done.exit_code, done.output) == (2, "node missing:\n  there is no such node now\n")
 
 
 def test_replay_lists_decisions_and_recomputes_one_of_them(led: Led, tmp_path: Path) -> None:

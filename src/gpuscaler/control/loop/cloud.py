@@ -141,7 +141,7 @@ class Cloud:
                 raise
             except Exception as error:  # noqa: BLE001  # one unexpected answer must not end the list of all machines
                 self._troubles[ask.__name__] = f"{self.provider.name}: {unforeseen(error)}"
-                _LOG.exception("the cloud could not be asked", what=ask.__name__)
+                _LOG.exception("the cloud could not be queried", what=ask.__name__)
                 pause = min(2 * pause, LONGEST_PAUSE, 12 * every)
             often = self._often and ask == self.refresh and pause == every
             await self._pause(OFTEN_SECONDS if often else pause, cut_short=ask == self.refresh)

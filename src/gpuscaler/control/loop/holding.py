@@ -142,9 +142,9 @@ def _moved(hold: Hold, seconds: float) -> Hold:
     return replace(hold, since=hold.since + seconds, until=hold.until + seconds) if seconds and hold.until is not None else hold
 
 
-#: The reason of holds that stand for a ConfigMap that cannot be understood.
-UNREADABLE = f"the ConfigMap {NAME} cannot be understood"
-#: The reason of holds that stand for a ConfigMap that was never read yet.
+#: The reason of the holds that apply while the ConfigMap cannot be parsed.
+UNREADABLE = f"the ConfigMap {NAME} cannot be parsed"
+#: The reason of the holds that apply until the ConfigMap is read for the first time.
 UNREAD = f"the ConfigMap {NAME} could not be read yet"
 
 

@@ -96,7 +96,7 @@ class Store(Generic[T]):
         if form != FORM:
             raise StoreError(
                 f"{self.place}: saw form {form!r} of the memory, expected {FORM!r}; "
-                f"run the version of gpuscaler that wrote it, or delete the ConfigMap once no machine is on its way"
+                f"run the version of gpuscaler that wrote it, or delete the ConfigMap once no machine is starting"
             )
         try:
             return msgspec.json.decode(_unpacked(b64decode(packed, validate=True)), type=type(self._nothing))

@@ -206,7 +206,7 @@ def test_a_plan_that_differs_is_reported_entry_by_entry() -> None:
 
     differences = replayed(other).differences
 
-    assert any(line.startswith('removals: now and not recorded: {"node":"n1"') for line in differences)
+    assert any(line.startswith('removals: new, not recorded: {"node":"n1"') for line in differences)
     assert "gap: recorded 0.5, now 0.0" in differences
 
 

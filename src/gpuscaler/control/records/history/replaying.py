@@ -51,9 +51,7 @@ def differences(recorded: Plan, again: Plan) -> Iterator[str]:
 def _of_entries(name: str, old: tuple[Any, ...], new: tuple[Any, ...]) -> Iterator[str]:
     gone = [one for one in old if one not in new]
     come = [one for one in new if one not in old]
-    lines = [f"{name}: recorded and not now: {_json(one)}" for one in gone] + [
-        f"{name}: now and not recorded: {_json(one)}" for one in come
-    ]
+    lines = [f"{name}: recorded, missing now: {_json(one)}" for one in gone] + [f"{name}: new, not recorded: {_json(one)}" for one in come]
     yield from lines[:TOLD]
     if len(lines) > TOLD:
         yield f"{name}: {len(lines) - TOLD} more entries differ"

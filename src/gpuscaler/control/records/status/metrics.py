@@ -64,7 +64,7 @@ class Metrics(Sink):
         self._removed = Counter("gpuscaler_removals", "Finished removals.", ("pool", "result"), registry=registry)
         self._failed = Counter("gpuscaler_failed_acts", "Writes and calls that failed.", registry=registry)
         self._promises = Counter("gpuscaler_promises", "Pods that a node was opened for.", ("outcome",), registry=registry)
-        self._stray = Counter("gpuscaler_stray_pods", "Pods bound to another node than the one promised.", registry=registry)
+        self._stray = Counter("gpuscaler_stray_pods", "Pods bound to another node than the promised one.", registry=registry)
         self._turned_away = Counter(
             "gpuscaler_pods_turned_away", "Pods that gpuscaler bound and the kubelet rejected.", ("pool", "reason"), registry=registry
         )
@@ -215,7 +215,7 @@ def _of_status(status: Status) -> Iterator[Metric]:
         causes.add_metric((cause,), number)
     yield causes
     yield GaugeMetricFamily("gpuscaler_set_aside_objects", "Objects that could not be parsed.", status.set_aside_count)
-    yield GaugeMetricFamily("gpuscaler_troubles", "Sentences under troubles in gpuscaler status.", len(status.troubles))
+    yield GaugeMetricFamily("gpuscaler_troubles", "Sentences under Problems in gpuscaler status.", len(status.troubles))
     yield GaugeMetricFamily("gpuscaler_last_look_timestamp_seconds", "When the controller last observed the cluster.", status.looked_at)
     yield GaugeMetricFamily("gpuscaler_last_plan_timestamp_seconds", "When the controller last planned.", status.planned_at)
     told = status.promises_kept + status.promises_broken
