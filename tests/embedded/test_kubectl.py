@@ -206,9 +206,9 @@ async def test_what_cannot_be_had_here_is_refused_in_words(ask: Kubectl) -> None
     await ask("create", "-f", "-", given=NODE)
     await ask("create", "-f", "-", given=POD)
     code, _, err = await ask.run("logs", "p1")
-    assert (code, "log of pod p1: pods of this cluster are only played" in err) == (1, True), err
+    assert (code, "log of pod p1: pods of this cluster are only simulated" in err) == (1, True), err
     code, _, err = await ask.run("exec", "p1", "--", "ls")
-    assert (code, "exec of pod p1: pods of this cluster are only played" in err) == (1, True), err
+    assert (code, "exec of pod p1: pods of this cluster are only simulated" in err) == (1, True), err
     _, _, err = await ask.run("create", "cronjob", "c", "--image=x", "--schedule=* * * * *")
     assert "Warning: no controller of this cluster creates Jobs for a CronJob" in err
 

@@ -223,7 +223,7 @@ async def test_quantities_are_told_as_text_however_they_were_written() -> None:
             "statefulsets",
             "apps/v1",
             {"persistentVolumeClaimRetentionPolicy": {"whenScaled": "Delete"}},
-            "those of its volumeClaimTemplates stay",
+            "those of its volumeClaimTemplates remain",
         ),
         ("statefulsets", "apps/v1", {}, ""),
         ("deployments", "apps/v1", {}, ""),
