@@ -86,7 +86,7 @@ async def test_after_three_machines_in_a_row_that_never_registered_their_pool_is
         assert "pool gpu: machines never became nodes" in unplaced.reasons[0].detail
 
 
-@pytest.mark.parametrize("killed", [False, True], ids=["alive", "killed meanwhile"])
+@pytest.mark.parametrize("killed", [False, True], ids=["alive", "killed"])
 async def test_an_order_that_is_given_up_is_withdrawn_until_the_cloud_confirms_it(killed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     tried: list[str] = []
     async with world(calls=CallFaults(tokens=False)) as here:

@@ -1,1 +1,1 @@
-"""The controller: look, plan, write intent down, act, record."""
+"""The controller: observe, plan, save intents, act, record."""

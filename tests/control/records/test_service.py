@@ -434,7 +434,7 @@ async def test_health_is_served_over_tls_if_there_is_a_certificate(tmp_path: Pat
         settings = RunSettings(parse_policy(ONE_GPU_MACHINES), http=http, pages=PagesSettings(port=0))
         service = Service(here=surroundings, settings=settings)
         running = asyncio.create_task(service.run())
-        while "pages" not in service.listeners.ports:  # noqa: ASYNC110  # nobody else waits for that
+        while "pages" not in service.listeners.ports:  # noqa: ASYNC110  # there is no event to wait for
             await asyncio.sleep(0.01)
         trust = ssl.create_default_context()
         authority.configure_trust(trust)

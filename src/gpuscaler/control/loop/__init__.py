@@ -1,1 +1,1 @@
-"""The control loop: observe, write down, act, plan, write down, send."""
+"""The control loop: observe, save, act, plan, save, send."""
