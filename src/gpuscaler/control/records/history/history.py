@@ -20,7 +20,7 @@ from gpuscaler.planning.plans import Plan
 #: The form of the tables; a file of another form is renamed and replaced.
 FORM = 1
 FILE = "history.db"
-#: How many events are kept per decision of the limit, how many pods of one event are indexed, and how many index entries are kept.
+#: The number of events kept for each decision that the limit allows, of pods indexed for each event, and of index entries kept.
 EACH, NAMED, SUBJECTS = 10, 500, 200_000
 
 _TABLES = """
