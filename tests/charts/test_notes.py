@@ -92,13 +92,13 @@ def test_notes_warn_only_about_settings_that_new_users_omit() -> None:
     bare = said({})
     assert "names no registry" in bare
     assert "WARNING: config.limits is not set" in bare
-    assert "Nobody has it yet: set controller.readers." in bare
+    assert "No user has it yet: set controller.readers." in bare
     assert "The cloud is the simulated one" in bare
 
     jane = {"kind": "User", "name": "jane", "apiGroup": "rbac.authorization.k8s.io"}
     config = {"cloud": "aws", "region": None, "pools": None, "aws": {"cluster": "prod", "regions": ["us-east-1"]}, "limits": {"gpus": 8}}
     complete = said({"config": config, "image": {"repository": "registry.example/gpuscaler"}, "controller": {"readers": [jane]}})
-    for words in ("no registry", "WARNING", "Nobody has it", "simulated"):
+    for words in ("no registry", "WARNING", "No user has it", "simulated"):
         assert words not in complete
 
 

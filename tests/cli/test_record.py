@@ -115,7 +115,7 @@ def test_a_recording_continues_after_temporary_write_errors(cluster: Served, tmp
             assert process.stdout is not None
             said = process.stdout.readline()
             (tmp_path / "away").rename(folder)
-            while "watched again, and written" not in process.stdout.readline():
+            while "watching and writing work again" not in process.stdout.readline():
                 assert process.poll() is None
             cluster.ask(finish)
             until(out, "a", "b")

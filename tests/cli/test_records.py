@@ -202,7 +202,7 @@ def test_why_and_replay_use_a_forwarded_port_of_the_leader_and_name_a_missing_pe
 
     assert (done.exit_code, listed.exit_code) == (0, 0), done.output + listed.output
     assert "it is on node sim-" in done.output
-    assert "cannot be asked" not in done.output
+    assert "cannot be queried" not in done.output
     assert "buys 1 machine" in listed.output
 
     words = 'pods "leader" is forbidden: User "me" cannot create resource "pods/portforward"'
@@ -211,7 +211,7 @@ def test_why_and_replay_use_a_forwarded_port_of_the_leader_and_name_a_missing_pe
     led.cluster.api.faults.clear()
 
     assert (done.exit_code, listed.exit_code) == (0, 3), done.output + listed.output
-    assert f"The leader cannot be asked ({words} (403 Forbidden); expected get and create on pods/portforward" in done.output
+    assert f"The leader cannot be queried ({words} (403 Forbidden); expected get and create on pods/portforward" in done.output
     assert "TriggeredScaleUp" in done.output
     assert "get and create on pods/portforward in namespace kube-system" in listed.output
 
@@ -227,7 +227,7 @@ def test_why_queries_a_leader_outside_of_a_pod_on_this_machine_directly(led: Led
 
     assert done.exit_code == 0, done.output
     assert "it is on node sim-" in done.output
-    assert "cannot be asked" not in done.output
+    assert "cannot be queried" not in done.output
 
 
 @pytest.mark.parametrize(
@@ -359,7 +359,7 @@ def test_without_permission_for_the_status_it_is_named_and_why_uses_events(tmp_p
     assert (status.exit_code, replay.exit_code, silent.exit_code) == (5, 5, 5)
     assert f"saw {words} (403 Forbidden), expected to be allowed that" in status.output
     assert why.exit_code == 0
-    assert f"The leader cannot be asked ({words}" in why.output
+    assert f"The leader cannot be queried ({words}" in why.output
 
 
 @pytest.mark.parametrize(("status", "kind"), [(200, "text/html"), (404, "text/plain")])

@@ -71,10 +71,10 @@ def test_an_autoscaler_without_our_metrics_has_no_chain(cluster: Served) -> None
 
 
 def test_a_missing_autoscaler_is_named(cluster: Served) -> None:
-    done = ask(cluster, "nobody")
+    done = ask(cluster, "missing")
 
     assert done.exit_code == 2
-    assert "hpa default/nobody: saw" in done.output
+    assert "hpa default/missing: saw" in done.output
 
 
 def test_an_invalid_name_is_rejected(cluster: Served) -> None:

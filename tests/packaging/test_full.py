@@ -1,4 +1,4 @@
-"""`make full`: each part is run regardless of failures before it, and a table shows the result of each."""
+"""`make full`: each part runs regardless of earlier failures, and a table shows the result of each."""
 
 import json
 import os

@@ -12,7 +12,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def raises_in_except_star(source: str) -> list[int]:
-    """Return the lines that raise inside ``except*``: up to CPython 3.11.3 an ExceptionGroup comes out, whatever is raised there."""
+    """Return the lines that raise inside ``except*``. Up to CPython 3.11.3, any error raised there becomes an ExceptionGroup."""
     if re.search(r"except\s*\*", source) is None:
         return []
     handlers = [handler for node in ast.walk(ast.parse(source)) if isinstance(node, ast.TryStar) for handler in node.handlers]

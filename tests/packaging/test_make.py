@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-#: Not needed for the setup, but by other targets.
+#: Files that other targets need, but not the setup.
 OTHERS = ("requirements/release.txt",)
 MADE_FROM = ("pyproject.toml", "requirements/dev.txt", "tools/setup")
 WITHOUT_SETUP = ("help", "clean")

@@ -86,7 +86,7 @@ def repository(tmp_path: Path) -> Path:
 
 
 def git(folder: Path, *words: str) -> str:
-    person = {f"GIT_{who}_{what}": "nobody@example.com" for who in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")}
+    person = {f"GIT_{who}_{what}": "someone@example.com" for who in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")}
     environ = {"PATH": os.environ["PATH"], "HOME": str(folder), **person, "GIT_COMMITTER_DATE": "2025-11-30T12:00:00Z"}
     return subprocess.run(("git", *words), cwd=folder, env=environ, check=True, capture_output=True, text=True).stdout
 

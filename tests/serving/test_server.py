@@ -159,7 +159,7 @@ async def test_clients_of_the_latest_authorities_are_accepted(tmp_path: Path) ->
 
     async def who(request: web.Request) -> web.Response:
         peer = request.get_extra_info("peercert")
-        return web.Response(text=dict(part[0] for part in peer["subject"])["commonName"] if peer else "nobody")
+        return web.Response(text=dict(part[0] for part in peer["subject"])["commonName"] if peer else "anonymous")
 
     async with served(web.get("/", who), tls=live.context) as server:
         live.believe(first.certificate)

@@ -117,7 +117,7 @@ def test_a_known_peer_is_forgotten_an_hour_after_its_last_answer() -> None:
     assert here.turns.knows("probe")
     here.now += 2
     assert not here.turns.knows("probe")
-    assert not here.turns.knows("nobody")
+    assert not here.turns.knows("stranger")
 
 
 def test_countless_peers_neither_fill_memory_nor_displace_known_ones() -> None:

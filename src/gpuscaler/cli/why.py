@@ -119,7 +119,7 @@ def print_answer(answer: "Answer") -> None:
     for entry in answer.now:
         line(f"  {entry}")
     if answer.happened:
-        line("\nWhat happened:")
+        line("\nEvents:")
     for one in answer.happened:
         line(f"  {happened(one, answer.at)}")
 
