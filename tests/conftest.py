@@ -1,7 +1,7 @@
-"""What all tests share.
+"""Settings and hooks for all tests.
 
-Asynchronous tests run in virtual time: ``asyncio.sleep`` and time-outs take no time, and what waits for the world outside the event loop
-makes no progress meanwhile. Tests over sockets, threads or processes say ``@pytest.mark.looptime(False)``.
+Asynchronous tests run in virtual time: ``asyncio.sleep`` and time-outs take no time, and code that waits for anything outside the event
+loop makes no progress during them. Tests with sockets, threads or processes are marked ``@pytest.mark.looptime(False)``.
 """
 
 import ast
@@ -19,14 +19,14 @@ from tests.virtual_time import VirtualTimeLoop
 
 
 def pytest_configure() -> None:
-    # How long an example takes says something about the machine, not about the test.
+    # The duration of an example depends on the machine, not on the test.
     settings.register_profile(
         "patient", settings(), max_examples=examples(100), suppress_health_check=[HealthCheck.too_slow], deadline=None
     )
     settings.load_profile("patient")
-    # Up to Python 3.13, asking for the current event loop where there is none makes one that nobody closes, unless none was ever set.
+    # Up to Python 3.13, asking for the current event loop creates one that is never closed, unless a loop (or None) was set before.
     asyncio.set_event_loop(None)
-    # A shell starts its background jobs with SIGINT ignored, and programs hand that on: those that tests interrupt would go on.
+    # A shell starts background jobs with SIGINT ignored, and child processes inherit that. Programs that tests interrupt would not stop.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     if sys.version_info < (3, 12):
@@ -35,10 +35,10 @@ def pytest_configure() -> None:
 
 
 def _alone(parse: Any) -> Any:
-    """``parse`` while nothing is collected, as pytest does to show where a test failed.
+    """Wrap ``parse`` so that no garbage is collected while it runs. pytest parses to show where a test failed.
 
-    Up to CPython 3.11 a finaliser that runs meanwhile and parses too, such as one whose warning is shown with its traceback, ends this
-    with "AST constructor recursion depth mismatch", and pytest with an internal error.
+    Up to CPython 3.11, parsing fails with "AST constructor recursion depth mismatch" if a finaliser runs during it and parses too, for
+    example to show a warning with its traceback. pytest then stops with an internal error.
     """
 
     def parse_alone(*arguments: Any, **options: Any) -> ast.AST:
@@ -60,7 +60,7 @@ def pytest_asyncio_loop_factories(item: pytest.Item) -> Mapping[str, Callable[[]
 
 
 def pytest_collection_finish() -> None:
-    # Ten thousand tests and their modules stay until the end: to look through them for garbage over and over takes a fifth of the time.
+    # Ten thousand tests and their modules live until the end. Scanning them for garbage repeatedly takes a fifth of the time.
     gc.enable()
     gc.collect()
     gc.freeze()
@@ -69,8 +69,8 @@ def pytest_collection_finish() -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call() -> Generator[None]:
-    """Whatever a test is about, no plan that is made meanwhile gives away room that others have (I11)."""
-    from tests.planning import claims  # the package is not there for tests of what can do without numpy
+    """Check in every test that no plan gives away room that is promised to other pods (I11)."""
+    from tests.planning import claims  # not at the top, because some tests run without numpy
 
     claims.watch_every_plan()
     claims.BROKEN.clear()

@@ -1,4 +1,4 @@
-"""What a test needs beside the project itself, and cannot have here."""
+"""Requirements of tests that are missing on this machine."""
 
 import os
 from typing import NoReturn
@@ -7,7 +7,7 @@ import pytest
 
 
 def lacking(said: str) -> NoReturn:
-    """Skip the test. Where everything is tested (``CI`` is set) it fails: a test that is never run there would be one on paper."""
+    """Skip the test, or fail it if ``CI`` is set: there, every test has to run."""
     if os.environ.get("CI"):
         pytest.fail(said)
     pytest.skip(said)

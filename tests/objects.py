@@ -1,4 +1,4 @@
-"""Kubernetes objects as JSON: what users submit, and nodes as kubelets register them."""
+"""Kubernetes objects as JSON: objects that users submit, and nodes as kubelets register them."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -20,7 +20,7 @@ def pod(
     status: Mapping[str, Any] | None = None,
     **spec: Any,
 ) -> Json:
-    """A pod of one container, which asks for so much."""
+    """A pod with one container that requests these resources."""
     resources = {"requests": {"cpu": cpu, "memory": memory}, "limits": {GPU: str(gpus)} if gpus else {}}
     return {
         "apiVersion": "v1",
@@ -42,7 +42,7 @@ def node(
     status: Mapping[str, Any] | None = None,
     **spec: Any,
 ) -> Json:
-    """A node that is ready and has so much."""
+    """A ready node with these resources."""
     amounts = {"cpu": cpu, "memory": memory, "pods": "110", **({GPU: str(gpus)} if gpus else {})}
     ready = {"type": "Ready", "status": "True", "reason": "KubeletReady"}
     return {
@@ -55,18 +55,18 @@ def node(
 
 
 def template(name: str, of: Json) -> Json:
-    """A template of pods like ``of`` with the label ``app``."""
+    """A pod template from the pod ``of``, with the label ``app``."""
     metadata = {"labels": {"app": name}, "annotations": of["metadata"].get("annotations", {})}
     return {"metadata": metadata, "spec": of["spec"]}
 
 
 def workload(kind: str, name: str, of: Json, **spec: Any) -> Json:
-    """A workload of the group ``apps`` whose pods are like ``of`` and have the label ``app``."""
+    """A workload of the API group ``apps``, with a pod template from the pod ``of`` and the label ``app``."""
     whole = {"selector": {"matchLabels": {"app": name}}, "template": template(name, of), **spec}
     return {"apiVersion": "apps/v1", "kind": kind, "metadata": {"name": name}, "spec": whole}
 
 
 def budget(name: str, app: str = "", **spec: Any) -> Json:
-    """A PodDisruptionBudget of the pods with the label ``app``, that of its name when none is given."""
+    """A PodDisruptionBudget for the pods with the label ``app``, which is the budget's name by default."""
     whole = {"selector": {"matchLabels": {"app": app or name}}, **spec}
     return {"apiVersion": "policy/v1", "kind": "PodDisruptionBudget", "metadata": {"name": name}, "spec": whole}

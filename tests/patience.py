@@ -1,5 +1,5 @@
-"""How long tests over real processes and sockets wait."""
+"""The time that tests with real processes and sockets wait."""
 
-#: Seconds until what must come is given up. It says nothing about how fast anything is: beside other load a start may take half a minute.
-#: Only a test that fails waits so long.
+#: Seconds until a test gives up waiting. This is no measure of speed: on a busy machine a start may take half a minute. Only a failing test
+#: waits this long.
 PATIENCE = 120.0

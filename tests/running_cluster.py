@@ -1,4 +1,4 @@
-"""A cluster in virtual time, its user, and what lives beside it: what the worlds of the tests have in common."""
+"""A cluster in virtual time, its user and its background tasks. The test worlds share this base."""
 
 import asyncio
 from collections.abc import Callable, Coroutine
@@ -13,9 +13,9 @@ Json = dict[str, Any]
 
 
 class RunningCluster:
-    """A cluster that runs until :meth:`close`; processes of a controller, which a test starts and ends, are among ``_lives``."""
+    """A cluster that runs until :meth:`close`. ``_lives`` has the controller processes that a test starts and ends."""
 
-    #: Seconds between two looks of :meth:`until`.
+    #: Seconds between two checks of :meth:`until`.
     pause = 0.5
 
     def __init__(self, cluster: EmbeddedCluster) -> None:
@@ -26,11 +26,11 @@ class RunningCluster:
         self.support(cluster.run())
 
     def support(self, *parts: Coroutine[Any, Any, None]) -> None:
-        """Let more of the world live."""
+        """Run further background tasks of the world."""
         self._tasks += [asyncio.get_running_loop().create_task(part) for part in parts]
 
     def check(self) -> None:
-        """Raise what ended a part of the world that should live."""
+        """Raise the error of a background task that ended although it should run."""
         for task in (*self._tasks, *self._lives):
             if task.done() and not task.cancelled():
                 task.result()
@@ -40,21 +40,21 @@ class RunningCluster:
         self.check()
 
     async def until(self, so: Callable[[], Any], within: float = 600.0) -> None:
-        """Let time pass until ``so()``, awaited where it is to be, is true."""
+        """Let time pass until ``so()`` is true. It may be a coroutine function."""
         end = asyncio.get_running_loop().time() + within
         while not (await found if asyncio.iscoroutine(found := so()) else found):
-            assert asyncio.get_running_loop().time() < end, f"it did not come within {within:g} s: {so.__doc__ or so}"
+            assert asyncio.get_running_loop().time() < end, f"not true within {within:g} s: {so.__doc__ or so}"
             await self.sleep(self.pause)
 
     async def kill(self) -> None:
-        """All processes of the controller are gone between two of their steps."""
+        """Kill all controller processes between two of their steps."""
         await _end(self._lives)
 
     async def close(self) -> None:
         await self.kill()
         await _end(self._tasks)
 
-    # What the user sees
+    # The user's view
 
     async def all(self, resource: Resource = PODS, *, namespace: str = "") -> list[Json]:
         return [msgspec.json.decode(one) for one in await self.user.list_all(resource, namespace=namespace)]
@@ -66,7 +66,7 @@ class RunningCluster:
         return await self.all(PODS, namespace="default")
 
     async def bound(self) -> dict[str, str]:
-        """The nodes of pods by their names, empty for those that wait."""
+        """The node of each pod by pod name; empty for pending pods."""
         return {one["metadata"]["name"]: one["spec"].get("nodeName", "") for one in await self.pods()}
 
 

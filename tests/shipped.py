@@ -1,6 +1,6 @@
-"""DaemonSets as their makers ship them: what their pods tolerate, and which nodes they select. All else is left out.
+"""DaemonSets as their vendors ship them: the tolerations of their pods, and the nodes that they select. All else is left out.
 
-Facts are from the public charts and manifests that each names, as they were looked up on 2026-11-23; the commit is beside each.
+The facts come from public charts and manifests, read on 2026-11-23. Each DaemonSet names its source and the commit.
 """
 
 from collections.abc import Mapping, Sequence
@@ -9,7 +9,7 @@ from typing import Any
 
 Json = Mapping[str, Any]
 
-#: No taint keeps such pods away.
+#: Tolerates every taint.
 EVERYTHING: Json = {"operator": "Exists"}
 NVIDIA: Json = {"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"}
 ADDON: Json = {"key": "CriticalAddonsOnly", "operator": "Exists"}
@@ -19,11 +19,11 @@ LINUX = {"kubernetes.io/os": "linux"}
 
 
 def has(key: str, *values: str, operator: str = "") -> Json:
-    """A requirement of a node."""
+    """A match expression for a node."""
     return {"key": key, "operator": operator or ("In" if values else "Exists"), **({"values": list(values)} if values else {})}
 
 
-#: Nodes on which node feature discovery has found NVIDIA's PCI or CPU vendor, or that people labelled.
+#: Nodes on which node feature discovery found NVIDIA's PCI or CPU vendor, or that a person labelled.
 DISCOVERED = (
     (has("feature.node.kubernetes.io/pci-10de.present", "true"),),
     (has("feature.node.kubernetes.io/cpu-model.vendor_id", "NVIDIA"),),
@@ -34,7 +34,7 @@ NOT_FARGATE = has("eks.amazonaws.com/compute-type", "fargate", operator="NotIn")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shipped:
-    """``terms`` are those of the required node affinity; ``waits`` says that our taint keeps its pods away."""
+    """A shipped DaemonSet. ``terms`` belong to its required node affinity. ``waits``: its pods do not tolerate our taint."""
 
     name: str
     source: str
@@ -45,7 +45,7 @@ class Shipped:
     host_network: bool = False
 
     def manifest(self, namespace: str = "kube-system") -> dict[str, Any]:
-        """The DaemonSet, whose pods ask for nothing."""
+        """The DaemonSet object. Its pods request nothing."""
         labels = {"name": self.name}
         spec: dict[str, Any] = {"containers": [{"name": "main", "image": f"{self.name}:1"}], "hostNetwork": self.host_network}
         spec |= {"tolerations": [dict(one) for one in self.tolerations], "nodeSelector": dict(self.selector)}
@@ -61,7 +61,7 @@ class Shipped:
 
 
 def of_operator(part: str) -> Shipped:
-    """A part of NVIDIA's GPU operator, which labels the nodes that it is for."""
+    """A part of NVIDIA's GPU operator, which labels the nodes for each part."""
     source = (
         "NVIDIA/gpu-operator, assets/state-device-plugin/0500_daemonset.yaml at 2410508a, "
         "assets/state-mig-manager/0600_daemonset.yaml at f20ee477"

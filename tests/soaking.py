@@ -1,6 +1,6 @@
-"""How much is drawn at random: little in every run of the tests, as much as is asked for otherwise.
+"""The numbers of random cases: small by default, larger on request.
 
-`make soak RUNS=N SEED=N` plays schedules; `make properties EXAMPLES=N` tries N times as many examples as are written beside each property.
+`make soak RUNS=N SEED=N` runs N schedules. `make properties EXAMPLES=N` tries N times as many examples as each property declares.
 """
 
 import os
@@ -11,21 +11,21 @@ _EXAMPLES = float(os.environ.get("EXAMPLES", "0.34"))
 
 
 def part_of_runs(divisor: int) -> int:
-    """How many are played of what takes as long as ``divisor`` schedules; always some."""
+    """The number of runs for a test that takes as long as ``divisor`` schedules; at least 5."""
     return max(5, RUNS // divisor)
 
 
 def again(test: str) -> str:
-    """How the same is played once more: what Hypothesis draws depends on all modules that are loaded, so that one file alone differs."""
-    return f"The same again: make soak RUNS={RUNS} SEED={SEED} ONLY='{test}'"
+    """The command that repeats a run. Hypothesis' draws depend on all loaded modules, so running one file alone would differ."""
+    return f"To repeat this run: make soak RUNS={RUNS} SEED={SEED} ONLY='{test}'"
 
 
 def seeds(few: int) -> range:
-    """Seeds of worlds of AWS, each of which takes as long as 400 schedules; a ``few`` in every run of the tests."""
+    """Seeds of AWS worlds, each of which takes as long as 400 schedules. At least a ``few`` are run."""
     first = 1000 * SEED + 1
     return range(first, first + max(few, RUNS // 400))
 
 
 def examples(written: int) -> int:
-    """How many examples of a property are tried."""
+    """The number of examples to try for a property that declares ``written``."""
     return max(5, round(written * _EXAMPLES))

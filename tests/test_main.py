@@ -15,14 +15,14 @@ def test_the_package_can_be_run_without_the_console_script() -> None:
     assert (done.returncode, done.stdout.strip()) == (0, f"gpuscaler, version {__version__}")
 
 
-def test_a_misspelt_command_is_answered_with_the_one_that_comes_nearest() -> None:
+def test_a_misspelt_command_gets_the_closest_one_as_suggestion() -> None:
     done = CliRunner().invoke(main, ["plna", "--help"])
 
     assert done.exit_code == 2
     assert "No such command 'plna'. Did you mean 'plan'?" in done.output
 
 
-def test_a_command_that_resembles_none_is_refused_without_a_guess() -> None:
+def test_a_command_that_resembles_none_is_rejected_without_a_suggestion() -> None:
     done = CliRunner().invoke(main, ["xyzzy"])
 
     assert done.exit_code == 2

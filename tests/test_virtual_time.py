@@ -1,4 +1,4 @@
-"""The event loop in which asynchronous tests run: hours pass at once, and in order."""
+"""The event loop of asynchronous tests: hours pass at once, and in order."""
 
 import asyncio
 import socket
@@ -25,14 +25,14 @@ async def test_tenths_of_a_second_add_up() -> None:
     assert asyncio.get_running_loop().time() == 3.0
 
 
-async def test_what_is_shorter_than_a_tick_of_the_clock_ends() -> None:
+async def test_a_sleep_shorter_than_a_tick_of_the_clock_ends() -> None:
     await asyncio.sleep(1e-9)
     await asyncio.sleep(2.4e-6)
 
     assert asyncio.get_running_loop().time() < 1e-5
 
 
-async def test_timers_ring_in_the_order_of_their_moments_and_then_of_their_making() -> None:
+async def test_timers_fire_in_the_order_of_their_times_and_then_of_their_creation() -> None:
     loop, rung, dice = asyncio.get_running_loop(), list[tuple[int, int]](), Random(0)
     made = [(dice.randrange(5), number) for number in range(100)]
     for moment, number in made:
@@ -43,7 +43,7 @@ async def test_timers_ring_in_the_order_of_their_moments_and_then_of_their_makin
     assert rung == sorted(made)
 
 
-async def test_what_is_ready_comes_before_time_moves() -> None:
+async def test_ready_callbacks_run_before_time_moves() -> None:
     loop, seen = asyncio.get_running_loop(), list[float]()
 
     async def busy() -> None:
@@ -56,7 +56,7 @@ async def test_what_is_ready_comes_before_time_moves() -> None:
     assert set(seen) == {0.0}
 
 
-async def test_a_time_out_ends_what_never_comes() -> None:
+async def test_a_time_out_ends_an_endless_wait() -> None:
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(5.0):
             await asyncio.Event().wait()
@@ -64,7 +64,7 @@ async def test_a_time_out_ends_what_never_comes() -> None:
     assert asyncio.get_running_loop().time() == 5.0
 
 
-async def test_cancelled_timers_do_not_ring_move_no_time_and_are_forgotten() -> None:
+async def test_cancelled_timers_do_not_fire_move_no_time_and_are_discarded() -> None:
     loop, rung = asyncio.get_running_loop(), list[int]()
     assert isinstance(loop, VirtualTimeLoop)
     timers = [loop.call_later(1.0 + number, rung.append, number) for number in range(10 * FEW_CANCELLED)]
@@ -81,7 +81,7 @@ async def test_cancelled_timers_do_not_ring_move_no_time_and_are_forgotten() -> 
     assert loop.time() == 2.0
 
 
-async def test_threads_of_the_executor_are_waited_for() -> None:
+async def test_time_does_not_move_while_a_thread_of_the_executor_works() -> None:
     loop = asyncio.get_running_loop()
     soon = loop.call_later(3600.0, lambda: None)
 
@@ -91,7 +91,7 @@ async def test_threads_of_the_executor_are_waited_for() -> None:
     soon.cancel()
 
 
-async def test_what_came_over_a_socket_is_read_before_time_moves() -> None:
+async def test_data_of_a_socket_is_read_before_time_moves() -> None:
     loop = asyncio.get_running_loop()
     ours, theirs = socket.socketpair()
     with ours, theirs:
@@ -103,11 +103,11 @@ async def test_what_came_over_a_socket_is_read_before_time_moves() -> None:
 
 
 @pytest.mark.looptime(False)
-async def test_tests_in_real_time_have_asyncios_own_loop() -> None:
+async def test_tests_in_real_time_use_asyncio_s_own_loop() -> None:
     assert type(asyncio.get_running_loop()) is asyncio.SelectorEventLoop
 
 
-async def test_a_callback_that_fails_is_told_and_what_comes_after_it_runs() -> None:
+async def test_a_failing_callback_is_reported_and_the_next_one_runs() -> None:
     loop = asyncio.get_running_loop()
     failures: list[object] = []
     loop.set_exception_handler(lambda _, what: failures.append(what["exception"]))

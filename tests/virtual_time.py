@@ -1,10 +1,11 @@
-"""An event loop whose clock moves only when there is nothing left to do, and then at once to the next timer.
+"""An event loop whose clock moves only when there is nothing left to do, and then directly to the next timer.
 
-An hour of virtual time takes as long as what happens in it. What is computed in threads of the loop's executor is waited for as it is
-anywhere; sockets, other threads and processes are looked at before time moves, and are not waited for.
+An hour of virtual time takes as long as the work in it. Time does not move while a thread of the loop's executor works. Sockets, other
+threads and processes are polled before time moves, but the loop does not wait for them.
 
-Tests run thousands of hours in it, so its turn does less than asyncio's: timers are compared in C, the selector is asked only before time
-moves, and every so often meanwhile, and callbacks note nothing for asyncio's debug mode, which asks at each whether it is on.
+Tests run thousands of hours in this loop, so an iteration does less than one of asyncio. Timers are compared in C. The selector is polled
+only before time moves, and regularly while the loop is busy. Callbacks record nothing for asyncio's debug mode, which costs a check for
+each of them.
 """
 
 import asyncio
@@ -18,21 +19,21 @@ from typing import Any, TypeVar, TypeVarTuple
 T = TypeVar("T")
 Given = TypeVarTuple("Given")
 
-#: The clock counts in microseconds, so that 0.1 and 0.2 seconds make 0.3. What is due within a nanosecond is due.
+#: The clock counts in microseconds, so that 0.1 s and 0.2 s make 0.3 s. A timer that is due within a nanosecond is due now.
 PER_SECOND = 1_000_000
 NEARLY = 1e-9
-#: The selector is asked once in so many turns of a loop that has always something to do.
+#: Iterations of a busy loop between two polls of the selector.
 BUSY_TURNS = 64
-#: Cancelled timers are thrown away when there are more than these, and more than half are.
+#: Cancelled timers are discarded when there are more than this, and more than half of all timers.
 FEW_CANCELLED = 100
 
 
 class _Callback(asyncio.Handle):
-    """What is called in the next turn, as asyncio's own but for its debug mode."""
+    """A handle for a call in the next iteration, like asyncio's but without debug mode."""
 
     __slots__ = ()
 
-    # What a handle of asyncio is made of.
+    # The attributes of asyncio's handle.
     _context: Context
     _loop: Any
     _callback: Any
@@ -51,7 +52,7 @@ class _Callback(asyncio.Handle):
 
 
 class _Timer(asyncio.TimerHandle):
-    """What is called at a time, likewise. One that is cancelled before it is due is counted by its loop."""
+    """A handle for a call at a given time, likewise. The loop counts those that are cancelled before they are due."""
 
     __slots__ = ()
 
@@ -77,9 +78,9 @@ class _Timer(asyncio.TimerHandle):
 
 
 class VirtualTimeLoop(asyncio.SelectorEventLoop):
-    """An event loop in virtual time, which begins at 0."""
+    """An event loop in virtual time, which starts at 0."""
 
-    # What asyncio's own loop has, which this one drives.
+    # Attributes and methods of asyncio's own loop.
     _closed: bool
     _ready: Any
     _selector: Any
@@ -92,7 +93,7 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
         self._numbers = count()
         self._cancelled = 0
         self._turns = 0
-        #: Calls in threads that are under way.
+        #: Number of running calls in threads.
         self._outside = 0
         super().__init__()
 
@@ -142,7 +143,7 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
         self._timers.clear()
 
     def _run_once(self) -> None:
-        """One turn: what is ready now, and what became due."""
+        """Run one iteration: the ready callbacks, and the timers that are due."""
         ready, timers = self._ready, self._timers
         self._turns += 1
         if not ready and not self._stopping:
@@ -159,7 +160,7 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
                 self._cancelled -= 1
             else:
                 ready.append(timer)
-        # What these call is for the next turn, as it is in asyncio's own loop.
+        # Callbacks that these schedule run in the next iteration, as in asyncio's own loop.
         for _ in range(len(ready)):
             handle = ready.popleft()
             if not handle._cancelled:
@@ -171,7 +172,7 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
                     self.call_exception_handler({"message": f"Exception in {handle!r}", "exception": error, "handle": handle})
 
     def _go_on(self) -> None:
-        """Nothing is ready: take what came from outside, or else let time pass until the next timer."""
+        """Nothing is ready: handle I/O events, or else move time to the next timer."""
         timers = self._timers
         while timers and timers[0][2].cancelled():
             timer: Any = heapq.heappop(timers)[2]
@@ -198,7 +199,7 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
                 timer._scheduled = False
             else:
                 left.append(entry)
-        # The list stays the same: a turn may be at it.
+        # The list is changed in place, because an iteration may be using it.
         self._timers[:] = left
         heapq.heapify(self._timers)
         self._cancelled = 0
