@@ -124,7 +124,7 @@ def is_away(condition: dict[str, str]) -> bool:
     return condition.get("status") == "False"
 
 
-async def test_a_request_is_passed_on_with_a_certificate_that_is_vouched_for_and_the_name_of_who_asks() -> None:
+async def test_a_request_is_passed_on_with_a_trusted_certificate_and_the_callers_name() -> None:
     forged = {"authorization": "Bearer t", "x-remote-user": "root", "x-remote-group": "system:masters", "impersonate-user": AUTOSCALER}
     async with beside() as made:
         await made.serve()
@@ -143,7 +143,7 @@ async def test_a_request_is_passed_on_with_a_certificate_that_is_vouched_for_and
     assert "Authorization" not in made.asked[1].headers
 
 
-async def test_a_server_that_goes_and_comes_is_told_of_in_its_condition_and_nobody_is_asked_meanwhile() -> None:
+async def test_a_server_that_is_away_has_a_condition_and_gets_no_requests_until_it_is_back() -> None:
     async with beside() as made:
         await made.serve()
         await made.register()
@@ -165,7 +165,7 @@ async def test_a_server_that_goes_and_comes_is_told_of_in_its_condition_and_nobo
 
 
 @pytest.mark.parametrize("bundle", [b64encode(Authority("another", now=time.time()).certificate).decode(), "", "bm8gUEVN", "no base64"])
-async def test_a_server_that_is_not_believed_is_not_told_who_asks(bundle: str) -> None:
+async def test_an_untrusted_server_does_not_learn_the_callers_name(bundle: str) -> None:
     async with beside() as made:
         await made.serve()
         await made.register(caBundle=bundle)
@@ -178,7 +178,7 @@ async def test_a_server_that_is_not_believed_is_not_told_who_asks(bundle: str) -
     assert made.asked == []
 
 
-async def test_who_is_to_be_believed_without_a_look_is() -> None:
+async def test_a_server_with_verification_switched_off_is_trusted() -> None:
     async with beside() as made:
         await made.serve()
         await made.register(caBundle=None, insecureSkipTLSVerify=True)
@@ -193,7 +193,7 @@ async def test_who_is_to_be_believed_without_a_look_is() -> None:
         ("endpoints", "EndpointsNotFound", 'cannot find endpointslices for service/metrics in "gpu"'),
     ],
 )
-async def test_what_is_missing_between_an_api_and_its_server_is_named(path: str, reason: str, message: str) -> None:
+async def test_the_missing_link_between_an_api_and_its_server_is_named(path: str, reason: str, message: str) -> None:
     async with beside() as made:
         await made.serve()
         await made.register()
@@ -206,7 +206,7 @@ async def test_what_is_missing_between_an_api_and_its_server_is_named(path: str,
     assert refused == (503, "service unavailable\n")
 
 
-async def test_an_endpoint_at_another_port_than_the_services_is_none() -> None:
+async def test_an_endpoint_at_another_port_than_the_services_is_ignored() -> None:
     async with beside() as made:
         await made.serve("http")
         await made.register()
@@ -223,7 +223,7 @@ async def test_an_endpoint_at_another_port_than_the_services_is_none() -> None:
     assert port["spec"]["service"]["port"] == 80
 
 
-async def test_discovery_lists_what_the_server_serves_and_calls_it_stale_when_nobody_answers() -> None:
+async def test_discovery_lists_the_servers_resources_and_marks_them_stale_without_an_answer() -> None:
     async with beside() as made:
         await made.serve()
         await made.register()
@@ -244,7 +244,7 @@ async def test_discovery_lists_what_the_server_serves_and_calls_it_stale_when_no
     assert group["preferredVersion"] == alone["preferredVersion"] == {"groupVersion": f"{GROUP}/v1beta2", "version": "v1beta2"}
 
 
-async def test_no_server_beside_it_takes_an_api_of_the_cluster_itself() -> None:
+async def test_no_aggregated_server_takes_over_an_api_of_the_cluster() -> None:
     async with beside() as made:
         await made.serve()
         local = {"metadata": {"name": "v1.apps"}, "spec": {"group": "apps", "version": "v1"}}
@@ -259,7 +259,7 @@ async def test_no_server_beside_it_takes_an_api_of_the_cluster_itself() -> None:
     assert groups.count("apps") == 1
 
 
-async def test_a_cluster_without_a_front_proxy_has_no_apis_of_others() -> None:
+async def test_a_cluster_without_a_front_proxy_has_no_aggregated_apis() -> None:
     ask = asker()
     service = {"name": "metrics", "namespace": "gpu"}
     await ask.ok("POST", API_SERVICES, {"metadata": {"name": NAME}, "spec": {"group": GROUP, "version": "v1beta2", "service": service}})

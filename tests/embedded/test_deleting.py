@@ -20,7 +20,7 @@ async def _gone(ask: Asker, path: str) -> bool:
     return status == 404
 
 
-async def test_an_object_that_nothing_holds_is_gone_at_once() -> None:
+async def test_an_object_without_finalizers_is_removed_at_once() -> None:
     ask = asker()
     await ask.ok("POST", CONFIG_MAPS, config_map())
     await ask.ok("DELETE", f"{CONFIG_MAPS}/c")
@@ -28,7 +28,7 @@ async def test_an_object_that_nothing_holds_is_gone_at_once() -> None:
     assert (await ask("DELETE", f"{CONFIG_MAPS}/c"))[1]["message"] == 'configmaps "c" not found'
 
 
-async def test_a_pod_that_runs_nowhere_yet_is_gone_at_once() -> None:
+async def test_an_unbound_pod_is_removed_at_once() -> None:
     ask = asker()
     await ask.ok("POST", PODS, pod())
     await ask.ok("DELETE", f"{PODS}/p")
@@ -48,7 +48,7 @@ async def test_a_pod_on_a_node_waits_for_its_kubelet_to_delete_it_without_grace(
     assert await _gone(ask, f"{PODS}/p")
 
 
-async def test_a_pod_that_has_ended_gets_no_grace() -> None:
+async def test_an_ended_pod_gets_no_grace() -> None:
     ask = asker()
     await _bound(ask)
     await ask.ok("PATCH", f"{PODS}/p/status", {"status": {"phase": "Succeeded"}}, media=MERGE)
@@ -56,7 +56,7 @@ async def test_a_pod_that_has_ended_gets_no_grace() -> None:
     assert await _gone(ask, f"{PODS}/p")
 
 
-async def test_a_finalizer_holds_an_object_until_it_is_taken_off() -> None:
+async def test_a_finalizer_holds_an_object_until_it_is_removed() -> None:
     ask = asker()
     held = config_map()
     held["metadata"]["finalizers"] = ["example.com/hold"]
@@ -69,7 +69,7 @@ async def test_a_finalizer_holds_an_object_until_it_is_taken_off() -> None:
 
 
 @pytest.mark.parametrize("precondition", [{"uid": "other"}, {"resourceVersion": "1"}])
-async def test_a_precondition_that_does_not_hold_is_a_conflict(precondition: dict[str, str]) -> None:
+async def test_a_failed_precondition_is_a_conflict(precondition: dict[str, str]) -> None:
     ask = asker()
     await ask.ok("POST", CONFIG_MAPS, config_map())
     status, answer = await ask("DELETE", f"{CONFIG_MAPS}/c", {"preconditions": precondition})
@@ -77,7 +77,7 @@ async def test_a_precondition_that_does_not_hold_is_a_conflict(precondition: dic
     assert not await _gone(ask, f"{CONFIG_MAPS}/c")
 
 
-async def test_preconditions_that_hold_let_it_go() -> None:
+async def test_an_object_is_deleted_if_its_preconditions_hold() -> None:
     ask = asker()
     metadata = (await ask.ok("POST", CONFIG_MAPS, config_map()))["metadata"]
     wanted = {"uid": metadata["uid"], "resourceVersion": metadata["resourceVersion"]}
@@ -86,7 +86,7 @@ async def test_preconditions_that_hold_let_it_go() -> None:
 
 
 @pytest.mark.parametrize("options", [{"gracePeriodSeconds": "soon"}, {"propagationPolicy": "Sideways"}])
-async def test_options_that_mean_nothing_are_refused(options: dict[str, str]) -> None:
+async def test_invalid_options_are_refused(options: dict[str, str]) -> None:
     ask = asker()
     await ask.ok("POST", CONFIG_MAPS, config_map())
     assert (await ask("DELETE", f"{CONFIG_MAPS}/c", options))[0] in (400, 422)
@@ -102,7 +102,7 @@ async def _family(ask: Asker) -> None:
 
 
 @pytest.mark.parametrize("propagation", ["Background", "Foreground"])
-async def test_dependents_go_with_their_owner(propagation: str) -> None:
+async def test_dependents_are_deleted_with_their_owner(propagation: str) -> None:
     ask = asker()
     await _family(ask)
     await ask.ok("DELETE", f"{SETS}/s", {"propagationPolicy": propagation})
@@ -117,7 +117,7 @@ async def test_orphans_stay_without_an_owner() -> None:
     assert (await ask.ok("GET", f"{PODS}/p"))["metadata"]["ownerReferences"] == []
 
 
-async def test_a_dependent_of_two_stays_as_long_as_one_of_them() -> None:
+async def test_a_dependent_of_two_owners_stays_as_long_as_one_of_them() -> None:
     ask = asker()
     owners = [(await ask.ok("POST", CONFIG_MAPS, config_map(name)))["metadata"]["uid"] for name in ("a", "b")]
     child = config_map("child")
@@ -138,7 +138,7 @@ async def test_a_collection_is_deleted_by_selector() -> None:
     assert [item["metadata"]["name"] for item in (await ask.ok("GET", PODS))["items"]] == ["c"]
 
 
-async def test_a_namespace_takes_what_is_in_it_along_and_the_first_ones_stay() -> None:
+async def test_a_namespace_is_deleted_with_its_contents_and_the_initial_ones_stay() -> None:
     ask = asker()
     await ask.ok("POST", "/api/v1/namespaces", {"metadata": {"name": "team"}})
     await ask.ok("POST", CONFIG_MAPS.replace("default", "team"), config_map())
@@ -148,7 +148,7 @@ async def test_a_namespace_takes_what_is_in_it_along_and_the_first_ones_stay() -
     assert (status, answer["reason"]) == (403, "Forbidden")
 
 
-async def test_a_node_leaves_its_pods_behind() -> None:
+async def test_deleting_a_node_leaves_its_pods() -> None:
     ask = asker()
     await ask.ok("POST", NODES, node())
     await _bound(ask)

@@ -16,7 +16,7 @@ async def _named(ask: Asker, path: str, **query: Any) -> list[str]:
     return [item["metadata"]["name"] for item in (await ask.ok("GET", path, **query))["items"]]
 
 
-async def test_items_are_sorted_and_tell_neither_kind_nor_version() -> None:
+async def test_items_are_sorted_and_have_neither_kind_nor_version() -> None:
     ask = asker()
     for name in ("b", "a", "c"):
         await ask.ok("POST", CONFIG_MAPS, config_map(name))
@@ -26,7 +26,7 @@ async def test_items_are_sorted_and_tell_neither_kind_nor_version() -> None:
     assert not any("kind" in item or "apiVersion" in item for item in found["items"])
 
 
-async def test_a_namespace_is_a_part_of_all() -> None:
+async def test_the_list_of_a_namespace_is_a_part_of_the_whole_list() -> None:
     ask = asker()
     for namespace in ("default", "kube-system", "kube-public"):
         await ask.ok("POST", CONFIG_MAPS.replace("default", namespace), config_map(namespace))
@@ -51,7 +51,7 @@ async def test_a_namespace_is_a_part_of_all() -> None:
         ("app=web", "spec.nodeName=", ["b"]),
     ],
 )
-async def test_selectors_choose(labels: str, fields: str, names: list[str]) -> None:
+async def test_selectors_select(labels: str, fields: str, names: list[str]) -> None:
     ask = asker()
     await ask.ok("POST", PODS, pod("a", labels={"app": "web", "tier": "front"}))
     await ask.ok("POST", PODS, pod("b", labels={"app": "web", "size": "4"}))
@@ -63,12 +63,12 @@ async def test_selectors_choose(labels: str, fields: str, names: list[str]) -> N
 @pytest.mark.parametrize(
     "query", [{"labelSelector": "a=b=c"}, {"labelSelector": "in ("}, {"fieldSelector": "spec.cat=1"}, {"fieldSelector": "metadata.name"}]
 )
-async def test_a_selector_that_means_nothing_is_a_bad_request(query: dict[str, Any]) -> None:
+async def test_an_invalid_selector_is_a_bad_request(query: dict[str, Any]) -> None:
     status, answer = await asker()("GET", PODS, **query)
     assert (status, answer["reason"]) == (400, "BadRequest")
 
 
-async def test_pages_show_the_list_as_it_was_at_the_first() -> None:
+async def test_pages_show_the_list_as_of_the_first_page() -> None:
     ask = asker()
     for i in range(5):
         await ask.ok("POST", CONFIG_MAPS, config_map(f"c{i}"))
@@ -81,7 +81,7 @@ async def test_pages_show_the_list_as_it_was_at_the_first() -> None:
     assert rest["metadata"] == {"resourceVersion": first["metadata"]["resourceVersion"]}
 
 
-async def test_an_expired_page_is_gone_and_offers_the_rest_as_it_is_now() -> None:
+async def test_an_expired_page_is_refused_and_offers_the_current_rest() -> None:
     api = ApiServer(virtual_clock)
     ask = asker(api)
     for i in range(4):
@@ -94,7 +94,7 @@ async def test_an_expired_page_is_gone_and_offers_the_rest_as_it_is_now() -> Non
     assert await _named(ask, CONFIG_MAPS, **{"continue": answer["metadata"]["continue"]}) == ["c3"]
 
 
-async def test_many_open_lists_expire_the_oldest() -> None:
+async def test_with_too_many_open_lists_the_oldest_expires() -> None:
     ask = asker()
     for i in range(3):
         await ask.ok("POST", CONFIG_MAPS, config_map(f"c{i}"))
@@ -116,7 +116,7 @@ async def test_many_open_lists_expire_the_oldest() -> None:
         ({"resourceVersion": "0", "resourceVersionMatch": "NotOlderThan"}, 200),
     ],
 )
-async def test_what_a_list_cannot_answer_is_refused(query: dict[str, Any], code: int) -> None:
+async def test_invalid_list_requests_are_refused(query: dict[str, Any], code: int) -> None:
     assert (await asker()("GET", CONFIG_MAPS, **query))[0] == code
 
 

@@ -11,7 +11,7 @@ from gpuscaler.embedded.apiserver.api import ApiServer
 from gpuscaler.kube.transport import Request
 
 
-async def test_a_created_object_is_answered_with_uid_time_and_revision_and_read_back_the_same() -> None:
+async def test_a_created_object_has_uid_time_and_revision_and_is_read_back_unchanged() -> None:
     ask = asker()
     status, made = await ask("POST", CONFIG_MAPS, config_map(a="1"))
     assert status == 201
@@ -22,7 +22,7 @@ async def test_a_created_object_is_answered_with_uid_time_and_revision_and_read_
     assert await ask.ok("GET", f"{CONFIG_MAPS}/c") == made
 
 
-async def test_a_generated_name_begins_as_asked_and_no_two_are_alike() -> None:
+async def test_generated_names_have_the_requested_prefix_and_are_unique() -> None:
     ask = asker()
     body = {**pod(), "metadata": {"generateName": "web-"}}
     names = {(await ask.ok("POST", PODS, body))["metadata"]["name"] for _ in range(20)}
@@ -46,7 +46,7 @@ async def test_a_generated_name_begins_as_asked_and_no_two_are_alike() -> None:
         (b"[1]", 400, "BadRequest", "must be of type object"),
     ],
 )
-async def test_what_cannot_be_created_is_refused_with_a_status_that_says_why(body: object, code: int, reason: str, words: str) -> None:
+async def test_an_invalid_creation_is_refused_with_a_status_that_says_why(body: object, code: int, reason: str, words: str) -> None:
     ask = asker()
     await ask.ok("POST", CONFIG_MAPS, config_map())
     status, answer = await ask("POST", CONFIG_MAPS, body)
@@ -59,28 +59,28 @@ async def test_nothing_is_created_in_a_namespace_that_does_not_exist() -> None:
     assert (status, answer["message"]) == (404, 'namespaces "nowhere" not found')
 
 
-async def test_an_object_of_a_form_nobody_speaks_is_refused() -> None:
+async def test_an_object_in_an_unknown_format_is_refused() -> None:
     status, answer = await asker()("POST", CONFIG_MAPS, b"x", media="application/x-unknown")
     assert (status, answer["reason"]) == (415, "UnsupportedMediaType")
 
 
-async def test_an_object_larger_than_the_store_takes_is_refused() -> None:
+async def test_an_object_over_the_size_limit_is_refused() -> None:
     status, answer = await asker()("POST", CONFIG_MAPS, config_map(big="x" * 3_200_000))
     assert (status, answer["reason"]) == (413, "RequestEntityTooLarge")
 
 
-async def test_parts_of_other_types_than_kubernetes_has_are_a_bad_request() -> None:
+async def test_fields_with_wrong_types_are_a_bad_request() -> None:
     status, answer = await asker()("POST", PODS, {**pod(), "spec": {"containers": [{"name": "c", "resources": "many"}]}})
     assert (status, answer["reason"]) == (400, "BadRequest")
     assert "cannot be decoded as Pod" in answer["message"]
 
 
-async def test_an_object_may_be_sent_as_yaml() -> None:
+async def test_an_object_can_be_sent_as_yaml() -> None:
     made = await asker().ok("POST", CONFIG_MAPS, b"metadata: {name: c}\ndata: {when: 2026-01-01}\n", media="application/yaml")
     assert made["data"] == {"when": "2026-01-01"}
 
 
-async def test_a_dry_run_answers_as_if_and_keeps_nothing() -> None:
+async def test_a_dry_run_answers_like_a_write_and_stores_nothing() -> None:
     ask = asker()
     assert (await ask.ok("POST", CONFIG_MAPS, config_map(), dryRun="All"))["metadata"]["uid"]
     assert (await ask("GET", f"{CONFIG_MAPS}/c"))[0] == 404
@@ -91,7 +91,7 @@ async def test_a_dry_run_answers_as_if_and_keeps_nothing() -> None:
     assert (await ask.ok("GET", f"{CONFIG_MAPS}/c"))["data"] == {"a": "1"}
 
 
-async def test_an_update_of_a_state_that_is_gone_is_a_conflict() -> None:
+async def test_an_update_of_an_outdated_version_is_a_conflict() -> None:
     ask = asker()
     first = await ask.ok("POST", CONFIG_MAPS, config_map(a="1"))
     second = await ask.ok("PUT", f"{CONFIG_MAPS}/c", {**first, "data": {"a": "2"}})
@@ -108,7 +108,7 @@ async def test_an_update_that_changes_nothing_makes_no_revision() -> None:
     assert await ask.ok("PUT", f"{CONFIG_MAPS}/c", made) == made
 
 
-async def test_an_update_of_what_does_not_exist_creates_a_lease_and_nothing_else() -> None:
+async def test_an_update_of_a_missing_object_creates_only_leases() -> None:
     ask = asker()
     assert (await ask("PUT", f"{CONFIG_MAPS}/c", config_map()))[0] == 404
     leases = "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases"
@@ -118,7 +118,7 @@ async def test_an_update_of_what_does_not_exist_creates_a_lease_and_nothing_else
     assert (status, answer["details"]["causes"][0]["field"]) == (422, "metadata.resourceVersion")
 
 
-async def test_the_generation_counts_changes_of_the_spec_and_of_nothing_else() -> None:
+async def test_the_generation_counts_only_changes_of_the_spec() -> None:
     ask = asker()
     made = await ask.ok("POST", NODES, node())
     assert made["metadata"]["generation"] == 1
@@ -128,7 +128,7 @@ async def test_the_generation_counts_changes_of_the_spec_and_of_nothing_else() -
     assert cordoned["metadata"]["generation"] == 2
 
 
-async def test_a_status_is_written_through_its_own_part_and_only_there() -> None:
+async def test_a_status_is_written_only_through_its_subresource() -> None:
     ask = asker()
     made = await ask.ok("POST", PODS, pod())
     same = await ask.ok("PUT", f"{PODS}/p", {**made, "status": {"phase": "Running"}})
@@ -138,7 +138,7 @@ async def test_a_status_is_written_through_its_own_part_and_only_there() -> None
     assert "nodeName" not in changed["spec"]
 
 
-async def test_a_node_keeps_the_status_it_registers_with_and_a_deployment_does_not() -> None:
+async def test_a_node_is_created_with_its_status_and_a_deployment_is_not() -> None:
     ask = asker()
     assert (await ask.ok("POST", NODES, node()))["status"] == {"capacity": {"cpu": "8"}}
     body = {"metadata": {"name": "d"}, "spec": {"template": {"spec": {"containers": []}}}, "status": {"replicas": 9}}
@@ -151,7 +151,7 @@ async def test_a_node_keeps_the_status_it_registers_with_and_a_deployment_does_n
 @pytest.mark.parametrize(
     "path", ["/api/v1/cats", "/apis/none/v1/pods", f"{PODS}/p/logs", f"{PODS}/p/status/x", "/nothing", "/api/v1/pods/p"]
 )
-async def test_a_path_where_nothing_is_is_not_found(path: str) -> None:
+async def test_an_unknown_path_is_not_found(path: str) -> None:
     status, answer = await asker()("GET", path)
     assert (status, answer["message"]) == (404, "the server could not find the requested resource")
 
@@ -159,18 +159,18 @@ async def test_a_path_where_nothing_is_is_not_found(path: str) -> None:
 @pytest.mark.parametrize(
     ("method", "path"), [("POST", f"{PODS}/p"), ("PUT", PODS), ("POST", "/api/v1/pods"), ("GET", f"{PODS}/p/eviction")]
 )
-async def test_a_method_that_a_path_does_not_take_is_said_so(method: str, path: str) -> None:
+async def test_an_unsupported_method_of_a_path_is_refused(method: str, path: str) -> None:
     assert (await asker()(method, path, pod()))[0] == 405
 
 
-async def test_tokens_are_asked_for_where_there_are_any() -> None:
+async def test_a_token_is_required_if_the_server_has_tokens() -> None:
     api = ApiServer(virtual_clock, tokens=["good"])
     assert (await asker(api)("GET", NODES))[0] == 401
     assert (await asker(api, token="bad")("GET", NODES))[1]["reason"] == "Unauthorized"
     assert (await asker(api, token="good")("GET", NODES))[0] == 200
 
 
-async def test_objects_that_are_loaded_stay_as_they_are_and_bring_their_namespace() -> None:
+async def test_loaded_objects_stay_unchanged_and_create_their_namespace() -> None:
     api = ApiServer(virtual_clock)
     running = {**pod(), "metadata": {"name": "p", "namespace": "team"}, "status": {"phase": "Running"}}
     assert api.load([running, node()]) == 2
@@ -180,7 +180,7 @@ async def test_objects_that_are_loaded_stay_as_they_are_and_bring_their_namespac
         api.load([{"apiVersion": "v1", "kind": "Cat", "metadata": {"name": "c"}}])
 
 
-async def test_an_event_has_two_names_and_is_one_object() -> None:
+async def test_an_event_is_one_object_in_two_api_groups() -> None:
     ask = asker()
     core, new = "/api/v1/namespaces/default/events", "/apis/events.k8s.io/v1/namespaces/default/events"
     body = {"metadata": {"name": "e"}, "regarding": {"kind": "Pod", "name": "p"}, "note": "why", "reportingController": "me", "reason": "R"}
@@ -195,20 +195,20 @@ async def test_an_event_has_two_names_and_is_one_object() -> None:
     assert (await ask.ok("GET", new, fieldSelector="reportingController=you"))["items"] == []
 
 
-async def test_a_secret_is_kept_encoded_whichever_way_it_is_written() -> None:
+async def test_a_secret_is_stored_encoded_whichever_way_it_is_written() -> None:
     body = {"metadata": {"name": "s"}, "stringData": {"a": "b"}}
     made = await asker().ok("POST", "/api/v1/namespaces/default/secrets", body)
     assert (made["data"], made["type"], "stringData" in made) == ({"a": "Yg=="}, "Opaque", False)
 
 
-async def test_what_metadata_have_nothing_of_is_left_out_and_no_change() -> None:
+async def test_empty_metadata_fields_are_left_out_and_are_no_change() -> None:
     ask = asker()
     made = await ask.ok("POST", CONFIG_MAPS, config_map(a="b"))
     empty = {**made, "metadata": {**made["metadata"], "labels": {}, "annotations": {}, "finalizers": []}}
     assert await ask.ok("PUT", f"{CONFIG_MAPS}/c", empty) == made
 
 
-async def test_quantities_are_told_as_text_however_they_were_written() -> None:
+async def test_quantities_are_stored_as_text_however_they_were_written() -> None:
     limits = {"nvidia.com/gpu": 1, "cpu": 0.5, "memory": "1Gi", "example.com/whole": 2.0}
     containers = [{"name": "c", "resources": {"limits": limits}}]
     made = await asker().ok("POST", PODS, {"metadata": {"name": "p"}, "spec": {"containers": containers}})
@@ -231,7 +231,9 @@ async def test_quantities_are_told_as_text_however_they_were_written() -> None:
         ("horizontalpodautoscalers", "autoscaling/v2", {}, ""),
     ],
 )
-async def test_who_creates_what_nothing_acts_on_is_warned(plural: str, version: str, spec: dict[str, Any], words: str) -> None:
+async def test_creating_an_object_that_nothing_acts_on_returns_a_warning(
+    plural: str, version: str, spec: dict[str, Any], words: str
+) -> None:
     body = msgspec.json.encode({"metadata": {"name": "x"}, "spec": spec})
     path = f"/apis/{version}/namespaces/default/{plural}"
     async with asker().transport.exchange(Request("POST", path, {}, {"content-type": "application/json"}, body)) as answer:
@@ -242,7 +244,7 @@ async def test_who_creates_what_nothing_acts_on_is_warned(plural: str, version: 
     assert not words or warning.startswith('299 - "')
 
 
-async def test_an_event_is_forgotten_an_hour_after_it_was_last_written() -> None:
+async def test_an_event_expires_an_hour_after_its_last_write() -> None:
     ask, events = asker(), "/api/v1/namespaces/default/events"
 
     async def write(name: str) -> None:

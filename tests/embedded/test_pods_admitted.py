@@ -23,12 +23,12 @@ async def test_a_pod_is_pending_and_stays_five_minutes_on_a_node_that_is_not_rea
     }
 
 
-async def test_a_toleration_of_everything_is_not_added_to() -> None:
+async def test_a_pod_that_tolerates_everything_gets_no_further_tolerations() -> None:
     made = await asker().ok("POST", PODS, pod(tolerations=[{"operator": "Exists"}]))
     assert made["spec"]["tolerations"] == [{"operator": "Exists"}]
 
 
-async def test_what_is_limited_is_requested() -> None:
+async def test_limits_are_the_default_requests() -> None:
     container = {"name": "c", "resources": {"limits": {"nvidia.com/gpu": "2", "cpu": "4"}, "requests": {"cpu": "1"}}}
     made = await asker().ok("POST", PODS, pod(containers=[container]))
     assert made["spec"]["containers"][0]["resources"]["requests"] == {"nvidia.com/gpu": "2", "cpu": "1"}
@@ -40,7 +40,7 @@ async def test_a_pod_with_equal_requests_and_limits_is_guaranteed() -> None:
     assert (await asker().ok("POST", PODS, pod(containers=[container])))["status"]["qosClass"] == "Guaranteed"
 
 
-async def test_a_gated_pod_says_so_until_its_gates_go() -> None:
+async def test_a_gated_pod_has_a_condition_until_its_gates_are_removed() -> None:
     ask = asker()
     made = await ask.ok("POST", PODS, pod(schedulingGates=[{"name": "g"}]))
     assert made["status"]["conditions"][0]["reason"] == "SchedulingGated"
@@ -63,12 +63,12 @@ async def test_priority_comes_from_the_class_or_from_the_default_class() -> None
     assert (status, answer["message"]) == (403, 'pods "x" is forbidden: no PriorityClass with name absent was found')
 
 
-async def test_the_classes_of_the_system_are_there_from_the_start() -> None:
+async def test_the_system_priority_classes_exist_from_the_start() -> None:
     made = await asker().ok("POST", PODS.replace("default", "kube-system"), pod(priorityClassName="system-node-critical"))
     assert made["spec"]["priority"] == 2000001000
 
 
-async def test_a_runtime_class_adds_its_overhead_and_where_it_runs() -> None:
+async def test_a_runtime_class_adds_its_overhead_and_its_node_selector() -> None:
     ask = asker()
     body = {
         "metadata": {"name": "kata"},

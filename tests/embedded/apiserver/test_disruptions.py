@@ -35,7 +35,7 @@ def _pod(name: str, *, ready: bool = True, **metadata: Any) -> dict[str, Any]:
         ({"maxUnavailable": 1}, 0, 0, 0, 0),
     ],
 )
-def test_as_many_may_go_as_are_ready_beyond_what_is_desired(
+def test_the_allowed_disruptions_are_the_healthy_pods_above_the_desired_number(
     spec: dict[str, Any], scale: int | None, allowed: int, desired: int, expected: int
 ) -> None:
     pods = [_pod("a"), _pod("b"), _pod("c"), _pod("d", ready=False)]
@@ -44,7 +44,7 @@ def test_as_many_may_go_as_are_ready_beyond_what_is_desired(
     assert (status["currentHealthy"], status["observedGeneration"]) == (3, 3)
 
 
-def test_pods_that_leave_or_were_let_go_a_moment_ago_are_not_healthy() -> None:
+def test_leaving_pods_and_pods_with_a_granted_eviction_are_not_healthy() -> None:
     pods = [_pod("a"), _pod("b", deletionTimestamp="x"), _pod("c"), _pod("d")]
     granted = {"b": "2026-01-01T00:00:00Z", "c": "2026-01-01T00:00:00Z", "d": "2025-12-31T23:00:00Z", "gone": "2026-01-01T00:00:00Z"}
     budget = {"metadata": {}, "spec": {"minAvailable": 1}, "status": {"disruptedPods": granted}}
@@ -87,7 +87,7 @@ async def _evict(ask: Asker, name: str) -> int:
     return status
 
 
-async def test_a_budget_follows_its_pods_and_settles() -> None:
+async def test_a_budget_follows_its_pods_and_then_stays_unchanged() -> None:
     api = ApiServer(virtual_clock)
     async with _looking(api) as ask:
         await _budget(ask, minAvailable=1)
@@ -107,7 +107,7 @@ async def test_a_budget_follows_its_pods_and_settles() -> None:
         assert api.store.revision == settled
 
 
-async def test_a_share_of_a_replica_set_counts_what_it_wants_and_not_what_it_has() -> None:
+async def test_a_percentage_counts_the_desired_replicas_and_not_the_existing_ones() -> None:
     async with _looking(ApiServer(virtual_clock)) as ask:
         template = {"spec": {"containers": [{"name": "c"}]}}
         owner = await ask.ok("POST", SETS, {"metadata": {"name": "s"}, "spec": {"replicas": 4, "template": template}})

@@ -23,7 +23,7 @@ from gpuscaler.kube.errors import Unreachable
         (conflict(NODE_KIND, "n"), 409, None),
     ],
 )
-async def test_a_refusal_is_answered_as_often_as_asked_and_then_no_more(refusal: Exception, code: int, retry_after: int | None) -> None:
+async def test_a_refusal_is_answered_the_given_number_of_times(refusal: Exception, code: int, retry_after: int | None) -> None:
     api = ApiServer(virtual_clock)
     api.faults.add(Fault(path="^/api/v1/nodes", times=2, refusal=refusal))  # type: ignore[arg-type]  # all of them are Failures
     ask = asker(api)
@@ -34,7 +34,7 @@ async def test_a_refusal_is_answered_as_often_as_asked_and_then_no_more(refusal:
     assert (await ask("GET", NODES))[0] == 200
 
 
-async def test_a_fault_may_be_of_one_method_and_of_a_query() -> None:
+async def test_a_fault_can_match_one_method_and_a_query() -> None:
     api = ApiServer(virtual_clock)
     api.faults.add(Fault(method="POST", path=r"nodes\?dryRun=All", refusal=broken()))
     ask = asker(api)
@@ -44,7 +44,7 @@ async def test_a_fault_may_be_of_one_method_and_of_a_query() -> None:
     assert (await ask("POST", NODES, node("m"), dryRun="All"))[0] == 201
 
 
-async def test_a_fault_by_chance_hits_its_share() -> None:
+async def test_a_fault_with_a_chance_hits_that_share_of_requests() -> None:
     api = ApiServer(virtual_clock, seed=1)
     api.faults.add(Fault(chance=0.3, refusal=broken()))
     ask = asker(api)
@@ -52,7 +52,7 @@ async def test_a_fault_by_chance_hits_its_share() -> None:
     assert 40 <= hits <= 80
 
 
-async def test_a_slow_answer_comes_late_or_not_in_time() -> None:
+async def test_a_slow_answer_is_late_or_times_out() -> None:
     api = ApiServer(virtual_clock)
     api.faults.add(Fault(delay=10.0))
     ask = asker(api)
@@ -66,7 +66,7 @@ async def test_a_slow_answer_comes_late_or_not_in_time() -> None:
 
 
 @pytest.mark.parametrize(("sever", "kept"), [("before", False), ("after", True)])
-async def test_a_broken_connection_leaves_open_whether_a_write_took_effect(sever: str, kept: bool) -> None:
+async def test_after_a_broken_connection_a_write_may_have_taken_effect_or_not(sever: str, kept: bool) -> None:
     api = ApiServer(virtual_clock)
     api.faults.add(Fault(method="POST", times=1, sever=sever))  # type: ignore[arg-type]  # one of its words
     ask = asker(api)
@@ -75,7 +75,7 @@ async def test_a_broken_connection_leaves_open_whether_a_write_took_effect(sever
     assert ((await ask("GET", f"{CONFIG_MAPS}/c"))[0] == 200) is kept
 
 
-async def test_a_body_may_break_off_in_the_middle() -> None:
+async def test_a_body_can_break_off_in_the_middle() -> None:
     api = ApiServer(virtual_clock)
     ask = asker(api)
     await ask.ok("POST", CONFIG_MAPS, config_map())
@@ -84,7 +84,7 @@ async def test_a_body_may_break_off_in_the_middle() -> None:
         await ask("GET", CONFIG_MAPS)
 
 
-async def test_a_transport_that_is_cut_off_reaches_nobody_until_it_is_mended() -> None:
+async def test_a_cut_transport_is_unreachable_until_it_is_mended() -> None:
     api = ApiServer(virtual_clock)
     transport = MemoryTransport(api, delay=0.5)
     ask, other = Asker(transport), asker(api)

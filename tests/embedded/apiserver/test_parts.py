@@ -27,7 +27,7 @@ async def test_a_deployment_is_scaled_through_its_scale() -> None:
     assert (await ask("PATCH", f"{DEPLOYMENTS}/web/scale", {"spec": {"replicas": -1}}, media=MERGE))[0] == 422
 
 
-async def test_a_binding_gives_a_pod_its_node_once() -> None:
+async def test_a_binding_sets_the_node_of_a_pod_once() -> None:
     ask = asker()
     await ask.ok("POST", PODS, pod())
     await ask.ok("POST", f"{PODS}/p/binding", {"metadata": {"name": "p", "annotations": {"a": "b"}}, "target": {"name": "n"}})
@@ -70,7 +70,7 @@ async def _evict(ask: Asker, name: str = "p", **options: Any) -> tuple[int, Any]
     return await ask("POST", f"{PODS}/{name}/eviction", body)
 
 
-async def test_an_evicted_pod_ends_and_says_why() -> None:
+async def test_an_evicted_pod_is_deleted_with_a_condition_that_gives_the_reason() -> None:
     ask = asker()
     await _running(ask)
     status, answer = await _evict(ask, gracePeriodSeconds=7)
@@ -81,7 +81,7 @@ async def test_an_evicted_pod_ends_and_says_why() -> None:
     assert (await _evict(ask))[0] == 201
 
 
-async def test_a_budget_lets_as_many_go_as_it_says() -> None:
+async def test_a_budget_allows_as_many_evictions_as_its_status_says() -> None:
     ask = asker()
     await _running(ask, "p")
     await _running(ask, "q")
@@ -97,7 +97,7 @@ async def test_a_budget_lets_as_many_go_as_it_says() -> None:
     assert "deletionTimestamp" not in (await ask.ok("GET", f"{PODS}/q"))["metadata"]
 
 
-async def test_a_budget_that_was_not_looked_at_since_it_changed_lets_nobody_go() -> None:
+async def test_a_budget_that_changed_since_it_was_observed_allows_no_eviction() -> None:
     ask = asker()
     await _running(ask)
     await _budget(ask, "web", disruptionsAllowed=1)
@@ -107,7 +107,7 @@ async def test_a_budget_that_was_not_looked_at_since_it_changed_lets_nobody_go()
     assert "still being processed" in answer["details"]["causes"][0]["message"]
 
 
-async def test_two_budgets_over_one_pod_are_an_error_of_the_server() -> None:
+async def test_two_budgets_for_one_pod_are_a_server_error() -> None:
     ask = asker()
     await _running(ask)
     for name in ("a", "b"):
@@ -116,7 +116,7 @@ async def test_two_budgets_over_one_pod_are_an_error_of_the_server() -> None:
     assert (status, "more than one PodDisruptionBudget" in answer["message"]) == (500, True)
 
 
-async def test_budgets_hold_neither_pods_that_wait_nor_those_that_have_ended() -> None:
+async def test_budgets_protect_neither_pending_nor_ended_pods() -> None:
     ask = asker()
     await _budget(ask, "web", disruptionsAllowed=0)
     await ask.ok("POST", PODS, pod("waits", labels={"app": "web"}))
@@ -126,7 +126,7 @@ async def test_budgets_hold_neither_pods_that_wait_nor_those_that_have_ended() -
     assert (await _evict(ask, "done"))[0] == 201
 
 
-async def test_an_unhealthy_pod_goes_where_the_budget_allows_or_is_met() -> None:
+async def test_an_unhealthy_pod_is_evicted_if_the_budgets_policy_or_its_count_allows_it() -> None:
     ask = asker()
     await _running(ask, "p", ready=False)
     await _budget(ask, "web", disruptionsAllowed=0, currentHealthy=0, desiredHealthy=1)
@@ -140,7 +140,7 @@ async def test_an_unhealthy_pod_goes_where_the_budget_allows_or_is_met() -> None
 
 
 @pytest.mark.parametrize("precondition", [{"uid": "other"}, {"resourceVersion": "1"}])
-async def test_an_eviction_of_another_pod_of_that_name_is_a_conflict(precondition: dict[str, str]) -> None:
+async def test_an_eviction_of_another_pod_with_that_name_is_a_conflict(precondition: dict[str, str]) -> None:
     ask = asker()
     await _running(ask)
     status, answer = await _evict(ask, preconditions=precondition)
@@ -148,14 +148,14 @@ async def test_an_eviction_of_another_pod_of_that_name_is_a_conflict(preconditio
     assert (await _evict(ask, "absent"))[0] == 404
 
 
-async def test_an_eviction_names_the_pod_of_its_path() -> None:
+async def test_an_eviction_must_name_the_pod_in_its_path() -> None:
     ask = asker()
     await _running(ask)
     assert (await ask("POST", f"{PODS}/p/eviction", {"metadata": {"name": "q"}}))[0] == 400
 
 
 @pytest.mark.parametrize(("method", "part"), [("GET", "log"), ("POST", "exec"), ("POST", "portforward"), ("PATCH", "ephemeralcontainers")])
-async def test_what_needs_the_containers_of_a_pod_is_refused_with_the_reason(method: str, part: str) -> None:
+async def test_requests_that_need_a_pods_containers_are_refused_with_the_reason(method: str, part: str) -> None:
     ask = asker()
     assert (await ask(method, f"{PODS}/p/{part}"))[0] == 404
     await ask.ok("POST", PODS, pod())

@@ -16,7 +16,7 @@ async def _revision(ask: Asker, path: str = CONFIG_MAPS) -> str:
     return str((await ask.ok("GET", path))["metadata"]["resourceVersion"])
 
 
-async def test_a_watch_tells_every_change_after_its_revision() -> None:
+async def test_a_watch_shows_every_change_after_its_revision() -> None:
     ask = asker()
     await ask.ok("POST", CONFIG_MAPS, config_map("old"))
     async with ask.watch(CONFIG_MAPS, resourceVersion=await _revision(ask)) as lines:
@@ -26,7 +26,7 @@ async def test_a_watch_tells_every_change_after_its_revision() -> None:
         assert await lines.names(3) == [("ADDED", "a"), ("MODIFIED", "a"), ("DELETED", "a")]
 
 
-async def test_a_watch_may_begin_in_the_past_and_revisions_only_grow() -> None:
+async def test_a_watch_can_begin_in_the_past_and_revisions_only_grow() -> None:
     ask = asker()
     start = await _revision(ask)
     for name in ("a", "b", "c"):
@@ -41,7 +41,7 @@ async def test_a_watch_may_begin_in_the_past_and_revisions_only_grow() -> None:
     assert found[0][1]["kind"] == "ConfigMap"
 
 
-async def test_without_a_revision_a_watch_begins_with_what_is_there() -> None:
+async def test_without_a_revision_a_watch_begins_with_the_existing_objects() -> None:
     ask = asker()
     await ask.ok("POST", CONFIG_MAPS, config_map("a"))
     async with ask.watch(CONFIG_MAPS) as lines:
@@ -69,12 +69,12 @@ async def test_an_older_server_refuses_streamed_lists() -> None:
     assert "WatchList feature gate" in answer["message"]
 
 
-async def test_a_streamed_list_has_to_say_how_old_it_may_be() -> None:
+async def test_a_streamed_list_must_say_how_old_it_may_be() -> None:
     status, answer = await asker()("GET", CONFIG_MAPS, watch="true", sendInitialEvents="true")
     assert (status, answer["details"]["causes"][0]["field"]) == (422, "resourceVersionMatch")
 
 
-async def test_bookmarks_come_every_minute_where_nothing_else_does() -> None:
+async def test_a_quiet_watch_gets_a_bookmark_every_minute() -> None:
     ask = asker()
     loop = asyncio.get_running_loop()
     async with ask.watch(CONFIG_MAPS, resourceVersion=await _revision(ask), allowWatchBookmarks="true") as lines:
@@ -88,7 +88,7 @@ async def test_bookmarks_come_every_minute_where_nothing_else_does() -> None:
         assert loop.time() - began == pytest.approx(120)
 
 
-async def test_a_watch_ends_when_its_time_is_over() -> None:
+async def test_a_watch_ends_after_its_time_limit() -> None:
     ask = asker()
     loop = asyncio.get_running_loop()
     began = loop.time()
@@ -106,7 +106,7 @@ async def test_a_watch_without_a_limit_ends_within_an_hour() -> None:
     assert 1800 <= asyncio.get_running_loop().time() <= 3600
 
 
-async def test_a_forgotten_revision_is_answered_in_the_stream_with_410() -> None:
+async def test_an_expired_revision_is_answered_in_the_stream_with_410() -> None:
     api = ApiServer(virtual_clock, history=5)
     ask = asker(api)
     start = await _revision(ask)
@@ -120,7 +120,7 @@ async def test_a_forgotten_revision_is_answered_in_the_stream_with_410() -> None
             await lines.next()
 
 
-async def test_a_watch_that_reads_too_slowly_is_told_that_it_is_too_old() -> None:
+async def test_a_watch_that_reads_too_slowly_expires() -> None:
     api = ApiServer(virtual_clock, history=5)
     ask = asker(api)
     async with ask.watch(CONFIG_MAPS, resourceVersion=await _revision(ask)) as lines:
@@ -132,12 +132,12 @@ async def test_a_watch_that_reads_too_slowly_is_told_that_it_is_too_old() -> Non
     assert found[-1][1]["code"] == 410
 
 
-async def test_a_revision_of_the_future_is_a_timeout() -> None:
+async def test_a_future_revision_is_a_timeout() -> None:
     status, answer = await asker()("GET", CONFIG_MAPS, watch="true", resourceVersion="9999")
     assert (status, answer["details"]["causes"][0]["reason"]) == (504, "ResourceVersionTooLarge")
 
 
-async def test_to_a_selector_objects_come_and_go_as_they_begin_and_cease_to_match() -> None:
+async def test_objects_are_added_and_deleted_when_they_begin_and_cease_to_match_a_selector() -> None:
     ask = asker()
     async with ask.watch(PODS, resourceVersion=await _revision(ask), labelSelector="gpu=yes") as lines:
         await ask.ok("POST", PODS, pod("plain"))
@@ -150,7 +150,7 @@ async def test_to_a_selector_objects_come_and_go_as_they_begin_and_cease_to_matc
         assert await lines.names(4) == [("ADDED", "p"), ("MODIFIED", "p"), ("DELETED", "p"), ("ADDED", "q")]
 
 
-async def test_to_a_field_selector_a_bound_pod_is_new() -> None:
+async def test_a_bound_pod_is_added_for_a_field_selector() -> None:
     ask = asker()
     await ask.ok("POST", PODS, pod())
     async with ask.watch("/api/v1/pods", resourceVersion=await _revision(ask), fieldSelector="spec.nodeName=n") as lines:
@@ -158,7 +158,7 @@ async def test_to_a_field_selector_a_bound_pod_is_new() -> None:
         assert await lines.names(1) == [("ADDED", "p")]
 
 
-async def test_a_watch_of_one_namespace_or_one_object_hears_of_no_other() -> None:
+async def test_a_watch_of_one_namespace_or_one_object_shows_no_other() -> None:
     ask = asker()
     revision = await _revision(ask)
     other = CONFIG_MAPS.replace("default", "kube-system")
@@ -169,7 +169,7 @@ async def test_a_watch_of_one_namespace_or_one_object_hears_of_no_other() -> Non
         assert await one.names(1) == [("ADDED", "b")]
 
 
-async def test_a_watch_may_be_of_tables() -> None:
+async def test_a_watch_can_show_tables() -> None:
     ask = asker()
     await ask.ok("POST", CONFIG_MAPS, config_map("a", x="y"))
     from gpuscaler.kube.transport import Request
@@ -191,7 +191,7 @@ async def test_open_watches_can_be_dropped(sever: bool) -> None:
             await waiting
 
 
-async def test_many_watches_hear_the_same() -> None:
+async def test_many_watches_get_the_same_events() -> None:
     ask = asker()
     revision = await _revision(ask)
 

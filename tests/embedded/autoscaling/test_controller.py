@@ -94,7 +94,7 @@ async def events(here: Lab) -> list[tuple[str, str]]:
     return [(one["reason"], one["message"]) for one in found if one["involvedObject"]["kind"] == "HorizontalPodAutoscaler"]
 
 
-async def test_load_brings_replicas_up_and_five_minutes_without_it_down() -> None:
+async def test_load_scales_up_and_five_minutes_without_load_scale_down() -> None:
     async with scaled() as (here, served):
         served.total = 180.0
         await here.wait(60)
@@ -118,14 +118,14 @@ async def test_load_brings_replicas_up_and_five_minutes_without_it_down() -> Non
 
 
 @pytest.mark.parametrize(("total", "count"), [(65.9, 1), (66.1, 2)])
-async def test_a_tenth_above_the_target_is_let_be(total: float, count: int) -> None:
+async def test_a_deviation_of_a_tenth_from_the_target_is_tolerated(total: float, count: int) -> None:
     async with scaled() as (here, served):
         served.total = total
         await here.wait(60)
         assert await replicas(here) == count
 
 
-async def test_who_asks_is_the_autoscalers_account_and_for_the_pods_of_the_target() -> None:
+async def test_queries_come_from_the_autoscalers_account_and_select_the_targets_pods() -> None:
     async with scaled() as (here, served):
         await here.wait(20)
     (asked, *_) = served.asked
@@ -144,7 +144,7 @@ async def test_who_asks_is_the_autoscalers_account_and_for_the_pods_of_the_targe
     ],
     ids=["away", "unknown", "says why", "odd"],
 )
-async def test_without_an_answer_replicas_stay_and_it_says_why_and_is_over_when_there_is_one(
+async def test_without_an_answer_replicas_stay_and_a_condition_says_why_until_there_is_one(
     failure: Callable[[], Answer], words: str
 ) -> None:
     async with scaled(replicas=3) as (here, served):
@@ -165,7 +165,7 @@ async def test_without_an_answer_replicas_stay_and_it_says_why_and_is_over_when_
     assert (back["ScalingActive"][:2], count) == (("True", "ValidMetricFound"), 5)
 
 
-async def test_where_no_metrics_are_served_it_says_so_in_the_words_of_kubernetes() -> None:
+async def test_without_a_metrics_server_the_status_has_the_words_of_kubernetes() -> None:
     async with scaled() as (here, served):
         served.freshness = "Stale"
         await here.wait(20)
@@ -188,7 +188,7 @@ async def test_where_no_metrics_are_served_it_says_so_in_the_words_of_kubernetes
     ],
     ids=["external", "of an object", "of a namespace"],
 )
-async def test_metrics_of_other_things_than_pods_scale_too(source: dict[str, Any], path: str, query: dict[str, str]) -> None:
+async def test_metrics_of_objects_other_than_pods_scale_too(source: dict[str, Any], path: str, query: dict[str, str]) -> None:
     async with scaled(source) as (here, served):
         served.values = {path: "5500m"}
         await here.wait(20)
@@ -204,7 +204,7 @@ async def test_metrics_of_other_things_than_pods_scale_too(source: dict[str, Any
     assert cells[:6] == ["web", "Deployment/web", wanted, "1", 8, 1]
 
 
-async def test_a_resource_metric_says_that_nobody_serves_it() -> None:
+async def test_a_resource_metric_without_a_server_is_named_in_the_status() -> None:
     cpu = {"type": "Resource", "resource": {"name": "cpu", "target": {"type": "Utilization", "averageUtilization": 50}}}
     async with scaled(cpu) as (here, _):
         await here.wait(20)
@@ -216,7 +216,7 @@ async def test_a_resource_metric_says_that_nobody_serves_it() -> None:
     assert cells[2] == "cpu: <unknown>/50%"
 
 
-async def test_what_cannot_be_scaled_is_named_and_stops_no_other_autoscaler() -> None:
+async def test_an_unscalable_target_is_named_and_stops_no_other_autoscaler() -> None:
     async with scaled() as (here, served):
         served.total = 120.0
         await autoscale(here, "lost", DUTY, target="gone")
@@ -233,7 +233,7 @@ async def test_what_cannot_be_scaled_is_named_and_stops_no_other_autoscaler() ->
     assert count == 2
 
 
-async def test_a_target_of_no_replicas_is_left_at_none_and_limits_hold_without_any_metric() -> None:
+async def test_a_target_with_zero_replicas_stays_there_and_limits_hold_without_any_metric() -> None:
     async with scaled(replicas=0) as (here, served):
         await here.wait(20)
         off, none = await conditions(here), await replicas(here)
@@ -246,7 +246,7 @@ async def test_a_target_of_no_replicas_is_left_at_none_and_limits_hold_without_a
     assert served.asked == [] or all("duty" in one.path for one in served.asked)
 
 
-async def test_an_autoscaler_that_is_deleted_scales_no_more_and_its_successor_begins_anew() -> None:
+async def test_a_deleted_autoscaler_stops_scaling_and_its_successor_starts_without_memory() -> None:
     async with scaled() as (here, served):
         await here.wait(20)
         await here.user.delete(RESOURCE, "web", namespace="default")

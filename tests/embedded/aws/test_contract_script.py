@@ -58,7 +58,7 @@ def leftovers(aws: Aws) -> list[object]:
     return [*region.templates, *region.groups, *region.queues, *(one.id for one in region.instances.values() if one.state == "running")]
 
 
-def test_an_account_that_is_like_ours_has_no_differences_and_is_left_as_it_was(make_aws: Callable[..., Aws]) -> None:
+def test_an_account_like_ours_has_no_differences_and_is_left_unchanged(make_aws: Callable[..., Aws]) -> None:
     aws = make_aws(Conditions(activity=5.0))
     report, told = play_ours(aws, paid=True)
     assert report.differences == {}, told
@@ -66,13 +66,13 @@ def test_an_account_that_is_like_ours_has_no_differences_and_is_left_as_it_was(m
     assert (report.left, leftovers(aws)) == ([], [])
 
 
-def test_what_is_free_launches_nothing(aws: Aws) -> None:
+def test_free_steps_launch_nothing(aws: Aws) -> None:
     report, _ = play_ours(aws, paid=False)
     assert report.steps == len(FREE)
     assert aws.account.region(REGION).instances == {}
 
 
-def test_what_differs_is_told_with_both_answers(aws: Aws) -> None:
+def test_a_difference_is_reported_with_both_answers(aws: Aws) -> None:
     aws.endpoint.faults.all.append(denied("PutLifecycleHook"))
     report, told = play_ours(aws, paid=False)
     assert set(report.differences) == {"a lifecycle hook"}
@@ -80,14 +80,14 @@ def test_what_differs_is_told_with_both_answers(aws: Aws) -> None:
     assert any("the account" in one and "AccessDenied" in one for one in report.differences["a lifecycle hook"])
 
 
-def test_what_cannot_be_taken_away_is_named(aws: Aws) -> None:
+def test_resources_that_cannot_be_deleted_are_named(aws: Aws) -> None:
     aws.endpoint.faults.all.append(denied("DeleteAutoScalingGroup"))
     report, told = play_ours(aws, paid=False)
     assert any(one.startswith(f"group {RUN}:") and "AccessDenied" in one for one in report.left)
     assert any(one.startswith("STILL THERE: group") for one in told)
 
 
-def test_ids_times_accounts_and_zones_differ_by_nature() -> None:
+def test_ids_times_accounts_and_zones_are_ignored_in_comparisons() -> None:
     left = Alike("111122223333", "eu-west-1").value(
         {"At": "2026-11-22T00:00:00Z", "Id": "i-0aaa", "Arn": "arn:aws:sqs:eu-west-1:111122223333:q"}
     )
@@ -115,7 +115,7 @@ def environment(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
 
 
 @pytest.mark.skipif(find_spec("moto") is None, reason="moto is not installed: make setup")
-def test_the_script_plays_through_on_motos_server_and_leaves_nothing_there(empty_moto: str, environment: pytest.MonkeyPatch) -> None:
+def test_the_script_runs_on_motos_server_and_leaves_nothing_there(empty_moto: str, environment: pytest.MonkeyPatch) -> None:
     environment.setenv("AWS_ENDPOINT_URL", empty_moto)
     session = boto3.session.Session()
     report, told = play(session, lambda _seconds: None, paid=True)
@@ -148,7 +148,7 @@ def test_the_wrong_account_and_too_few_dollars_stop_it_before_anything_is_made(
     assert says in capsys.readouterr().err
 
 
-def test_without_a_region_it_says_what_to_set(environment: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_a_region_the_error_says_what_to_set(environment: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     for name in ("AWS_REGION", "AWS_DEFAULT_REGION"):
         environment.delenv(name)
     environment.setenv("AWS_CONFIG_FILE", "/dev/null")
@@ -162,5 +162,5 @@ def test_an_account_that_does_not_answer_is_named(environment: pytest.MonkeyPatc
     assert "the account cannot be read" in capsys.readouterr().err
 
 
-def test_machines_may_cost_what_the_dearest_run_would() -> None:
+def test_the_cost_limit_is_that_of_the_most_expensive_run() -> None:
     assert cost(KIND, REGION) == pytest.approx(2 * 0.5 * 0.0832)

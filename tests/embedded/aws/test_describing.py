@@ -14,7 +14,7 @@ from gpuscaler.embedded.aws.serving.endpoint import Endpoint
 from gpuscaler.embedded.aws.serving.server import serve
 
 
-def test_a_group_is_described_as_it_was_made(aws: Aws) -> None:
+def test_a_group_is_described_as_it_was_created(aws: Aws) -> None:
     override = {"InstanceType": "g5.2xlarge", "WeightedCapacity": "2"}
     policy = {
         "LaunchTemplate": {"LaunchTemplateSpecification": {"LaunchTemplateName": "template"}, "Overrides": [override]},
@@ -43,7 +43,7 @@ def test_groups_are_found_by_their_tags(aws: Aws) -> None:
     assert [(one["ResourceId"], one["Key"]) for one in rows] == [("ours", "k8s.io/cluster-autoscaler/a")]
 
 
-def test_tags_are_added_changed_and_taken_away(aws: Aws) -> None:
+def test_tags_are_added_changed_and_removed(aws: Aws) -> None:
     scaling = make_group(aws)
     tag = {"ResourceId": "gpus", "ResourceType": "auto-scaling-group", "Key": "team", "PropagateAtLaunch": False}
     scaling.create_or_update_tags(Tags=[{**tag, "Value": "red"}])
@@ -95,7 +95,7 @@ def test_types_have_their_gpus_memory_and_fabric(aws: Aws) -> None:
     assert code(refused) == "InvalidInstanceType"
 
 
-def test_requirements_name_the_types_that_meet_them(aws: Aws) -> None:
+def test_requirements_select_the_types_that_meet_them(aws: Aws) -> None:
     needs = {
         "VCpuCount": {"Min": 4, "Max": 16},
         "MemoryMiB": {"Min": 0},
@@ -117,7 +117,7 @@ def test_requirements_name_the_types_that_meet_them(aws: Aws) -> None:
         ({"VPCZoneIdentifier": "subnet-0"}, "subnet-0"),
     ],
 )
-def test_a_group_that_makes_no_sense_is_refused(aws: Aws, told: dict[str, Any], words: str) -> None:
+def test_an_inconsistent_group_is_refused(aws: Aws, told: dict[str, Any], words: str) -> None:
     with pytest.raises(ClientError, match=words) as refused:
         make_group(aws, **told)
     assert code(refused) == "ValidationError"
@@ -135,7 +135,7 @@ def test_a_warm_pool_is_shown_with_its_group_until_it_is_deleted(aws: Aws) -> No
     assert scaling.describe_instance_refreshes(AutoScalingGroupName="gpus")["InstanceRefreshes"] == []
 
 
-def test_what_the_endpoint_does_not_have_it_says(aws: Aws) -> None:
+def test_unsupported_operations_are_named_in_the_error(aws: Aws) -> None:
     with pytest.raises(ClientError, match="DescribePolicies is an operation of AWS that this endpoint does not have") as refused:
         aws.client("autoscaling").describe_policies()
     assert code(refused) == "NotImplemented"

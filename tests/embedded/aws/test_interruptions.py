@@ -44,7 +44,7 @@ def kinds(queue: tuple[Any, str]) -> list[str]:
     return [one["detail-type"] + (f": {one['detail']['state']}" if "state" in one["detail"] else "") for one in received(queue)]
 
 
-def test_a_market_that_runs_dry_warns_two_minutes_before_and_the_group_buys_anew(make_aws: Callable[..., Aws]) -> None:
+def test_a_dry_market_warns_two_minutes_ahead_and_the_group_launches_again(make_aws: Callable[..., Aws]) -> None:
     aws = make_aws(RECLAIMED)
     queue, scaling = make_queue(aws), make_group(aws, MixedInstancesPolicy=mixed("g5.xlarge", "g6.xlarge"))
     scaling.set_desired_capacity(AutoScalingGroupName="gpus", DesiredCapacity=1)
@@ -83,7 +83,7 @@ def test_capacity_rebalancing_launches_before_it_ends(aws: Aws) -> None:
     assert group_of(scaling)["DesiredCapacity"] == 1
 
 
-def test_an_instance_may_go_without_a_word(aws: Aws) -> None:
+def test_an_instance_can_end_without_notice(aws: Aws) -> None:
     queue, scaling = make_queue(aws), make_group(aws, MixedInstancesPolicy=mixed("g5.xlarge"))
     scaling.set_desired_capacity(AutoScalingGroupName="gpus", DesiredCapacity=1)
     aws.later(20)
@@ -97,7 +97,7 @@ def test_an_instance_may_go_without_a_word(aws: Aws) -> None:
     assert ec2["Reservations"][0]["Instances"][0]["StateReason"]["Code"] == "Server.SpotInstanceTermination"
 
 
-def test_an_instance_waits_for_its_hook_until_somebody_says_go_on(aws: Aws) -> None:
+def test_an_instance_waits_for_its_hook_until_the_action_is_completed(aws: Aws) -> None:
     queue, scaling = make_queue(aws), make_group(aws)
     scaling.put_lifecycle_hook(
         AutoScalingGroupName="gpus",
@@ -131,7 +131,7 @@ def test_an_instance_waits_for_its_hook_until_somebody_says_go_on(aws: Aws) -> N
 
 
 @pytest.mark.parametrize(("default", "states"), [("CONTINUE", ["InService"]), ("ABANDON", ["Terminating", "Pending"])])
-def test_a_hook_that_nobody_answers_ends_as_it_was_told(aws: Aws, default: str, states: list[str]) -> None:
+def test_an_unanswered_hook_ends_with_its_default_result(aws: Aws, default: str, states: list[str]) -> None:
     hook = {"LifecycleHookName": "boot", "LifecycleTransition": LAUNCHING, "HeartbeatTimeout": 60, "DefaultResult": default}
     scaling = make_group(aws, LifecycleHookSpecificationList=[hook])
     scaling.set_desired_capacity(AutoScalingGroupName="gpus", DesiredCapacity=1)
@@ -142,7 +142,7 @@ def test_a_hook_that_nobody_answers_ends_as_it_was_told(aws: Aws, default: str, 
 
 
 @pytest.mark.parametrize(("transition", "state"), [(LAUNCHING, "Terminating"), (TERMINATING, "Terminating:Proceed")])
-def test_what_waits_for_a_hook_that_is_taken_away_goes_on(aws: Aws, transition: str, state: str) -> None:
+def test_instances_that_wait_for_a_deleted_hook_continue(aws: Aws, transition: str, state: str) -> None:
     hook = {"LifecycleHookName": "drain", "LifecycleTransition": transition, "HeartbeatTimeout": 600, "DefaultResult": "CONTINUE"}
     scaling = make_group(aws, LifecycleHookSpecificationList=[hook])
     scaling.set_desired_capacity(AutoScalingGroupName="gpus", DesiredCapacity=1)
@@ -165,7 +165,7 @@ def test_what_waits_for_a_hook_that_is_taken_away_goes_on(aws: Aws, transition: 
         ({"LifecycleTransition": TERMINATING}, "the limit of 50 lifecycle hooks"),
     ],
 )
-def test_a_hook_that_aws_does_not_take_is_refused(aws: Aws, told: dict[str, Any], reason: str) -> None:
+def test_a_hook_that_aws_rejects_is_refused(aws: Aws, told: dict[str, Any], reason: str) -> None:
     scaling = make_group(aws)
     for number in range(50 if "limit" in reason else 0):
         scaling.put_lifecycle_hook(AutoScalingGroupName="gpus", LifecycleHookName=f"hook-{number}", LifecycleTransition=LAUNCHING)
@@ -193,7 +193,7 @@ def test_a_message_is_seen_again_unless_it_is_deleted(aws: Aws) -> None:
     assert "Messages" not in sqs.receive_message(QueueUrl=url)
 
 
-def test_of_a_batch_what_can_be_sent_is_sent_and_the_rest_is_told(aws: Aws) -> None:
+def test_valid_entries_of_a_batch_are_sent_and_the_others_are_reported(aws: Aws) -> None:
     sqs = aws.client("sqs")
     url = sqs.create_queue(QueueName="jobs")["QueueUrl"]
     late = {"Id": "late", "MessageBody": "two", "DelaySeconds": 901}

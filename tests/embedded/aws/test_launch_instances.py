@@ -18,7 +18,7 @@ def limit(aws: Aws, market: str, name: str, zone: str, count: int) -> None:
     aws.account.region("us-east-1").hardware.markets.limits[market, name, zone] = count
 
 
-def test_what_was_launched_and_what_was_refused_is_in_the_answer(aws: Aws) -> None:
+def test_the_answer_has_launched_instances_and_refusals(aws: Aws) -> None:
     scaling = make_group(aws, MixedInstancesPolicy=mixed("g5.xlarge", "g6.xlarge"))
     limit(aws, "spot", "g5.xlarge", "us-east-1a", 1)
     limit(aws, "spot", "g6.xlarge", "us-east-1a", 1)
@@ -62,7 +62,7 @@ def test_a_token_launches_once(aws: Aws) -> None:
 @pytest.mark.parametrize(
     "told", [{"AvailabilityZones": ["us-east-1b"]}, {"AvailabilityZoneIds": ["use1-az2"]}, {"SubnetIds": ["subnet-useast1b"]}]
 )
-def test_a_group_with_several_zones_must_be_told_which(aws: Aws, told: dict[str, Any]) -> None:
+def test_a_group_with_several_zones_needs_a_zone_in_the_call(aws: Aws, told: dict[str, Any]) -> None:
     scaling = make_group(aws, AvailabilityZones=["us-east-1a", "us-east-1b"])
     with pytest.raises(ClientError, match="must be given for a group with several"):
         ask(scaling, 1)
@@ -72,7 +72,7 @@ def test_a_group_with_several_zones_must_be_told_which(aws: Aws, told: dict[str,
         ask(scaling, 1, token="two", AvailabilityZones=["us-east-1c"])
 
 
-def test_what_cannot_be_launched_so_is_refused_and_changes_nothing(aws: Aws) -> None:
+def test_an_invalid_launch_is_refused_and_changes_nothing(aws: Aws) -> None:
     scaling = make_group(aws, MixedInstancesPolicy=mixed("g5.xlarge", on_demand=50))
     with pytest.raises(ClientError, match="mix Spot and On-Demand"):
         ask(scaling, 1)
@@ -83,7 +83,7 @@ def test_what_cannot_be_launched_so_is_refused_and_changes_nothing(aws: Aws) -> 
     assert (group_of(scaling)["DesiredCapacity"], ids(scaling)) == (0, [])
 
 
-def test_every_code_of_ec2_can_be_the_reason(aws: Aws) -> None:
+def test_every_ec2_code_can_be_the_reason(aws: Aws) -> None:
     scaling = make_group(aws)
     for number, told in enumerate(["Unsupported", "VcpuLimitExceeded", "InsufficientFreeAddressesInSubnet", "ReservationCapacityExceeded"]):
         aws.account.region("us-east-1").hardware.troubles.append(Trouble(told, market="on-demand", times=1))

@@ -57,7 +57,7 @@ def keys(node: dict[str, Any]) -> frozenset[str]:
     ],
     ids=["managed", "self-managed", "bottlerocket", "kops"],
 )
-async def test_a_node_carries_the_labels_of_recorded_nodes_of_its_kind(
+async def test_a_node_has_the_labels_of_recorded_nodes_of_its_kind(
     kind: Recorded, tags: dict[str, str], conditions: Conditions, tmp_path: Path
 ) -> None:
     async with aws_stage(tmp_path, conditions) as here:
@@ -105,7 +105,7 @@ async def test_gpu_feature_discovery_labels_nodes_only_where_it_runs(tmp_path: P
         assert keys(await first_node(here)) == recorded.SELF_MANAGED.labels | recorded.DISCOVERY
 
 
-async def test_a_node_group_of_eks_labels_and_taints_its_nodes_and_a_flag_of_user_data_replaces_its_taints(tmp_path: Path) -> None:
+async def test_an_eks_node_group_labels_and_taints_its_nodes_and_a_user_data_flag_replaces_taints(tmp_path: Path) -> None:
     async with aws_stage(tmp_path) as here:
         here.client("eks").create_nodegroup(
             clusterName=CLUSTER,
@@ -130,7 +130,7 @@ async def test_a_node_group_of_eks_labels_and_taints_its_nodes_and_a_flag_of_use
         assert sorted(one["spec"]["taints"][0]["key"] for one in await here.nodes()) == ["gpuscaler.io/arriving", "nvidia.com/gpu"]
 
 
-async def test_user_data_that_the_kubelet_does_not_take_keep_the_node_from_registering(tmp_path: Path) -> None:
+async def test_invalid_user_data_keep_the_node_from_registering(tmp_path: Path) -> None:
     async with aws_stage(tmp_path) as here:
         here.group("gpus", user_data="kubelet --register-with-taints=dedicated=nvidia.com/gpu=true")
         here.client("autoscaling").set_desired_capacity(AutoScalingGroupName="gpus", DesiredCapacity=1)
@@ -150,7 +150,7 @@ async def test_bottlerocket_registers_with_the_taints_of_its_settings(tmp_path: 
         assert [one["key"] for one in node["spec"]["taints"]] == ["gpuscaler.io/arriving", "nvidia.com/gpu"]
 
 
-async def test_efa_devices_are_on_nodes_whose_template_attaches_them(tmp_path: Path) -> None:
+async def test_efa_devices_exist_on_nodes_whose_template_attaches_them(tmp_path: Path) -> None:
     async with aws_stage(tmp_path) as here:
         here.group("gpus", instance_type="p5.48xlarge")
         assert "vpc.amazonaws.com/efa" not in (await first_node(here))["status"]["allocatable"]

@@ -50,7 +50,7 @@ def test_a_refresh_replaces_one_instance_after_the_other(aws: Aws) -> None:
     assert sum("taken out of service in response to an instance refresh" in one for one in causes(scaling)) == 2
 
 
-def test_a_refresh_that_may_have_more_launches_before_it_ends(aws: Aws) -> None:
+def test_a_refresh_with_room_for_surplus_launches_before_it_ends(aws: Aws) -> None:
     scaling = two(aws)
 
     scaling.start_instance_refresh(
@@ -62,7 +62,7 @@ def test_a_refresh_that_may_have_more_launches_before_it_ends(aws: Aws) -> None:
 
 
 @pytest.mark.parametrize(("how", "status", "kept"), [("Wait", "Failed", 1), ("Ignore", "Successful", 1), ("Refresh", "Successful", 0)])
-def test_a_refresh_waits_for_protected_instances_or_passes_them_over_or_ends_them(how: str, status: str, kept: int, aws: Aws) -> None:
+def test_a_refresh_waits_for_protected_instances_or_skips_or_ends_them(how: str, status: str, kept: int, aws: Aws) -> None:
     scaling = two(aws)
     held = ids(scaling)[:1]
     scaling.set_instance_protection(AutoScalingGroupName="gpus", InstanceIds=held, ProtectedFromScaleIn=True)
@@ -74,7 +74,7 @@ def test_a_refresh_waits_for_protected_instances_or_passes_them_over_or_ends_the
     assert len(set(held) & set(ids(scaling))) == kept
 
 
-def test_a_refresh_that_is_cancelled_replaces_no_further_instance(aws: Aws) -> None:
+def test_a_cancelled_refresh_replaces_no_further_instance(aws: Aws) -> None:
     scaling = two(aws)
     scaling.start_instance_refresh(AutoScalingGroupName="gpus", Preferences={"InstanceWarmup": 600})
     aws.later(120)
@@ -86,7 +86,7 @@ def test_a_refresh_that_is_cancelled_replaces_no_further_instance(aws: Aws) -> N
     assert (refresh(scaling)["Status"], ids(scaling)) == ("Cancelled", before)
 
 
-def test_an_instance_that_is_too_old_is_replaced(aws: Aws) -> None:
+def test_an_instance_over_its_maximum_lifetime_is_replaced(aws: Aws) -> None:
     scaling = two(aws, MaxInstanceLifetime=86_400)
     before = set(ids(scaling))
 
@@ -98,7 +98,7 @@ def test_an_instance_that_is_too_old_is_replaced(aws: Aws) -> None:
     assert len(ids(scaling)) == 2
 
 
-def test_an_instance_that_a_person_calls_unhealthy_is_replaced_though_it_is_protected(aws: Aws) -> None:
+def test_an_instance_set_to_unhealthy_is_replaced_even_if_it_is_protected(aws: Aws) -> None:
     scaling = two(aws)
     sick, well = ids(scaling)
     scaling.set_instance_protection(AutoScalingGroupName="gpus", InstanceIds=[sick, well], ProtectedFromScaleIn=True)

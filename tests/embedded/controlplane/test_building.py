@@ -49,7 +49,7 @@ def test_programs_are_compiled_once_and_called_by_their_names(tmp_path: Path) ->
     assert DEFAULT in said[0]
 
 
-def test_what_is_compiled_is_counted(tmp_path: Path) -> None:
+def test_compiled_packages_are_counted(tmp_path: Path) -> None:
     counted: list[int] = []
     noisy = 'print("go: downloading k8s.io/api", file=sys.stderr); print("k8s.io/api", file=sys.stderr); print("main", file=sys.stderr)'
 
@@ -57,7 +57,7 @@ def test_what_is_compiled_is_counted(tmp_path: Path) -> None:
     assert counted == [1, 2]
 
 
-def test_the_programs_are_told_their_version(tmp_path: Path) -> None:
+def test_the_programs_are_built_with_their_version(tmp_path: Path) -> None:
     found = programs(
         DEFAULT, environ=environ(tmp_path, f"open({str(tmp_path / 'words')!r}, 'w').write(' '.join(sys.argv))"), progress=Progress(silent)
     )
@@ -67,7 +67,7 @@ def test_the_programs_are_told_their_version(tmp_path: Path) -> None:
     assert "-mod=readonly" in words
 
 
-def test_a_build_that_fails_leaves_nothing_and_is_tried_again(tmp_path: Path) -> None:
+def test_a_failed_build_leaves_nothing_and_is_tried_again(tmp_path: Path) -> None:
     where = environ(tmp_path, "sys.exit('undefined: app')")
     with pytest.raises(BuildError, match=r"(?s)Kubernetes 1.35.4: cannot be compiled; .* use another release .*undefined: app"):
         programs(DEFAULT, environ=where, progress=Progress(silent))
@@ -76,7 +76,7 @@ def test_a_build_that_fails_leaves_nothing_and_is_tried_again(tmp_path: Path) ->
     assert programs(DEFAULT, environ=environ(tmp_path), progress=Progress(silent)).release == DEFAULT
 
 
-def test_programs_that_are_there_already_are_used(tmp_path: Path) -> None:
+def test_existing_programs_are_used(tmp_path: Path) -> None:
     for name in NAMES:
         (tmp_path / name).touch()
 
@@ -84,7 +84,7 @@ def test_programs_that_are_there_already_are_used(tmp_path: Path) -> None:
     assert (found.folder, found.release, found.tied) == (tmp_path, "", False)
 
 
-def test_programs_that_are_missing_are_named(tmp_path: Path) -> None:
+def test_missing_programs_are_named(tmp_path: Path) -> None:
     (tmp_path / "etcd").touch()
     (tmp_path / "kube-apiserver").touch()
     with pytest.raises(BuildError, match=r"saw no kube-controller-manager, kube-scheduler, expected etcd, .*unset KUBEBUILDER_ASSETS"):
@@ -92,12 +92,12 @@ def test_programs_that_are_missing_are_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["1.35", "latest", "2.0.0", "1.35.4-rc.1", "../1.35.4"])
-def test_what_is_no_release_is_refused(text: str) -> None:
+def test_an_invalid_release_is_refused(text: str) -> None:
     with pytest.raises(BuildError, match=r"expected one with three numbers such as 1\.35\.4"):
         release_of(text)
 
 
-def test_the_module_of_a_release_takes_its_own_staging_modules_and_its_own_etcd() -> None:
+def test_the_module_of_a_release_uses_its_staging_modules_and_its_etcd() -> None:
     made = go_mod(THEIRS, "1.33.13")
 
     assert needed_version(made) == (1, 24, 0)
@@ -110,7 +110,7 @@ def test_the_module_of_a_release_takes_its_own_staging_modules_and_its_own_etcd(
     ("theirs", "message"),
     [("module x\n", "expected both"), (THEIRS.replace("cobra", "other"), "without github.com/spf13/cobra")],
 )
-def test_a_module_that_is_not_like_that_of_kubernetes_is_refused(theirs: str, message: str) -> None:
+def test_a_module_unlike_that_of_kubernetes_is_refused(theirs: str, message: str) -> None:
     with pytest.raises(BuildError, match=message):
         go_mod(theirs, "1.33.13")
 

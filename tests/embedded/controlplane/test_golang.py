@@ -14,11 +14,11 @@ def silent(_: str) -> None:
 
 
 @pytest.mark.parametrize(("text", "numbers"), [("go version go1.26.8 linux/amd64", (1, 26, 8)), ("1.25", (1, 25, 0)), ("devel", ())])
-def test_a_release_is_read_from(text: str, numbers: tuple[int, ...]) -> None:
+def test_a_release_is_parsed(text: str, numbers: tuple[int, ...]) -> None:
     assert release(text) == numbers
 
 
-def test_the_digest_is_that_of_the_sources_and_of_what_is_said_with_them(tmp_path: Path) -> None:
+def test_the_digest_covers_the_sources_and_the_extra_text(tmp_path: Path) -> None:
     (tmp_path / "main.go").write_text("package main")
     first = digest(tmp_path, "go1.26")
     assert first == digest(tmp_path, "go1.26")
@@ -29,14 +29,14 @@ def test_the_digest_is_that_of_the_sources_and_of_what_is_said_with_them(tmp_pat
     assert first != digest(tmp_path, "go1.26")
 
 
-def test_a_failed_build_tells_what_the_compiler_said_and_leaves_nothing(tmp_path: Path) -> None:
+def test_a_failed_build_shows_the_compilers_output_and_leaves_nothing(tmp_path: Path) -> None:
     go = Go(working_go(tmp_path / "bin", "sys.exit('undefined: judge')"), {})
     with pytest.raises(BuildError, match="undefined: judge"):
         go.build(tmp_path, tmp_path / "out" / "judge")
     assert list((tmp_path / "out").iterdir()) == []
 
 
-def test_who_builds_hears_of_each_package_that_is_compiled(tmp_path: Path) -> None:
+def test_each_compiled_package_is_reported_to_the_builder(tmp_path: Path) -> None:
     go = Go(working_go(tmp_path / "bin", "print('k8s.io/api', file=sys.stderr)"), {})
     heard: list[str] = []
     go.build(tmp_path, tmp_path / "binary", told=heard.append)
@@ -44,14 +44,14 @@ def test_who_builds_hears_of_each_package_that_is_compiled(tmp_path: Path) -> No
     assert (tmp_path / "binary").read_text() == "binary"
 
 
-def test_a_release_that_is_too_old_is_passed_over_for_the_one_that_was_brought(tmp_path: Path) -> None:
+def test_an_old_release_is_skipped_for_the_installed_one(tmp_path: Path) -> None:
     old = fake_go(tmp_path / "old", VERSION.format("1.19.8"))
     own = fake_go(tmp_path / "brought" / "go" / "bin", VERSION.format("1.26.1"))
     found = find_go({"PATH": str(old.parent)}, needed=NEEDED, into=tmp_path / "brought", say=silent)
     assert found.program == own
 
 
-def test_a_release_is_brought_where_there_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_release_is_installed_if_there_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     installed: list[tuple[str, ...]] = []
 
     def install(command: tuple[str, ...], **_: object) -> str:
@@ -67,13 +67,13 @@ def test_a_release_is_brought_where_there_is_none(tmp_path: Path, monkeypatch: p
     assert "1.25.0" in said[0]
 
 
-def test_a_package_that_brings_no_go_is_told_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_package_without_go_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(golang, "run", lambda *_, **__: "")
     with pytest.raises(BuildError, match="put a Go release on PATH"):
         find_go({"PATH": ""}, needed=NEEDED, into=tmp_path, say=silent)
 
 
-def test_a_command_that_is_not_there_is_named() -> None:
+def test_a_missing_command_is_named() -> None:
     with pytest.raises(BuildError, match="cannot run no-such-program"):
         run(("no-such-program",), environ={})
 

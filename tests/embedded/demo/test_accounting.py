@@ -19,7 +19,7 @@ def policy() -> Policy:
         return load_settings(path).policy
 
 
-def test_the_parts_are_the_whole_difference_to_the_bound(policy: Policy) -> None:
+def test_the_parts_add_up_to_the_difference_from_the_bound(policy: Policy) -> None:
     result = peer_of(TOLD, in_one_pool(policy))
     found = list(parts(result, policy, TOLD))
 
@@ -30,7 +30,7 @@ def test_the_parts_are_the_whole_difference_to_the_bound(policy: Policy) -> None
     assert f"{result.evictions} evictions" in lost.text
 
 
-def test_what_is_too_small_has_no_line_and_a_demo_without_work_none_at_all(policy: Policy) -> None:
+def test_small_parts_have_no_line_and_a_demo_without_work_has_none_at_all(policy: Policy) -> None:
     result = peer_of(TOLD, policy)
     told = list(explained(replace(result, lost_gpu_hours=0.0), policy, TOLD))
 
@@ -39,7 +39,7 @@ def test_what_is_too_small_has_no_line_and_a_demo_without_work_none_at_all(polic
     assert list(explained(replace(result, lower_bound=0.0), policy, TOLD)) == []
 
 
-def test_the_peer_takes_spot_first_as_its_users_have_it_do(policy: Policy) -> None:
+def test_the_peer_prefers_spot_as_its_users_configure_it(policy: Policy) -> None:
     result = peer_of(TOLD, policy)
 
     assert result.policy == PEER

@@ -15,11 +15,11 @@ def refusal(at: float, kind: str, market: str = "spot") -> Happening:
     return Happening(at, kinds.REFUSED, text, offering=OfferingKey("p", market, kind, "z"))
 
 
-def test_a_market_that_refuses_a_dozen_offerings_at_once_is_one_line() -> None:
+def test_refusals_of_one_market_at_once_share_one_line() -> None:
     assert told(refusal(5, "a"), refusal(5, "b"), refusal(5, "c")) == [(5, "refused", "3 spot offerings: no capacity")]
 
 
-def test_refusals_of_other_markets_and_at_other_times_have_lines_of_their_own() -> None:
+def test_refusals_of_other_markets_and_at_other_times_have_their_own_lines() -> None:
     assert told(refusal(5, "a"), refusal(5, "b", "on-demand"), refusal(60, "b", "on-demand")) == [
         (5, "refused", "a spot in z: no capacity (0 left)"),
         (5, "refused", "b on-demand in z: no capacity (0 left)"),
@@ -27,13 +27,13 @@ def test_refusals_of_other_markets_and_at_other_times_have_lines_of_their_own() 
     ]
 
 
-def test_nodes_that_go_for_the_same_reason_are_one_line() -> None:
+def test_nodes_removed_for_the_same_reason_share_one_line() -> None:
     gone = [Happening(9, kinds.DECIDED, f"node n{number} will be removed: idle for 5m", node=f"n{number}") for number in range(5)]
 
     assert told(*gone) == [(9, "removes", "n0, n1, n2 and 2 more: idle for 5m")]
 
 
-def test_a_purchase_names_whom_it_is_for() -> None:
+def test_a_purchase_names_its_pods() -> None:
     ordered = Happening(1, kinds.ORDERED, "g5 spot in z ordered: ready in about 4m, $1.01/h", pods=("d/a", "d/b"))
 
     assert told(ordered) == [(1, "buys", "g5 spot in z for d/a and 1 more: ready in about 4m, $1.01/h")]

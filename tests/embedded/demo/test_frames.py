@@ -30,7 +30,7 @@ def latest(ledger: Ledger | None = None, plan: Plan | None = None, **memory: obj
     return Latest(memory=Memory(ledger=ledger or Ledger(), **memory), plan=plan or Plan(), policy=POLICY)  # type: ignore[arg-type]  # passed on
 
 
-def test_gpus_that_pods_hold_are_told_from_those_that_are_idle() -> None:
+def test_used_gpus_are_distinguished_from_idle_ones() -> None:
     core = cloud()
     name = name_of(core.start(FOUR.key, NOW))
     cluster = Cluster.of([node(name, FOUR), pod("a", spec(gpus=3), on=name)])
@@ -55,7 +55,7 @@ def test_a_machine_arrives_until_its_node_is_open_and_shows_its_gpus() -> None:
     assert seen == [arriving, arriving, arriving, Machine(name, "main", "g.4", "on-demand", "z1", idle=4)]
 
 
-def test_a_machine_leaves_from_the_decision_on_while_its_pods_are_still_seen_to_run() -> None:
+def test_a_machine_is_leaving_from_the_decision_on_while_its_pods_still_run() -> None:
     core = cloud()
     name = name_of(core.start(FOUR.key, NOW))
     cluster = Cluster.of([node(name, FOUR), pod("a", spec(gpus=1), on=name)])
@@ -66,7 +66,7 @@ def test_a_machine_leaves_from_the_decision_on_while_its_pods_are_still_seen_to_
     assert (machine.used, machine.leaving, machine.idle) == (1, 3, 0)
 
 
-def test_machines_that_are_only_ordered_are_seen_without_a_name() -> None:
+def test_ordered_machines_are_shown_without_a_name() -> None:
     ordered = Ledger(coming=(Coming("t-0", "t", (FOUR.key,), 4.0, NOW), Coming("t-1", "t", (CPU.key,), 0.5, NOW)))
 
     main, other = pools_of(Cluster(), latest(ordered), cloud(), NOW)
@@ -75,7 +75,7 @@ def test_machines_that_are_only_ordered_are_seen_without_a_name() -> None:
     assert other.machines == (Machine("", "other", "c.1", "on-demand", "z1", arriving=1, cpu_only=True),)
 
 
-def test_offerings_that_refused_are_counted_while_they_are_not_asked() -> None:
+def test_refused_offerings_are_counted_while_they_are_not_tried() -> None:
     breakers = step(
         step(Memory().breakers, offering_events.Asked(FOUR.key, NOW)), offering_events.Refused(FOUR.key, NOW, "capacity", "nothing left")
     )
@@ -85,7 +85,7 @@ def test_offerings_that_refused_are_counted_while_they_are_not_asked() -> None:
     assert (main.refused, other.refused) == (1, 0)
 
 
-def test_pods_that_wait_say_for_what_and_the_longest_waits_come_first() -> None:
+def test_pending_pods_show_what_they_wait_for_and_the_longest_waits_come_first() -> None:
     waiting = [pod(name, spec(gpus=2), created=NOW - age) for age, name in enumerate("abcdefg")]
     coming = (
         Coming("t-0", "t", (FOUR.key,), 4.0, NOW, pods=("default/a",), offering=FOUR.key, instance="i-1", granted=NOW - 100),

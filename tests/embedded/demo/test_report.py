@@ -9,7 +9,7 @@ def of(kind: str, at: float, market: str) -> Happening:
     return Happening(at, kind, "", offering=OfferingKey("p", market, "g", "z"))
 
 
-def test_a_failover_lasts_from_the_first_refusal_until_another_market_is_asked() -> None:
+def test_a_failover_lasts_from_the_first_refusal_until_another_market_is_tried() -> None:
     happened = [
         of(ORDERED, 1, "spot"),
         of(REFUSED, 3, "spot"),
@@ -24,5 +24,5 @@ def test_a_failover_lasts_from_the_first_refusal_until_another_market_is_asked()
     assert failovers(happened) == [4.0, 1.0]
 
 
-def test_a_market_that_goes_on_refusing_is_no_failover() -> None:
+def test_a_market_that_keeps_refusing_is_no_failover() -> None:
     assert failovers([of(REFUSED, 3, "spot"), of(ORDERED, 9, "spot"), of(GRANTED, 10, "spot")]) == []

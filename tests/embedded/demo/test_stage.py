@@ -45,7 +45,7 @@ async def performed(speed: float) -> tuple[Demo, list[Frame], dict[str, list[Any
     return demo, frames, found
 
 
-def test_work_comes_and_goes_and_everything_can_be_seen_over_http_meanwhile() -> None:
+def test_work_runs_to_its_end_and_everything_is_visible_over_http() -> None:
     with asyncio.Runner(loop_factory=partial(PacedLoop, 100_000.0)) as runner:
         demo, frames, found = runner.run(performed(100_000.0))
 

@@ -33,7 +33,7 @@ def one(uid: str = "u1", *, on: str = "", phase: str = "Pending", created: float
     return pod("a", spec(gpus=2), uid=uid, on=on, phase=phase, created=created)
 
 
-def test_a_pod_waits_until_it_runs_and_is_done_when_it_has_succeeded() -> None:
+def test_a_pod_is_pending_until_it_runs_and_done_when_it_has_succeeded() -> None:
     watch = Watch()
     watch.brings(1, one())
     watch.brings(30, one(on="n1"))
@@ -58,7 +58,7 @@ def test_a_pod_that_vanishes_while_it_runs_was_cut_short() -> None:
     assert (life.ended, life.finished) == (BEGAN + 60, False)
 
 
-def test_a_pod_that_comes_again_under_its_name_is_another() -> None:
+def test_a_pod_recreated_with_the_same_name_is_another_pod() -> None:
     watch = Watch()
     watch.brings(45, one("u1", on="n1", phase="Running"))
     watch.brings(60, one("u2", created=BEGAN + 60))
@@ -70,7 +70,7 @@ def test_a_pod_that_comes_again_under_its_name_is_another() -> None:
     assert (wait.seconds, wait.ran) == (10.0, False)
 
 
-def test_samples_tell_gpus_that_are_wanted_from_those_at_work() -> None:
+def test_samples_distinguish_requested_gpus_from_busy_ones() -> None:
     watch = Watch()
     watch.brings(5, one("u1", on="n1", phase="Running"), pod("b", spec(gpus=4), uid="u2", created=BEGAN))
     watch.tally.sample(paid=8, dollars_per_hour=3.0)
@@ -83,7 +83,7 @@ def test_samples_tell_gpus_that_are_wanted_from_those_at_work() -> None:
     ]
 
 
-def test_nodes_are_none_of_its_business() -> None:
+def test_nodes_are_ignored() -> None:
     watch = Watch()
     watch.tally.hear(Batch(NODES, Node, {"n": node("n")}))
 
@@ -94,7 +94,7 @@ def life(name: str, created: float, *, started: float | None = None, ended: floa
     return Life(f"default/{name}", spec(gpus=1), "", created, job="train", started=started, ended=ended, finished=finished)
 
 
-def test_a_pod_that_its_job_makes_again_after_an_eviction_waits_for_nothing_that_counts() -> None:
+def test_the_wait_of_a_pod_recreated_after_an_eviction_does_not_count() -> None:
     lives = [life("a", 0.0, started=50.0, ended=90.0), life("b", 1.0, started=41.0), life("c", 90.0, started=400.0)]
 
     assert [(one.pod, one.seconds, one.ran) for one in first_waits(lives, {"train": 2}, 500.0)] == [
@@ -103,11 +103,11 @@ def test_a_pod_that_its_job_makes_again_after_an_eviction_waits_for_nothing_that
     ]
 
 
-def test_a_pod_that_goes_before_it_ran_waits_on_in_its_successor() -> None:
+def test_the_wait_of_a_pod_deleted_before_it_ran_continues_in_its_successor() -> None:
     lives = [life("a", 0.0, ended=30.0), life("b", 30.0, started=100.0)]
 
     assert [(one.seconds, one.ran) for one in first_waits(lives, {"train": 1}, 500.0)] == [(100.0, True)]
 
 
-def test_a_pod_that_goes_before_it_ran_and_has_no_successor_never_ran() -> None:
+def test_a_pod_deleted_before_it_ran_without_a_successor_never_ran() -> None:
     assert [(one.seconds, one.ran) for one in first_waits([life("a", 0.0, ended=30.0)], {"train": 1}, 500.0)] == [(30.0, False)]

@@ -13,7 +13,7 @@ def test_the_same_seed_draws_the_same_jobs_and_another_seed_others() -> None:
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_drawn_jobs_come_in_order_and_early_enough_to_end(seed: int) -> None:
+def test_generated_jobs_are_sorted_and_early_enough_to_end(seed: int) -> None:
     jobs = drawn(seed, SPAN).jobs
 
     assert [job.submit for job in jobs] == sorted(job.submit for job in jobs)
@@ -22,7 +22,7 @@ def test_drawn_jobs_come_in_order_and_early_enough_to_end(seed: int) -> None:
     assert any(job.pods > 1 for job in jobs)
 
 
-def test_a_trace_is_cut_to_what_is_submitted_in_time_and_begins_at_once() -> None:
+def test_a_trace_is_cut_to_the_jobs_submitted_in_time_and_begins_at_once() -> None:
     trace = Trace("t", (Job("a", 1000.0, 60), Job("b", 1500.0, 60), Job("c", 1000.0 + SPAN, 60)))
 
     told = scenario(0, trace)
@@ -31,7 +31,7 @@ def test_a_trace_is_cut_to_what_is_submitted_in_time_and_begins_at_once() -> Non
     assert told.since == 0.0
 
 
-def test_of_a_long_trace_the_first_busy_part_is_taken() -> None:
+def test_the_first_busy_part_of_a_long_trace_is_used() -> None:
     calm = [Job(f"calm-{number}", number * SPAN, 60) for number in range(50)]
     busy = [Job(f"busy-{number}", 60 * SPAN + 10.0 * number, 60) for number in range(BUSY)]
     later = [Job(f"later-{number}", 90 * SPAN + number, 60) for number in range(2 * BUSY)]
@@ -42,20 +42,20 @@ def test_of_a_long_trace_the_first_busy_part_is_taken() -> None:
     assert told.since == 60 * SPAN
 
 
-def test_of_a_trace_that_is_never_busy_the_busiest_part_is_taken() -> None:
+def test_the_busiest_part_of_a_quiet_trace_is_used() -> None:
     jobs = (Job("a", 0.0, 60), Job("b", 5 * SPAN, 60), Job("c", 5 * SPAN + 1, 60), Job("d", 9 * SPAN, 60))
 
     assert [job.id for job in scenario(0, Trace("t", jobs)).trace.jobs] == ["b", "c"]
 
 
 @pytest.mark.parametrize("pods", [1, 7])
-def test_of_a_storm_of_pods_only_the_first_are_taken(pods: int) -> None:
+def test_only_the_first_of_too_many_pods_are_used(pods: int) -> None:
     storm = tuple(Job(f"j-{number}", number / 10, 60, pods=pods) for number in range(10 * MOST))
 
     assert len(scenario(0, Trace("t", storm)).trace.jobs) == MOST // pods
 
 
-def test_jobs_of_more_pods_than_can_be_watched_are_left_out() -> None:
+def test_jobs_with_too_many_pods_are_left_out() -> None:
     huge = Job("huge", 0.0, 60, pods=MOST + 1)
 
     assert [job.id for job in scenario(0, Trace("t", (huge, Job("a", 5.0, 60)))).trace.jobs] == ["a"]
@@ -63,7 +63,7 @@ def test_jobs_of_more_pods_than_can_be_watched_are_left_out() -> None:
         scenario(0, Trace("t", (huge,)))
 
 
-def test_a_job_of_several_pods_is_a_gang_that_runs_as_long_as_the_trace_says() -> None:
+def test_a_job_of_several_pods_is_a_gang_with_the_run_time_of_the_trace() -> None:
     (one,) = submissions(Trace("t", (Job("big", 7.0, 90.0, pods=2, gpus=8, cpu_milli=16000, memory=2**30),)))
 
     assert (one.at, one.pods) == (7.0, 2)
@@ -79,7 +79,7 @@ def test_a_job_of_several_pods_is_a_gang_that_runs_as_long_as_the_trace_says() -
     assert resources == {"requests": {"cpu": "16000m", "memory": str(2**30)}, "limits": {"nvidia.com/gpu": "8"}}
 
 
-def test_a_job_without_gpus_asks_for_none() -> None:
+def test_a_job_without_gpus_requests_none() -> None:
     (one,) = submissions(Trace("t", (Job("cpu", 0.0, 90.0, cpu_milli=500),)))
 
     pod = one.job["spec"]["template"]["spec"]
@@ -91,11 +91,11 @@ def test_a_job_without_gpus_asks_for_none() -> None:
     ("job", "name"),
     [("train-1", "train-1"), ("Application_99 X", "application-99-x-7"), ("", "job-7"), ("ä/ö", "job-7"), ("x" * 300, "x" * 40 + "-7")],
 )
-def test_any_id_becomes_a_name_that_kubernetes_takes(job: str, name: str) -> None:
+def test_any_id_becomes_a_valid_kubernetes_name(job: str, name: str) -> None:
     assert name_of(job, 7) == name
 
 
-def test_names_stay_apart_where_ids_are_alike() -> None:
+def test_names_differ_even_if_ids_are_similar() -> None:
     jobs = (Job("A", 0.0, 60), Job("a", 0.0, 60), Job("a-0", 0.0, 60), Job("a", 0.0, 60))
 
     names = [one.job["metadata"]["name"] for one in submissions(Trace("t", jobs))]

@@ -31,7 +31,7 @@ async def said(here: Lab, name: str) -> tuple[str, str]:
     ("resource", "reason"),
     [("cpu", "OutOfcpu"), ("memory", "OutOfmemory"), ("nvidia.com/gpu", "UnexpectedAdmissionError")],
 )
-async def test_a_pod_that_asks_for_more_than_is_left_fails_for_good(resource: str, reason: str) -> None:
+async def test_a_pod_that_requests_more_than_is_left_fails_permanently(resource: str, reason: str) -> None:
     async with lab("a") as here:
         await has(here, **ROOM)
         most = ROOM[resource]
@@ -46,7 +46,7 @@ async def test_a_pod_that_asks_for_more_than_is_left_fails_for_good(resource: st
         assert [await said(here, name) for name in ("second", "third")] == [("Failed", reason), ("Running", "")]
 
 
-async def test_no_more_pods_are_admitted_than_a_node_takes() -> None:
+async def test_no_more_pods_are_admitted_than_a_node_allows() -> None:
     async with lab("a") as here:
         await has(here, **ROOM)
         for number in range(4):
@@ -56,7 +56,7 @@ async def test_no_more_pods_are_admitted_than_a_node_takes() -> None:
         assert (await said(here, "p3"))[1] == "OutOfpods"
 
 
-async def test_beside_a_device_plugin_that_restarts_a_pod_fails_and_one_that_runs_goes_on() -> None:
+async def test_while_a_device_plugin_restarts_a_new_pod_fails_and_a_running_pod_continues() -> None:
     async with lab("a") as here:
         await has(here, **ROOM)
         await bind(here, "runs", **{"nvidia.com/gpu": "1"})
@@ -66,7 +66,7 @@ async def test_beside_a_device_plugin_that_restarts_a_pod_fails_and_one_that_run
         assert [await said(here, name) for name in ("runs", "comes")] == [("Running", ""), ("Failed", "UnexpectedAdmissionError")]
 
 
-async def test_on_a_node_that_says_nothing_of_its_room_all_are_admitted() -> None:
+async def test_a_node_without_reported_resources_admits_all_pods() -> None:
     async with lab("a") as here:
         await here.user.merge_patch(NODES, "a", {"status": {"allocatable": None, "capacity": None}}, subresource="status")
         await here.wait(1.0)

@@ -42,7 +42,7 @@ async def phase(here: Lab, name: str = "p") -> str:
     return found
 
 
-async def test_a_pod_runs_for_as_long_as_it_says_and_has_succeeded_then() -> None:
+async def test_a_pod_runs_for_its_run_time_and_then_succeeds() -> None:
     async with lab("a") as here:
         await bind(here, run_for="90s", initContainers=[{"name": "first", "image": "init:1"}])
         await here.wait(1.0)
@@ -62,7 +62,7 @@ async def test_a_pod_runs_for_as_long_as_it_says_and_has_succeeded_then() -> Non
 
 
 @pytest.mark.parametrize("run_for", ["", "soon"])
-async def test_a_pod_that_does_not_say_how_long_runs_until_it_is_deleted(run_for: str) -> None:
+async def test_a_pod_without_a_run_time_runs_until_it_is_deleted(run_for: str) -> None:
     async with lab("a") as here:
         await bind(here, run_for=run_for)
         await here.wait(3600.0)
@@ -74,7 +74,7 @@ async def test_a_pod_that_does_not_say_how_long_runs_until_it_is_deleted(run_for
         assert await phase(here) == ""
 
 
-async def test_pods_of_a_node_that_is_gone_go_too() -> None:
+async def test_pods_of_a_deleted_node_are_deleted() -> None:
     async with lab("a", "b") as here:
         await bind(here)
         await bind(here, "other", node="b")
@@ -84,7 +84,7 @@ async def test_pods_of_a_node_that_is_gone_go_too() -> None:
         assert (await phase(here), await phase(here, "other")) == ("", "Running")
 
 
-async def test_a_pod_that_is_bound_before_its_node_is_there_starts_when_it_comes() -> None:
+async def test_a_pod_bound_before_its_node_exists_starts_when_the_node_appears() -> None:
     async with lab() as here:
         await bind(here)
         await here.wait(2.0)
@@ -94,7 +94,7 @@ async def test_a_pod_that_is_bound_before_its_node_is_there_starts_when_it_comes
         assert await phase(here) == "Running"
 
 
-async def test_another_pod_of_a_name_runs_its_own_time() -> None:
+async def test_a_new_pod_with_the_same_name_has_its_own_run_time() -> None:
     async with lab("a") as here:
         await bind(here, run_for="60s")
         await here.wait(50.0)
@@ -106,7 +106,7 @@ async def test_another_pod_of_a_name_runs_its_own_time() -> None:
         assert await phase(here) == "Succeeded"
 
 
-async def test_a_server_that_fails_delays_what_becomes_of_a_pod_and_nothing_more() -> None:
+async def test_a_failing_server_only_delays_the_life_of_a_pod() -> None:
     async with lab("a") as here:
         here.cluster.api.faults.add(Fault(method="PATCH", path="/pods/p/status", times=3, refusal=broken()))
         await bind(here, run_for="60s")
@@ -118,7 +118,7 @@ async def test_a_server_that_fails_delays_what_becomes_of_a_pod_and_nothing_more
         assert await phase(here) == "Succeeded"
 
 
-async def test_what_a_kubelet_may_not_do_is_told_once_and_done_when_it_may() -> None:
+async def test_a_forbidden_write_of_a_kubelet_is_logged_once_and_done_when_allowed() -> None:
     with structlog.testing.capture_logs() as logs:
         async with lab("a") as here:
             forbidden = Failure(403, "Forbidden", 'pods "p" is forbidden: User "gpuscaler" cannot get resource "pods"')
@@ -132,7 +132,7 @@ async def test_what_a_kubelet_may_not_do_is_told_once_and_done_when_it_may() -> 
     assert [one["pod"] for one in logs if "cannot get resource" in one.get("problem", "")] == ["default/p"]
 
 
-async def test_the_first_pod_of_a_machine_waits_for_its_image_and_the_next_does_not() -> None:
+async def test_the_first_pod_of_a_machine_waits_for_its_image_and_the_next_one_does_not() -> None:
     cluster = EmbeddedCluster(Policy(pools=()), now=virtual_clock, conditions=Conditions(delays=Delays(image_pull=Delay(0, 0, 0))))
     user = cluster.client("user")
     picture = cluster.picture(user, (PODS, NODES))
@@ -159,7 +159,7 @@ async def test_the_first_pod_of_a_machine_waits_for_its_image_and_the_next_does_
     await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def test_kubelets_that_begin_later_go_on_where_pods_are() -> None:
+async def test_kubelets_that_start_later_continue_with_existing_pods() -> None:
     cluster = EmbeddedCluster(Policy(pools=()), now=virtual_clock, conditions=Conditions())
     user = cluster.client("user")
     began = {"phase": "Running", "startTime": timestamp(START - 50.0)}

@@ -142,7 +142,7 @@ async def buy(made: Made, *offerings: OfferingKey, token: str = "a", count: int 
     return await made.provider.buy(Order(token, "gpu", offerings or (GPU,), count))
 
 
-async def test_a_machine_becomes_a_node_whose_gpus_come_later(tmp_path: Path) -> None:
+async def test_a_machine_becomes_a_node_and_its_gpus_appear_later(tmp_path: Path) -> None:
     async with lives(tmp_path) as here:
         bought = await buy(await here.begin())
         await asyncio.sleep(22.0)
@@ -165,7 +165,7 @@ async def test_the_next_process_finds_the_machines_and_repeats_the_answer_to_a_t
         assert not {one.id for one in other.instances} & {one.id for one in first.instances}
 
 
-async def test_an_order_whose_answer_was_out_is_answered_in_the_next_process(tmp_path: Path) -> None:
+async def test_an_order_with_an_outstanding_answer_is_answered_in_the_next_process(tmp_path: Path) -> None:
     async with lives(tmp_path) as here:
         made = await here.begin()
         with pytest.raises(TimeoutError):
@@ -177,7 +177,7 @@ async def test_an_order_whose_answer_was_out_is_answered_in_the_next_process(tmp
         assert len((await made.provider.inventory()).instances) == 1
 
 
-async def test_what_was_caught_up_with_is_written_down_at_once(tmp_path: Path) -> None:
+async def test_events_that_were_caught_up_with_are_saved_at_once(tmp_path: Path) -> None:
     async with lives(tmp_path) as here:
         made = await here.begin()
         with pytest.raises(TimeoutError):
@@ -191,7 +191,7 @@ async def test_what_was_caught_up_with_is_written_down_at_once(tmp_path: Path) -
         assert [row.state for row in state.core.machines] == ["visible"]
 
 
-async def test_refusals_are_repeated_as_well(tmp_path: Path) -> None:
+async def test_refusals_are_repeated_too(tmp_path: Path) -> None:
     async with lives(tmp_path) as here:
         told = text(dry="[{market: spot}]")
         first = await buy(await here.begin(told), SPOT, GPU)
@@ -200,7 +200,7 @@ async def test_refusals_are_repeated_as_well(tmp_path: Path) -> None:
         assert await buy(await here.begin(told), SPOT, GPU) == first
 
 
-async def test_what_happened_to_machines_while_nobody_ran_is_caught_up_with(tmp_path: Path) -> None:
+async def test_events_of_machines_while_no_process_ran_are_caught_up_with(tmp_path: Path) -> None:
     async with lives(tmp_path) as here:
         made = await here.begin()
         bought = await buy(made, count=2)
@@ -225,7 +225,7 @@ async def test_what_happened_to_machines_while_nobody_ran_is_caught_up_with(tmp_
         assert found[late.instances[0].id]["status"]["allocatable"]["nvidia.com/gpu"] == "1"
 
 
-async def test_spot_machines_of_a_market_that_the_settings_now_call_dry_are_reclaimed_with_notice(tmp_path: Path) -> None:
+async def test_spot_machines_of_a_market_that_new_settings_call_dry_are_reclaimed_with_notice(tmp_path: Path) -> None:
     async with lives(tmp_path) as here:
         (machine,) = (await buy(await here.begin(), SPOT)).instances
         await asyncio.sleep(60.0)
@@ -261,7 +261,7 @@ async def test_machines_fail_as_the_settings_say(fault: str, nodes: int, gpus: i
         assert bool(machine.fault) == bool(words)
 
 
-async def test_quotas_are_those_of_the_settings_and_say_which_types_they_are_about(tmp_path: Path) -> None:
+async def test_quotas_come_from_the_settings_and_name_their_types(tmp_path: Path) -> None:
     async with lives(tmp_path) as here:
         made = await here.begin(text(quotas="[{machines: 1, types: [g4dn.xlarge], market: on-demand}]"))
         bought = await made.provider.buy(Order("a", "gpu", (GPU,), 2))
@@ -287,7 +287,7 @@ async def test_calls_fail_as_the_settings_say(tmp_path: Path) -> None:
             await made.provider.inventory()
 
 
-async def test_a_file_of_series_says_when_spot_markets_are_dry(tmp_path: Path) -> None:
+async def test_a_file_of_series_determines_when_spot_markets_are_dry(tmp_path: Path) -> None:
     with (tmp_path / "spot.csv").open("w", newline="") as file:
         rows: Sequence[Sequence[object]] = [
             ("zone", "instance_type", "max_nodes_probed", "t_s", "nodes_available"),
@@ -312,7 +312,7 @@ async def test_a_file_of_series_says_when_spot_markets_are_dry(tmp_path: Path) -
             await here.begin(text(dry="spot.csv"))
 
 
-async def test_a_node_that_may_not_be_written_keeps_no_other_machine_waiting_is_told_once_and_comes_when_it_may(tmp_path: Path) -> None:
+async def test_a_forbidden_node_write_blocks_no_other_machine_is_logged_once_and_done_when_allowed(tmp_path: Path) -> None:
     said = 'nodes is forbidden: User "gpuscaler" cannot delete resource "nodes" in API group "" at the cluster scope'
     with structlog.testing.capture_logs() as logs:
         async with lives(tmp_path) as here:
@@ -334,7 +334,7 @@ async def test_a_node_that_may_not_be_written_keeps_no_other_machine_waiting_is_
     assert [one.removesuffix(" (403 Forbidden)") for one in told] == [said]
 
 
-async def test_a_node_that_is_left_and_may_not_be_deleted_keeps_nobody_from_leading_and_goes_when_it_may(tmp_path: Path) -> None:
+async def test_a_leftover_node_that_may_not_be_deleted_blocks_no_leader_and_goes_when_allowed(tmp_path: Path) -> None:
     async with lives(tmp_path) as here:
         made = await here.begin()
         bought = await buy(made)
@@ -353,7 +353,7 @@ async def test_a_node_that_is_left_and_may_not_be_deleted_keeps_nobody_from_lead
         assert node["spec"]["providerID"] != bought.instances[0].id
 
 
-async def test_an_api_server_that_fails_delays_answers_and_loses_nothing(tmp_path: Path) -> None:
+async def test_a_failing_api_server_delays_answers_and_loses_nothing(tmp_path: Path) -> None:
     async with lives(tmp_path) as here:
         made = await here.begin()
         here.api.faults.add(Fault(path="configmaps", chance=0.4, refusal=broken()))
@@ -366,7 +366,7 @@ async def test_an_api_server_that_fails_delays_answers_and_loses_nothing(tmp_pat
 
 
 @pytest.mark.parametrize("instance", ["", "aws:///us-east-1a/i-1"])
-async def test_a_node_of_somebody_else_that_has_the_name_of_a_machine_is_neither_changed_nor_deleted(tmp_path: Path, instance: str) -> None:
+async def test_a_foreign_node_with_the_name_of_a_machine_is_neither_changed_nor_deleted(tmp_path: Path, instance: str) -> None:
     async with lives(tmp_path) as here:
         made = await here.begin()
         theirs = {"metadata": {"name": FIRST}, "spec": {"providerID": instance} if instance else {}}
@@ -382,7 +382,7 @@ async def test_a_node_of_somebody_else_that_has_the_name_of_a_machine_is_neither
         assert await here.nodes() == [before]
 
 
-async def test_two_clouds_in_two_namespaces_of_one_cluster_leave_each_others_machines_alone(tmp_path: Path) -> None:
+async def test_two_clouds_in_two_namespaces_of_a_cluster_ignore_each_others_machines(tmp_path: Path) -> None:
     async with lives(tmp_path) as here:
         for name in ("other", "third"):
             await here.user.create(NAMESPACES, {"metadata": {"name": name}})
@@ -402,7 +402,7 @@ async def test_two_clouds_in_two_namespaces_of_one_cluster_leave_each_others_mac
         assert len(await here.nodes()) == 4
 
 
-async def test_who_wrote_last_has_the_cloud_and_the_other_stops(tmp_path: Path) -> None:
+async def test_the_last_writer_owns_the_cloud_and_the_other_process_stops(tmp_path: Path) -> None:
     async with lives(tmp_path) as here:
         old = await here.begin()
         await buy(old)
@@ -415,7 +415,7 @@ async def test_who_wrote_last_has_the_cloud_and_the_other_stops(tmp_path: Path) 
         assert any(isinstance(end, OvertakenError) for end in await here.end())
 
 
-async def test_pods_on_its_machines_run_and_those_on_nodes_of_others_are_left_to_their_kubelets(tmp_path: Path) -> None:
+async def test_pods_on_its_machines_run_and_those_on_foreign_nodes_are_left_to_their_kubelets(tmp_path: Path) -> None:
     async with lives(tmp_path) as here:
         await buy(await here.begin())
         await here.user.create(NODES, {"metadata": {"name": "real"}, "spec": {"providerID": "aws:///us-east-1a/i-1"}})
@@ -470,7 +470,7 @@ class Records(Notes):
 
 
 @pytest.mark.parametrize("seed", range(12))
-async def test_a_process_that_dies_with_its_cloud_at_any_step_buys_nothing_twice_and_loses_nothing(seed: int, tmp_path: Path) -> None:
+async def test_a_process_that_dies_with_its_cloud_at_any_step_neither_buys_twice_nor_loses_anything(seed: int, tmp_path: Path) -> None:
     dice, api, path = luck(seed, "providers"), ApiServer(now), tmp_path / "run.yaml"
     path.write_text(text(seed=str(seed)))
     user = Client(MemoryTransport(api), limit=RateLimit(qps=1e9, burst=1_000_000))

@@ -44,7 +44,7 @@ async def priorities(here: Lab) -> None:
         await here.user.create(PRIORITY_CLASSES, {"metadata": {"name": name}, "value": value})
 
 
-async def test_a_pod_that_fits_nowhere_is_told_why_node_by_node() -> None:
+async def test_a_pod_that_fits_nowhere_has_a_message_with_the_reasons_of_all_nodes() -> None:
     async with lab() as here:
         await submit(here, "early")
         await here.wait()
@@ -94,7 +94,7 @@ async def test_one_event_counts_how_often_a_pod_found_no_node_for_the_same_reaso
         assert len(await here.user.list_all(CORE_EVENTS)) == 2
 
 
-async def test_an_event_that_was_deleted_is_told_again() -> None:
+async def test_a_deleted_event_is_created_again() -> None:
     async with lab("a") as here:
         await submit(here, "huge", cpu=9)
         await here.wait()
@@ -124,7 +124,7 @@ async def test_a_nominated_node_is_taken_before_a_better_one() -> None:
         assert (await places(here))["promised"] == "b"
 
 
-async def test_a_nomination_that_leads_nowhere_is_cleared() -> None:
+async def test_a_nomination_that_fails_is_cleared() -> None:
     async with lab("a") as here:
         await submit(here, "promised", cpu=9, nominated="a")
         await here.wait()
@@ -132,7 +132,7 @@ async def test_a_nomination_that_leads_nowhere_is_cleared() -> None:
 
 
 @pytest.mark.parametrize(("priority", "winner"), [(0, "promised"), (-1, "promised"), (1, "other")])
-async def test_promised_room_is_left_alone_by_all_but_stronger_pods(priority: int, winner: str) -> None:
+async def test_promised_room_is_used_only_by_pods_with_a_higher_priority(priority: int, winner: str) -> None:
     async with lab() as here:
         # All at once: the scheduler must not see the one without the other.
         theirs: dict[str, Any] = {"schedulerName": "default-scheduler"}
@@ -143,7 +143,7 @@ async def test_promised_room_is_left_alone_by_all_but_stronger_pods(priority: in
         assert await places(here) == {"other": "", "promised": "", winner: "a"}
 
 
-async def test_the_more_important_pod_goes_first() -> None:
+async def test_the_pod_with_the_higher_priority_goes_first() -> None:
     async with lab() as here:
         await priorities(here)
         await submit(here, "weak", cpu=8, priorityClassName="low")
@@ -155,7 +155,7 @@ async def test_the_more_important_pod_goes_first() -> None:
         assert await places(here) == {"weak": "", "plain": "", "strong": "a"}
 
 
-async def test_soft_taints_are_avoided_while_there_is_another_node_and_no_longer() -> None:
+async def test_soft_taints_are_avoided_only_while_there_is_another_node() -> None:
     async with lab("a", "b") as here:
         await soften(here, "a", "little-used")
         for number in range(9):
@@ -180,7 +180,7 @@ async def test_a_preferred_node_is_chosen_while_it_has_room() -> None:
         assert sorted((await places(here)).values())[1:] == ["c", "c"]
 
 
-async def test_gated_pods_and_those_of_another_scheduler_are_left_alone() -> None:
+async def test_gated_pods_and_those_of_another_scheduler_are_ignored() -> None:
     async with lab("a") as here:
         await submit(here, "gated", schedulingGates=[{"name": "wait"}])
         await submit(here, "foreign", schedulerName="another")
@@ -191,7 +191,7 @@ async def test_gated_pods_and_those_of_another_scheduler_are_left_alone() -> Non
         assert (await places(here))["gated"] == "a"
 
 
-async def test_a_pod_that_waits_is_tried_again_when_a_node_comes() -> None:
+async def test_a_pending_pod_is_tried_again_when_a_node_appears() -> None:
     async with lab() as here:
         await submit(here, "p")
         await here.wait(100.0)
@@ -200,7 +200,7 @@ async def test_a_pod_that_waits_is_tried_again_when_a_node_comes() -> None:
         assert (await places(here))["p"] == "a"
 
 
-async def test_a_binding_that_failed_is_made_again() -> None:
+async def test_a_failed_binding_is_tried_again() -> None:
     async with lab("a") as here:
         here.cluster.api.faults.add(Fault(method="POST", path="/binding", times=2, refusal=broken()))
         await submit(here, "p")

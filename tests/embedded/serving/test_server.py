@@ -35,7 +35,7 @@ async def _until(watching: bool, api: ApiServer) -> None:
             await asyncio.sleep(0.01)
 
 
-async def test_an_object_goes_in_and_comes_out() -> None:
+async def test_an_object_is_written_and_read_back() -> None:
     async with _served(ApiServer(time.time)) as (url, session):
         async with session.post(url + CONFIG_MAPS, json=config_map(a="1")) as answer:
             assert (answer.status, answer.content_type) == (201, "application/json")
@@ -45,7 +45,7 @@ async def test_an_object_goes_in_and_comes_out() -> None:
             assert (answer.status, (await answer.json())["reason"]) == (404, "NotFound")
 
 
-async def test_a_name_may_be_escaped_in_the_path() -> None:
+async def test_a_name_can_be_escaped_in_the_path() -> None:
     async with _served(ApiServer(time.time)) as (url, session):
         async with session.post(url + CONFIG_MAPS, json=config_map("a.b")) as answer:
             assert answer.status == 201
@@ -53,7 +53,7 @@ async def test_a_name_may_be_escaped_in_the_path() -> None:
             assert answer.status == 200
 
 
-async def test_a_web_site_that_a_browser_shows_on_this_machine_gets_nothing() -> None:
+async def test_requests_that_a_web_site_sends_through_a_browser_are_refused() -> None:
     names = ({"Host": "rebound.example"}, {"Host": "[x"}, {"Origin": "https://site.example"}, {"Origin": "null"})
     async with _served(ApiServer(time.time)) as (url, session):
         for headers in names:
@@ -101,7 +101,7 @@ async def test_a_client_that_leaves_ends_its_watch() -> None:
         await _until(False, api)
 
 
-async def test_clients_that_hang_up_before_they_are_answered_are_no_faults_of_the_server(caplog: pytest.LogCaptureFixture) -> None:
+async def test_clients_that_hang_up_before_their_answer_cause_no_server_errors(caplog: pytest.LogCaptureFixture) -> None:
     api = ApiServer(time.time)
     async with _served(api) as (url, session):
         async with session.post(url + CONFIG_MAPS, json=config_map(big="x" * 500_000)) as answer:
@@ -118,7 +118,7 @@ async def test_clients_that_hang_up_before_they_are_answered_are_no_faults_of_th
     assert caplog.messages == []
 
 
-async def test_a_severed_answer_is_a_broken_connection_to_its_client() -> None:
+async def test_a_severed_answer_is_a_broken_connection_for_its_client() -> None:
     api = ApiServer(time.time)
     api.faults.add(Fault(method="POST", times=1, sever="after"))
     api.faults.add(Fault(method="GET", times=1, cut=40))
@@ -141,7 +141,7 @@ async def test_an_open_watch_breaks_when_watches_are_dropped() -> None:
             await watch.read()
 
 
-async def test_a_server_stops_at_once_whatever_is_being_watched() -> None:
+async def test_a_server_stops_at_once_despite_open_watches() -> None:
     api = ApiServer(time.time)
     serving = await serve(api)
     async with aiohttp.ClientSession() as session:
@@ -151,7 +151,7 @@ async def test_a_server_stops_at_once_whatever_is_being_watched() -> None:
         watch.close()
 
 
-async def test_an_address_that_is_taken_is_an_os_error() -> None:
+async def test_an_address_in_use_is_an_os_error() -> None:
     serving = await serve(ApiServer(time.time))
     try:
         with pytest.raises(OSError, match="in use"):

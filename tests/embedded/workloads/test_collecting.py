@@ -13,7 +13,7 @@ def owner(kind: str, uid: str) -> list[dict[str, Any]]:
     return [{"apiVersion": "apps/v1", "kind": kind, "name": "web", "uid": uid, "controller": True}]
 
 
-async def test_pods_bound_to_a_node_that_is_not_there_fail_and_go_after_a_while() -> None:
+async def test_pods_bound_to_a_missing_node_fail_and_are_deleted_after_a_while() -> None:
     async with lab("a") as here:
         for node in ("a", "ghost"):
             body = {"metadata": {"name": f"on-{node}"}, "spec": {"nodeName": node, "containers": CONTAINERS}}
@@ -26,7 +26,7 @@ async def test_pods_bound_to_a_node_that_is_not_there_fail_and_go_after_a_while(
         assert names(await here.all()) == ["on-a"]
 
 
-async def test_a_node_that_comes_in_time_keeps_its_pods() -> None:
+async def test_a_node_that_appears_in_time_keeps_its_pods() -> None:
     async with lab() as here:
         await here.user.create(
             PODS, {"metadata": {"name": "p"}, "spec": {"nodeName": "late", "containers": CONTAINERS}}, namespace="default"
@@ -40,7 +40,7 @@ async def test_a_node_that_comes_in_time_keeps_its_pods() -> None:
         assert await here.all() == []
 
 
-async def test_a_pod_whose_controller_is_gone_goes_and_one_of_another_with_that_name_is_not_adopted() -> None:
+async def test_a_pod_without_its_controller_is_deleted_and_not_adopted_by_a_namesake() -> None:
     async with lab("a") as here:
         body = {"metadata": {"name": "lost", "ownerReferences": owner("ReplicaSet", "gone")}, "spec": {"containers": CONTAINERS}}
         await here.user.create(PODS, body, namespace="default")
@@ -53,7 +53,7 @@ async def test_a_pod_whose_controller_is_gone_goes_and_one_of_another_with_that_
         assert kept["metadata"]["ownerReferences"][0]["uid"] == (await here.get(REPLICA_SETS, "web"))["metadata"]["uid"]
 
 
-async def test_replica_sets_whose_deployment_is_gone_go_with_their_pods() -> None:
+async def test_replica_sets_without_their_deployment_are_deleted_with_their_pods() -> None:
     async with lab("a") as here:
         spec = {"replicas": 2, "selector": {"matchLabels": {"app": "web"}}}
         template = {"metadata": {"labels": {"app": "web"}}, "spec": {"containers": CONTAINERS}}

@@ -6,7 +6,7 @@ from tests.embedded.workloads.lab import lab
 from gpuscaler.kube.resources import DAEMON_SETS, NODES, PODS
 
 
-async def test_every_node_gets_a_pod_that_can_go_nowhere_else() -> None:
+async def test_every_node_gets_a_pod_that_fits_only_there() -> None:
     async with lab("a", "b") as here:
         await here.create(DAEMON_SETS, "agent")
         await here.wait()
@@ -35,7 +35,7 @@ async def test_a_pod_waits_for_its_own_node_when_that_is_full() -> None:
         assert found == {"a": "Running", "": "Pending"}
 
 
-async def test_nodes_that_it_does_not_tolerate_or_choose_get_none_until_that_changes() -> None:
+async def test_nodes_that_it_does_not_tolerate_or_select_get_no_pod_until_that_changes() -> None:
     async with lab() as here:
         await here.node("gpu", labels={"kind": "gpu"}, taint="gpuscaler.io/arriving")
         await here.node("cpu")
@@ -60,7 +60,7 @@ async def test_a_cordoned_node_keeps_and_gets_its_pod() -> None:
 
 
 @pytest.mark.parametrize(("effect", "left"), [("NoSchedule", 1), ("NoExecute", 0)])
-async def test_a_taint_that_keeps_new_pods_away_leaves_those_that_run(effect: str, left: int) -> None:
+async def test_a_taint_against_new_pods_leaves_running_ones(effect: str, left: int) -> None:
     async with lab("a") as here:
         await here.create(DAEMON_SETS, "agent")
         await here.wait()
@@ -73,7 +73,7 @@ async def test_a_taint_that_keeps_new_pods_away_leaves_those_that_run(effect: st
         assert await here.pods() == []
 
 
-async def test_a_node_that_goes_takes_its_pod_along() -> None:
+async def test_a_deleted_node_loses_its_pod() -> None:
     async with lab("a", "b") as here:
         await here.create(DAEMON_SETS, "agent")
         await here.wait()

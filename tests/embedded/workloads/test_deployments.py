@@ -18,7 +18,7 @@ async def _sizes(here: Lab) -> list[int]:
     return sorted(one["spec"]["replicas"] for one in await here.all(REPLICA_SETS))
 
 
-async def test_a_deployment_runs_its_pods_through_a_replica_set_of_its_own() -> None:
+async def test_a_deployment_runs_its_pods_through_its_own_replica_set() -> None:
     async with lab("a") as here:
         await here.create(DEPLOYMENTS, "web", replicas=3)
         await here.wait()
@@ -42,7 +42,7 @@ async def test_scaling_it_scales_the_replica_set() -> None:
             assert len(await here.all()) == replicas
 
 
-async def test_a_new_template_comes_in_while_enough_pods_stay_available() -> None:
+async def test_a_new_template_is_rolled_out_while_enough_pods_stay_available() -> None:
     async with lab("a") as here:
         await here.create(DEPLOYMENTS, "web", replicas=4)
         await here.wait()
@@ -60,7 +60,7 @@ async def test_a_new_template_comes_in_while_enough_pods_stay_available() -> Non
         assert (await here.get(DEPLOYMENTS, "web"))["metadata"]["annotations"]["deployment.kubernetes.io/revision"] == "2"
 
 
-async def test_a_template_that_cannot_run_leaves_the_old_pods_where_they_are() -> None:
+async def test_a_template_that_cannot_run_leaves_the_old_pods_running() -> None:
     async with lab("a") as here:
         await here.create(DEPLOYMENTS, "web", replicas=4)
         await here.wait()
@@ -74,7 +74,7 @@ async def test_a_template_that_cannot_run_leaves_the_old_pods_where_they_are() -
         assert [pod["status"]["phase"] for pod in await here.pods()] == ["Running"] * 4
 
 
-async def test_recreate_ends_all_old_pods_before_it_makes_new_ones() -> None:
+async def test_recreate_ends_all_old_pods_before_it_creates_new_ones() -> None:
     async with lab("a") as here:
         await here.create(DEPLOYMENTS, "web", replicas=3, strategy={"type": "Recreate"})
         await here.wait()
@@ -100,7 +100,7 @@ async def test_nothing_rolls_while_it_is_paused() -> None:
         assert await _images(here) == ["web:2"] * 2
 
 
-async def test_as_many_old_replica_sets_are_kept_as_it_says() -> None:
+async def test_old_replica_sets_are_kept_up_to_the_history_limit() -> None:
     async with lab("a") as here:
         await here.create(DEPLOYMENTS, "web", replicas=1, revisionHistoryLimit=1)
         for number in range(4):
@@ -109,7 +109,7 @@ async def test_as_many_old_replica_sets_are_kept_as_it_says() -> None:
         assert await _sizes(here) == [0, 1]
 
 
-async def test_replica_sets_and_pods_go_with_the_deployment() -> None:
+async def test_replica_sets_and_pods_are_deleted_with_the_deployment() -> None:
     async with lab("a") as here:
         await here.create(DEPLOYMENTS, "web", replicas=2)
         await here.wait()

@@ -14,7 +14,7 @@ async def _conditions(here: Lab, name: str = "train") -> dict[str, str]:
     return {one["type"]: one.get("reason", "") for one in (await here.status(JOBS, name)).get("conditions", ()) if one["status"] == "True"}
 
 
-async def test_a_job_is_complete_when_as_many_pods_succeeded_as_it_wants() -> None:
+async def test_a_job_is_complete_when_enough_pods_have_succeeded() -> None:
     async with lab("a") as here:
         await here.create(JOBS, "train", completions=5, parallelism=2, run_for="60s")
         await here.wait(30.0)
@@ -28,7 +28,7 @@ async def test_a_job_is_complete_when_as_many_pods_succeeded_as_it_wants() -> No
         assert not any(pod["metadata"].get("finalizers") for pod in await here.all())
 
 
-async def test_an_evicted_pod_comes_back_after_a_pause_and_counts_as_failed() -> None:
+async def test_an_evicted_pod_is_replaced_after_a_pause_and_counts_as_failed() -> None:
     async with lab("a") as here:
         await here.create(JOBS, "train")
         await here.wait()
@@ -41,7 +41,7 @@ async def test_an_evicted_pod_comes_back_after_a_pause_and_counts_as_failed() ->
         assert again["metadata"]["uid"] != pod["metadata"]["uid"]
 
 
-async def test_pods_of_machines_that_vanish_come_back_elsewhere_and_are_counted_once() -> None:
+async def test_pods_of_vanished_machines_are_replaced_elsewhere_and_counted_once() -> None:
     async with lab("a") as here:
         await here.create(JOBS, "train", completions=4, parallelism=4, run_for="100s", backoffLimit=4)
         await here.wait(20.0)
@@ -54,7 +54,7 @@ async def test_pods_of_machines_that_vanish_come_back_elsewhere_and_are_counted_
         assert (status["succeeded"], status["failed"]) == (4, 4)
 
 
-async def test_pods_that_succeeded_stay_counted_when_their_node_goes() -> None:
+async def test_succeeded_pods_stay_counted_when_their_node_is_deleted() -> None:
     async with lab("a") as here:
         await here.create(JOBS, "train", completions=16, parallelism=8, run_for="50s")
         await here.wait(70.0)
@@ -106,7 +106,7 @@ async def test_each_index_of_an_indexed_job_is_done_once() -> None:
         assert (status["completedIndexes"], status["succeeded"], status["failed"]) == ("0-5", 6, 1)
 
 
-async def test_a_queue_of_unknown_length_is_done_when_one_succeeded_and_none_is_left() -> None:
+async def test_a_work_queue_job_is_complete_when_one_pod_succeeded_and_none_is_left() -> None:
     async with lab("a") as here:
         await here.create(JOBS, "train", parallelism=3, run_for="30s")
         await here.wait(60.0)
@@ -128,7 +128,7 @@ async def test_a_suspended_job_has_no_pods_until_it_is_resumed() -> None:
         assert "failed" not in await here.status(JOBS, "train")
 
 
-async def test_a_deadline_fails_the_job_and_a_time_to_live_removes_it_with_its_pods() -> None:
+async def test_a_deadline_fails_the_job_and_a_ttl_removes_it_with_its_pods() -> None:
     async with lab("a") as here:
         await here.create(JOBS, "train", activeDeadlineSeconds=60, ttlSecondsAfterFinished=100)
         await here.wait(55.0)
@@ -139,7 +139,7 @@ async def test_a_deadline_fails_the_job_and_a_time_to_live_removes_it_with_its_p
         assert (await here.all(JOBS), await here.all()) == ([], [])
 
 
-async def test_pods_of_a_job_that_is_deleted_go() -> None:
+async def test_pods_of_a_deleted_job_are_deleted() -> None:
     async with lab("a") as here:
         await here.create(JOBS, "train", completions=3, parallelism=3)
         await here.wait()
@@ -148,7 +148,7 @@ async def test_pods_of_a_job_that_is_deleted_go() -> None:
         assert await here.all() == []
 
 
-async def test_more_parallelism_makes_more_pods_and_less_takes_some_away_without_blame() -> None:
+async def test_more_parallelism_creates_pods_and_less_deletes_some_without_counting_failures() -> None:
     async with lab("a") as here:
         await here.create(JOBS, "train", completions=8, parallelism=2)
         for parallelism in (5, 1):
@@ -159,7 +159,7 @@ async def test_more_parallelism_makes_more_pods_and_less_takes_some_away_without
         assert "failed" not in await here.status(JOBS, "train")
 
 
-async def test_failing_servers_and_lost_answers_neither_lose_nor_double_a_completion() -> None:
+async def test_failing_servers_and_lost_answers_neither_lose_nor_duplicate_a_completion() -> None:
     async with lab("a") as here:
         await here.create(JOBS, "train", completions=12, parallelism=4, run_for="10s")
         for method in ("POST", "PATCH", "DELETE"):
@@ -177,6 +177,6 @@ async def test_failing_servers_and_lost_answers_neither_lose_nor_double_a_comple
 
 
 @pytest.mark.parametrize(("indexes", "text"), [((), ""), ((3,), "3"), ((1, 2), "1,2"), ((0, 1, 2, 5, 7, 8, 9), "0-2,5,7-9")])
-def test_sets_of_indexes_are_written_in_short(indexes: Any, text: str) -> None:
+def test_sets_of_indexes_are_formatted_compactly(indexes: Any, text: str) -> None:
     assert text_of(indexes) == text
     assert indexes_of(text) == set(indexes)

@@ -36,7 +36,7 @@ def unreachable(found: dict[str, Any]) -> list[str]:
     return [one["effect"] for one in found["spec"].get("taints") or () if one["key"] == UNREACHABLE]
 
 
-async def test_the_lease_of_a_node_is_renewed_every_ten_seconds_and_goes_with_it() -> None:
+async def test_the_lease_of_a_node_is_renewed_every_ten_seconds_and_deleted_with_it() -> None:
     async with world() as here:
         name = await bought(here)
         moments = []
@@ -79,7 +79,7 @@ async def test_a_node_whose_kubelet_stops_is_unreachable_after_the_grace_period_
         assert await here.pods() == []
 
 
-async def test_a_kubelet_that_comes_back_has_its_node_ready_again() -> None:
+async def test_a_returning_kubelet_makes_its_node_ready_again() -> None:
     async with world() as here:
         name = await bought(here)
         here.cluster.kubelets.stop(name)
@@ -91,7 +91,7 @@ async def test_a_kubelet_that_comes_back_has_its_node_ready_again() -> None:
         assert (ready(found), unreachable(found)) == ("True", [])
 
 
-async def test_what_somebody_else_says_of_a_node_whose_kubelet_lives_stays() -> None:
+async def test_foreign_conditions_and_taints_stay_on_a_node_with_a_live_kubelet() -> None:
     async with world() as here:
         name = await bought(here)
         taints = [{"key": UNREACHABLE, "effect": "NoSchedule"}]
@@ -112,7 +112,7 @@ async def test_without_leases_none_are_written_and_no_node_is_declared_unreachab
         assert ready(await node(here, name)) == "True"
 
 
-async def test_kubelets_end_by_themselves_as_the_faults_say() -> None:
+async def test_kubelets_stop_by_themselves_as_the_faults_say() -> None:
     faults = Faults(never_registers=0.0, gpu_hours_between_failures=0.0, kubelet_hours=0.05)
     async with world(faults=faults, delays=QUICK) as here:
         name = await bought(here)
@@ -123,7 +123,7 @@ async def test_kubelets_end_by_themselves_as_the_faults_say() -> None:
         assert ready(await node(here, name)) == "Unknown"
 
 
-def test_how_long_a_pod_stays_on_a_node_that_is_unreachable() -> None:
+def test_a_pod_stays_on_an_unreachable_node_for_its_toleration_time() -> None:
     def stays(*tolerations: dict[str, Any]) -> float | None:
         return tolerated({"spec": {"tolerations": list(tolerations)}})
 

@@ -6,7 +6,7 @@ from gpuscaler.embedded.apiserver.faults import Fault, broken
 from gpuscaler.kube.resources import NODES, PODS, REPLICA_SETS
 
 
-async def test_as_many_pods_run_as_are_asked_for_and_the_status_counts_them() -> None:
+async def test_the_requested_number_of_pods_runs_and_the_status_counts_them() -> None:
     async with lab("a", "b") as here:
         await here.create(REPLICA_SETS, "web", replicas=3)
         await here.wait()
@@ -18,7 +18,7 @@ async def test_as_many_pods_run_as_are_asked_for_and_the_status_counts_them() ->
         assert status == expected
 
 
-async def test_an_evicted_pod_comes_back_under_another_name() -> None:
+async def test_an_evicted_pod_is_replaced_under_another_name() -> None:
     async with lab("a") as here:
         await here.create(REPLICA_SETS, "web", replicas=2)
         await here.wait()
@@ -31,7 +31,7 @@ async def test_an_evicted_pod_comes_back_under_another_name() -> None:
         assert before[1] in after
 
 
-async def test_scaling_down_takes_pods_that_do_nothing_first() -> None:
+async def test_scaling_down_deletes_pods_that_do_nothing_first() -> None:
     async with lab("a") as here:
         await here.create(REPLICA_SETS, "web", replicas=10)
         await here.wait()
@@ -48,7 +48,7 @@ async def test_scaling_down_takes_pods_that_do_nothing_first() -> None:
         assert (await here.status(REPLICA_SETS, "web"))["replicas"] == 0
 
 
-async def test_pods_of_a_node_that_is_gone_run_elsewhere() -> None:
+async def test_pods_of_a_deleted_node_run_elsewhere() -> None:
     async with lab("a") as here:
         await here.create(REPLICA_SETS, "web", replicas=2)
         await here.wait()
@@ -58,7 +58,7 @@ async def test_pods_of_a_node_that_is_gone_run_elsewhere() -> None:
         assert [pod["spec"]["nodeName"] for pod in await here.pods()] == ["b", "b"]
 
 
-async def test_its_pods_go_with_it() -> None:
+async def test_pods_are_deleted_with_their_replica_set() -> None:
     async with lab("a") as here:
         await here.create(REPLICA_SETS, "web", replicas=2)
         await here.wait()
@@ -67,7 +67,7 @@ async def test_its_pods_go_with_it() -> None:
         assert await here.all() == []
 
 
-async def test_with_a_server_that_fails_and_answers_that_are_lost_it_ends_with_as_many_as_asked_for() -> None:
+async def test_despite_a_failing_server_and_lost_answers_it_reaches_the_requested_number() -> None:
     async with lab("a") as here:
         await here.create(REPLICA_SETS, "web", replicas=6)
         for method in ("POST", "PATCH", "DELETE"):

@@ -10,7 +10,7 @@ from gpuscaler.embedded.workloads.revisions import CONTROLLER_REVISIONS
 from gpuscaler.kube.resources import DAEMON_SETS, PERSISTENT_VOLUME_CLAIMS, PERSISTENT_VOLUMES, STATEFUL_SETS, Resource
 
 
-async def test_pods_come_one_after_the_other_and_each_waits_for_the_one_before() -> None:
+async def test_pods_are_created_one_after_the_other_and_each_waits_for_the_previous_one() -> None:
     async with lab() as here:
         await here.create(STATEFUL_SETS, "db", replicas=3, serviceName="db")
         await here.wait()
@@ -30,14 +30,14 @@ async def test_pods_come_one_after_the_other_and_each_waits_for_the_one_before()
         assert first["metadata"]["labels"]["apps.kubernetes.io/pod-index"] == "0"
 
 
-async def test_in_parallel_they_come_at_once() -> None:
+async def test_parallel_pods_are_created_at_once() -> None:
     async with lab() as here:
         await here.create(STATEFUL_SETS, "db", replicas=3, podManagementPolicy="Parallel")
         await here.wait()
         assert names(await here.pods()) == ["db-0", "db-1", "db-2"]
 
 
-async def test_an_evicted_pod_comes_back_under_its_name() -> None:
+async def test_an_evicted_pod_is_replaced_under_its_name() -> None:
     async with lab("a") as here:
         await here.create(STATEFUL_SETS, "db", replicas=2)
         await here.wait(10.0)
@@ -50,7 +50,7 @@ async def test_an_evicted_pod_comes_back_under_its_name() -> None:
         assert after["db-1"] == before["db-1"]
 
 
-async def test_the_highest_goes_first() -> None:
+async def test_the_highest_pod_is_deleted_first() -> None:
     async with lab("a") as here:
         await here.create(STATEFUL_SETS, "db", replicas=4)
         await here.wait(10.0)
@@ -59,7 +59,7 @@ async def test_the_highest_goes_first() -> None:
         assert names(await here.all()) == ["db-0", "db-1"]
 
 
-async def test_a_new_template_comes_in_from_the_highest_down_to_the_partition() -> None:
+async def test_a_new_template_is_rolled_out_from_the_highest_pod_down_to_the_partition() -> None:
     async with lab("a") as here:
         await here.create(STATEFUL_SETS, "db", replicas=3, updateStrategy={"type": "RollingUpdate", "rollingUpdate": {"partition": 1}})
         await here.wait(10.0)
@@ -87,7 +87,7 @@ async def listed(here: Lab, resource: Resource) -> list[dict[str, Any]]:
 DATA = {"metadata": {"name": "data"}, "spec": {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "10Gi"}}}}
 
 
-async def test_every_pod_has_claims_of_its_own_that_are_bound_and_stay_when_it_goes() -> None:
+async def test_every_pod_has_its_own_bound_claims_which_remain_when_it_is_deleted() -> None:
     async with lab("a") as here:
         mounted = {"volumes": [{"name": "data", "emptyDir": {}}, {"name": "cache", "emptyDir": {}}]}
         await here.create(STATEFUL_SETS, "db", replicas=2, template=mounted, volumeClaimTemplates=[DATA])
@@ -125,7 +125,7 @@ async def revisions(here: Lab) -> dict[int, Any]:
 
 
 @pytest.mark.parametrize("resource", [STATEFUL_SETS, DAEMON_SETS])
-async def test_each_template_is_a_revision_and_one_that_comes_back_is_the_newest_again(resource: Resource) -> None:
+async def test_each_template_is_a_revision_and_a_returning_one_becomes_the_newest_again(resource: Resource) -> None:
     async with lab("a") as here:
         more: dict[str, Any] = {"replicas": 1} if resource is STATEFUL_SETS else {}
         await here.create(resource, "db", **more)
@@ -141,7 +141,7 @@ async def test_each_template_is_a_revision_and_one_that_comes_back_is_the_newest
         assert await revisions(here) == {}
 
 
-async def test_old_revisions_that_no_pod_has_are_kept_up_to_the_limit() -> None:
+async def test_old_unused_revisions_are_kept_up_to_the_limit() -> None:
     async with lab("a") as here:
         await here.create(STATEFUL_SETS, "db", replicas=1, revisionHistoryLimit=2)
         for version in range(2, 7):

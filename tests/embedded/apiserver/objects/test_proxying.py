@@ -23,7 +23,7 @@ async def echo(request: Request) -> Answer:
 
 
 @pytest.mark.parametrize("name", ["web:8080", "http:web:8080", "https:web:8080"])
-async def test_who_is_registered_for_a_port_of_a_pod_answers_with_status_path_and_query(name: str) -> None:
+async def test_the_handler_registered_for_a_pods_port_answers_with_status_path_and_query(name: str) -> None:
     api, ask = await played()
     api.proxies.register("default", "web", 8080, echo)
 
@@ -31,7 +31,7 @@ async def test_who_is_registered_for_a_port_of_a_pod_answers_with_status_path_an
     assert (await ask("GET", f"{PODS}/{name}/proxy"))[1]["path"] == "/"
 
 
-async def test_a_pod_that_is_not_there_is_not_found_and_a_port_that_nobody_has_is_refused() -> None:
+async def test_a_missing_pod_is_not_found_and_an_unregistered_port_is_refused() -> None:
     api, ask = await played()
     api.proxies.register("default", "gone", 8080, echo)
 

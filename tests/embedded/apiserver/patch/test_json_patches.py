@@ -26,7 +26,7 @@ from gpuscaler.embedded.apiserver.wire.failures import Failure
         ({}, {"a": {"bb": {"ccc": None}}}, {"a": {"bb": {}}}),
     ],
 )
-def test_merge_patches_are_those_of_the_standard(target: Any, patch: Any, result: Any) -> None:
+def test_merge_patches_follow_the_standard(target: Any, patch: Any, result: Any) -> None:
     assert merge(target, patch) == result
 
 
@@ -43,7 +43,7 @@ def test_merge_patches_are_those_of_the_standard(target: Any, patch: Any, result
         ([{"op": "move", "from": "/a/x", "path": "/y"}, {"op": "test", "path": "/y/1", "value": 2}], {"a": {}, "y": [1, 2]}),
     ],
 )
-def test_operations_are_carried_out_in_turn(operations: Any, result: Any) -> None:
+def test_operations_are_applied_in_order(operations: Any, result: Any) -> None:
     before = {"a": {"x": [1, 2]}}
     assert json_patch(before, operations) == result
     assert before == {"a": {"x": [1, 2]}}
@@ -111,12 +111,12 @@ def test_an_operation_that_does_not_apply_is_refused(operations: Any, code: int)
         ({}, {"spec": {"containers": [{"name": "a", "tty": None}]}}, {"spec": {"containers": [{"name": "a"}]}}),
     ],
 )
-def test_strategic_merges_know_the_keys_of_lists(target: Any, patch: Any, result: Any) -> None:
+def test_strategic_merges_use_the_keys_of_lists(target: Any, patch: Any, result: Any) -> None:
     assert strategic_merge(target, patch) == result
 
 
 @pytest.mark.parametrize("patch", [{"a": {"$patch": "shred"}}, {"$shred": 1}, {"containers": [{"image": "x"}]}])
-def test_a_directive_or_element_nobody_knows_is_a_bad_request(patch: Any) -> None:
+def test_an_unknown_directive_or_element_is_a_bad_request(patch: Any) -> None:
     with pytest.raises(Failure) as caught:
         strategic_merge({"containers": [{"name": "a"}]}, patch)
     assert caught.value.code == 400
@@ -151,13 +151,13 @@ async def test_every_kind_of_patch_cordons_a_node(media: str, patch: Any) -> Non
         (f"{NODES}/n", {"metadata": {"uid": "other"}}, MERGE, 409),
     ],
 )
-async def test_a_patch_that_cannot_be_is_refused(path: str, patch: Any, media: str, code: int) -> None:
+async def test_an_invalid_patch_is_refused(path: str, patch: Any, media: str, code: int) -> None:
     ask = asker()
     await ask.ok("POST", NODES, node())
     assert (await ask("PATCH", path, patch, media=media))[0] == code
 
 
-async def test_custom_kinds_take_no_strategic_merge() -> None:
+async def test_custom_kinds_reject_strategic_merge_patches() -> None:
     ask = asker()
     groups = "/apis/scheduling.x-k8s.io/v1alpha1/namespaces/default/podgroups"
     await ask.ok("POST", groups, {"metadata": {"name": "g"}, "spec": {"minMember": 2}})
@@ -165,7 +165,7 @@ async def test_custom_kinds_take_no_strategic_merge() -> None:
     assert (await ask.ok("PATCH", f"{groups}/g", {"spec": {"minMember": 3}}, media=MERGE))["spec"] == {"minMember": 3}
 
 
-async def test_nominating_a_pod_goes_through_its_status() -> None:
+async def test_a_pod_is_nominated_through_its_status() -> None:
     ask = asker()
     await ask.ok("POST", PODS, pod())
     changed = await ask.ok("PATCH", f"{PODS}/p/status", {"status": {"nominatedNodeName": "n"}}, media=MERGE)
@@ -178,7 +178,7 @@ async def _apply(ask: Asker, manager: str, data: dict[str, str], **query: Any) -
     return await ask("PATCH", f"{CONFIG_MAPS}/c", body, media=APPLY, fieldManager=manager, **query)
 
 
-async def test_an_apply_creates_then_changes_and_takes_back_what_it_no_longer_names() -> None:
+async def test_an_apply_creates_changes_and_removes_fields_that_it_no_longer_names() -> None:
     ask = asker()
     assert (await _apply(ask, "me", {"a": "1", "b": "2"}))[0] == 201
     await ask.ok("PATCH", f"{CONFIG_MAPS}/c", {"data": {"theirs": "3"}}, media=MERGE)
@@ -194,7 +194,7 @@ async def test_the_same_apply_twice_changes_nothing() -> None:
     assert (await _apply(ask, "me", {"a": "1"})) == (200, first)
 
 
-async def test_two_who_apply_the_same_field_conflict_unless_forced() -> None:
+async def test_two_appliers_of_the_same_field_conflict_unless_forced() -> None:
     ask = asker()
     await _apply(ask, "one", {"a": "1", "b": "1"})
     status, answer = await _apply(ask, "two", {"a": "2"})
@@ -207,7 +207,7 @@ async def test_two_who_apply_the_same_field_conflict_unless_forced() -> None:
     assert found["data"] == {"a": "2", "b": "1"}
 
 
-async def test_what_two_apply_alike_stays_until_both_let_go() -> None:
+async def test_a_field_with_two_owners_stays_until_both_drop_it() -> None:
     ask = asker()
     for manager in ("one", "two"):
         assert (await _apply(ask, manager, {"a": "1"}))[0] in (200, 201)

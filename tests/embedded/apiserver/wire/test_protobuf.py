@@ -41,7 +41,7 @@ def wrapped(version: str, kind: str, *fields: Field) -> bytes:
     return b"k8s\0" + message((1, [(1, version), (2, kind)]), (2, message(*fields)), (3, ""), (4, ""))
 
 
-def test_a_config_map_is_read_with_its_maps_and_without_what_go_leaves_unset() -> None:
+def test_a_config_map_is_decoded_with_its_maps_and_without_unset_fields() -> None:
     metadata: list[Field] = [(1, "c"), (2, ""), (3, ""), (8, []), (11, [(1, "app"), (2, "web")]), (11, [(1, "empty"), (2, "")])]
     body = wrapped("v1", "ConfigMap", (1, metadata), (2, [(1, "a"), (2, "b")]), (3, [(1, "raw"), (2, b"\x00\x01")]))
     assert decode(body) == {
@@ -73,7 +73,7 @@ def test_negative_numbers_keep_their_sign() -> None:
     assert decode(wrapped("scheduling.k8s.io/v1", "PriorityClass", (1, [(1, "low")]), (2, -10)))["value"] == -10
 
 
-def test_options_of_a_delete_may_be_of_any_group() -> None:
+def test_delete_options_can_be_of_any_group() -> None:
     body = wrapped("apps/v1", "DeleteOptions", (1, 0), (2, [(1, "u")]), (5, "All"))
     assert decode(body) == {
         "apiVersion": "apps/v1",
@@ -96,7 +96,7 @@ def test_options_of_a_delete_may_be_of_any_group() -> None:
         (wrapped("v1", "Pod", (1, [(7, "x")])), "a number was expected"),
     ],
 )
-def test_what_is_damaged_or_unknown_is_said_so(body: bytes, words: str) -> None:
+def test_damaged_or_unknown_bodies_are_named_in_the_error(body: bytes, words: str) -> None:
     with pytest.raises(ProtobufError, match=words):
         decode(body)
 
@@ -107,7 +107,7 @@ def test_no_bytes_raise_anything_else(body: bytes) -> None:
         decode(b"k8s\0" + message((1, [(1, "v1"), (2, "Pod")]), (2, body)))
 
 
-async def test_an_object_and_an_eviction_may_be_sent_as_protobuf() -> None:
+async def test_an_object_and_an_eviction_can_be_sent_as_protobuf() -> None:
     ask = asker()
     body = wrapped("v1", "ConfigMap", (1, [(1, "c")]), (2, [(1, "a"), (2, "b")]))
     assert (await ask.ok("POST", CONFIG_MAPS, body, media=MEDIA_TYPE))["data"] == {"a": "b"}

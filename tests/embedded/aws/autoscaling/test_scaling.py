@@ -61,7 +61,7 @@ def test_activities_of_launches_name_the_zone_that_was_tried(aws: Aws) -> None:
     assert {one["Details"] for one in found} == {'{"Subnet ID": "subnet-useast1b", "Availability Zone": "us-east-1b"}'}
 
 
-def test_what_there_is_gets_granted_and_the_rest_fails(aws: Aws) -> None:
+def test_available_capacity_is_granted_and_the_rest_fails(aws: Aws) -> None:
     scaling = make_group(aws)
     hardware(aws).markets.limits["on-demand", "g5.xlarge", ""] = 2
     scaling.set_desired_capacity(AutoScalingGroupName="gpus", DesiredCapacity=5)
@@ -106,7 +106,7 @@ def test_every_reason_has_its_text(aws: Aws, told: str, words: str) -> None:
     assert len(members(scaling)) == 1
 
 
-def test_the_vcpu_limit_of_a_family_is_over_all_its_types(aws: Aws) -> None:
+def test_the_vcpu_limit_of_a_family_applies_to_all_its_types(aws: Aws) -> None:
     scaling = make_group(aws, MixedInstancesPolicy=mixed("g5.xlarge", "g6.2xlarge", on_demand=100))
     hardware(aws).vcpu_limits["G and VT", "on-demand"] = 8
     scaling.set_desired_capacity(AutoScalingGroupName="gpus", DesiredCapacity=2)
@@ -124,7 +124,7 @@ def test_a_maximum_price_below_the_market_is_refused(aws: Aws) -> None:
     assert "SpotMaxPriceTooLow - Your Spot request price of 0.01 is lower than the minimum required" in said(scaling)[0][1]
 
 
-def test_a_launch_may_fail_after_it_was_accepted(aws: Aws) -> None:
+def test_a_launch_can_fail_after_it_was_accepted(aws: Aws) -> None:
     scaling = make_group(aws)
     hardware(aws).troubles.append(Trouble("Client.InternalError", times=1))
     scaling.set_desired_capacity(AutoScalingGroupName="gpus", DesiredCapacity=1)
@@ -135,7 +135,7 @@ def test_a_launch_may_fail_after_it_was_accepted(aws: Aws) -> None:
     assert said(scaling) == [("Failed", "Client.InternalError: Client error on launch.")]
 
 
-def test_on_demand_and_spot_are_shared_out_over_the_whole_group(aws: Aws) -> None:
+def test_on_demand_and_spot_are_distributed_over_the_whole_group(aws: Aws) -> None:
     scaling = make_group(aws, MaxSize=20, MixedInstancesPolicy=mixed("g5.xlarge", on_demand=50, base=2))
     scaling.set_desired_capacity(AutoScalingGroupName="gpus", DesiredCapacity=6)
     aws.later(2)
@@ -152,7 +152,7 @@ def test_weights_count_towards_the_capacity(aws: Aws) -> None:
     assert [one["WeightedCapacity"] for one in found] == ["4", "4"]
 
 
-def test_zones_come_to_have_equally_many(aws: Aws) -> None:
+def test_zones_get_equal_numbers(aws: Aws) -> None:
     scaling = make_group(aws, MaxSize=9, AvailabilityZones=["us-east-1a", "us-east-1b", "us-east-1c"])
     scaling.set_desired_capacity(AutoScalingGroupName="gpus", DesiredCapacity=6)
     aws.later(2)
@@ -175,7 +175,7 @@ def test_an_uneven_group_is_balanced_unless_that_is_suspended(aws: Aws, suspende
     assert zones == (["a"] * 4 if suspended else ["a", "a", "b", "b"])
 
 
-def test_balancing_launches_before_it_ends_and_leaves_what_is_protected_alone(aws: Aws) -> None:
+def test_balancing_launches_before_it_ends_and_ignores_protected_instances(aws: Aws) -> None:
     scaling = make_group(aws, AvailabilityZones=["us-east-1a", "us-east-1b"])
     hardware(aws).markets.limits["", "", "us-east-1b"] = 0
     scaling.set_desired_capacity(AutoScalingGroupName="gpus", DesiredCapacity=2)
@@ -196,7 +196,7 @@ def test_balancing_launches_before_it_ends_and_leaves_what_is_protected_alone(aw
     assert any("instances were launched to balance instances in zones us-east-1b with other zones" in one for one in causes)
 
 
-def test_a_lowered_capacity_ends_whom_the_policy_chooses_but_none_that_is_protected(aws: Aws) -> None:
+def test_a_lowered_capacity_ends_the_policys_choice_but_no_protected_instance(aws: Aws) -> None:
     scaling = make_group(aws)
     scaling.set_desired_capacity(AutoScalingGroupName="gpus", DesiredCapacity=3)
     aws.later(20)
@@ -209,7 +209,7 @@ def test_a_lowered_capacity_ends_whom_the_policy_chooses_but_none_that_is_protec
     assert said(scaling)[0][1] == ("Could not scale to desired capacity because all remaining instances are protected from scale-in.")
 
 
-def test_a_named_instance_is_ended_and_the_capacity_with_it(aws: Aws) -> None:
+def test_ending_a_named_instance_lowers_the_capacity(aws: Aws) -> None:
     scaling = make_group(aws, MinSize=1)
     scaling.set_desired_capacity(AutoScalingGroupName="gpus", DesiredCapacity=2)
     aws.later(20)
@@ -254,7 +254,7 @@ def test_a_suspended_launch_launches_nothing_until_it_is_resumed(aws: Aws) -> No
     assert len(members(scaling)) == 1
 
 
-def test_reads_may_be_behind(make_aws: Callable[..., Aws]) -> None:
+def test_reads_can_lag(make_aws: Callable[..., Aws]) -> None:
     aws = make_aws(Conditions(read_lag=5.0))
     scaling = make_group(aws)
     assert scaling.describe_auto_scaling_groups()["AutoScalingGroups"] == []
@@ -268,7 +268,7 @@ def test_reads_may_be_behind(make_aws: Callable[..., Aws]) -> None:
     assert members(scaling) == [("g5.xlarge", "us-east-1a", "Pending")]
 
 
-def test_activities_are_read_from_a_moment_on_and_in_pages(aws: Aws) -> None:
+def test_activities_are_read_from_a_given_time_and_in_pages(aws: Aws) -> None:
     scaling = make_group(aws)
     hardware(aws).markets.limits["", "", ""] = 0
     for wanted in (1, 2, 3):

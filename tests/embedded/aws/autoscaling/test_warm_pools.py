@@ -18,7 +18,7 @@ def pool(scaling: Any, name: str = "gpus") -> list[str]:
     return [one["LifecycleState"] for one in scaling.describe_warm_pool(AutoScalingGroupName=name)["Instances"]]
 
 
-def test_machines_are_prepared_stopped_and_taken_before_others_are_launched(aws: Aws) -> None:
+def test_machines_are_prepared_stopped_and_used_before_others_are_launched(aws: Aws) -> None:
     scaling = make_group(aws, MaxSize=3)
     scaling.put_warm_pool(AutoScalingGroupName="gpus", MaxGroupPreparedCapacity=2)
     aws.later(5)
@@ -51,7 +51,7 @@ def test_a_pool_goes_with_its_machines(aws: Aws) -> None:
     assert {one["Instances"][0]["State"]["Name"] for one in aws.client("ec2").describe_instances()["Reservations"]} == {"terminated"}
 
 
-async def test_a_prepared_machine_is_a_node_long_before_one_could_boot(tmp_path: Path) -> None:
+async def test_a_prepared_machine_becomes_a_node_long_before_another_could_boot(tmp_path: Path) -> None:
     async with aws_stage(tmp_path, Conditions(boot=SLOW)) as here:
         here.group("gpus", MaxSize=1)
         scaling = here.client("autoscaling")

@@ -22,7 +22,7 @@ def fleet(aws: Aws, total: int, *types: str, kind: str = "spot", **told: Any) ->
     return ec2.create_fleet(Type="instant", LaunchTemplateConfigs=[config], TargetCapacitySpecification=target, **told)
 
 
-def test_an_instance_has_its_place_its_market_and_its_tags(aws: Aws) -> None:
+def test_an_instance_has_its_zone_market_and_tags(aws: Aws) -> None:
     scaling = make_group(aws, MixedInstancesPolicy=mixed("g5.xlarge"), Tags=[{"Key": "team", "Value": "red", "PropagateAtLaunch": True}])
     scaling.set_desired_capacity(AutoScalingGroupName="gpus", DesiredCapacity=1)
     aws.later(20)
@@ -92,7 +92,7 @@ def test_reservations_are_counted(aws: Aws) -> None:
     assert ec2.describe_capacity_reservations(Filters=[{"Name": "state", "Values": ["expired"]}])["CapacityReservations"] == []
 
 
-def test_a_node_group_says_its_labels_and_taints(aws: Aws) -> None:
+def test_a_node_group_shows_its_labels_and_taints(aws: Aws) -> None:
     eks = aws.client("eks")
     taint = {"key": "nvidia.com/gpu", "value": "true", "effect": "NO_SCHEDULE"}
     named = {"clusterName": "research", "nodegroupName": "gpu"}
@@ -118,11 +118,11 @@ def test_the_price_list_has_on_demand_prices(aws: Aws) -> None:
     assert float(price["pricePerUnit"]["USD"]) == pytest.approx(known.prices["us-west-2"].on_demand)
 
 
-def test_the_caller_is_known_by_its_account(aws: Aws) -> None:
+def test_the_caller_is_identified_by_its_account(aws: Aws) -> None:
     assert aws.client("sts").get_caller_identity()["Account"] == aws.account.id
 
 
-def test_a_group_may_go_by_a_launch_configuration(aws: Aws) -> None:
+def test_a_group_can_use_a_launch_configuration(aws: Aws) -> None:
     scaling = aws.client("autoscaling")
     scaling.create_launch_configuration(LaunchConfigurationName="old", ImageId="ami-1", InstanceType="g4dn.xlarge")
     assert scaling.describe_launch_configurations()["LaunchConfigurations"][0]["InstanceType"] == "g4dn.xlarge"
@@ -134,7 +134,7 @@ def test_a_group_may_go_by_a_launch_configuration(aws: Aws) -> None:
         scaling.launch_instances(AutoScalingGroupName="gpus", RequestedCapacity=1, ClientToken="x")
 
 
-def test_a_template_that_targets_a_reservation_gets_what_was_reserved_and_not_more(aws: Aws) -> None:
+def test_a_template_that_targets_a_reservation_gets_exactly_the_reserved_capacity(aws: Aws) -> None:
     ec2, scaling = aws.client("ec2"), aws.client("autoscaling")
     aws.account.region("us-east-1").hardware.markets.limits["on-demand", "", ""] = 0
     asked = {"InstancePlatform": "Linux/UNIX", "AvailabilityZone": "us-east-1a", "EndDateType": "limited"}

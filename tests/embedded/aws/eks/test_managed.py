@@ -42,7 +42,7 @@ async def all_bound(here: Stage) -> bool:
     return bool(found) and all(found.values())
 
 
-async def test_an_instance_that_its_group_ends_waits_until_its_node_is_drained(tmp_path: Path) -> None:
+async def test_an_instance_ended_by_its_group_waits_until_its_node_is_drained(tmp_path: Path) -> None:
     async with aws_stage(tmp_path) as here:
         (first,) = await managed(here, 1)
         await here.deploy("serve")
@@ -58,7 +58,7 @@ async def test_an_instance_that_its_group_ends_waits_until_its_node_is_drained(t
         assert node["spec"]["providerID"].endswith(next(iter(states(here))))
 
 
-async def test_labels_and_taints_of_a_node_group_that_change_reach_the_nodes_that_are_there(tmp_path: Path) -> None:
+async def test_changed_labels_and_taints_of_a_node_group_reach_its_existing_nodes(tmp_path: Path) -> None:
     taint = {"key": "nvidia.com/gpu", "value": "red", "effect": "NO_SCHEDULE"}
     async with aws_stage(tmp_path) as here:
         await managed(here, 1, labels={"old": "yes"}, taints=[taint])
@@ -106,7 +106,7 @@ async def test_an_update_surges_zone_by_zone_replaces_every_node_and_shrinks_aga
 
 
 @pytest.mark.parametrize("enabled", [True, False])
-async def test_a_node_that_stays_unready_is_repaired_where_that_is_asked_for(enabled: bool, tmp_path: Path) -> None:
+async def test_a_node_that_stays_unready_is_repaired_if_node_repair_is_enabled(enabled: bool, tmp_path: Path) -> None:
     async with aws_stage(tmp_path) as here:
         (first,) = await managed(here, 1, nodeRepairConfig={"enabled": enabled})
         (node,) = await here.nodes()

@@ -31,7 +31,7 @@ def test_a_market_of_the_series_runs_dry_when_the_series_does() -> None:
     assert len(members(scaling)) <= max(there, series.capacity(key, aws.time))
 
 
-def test_without_botocore_it_is_said_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_botocore_the_error_names_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     import sys
 
     monkeypatch.setitem(sys.modules, "botocore.session", None)

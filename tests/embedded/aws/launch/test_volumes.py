@@ -77,13 +77,11 @@ def test_volumes_that_are_not_deleted_on_termination_are_left_available(aws: Aws
         ({"DeviceName": "/dev/xvdf", "VirtualName": "ephemeral0"}, {"/dev/xvda": True}),
     ],
 )
-def test_where_a_template_does_not_say_it_only_the_root_volume_is_deleted(
-    aws: Aws, mapping: dict[str, Any], expected: dict[str, bool]
-) -> None:
+def test_by_default_only_the_root_volume_of_a_template_is_deleted(aws: Aws, mapping: dict[str, Any], expected: dict[str, bool]) -> None:
     assert devices(*launched(aws, mapping)) == expected
 
 
-def test_volumes_of_a_launch_configuration_are_deleted_where_it_does_not_say_otherwise(aws: Aws) -> None:
+def test_by_default_volumes_of_a_launch_configuration_are_deleted(aws: Aws) -> None:
     scaling, ec2 = aws.client("autoscaling"), aws.client("ec2")
     mappings = [disk("/dev/xvdf"), disk("/dev/xvdg", DeleteOnTermination=False)]
     asked = {"ImageId": "ami-1", "InstanceType": "g4dn.xlarge", "BlockDeviceMappings": mappings}
@@ -101,7 +99,7 @@ def test_an_instance_keeps_its_volumes_until_it_is_terminated(aws: Aws) -> None:
     assert [one["State"] for one in ec2.describe_volumes()["Volumes"]] == ["in-use"]
 
 
-def test_volumes_are_found_by_id_and_by_what_they_are(aws: Aws) -> None:
+def test_volumes_are_found_by_id_and_by_filters(aws: Aws) -> None:
     ec2, ident = launched(aws, disk("/dev/xvdf", DeleteOnTermination=False))
 
     def found(**told: Any) -> list[str]:

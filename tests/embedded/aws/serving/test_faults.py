@@ -17,7 +17,7 @@ from gpuscaler.embedded.aws.serving.faults import Fault, denied, outage, throttl
 from gpuscaler.embedded.aws.serving.server import serve
 
 
-def test_throttling_has_each_services_word_and_may_say_how_long(aws: Aws) -> None:
+def test_throttling_has_each_services_code_and_can_name_a_retry_time(aws: Aws) -> None:
     aws.endpoint.faults.all.append(throttled("Describe*", retry_after=7, times=2))
     with pytest.raises(ClientError) as refused:
         aws.client("autoscaling").describe_auto_scaling_groups()
@@ -41,7 +41,7 @@ def test_a_missing_right_names_the_action(aws: Aws) -> None:
     assert code(refused) == "UnauthorizedOperation"
 
 
-def test_one_region_may_be_down(make_aws: Any) -> None:
+def test_one_region_can_be_down(make_aws: Any) -> None:
     aws = make_aws(regions=("us-east-1", "eu-west-1"))
     aws.endpoint.faults.all.append(outage("autoscaling", region="eu-west-1"))
     with pytest.raises(ClientError) as refused:
@@ -52,7 +52,7 @@ def test_one_region_may_be_down(make_aws: Any) -> None:
 
 
 @pytest.mark.parametrize(("sever", "took_effect"), [("before", 0), ("after", 2)])
-def test_of_a_broken_connection_nobody_knows_what_it_did(aws: Aws, sever: Any, took_effect: int) -> None:
+def test_after_a_broken_connection_the_outcome_is_unknown_to_the_caller(aws: Aws, sever: Any, took_effect: int) -> None:
     scaling = make_group(aws)
     aws.endpoint.faults.all.append(Fault(operation="LaunchInstances", sever=sever, times=1))
     asked = {"AutoScalingGroupName": "gpus", "RequestedCapacity": 2, "ClientToken": "once"}
@@ -134,7 +134,7 @@ async def test_a_long_poll_is_answered_when_a_message_comes() -> None:
         await serving.close()
 
 
-def test_a_request_that_is_not_signed_or_not_understood_is_refused(aws: Aws) -> None:
+def test_an_unsigned_or_invalid_request_is_refused(aws: Aws) -> None:
     from gpuscaler.embedded.aws.wire.reading import Request
 
     assert aws.endpoint.handle(Request("POST", "/", {}, b"Action=DescribeTags")).status == 403
@@ -157,7 +157,7 @@ def test_a_request_that_is_not_signed_or_not_understood_is_refused(aws: Aws) -> 
         assert words in text
 
 
-def test_activities_are_unknown_of_a_group_that_is_not_there(aws: Aws) -> None:
+def test_activities_of_an_unknown_group_are_an_error(aws: Aws) -> None:
     make_group(aws)
     with pytest.raises(ClientError, match="AutoScalingGroup name not found"):
         said(aws.client("autoscaling"), "none")

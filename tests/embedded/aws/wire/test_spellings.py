@@ -22,7 +22,7 @@ def words(aws: Aws) -> dict[str, str]:
     }
 
 
-def test_words_are_spelt_as_in_the_reference_as_it_comes() -> None:
+def test_words_are_spelt_as_in_the_reference_by_default() -> None:
     assert words(Aws()) == {"market": "on-demand", "lifecycle": "InService", "health": "Healthy", "state": "running"}
 
 
@@ -33,7 +33,7 @@ def test_the_user_guide_spells_markets_in_its_own_way() -> None:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_words_come_in_any_case(seed: int) -> None:
+def test_words_can_have_any_case(seed: int) -> None:
     aws = Aws(Conditions(spelling="random"), seed=seed)
 
     found = words(aws)
