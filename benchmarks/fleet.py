@@ -20,7 +20,7 @@ import msgspec
 from tests.model import realistic
 
 from benchmarks.figures import REGION, Figure, families
-from gpuscaler.model.aside import SetAside
+from gpuscaler.model.aside import Skipped
 from gpuscaler.model.cluster import Cluster, Delta
 from gpuscaler.model.decoding import Interner, read_items
 from gpuscaler.model.pods import Pod
@@ -87,7 +87,7 @@ def rules() -> Policy:
 
 def load(stream: BinaryIO) -> Cluster:
     interner = Interner()
-    found = [item for item in read_items(stream, interner) if not isinstance(item, SetAside)]
+    found = [item for item in read_items(stream, interner) if not isinstance(item, Skipped)]
     return Cluster.of(found)
 
 

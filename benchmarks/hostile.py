@@ -24,7 +24,7 @@ from tests.hostile.workloads import CASES, NOW, POOLS, mixed, ordinary, policy
 from benchmarks.figures import Figure
 from gpuscaler.kube.client import Client
 from gpuscaler.kube.resources import LEASES, NODES, PODS
-from gpuscaler.model.aside import SetAside
+from gpuscaler.model.aside import Skipped
 from gpuscaler.model.cluster import Cluster, Item
 from gpuscaler.model.decoding.interning import Interner
 from gpuscaler.model.decoding.objects import decode_object
@@ -81,11 +81,11 @@ def planned(name: str, others: int) -> Figure:
 
 def measure(path: Path) -> dict[str, float]:
     """Read objects line by line, and plan for them three times."""
-    interner, items, aside = Interner(), list[Item](), list[SetAside]()
+    interner, items, aside = Interner(), list[Item](), list[Skipped]()
     with path.open("rb") as file:
         for line in file:
             found = decode_object(line, interner)
-            if isinstance(found, SetAside):
+            if isinstance(found, Skipped):
                 aside.append(found)
             elif found is not None:
                 items += found if isinstance(found, list | tuple) else [found]  # type: ignore[list-item]  # one object each

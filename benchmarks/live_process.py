@@ -20,13 +20,13 @@ from gpuscaler.clouds.protocol import Bought, Notice, Order, Refusal, Unfilled
 from gpuscaler.control.process.running import Made, Place, Running
 from gpuscaler.control.process.settings_file import SettingsFile
 from gpuscaler.control.records.events import happening
-from gpuscaler.control.records.events.happening import Happening
+from gpuscaler.control.records.events.happening import HistoryEvent
 from gpuscaler.control.records.events.records import Sink
 from gpuscaler.control.records.service import Service, make
 from gpuscaler.kube.access import Access
 from gpuscaler.kube.http import HttpTransport
 from gpuscaler.kube.tls import Tls
-from gpuscaler.lifecycle.reconcile import Look
+from gpuscaler.lifecycle.reconcile import Reconciliation
 from gpuscaler.model.instances import Instance, Inventory
 from gpuscaler.model.pools import Pool
 from gpuscaler.planning.plans import Plan
@@ -99,11 +99,11 @@ class Noting(Sink):
         self.counts = {"looks": 0, "plans": 0, "acts": 0}
         self.first_look, self.first_plan = asyncio.Event(), asyncio.Event()
 
-    def happened(self, what: Happening, /) -> None:
+    def happened(self, what: HistoryEvent, /) -> None:
         if what.kind == happening.ORDERED:
             self.ordered[what.order] = what.pods
 
-    def looked(self, seen: Look, /) -> None:
+    def looked(self, seen: Reconciliation, /) -> None:
         self.counts["looks"] += 1
         self.counts["acts"] += len(seen.acts)
         self.first_look.set()

@@ -85,7 +85,7 @@ async def test_the_commands_of_the_page_remove_everything_left_on_nodes_after_un
         await ask("taint", "nodes", name, *(f"{key}:NoSchedule" for key in keys))
     await ask("label", "nodes", "plain", f"{EXCLUDE_LABEL}={EXCLUDE_VALUE}")
     await ask("label", "nodes", "other", f"{EXCLUDE_LABEL}=true")
-    page = (ROOT / "docs" / "how-to" / "install.md").read_text().partition("## Take it away")[2]
+    page = (ROOT / "docs" / "how-to" / "install.md").read_text().partition("## Uninstall it")[2]
     for line in page.splitlines():
         if line.startswith("kubectl "):
             await ask.run(*shlex.split(line)[1:])

@@ -8,7 +8,7 @@ from rich.console import Console
 
 from gpuscaler.cli.demo_screen import Screen, picture_of, status_of, telling
 from gpuscaler.control.records.events import happening as kinds
-from gpuscaler.control.records.events.happening import Happening
+from gpuscaler.control.records.events.happening import HistoryEvent
 from gpuscaler.embedded.demo.frames import Frame, Machine, Pending, PoolView
 
 BEGAN = 1_800_000_000.0
@@ -32,7 +32,7 @@ def frame(*machines: Machine, waiting: int = 0, decisions: int = 0, behind: floa
         spent=3.25,
         troubles=(),
         server="http://127.0.0.1:1234",
-        happenings=tuple(Happening(BEGAN + 60 * number, kinds.KEPT, f"{text} {number}", node="n") for number in range(decisions)),
+        happenings=tuple(HistoryEvent(BEGAN + 60 * number, kinds.KEPT, f"{text} {number}", node="n") for number in range(decisions)),
     )
 
 

@@ -14,7 +14,7 @@ from tests.planning.building import NOW
 
 from gpuscaler.cli import main
 from gpuscaler.control.records.history.packing import packed
-from gpuscaler.model.aside import SetAside
+from gpuscaler.model.aside import Skipped
 from gpuscaler.model.cluster import Cluster, Delta
 from gpuscaler.model.decoding import Interner, read_items
 from gpuscaler.planning.state import State
@@ -93,8 +93,8 @@ def secretive() -> Cluster:
         {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "c", "namespace": "tenant"}, "data": {"token": SECRET}},
     ]
     items = list(read_items(io.BytesIO(json.dumps({"apiVersion": "v1", "kind": "List", "items": objects}).encode()), Interner()))
-    asides = tuple(one for one in items if isinstance(one, SetAside))
-    return Cluster().apply(Delta(tuple(one for one in items if not isinstance(one, SetAside))), set_aside=asides)
+    asides = tuple(one for one in items if isinstance(one, Skipped))
+    return Cluster().apply(Delta(tuple(one for one in items if not isinstance(one, Skipped))), set_aside=asides)
 
 
 def test_a_replay_file_contains_only_what_planning_reads() -> None:

@@ -17,7 +17,7 @@ from gpuscaler.embedded.apiserver.wire.failures import Failure
 from gpuscaler.kube.client import Client
 from gpuscaler.lifecycle.memory import Memory
 from gpuscaler.model.offerings import OfferingKey
-from gpuscaler.planning.state.ledger.ledger import Coming, Ledger
+from gpuscaler.planning.state.ledger.ledger import Ledger, OrderedMachine
 
 TWO = """
 region: us-east-1
@@ -96,7 +96,7 @@ def test_more_pods_can_be_added_to_those_of_the_cluster(cluster: Served, tmp_pat
 
 def test_machines_ordered_by_a_controller_are_not_bought_again(cluster: Served) -> None:
     cluster.load(node("n1", 0), pod("a", 8))
-    coming = Coming("o-0", "o", (OfferingKey("gpu", "on-demand", "g.8", "z1"),), price=8.0, asked=1.0)
+    coming = OrderedMachine("o-0", "o", (OfferingKey("gpu", "on-demand", "g.8", "z1"),), price=8.0, asked=1.0)
 
     async def remember(client: Client) -> None:
         store = MemoryStore(client, namespace="kube-system")

@@ -209,7 +209,7 @@ def test_a_cluster_that_forbids_watching_exits_5_and_nothing_is_written(path: st
     done = invoke(cluster, tmp_path / "week.csv")
 
     assert done.exit_code == 5
-    assert f"saw {words} (403 Forbidden), expected to be allowed that" in done.stderr
+    assert f"saw {words} (403 Forbidden), expected permission for it" in done.stderr
     assert list(tmp_path.glob("week*")) == []
 
 

@@ -40,7 +40,7 @@ from gpuscaler.kube.portforward import PodPort
 from gpuscaler.kube.resources import CONFIG_MAPS, PODS
 from gpuscaler.model.cluster import Cluster, Item
 from gpuscaler.model.pools import Policy
-from gpuscaler.planning.plans import Move, Plan, Removal
+from gpuscaler.planning.plans import Move, Plan, PlannedRemoval
 from gpuscaler.planning.state import State
 
 RUN_FILE = """
@@ -357,7 +357,7 @@ def test_without_permission_for_the_status_it_is_named_and_why_uses_events(tmp_p
         silent = ask(cluster, "why", "pod", "x")
 
     assert (status.exit_code, replay.exit_code, silent.exit_code) == (5, 5, 5)
-    assert f"saw {words} (403 Forbidden), expected to be allowed that" in status.output
+    assert f"saw {words} (403 Forbidden), expected permission for it" in status.output
     assert why.exit_code == 0
     assert f"The leader cannot be queried ({words}" in why.output
 
@@ -397,7 +397,7 @@ def test_an_old_status_is_reported_as_outdated(tmp_path: Path) -> None:
         done = ask(cluster, "status")
 
     assert done.exit_code == 0
-    assert "Written 1h ago by me (gpuscaler 0.1).\nThis is old: " in done.output
+    assert "Written 1h ago by me (gpuscaler 0.1).\nThe status is outdated: " in done.output
 
 
 @pytest.mark.parametrize(("data", "said"), [({}, "saw no key status.json"), ({"status.json": "[]"}, "saw a status that cannot be read")])
@@ -448,7 +448,7 @@ def test_replay_of_an_old_decision_that_used_places_of_nominated_pods_plans_no_r
     items += [on_paper.node(f"new-{number}", card) for number in range(3)]
     items += [on_paper.pod(f"runs-{number}", on=f"old-{number}", options={"disruption": "allow"}) for number in range(7)]
     items += [on_paper.pod(f"waits-{number}", nominated_node=f"new-{number}") for number in range(3)]
-    moved = tuple(Removal(f"old-{number}", "", (Move(f"default/runs-{number}", f"new-{number}"),)) for number in range(3))
+    moved = tuple(PlannedRemoval(f"old-{number}", "", (Move(f"default/runs-{number}", f"new-{number}"),)) for number in range(3))
     policy = Policy((on_paper.pool(card),))
     recorded = Decision("d-1", on_paper.NOW, "gives back 3 nodes", Cluster.of(items), State(), policy, Plan(removals=moved))
     (tmp_path / "inputs").write_bytes(packed(recorded))

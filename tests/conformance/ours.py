@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
-from gpuscaler.model.aside import SetAside
+from gpuscaler.model.aside import Skipped
 from gpuscaler.model.cluster import Cluster, Item
 from gpuscaler.model.decoding import Interner, decode_object
 from gpuscaler.model.labels import LabelSet
@@ -108,7 +108,7 @@ def split(cluster: Cluster) -> tuple[list[Node], list[Node]]:
 
 def decoded(raw: Json, interner: Interner) -> list[Item]:
     result = decode_object(raw, interner)
-    if isinstance(result, SetAside):
+    if isinstance(result, Skipped):
         raise NotUnderstoodError(f"{result.object}: {result.reason}")
     if result is None:
         raise NotUnderstoodError(f"{raw.get('kind')} is not a kind that is decoded")

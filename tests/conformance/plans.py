@@ -9,7 +9,7 @@ from gpuscaler.model.decoding import Interner
 from gpuscaler.model.pools import Offering, Policy, Pool
 from gpuscaler.model.taints import Taint
 from gpuscaler.planning.planner import plan
-from gpuscaler.planning.plans import Machine, Plan
+from gpuscaler.planning.plans import Plan, PlannedMachine
 from gpuscaler.planning.state import State
 
 from . import ours
@@ -153,13 +153,13 @@ def staged(made: Plan, policy: Policy, rng: random.Random) -> list[Stage]:
     return stages
 
 
-def bought(machine: Machine, policy: Policy, rng: random.Random) -> Offering:
+def bought(machine: PlannedMachine, policy: Policy, rng: random.Random) -> Offering:
     chosen = rng.choice(machine.choices) if machine.choices else machine
     key = (machine.pool, chosen.market, chosen.instance_type, chosen.zone)
     return next(one for pool in policy.pools for one in pool.offerings if one.key == key)
 
 
-def node(machine: Machine, offering: Offering) -> Json:
+def node(machine: PlannedMachine, offering: Offering) -> Json:
     amounts = {name: f"{amount}m" if name == "cpu" else str(amount) for name, amount in offering.allocatable.items()}
     return {
         "apiVersion": "v1",

@@ -37,7 +37,7 @@ from gpuscaler.model.pools import BIND, NOMINATE
 from gpuscaler.model.taints import AJAR
 from gpuscaler.model.well_known import ARRIVING_TAINT, CLOSING_TAINTS, EXCLUDE_LABEL, LEAVING_TAINT
 from gpuscaler.planning.state.ledger import ledger
-from gpuscaler.planning.state.ledger.entries import CLEARING, Leaving
+from gpuscaler.planning.state.ledger.entries import CLEARING, Removal
 from gpuscaler.settings.pools_file import parse_policy
 from gpuscaler.simulation.cloud.delays import Delay, Faults
 from gpuscaler.simulation.cloud.machines import BOOTING
@@ -151,7 +151,7 @@ class Guard(Watchman):
             await self.nobody_is_on(instance, found)
             self.removals += 1
 
-    async def nobody_is_on(self, instance: str, found: ledger.Leaving) -> None:
+    async def nobody_is_on(self, instance: str, found: ledger.Removal) -> None:
         """Check that a machine is empty when it is ended, except for pods that leave with it and pods that should have ended long ago."""
         node = next((one.id for one in self._here.cluster.core.list() if provider_id(one) == instance), "")
         for one in await self._here.pods() if node and not found.forced else ():
@@ -206,7 +206,7 @@ class Guard(Watchman):
         else:
             assert had == has or not cordoned, f"I7: the owner of the cordon of node {name} was changed"
 
-    async def removal_of(self, pod: str) -> Leaving | None:
+    async def removal_of(self, pod: str) -> Removal | None:
         """The saved removal of the node that a pod runs on; None if the pod is gone."""
         node = (await surely(self._here.bound)).get(pod)
         if node is None:

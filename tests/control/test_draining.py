@@ -19,7 +19,7 @@ from gpuscaler.lifecycle.termination.removing import CLEAR_SECONDS, DETACH_SECON
 from gpuscaler.model.offerings import OfferingKey
 from gpuscaler.model.pools import Policy
 from gpuscaler.model.well_known import EXCLUDE_LABEL
-from gpuscaler.planning.state.ledger.entries import DRAINING, Leaving
+from gpuscaler.planning.state.ledger.entries import DRAINING, Removal
 
 TWO_TYPES = BOTH.replace("[g4dn.xlarge]", "[g4dn.xlarge, g5.xlarge]").replace("[spot, on-demand]", "[on-demand]")
 NEEDED = "The disruption budget web needs 1 healthy pods and has 1 currently"
@@ -35,7 +35,7 @@ def without_cheap(policy: Policy) -> Policy:
     return replace(policy, pools=tuple(pools))
 
 
-def leaving(here: World) -> Leaving | None:
+def leaving(here: World) -> Removal | None:
     assert here.controller is not None
     return next((one for one in here.controller.memory.ledger.leaving if one.node == DEAR), None)
 

@@ -19,7 +19,7 @@ from gpuscaler.control.loop.cluster_writes import Outcome
 from gpuscaler.control.loop.controller import Controller
 from gpuscaler.control.loop.holding import Brake, change
 from gpuscaler.control.loop.store import MemoryStore
-from gpuscaler.control.process.pools import FoundPools
+from gpuscaler.control.process.pools import DiscoveredPools
 from gpuscaler.embedded.serving.cluster import Conditions, EmbeddedCluster
 from gpuscaler.embedded.serving.memory import MemoryTransport
 from gpuscaler.kube.client import Client
@@ -30,7 +30,7 @@ from gpuscaler.lifecycle.interruptions import Remark
 from gpuscaler.lifecycle.memory import Memory
 from gpuscaler.lifecycle.observed.machine_index import Unpooled
 from gpuscaler.lifecycle.pacing import Pace
-from gpuscaler.lifecycle.reconcile import Look
+from gpuscaler.lifecycle.reconcile import Reconciliation
 from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.holds import Hold
 from gpuscaler.model.instances import Inventory
@@ -239,10 +239,10 @@ class Notes:
     decisions: int = 0
     decided: Mapping[str, str] = field(default_factory=dict)
 
-    def pools_from(self, _found: FoundPools | None, /) -> None:
+    def pools_from(self, _found: DiscoveredPools | None, /) -> None:
         """Ignored: the pools are those of the file."""
 
-    def looked(self, seen: Look, _cluster: Cluster, _now: float, /) -> None:
+    def looked(self, seen: Reconciliation, _cluster: Cluster, _now: float, /) -> None:
         self.seen_list = self.newest_list()
         self.kept += seen.kept
         self.stray += seen.stray
@@ -257,7 +257,7 @@ class Notes:
         self.last, self.state, self.planned_at, self.planned_list = plan, state, now, self.seen_list
         self.cut += plan.cut
 
-    def sent(self, order: ledger.Order, _machines: tuple[ledger.Coming, ...], _memory: Memory, _now: float, /) -> None:
+    def sent(self, order: ledger.Order, _machines: tuple[ledger.OrderedMachine, ...], _memory: Memory, _now: float, /) -> None:
         self.orders.append(order)
 
     def answered(self, _answer: Answered, _now: float, /) -> None:

@@ -9,7 +9,7 @@ from tests.control.records.test_service import serviced
 from gpuscaler.control.records.events import happening
 from gpuscaler.control.records.events.happening import EVENTS
 from gpuscaler.control.records.status.pages import Pages
-from gpuscaler.control.records.status.status import BreakerNow, Kind, Limit, PoolNow, Process, Said, Status, Waiting
+from gpuscaler.control.records.status.status import BreakerNow, Kind, Limit, PoolNow, Process, Status, StatusEntry, Waiting
 
 REFERENCE = Path(__file__).parents[2] / "docs" / "reference"
 
@@ -52,7 +52,7 @@ def test_the_page_of_records_names_every_field_of_the_status() -> None:
     fields = {field.encode_name for shape in shapes for field in msgspec.structs.fields(shape)}
 
     assert fields - words("records.md") == set()
-    assert {field.encode_name for field in msgspec.structs.fields(Said)} == {"about", "text", "at", "decision"}
+    assert {field.encode_name for field in msgspec.structs.fields(StatusEntry)} == {"about", "text", "at", "decision"}
 
 
 def test_the_page_of_records_names_every_page() -> None:

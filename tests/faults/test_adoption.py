@@ -23,7 +23,7 @@ from gpuscaler.embedded.nodes import machines
 from gpuscaler.kube.resources import DEPLOYMENTS, NODES, POD_DISRUPTION_BUDGETS, PODS
 from gpuscaler.lifecycle.memory import Memory
 from gpuscaler.model.well_known import ARRIVING_TAINT, POOL_LABEL
-from gpuscaler.planning.state.ledger.ledger import ACCEPTED, Coming, Order
+from gpuscaler.planning.state.ledger.ledger import ACCEPTED, Order, OrderedMachine
 from gpuscaler.settings.pools_file import parse_policy
 from gpuscaler.simulation.cloud.delays import Delay, Faults
 from gpuscaler.simulation.cloud.machines import LOST, RECLAIMED
@@ -144,7 +144,7 @@ async def test_f73_a_machine_reclaimed_at_the_pools_minimum_is_not_bought_again(
 
 def test_f73_a_machine_that_a_group_launched_before_an_order_does_not_fill_it() -> None:
     ours = Order("a", "main", (KIND.key,), 1, NOW + 1.0, NOW + 1.0, ACCEPTED)
-    coming = Coming("a-0", "a", (KIND.key,), 1.0, NOW + 1.0)
+    coming = OrderedMachine("a-0", "a", (KIND.key,), 1.0, NOW + 1.0)
     book = replace(noticed().ledger, orders=(ours,), coming=(coming,))
 
     assert [one.id for one in looked(Memory(ledger=book), at=NOW + 2.0, keeps_tokens=False).owed] == ["found-i-1"]

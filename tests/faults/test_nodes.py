@@ -17,7 +17,7 @@ from gpuscaler.kube.resources import PODS
 from gpuscaler.model.cluster import Cluster
 from gpuscaler.planning.capacity.fallbacks import alternatives
 from gpuscaler.planning.capacity.node_templates import Overhead
-from gpuscaler.planning.plans import Machine
+from gpuscaler.planning.plans import PlannedMachine
 
 pytest.importorskip("boto3", reason="boto3 is not installed: make setup brings it")
 
@@ -99,7 +99,7 @@ def test_f61_fallbacks_of_a_machine_for_pods_that_stay_together_share_its_gpu_mo
 
     chosen, same, other = spot("g.1", 1.0, "A10G"), spot("g.2", 1.2, "A10G"), spot("h.1", 1.1, "L4")
     waiting = pods("a", 1, spec(gpus=1, cpu=2, spread=(spread("topology.kubernetes.io/zone"),)))
-    machine = Machine("new-1", chosen.pool, "g.1", "spot", "z1", 1.0, pods=tuple(one.key for one in waiting))
+    machine = PlannedMachine("new-1", chosen.pool, "g.1", "spot", "z1", 1.0, pods=tuple(one.key for one in waiting))
     cluster = Cluster.of(waiting)
 
     found = alternatives(

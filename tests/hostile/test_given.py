@@ -9,7 +9,7 @@ import pytest
 from tests.hostile.workloads import HUGE, NOW, POOLS, Object, cluster_of, containers, gangs, node, ordinary, pod, policy
 from tests.planning.demand.test_rationing import wants
 
-from gpuscaler.model.aside import SetAside
+from gpuscaler.model.aside import Skipped
 from gpuscaler.model.cluster import Cluster, Item
 from gpuscaler.model.decoding.interning import Interner
 from gpuscaler.model.decoding.objects import decode_object
@@ -45,10 +45,10 @@ def given(name: str, *more: Object) -> Cluster:
         pytest.skip(f"../shared/cases/hostile/{path.name} is not there")
     with gzip.open(path) as file:
         texts = [bytes(one) for one in msgspec.json.decode(file.read(), type=Listing).items]
-    interner, items, aside = Interner(), list[Item](), list[SetAside]()
+    interner, items, aside = Interner(), list[Item](), list[Skipped]()
     for one in (*texts, *map(msgspec.json.encode, more)):
         found = decode_object(one, interner)
-        if isinstance(found, SetAside):
+        if isinstance(found, Skipped):
             aside.append(found)
         elif found is not None:
             items.append(found)  # type: ignore[arg-type]  # one pod each

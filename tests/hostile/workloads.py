@@ -4,7 +4,7 @@ import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from gpuscaler.model.aside import SetAside
+from gpuscaler.model.aside import Skipped
 from gpuscaler.model.cluster import Cluster, Item
 from gpuscaler.model.decoding.interning import Interner
 from gpuscaler.model.decoding.objects import decode_object
@@ -288,10 +288,10 @@ def cluster_of(objects: Iterable[Object]) -> Cluster:
     """The cluster of ``objects``, read like by a controller: one at a time, skipping those that cannot be parsed."""
     interner = Interner()
     items: list[Item] = []
-    aside: list[SetAside] = []
+    aside: list[Skipped] = []
     for each in objects:
         found = decode_object(each, interner)
-        if isinstance(found, SetAside):
+        if isinstance(found, Skipped):
             aside.append(found)
         elif isinstance(found, Sequence):
             items += found

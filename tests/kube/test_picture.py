@@ -16,7 +16,7 @@ from gpuscaler.kube.picture import Picture, Taken
 from gpuscaler.kube.reflector import Batch
 from gpuscaler.kube.resources import JOB_SETS, NODES, PODS, Resource
 from gpuscaler.kube.transport import Answer, Request
-from gpuscaler.model.aside import SetAside
+from gpuscaler.model.aside import Skipped
 from gpuscaler.model.decoding.interning import Interner
 from gpuscaler.model.instances import Instance, Inventory
 from gpuscaler.model.pods import Pod
@@ -266,7 +266,7 @@ async def test_a_cancelled_take_loses_no_changes() -> None:
     assert taken.kinds == {"Pod"}
 
 
-def batch_of(*pods: Json, aside: tuple[SetAside, ...] = ()) -> Batch:
+def batch_of(*pods: Json, aside: tuple[Skipped, ...] = ()) -> Batch:
     decoder = ObjectDecoder(PODS, Interner())
     found = [decoder.read(json.dumps(one).encode()) for one in pods]
     return Batch(PODS, Pod, {one.identity: one.items[0] for one in found}, aside)
@@ -310,7 +310,7 @@ async def test_an_object_that_becomes_readable_during_a_take_does_not_stay_set_a
     names = [f"p{number}" for number in range(count)]
     picture.receive(batch_of(*map(pod, names)))
     await picture.take()
-    picture.receive(batch_of(*(pod(name, node="n1") for name in names[1:]), aside=(SetAside("Pod team/p0", "odd"),)))
+    picture.receive(batch_of(*(pod(name, node="n1") for name in names[1:]), aside=(Skipped("Pod team/p0", "odd"),)))
     taking = asyncio.create_task(picture.take())
     await asyncio.sleep(0)
     picture.receive(batch_of(pod("p0")))

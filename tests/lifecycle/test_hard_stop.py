@@ -11,9 +11,9 @@ from gpuscaler.lifecycle.memory import Memory, state_of
 from gpuscaler.lifecycle.purchase_intents import ordered
 from gpuscaler.model.cluster import Cluster, Item
 from gpuscaler.model.pools import Policy, Pool
-from gpuscaler.planning.plans import Machine, Plan
+from gpuscaler.planning.plans import Plan, PlannedMachine
 from gpuscaler.planning.state.breakers import Breakers, Target, step
-from gpuscaler.planning.state.ledger.ledger import Coming, Ledger
+from gpuscaler.planning.state.ledger.ledger import Ledger, OrderedMachine
 from gpuscaler.planning.state.offering_events import Lacking
 
 POOL = pool(offering())
@@ -21,12 +21,14 @@ KEY = POOL.offerings[0].key
 EFA = "vpc.amazonaws.com/efa"
 
 
-def coming(number: int, *for_pods: str, **more: Any) -> Coming:
+def coming(number: int, *for_pods: str, **more: Any) -> OrderedMachine:
     """A machine that was ordered for pods that a later plan places elsewhere."""
-    return Coming(f"m-{number}", f"order-{number}", (KEY,), 1.0, NOW, bought_for=tuple(f"default/{one}" for one in for_pods), **more)
+    return OrderedMachine(
+        f"m-{number}", f"order-{number}", (KEY,), 1.0, NOW, bought_for=tuple(f"default/{one}" for one in for_pods), **more
+    )
 
 
-def stopped(made: Plan, cluster: Cluster, *machines: Coming, of: Pool = POOL, breakers: Breakers | None = None) -> Plan:
+def stopped(made: Plan, cluster: Cluster, *machines: OrderedMachine, of: Pool = POOL, breakers: Breakers | None = None) -> Plan:
     return bounded(made, cluster, Policy((of,)), book=Ledger(coming=machines), breakers=breakers or Breakers(), now=NOW)
 
 
@@ -89,7 +91,7 @@ def test_minimum_and_spare_machines_are_bought_in_addition_but_only_once() -> No
 def test_orders_are_bounded_whatever_the_plan_contains() -> None:
     items = [pod("p")]
     cluster, policy = Cluster.of(items), Policy((POOL,))
-    lie = Plan(machines=tuple(Machine(f"new-{n}", "main", "g.1", "on-demand", "z1", 1.0, pods=("default/p",)) for n in range(1, 9)))
+    lie = Plan(machines=tuple(PlannedMachine(f"new-{n}", "main", "g.1", "on-demand", "z1", 1.0, pods=("default/p",)) for n in range(1, 9)))
     memory = Memory()
     for _ in range(5):
         memory, _ = ordered(memory, lie, cluster, policy, state=state_of(memory, policy, NOW), now=NOW)

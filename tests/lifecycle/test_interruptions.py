@@ -16,14 +16,14 @@ from gpuscaler.lifecycle.interruptions import (
     taken,
     unexpected,
 )
-from gpuscaler.lifecycle.observed.machine_index import Roll
+from gpuscaler.lifecycle.observed.machine_index import MachineIndex
 from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.instances import RUNNING, STOPPING, TERMINATED, Instance, Inventory
 from gpuscaler.model.nodes import Node
 from gpuscaler.model.pools import Policy
 from gpuscaler.planning.state import offering_events
 from gpuscaler.planning.state.ledger import ledger
-from gpuscaler.planning.state.ledger.entries import CLEARING, ENDING, Coming, Eviction, Leaving
+from gpuscaler.planning.state.ledger.entries import CLEARING, ENDING, Eviction, OrderedMachine, Removal
 from gpuscaler.planning.state.ledger.ledger import Ledger
 
 SPOT = offering(market="spot")
@@ -33,8 +33,8 @@ INSTANCE = Instance("i-1", *SPOT.key)
 GOING = Announced({"i-1": NOW + 120.0})
 
 
-def leaving(**more: Any) -> Leaving:
-    return Leaving("n", "i-1", SPOT.key, "idle", NOW, NOW, **more)
+def leaving(**more: Any) -> Removal:
+    return Removal("n", "i-1", SPOT.key, "idle", NOW, NOW, **more)
 
 
 def test_an_announced_interruption_removes_the_machine_and_counts_against_its_market() -> None:
@@ -88,7 +88,7 @@ def test_a_machine_with_planned_maintenance_is_removed_shortly_before_it() -> No
 
 
 def test_a_machine_interrupted_before_it_opened_is_marked_lost_first() -> None:
-    book = Ledger(coming=(Coming("o-0", "o", (SPOT.key,), 1.0, NOW, instance="i-1", node="n"),))
+    book = Ledger(coming=(OrderedMachine("o-0", "o", (SPOT.key,), 1.0, NOW, instance="i-1", node="n"),))
     found = taken(book, Cluster.of([NODE]), POLICY, GOING, NOW)
 
     assert found.steps[0] == ledger.Lost("o-0")
@@ -102,7 +102,7 @@ def test_nodes_outside_our_pools_are_not_touched() -> None:
 
 
 def test_only_open_machines_that_were_not_ended_here_count_as_gone_unexpectedly() -> None:
-    arriving = Coming("o-0", "o", (SPOT.key,), 1.0, NOW, instance="i-1")
+    arriving = OrderedMachine("o-0", "o", (SPOT.key,), 1.0, NOW, instance="i-1")
 
     assert unexpected(Ledger(), [INSTANCE]) == (INSTANCE,)
     for book in (Ledger(leaving=(leaving(),)), Ledger(coming=(arriving,)), Ledger(past=frozenset({"i-1"}))):
@@ -117,7 +117,7 @@ def buried(state: str = TERMINATED, *nodes: Node, book: Ledger | None = None, li
     """Return what happens to the Node of a machine that was not ended here."""
     inventory = Inventory(NOW, (Instance("i-1", *SPOT.key, state=state),) if listed else ())
     cluster = Cluster.of(nodes or [node("n", SPOT, provider_id="i-1", ready=False)])
-    return dead(book or Ledger(), Roll.of(cluster, inventory), NOW)
+    return dead(book or Ledger(), MachineIndex.of(cluster, inventory), NOW)
 
 
 def test_the_node_of_a_terminated_machine_is_to_be_deleted() -> None:
@@ -130,13 +130,13 @@ def test_the_node_of_a_terminated_machine_is_to_be_deleted() -> None:
 
 def test_a_machine_that_is_merely_unlisted_may_have_lost_its_tag_and_keeps_its_node() -> None:
     assert buried(listed=False) == ()
-    assert dead(Ledger(), Roll.of(Cluster.of([NODE]), None), NOW) == ()
+    assert dead(Ledger(), MachineIndex.of(Cluster.of([NODE]), None), NOW) == ()
     assert buried(RUNNING) == buried(STOPPING) == ()
 
 
 def test_a_node_that_is_ready_shared_or_already_leaving_is_not_deleted() -> None:
     silent = node("n", SPOT, provider_id="i-1", ready=False)
-    arriving = Coming("o-0", "o", (SPOT.key,), 1.0, NOW, instance="i-1", node="n")
+    arriving = OrderedMachine("o-0", "o", (SPOT.key,), 1.0, NOW, instance="i-1", node="n")
 
     assert buried(TERMINATED, NODE) == ()
     assert buried(TERMINATED, silent, node("twin", SPOT, provider_id="i-1", ready=False)) == ()
@@ -145,12 +145,12 @@ def test_a_node_that_is_ready_shared_or_already_leaving_is_not_deleted() -> None
 
 
 def test_remarks_name_machine_and_node() -> None:
-    found = list(remarks(Roll.of(Cluster.of([NODE]), None), [INSTANCE, Instance("i-2", *SPOT.key)], [("i-1", "maintenance")]))
+    found = list(remarks(MachineIndex.of(Cluster.of([NODE]), None), [INSTANCE, Instance("i-2", *SPOT.key)], [("i-1", "maintenance")]))
 
     assert found == [
         Remark("i-1", "n", "machine i-1 (spot g.1 z1) is gone without any notice; its node n is left to the cloud's controller"),
         Remark("i-2", "", "machine i-2 (spot g.1 z1) is gone without any notice"),
         Remark("i-1", "n", "the cloud announces maintenance of machine i-1; no action is taken"),
     ]
-    (told,) = remarks(Roll.of(Cluster.of([NODE]), None), (), [("i-1", "maintenance")], {"i-1": NOW + 60.0})
+    (told,) = remarks(MachineIndex.of(Cluster.of([NODE]), None), (), [("i-1", "maintenance")], {"i-1": NOW + 60.0})
     assert told.text == "the cloud announces maintenance of machine i-1; it is drained before that"

@@ -15,7 +15,7 @@ from gpuscaler.lifecycle.memory import Memory
 from gpuscaler.lifecycle.purchase_intents import ordered
 from gpuscaler.planning.planner import plan
 from gpuscaler.planning.state.ledger import ledger
-from gpuscaler.planning.state.ledger.ledger import Answered, Coming, Ledger, Lost
+from gpuscaler.planning.state.ledger.ledger import Answered, Ledger, Lost, OrderedMachine
 
 SEARCH = settings(
     max_examples=examples(60), phases=(Phase.generate,), derandomize=True, deadline=None, suppress_health_check=list(HealthCheck)
@@ -24,7 +24,9 @@ SEARCH = settings(
 
 def under_way(case: Case) -> Ledger:
     """Return the machines on their way in ``case``, as orders for the pods that wait for them."""
-    coming = (Coming(one.id, "before", (one.key,), 1.0, NOW - 60.0, pods=one.pods, bought_for=one.pods) for one in case.state.upcoming)
+    coming = (
+        OrderedMachine(one.id, "before", (one.key,), 1.0, NOW - 60.0, pods=one.pods, bought_for=one.pods) for one in case.state.upcoming
+    )
     return Ledger(coming=tuple(coming))
 
 

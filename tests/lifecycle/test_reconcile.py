@@ -8,7 +8,7 @@ from tests.planning.building import GI, NOW, bought, node, offering, planned, po
 from gpuscaler.lifecycle.actions import Bind, End, Lift
 from gpuscaler.lifecycle.memory import Memory, state_of
 from gpuscaler.lifecycle.purchase_intents import ordered
-from gpuscaler.lifecycle.reconcile import Facts, Look, look
+from gpuscaler.lifecycle.reconcile import Facts, Reconciliation, look
 from gpuscaler.model.cluster import Cluster, Item
 from gpuscaler.model.instances import Instance, Inventory
 from gpuscaler.model.nodes import Node
@@ -18,7 +18,7 @@ from gpuscaler.planning.planner import plan
 from gpuscaler.planning.state import boot_times, breakers, learned_templates, node_refusals, offering_events, promises
 from gpuscaler.planning.state.idle_clocks import IdleClocks
 from gpuscaler.planning.state.ledger import ledger
-from gpuscaler.planning.state.ledger.ledger import Coming, Leaving, Ledger, Order
+from gpuscaler.planning.state.ledger.ledger import Ledger, Order, OrderedMachine, Removal
 from gpuscaler.planning.state.node_refusals import Refusals, Wait
 
 KIND = offering("g.1", memory=32)
@@ -43,7 +43,7 @@ def granted(memory: Memory, *, at: float = NOW) -> Memory:
     return msgspec.structs.replace(memory, ledger=ledger.step(memory.ledger, ledger.Answered(order.token, at, (("i-1", KIND.key),))))
 
 
-def seen(memory: Memory, *items: Item, now: float = NOW + 60.0, **facts: Any) -> Look:
+def seen(memory: Memory, *items: Item, now: float = NOW + 60.0, **facts: Any) -> Reconciliation:
     listed = Inventory(now, (Instance("i-1", *KIND.key, launched=NOW),))
     return look(memory, Cluster.of(items), POLICY, Facts(**{"inventory": listed, **facts}), now)
 
@@ -127,7 +127,7 @@ def test_a_node_with_less_than_its_template_corrects_the_next_plan() -> None:
 
 
 def test_without_fresh_facts_nothing_is_removed_and_no_idle_clock_runs() -> None:
-    leaving = Leaving("n", "i-1", KIND.key, "idle", NOW - 9.0, NOW - 2.0, step=ledger.ENDING)
+    leaving = Removal("n", "i-1", KIND.key, "idle", NOW - 9.0, NOW - 2.0, step=ledger.ENDING)
     memory = Memory(ledger=Ledger(leaving=(leaving,)))
     items = (arrived(taints=(Taint("gpuscaler.io/leaving"),)), node("idle", KIND))
 
@@ -187,8 +187,8 @@ def test_two_broken_promises_pause_an_offering_for_the_refused_pods() -> None:
 
 def test_the_state_for_the_planner_contains_work_in_progress() -> None:
     book = Ledger(
-        coming=(Coming("o-0", "o", (KIND.key,), 1.0, NOW, pods=("default/p",), node="n"),),
-        leaving=(Leaving("m", "i-2", KIND.key, "idle", NOW, NOW),),
+        coming=(OrderedMachine("o-0", "o", (KIND.key,), 1.0, NOW, pods=("default/p",), node="n"),),
+        leaving=(Removal("m", "i-2", KIND.key, "idle", NOW, NOW),),
         bought=((NOW - 61.0, 5), (NOW - 59.0, 2)),
         broken=(("default/q", "n"),),
     )

@@ -12,9 +12,9 @@ from gpuscaler.model.cluster import Cluster, Item
 from gpuscaler.model.pools import Policy
 from gpuscaler.model.taints import Taint
 from gpuscaler.model.well_known import LEAVING_TAINT
-from gpuscaler.planning.plans import Removal
+from gpuscaler.planning.plans import PlannedRemoval
 from gpuscaler.planning.state.ledger import ledger
-from gpuscaler.planning.state.ledger.ledger import DRAINING, Leaving, Ledger
+from gpuscaler.planning.state.ledger.ledger import DRAINING, Ledger, Removal
 
 POLICY = Policy((pool(offering()),))
 MARKED = (Taint(LEAVING_TAINT, "", "NoSchedule"),)
@@ -26,7 +26,7 @@ EXCLUDED = {"node.kubernetes.io/exclude-from-external-load-balancers": "gpuscale
 def draining(*items: Item, forced: bool = False, **of_node: Any) -> tuple[list[Act], tuple[tuple[str, str], ...]]:
     """Return the actions on the node ``a``, which is being drained of the pod ``runs``, and the nodes that are kept."""
     cluster = Cluster.of([node("a", provider_id="i-1", taints=MARKED, labels=EXCLUDED, **of_node), *items])
-    one = Leaving("a", "i-1", offering().key, "idle", NOW - 20, NOW - 20, step=DRAINING, pods=("default/runs",), forced=forced)
+    one = Removal("a", "i-1", offering().key, "idle", NOW - 20, NOW - 20, step=DRAINING, pods=("default/runs",), forced=forced)
     found = termination.take_leave(Ledger(leaving=(one,)), cluster, None, POLICY, now=NOW)
     return list(found.acts), found.kept
 
@@ -72,7 +72,7 @@ def test_while_most_nodes_are_not_ready_only_interrupted_machines_are_drained() 
 
 def begun(*items: Item) -> list[str]:
     """Return the nodes whose removal begins when a plan removes ``a``."""
-    steps = termination.begin(Ledger(), Cluster.of(items), POLICY, (Removal("a", "idle"),), names={}, now=NOW)
+    steps = termination.begin(Ledger(), Cluster.of(items), POLICY, (PlannedRemoval("a", "idle"),), names={}, now=NOW)
     return [step.leaving.node for step in steps if isinstance(step, ledger.Left)]
 
 

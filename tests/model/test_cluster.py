@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuscaler.model.aside import SetAside
+from gpuscaler.model.aside import Skipped
 from gpuscaler.model.cluster import Bucket, Cluster, Delta, Item, class_key
 from gpuscaler.model.labels import LabelSet
 from gpuscaler.model.nodes import Node
@@ -164,8 +164,8 @@ def test_objects_of_all_other_kinds_are_stored() -> None:
 
 
 def test_a_skipped_object_is_kept_once() -> None:
-    aside = SetAside("Pod n/p", "odd")
-    cluster = Cluster.of([], [aside]).apply(Delta(), set_aside=[aside, SetAside("Pod n/q", "odd")])
+    aside = Skipped("Pod n/p", "odd")
+    cluster = Cluster.of([], [aside]).apply(Delta(), set_aside=[aside, Skipped("Pod n/q", "odd")])
     assert [one.object for one in cluster.set_aside] == ["Pod n/p", "Pod n/q"]
 
 
@@ -184,8 +184,8 @@ ASIDE = (
 
 @pytest.mark.parametrize(("item", "name"), ASIDE)
 def test_a_readable_or_deleted_object_is_no_longer_skipped(item: Item, name: str) -> None:
-    other = SetAside("Pod n/other", "odd")
-    cluster = Cluster.of([], [SetAside(name, "odd"), other])
+    other = Skipped("Pod n/other", "odd")
+    cluster = Cluster.of([], [Skipped(name, "odd"), other])
     key = getattr(item, "name" if isinstance(item, Node) else "key")
     assert cluster.apply(Delta((item,))).set_aside == (other,)
     assert cluster.apply(Delta(deletes=((type(item), key),))).set_aside == (other,)
@@ -193,20 +193,20 @@ def test_a_readable_or_deleted_object_is_no_longer_skipped(item: Item, name: str
 
 
 def test_an_object_that_becomes_unreadable_again_is_skipped_again() -> None:
-    aside = SetAside("Pod n/p", "odd")
+    aside = Skipped("Pod n/p", "odd")
     cluster = Cluster.of([], [aside]).apply(Delta((pod("p"),))).apply(Delta(), set_aside=[aside])
     assert cluster.set_aside == (aside,)
 
 
 def test_only_the_latest_reason_for_skipping_an_object_is_kept() -> None:
-    nameless = SetAside("Pod", "no name")
-    cluster = Cluster.of([], [SetAside("Pod n/p", "odd"), nameless])
-    after = cluster.apply(Delta(), set_aside=[SetAside("Pod n/p", "odder"), SetAside("Pod", "no metadata")])
-    assert after.set_aside == (nameless, SetAside("Pod n/p", "odder"), SetAside("Pod", "no metadata"))
+    nameless = Skipped("Pod", "no name")
+    cluster = Cluster.of([], [Skipped("Pod n/p", "odd"), nameless])
+    after = cluster.apply(Delta(), set_aside=[Skipped("Pod n/p", "odder"), Skipped("Pod", "no metadata")])
+    assert after.set_aside == (nameless, Skipped("Pod n/p", "odder"), Skipped("Pod", "no metadata"))
 
 
 def test_a_duplicate_object_in_a_file_may_be_both_read_and_skipped() -> None:
-    cluster = Cluster.of([pod("p")], [SetAside("Pod n/p", "odd")])
+    cluster = Cluster.of([pod("p")], [Skipped("Pod n/p", "odd")])
     assert len(cluster.set_aside) == len(cluster.pods) == 1
 
 

@@ -13,7 +13,7 @@ from gpuscaler.model.pods import Pod
 from gpuscaler.model.pools import Offering, Policy
 from gpuscaler.planning.feasibility.snapshot import Room
 from gpuscaler.planning.planner import plan
-from gpuscaler.planning.plans import Machine, Plan
+from gpuscaler.planning.plans import Plan, PlannedMachine
 from gpuscaler.planning.state import State, Upcoming
 
 #: The number of random orders that are tried before a plan is considered impossible to carry out.
@@ -37,15 +37,15 @@ class Case:
         return plan(self.cluster, self.state, self.policy, NOW)
 
 
-def offerings_of(machine: Machine | Upcoming, policy: Policy) -> list[Offering]:
+def offerings_of(machine: PlannedMachine | Upcoming, policy: Policy) -> list[Offering]:
     """All offerings that a machine may turn out to be."""
-    named = [(c.instance_type, c.market, c.zone) for c in machine.choices] if isinstance(machine, Machine) else list(machine.choices)
+    named = [(c.instance_type, c.market, c.zone) for c in machine.choices] if isinstance(machine, PlannedMachine) else list(machine.choices)
     named = named or [(machine.instance_type, machine.market, machine.zone)]
     (pool,) = (pool for pool in policy.pools if pool.name == machine.pool)
     return [offering for offering in pool.offerings if (offering.instance_type, offering.market, offering.zone) in named]
 
 
-def arrived(case: Case, machine: Machine | Upcoming, turn: int) -> Node:
+def arrived(case: Case, machine: PlannedMachine | Upcoming, turn: int) -> Node:
     """The node of a machine that turned out to be the ``turn``-th of its offerings (modulo their number)."""
     offerings = offerings_of(machine, case.policy)
     offering = offerings[turn % len(offerings)]
@@ -56,7 +56,7 @@ def arrived(case: Case, machine: Machine | Upcoming, turn: int) -> Node:
 
 def rooms(case: Case, made: Plan) -> Iterator[Room]:
     """The room with all machines present, once for each offering that they may turn out to be."""
-    coming: list[Machine | Upcoming] = [*case.state.upcoming, *(machine for machine in made.machines if machine.purpose == "demand")]
+    coming: list[PlannedMachine | Upcoming] = [*case.state.upcoming, *(machine for machine in made.machines if machine.purpose == "demand")]
     for turn in range(max([len(offerings_of(machine, case.policy)) for machine in coming], default=1)):
         yield Room.of(case.cluster.apply(Delta(upserts=tuple(arrived(case, machine, turn) for machine in coming))))
 

@@ -13,7 +13,7 @@ from tests.planning.test_properties import SEARCH
 from gpuscaler.model.cluster import Cluster, Item
 from gpuscaler.model.pools import Offering, Policy
 from gpuscaler.planning.planner import Planner, plan
-from gpuscaler.planning.plans import Move, Placement, Plan, Removal
+from gpuscaler.planning.plans import Move, Placement, Plan, PlannedRemoval
 from gpuscaler.planning.state import State, Upcoming
 
 CARD = offering("g.1", 1.0, gpus=1)
@@ -64,7 +64,7 @@ def test_no_pod_moves_into_room_for_pods_that_the_scheduler_has_not_tried_yet() 
 @pytest.mark.parametrize("claim", [pod("other", on="free"), pod("other", nominated_node="free")], ids=["running", "nominated"])
 def test_the_check_finds_room_given_away_twice(claim: Item) -> None:
     cluster = Cluster.of([*two_nodes()[:3], claim])
-    made = Plan(removals=(Removal("old", "", (Move("default/runs", "free"),)),))
+    made = Plan(removals=(PlannedRemoval("old", "", (Move("default/runs", "free"),)),))
 
     assert overfull(cluster, State(), POLICY, made)[0].startswith("I11: free offers 1 nvidia.com/gpu and 2 are wanted there")
 
@@ -73,7 +73,7 @@ def test_the_check_counts_pods_that_the_plan_places_on_nodes_and_ordered_machine
     machine = Upcoming("m-0", "main", "g.1", "on-demand", "z1")
     items = [*two_nodes()[:3], pod("a"), pod("b")]
     twice = (Placement("default/a", "m-0"), Placement("default/b", "m-0"))
-    both = Plan(placements=(Placement("default/a", "free"),), removals=(Removal("old", "", (Move("default/runs", "free"),)),))
+    both = Plan(placements=(Placement("default/a", "free"),), removals=(PlannedRemoval("old", "", (Move("default/runs", "free"),)),))
 
     assert overfull(Cluster.of(items), State((machine,)), POLICY, Plan(placements=twice))
     assert overfull(Cluster.of(items), State(), POLICY, both)

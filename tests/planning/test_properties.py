@@ -20,13 +20,13 @@ from gpuscaler.model.pods import Pod
 from gpuscaler.model.pools import Policy
 from gpuscaler.planning.feasibility.snapshot import Room
 from gpuscaler.planning.planner import plan
-from gpuscaler.planning.plans import Machine, Plan
+from gpuscaler.planning.plans import Plan, PlannedMachine
 
 #: One fixed draw, so that a run fails because of a change and not by chance; for a longer search set `derandomize=False` and more examples.
 SEARCH = settings(max_examples=examples(40), derandomize=True, deadline=None, suppress_health_check=list(HealthCheck))
 
 
-def bought(made: Plan) -> list[Machine]:
+def bought(made: Plan) -> list[PlannedMachine]:
     """Machines for pods and headroom; replacements come with a removal and enlarge the fleet only for a short time."""
     return [machine for machine in made.machines if machine.purpose != "replacement"]
 

@@ -3,7 +3,7 @@
 from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.pods import PodSpec
 from gpuscaler.model.pools import Offering, Policy
-from gpuscaler.planning.plans import Machine, Plan, Reason, Removal, Unplaced
+from gpuscaler.planning.plans import Plan, PlannedMachine, PlannedRemoval, Reason, Unplaced
 from gpuscaler.planning.state import State
 from gpuscaler.simulation.policies.ours import Decide
 
@@ -14,7 +14,7 @@ def first_fit(policy: Policy) -> Decide:
 
     def decide(cluster: Cluster, state: State, _: float) -> Plan:
         promised = {key for upcoming in state.upcoming for key in upcoming.pods}
-        machines: list[Machine] = []
+        machines: list[PlannedMachine] = []
         unplaced: list[Unplaced] = []
         for bucket in cluster.unbound.values():
             for key in bucket.keys:
@@ -25,9 +25,9 @@ def first_fit(policy: Policy) -> Decide:
                     unplaced.append(Unplaced(key, (Reason("any", "resource", "too large"),)))
                     continue
                 name = f"new-{len(machines) + 1}"
-                machines.append(Machine(name, home.pool, home.instance_type, home.market, home.zone, home.price, pods=(key,)))
+                machines.append(PlannedMachine(name, home.pool, home.instance_type, home.market, home.zone, home.price, pods=(key,)))
         removals = tuple(
-            Removal(name, "idle")
+            PlannedRemoval(name, "idle")
             for name, seconds in state.idle_seconds.items()
             if name not in cluster.on_node and seconds >= idle_after[cluster.nodes[name].labels["gpuscaler.io/pool"]]
         )

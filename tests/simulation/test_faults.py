@@ -10,7 +10,7 @@ from tests.simulation.first_fit import first_fit
 from tests.simulation.pools import C8, FIXED, G1, G4, NONE, POLICY, trace
 
 from gpuscaler.model.pools import Policy, Pool
-from gpuscaler.planning.plans import Machine, Plan
+from gpuscaler.planning.plans import Plan, PlannedMachine
 from gpuscaler.simulation.cloud.delays import NO_FAULTS, Delay, Faults
 from gpuscaler.simulation.cloud.markets import Markets, Steps
 from gpuscaler.simulation.policies.ours import Gpuscaler
@@ -168,8 +168,8 @@ def test_pods_that_come_while_the_image_is_pulled_wait_with_the_first() -> None:
 
 def test_without_steering_pods_go_where_the_scheduler_sends_them() -> None:
     policy = Policy((Pool("gpu", (G4, G1)), Pool("cpu", (C8,))))
-    big = Machine("new-1", "gpu", "g4", "on-demand", "z1", 12.0, pods=("trace/big",))
-    small = [Machine(f"new-{n}", "gpu", "g1", "on-demand", "z1", 3.6, pods=(f"trace/s{n}",)) for n in (2, 3)]
+    big = PlannedMachine("new-1", "gpu", "g4", "on-demand", "z1", 12.0, pods=("trace/big",))
+    small = [PlannedMachine(f"new-{n}", "gpu", "g1", "on-demand", "z1", 3.6, pods=(f"trace/s{n}",)) for n in (2, 3)]
     jobs = trace(Job("big", 0.2, HOUR, gpus=4), Job("s2", 0, HOUR, gpus=1), Job("s3", 0, HOUR, gpus=1))
 
     def buying() -> object:

@@ -14,7 +14,7 @@ from gpuscaler.planning.planner import Planner
 from gpuscaler.planning.plans import Plan
 from gpuscaler.planning.state import State
 from gpuscaler.planning.state.breakers import Breakers
-from gpuscaler.planning.state.ledger.ledger import Coming, Ledger
+from gpuscaler.planning.state.ledger.ledger import Ledger, OrderedMachine
 from gpuscaler.simulation.cloud.delays import Faults
 from gpuscaler.simulation.replay import run
 from gpuscaler.simulation.traces.traces import Job
@@ -38,7 +38,7 @@ def test_no_plan_of_a_replay_is_cut(seed: int, monkeypatch: pytest.MonkeyPatch) 
         for one in state.upcoming:
             bought_for.setdefault(one.id, one.pods)
         coming = tuple(
-            Coming(one.id, "order", (one.key,), 0.0, now, pods=one.pods, bought_for=bought_for[one.id]) for one in state.upcoming
+            OrderedMachine(one.id, "order", (one.key,), 0.0, now, pods=one.pods, bought_for=bought_for[one.id]) for one in state.upcoming
         )
         plans[0] += bool(made.machines and coming)
         assert bounded(made, cluster, self.policy, book=Ledger(coming=coming), breakers=Breakers(), now=now).cut == ()

@@ -11,7 +11,7 @@ from tests.simulation.pools import C8, FIXED, G1, G4, POLICY, trace
 
 from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.pools import Policy, Pool
-from gpuscaler.planning.plans import Machine, Move, Placement, Plan, Reason, Removal, Unplaced
+from gpuscaler.planning.plans import Move, Placement, Plan, PlannedMachine, PlannedRemoval, Reason, Unplaced
 from gpuscaler.planning.state import State
 from gpuscaler.simulation.cloud.delays import NO_FAULTS, Delay
 from gpuscaler.simulation.policies.ours import Decide, Gpuscaler
@@ -33,9 +33,9 @@ def waits(result: Result) -> list[float]:
     return [one.seconds for one in result.waits if one.ran]
 
 
-def machine(name: str, pods: tuple[str, ...] = (), *, of: object = G1, after: tuple[str, ...] = ()) -> Machine:
+def machine(name: str, pods: tuple[str, ...] = (), *, of: object = G1, after: tuple[str, ...] = ()) -> PlannedMachine:
     assert hasattr(of, "pool")
-    return Machine(name, of.pool, of.instance_type, of.market, of.zone, of.price, pods=pods, opens_after=after)  # type: ignore[attr-defined]
+    return PlannedMachine(name, of.pool, of.instance_type, of.market, of.zone, of.price, pods=pods, opens_after=after)  # type: ignore[attr-defined]
 
 
 class Scripted:
@@ -205,7 +205,7 @@ def test_a_moved_pod_restarts_loses_its_work_and_frees_its_machine() -> None:
         old = cluster.pods["trace/a"].node_name
         return Plan(
             machines=(replace(machine("new-9"), purpose="replacement"),),
-            removals=(Removal(old, "cheaper elsewhere", (Move("trace/a", "new-9"),), ("new-9",)),),
+            removals=(PlannedRemoval(old, "cheaper elsewhere", (Move("trace/a", "new-9"),), ("new-9",)),),
         )
 
     shown = Scripted(Plan(machines=(machine("new-1", ("trace/a",), of=G4),)), move, Plan())

@@ -11,7 +11,7 @@ import click
 from gpuscaler.cli.reaching import FORBIDDEN, UNREACHABLE
 
 if TYPE_CHECKING:
-    from gpuscaler.clouds.protocol import Looked
+    from gpuscaler.clouds.protocol import AccountReport
     from gpuscaler.model.cluster import Cluster
     from gpuscaler.model.instances import Inventory
     from gpuscaler.model.pools import Policy
@@ -39,7 +39,7 @@ def read_account(settings: "RunSettings", *, cache: Path) -> Account:
         click.echo(str(error), err=True)
         sys.exit(2)
 
-    async def read() -> "tuple[Looked, Inventory]":
+    async def read() -> "tuple[AccountReport, Inventory]":
         from gpuscaler.clouds.aws.provider import AwsProvider
         from gpuscaler.control.process.aws import discovery_of, withheld
 

@@ -86,7 +86,7 @@ def with_pods(cluster: "Cluster", files: Sequence[str], *, now: float) -> "Clust
 
     If a file cannot be used, the command ends with exit code 2.
     """
-    from gpuscaler.model.aside import SetAside
+    from gpuscaler.model.aside import Skipped
     from gpuscaler.model.cluster import Delta, Item
     from gpuscaler.model.decoding import Interner, decode_object
     from gpuscaler.model.pods import Pod
@@ -97,7 +97,7 @@ def with_pods(cluster: "Cluster", files: Sequence[str], *, now: float) -> "Clust
     for file in files:
         for raw in _expanded(file, _objects(file), now):
             found = decode_object(raw, interner)
-            if isinstance(found, SetAside):
+            if isinstance(found, Skipped):
                 _refuse(f"{file}: {found.object}: {found.reason}")
             if found is None:
                 continue

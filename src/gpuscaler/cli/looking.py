@@ -13,7 +13,7 @@ from gpuscaler.lifecycle.memory import Memory
 from gpuscaler.model.cluster import Cluster
 
 
-class Looked(NamedTuple):
+class ObservedCluster(NamedTuple):
     """A live cluster; ``notes`` list the facts that a plan from it lacks."""
 
     cluster: Cluster
@@ -22,7 +22,7 @@ class Looked(NamedTuple):
     expander: PriorityExpander
 
 
-async def look(access: Access, namespace: str) -> Looked:
+async def look(access: Access, namespace: str) -> ObservedCluster:
     """Read everything. The client withholds writes."""
     async with HttpTransport(access) as transport:
         client = Client(transport, dry_run=True)
@@ -39,4 +39,4 @@ async def look(access: Access, namespace: str) -> Looked:
             notes.append(f"{store.place}: {coming} {'machine is' if coming == 1 else 'machines are'} on the way")
         expander = PriorityExpander(client)
         await expander.poll()
-        return Looked(seen.cluster, memory, tuple(notes), expander)
+        return ObservedCluster(seen.cluster, memory, tuple(notes), expander)

@@ -98,7 +98,7 @@ def plan(
         print_plan(made, cluster, seconds)
 
 
-class Known(NamedTuple):
+class PlanInputs(NamedTuple):
     """Input of a plan. ``unordered`` is the policy without the pool priorities of a ConfigMap, None if there are none."""
 
     cluster: "Cluster"
@@ -114,29 +114,29 @@ def _account(settings: "RunSettings") -> "Account":
     return read_account(settings, cache=cache_of(os.environ))
 
 
-def _belonging(known: Known, account: "Account", *, ours: bool) -> Known:
+def _belonging(known: PlanInputs, account: "Account", *, ours: bool) -> PlanInputs:
     """Add the account's facts about nodes; in a live cluster (``ours``), machines that the account does not list are foreign."""
     from msgspec.structs import replace
 
     from gpuscaler.cli.account import belonging
-    from gpuscaler.lifecycle.observed.machine_index import Roll
+    from gpuscaler.lifecycle.observed.machine_index import MachineIndex
 
     cluster = belonging(known.cluster, account.inventory)
-    theirs = Roll.of(cluster, account.inventory).unlisted if ours else frozenset()
+    theirs = MachineIndex.of(cluster, account.inventory).unlisted if ours else frozenset()
     return known._replace(cluster=cluster, state=replace(known.state, unlisted=theirs))
 
 
-def from_files(files: tuple[str, ...], policy: "Policy") -> Known:
+def from_files(files: tuple[str, ...], policy: "Policy") -> PlanInputs:
     """Read the input from files; they contain no memory of a controller."""
     from gpuscaler.lifecycle.steering.windows import as_closed
     from gpuscaler.planning.capacity.storage_labels import with_storage_places
     from gpuscaler.planning.state import State
 
     cluster = as_closed(load_cluster(files, max_grace=policy.max_grace))
-    return Known(cluster, with_storage_places(policy, cluster), State())
+    return PlanInputs(cluster, with_storage_places(policy, cluster), State())
 
 
-def from_cluster(kubeconfig: Path | None, context: str, settings: "RunSettings", policy: "Policy", now: float) -> Known:
+def from_cluster(kubeconfig: Path | None, context: str, settings: "RunSettings", policy: "Policy", now: float) -> PlanInputs:
     """Read the input from an API server, including the memory of a controller that runs there."""
     import asyncio
 
@@ -160,10 +160,10 @@ def from_cluster(kubeconfig: Path | None, context: str, settings: "RunSettings",
     for note in (*unshown, seen.expander.trouble, *there, *seen.expander.standing.remarks):
         if note:
             click.echo(f"note: {note}", err=True)
-    return Known(cluster, policy, state_of(seen.memory, policy, now), unordered if policy != unordered else None)
+    return PlanInputs(cluster, policy, state_of(seen.memory, policy, now), unordered if policy != unordered else None)
 
 
-def given_priorities(known: Known, path: str) -> Known:
+def given_priorities(known: PlanInputs, path: str) -> PlanInputs:
     """Apply the priorities of a file; a file that cannot be parsed ends the command with exit code 2."""
     from gpuscaler.cli.changing import priorities_in
     from gpuscaler.settings import SettingsError
@@ -225,19 +225,19 @@ def load_settings(path: str) -> "RunSettings":
 
 def load_cluster(files: tuple[str, ...], *, max_grace: float | None = None) -> "Cluster":
     """Load a cluster from several files; an unreadable file ends the command with exit code 2, an unparsable object is skipped."""
-    from gpuscaler.model.aside import SetAside
+    from gpuscaler.model.aside import Skipped
     from gpuscaler.model.cluster import Cluster, Item
     from gpuscaler.model.decoding import InputError, Interner, read_items
 
     interner = Interner() if max_grace is None else Interner(max_grace=max_grace)
     items: list[Item] = []
-    aside: list[SetAside] = []
+    aside: list[Skipped] = []
     try:
         for file in files:
             name = "standard input" if file == "-" else file
             with click.open_file(file, "rb") as stream:
                 for item in read_items(cast(BinaryIO, stream), interner, file=name):
-                    if isinstance(item, SetAside):
+                    if isinstance(item, Skipped):
                         aside.append(item)
                     else:
                         items.append(item)

@@ -13,7 +13,7 @@ import click
 from gpuscaler.cli.reaching import FORBIDDEN, UNREACHABLE, access_options
 
 if TYPE_CHECKING:
-    from gpuscaler.clouds.aws.discovery.discovery import Found
+    from gpuscaler.clouds.aws.discovery.discovery import Discovered
     from gpuscaler.kube.access import Access
     from gpuscaler.model.nodes import Node
     from gpuscaler.settings import RunSettings
@@ -85,7 +85,7 @@ def _nothing(aws: "AwsSettings") -> str:
     )
 
 
-def _look(settings: "RunSettings", cache: Path) -> "Found":
+def _look(settings: "RunSettings", cache: Path) -> "Discovered":
     from gpuscaler.clouds.aws.api.calls import Calls, MissingError
     from gpuscaler.control.process.aws import discovery_of
 
@@ -101,7 +101,7 @@ def _look(settings: "RunSettings", cache: Path) -> "Found":
         discovery.close()
 
 
-def _compared(found: "Found", kubeconfig: Path | None, context: str) -> "Found":
+def _compared(found: "Discovered", kubeconfig: Path | None, context: str) -> "Discovered":
     import asyncio
 
     import msgspec
@@ -126,7 +126,7 @@ async def _nodes(access: "Access") -> dict[str, "Node"]:
     return {node.provider_id.rpartition("/")[2]: node for node in seen.cluster.nodes.values() if node.provider_id.startswith("aws://")}
 
 
-def as_document(found: "Found") -> dict[str, Any]:
+def as_document(found: "Discovered") -> dict[str, Any]:
     """Return the JSON document, with the keys of the reference."""
     from gpuscaler.clouds.aws.discovery.describing import described
 
@@ -136,7 +136,7 @@ def as_document(found: "Found") -> dict[str, Any]:
     }
 
 
-def print_found(found: "Found") -> None:
+def print_found(found: "Discovered") -> None:
     """Print the pools as tables."""
     from rich.table import Table
 

@@ -12,7 +12,7 @@ from gpuscaler.cli.leading import NotInstalledError, namespace_option, read_stat
 from gpuscaler.cli.reaching import access_options, find, namespace_of
 
 if TYPE_CHECKING:
-    from gpuscaler.control.records.status.status import Limit, Process, Said, Status
+    from gpuscaler.control.records.status.status import Limit, Process, Status, StatusEntry
     from gpuscaler.kube.transport import Transport
     from gpuscaler.metrics.command.registration import Registration
 
@@ -168,7 +168,7 @@ def by_way(found: "Status") -> dict[str, list[str]]:
     return names
 
 
-def happened(one: "Said", now: float) -> str:
+def happened(one: "StatusEntry", now: float) -> str:
     """Format an event as one line."""
     from gpuscaler.control.records.words import spoken
 

@@ -128,7 +128,7 @@ async def from_events(transport: "Transport", kind: str, subject: str) -> "Answe
     """Answer from the Events of gpuscaler and of the scheduler about an object, oldest first."""
     import msgspec
 
-    from gpuscaler.control.records.status.status import Said
+    from gpuscaler.control.records.status.status import StatusEntry
     from gpuscaler.control.records.status.why import Answer
     from gpuscaler.kube.client import Client
     from gpuscaler.kube.errors import NotFound
@@ -155,7 +155,7 @@ async def from_events(transport: "Transport", kind: str, subject: str) -> "Answe
     for raw in await client.list_all(CORE_EVENTS, namespace=space or "default", query=query):
         event = msgspec.json.decode(raw, type=WireEvent)
         if event.reporting_component == "gpuscaler" or event.reason == "FailedScheduling":
-            told.append(Said(event.reason or "", event.message or "", moment(event.last_timestamp or event.event_time)))
+            told.append(StatusEntry(event.reason or "", event.message or "", moment(event.last_timestamp or event.event_time)))
     now = (() if there else (f"there is no such {kind} now",)) if told else ("there is no Event of gpuscaler about it",)
     return Answer(f"{kind} {subject}", there or bool(told), now, tuple(sorted(told, key=lambda one: one.at)), time.time())
 

@@ -9,7 +9,7 @@ from typing import Protocol
 
 from msgspec import Struct
 
-from gpuscaler.model.aside import SetAside
+from gpuscaler.model.aside import Skipped
 from gpuscaler.model.instances import Instance, Inventory
 from gpuscaler.model.offerings import OfferingKey
 from gpuscaler.model.pools import Pool
@@ -82,7 +82,7 @@ class Bought(Struct, frozen=True, gc=False):
     refusals: tuple[Refusal, ...] = ()
 
 
-class Looked(Struct, frozen=True):
+class AccountReport(Struct, frozen=True):
     """The result of reading an account: its pools, and what is to be reported about them.
 
     ``ways`` describes how machines of a pool are bought. ``failed`` lists the parts of the account that did not answer, and why; their
@@ -90,7 +90,7 @@ class Looked(Struct, frozen=True):
     """
 
     pools: tuple[Pool, ...] = ()
-    set_aside: tuple[SetAside, ...] = ()
+    set_aside: tuple[Skipped, ...] = ()
     warnings: tuple[str, ...] = ()
     ways: Mapping[str, str] = {}
     failed: tuple[str, ...] = ()

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 
 from gpuscaler.exporter.fields import FIELDS, WINDOWS, Field
-from gpuscaler.exporter.measured import Known, Measured
+from gpuscaler.exporter.measured import Measured, MeasuredDevice
 from gpuscaler.exporter.parts import Attribution, Device, Instance, Owner, Process
 from gpuscaler.exporter.xids import action, severity
 
@@ -49,7 +49,9 @@ def devices(page: Page, measured: Measured, attribution: Attribution, *, node: s
         _processes(page, known.reading.processes or (), own, owners=owners, by_process=attribution.processes)
 
 
-def _values(page: Page, known: Known, own: str, *, alone: str, owners: tuple[Owner, ...], by_process: Mapping[int, Owner] | None) -> None:
+def _values(
+    page: Page, known: MeasuredDevice, own: str, *, alone: str, owners: tuple[Owner, ...], by_process: Mapping[int, Owner] | None
+) -> None:
     shared = len(owners) > 1
     for key, value in known.reading.values.items():
         found = _field(key)
@@ -94,7 +96,7 @@ def is_same(one: Owner, other: Owner) -> bool:
     return pod and (one.container == other.container or not one.container or not other.container)
 
 
-def _windows(page: Page, known: Known, labels: str, *, now: float) -> None:
+def _windows(page: Page, known: MeasuredDevice, labels: str, *, now: float) -> None:
     for key, trail in known.trails.items():
         what = FIELDS[key]
         for seconds in WINDOWS:

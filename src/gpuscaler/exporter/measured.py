@@ -12,7 +12,7 @@ from gpuscaler.exporter.windows import Trail
 LOOKS_BACK = 1.0
 
 
-class Known(NamedTuple):
+class MeasuredDevice(NamedTuple):
     """A GPU or one of its MIG devices, with its last reading, which has not expired."""
 
     device: Device
@@ -90,14 +90,14 @@ class Measured:
                 self._since[key] = now + max(LOOKS_BACK, interval)
         self._holders = holders
 
-    def known(self, now: float) -> Iterator[Known]:
+    def known(self, now: float) -> Iterator[MeasuredDevice]:
         """Everything with a reading that has not expired, MIG devices after their GPU."""
         for device in self.devices:
             for instance in (None, *device.instances):
                 key = device.uuid if instance is None else instance.uuid
                 reading = self._last.get(key)
                 if reading is not None and now - reading.at <= self.expiry:
-                    yield Known(device, instance, reading, self._trails.get(key, {}))
+                    yield MeasuredDevice(device, instance, reading, self._trails.get(key, {}))
 
     def processes(self, now: float) -> tuple[Process, ...]:
         """The processes on all devices."""

@@ -7,7 +7,7 @@ import msgspec
 from msgspec import Struct, field
 
 from gpuscaler.kube.resources import Resource
-from gpuscaler.model.aside import SetAside
+from gpuscaler.model.aside import Skipped
 from gpuscaler.model.cluster import HOMES, Item
 from gpuscaler.model.decoding.interning import Interner
 from gpuscaler.model.decoding.kinds import reader_of
@@ -74,13 +74,13 @@ def identity_of(header: HeaderMetadata) -> str:
     return f"{header.namespace}/{name}" if header.namespace and name else name
 
 
-class Found(Struct, gc=False):
+class Decoded(Struct, gc=False):
     """The result of decoding one object: ``keys`` is None if ``items`` is one record under the resource's plain key."""
 
     identity: str
     items: Sequence[Item] = ()
     keys: tuple[str, ...] | None = None
-    aside: SetAside | None = None
+    aside: Skipped | None = None
 
 
 class Decoder(Protocol):
@@ -91,7 +91,7 @@ class Decoder(Protocol):
 
     def key(self, identity: str) -> str: ...
 
-    def read(self, data: Data) -> Found: ...
+    def read(self, data: Data) -> Decoded: ...
 
 
 class ObjectDecoder:
@@ -110,18 +110,18 @@ class ObjectDecoder:
         """The key under which the model stores the record of the object ``identity``."""
         return self._key.format(identity) if self._key else identity
 
-    def read(self, data: Data) -> Found:
+    def read(self, data: Data) -> Decoded:
         """Decode ``data``, one object as JSON. Never raises: an object that cannot be read is returned as set aside."""
         result = decode_with(data, self._interner, self._reader, kind=self._kind, api_version=self._api_version)
         if isinstance(result, Pod):
             # Nearly all objects are pods, whose record has the identity, so the header need not be decoded.
-            return Found(result.key, (result,))
+            return Decoded(result.key, (result,))
         identity = identity_of(header_of(data))
-        if isinstance(result, SetAside):
-            return Found(identity, aside=result)
+        if isinstance(result, Skipped):
+            return Decoded(identity, aside=result)
         items = tuple(result) if isinstance(result, Sequence) else () if result is None else (result,)
         keys = tuple(key_of(item) for item in items)
-        return Found(identity, items, None if keys == (self.key(identity),) else keys)
+        return Decoded(identity, items, None if keys == (self.key(identity),) else keys)
 
 
 def key_of(item: Item) -> str:

@@ -12,7 +12,7 @@ from gpuscaler.kube.decode import ObjectDecoder
 from gpuscaler.kube.reflector import Batch, Pace, Reflector
 from gpuscaler.kube.resources import WATCHED, Resource
 from gpuscaler.kube.turns import Turn, breathe
-from gpuscaler.model.aside import SetAside, object_name
+from gpuscaler.model.aside import Skipped, object_name
 from gpuscaler.model.cluster import HOMES, Cluster, Delta, Item
 from gpuscaler.model.decoding.interning import Interner
 from gpuscaler.model.instances import Inventory
@@ -71,7 +71,7 @@ class Picture:
         self._pending: Changes = {}
         self._folding: Changes = {}
         self._folding_aside: frozenset[str] = frozenset()
-        self._aside: dict[str, SetAside] = {}
+        self._aside: dict[str, Skipped] = {}
         self._kinds: frozenset[str] = frozenset()
         self._taking = asyncio.Lock()
         self._listeners: list[Callable[[Batch], None]] = []
@@ -174,7 +174,7 @@ class Picture:
                     self._folding, self._folding_aside = {}, frozenset()
             return Taken(self._cluster, self._version, kinds)
 
-    async def _folded(self, changes: Changes, aside: tuple[SetAside, ...]) -> Cluster:
+    async def _folded(self, changes: Changes, aside: tuple[Skipped, ...]) -> Cluster:
         if sum(map(len, changes.values())) > self._inline:
             # A copy: if this is cancelled, what is put back may change while the thread still works.
             copied = {kind: found.copy() for kind, found in changes.items()}
@@ -187,14 +187,14 @@ class Picture:
         # Unreadable objects come last: an earlier change of the same object would clear them.
         return cluster.apply(_delta(flat), set_aside=aside)
 
-    def _put_back(self, changes: Changes, aside: dict[str, SetAside], kinds: frozenset[str]) -> None:
+    def _put_back(self, changes: Changes, aside: dict[str, Skipped], kinds: frozenset[str]) -> None:
         for kind, later in self._pending.items():
             changes.setdefault(kind, {}).update(later)
         self._pending, self._aside = changes, aside | self._aside
         self._kinds |= kinds
         self.changed.set()
 
-    def _fresh(self, batch: Batch) -> tuple[dict[str, Item | None], list[SetAside]]:
+    def _fresh(self, batch: Batch) -> tuple[dict[str, Item | None], list[Skipped]]:
         """The part of ``batch`` that is new: most updates change nothing that planning reads."""
         model = batch.model
         pending, folding = self._pending.get(model, {}), self._folding.get(model, {})

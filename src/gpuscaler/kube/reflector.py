@@ -9,14 +9,14 @@ from random import Random
 import msgspec
 
 from gpuscaler.kube.client import Client
-from gpuscaler.kube.decode import Decoder, Found, header_of, identity_of
+from gpuscaler.kube.decode import Decoded, Decoder, header_of, identity_of
 from gpuscaler.kube.errors import ApiError, Forbidden, Gone, NotFound, ServerError, TooManyRequests, Unauthorized, Unreachable
 from gpuscaler.kube.errors import error_of_status as error_event
 from gpuscaler.kube.paging import PAGE, pages
 from gpuscaler.kube.resources import Resource
 from gpuscaler.kube.turns import Turn
 from gpuscaler.kube.watching import SilentError, WatchEvent, checked_event, event_of, watch_lines, watch_request
-from gpuscaler.model.aside import SetAside
+from gpuscaler.model.aside import Skipped
 from gpuscaler.model.cluster import Item
 
 
@@ -50,7 +50,7 @@ class Batch:
     resource: Resource
     model: type
     changes: Mapping[str, Item | None]
-    set_aside: tuple[SetAside, ...] = ()
+    set_aside: tuple[Skipped, ...] = ()
     listed: bool = False
 
 
@@ -59,7 +59,7 @@ class _Draft:
     """A batch under construction; unreadable objects are keyed by identity."""
 
     changes: dict[str, Item | None] = field(default_factory=dict)
-    aside: dict[str, SetAside] = field(default_factory=dict)
+    aside: dict[str, Skipped] = field(default_factory=dict)
 
 
 class Reflector:
@@ -229,9 +229,9 @@ class Reflector:
         if self._unreadable_at != (self._version,):
             self._unreadable_at = (self._version,)
             raise Unreachable(f"watch of {self.resource.label}: saw a line that is not an event ({error})") from error
-        draft.aside[""] = SetAside(self.resource.kind, f"saw a watch event of {len(line)} bytes that is not JSON, expected an object")
+        draft.aside[""] = Skipped(self.resource.kind, f"saw a watch event of {len(line)} bytes that is not JSON, expected an object")
 
-    def _put(self, found: Found, draft: _Draft) -> None:
+    def _put(self, found: Decoded, draft: _Draft) -> None:
         identity = found.identity
         if self._seen is not None and identity:
             self._seen.add(identity)

@@ -7,7 +7,7 @@ from gpuscaler.kube.decode import ObjectDecoder
 from gpuscaler.kube.errors import Forbidden, Gone, NotFound
 from gpuscaler.kube.paging import pages
 from gpuscaler.kube.resources import WATCHED, Resource
-from gpuscaler.model.aside import SetAside
+from gpuscaler.model.aside import Skipped
 from gpuscaler.model.cluster import Cluster, Item
 from gpuscaler.model.decoding.interning import Interner
 
@@ -23,7 +23,7 @@ async def snapshot(client: Client) -> Snapshot:
     """Everything that planning reads. Raises :class:`ApiError` or :class:`Unreachable` if a required resource is unavailable."""
     interner = Interner()
     items: list[Item] = []
-    aside: list[SetAside] = []
+    aside: list[Skipped] = []
     withheld: list[str] = []
     for resource in WATCHED:
         try:
@@ -41,7 +41,7 @@ async def snapshot(client: Client) -> Snapshot:
     return Snapshot(Cluster.of(items, aside), tuple(withheld))
 
 
-async def _newest(client: Client, resource: Resource, interner: Interner) -> tuple[list[Item], list[SetAside]]:
+async def _newest(client: Client, resource: Resource, interner: Interner) -> tuple[list[Item], list[Skipped]]:
     """The objects, in the newest version that the server has."""
     for version in resource.older:
         try:
@@ -51,12 +51,12 @@ async def _newest(client: Client, resource: Resource, interner: Interner) -> tup
     return await _listed(client, resource, interner)
 
 
-async def _listed(client: Client, resource: Resource, interner: Interner) -> tuple[list[Item], list[SetAside]]:
+async def _listed(client: Client, resource: Resource, interner: Interner) -> tuple[list[Item], list[Skipped]]:
     """The objects, read page by page, since their JSON may be a gigabyte; restarted once if the list expires on the way."""
     decoder = ObjectDecoder(resource, interner)
     for last in (False, True):
         items: list[Item] = []
-        aside: list[SetAside] = []
+        aside: list[Skipped] = []
         try:
             async for page in pages(client, resource):
                 for data in page.items or ():

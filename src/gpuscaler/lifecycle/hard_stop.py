@@ -24,10 +24,10 @@ from gpuscaler.lifecycle.scale_in_protection import Guarding
 from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.pools import Policy, Pool
 from gpuscaler.planning.capacity.pool_membership import members
-from gpuscaler.planning.plans import Cut, Machine, Plan, Reason, Unplaced
+from gpuscaler.planning.plans import Cut, Plan, PlannedMachine, Reason, Unplaced
 from gpuscaler.planning.result import purchases
 from gpuscaler.planning.state.breakers import Breakers
-from gpuscaler.planning.state.ledger.ledger import Coming, Ledger
+from gpuscaler.planning.state.ledger.ledger import Ledger, OrderedMachine
 
 DEMAND, SPARE, REPLACEMENT = "demand", "spare", "replacement"
 #: How many machines more than one per pod may be on their way.
@@ -111,7 +111,7 @@ def waits(key: str, book: Ledger, cluster: Cluster) -> bool:
     return not pod.node_name or any(one.node == pod.node_name for one in book.leaving)
 
 
-def _is_wanted(one: Coming, book: Ledger, cluster: Cluster) -> bool:
+def _is_wanted(one: OrderedMachine, book: Ledger, cluster: Cluster) -> bool:
     if one.gang and not one.pods:
         return False
     return any(waits(key, book, cluster) for key in one.bought_for or one.pods)
@@ -185,7 +185,7 @@ def without(plan: Plan, dropped: Mapping[str, Cut], cluster: Cluster) -> Plan:
     )
 
 
-def _unplaced(left: Sequence[Machine], dropped: Mapping[str, Cut], cluster: Cluster) -> Iterable[Unplaced]:
+def _unplaced(left: Sequence[PlannedMachine], dropped: Mapping[str, Cut], cluster: Cluster) -> Iterable[Unplaced]:
     for machine in left:
         cut = dropped[machine.id]
         reasons = (Reason(cut.pool, "limit", cut.text),)

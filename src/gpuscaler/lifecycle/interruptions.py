@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from msgspec import Struct
 from msgspec.structs import replace
 
-from gpuscaler.lifecycle.observed.machine_index import Listed, Roll
+from gpuscaler.lifecycle.observed.machine_index import Listed, MachineIndex
 from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.instances import Instance
 from gpuscaler.model.offerings import SPOT, OfferingKey
@@ -15,7 +15,7 @@ from gpuscaler.planning.capacity.expiring import EMPTY_SECONDS, SAVE_SECONDS, WH
 from gpuscaler.planning.capacity.pool_membership import members
 from gpuscaler.planning.state import offering_events
 from gpuscaler.planning.state.ledger import ledger
-from gpuscaler.planning.state.ledger.entries import CLEARING, ENDING, Leaving
+from gpuscaler.planning.state.ledger.entries import CLEARING, ENDING, Removal
 from gpuscaler.planning.state.ledger.ledger import Ledger
 
 #: How long a machine is assumed to last when the cloud does not say when it takes it: the shortest notice that a cloud gives.
@@ -52,13 +52,15 @@ class Announced(Struct, frozen=True, gc=False):
     why: Mapping[str, str] = {}
 
 
-def taken(book: Ledger, cluster: Cluster, policy: Policy, announced: Announced, now: float, *, roll: Roll | None = None) -> Interrupted:
+def taken(
+    book: Ledger, cluster: Cluster, policy: Policy, announced: Announced, now: float, *, roll: MachineIndex | None = None
+) -> Interrupted:
     """Return the removals of machines that are about to vanish. Nothing blocks them, and each is begun only once.
 
     They include machines that the cloud works on soon, machines whose reserved time ends, since their pods do not outlast it, and machines
     that their group ends by itself. ``roll`` is the machine index of ``cluster``, if the caller has one.
     """
-    roll = roll or Roll.of(cluster, None)
+    roll = roll or MachineIndex.of(cluster, None)
     soon = {name: at for name, at in announced.worked_on.items() if now < at <= now + AHEAD_SECONDS}
     over = {name: max(at, now + NOTICE_SECONDS) for name, at in announced.ends.items() if at <= now + EMPTY_SECONDS + SAVE_SECONDS}
     ended = {one.id: max(one.until, now + NOTICE_SECONDS) for one in roll.listed.ended}
@@ -89,7 +91,7 @@ def taken(book: Ledger, cluster: Cluster, policy: Policy, announced: Announced, 
         held = machine.held if machine is not None and instance in ended else 0.0
         known = next((one.evictions for one in book.leaving if one.instance == instance), ())
         why = _why(instance, announced, soon=soon, ended=machine.cause if machine is not None and instance in ended else "")
-        one = Leaving(name, instance, offering, why, now, now, pods=pods, forced=True, ends=ends[instance], evictions=known, held=held)
+        one = Removal(name, instance, offering, why, now, now, pods=pods, forced=True, ends=ends[instance], evictions=known, held=held)
         steps.append(ledger.Left(one))
         # A machine that its group ends by itself says nothing about the spot market.
         if instance in announced.going and instance not in ended:
@@ -104,7 +106,7 @@ def _why(instance: str, announced: Announced, *, soon: Mapping[str, float], ende
     return ended or (WORKED_ON if instance in soon else WHY)
 
 
-def _explained(book: Ledger, roll: Roll) -> Iterator[ledger.Event]:
+def _explained(book: Ledger, roll: MachineIndex) -> Iterator[ledger.Event]:
     """Update removals whose reason became known later: a group reports its activities with a delay."""
     for one in book.leaving:
         machine = roll.listed.by_id.get(one.instance)
@@ -112,7 +114,7 @@ def _explained(book: Ledger, roll: Roll) -> Iterator[ledger.Event]:
             yield ledger.Left(replace(one, reason=machine.cause))
 
 
-def dead(book: Ledger, roll: Roll, now: float) -> tuple[ledger.Event, ...]:
+def dead(book: Ledger, roll: MachineIndex, now: float) -> tuple[ledger.Event, ...]:
     """Return removals of Nodes without a machine: the cloud lists the machine as terminated, and nothing here ended it.
 
     A machine that is only missing from the list may have lost its tag and still run, so that proves nothing (I4). A terminated machine
@@ -126,12 +128,12 @@ def dead(book: Ledger, roll: Roll, now: float) -> tuple[ledger.Event, ...]:
     nodes = (found[0] for name in over if len(found := roll.by_machine.get(name, ())) == 1)
     left = (node for node in nodes if not (node.ready or node.deleted or node.name in known))
     return tuple(
-        ledger.Left(Leaving(one.name, one.provider_id, over[one.provider_id].key, ENDED, now, now, step=CLEARING, forced=True))
+        ledger.Left(Removal(one.name, one.provider_id, over[one.provider_id].key, ENDED, now, now, step=CLEARING, forced=True))
         for one in left
     )
 
 
-def unexpected(book: Ledger, vanished: Iterable[Instance], roll: Roll | None = None) -> tuple[Instance, ...]:
+def unexpected(book: Ledger, vanished: Iterable[Instance], roll: MachineIndex | None = None) -> tuple[Instance, ...]:
     """Return the open machines that the cloud no longer lists, and that neither gpuscaler nor their groups have ended."""
     known = {one.instance for one in book.leaving} | {one.instance for one in book.coming} | book.past
     known |= {one.id for one in roll.listed.ended} if roll is not None else set()
@@ -144,7 +146,7 @@ def reclaimed(offerings: Iterable[OfferingKey], now: float) -> tuple[offering_ev
 
 
 def remarks(
-    roll: Roll, gone: Iterable[Instance], announced: Iterable[tuple[str, str]], worked_on: Mapping[str, float] | None = None
+    roll: MachineIndex, gone: Iterable[Instance], announced: Iterable[tuple[str, str]], worked_on: Mapping[str, float] | None = None
 ) -> Iterator[Remark]:
     """Report open machines that are ``gone``, and what the cloud has ``announced`` (a word) about machines, by id.
 

@@ -29,11 +29,11 @@ from gpuscaler.planning.state.futile_purchases import Efforts
 from gpuscaler.planning.state.idle_clocks import IdleClocks
 from gpuscaler.planning.state.learned_templates import Learned
 from gpuscaler.planning.state.ledger import ledger
-from gpuscaler.planning.state.ledger.ledger import Coming, Leaving, Ledger, Order, Promise, Withdrawal
+from gpuscaler.planning.state.ledger.ledger import Ledger, Order, OrderedMachine, Promise, Removal, Withdrawal
 from gpuscaler.planning.state.node_refusals import Refusals
 from gpuscaler.planning.state.promises import Promises
 
-Dated = TypeVar("Dated", Order, Coming, Promise, Leaving, Withdrawal)
+Dated = TypeVar("Dated", Order, OrderedMachine, Promise, Removal, Withdrawal)
 
 
 class Memory(Struct, frozen=True, gc=False):

@@ -16,10 +16,10 @@ from gpuscaler.lifecycle.steering import opening
 from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.offerings import OfferingKey
 from gpuscaler.model.pools import Policy
-from gpuscaler.planning.plans import Machine, Plan
+from gpuscaler.planning.plans import Plan, PlannedMachine
 from gpuscaler.planning.state import State, breakers, node_refusals, offering_events
 from gpuscaler.planning.state.ledger import ledger
-from gpuscaler.planning.state.ledger.ledger import Coming, Ledger, Order
+from gpuscaler.planning.state.ledger.ledger import Ledger, Order, OrderedMachine
 
 
 def ordered(memory: Memory, plan: Plan, cluster: Cluster, policy: Policy, *, state: State, now: float) -> tuple[Memory, tuple[Order, ...]]:
@@ -52,9 +52,9 @@ def ordered(memory: Memory, plan: Plan, cluster: Cluster, policy: Policy, *, sta
     return replace(memory, ledger=book, breakers=known_breakers, refusals=expected), orders
 
 
-def requests(plan: Plan) -> Mapping[tuple[OfferingKey, ...], Sequence[Machine]]:
+def requests(plan: Plan) -> Mapping[tuple[OfferingKey, ...], Sequence[PlannedMachine]]:
     """Group the machines that ``plan`` buys by what is requested: one request for all machines that may be the same."""
-    groups: dict[tuple[OfferingKey, ...], list[Machine]] = defaultdict(list)
+    groups: dict[tuple[OfferingKey, ...], list[PlannedMachine]] = defaultdict(list)
     for machine in plan.machines:
         groups[machine.requested].append(machine)
     return groups
@@ -80,7 +80,7 @@ def _intents(book: Ledger, plan: Plan, cluster: Cluster, now: float) -> tuple[li
         ledger.Intended(
             Order(token, keys[0].pool, keys, len(machines), at=now, since=now),
             tuple(
-                Coming(
+                OrderedMachine(
                     id=names[one.id],
                     order=token,
                     offerings=keys,

@@ -10,7 +10,7 @@ from typing import TypeAlias
 
 from msgspec import Struct
 
-from gpuscaler.model.aside import SetAside, object_name
+from gpuscaler.model.aside import Skipped, object_name
 from gpuscaler.model.cluster import HOMES, Cluster, Delta, Item
 from gpuscaler.model.pods import Pod
 from gpuscaler.model.storage import PersistentVolumeClaim
@@ -53,7 +53,7 @@ def without(cluster: Cluster, poison: Sequence[Poison]) -> Cluster:
         name = _name(each)
         item = _item(cluster, name)
         node = item.node_name if isinstance(item, Pod) and not item.finished else ""
-        aside.append(SetAside(object_name(*name), each.reason, node if name[0] is Pod else None))
+        aside.append(Skipped(object_name(*name), each.reason, node if name[0] is Pod else None))
     return cluster.apply(Delta(deletes=tuple(_name(each) for each in poison)), set_aside=aside)
 
 

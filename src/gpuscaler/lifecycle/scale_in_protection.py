@@ -12,14 +12,14 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from gpuscaler.lifecycle.actions import Protect
-from gpuscaler.lifecycle.observed.machine_index import Roll
+from gpuscaler.lifecycle.observed.machine_index import MachineIndex
 from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.instances import ALIVE, PENDING, RUNNING, Instance
 from gpuscaler.model.offerings import OfferingKey
 from gpuscaler.model.pools import Policy, Pool
 from gpuscaler.planning.capacity.idle import is_idle
 from gpuscaler.planning.plans import Cut, Plan
-from gpuscaler.planning.state.ledger.entries import REOPENING, Coming
+from gpuscaler.planning.state.ledger.entries import REOPENING, OrderedMachine
 from gpuscaler.planning.state.ledger.ledger import Ledger
 
 #: A zone with this many machines more than another has too many: then the group balances.
@@ -86,7 +86,7 @@ def observe(
     cluster: Cluster,
     policy: Policy,
     *,
-    roll: Roll,
+    roll: MachineIndex,
     answers: Iterable[ProtectionAnswered],
     now: float,
     surplus: Set[str] = frozenset(),
@@ -155,7 +155,7 @@ def observe(
     return ProtectionFindings(guarding, acts, exposed, unsafe, soon)
 
 
-def _beaten(before: Guarding, book: Ledger, roll: Roll) -> Iterator[tuple[str, str]]:
+def _beaten(before: Guarding, book: Ledger, roll: MachineIndex) -> Iterator[tuple[str, str]]:
     """Yield machines on their way to a crowded zone that their group ends before they were protected, by id, with their pools."""
     for one in book.coming:
         if one.order and one.instance and one.key.zone in before.crowded.get(one.key.pool, ()):
@@ -164,7 +164,7 @@ def _beaten(before: Guarding, book: Ledger, roll: Roll) -> Iterator[tuple[str, s
                 yield one.instance, one.key.pool
 
 
-def _started(pool: Pool, book: Ledger, roll: Roll, *, now: float, surplus: bool) -> tuple[Instance, ...]:
+def _started(pool: Pool, book: Ledger, roll: MachineIndex, *, now: float, surplus: bool) -> tuple[Instance, ...]:
     """Return the machines that a group starts by itself, and with a ``surplus`` those for which it has not ended others yet.
 
     Once they are open they cannot be distinguished from ordered machines.
@@ -182,8 +182,8 @@ def _started(pool: Pool, book: Ledger, roll: Roll, *, now: float, surplus: bool)
 
 
 def _beside_rebalance(
-    pool: Pool, ours: Mapping[str, str], started: Iterable[Instance], book: Ledger, roll: Roll, *, now: float, surplus: bool
-) -> Iterator[Coming]:
+    pool: Pool, ours: Mapping[str, str], started: Iterable[Instance], book: Ledger, roll: MachineIndex, *, now: float, surplus: bool
+) -> Iterator[OrderedMachine]:
     """Yield machines on their way while their group starts one in another zone: it may already have chosen one of them to end.
 
     If one of them, now among ``ours``, was protected after that, the protection came too late.
@@ -197,7 +197,7 @@ def _beside_rebalance(
                 yield one
 
 
-def level(pool: Pool, book: Ledger, roll: Roll, *, stays: bool = False) -> Counter[str]:
+def level(pool: Pool, book: Ledger, roll: MachineIndex, *, stays: bool = False) -> Counter[str]:
     """Count the machines of ``pool`` by zone, including those on their way, and with ``stays`` those that are being removed."""
     leaving = {one.instance for one in book.leaving if one.step != REOPENING and not stays}
     counts = Counter({offering.zone: 0 for offering in pool.offerings})
@@ -217,7 +217,9 @@ def over(counts: Mapping[str, int], many: int) -> tuple[str, ...]:
     return tuple(sorted(zone for zone, count in counts.items() if count >= least + many))
 
 
-def _needed(pool: str, full: Sequence[str], own: Set[str], book: Ledger, cluster: Cluster, *, roll: Roll, now: float) -> Iterator[Instance]:
+def _needed(
+    pool: str, full: Sequence[str], own: Set[str], book: Ledger, cluster: Cluster, *, roll: MachineIndex, now: float
+) -> Iterator[Instance]:
     """Yield the machines of ``pool`` in ``full`` zones whose end would lose something, or that are about to open.
 
     If the group has started machines of its ``own``, yield all others.

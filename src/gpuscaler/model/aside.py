@@ -7,7 +7,7 @@ from msgspec import Struct
 from gpuscaler.model.workloads import DeviceObject, PodGroup, Workload
 
 
-class SetAside(Struct, frozen=True, gc=False, omit_defaults=True):
+class Skipped(Struct, frozen=True, gc=False, omit_defaults=True):
     """A skipped object. ``object`` is ``Kind namespace/name`` (as far as it could be read); ``reason`` says what was seen and expected.
 
     ``node`` is the node on which a pod uses resources: empty if it is unbound or has finished, None if that could not be read.
@@ -19,7 +19,7 @@ class SetAside(Struct, frozen=True, gc=False, omit_defaults=True):
 
 
 def object_name(kind: type, key: str) -> str:
-    """Return the name in :class:`SetAside` of the object that a cluster holds as ``kind`` under ``key``."""
+    """Return the name in :class:`Skipped` of the object that a cluster holds as ``kind`` under ``key``."""
     name, path = kind.__name__, key
     if kind in (Workload, DeviceObject):
         name, _, path = key.partition("/")
@@ -32,7 +32,7 @@ def object_name(kind: type, key: str) -> str:
     return f"{name} {path.lstrip('/')}"
 
 
-def still_aside(before: Iterable[SetAside], fresh: Iterable[SetAside], seen: Collection[str]) -> tuple[SetAside, ...]:
+def still_aside(before: Iterable[Skipped], fresh: Iterable[Skipped], seen: Collection[str]) -> tuple[Skipped, ...]:
     """Merge skipped objects: ``fresh`` are added, and those in ``seen`` are removed, because they could be read or are gone.
 
     Only the latest entry of an object counts. An entry without a name (only a kind) has no identity, and stays.

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from msgspec import Struct
 
-from gpuscaler.model.aside import SetAside, object_name, still_aside
+from gpuscaler.model.aside import Skipped, object_name, still_aside
 from gpuscaler.model.labels import LabelSet
 from gpuscaler.model.nodes import Node
 from gpuscaler.model.pods import Owner, Pod, PodOptions, PodSpec
@@ -158,7 +158,7 @@ class Cluster:
         self.runtime_classes: dict[str, RuntimeClass] = {}
         self.pod_groups: dict[str, PodGroup] = {}
         self.devices: dict[str, DeviceObject] = {}
-        self.set_aside: tuple[SetAside, ...] = ()
+        self.set_aside: tuple[Skipped, ...] = ()
         self.table = NodeTable(())
         self.on_node: dict[str, dict[str, Pod]] = {}
         self.requested: dict[str, Array] = {}
@@ -169,11 +169,11 @@ class Cluster:
         self.warned: dict[str, tuple[str, ...]] = {}
 
     @classmethod
-    def of(cls, items: Iterable[Item], set_aside: Iterable[SetAside] = ()) -> "Cluster":
+    def of(cls, items: Iterable[Item], set_aside: Iterable[Skipped] = ()) -> "Cluster":
         """Build a cluster of ``items``. Of two objects with the same identity the later wins, as in a watch."""
         return cls().apply(Delta(upserts=tuple(items)), set_aside=set_aside)
 
-    def apply(self, delta: Delta, *, set_aside: Iterable[SetAside] = ()) -> "Cluster":
+    def apply(self, delta: Delta, *, set_aside: Iterable[Skipped] = ()) -> "Cluster":
         """Return the cluster after ``delta``; this one is unchanged.
 
         ``set_aside`` are the objects of this change that could not be parsed. An earlier entry ends when its object is parsed or gone.
@@ -374,7 +374,7 @@ class _Change:
 
 
 def names_in(delta: Delta) -> set[str]:
-    """Return all objects in ``delta``, by their names in :class:`~gpuscaler.model.aside.SetAside`."""
+    """Return all objects in ``delta``, by their names in :class:`~gpuscaler.model.aside.Skipped`."""
     found = {object_name(kind, key) for kind, key in delta.deletes}
     for item in delta.upserts:
         key = item.key if isinstance(item, Pod) else item.name if isinstance(item, Node) else getattr(item, HOMES[type(item)][1])

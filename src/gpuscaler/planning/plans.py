@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 from msgspec import Struct
 
-from gpuscaler.model.aside import SetAside
+from gpuscaler.model.aside import Skipped
 from gpuscaler.model.offerings import OfferingKey
 
 #: Reasons that exclude a pool from taking a pod, most static first.
@@ -34,7 +34,7 @@ class Choice(Struct, frozen=True, gc=False):
     price_per_hour: float
 
 
-class Machine(Struct, frozen=True, gc=False):
+class PlannedMachine(Struct, frozen=True, gc=False):
     """One machine to buy. ``id`` is ``new-1``, ``new-2``, …; ``opens_after`` lists ids that must be open before this one opens.
 
     ``fallbacks`` are part of the same request, in order of preference, and are granted only if the intended offerings have no capacity.
@@ -94,7 +94,7 @@ class Move(Struct, frozen=True, gc=False):
     to: str
 
 
-class Removal(Struct, frozen=True, gc=False):
+class PlannedRemoval(Struct, frozen=True, gc=False):
     """A node to remove. ``needs`` names machines of this plan that must be ready before ``moves`` begin."""
 
     node: str
@@ -145,10 +145,10 @@ class Plan(Struct, frozen=True, gc=False):
     bought). ``brake`` is True when ``should_stop`` ended the search early; the plan is then valid but may depend on time.
     """
 
-    machines: tuple[Machine, ...] = ()
+    machines: tuple[PlannedMachine, ...] = ()
     purchases: tuple[Purchase, ...] = ()
     placements: tuple[Placement, ...] = ()
-    removals: tuple[Removal, ...] = ()
+    removals: tuple[PlannedRemoval, ...] = ()
     cost_per_hour: float = 0.0
     lower_bound_per_hour: float = 0.0
     lower_bound_kind: str = "resource-lp"
@@ -156,7 +156,7 @@ class Plan(Struct, frozen=True, gc=False):
     unplaced: tuple[Unplaced, ...] = ()
     ignored: tuple[Ignored, ...] = ()
     blocked_nodes: tuple[BlockedNode, ...] = ()
-    set_aside: tuple[SetAside, ...] = ()
+    set_aside: tuple[Skipped, ...] = ()
     warnings: tuple[str, ...] = ()
     brake: bool = False
     solve_seconds: float | None = None

@@ -7,13 +7,13 @@ from dataclasses import dataclass, replace
 
 import msgspec
 
-from gpuscaler.model.aside import SetAside
+from gpuscaler.model.aside import Skipped
 from gpuscaler.model.pods import PodAffinityTerm
 from gpuscaler.model.pools import BY_SIZE
 from gpuscaler.planning.capacity.node_templates import Kind
 from gpuscaler.planning.demand.pending import PodClass
 from gpuscaler.planning.demand.topology import selects, shape
-from gpuscaler.planning.plans import BlockedNode, Choice, Ignored, Machine, Placement, Plan, Purchase, Unplaced
+from gpuscaler.planning.plans import BlockedNode, Choice, Ignored, Placement, Plan, PlannedMachine, Purchase, Unplaced
 from gpuscaler.planning.scale_down import Down
 from gpuscaler.planning.scale_up.draft.buying import bound
 from gpuscaler.planning.scale_up.draft.draft import Desk, NewMachine, Solved
@@ -34,7 +34,7 @@ class DraftPlan:
     unplaced: tuple[Unplaced, ...]
     ignored: tuple[Ignored, ...]
     down: Down
-    set_aside: tuple[SetAside, ...]
+    set_aside: tuple[Skipped, ...]
     warnings: tuple[str, ...]
 
 
@@ -116,9 +116,9 @@ def pods_by_row(desk: Desk) -> Mapping[int, tuple[str, ...]]:
     return {row: tuple(sorted(keys)) for row, keys in found.items()}
 
 
-def machine_of(name: str, kind: Kind, pods: tuple[str, ...], after: tuple[str, ...], *, purpose: str = "demand") -> Machine:
+def machine_of(name: str, kind: Kind, pods: tuple[str, ...], after: tuple[str, ...], *, purpose: str = "demand") -> PlannedMachine:
     offering = kind.offering
-    return Machine(
+    return PlannedMachine(
         id=name,
         pool=offering.pool,
         instance_type=offering.instance_type,
@@ -183,7 +183,7 @@ def reaches(after: Mapping[int, Sequence[int]], start: int, goal: int) -> bool:
     return False
 
 
-def renumbered(down: Down, machines: list[Machine]) -> tuple[Down, list[Machine]]:
+def renumbered(down: Down, machines: list[PlannedMachine]) -> tuple[Down, list[PlannedMachine]]:
     """Add replacement machines to the list of machines, with ids that continue its numbering."""
     names = {machine.id: f"new-{len(machines) + number}" for number, machine in enumerate(down.machines, 1)}
     if not names:
@@ -200,7 +200,7 @@ def renumbered(down: Down, machines: list[Machine]) -> tuple[Down, list[Machine]
     return replace(down, removals=removals), joined
 
 
-def purchases(machines: Sequence[Machine]) -> tuple[Purchase, ...]:
+def purchases(machines: Sequence[PlannedMachine]) -> tuple[Purchase, ...]:
     counts = Counter((m.pool, m.instance_type, m.market, m.zone, m.price_per_hour) for m in machines)
     return tuple(
         Purchase(pool=pool, instance_type=instance_type, market=market, zone=zone, count=count, price_per_hour=price)

@@ -9,8 +9,8 @@ import pytest
 from tests.embedded.aws.memory import attach
 
 from gpuscaler.clouds.aws.api.calls import Calls
-from gpuscaler.clouds.aws.discovery.discovery import Discovery, Found
-from gpuscaler.clouds.aws.discovery.pools import FoundPool
+from gpuscaler.clouds.aws.discovery.discovery import Discovered, Discovery
+from gpuscaler.clouds.aws.discovery.pools import AwsPool
 from gpuscaler.clouds.aws.discovery.regions import Scope
 from gpuscaler.embedded.aws.account import Account
 from gpuscaler.embedded.aws.conditions import Conditions
@@ -88,7 +88,7 @@ class Aws:
         now: Callable[[], float] = lambda: self.time  # noqa: E731
         return Discovery(self.calls, Scope(cluster, groups, tags or {}), regions=self.regions, now=now, **told)
 
-    def look(self, cluster: str = CLUSTER, **told: Any) -> Found:
+    def look(self, cluster: str = CLUSTER, **told: Any) -> Discovered:
         discovery = self.discovery(cluster, **told)
         try:
             return discovery.look()
@@ -96,11 +96,11 @@ class Aws:
             discovery.close()
 
 
-def pool(found: Found, name: str) -> FoundPool:
+def pool(found: Discovered, name: str) -> AwsPool:
     """The pool of that name."""
     return next(one for one in found.pools if one.pool.name == name)
 
 
-def reasons(found: Found) -> dict[str, str]:
+def reasons(found: Discovered) -> dict[str, str]:
     """Why groups were skipped, by name."""
     return {one.object.rpartition("/")[2]: one.reason for one in found.set_aside}

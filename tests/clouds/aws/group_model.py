@@ -4,7 +4,7 @@ import random
 
 from gpuscaler.clouds.aws.api.groups import Group, Machine
 from gpuscaler.clouds.aws.buying.activities import Change, Log
-from gpuscaler.clouds.aws.buying.withdrawing import Look, Outcome, Protect, Read, Step, Steps, Write
+from gpuscaler.clouds.aws.buying.withdrawing import Outcome, Protect, Read, ReadActivities, Step, Steps, Write
 
 
 class GroupModel:
@@ -155,7 +155,7 @@ class GroupModel:
                 for name in names:
                     if name in self.machines and self.machines[name].state == "InService":
                         self.put(name, protected=True)
-            case Look():
+            case ReadActivities():
                 # A launch is reported until its machine has been in service for a while.
                 starting = [one.id for one in self.machines.values() if one.state == "Pending" or self.served.get(one.id, -1) >= since]
                 return Log(tuple(one for one in self.changes if one.at >= since), (*self.attempts, *starting))

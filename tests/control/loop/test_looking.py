@@ -4,7 +4,7 @@ from tests.control.world import QUICK, Notes, World, world
 from tests.objects import node
 
 from gpuscaler.kube.resources import NODES
-from gpuscaler.lifecycle.reconcile import Look
+from gpuscaler.lifecycle.reconcile import Reconciliation
 from gpuscaler.model.cluster import Cluster
 from gpuscaler.simulation.cloud.delays import Delay, Delays
 
@@ -17,7 +17,7 @@ class Counting(Notes):
 
     looks = 0
 
-    def looked(self, seen: Look, cluster: Cluster, now: float, /) -> None:
+    def looked(self, seen: Reconciliation, cluster: Cluster, now: float, /) -> None:
         self.looks += 1
         super().looked(seen, cluster, now)
 

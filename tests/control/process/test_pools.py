@@ -7,9 +7,9 @@ from random import Random
 import pytest
 import structlog
 
-from gpuscaler.clouds.protocol import UNKNOWN, CloudError, Looked
-from gpuscaler.control.process.pools import FoundPools
-from gpuscaler.model.aside import SetAside
+from gpuscaler.clouds.protocol import UNKNOWN, AccountReport, CloudError
+from gpuscaler.control.process.pools import DiscoveredPools
+from gpuscaler.model.aside import Skipped
 from gpuscaler.model.pools import Limits, Policy, Pool
 
 GPU, MORE = Pool("gpu", ()), Pool("more", ())
@@ -18,24 +18,24 @@ GPU, MORE = Pool("gpu", ()), Pool("more", ())
 class Account:
     """Answers each read with the next result, and repeats the last one."""
 
-    def __init__(self, *answers: Looked | CloudError) -> None:
+    def __init__(self, *answers: AccountReport | CloudError) -> None:
         self.answers = list(answers)
         self.asked: list[float] = []
 
-    async def look(self) -> Looked:
+    async def look(self) -> AccountReport:
         self.asked.append(asyncio.get_running_loop().time())
         answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
         if isinstance(answer, CloudError):
             raise answer
         return answer
 
-    def found(self, changed: Callable[[], None] = lambda: None) -> FoundPools:
-        made = FoundPools(self.look, random=Random(1))
+    def found(self, changed: Callable[[], None] = lambda: None) -> DiscoveredPools:
+        made = DiscoveredPools(self.look, random=Random(1))
         made.listen(changed)
         return made
 
 
-async def running(found: FoundPools, seconds: float) -> None:
+async def running(found: DiscoveredPools, seconds: float) -> None:
     await found.begin()
     task = asyncio.create_task(found.run())
     await asyncio.sleep(seconds)
@@ -44,7 +44,7 @@ async def running(found: FoundPools, seconds: float) -> None:
 
 
 async def test_pools_of_the_account_replace_those_of_the_file() -> None:
-    found = Account(Looked(pools=(GPU, MORE))).found()
+    found = Account(AccountReport(pools=(GPU, MORE))).found()
     await found.begin()
 
     policy = found.policy(Policy((), limits=Limits(gpus=8)))
@@ -53,9 +53,9 @@ async def test_pools_of_the_account_replace_those_of_the_file() -> None:
 
 
 async def test_an_account_without_a_pool_is_logged_with_the_reasons() -> None:
-    aside = tuple(SetAside(f"AutoScalingGroup r/{name}", f"the tag says cluster {name}") for name in "abcde")
+    aside = tuple(Skipped(f"AutoScalingGroup r/{name}", f"the tag says cluster {name}") for name in "abcde")
     with structlog.testing.capture_logs() as lines:
-        await Account(Looked(set_aside=aside)).found().begin()
+        await Account(AccountReport(set_aside=aside)).found().begin()
 
     (line,) = lines
     assert (line["log_level"], line["set_aside"]) == ("warning", 5)
@@ -64,7 +64,7 @@ async def test_an_account_without_a_pool_is_logged_with_the_reasons() -> None:
 
 async def test_the_account_is_read_about_every_three_minutes_and_changed_pools_are_reported() -> None:
     told: list[int] = []
-    account = Account(Looked(pools=(GPU,)), Looked(pools=(GPU,)), Looked(pools=(GPU, MORE)))
+    account = Account(AccountReport(pools=(GPU,)), AccountReport(pools=(GPU,)), AccountReport(pools=(GPU, MORE)))
     found = account.found(lambda: told.append(len(found.newest.pools)))
 
     await running(found, 1000)
@@ -77,8 +77,8 @@ async def test_the_account_is_read_about_every_three_minutes_and_changed_pools_a
 
 async def test_a_region_that_fails_is_reported_and_its_pools_stay() -> None:
     told: list[int] = []
-    broken = Looked(pools=(GPU,), failed=("Region us-east-1: IAM does not allow it",))
-    account = Account(Looked(pools=(GPU,)), broken, CloudError(UNKNOWN, "no route"), Looked(pools=(GPU,)))
+    broken = AccountReport(pools=(GPU,), failed=("Region us-east-1: IAM does not allow it",))
+    account = Account(AccountReport(pools=(GPU,)), broken, CloudError(UNKNOWN, "no route"), AccountReport(pools=(GPU,)))
     found, troubles = account.found(lambda: told.append(1)), []
     await found.begin()
     task = asyncio.create_task(found.run())
@@ -92,9 +92,11 @@ async def test_a_region_that_fails_is_reported_and_its_pools_stay() -> None:
     assert told == []
 
 
-@pytest.mark.parametrize("nothing", [CloudError(UNKNOWN, "no route"), Looked(failed=("Region us-east-1: no route",), complete=False)])
-async def test_leading_does_not_begin_before_the_account_was_read(nothing: Looked | CloudError) -> None:
-    account = Account(nothing, nothing, nothing, Looked(pools=(GPU,)))
+@pytest.mark.parametrize(
+    "nothing", [CloudError(UNKNOWN, "no route"), AccountReport(failed=("Region us-east-1: no route",), complete=False)]
+)
+async def test_leading_does_not_begin_before_the_account_was_read(nothing: AccountReport | CloudError) -> None:
+    account = Account(nothing, nothing, nothing, AccountReport(pools=(GPU,)))
     found = account.found()
 
     await found.begin()
@@ -104,7 +106,7 @@ async def test_leading_does_not_begin_before_the_account_was_read(nothing: Looke
 
 
 async def test_leading_begins_with_the_regions_that_answer() -> None:
-    found = Account(Looked(pools=(GPU,), failed=("Region us-west-2: no route",), complete=False)).found()
+    found = Account(AccountReport(pools=(GPU,), failed=("Region us-west-2: no route",), complete=False)).found()
 
     await found.begin()
 

@@ -78,7 +78,7 @@ class Kept(Records):
         self.changes: list[RunSettings] = []
         self.orders: list[ledger.Order] = []
 
-    def sent(self, order: ledger.Order, _machines: tuple[ledger.Coming, ...], _memory: Memory, _now: float, /) -> None:
+    def sent(self, order: ledger.Order, _machines: tuple[ledger.OrderedMachine, ...], _memory: Memory, _now: float, /) -> None:
         self.orders.append(order)
 
     def led_by(self, controller: Controller | None, /) -> None:

@@ -4,11 +4,11 @@ from tests.planning.building import offering, planned, pod, pool
 
 from gpuscaler.control.records import costing
 from gpuscaler.model.pools import Policy
-from gpuscaler.planning.state.ledger.entries import Coming
+from gpuscaler.planning.state.ledger.entries import OrderedMachine
 
 SMALL, LARGE = offering("g.1", 0.19, market="spot"), offering("g.48", 4.72, market="spot", gpus=8)
 POLICY = Policy((pool(SMALL, LARGE, chooser="cloud"),))
-ORDERED = Coming("m", "t", (SMALL.key, LARGE.key), 4.72, 0.0, meant=2)
+ORDERED = OrderedMachine("m", "t", (SMALL.key, LARGE.key), 4.72, 0.0, meant=2)
 
 
 def test_a_machine_that_the_cloud_has_not_chosen_yet_costs_a_range() -> None:
@@ -16,12 +16,12 @@ def test_a_machine_that_the_cloud_has_not_chosen_yet_costs_a_range() -> None:
 
 
 def test_a_granted_machine_has_the_price_of_its_offering() -> None:
-    granted = Coming("m", "t", (SMALL.key, LARGE.key), 4.72, 0.0, meant=2, offering=SMALL.key)
+    granted = OrderedMachine("m", "t", (SMALL.key, LARGE.key), 4.72, 0.0, meant=2, offering=SMALL.key)
     assert costing.of_coming(granted, POLICY) == "$0.19/h"
 
 
 def test_fallback_offerings_are_not_part_of_the_price_range() -> None:
-    assert costing.of_coming(Coming("m", "t", (SMALL.key, LARGE.key), 0.19, 0.0), POLICY) == "$0.19/h"
+    assert costing.of_coming(OrderedMachine("m", "t", (SMALL.key, LARGE.key), 0.19, 0.0), POLICY) == "$0.19/h"
 
 
 def test_an_offering_that_is_gone_has_the_planned_price() -> None:

@@ -23,7 +23,7 @@ from tests.serving.test_server import written
 
 from gpuscaler.control.process.running import UnusableError
 from gpuscaler.control.records.events import happening
-from gpuscaler.control.records.events.happening import Happening
+from gpuscaler.control.records.events.happening import HistoryEvent
 from gpuscaler.control.records.events.records import Sink
 from gpuscaler.control.records.history.inputs import unpacked
 from gpuscaler.control.records.service import Service, Surroundings
@@ -231,7 +231,7 @@ async def test_a_machine_is_shown_as_coming_as_soon_as_it_is_ordered() -> None:
     ordered: list[tuple[int, int]] = []
 
     class Asking(Sink):
-        def happened(self, what: Happening, /) -> None:
+        def happened(self, what: HistoryEvent, /) -> None:
             if what.kind == happening.ORDERED:
                 found = status_of(service.latest, Process("me"), troubles=(), happened=(), now=what.at)
                 ordered.append((found.coming, found.pools[0].coming))
@@ -248,7 +248,7 @@ async def test_a_decision_is_written_at_once_so_that_it_survives_a_kill() -> Non
     ordered = asyncio.Event()
 
     class Waiting(Sink):
-        def happened(self, what: Happening, /) -> None:
+        def happened(self, what: HistoryEvent, /) -> None:
             if what.kind == happening.ORDERED:
                 ordered.set()
 

@@ -1,18 +1,18 @@
 """Lines of what was decided."""
 
 from gpuscaler.control.records.events import happening as kinds
-from gpuscaler.control.records.events.happening import Happening
+from gpuscaler.control.records.events.happening import HistoryEvent
 from gpuscaler.embedded.demo.decisions import lines
 from gpuscaler.model.offerings import OfferingKey
 
 
-def told(*happenings: Happening) -> list[tuple[float, str, str]]:
+def told(*happenings: HistoryEvent) -> list[tuple[float, str, str]]:
     return [(one.at, one.word, one.text) for one in lines(happenings)]
 
 
-def refusal(at: float, kind: str, market: str = "spot") -> Happening:
+def refusal(at: float, kind: str, market: str = "spot") -> HistoryEvent:
     text = f"{kind} {market} in z refused: no capacity (0 left)"
-    return Happening(at, kinds.REFUSED, text, offering=OfferingKey("p", market, kind, "z"))
+    return HistoryEvent(at, kinds.REFUSED, text, offering=OfferingKey("p", market, kind, "z"))
 
 
 def test_refusals_of_one_market_at_once_share_one_line() -> None:
@@ -28,17 +28,17 @@ def test_refusals_of_other_markets_and_at_other_times_have_their_own_lines() -> 
 
 
 def test_nodes_removed_for_the_same_reason_share_one_line() -> None:
-    gone = [Happening(9, kinds.DECIDED, f"node n{number} will be removed: idle for 5m", node=f"n{number}") for number in range(5)]
+    gone = [HistoryEvent(9, kinds.DECIDED, f"node n{number} will be removed: idle for 5m", node=f"n{number}") for number in range(5)]
 
     assert told(*gone) == [(9, "removes", "n0, n1, n2 and 2 more: idle for 5m")]
 
 
 def test_a_purchase_names_its_pods() -> None:
-    ordered = Happening(1, kinds.ORDERED, "g5 spot in z ordered: ready in about 4m, $1.01/h", pods=("d/a", "d/b"))
+    ordered = HistoryEvent(1, kinds.ORDERED, "g5 spot in z ordered: ready in about 4m, $1.01/h", pods=("d/a", "d/b"))
 
     assert told(ordered) == [(1, "buys", "g5 spot in z for d/a and 1 more: ready in about 4m, $1.01/h")]
-    assert told(Happening(1, kinds.ORDERED, "g5 ordered: ready soon")) == [(1, "buys", "g5: ready soon")]
+    assert told(HistoryEvent(1, kinds.ORDERED, "g5 ordered: ready soon")) == [(1, "buys", "g5: ready soon")]
 
 
 def test_steps_that_only_follow_are_left_out() -> None:
-    assert told(*(Happening(1, kind, "x") for kind in (kinds.GRANTED, kinds.MARKED, kinds.ENDING, kinds.REMOVED))) == []
+    assert told(*(HistoryEvent(1, kind, "x") for kind in (kinds.GRANTED, kinds.MARKED, kinds.ENDING, kinds.REMOVED))) == []

@@ -12,7 +12,7 @@ from gpuscaler.model.taints import Taint
 from gpuscaler.planning.plans import Placement, Plan, Reason, Unplaced
 from gpuscaler.planning.state import offering_events
 from gpuscaler.planning.state.breakers import step
-from gpuscaler.planning.state.ledger.ledger import Coming, Leaving, Ledger, Promise
+from gpuscaler.planning.state.ledger.ledger import Ledger, OrderedMachine, Promise, Removal
 from gpuscaler.simulation.cloud.core import SimulatedCloud
 from gpuscaler.simulation.cloud.delays import NO_FAULTS, Delay, Delays
 
@@ -59,7 +59,7 @@ def test_a_machine_is_leaving_from_the_decision_on_while_its_pods_still_run() ->
     core = cloud()
     name = name_of(core.start(FOUR.key, NOW))
     cluster = Cluster.of([node(name, FOUR), pod("a", spec(gpus=1), on=name)])
-    leaving = Ledger(leaving=(Leaving(name, "i-1", FOUR.key, "idle", NOW, NOW),))
+    leaving = Ledger(leaving=(Removal(name, "i-1", FOUR.key, "idle", NOW, NOW),))
 
     (machine,) = pools_of(cluster, latest(leaving), core, NOW)[0].machines
 
@@ -67,7 +67,7 @@ def test_a_machine_is_leaving_from_the_decision_on_while_its_pods_still_run() ->
 
 
 def test_ordered_machines_are_shown_without_a_name() -> None:
-    ordered = Ledger(coming=(Coming("t-0", "t", (FOUR.key,), 4.0, NOW), Coming("t-1", "t", (CPU.key,), 0.5, NOW)))
+    ordered = Ledger(coming=(OrderedMachine("t-0", "t", (FOUR.key,), 4.0, NOW), OrderedMachine("t-1", "t", (CPU.key,), 0.5, NOW)))
 
     main, other = pools_of(Cluster(), latest(ordered), cloud(), NOW)
 
@@ -88,9 +88,9 @@ def test_refused_offerings_are_counted_while_they_are_not_tried() -> None:
 def test_pending_pods_show_what_they_wait_for_and_the_longest_waits_come_first() -> None:
     waiting = [pod(name, spec(gpus=2), created=NOW - age) for age, name in enumerate("abcdefg")]
     coming = (
-        Coming("t-0", "t", (FOUR.key,), 4.0, NOW, pods=("default/a",), offering=FOUR.key, instance="i-1", granted=NOW - 100),
-        Coming("t-1", "t", (FOUR.key,), 4.0, NOW, pods=("default/b",)),
-        Coming("t-2", "t", (FOUR.key,), 4.0, NOW, offering=FOUR.key, instance="i-2", granted=NOW - 900),
+        OrderedMachine("t-0", "t", (FOUR.key,), 4.0, NOW, pods=("default/a",), offering=FOUR.key, instance="i-1", granted=NOW - 100),
+        OrderedMachine("t-1", "t", (FOUR.key,), 4.0, NOW, pods=("default/b",)),
+        OrderedMachine("t-2", "t", (FOUR.key,), 4.0, NOW, offering=FOUR.key, instance="i-2", granted=NOW - 900),
     )
     plan = Plan(
         placements=(Placement("default/d", "n1"), Placement("default/e", "t-2")),

@@ -1,12 +1,12 @@
 """Figures of a demo's report."""
 
-from gpuscaler.control.records.events.happening import GRANTED, ORDERED, REFUSED, Happening
+from gpuscaler.control.records.events.happening import GRANTED, ORDERED, REFUSED, HistoryEvent
 from gpuscaler.embedded.demo.report import failovers
 from gpuscaler.model.offerings import OfferingKey
 
 
-def of(kind: str, at: float, market: str) -> Happening:
-    return Happening(at, kind, "", offering=OfferingKey("p", market, "g", "z"))
+def of(kind: str, at: float, market: str) -> HistoryEvent:
+    return HistoryEvent(at, kind, "", offering=OfferingKey("p", market, "g", "z"))
 
 
 def test_a_failover_lasts_from_the_first_refusal_until_another_market_is_tried() -> None:

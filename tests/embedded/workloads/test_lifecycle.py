@@ -52,7 +52,7 @@ async def test_the_lease_of_a_node_is_renewed_every_ten_seconds_and_deleted_with
         assert await here.user.list_all(LEASES, namespace=NAMESPACE) == []
 
 
-async def test_a_node_whose_kubelet_stops_is_unreachable_after_the_grace_period_and_its_pods_leave_after_five_minutes() -> None:
+async def test_a_node_with_a_stopped_kubelet_becomes_unreachable_and_later_loses_its_pods() -> None:
     async with world() as here:
         name = await bought(here)
         body = pod("train", 0)

@@ -76,7 +76,7 @@ MUTANTS = (
     Mutant(
         case=33,
         at="happening.EVENTS",
-        old=', NOTICED: Told("MachineNoticed", "Look", "node", warning=True)',
+        old=', NOTICED: EventTemplate("MachineNoticed", "Look", "node", warning=True)',
         new="",
         removes="there is no Event for a machine that is gone",
     ),
@@ -180,7 +180,7 @@ MUTANTS = (
     ),
     Mutant(
         case=74,
-        at="FoundPools.begin",
+        at="DiscoveredPools.begin",
         old="for one in found.set_aside[:LISTED]:",
         new="for one in found.set_aside[:0]:",
         removes="groups that are no longer managed are not reported at startup",

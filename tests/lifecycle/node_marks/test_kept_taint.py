@@ -8,7 +8,7 @@ from tests.planning.building import NOW, node, offering, pod, pool, spec
 
 from gpuscaler.lifecycle.actions import Act, Close, Lift
 from gpuscaler.lifecycle.node_marks.kept_taint import UNCORDONED, keep
-from gpuscaler.lifecycle.observed.machine_index import Roll
+from gpuscaler.lifecycle.observed.machine_index import MachineIndex
 from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.instances import Inventory
 from gpuscaler.model.nodes import Node
@@ -18,8 +18,8 @@ from gpuscaler.model.taints import AJAR, Taint
 from gpuscaler.model.well_known import ARRIVING_TAINT, KEPT_TAINT
 from gpuscaler.planning.feasibility.min_gpus import is_closed, lifted
 from gpuscaler.planning.feasibility.snapshot import Room
-from gpuscaler.planning.state.ledger.entries import Leaving
-from gpuscaler.planning.state.ledger.ledger import Coming, Ledger, Promise
+from gpuscaler.planning.state.ledger.entries import Removal
+from gpuscaler.planning.state.ledger.ledger import Ledger, OrderedMachine, Promise
 
 KIND = offering("g.8", gpus=8)
 NOTHING = Ledger()
@@ -32,7 +32,7 @@ def machine(*taints: str, **more: Any) -> Node:
 
 def acts(one: Node, policy: Policy = KEEPING, book: Ledger = NOTHING, inventory: Inventory | None = None) -> list[Act]:
     cluster = Cluster.of([one])
-    return list(keep(book, cluster, policy, Roll.of(cluster, inventory), inventory))
+    return list(keep(book, cluster, policy, MachineIndex.of(cluster, inventory), inventory))
 
 
 def test_an_open_machine_of_a_keeping_pool_gets_the_kept_taint_instead() -> None:
@@ -51,9 +51,9 @@ def test_a_taint_weakened_by_an_uncordon_is_restored_or_removed() -> None:
 @pytest.mark.parametrize(
     "book",
     [
-        Ledger(coming=(Coming("o", "o", (KIND.key,), 1.0, 1.0, node="a"),)),
+        Ledger(coming=(OrderedMachine("o", "o", (KIND.key,), 1.0, 1.0, node="a"),)),
         Ledger(promises=(Promise("a", KIND.key, (), NOW),)),
-        Ledger(leaving=(Leaving("a", "i-a", KIND.key, "", NOW, NOW),)),
+        Ledger(leaving=(Removal("a", "i-a", KIND.key, "", NOW, NOW),)),
     ],
 )
 def test_nodes_with_work_in_progress_are_not_changed(book: Ledger) -> None:

@@ -6,7 +6,7 @@ import pytest
 from msgspec.structs import replace
 from tests.planning.building import NOW, node, offering, pod
 
-from gpuscaler.lifecycle.observed.machine_index import Roll, Rolls
+from gpuscaler.lifecycle.observed.machine_index import MachineIndex, MachineIndexes
 from gpuscaler.model.cluster import Cluster, Delta, Item
 from gpuscaler.model.instances import RUNNING, STOPPING, TERMINATED, Instance, Inventory
 from gpuscaler.model.nodes import Node
@@ -39,7 +39,7 @@ def change(dice: Random, cluster: Cluster) -> Delta:
 
 @pytest.mark.parametrize("seed", range(20))
 def test_every_change_is_seen(seed: int) -> None:
-    dice, rolls, cluster = Random(seed), Rolls(), Cluster()
+    dice, rolls, cluster = Random(seed), MachineIndexes(), Cluster()
     inventory: Inventory | None = None
     for step in range(40):
         now = NOW + 10.0 * step
@@ -48,7 +48,7 @@ def test_every_change_is_seen(seed: int) -> None:
         if dice.random() < 0.3:
             states = (RUNNING, STOPPING, TERMINATED)
             inventory = Inventory(now, tuple(instance(f"i-{dice.randrange(8)}", dice.choice(states)) for _ in range(5)))
-        kept, anew = rolls.of(cluster, inventory), Roll.of(cluster, inventory)
+        kept, anew = rolls.of(cluster, inventory), MachineIndex.of(cluster, inventory)
 
         assert kept.unlisted == anew.unlisted
         assert (kept.nodeless, kept.unready, kept.unnamed) == (anew.nodeless, anew.unready, anew.unnamed)
@@ -57,7 +57,7 @@ def test_every_change_is_seen(seed: int) -> None:
 
 
 def test_nothing_is_recomputed_while_nodes_and_list_are_unchanged() -> None:
-    rolls, cluster, inventory = Rolls(), Cluster.of([node("n", provider_id="i-1")]), Inventory(NOW, (instance("i-1"),))
+    rolls, cluster, inventory = MachineIndexes(), Cluster.of([node("n", provider_id="i-1")]), Inventory(NOW, (instance("i-1"),))
     first = rolls.of(cluster, inventory)
 
     assert rolls.of(cluster.apply(Delta((pod("p", on="n"),))), replace(inventory, at=NOW + 9.0)) is first
@@ -68,20 +68,20 @@ def test_nothing_is_recomputed_while_nodes_and_list_are_unchanged() -> None:
 def test_both_nodes_of_one_machine_are_found() -> None:
     twins = [node(name, provider_id="i-1") for name in ("a", "b")]
 
-    assert Roll.of(Cluster.of(twins), None).by_machine == {"i-1": tuple(twins)}
+    assert MachineIndex.of(Cluster.of(twins), None).by_machine == {"i-1": tuple(twins)}
 
 
 def test_an_overdue_pod_keeps_its_node_busy_only_while_it_is_waited_for() -> None:
-    rolls, cluster = Rolls(), Cluster.of([node("n"), pod("p", on="n", deleted=NOW)])
+    rolls, cluster = MachineIndexes(), Cluster.of([node("n"), pod("p", on="n", deleted=NOW)])
 
     assert rolls.idle(cluster, NOW + STUCK_AFTER) == set()
     assert rolls.idle(cluster, NOW + STUCK_AFTER + 1.0) == {"n"}
 
 
 def test_an_answer_is_recomputed_only_if_an_argument_is_a_new_object() -> None:
-    rolls, asked = Rolls(), []
+    rolls, asked = MachineIndexes(), []
 
-    def size(cluster: Cluster, roll: Roll) -> int:
+    def size(cluster: Cluster, roll: MachineIndex) -> int:
         asked.append(cluster)
         return len(roll.nodes)
 

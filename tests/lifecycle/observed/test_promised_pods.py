@@ -6,7 +6,7 @@ from tests.planning.building import NOW, node, offering, pod, pool, spec
 from gpuscaler.lifecycle.observed.promised_pods import crowded, has_room
 from gpuscaler.model.cluster import Cluster, Item
 from gpuscaler.model.pools import Policy
-from gpuscaler.planning.state.ledger.ledger import Coming, Ledger
+from gpuscaler.planning.state.ledger.ledger import Ledger, OrderedMachine
 
 KIND = offering(gpus=4)
 POLICY = Policy((pool(KIND),))
@@ -38,7 +38,9 @@ def test_there_is_no_room_for_a_missing_resource_or_beyond_the_pod_limit() -> No
 
 
 def coming(name: str = "n") -> Ledger:
-    return Ledger(coming=(Coming("o-0", "o", (KIND.key,), 1.0, NOW, offering=KIND.key, instance="i-1", node=name, pods=("default/p",)),))
+    return Ledger(
+        coming=(OrderedMachine("o-0", "o", (KIND.key,), 1.0, NOW, offering=KIND.key, instance="i-1", node=name, pods=("default/p",)),)
+    )
 
 
 @pytest.mark.parametrize(("theirs", "found"), [(2, set()), (3, {"o-0"})])

@@ -6,7 +6,7 @@ import pytest
 from msgspec.structs import replace
 from tests.planning.building import NOW, offering
 
-from gpuscaler.lifecycle.observed.machine_index import Roll
+from gpuscaler.lifecycle.observed.machine_index import MachineIndex
 from gpuscaler.lifecycle.registration.futile_launches import MOST_ENDED, WITHIN_SECONDS, Relaunching
 from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.instances import TERMINATED, Instance, Inventory
@@ -36,7 +36,7 @@ def failing(times: int = 2, key: Any = KIND.key) -> Breakers:
 
 def is_covered(over: tuple[Instance, ...], known: Breakers, *, book: Ledger | None = None) -> bool:
     newest = instance("i-new")
-    roll = Roll.of(Cluster(), Inventory(NOW, (newest, *over)))
+    roll = MachineIndex.of(Cluster(), Inventory(NOW, (newest, *over)))
     return Relaunching(book or Ledger(), roll, known, NOW).covers(newest)
 
 

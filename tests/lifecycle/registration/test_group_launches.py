@@ -6,24 +6,24 @@ import pytest
 from tests.planning.building import NOW, offering, pod, pool
 
 from gpuscaler.lifecycle.memory import Memory, state_of
-from gpuscaler.lifecycle.reconcile import Facts, Look, look
+from gpuscaler.lifecycle.reconcile import Facts, Reconciliation, look
 from gpuscaler.lifecycle.registration.group_launches import OWED_SECONDS, REPLACED_SECONDS
 from gpuscaler.lifecycle.registration.registering import Waits
 from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.instances import Delivery, Instance, Inventory
 from gpuscaler.model.pools import Policy
 from gpuscaler.planning.planner import plan
-from gpuscaler.planning.state.ledger.ledger import ACCEPTED, INTENDED, Coming, Ledger, Order, Withdrawal
+from gpuscaler.planning.state.ledger.ledger import ACCEPTED, INTENDED, Ledger, Order, OrderedMachine, Withdrawal
 
 KIND, OTHER = offering("g.1"), offering("g.2", 2.0)
 POLICY = Policy((pool(KIND, OTHER),))
 
 
-def looked(memory: Memory, *deliveries: Delivery, at: float = NOW, listed: tuple[Instance, ...] = ()) -> Look:
+def looked(memory: Memory, *deliveries: Delivery, at: float = NOW, listed: tuple[Instance, ...] = ()) -> Reconciliation:
     return look(memory, Cluster(), POLICY, Facts(inventory=Inventory(at, listed, deliveries)), at)
 
 
-def bought(seen: Look, *, at: float = NOW, pods: int = 1) -> int:
+def bought(seen: Reconciliation, *, at: float = NOW, pods: int = 1) -> int:
     """Return how many machines a plan buys for this many pods."""
     state = state_of(seen.memory, POLICY, at)
     state = type(state)(**{name: getattr(state, name) for name in state.__struct_fields__} | {"upcoming": (*state.upcoming, *seen.owed)})
@@ -32,7 +32,7 @@ def bought(seen: Look, *, at: float = NOW, pods: int = 1) -> int:
 
 def ordered(state: str, **more: Any) -> Memory:
     order = Order("a", "main", (KIND.key,), 1, NOW - 5.0, NOW - 5.0, state)
-    return Memory(ledger=Ledger((order,), (Coming("a-0", "a", (KIND.key,), 1.0, NOW - 5.0, **more),)))
+    return Memory(ledger=Ledger((order,), (OrderedMachine("a-0", "a", (KIND.key,), 1.0, NOW - 5.0, **more),)))
 
 
 def test_machines_missing_from_the_desired_capacity_are_on_their_way() -> None:

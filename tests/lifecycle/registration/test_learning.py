@@ -7,7 +7,7 @@ from msgspec.structs import replace
 from tests.planning.building import GI, NOW, PRODUCT, node, offering, pool
 
 from gpuscaler.lifecycle.observed.live_nodes import Teachers
-from gpuscaler.lifecycle.observed.machine_index import Roll
+from gpuscaler.lifecycle.observed.machine_index import MachineIndex
 from gpuscaler.lifecycle.registration.learning import ASKED, LABELS_SECONDS, SETTLED_SECONDS, observed
 from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.instances import Instance, Inventory
@@ -15,7 +15,7 @@ from gpuscaler.model.nodes import Node
 from gpuscaler.model.pools import Offering, Policy
 from gpuscaler.model.taints import Taint
 from gpuscaler.planning.state.learned_templates import Learned, corrected
-from gpuscaler.planning.state.ledger.ledger import Coming, Ledger
+from gpuscaler.planning.state.ledger.ledger import Ledger, OrderedMachine
 
 KIND = offering("g.1", gpus=1, memory=32)
 POLICY = Policy((pool(KIND),))
@@ -31,7 +31,7 @@ def taught(
 ) -> Offering:
     """Return the offering as learned from the nodes."""
     machines = tuple(Instance(one.provider_id, *KIND.key) for one in nodes if one.provider_id != "i-foreign")
-    roll = Roll.of(Cluster.of(nodes), Inventory(NOW, machines) if listed else None)
+    roll = MachineIndex.of(Cluster.of(nodes), Inventory(NOW, machines) if listed else None)
     learned = observed(known or Learned(), book or Ledger(), policy, NOW, roll=roll, teachers=Teachers())
     return corrected(policy, learned).pools[0].offerings[0]
 
@@ -66,7 +66,7 @@ def test_a_node_that_is_not_finished_or_not_ours_teaches_nothing(odd: dict[str, 
 
 @pytest.mark.parametrize(("since", "teaches"), [(LABELS_SECONDS - 1.0, False), (LABELS_SECONDS, True)])
 def test_a_closed_machine_teaches_once_its_labels_should_be_there(since: float, teaches: bool) -> None:
-    coming = Coming("m", "o", (KIND.key,), 1.0, NOW - 300.0, node="a", ready=NOW - since)
+    coming = OrderedMachine("m", "o", (KIND.key,), 1.0, NOW - 300.0, node="a", ready=NOW - since)
 
     assert (memory(live(created=NOW - 30.0), book=Ledger(coming=(coming,))) == 40) is teaches
 
@@ -81,7 +81,7 @@ def test_only_the_newest_of_many_nodes_are_read() -> None:
 
 def test_after_a_new_revision_only_newer_machines_teach() -> None:
     first, second = (Policy((replace(POLICY.pools[0], revision=name),)) for name in "12")
-    roll = Roll.of(Cluster.of([live()]), Inventory(NOW, (Instance("i-a", *KIND.key),)))
+    roll = MachineIndex.of(Cluster.of([live()]), Inventory(NOW, (Instance("i-a", *KIND.key),)))
     known = observed(Learned(), Ledger(), first, NOW - 3600.0, roll=roll, teachers=Teachers())
     changed = observed(known, Ledger(), second, NOW - 1800.0, roll=roll, teachers=Teachers())
 
@@ -110,7 +110,7 @@ def after(*changes: dict[str, Any], first: dict[str, Any]) -> Offering:
     teachers, known = Teachers(), Learned()
     for moment, change in enumerate([first, *(first | change for change in changes)]):
         one = live(uid="u", created=NOW - 3600.0, **change)
-        roll = Roll.of(Cluster.of([one]), Inventory(NOW, (Instance(one.provider_id, *KIND.key),)))
+        roll = MachineIndex.of(Cluster.of([one]), Inventory(NOW, (Instance(one.provider_id, *KIND.key),)))
         known = observed(known, Ledger(), POLICY, NOW + moment, roll=roll, teachers=teachers)
     return corrected(POLICY, known).pools[0].offerings[0]
 
@@ -131,7 +131,7 @@ def test_a_taint_added_to_all_finished_nodes_teaches_nothing() -> None:
     for moment, taints in enumerate([(), (taint,)]):
         nodes = [live(name, uid=name, created=NOW - 3600.0, taints=taints) for name in "ab"]
         machines = tuple(Instance(one.provider_id, *KIND.key) for one in nodes)
-        roll = Roll.of(Cluster.of(nodes), Inventory(NOW, machines))
+        roll = MachineIndex.of(Cluster.of(nodes), Inventory(NOW, machines))
         known = observed(known, Ledger(), POLICY, NOW + moment, roll=roll, teachers=teachers)
 
     assert corrected(POLICY, known).pools[0].offerings[0].taints == KIND.taints
@@ -141,7 +141,7 @@ def test_a_label_that_discovery_writes_minutes_later_is_learned() -> None:
     teachers, known = Teachers(), Learned()
     for moment, labels in enumerate([{}, {"nvidia.com/mig.capable": "true"}]):
         one = live(uid="u", created=NOW - 100.0, labels={**KIND.labels, **labels})
-        roll = Roll.of(Cluster.of([one]), Inventory(NOW, (Instance(one.provider_id, *KIND.key),)))
+        roll = MachineIndex.of(Cluster.of([one]), Inventory(NOW, (Instance(one.provider_id, *KIND.key),)))
         known = observed(known, Ledger(), POLICY, NOW + 60.0 * moment, roll=roll, teachers=teachers)
 
     assert corrected(POLICY, known).pools[0].offerings[0].labels["nvidia.com/mig.capable"] == "true"
@@ -159,7 +159,7 @@ def test_a_node_that_has_lost_a_gpu_teaches_nothing() -> None:
     broken = replace(whole, allocatable={**kind.allocatable, "nvidia.com/gpu": 7}, labels={**kind.labels, "nvidia.com/gpu.count": "7"})
     policy, teachers, known = Policy((pool(kind),)), Teachers(), Learned()
     for one in (whole, broken):
-        roll = Roll.of(Cluster.of([one]), Inventory(NOW, (Instance(one.provider_id, *kind.key),)))
+        roll = MachineIndex.of(Cluster.of([one]), Inventory(NOW, (Instance(one.provider_id, *kind.key),)))
         known = observed(known, Ledger(), policy, NOW, roll=roll, teachers=teachers)
         teachers = Teachers()
 

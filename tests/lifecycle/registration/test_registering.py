@@ -6,7 +6,7 @@ import msgspec
 import pytest
 from tests.planning.building import GI, GPU, NOW, node, offering, pool
 
-from gpuscaler.lifecycle.observed.machine_index import Roll
+from gpuscaler.lifecycle.observed.machine_index import MachineIndex
 from gpuscaler.lifecycle.registration.readiness import STARTUP_TAINTS, is_startup, missing
 from gpuscaler.lifecycle.registration.registering import Arrivals, Waits, arrivals
 from gpuscaler.model.cluster import Cluster
@@ -17,7 +17,7 @@ from gpuscaler.model.taints import Taint
 from gpuscaler.planning.state import offering_events
 from gpuscaler.planning.state.ledger import ledger
 from gpuscaler.planning.state.ledger.entries import SKEW_SECONDS
-from gpuscaler.planning.state.ledger.ledger import ACCEPTED, DOUBTFUL, INTENDED, Coming, Ledger, Order
+from gpuscaler.planning.state.ledger.ledger import ACCEPTED, DOUBTFUL, INTENDED, Ledger, Order, OrderedMachine
 
 KIND, OTHER = offering("g.1"), offering("g.2", 2.0)
 POOL = pool(KIND, OTHER, startup_taints=(Taint("acme.io/booting"),))
@@ -25,12 +25,12 @@ POLICY = Policy((POOL,))
 ARRIVING = Taint("gpuscaler.io/arriving")
 
 
-def coming(name: str = "a-0", **more: Any) -> Coming:
+def coming(name: str = "a-0", **more: Any) -> OrderedMachine:
     """A machine that was requested two minutes ago."""
-    return Coming(**{"id": name, "order": "a", "offerings": (KIND.key,), "price": 1.0, "asked": NOW - 120.0, **more})
+    return OrderedMachine(**{"id": name, "order": "a", "offerings": (KIND.key,), "price": 1.0, "asked": NOW - 120.0, **more})
 
 
-def granted(name: str = "a-0", instance: str = "i-1", **more: Any) -> Coming:
+def granted(name: str = "a-0", instance: str = "i-1", **more: Any) -> OrderedMachine:
     return coming(name, **{"instance": instance, "offering": KIND.key, "granted": NOW - 100.0, **more})
 
 
@@ -49,7 +49,7 @@ def machine(name: str = "n", instance: str = "i-1", *taints: Taint, **more: Any)
 def look(book: Ledger, *items: Node, listed: list[Instance] | None = None, age: float = 0.0, **waits: Any) -> Arrivals:
     inventory = None if listed is None else Inventory(NOW - age, tuple(listed))
     cluster = Cluster.of(items)
-    return arrivals(book, cluster, inventory, POLICY, waits=Waits(**waits), now=NOW, roll=Roll.of(cluster, inventory))
+    return arrivals(book, cluster, inventory, POLICY, waits=Waits(**waits), now=NOW, roll=MachineIndex.of(cluster, inventory))
 
 
 def kinds(found: Arrivals) -> list[str]:
@@ -257,7 +257,7 @@ def test_a_machine_of_a_removed_offering_is_ready_when_its_node_is() -> None:
         ),
     ],
 )
-def test_an_overdue_machine_is_ended_with_a_reason(one: Coming, items: tuple[Node, ...], reason: str) -> None:
+def test_an_overdue_machine_is_ended_with_a_reason(one: OrderedMachine, items: tuple[Node, ...], reason: str) -> None:
     found = look(Ledger(coming=(one,)), *items, listed=[instance()])
 
     assert [(entry.machine.instance, entry.reason) for entry in found.overdue] == [("i-1", reason)]
@@ -277,5 +277,5 @@ def test_an_overdue_machine_is_ended_with_a_reason(one: Coming, items: tuple[Nod
     ],
     ids=["booting", "waiting for its GPUs", "ready and waiting for others", "without a name"],
 )
-def test_a_machine_that_is_not_overdue_is_waited_for(one: Coming) -> None:
+def test_a_machine_that_is_not_overdue_is_waited_for(one: OrderedMachine) -> None:
     assert look(Ledger(coming=(one,)), machine(ready=False), listed=[instance()]).overdue == ()

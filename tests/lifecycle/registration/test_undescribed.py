@@ -9,15 +9,15 @@ from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.instances import RUNNING, Instance, Inventory
 from gpuscaler.model.offerings import OfferingKey
 from gpuscaler.model.pools import Policy
-from gpuscaler.planning.state.ledger.ledger import Coming, Ledger
+from gpuscaler.planning.state.ledger.ledger import Ledger, OrderedMachine
 
 POLICY = Policy((pool(offering()),))
 STRANGE = OfferingKey("main", "on-demand", "g.9", "z1")
 ARRIVED = node("a", offering("g.9"), provider_id="i-1")
 
 
-def machine(order: str) -> Coming:
-    return Coming("m", order, (offering().key,), 1.0, NOW, offering=STRANGE, instance="i-1", granted=NOW)
+def machine(order: str) -> OrderedMachine:
+    return OrderedMachine("m", order, (offering().key,), 1.0, NOW, offering=STRANGE, instance="i-1", granted=NOW)
 
 
 def seen(memory: Memory, cluster: Cluster, *listed: Instance) -> Memory:

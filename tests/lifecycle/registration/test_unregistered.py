@@ -11,17 +11,17 @@ from gpuscaler.lifecycle.actions import End
 from gpuscaler.lifecycle.interruptions import Remark
 from gpuscaler.lifecycle.memory import Memory, state_of
 from gpuscaler.lifecycle.purchase_intents import ordered
-from gpuscaler.lifecycle.reconcile import Facts, Look, look
+from gpuscaler.lifecycle.reconcile import Facts, Reconciliation, look
 from gpuscaler.lifecycle.registration.registering import Waits
 from gpuscaler.lifecycle.registration.unregistered import LISTED_SECONDS
-from gpuscaler.model.aside import SetAside
+from gpuscaler.model.aside import Skipped
 from gpuscaler.model.cluster import Cluster, Delta, Item
 from gpuscaler.model.instances import TERMINATED, Instance, Inventory
 from gpuscaler.model.pools import Policy
 from gpuscaler.model.taints import Taint
 from gpuscaler.planning.planner import plan
 from gpuscaler.planning.state.breakers import Breakers
-from gpuscaler.planning.state.ledger.ledger import ACCEPTED, Coming, Leaving, Ledger, Order, Withdrawal
+from gpuscaler.planning.state.ledger.ledger import ACCEPTED, Ledger, Order, OrderedMachine, Removal, Withdrawal
 
 KIND = offering("g.1")
 POLICY = Policy((pool(KIND),))
@@ -33,8 +33,8 @@ def instance(name: str = "i-1", **more: Any) -> Instance:
 
 
 def looked(
-    memory: Memory, *items: Item, at: float, listed: tuple[Instance, ...] = (instance(),), aside: tuple[SetAside, ...] = (), **waits: Any
-) -> Look:
+    memory: Memory, *items: Item, at: float, listed: tuple[Instance, ...] = (instance(),), aside: tuple[Skipped, ...] = (), **waits: Any
+) -> Reconciliation:
     cluster = Cluster().apply(Delta(upserts=items), set_aside=aside)
     facts = Facts(inventory=Inventory(at, listed), waits=Waits(**waits))
     return look(memory, cluster, POLICY, facts, at)
@@ -49,7 +49,7 @@ def coming(memory: Memory) -> list[str]:
     return [one.instance for one in memory.ledger.coming]
 
 
-def ended(seen: Look) -> list[tuple[str, str]]:
+def ended(seen: Reconciliation) -> list[tuple[str, str]]:
     return [(act.instance, act.reason) for act in seen.acts if isinstance(act, End)]
 
 
@@ -102,13 +102,19 @@ def test_an_old_unknown_machine_is_not_counted_as_room() -> None:
         (msgspec.structs.replace(instance(), pool="another"), (), Ledger()),
         (instance(), (node("n", KIND, provider_id="i-1"),), Ledger()),
         (instance(), (node("n", KIND, created=NOW),), Ledger()),
-        (instance(), (), Ledger(leaving=(Leaving("n", "i-1", KIND.key, "idle", NOW, NOW),))),
-        (instance(), (), Ledger(coming=(Coming("a-0", "a", (KIND.key,), 1.0, NOW, instance="i-1", granted=NOW),))),
-        (instance(token="a"), (), Ledger((Order("a", "main", (KIND.key,), 1, NOW, NOW),), (Coming("a-0", "a", (KIND.key,), 1.0, NOW),))),
+        (instance(), (), Ledger(leaving=(Removal("n", "i-1", KIND.key, "idle", NOW, NOW),))),
+        (instance(), (), Ledger(coming=(OrderedMachine("a-0", "a", (KIND.key,), 1.0, NOW, instance="i-1", granted=NOW),))),
+        (
+            instance(token="a"),
+            (),
+            Ledger((Order("a", "main", (KIND.key,), 1, NOW, NOW),), (OrderedMachine("a-0", "a", (KIND.key,), 1.0, NOW),)),
+        ),
         (
             instance(),
             (),
-            Ledger((Order("a", "main", (KIND.key,), 1, NOW + 60, NOW, ACCEPTED),), (Coming("a-0", "a", (KIND.key,), 1.0, NOW + 60),)),
+            Ledger(
+                (Order("a", "main", (KIND.key,), 1, NOW + 60, NOW, ACCEPTED),), (OrderedMachine("a-0", "a", (KIND.key,), 1.0, NOW + 60),)
+            ),
         ),
     ],
     ids=["ended", "of no pool", "a node", "perhaps a node", "leaving", "known", "ordered", "perhaps ordered"],
@@ -121,7 +127,7 @@ def test_a_machine_that_may_be_known_is_not_a_stranger(listed: Instance, items: 
 def test_a_machine_listed_before_an_order_does_not_fill_it(orders: tuple[float, ...], strangers: int) -> None:
     """It is also not bought again because an order of the same kind follows."""
     ours = tuple(Order(f"a{at:+.0f}", "main", (KIND.key,), 1, NOW + at, NOW + at, ACCEPTED) for at in orders)
-    machines = tuple(Coming(f"{one.token}-0", one.token, (KIND.key,), 1.0, one.at) for one in ours)
+    machines = tuple(OrderedMachine(f"{one.token}-0", one.token, (KIND.key,), 1.0, one.at) for one in ours)
     book = replace(noticed().ledger, orders=ours, coming=machines)
     seen = looked(Memory(ledger=book), at=NOW + 2.0, keeps_tokens=False)
 
@@ -130,7 +136,7 @@ def test_a_machine_listed_before_an_order_does_not_fill_it(orders: tuple[float, 
 
 
 def test_no_machine_is_a_stranger_while_a_node_cannot_be_parsed() -> None:
-    aside = (SetAside("Node n", "allocatable: saw a list"),)
+    aside = (Skipped("Node n", "allocatable: saw a list"),)
 
     assert looked(noticed(), at=NOW + 5000.0, aside=aside).memory.ledger.strangers == {}
     assert ended(looked(noticed(), at=NOW + 5000.0, aside=aside)) == []

@@ -23,8 +23,8 @@ from gpuscaler.model.well_known import HOSTNAME, ZONE_LABELS
 from gpuscaler.planning.plans import Placement
 from gpuscaler.planning.state import node_refusals, promises
 from gpuscaler.planning.state.ledger import ledger
-from gpuscaler.planning.state.ledger.entries import Leaving
-from gpuscaler.planning.state.ledger.ledger import CLOSING, NOMINATING, OPEN, Coming, Ledger, Promise
+from gpuscaler.planning.state.ledger.entries import Removal
+from gpuscaler.planning.state.ledger.ledger import CLOSING, NOMINATING, OPEN, Ledger, OrderedMachine, Promise
 
 KIND = offering("g.4", gpus=4)
 POLICY = Policy((pool(KIND),))
@@ -35,10 +35,10 @@ ARRIVING = (Taint("gpuscaler.io/arriving"),)
 P, Q = "default/p", "default/q"
 
 
-def machine(name: str = "a", *pods: str, **more: Any) -> Coming:
+def machine(name: str = "a", *pods: str, **more: Any) -> OrderedMachine:
     """A machine of the ledger whose node of the same name is ready."""
     fields: dict[str, Any] = {"offering": KIND.key, "instance": f"i-{name}", "granted": 2.0, "node": name, "registered": 3.0, "ready": 4.0}
-    return Coming(f"o-{name}", "o", (KIND.key,), 1.0, 1.0, pods=pods, **(fields | more))
+    return OrderedMachine(f"o-{name}", "o", (KIND.key,), 1.0, 1.0, pods=pods, **(fields | more))
 
 
 def closed(name: str = "a", **more: Any) -> Node:
@@ -215,7 +215,7 @@ def test_a_pod_that_does_not_come_before_the_waiting_pods_takes_no_place(pool_: 
 
 
 def test_nothing_is_bound_to_a_machine_that_is_being_removed() -> None:
-    leaving = (Leaving("a", "i-a", KIND.key, "", NOW, NOW),)
+    leaving = (Removal("a", "i-a", KIND.key, "", NOW, NOW),)
     book = Ledger(coming=(machine("a", P),), leaving=leaving)
 
     assert turn(book, closed(), waiting()).acts == ()

@@ -32,8 +32,8 @@ from gpuscaler.model.selectors import NodeSelector, NodeSelectorTerm, Requiremen
 from gpuscaler.model.taints import AJAR, Taint, Toleration
 from gpuscaler.model.well_known import ARRIVING_TAINT, KEPT_TAINT, UNSCHEDULABLE
 from gpuscaler.model.workloads import Workload
-from gpuscaler.planning.state.ledger.entries import Leaving
-from gpuscaler.planning.state.ledger.ledger import OPEN, Coming, Ledger, Promise
+from gpuscaler.planning.state.ledger.entries import Removal
+from gpuscaler.planning.state.ledger.ledger import OPEN, Ledger, OrderedMachine, Promise
 
 KIND = offering("g.4", gpus=4)
 POLICY = Policy((pool(KIND),), steering=BIND)
@@ -44,9 +44,9 @@ PLUGIN = daemon("plugin", AS_SHIPPED)
 TOLERANT = daemon("proxy", spec(requests={}, tolerations=(Toleration("", "Exists"),)))
 
 
-def machine(**more: Any) -> Coming:
+def machine(**more: Any) -> OrderedMachine:
     fields: dict[str, Any] = {"offering": KIND.key, "instance": "i-a", "granted": 2.0, "node": "a", "registered": NOW - 5.0}
-    return Coming("o-a", "o", (KIND.key,), 1.0, 1.0, pods=("default/p",), **(fields | more))
+    return OrderedMachine("o-a", "o", (KIND.key,), 1.0, 1.0, pods=("default/p",), **(fields | more))
 
 
 def arriving(*, gpus: int = 0, taints: tuple[Taint, ...] = CLOSED, **more: Any) -> Node:
@@ -114,7 +114,7 @@ def test_a_ready_machine_waiting_for_its_gang_gets_back_a_lost_device_plugin() -
 
 
 def test_leaving_and_opening_machines_get_no_window() -> None:
-    leaving = Ledger(coming=(machine(),), leaving=(Leaving("a", "i-a", KIND.key, "", NOW, NOW),))
+    leaving = Ledger(coming=(machine(),), leaving=(Removal("a", "i-a", KIND.key, "", NOW, NOW),))
     lifted = Ledger(promises=(Promise("a", KIND.key, ("default/p",), NOW - 1.0, lifted=NOW),))
     opened_ = Ledger(promises=(Promise("a", KIND.key, ("default/p",), NOW - 1.0, OPEN),))
 
@@ -329,7 +329,7 @@ def test_a_daemon_set_that_tolerates_only_the_arriving_taint_has_kept_machines_o
 
 
 def test_a_kept_machine_that_leaves_or_was_opened_by_a_person_gets_no_window() -> None:
-    leaving = Ledger(leaving=(Leaving("a", "i-a", KIND.key, "", NOW, NOW),))
+    leaving = Ledger(leaving=(Removal("a", "i-a", KIND.key, "", NOW, NOW),))
 
     assert kept(None, arriving(gpus=4, taints=KEPT), PLUGIN, book=leaving) == Windows({})
     assert kept(None, arriving(gpus=4, taints=()), PLUGIN) == Windows({})

@@ -9,7 +9,7 @@ from gpuscaler.lifecycle.termination.node_pods import residents
 from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.pods import Pod
 from gpuscaler.model.taints import Toleration
-from gpuscaler.planning.state.ledger.entries import DRAINING, Eviction, Leaving
+from gpuscaler.planning.state.ledger.entries import DRAINING, Eviction, Removal
 
 KIND = offering()
 CRITICAL = 2_000_001_000
@@ -30,12 +30,12 @@ def resident(
     return pod(name, of, on="n", uid=f"uid-{name}", **own)
 
 
-def draining(*evictions: Eviction, **more: Any) -> Leaving:
+def draining(*evictions: Eviction, **more: Any) -> Removal:
     fields: dict[str, Any] = {"reason": "idle", "at": NOW - 20.0, "since": NOW - 9.0, "step": DRAINING, **more}
-    return Leaving("n", "i-1", KIND.key, evictions=evictions, **fields)
+    return Removal("n", "i-1", KIND.key, evictions=evictions, **fields)
 
 
-def forced(left: float, *evictions: Eviction, **more: Any) -> Leaving:
+def forced(left: float, *evictions: Eviction, **more: Any) -> Removal:
     """A machine that ends in ``left`` seconds."""
     return draining(*evictions, forced=True, ends=NOW + left, **more)
 
@@ -45,6 +45,6 @@ def asked(name: str = "p", *, again: float = 0.0, **more: Any) -> Eviction:
     return Eviction(f"default/{name}", f"uid-{name}", again=NOW + again, **{"tries": 1, **more})
 
 
-def effort(one: Leaving, *pods: Pod, now: float = NOW, awaited: frozenset[str] = frozenset()) -> EvictionRound:
+def effort(one: Removal, *pods: Pod, now: float = NOW, awaited: frozenset[str] = frozenset()) -> EvictionRound:
     cluster = Cluster.of((node("n", KIND), *pods))
     return evict(one, residents(cluster, cluster.nodes["n"], now), now, awaited)

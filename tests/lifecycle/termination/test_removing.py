@@ -12,7 +12,7 @@ from gpuscaler.lifecycle.actions import Clear, End, Evict, Exclude, Mark, Unmark
 from gpuscaler.lifecycle.termination import Departure, begin, give_up, take_leave
 from gpuscaler.lifecycle.termination.removing import CLEAR_SECONDS, DETACH_SECONDS, DRAIN_SECONDS, END_SECONDS, REPEAT_SECONDS, WAIT_SECONDS
 from gpuscaler.lifecycle.termination.starting import Overdue
-from gpuscaler.model.aside import SetAside
+from gpuscaler.model.aside import Skipped
 from gpuscaler.model.cluster import Cluster, Item
 from gpuscaler.model.instances import TERMINATED, Instance, Inventory
 from gpuscaler.model.nodes import Node
@@ -21,7 +21,7 @@ from gpuscaler.model.pools import Policy
 from gpuscaler.model.storage import PersistentVolumeClaim, VolumeAttachment
 from gpuscaler.model.taints import Taint, Toleration
 from gpuscaler.model.well_known import EXCLUDE_LABEL, EXCLUDE_VALUE
-from gpuscaler.planning.plans import Move, Removal
+from gpuscaler.planning.plans import Move, PlannedRemoval
 from gpuscaler.planning.state.ledger import ledger
 from gpuscaler.planning.state.ledger.entries import (
     CLEARING,
@@ -31,10 +31,10 @@ from gpuscaler.planning.state.ledger.entries import (
     MARKING,
     REOPENING,
     WAITING,
-    Coming,
     Eviction,
-    Leaving,
+    OrderedMachine,
     Promise,
+    Removal,
 )
 from gpuscaler.planning.state.ledger.ledger import Ledger
 
@@ -57,13 +57,13 @@ def resident(name: str = "p", *, options: Mapping[str, Any] | None = None, **mor
     return pod(name, on="n", uid=f"uid-{name}", options={"disruption": "allow", **(options or {})}, **more)
 
 
-def going(step: str = WAITING, **more: Any) -> Leaving:
+def going(step: str = WAITING, **more: Any) -> Removal:
     fields: dict[str, Any] = {"reason": "idle", "at": NOW - 9.0, "since": NOW - 9.0, **more}
-    return Leaving("n", "i-1", KIND.key, step=step, **fields)
+    return Removal("n", "i-1", KIND.key, step=step, **fields)
 
 
 def turn(
-    one: Leaving, *items: Item, book: Ledger | None = None, gone: bool = False, aside: tuple[SetAside, ...] = (), listed: bool = True
+    one: Removal, *items: Item, book: Ledger | None = None, gone: bool = False, aside: tuple[Skipped, ...] = (), listed: bool = True
 ) -> Departure:
     there = Instance("i-1", *KIND.key, state=TERMINATED) if gone else Instance("i-1", *KIND.key)
     inventory = Inventory(NOW, (there,)) if listed else None
@@ -71,7 +71,7 @@ def turn(
     return take_leave(known, Cluster.of(items, aside), inventory, POLICY, now=NOW)
 
 
-def noted(found: Departure) -> Leaving:
+def noted(found: Departure) -> Removal:
     """Return the removal as it was last saved."""
     return [one.leaving for one in found.steps if isinstance(one, ledger.Left)][-1]
 
@@ -298,11 +298,11 @@ def test_a_node_that_is_no_longer_ready_is_not_drained_further_and_reopened_in_t
 @pytest.mark.parametrize("where", ["n", None], ids=["there", "somewhere"])
 @pytest.mark.parametrize("step", [WAITING, DRAINING])
 def test_a_node_that_may_run_an_unreadable_pod_is_not_ended(step: str, where: str | None) -> None:
-    found = turn(going(step), machine(), aside=(SetAside("Pod n/odd", "odd", where),))
+    found = turn(going(step), machine(), aside=(Skipped("Pod n/odd", "odd", where),))
 
     assert [node for node, _ in found.kept] == ["n"]
     assert "Pod n/odd" in found.kept[0][1]
-    assert turn(going(step), machine(), aside=(SetAside("Pod n/odd", "odd", "elsewhere"),)).kept == ()
+    assert turn(going(step), machine(), aside=(Skipped("Pod n/odd", "odd", "elsewhere"),)).kept == ()
 
 
 def test_a_node_is_reopened_until_its_taint_is_seen_gone() -> None:
@@ -339,7 +339,7 @@ def test_an_interrupted_machine_is_drained_whatever_protects_its_pods() -> None:
     assert len(turn(going(WAITING, **forced), machine(do_not_disrupt=True), *protected).acts) == 2
     late = turn(going(DRAINING, since=NOW - DRAIN_SECONDS, **forced), machine(), *protected)
     assert (late.kept, len(late.acts)) == ((), 2)
-    assert turn(going(WAITING, **forced), machine(), aside=(SetAside("Pod n/odd", "odd"),)).kept == ()
+    assert turn(going(WAITING, **forced), machine(), aside=(Skipped("Pod n/odd", "odd"),)).kept == ()
 
 
 def test_an_interrupted_machine_does_not_wait_long_for_the_taint() -> None:
@@ -356,8 +356,8 @@ def test_the_node_of_a_machine_that_went_as_announced_is_deleted() -> None:
 # Beginning
 
 
-def removal(**more: Any) -> Removal:
-    return Removal(**{"node": "n", "reason": "dear", "moves": (Move(P, "new-1"),), "needs": ("new-1", "new-2"), **more})
+def removal(**more: Any) -> PlannedRemoval:
+    return PlannedRemoval(**{"node": "n", "reason": "dear", "moves": (Move(P, "new-1"),), "needs": ("new-1", "new-2"), **more})
 
 
 def begun(*items: Item, book: Ledger | None = None) -> list[ledger.Event]:
@@ -367,7 +367,7 @@ def begun(*items: Item, book: Ledger | None = None) -> list[ledger.Event]:
 def test_a_planned_removal_is_saved_with_the_ledgers_names() -> None:
     (left,) = begun(machine(marked=False))
 
-    assert left == ledger.Left(Leaving("n", "i-1", KIND.key, "dear", NOW, NOW, pods=(P,), needs=("o-0",), to=("",)))
+    assert left == ledger.Left(Removal("n", "i-1", KIND.key, "dear", NOW, NOW, pods=(P,), needs=("o-0",), to=("",)))
 
 
 @pytest.mark.parametrize(
@@ -377,7 +377,7 @@ def test_a_planned_removal_is_saved_with_the_ledgers_names() -> None:
         ((machine(provider_id=""),), Ledger()),
         ((machine(labels={"gpuscaler.io/pool": "theirs"}),), Ledger()),
         ((machine(),), Ledger(leaving=(going(DRAINING),))),
-        ((machine(),), Ledger(coming=(Coming("o-0", "o", (KIND.key,), 1.0, NOW, node="n"),))),
+        ((machine(),), Ledger(coming=(OrderedMachine("o-0", "o", (KIND.key,), 1.0, NOW, node="n"),))),
     ],
     ids=["gone", "no machine is known", "not ours", "under way", "arriving"],
 )
@@ -386,16 +386,16 @@ def test_a_removal_without_a_clear_machine_is_not_begun(items: tuple[Item, ...],
 
 
 def test_a_machine_that_never_came_is_ended_at_once() -> None:
-    late = Coming("o-0", "o", (KIND.key,), 1.0, NOW, instance="i-1")
+    late = OrderedMachine("o-0", "o", (KIND.key,), 1.0, NOW, instance="i-1")
 
-    assert give_up(Overdue(late, "too late"), NOW).leaving == Leaving("i-1", "i-1", KIND.key, "too late", NOW, NOW, ENDING)
+    assert give_up(Overdue(late, "too late"), NOW).leaving == Removal("i-1", "i-1", KIND.key, "too late", NOW, NOW, ENDING)
 
 
 # Random cases
 
 
 @st.composite
-def sights(draw: st.DrawFn) -> tuple[Leaving, list[Item]]:
+def sights(draw: st.DrawFn) -> tuple[Removal, list[Item]]:
     """A removal at any step, and a possible view of its node and its pods."""
     one = going(
         draw(st.sampled_from(STEPS)),
@@ -415,7 +415,7 @@ def sights(draw: st.DrawFn) -> tuple[Leaving, list[Item]]:
 
 @given(sights(), st.booleans())
 def test_no_machine_is_ended_while_pods_run_on_it_and_no_pod_is_evicted_from_an_open_node(
-    sight: tuple[Leaving, list[Item]], gone: bool
+    sight: tuple[Removal, list[Item]], gone: bool
 ) -> None:
     one, items = sight
     found = turn(one, *items, gone=gone)

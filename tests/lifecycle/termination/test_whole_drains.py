@@ -22,7 +22,7 @@ from gpuscaler.model.pools import Policy
 from gpuscaler.model.well_known import EXCLUDE_LABEL, EXCLUDE_VALUE
 from gpuscaler.planning.capacity.idle import STUCK_AFTER
 from gpuscaler.planning.state.ledger import ledger
-from gpuscaler.planning.state.ledger.entries import DRAINING, Leaving
+from gpuscaler.planning.state.ledger.entries import DRAINING, Removal
 from gpuscaler.planning.state.ledger.ledger import Ledger
 
 POLICY = Policy((pool(KIND),))
@@ -80,11 +80,11 @@ class Drain:
     def begin(self) -> None:
         self.node = node("n", KIND, provider_id="i-1", uid="u")
         pods = tuple(life.pod.key for life in self.lives)
-        one = Leaving("n", "i-1", KIND.key, "idle", NOW, NOW, pods=pods)
+        one = Removal("n", "i-1", KIND.key, "idle", NOW, NOW, pods=pods)
         self.book = Ledger(leaving=(one if self.left is None else replace(one, forced=True, ends=NOW + self.left),))
 
     @property
-    def one(self) -> Leaving | None:
+    def one(self) -> Removal | None:
         return self.book.leaving[0] if self.book.leaving else None
 
     def look(self, seconds: float) -> None:

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from tests.model import realistic
 
-from gpuscaler.model.aside import SetAside
+from gpuscaler.model.aside import Skipped
 from gpuscaler.model.decoding import Interner, decode_object
 from gpuscaler.model.nodes import Node
 from gpuscaler.model.taints import Taint
@@ -88,4 +88,4 @@ def test_an_unreadable_protecting_annotation_protects_with_a_warning() -> None:
 def test_a_node_with_an_unreadable_quantity_is_skipped() -> None:
     raw = {"kind": "Node", "metadata": {"name": "n"}, "status": {"allocatable": {"nvidia.com/gpu": "eight"}}}
     reason = "status.allocatable.nvidia.com/gpu: saw 'eight', expected a quantity such as 500m, 2, 1.5Gi or 1e3"
-    assert decode_object(raw, Interner()) == SetAside("Node n", reason)
+    assert decode_object(raw, Interner()) == Skipped("Node n", reason)

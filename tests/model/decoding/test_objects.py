@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from tests.model import realistic
 from tests.soaking import examples
 
-from gpuscaler.model.aside import SetAside
+from gpuscaler.model.aside import Skipped
 from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.decoding import Interner, decode_object
 from gpuscaler.model.pods import Pod
@@ -26,13 +26,13 @@ KINDS = (
 def test_every_kind_is_read_from_its_name_alone_with_or_without_a_version(kind: str) -> None:
     found = decode_object({"kind": kind, "metadata": {"name": "x"}}, Interner())
     assert found is not None
-    assert not isinstance(found, SetAside)
+    assert not isinstance(found, Skipped)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_kind_needs_a_name(kind: str) -> None:
     found = decode_object({"kind": kind, "metadata": {"namespace": "n"}}, Interner())
-    assert found == SetAside(f"{kind} n", "metadata.name: saw nothing, expected the object's name")
+    assert found == Skipped(f"{kind} n", "metadata.name: saw nothing, expected the object's name")
 
 
 @pytest.mark.parametrize(
@@ -52,7 +52,7 @@ def test_bytes_and_mappings_mean_the_same() -> None:
 def test_the_caller_can_supply_the_kind_of_an_object_without_one() -> None:
     raw = {"metadata": {"name": "x"}}
     assert isinstance(decode_object(raw, Interner(), kind="Job", api_version="batch/v1"), Workload)
-    assert decode_object(raw, Interner()) == SetAside("object x", "kind: saw nothing, expected the kind of the object")
+    assert decode_object(raw, Interner()) == Skipped("object x", "kind: saw nothing, expected the kind of the object")
 
 
 @pytest.mark.parametrize(
@@ -72,7 +72,7 @@ def test_the_caller_can_supply_the_kind_of_an_object_without_one() -> None:
 )
 def test_values_that_are_not_objects_are_skipped(data: bytes, seen: str) -> None:
     found = decode_object(data, Interner())
-    assert isinstance(found, SetAside)
+    assert isinstance(found, Skipped)
     assert seen in found.reason
 
 
@@ -82,20 +82,20 @@ def test_objects_with_values_that_json_lacks_are_skipped() -> None:
     odd: list[Any] = [cyclic, {"kind": "Pod", "metadata": {"name": "x"}, "spec": object()}]
     for raw in (*odd, {"kind": "Pod", "metadata": {"name": "x"}, True: 1}):
         found = decode_object(raw, Interner())
-        assert isinstance(found, SetAside)
+        assert isinstance(found, Skipped)
         assert found.object == "Pod x"
 
 
 def test_a_reason_stays_short_for_any_seen_value() -> None:
     raw = {"kind": "Pod", "metadata": {"name": "x"}, "status": {"phase": ["y" * 1_000_000]}}
     found = decode_object(raw, Interner())
-    assert isinstance(found, SetAside)
+    assert isinstance(found, Skipped)
     assert len(found.reason) < 200
 
 
 def test_names_that_a_terminal_could_not_show_are_escaped() -> None:
     found = decode_object({"kind": "Pod", "metadata": {"name": "a\x1b[2J", "namespace": "n"}, "spec": 5}, Interner())
-    assert found == SetAside("Pod n/a\\x1b[2J", "spec: saw 5, expected object")
+    assert found == Skipped("Pod n/a\\x1b[2J", "spec: saw 5, expected object")
 
 
 def test_a_skipped_object_does_not_harm_the_interner() -> None:
@@ -103,7 +103,7 @@ def test_a_skipped_object_does_not_harm_the_interner() -> None:
     before = decode_object(realistic.pod(1), interner)
     broken = realistic.pod(2)
     broken["spec"]["containers"][0]["resources"]["requests"] = {"cpu": "?"}
-    assert isinstance(decode_object(broken, interner), SetAside)
+    assert isinstance(decode_object(broken, interner), Skipped)
     after = decode_object(realistic.pod(3), interner)
     assert isinstance(before, Pod)
     assert isinstance(after, Pod)
@@ -138,7 +138,7 @@ def test_no_json_makes_decoding_raise(kind: str, raw: dict[str, Any]) -> None:
     found = decode_object({**raw, "kind": kind}, Interner())
     found_from_bytes = decode_object(json.dumps({**raw, "kind": kind}).encode(), Interner())
     assert type(found) is type(found_from_bytes)
-    if isinstance(found, SetAside):
+    if isinstance(found, Skipped):
         assert found.object.startswith(kind)
         assert found.reason
 
@@ -155,7 +155,7 @@ def test_one_wrong_value_anywhere_in_a_pod_gives_the_pod_or_a_reason(data: st.Da
         place = place[key]
     place[key] = data.draw(values)
     found = decode_object(raw, Interner())
-    assert found is None or isinstance(found, SetAside | Pod)
+    assert found is None or isinstance(found, Skipped | Pod)
     if isinstance(found, Pod):
         assert Cluster.of([found]).pods == {found.key: found}
 
@@ -163,4 +163,4 @@ def test_one_wrong_value_anywhere_in_a_pod_gives_the_pod_or_a_reason(data: st.Da
 @settings(max_examples=examples(100), deadline=None)
 @given(st.binary(max_size=60))
 def test_no_bytes_make_decoding_raise(data: bytes) -> None:
-    assert isinstance(decode_object(data, Interner()), SetAside | None)
+    assert isinstance(decode_object(data, Interner()), Skipped | None)

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from tests.model import realistic
 
-from gpuscaler.model.aside import SetAside
+from gpuscaler.model.aside import Skipped
 from gpuscaler.model.decoding import Interner, decode_object
 from gpuscaler.model.labels import LabelSet
 from gpuscaler.model.pods import HostPort, Owner, Pod, PodAffinityTerm, SpreadConstraint, VolumeUse
@@ -380,6 +380,6 @@ def test_a_huge_annotation_is_skipped() -> None:
 def test_an_unparsable_pod_is_skipped_with_the_place(metadata: Json, spec: Json, status: Json, reason: str) -> None:
     raw = {"kind": "Pod", "metadata": {"name": "p", "namespace": "n"} | metadata, "spec": spec, "status": status}
     found = decode_object(raw, Interner())
-    assert isinstance(found, SetAside)
+    assert isinstance(found, Skipped)
     assert found.object == "Pod n/p"
     assert reason in found.reason

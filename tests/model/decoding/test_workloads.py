@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from gpuscaler.model.aside import SetAside
+from gpuscaler.model.aside import Skipped
 from gpuscaler.model.cluster import Cluster, Delta
 from gpuscaler.model.decoding import Interner, decode_object
 from gpuscaler.model.pods import Owner, Pod
@@ -116,7 +116,7 @@ def test_jobs_of_other_groups_are_not_batch_jobs() -> None:
 def test_a_broken_template_names_the_place_in_the_controller() -> None:
     template = {"spec": {"containers": [{"resources": {"requests": {"cpu": "much"}}}]}}
     found = decoded("Deployment", "apps/v1", spec={"template": template})
-    assert isinstance(found, SetAside)
+    assert isinstance(found, Skipped)
     assert found.reason.startswith("spec.template.spec.containers[0].resources.requests.cpu: saw 'much'")
 
 

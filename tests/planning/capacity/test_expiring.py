@@ -7,7 +7,7 @@ from msgspec.structs import replace
 from tests.planning.building import NOW, node, offering, placed, planned, pod, pool, reasons, unplaced
 
 from gpuscaler.lifecycle.memory import Memory
-from gpuscaler.lifecycle.reconcile import Facts, Look, look
+from gpuscaler.lifecycle.reconcile import Facts, Reconciliation, look
 from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.instances import Instance, Inventory
 from gpuscaler.model.pools import Policy
@@ -21,7 +21,7 @@ NODE = node("n", BLOCK, provider_id="i-1")
 LAST = ENDS - EMPTY_SECONDS - SAVE_SECONDS - WORTH_SECONDS
 
 
-def looked(now: float, memory: Memory | None = None, *, ends: float = ENDS, listed: bool = True, **options: Any) -> Look:
+def looked(now: float, memory: Memory | None = None, *, ends: float = ENDS, listed: bool = True, **options: Any) -> Reconciliation:
     """One reconcile pass over a machine of the block with a pod on it."""
     pods = [pod("p", on="n", options=options)]
     inventory = Inventory(now, (Instance("i-1", *BLOCK.key, ends=ends),) if listed else ())

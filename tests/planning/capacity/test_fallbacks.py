@@ -12,7 +12,7 @@ from gpuscaler.model.pools import Limits, Policy
 from gpuscaler.planning.capacity.fallbacks import Known, alternatives
 from gpuscaler.planning.capacity.node_templates import Overhead
 from gpuscaler.planning.planner import plan
-from gpuscaler.planning.plans import Choice, Machine
+from gpuscaler.planning.plans import Choice, PlannedMachine
 from gpuscaler.planning.state import State
 
 SMALL = offering("g.1", 1.0, market="spot", gpus=1, cpu=4, zone="z1")
@@ -25,7 +25,7 @@ CHOSEN = SMALL.key
 
 
 def behind(
-    machine: Machine, cluster: Cluster, *, blocked: Set[OfferingKey] = frozenset(), half_open: Set[OfferingKey] = frozenset()
+    machine: PlannedMachine, cluster: Cluster, *, blocked: Set[OfferingKey] = frozenset(), half_open: Set[OfferingKey] = frozenset()
 ) -> tuple[OfferingKey, ...]:
     overhead = Overhead(cluster)
     known: Known = {}
@@ -42,7 +42,7 @@ def asked(
 ) -> list[str]:
     """Types and zones of the fallbacks of a g.1 on spot in z1."""
     waiting = pods("a", count, of or spec(gpus=1, cpu=2))
-    bought = Machine("new-1", CHOSEN.pool, "g.1", "spot", "z1", 1.0, pods=tuple(pod.key for pod in waiting), **machine)  # type: ignore[arg-type]
+    bought = PlannedMachine("new-1", CHOSEN.pool, "g.1", "spot", "z1", 1.0, pods=tuple(pod.key for pod in waiting), **machine)  # type: ignore[arg-type]
     names = {f"{key[2]}/{key[3]}": key for key in MENU if key[1] == "spot"}
     found = behind(bought, Cluster.of(waiting), blocked={names[name] for name in blocked}, half_open={names[name] for name in half_open})
     return [f"{kind}/{zone}" for _, _, kind, zone in found]
@@ -69,7 +69,7 @@ def test_fallbacks_of_pods_with_rules_about_others_keep_the_gpu_product_without_
     menu = {key: replace(one, product="H100" if one.instance_type == "g.2" else "A100") for key, one in MENU.items()}
     bound = spec(gpus=1, cpu=2, spread=(spread("topology.kubernetes.io/zone"),))
     waiting = pods("a", 1, bound)
-    machine = Machine("new-1", CHOSEN.pool, "g.1", "spot", "z1", 1.0, pods=tuple(pod.key for pod in waiting))
+    machine = PlannedMachine("new-1", CHOSEN.pool, "g.1", "spot", "z1", 1.0, pods=tuple(pod.key for pod in waiting))
     cluster = Cluster.of(waiting)
 
     found = alternatives(machine, cluster, menu, overhead=Overhead(cluster), blocked=frozenset(), half_open=frozenset())
@@ -102,7 +102,7 @@ def test_every_member_of_a_fallback_set_must_hold_the_pods() -> None:
 
 def test_fallbacks_leave_room_for_daemon_sets() -> None:
     waiting = pods("a", 1, spec(gpus=1, cpu=3.5))
-    bought = Machine("new-1", CHOSEN.pool, "g.1", "spot", "z1", 1.0, pods=(waiting[0].key,))
+    bought = PlannedMachine("new-1", CHOSEN.pool, "g.1", "spot", "z1", 1.0, pods=(waiting[0].key,))
     crowded = Cluster.of([*waiting, daemon("agent", spec(cpu=1))])
     assert [key[2] for key in behind(bought, crowded)] == ["g.2", "g.8"]
 
@@ -122,5 +122,5 @@ def test_a_plan_has_fallbacks_with_prices_within_the_limits_and_no_retired_ones(
 
 def test_on_demand_machines_have_no_fallbacks() -> None:
     waiting = pods("a", 1, spec(gpus=1, cpu=2))
-    bought = Machine("new-1", FIXED.pool, "g.1", "on-demand", "z1", 3.0, pods=(waiting[0].key,))
+    bought = PlannedMachine("new-1", FIXED.pool, "g.1", "on-demand", "z1", 3.0, pods=(waiting[0].key,))
     assert behind(bought, Cluster.of([node("n"), *waiting])) == ()

@@ -10,7 +10,7 @@ from gpuscaler.model.pods import HostPort, Pod, PodSpec
 from gpuscaler.model.pools import Budget, Spare
 from gpuscaler.model.taints import Taint
 from gpuscaler.model.workloads import PodDisruptionBudget
-from gpuscaler.planning.plans import Removal
+from gpuscaler.planning.plans import PlannedRemoval
 from gpuscaler.planning.scale_down import Down
 from gpuscaler.planning.state import State
 
@@ -18,7 +18,7 @@ from gpuscaler.planning.state import State
 ANCHOR = {"do_not_disrupt": True}
 
 
-def only(answer: Down) -> Removal:
+def only(answer: Down) -> PlannedRemoval:
     (removal,) = answer.removals
     return removal
 

@@ -3,7 +3,7 @@
 from tests.planning.building import DAEMON, NOW, TYPE, node, offering, pool, spec
 from tests.planning.scale_down.kit import BIG, big, blockers, detail, down, movable, removed, situation
 
-from gpuscaler.lifecycle.observed.machine_index import Rolls
+from gpuscaler.lifecycle.observed.machine_index import MachineIndexes
 from gpuscaler.model.pools import Spare
 from gpuscaler.planning.state import State
 
@@ -41,7 +41,7 @@ def test_daemonset_mirror_and_finished_pods_do_not_make_a_machine_busy() -> None
         movable("done", "a", phase="Succeeded"),
     ]
     assert removed(down([big("a"), *here])) == ["a"]
-    assert Rolls().idle(situation([big("a"), big("b"), *here, movable("p", "b")]).cluster, NOW) == {"a"}
+    assert MachineIndexes().idle(situation([big("a"), big("b"), *here, movable("p", "b")]).cluster, NOW) == {"a"}
 
 
 def test_pending_pods_of_another_pool_do_not_keep_a_machine() -> None:

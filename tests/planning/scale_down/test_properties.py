@@ -19,7 +19,7 @@ from gpuscaler.model.taints import Taint, Toleration
 from gpuscaler.model.workloads import PodDisruptionBudget
 from gpuscaler.planning.capacity.idle import leaves_with_machine
 from gpuscaler.planning.feasibility.snapshot import Room
-from gpuscaler.planning.plans import Machine
+from gpuscaler.planning.plans import PlannedMachine
 from gpuscaler.planning.scale_down import Down, Situation, scale_down
 from gpuscaler.planning.state import State
 
@@ -169,7 +169,7 @@ def moves_can_be_made(asked: Situation, answer: Down) -> None:
                 room.place(mine.spec, mine.labels, target)
 
 
-def template(machine: Machine) -> Node:
+def template(machine: PlannedMachine) -> Node:
     key = (machine.pool, machine.market, machine.instance_type, machine.zone)
     return node(machine.id, next(one for one in OFFERS if one.key == key))
 

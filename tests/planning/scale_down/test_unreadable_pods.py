@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from tests.planning.building import NOW, node, offering, pod, pool, spec
 
-from gpuscaler.model.aside import SetAside
+from gpuscaler.model.aside import Skipped
 from gpuscaler.model.cluster import Cluster, Delta
 from gpuscaler.model.decoding.interning import Interner
 from gpuscaler.model.decoding.objects import decode_object
@@ -24,10 +24,10 @@ def planned(cluster: Cluster) -> Plan:
     return plan(cluster, IDLE, POLICY, NOW)
 
 
-def unreadable(**more: Any) -> SetAside:
+def unreadable(**more: Any) -> Skipped:
     """A pod that cannot be decoded, as from an API server newer than gpuscaler."""
     found = decode_object({"kind": "Pod", "metadata": {"namespace": "n", "name": "odd"}, "spec": {"containers": "none"}} | more, Interner())
-    assert isinstance(found, SetAside)
+    assert isinstance(found, Skipped)
     return found
 
 
@@ -67,7 +67,7 @@ def test_an_unreadable_pod_that_uses_no_room_keeps_no_node(more: dict[str, Any])
 
 def test_the_last_readable_version_of_a_pod_gives_its_node() -> None:
     before = Cluster.of([*NODES, pod("odd", on="b")])
-    after = before.apply(Delta(), set_aside=[SetAside("Pod default/odd", "odd")])
+    after = before.apply(Delta(), set_aside=[Skipped("Pod default/odd", "odd")])
 
     assert kept(after).keys() == {"b"}
 
@@ -78,11 +78,11 @@ def test_the_last_readable_version_of_a_pod_gives_its_node() -> None:
     ids=["gone", "read again"],
 )
 def test_nodes_are_removed_after_the_unreadable_pod_is_gone_or_readable(delta: Delta) -> None:
-    cluster = Cluster.of(NODES, [SetAside("Pod n/odd", "odd")])
+    cluster = Cluster.of(NODES, [Skipped("Pod n/odd", "odd")])
     assert kept(cluster).keys() == {"a", "b"}
 
     assert kept(cluster.apply(delta)) == {}
 
 
 def test_unreadable_objects_of_other_kinds_keep_no_node() -> None:
-    assert kept(Cluster.of(NODES, [SetAside("Job n/odd", "odd"), SetAside("PodGroup n/odd", "odd")])) == {}
+    assert kept(Cluster.of(NODES, [Skipped("Job n/odd", "odd"), Skipped("PodGroup n/odd", "odd")])) == {}

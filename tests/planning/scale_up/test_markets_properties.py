@@ -12,7 +12,7 @@ from tests.planning.replaying import Case, assert_comes_true, offerings_of
 from tests.soaking import examples
 
 from gpuscaler.model.offerings import OfferingKey
-from gpuscaler.planning.plans import Machine
+from gpuscaler.planning.plans import PlannedMachine
 
 #: One fixed draw, so that a run fails because of a change and not by chance.
 SEARCH = settings(max_examples=examples(15), derandomize=True, deadline=None, suppress_health_check=list(HealthCheck))
@@ -40,7 +40,7 @@ def troubled(draw: st.DrawFn) -> Case:
     return dataclasses.replace(case, state=state)
 
 
-def chosen(case: Case, machine: Machine) -> list[OfferingKey]:
+def chosen(case: Case, machine: PlannedMachine) -> list[OfferingKey]:
     """The offerings that a machine to buy may turn out to be."""
     return [offering.key for offering in offerings_of(machine, case.policy)]
 

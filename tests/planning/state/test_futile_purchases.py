@@ -8,7 +8,7 @@ from tests.planning.building import offering, pod
 from gpuscaler.model.pods import Pod
 from gpuscaler.planning.state.breakers import Breakers
 from gpuscaler.planning.state.futile_purchases import SETTLE_SECONDS, Efforts, PurchaseAttempt, judged, left, with_hourly
-from gpuscaler.planning.state.ledger.ledger import Coming, Leaving, Ledger, Promise
+from gpuscaler.planning.state.ledger.ledger import Ledger, OrderedMachine, Promise, Removal
 from gpuscaler.planning.state.offering_events import Event, Fruitless, Served
 
 KEY, SPOT = offering().key, offering(market="spot").key
@@ -67,27 +67,27 @@ def test_a_machine_whose_pods_are_gone_is_forgotten() -> None:
 @pytest.mark.parametrize(
     ("one", "book", "there"),
     [
-        (Coming("m", "t", (SPOT,), 1.0, 0.0, instance="i-1", bought_for=("default/p",)), Ledger(), frozenset()),
+        (OrderedMachine("m", "t", (SPOT,), 1.0, 0.0, instance="i-1", bought_for=("default/p",)), Ledger(), frozenset()),
         (
-            Coming("m", "t", (KEY,), 1.0, 0.0, instance="i-1", node="a", bought_for=("default/p",)),
-            Ledger(leaving=(Leaving("a", "i-1", KEY, "taken", 0.0, 0.0, forced=True),)),
+            OrderedMachine("m", "t", (KEY,), 1.0, 0.0, instance="i-1", node="a", bought_for=("default/p",)),
+            Ledger(leaving=(Removal("a", "i-1", KEY, "taken", 0.0, 0.0, forced=True),)),
             frozenset({"i-1"}),
         ),
-        (Coming("m", "", (KEY,), 1.0, 0.0, instance="i-1"), Ledger(), frozenset()),
-        (Coming("m", "t", (KEY,), 1.0, 0.0, bought_for=("default/p",)), Ledger(), frozenset()),
-        (Coming("m", "t", (KEY,), 1.0, 0.0, instance="i-1", gang="default/g", bought_for=("default/p",)), Ledger(), frozenset()),
+        (OrderedMachine("m", "", (KEY,), 1.0, 0.0, instance="i-1"), Ledger(), frozenset()),
+        (OrderedMachine("m", "t", (KEY,), 1.0, 0.0, bought_for=("default/p",)), Ledger(), frozenset()),
+        (OrderedMachine("m", "t", (KEY,), 1.0, 0.0, instance="i-1", gang="default/g", bought_for=("default/p",)), Ledger(), frozenset()),
     ],
     ids=["spot that vanished", "taken back", "of others", "refused", "half a gang"],
 )
-def test_machines_that_say_nothing_about_their_offering_are_not_recorded(one: Coming, book: Ledger, there: frozenset[str]) -> None:
+def test_machines_that_say_nothing_about_their_offering_are_not_recorded(one: OrderedMachine, book: Ledger, there: frozenset[str]) -> None:
     assert list(left((one,), book, there, 5.0)) == []
 
 
 def test_opened_and_lost_machines_are_distinguished() -> None:
     machines = [
-        Coming("m-1", "t", (KEY,), 1.0, 0.0, instance="i-1", node="a", ready=3.0, bought_for=("default/p",)),
-        Coming("m-2", "t", (KEY,), 1.0, 0.0, instance="i-2", node="b", bought_for=("default/q",)),
-        Coming("m-3", "t", (KEY,), 1.0, 0.0, instance="i-3", node="c", bought_for=("default/r",)),
+        OrderedMachine("m-1", "t", (KEY,), 1.0, 0.0, instance="i-1", node="a", ready=3.0, bought_for=("default/p",)),
+        OrderedMachine("m-2", "t", (KEY,), 1.0, 0.0, instance="i-2", node="b", bought_for=("default/q",)),
+        OrderedMachine("m-3", "t", (KEY,), 1.0, 0.0, instance="i-3", node="c", bought_for=("default/r",)),
     ]
     book = Ledger(promises=(Promise("c", KEY, ("default/r",), 4.0),))
 

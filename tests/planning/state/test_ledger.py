@@ -16,14 +16,12 @@ from gpuscaler.planning.state.ledger.ledger import (
     Adopted,
     Answered,
     Broken,
-    Coming,
     Doubted,
     Event,
     Exchanged,
     Finished,
     Found,
     Intended,
-    Leaving,
     Ledger,
     Left,
     Lost,
@@ -31,12 +29,14 @@ from gpuscaler.planning.state.ledger.ledger import (
     Noticed,
     Opened,
     Order,
+    OrderedMachine,
     Planned,
     Promise,
     Promised,
     Ready,
     Redeemed,
     Registered,
+    Removal,
     Settled,
     Withdrawal,
     Withdrawing,
@@ -53,7 +53,8 @@ CHEAP, DEAR = offering("cheap", 0.5).key, offering("dear", 2.0).key
 def intended(token: str, count: int = 1, *, at: float = 0.0, needs: Sequence[str] = ()) -> Intended:
     """An order of machines ``token-0``, ``token-1``, … each for a pod of that name, preferably of the cheap offering."""
     machines = [
-        Coming(f"{token}-{n}", token, (CHEAP, DEAR), 0.5, at, meant=2, pods=(f"pod-{token}-{n}",), after=tuple(needs)) for n in range(count)
+        OrderedMachine(f"{token}-{n}", token, (CHEAP, DEAR), 0.5, at, meant=2, pods=(f"pod-{token}-{n}",), after=tuple(needs))
+        for n in range(count)
     ]
     return Intended(Order(token, "main", (CHEAP, DEAR), count, at, at), tuple(machines))
 
@@ -156,7 +157,7 @@ def test_a_machine_leaves_the_ledger_when_it_opens() -> None:
 
 
 def test_a_removal_stops_waiting_when_its_machine_opens_and_is_bereft_when_it_is_lost() -> None:
-    leaving = Leaving("old", "i-old", DEAR, "dear", 0.0, 0.0, needs=("a-0", "a-1"))
+    leaving = Removal("old", "i-old", DEAR, "dear", 0.0, 0.0, needs=("a-0", "a-1"))
     book = after(intended("a", 2), Left(leaving))
 
     assert step(book, Opened("a-0")).leaving[0].needs == ("a-1",)
@@ -165,7 +166,7 @@ def test_a_removal_stops_waiting_when_its_machine_opens_and_is_bereft_when_it_is
 
 
 def test_a_removal_that_waits_for_refused_machines_is_bereft() -> None:
-    leaving = Leaving("old", "i-old", DEAR, "dear", 0.0, 0.0, needs=("a-0",))
+    leaving = Removal("old", "i-old", DEAR, "dear", 0.0, 0.0, needs=("a-0",))
 
     assert after(intended("a"), Left(leaving), Answered("a", 1.0)).leaving[0].bereft
 
@@ -213,8 +214,8 @@ def test_a_node_has_one_promise_and_one_removal_at_a_time() -> None:
         Promised(Promise("n", CHEAP, ("p",), 1.0)),
         Promised(Promise("m", CHEAP, ("q",), 1.0)),
         Promised(Promise("n", CHEAP, ("p",), 2.0, ledger.OPEN)),
-        Left(Leaving("n", "i", CHEAP, "idle", 1.0, 1.0)),
-        Left(Leaving("n", "i", CHEAP, "idle", 1.0, 2.0, ledger.DRAINING)),
+        Left(Removal("n", "i", CHEAP, "idle", 1.0, 1.0)),
+        Left(Removal("n", "i", CHEAP, "idle", 1.0, 2.0, ledger.DRAINING)),
     )
 
     assert [(one.node, one.step) for one in book.promises] == [("m", ledger.NOMINATING), ("n", ledger.OPEN)]
@@ -331,7 +332,7 @@ def test_a_settled_order_is_withdrawn_until_the_cloud_confirms() -> None:
 
 
 def test_an_unknown_machine_is_recorded_and_then_adopted_like_an_ordered_one() -> None:
-    stranger = Coming("found-i-9", "", (CHEAP,), 0.5, 3.0, offering=CHEAP, instance="i-9", granted=3.0)
+    stranger = OrderedMachine("found-i-9", "", (CHEAP,), 0.5, 3.0, offering=CHEAP, instance="i-9", granted=3.0)
     book = after(Noticed({"i-9": 3.0}), Noticed({}), Adopted(stranger), Registered("found-i-9", "n", 5.0))
 
     assert book.strangers == {}

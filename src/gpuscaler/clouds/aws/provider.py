@@ -19,13 +19,13 @@ from gpuscaler.clouds.aws.buying.hooks import Ends, Hooks, Starts
 from gpuscaler.clouds.aws.buying.increments import Increments
 from gpuscaler.clouds.aws.buying.terminations import EKS_HOOK, Terminations
 from gpuscaler.clouds.aws.discovery.describing import by_warning, some_names
-from gpuscaler.clouds.aws.discovery.discovery import Discovery, Found
-from gpuscaler.clouds.aws.discovery.pools import DESIRED, FLEET, LAUNCH, NO_FLEETS, FoundPool
+from gpuscaler.clouds.aws.discovery.discovery import Discovered, Discovery
+from gpuscaler.clouds.aws.discovery.pools import DESIRED, FLEET, LAUNCH, NO_FLEETS, AwsPool
 from gpuscaler.clouds.aws.discovery.regions import NAMES, chunks
 from gpuscaler.clouds.aws.machines.departed import Departed
 from gpuscaler.clouds.aws.machines.inbox import Inbox
 from gpuscaler.clouds.aws.machines.listing import Detail, details_of, instance_id, instance_of, listed
-from gpuscaler.clouds.aws.machines.notices import HELD, STATE, Said
+from gpuscaler.clouds.aws.machines.notices import HELD, STATE, Announcement
 from gpuscaler.clouds.protocol import (
     CONFIGURATION,
     INTERRUPTION,
@@ -33,9 +33,9 @@ from gpuscaler.clouds.protocol import (
     TERMINATION,
     UNAUTHORISED,
     UNKNOWN,
+    AccountReport,
     Bought,
     CloudError,
-    Looked,
     LostAnswerError,
     Notice,
     Order,
@@ -54,11 +54,11 @@ ENDED_OUTSIDE = "EC2 ends it, and neither gpuscaler nor its group requested that
 
 
 @dataclass(slots=True)
-class _Known:
+class _Listing:
     """The last inventory: machines by EC2 id, and the pool of each."""
 
     machines: Mapping[str, tuple[Group, Machine]] = field(default_factory=dict)
-    pools: Mapping[tuple[str, str], FoundPool] = field(default_factory=dict)
+    pools: Mapping[tuple[str, str], AwsPool] = field(default_factory=dict)
 
 
 class AwsProvider:
@@ -88,16 +88,16 @@ class AwsProvider:
         self._ask = Asking(calls, self._executor, fence=fence, now=now, sleep=sleep)
         self._discovery = discovery
         self._inbox = Inbox(self._ask, queue_url, region=queue_region) if queue_url else None
-        self._known = _Known()
+        self._known = _Listing()
         #: Groups that are pools, and those that were let go, where nothing new is started.
-        self._found: dict[str, FoundPool] = {}
+        self._found: dict[str, AwsPool] = {}
         self._forgone: tuple[str, ...] = ()
         #: Regions that are still unknown (None before the first pass), the failures of the latest pass, and whether permissions were the
         #: cause.
         self._unknown: tuple[str, ...] | None = None
         self._failed: tuple[str, ...] = ()
         self._forbidden = False
-        self._looking: asyncio.Future[Found] | None = None
+        self._looking: asyncio.Future[Discovered] | None = None
         self._other_ways: dict[str, str] = {}
         self._details: dict[str, Detail] = {}
         self._increments = Increments(self._ask)
@@ -136,7 +136,7 @@ class AwsProvider:
         """The current pools of the account."""
         return (await self.look()).pools
 
-    async def look(self) -> Looked:
+    async def look(self) -> AccountReport:
         """Read the account. Never raises for an answer of AWS: failures are reported, and what was known before stays valid."""
         if self._looking is None or self._looking.done():
             self._looking = asyncio.get_running_loop().run_in_executor(self._executor, self._discovery.look)
@@ -147,7 +147,7 @@ class AwsProvider:
         self._unknown, self._forbidden = seen.unknown, seen.forbidden
         troubles = {f"Region {region}" for region in seen.failed}
         self._failed = tuple(f"{one.object}: {one.reason}" for one in seen.set_aside if one.object in troubles)
-        return Looked(
+        return AccountReport(
             pools=tuple(map(self._as_bought, seen.pools)),
             set_aside=tuple(one for one in seen.set_aside if one.object not in troubles),
             warnings=(
@@ -164,7 +164,7 @@ class AwsProvider:
             complete=not seen.unknown,
         )
 
-    def _as_bought(self, one: FoundPool) -> Pool:
+    def _as_bought(self, one: AwsPool) -> Pool:
         """The pool; if machines are bought by raising the desired capacity, the group chooses among the offerings."""
         chooses = len(one.pool.offerings) > 1 and self.way(one.pool.name)[0] == DESIRED
         return replace(one.pool, chooser="cloud", names_zone=False) if chooses else one.pool
@@ -199,7 +199,7 @@ class AwsProvider:
         await self._starts.follow(machines)
         self._ends.follow(machines)
         await self._terminations.follow(machines, self._ended)
-        self._known = _Known(machines, pools)
+        self._known = _Listing(machines, pools)
         self._forget(machines)
         instances = [(group.region, self._instance(group, machine)) for group, machine in machines.values()]
         gone = await self._departed.beside(instances, pools)
@@ -412,7 +412,7 @@ class AwsProvider:
                 await self._let_go(group, one.instance)
         return found
 
-    def _notices(self, one: Said, instance: Instance) -> Sequence[Notice]:
+    def _notices(self, one: Announcement, instance: Instance) -> Sequence[Notice]:
         """Notices for ``one``: a machine that ends without our doing is interrupted, unless its group has been seen to end it."""
         if one.kind == HELD:
             return (Notice(TERMINATION, instance.id),)

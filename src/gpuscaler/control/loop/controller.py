@@ -30,10 +30,10 @@ from gpuscaler.lifecycle.actions import ON_MACHINES, Act, Bind, End, Evict, Exte
 from gpuscaler.lifecycle.hard_stop import bounded
 from gpuscaler.lifecycle.memory import Memory, breakers_of, recalled, state_of
 from gpuscaler.lifecycle.node_health import device_plugins
-from gpuscaler.lifecycle.observed.machine_index import Rolls
+from gpuscaler.lifecycle.observed.machine_index import MachineIndexes
 from gpuscaler.lifecycle.pacing import NORMAL, Consolidation, Pace, next_change
 from gpuscaler.lifecycle.purchase_intents import ordered
-from gpuscaler.lifecycle.reconcile import Facts, Look, is_urgent, look
+from gpuscaler.lifecycle.reconcile import Facts, Reconciliation, is_urgent, look
 from gpuscaler.lifecycle.registration.registering import Waits
 from gpuscaler.lifecycle.registration.unshown_resources import withheld
 from gpuscaler.lifecycle.steering import windows
@@ -115,7 +115,7 @@ class Controller:
         self._client, self._actor = client, Actor(client)
         self._cloud = Cloud(provider, now=now, fence=client.fence, wake=self._alarm.wake)
         self._policy = policy
-        self._planner, self._rolls = Planner(policy), Rolls()
+        self._planner, self._rolls = Planner(policy), MachineIndexes()
         self._acting: set[asyncio.Task[list[Outcome]]] = set()
         self._labelling: asyncio.Task[list[Outcome]] | None = None
         self._unevicted: list[EvictionRefused] = []
@@ -230,7 +230,7 @@ class Controller:
         words, pause = self.failures.happened(stage, error)
         self._recorder.failed(f"{stage} failed", error, self._now())
         # State that an error left half done is computed again.
-        self._planner, self._rolls, self._weighed = Planner(self._policy), Rolls(), -1
+        self._planner, self._rolls, self._weighed = Planner(self._policy), MachineIndexes(), -1
         until = self._time() + pause
         if stage == PLANNING:
             self._no_plan_before = until
@@ -281,7 +281,7 @@ class Controller:
         now = self._now()
         facts = self._unheard = self._facts(now)
         memory, policy = self.memory, self._policy
-        self._attempt = cluster, lambda some: look(memory, some, policy, facts, now, rolls=Rolls())
+        self._attempt = cluster, lambda some: look(memory, some, policy, facts, now, rolls=MachineIndexes())
         seen = look(memory, cluster, policy, facts, now, rolls=self._rolls)
         self._unheard = None
         self.failures.succeeded(OBSERVING)
@@ -381,7 +381,7 @@ class Controller:
         """Whether the data that removals depend on is complete and recent (I4)."""
         return self._picture.stale_for(self._time()) <= FRESH_PICTURE and self._cloud.fresh(now, within=FRESH_LIST)
 
-    async def _act_in_time(self, seen: Look, cluster: Cluster, started: float) -> bool:
+    async def _act_in_time(self, seen: Reconciliation, cluster: Cluster, started: float) -> bool:
         """Save an observation and act on it; False if saving took so long that the cluster must be observed again first.
 
         The API server was unreachable in between: pods have gone, groups have launched machines, and the observation is out of date.
@@ -393,7 +393,7 @@ class Controller:
         self._act(seen, cluster)
         return True
 
-    def _act(self, seen: Look, cluster: Cluster) -> None:
+    def _act(self, seen: Reconciliation, cluster: Cluster) -> None:
         for act in seen.acts:
             if isinstance(act, End):
                 known = frozenset(pod.uid for pod in cluster.on_node.get(act.node, {}).values())
@@ -449,7 +449,7 @@ class Controller:
             elif isinstance(act, Bind) and outcome.lasting:
                 self._unbound.append(BindingRefused(act.pod, act.node, outcome.detail))
 
-    async def _plan(self, cluster: Cluster, seen: Look) -> None:
+    async def _plan(self, cluster: Cluster, seen: Reconciliation) -> None:
         """Make a plan from the observation ``seen``, save its intents, and send its orders."""
         now = self._now()
         policy, unshown = withheld(learned_templates.corrected(self._policy, self.memory.learned), self.memory.breakers, cluster, now)

@@ -13,7 +13,7 @@ from gpuscaler.clouds.aws.discovery.discovery import Discovery
 from gpuscaler.clouds.aws.discovery.regions import Scope
 from gpuscaler.clouds.aws.provider import AwsProvider
 from gpuscaler.clouds.protocol import UNKNOWN, CloudError
-from gpuscaler.control.process.pools import FoundPools
+from gpuscaler.control.process.pools import DiscoveredPools
 from gpuscaler.control.process.running import Made, Place, UnusableError
 from gpuscaler.kube.client import Client
 from gpuscaler.kube.errors import NotFound
@@ -57,7 +57,7 @@ async def make(
         queue_region=next(iter(told.regions), ""),
         executor=executor,
     )
-    found = FoundPools(provider.look, random=Random(place.identity))
+    found = DiscoveredPools(provider.look, random=Random(place.identity))
     try:
         await found.begin()
     except BaseException:

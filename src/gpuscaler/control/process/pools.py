@@ -8,7 +8,7 @@ from random import Random
 import structlog
 from msgspec.structs import replace
 
-from gpuscaler.clouds.protocol import CloudError, Looked, LostAnswerError
+from gpuscaler.clouds.protocol import AccountReport, CloudError, LostAnswerError
 from gpuscaler.model.pools import Policy
 
 _LOG = structlog.get_logger(__name__)
@@ -21,14 +21,14 @@ AGAIN_SECONDS = 5.0
 SHOWN, LISTED = 3, 50
 
 
-class FoundPools:
+class DiscoveredPools:
     """Keeps the pools that ``look`` found. A failed read changes nothing: ``trouble`` says why, and the known pools are kept.
 
     ``random`` varies the times between reads.
     """
 
-    def __init__(self, look: Callable[[], Awaitable[Looked]], *, random: Random) -> None:
-        self.newest = Looked()
+    def __init__(self, look: Callable[[], Awaitable[AccountReport]], *, random: Random) -> None:
+        self.newest = AccountReport()
         self.trouble = ""
         self._look, self._random = look, random
         self._soon = asyncio.Event()

@@ -15,7 +15,7 @@ from gpuscaler.control.loop.holding import Brake
 from gpuscaler.control.loop.recorder import Recorder
 from gpuscaler.control.loop.store import MemoryStore, OvertakenError, StoreError
 from gpuscaler.control.process.expander import PriorityExpander
-from gpuscaler.control.process.pools import FoundPools
+from gpuscaler.control.process.pools import DiscoveredPools
 from gpuscaler.control.process.settings_file import SettingsFile, changed_keys, late_keys
 from gpuscaler.control.process.steady import SteadyClock
 from gpuscaler.kube.client import Client
@@ -85,7 +85,7 @@ class Made:
     provider: Provider
     parts: Sequence[Part] = ()
     reload: Callable[[RunSettings], None] = lambda _settings: None
-    found: FoundPools | None = None
+    found: DiscoveredPools | None = None
 
     def policy(self, settings: RunSettings) -> Policy:
         """The policy in force now."""
@@ -106,7 +106,7 @@ class Records(Recorder, Protocol):
     def led_by(self, controller: Controller | None, /) -> None:
         """Set the controller that leads in this process, None if none does."""
 
-    def pools_from(self, found: FoundPools | None, /) -> None:
+    def pools_from(self, found: DiscoveredPools | None, /) -> None:
         """Set the source of discovered pools, None if there are only those of the file."""
 
     def settings_changed(self, settings: RunSettings, /) -> None: ...

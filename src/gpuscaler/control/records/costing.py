@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from gpuscaler.control.records.words import hourly
 from gpuscaler.model.offerings import OfferingKey
 from gpuscaler.model.pools import Policy
-from gpuscaler.planning.plans import Machine
-from gpuscaler.planning.state.ledger.entries import Coming
+from gpuscaler.planning.plans import PlannedMachine
+from gpuscaler.planning.state.ledger.entries import OrderedMachine
 
 
 def price_of(policy: Policy | None, key: OfferingKey) -> float | None:
@@ -15,20 +15,20 @@ def price_of(policy: Policy | None, key: OfferingKey) -> float | None:
     return next((one.price for pool in pools if pool.name == key.pool for one in pool.offerings if one.key == key), None)
 
 
-def of_coming(machine: Coming, policy: Policy | None) -> str:
+def of_coming(machine: OrderedMachine, policy: Policy | None) -> str:
     """The cost of an ordered machine: of the granted offering, or of those that the plan would accept."""
     least, most = range_of_coming(machine, policy)
     return hourly(least, most)
 
 
-def range_of_coming(machine: Coming, policy: Policy | None) -> tuple[float, float]:
+def range_of_coming(machine: OrderedMachine, policy: Policy | None) -> tuple[float, float]:
     """The lowest and highest possible cost of an ordered machine, in dollars per hour."""
     may_be = (machine.offering,) if machine.offering is not None else machine.offerings[: max(1, machine.meant)]
     prices = [price for key in may_be if (price := price_of(policy, key)) is not None] or [machine.price]
     return min(prices), max(prices)
 
 
-def of_plan(machines: Sequence[Machine]) -> str:
+def of_plan(machines: Sequence[PlannedMachine]) -> str:
     """The total cost of a plan's machines."""
     least = sum(min((choice.price_per_hour for choice in one.choices), default=one.price_per_hour) for one in machines)
     return hourly(least, sum(one.price_per_hour for one in machines))

@@ -40,7 +40,7 @@ class _Stopped(Exception):  # noqa: N818 - it names the outcome of a step
 
 
 @dataclass(slots=True)
-class _Known:
+class _Remembered:
     """The memory of one autoscaler, by its uid: ``desired`` and ``scaled`` as its status shows them."""
 
     uid: str
@@ -58,7 +58,7 @@ class Autoscalers:
         self._mirror = Mirror(client, (RESOURCE,), clock=clock, random=random, touched=self._touched)
         self._metrics = MetricsClient(client)
         self._events = EventRecorder(client, now, component="horizontal-pod-autoscaler", instance="horizontal-pod-autoscaler")
-        self._known: dict[str, _Known] = {}
+        self._known: dict[str, _Remembered] = {}
         self._stirred = asyncio.Event()
 
     async def run(self) -> None:
@@ -74,7 +74,7 @@ class Autoscalers:
         known = self._known.get(name)
         if known is None or known.uid != uid:
             # The first step comes one period later, as in a controller that gathers changes first.
-            self._known[name] = _Known(uid, self._now() + PERIOD)
+            self._known[name] = _Remembered(uid, self._now() + PERIOD)
             self._stirred.set()
 
     async def _work(self) -> None:
@@ -90,7 +90,7 @@ class Autoscalers:
             except TimeoutError:
                 continue
 
-    async def _turn(self, name: str, known: _Known) -> None:
+    async def _turn(self, name: str, known: _Remembered) -> None:
         obj = self._mirror.get(RESOURCE.kind, name)
         if obj is None or obj["metadata"]["uid"] != known.uid:
             del self._known[name]
@@ -105,7 +105,7 @@ class Autoscalers:
             # Objects are stored here without validation; a malformed one must not stop other autoscalers.
             self._tell(obj, "FailedReconcile", f"saw an object that cannot be understood: {type(error).__name__}: {error}", warning=True)
 
-    async def _step(self, obj: Object, known: _Known) -> None:
+    async def _step(self, obj: Object, known: _Remembered) -> None:
         try:
             autoscaler = read_autoscaler(msgspec.json.encode(obj))
         except AutoscalerError as error:
@@ -162,7 +162,7 @@ class Autoscalers:
             now=self._now(),
         )
 
-    async def _rescale(self, obj: Object, known: _Known, resource: Resource, scale: Object, outcome: Outcome) -> None:
+    async def _rescale(self, obj: Object, known: _Remembered, resource: Resource, scale: Object, outcome: Outcome) -> None:
         change = f"New size: {outcome.desired}; reason: {outcome.reason}"
         metadata = scale["metadata"]
         wanted = {**scale, "spec": {"replicas": outcome.desired}}
@@ -186,7 +186,7 @@ class Autoscalers:
         about = Reference(RESOURCE.kind, metadata["name"], metadata["namespace"], metadata["uid"], RESOURCE.api_version)
         self._events.record(about, reason, note, action="Rescale", warning=warning)
 
-    async def _show(self, obj: Object, known: _Known, current: int | None, metrics: list[Any]) -> None:
+    async def _show(self, obj: Object, known: _Remembered, current: int | None, metrics: list[Any]) -> None:
         before = obj.get("status") or {}
         status = {
             **before,

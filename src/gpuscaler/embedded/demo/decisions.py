@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator
 from msgspec import Struct
 
 from gpuscaler.control.records.events import happening as kinds
-from gpuscaler.control.records.events.happening import Happening
+from gpuscaler.control.records.events.happening import HistoryEvent
 from gpuscaler.control.records.words import counted, some
 
 #: The kinds of events that are shown, and the word for each.
@@ -35,9 +35,9 @@ class Line(Struct, frozen=True, gc=False):
     text: str
 
 
-def lines(happenings: Iterable[Happening]) -> Iterator[Line]:
+def lines(happenings: Iterable[HistoryEvent]) -> Iterator[Line]:
     """Lines for the events, in order of time; consecutive similar events of one kind share a line."""
-    group: list[Happening] = []
+    group: list[HistoryEvent] = []
     for one in happenings:
         if one.kind not in WORDS:
             continue
@@ -49,7 +49,7 @@ def lines(happenings: Iterable[Happening]) -> Iterator[Line]:
         yield _line(group)
 
 
-def _alike(one: Happening, other: Happening) -> bool:
+def _alike(one: HistoryEvent, other: HistoryEvent) -> bool:
     if one.kind != other.kind or other.at - one.at > 1.0:
         return False
     if one.kind == kinds.REFUSED:
@@ -57,12 +57,12 @@ def _alike(one: Happening, other: Happening) -> bool:
     return one.kind in {kinds.DECIDED, kinds.KEPT} and _reason(one) == _reason(other)
 
 
-def _reason(one: Happening) -> str:
+def _reason(one: HistoryEvent) -> str:
     """The reason why a node is removed or stays, without the node's name."""
     return one.text.removeprefix(f"node {one.node} ").removeprefix("will be removed: ")
 
 
-def _line(group: list[Happening]) -> Line:
+def _line(group: list[HistoryEvent]) -> Line:
     first = group[0]
     if first.kind == kinds.REFUSED:
         text = _refused(group)
@@ -76,7 +76,7 @@ def _line(group: list[Happening]) -> Line:
     return Line(first.at, first.kind, WORDS[first.kind], text)
 
 
-def _refused(group: list[Happening]) -> str:
+def _refused(group: list[HistoryEvent]) -> str:
     """The text for refusals of one market: a market without capacity refuses a dozen offerings in a row."""
     first = group[0]
     what, _, why = first.text.partition(" refused: ")

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from msgspec import Struct
 
-from gpuscaler.control.records.events.happening import Happening
+from gpuscaler.control.records.events.happening import HistoryEvent
 from gpuscaler.control.records.events.latest import Latest
 from gpuscaler.control.records.words import offering as named
 from gpuscaler.control.records.words import spoken
@@ -77,7 +77,7 @@ class Frame(Struct, frozen=True, gc=False):
     spent: float
     troubles: tuple[str, ...]
     server: str
-    happenings: tuple[Happening, ...]
+    happenings: tuple[HistoryEvent, ...]
 
     @property
     def gpus(self) -> tuple[int, int, int, int]:
@@ -171,7 +171,7 @@ class _Waits:
             return "; ".join(f"pool {one.pool}: {one.detail}" for one in self._unplaced[pod]) or "there is no pool"
         return "not planned yet"
 
-    def _of_machine(self, machine: ledger.Coming) -> str:
+    def _of_machine(self, machine: ledger.OrderedMachine) -> str:
         if not machine.instance:
             return f"{named(machine.key)} is ordered"
         left = machine.began + forecast(self._boots, machine.key).typical - self._now

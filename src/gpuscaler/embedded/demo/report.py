@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 
-from gpuscaler.control.records.events.happening import DECIDED, INSTEAD, LOST, ORDERED, REFUSED, Happening
+from gpuscaler.control.records.events.happening import DECIDED, INSTEAD, LOST, ORDERED, REFUSED, HistoryEvent
 from gpuscaler.embedded.demo.stage import Demo
 from gpuscaler.embedded.demo.tally import Life, first_waits
 from gpuscaler.embedded.demo.workload import submissions
@@ -82,7 +82,7 @@ def _unserved(demo: Demo) -> tuple[UnservedReason, ...]:
     return tuple(UnservedReason(pods, reason) for reason, pods in sorted(reasons.items(), key=lambda entry: (-entry[1], entry[0])))
 
 
-def failovers(happenings: Iterable[Happening]) -> list[float]:
+def failovers(happenings: Iterable[HistoryEvent]) -> list[float]:
     """Seconds from each first refusal of a market until another market was tried."""
     found: list[float] = []
     dry: set[str] = set()
@@ -98,7 +98,7 @@ def failovers(happenings: Iterable[Happening]) -> list[float]:
     return found
 
 
-def _decision(one: Happening) -> Decision:
+def _decision(one: HistoryEvent) -> Decision:
     what = one.node or " ".join(one.offering[1:] if one.offering else ())
     return Decision(one.at, KINDS[one.kind], what, one.text, len(one.pods))
 

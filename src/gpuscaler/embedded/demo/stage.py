@@ -9,7 +9,7 @@ from gpuscaler.control.loop.controller import Controller
 from gpuscaler.control.process.running import Made, Place, Running
 from gpuscaler.control.process.settings_file import SettingsFile
 from gpuscaler.control.records.events.announcing import Announcer
-from gpuscaler.control.records.events.happening import Happening
+from gpuscaler.control.records.events.happening import HistoryEvent
 from gpuscaler.control.records.events.records import Records, Sink
 from gpuscaler.embedded.controlplane.cluster import RealCluster
 from gpuscaler.embedded.controlplane.plane import ControlPlane
@@ -27,7 +27,7 @@ from gpuscaler.kube.http import HttpTransport
 from gpuscaler.kube.picture import Picture
 from gpuscaler.kube.rate import RateLimit
 from gpuscaler.kube.resources import JOBS, NODES, PODS
-from gpuscaler.lifecycle.reconcile import Look
+from gpuscaler.lifecycle.reconcile import Reconciliation
 from gpuscaler.planning.plans import Plan
 from gpuscaler.settings.run_settings import RunSettings
 from gpuscaler.simulation.cloud.machines import LOST, CloudEvent
@@ -42,15 +42,15 @@ RECENT = 60
 class Notes(Sink):
     """A sink that keeps the events, and counts promises and plans."""
 
-    happenings: list[Happening] = field(default_factory=list)
+    happenings: list[HistoryEvent] = field(default_factory=list)
     kept: int = 0
     broken: int = 0
     plans: int = 0
 
-    def happened(self, what: Happening, /) -> None:
+    def happened(self, what: HistoryEvent, /) -> None:
         self.happenings.append(what)
 
-    def looked(self, seen: Look, /) -> None:
+    def looked(self, seen: Reconciliation, /) -> None:
         self.kept = seen.memory.promises.kept
         self.broken = seen.memory.promises.broken
 

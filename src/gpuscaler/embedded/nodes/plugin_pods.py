@@ -6,7 +6,7 @@ import msgspec
 from msgspec import Struct, field
 
 from gpuscaler.embedded.nodes.plugins import is_plugin
-from gpuscaler.kube.decode import Found
+from gpuscaler.kube.decode import Decoded
 from gpuscaler.model.cluster import Item
 from gpuscaler.model.decoding.objects import Data
 
@@ -28,18 +28,18 @@ class PluginPods:
     def key(self, identity: str) -> str:
         return identity
 
-    def read(self, data: Data) -> Found:
+    def read(self, data: Data) -> Decoded:
         """The pod, if it is one of these; else None. Never raises."""
         try:
             pod = _pod(data)
         except (msgspec.MsgspecError, ValueError, RecursionError):
-            return Found("")
+            return Decoded("")
         metadata, identity = pod.metadata, f"{pod.metadata.namespace}/{pod.metadata.name}"
         owner = next((one.name for one in metadata.owners if one.kind == "DaemonSet"), "")
         if not pod.spec.node or not is_plugin(metadata.namespace, owner):
-            return Found(identity, (), ())
+            return Decoded(identity, (), ())
         made = PluginPod(metadata.uid, owner, pod.spec.node, pod.status.phase == "Running")
-        return Found(identity, (cast(Item, made),))
+        return Decoded(identity, (cast(Item, made),))
 
 
 class _Owner(Struct, frozen=True):

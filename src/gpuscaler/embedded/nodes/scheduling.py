@@ -33,7 +33,7 @@ class Try(Struct, gc=False):
         return self.at + (backoff if self.moved else FLUSH)
 
 
-class Said(NamedTuple):
+class FailedScheduling(NamedTuple):
     """The Event that says why no node was found for a pod, and how often."""
 
     event: str
@@ -61,7 +61,7 @@ class Scheduler:
     ) -> None:
         self._client, self._picture, self._now, self._speed, self._name = client, picture, now, speed, scheduler
         self._tries: dict[str, Try] = {}
-        self._said: dict[str, Said] = {}
+        self._said: dict[str, FailedScheduling] = {}
         #: Pods that we have bound and that the watch has not shown as bound yet.
         self._assumed: dict[str, str] = {}
         self._slots = asyncio.Semaphore(abreast)
@@ -164,7 +164,7 @@ class Scheduler:
             return
         event = self._event(pod, why, moment)
         await self._client.create(CORE_EVENTS, event, namespace=pod.namespace)
-        self._said[pod.key] = Said(event["metadata"]["name"], pod.uid, why, 1)
+        self._said[pod.key] = FailedScheduling(event["metadata"]["name"], pod.uid, why, 1)
 
     def _event(self, pod: Pod, why: str, moment: str) -> dict[str, Any]:
         self._events += 1

@@ -8,7 +8,7 @@ import msgspec
 
 from gpuscaler.embedded.workloads.steps import Object, controller_of, identity
 from gpuscaler.kube.client import Client
-from gpuscaler.kube.decode import Found, ObjectDecoder
+from gpuscaler.kube.decode import Decoded, ObjectDecoder
 from gpuscaler.kube.reflector import Batch, Reflector
 from gpuscaler.kube.resources import Resource
 from gpuscaler.kube.turns import Turn
@@ -28,9 +28,9 @@ class WholeObjects(ObjectDecoder):
     def key(self, identity: str) -> str:
         return identity
 
-    def read(self, data: Data) -> Found:
+    def read(self, data: Data) -> Decoded:
         obj = msgspec.json.decode(data)
-        return Found(identity(obj), (cast(Item, obj),))
+        return Decoded(identity(obj), (cast(Item, obj),))
 
 
 class Mirror:

@@ -49,7 +49,7 @@ class Pace:
 
 
 @dataclass(frozen=True, slots=True)
-class _Look:
+class _AttributionPass:
     """One answer, and the resources of the API server that are needed to complete it."""
 
     attribution: Attribution
@@ -72,7 +72,7 @@ class NodeAttributor:
         self._listed: tuple[Allocations, float] | None = None
         self._asked: tuple[str, float] | None = None
         self._worker = ThreadPoolExecutor(1, "attribution")
-        self._pending: asyncio.Future[_Look] | None = None
+        self._pending: asyncio.Future[_AttributionPass] | None = None
         self._asking: asyncio.Task[None] | None = None
         self._last: tuple[Attribution, float] | None = None
 
@@ -111,7 +111,7 @@ class NodeAttributor:
         if self._cluster and due and (self._asking is None or self._asking.done()):
             self._asking = asyncio.create_task(self._cluster.refresh(due[0]), name="names of pods from the API server")
 
-    def _look(self, devices: tuple[Device, ...], processes: tuple[Process, ...], view: ApiView) -> _Look:
+    def _look(self, devices: tuple[Device, ...], processes: tuple[Process, ...], view: ApiView) -> _AttributionPass:
         allocations, source, troubles = self._allocations()
         self._names.look()
         node = Node(self._names, self._live.uids(), view)
@@ -126,7 +126,7 @@ class NodeAttributor:
         wanted = [PODS] if unnamed or (source == "checkpoint" and node.live is None) else []
         if found.unsliced:
             wanted.append(RESOURCE_SLICES)
-        return _Look(Attribution(found.owners, run_by, source, "; ".join(troubles)), tuple(wanted))
+        return _AttributionPass(Attribution(found.owners, run_by, source, "; ".join(troubles)), tuple(wanted))
 
     def _allocations(self) -> tuple[Allocations, str, list[str]]:
         """The allocations, their source, and problems."""

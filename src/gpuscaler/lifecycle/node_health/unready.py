@@ -13,7 +13,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from gpuscaler.lifecycle.interruptions import Announced, Remark
-from gpuscaler.lifecycle.observed.machine_index import Roll
+from gpuscaler.lifecycle.observed.machine_index import MachineIndex
 from gpuscaler.lifecycle.termination.removing import is_halted
 from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.instances import STOPPING, TERMINATED
@@ -25,7 +25,7 @@ from gpuscaler.planning.capacity.pool_membership import Member, members
 from gpuscaler.planning.scale_down.blockers import is_arriving
 from gpuscaler.planning.state import Ending
 from gpuscaler.planning.state.ledger import ledger
-from gpuscaler.planning.state.ledger.entries import CLEARING, Leaving
+from gpuscaler.planning.state.ledger.entries import CLEARING, Removal
 from gpuscaler.planning.state.ledger.ledger import Ledger
 
 #: When a node is reported as not Ready. Its machine is not ended before this program itself has seen it so for as long: clocks differ.
@@ -90,7 +90,7 @@ def observe(
     policy: Policy,
     *,
     announced: Announced,
-    roll: Roll,
+    roll: MachineIndex,
     fresh: bool,
     stopped: str,
     now: float,
@@ -154,7 +154,7 @@ def recalled(unready: Unready, now: float) -> Unready:
     return replace(unready, nodes=nodes, begun={pool: min(at, now) for pool, at in unready.begun.items()})
 
 
-def _silent(roll: Roll, book: Ledger) -> list[Node]:
+def _silent(roll: MachineIndex, book: Ledger) -> list[Node]:
     """Return the nodes that are not Ready and that are ours to judge. Machines that are not open yet have their own time-outs."""
     if not roll.unready:
         return []
@@ -180,14 +180,14 @@ def _continued(before: Silence | None, node: Node, member: Member, now: float) -
     return Silence(node.name, node.provider_id, offering, since if 0.0 < since < now else now, now)
 
 
-def _leaving(silence: Silence, cluster: Cluster, after: float, now: float) -> Leaving:
+def _leaving(silence: Silence, cluster: Cluster, after: float, now: float) -> Removal:
     pods = tuple(sorted(pod.key for pod in cluster.on_node.get(silence.node, {}).values()))
     reason = f"it has not been Ready for {_minutes(now - silence.since)}, and unready_after of its pool is {_minutes(after)}"
     fields = (silence.node, silence.instance, silence.offering, reason)
-    return Leaving(*fields, now, now, pods=pods, forced=True, unready=True, ends=now + DRAIN_SECONDS)
+    return Removal(*fields, now, now, pods=pods, forced=True, unready=True, ends=now + DRAIN_SECONDS)
 
 
-def _fading(before: tuple[Fading, ...], book: Ledger, roll: Roll) -> Iterator[Fading]:
+def _fading(before: tuple[Fading, ...], book: Ledger, roll: MachineIndex) -> Iterator[Fading]:
     """Yield machines that are still being ended or not gone yet; without a list of the cloud nothing is known, and all stay."""
     under_way = {one.instance for one in book.leaving if one.unready and one.step != CLEARING}
     for one in before:
@@ -203,7 +203,7 @@ def _fading(before: tuple[Fading, ...], book: Ledger, roll: Roll) -> Iterator[Fa
 class _Guard:
     """The reasons against ending a machine whose node is not Ready, computed once for all of them."""
 
-    def __init__(self, book: Ledger, cluster: Cluster, policy: Policy, *, announced: Announced, roll: Roll, now: float) -> None:
+    def __init__(self, book: Ledger, cluster: Cluster, policy: Policy, *, announced: Announced, roll: MachineIndex, now: float) -> None:
         self._cluster, self._announced, self._roll, self._now = cluster, announced, roll, now
         self._book, self._policy = book, policy
         self._zones: Mapping[str, tuple[int, int]] | None = None
@@ -235,7 +235,7 @@ class _Guard:
         return zone or "unknown" if nodes >= ZONE_NODES and 2 * unready > nodes else None
 
 
-def zones(roll: Roll, book: Ledger, policy: Policy) -> Mapping[str, tuple[int, int]]:
+def zones(roll: MachineIndex, book: Ledger, policy: Policy) -> Mapping[str, tuple[int, int]]:
     """Count, by zone, the nodes that are not Ready and all nodes. Those that are still arriving do not count."""
     belonging = members(roll.nodes, policy)
     coming = {one.node for one in book.coming if one.node}

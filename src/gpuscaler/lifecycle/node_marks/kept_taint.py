@@ -6,7 +6,7 @@ They have a separate taint, because the arriving taint means that a machine is n
 from collections.abc import Iterator
 
 from gpuscaler.lifecycle.actions import Act, Close, Lift
-from gpuscaler.lifecycle.observed.machine_index import Roll
+from gpuscaler.lifecycle.observed.machine_index import MachineIndex
 from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.instances import Inventory
 from gpuscaler.model.nodes import Node
@@ -20,7 +20,7 @@ from gpuscaler.planning.state.ledger.ledger import Ledger
 UNCORDONED = "it was uncordoned while it was open to DaemonSet pods only"
 
 
-def keep(book: Ledger, cluster: Cluster, policy: Policy, roll: Roll, inventory: Inventory | None) -> Iterator[Act]:
+def keep(book: Ledger, cluster: Cluster, policy: Policy, roll: MachineIndex, inventory: Inventory | None) -> Iterator[Act]:
     """Replace the arriving taint by the kept taint on open machines of pools with ``min_gpus_per_pod``, and remove it from all others."""
     let_go = inventory.let_go if inventory is not None else ()
     for node in cluster.table.tainted(KEPT_TAINT):
@@ -38,7 +38,7 @@ def keep(book: Ledger, cluster: Cluster, policy: Policy, roll: Roll, inventory: 
             yield Close(node.name, UNCORDONED, kept=True)
 
 
-def _settled(taint: str, book: Ledger, cluster: Cluster, policy: Policy, roll: Roll) -> Iterator[tuple[Node, int]]:
+def _settled(taint: str, book: Ledger, cluster: Cluster, policy: Policy, roll: MachineIndex) -> Iterator[tuple[Node, int]]:
     """Yield nodes of our pools with ``taint`` and no work in progress, each with the GPUs that a pod must request there."""
     tainted = {node.name: node for node in cluster.table.tainted(taint) if not node.deleted}
     if not tainted:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from itertools import islice
 
 from gpuscaler.lifecycle.actions import Label
-from gpuscaler.lifecycle.observed.machine_index import Roll
+from gpuscaler.lifecycle.observed.machine_index import MachineIndex
 from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.pools import Policy
 from gpuscaler.model.well_known import POOL_LABEL
@@ -16,12 +16,12 @@ from gpuscaler.model.well_known import POOL_LABEL
 MOST = 20
 
 
-def labels_due(cluster: Cluster, policy: Policy, roll: Roll) -> tuple[Label, ...]:
+def labels_due(cluster: Cluster, policy: Policy, roll: MachineIndex) -> tuple[Label, ...]:
     """Return the nodes whose label does not name their pool, as many as are written in one pass."""
     return tuple(islice(_wrong(cluster, policy, roll), MOST))
 
 
-def _wrong(cluster: Cluster, policy: Policy, roll: Roll) -> Iterator[Label]:
+def _wrong(cluster: Cluster, policy: Policy, roll: MachineIndex) -> Iterator[Label]:
     pools = {pool.name for pool in policy.pools}
     for node in cluster.nodes.values():
         pool = node.bought.pool if node.bought is not None else ""

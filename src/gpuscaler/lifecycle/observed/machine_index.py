@@ -57,7 +57,7 @@ class Unpooled(Struct, frozen=True, gc=False):
     machines: int
 
 
-class Roll:
+class MachineIndex:
     """An index of the nodes, and of the machines that are ``listed``."""
 
     def __init__(self, nodes: Mapping[str, Node], listed: Listed) -> None:
@@ -71,7 +71,7 @@ class Roll:
         return tuple(Unpooled(pool, self.listed.by_pool[pool][0].id, len(self.listed.by_pool[pool])) for pool in strange)
 
     @classmethod
-    def of(cls, cluster: Cluster, inventory: Inventory | None) -> "Roll":
+    def of(cls, cluster: Cluster, inventory: Inventory | None) -> "MachineIndex":
         return cls(cluster.nodes, Listed(None if inventory is None else inventory.instances))
 
     @cached_property
@@ -127,7 +127,7 @@ class Roll:
         return tuple(one for name, one in self.listed.alive.items() if name not in self.by_machine)
 
 
-class Rolls:
+class MachineIndexes:
     """The latest index, and which nodes are idle: only what changed is recomputed.
 
     The ``teachers`` also remember the labels and taints that nodes were made with, before people changed them.
@@ -135,7 +135,7 @@ class Rolls:
 
     def __init__(self) -> None:
         self.teachers = Teachers()
-        self._roll: Roll | None = None
+        self._roll: MachineIndex | None = None
         self._on_node: Mapping[str, Mapping[str, Pod]] = {}
         #: Nodes with pods that do not end, and, for nodes whose pods all end, the time until which they count as busy.
         self._busy: set[str] = set()
@@ -150,11 +150,11 @@ class Rolls:
         answer: T = known[1]
         return answer
 
-    def of(self, cluster: Cluster, inventory: Inventory | None) -> Roll:
+    def of(self, cluster: Cluster, inventory: Inventory | None) -> MachineIndex:
         roll, instances = self._roll, None if inventory is None else inventory.instances
         if roll is None or roll.nodes is not cluster.nodes or roll.listed.instances is not instances:
             listed = roll.listed if roll is not None and roll.listed.instances is instances else Listed(instances)
-            roll = self._roll = Roll(cluster.nodes, listed)
+            roll = self._roll = MachineIndex(cluster.nodes, listed)
         return roll
 
     def idle(self, cluster: Cluster, now: float) -> Set[str]:

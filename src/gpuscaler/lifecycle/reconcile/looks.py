@@ -8,7 +8,7 @@ from gpuscaler.lifecycle import interruptions, scale_in_protection, termination
 from gpuscaler.lifecycle.actions import Act
 from gpuscaler.lifecycle.interruptions import Remark
 from gpuscaler.lifecycle.memory import Memory
-from gpuscaler.lifecycle.observed.machine_index import Roll, Rolls, Unpooled
+from gpuscaler.lifecycle.observed.machine_index import MachineIndex, MachineIndexes, Unpooled
 from gpuscaler.lifecycle.registration.registering import Arrivals, Waits
 from gpuscaler.lifecycle.released_pools import LetGo
 from gpuscaler.lifecycle.steering import opening
@@ -63,8 +63,8 @@ class View(Struct, frozen=True, gc=False):
     policy: Policy
     facts: Facts
     now: float
-    rolls: Rolls
-    roll: Roll
+    rolls: MachineIndexes
+    roll: MachineIndex
     waits: Waits
     removing_held: str
 
@@ -73,7 +73,7 @@ class View(Struct, frozen=True, gc=False):
         return self.facts.inventory
 
 
-class Look(Struct, frozen=True, gc=False):
+class Reconciliation(Struct, frozen=True, gc=False):
     """The result of a pass: the new ``memory``, the actions to take now, and the findings.
 
     ``refused`` are pods that nodes with room for them do not take, ``doubtful`` orders to be sent again, ``withdrawals`` tokens of orders

@@ -18,9 +18,9 @@ from gpuscaler.lifecycle.node_health import refusing_nodes, unready
 from gpuscaler.lifecycle.node_marks.kept_taint import keep
 from gpuscaler.lifecycle.node_marks.pool_label import labels_due
 from gpuscaler.lifecycle.node_marks.soft_taints import discourage
-from gpuscaler.lifecycle.observed.machine_index import Roll, Rolls
+from gpuscaler.lifecycle.observed.machine_index import MachineIndex, MachineIndexes
 from gpuscaler.lifecycle.observed.promised_pods import crowded
-from gpuscaler.lifecycle.reconcile.looks import Facts, Look, View
+from gpuscaler.lifecycle.reconcile.looks import Facts, Reconciliation, View
 from gpuscaler.lifecycle.reconcile.resending import orders_due, withdrawals_due
 from gpuscaler.lifecycle.reconcile.stopped_buying import stopped_buying
 from gpuscaler.lifecycle.registration.group_launches import owed, owing
@@ -48,34 +48,36 @@ from gpuscaler.planning.state import (
 from gpuscaler.planning.state.failed_removals import Sparing
 from gpuscaler.planning.state.ledger import ledger
 from gpuscaler.planning.state.ledger.entries import SKEW_SECONDS
-from gpuscaler.planning.state.ledger.ledger import Coming, Ledger
+from gpuscaler.planning.state.ledger.ledger import Ledger, OrderedMachine
 
 #: One stage of a pass.
-Stage = Callable[[Look, View], Look]
+Stage = Callable[[Reconciliation, View], Reconciliation]
 
 
-def look(memory: Memory, cluster: Cluster, policy: Policy, facts: Facts, now: float, *, rolls: Rolls | None = None) -> Look:
+def look(
+    memory: Memory, cluster: Cluster, policy: Policy, facts: Facts, now: float, *, rolls: MachineIndexes | None = None
+) -> Reconciliation:
     """Run all stages and return the new memory and the actions to take now. ``rolls`` cache what did not change between passes.
 
     ``policy`` describes machines by tags and rules alone.
     """
-    rolls = rolls or Rolls()
+    rolls = rolls or MachineIndexes()
     held = facts.holds.sentence(REMOVING, now)
     # Machines that are overdue are ended once removals are resumed.
     waits = replace(facts.waits, seen=-math.inf) if held else facts.waits
     view = View(memory, cluster, policy, facts, now, rolls, rolls.of(cluster, facts.inventory), waits, held)
-    return reduce(lambda seen, stage: stage(seen, view), STAGES, Look(memory))
+    return reduce(lambda seen, stage: stage(seen, view), STAGES, Reconciliation(memory))
 
 
 def found(
-    seen: Look,
+    seen: Reconciliation,
     *,
     steps: Iterable[ledger.Event] = (),
     fates: Iterable[offering_events.Event] = (),
     acts: Iterable[Act] = (),
     remarks: Iterable[Remark] = (),
     **remembered: object,
-) -> Look:
+) -> Reconciliation:
     """Return ``seen`` with ``steps`` applied to the ledger, ``fates`` to the breakers, and the ``remembered`` fields replaced."""
     memory = seen.memory
     memory = replace(
@@ -84,7 +86,7 @@ def found(
     return replace(seen, memory=memory, acts=(*seen.acts, *acts), remarks=(*seen.remarks, *remarks))
 
 
-def adopt(seen: Look, view: View) -> Look:
+def adopt(seen: Reconciliation, view: View) -> Reconciliation:
     """Add machines of our pools that were not ordered here to the ledger."""
     strangers = adopted(
         seen.memory.ledger,
@@ -99,7 +101,7 @@ def adopt(seen: Look, view: View) -> Look:
     return replace(found(seen, steps=strangers), arrivals=Arrivals(strangers))
 
 
-def guard(seen: Look, view: View) -> Look:
+def guard(seen: Reconciliation, view: View) -> Reconciliation:
     """Protect busy machines from groups that even out their zones."""
     deliveries = view.inventory.deliveries if view.inventory is not None else ()
     guarded = scale_in_protection.observe(
@@ -115,7 +117,7 @@ def guard(seen: Look, view: View) -> Look:
     return replace(found(seen, acts=guarded.acts, guarding=guarded.guarding), guarded=guarded)
 
 
-def register(seen: Look, view: View) -> Look:
+def register(seen: Reconciliation, view: View) -> Reconciliation:
     """Match machines with their names and nodes, and find those that are ready or have failed."""
     arrived = arrivals(
         seen.memory.ledger,
@@ -132,7 +134,7 @@ def register(seen: Look, view: View) -> Look:
     return replace(seen, arrivals=replace(arrived, steps=(*seen.arrivals.steps, *arrived.steps)))
 
 
-def count_launched(seen: Look, view: View) -> Look:
+def count_launched(seen: Reconciliation, view: View) -> Reconciliation:
     """Count machines that groups launch by themselves as on their way."""
     book = seen.memory.ledger
     steps: list[ledger.Event] = []
@@ -144,7 +146,7 @@ def count_launched(seen: Look, view: View) -> Look:
     return found(seen, steps=(*steps, *owing(book, view.inventory, view.now)))
 
 
-def learn(seen: Look, view: View) -> Look:
+def learn(seen: Reconciliation, view: View) -> Reconciliation:
     """Give up machines that are overdue, and learn from the machines that arrived."""
     arrived, now = seen.arrivals, view.now
     seen = found(seen, steps=(termination.give_up(one, now) for one in arrived.overdue), fates=arrived.fates)
@@ -154,7 +156,7 @@ def learn(seen: Look, view: View) -> Look:
     return found(seen, boots=reduce(boot_times.step, arrived.arrived, memory.boots), learned=learned)
 
 
-def interrupt(seen: Look, view: View) -> Look:
+def interrupt(seen: Reconciliation, view: View) -> Reconciliation:
     """Handle machines that the cloud takes away, works on, or has taken away already."""
     facts, memory, roll, now = _of_ours(view.facts, seen.memory.ledger, view.roll.foreign), seen.memory, view.roll, view.now
     worked_on, ends = _worked_on(memory.worked_on, facts, roll), interruptions.remembered(memory.ends, roll.listed)
@@ -172,7 +174,7 @@ def interrupt(seen: Look, view: View) -> Look:
     return replace(seen, announced=announced)
 
 
-def end_silent(seen: Look, view: View) -> Look:
+def end_silent(seen: Reconciliation, view: View) -> Reconciliation:
     """End machines whose nodes have not been Ready for too long."""
     silent = unready.observe(
         seen.memory.unready,
@@ -188,14 +190,14 @@ def end_silent(seen: Look, view: View) -> Look:
     return found(seen, steps=silent.steps, remarks=silent.remarks, unready=silent.unready)
 
 
-def hear(seen: Look, view: View) -> Look:
+def hear(seen: Reconciliation, view: View) -> Reconciliation:
     """Process the results of evictions, and machines of which only the Node is left."""
     seen = found(seen, steps=termination.hear(seen.memory.ledger, view.facts.unevicted, view.now))
     book = replace(seen.memory.ledger, coming=view.before.ledger.coming)
     return found(seen, steps=interruptions.dead(book, view.roll, view.now))
 
 
-def judge_bindings(seen: Look, view: View) -> Look:
+def judge_bindings(seen: Reconciliation, view: View) -> Reconciliation:
     """Process how kubelets and the API server answered to bindings."""
     memory = seen.memory
     admitted = rejected_pods.observe(memory.admissions, view.cluster, view.now)
@@ -204,13 +206,13 @@ def judge_bindings(seen: Look, view: View) -> Look:
     return replace(seen, turned_away=admitted.turned_away)
 
 
-def open_windows(seen: Look, view: View) -> Look:
+def open_windows(seen: Reconciliation, view: View) -> Reconciliation:
     """Let DaemonSet pods onto closed machines for a moment."""
     window = windows.observe(seen.memory.windows, seen.memory.ledger, view.cluster, view.policy, now=view.now)
     return found(seen, acts=window.acts, remarks=window.remarks, windows=window.windows)
 
 
-def steer(seen: Look, view: View) -> Look:
+def steer(seen: Reconciliation, view: View) -> Reconciliation:
     """Bind promised pods or leave them to their scheduler, open machines, and avoid nodes that do not take pods."""
     facts, memory, now = view.facts, seen.memory, view.now
     wheel = opening.steer(
@@ -241,7 +243,7 @@ def steer(seen: Look, view: View) -> Look:
     )
 
 
-def mark(seen: Look, view: View) -> Look:
+def mark(seen: Reconciliation, view: View) -> Reconciliation:
     """Set or remove our taints and labels of nodes."""
     cluster, policy, roll, same = view.cluster, view.policy, view.roll, view.rolls.same
     return found(
@@ -255,7 +257,7 @@ def mark(seen: Look, view: View) -> Look:
     )
 
 
-def leave(seen: Look, view: View) -> Look:
+def leave(seen: Reconciliation, view: View) -> Reconciliation:
     """Continue removals; none continues without fresh facts."""
     if not view.facts.fresh:
         return seen
@@ -275,7 +277,7 @@ def leave(seen: Look, view: View) -> Look:
     return replace(found(seen, steps=departure.steps, acts=departure.acts, clocks=clocks, spared=spared), kept=departure.kept)
 
 
-def resend(seen: Look, view: View) -> Look:
+def resend(seen: Reconciliation, view: View) -> Reconciliation:
     """Send again what may not have reached the cloud.
 
     It is saved again first: an instance that has lost the lease does not get that far (I10).
@@ -287,7 +289,7 @@ def resend(seen: Look, view: View) -> Look:
     return replace(found(seen, steps=steps), withdrawals=withdrawals, doubtful=doubtful)
 
 
-def judge_purchases(seen: Look, view: View) -> Look:
+def judge_purchases(seen: Reconciliation, view: View) -> Reconciliation:
     """Find purchases whose pods are still pending after their machines came."""
     book, roll, now = seen.memory.ledger, view.roll, view.now
     there, ended = roll.listed.alive.keys() | roll.by_machine.keys(), {one.id for one in roll.listed.ended}
@@ -297,7 +299,7 @@ def judge_purchases(seen: Look, view: View) -> Look:
     return found(seen, remarks=stopped_buying(view.before.breakers, seen.memory.breakers, now))
 
 
-def conclude(seen: Look, view: View) -> Look:
+def conclude(seen: Reconciliation, view: View) -> Reconciliation:
     """Collect what is worth reporting about pools and machines at the end of the pass."""
     memory, roll, inventory = seen.memory, view.roll, view.inventory
     book, waits = memory.ledger, view.facts.waits
@@ -331,7 +333,7 @@ STAGES: tuple[Stage, ...] = (
 )
 
 
-def named_in(book: Ledger, found: Arrivals) -> tuple[Coming, ...]:
+def named_in(book: Ledger, found: Arrivals) -> tuple[OrderedMachine, ...]:
     """Return the machines of ``book`` with all that a pass learned of them; one may get its name, become a node and be lost in one pass."""
     return ledger.folded(book, (step for step in found.steps if not isinstance(step, ledger.Lost))).coming
 
@@ -346,7 +348,7 @@ def _of_ours(facts: Facts, book: Ledger, foreign: Set[str]) -> Facts:
     return replace(facts, going=going, worked_on=worked_on)
 
 
-def _worked_on(known: Mapping[str, float], facts: Facts, roll: Roll) -> Mapping[str, float]:
+def _worked_on(known: Mapping[str, float], facts: Facts, roll: MachineIndex) -> Mapping[str, float]:
     """Return when the cloud works on listed machines: it may announce that only once, days before."""
     if not (known or facts.worked_on):
         return known
@@ -354,7 +356,7 @@ def _worked_on(known: Mapping[str, float], facts: Facts, roll: Roll) -> Mapping[
     return {**{name: at for name, at in known.items() if name in there}, **facts.worked_on}
 
 
-def _spared(known: Sparing, departure: termination.Departure, roll: Roll, now: float) -> Sparing:
+def _spared(known: Sparing, departure: termination.Departure, roll: MachineIndex, now: float) -> Sparing:
     for one in departure.given_up:
         known = failed_removals.step(known, one)
     return failed_removals.remaining(known, roll.by_machine, now) if known.nodes else known

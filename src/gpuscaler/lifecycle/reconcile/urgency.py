@@ -3,11 +3,11 @@
 from collections.abc import Set
 
 from gpuscaler.lifecycle.memory import Memory, vanishing
-from gpuscaler.lifecycle.reconcile.looks import Look
+from gpuscaler.lifecycle.reconcile.looks import Reconciliation
 from gpuscaler.planning.state import offering_events
 
 
-def is_urgent(seen: Look, before: Memory, crowded: Set[str]) -> bool:
+def is_urgent(seen: Reconciliation, before: Memory, crowded: Set[str]) -> bool:
     """Whether a pass found something that needs a plan at once.
 
     ``before`` is the memory before the pass, ``crowded`` are the machines that the last pass found crowded.

@@ -8,7 +8,7 @@ keeps relaunching, the next machine is ended by its id as soon as it is listed, 
 
 from collections import Counter
 
-from gpuscaler.lifecycle.observed.machine_index import Roll
+from gpuscaler.lifecycle.observed.machine_index import MachineIndex
 from gpuscaler.model.instances import Instance
 from gpuscaler.planning.state.breakers import Breakers, counts, paused_pools
 from gpuscaler.planning.state.ledger.ledger import Ledger
@@ -23,7 +23,7 @@ _CAUSES = frozenset({ABSENT, FAILED, FRUITLESS})
 class Relaunching:
     """Finds machines that their group launched in place of failed ones, and that are expected to fail as well."""
 
-    def __init__(self, book: Ledger, roll: Roll, breakers: Breakers, now: float) -> None:
+    def __init__(self, book: Ledger, roll: MachineIndex, breakers: Breakers, now: float) -> None:
         self._paused = paused_pools(breakers, now)
         self._failing = tuple(one.target for one in breakers.open if one.cause in _CAUSES and counts(one))
         self._ended: Counter[str] = Counter()

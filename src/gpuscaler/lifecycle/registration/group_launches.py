@@ -15,7 +15,7 @@ This is not assumed for ever: if a group reports that it cannot launch, or shows
 import math
 from collections.abc import Iterator, Mapping
 
-from gpuscaler.lifecycle.observed.machine_index import Roll
+from gpuscaler.lifecycle.observed.machine_index import MachineIndex
 from gpuscaler.lifecycle.registration.registering import Waits
 from gpuscaler.lifecycle.registration.unregistered import adopted_name, in_ledger, is_young
 from gpuscaler.model.instances import Delivery, Inventory
@@ -53,7 +53,9 @@ def gap(book: Ledger, delivery: Delivery) -> int:
     return max(0, delivery.missing - ours)
 
 
-def owed(book: Ledger, roll: Roll, inventory: Inventory | None, policy: Policy, *, waits: Waits, now: float) -> tuple[Upcoming, ...]:
+def owed(
+    book: Ledger, roll: MachineIndex, inventory: Inventory | None, policy: Policy, *, waits: Waits, now: float
+) -> tuple[Upcoming, ...]:
     """Return the machines that are on their way by themselves. ``roll`` is the index of ``inventory``."""
     if inventory is None:
         return ()
@@ -63,7 +65,7 @@ def owed(book: Ledger, roll: Roll, inventory: Inventory | None, policy: Policy, 
     return (*listed, *_beside_orders(book, roll, deliveries, waits), *_lacking(book, deliveries, pools, now))
 
 
-def _listed(book: Ledger, roll: Roll, deliveries: Mapping[str, Delivery], *, waits: Waits, now: float) -> Iterator[Upcoming]:
+def _listed(book: Ledger, roll: MachineIndex, deliveries: Mapping[str, Delivery], *, waits: Waits, now: float) -> Iterator[Upcoming]:
     """Yield listed machines without a node. They become machines of the ledger under the same name."""
     for name, since in sorted(book.strangers.items()):
         one = roll.listed.alive.get(name)
@@ -73,7 +75,7 @@ def _listed(book: Ledger, roll: Roll, deliveries: Mapping[str, Delivery], *, wai
             yield Upcoming(adopted_name(one.id), one.pool, one.instance_type, one.market, one.zone, since=since)
 
 
-def _beside_orders(book: Ledger, roll: Roll, deliveries: Mapping[str, Delivery], waits: Waits) -> Iterator[Upcoming]:
+def _beside_orders(book: Ledger, roll: MachineIndex, deliveries: Mapping[str, Delivery], waits: Waits) -> Iterator[Upcoming]:
     """Yield machines that their group launched before an order for such machines, while that order is not answered yet.
 
     Without tokens they may belong to that order if the cloud's clock is behind ours, and so they are not counted as unordered. As in

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 from gpuscaler.lifecycle.observed.live_nodes import Teachers
-from gpuscaler.lifecycle.observed.machine_index import Roll
+from gpuscaler.lifecycle.observed.machine_index import MachineIndex
 from gpuscaler.model.live_templates import Shown, is_broken, is_complete
 from gpuscaler.model.nodes import Node
 from gpuscaler.model.pools import Offering, Policy
@@ -17,7 +17,7 @@ ASKED = 20
 
 
 def observed(
-    known: learned_templates.Learned, book: Ledger, policy: Policy, now: float, *, roll: Roll, teachers: Teachers
+    known: learned_templates.Learned, book: Ledger, policy: Policy, now: float, *, roll: MachineIndex, teachers: Teachers
 ) -> learned_templates.Learned:
     """Return ``known`` with what live nodes of ``policy``'s pools show; ``policy`` describes what tags and rules promise."""
     there = teachers.of(roll.nodes, None if roll.listed.instances is None else roll.listed.alive, now)

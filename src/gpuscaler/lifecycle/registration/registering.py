@@ -7,7 +7,7 @@ from functools import cached_property
 from msgspec import Struct
 
 from gpuscaler.lifecycle.answers import of_absence
-from gpuscaler.lifecycle.observed.machine_index import Roll
+from gpuscaler.lifecycle.observed.machine_index import MachineIndex
 from gpuscaler.lifecycle.observed.promised_pods import waiting
 from gpuscaler.lifecycle.registration.futile_launches import Relaunching
 from gpuscaler.lifecycle.registration.readiness import NOTHING, Lack, asked_for, is_divided, lack
@@ -28,7 +28,7 @@ from gpuscaler.planning.state.breakers import Breakers, is_open
 from gpuscaler.planning.state.ledger import ledger
 from gpuscaler.planning.state.ledger.draft import Draft
 from gpuscaler.planning.state.ledger.entries import SKEW_SECONDS
-from gpuscaler.planning.state.ledger.ledger import ACCEPTED, Coming, Ledger, Order
+from gpuscaler.planning.state.ledger.ledger import ACCEPTED, Ledger, Order, OrderedMachine
 
 NO_BREAKERS = Breakers()
 #: How long a machine stays closed, from when it is a node, for a gang whose rest has no machines yet. Then it is ended.
@@ -73,7 +73,7 @@ def arrivals(
     *,
     waits: Waits,
     now: float,
-    roll: Roll,
+    roll: MachineIndex,
     exposed: Set[str] = frozenset(),
     breakers: Breakers = NO_BREAKERS,
 ) -> Arrivals:
@@ -104,7 +104,7 @@ class _Registration(Draft):
         *,
         waits: Waits,
         now: float,
-        roll: Roll,
+        roll: MachineIndex,
         exposed: Set[str],
         breakers: Breakers,
     ) -> None:
@@ -142,7 +142,7 @@ class _Registration(Draft):
         for token, order in orders.items():
             self._settle(token, order, inventory)
 
-    def _is_of(self, instance: Instance, one: Coming, order: Order) -> bool:
+    def _is_of(self, instance: Instance, one: OrderedMachine, order: Order) -> bool:
         """Whether an unclaimed instance may be the machine ``one``: of its offerings, or of its pool and of no offering at all."""
         if instance.token:
             return instance.token == order.token
@@ -229,12 +229,12 @@ class _Registration(Draft):
                 self.fates.append(offering_events.Ready(one.key, self.now, shows))
                 self._learn(one, node, registered)
 
-    def doubt(self, one: Coming) -> str:
+    def doubt(self, one: OrderedMachine) -> str:
         """Return why the group of a machine may still give it up; empty if it may not."""
         listed = self.roll.listed.alive.get(one.instance)
         return listed.doubt if listed is not None else ""
 
-    def lacking(self, one: Coming, node: Node) -> Lack | None:
+    def lacking(self, one: OrderedMachine, node: Node) -> Lack | None:
         """Return what the node of a machine still lacks; None if it is ready."""
         if one.instance in self.exposed:
             return Lack("its group balances zones, and it is not protected from scale-in")
@@ -247,7 +247,7 @@ class _Registration(Draft):
         # A machine with divided devices is of use to other pods, and the template of the next one is learned from it.
         return None if is_divided(found, node, offering) else found
 
-    def _learn(self, one: Coming, node: Node, registered: float) -> None:
+    def _learn(self, one: OrderedMachine, node: Node, registered: float) -> None:
         """Learn the boot time of ``one``, unless it became ready while this process was down, or was a node before it was known here."""
         if not one.order and node.created < one.granted:
             return
@@ -297,7 +297,7 @@ class _Registration(Draft):
                 self.fates.append(fate(one, self.now, reason, lacks))
             self.fold(ledger.Lost(one.id))
 
-    def is_only_replaced(self, one: Coming) -> bool:
+    def is_only_replaced(self, one: OrderedMachine) -> bool:
         """Whether ending an unordered machine would only make its group start another of a type that never shows its GPUs.
 
         Such a machine is kept until the next of the type may be tried.
@@ -307,7 +307,7 @@ class _Registration(Draft):
             return False
         return sum(listed.pool == pool.name for listed in self.roll.listed.alive.values()) <= pool.min
 
-    def is_relaunched(self, one: Coming) -> bool:
+    def is_relaunched(self, one: OrderedMachine) -> bool:
         """Whether a group has launched a machine by itself that will fail like those before.
 
         The group continues as long as its desired capacity asks for it; that is lowered as the machine is ended.
@@ -326,7 +326,7 @@ class _Registration(Draft):
         return any(not leaves_with_machine(pod, self.now) for pod in self.cluster.on_node.get(node, {}).values())
 
 
-def is_half(one: Coming, cluster: Cluster) -> bool:
+def is_half(one: OrderedMachine, cluster: Cluster) -> bool:
     """Whether a machine was bought for a pending gang that has no room as a whole: a pod of it that ran there would run alone.
 
     If some pods of the gang run there already, the gang has begun, whatever else is pending.
@@ -340,14 +340,14 @@ def is_half(one: Coming, cluster: Cluster) -> bool:
     return any(pod.namespace == namespace and key.unschedulable and not key.terminating for key, pod in demand)
 
 
-def fate(one: Coming, now: float, reason: str, lacks: Lack | None) -> offering_events.Event:
+def fate(one: OrderedMachine, now: float, reason: str, lacks: Lack | None) -> offering_events.Event:
     """Return the event for the offering of a machine that was ended because it was not ready in time."""
     if lacks is not None and lacks.resource:
         return offering_events.Lacking(one.key, now, lacks.resource, reason)
     return offering_events.Failed(one.key, now, reason)
 
 
-def foreign(cluster: Cluster, book: Ledger, policy: Policy, roll: Roll) -> Iterator[tuple[Node, Member]]:
+def foreign(cluster: Cluster, book: Ledger, policy: Policy, roll: MachineIndex) -> Iterator[tuple[Node, Member]]:
     """Yield nodes of our pools with our arriving taint that no machine of ``book`` stands for: other people added them.
 
     Only if the cloud has no list: listed machines become machines of the ledger, by

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 from msgspec.structs import replace
 
-from gpuscaler.lifecycle.observed.machine_index import Roll
+from gpuscaler.lifecycle.observed.machine_index import MachineIndex
 from gpuscaler.model.offerings import OfferingKey
 from gpuscaler.model.pools import Policy
 from gpuscaler.planning.state.breakers import Breaker, Breakers, Target
@@ -20,7 +20,7 @@ from gpuscaler.planning.state.offering_events import UNFAMILIAR
 NAMED = 3
 
 
-def unfamiliar(known: Mapping[str, OfferingKey], book: Ledger, policy: Policy, roll: Roll) -> Mapping[str, OfferingKey]:
+def unfamiliar(known: Mapping[str, OfferingKey], book: Ledger, policy: Policy, roll: MachineIndex) -> Mapping[str, OfferingKey]:
     """Return the machines from our orders whose keys their pools do not offer, by id, as long as they exist.
 
     ``known`` are those of the pass before. A machine whose pool offers its key by now is no longer unfamiliar. Existing nodes with a key

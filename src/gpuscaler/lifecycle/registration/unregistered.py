@@ -9,7 +9,7 @@ its way; an old one is given up.
 import math
 from collections.abc import Callable, Iterator, Mapping, Set
 
-from gpuscaler.lifecycle.observed.machine_index import Roll
+from gpuscaler.lifecycle.observed.machine_index import MachineIndex
 from gpuscaler.lifecycle.registration.futile_launches import Relaunching
 from gpuscaler.lifecycle.registration.registering import NO_BREAKERS, Waits
 from gpuscaler.model.cluster import Cluster
@@ -21,7 +21,7 @@ from gpuscaler.planning.capacity.pool_membership import members
 from gpuscaler.planning.state.breakers import Breakers
 from gpuscaler.planning.state.ledger import ledger
 from gpuscaler.planning.state.ledger.entries import SKEW_SECONDS
-from gpuscaler.planning.state.ledger.ledger import Coming, Ledger
+from gpuscaler.planning.state.ledger.ledger import Ledger, OrderedMachine
 
 #: After this many seconds, plus the possible age of the list, a listed machine belongs to no answer that is still on its way.
 LISTED_SECONDS = 60.0
@@ -37,7 +37,7 @@ def adopted(
     *,
     waits: Waits,
     now: float,
-    roll: Roll,
+    roll: MachineIndex,
     breakers: Breakers = NO_BREAKERS,
 ) -> tuple[ledger.Event, ...]:
     """Return steps that note unordered machines in ``book``, and that add them to the ledger once they have been there for long enough.
@@ -76,11 +76,13 @@ def _adoption(one: Instance, since: float, prices: Mapping[OfferingKey, float]) 
     launched = min(one.launched or since, since)
     price = prices.get(one.key, 0.0)
     return ledger.Adopted(
-        Coming(adopted_name(one.id), "", (one.key,), price, launched, offering=one.key, instance=one.id, granted=since, launched=launched)
+        OrderedMachine(
+            adopted_name(one.id), "", (one.key,), price, launched, offering=one.key, instance=one.id, granted=since, launched=launched
+        )
     )
 
 
-def _closed(book: Ledger, cluster: Cluster, roll: Roll, pools: Set[str]) -> Iterator[Instance]:
+def _closed(book: Ledger, cluster: Cluster, roll: MachineIndex, pools: Set[str]) -> Iterator[Instance]:
     """Yield listed machines of ``pools`` whose node has our arriving taint, and that no order may be waiting for.
 
     Pools that keep their machines for large pods close nodes on purpose and are not among ``pools``. Released pools are: nothing else would
@@ -133,7 +135,7 @@ def is_young(one: Instance, since: float, waits: Waits) -> bool:
     return one.launched > since - waits.register
 
 
-def _strangers(book: Ledger, cluster: Cluster, roll: Roll, policy: Policy) -> Iterator[Instance]:
+def _strangers(book: Ledger, cluster: Cluster, roll: MachineIndex, policy: Policy) -> Iterator[Instance]:
     """Yield machines that are listed for a pool of ours, and that belong to no node, removal or order."""
     known, is_ordered = in_ledger(book), _ordered(book)
     nodeless = [one for one in roll.nodeless if one.id not in known]

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from gpuscaler.lifecycle.actions import Act, Close, Lift, Nominate
 from gpuscaler.lifecycle.node_health.refusing_nodes import tried_in_vain
-from gpuscaler.lifecycle.observed.machine_index import Roll
+from gpuscaler.lifecycle.observed.machine_index import MachineIndex
 from gpuscaler.lifecycle.observed.promised_pods import Alike, falls_short, has_room, overtaken, pending_by_kind, waiting
 from gpuscaler.lifecycle.registration.learning import LABELS_SECONDS
 from gpuscaler.lifecycle.registration.readiness import missing
@@ -29,7 +29,7 @@ from gpuscaler.planning.plans import Placement
 from gpuscaler.planning.state import node_refusals, promises
 from gpuscaler.planning.state.ledger import ledger
 from gpuscaler.planning.state.ledger.draft import Draft
-from gpuscaler.planning.state.ledger.ledger import CLOSING, NOMINATING, OPEN, Coming, Ledger, Promise
+from gpuscaler.planning.state.ledger.ledger import CLOSING, NOMINATING, OPEN, Ledger, OrderedMachine, Promise
 
 #: Writes that have not shown after this time are repeated.
 REPEAT_SECONDS = 5.0
@@ -66,7 +66,7 @@ def steer(
     attempts: Mapping[str, float],
     said: Mapping[str, str] | None = None,
     now: float,
-    roll: Roll | None = None,
+    roll: MachineIndex | None = None,
     nominating: Set[str] = frozenset(),
 ) -> Steering:
     """Decide what opens next. ``attempts`` is when kube-scheduler last failed a pod, by ``namespace/name``, ``said`` its message then.
@@ -78,7 +78,7 @@ def steer(
     opening.arrive_all()
     for promise in opening.book.promises:
         opening.keep(promise)
-    opening.open_foreign(roll or Roll.of(cluster, None))
+    opening.open_foreign(roll or MachineIndex.of(cluster, None))
     opening.release()
     return Steering(
         tuple(opening.steps),
@@ -158,7 +158,7 @@ class _Opening(Draft):
             meant = {pod for one in self.book.coming for pod in one.pods} | {pod for one in self.book.promises for pod in one.pods}
             self.bindings = self.binder.look(closed, meant, self.unready_gangs)
 
-    def arrive(self, machine: Coming) -> None:
+    def arrive(self, machine: OrderedMachine) -> None:
         """Begin to open a ready machine, unless its pods wait for other machines; note when it is open."""
         node = self.cluster.nodes.get(machine.node)
         if node is None:
@@ -187,7 +187,7 @@ class _Opening(Draft):
             called = 0.0 if machine.pods else self.now
             self.fold(ledger.Promised(Promise(node.name, machine.key, seated, self.now, closes=keeps, called=called)))
 
-    def misses_labels(self, machine: Coming, node: Node) -> bool:
+    def misses_labels(self, machine: OrderedMachine, node: Node) -> bool:
         """Whether to wait for labels that promised pods select by. If they do not come, the promises are broken before it opens."""
         unfit = [pod for pod in waiting(machine.pods, self.cluster) if not admits(pod.spec, node)]
         if not unfit:
@@ -201,7 +201,7 @@ class _Opening(Draft):
         self.fold(ledger.Unfit(machine.id, tuple(pod.key for pod in unfit)))
         return False
 
-    def follow(self, machine: Coming, promise: Promise) -> None:
+    def follow(self, machine: OrderedMachine, promise: Promise) -> None:
         """Update the promise of a closed machine to the latest plans: they may put other pods on it, or its own pods on another machine.
 
         Pods with a valid nomination are not part of a plan.
@@ -217,14 +217,14 @@ class _Opening(Draft):
         if set(pods) != set(promise.pods):
             self.fold(ledger.Promised(replace(promise, pods=pods, stood=0.0)))
 
-    def held(self, machine: Coming) -> str:
+    def held(self, machine: OrderedMachine) -> str:
         """Return, as text, why a ready machine cannot open for its gang yet: the rest has no room, or is not ready."""
         if is_half(machine, self.cluster):
             return f"there is no room for the rest of gang {machine.gang}"
         gangs = (pod.gang for pod in waiting(machine.pods, self.cluster))
         return next((f"other machines of gang {gang} are not ready" for gang in gangs if gang in self.unready_gangs), "")
 
-    def seated(self, machine: Coming) -> tuple[str, ...]:
+    def seated(self, machine: OrderedMachine) -> tuple[str, ...]:
         """Return the pending pods of a machine that is about to open; among identical pods the oldest come first.
 
         A pod that has to make room for one of them takes over that pod's place, or is planned again.
@@ -284,7 +284,7 @@ class _Opening(Draft):
         if after != promise:
             self.fold(ledger.Promised(after))
 
-    def machines_of(self, node: Node) -> list[Coming]:
+    def machines_of(self, node: Node) -> list[OrderedMachine]:
         """Return the machines of the ledger that stand for a node: one, or none."""
         return [one for one in self.book.coming if one.node == node.name]
 
@@ -359,7 +359,7 @@ class _Opening(Draft):
             else:
                 self.acts.append(Nominate(pod.key, pod.uid, ""))
 
-    def open_foreign(self, roll: Roll) -> None:
+    def open_foreign(self, roll: MachineIndex) -> None:
         """Without a list, open ready machines with our taint that other people bought; kept ones stay closed."""
         for node, member in foreign(self.cluster, self.book, self.policy, roll):
             if not member.pool.min_gpus_per_pod and missing(node, member.offering, member.pool) is None:

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from gpuscaler.lifecycle.actions import Act, Checkpoint, Delete, Evict
 from gpuscaler.lifecycle.termination.node_pods import NodePods, is_daemon
 from gpuscaler.model.pods import Pod
-from gpuscaler.planning.state.ledger.entries import Eviction, Leaving
+from gpuscaler.planning.state.ledger.entries import Eviction, Removal
 
 #: Pause before an eviction that was refused, or had no visible effect, is tried again; it doubles each time, up to the second value.
 #: kubectl tries every 5 s.
@@ -40,7 +40,7 @@ class EvictionRound(Struct, frozen=True, gc=False):
     idle: tuple[Pod, ...]
 
 
-def evict(one: Leaving, found: NodePods, now: float, awaited: Set[str] = frozenset()) -> EvictionRound:
+def evict(one: Removal, found: NodePods, now: float, awaited: Set[str] = frozenset()) -> EvictionRound:
     """Return the next evictions of the removal ``one``. ``awaited`` are pods that machines on their way are for."""
     known = {(entry.pod, entry.uid): entry for entry in one.evictions}
     entries: list[Eviction] = []
@@ -67,7 +67,7 @@ def evict(one: Leaving, found: NodePods, now: float, awaited: Set[str] = frozens
     return EvictionRound(tuple(entries), tuple(acts), turn, _said(held), tuple(idle))
 
 
-def _one(one: Leaving, pod: Pod, entry: Eviction, now: float) -> tuple[Eviction, Act | None, Iterator[str]]:
+def _one(one: Removal, pod: Pod, entry: Eviction, now: float) -> tuple[Eviction, Act | None, Iterator[str]]:
     """Return the next step for one pod: the state of its eviction, the action, and what it waits for, as text."""
     again = now >= entry.again
     if pod.deleted:
@@ -91,28 +91,28 @@ def _one(one: Leaving, pod: Pod, entry: Eviction, now: float) -> tuple[Eviction,
     return entry, None, waits
 
 
-def _evict(one: Leaving, pod: Pod, now: float) -> Evict:
+def _evict(one: Removal, pod: Pod, now: float) -> Evict:
     left = grace_left(one, now)
     return Evict(pod.key, pod.uid, one.node, left if one.ends and left < pod.spec.grace_seconds else None)
 
 
-def _tried(one: Leaving, entry: Eviction, now: float) -> Eviction:
+def _tried(one: Removal, entry: Eviction, now: float) -> Eviction:
     # With a deadline the pauses do not grow.
     pause = FIRST_PAUSE if one.ends else min(FIRST_PAUSE * 2.0 ** min(entry.tries, 10), LONGEST_PAUSE)
     return replace(entry, tries=entry.tries + 1, again=now + pause)
 
 
-def grace_left(one: Leaving, now: float) -> int:
+def grace_left(one: Removal, now: float) -> int:
     """Return how many whole seconds a pod has to end before the machine goes; at least one, since 0 would kill it without a signal."""
     return max(1, int(one.ends - MARGIN_SECONDS - now))
 
 
-def is_late(one: Leaving, pod: Pod, now: float) -> bool:
+def is_late(one: Removal, pod: Pod, now: float) -> bool:
     """Whether ``pod`` would no longer have its full grace period if it waited for its turn."""
     return bool(one.ends) and now >= one.ends - MARGIN_SECONDS - pod.spec.grace_seconds - (pod.options.grace or 0.0)
 
 
-def why_spared(one: Leaving, pod: Pod, now: float, awaited: Set[str]) -> str | None:
+def why_spared(one: Removal, pod: Pod, now: float, awaited: Set[str]) -> str | None:
     """Return why ``pod`` is not evicted while it still has its full time before an end that the cloud announced early; else None."""
     options = pod.options
     needs = (options.grace or 0.0) + pod.spec.grace_seconds + MARGIN_SECONDS
@@ -132,7 +132,7 @@ def is_protected(pod: Pod, now: float) -> bool:
     return options.do_not_drain or options.safe_to_evict is False or for_now
 
 
-def is_saving(one: Leaving, pod: Pod, entry: Eviction, now: float) -> bool:
+def is_saving(one: Removal, pod: Pod, entry: Eviction, now: float) -> bool:
     """Whether ``pod`` gets time to save its work before it is evicted."""
     if pod.options.grace is None or pod.deleted or pod.phase == "Pending":
         return False
@@ -141,7 +141,7 @@ def is_saving(one: Leaving, pod: Pod, entry: Eviction, now: float) -> bool:
     return now < saves_until(one, pod, entry.signalled or now)
 
 
-def saves_until(one: Leaving, pod: Pod, since: float) -> float:
+def saves_until(one: Removal, pod: Pod, since: float) -> float:
     """Return until when ``pod``, which was asked at ``since`` to save its work, gets time for that."""
     until = since + (pod.options.grace or 0.0)
     if not one.ends:

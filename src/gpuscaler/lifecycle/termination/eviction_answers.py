@@ -7,7 +7,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from gpuscaler.planning.state.ledger import ledger
-from gpuscaler.planning.state.ledger.entries import Eviction, Leaving
+from gpuscaler.planning.state.ledger.entries import Eviction, Removal
 from gpuscaler.planning.state.ledger.ledger import Ledger
 
 #: How many bytes of a refusal are kept: the ledger has to fit into a ConfigMap.
@@ -40,7 +40,7 @@ def hear(book: Ledger, refused: Iterable[EvictionRefused], now: float) -> list[l
     return steps
 
 
-def _changed(one: Leaving, evictions: tuple[Eviction, ...]) -> list[ledger.Event]:
+def _changed(one: Removal, evictions: tuple[Eviction, ...]) -> list[ledger.Event]:
     return [] if evictions == one.evictions else [ledger.Left(replace(one, evictions=evictions))]
 
 

@@ -8,7 +8,7 @@ from gpuscaler.model.pools import Policy
 from gpuscaler.planning.scale_down.blockers import Protection, unread
 from gpuscaler.planning.scale_down.disruption import Disruption
 from gpuscaler.planning.scale_down.pod_classes import Grouping
-from gpuscaler.planning.state.ledger.entries import Leaving
+from gpuscaler.planning.state.ledger.entries import Removal
 from gpuscaler.planning.state.ledger.ledger import Ledger
 
 
@@ -22,7 +22,7 @@ class Objections:
         self._now = now
         self._unread_somewhere, self._unread_here = unread(cluster)
 
-    def before(self, one: Leaving, node: Node, found: NodePods) -> str | None:
+    def before(self, one: Removal, node: Node, found: NodePods) -> str | None:
         """Check before the first pod is evicted."""
         promised = [key for promise in self._book.promises if promise.node == node.name for key in promise.pods]
         if not node.ready:
@@ -34,7 +34,7 @@ class Objections:
         blocker = Protection(self._cluster, self._policy, self._now).blocker(Grouping(self._cluster, self._now, {}).load(node))
         return self._kept_for_money(one, found) if blocker is None else blocker.detail
 
-    def during(self, one: Leaving, node: Node, found: NodePods) -> str | None:
+    def during(self, one: Removal, node: Node, found: NodePods) -> str | None:
         """Check while pods are evicted. Budgets are left to the API server, which checks them for one pod at a time.
 
         An annotation that was added in the meantime counts (I6).
@@ -42,7 +42,7 @@ class Objections:
         protected = next((f"pod {pod.key} is protected by an annotation" for pod in found.missed if is_protected(pod, self._now)), None)
         return self._at_any_time(one, node, found) or protected or self._kept_for_money(one, found)
 
-    def _kept_for_money(self, one: Leaving, found: NodePods) -> str | None:
+    def _kept_for_money(self, one: Removal, found: NodePods) -> str | None:
         """Return which pod may not be moved to save money, because replicas of its owner may be gone, or its annotations changed."""
         if not one.pods or one.unready:
             return None
@@ -51,7 +51,7 @@ class Objections:
         blocker = Disruption(self._cluster, leaving).blocker(pod for pod in found.missed if not pod.deleted)
         return None if blocker is None else blocker.detail
 
-    def _at_any_time(self, one: Leaving, node: Node, found: NodePods) -> str | None:
+    def _at_any_time(self, one: Removal, node: Node, found: NodePods) -> str | None:
         if node.scale_down_disabled or node.do_not_disrupt:
             return "the node has a do-not-disrupt or scale-down-disabled annotation"
         new = [pod.key for pod in found.missed if pod.key not in one.pods]

@@ -7,7 +7,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from gpuscaler.lifecycle.actions import Act, Clear, End, Exclude, Extend, Mark, Unmark
-from gpuscaler.lifecycle.observed.machine_index import Roll
+from gpuscaler.lifecycle.observed.machine_index import MachineIndex
 from gpuscaler.lifecycle.termination.eviction import MARGIN_SECONDS, evict
 from gpuscaler.lifecycle.termination.last_checks import Objections
 from gpuscaler.lifecycle.termination.node_pods import NodePods, residents
@@ -25,7 +25,7 @@ from gpuscaler.planning.scale_down.blockers import unhealthy
 from gpuscaler.planning.state.failed_removals import GivenUp
 from gpuscaler.planning.state.ledger import ledger
 from gpuscaler.planning.state.ledger.draft import Draft
-from gpuscaler.planning.state.ledger.entries import CLEARING, DETACHING, DRAINING, ENDING, MARKING, REOPENING, WAITING, Leaving
+from gpuscaler.planning.state.ledger.entries import CLEARING, DETACHING, DRAINING, ENDING, MARKING, REOPENING, WAITING, Removal
 from gpuscaler.planning.state.ledger.ledger import Ledger
 
 #: A write that has not shown after this time is repeated. Evictions then no longer wait for a write that concerns load balancers.
@@ -63,7 +63,7 @@ def take_leave(
     *,
     now: float,
     unseen: Mapping[str, str] | None = None,
-    roll: Roll | None = None,
+    roll: MachineIndex | None = None,
     held: str = "",
     unsafe: Mapping[OfferingKey, str] | None = None,
 ) -> Departure:
@@ -72,7 +72,7 @@ def take_leave(
     While a person holds removals, ``held`` is the reason: removals that can still be undone are undone, except for machines that the cloud
     takes. ``roll`` is the index of ``cluster`` and ``inventory``, if the caller has one.
     """
-    roll = roll or Roll.of(cluster, inventory)
+    roll = roll or MachineIndex.of(cluster, inventory)
     removals = _Removals(book, cluster, policy, now, roll)
     removals.listed_at = 0.0 if inventory is None else inventory.at
     removals.unseen = unseen or {}
@@ -88,7 +88,7 @@ def take_leave(
     return Departure(tuple(removals.steps), tuple(removals.acts), tuple(removals.kept), tuple(removals.given_up))
 
 
-def is_halted(book: Ledger, roll: Roll, policy: Policy) -> bool:
+def is_halted(book: Ledger, roll: MachineIndex, policy: Policy) -> bool:
     """Whether so many nodes are not Ready that evictions stop, too, until the cause is known."""
     promised = frozenset(one.node for one in book.coming if one.node)
     return len(roll.unready) > 3 and unhealthy(roll.nodes.values(), members(roll.nodes, policy), promised) is not None
@@ -97,7 +97,7 @@ def is_halted(book: Ledger, roll: Roll, policy: Policy) -> bool:
 class _Removals(Draft):
     """One pass over machines that are being removed."""
 
-    def __init__(self, book: Ledger, cluster: Cluster, policy: Policy, now: float, roll: Roll) -> None:
+    def __init__(self, book: Ledger, cluster: Cluster, policy: Policy, now: float, roll: MachineIndex) -> None:
         super().__init__(book)
         self.begun = book.leaving
         self.cluster = cluster
@@ -120,7 +120,7 @@ class _Removals(Draft):
         """The pods that machines on their way are for."""
         return frozenset(pod for one in self.book.coming for pod in one.pods)
 
-    def awaited_for(self, one: Leaving, found: NodePods) -> Set[str]:
+    def awaited_for(self, one: Removal, found: NodePods) -> Set[str]:
         """Return the pods of a node that machines on their way are for; a group usually launches a replacement for a machine it ends."""
         if not one.ends:
             return frozenset()
@@ -137,7 +137,7 @@ class _Removals(Draft):
         """The volumes of each node, computed once for all removals."""
         return attachments(self.cluster)
 
-    def go_on(self, one: Leaving) -> None:
+    def go_on(self, one: Removal) -> None:
         node = self.cluster.nodes.get(one.node)
         if node is not None and node.provider_id != one.instance:
             # A new machine has the same node name.
@@ -173,26 +173,26 @@ class _Removals(Draft):
         else:
             self.detach(one, node)
 
-    def why_given_up(self, one: Leaving, node: Node) -> str:
+    def why_given_up(self, one: Removal, node: Node) -> str:
         """Return why a removal that can be undone has to be, as text; empty if it continues."""
         if one.unready and node.ready:
             return "it is Ready again"
         return self.held if one.unready or not one.forced else ""
 
-    def go(self, one: Leaving, step: str) -> Leaving:
+    def go(self, one: Removal, step: str) -> Removal:
         moved = self.moved(one, step)
         self.fold(ledger.Left(moved))
         return moved
 
-    def moved(self, one: Leaving, step: str) -> Leaving:
+    def moved(self, one: Removal, step: str) -> Removal:
         return replace(one, step=step, since=self.now, tried=0.0, detail="")
 
-    def note(self, one: Leaving) -> None:
+    def note(self, one: Removal) -> None:
         """Save what changed within a step."""
         if one not in self.begun:
             self.fold(ledger.Left(one))
 
-    def mark(self, one: Leaving, node: Node) -> None:
+    def mark(self, one: Removal, node: Node) -> None:
         if is_marked(node) or (one.forced and one.tried and self.now >= one.tried + REPEAT_SECONDS / 2):
             # A machine that the cloud takes does not wait for a slow API server.
             self.wait(self.go(one, WAITING), node)
@@ -200,7 +200,7 @@ class _Removals(Draft):
             self.note(replace(one, tried=self.now))
             self.acts.append(Mark(node.name, one.reason))
 
-    def wait(self, one: Leaving, node: Node) -> None:
+    def wait(self, one: Removal, node: Node) -> None:
         """Check again, now that no new pods can come; then wait until the replacement of the node is open."""
         found = residents(self.cluster, node, self.now)
         why = None if one.forced else self.objections.before(one, node, found)
@@ -211,7 +211,7 @@ class _Removals(Draft):
         elif not one.needs:
             self.drain(self.go(one, DRAINING), node)
 
-    def drain(self, one: Leaving, node: Node) -> None:
+    def drain(self, one: Removal, node: Node) -> None:
         """Evict the remaining pods; a node that cannot be drained in time stays."""
         found = residents(self.cluster, node, self.now)
         why = None if one.forced else self.objections.during(one, node, found)
@@ -245,21 +245,21 @@ class _Removals(Draft):
             refused = any(entry.why for entry in one.evictions)
             self.note(replace(one, detail=said(f"{effort.held}{self.cost(one)}" if refused and effort.held else effort.held, found)))
 
-    def extended(self, one: Leaving) -> Leaving:
+    def extended(self, one: Removal) -> Removal:
         """Have the cloud keep the machine until its pods are gone: they may take until its planned end."""
         if not one.held or self.now < max(one.at, one.extended) + one.held / 2:
             return one
         self.acts.append(Extend(one.instance, one.node))
         return replace(one, extended=self.now)
 
-    def cost(self, one: Leaving) -> str:
+    def cost(self, one: Removal) -> str:
         price = self.prices.get(one.offering)
         return "" if price is None else f"; it costs ${price:.2f} an hour"
 
-    def overdue(self, one: Leaving, pods: tuple[Pod, ...]) -> bool:
+    def overdue(self, one: Removal, pods: tuple[Pod, ...]) -> bool:
         return not one.forced and self.now >= one.since + DRAIN_SECONDS + max((pod.options.grace or 0.0 for pod in pods), default=0.0)
 
-    def hold(self, one: Leaving, node: Node, found: NodePods, held: str) -> None:
+    def hold(self, one: Removal, node: Node, found: NodePods, held: str) -> None:
         """Do nothing and note why; a node that is held for too long is opened again."""
         if self.overdue(one, ()):
             why = f"it could not be drained within {DRAIN_SECONDS:g} s: {held}{self.cost(one)}"
@@ -268,7 +268,7 @@ class _Removals(Draft):
         else:
             self.note(replace(one, detail=said(held, found)))
 
-    def detach(self, one: Leaving, node: Node) -> None:
+    def detach(self, one: Removal, node: Node) -> None:
         """Wait a limited time until volumes are detached; until then the removal can be undone."""
         found = residents(self.cluster, node, self.now)
         if self.turned_back(one, node, found):
@@ -280,7 +280,7 @@ class _Removals(Draft):
         else:
             self.end(replace(self.go(one, ENDING), detail=said("", found)), node)
 
-    def turned_back(self, one: Leaving, node: Node, found: NodePods) -> bool:
+    def turned_back(self, one: Removal, node: Node, found: NodePods) -> bool:
         """Whether a drained node is not empty any more: a new pod keeps the node, a returned pod is evicted again."""
         why = None if one.forced else self.objections.during(one, node, found)
         if why is not None:
@@ -291,7 +291,7 @@ class _Removals(Draft):
             return False
         return True
 
-    def end(self, one: Leaving, node: Node | None) -> None:
+    def end(self, one: Removal, node: Node | None) -> None:
         """End the machine, and verify that it is gone. Right before, the node is checked for the last time."""
         gone = self.alive is not None and one.instance not in self.alive and self.listed_at > max(one.since, one.tried)
         if node is not None and not one.forced and one.node in self.unseen:
@@ -303,7 +303,7 @@ class _Removals(Draft):
         elif not one.tried or self.now >= one.tried + END_SECONDS:
             self.end_if_empty(one, node)
 
-    def end_if_empty(self, one: Leaving, node: Node | None) -> None:
+    def end_if_empty(self, one: Removal, node: Node | None) -> None:
         """Request the end of a machine without pods: the first time, and again if it still exists long after that.
 
         A machine that never opened is ended without these checks.
@@ -319,12 +319,12 @@ class _Removals(Draft):
         else:
             self.note(one)
 
-    def ask_to_end(self, one: Leaving, node: Node | None) -> None:
+    def ask_to_end(self, one: Removal, node: Node | None) -> None:
         self.fold(ledger.Left(replace(one, tried=self.now)))
         look = node is not None and not one.forced and one.since > one.at
         self.acts.append(End(one.instance, one.node, one.reason, look))
 
-    def clear(self, one: Leaving, node: Node | None) -> None:
+    def clear(self, one: Removal, node: Node | None) -> None:
         """Delete the Node of a machine that is gone, if nothing else has."""
         if node is None:
             self.fold(ledger.Finished(one.node))
@@ -334,11 +334,11 @@ class _Removals(Draft):
             self.note(replace(one, tried=self.now))
             self.acts.append(Clear(node.name, node.uid, "its machine is gone"))
 
-    def keep(self, one: Leaving, node: Node, why: str) -> None:
+    def keep(self, one: Removal, node: Node, why: str) -> None:
         self.kept.append((one.node, why))
         self.reopen(self.go(one, REOPENING), node)
 
-    def reopen(self, one: Leaving, node: Node) -> None:
+    def reopen(self, one: Removal, node: Node) -> None:
         if not is_marked(node) and node.labels.get(EXCLUDE_LABEL) != EXCLUDE_VALUE:
             self.fold(ledger.Finished(one.node))
         elif self.now >= one.tried + REPEAT_SECONDS:

@@ -9,21 +9,21 @@ from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.offerings import OfferingKey
 from gpuscaler.model.pools import Policy
 from gpuscaler.planning.capacity.pool_membership import members
-from gpuscaler.planning.plans import Removal
+from gpuscaler.planning.plans import PlannedRemoval
 from gpuscaler.planning.state.ledger import ledger
-from gpuscaler.planning.state.ledger.entries import ENDING, Coming, Leaving
+from gpuscaler.planning.state.ledger.entries import ENDING, OrderedMachine, Removal
 from gpuscaler.planning.state.ledger.ledger import Ledger
 
 
 class Overdue(Struct, frozen=True, gc=False):
     """A machine that did not come in time and has to be ended."""
 
-    machine: Coming
+    machine: OrderedMachine
     reason: str
 
 
 def begin(
-    book: Ledger, cluster: Cluster, policy: Policy, removals: tuple[Removal, ...], *, names: Mapping[str, str], now: float
+    book: Ledger, cluster: Cluster, policy: Policy, removals: tuple[PlannedRemoval, ...], *, names: Mapping[str, str], now: float
 ) -> list[ledger.Event]:
     """Return the removals that a plan decided, for the ledger. ``names`` are the ledger's names of the plan's machines."""
     under_way = {one.node for one in book.leaving}
@@ -42,7 +42,7 @@ def begin(
         offering = found[node.name].offering
         steps.append(
             ledger.Left(
-                Leaving(
+                Removal(
                     node=node.name,
                     instance=node.provider_id,
                     offering=offering.key if offering is not None else OfferingKey(found[node.name].pool.name, "", "", ""),
@@ -62,7 +62,7 @@ def give_up(overdue: Overdue, now: float) -> ledger.Left:
     """Return the removal of a machine that never opened: nothing runs there, so it is ended at once."""
     one = overdue.machine
     return ledger.Left(
-        Leaving(
+        Removal(
             node=one.node or one.instance, instance=one.instance, offering=one.key, reason=overdue.reason, at=now, since=now, step=ENDING
         )
     )

@@ -9,7 +9,7 @@ import msgspec
 import structlog
 
 from gpuscaler.kube.client import Client
-from gpuscaler.kube.decode import Found, header_of, identity_of
+from gpuscaler.kube.decode import Decoded, header_of, identity_of
 from gpuscaler.kube.errors import AlreadyExists, ApiError, Conflict, Forbidden, Invalid, NotFound, Unreachable
 from gpuscaler.kube.events import EventRecorder, Reference
 from gpuscaler.kube.leases import LeaderElection, NotLeaderError
@@ -18,7 +18,7 @@ from gpuscaler.kube.resources import DEPLOYMENTS, STATEFUL_SETS, Resource
 from gpuscaler.kube.turns import Turn
 from gpuscaler.metrics.autoscale.annotation import ANNOTATION
 from gpuscaler.metrics.autoscale.deciding import OWNED_BY, Act, Annotated, Existing, decide
-from gpuscaler.model.aside import SetAside
+from gpuscaler.model.aside import Skipped
 from gpuscaler.model.decoding.objects import Data
 
 _LOG = structlog.get_logger(__name__)
@@ -60,16 +60,16 @@ class _Decoder:
     def key(self, identity: str) -> str:
         return identity
 
-    def read(self, data: Data) -> Found:
+    def read(self, data: Data) -> Decoded:
         try:
             found = _object(data)
             metadata = found.metadata
             made = self._autoscaler(metadata, msgspec.json.decode(found.spec)) if self.model is Existing else self._workload(metadata)
         except (msgspec.MsgspecError, ValueError, AttributeError, RecursionError) as error:
             identity = identity_of(header_of(data))
-            return Found(identity, aside=SetAside(f"{self._kind} {identity}", f"saw {error}, expected an object that can be parsed"))
+            return Decoded(identity, aside=Skipped(f"{self._kind} {identity}", f"saw {error}, expected an object that can be parsed"))
         # The reflector passes on the objects of its decoder unchanged.
-        return Found(f"{metadata.namespace}/{metadata.name}", cast("Any", (made,)))
+        return Decoded(f"{metadata.namespace}/{metadata.name}", cast("Any", (made,)))
 
     def _workload(self, metadata: _Metadata) -> Annotated:
         annotation = None if metadata.deletion_timestamp else (metadata.annotations or {}).get(ANNOTATION)

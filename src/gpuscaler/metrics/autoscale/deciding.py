@@ -57,7 +57,7 @@ def decide(workloads: Iterable[Annotated], existing: Collection[Existing], *, se
     If the workload of an autoscaler is gone, Kubernetes deletes the autoscaler with its owner.
     """
     acts: list[Act] = []
-    known = _Known(existing)
+    known = _AutoscalerIndex(existing)
     for workload in workloads:
         ours = next(iter(known.by_owner.get((workload.namespace, workload.uid), ())), None)
         if workload.annotation is None:
@@ -68,7 +68,7 @@ def decide(workloads: Iterable[Annotated], existing: Collection[Existing], *, se
     return tuple(acts)
 
 
-class _Known:
+class _AutoscalerIndex:
     """Autoscalers by lookup key, always within one namespace: users of another namespace may write any UID there."""
 
     def __init__(self, existing: Iterable[Existing]) -> None:
@@ -82,7 +82,7 @@ class _Known:
             self.by_name[one.namespace, one.name] = one
 
 
-def _wanted(workload: Annotated, text: str, ours: Existing | None, known: _Known, served: Collection[str]) -> Iterable[Act]:
+def _wanted(workload: Annotated, text: str, ours: Existing | None, known: _AutoscalerIndex, served: Collection[str]) -> Iterable[Act]:
     try:
         wanted = read(text)
     except AnnotationError as error:

@@ -9,12 +9,12 @@ from typing import Any, TypeAlias, cast
 import msgspec
 
 from gpuscaler.kube.client import Client
-from gpuscaler.kube.decode import Found, header_of, identity_of
+from gpuscaler.kube.decode import Decoded, header_of, identity_of
 from gpuscaler.kube.reflector import Batch, Pace, Reflector
 from gpuscaler.kube.resources import PODS, Resource
 from gpuscaler.kube.turns import Turn
 from gpuscaler.metrics.sources.values import Unavailable
-from gpuscaler.model.aside import SetAside
+from gpuscaler.model.aside import Skipped
 from gpuscaler.model.decoding.objects import Data
 from gpuscaler.model.labels import NO_LABELS, LabelSet
 from gpuscaler.model.selectors import LabelSelector
@@ -78,23 +78,23 @@ class LabelDecoder:
     def key(self, identity: str) -> str:
         return identity
 
-    def read(self, data: Data) -> Found:
+    def read(self, data: Data) -> Decoded:
         """Decode an object. Never raises: an object that cannot be parsed is returned as ignored (``aside``)."""
         try:
             found: _Object | _Pod = self._decode(data)
         except (msgspec.MsgspecError, ValueError, RecursionError) as error:
             identity = identity_of(header_of(data))
-            return Found(identity, aside=SetAside(f"{self._kind} {identity}", f"saw {error}, expected an object with labels"))
+            return Decoded(identity, aside=Skipped(f"{self._kind} {identity}", f"saw {error}, expected an object with labels"))
         metadata = found.metadata or _Metadata()
         name = metadata.name or ""
         identity = f"{metadata.namespace}/{name}" if metadata.namespace and name else name
         if not identity:
-            return Found("", aside=SetAside(self._kind, "saw an object without a name"))
+            return Decoded("", aside=Skipped(self._kind, "saw an object without a name"))
         described = Described(LabelSet(metadata.labels or {}))
         if isinstance(found, _Pod):
             described = _described(described.labels, metadata, found)
         # The reflector passes on the objects of its decoder unchanged.
-        return Found(identity, cast("Any", (described,)))
+        return Decoded(identity, cast("Any", (described,)))
 
 
 def _described(labels: LabelSet, metadata: _Metadata, pod: _Pod) -> Described:

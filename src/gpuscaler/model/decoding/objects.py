@@ -7,7 +7,7 @@ from typing import Any, TypeAlias
 import msgspec
 from msgspec import Struct
 
-from gpuscaler.model.aside import SetAside
+from gpuscaler.model.aside import Skipped
 from gpuscaler.model.cluster import Item
 from gpuscaler.model.decoding.interning import Interner
 from gpuscaler.model.decoding.kinds import Reader, reader_of
@@ -15,7 +15,7 @@ from gpuscaler.model.quantities import shortened
 from gpuscaler.model.wire import UnreadableError
 
 Data: TypeAlias = bytes | bytearray | memoryview
-Decoded: TypeAlias = Item | Sequence[Item] | SetAside | None
+Decoded: TypeAlias = Item | Sequence[Item] | Skipped | None
 
 _VALIDATION = re.compile(r"(?P<what>.*?)(?: - at `(?P<path>(?:key in )?[^`]*)`)?", re.DOTALL)
 _EXPECTED = re.compile(r"Expected (?P<expected>.*?)(?:, got `(?P<got>[^`]*)`)?", re.DOTALL)
@@ -56,20 +56,20 @@ _FAILURES = (msgspec.MsgspecError, ValueError, OverflowError, RecursionError)
 def decode_object(raw: Data | Mapping[str, Any], interner: Interner, *, kind: str = "", api_version: str = "") -> Decoded:
     """Decode ``raw``, a Kubernetes object as JSON or as a mapping, for planning.
 
-    Returns None for kinds that are not read, a list if the object declares several, and a :class:`SetAside` if it cannot be parsed; never
+    Returns None for kinds that are not read, a list if the object declares several, and a :class:`Skipped` if it cannot be parsed; never
     raises. ``kind`` and ``api_version`` are used if the object has none, as in the items of a PodList.
     """
     if isinstance(raw, Mapping):
         try:
             data: Data = msgspec.json.encode(raw)
         except (*_FAILURES, TypeError) as error:
-            return SetAside(identify(raw, kind), f"saw a value that JSON does not have ({error}), expected a Kubernetes object")
+            return Skipped(identify(raw, kind), f"saw a value that JSON does not have ({error}), expected a Kubernetes object")
     else:
         data = raw
     return decode_with(data, interner, find_reader(data, kind, api_version), kind=kind, api_version=api_version)
 
 
-def find_reader(data: Data, kind: str = "", api_version: str = "") -> Reader | SetAside | None:
+def find_reader(data: Data, kind: str = "", api_version: str = "") -> Reader | Skipped | None:
     """Return the reader for this object; None for kinds that are not read."""
     try:
         header = _header(data)
@@ -77,15 +77,15 @@ def find_reader(data: Data, kind: str = "", api_version: str = "") -> Reader | S
         return _refused(data, error, kind)
     kind = header.kind or kind
     if not kind:
-        return SetAside(_name_of(data, ""), "kind: saw nothing, expected the kind of the object")
+        return Skipped(_name_of(data, ""), "kind: saw nothing, expected the kind of the object")
     return reader_of(header.api_version or api_version, kind)
 
 
 def decode_with(
-    data: Data, interner: Interner, reader: Reader | SetAside | None, *, kind: str = "", api_version: str = "", wire: Any = None
+    data: Data, interner: Interner, reader: Reader | Skipped | None, *, kind: str = "", api_version: str = "", wire: Any = None
 ) -> Decoded:
     """Decode ``data`` with ``reader``; ``wire`` is ``data`` as a structure, if the caller has it already."""
-    if reader is None or isinstance(reader, SetAside):
+    if reader is None or isinstance(reader, Skipped):
         return reader
     try:
         found = reader.decode(data) if wire is None else wire
@@ -95,9 +95,9 @@ def decode_with(
         return _refused(data, error, kind)
 
 
-def _refused(data: Data, error: Exception, kind: str) -> SetAside:
+def _refused(data: Data, error: Exception, kind: str) -> Skipped:
     name = _name_of(data, kind)
-    return SetAside(name, _trouble(data, error), _node_of(data) if name.split(" ")[0] == "Pod" else None)
+    return Skipped(name, _trouble(data, error), _node_of(data) if name.split(" ")[0] == "Pod" else None)
 
 
 def _trouble(data: Data, error: Exception) -> str:

@@ -17,7 +17,7 @@ from gpuscaler.model.pools import Offering, Policy
 from gpuscaler.model.well_known import GPU_PRODUCT
 from gpuscaler.planning.capacity.limits import Fleet, Slack, slack
 from gpuscaler.planning.capacity.node_templates import Overhead, Templates
-from gpuscaler.planning.plans import Choice, Machine
+from gpuscaler.planning.plans import Choice, PlannedMachine
 from gpuscaler.planning.state import State
 
 #: Spot offerings that would fit, cheapest first, by the machine's own offering, by :func:`is_bound` of its pods, and by their counts
@@ -26,14 +26,14 @@ Known = MutableMapping[tuple[object, ...], tuple[Offering, ...]]
 
 
 def with_fallbacks(
-    machines: Sequence[Machine], cluster: Cluster, policy: Policy, state: State, have: Mapping[str, Fleet], *, templates: Templates
-) -> tuple[Machine, ...]:
+    machines: Sequence[PlannedMachine], cluster: Cluster, policy: Policy, state: State, have: Mapping[str, Fleet], *, templates: Templates
+) -> tuple[PlannedMachine, ...]:
     """``machines`` of a plan with their fallbacks. The limits hold for anything the cloud may grant (I5); ``have`` is the current fleet."""
     if not any(map(may_fall_back, machines)):
         return tuple(machines)
     left = slack(policy, state, have, (machine.keys for machine in machines))
     offerings, known = policy.sold, templates.fallbacks
-    found: list[Machine] = []
+    found: list[PlannedMachine] = []
     for machine in machines:
         others = alternatives(
             machine,
@@ -50,13 +50,13 @@ def with_fallbacks(
     return tuple(found)
 
 
-def may_fall_back(machine: Machine) -> bool:
+def may_fall_back(machine: PlannedMachine) -> bool:
     """Whether a machine may have fallbacks: it is spot or its cloud chooses, and it does not replace a machine with running pods."""
     return machine.purpose != "replacement" and bool(machine.choices or machine.market == SPOT)
 
 
 def within_limits(
-    machine: Machine, others: Sequence[Offering], offerings: Mapping[OfferingKey, Offering], left: Slack
+    machine: PlannedMachine, others: Sequence[Offering], offerings: Mapping[OfferingKey, Offering], left: Slack
 ) -> Sequence[Offering]:
     """Those of ``others`` that the limits admit in place of ``machine``; all or none of a set that the cloud chooses from."""
     admitted = left.admit(offerings[machine.keys[0]], others)
@@ -68,7 +68,7 @@ def within_limits(
 
 
 def alternatives(
-    machine: Machine,
+    machine: PlannedMachine,
     cluster: Cluster,
     offerings: Mapping[OfferingKey, Offering],
     *,
@@ -119,7 +119,12 @@ def others(
 
 
 def other_zones(
-    machine: Machine, pods: Sequence[PodSpec], offerings: Mapping[OfferingKey, Offering], *, overhead: Overhead, blocked: Set[OfferingKey]
+    machine: PlannedMachine,
+    pods: Sequence[PodSpec],
+    offerings: Mapping[OfferingKey, Offering],
+    *,
+    overhead: Overhead,
+    blocked: Set[OfferingKey],
 ) -> tuple[OfferingKey, ...]:
     """The sets of other zones in which every offering holds ``pods``, cheapest zone first, without sets that are blocked completely.
 

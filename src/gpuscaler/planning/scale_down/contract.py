@@ -10,7 +10,7 @@ from gpuscaler.planning.capacity.node_templates import Templates
 from gpuscaler.planning.capacity.pool_membership import Member
 from gpuscaler.planning.feasibility.snapshot import Room
 from gpuscaler.planning.mix.problem import Limits
-from gpuscaler.planning.plans import BlockedNode, Machine, Removal
+from gpuscaler.planning.plans import BlockedNode, PlannedMachine, PlannedRemoval
 from gpuscaler.planning.state import State
 
 
@@ -48,7 +48,7 @@ class Down:
     ``brake`` is true if ``should_stop`` ended the search early.
     """
 
-    removals: tuple[Removal, ...] = ()
-    machines: tuple[Machine, ...] = ()
+    removals: tuple[PlannedRemoval, ...] = ()
+    machines: tuple[PlannedMachine, ...] = ()
     blocked: tuple[BlockedNode, ...] = ()
     brake: bool = False

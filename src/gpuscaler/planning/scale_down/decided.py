@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from gpuscaler.planning.plans import BlockedNode, Machine, Move, Removal
+from gpuscaler.planning.plans import BlockedNode, Move, PlannedMachine, PlannedRemoval
 from gpuscaler.planning.scale_down.blockers import Blocker
 from gpuscaler.planning.scale_down.budgets import Allowances
 from gpuscaler.planning.scale_down.candidates import Candidate
@@ -15,15 +15,15 @@ class Decided:
     """Decisions, and the allowances that they use up."""
 
     allowances: Allowances
-    removals: list[Removal] = field(default_factory=list)
-    machines: list[Machine] = field(default_factory=list)
+    removals: list[PlannedRemoval] = field(default_factory=list)
+    machines: list[PlannedMachine] = field(default_factory=list)
     blocked: dict[str, Blocker] = field(default_factory=dict)
     brake: bool = False
 
     def remove(self, candidate: Candidate, reason: str, *, saving: float, moves: Sequence[Move] = (), needs: Sequence[str] = ()) -> None:
         """Record the removal of ``candidate``; its allowances must have been taken."""
         self.blocked.pop(candidate.name, None)
-        self.removals.append(Removal(candidate.name, reason, tuple(moves), tuple(needs), saving))
+        self.removals.append(PlannedRemoval(candidate.name, reason, tuple(moves), tuple(needs), saving))
 
     def answer(self) -> Down:
         blocked = [BlockedNode(name, self.blocked[name].word, self.blocked[name].detail) for name in sorted(self.blocked)]

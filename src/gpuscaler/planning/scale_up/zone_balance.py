@@ -12,20 +12,20 @@ from gpuscaler.model.pools import Offering, Policy, Pool
 from gpuscaler.planning.capacity.fallbacks import holds, is_bound, total
 from gpuscaler.planning.capacity.node_templates import Overhead
 from gpuscaler.planning.capacity.pool_membership import Member
-from gpuscaler.planning.plans import Machine
+from gpuscaler.planning.plans import PlannedMachine
 from gpuscaler.planning.state import State
 
 
 def balanced(
-    machines: Sequence[Machine], cluster: Cluster, policy: Policy, state: State, members: Mapping[str, Member]
-) -> tuple[Machine, ...]:
+    machines: Sequence[PlannedMachine], cluster: Cluster, policy: Policy, state: State, members: Mapping[str, Member]
+) -> tuple[PlannedMachine, ...]:
     """``machines`` of a plan, moved to the emptiest zones that suit their pods at no higher price."""
     pools = {pool.name: pool for pool in policy.pools if pool.balances and (pool.chooser == "buyer" or pool.names_zone)}
     if not pools or not any(one.pool in pools for one in machines):
         return tuple(machines)
     counts = _standing(pools, cluster, state, members)
     overhead = Overhead(cluster)
-    chosen: list[Machine] = []
+    chosen: list[PlannedMachine] = []
     for one in machines:
         pool = pools.get(one.pool)
         if pool is None:
@@ -53,7 +53,7 @@ def _standing(pools: Mapping[str, Pool], cluster: Cluster, state: State, members
     return counts
 
 
-def _moved(machine: Machine, zone: str, pool: Pool, cluster: Cluster, state: State, *, overhead: Overhead) -> Machine | None:
+def _moved(machine: PlannedMachine, zone: str, pool: Pool, cluster: Cluster, state: State, *, overhead: Overhead) -> PlannedMachine | None:
     """``machine`` bought in ``zone``; None where its pods cannot go there, it costs more, or its offerings cannot be bought now."""
     if zone == machine.zone:
         return machine

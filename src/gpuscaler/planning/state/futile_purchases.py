@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from gpuscaler.model.offerings import OfferingKey
 from gpuscaler.model.pods import Pod
 from gpuscaler.planning.state.breakers import Breaker, Breakers, Target
-from gpuscaler.planning.state.ledger.ledger import Coming, Ledger
+from gpuscaler.planning.state.ledger.ledger import Ledger, OrderedMachine
 from gpuscaler.planning.state.offering_events import FRUITLESS, Event, Fruitless, Served
 
 #: The number of fruitless machines in a row for the same pods that stops purchases of their offering.
@@ -48,7 +48,7 @@ class Efforts(Struct, frozen=True, gc=False):
 
 
 def left(
-    before: Iterable[Coming], book: Ledger, there: Set[str], now: float, *, ended: Set[str] = frozenset()
+    before: Iterable[OrderedMachine], book: Ledger, there: Set[str], now: float, *, ended: Set[str] = frozenset()
 ) -> Iterator[PurchaseAttempt]:
     """The machines of ``before`` that ``book`` no longer has. ``there`` are machines that the cloud lists or that have a node.
 

@@ -18,7 +18,7 @@ from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.offerings import OfferingKey
 from gpuscaler.model.pools import Policy
 from gpuscaler.planning.planner import Planner
-from gpuscaler.planning.plans import Machine, Plan, Removal
+from gpuscaler.planning.plans import Plan, PlannedMachine, PlannedRemoval
 from gpuscaler.planning.state import State, askable_offerings, offering_events
 from gpuscaler.planning.state.askable_offerings import Openness, with_openness
 from gpuscaler.planning.state.breakers import HUNT_QUIET, Breakers, step
@@ -149,7 +149,7 @@ class Gpuscaler:
             placements=plan.placements,
             removals=(
                 *late,
-                *(Removal(name, f"{interruptions.TAKEN} at {gone_at:.0f}") for name, gone_at in going.items()),
+                *(PlannedRemoval(name, f"{interruptions.TAKEN} at {gone_at:.0f}") for name, gone_at in going.items()),
                 *(renamed(removal, names) for removal in plan.removals),
             ),
             unplaced=plan.unplaced,
@@ -198,7 +198,7 @@ class Gpuscaler:
             # A moment later: sums of times are rounded, and a node that is idle a microsecond too short would stay.
             heapq.heappush(self._idle, (since + self._idle_after[pool] + 0.001, name, since))
 
-    def _never_registered(self, view: View, now: float) -> list[Removal]:
+    def _never_registered(self, view: View, now: float) -> list[PlannedRemoval]:
         """Machines that did not register in time."""
         found = []
         while self._late and self._late[0][0] <= now:
@@ -206,7 +206,7 @@ class Gpuscaler:
             if view.missing(name):
                 key = view.offering_of(name).key
                 self._fold(*of_absence(key, now - PACE.register, now, "it never became a node"))
-                found.append(Removal(name, f"did not register within {PACE.register:g} s"))
+                found.append(PlannedRemoval(name, f"did not register within {PACE.register:g} s"))
         return found
 
     def _ask_again(self, decisions: Decisions, view: View, now: float) -> None:
@@ -248,13 +248,13 @@ def purchases_of(plan: Plan, number: int) -> tuple[tuple[Purchase, ...], Mapping
     return purchases, names
 
 
-def renamed(removal: Removal, names: Mapping[str, str]) -> Removal:
+def renamed(removal: PlannedRemoval, names: Mapping[str, str]) -> PlannedRemoval:
     """Return a removal that names its replacements by their intents."""
     moves = tuple(replace(move, to=names.get(move.to, move.to)) for move in removal.moves)
     return replace(removal, moves=moves, needs=tuple(names[needed] for needed in removal.needs if needed in names))
 
 
-def purpose(machines: Sequence[Machine]) -> str:
+def purpose(machines: Sequence[PlannedMachine]) -> str:
     """Describe why machines of one kind are bought."""
     first, purposes = machines[0], {machine.purpose for machine in machines}
     if purposes == {"spare"}:

@@ -1,6 +1,6 @@
 """Carries out decisions in the simulated world, as a controller does in a real one."""
 
-from gpuscaler.planning.plans import Placement, Removal
+from gpuscaler.planning.plans import Placement, PlannedRemoval
 from gpuscaler.simulation.world.autoscaler import Decisions
 from gpuscaler.simulation.world.ledger import Drain
 from gpuscaler.simulation.world.world import World
@@ -52,7 +52,7 @@ def _place(placements: tuple[Placement, ...], world: World, now: float) -> bool:
     return done
 
 
-def _remove(removal: Removal, world: World, now: float) -> bool:
+def _remove(removal: PlannedRemoval, world: World, now: float) -> bool:
     node = removal.node
     entry = world.ledger.get(node)
     if entry is not None and entry.machine is not None:

@@ -15,7 +15,7 @@ from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.offerings import OfferingKey
 from gpuscaler.model.pods import PodSpec
 from gpuscaler.model.pools import Offering
-from gpuscaler.planning.plans import Ignored, Placement, Removal, Unplaced
+from gpuscaler.planning.plans import Ignored, Placement, PlannedRemoval, Unplaced
 from gpuscaler.planning.state import State
 from gpuscaler.simulation.cloud.machines import Answer, CloudMachine
 from gpuscaler.simulation.world.scheduler import Scheduler
@@ -73,7 +73,7 @@ class Decisions(Struct, frozen=True, gc=False):
     withdrawals: tuple[str, ...] = ()
     purchases: tuple[Purchase, ...] = ()
     placements: tuple[Placement, ...] = ()
-    removals: tuple[Removal, ...] = ()
+    removals: tuple[PlannedRemoval, ...] = ()
     marks: tuple[tuple[str, bool], ...] = ()
     unplaced: tuple[Unplaced, ...] = ()
     ignored: tuple[Ignored, ...] = ()

@@ -8,7 +8,7 @@ from tests.soaking import RUNS, SEED
 
 from gpuscaler.clouds.aws.api.groups import Group, Machine
 from gpuscaler.clouds.aws.buying.activities import Change, Log
-from gpuscaler.clouds.aws.buying.withdrawing import Look, Outcome, Protect, Read, Step, Steps, Write, raising, withdrawing
+from gpuscaler.clouds.aws.buying.withdrawing import Outcome, Protect, Read, ReadActivities, Step, Steps, Write, raising, withdrawing
 
 
 def group(desired: int, *states: str, protected: bool = True, least: int = 0, most: int = 20) -> Group:
@@ -56,7 +56,7 @@ def answers(steps: Steps, *replies: object) -> tuple[list[Step], Outcome]:
             outcome: Outcome = stop.value
             return asked, outcome
         asked.append(step)
-        answer = left.pop(0) if isinstance(step, Read | Look) else None
+        answer = left.pop(0) if isinstance(step, Read | ReadActivities) else None
 
 
 QUIET = Log()
@@ -65,7 +65,7 @@ QUIET = Log()
 def test_an_unfilled_increment_is_lowered_to_the_existing_machines() -> None:
     full = group(5, "InService", "Pending", "InService")
     asked, outcome = answers(withdrawing(2), full, QUIET, full, QUIET, QUIET, group(3, "InService", "Pending", "InService"))
-    assert asked == [Read(), Look(), Read(), Look(), Write(3), Look(), Read()]
+    assert asked == [Read(), ReadActivities(), Read(), ReadActivities(), Write(3), ReadActivities(), Read()]
     assert (outcome.units, outcome.desired, outcome.waiting) == (2, 3, 0)
 
 

@@ -5,7 +5,7 @@ import pytest
 
 from gpuscaler.clouds.aws.api.groups import Group, Machine
 from gpuscaler.clouds.aws.discovery.comparing import compared
-from gpuscaler.clouds.aws.discovery.pools import FoundPool
+from gpuscaler.clouds.aws.discovery.pools import AwsPool
 from gpuscaler.model.nodes import Node
 from gpuscaler.model.pools import Offering, Pool
 from gpuscaler.model.taints import Taint
@@ -15,11 +15,11 @@ TEMPLATE = {"team": "ml", "kubernetes.io/arch": "amd64", "topology.kubernetes.io
 SIZE = {"cpu": 3920, "memory": 1000, "nvidia.com/gpu": 1}
 
 
-def found(*states: str) -> FoundPool:
+def found(*states: str) -> AwsPool:
     offering = Offering("gpus", "spot", "g5.xlarge", "us-east-1a", 0.4, SIZE, TEMPLATE, (GPU,))
     machines = tuple(Machine(f"i-{place}", "g5.xlarge", "us-east-1a", state) for place, state in enumerate(states))
     group = Group("gpus", "us-east-1", "", {}, 0, 5, len(machines), ("us-east-1a",), machines=machines)
-    return FoundPool(Pool("gpus", (offering,), match_labels={"team": "ml"}), group, "named", ("an old word",))
+    return AwsPool(Pool("gpus", (offering,), match_labels={"team": "ml"}), group, "named", ("an old word",))
 
 
 def node(place: int = 0, labels: Mapping[str, str] = TEMPLATE, taints: tuple[Taint, ...] = (GPU,), **told: object) -> Node:

@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 import pytest
 
 from gpuscaler.clouds.aws.api.groups import Group, Machine
-from gpuscaler.clouds.aws.discovery.pools import FoundPool
+from gpuscaler.clouds.aws.discovery.pools import AwsPool
 from gpuscaler.clouds.aws.machines.listing import details_of, instance_of, state_of
 from gpuscaler.model.instances import PENDING, RUNNING, STOPPING, TERMINATED
 from gpuscaler.model.pools import Pool
@@ -31,7 +31,7 @@ def test_a_machine_of_a_capacity_block_is_reserved_and_ends_with_it() -> None:
     one = {"InstanceId": "i-0123456789", "LaunchTime": launched, "InstanceLifecycle": "capacity-block", "CapacityReservationId": "cr-1"}
     detail = details_of([{"Instances": [one]}])["i-0123456789"]
     group = Group("block", "us-east-1", "arn", {}, 0, 4, 1, ("us-east-1a",))
-    found = FoundPool(Pool("block", ()), group, "named", ends={"cr-1": 5000.0})
+    found = AwsPool(Pool("block", ()), group, "named", ends={"cr-1": 5000.0})
 
     seen = instance_of(Machine("i-0123456789", "p5.48xlarge", "us-east-1a", "InService"), found, detail)
 

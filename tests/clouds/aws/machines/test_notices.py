@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from gpuscaler.clouds.aws.machines.notices import HELD, STATE, Hook, MalformedError, Said, said
+from gpuscaler.clouds.aws.machines.notices import HELD, STATE, Announcement, Hook, MalformedError, said
 from gpuscaler.clouds.protocol import INTERRUPTION, MAINTENANCE, REBALANCE
 
 NAME = "i-0123456789abcdef0"
@@ -35,21 +35,21 @@ WORK = {
 @pytest.mark.parametrize(
     ("body", "expected"),
     [
-        (WARNING, [Said(INTERRUPTION, NAME, AT + 120)]),
-        (json.dumps({"Type": "Notification", "Message": WARNING}), [Said(INTERRUPTION, NAME, AT + 120)]),
-        (event("EC2 Instance Rebalance Recommendation", {"instance-id": NAME}), [Said(REBALANCE, NAME, AT)]),
-        (event("EC2 Instance State-change Notification", {"instance-id": NAME, "state": "shutting-down"}), [Said(STATE, NAME, AT)]),
+        (WARNING, [Announcement(INTERRUPTION, NAME, AT + 120)]),
+        (json.dumps({"Type": "Notification", "Message": WARNING}), [Announcement(INTERRUPTION, NAME, AT + 120)]),
+        (event("EC2 Instance Rebalance Recommendation", {"instance-id": NAME}), [Announcement(REBALANCE, NAME, AT)]),
+        (event("EC2 Instance State-change Notification", {"instance-id": NAME, "state": "shutting-down"}), [Announcement(STATE, NAME, AT)]),
         (event("EC2 Instance State-change Notification", {"instance-id": NAME, "state": "running"}), []),
-        (event("AWS Health Event", WORK), [Said(MAINTENANCE, NAME, AT + 7 * 86400)]),
+        (event("AWS Health Event", WORK), [Announcement(MAINTENANCE, NAME, AT + 7 * 86400)]),
         (event("AWS Health Event", {**WORK, "service": "RDS"}), []),
-        (event("EC2 Instance-terminate Lifecycle Action", HOOK), [Said(HELD, NAME, 0.0, Hook("gpus", "h", "t", NAME))]),
-        (json.dumps(HOOK), [Said(HELD, NAME, 0.0, Hook("gpus", "h", "t", NAME))]),
+        (event("EC2 Instance-terminate Lifecycle Action", HOOK), [Announcement(HELD, NAME, 0.0, Hook("gpus", "h", "t", NAME))]),
+        (json.dumps(HOOK), [Announcement(HELD, NAME, 0.0, Hook("gpus", "h", "t", NAME))]),
         (json.dumps({**HOOK, "LifecycleTransition": "autoscaling:EC2_INSTANCE_LAUNCHING"}), []),
         (json.dumps({"Event": "autoscaling:TEST_NOTIFICATION"}), []),
         (event("Something Else", {"state": "x"}), []),
     ],
 )
-def test_a_message_is_decoded(body: str, expected: list[Said]) -> None:
+def test_a_message_is_decoded(body: str, expected: list[Announcement]) -> None:
     assert list(said(body)) == expected
 
 

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from tests.clouds.aws.accounts import Aws, pool
 
-from gpuscaler.clouds.aws.discovery.discovery import Found
+from gpuscaler.clouds.aws.discovery.discovery import Discovered
 from gpuscaler.clouds.aws.prices.asking import pricing_region
 from gpuscaler.embedded.aws.hardware import instance_types
 from gpuscaler.embedded.aws.serving.faults import Fault, denied, outage
@@ -29,11 +29,11 @@ def account(region: str, *faults: Fault, types: tuple[str, ...] = TYPES) -> Aws:
     return aws
 
 
-def prices(found: Found, market: str) -> dict[str, float]:
+def prices(found: Discovered, market: str) -> dict[str, float]:
     return {one.instance_type: one.price for some in found.pools for one in some.pool.offerings if one.market == market}
 
 
-def guesses(found: Found) -> set[str]:
+def guesses(found: Discovered) -> set[str]:
     return {one.price_from for some in found.pools for one in some.pool.offerings}
 
 

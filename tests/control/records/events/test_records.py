@@ -10,15 +10,15 @@ from tests.objects import pod
 
 from gpuscaler.control.loop.cloud import Ended
 from gpuscaler.control.records.events import happening as kinds
-from gpuscaler.control.records.events.happening import Happening
+from gpuscaler.control.records.events.happening import HistoryEvent
 from gpuscaler.control.records.events.logging import LogLines
 from gpuscaler.control.records.events.records import Decision, Records, Sink
 from gpuscaler.kube.resources import PODS
 from gpuscaler.lifecycle.memory import Memory
-from gpuscaler.lifecycle.reconcile import Look
+from gpuscaler.lifecycle.reconcile import Reconciliation
 from gpuscaler.model.offerings import OfferingKey
 from gpuscaler.planning.plans import Plan
-from gpuscaler.planning.state.ledger.ledger import Leaving, Ledger
+from gpuscaler.planning.state.ledger.ledger import Ledger, Removal
 from gpuscaler.simulation.cloud.delays import Delay, Delays
 from gpuscaler.simulation.cloud.markets import Markets, Steps
 from gpuscaler.simulation.cloud.provider import CallFaults
@@ -40,10 +40,10 @@ class Kept(Sink):
     """Keeps everything."""
 
     def __init__(self) -> None:
-        self.told: list[Happening] = []
+        self.told: list[HistoryEvent] = []
         self.decisions: list[Decision] = []
 
-    def happened(self, what: Happening, /) -> None:
+    def happened(self, what: HistoryEvent, /) -> None:
         self.told.append(what)
 
     def decided(self, decision: Decision, /) -> None:
@@ -52,7 +52,7 @@ class Kept(Sink):
     def kinds(self) -> list[str]:
         return [one.kind for one in self.told]
 
-    def of(self, kind: str) -> list[Happening]:
+    def of(self, kind: str) -> list[HistoryEvent]:
         return [one for one in self.told if one.kind == kind]
 
 
@@ -223,7 +223,7 @@ async def test_a_grant_with_a_lost_answer_is_reported_once_the_cloud_lists_the_m
 
 async def test_a_failing_sink_does_not_affect_other_sinks_or_the_controller() -> None:
     class Broken(Sink):
-        def happened(self, what: Happening, /) -> None:
+        def happened(self, what: HistoryEvent, /) -> None:
             raise RuntimeError(what.kind)
 
         def planned(self, _plan: Plan, /) -> None:
@@ -299,9 +299,9 @@ def test_an_unchanged_decision_is_recorded_once_and_again_after_an_action() -> N
     plan()
     plan()
     assert len(kept.decisions) == 1
-    leaving = Leaving("n1", "i-1", DRY, "idle", 1_000.0, 1_000.0)
-    records.looked(Look(Memory(ledger=Ledger(leaving=(leaving,)))), decision.cluster, 1_001.0)
-    records.looked(Look(Memory()), decision.cluster, 1_002.0)
+    leaving = Removal("n1", "i-1", DRY, "idle", 1_000.0, 1_000.0)
+    records.looked(Reconciliation(Memory(ledger=Ledger(leaving=(leaving,)))), decision.cluster, 1_001.0)
+    records.looked(Reconciliation(Memory()), decision.cluster, 1_002.0)
     plan()
     assert len(kept.decisions) == 2
     assert len({one.id for one in kept.decisions}) == 2

@@ -7,7 +7,7 @@ from tests.planning.building import NOW, node, offering, pod, pool
 from gpuscaler.control.loop.cloud import Answered
 from gpuscaler.control.loop.cluster_writes import Outcome
 from gpuscaler.control.records.events import happening as kinds
-from gpuscaler.control.records.events.happening import Happening
+from gpuscaler.control.records.events.happening import HistoryEvent
 from gpuscaler.control.records.events.latest import Latest
 from gpuscaler.control.records.events.logging import LogLines
 from gpuscaler.control.records.events.records import Records, Sink
@@ -15,7 +15,7 @@ from gpuscaler.control.records.events.telling import of_look
 from gpuscaler.lifecycle.actions import Nominate
 from gpuscaler.lifecycle.memory import Memory, state_of
 from gpuscaler.lifecycle.purchase_intents import ordered
-from gpuscaler.lifecycle.reconcile import Facts, Look, look
+from gpuscaler.lifecycle.reconcile import Facts, Reconciliation, look
 from gpuscaler.model.cluster import Cluster, Item
 from gpuscaler.model.instances import Instance, Inventory
 from gpuscaler.model.pools import Policy
@@ -34,9 +34,9 @@ class Kept(Sink):
     """Keeps events."""
 
     def __init__(self) -> None:
-        self.told: list[Happening] = []
+        self.told: list[HistoryEvent] = []
 
-    def happened(self, what: Happening, /) -> None:
+    def happened(self, what: HistoryEvent, /) -> None:
         self.told.append(what)
 
     def of_machines(self) -> list[tuple[str, str]]:
@@ -156,7 +156,7 @@ def test_machines_that_are_accepted_without_an_id_are_counted_separately() -> No
 
 def test_an_answer_that_comes_in_parts_is_counted_in_parts() -> None:
     life = Life()
-    machines = tuple(ledger.Coming(f"m{number}", "t", (KIND.key,), 1.0, NOW) for number in range(3))
+    machines = tuple(ledger.OrderedMachine(f"m{number}", "t", (KIND.key,), 1.0, NOW) for number in range(3))
     order = ledger.Order("t", KIND.pool, (KIND.key,), 3, at=NOW, since=NOW)
     life.records.sent(order, machines, Memory(), NOW)
     for step in (ledger.Answered("t", NOW, (("i-1", KIND.key),), 2), ledger.Answered("t", NOW + 5, (("i-2", KIND.key),))):
@@ -182,7 +182,7 @@ def test_the_log_has_the_count_and_the_parts_at_debug_only() -> None:
     told = [(kinds.ANSWERED, ""), (kinds.ANSWERED, "capacity"), (kinds.GRANTED, ""), (kinds.REFUSED, "capacity"), (kinds.INSTEAD, "")]
     with structlog.testing.capture_logs() as lines:
         for kind, cause in told:
-            LogLines().happened(Happening(NOW, kind, "x", offering=KIND.key, order="t", cause=cause))
+            LogLines().happened(HistoryEvent(NOW, kind, "x", offering=KIND.key, order="t", cause=cause))
 
     assert [line["log_level"] for line in lines] == ["info", "warning", "debug", "debug", "debug"]
     assert [line.get("cause") for line in lines] == [None, "capacity", None, "capacity", None]
@@ -202,7 +202,7 @@ def test_a_broken_promise_is_reported_with_its_reason_for_each_pod_even_if_alrea
     outcomes = tuple(Broken(KIND.key, WAITS.spec.digest, NOW, pod=one, node=on, why=why) for one, (on, why) in told.items())
     book = ledger.Ledger(broken=tuple((one, on) for one, (on, _) in told.items()))
 
-    found = of_look(Memory(), Look(Memory(ledger=book), outcomes=outcomes), Cluster(), {}, NOW)
+    found = of_look(Memory(), Reconciliation(Memory(ledger=book), outcomes=outcomes), Cluster(), {}, NOW)
 
     assert [(one.kind, one.node, one.text) for one in found] == [
         (

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from tests.control.records.deciding import idle
 
 from gpuscaler.control.records.events import happening as kinds
-from gpuscaler.control.records.events.happening import Happening
+from gpuscaler.control.records.events.happening import HistoryEvent
 from gpuscaler.control.records.events.records import Decision
 from gpuscaler.control.records.history.history import EACH, FILE, History, Made, open_history
 from gpuscaler.control.records.history.inputs import unpacked
@@ -27,8 +27,8 @@ def made(number: int, size: int = 100) -> Made:
     return Made(f"d-{number}", float(number), f"decision {number}", Plan(), b"x" * size)
 
 
-def told(number: int, **fields: object) -> Happening:
-    return replace(Happening(float(number), kinds.ORDERED, f"number {number}"), **fields)
+def told(number: int, **fields: object) -> HistoryEvent:
+    return replace(HistoryEvent(float(number), kinds.ORDERED, f"number {number}"), **fields)
 
 
 def test_events_are_found_by_pod_node_and_decision_oldest_first() -> None:

@@ -22,7 +22,7 @@ from gpuscaler.control.records.history.packing import Packer, packed
 from gpuscaler.control.records.history.replaying import replayed
 from gpuscaler.control.records.history.wire import WirePod
 from gpuscaler.kube.resources import PODS
-from gpuscaler.model.aside import SetAside
+from gpuscaler.model.aside import Skipped
 from gpuscaler.model.cluster import HOMES, Cluster, Delta, Item
 from gpuscaler.model.nodes import Node
 from gpuscaler.model.pods import Pod
@@ -143,7 +143,7 @@ def test_a_pod_is_written_with_all_its_fields() -> None:
 
 
 def test_skipped_objects_are_part_of_the_replayed_plan() -> None:
-    cluster = Cluster.of(pods("a", 2), [SetAside("Pod x/y", "saw a number, expected a string")])
+    cluster = Cluster.of(pods("a", 2), [Skipped("Pod x/y", "saw a number, expected a string")])
 
     again, _ = unpacked(packed(decided(cluster, State(), POLICY, NOW)))
 

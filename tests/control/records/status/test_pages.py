@@ -11,7 +11,7 @@ from tests.control.records.deciding import idle
 from tests.control.records.history.test_history import memory, told
 from tests.control.records.status.test_why import WAITS, latest
 
-from gpuscaler.control.records.events.happening import DECIDED, ORDERED, Happening
+from gpuscaler.control.records.events.happening import DECIDED, ORDERED, HistoryEvent
 from gpuscaler.control.records.history.inputs import unpacked
 from gpuscaler.control.records.history.keeping import Keeper
 from gpuscaler.control.records.history.replaying import replayed
@@ -28,7 +28,7 @@ pytestmark = pytest.mark.looptime(False)
 STUCK = Plan(unplaced=(Unplaced(WAITS.key, (Reason("gpu", "taint", "g.1 has a taint"),)),))
 
 
-def last(*happenings: Happening) -> list[str]:
+def last(*happenings: HistoryEvent) -> list[str]:
     """The events that the status shows."""
     client = Client(MemoryTransport(ApiServer(lambda: 0.0)))
     reporter = Reporter(
@@ -39,8 +39,8 @@ def last(*happenings: Happening) -> list[str]:
     return [one.text for one in asyncio.run(reporter.look()).happened]
 
 
-def removal(number: int, *, decision: str = "d-1", seconds: int = 60, why: str = "idle for") -> Happening:
-    return Happening(1.0, DECIDED, f"node n{number} will be removed: {why} {seconds}s", node=f"n{number}", decision=decision)
+def removal(number: int, *, decision: str = "d-1", seconds: int = 60, why: str = "idle for") -> HistoryEvent:
+    return HistoryEvent(1.0, DECIDED, f"node n{number} will be removed: {why} {seconds}s", node=f"n{number}", decision=decision)
 
 
 def test_nodes_that_one_decision_removes_for_the_same_reason_are_one_line_of_the_status() -> None:
@@ -55,7 +55,7 @@ def test_nodes_that_one_decision_removes_for_the_same_reason_are_one_line_of_the
 
 
 def test_removals_of_many_nodes_do_not_displace_other_events_in_the_status() -> None:
-    assert last(Happening(0.5, ORDERED, "one ordered"), *map(removal, range(300)))[0] == "one ordered"
+    assert last(HistoryEvent(0.5, ORDERED, "one ordered"), *map(removal, range(300)))[0] == "one ordered"
 
 
 @asynccontextmanager

@@ -17,11 +17,11 @@ from gpuscaler.control.records.status.why import why_node
 from gpuscaler.kube.requests import RequestMetrics
 from gpuscaler.lifecycle.actions import Checkpoint, Evict
 from gpuscaler.lifecycle.memory import Memory
-from gpuscaler.lifecycle.reconcile import Look
+from gpuscaler.lifecycle.reconcile import Reconciliation
 from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.pools import Policy
 from gpuscaler.planning.state.failed_removals import Spared, Sparing
-from gpuscaler.planning.state.ledger.entries import CLEARING, DRAINING, MARKING, Leaving
+from gpuscaler.planning.state.ledger.entries import CLEARING, DRAINING, MARKING, Removal
 from gpuscaler.planning.state.ledger.ledger import Ledger
 
 G1, G8 = offering("g.1", 1.0), offering("g.8", 6.5, gpus=8)
@@ -29,11 +29,11 @@ POLICY = Policy((pool(G1, G8),))
 HELD = "pod default/web cannot be evicted: the budget"
 
 
-def leaving(name: str = "n1", of: Any = G1, **more: Any) -> Leaving:
-    return Leaving(name, f"i-{name}", of.key, "idle", NOW - 70.0, NOW - 60.0, **{"step": DRAINING, **more})
+def leaving(name: str = "n1", of: Any = G1, **more: Any) -> Removal:
+    return Removal(name, f"i-{name}", of.key, "idle", NOW - 70.0, NOW - 60.0, **{"step": DRAINING, **more})
 
 
-def known(*removals: Leaving, spared: tuple[Spared, ...] = ()) -> Latest:
+def known(*removals: Removal, spared: tuple[Spared, ...] = ()) -> Latest:
     memory = Memory(ledger=Ledger(leaving=removals), spared=Sparing(spared))
     return Latest(Cluster.of([node("n1", G1)]), memory, policy=POLICY)
 
@@ -80,9 +80,9 @@ def test_gauges_count_removals_and_sum_the_cost_of_held_ones() -> None:
     assert found["gpuscaler_held_removals_dollars_per_hour"] == ({"pool": "main"}, 7.5)
 
 
-def happened(before: Leaving | None, after: Leaving | None) -> list[tuple[str, str]]:
+def happened(before: Removal | None, after: Removal | None) -> list[tuple[str, str]]:
     memory = Memory(ledger=Ledger(leaving=(before,) if before is not None else ()))
-    seen = Look(Memory(ledger=Ledger(leaving=(after,) if after is not None else ())))
+    seen = Reconciliation(Memory(ledger=Ledger(leaving=(after,) if after is not None else ())))
     return [(one.kind, one.text) for one in of_look(memory, seen, Cluster(), {}, NOW)]
 
 

@@ -13,7 +13,7 @@ from gpuscaler.control.records.events.latest import Latest
 from gpuscaler.control.records.status.reporting import body_of
 from gpuscaler.control.records.status.status import MOST, NAMED, Process, Status, status_of, summary
 from gpuscaler.lifecycle.memory import Memory
-from gpuscaler.model.aside import SetAside
+from gpuscaler.model.aside import Skipped
 from gpuscaler.model.cluster import Cluster, Item
 from gpuscaler.model.labels import LabelSet
 from gpuscaler.model.pools import Limits, Policy
@@ -22,25 +22,25 @@ from gpuscaler.model.well_known import ARRIVING_TAINT
 from gpuscaler.model.workloads import Workload
 from gpuscaler.planning.plans import BlockedNode, Plan, Reason, Unplaced
 from gpuscaler.planning.state.breakers import Breaker, Breakers, Target
-from gpuscaler.planning.state.ledger.ledger import Coming, Leaving, Ledger
+from gpuscaler.planning.state.ledger.ledger import Ledger, OrderedMachine, Removal
 
 G1 = offering("g.1", 1.0, gpus=1, cpu=4)
 G8 = offering("g.8", 6.5, gpus=8, cpu=32)
 POLICY = Policy((pool(G1, G8),), Limits(gpus=20, machines=None, dollars_per_hour=50.0))
 
 
-def status(*items: Item, aside: tuple[SetAside, ...] = (), plan: Plan | None = None, **memory: Any) -> Status:
+def status(*items: Item, aside: tuple[Skipped, ...] = (), plan: Plan | None = None, **memory: Any) -> Status:
     latest = Latest(Cluster.of(items, aside), Memory(**memory), plan or Plan(), POLICY, NOW, NOW)
     return status_of(latest, Process("me"), troubles=(), happened=(), now=NOW)
 
 
-def machine(name: str, of: Any = G8, **fields: Any) -> Coming:
-    return Coming(**{"id": name, "order": "t", "offerings": (of.key,), "price": of.price, "asked": NOW - 30, **fields})
+def machine(name: str, of: Any = G8, **fields: Any) -> OrderedMachine:
+    return OrderedMachine(**{"id": name, "order": "t", "offerings": (of.key,), "price": of.price, "asked": NOW - 30, **fields})
 
 
 def test_a_pool_counts_each_machine_once_and_its_gpus_and_dollars() -> None:
     closed = machine("m1", node="n3", instance="i-3", offering=G8.key, granted=NOW - 20)
-    book = Ledger(coming=(closed, machine("m2", G1)), leaving=(Leaving("n2", "i-2", G1.key, "idle", NOW, NOW),))
+    book = Ledger(coming=(closed, machine("m2", G1)), leaving=(Removal("n2", "i-2", G1.key, "idle", NOW, NOW),))
     found = status(node("n1", G8), node("n2", G1), node("n3", G8), pod("a", spec(gpus=3), on="n1"), ledger=book)
 
     (one,) = found.pools
@@ -89,7 +89,7 @@ def test_lists_are_limited_and_counts_include_everything() -> None:
     plan = Plan(
         unplaced=tuple(Unplaced(f"default/p{number}", (Reason("gpu", "taint", f"{number} " + "é" * 900),)) for number in range(500))
     )
-    found = status(plan=plan, aside=tuple(SetAside(f"Pod default/odd-{number}", "saw nothing") for number in range(500)))
+    found = status(plan=plan, aside=tuple(Skipped(f"Pod default/odd-{number}", "saw nothing") for number in range(500)))
 
     assert (found.unplaced, len(found.waiting)) == (500, MOST)
     assert (found.set_aside_count, len(found.set_aside)) == (500, MOST)

@@ -6,7 +6,7 @@ import pytest
 from tests.planning.building import NOW, node, offering, pod, pool, spec
 
 from gpuscaler.control.records.events import happening as kinds
-from gpuscaler.control.records.events.happening import Happening
+from gpuscaler.control.records.events.happening import HistoryEvent
 from gpuscaler.control.records.events.latest import Latest
 from gpuscaler.control.records.events.records import Records
 from gpuscaler.control.records.status.why import why_node, why_pod
@@ -21,7 +21,7 @@ from gpuscaler.planning.state import State
 from gpuscaler.planning.state.boot_times import Boots, BootTimes
 from gpuscaler.planning.state.idle_clocks import IdleClocks
 from gpuscaler.planning.state.ledger.entries import Eviction
-from gpuscaler.planning.state.ledger.ledger import DRAINING, OPEN, Coming, Leaving, Ledger, Promise
+from gpuscaler.planning.state.ledger.ledger import DRAINING, OPEN, Ledger, OrderedMachine, Promise, Removal
 
 G1 = offering("g.1", 1.0, gpus=1, cpu=4)
 POLICY = Policy((pool(G1),))
@@ -36,9 +36,9 @@ def latest(*items: Item, book: Ledger | None = None, plan: Plan | None = None, i
     return Latest(Cluster.of(items), memory, plan or Plan(), POLICY, NOW, NOW)
 
 
-def machine(**fields: object) -> Coming:
+def machine(**fields: object) -> OrderedMachine:
     made = {"id": "m", "order": "t", "offerings": (G1.key,), "price": 1.0, "asked": NOW - 30, "pods": (WAITS.key,)}
-    return Coming(**{**made, **fields})  # type: ignore[arg-type]  # a few fields of many
+    return OrderedMachine(**{**made, **fields})  # type: ignore[arg-type]  # a few fields of many
 
 
 def pod_lines(known: Latest, key: str = WAITS.key) -> tuple[str, ...]:
@@ -110,7 +110,7 @@ def test_a_pod_that_is_ignored_or_fits_on_a_node_says_so() -> None:
 
 def test_a_running_pod_shows_its_node_and_whether_that_is_leaving() -> None:
     runs = pod("a", spec(gpus=1), on="n1")
-    leaving = Ledger(leaving=(Leaving("n1", "i-1", G1.key, "idle for 10m", NOW - 5, NOW),))
+    leaving = Ledger(leaving=(Removal("n1", "i-1", G1.key, "idle for 10m", NOW - 5, NOW),))
 
     assert pod_lines(latest(runs)) == ("it is on node n1",)
     assert pod_lines(latest(runs, book=leaving)) == ("it is on node n1, which is leaving: idle for 10m",)
@@ -135,14 +135,14 @@ def test_a_running_pod_shows_its_node_and_whether_that_is_leaving() -> None:
 )
 def test_a_pod_on_a_leaving_node_shows_the_progress_of_its_eviction(eviction: dict[str, Any], more: dict[str, Any], line: str) -> None:
     known = (Eviction("default/a", "u-a", **eviction), Eviction("default/b", "u-b", why="somebody else's"))
-    leaving = Leaving("n1", "i-1", G1.key, "idle for 10m", NOW - 50, NOW - 30, step=DRAINING, evictions=known)
+    leaving = Removal("n1", "i-1", G1.key, "idle for 10m", NOW - 50, NOW - 30, step=DRAINING, evictions=known)
 
     found = pod_lines(latest(pod("a", spec(gpus=1), on="n1", uid="u-a", **more), book=Ledger(leaving=(leaving,))))
     assert found == ("it is on node n1, which is leaving: idle for 10m", line)
 
 
 def test_a_pod_that_does_not_exist_is_unknown_unless_it_has_events() -> None:
-    happened = [Happening(NOW - 60, kinds.ORDERED, "g.1 ordered", pods=("x/y",), decision="d-7")]
+    happened = [HistoryEvent(NOW - 60, kinds.ORDERED, "g.1 ordered", pods=("x/y",), decision="d-7")]
 
     assert not why_pod(latest(), "x/y", [], NOW).known
     remembered = why_pod(latest(), "x/y", happened, NOW)
@@ -185,7 +185,7 @@ def test_an_idle_node_shows_for_how_long_apart_from_daemon_sets() -> None:
 
 
 def test_a_leaving_node_shows_the_reason_and_the_step() -> None:
-    leaving = Leaving("n1", "i-1", G1.key, "idle for 10m", NOW - 70, NOW, DRAINING, detail="a budget allows none")
+    leaving = Removal("n1", "i-1", G1.key, "idle for 10m", NOW - 70, NOW, DRAINING, detail="a budget allows none")
 
     assert node_lines(latest(node("n1", G1), book=Ledger(leaving=(leaving,))))[:2] == (
         "its removal began 1m10s ago: idle for 10m",

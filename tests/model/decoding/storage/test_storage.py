@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from gpuscaler.model.aside import SetAside
+from gpuscaler.model.aside import Skipped
 from gpuscaler.model.decoding import Interner, decode_object
 from gpuscaler.model.selectors import LabelSelector, NodeSelector, NodeSelectorTerm, Requirement
 from gpuscaler.model.storage import (
@@ -149,9 +149,9 @@ def test_drivers_capacities_and_attachments_are_read() -> None:
 @pytest.mark.parametrize("kind", ["PersistentVolume", "PersistentVolumeClaim"])
 def test_storage_objects_with_only_a_name_are_read(kind: str) -> None:
     found = decoded(kind, spec=None, status=None)
-    assert not isinstance(found, SetAside | None)
+    assert not isinstance(found, Skipped | None)
 
 
 def test_an_object_with_an_unreadable_size_is_skipped() -> None:
     found = decoded("PersistentVolume", spec={"capacity": {"storage": "big"}})
-    assert found == SetAside("PersistentVolume x", "spec.capacity.storage: saw 'big', expected a quantity such as 500m, 2, 1.5Gi or 1e3")
+    assert found == Skipped("PersistentVolume x", "spec.capacity.storage: saw 'big', expected a quantity such as 500m, 2, 1.5Gi or 1e3")

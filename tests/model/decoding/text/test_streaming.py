@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from tests.model import realistic
 from tests.soaking import examples
 
-from gpuscaler.model.aside import SetAside
+from gpuscaler.model.aside import Skipped
 from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.decoding import InputError, Interner, read_items
 from gpuscaler.model.decoding.text.windows import CHUNK, Window
@@ -30,7 +30,7 @@ def read(data: bytes) -> list[Any]:
 
 def names(data: bytes) -> list[str]:
     """Return the names of objects that were read, and ``!reason`` for skipped ones."""
-    return [f"!{item.object}: {item.reason}" if isinstance(item, SetAside) else item.name for item in read(data)]
+    return [f"!{item.object}: {item.reason}" if isinstance(item, Skipped) else item.name for item in read(data)]
 
 
 def zipped(data: bytes) -> bytes:

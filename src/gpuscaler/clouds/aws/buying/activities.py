@@ -29,7 +29,7 @@ _REASON: Final = "Status Reason:"
 _HOOK: Final = "user's Lifecycle Action"
 
 
-class Told(Struct, frozen=True, gc=False):
+class LaunchReport(Struct, frozen=True, gc=False):
     """What activities report about launches: the ids of machines that launched, and one verdict for each failure."""
 
     instances: tuple[str, ...] = ()
@@ -44,7 +44,7 @@ class Change(Struct, frozen=True, gc=False, order=True):
     after: int
 
 
-def told(activities: Iterable[Reply], *, since: float) -> Told:
+def told(activities: Iterable[Reply], *, since: float) -> LaunchReport:
     """Results of launches that began at ``since`` or later, in seconds since the epoch.
 
     Activities that cannot be read are skipped: a group has many, and a malformed one must not hide the others.
@@ -65,7 +65,7 @@ def told(activities: Iterable[Reply], *, since: float) -> Told:
             # A launch that was cancelled because it was no longer wanted says nothing about capacity.
             if status == "Failed" or failed.cause != UNKNOWN:
                 failures.append(failed)
-    return Told(tuple(dict.fromkeys(instances)), tuple(failures))
+    return LaunchReport(tuple(dict.fromkeys(instances)), tuple(failures))
 
 
 def last_failure(activities: Iterable[Reply], *, since: float) -> str:

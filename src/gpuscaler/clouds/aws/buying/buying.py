@@ -15,9 +15,9 @@ from gpuscaler.clouds.aws.api.calls import DeniedError
 from gpuscaler.clouds.aws.api.causes import Verdict, refusals, verdict
 from gpuscaler.clouds.aws.api.groups import HERE, Group, Machine, Reply
 from gpuscaler.clouds.aws.api.spelling import same
-from gpuscaler.clouds.aws.buying.activities import Told, logged, told
-from gpuscaler.clouds.aws.buying.withdrawing import Look, Outcome, Protect, Read, Step, Steps, Write, raising, withdrawing
-from gpuscaler.clouds.aws.discovery.pools import FoundPool
+from gpuscaler.clouds.aws.buying.activities import LaunchReport, logged, told
+from gpuscaler.clouds.aws.buying.withdrawing import Outcome, Protect, Read, ReadActivities, Step, Steps, Write, raising, withdrawing
+from gpuscaler.clouds.aws.discovery.pools import AwsPool
 from gpuscaler.clouds.aws.machines.listing import instance_of, provider_id
 from gpuscaler.clouds.protocol import CAPACITY, CONFIGURATION, UNKNOWN, Bought, CloudError, LostAnswerError, Order, Refusal
 from gpuscaler.model.instances import PENDING, Instance
@@ -43,7 +43,7 @@ class Increment:
     weight: int
     since: float
     before: frozenset[str]
-    found: FoundPool
+    found: AwsPool
     came: dict[str, Machine] = field(default_factory=dict)
     resumed: bool = False
     at: float = 0.0
@@ -53,7 +53,7 @@ class Increment:
         return max(0, self.units - sum(one.weight for one in self.came.values()))
 
 
-def least_weight(found: FoundPool, offerings: Iterable[OfferingKey]) -> int:
+def least_weight(found: AwsPool, offerings: Iterable[OfferingKey]) -> int:
     """Units to request per machine: those of the smallest of ``offerings``, so that units never yield more machines than ordered."""
     return max(1, min((found.weights.get(key.instance_type, 1) for key in offerings), default=1))
 
@@ -66,7 +66,7 @@ def client_token(order: Order, zone: str, part: int) -> str:
 # At once
 
 
-async def launch(ask: Asking, found: FoundPool, order: Order) -> Bought:
+async def launch(ask: Asking, found: AwsPool, order: Order) -> Bought:
     """Buy with LaunchInstances. Raises the first call's error; if a later call fails, what was granted before it is kept."""
     instances: list[Instance] = []
     refused: list[Refusal] = []
@@ -93,7 +93,7 @@ async def launch(ask: Asking, found: FoundPool, order: Order) -> Bought:
 
 
 async def _launch(
-    ask: Asking, found: FoundPool, order: Order, keys: tuple[OfferingKey, ...], *, count: int, token: str
+    ask: Asking, found: AwsPool, order: Order, keys: tuple[OfferingKey, ...], *, count: int, token: str
 ) -> tuple[list[Instance], tuple[Refusal, ...]]:
     weight = least_weight(found, keys)
     reply = await ask.write(
@@ -138,7 +138,7 @@ def _of_error(one: Reply) -> Verdict:
 # By a number
 
 
-async def tell(ask: Asking, found: FoundPool, order: Order) -> tuple[Increment | None, Bought]:
+async def tell(ask: Asking, found: AwsPool, order: Order) -> tuple[Increment | None, Bought]:
     """Raise the desired capacity for ``order``; returns the outstanding increment, None if the group is at its maximum.
 
     Raises CloudError, and LostAnswerError if it is unknown whether the capacity was raised.
@@ -158,7 +158,7 @@ async def tell(ask: Asking, found: FoundPool, order: Order) -> tuple[Increment |
     return increment, Bought(pending=outcome.units // weight)
 
 
-async def raised(ask: Asking, found: FoundPool, order: Order, *, since: float) -> bool:
+async def raised(ask: Asking, found: AwsPool, order: Order, *, since: float) -> bool:
     """Whether a group's activities show that it was raised for ``order`` after ``since``: by the full number, or up to its maximum."""
     group = await ask.group(found.group.region, found.group.name)
     units = order.count * least_weight(found, order.offerings)
@@ -166,7 +166,7 @@ async def raised(ask: Asking, found: FoundPool, order: Order, *, since: float) -
     return any(one.after - one.before == units or (one.before < one.after == group.max) for one in log.changes)
 
 
-async def look(ask: Asking, one: Increment, claimed: Callable[[str], bool]) -> Told:
+async def look(ask: Asking, one: Increment, claimed: Callable[[str], bool]) -> LaunchReport:
     """Read the results of an increment: new machines that no other order has ``claimed`` are added to ``came``."""
     group = await ask.group(one.found.group.region, one.found.group.name)
     take_up(one, group, claimed)
@@ -186,7 +186,7 @@ async def give_up(ask: Asking, one: Increment) -> Outcome:
     return await _Driver(ask, group).drive(withdrawing(one.missing))
 
 
-def answer(one: Increment, said: Told, *, pending: int) -> Bought:
+def answer(one: Increment, said: LaunchReport, *, pending: int) -> Bought:
     """The answer to an increment as known so far."""
     instances = tuple(instance_of(machine, one.found, None, token=one.order.token) for machine in one.came.values())
     found = refusals(said.failures, one.order.offerings)
@@ -244,7 +244,7 @@ class _Driver:
             case Read():
                 self._read = await self._ask.group(self._region, self._name)
                 return self._read
-            case Look():
+            case ReadActivities():
                 return await self._look()
             case Write(desired=desired):
                 await self._set(desired)

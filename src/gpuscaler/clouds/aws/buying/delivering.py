@@ -7,7 +7,7 @@ from typing import Final
 from gpuscaler.clouds.aws.api.asking import Asking
 from gpuscaler.clouds.aws.api.groups import Group
 from gpuscaler.clouds.aws.buying.activities import last_failure
-from gpuscaler.clouds.aws.discovery.pools import FoundPool
+from gpuscaler.clouds.aws.discovery.pools import AwsPool
 from gpuscaler.clouds.protocol import CloudError
 from gpuscaler.model.instances import Delivery
 
@@ -25,7 +25,7 @@ class Delivering:
         #: When each group was first seen to lack machines.
         self._since: dict[tuple[str, str], float] = {}
 
-    async def of(self, groups: Iterable[Group], pools: Mapping[tuple[str, str], FoundPool]) -> tuple[Delivery, ...]:
+    async def of(self, groups: Iterable[Group], pools: Mapping[tuple[str, str], AwsPool]) -> tuple[Delivery, ...]:
         """A delivery for each group that is a pool. If a group's activities cannot be read, it is assumed to be launching what it lacks."""
         here = [(pools[group.region, group.name], group) for group in groups if (group.region, group.name) in pools]
         lacks = {(group.region, group.name): many for found, group in here if (many := missing(group, found.weights))}

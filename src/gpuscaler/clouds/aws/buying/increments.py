@@ -11,9 +11,9 @@ from typing import Any, Final
 from msgspec.structs import replace
 
 from gpuscaler.clouds.aws.api.asking import Asking
-from gpuscaler.clouds.aws.buying.activities import Told
+from gpuscaler.clouds.aws.buying.activities import LaunchReport
 from gpuscaler.clouds.aws.buying.buying import LOOK_EVERY, PATIENCE, READ_LAG, Increment, answer, give_up, least_weight, look, raised, tell
-from gpuscaler.clouds.aws.discovery.pools import FoundPool
+from gpuscaler.clouds.aws.discovery.pools import AwsPool
 from gpuscaler.clouds.aws.machines.listing import instance_id
 from gpuscaler.clouds.protocol import THROTTLED, UNKNOWN, Bought, CloudError, LostAnswerError, Order, Unfilled
 
@@ -37,7 +37,7 @@ class Increments:
         self._locks: dict[tuple[str, str], asyncio.Lock] = {}
         self._tasks: set[asyncio.Task[Bought | None]] = set()
 
-    def lock(self, found: FoundPool) -> asyncio.Lock:
+    def lock(self, found: AwsPool) -> asyncio.Lock:
         """The lock of a group: concurrent read-modify-write changes of its desired capacity would undo each other."""
         return self._locks.setdefault((found.group.region, found.group.name), asyncio.Lock())
 
@@ -46,7 +46,7 @@ class Increments:
         self.tokens |= {instance_id(one.id): order.token for one in bought.instances}
         return bought
 
-    async def buy(self, found: FoundPool, order: Order) -> Bought:
+    async def buy(self, found: AwsPool, order: Order) -> Bought:
         """Raise the group of ``found``, and return the result known within an order's time limit."""
         bought = await self._surely(self._by_number(found, order), order.token)
         assert bought is not None, "a purchase has an answer"
@@ -71,7 +71,7 @@ class Increments:
         """Whether an order was settled recently."""
         return token in self._over
 
-    async def resume(self, rest: Unfilled, found: FoundPool, before: Iterable[str]) -> None:
+    async def resume(self, rest: Unfilled, found: AwsPool, before: Iterable[str]) -> None:
         """Continue an order of another process, unless it is unknown whether its group was raised and the activities do not show it.
 
         The caller knows the machines that have come from the order: ``rest.missing`` are still missing, and none of those is in ``before``.
@@ -123,11 +123,11 @@ class Increments:
 
         return keep
 
-    async def _by_number(self, found: FoundPool, order: Order) -> Bought:
+    async def _by_number(self, found: AwsPool, order: Order) -> Bought:
         async with self.lock(found):
             return self.named(order, await self._told(found, order))
 
-    async def _told(self, found: FoundPool, order: Order) -> Bought:
+    async def _told(self, found: AwsPool, order: Order) -> Bought:
         increment, bought = await tell(self._ask, found, order)
         if increment is None:
             return bought
@@ -140,7 +140,7 @@ class Increments:
                 if (settled := await self._settled(increment)) is not None:
                     return settled
             if self._ask.now() >= until:
-                return answer(increment, Told(), pending=-(-increment.missing // increment.weight))
+                return answer(increment, LaunchReport(), pending=-(-increment.missing // increment.weight))
 
     async def _settled(self, one: Increment) -> Bought | None:
         """The answer to an order once its increment is filled or has failed; what failed is withdrawn first."""
@@ -180,7 +180,7 @@ class Increments:
         """Whether the group may not show its raised capacity yet: it would look as if others had lowered it, while it goes on launching."""
         return one.missing > 0 and self._ask.now() < one.at + READ_LAG
 
-    async def _look(self, one: Increment) -> Told:
+    async def _look(self, one: Increment) -> LaunchReport:
         return await look(self._ask, one, self._claimed)
 
     def _claimed(self, instance: str) -> bool:

@@ -44,11 +44,11 @@ class Protect(Struct, frozen=True, gc=False):
     instances: tuple[str, ...]
 
 
-class Look(Struct, frozen=True, gc=False):
+class ReadActivities(Struct, frozen=True, gc=False):
     """Read the group's activities; the answer is a :class:`~gpuscaler.clouds.aws.buying.activities.Log` since the first such request."""
 
 
-Step = Read | Write | Protect | Look
+Step = Read | Write | Protect | ReadActivities
 Steps = Generator[Step, Any, "Outcome"]
 
 
@@ -63,7 +63,7 @@ class Outcome(Struct, frozen=True, gc=False):
 
 def raising(units: int) -> Steps:
     """Raise the desired capacity by ``units``, or up to the group's maximum."""
-    known: Log = yield Look()
+    known: Log = yield ReadActivities()
     group: Group = yield Read()
     # Machines above the desired capacity stay, since they are protected: new ones come on top of them.
     base = max(group.desired, existing(group) - _leaving(group))
@@ -84,13 +84,13 @@ def withdrawing(units: int) -> Steps:
         return _nothing(group, units)
     if bare := _bare(group):
         yield Protect(bare)
-    known: Log = yield Look()
+    known: Log = yield ReadActivities()
     group = yield Read()
     target = _to_lower(group, units)
     if target >= group.desired:
         return _nothing(group, units)
     # A machine that launches between this and the write would be above the desired capacity and not yet protected.
-    log: Log = yield Look()
+    log: Log = yield ReadActivities()
     if bare := _bare(group):
         return Outcome(0, group.desired, units, f"machine {bare[0]} is not protected from scale-in yet")
     if _unlisted(log, group):
@@ -108,7 +108,7 @@ def _written(read: Group, target: int, known: Collection[Change]) -> Generator[S
     """
     yield Write(target)
     for _ in range(_LOOKS):
-        log: Log = yield Look()
+        log: Log = yield ReadActivities()
         group: Group = yield Read()
         lost = missed(read.desired, target, [one for one in log.changes if one not in known])
         wanted = max(group.desired + lost, existing(group) - _leaving(group))

@@ -5,12 +5,12 @@ from collections.abc import Mapping
 import msgspec
 
 from gpuscaler.clouds.aws.api.groups import HERE
-from gpuscaler.clouds.aws.discovery.pools import FoundPool
+from gpuscaler.clouds.aws.discovery.pools import AwsPool
 from gpuscaler.model.live_templates import is_complete, shown_by, with_devices, with_labels, with_resources
 from gpuscaler.model.nodes import Node
 
 
-def compared(found: FoundPool, nodes: Mapping[str, Node]) -> FoundPool:
+def compared(found: AwsPool, nodes: Mapping[str, Node]) -> AwsPool:
     """The pool corrected by its ``nodes``, by EC2 id of their machines; nodes that are not ready or lack devices are ignored."""
     live: dict[str, list[Node]] = {}
     for machine in found.group.machines:

@@ -3,14 +3,14 @@
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from gpuscaler.clouds.aws.discovery.pools import FoundPool
+from gpuscaler.clouds.aws.discovery.pools import AwsPool
 from gpuscaler.model.pools import Offering, sold
 
 #: How many pool names a warning lists before it only counts the rest.
 NAMES = 3
 
 
-def described(one: FoundPool) -> dict[str, Any]:
+def described(one: AwsPool) -> dict[str, Any]:
     """The pool with the keys of the reference. Labels and resources are those that all of its machines have."""
     pool = one.pool
     offerings = sold(pool)
@@ -37,7 +37,7 @@ def described(one: FoundPool) -> dict[str, Any]:
     }
 
 
-def by_warning(pools: Iterable[FoundPool]) -> dict[str, list[str]]:
+def by_warning(pools: Iterable[AwsPool]) -> dict[str, list[str]]:
     """Pool names by warning: most warnings apply to many pools."""
     names: dict[str, list[str]] = {}
     for one in pools:

@@ -12,17 +12,17 @@ from gpuscaler.clouds.aws.api.calls import Calls
 from gpuscaler.clouds.aws.api.groups import Group, GroupError, UnreadError, group_of, tags_of
 from gpuscaler.clouds.aws.api.remembering import load, save
 from gpuscaler.clouds.aws.discovery.ownership import EKS, NO_ACCELERATOR, whose
-from gpuscaler.clouds.aws.discovery.pools import FoundPool, Surroundings, aside, pool_of
+from gpuscaler.clouds.aws.discovery.pools import AwsPool, Surroundings, aside, pool_of
 from gpuscaler.clouds.aws.discovery.regions import RegionReader, Scope
 from gpuscaler.clouds.protocol import UNAUTHORISED, CloudError
-from gpuscaler.model.aside import SetAside
+from gpuscaler.model.aside import Skipped
 from gpuscaler.model.overrides import OfferingPrice, PoolOverride, overridden
 
 #: Concurrent calls per region.
 AT_ONCE = 8
 
 
-class Found(Struct, frozen=True):
+class Discovered(Struct, frozen=True):
     """The result of a discovery pass. ``failed`` are regions that could not be read now; their pools are those of an earlier pass.
 
     ``unknown`` are the failed regions that were never read. ``forbidden`` means that AWS there did not accept the caller's identity or
@@ -30,9 +30,9 @@ class Found(Struct, frozen=True):
     they are skipped, but whatever is still in progress there, perhaps from an earlier version of gpuscaler, is finished.
     """
 
-    pools: tuple[FoundPool, ...] = ()
-    let_go: tuple[FoundPool, ...] = ()
-    set_aside: tuple[SetAside, ...] = ()
+    pools: tuple[AwsPool, ...] = ()
+    let_go: tuple[AwsPool, ...] = ()
+    set_aside: tuple[Skipped, ...] = ()
     failed: tuple[str, ...] = ()
     forbidden: bool = False
     unknown: tuple[str, ...] = ()
@@ -41,9 +41,9 @@ class Found(Struct, frozen=True):
 class _Seen(Struct, frozen=True):
     """The result of reading one region."""
 
-    pools: tuple[FoundPool, ...] = ()
-    let_go: tuple[FoundPool, ...] = ()
-    set_aside: tuple[SetAside, ...] = ()
+    pools: tuple[AwsPool, ...] = ()
+    let_go: tuple[AwsPool, ...] = ()
+    set_aside: tuple[Skipped, ...] = ()
     failed: bool = False
     forbidden: bool = False
 
@@ -83,7 +83,7 @@ class Discovery:
         ]
         self._last: dict[str, _Seen] = {}
 
-    def look(self) -> Found:
+    def look(self) -> Discovered:
         """Read the account now. Never raises for an answer of AWS: a region that fails is listed in the result."""
         seen = dict(zip((reader.region for reader in self._readers), self._outer.map(self._look, self._readers), strict=True))
         failed = tuple(region for region, one in seen.items() if one.failed)
@@ -99,7 +99,7 @@ class Discovery:
         pools = self._changed(one for one in apart if one not in let_go)
         without = {one.pool.name for one in let_go}
         unused = [
-            SetAside(
+            Skipped(
                 f"Pool {name}",
                 f"saw it in the file, but its group is not adopted: {NO_ACCELERATOR}"
                 if name in without
@@ -110,7 +110,7 @@ class Discovery:
         ]
         set_aside = (*(one for some in seen.values() for one in some.set_aside), *unused)
         unknown = tuple(region for region in failed if region not in self._last)
-        return Found(tuple(pools), tuple(let_go), set_aside, failed, forbidden, unknown)
+        return Discovered(tuple(pools), tuple(let_go), set_aside, failed, forbidden, unknown)
 
     def override(self, overrides: Iterable[PoolOverride]) -> None:
         """Use ``overrides`` as the user's settings from the next pass on."""
@@ -124,17 +124,17 @@ class Discovery:
         try:
             return self._read(reader)
         except CloudError as error:
-            return _Seen(set_aside=(SetAside(f"Region {reader.region}", error.detail),), failed=True, forbidden=error.cause == UNAUTHORISED)
+            return _Seen(set_aside=(Skipped(f"Region {reader.region}", error.detail),), failed=True, forbidden=error.cause == UNAUTHORISED)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             reason = f"saw {type(error).__name__}: {error} in a reply, expected one as AWS documents it"
-            return _Seen(set_aside=(SetAside(f"Region {reader.region}", reason),), failed=True)
+            return _Seen(set_aside=(Skipped(f"Region {reader.region}", reason),), failed=True)
 
     def _read(self, reader: RegionReader) -> _Seen:
         groups: list[tuple[Group, str]] = []
-        odd: list[SetAside] = []
+        odd: list[Skipped] = []
         last = self._last.get(reader.region, _Seen())
         before = {one.group.name: one for one in (*last.pools, *last.let_go)}
-        left: list[FoundPool] = []
+        left: list[AwsPool] = []
         for entry in reader.entries(self._scope, before):
             name = str(entry.get("AutoScalingGroupName"))
             scope = self._scope
@@ -152,7 +152,7 @@ class Discovery:
         seen = self._pools(reader, sorted(groups, key=lambda one: one[0].name), odd, before)
         return msgspec.structs.replace(seen, let_go=(*seen.let_go, *left))
 
-    def _pools(self, reader: RegionReader, groups: list[tuple[Group, str]], odd: list[SetAside], before: Mapping[str, FoundPool]) -> _Seen:
+    def _pools(self, reader: RegionReader, groups: list[tuple[Group, str]], odd: list[Skipped], before: Mapping[str, AwsPool]) -> _Seen:
         known = reader.surroundings([group for group, _ in groups], self._scope.cluster) if groups else Surroundings(reader.region)
         pools, let_go = [], []
         for group, source in groups:
@@ -173,10 +173,10 @@ class Discovery:
             else:
                 let_go.append(found)
                 odd.append(aside(group.name, reader.region, NO_ACCELERATOR))
-        notes = [SetAside(f"Region {reader.region} {what}", text) for what, text in reader.notes.items()] if groups else []
+        notes = [Skipped(f"Region {reader.region} {what}", text) for what, text in reader.notes.items()] if groups else []
         return _Seen(tuple(pools), tuple(let_go), (*odd, *notes))
 
-    def _changed(self, pools: Iterable[FoundPool]) -> list[FoundPool]:
+    def _changed(self, pools: Iterable[AwsPool]) -> list[AwsPool]:
         """The pools with the user's overrides applied."""
         changed = []
         for one in pools:
@@ -196,7 +196,7 @@ class Discovery:
             save(self._kept, self._folder, self._endpoint)
 
 
-def _named_apart(pools: list[FoundPool]) -> list[FoundPool]:
+def _named_apart(pools: list[AwsPool]) -> list[AwsPool]:
     """Append the region, or a number, to the names of groups that would share one, in two regions or by the same label."""
     often = Counter(one.pool.name for one in pools)
     taken: set[str] = set()
@@ -212,7 +212,7 @@ def _named_apart(pools: list[FoundPool]) -> list[FoundPool]:
     return found
 
 
-def renamed(one: FoundPool, name: str) -> FoundPool:
+def renamed(one: AwsPool, name: str) -> AwsPool:
     """The same pool under another name, with a warning about it."""
     offerings = tuple(msgspec.structs.replace(offering, pool=name) for offering in one.pool.offerings)
     pool = msgspec.structs.replace(one.pool, name=name, offerings=offerings)

@@ -18,7 +18,7 @@ from gpuscaler.clouds.aws.templates.launches import Launch
 from gpuscaler.clouds.aws.templates.node_templates import NodeTemplate
 from gpuscaler.clouds.aws.templates.nodegroups import Nodegroup
 from gpuscaler.model.accelerators import is_device
-from gpuscaler.model.aside import SetAside
+from gpuscaler.model.aside import Skipped
 from gpuscaler.model.labels import is_label_value
 from gpuscaler.model.pools import BY_SIZE, UNREADY_AFTER, Offering, Pool, for_gpus, is_scattered
 from gpuscaler.model.well_known import POOL_LABEL
@@ -49,7 +49,7 @@ class Surroundings(Struct, frozen=True):
     tariff: Tariff = Tariff("")
 
 
-class FoundPool(Struct, frozen=True):
+class AwsPool(Struct, frozen=True):
     """A pool, the group it was read from, and how the group was found: see :mod:`gpuscaler.clouds.aws.discovery.ownership`.
 
     ``weights`` are units of the group's capacity by instance type, for groups in which a machine counts as more than one. ``ends`` is when
@@ -143,7 +143,7 @@ def launch_of(group: Group, told: str) -> str:
     return LAUNCH if group.template is not None and pure else DESIRED
 
 
-def pool_of(group: Group, source: str, known: Surroundings, *, name: str = "", launch: str = "auto") -> FoundPool:
+def pool_of(group: Group, source: str, known: Surroundings, *, name: str = "", launch: str = "auto") -> AwsPool:
     """The group as a pool called ``name``, or by its own name. Raises :class:`GroupError` if it cannot be a pool."""
     if group.deleting:
         raise GroupError("it is being deleted")
@@ -175,7 +175,7 @@ def pool_of(group: Group, source: str, known: Surroundings, *, name: str = "", l
         warnings.append(SCATTERED)
     known_reservations = [known.reservations.get(ident) for way in ways for ident in reserved_for(group, way.launch)]
     ends = {one.id: one.taken_at for one in known_reservations if one is not None and one.taken_at}
-    return FoundPool(pool, group, source, tuple(dict.fromkeys(warnings)), weights, way_to_buy, ends)
+    return AwsPool(pool, group, source, tuple(dict.fromkeys(warnings)), weights, way_to_buy, ends)
 
 
 def _offerings(
@@ -311,5 +311,5 @@ def markets_of(group: Group, launch: Launch) -> tuple[str, ...]:
     return ("spot",) if launch.market == "spot" else ("on-demand",)
 
 
-def aside(group: str, region: str, reason: str) -> SetAside:
-    return SetAside(f"AutoScalingGroup {region}/{group}", reason)
+def aside(group: str, region: str, reason: str) -> Skipped:
+    return Skipped(f"AutoScalingGroup {region}/{group}", reason)

@@ -15,7 +15,7 @@ from gpuscaler.clouds.aws.api.asking import Asking
 from gpuscaler.clouds.aws.api.causes import verdict
 from gpuscaler.clouds.aws.api.groups import Machine, Reply
 from gpuscaler.clouds.aws.api.spelling import spelt
-from gpuscaler.clouds.aws.discovery.pools import FoundPool
+from gpuscaler.clouds.aws.discovery.pools import AwsPool
 from gpuscaler.clouds.aws.discovery.regions import VALUES, chunks
 from gpuscaler.clouds.aws.machines.listing import details_of, instance_id, instance_of
 from gpuscaler.model.instances import TERMINATED, Instance
@@ -48,7 +48,7 @@ class Departed:
         self._ended: dict[str, _Ended] = {}
         self._swept = False
 
-    async def beside(self, listed: Iterable[tuple[str, Instance]], pools: Mapping[tuple[str, str], FoundPool]) -> list[Instance]:
+    async def beside(self, listed: Iterable[tuple[str, Instance]], pools: Mapping[tuple[str, str], AwsPool]) -> list[Instance]:
         """Machines that have ended, in addition to ``listed``, those that groups list now with their regions. Raises CloudError."""
         if not self._swept:
             # Machines that ended while no process was observing.
@@ -93,7 +93,7 @@ class Departed:
         filters = [{"Name": name, "Values": list(values)} for name, values in wanted.items()]
         return await self._ask.pages("ec2", region, "DescribeInstances", "Reservations", Filters=filters)
 
-    def _of_groups(self, swept: tuple[str, list[Any]], pools: Mapping[tuple[str, str], FoundPool]) -> Iterable[Instance]:
+    def _of_groups(self, swept: tuple[str, list[Any]], pools: Mapping[tuple[str, str], AwsPool]) -> Iterable[Instance]:
         region, entries = swept
         details = details_of(entries)
         for one in (one for entry in entries for one in entry.get("Instances") or ()):

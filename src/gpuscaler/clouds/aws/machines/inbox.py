@@ -7,7 +7,7 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 from gpuscaler.clouds.aws.api.asking import Asking
-from gpuscaler.clouds.aws.machines.notices import Hook, MalformedError, Said, said
+from gpuscaler.clouds.aws.machines.notices import Announcement, Hook, MalformedError, said
 from gpuscaler.clouds.protocol import CloudError, LostAnswerError
 
 #: Messages per call, and concurrent calls, which are repeated while full batches come back, for at most so many seconds.
@@ -44,7 +44,7 @@ class Inbox:
         self._ask, self._url, self._region = ask, url, region_of(url) or region
         self._done: list[str] = []
         self._senseless: list[str] = []
-        self._held: dict[tuple[str, str], tuple[float, Said]] = {}
+        self._held: dict[tuple[str, str], tuple[float, Announcement]] = {}
         self._told: dict[tuple[str, str], float] = {}
 
     async def receive(self) -> None:
@@ -91,7 +91,7 @@ class Inbox:
             if one.hook is not None:
                 self.hooks[one.instance] = one.hook
 
-    def told(self, ours: Iterable[str]) -> list[Said]:
+    def told(self, ours: Iterable[str]) -> list[Announcement]:
         """New messages about machines in ``ours``, EC2 ids; messages about foreign machines expire."""
         now, known = self._ask.now(), set(ours)
         self._told = {key: at for key, at in self._told.items() if now < at + REMEMBERED}

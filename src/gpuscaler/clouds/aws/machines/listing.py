@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from gpuscaler.clouds.aws.api.groups import COMING, Group, Machine, Reply
 from gpuscaler.clouds.aws.api.spelling import same
-from gpuscaler.clouds.aws.discovery.pools import FoundPool
+from gpuscaler.clouds.aws.discovery.pools import AwsPool
 from gpuscaler.model.instances import PENDING, RUNNING, STOPPING, TERMINATED, Instance
 
 _ID: Final = re.compile(r"aws:///(?P<zone>[a-z0-9-]*)/(?P<id>i-[0-9a-f]+)")
@@ -47,7 +47,7 @@ def state_of(lifecycle: str) -> str:
     return TERMINATED if lifecycle == _GONE else RUNNING
 
 
-def instance_of(machine: Machine, found: FoundPool, detail: Detail | None, *, token: str = "") -> Instance:
+def instance_of(machine: Machine, found: AwsPool, detail: Detail | None, *, token: str = "") -> Instance:
     market = market_of(machine, found, detail)
     return Instance(
         id=provider_id(machine.zone, machine.id),
@@ -64,7 +64,7 @@ def instance_of(machine: Machine, found: FoundPool, detail: Detail | None, *, to
     )
 
 
-def market_of(machine: Machine, found: FoundPool, detail: Detail | None) -> str:
+def market_of(machine: Machine, found: AwsPool, detail: Detail | None) -> str:
     """The market it was bought on: as EC2 reports it, else its group's only one, or the more expensive of two."""
     if detail is not None:
         return detail.market

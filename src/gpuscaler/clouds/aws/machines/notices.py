@@ -40,7 +40,7 @@ class Hook(Struct, frozen=True, gc=False):
     instance: str
 
 
-class Said(Struct, frozen=True, gc=False):
+class Announcement(Struct, frozen=True, gc=False):
     """A message about the machine with the EC2 id ``instance``; ``kind`` is a kind of the protocol or of this module."""
 
     kind: str
@@ -53,7 +53,7 @@ class MalformedError(ValueError):
     """A malformed message; the text says what was seen."""
 
 
-def said(body: str) -> tuple[Said, ...]:
+def said(body: str) -> tuple[Announcement, ...]:
     """Decode the message ``body``; empty if it is about something else. Raises :class:`MalformedError`."""
     message = _decoded(body)
     if message.get("Type") == "Notification" and isinstance(message.get("Message"), str):
@@ -79,7 +79,7 @@ def _decoded(body: str) -> Mapping[str, Any]:
     return message
 
 
-def _said(message: Mapping[str, Any]) -> tuple[Said, ...]:
+def _said(message: Mapping[str, Any]) -> tuple[Announcement, ...]:
     if "LifecycleTransition" in message:
         return _held(message)
     kind = message.get("detail-type")
@@ -90,11 +90,11 @@ def _said(message: Mapping[str, Any]) -> tuple[Said, ...]:
     detail = message["detail"]
     match kind:
         case "EC2 Spot Instance Interruption Warning":
-            return (Said(INTERRUPTION, _id(detail["instance-id"]), _moment(message) + WARNING_SECONDS),)
+            return (Announcement(INTERRUPTION, _id(detail["instance-id"]), _moment(message) + WARNING_SECONDS),)
         case "EC2 Instance Rebalance Recommendation":
-            return (Said(REBALANCE, _id(detail["instance-id"]), _moment(message)),)
+            return (Announcement(REBALANCE, _id(detail["instance-id"]), _moment(message)),)
         case "EC2 Instance State-change Notification":
-            return (Said(STATE, _id(detail["instance-id"]), _moment(message)),) if spelt(detail["state"], _GOING) in _GOING else ()
+            return (Announcement(STATE, _id(detail["instance-id"]), _moment(message)),) if spelt(detail["state"], _GOING) in _GOING else ()
         case "EC2 Instance-terminate Lifecycle Action":
             return _held(detail)
         case "AWS Health Event":
@@ -102,20 +102,20 @@ def _said(message: Mapping[str, Any]) -> tuple[Said, ...]:
     return ()
 
 
-def _held(detail: Mapping[str, Any]) -> tuple[Said, ...]:
+def _held(detail: Mapping[str, Any]) -> tuple[Announcement, ...]:
     if detail["LifecycleTransition"] != _TERMINATING:
         return ()
     instance = _id(detail["EC2InstanceId"])
     hook = Hook(_text(detail["AutoScalingGroupName"]), _text(detail["LifecycleHookName"]), _text(detail["LifecycleActionToken"]), instance)
-    return (Said(HELD, instance, 0.0, hook),)
+    return (Announcement(HELD, instance, 0.0, hook),)
 
 
-def _worked_on(detail: Mapping[str, Any]) -> tuple[Said, ...]:
+def _worked_on(detail: Mapping[str, Any]) -> tuple[Announcement, ...]:
     if detail.get("service") != "EC2" or detail.get("eventTypeCategory") != "scheduledChange":
         return ()
     at = _sensible(parsedate_to_datetime(detail["startTime"]).timestamp())
     names = (one.get("entityValue", "") for one in detail.get("affectedEntities") or ())
-    return tuple(Said(MAINTENANCE, name, at) for name in names if isinstance(name, str) and _INSTANCE.fullmatch(name) is not None)
+    return tuple(Announcement(MAINTENANCE, name, at) for name in names if isinstance(name, str) and _INSTANCE.fullmatch(name) is not None)
 
 
 def _moment(message: Mapping[str, Any]) -> float:

@@ -63,7 +63,7 @@ class Kubelet(Struct, frozen=True):
     replaces: bool = False
 
 
-class _Said:
+class _UserData:
     """Accumulates the parts of user data in order. A later flag of taints replaces an earlier one, as in the kubelet."""
 
     def __init__(self) -> None:
@@ -87,7 +87,7 @@ def kubelet_of(user_data: str, *, first: Iterable[str] = ()) -> Kubelet:
 
     Raises :class:`UserDataError` if the kubelet would not start, :class:`UnreadableError` if that cannot be determined.
     """
-    said = _Said()
+    said = _UserData()
     for name, value in _flags(first):
         said.flag(name, value)
     before, said.taints = said.taints, None
@@ -115,7 +115,7 @@ def _parts(text: str) -> Iterator[str]:
             yield content.decode() if isinstance(content, bytes) else ""
 
 
-def _read(part: str, said: _Said) -> None:
+def _read(part: str, said: _UserData) -> None:
     if _NODE_CONFIG in part:
         for config in yaml.safe_load_all(part):
             _node_config(config, said)
@@ -126,7 +126,7 @@ def _read(part: str, said: _Said) -> None:
             said.flag(name, value)
 
 
-def _node_config(config: Mapping[str, Any], said: _Said) -> None:
+def _node_config(config: Mapping[str, Any], said: _UserData) -> None:
     kubelet = (config.get("spec") or {}).get("kubelet") or {}
     for name, value in _flags(kubelet.get("flags") or ()):
         said.flag(name, value)
@@ -136,7 +136,7 @@ def _node_config(config: Mapping[str, Any], said: _Said) -> None:
         said.configured = tuple(_taint(one.get("key", ""), one.get("value") or "", one.get("effect", "")) for one in taints)
 
 
-def _bottlerocket(settings: Mapping[str, Any], said: _Said) -> None:
+def _bottlerocket(settings: Mapping[str, Any], said: _UserData) -> None:
     kubernetes = (settings.get("settings") or {}).get("kubernetes") or {}
     said.labels.update(kubernetes.get("node-labels") or {})
     said.max_pods = int(kubernetes.get("max-pods") or said.max_pods)

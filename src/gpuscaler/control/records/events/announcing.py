@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from gpuscaler.control.records.events.happening import EVENTS, Happening
+from gpuscaler.control.records.events.happening import EVENTS, HistoryEvent
 from gpuscaler.control.records.events.latest import Latest
 from gpuscaler.control.records.events.records import Sink
 from gpuscaler.kube.events import EventRecorder, Reference
@@ -23,7 +23,7 @@ class Announcer(Sink):
     #: The pod of this process, None outside a cluster.
     own: Reference | None = None
 
-    def happened(self, what: Happening, /) -> None:
+    def happened(self, what: HistoryEvent, /) -> None:
         told = EVENTS.get(what.kind)
         if told is None:
             return
@@ -37,7 +37,7 @@ class Announcer(Sink):
         for one in about:
             self.events.record(one, told.reason, what.text, action=told.action, warning=told.warning, related=related)
 
-    def _pods(self, what: Happening) -> list[Reference]:
+    def _pods(self, what: HistoryEvent) -> list[Reference]:
         if what.uid:
             namespace, _, name = what.pods[0].partition("/")
             return [Reference("Pod", name, namespace, what.uid)]
@@ -48,7 +48,7 @@ class Announcer(Sink):
                 found.append(Reference("Pod", pod.name, pod.namespace, pod.uid))
         return found
 
-    def _owner(self, what: Happening) -> Reference:
+    def _owner(self, what: HistoryEvent) -> Reference:
         owner, namespace = what.owner, what.pods[0].partition("/")[0]
         return Reference(owner.kind, owner.name, namespace, owner.uid, API_VERSIONS.get(owner.kind, ""))
 

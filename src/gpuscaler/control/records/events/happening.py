@@ -20,7 +20,7 @@ UNFAMILIAR, STOPPED = "unfamiliar", "stopped"
 ACTED, FAILED, NOTICED = "act-failed", "failed", "noticed"
 
 
-class Told(NamedTuple):
+class EventTemplate(NamedTuple):
     """The Kubernetes Event of a kind: ``reason`` and ``action`` in CamelCase.
 
     It is written on the event's pods (``pod``), its node (``node``), or the pod of this process (``controller``), and also on its owner
@@ -34,33 +34,33 @@ class Told(NamedTuple):
 
 
 #: Kinds that get Kubernetes Events. The reasons ``TriggeredScaleUp`` and ``NotTriggerScaleUp`` are Cluster Autoscaler's.
-EVENTS: Mapping[str, Told] = {
-    ORDERED: Told("TriggeredScaleUp", "Order", "pod"),
-    INSTEAD: Told("TriggeredScaleUp", "Order", "pod"),
-    UNPLACED: Told("NotTriggerScaleUp", "Plan", "pod", warning=True),
-    REFUSED: Told("OfferingRefused", "Order", "pod", warning=True),
-    STOPPED: Told("ScaleUpStopped", "Plan", "pod", warning=True),
-    UNFAMILIAR: Told("MachineNotUnderstood", "Order", "pod", warning=True),
-    LOST: Told("MachineLost", "Order", "pod", warning=True),
-    BROKEN: Told("PromiseBroken", "Steer", "pod", warning=True),
-    TURNED_AWAY: Told("PodTurnedAway", "Bind", "pod", warning=True),
-    OPENED: Told("NodeOpened", "Open", "node"),
-    DECIDED: Told("ScaleDown", "Remove", "node"),
-    MARKED: Told("ScaleDownMarked", "Remove", "node"),
-    DRAINING: Told("ScaleDownDraining", "Remove", "node"),
-    ENDING: Told("ScaleDownRemoving", "Remove", "node"),
-    HELD: Told("ScaleDownHeld", "Remove", "node"),
-    CHECKPOINT: Told("CheckpointRequested", "Remove", "pod"),
-    EVICTED: Told("Evicted", "Remove", "pod"),
-    KEPT: Told("ScaleDownGivenUp", "Remove", "node"),
-    FAILED: Told("TurnFailed", "Plan", "controller", warning=True),
-    NOTICED: Told("MachineNoticed", "Look", "node", warning=True),
+EVENTS: Mapping[str, EventTemplate] = {
+    ORDERED: EventTemplate("TriggeredScaleUp", "Order", "pod"),
+    INSTEAD: EventTemplate("TriggeredScaleUp", "Order", "pod"),
+    UNPLACED: EventTemplate("NotTriggerScaleUp", "Plan", "pod", warning=True),
+    REFUSED: EventTemplate("OfferingRefused", "Order", "pod", warning=True),
+    STOPPED: EventTemplate("ScaleUpStopped", "Plan", "pod", warning=True),
+    UNFAMILIAR: EventTemplate("MachineNotUnderstood", "Order", "pod", warning=True),
+    LOST: EventTemplate("MachineLost", "Order", "pod", warning=True),
+    BROKEN: EventTemplate("PromiseBroken", "Steer", "pod", warning=True),
+    TURNED_AWAY: EventTemplate("PodTurnedAway", "Bind", "pod", warning=True),
+    OPENED: EventTemplate("NodeOpened", "Open", "node"),
+    DECIDED: EventTemplate("ScaleDown", "Remove", "node"),
+    MARKED: EventTemplate("ScaleDownMarked", "Remove", "node"),
+    DRAINING: EventTemplate("ScaleDownDraining", "Remove", "node"),
+    ENDING: EventTemplate("ScaleDownRemoving", "Remove", "node"),
+    HELD: EventTemplate("ScaleDownHeld", "Remove", "node"),
+    CHECKPOINT: EventTemplate("CheckpointRequested", "Remove", "pod"),
+    EVICTED: EventTemplate("Evicted", "Remove", "pod"),
+    KEPT: EventTemplate("ScaleDownGivenUp", "Remove", "node"),
+    FAILED: EventTemplate("TurnFailed", "Plan", "controller", warning=True),
+    NOTICED: EventTemplate("MachineNoticed", "Look", "node", warning=True),
 }
 #: Kinds that are logged as warnings.
 TROUBLE = frozenset({UNPLACED, REFUSED, ANSWER_LOST, UNFILLED, UNFAMILIAR, STOPPED, LOST, BROKEN, TURNED_AWAY, ACTED, FAILED})
 
 
-class Happening(Struct, frozen=True, gc=False, omit_defaults=True):
+class HistoryEvent(Struct, frozen=True, gc=False, omit_defaults=True):
     """One event at ``at`` (seconds since the epoch), of one of the kinds above, described by ``text``.
 
     ``pods`` are the affected ones, ``machine`` is the cloud's id, ``machines`` the number of ordered ones, ``order`` the token of an order,

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from gpuscaler.control.process.expander import Standing
-from gpuscaler.control.process.pools import FoundPools
+from gpuscaler.control.process.pools import DiscoveredPools
 from gpuscaler.lifecycle.memory import Memory
 from gpuscaler.lifecycle.observed.machine_index import Unpooled
 from gpuscaler.lifecycle.released_pools import LetGo
@@ -40,7 +40,7 @@ class Latest:
     planned_at: float = 0.0
     decision: str = ""
     forecasts: Mapping[str, Forecast] = field(default_factory=dict)
-    found: FoundPools | None = None
+    found: DiscoveredPools | None = None
     unpooled: tuple[Unpooled, ...] = ()
     unlisted: frozenset[str] = frozenset()
     let_go: tuple[LetGo, ...] = ()

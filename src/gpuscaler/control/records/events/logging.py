@@ -5,7 +5,7 @@ from typing import Any
 
 import structlog
 
-from gpuscaler.control.records.events.happening import ANSWERED, EVICTED, GRANTED, INSTEAD, REFUSED, TROUBLE, Happening
+from gpuscaler.control.records.events.happening import ANSWERED, EVICTED, GRANTED, INSTEAD, REFUSED, TROUBLE, HistoryEvent
 from gpuscaler.control.records.events.records import Sink
 
 _LOG = structlog.get_logger("gpuscaler.control")
@@ -19,7 +19,7 @@ PARTS = frozenset({EVICTED, GRANTED, INSTEAD, REFUSED})
 class LogLines(Sink):
     """A sink that logs events with their fields."""
 
-    def happened(self, what: Happening, /) -> None:
+    def happened(self, what: HistoryEvent, /) -> None:
         fields: dict[str, Any] = {
             "node": what.node,
             "machine": what.machine,

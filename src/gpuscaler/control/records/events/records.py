@@ -13,15 +13,15 @@ from msgspec.structs import replace
 
 from gpuscaler.control.loop.cloud import Answered, Ended
 from gpuscaler.control.loop.cluster_writes import Outcome
-from gpuscaler.control.process.pools import FoundPools
+from gpuscaler.control.process.pools import DiscoveredPools
 from gpuscaler.control.records.events import happening as kinds
 from gpuscaler.control.records.events import telling
-from gpuscaler.control.records.events.happening import Happening
+from gpuscaler.control.records.events.happening import HistoryEvent
 from gpuscaler.control.records.events.latest import Latest
 from gpuscaler.control.records.findings import is_let_go
 from gpuscaler.lifecycle.actions import Delete, Evict
 from gpuscaler.lifecycle.memory import Memory
-from gpuscaler.lifecycle.reconcile import Look
+from gpuscaler.lifecycle.reconcile import Reconciliation
 from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.owners import top_of
 from gpuscaler.model.pods import NO_OWNER, Pod
@@ -56,12 +56,12 @@ class Sink:
 
     __slots__ = ()
 
-    def happened(self, what: Happening, /) -> None: ...
+    def happened(self, what: HistoryEvent, /) -> None: ...
 
     def decided(self, decision: Decision, /) -> None:
         """Receive a plan that acts, or would act without a dry run."""
 
-    def looked(self, seen: Look, /) -> None: ...
+    def looked(self, seen: Reconciliation, /) -> None: ...
 
     def planned(self, plan: Plan, /) -> None:
         """Receive any plan."""
@@ -106,13 +106,13 @@ class Records:
 
     # Called by the controller
 
-    def looked(self, seen: Look, cluster: Cluster, now: float, /) -> None:
+    def looked(self, seen: Reconciliation, cluster: Cluster, now: float, /) -> None:
         self._guarded("an observation", lambda: self._looked(seen, cluster, now))
 
     def planned(self, plan: Plan, cluster: Cluster, state: State, policy: Policy, now: float, /) -> None:
         self._guarded("a plan", lambda: self._planned(plan, cluster, state, policy, now))
 
-    def sent(self, order: ledger.Order, machines: tuple[ledger.Coming, ...], memory: Memory, now: float, /) -> None:
+    def sent(self, order: ledger.Order, machines: tuple[ledger.OrderedMachine, ...], memory: Memory, now: float, /) -> None:
         self._guarded("an order", lambda: self._sent(order, machines, memory, now))
 
     def answered(self, answer: Answered, now: float, /) -> None:
@@ -127,7 +127,7 @@ class Records:
     def failed(self, what: str, error: BaseException, now: float, /) -> None:
         self._guarded("a failure", lambda: self._failed(f"{what}: {error}", now))
 
-    def pools_from(self, found: FoundPools | None, /) -> None:
+    def pools_from(self, found: DiscoveredPools | None, /) -> None:
         """Set the source of discovered pools, None if there are only those of the file."""
         self.latest.found = found
 
@@ -137,9 +137,9 @@ class Records:
         self._failing = {said: at for said, at in self._failing.items() if 0.0 <= now - at < FAILING_SECONDS}
         if words not in self._failing:
             self._failing[words] = now
-            self._tell(Happening(now, kinds.FAILED, words))
+            self._tell(HistoryEvent(now, kinds.FAILED, words))
 
-    def _looked(self, seen: Look, cluster: Cluster, now: float) -> None:
+    def _looked(self, seen: Reconciliation, cluster: Cluster, now: float) -> None:
         latest, book = self.latest, seen.memory.ledger
         before, self._seen = self._seen, seen.memory
         self.decisions = max(self.decisions, seen.memory.decisions)
@@ -151,7 +151,7 @@ class Records:
         latest.cluster, latest.looked_at, latest.unpooled = cluster, now, seen.unpooled
         latest.unlisted = seen.unlisted
         told, latest.let_go = {one.pool for one in latest.let_go}, seen.let_go
-        for what in (Happening(now, kinds.NOTICED, is_let_go(one)) for one in seen.let_go if one.pool not in told):
+        for what in (HistoryEvent(now, kinds.NOTICED, is_let_go(one)) for one in seen.let_go if one.pool not in told):
             self._tell(what)
         # A pod may be gone before its eviction is answered.
         leaving = {one.node for one in book.leaving}
@@ -209,7 +209,7 @@ class Records:
         self._decisions.update((one.node, name) for one in plan.removals)
         decision = Decision(name, now, what.text, cluster, state, policy, plan)
         self._each("a decision", lambda sink: sink.decided(decision))
-        self._tell(Happening(now, kinds.PLANNED, what.text, decision=name))
+        self._tell(HistoryEvent(now, kinds.PLANNED, what.text, decision=name))
 
     def _tell_unplaced(self, plan: Plan, now: float) -> None:
         """Report why pods are unplaced when the reasons change."""
@@ -232,7 +232,7 @@ class Records:
         for reasons, pods in fresh.items():
             self._tell(telling.of_reasons(reasons, tuple(pods), now))
 
-    def _sent(self, order: ledger.Order, machines: tuple[ledger.Coming, ...], memory: Memory, now: float) -> None:
+    def _sent(self, order: ledger.Order, machines: tuple[ledger.OrderedMachine, ...], memory: Memory, now: float) -> None:
         # The next plan is another decision, even if it looks the same.
         self._same = None
         # Pages must show ordered machines at once, and not only after the next observation.
@@ -266,7 +266,7 @@ class Records:
     def _fold(self, *steps: ledger.Event) -> None:
         self._seen = replace(self._seen, ledger=ledger.folded(self._seen.ledger, steps))
 
-    def _tell(self, what: Happening | None) -> None:
+    def _tell(self, what: HistoryEvent | None) -> None:
         if what is None:
             return
         decision = what.decision or self._decisions.get(what.order) or self._decisions.get(what.node) or ""

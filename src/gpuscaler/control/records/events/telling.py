@@ -7,11 +7,11 @@ from gpuscaler.control.loop.cloud import Answered, Ended
 from gpuscaler.control.loop.cluster_writes import Outcome
 from gpuscaler.control.records import costing
 from gpuscaler.control.records.events import happening as kinds
-from gpuscaler.control.records.events.happening import Happening
+from gpuscaler.control.records.events.happening import HistoryEvent
 from gpuscaler.control.records.words import counted, expected, hourly, money, offering, some, soon, spoken
 from gpuscaler.lifecycle.actions import Checkpoint, Delete, Evict, Mark, OnPod
 from gpuscaler.lifecycle.memory import Memory
-from gpuscaler.lifecycle.reconcile import Look
+from gpuscaler.lifecycle.reconcile import Reconciliation
 from gpuscaler.lifecycle.termination.node_pods import is_daemon
 from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.nodes import Node
@@ -24,7 +24,7 @@ from gpuscaler.planning.state import offering_events
 from gpuscaler.planning.state.boot_times import Forecast
 from gpuscaler.planning.state.breaker_messages import WORDS
 from gpuscaler.planning.state.ledger import ledger
-from gpuscaler.planning.state.ledger.entries import CLEARING, DRAINING, ENDING, Coming, Leaving
+from gpuscaler.planning.state.ledger.entries import CLEARING, DRAINING, ENDING, OrderedMachine, Removal
 from gpuscaler.planning.state.promises import Broken
 
 #: Returns the forecast for the next machine of an offering.
@@ -33,7 +33,7 @@ Outlook = Callable[[OfferingKey], Forecast]
 _UNTAINTED = "other pods may be scheduled on it before those that it was bought for; configure the pool's nodes to register with the taint"
 
 
-def of_plan(plan: Plan, now: float) -> Happening:
+def of_plan(plan: Plan, now: float) -> HistoryEvent:
     """The event of a plan, in one line."""
     parts = []
     if plan.machines:
@@ -44,22 +44,24 @@ def of_plan(plan: Plan, now: float) -> Happening:
         parts.append(f"removes {counted(len(plan.removals), 'node')}, saving {money(saving)}/h")
     if plan.unplaced:
         parts.append(f"cannot place {counted(len(plan.unplaced), 'pod')}")
-    return Happening(now, kinds.PLANNED, "; ".join(parts) or "nothing to do")
+    return HistoryEvent(now, kinds.PLANNED, "; ".join(parts) or "nothing to do")
 
 
-def of_cut(cut: Cut, plan: Plan, now: float) -> Happening:
+def of_cut(cut: Cut, plan: Plan, now: float) -> HistoryEvent:
     """The event of machines of one pool that the hard stop cut from a plan, for the pods that they were for."""
     pods = tuple(one.pod for one in plan.unplaced if any(reason.detail == cut.text for reason in one.reasons))
-    return Happening(now, kinds.STOPPED, cut.text, pods=pods, machines=cut.machines, cause=cut.pool)
+    return HistoryEvent(now, kinds.STOPPED, cut.text, pods=pods, machines=cut.machines, cause=cut.pool)
 
 
-def of_reasons(reasons: tuple[Reason, ...], pods: tuple[str, ...], now: float) -> Happening:
+def of_reasons(reasons: tuple[Reason, ...], pods: tuple[str, ...], now: float) -> HistoryEvent:
     """The event of pods that are unplaced for the same reasons."""
     said = "; ".join(f"pool {one.pool}: {one.detail}" for one in reasons) or "there is no pool"
-    return Happening(now, kinds.UNPLACED, f"no machine can be bought for it now: {said}", pods=pods)
+    return HistoryEvent(now, kinds.UNPLACED, f"no machine can be bought for it now: {said}", pods=pods)
 
 
-def of_order(order: ledger.Order, machines: tuple[Coming, ...], policy: Policy | None, outlook: Outlook, now: float) -> Happening:
+def of_order(
+    order: ledger.Order, machines: tuple[OrderedMachine, ...], policy: Policy | None, outlook: Outlook, now: float
+) -> HistoryEvent:
     """The event of an order that is being sent, with its forecast and price."""
     key = order.offerings[0]
     meant = max((one.meant for one in machines), default=1)
@@ -68,10 +70,10 @@ def of_order(order: ledger.Order, machines: tuple[Coming, ...], policy: Policy |
     price = costing.of_coming(machines[0], policy) if machines else hourly(0.0, 0.0)
     text = f"{number}{offering(key)} ordered{others}: {expected(outlook(key), price)}"
     pods = tuple(pod for one in machines for pod in one.pods)
-    return Happening(now, kinds.ORDERED, text, pods=pods, machines=order.count, offering=key, order=order.token)
+    return HistoryEvent(now, kinds.ORDERED, text, pods=pods, machines=order.count, offering=key, order=order.token)
 
 
-def of_answer(answer: Answered, pods: tuple[str, ...], policy: Policy | None, outlook: Outlook, now: float) -> Iterator[Happening]:
+def of_answer(answer: Answered, pods: tuple[str, ...], policy: Policy | None, outlook: Outlook, now: float) -> Iterator[HistoryEvent]:
     """The events of a cloud's answer. ``pods`` are those that the order was for."""
     wanted, token = answer.order.offerings[0], answer.order.token
     for step in answer.steps:
@@ -80,19 +82,19 @@ def of_answer(answer: Answered, pods: tuple[str, ...], policy: Policy | None, ou
                 for instance, key in granted:
                     price = costing.price_of(policy, key) if len(answer.order.offerings) > 1 else None
                     text = f"machine {instance} granted: {offering(key)}{f', {money(price)}/h' if price is not None else ''}"
-                    yield Happening(now, kinds.GRANTED, text, machine=instance, offering=key, order=token)
+                    yield HistoryEvent(now, kinds.GRANTED, text, machine=instance, offering=key, order=token)
                 for key in dict.fromkeys(key for _, key in granted if key != wanted):
                     price = costing.price_of(policy, key) or 0.0
                     said = expected(outlook(key), hourly(price, price))
                     text = f"{offering(key)} granted instead of {offering(wanted)}: {said}"
-                    yield Happening(now, kinds.INSTEAD, text, pods=pods, offering=key, order=token)
+                    yield HistoryEvent(now, kinds.INSTEAD, text, pods=pods, offering=key, order=token)
             case ledger.Doubted():
                 text = f"the answer to the order of {offering(wanted)} was lost: {answer.detail}"
-                yield Happening(now, kinds.ANSWER_LOST, text, offering=wanted, order=token)
+                yield HistoryEvent(now, kinds.ANSWER_LOST, text, offering=wanted, order=token)
     for fate in answer.fates:
         if isinstance(fate, offering_events.Refused):
             waiting = () if fate.filled else pods
-            yield Happening(now, kinds.REFUSED, of_refusal(fate), pods=waiting, offering=fate.offering, order=token, cause=fate.cause)
+            yield HistoryEvent(now, kinds.REFUSED, of_refusal(fate), pods=waiting, offering=fate.offering, order=token, cause=fate.cause)
 
 
 def of_refusal(fate: offering_events.Refused) -> str:
@@ -101,7 +103,7 @@ def of_refusal(fate: offering_events.Refused) -> str:
     return f"{offering(fate.offering)} refused: {WORDS.get(fate.cause, fate.cause)}{said}"
 
 
-def counted_answer(answer: Answered, asked: int, policy: Policy | None, outlook: Outlook, now: float) -> Happening | None:
+def counted_answer(answer: Answered, asked: int, policy: Policy | None, outlook: Outlook, now: float) -> HistoryEvent | None:
     """The event of an answer: grants and refusals of the ``asked`` machines, counted in one line; None if there are neither."""
     step = next((one for one in answer.steps if isinstance(one, ledger.Answered)), None)
     refusals = list(dict.fromkeys(of_refusal(fate) for fate in answer.fates if isinstance(fate, offering_events.Refused)))
@@ -118,10 +120,12 @@ def counted_answer(answer: Answered, asked: int, policy: Policy | None, outlook:
     parts += [f"{short} not granted: {refusals[0]}", *refusals[1:]] if short > 0 and refusals else refusals
     text = f"{len(step.granted)} of {counted(asked, 'machine')} granted: {'; '.join(parts)}"
     cause = next((fate.cause for fate in answer.fates if isinstance(fate, offering_events.Refused)), "") if short > 0 else ""
-    return Happening(now, kinds.ANSWERED, text, offering=answer.order.offerings[0], order=answer.order.token, cause=cause)
+    return HistoryEvent(now, kinds.ANSWERED, text, offering=answer.order.offerings[0], order=answer.order.token, cause=cause)
 
 
-def of_look(before: Memory, seen: Look, cluster: Cluster, forecasts: Mapping[str, Forecast], now: float) -> Iterator[Happening]:
+def of_look(
+    before: Memory, seen: Reconciliation, cluster: Cluster, forecasts: Mapping[str, Forecast], now: float
+) -> Iterator[HistoryEvent]:
     """The events of an observation. ``forecasts`` were made when machines were granted, by the ledger's names."""
     known = _known(before, seen)
     yield from _arriving(known, seen, cluster, forecasts, now)
@@ -129,50 +133,50 @@ def of_look(before: Memory, seen: Look, cluster: Cluster, forecasts: Mapping[str
     yield from _gone(known, seen, cluster, now)
     yield from _leaving(before, seen, now)
     for remark in seen.remarks:
-        yield Happening(now, kinds.NOTICED, remark.text, node=remark.node, machine=remark.machine)
+        yield HistoryEvent(now, kinds.NOTICED, remark.text, node=remark.node, machine=remark.machine)
     for away in seen.turned_away:
         text = f"pod {away.pod} was bound to node {away.node}, and the kubelet rejected it: {away.reason}; the pod has failed for good"
-        yield Happening(now, kinds.TURNED_AWAY, text, pods=(away.pod,), node=away.node, uid=away.uid)
+        yield HistoryEvent(now, kinds.TURNED_AWAY, text, pods=(away.pod,), node=away.node, uid=away.uid)
     for one in seen.unfit:
         text = f"node {one.node} was bought for pod {one.pod} and does not admit it: {one.why}; no other like it is bought for the pod"
-        yield Happening(now, kinds.BROKEN, text, pods=(one.pod,), node=one.node)
+        yield HistoryEvent(now, kinds.BROKEN, text, pods=(one.pod,), node=one.node)
     # The ledger also has the broken promises of nominated pods.
     broken = dict.fromkeys(set(seen.memory.ledger.broken) - set(before.ledger.broken), "")
     broken |= {(one.pod, one.node): one.why for one in seen.outcomes if isinstance(one, Broken) and not one.certain}
     for (pod, node), why in sorted(broken.items()):
         text = f"node {node} was meant for pod {pod}, which did not run there{f': {why}' if why else ''}; the pod is planned again"
-        yield Happening(now, kinds.BROKEN, text, pods=(pod,), node=node)
+        yield HistoryEvent(now, kinds.BROKEN, text, pods=(pod,), node=node)
 
 
-def _known(before: Memory, seen: Look) -> Mapping[str, Coming]:
+def _known(before: Memory, seen: Reconciliation) -> Mapping[str, OrderedMachine]:
     """The machines of the ledger by its names, updated by the observation: a machine may get its id, become a node and open in one."""
     learned = ledger.folded(before.ledger, (step for step in seen.arrivals.steps if not isinstance(step, ledger.Lost)))
     return {one.id: one for one in (*before.ledger.coming, *learned.coming)}
 
 
-def _untainted(one: Coming, node: Node | None, now: float) -> Iterator[Happening]:
+def _untainted(one: OrderedMachine, node: Node | None, now: float) -> Iterator[HistoryEvent]:
     """The event of a node that has registered without gpuscaler's taint: other pods may have been scheduled on it."""
     if node is not None and not any(taint.key == ARRIVING_TAINT for taint in node.taints):
         text = f"node {node.name} of pool {one.key.pool} registered without the taint {ARRIVING_TAINT}:NoSchedule: {_UNTAINTED}"
-        yield Happening(now, kinds.NOTICED, text, node=node.name, machine=one.instance, offering=one.key)
+        yield HistoryEvent(now, kinds.NOTICED, text, node=node.name, machine=one.instance, offering=one.key)
 
 
 def _arriving(
-    known: Mapping[str, Coming], seen: Look, cluster: Cluster, forecasts: Mapping[str, Forecast], now: float
-) -> Iterator[Happening]:
+    known: Mapping[str, OrderedMachine], seen: Reconciliation, cluster: Cluster, forecasts: Mapping[str, Forecast], now: float
+) -> Iterator[HistoryEvent]:
     closed = {one.id for one in seen.memory.ledger.coming}
     for step in seen.arrivals.steps:
         match step:
             case ledger.Found(machine=machine, instance=instance, offering=key) if machine in known:
                 text = f"machine {instance} granted: {offering(key)}, as the cloud's list shows"
-                yield Happening(now, kinds.GRANTED, text, machine=instance, offering=key, order=known[machine].order)
+                yield HistoryEvent(now, kinds.GRANTED, text, machine=instance, offering=key, order=known[machine].order)
             case ledger.Adopted(machine=one):
                 text = f"machine {one.instance} ({offering(one.key)}) is no node and was not ordered here; it counts as an ordered machine"
-                yield Happening(now, kinds.NOTICED, text, machine=one.instance, offering=one.key)
+                yield HistoryEvent(now, kinds.NOTICED, text, machine=one.instance, offering=one.key)
             case ledger.Registered(machine=machine, node=node) if machine in known:
                 one = known[machine]
                 text = f"machine {one.instance} has become node {node} {spoken(now - (one.began or now))} after its grant"
-                yield Happening(now, kinds.REGISTERED, text, node=node, machine=one.instance, offering=one.key, order=one.order)
+                yield HistoryEvent(now, kinds.REGISTERED, text, node=node, machine=one.instance, offering=one.key, order=one.order)
                 if machine in closed:
                     yield from _untainted(one, cluster.nodes.get(node), now)
             case ledger.Ready(machine=machine) if machine in known:
@@ -181,7 +185,7 @@ def _arriving(
                 said = forecasts.get(machine)
                 late = None if said is None else took - said.typical
                 against = "" if said is None else f" (forecast: {spoken(said.typical)})"
-                yield Happening(
+                yield HistoryEvent(
                     now,
                     kinds.READY,
                     f"node {one.node} is ready {spoken(took)} after its grant{against}",
@@ -193,10 +197,10 @@ def _arriving(
                     seen=said is not None and said.seen > 0,
                 )
     for token in seen.arrivals.unfilled:
-        yield Happening(now, kinds.UNFILLED, f"order {token} was not filled in time; the rest of it is withdrawn", order=token)
+        yield HistoryEvent(now, kinds.UNFILLED, f"order {token} was not filled in time; the rest of it is withdrawn", order=token)
 
 
-def _unfamiliar(before: Memory, seen: Look, now: float) -> Iterator[Happening]:
+def _unfamiliar(before: Memory, seen: Reconciliation, now: float) -> Iterator[HistoryEvent]:
     """The events of machines that were granted with an offering outside their pool."""
     coming = {one.instance: one for one in seen.memory.ledger.coming if one.instance}
     for machine, key in seen.memory.unfamiliar.items():
@@ -207,10 +211,10 @@ def _unfamiliar(before: Memory, seen: Look, now: float) -> Iterator[Happening]:
                 f"machine {machine} of pool {key.pool} is {offering(key)}, which the pool does not offer; it counts as the most expensive "
                 f"machine that it may be, and nothing more is bought in the pool while it exists; end it, or add the offering to the pool"
             )
-            yield Happening(now, kinds.UNFAMILIAR, text, pods=pods, node=node, machine=machine, offering=key)
+            yield HistoryEvent(now, kinds.UNFAMILIAR, text, pods=pods, node=node, machine=machine, offering=key)
 
 
-def _gone(known: Mapping[str, Coming], seen: Look, cluster: Cluster, now: float) -> Iterator[Happening]:
+def _gone(known: Mapping[str, OrderedMachine], seen: Reconciliation, cluster: Cluster, now: float) -> Iterator[HistoryEvent]:
     """The events of machines that left the ledger: open or lost. Those without an id were refused, which is reported already."""
     left = {one.id for one in seen.memory.ledger.coming}
     lost = {step.machine for step in seen.arrivals.steps if isinstance(step, ledger.Lost)}
@@ -222,14 +226,16 @@ def _gone(known: Mapping[str, Coming], seen: Look, cluster: Cluster, now: float)
         if one.id in lost or one.id in overdue or one.instance in taken or one.node not in cluster.nodes:
             why = overdue.get(one.id) or ("the cloud takes it away" if one.instance in taken else "it ended before it opened")
             text = f"machine {one.instance} ({offering(one.key)}) is lost: {why}"
-            yield Happening(now, kinds.LOST, text, pods=one.pods, node=one.node, machine=one.instance, offering=one.key, order=one.order)
+            yield HistoryEvent(now, kinds.LOST, text, pods=one.pods, node=one.node, machine=one.instance, offering=one.key, order=one.order)
         else:
             pods = f" for {some(one.pods)}" if one.pods else ""
             text = f"node {one.node} is open{pods}"
-            yield Happening(now, kinds.OPENED, text, pods=one.pods, node=one.node, machine=one.instance, offering=one.key, order=one.order)
+            yield HistoryEvent(
+                now, kinds.OPENED, text, pods=one.pods, node=one.node, machine=one.instance, offering=one.key, order=one.order
+            )
 
 
-def _leaving(before: Memory, seen: Look, now: float) -> Iterator[Happening]:
+def _leaving(before: Memory, seen: Reconciliation, now: float) -> Iterator[HistoryEvent]:
     known = {one.node: one for one in before.ledger.leaving}
     going = {one.node: one for one in seen.memory.ledger.leaving}
     kept = dict(seen.kept)
@@ -252,21 +258,21 @@ def _leaving(before: Memory, seen: Look, now: float) -> Iterator[Happening]:
             yield _of_leaving(one, node, kinds.REMOVED, f"node {node} is gone: {one.reason}", now)
 
 
-def _of_leaving(one: Leaving | None, node: str, kind: str, text: str, now: float) -> Happening:
+def _of_leaving(one: Removal | None, node: str, kind: str, text: str, now: float) -> HistoryEvent:
     if one is None:
-        return Happening(now, kind, text, node=node)
-    return Happening(now, kind, text, node=node, machine=one.instance, offering=one.offering)
+        return HistoryEvent(now, kind, text, node=node)
+    return HistoryEvent(now, kind, text, node=node, machine=one.instance, offering=one.offering)
 
 
-def of_outcome(outcome: Outcome, now: float) -> Happening | None:
+def of_outcome(outcome: Outcome, now: float) -> HistoryEvent | None:
     """The event of an act's outcome; None for successful nominations and evictions, which show on the pods, and for repeated failures."""
     act = outcome.act
     if isinstance(act, Checkpoint) and not outcome.detail:
         text = f"save your work within {spoken(act.seconds)}: node {act.node} is being removed"
-        return Happening(now, kinds.CHECKPOINT, text, pods=(act.pod,), node=act.node)
+        return HistoryEvent(now, kinds.CHECKPOINT, text, pods=(act.pod,), node=act.node)
     if not outcome.detail:
         return (
-            Happening(now, kinds.MARKED, f"node {act.node} is closed to new pods: {act.reason}", node=act.node)
+            HistoryEvent(now, kinds.MARKED, f"node {act.node} is closed to new pods: {act.reason}", node=act.node)
             if isinstance(act, Mark)
             else None
         )
@@ -275,10 +281,10 @@ def of_outcome(outcome: Outcome, now: float) -> Happening | None:
         return None
     what = type(act).__name__.lower()
     pods = (act.pod,) if isinstance(act, OnPod) else ()
-    return Happening(now, kinds.ACTED, f"{what} failed: {outcome.detail}", pods=pods, node=act.node)
+    return HistoryEvent(now, kinds.ACTED, f"{what} failed: {outcome.detail}", pods=pods, node=act.node)
 
 
-def of_eviction(act: Evict | Delete, removal: Leaving | None, pod: Pod | None, top: Owner, now: float) -> Happening | None:
+def of_eviction(act: Evict | Delete, removal: Removal | None, pod: Pod | None, top: Owner, now: float) -> HistoryEvent | None:
     """The event of a pod that was evicted, or deleted because its machine ends first; None for pods of DaemonSets.
 
     ``top`` is the pod's topmost owner.
@@ -286,10 +292,10 @@ def of_eviction(act: Evict | Delete, removal: Leaving | None, pod: Pod | None, t
     if pod is not None and is_daemon(pod):
         return None
     text = f"pod {act.pod} was evicted from node {act.node}{why_evicted(act.pod, removal)}"
-    return Happening(now, kinds.EVICTED, text, pods=(act.pod,), node=act.node, uid=act.uid, owner=top)
+    return HistoryEvent(now, kinds.EVICTED, text, pods=(act.pod,), node=act.node, uid=act.uid, owner=top)
 
 
-def why_evicted(pod: str, removal: Leaving | None) -> str:
+def why_evicted(pod: str, removal: Removal | None) -> str:
     """The end of a sentence: where an evicted pod will go, and why its node is removed."""
     if removal is None:
         return ""
@@ -302,8 +308,8 @@ def why_evicted(pod: str, removal: Leaving | None) -> str:
     return f" to move it to {where}; the node is being removed: {removal.reason}"
 
 
-def of_end(ended: Ended, now: float) -> Happening | None:
+def of_end(ended: Ended, now: float) -> HistoryEvent | None:
     if not ended.detail:
         return None
     text = f"machine {ended.instance} could not be ended: {ended.detail}"
-    return Happening(now, kinds.ACTED, text, node=ended.node, machine=ended.instance)
+    return HistoryEvent(now, kinds.ACTED, text, node=ended.node, machine=ended.instance)

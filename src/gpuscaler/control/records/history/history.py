@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from gpuscaler.control.records.events.happening import Happening
+from gpuscaler.control.records.events.happening import HistoryEvent
 from gpuscaler.model.pods import Owner
 from gpuscaler.planning.plans import Plan
 
@@ -64,7 +64,7 @@ class History:
         self._decisions, self._bytes = decisions, most_bytes
         self._lock = threading.Lock()
 
-    def add(self, happenings: Sequence[Happening], decisions: Iterable[Made]) -> None:
+    def add(self, happenings: Sequence[HistoryEvent], decisions: Iterable[Made]) -> None:
         """Add events and decisions, and delete the oldest ones."""
         encode = msgspec.json.Encoder().encode
         with self._lock, self._db:
@@ -97,17 +97,17 @@ class History:
                 why = f"the inputs of newer decisions take the {self._bytes} bytes that are kept (history.bytes)"
                 self._db.execute("UPDATE decisions SET inputs = NULL, size = 0, missing = ? WHERE number = ?", (why, number))
 
-    def about(self, subject: str, *, most: int = 20) -> list[Happening]:
+    def about(self, subject: str, *, most: int = 20) -> list[HistoryEvent]:
         """The newest events about ``pod/NS/NAME``, ``node/NAME``, ``owner/KIND/NS/NAME`` or ``decision/ID``, the oldest first."""
         rows = self._rows(
             "SELECT body FROM happenings JOIN subjects USING (number) WHERE subject = ? ORDER BY number DESC LIMIT ?", (subject, most)
         )
-        return [msgspec.json.decode(body, type=Happening) for (body,) in reversed(rows)]
+        return [msgspec.json.decode(body, type=HistoryEvent) for (body,) in reversed(rows)]
 
-    def recent(self, *, most: int = 50) -> list[Happening]:
+    def recent(self, *, most: int = 50) -> list[HistoryEvent]:
         """The newest events, the oldest first."""
         rows = self._rows("SELECT body FROM happenings ORDER BY number DESC LIMIT ?", (most,))
-        return [msgspec.json.decode(body, type=Happening) for (body,) in reversed(rows)]
+        return [msgspec.json.decode(body, type=HistoryEvent) for (body,) in reversed(rows)]
 
     def decisions(self, *, most: int = 50) -> list[Brief]:
         """The newest decisions, the newest first."""

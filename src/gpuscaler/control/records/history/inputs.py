@@ -32,7 +32,7 @@ def unpacked(data: bytes) -> tuple[Decision, str]:
         form = msgspec.msgpack.decode(next(frames, b""), type=Form)
         if form.form != FORM:
             raise InputsError(f"saw inputs of form {form.form} written by gpuscaler {form.version}, expected form {FORM}")
-        found = _Found()
+        found = _DecodedFrames()
         while True:
             frames, rest = _split(rest, len(data))
             if not rest:
@@ -61,7 +61,7 @@ def _frames(whole: memoryview) -> Iterator[bytes]:
         whole = whole[4 + size :]
 
 
-class _Found:
+class _DecodedFrames:
     """The objects of the frames read so far."""
 
     def __init__(self) -> None:

@@ -8,7 +8,7 @@ from contextlib import suppress
 import msgspec
 import structlog
 
-from gpuscaler.control.records.events.happening import Happening
+from gpuscaler.control.records.events.happening import HistoryEvent
 from gpuscaler.control.records.events.records import Decision, Sink
 from gpuscaler.control.records.history.history import History, Made
 from gpuscaler.control.records.history.packing import Packer
@@ -32,11 +32,11 @@ class Keeper(Sink):
         self.lost = 0
         self.trouble = ""
         self._packer = Packer()
-        self._happenings: deque[Happening] = deque()
+        self._happenings: deque[HistoryEvent] = deque()
         self._decisions: deque[Decision] = deque()
         self._woken, self._decided = asyncio.Event(), asyncio.Event()
 
-    def happened(self, what: Happening, /) -> None:
+    def happened(self, what: HistoryEvent, /) -> None:
         if len(self._happenings) >= MOST:
             self._happenings.popleft()
             self.lost += 1
@@ -73,7 +73,7 @@ class Keeper(Sink):
         else:
             await asyncio.to_thread(self._write, happenings, decisions)
 
-    def _taken(self) -> tuple[list[Happening], list[Decision]]:
+    def _taken(self) -> tuple[list[HistoryEvent], list[Decision]]:
         self._woken.clear()
         self._decided.clear()
         happenings, decisions = list(self._happenings), list(self._decisions)
@@ -81,7 +81,7 @@ class Keeper(Sink):
         self._decisions.clear()
         return happenings, decisions
 
-    def _write(self, happenings: list[Happening], decisions: list[Decision]) -> None:
+    def _write(self, happenings: list[HistoryEvent], decisions: list[Decision]) -> None:
         if not happenings and not decisions:
             return
         try:

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from gpuscaler.model.aside import SetAside
+from gpuscaler.model.aside import Skipped
 from gpuscaler.model.labels import LabelSet
 from gpuscaler.model.pods import Owner, PodOptions, PodSpec
 from gpuscaler.model.pools import Policy
@@ -45,7 +45,7 @@ class Head(Struct, frozen=True):
     policy: Policy
     state: State
     plan: Plan
-    set_aside: tuple[SetAside, ...]
+    set_aside: tuple[Skipped, ...]
 
 
 class Chunk(Struct, frozen=True, array_like=True):

@@ -12,11 +12,11 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.registry import Collector
 
 from gpuscaler.control.records.events import happening as kinds
-from gpuscaler.control.records.events.happening import Happening
+from gpuscaler.control.records.events.happening import HistoryEvent
 from gpuscaler.control.records.events.records import Decision, Sink
 from gpuscaler.control.records.status.status import Status
 from gpuscaler.kube.requests import BUCKETS, RequestMetrics
-from gpuscaler.lifecycle.reconcile import Look
+from gpuscaler.lifecycle.reconcile import Reconciliation
 from gpuscaler.model.holds import ACTIVITIES
 from gpuscaler.model.offerings import OfferingKey
 from gpuscaler.planning.plans import Plan
@@ -87,7 +87,7 @@ class Metrics(Sink):
     def decided(self, _decision: Decision, /) -> None:
         self._decisions.inc()
 
-    def looked(self, seen: Look, /) -> None:
+    def looked(self, seen: Reconciliation, /) -> None:
         for fate in seen.arrivals.fates:
             if isinstance(fate, offering_events.Lacking):
                 pool, _, instance_type, _ = fate.offering
@@ -98,7 +98,7 @@ class Metrics(Sink):
         for outcome in seen.outcomes:
             self._promises.labels("kept" if isinstance(outcome, Kept) else "broken").inc()
 
-    def happened(self, what: Happening, /) -> None:
+    def happened(self, what: HistoryEvent, /) -> None:
         by_offering = {kinds.GRANTED: self._granted, kinds.OPENED: self._opened, kinds.LOST: self._lost}
         if what.offering is not None and what.kind in by_offering:
             by_offering[what.kind].labels(*_labels(what.offering)).inc()

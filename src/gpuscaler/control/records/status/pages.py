@@ -8,7 +8,7 @@ from typing import TypeVar
 import msgspec
 from aiohttp import web
 
-from gpuscaler.control.records.events.happening import Happening
+from gpuscaler.control.records.events.happening import HistoryEvent
 from gpuscaler.control.records.events.latest import Latest
 from gpuscaler.control.records.history.history import Brief, History, owner_subject
 from gpuscaler.control.records.history.keeping import Keeper
@@ -105,7 +105,7 @@ class Pages:
         return web.Response(body=made.inputs, content_type="application/octet-stream")
 
 
-def about_pod(kept: History, key: str, top: Owner) -> list[Happening]:
+def about_pod(kept: History, key: str, top: Owner) -> list[HistoryEvent]:
     """The events of a pod, and those of other pods of its owner ``top`` that it may have replaced; the oldest first."""
     own = kept.about(f"pod/{key}", most=HAPPENINGS)
     others = kept.about(owner_subject(key, top), most=EVICTIONS) if top.kind else []

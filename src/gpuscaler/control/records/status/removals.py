@@ -9,7 +9,7 @@ from gpuscaler.control.records.words import counted, money, spoken
 from gpuscaler.kube.events import shortened
 from gpuscaler.lifecycle.termination.eviction import is_saving, saves_until
 from gpuscaler.model.pods import Pod
-from gpuscaler.planning.state.ledger.entries import CLEARING, DETACHING, DRAINING, ENDING, MARKING, REOPENING, WAITING, Leaving
+from gpuscaler.planning.state.ledger.entries import CLEARING, DETACHING, DRAINING, ENDING, MARKING, REOPENING, WAITING, Removal
 
 #: Steps of a removal, in words.
 STEPS: Mapping[str, str] = {
@@ -80,7 +80,7 @@ def told(one: RemovalNow, now: float) -> str:
     return f"{one.node}{cost}: {STEPS.get(one.step, one.step)}, since {spoken(now - one.since)}{held}{ends} [{one.reason}]"
 
 
-def of_resident(one: Leaving, pod: Pod, now: float) -> Iterator[str]:
+def of_resident(one: Removal, pod: Pod, now: float) -> Iterator[str]:
     """Sentences about the eviction of ``pod``, which is on the node of the removal ``one``."""
     found = next((entry for entry in one.evictions if (entry.pod, entry.uid) == (pod.key, pod.uid)), None)
     if pod.deleted:
@@ -92,7 +92,7 @@ def of_resident(one: Leaving, pod: Pod, now: float) -> Iterator[str]:
         yield f"its eviction failed {counted(found.tries, 'time')}: {found.why}; tried again in {spoken(found.again - now)}"
 
 
-def of_leaving(one: Leaving, now: float) -> Iterator[str]:
+def of_leaving(one: Removal, now: float) -> Iterator[str]:
     """Sentences about the removal of one node."""
     yield f"its removal began {spoken(now - one.at)} ago: {one.reason}"
     needs = f" ({counted(len(one.needs), 'machine')})" if one.needs else ""

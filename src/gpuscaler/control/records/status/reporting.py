@@ -12,7 +12,7 @@ import structlog
 from msgspec.structs import replace
 
 from gpuscaler.control.records.events import happening as kinds
-from gpuscaler.control.records.events.happening import Happening
+from gpuscaler.control.records.events.happening import HistoryEvent
 from gpuscaler.control.records.events.latest import Latest
 from gpuscaler.control.records.events.records import Sink
 from gpuscaler.control.records.status.status import Process, Status, status_of, summary
@@ -66,12 +66,12 @@ class Reporter(Sink):
         self.trouble = ""
         self._client, self._latest, self._namespace = client, latest, namespace
         self._process, self._troubles, self._leading, self._now, self._holds = process, troubles, leading, now, holds
-        self._happened: deque[Happening] = deque(maxlen=SHOWN)
+        self._happened: deque[HistoryEvent] = deque(maxlen=SHOWN)
         self._written: Status | None = None
         #: The last events, which differ only in their nodes.
-        self._alike: list[Happening] = []
+        self._alike: list[HistoryEvent] = []
 
-    def happened(self, what: Happening, /) -> None:
+    def happened(self, what: HistoryEvent, /) -> None:
         if what.kind in _STEPS:
             return
         if self._alike and are_alike(self._alike[0], what):
@@ -130,13 +130,13 @@ class Reporter(Sink):
             self.trouble = f"ConfigMap {self._namespace}/{NAME}: {error}"
 
 
-def are_alike(one: Happening, other: Happening) -> bool:
+def are_alike(one: HistoryEvent, other: HistoryEvent) -> bool:
     """Whether two events of one decision say the same about two nodes, apart from durations."""
     said = [_NUMBERS.sub("", what.text.replace(f"node {what.node}", "node")) for what in (one, other)]
     return bool(one.node) and (one.kind, one.decision, said[0]) == (other.kind, other.decision, said[1])
 
 
-def together(alike: Sequence[Happening]) -> Happening:
+def together(alike: Sequence[HistoryEvent]) -> HistoryEvent:
     """The events of several nodes as one, with the text of the first."""
     first = alike[0]
     if len(alike) == 1:

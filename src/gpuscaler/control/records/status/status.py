@@ -6,9 +6,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from msgspec import Struct
 from msgspec.structs import replace
 
-from gpuscaler.clouds.protocol import Looked
+from gpuscaler.clouds.protocol import AccountReport
 from gpuscaler.control.records.costing import range_of_coming
-from gpuscaler.control.records.events.happening import Happening
+from gpuscaler.control.records.events.happening import HistoryEvent
 from gpuscaler.control.records.events.latest import Latest
 from gpuscaler.control.records.findings import closed, findings, is_let_go, unbound
 from gpuscaler.control.records.status.held import Held, held
@@ -33,7 +33,7 @@ from gpuscaler.planning.capacity.similar_offerings import may_be, taken_for
 from gpuscaler.planning.plans import Plan
 from gpuscaler.planning.state.breaker_messages import told
 from gpuscaler.planning.state.breakers import Breakers, counts, is_open
-from gpuscaler.planning.state.ledger.ledger import Coming, Ledger
+from gpuscaler.planning.state.ledger.ledger import Ledger, OrderedMachine
 
 #: The maximum number of entries in a list, of pods named in an entry, and of bytes in a sentence; counts include everything.
 MOST, NAMED, SENTENCE = 40, 5, 400
@@ -93,7 +93,7 @@ class Waiting(Struct, frozen=True):
     pods: tuple[str, ...]
 
 
-class Said(Struct, frozen=True, omit_defaults=True):
+class StatusEntry(Struct, frozen=True, omit_defaults=True):
     """An event, with its ``decision`` if that is known, or an object that was skipped."""
 
     about: str
@@ -153,9 +153,9 @@ class Status(Struct, frozen=True):
     coming: int = 0
     waiting: tuple[Waiting, ...] = ()
     removals: tuple[RemovalNow, ...] = ()
-    happened: tuple[Said, ...] = ()
+    happened: tuple[StatusEntry, ...] = ()
     set_aside_count: int = 0
-    set_aside: tuple[Said, ...] = ()
+    set_aside: tuple[StatusEntry, ...] = ()
     holds: tuple[HoldNow, ...] = ()
     troubles: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
@@ -167,13 +167,13 @@ class Status(Struct, frozen=True):
 
 
 def status_of(
-    latest: Latest, leader: Process, *, troubles: Iterable[str], happened: Sequence[Happening], now: float, holds: Holds | None = None
+    latest: Latest, leader: Process, *, troubles: Iterable[str], happened: Sequence[HistoryEvent], now: float, holds: Holds | None = None
 ) -> Status:
     """The status at ``now``. The work grows with the number of nodes and pending pods; call it in a thread if there are many."""
     cluster, memory, plan = latest.cluster, latest.memory, latest.plan
     policy = latest.policy or Policy(())
     found = members(cluster.nodes, policy, latest.unlisted)
-    account = latest.found.newest if latest.found is not None else Looked()
+    account = latest.found.newest if latest.found is not None else AccountReport()
     aside = (*cluster.set_aside, *account.set_aside)
     coming_nodes = {one.node for one in memory.ledger.coming if one.node}
     leaving = {one.node for one in memory.ledger.leaving}
@@ -197,9 +197,9 @@ def status_of(
         coming=sum(len(one.pods) for one in memory.ledger.coming),
         waiting=waiting[:MOST],
         removals=removals_of(latest, now)[:MOST],
-        happened=tuple(Said(one.kind, shortened(one.text, SENTENCE), one.at, one.decision) for one in happened),
+        happened=tuple(StatusEntry(one.kind, shortened(one.text, SENTENCE), one.at, one.decision) for one in happened),
         set_aside_count=len(aside),
-        set_aside=tuple(Said(one.object, shortened(one.reason, SENTENCE)) for one in aside[:MOST]),
+        set_aside=tuple(StatusEntry(one.object, shortened(one.reason, SENTENCE)) for one in aside[:MOST]),
         holds=_holds(holds or Holds(), now),
         troubles=tuple(
             shortened(one, SENTENCE)
@@ -353,7 +353,7 @@ def unplaced(plan: Plan) -> Iterable[tuple[str, str]]:
         yield one.pod, said[id(one.reasons)]
 
 
-def coming(one: Coming, latest: Latest, now: float, closed: Mapping[str, str] | None = None) -> str:
+def coming(one: OrderedMachine, latest: Latest, now: float, closed: Mapping[str, str] | None = None) -> str:
     """The progress of an ordered machine, and when it should be ready; ``closed`` is :func:`still_closed`, if it is known."""
     if one.ready:
         closed = still_closed(latest, now) if closed is None else closed
@@ -380,7 +380,7 @@ def kept_closed(node: str, closed: Mapping[str, str]) -> str:
     return f"is still closed: {closed[node]}" if node in closed else "is being opened"
 
 
-def lacking(one: Coming, latest: Latest) -> str:
+def lacking(one: OrderedMachine, latest: Latest) -> str:
     """The resources that an ordered machine's node still lacks, as part of a sentence; empty if unknown."""
     node = latest.cluster.nodes.get(one.node)
     if node is None or latest.policy is None:

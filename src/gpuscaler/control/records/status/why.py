@@ -5,11 +5,11 @@ from collections.abc import Iterator, Sequence
 from msgspec import Struct
 
 from gpuscaler.control.records import costing
-from gpuscaler.control.records.events.happening import Happening
+from gpuscaler.control.records.events.happening import HistoryEvent
 from gpuscaler.control.records.events.latest import Latest
 from gpuscaler.control.records.status.held import staying
 from gpuscaler.control.records.status.removals import of_leaving, of_resident
-from gpuscaler.control.records.status.status import Said, coming, kept_closed, still_closed
+from gpuscaler.control.records.status.status import StatusEntry, coming, kept_closed, still_closed
 from gpuscaler.control.records.words import counted, money, offering, some, spoken
 from gpuscaler.lifecycle.node_health.unready import described
 from gpuscaler.lifecycle.steering.windows import explained
@@ -20,7 +20,7 @@ from gpuscaler.planning.capacity.pool_membership import members
 from gpuscaler.planning.scale_down.decide import NOT_NOW
 from gpuscaler.planning.scale_down.disruption import Disruption
 from gpuscaler.planning.state.idle_clocks import idle_seconds
-from gpuscaler.planning.state.ledger.ledger import NOMINATING, Coming
+from gpuscaler.planning.state.ledger.ledger import NOMINATING, OrderedMachine
 
 
 class Answer(Struct, frozen=True):
@@ -32,18 +32,18 @@ class Answer(Struct, frozen=True):
     subject: str
     known: bool
     now: tuple[str, ...]
-    happened: tuple[Said, ...] = ()
+    happened: tuple[StatusEntry, ...] = ()
     at: float = 0.0
 
 
-def why_pod(latest: Latest, key: str, history: Sequence[Happening], now: float) -> Answer:
+def why_pod(latest: Latest, key: str, history: Sequence[HistoryEvent], now: float) -> Answer:
     """Explain the pod ``namespace/name``."""
     pod = latest.cluster.pods.get(key)
     lines = tuple(_of_pod(latest, pod, key, now)) if pod is not None else ("there is no such pod now",)
     return Answer(f"pod {key}", pod is not None or bool(history), lines, _said(history), now)
 
 
-def why_node(latest: Latest, name: str, history: Sequence[Happening], now: float) -> Answer:
+def why_node(latest: Latest, name: str, history: Sequence[HistoryEvent], now: float) -> Answer:
     """Explain the node ``name``, or the machine with that id if it is no node yet."""
     node = latest.cluster.nodes.get(name)
     machine = next((one for one in latest.memory.ledger.coming if name in (one.node, one.instance) and name), None)
@@ -52,8 +52,8 @@ def why_node(latest: Latest, name: str, history: Sequence[Happening], now: float
     return Answer(f"node {name}", known, lines or ("there is no such node now",), _said(history), now)
 
 
-def _said(history: Sequence[Happening]) -> tuple[Said, ...]:
-    return tuple(Said(one.kind, one.text, one.at, one.decision) for one in history)
+def _said(history: Sequence[HistoryEvent]) -> tuple[StatusEntry, ...]:
+    return tuple(StatusEntry(one.kind, one.text, one.at, one.decision) for one in history)
 
 
 def _of_pod(latest: Latest, pod: Pod, key: str, now: float) -> Iterator[str]:
@@ -111,7 +111,7 @@ def _waits(latest: Latest, key: str, now: float) -> Iterator[str]:
             yield f"the newest plan buys {offering(machine_.key)} for it, at {costing.of_plan([machine_])}"
 
 
-def _of_node(latest: Latest, node: Node | None, name: str, machine: Coming | None, now: float) -> Iterator[str]:
+def _of_node(latest: Latest, node: Node | None, name: str, machine: OrderedMachine | None, now: float) -> Iterator[str]:
     book = latest.memory.ledger
     leaving = next((one for one in book.leaving if one.node == name), None)
     if machine is not None:

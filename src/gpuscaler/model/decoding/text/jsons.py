@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 import msgspec
 from msgspec import Struct
 
-from gpuscaler.model.aside import SetAside
+from gpuscaler.model.aside import Skipped
 from gpuscaler.model.cluster import Item
 from gpuscaler.model.decoding.errors import InputError
 from gpuscaler.model.decoding.interning import Interner
@@ -47,7 +47,7 @@ class JsonItems:
         self._interner = interner
         self._last: Reader | None = None
 
-    def __iter__(self) -> Iterator[Item | SetAside]:
+    def __iter__(self) -> Iterator[Item | Skipped]:
         window, number = self._window, 0
         while first := window.peek():
             if first == b"[":
@@ -59,7 +59,7 @@ class JsonItems:
                 raise InputError(window.file, window.place, repr(first.decode("latin-1")), "a Kubernetes object or List as JSON")
             number += 1
 
-    def _object(self, path: str) -> Iterator[Item | SetAside]:
+    def _object(self, path: str) -> Iterator[Item | Skipped]:
         window = self._window
         window.mark()
         data = window.short_value()
@@ -94,7 +94,7 @@ class JsonItems:
             pass
         return False
 
-    def _streamed_list(self, path: str) -> Iterator[Item | SetAside]:
+    def _streamed_list(self, path: str) -> Iterator[Item | Skipped]:
         window = self._window
         names = {"kind": "", "apiVersion": ""}
         unnamed: list[bytes] = []
@@ -116,7 +116,7 @@ class JsonItems:
         for index, item in enumerate(unnamed):
             yield from self._flat(self._decode(item, kind, api_version), f"items[{index}]")
 
-    def _array(self, kind: str, api_version: str, path: str, unnamed: list[bytes] | None = None) -> Iterator[Item | SetAside]:
+    def _array(self, kind: str, api_version: str, path: str, unnamed: list[bytes] | None = None) -> Iterator[Item | Skipped]:
         """Yield the elements of an array after its opening bracket.
 
         Elements without a kind go to ``unnamed`` while the List's kind is unknown, because it may follow later.
@@ -128,7 +128,7 @@ class JsonItems:
         while True:
             data = window.value(f"{path}[{index}]")
             result = self._decode(data, kind, api_version)
-            if unnamed is not None and not kind and isinstance(result, SetAside) and result.reason.startswith("kind: saw nothing"):
+            if unnamed is not None and not kind and isinstance(result, Skipped) and result.reason.startswith("kind: saw nothing"):
                 unnamed.append(bytes(data))
             else:
                 yield from self._flat(result, f"{path}[{index}]")
@@ -138,7 +138,7 @@ class JsonItems:
             if window.take(b",]", f"{path}[{index}]") == b"]":
                 return
 
-    def _inner(self, data: Data, path: str, depth: int = 0) -> Iterator[Item | SetAside]:
+    def _inner(self, data: Data, path: str, depth: int = 0) -> Iterator[Item | Skipped]:
         """Yield the items of a nested List, as from ``jq --slurp``; nothing if ``data`` is not a List."""
         try:
             found = _list(data)
@@ -169,11 +169,11 @@ class JsonItems:
             self._last = reader
         return decode_with(data, self._interner, reader, kind=kind, api_version=api_version)
 
-    def _flat(self, result: Decoded, path: str) -> Iterator[Item | SetAside]:
+    def _flat(self, result: Decoded, path: str) -> Iterator[Item | Skipped]:
         if isinstance(result, Sequence):
             yield from result
-        elif isinstance(result, SetAside):
-            yield SetAside(f"{self._window.file} {path}", result.reason) if result.object == "object" else result
+        elif isinstance(result, Skipped):
+            yield Skipped(f"{self._window.file} {path}", result.reason) if result.object == "object" else result
         elif result is not None:
             yield result
 

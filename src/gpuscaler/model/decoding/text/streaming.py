@@ -6,7 +6,7 @@ import zlib
 from collections.abc import Iterator
 from typing import BinaryIO, cast
 
-from gpuscaler.model.aside import SetAside
+from gpuscaler.model.aside import Skipped
 from gpuscaler.model.cluster import Item
 from gpuscaler.model.decoding.errors import InputError
 from gpuscaler.model.decoding.interning import Interner
@@ -17,11 +17,11 @@ from gpuscaler.model.decoding.text.yamls import yaml_items
 _BOM = b"\xef\xbb\xbf"
 
 
-def read_items(stream: BinaryIO, interner: Interner, *, file: str = "") -> Iterator[Item | SetAside]:
+def read_items(stream: BinaryIO, interner: Interner, *, file: str = "") -> Iterator[Item | Skipped]:
     """Yield all objects that planning reads from ``stream``, as printed by ``kubectl get … -o json|yaml``, in bounded memory.
 
     JSON: a List of any size, typed Lists, arrays, objects one after the other. YAML: documents, also ``v1 List``. Gzip is decompressed.
-    An object that cannot be parsed is yielded as a :class:`SetAside`. :class:`InputError` is raised if reading cannot continue, and for an
+    An object that cannot be parsed is yielded as a :class:`Skipped`. :class:`InputError` is raised if reading cannot continue, and for an
     empty input: kubectl prints a List even for no objects, and a failed kubectl leaves an empty file behind.
     ``file`` names the input in messages. The stream is not closed.
     """

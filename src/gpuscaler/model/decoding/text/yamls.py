@@ -7,7 +7,7 @@ from typing import Any, BinaryIO, ClassVar
 
 import yaml
 
-from gpuscaler.model.aside import SetAside
+from gpuscaler.model.aside import Skipped
 from gpuscaler.model.cluster import Item
 from gpuscaler.model.decoding.errors import InputError
 from gpuscaler.model.decoding.interning import Interner
@@ -52,21 +52,21 @@ for _tag, _pattern, _first in (
     _Loader.add_implicit_resolver(f"tag:yaml.org,2002:{_tag}", re.compile(rf"(?:{_pattern})$"), list(_first))
 
 
-def yaml_items(stream: BinaryIO, interner: Interner, file: str) -> Iterator[Item | SetAside]:
+def yaml_items(stream: BinaryIO, interner: Interner, file: str) -> Iterator[Item | Skipped]:
     """Yield the objects of a stream of YAML documents; ``v1 List`` documents are expanded into their items."""
     for number, (line, text) in enumerate(_documents(stream, file)):
         place = f"document {number} (line {line})"
         try:
             loaded = yaml.load(text, Loader=_Loader)  # noqa: S506  # a safe loader's subclass
         except _DuplicateKeyError as error:
-            yield SetAside(f"{file} {place}", f"saw {error}, expected each key once")
+            yield Skipped(f"{file} {place}", f"saw {error}, expected each key once")
             continue
         except (yaml.YAMLError, ValueError, RecursionError) as error:
             raise InputError(file, place, _said(error, line), "a Kubernetes object as YAML") from error
         if loaded is None:
             continue
         if "&" in text and "*" in text and _size(loaded) > MOST_VALUES:
-            yield SetAside(f"{file} {place}", f"saw aliases that expand to more than {MOST_VALUES} values, expected a Kubernetes object")
+            yield Skipped(f"{file} {place}", f"saw aliases that expand to more than {MOST_VALUES} values, expected a Kubernetes object")
             continue
         for path, raw, kind, api_version in _objects(loaded, place):
             yield from _decoded(raw, interner, f"{file} {path}", kind, api_version)
@@ -102,15 +102,15 @@ def _words(raw: Any) -> str:
     return next((word for kind, word in _WORDS if isinstance(raw, kind)), "nothing")
 
 
-def _decoded(raw: Any, interner: Interner, place: str, kind: str, api_version: str) -> Iterator[Item | SetAside]:
+def _decoded(raw: Any, interner: Interner, place: str, kind: str, api_version: str) -> Iterator[Item | Skipped]:
     if not isinstance(raw, Mapping):
-        yield SetAside(place, f"saw {_words(raw)}, expected a Kubernetes object")
+        yield Skipped(place, f"saw {_words(raw)}, expected a Kubernetes object")
         return
     result = decode_object(raw, interner, kind=kind, api_version=api_version)
     if isinstance(result, Sequence):
         yield from result
-    elif isinstance(result, SetAside):
-        yield SetAside(place, result.reason) if result.object == "object" else result
+    elif isinstance(result, Skipped):
+        yield Skipped(place, result.reason) if result.object == "object" else result
     elif result is not None:
         yield result
 

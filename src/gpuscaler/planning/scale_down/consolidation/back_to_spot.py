@@ -11,7 +11,7 @@ from functools import cached_property
 from gpuscaler.model.offerings import SPOT
 from gpuscaler.model.pools import Offering
 from gpuscaler.planning.capacity.idle import is_idle
-from gpuscaler.planning.plans import Machine
+from gpuscaler.planning.plans import PlannedMachine
 from gpuscaler.planning.scale_down.blockers import Blocker
 from gpuscaler.planning.scale_down.candidates import Candidate
 from gpuscaler.planning.scale_down.contract import Situation
@@ -36,7 +36,7 @@ class Returns:
         return frozenset(members[name].pool.name for name in leaving if not is_idle(cluster.on_node.get(name, {}).values(), now))
 
     def refused(
-        self, candidates: Iterable[Candidate], machines: Sequence[Machine], needs: Mapping[Candidate, Sequence[str]]
+        self, candidates: Iterable[Candidate], machines: Sequence[PlannedMachine], needs: Mapping[Candidate, Sequence[str]]
     ) -> dict[Candidate, Blocker]:
         """The blockers of those of ``candidates``, ordered best first, that may not return now: all but the first of each pool.
 
@@ -100,5 +100,5 @@ def admits_spot(one: RunningClass) -> bool:
     return one.options.deadline is None and (not wanted or SPOT in wanted or "any" in wanted)
 
 
-def may_be_spot(machine: Machine) -> bool:
+def may_be_spot(machine: PlannedMachine) -> bool:
     return machine.market == SPOT or any(choice.market == SPOT for choice in machine.choices)

@@ -13,7 +13,7 @@ import numpy as np
 from gpuscaler.model.table import Array
 from gpuscaler.planning.capacity.node_templates import Templates
 from gpuscaler.planning.mix import Item, Limits, Problem, Solution, Together, solve
-from gpuscaler.planning.plans import Machine
+from gpuscaler.planning.plans import PlannedMachine
 from gpuscaler.planning.scale_down.candidates import Candidate
 from gpuscaler.planning.scale_down.consolidation.back_to_spot import Returns
 from gpuscaler.planning.scale_down.consolidation.delete import Deletion
@@ -115,7 +115,7 @@ def promising(work: Deletion, fleet: CandidateArrays, candidates: Sequence[Candi
     return [candidate for candidate, one in zip(candidates, gain, strict=True) if one > 0]
 
 
-def replace_tier(search: Replacing, candidates: Sequence[Candidate]) -> tuple[Machine, ...]:
+def replace_tier(search: Replacing, candidates: Sequence[Candidate]) -> tuple[PlannedMachine, ...]:
     """Replace those of ``candidates`` for which it pays; returns the machines to buy."""
     work = search.work
     booked = [candidate for candidate in worth_replacing(search, candidates) if booked_or_blocked(work, candidate)]
@@ -183,7 +183,7 @@ def replaced_by(deal: Deal, candidate: Candidate) -> str:
     return f"{pods} {run} cheaper on {new}" + (f" and on other nodes ({kept})" if kept else "")
 
 
-def after(limits: Limits, machines: Sequence[Machine], templates: Templates) -> Limits:
+def after(limits: Limits, machines: Sequence[PlannedMachine], templates: Templates) -> Limits:
     """The limits that remain after buying ``machines``."""
     gpus = {offering.key: offering.gpus for offering in templates.offerings}
     pools = dict(limits.pools)

@@ -8,7 +8,7 @@ import numpy as np
 from gpuscaler.model.table import Array
 from gpuscaler.planning.capacity.node_templates import Kind, Templates
 from gpuscaler.planning.mix import Solution
-from gpuscaler.planning.plans import Choice, Machine, Move
+from gpuscaler.planning.plans import Choice, Move, PlannedMachine
 from gpuscaler.planning.scale_down.candidates import Candidate
 from gpuscaler.planning.scale_down.consolidation.replacement_choices import Goods
 from gpuscaler.planning.scale_down.moves.candidate_arrays import CandidateArrays
@@ -23,7 +23,7 @@ class Deal:
     machines that stay.
     """
 
-    machines: tuple[Machine, ...]
+    machines: tuple[PlannedMachine, ...]
     cost: float
     moves: Mapping[Candidate, tuple[Move, ...]]
     needs: Mapping[Candidate, tuple[str, ...]]
@@ -102,11 +102,11 @@ def portion(fleet: CandidateArrays, size: int, kind: Kind) -> float:
     return max(float(amount / allocatable[name]) for name, amount in amounts if allocatable.get(name))
 
 
-def machine_of(one: Replacement, moves: Mapping[Candidate, Sequence[Move]]) -> Machine:
+def machine_of(one: Replacement, moves: Mapping[Candidate, Sequence[Move]]) -> PlannedMachine:
     offering = one.kind.offering
     members = sorted(one.kind.members, key=lambda o: (o.price, o.key))
     choices = tuple(Choice(o.instance_type, o.market, o.zone, o.price) for o in members)
-    return Machine(
+    return PlannedMachine(
         id=one.name,
         pool=offering.pool,
         instance_type=offering.instance_type,

@@ -31,7 +31,7 @@ class Order(Struct, frozen=True, gc=False):
     state: str = INTENDED
 
 
-class Coming(Struct, frozen=True, gc=False):
+class OrderedMachine(Struct, frozen=True, gc=False):
     """One machine of an order that is not open yet.
 
     ``offerings`` are all that it may be: the first ``meant`` of them were chosen by the plan, the others are fallbacks; ``offering`` is the
@@ -110,7 +110,7 @@ class Eviction(Struct, frozen=True, gc=False):
     signalled: float = 0.0
 
 
-class Leaving(Struct, frozen=True, gc=False):
+class Removal(Struct, frozen=True, gc=False):
     """A removal in progress. ``pods`` are those that the decision moves, ``needs`` ids of machines that must open first.
 
     ``bereft`` says that one of those machines failed. ``tried`` is when the step was last tried, ``evictions`` the progress of evictions

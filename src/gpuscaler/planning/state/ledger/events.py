@@ -5,14 +5,14 @@ from collections.abc import Mapping
 from msgspec import Struct
 
 from gpuscaler.model.offerings import OfferingKey
-from gpuscaler.planning.state.ledger.entries import Coming, Leaving, Order, Promise
+from gpuscaler.planning.state.ledger.entries import Order, OrderedMachine, Promise, Removal
 
 
 class Intended(Struct, frozen=True, gc=False, tag=True):
     """A purchase was decided; it is sent once this event is saved."""
 
     order: Order
-    machines: tuple[Coming, ...]
+    machines: tuple[OrderedMachine, ...]
 
 
 class Answered(Struct, frozen=True, gc=False, tag=True):
@@ -86,7 +86,7 @@ class Owing(Struct, frozen=True, gc=False, tag=True):
 class Adopted(Struct, frozen=True, gc=False, tag=True):
     """An unknown machine was added to the ledger: it becomes a node, or is given up."""
 
-    machine: Coming
+    machine: OrderedMachine
 
 
 class Registered(Struct, frozen=True, gc=False, tag=True):
@@ -164,7 +164,7 @@ class Mended(Struct, frozen=True, gc=False, tag=True):
 class Left(Struct, frozen=True, gc=False, tag=True):
     """A removal was decided, or has changed to ``leaving``."""
 
-    leaving: Leaving
+    leaving: Removal
 
 
 class Finished(Struct, frozen=True, gc=False, tag=True):

@@ -25,10 +25,10 @@ from gpuscaler.planning.state.ledger.entries import (
     REOPENING,
     SKEW_SECONDS,
     WAITING,
-    Coming,
-    Leaving,
     Order,
+    OrderedMachine,
     Promise,
+    Removal,
     Withdrawal,
 )
 from gpuscaler.planning.state.ledger.events import (
@@ -74,14 +74,12 @@ __all__ = [
     "Adopted",
     "Answered",
     "Broken",
-    "Coming",
     "Doubted",
     "Event",
     "Exchanged",
     "Finished",
     "Found",
     "Intended",
-    "Leaving",
     "Ledger",
     "Left",
     "Lost",
@@ -89,6 +87,7 @@ __all__ = [
     "Noticed",
     "Opened",
     "Order",
+    "OrderedMachine",
     "Owing",
     "Planned",
     "Promise",
@@ -97,6 +96,7 @@ __all__ = [
     "Recognised",
     "Redeemed",
     "Registered",
+    "Removal",
     "Settled",
     "Unfit",
     "Withdrawal",
@@ -122,9 +122,9 @@ class Ledger(Struct, frozen=True, gc=False):
     """
 
     orders: tuple[Order, ...] = ()
-    coming: tuple[Coming, ...] = ()
+    coming: tuple[OrderedMachine, ...] = ()
     promises: tuple[Promise, ...] = ()
-    leaving: tuple[Leaving, ...] = ()
+    leaving: tuple[Removal, ...] = ()
     serial: int = 0
     bought: tuple[tuple[float, int], ...] = ()
     past: frozenset[str] = frozenset()
@@ -261,7 +261,7 @@ def _answered(ledger: Ledger, event: Answered) -> Ledger:
     return _tidied(_order(ledger, event.token, lambda one: replace(one, state=ACCEPTED, since=event.at)))
 
 
-def _surplus(ledger: Ledger, event: Answered, grants: Iterable[tuple[str, OfferingKey]]) -> list[Coming]:
+def _surplus(ledger: Ledger, event: Answered, grants: Iterable[tuple[str, OfferingKey]]) -> list[OrderedMachine]:
     """Machines that were granted beyond the size of an order: no pod needs them, but they cost as much as others."""
     first = next((one for one in ledger.coming if one.order == event.token), None)
     # The machines of an order that waits for nothing any more are no longer known.
@@ -269,7 +269,7 @@ def _surplus(ledger: Ledger, event: Answered, grants: Iterable[tuple[str, Offeri
         return []
     return [
         _granted(
-            Coming(f"{event.token}-{instance}", event.token, (offering,), first.price, first.asked),
+            OrderedMachine(f"{event.token}-{instance}", event.token, (offering,), first.price, first.asked),
             instance,
             offering,
             at=event.at,
@@ -279,7 +279,7 @@ def _surplus(ledger: Ledger, event: Answered, grants: Iterable[tuple[str, Offeri
     ]
 
 
-def _granted(one: Coming, instance: str, offering: OfferingKey, *, at: float, launched: float) -> Coming:
+def _granted(one: OrderedMachine, instance: str, offering: OfferingKey, *, at: float, launched: float) -> OrderedMachine:
     """``one`` with its id. Its launch time counts only if the id became known late, because it comes from the cloud's clock."""
     late = max(launched, one.asked) if 0.0 < launched < at - SKEW_SECONDS else 0.0
     return replace(one, instance=instance, offering=offering, granted=at, launched=late)
@@ -295,7 +295,7 @@ def _unbought(bought: tuple[tuple[float, int], ...], at: float, refused: int) ->
     return tuple(one for one in left if one[1])
 
 
-def _best(grants: list[tuple[str, OfferingKey]], one: Coming) -> tuple[str, OfferingKey]:
+def _best(grants: list[tuple[str, OfferingKey]], one: OrderedMachine) -> tuple[str, OfferingKey]:
     """The granted machine that ``one`` prefers."""
     return min(grants, key=lambda grant: one.offerings.index(grant[1]) if grant[1] in one.offerings else len(one.offerings))
 
@@ -304,7 +304,7 @@ def _order(ledger: Ledger, token: str, change: Callable[[Order], Order]) -> Ledg
     return replace(ledger, orders=tuple(change(one) if one.token == token else one for one in ledger.orders))
 
 
-def _machine(ledger: Ledger, machine: str, change: Callable[[Coming], Coming]) -> Ledger:
+def _machine(ledger: Ledger, machine: str, change: Callable[[OrderedMachine], OrderedMachine]) -> Ledger:
     return replace(ledger, coming=tuple(change(one) if one.id == machine else one for one in ledger.coming))
 
 

@@ -26,7 +26,7 @@ from typing import NamedTuple
 from gpuscaler.model.offerings import OfferingKey
 from gpuscaler.model.pods import PodSpec
 from gpuscaler.model.pools import Policy
-from gpuscaler.planning.plans import Removal
+from gpuscaler.planning.plans import PlannedRemoval
 from gpuscaler.simulation.policies.peers.books import Backoff, Order, expect
 from gpuscaler.simulation.policies.peers.draining import Draining
 from gpuscaler.simulation.policies.peers.estimator import estimate
@@ -111,11 +111,11 @@ class ClusterAutoscaler:
         """Run one loop."""
         self._last_loop = now
         machines = list(view.seen())
-        removals = [Removal(name, "interrupted: drained at the notice") for name in self._interrupted if view.node(name) is not None]
+        removals = [PlannedRemoval(name, "interrupted: drained at the notice") for name in self._interrupted if view.node(name) is not None]
         self._interrupted.clear()
         self._backoff.forget(now)
         withdrawals, late = self._follow_up(machines, now)
-        removals += [Removal(seen.machine.id, "did not register in time") for seen in late]
+        removals += [PlannedRemoval(seen.machine.id, "did not register in time") for seen in late]
         gone = {removal.node for removal in removals}
         machines = [seen for seen in machines if seen.machine.id not in gone]
         demand = self._demand(view, machines)
@@ -272,7 +272,7 @@ class ClusterAutoscaler:
 
     # Scale-down
 
-    def _scale_down(self, view: View, machines: list[Seen], demand: Demand, now: float) -> tuple[list[Removal], float]:
+    def _scale_down(self, view: View, machines: list[Seen], demand: Demand, now: float) -> tuple[list[PlannedRemoval], float]:
         """Return the nodes to remove now, and when the next may follow."""
         rules = self._settings
         empty = [seen for seen in machines if self._ready(seen) and not seen.pods and not seen.closed and seen.node not in demand.used]
@@ -280,7 +280,7 @@ class ClusterAutoscaler:
         self._unneeded = {seen.node: self._unneeded.get(seen.node, now) for seen in (*empty, *little_used)}
         allowed = self._last_scale_up + rules.scale_down_delay_after_add
         sizes = Counter(seen.offering.pool for seen in machines if seen.registered is not None)
-        removals: list[Removal] = []
+        removals: list[PlannedRemoval] = []
         for group, limit in ((empty, rules.max_empty), (little_used, rules.max_drain)):
             number = 0
             for seen in sorted(group, key=lambda seen: (self._unneeded[seen.node], seen.node)):
@@ -293,7 +293,7 @@ class ClusterAutoscaler:
                     sizes[seen.offering.pool] -= 1
                     number += 1
                     what = "underutilized" if seen.pods else "empty"
-                    removals.append(Removal(seen.node, f"{what} for {now - self._unneeded[seen.node]:.0f} s"))
+                    removals.append(PlannedRemoval(seen.node, f"{what} for {now - self._unneeded[seen.node]:.0f} s"))
         return removals, following
 
     def _soft_taints(self, machines: list[Seen], going: set[str]) -> tuple[tuple[tuple[str, bool], ...], bool]:

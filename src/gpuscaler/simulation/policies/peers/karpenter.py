@@ -27,7 +27,7 @@ from gpuscaler.model.offerings import OfferingKey
 from gpuscaler.model.pods import PodSpec
 from gpuscaler.model.pools import Offering, Policy
 from gpuscaler.model.table import Mask
-from gpuscaler.planning.plans import Removal
+from gpuscaler.planning.plans import PlannedRemoval
 from gpuscaler.simulation.cloud.machines import NO_CAPACITY, Answer
 from gpuscaler.simulation.policies.peers.books import expect
 from gpuscaler.simulation.policies.peers.claims import Claim, Shelf, keys, pack
@@ -91,7 +91,7 @@ class Karpenter:
             self._trigger(max(now, self._last_round + rules.retry))
 
     def decide(self, view: View, now: float) -> Decisions:
-        removals = [Removal(name, "interrupted: drained at the notice") for name in self._interrupted if view.node(name) is not None]
+        removals = [PlannedRemoval(name, "interrupted: drained at the notice") for name in self._interrupted if view.node(name) is not None]
         self._interrupted.clear()
         self._interrupted_at = NEVER
         removals += self._give_up(now)
@@ -102,7 +102,7 @@ class Karpenter:
             if command.options:
                 purchases.append(self._ask(command.options, command.pods, why=f"cheaper than {', '.join(command.nodes)}"))
                 needs = tuple(intent.id for intent in purchases[-1].intents)
-            removals += [Removal(node, command.why, needs=needs) for node in command.nodes]
+            removals += [PlannedRemoval(node, command.why, needs=needs) for node in command.nodes]
         return Decisions(purchases=tuple(purchases), removals=tuple(removals))
 
     def _trigger(self, now: float) -> None:
@@ -120,12 +120,12 @@ class Karpenter:
             if refusal.kind == NO_CAPACITY:
                 self._unavailable[refusal.offering[1:]] = now + self._settings.unavailable
 
-    def _give_up(self, now: float) -> list[Removal]:
+    def _give_up(self, now: float) -> list[PlannedRemoval]:
         """Delete machines that should have registered by now; their pods are packed again."""
         late = [name for name, until in self._unregistered.items() if until <= now]
         for name in late:
             del self._unregistered[name]
-        return [Removal(name, f"did not register within {self._settings.registration:g} s") for name in late]
+        return [PlannedRemoval(name, f"did not register within {self._settings.registration:g} s") for name in late]
 
     # Provisioning
 
