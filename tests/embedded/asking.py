@@ -1,4 +1,4 @@
-"""Short ways to ask the embedded API server, for tests."""
+"""Short helpers for requests to the embedded API server, for tests."""
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping
@@ -22,7 +22,7 @@ TABLE = {"accept": "application/json;as=Table;v=v1;g=meta.k8s.io,application/jso
 
 
 def virtual_clock() -> float:
-    """The time of the running loop, as POSIX seconds; where none runs yet, its beginning."""
+    """The time of the running loop, as POSIX seconds; without a running loop, its start."""
     try:
         return START + asyncio.get_running_loop().time()
     except RuntimeError:
@@ -30,7 +30,7 @@ def virtual_clock() -> float:
 
 
 class Asker:
-    """Asks over a transport and answers (status, value)."""
+    """Sends requests over a transport and returns (status, value)."""
 
     def __init__(self, transport: Transport) -> None:
         self.transport = transport
@@ -71,7 +71,7 @@ class Lines:
         self._pieces, self._left = pieces, b""
 
     async def next(self) -> tuple[str, Any]:
-        """Type and object of the next event. Raises StopAsyncIteration where the watch has ended."""
+        """Type and object of the next event. Raises StopAsyncIteration if the watch has ended."""
         while b"\n" not in self._left:
             self._left += await anext(self._pieces)
         line, _, self._left = self._left.partition(b"\n")

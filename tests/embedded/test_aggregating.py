@@ -1,4 +1,4 @@
-"""APIs of servers beside the embedded cluster: whom it asks, as whom, what it believes, and what it says where nobody answers."""
+"""Aggregated APIs: which server is asked, with which identity, which certificates are trusted, and answers while a server is away."""
 
 import asyncio
 import ssl
@@ -39,7 +39,7 @@ def now() -> float:
 
 @dataclass
 class Beside:
-    """A server of metrics beside the cluster, which takes clients that the ConfigMap's authority vouches for."""
+    """A metrics server beside the cluster, which accepts clients signed by the ConfigMap's authority."""
 
     api: ApiServer
     ask: Asker
@@ -79,7 +79,7 @@ class Beside:
         await self.ask.ok("POST", API_SERVICES, {"metadata": {"name": NAME}, "spec": {**leads, **priorities, **spec}})
 
     async def serve(self, name: str = "https") -> None:
-        """A Service, and the endpoint that it leads to."""
+        """Create a Service and its endpoint."""
         await self.ask.ok("POST", "/api/v1/namespaces", {"metadata": {"name": "gpu"}})
         ports = [{"name": "https", "port": 443, "targetPort": self.port}]
         await self.ask.ok("POST", "/api/v1/namespaces/gpu/services", {"metadata": {"name": "metrics"}, "spec": {"ports": ports}})
@@ -92,9 +92,9 @@ class Beside:
         return dict(conditions[0])
 
     async def until(self, wanted: Callable[[dict[str, str]], bool]) -> dict[str, str]:
-        """The condition, once it is what is wanted."""
+        """The condition, once it is the wanted one."""
         async with asyncio.timeout(60):
-            while not wanted(found := await self.condition()):  # noqa: ASYNC110  # it is another task that changes it
+            while not wanted(found := await self.condition()):  # noqa: ASYNC110  # another task changes it
                 await asyncio.sleep(0.02)
         return found
 
@@ -169,7 +169,7 @@ async def test_an_untrusted_server_does_not_learn_the_callers_name(bundle: str) 
     async with beside() as made:
         await made.serve()
         await made.register(caBundle=bundle)
-        # Whether it answers is asked of whoever answers, as kube-aggregator does.
+        # Availability checks accept any server's answer, as in kube-aggregator.
         await made.until(answers)
         status, said = await made.ask("GET", VALUE)
 

@@ -1,4 +1,4 @@
-"""A watch that begins with the list ends it with a bookmark that stands where the list was taken."""
+"""A watch that begins with a list ends the list with a bookmark at the revision at which the list was taken."""
 
 import asyncio
 import json

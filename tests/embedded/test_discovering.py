@@ -1,4 +1,4 @@
-"""What clients and people ask about the server: groups, kinds, tables."""
+"""Requests about the server itself: groups, kinds, tables."""
 
 from typing import Any
 

@@ -41,7 +41,7 @@ POD: dict[str, Any] = {
 
 @dataclass
 class Kubectl:
-    """kubectl with a home of its own, so that it reads nobody's configuration and keeps nobody's caches."""
+    """kubectl with a home directory of its own, so that it reads no other configuration and leaves no caches."""
 
     program: Path
     url: str
@@ -244,7 +244,7 @@ async def test_api_resources_lists_the_kinds_with_their_short_names(ask: Kubectl
 
 @pytest.fixture
 async def living(program: Path, tmp_path: Path) -> AsyncIterator[Kubectl]:
-    """A cluster whose scheduler, kubelets and controllers run as well."""
+    """A cluster that also runs the scheduler, kubelets and controllers."""
     conditions = Conditions(delays=Delays(image_pull=Delay(0, 0, 0)))
     cluster = EmbeddedCluster(Policy(pools=()), now=time.time, conditions=conditions)
     serving = await serve(cluster.api)

@@ -1,4 +1,4 @@
-"""A new pod gets what admission and defaults give it."""
+"""A new pod gets the fields set by admission and defaults."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""What the how-to about scaling by GPU metrics tells to try: its own manifests, on the embedded cluster."""
+"""The steps that the how-to about scaling by GPU metrics suggests: its own manifests, on the embedded cluster."""
 
 import asyncio
 import os
@@ -45,7 +45,7 @@ async def applied(client: Client, manifest: str) -> None:
 async def metrics(kubeconfig: Path, log: Path, *words: str) -> AsyncIterator[None]:
     """`gpuscaler metrics` in a process of its own."""
     command = (sys.executable, "-c", "from gpuscaler.cli import run; run()", "metrics", *words)
-    # Metrics are served without anything of the laboratory.
+    # Metrics are served without any module of the laboratory.
     environ = {**os.environ, "KUBECONFIG": str(kubeconfig), **WALLED}
     with await asyncio.to_thread(log.open, "wb") as out:
         process = await asyncio.create_subprocess_exec(*command, env=environ, stdout=out, stderr=out)
@@ -66,7 +66,7 @@ async def until(seen: Callable[[], Awaitable[bool]], log: Path) -> None:
 
 
 async def command(kubeconfig: Path, *words: str) -> str:
-    """What a command prints."""
+    """The output of a command."""
     line = (sys.executable, "-c", "from gpuscaler.cli import run; run()", *words, "--kubeconfig", str(kubeconfig))
     done = await asyncio.to_thread(subprocess.run, line, capture_output=True, text=True, check=False)
     return done.stdout
@@ -80,7 +80,7 @@ async def test_the_manifests_of_the_how_to_scale_a_deployment_on_the_embedded_cl
         await applied(client, (EXAMPLES / "hpa.yaml").read_text(encoding="utf-8"))
 
         async def prometheus(request: web.Request) -> web.Response:
-            """Two pods of 45 percent each are content."""
+            """Two pods of 45 percent each need no scaling."""
             pods = [msgspec.json.decode(one) for one in await client.list_all(PODS, namespace=WORK)]
             world.prometheus.stored.clear()
             for pod in pods:

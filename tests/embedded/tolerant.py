@@ -1,4 +1,4 @@
-"""A device plugin for worlds in which nobody opens machines for a moment: as they are shipped, plugins would get no pods there."""
+"""A device plugin for clusters in which nothing opens machines for a moment: plugins as shipped would get no pods there."""
 
 from gpuscaler.embedded.nodes.plugins import NAMESPACE, PLUGINS
 from gpuscaler.kube.client import Client
@@ -6,7 +6,7 @@ from gpuscaler.kube.resources import DAEMON_SETS
 
 
 async def tolerant_plugin(client: Client) -> None:
-    """Install NVIDIA's, and have it tolerate every taint."""
+    """Install NVIDIA's plugin, and let it tolerate every taint."""
     plugin = PLUGINS[0].manifest()
     plugin["spec"]["template"]["spec"]["tolerations"] = [{"operator": "Exists"}]
     await client.create(DAEMON_SETS, plugin, namespace=NAMESPACE)

@@ -1,4 +1,4 @@
-"""Budgets know how many of their pods may go."""
+"""Disruption budgets count how many of their pods may be evicted."""
 
 import asyncio
 from collections.abc import AsyncIterator

@@ -1,4 +1,4 @@
-"""Faults on demand, and what the transport in memory makes of them."""
+"""Faults on demand, and their effects on the transport in memory."""
 
 import asyncio
 

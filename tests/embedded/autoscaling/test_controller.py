@@ -1,4 +1,4 @@
-"""What becomes of Deployments that HorizontalPodAutoscalers of the embedded cluster scale, and what those say."""
+"""Deployments scaled by HorizontalPodAutoscalers of the embedded cluster, and the status of these."""
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -35,7 +35,7 @@ OF_NAMESPACE = {
 
 @dataclass
 class Metrics:
-    """Servers of metrics, as they stand behind an aggregator. ``total`` is spread over the pods; ``failure`` makes another answer."""
+    """Metrics servers behind an aggregator. ``total`` is spread over the pods; ``failure`` is an answer to return instead."""
 
     lab: Lab
     total: float = 60.0

@@ -1,4 +1,4 @@
-"""An endpoint in the same process, with a clock that stands until a test moves it, and boto3 clients that ask it."""
+"""An endpoint in the same process, with a clock that only a test moves, and boto3 clients that call it."""
 
 import socket
 import subprocess
@@ -19,12 +19,12 @@ from gpuscaler.embedded.aws.wire.models import Models
 boto3 = pytest.importorskip("boto3", reason="boto3 is not installed: make setup brings it")
 
 BEGAN = 1_790_000_000.0
-#: Loaded once, which takes a tenth of a second.
+#: Loaded once, because that takes a tenth of a second.
 MODELS = Models()
 
 
 class Aws:
-    """An account of ours and a clock; ``client`` makes boto3 clients of it, which retry nothing."""
+    """An account of ours and a clock; ``client`` makes boto3 clients for it that never retry."""
 
     def __init__(self, conditions: Conditions | None = None, **told: Any) -> None:
         self.time = BEGAN

@@ -1,4 +1,4 @@
-"""What tests make first: a launch template and a group."""
+"""Objects that tests create first: a launch template and a group."""
 
 from typing import Any
 
@@ -14,7 +14,7 @@ def code(error: pytest.ExceptionInfo[ClientError]) -> str:
 
 
 def make_group(aws: Aws, name: str = "gpus", **told: Any) -> Any:
-    """A group of g5.xlarge in one zone, or as told; returns an Auto Scaling client."""
+    """A group of g5.xlarge in one zone, or as specified; returns an Auto Scaling client."""
     ec2, scaling = aws.client("ec2"), aws.client("autoscaling")
     if not ec2.describe_launch_templates()["LaunchTemplates"]:
         ec2.create_launch_template(LaunchTemplateName="template", LaunchTemplateData=TEMPLATE)

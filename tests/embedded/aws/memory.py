@@ -1,4 +1,4 @@
-"""boto3 without sockets: its requests go straight to the endpoint, so that whoever tests or measures may hold the clock."""
+"""boto3 without sockets: its requests go straight to the endpoint, so that tests and measurements can control the clock."""
 
 import asyncio
 import threading
@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 
 def attach(client: Any, endpoint: Endpoint, took: Callable[[float], None] | None = None) -> None:
-    """Have a boto3 ``client`` ask ``endpoint``. Answers come at once; ``took`` is told how long each says that it takes, in seconds."""
+    """Connect a boto3 ``client`` to ``endpoint``. Answers arrive at once; ``took`` gets the duration of each in seconds."""
 
     def send(request: Any, **_: Any) -> Any:
         return _ask(request, endpoint, took)
@@ -26,7 +26,7 @@ def attach(client: Any, endpoint: Endpoint, took: Callable[[float], None] | None
 
 
 class Session:
-    """A boto3 session all of whose clients ask ``endpoint``; ``took`` is as for :func:`attach`. Raises ImportError without boto3."""
+    """A boto3 session all of whose clients call ``endpoint``; ``took`` is as for :func:`attach`. Raises ImportError without boto3."""
 
     def __init__(self, endpoint: Endpoint, took: Callable[[float], None] | None = None) -> None:
         from boto3.session import Session as Boto
@@ -38,16 +38,16 @@ class Session:
         self._endpoint, self._took = endpoint, took
 
     def client(self, service: str, **told: Any) -> Any:
-        """boto3's client; what ``endpoint_url`` says is not asked."""
+        """boto3's client; ``endpoint_url`` is ignored."""
         made = self._boto.client(service, **{**told, "endpoint_url": "http://127.0.0.1:1"})
         attach(made, self._endpoint, self._took)
         return made
 
 
 class LoopExecutor(Executor):
-    """Runs calls in the event loop's own thread, at once, and has their results come when their answers would, by the loop's clock.
+    """Runs calls in the event loop's own thread, at once, and delivers their results when their answers would arrive, by the loop's clock.
 
-    In virtual time nothing waits for threads: a call that is in one would be overtaken by every timer. ``took`` is whom clients tell how
+    In virtual time nothing waits for threads: a call in a thread would be overtaken by every timer. Clients report to ``took`` how
     long their answers take; calls that a call makes in threads of its own take no time.
     """
 
@@ -60,14 +60,14 @@ class LoopExecutor(Executor):
             self._seconds += seconds
 
     def submit(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> Future[T]:
-        """Call ``fn`` now; the future is done after the seconds that were told meanwhile."""
+        """Call ``fn`` now; the future is done after the seconds that were reported during the call."""
         future: Future[T] = Future()
-        # Like a call that runs in a thread, this one is past cancelling.
+        # Like a call that runs in a thread, this one cannot be cancelled.
         future.set_running_or_notify_cancel()
         self._seconds = 0.0
         try:
             done: Callable[[], None] = partial(future.set_result, fn(*args, **kwargs))
-        except Exception as error:  # noqa: BLE001 - whatever it is goes to whoever waits for the call
+        except Exception as error:  # noqa: BLE001 - any error goes to the task that awaits the call
             done = partial(future.set_exception, error)
         asyncio.get_running_loop().call_later(self._seconds, done)
         return future

@@ -1,7 +1,7 @@
-"""What nodes on AWS were seen to carry, kind by kind: keys of labels and annotations, amounts, conditions, addresses.
+"""Fields that nodes on AWS were seen to have, by kind of node: keys of labels and annotations, amounts, conditions, addresses.
 
-From nodes that people printed in public threads. Labels that their user data set are left out: those are a test's own. Fields without a
-thread of their own are the kubelet's and the same on all of them.
+From nodes that users printed in public threads. Labels from their user data are left out: those are specific to a test. Fields without a
+thread of their own are the kubelet's and the same on all nodes.
 """
 
 from msgspec import Struct
@@ -36,7 +36,7 @@ EKS = frozenset(
     }
 )
 KOPS = frozenset({"kops.k8s.io/instancegroup", "node-role.kubernetes.io/node"})
-#: GPU feature discovery of NVIDIA's operator: opencost/opencost#2862, September 2024. Fewer than it writes.
+#: GPU feature discovery of NVIDIA's operator: opencost/opencost#2862, September 2024. It writes more than these.
 DISCOVERY = frozenset({"nvidia.com/gpu.count", "nvidia.com/gpu.memory", "nvidia.com/gpu.present", "nvidia.com/gpu.product"})
 
 ANNOTATIONS = frozenset(
@@ -88,7 +88,7 @@ KOPS_NODE = Recorded(
 
 
 class Size(Struct, frozen=True):
-    """Memory of one node in KiB, in all and for pods, and the pods that it allows."""
+    """Memory of one node in KiB, total and allocatable, and its maximum number of pods."""
 
     instance_type: str
     managed: bool

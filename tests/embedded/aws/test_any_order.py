@@ -1,4 +1,4 @@
-"""Whatever is asked in whatever order, the account stays what an account can be, and comes to rest."""
+"""After any calls in any order, the account is in a valid state, and comes to rest."""
 
 import random
 from contextlib import suppress
@@ -20,7 +20,7 @@ CONDITIONS = Conditions(
 
 
 class Person:
-    """Does one thing after the other, as a seed draws it."""
+    """Does random actions, drawn by a seed, one after the other."""
 
     def __init__(self, aws: Aws, draw: random.Random) -> None:
         self.aws, self.draw = aws, draw
@@ -80,7 +80,7 @@ class Person:
         self.aws.client("ec2").terminate_instances(InstanceIds=[found])
 
     def calm(self) -> None:
-        """Nothing stands in the way any more; a quarter of a day later."""
+        """Remove all obstacles, and let a quarter of a day pass."""
         self.region.hardware.troubles.clear()
         self.region.hardware.markets.limits.clear()
         with suppress(ClientError):
@@ -95,7 +95,7 @@ class Person:
         alive = {one.id for one in self.region.hardware.core.list()}
         counted = {one.id for one in group.members.values() if one.counted}
         assert counted <= alive
-        # What runs belongs to the group: nothing is left behind that nobody sees.
+        # Every running instance belongs to the group: none is left unseen.
         assert alive <= group.members.keys()
         assert group.min <= group.desired <= group.max
         (shown,) = self.scaling.describe_auto_scaling_groups()["AutoScalingGroups"]
@@ -113,5 +113,5 @@ def test_an_account_stays_consistent_and_comes_to_rest(seed: int) -> None:
     group = person.region.groups["gpus"]
     under_way = {one.activity.id for one in group.members.values() if one.activity is not None}
     assert {one.id for one in group.activities if one.ended_at is None} <= under_way
-    # An instance of weight 4 may be more than what lacks.
+    # An instance of weight 4 may exceed the missing capacity.
     assert group.desired <= group.has < group.desired + 4

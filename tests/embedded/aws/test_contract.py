@@ -1,7 +1,7 @@
-"""The same calls to our endpoint and to moto's server, wherever moto does what AWS does: requests parse alike, and answers have one form.
+"""The same calls to our endpoint and to moto's server, where moto behaves like AWS: requests parse alike, and answers have one form.
 
-What moto leaves out or does otherwise is not asked: spot, scaling activities, LaunchInstances, hooks that pause, capacity errors, and a
-desired capacity above the maximum, which it takes.
+Calls that moto lacks or handles differently are not made: spot, scaling activities, LaunchInstances, hooks that pause, capacity errors,
+and a desired capacity above the maximum, which it accepts.
 """
 
 import urllib.request
@@ -21,7 +21,7 @@ Client = Callable[[str], Any]
 
 @pytest.fixture
 def both(aws: Aws, moto: str) -> Iterator[tuple[Client, Client]]:
-    """A maker of clients of ours, and one of moto's, which forgets everything first."""
+    """A maker of clients of ours, and one of moto's, whose server is reset first."""
     with urllib.request.urlopen(urllib.request.Request(f"{moto}/moto-api/reset", method="POST"), timeout=20):
         pass
     made: dict[str, Any] = {}
@@ -55,7 +55,7 @@ def refusal(call: Callable[[], Any]) -> str:
 
 
 def template(client: Client) -> Any:
-    """A launch template of two versions."""
+    """A launch template with two versions."""
     ec2 = client("ec2")
     tags = [{"ResourceType": "instance", "Tags": [{"Key": "team", "Value": "red"}]}]
     names = {"/dev/xvdf": (100, False), "/dev/xvdg": (200, True)}
@@ -138,7 +138,7 @@ def instances(client: Client) -> Any:
     client("later")
 
     def volumes() -> Any:
-        # Roots are of other names and sizes, with other images.
+        # With other images, root devices have other names and sizes.
         found = [one for one in ec2.describe_volumes()["Volumes"] if one["Size"] >= 100]
         return sorted((one["Size"], one["State"], [told["Device"] for told in one["Attachments"]]) for one in found)
 

@@ -1,4 +1,4 @@
-"""The script that compares a user's own account with our endpoint: it finds what differs, costs what it may, and leaves nothing behind."""
+"""The script that compares a user's own account with our endpoint: it finds differences, keeps its cost limit, leaves nothing behind."""
 
 import urllib.request
 from collections.abc import Callable, Iterator
@@ -17,32 +17,32 @@ from gpuscaler.embedded.aws.conditions import Conditions
 from gpuscaler.embedded.aws.serving.faults import denied
 
 REGION, RUN, KIND = "us-east-1", "gpuscaler-contract-test", "t3.large"
-#: One that moto knows.
+#: An image that moto has.
 IMAGE = "ami-12c6146b"
-#: Steps in which moto does not do what AWS does, or does nothing.
+#: Steps in which moto behaves unlike AWS, or does nothing.
 MOTO_DIFFERS = {
     "LaunchInstances",
     "LaunchInstances beyond the maximum",
     "LaunchInstances on spot",
-    "a group of that name again",
+    "a group with an existing name",
     "a group with a minimum above its maximum",
-    "a lifecycle action that there is not",
+    "an unknown lifecycle action",
     "a lifecycle hook",
-    "a lower number",
-    "a token used for something else",
-    "activities of a group that there is not",
+    "a lower desired capacity",
+    "a token reused for another call",
+    "activities of an unknown group",
     "its versions",
-    "machines by a number",
-    "machines ended by name",
+    "machines by desired capacity",
+    "machines terminated by id",
     "more than the maximum",
-    "the end of a machine that there is not",
+    "termination of an unknown machine",
     "the group",
-    "the protection of a machine that there is not",
+    "protection of an unknown machine",
 }
 
 
 def play(session: Any, wait: Callable[[float], None], *, paid: bool, subnet: str = "") -> tuple[Report, list[str]]:
-    """What the script finds in an account, and what it tells."""
+    """Run the script in an account; returns its report and its output."""
     told: list[str] = []
     theirs = account_side(session, REGION, run=RUN, kind=KIND, image=IMAGE, subnet=subnet, wait=wait)
     ours = our_side(REGION, run=RUN, kind=KIND, image=IMAGE)
@@ -107,7 +107,7 @@ def empty_moto(moto: str) -> Iterator[str]:
 
 @pytest.fixture
 def environment(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
-    """Credentials and a region as a user's shell has them."""
+    """Credentials and a region, as in a user's shell."""
     for name, value in (("ACCESS_KEY_ID", "test"), ("SECRET_ACCESS_KEY", "test"), ("REGION", REGION), ("DEFAULT_REGION", REGION)):
         monkeypatch.setenv(f"AWS_{name}", value)
     monkeypatch.delenv("AWS_PROFILE", raising=False)

@@ -1,4 +1,4 @@
-"""Groups, tags, launch templates and instance types, made and read by boto3."""
+"""Groups, tags, launch templates and instance types, created and read by boto3."""
 
 import asyncio
 import time

@@ -1,4 +1,4 @@
-"""Spot machines that are taken back, lifecycle hooks, and what queues are told of both."""
+"""Reclaimed spot machines, lifecycle hooks, and the notices of both in queues."""
 
 import json
 from collections.abc import Callable
@@ -30,7 +30,7 @@ def make_queue(aws: Aws) -> tuple[Any, str]:
 
 
 def received(queue: tuple[Any, str]) -> list[dict[str, Any]]:
-    """Everything in the queue, deleted."""
+    """All messages of the queue, which are deleted."""
     sqs, url = queue
     found = []
     while messages := sqs.receive_message(QueueUrl=url, MaxNumberOfMessages=10).get("Messages"):
@@ -184,7 +184,7 @@ def test_a_message_is_seen_again_unless_it_is_deleted(aws: Aws) -> None:
     aws.later(20)
     (again,) = sqs.receive_message(QueueUrl=url, AttributeNames=["All"])["Messages"]
     assert (again["MessageId"], again["Attributes"]["ApproximateReceiveCount"]) == (first["MessageId"], "2")
-    # The receipt of the first time is stale: it deletes nothing.
+    # The first receipt is stale: it deletes nothing.
     sqs.delete_message(QueueUrl=url, ReceiptHandle=first["ReceiptHandle"])
     aws.later(20)
     (last,) = sqs.receive_message(QueueUrl=url)["Messages"]

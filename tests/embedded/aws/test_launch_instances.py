@@ -1,4 +1,4 @@
-"""LaunchInstances: synchronous, in one zone, with an error for each offering that refused, once for a token."""
+"""LaunchInstances: synchronous, in one zone, with an error for each offering that refused, only once per token."""
 
 from typing import Any
 
@@ -32,7 +32,7 @@ def test_the_answer_has_launched_instances_and_refusals(aws: Aws) -> None:
         {"InstanceType": "g5.xlarge", **refused},
         {"InstanceType": "g6.xlarge", **refused},
     ]
-    # Only what was launched is wanted: nothing comes later.
+    # Only the launched instances are desired: no more are launched later.
     assert group_of(scaling)["DesiredCapacity"] == 2
     aws.account.region("us-east-1").hardware.markets.limits.clear()
     aws.later(600)

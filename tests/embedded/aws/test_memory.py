@@ -1,4 +1,4 @@
-"""boto3 against the endpoint without sockets, and calls that take their time by the clock of the event loop alone."""
+"""boto3 against the endpoint without sockets, with calls whose durations pass only on the event loop's clock."""
 
 import asyncio
 from email.utils import parsedate_to_datetime

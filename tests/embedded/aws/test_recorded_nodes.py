@@ -1,4 +1,4 @@
-"""Nodes of the simulated account carry what recorded real ones of their kind carry, and nothing else."""
+"""Nodes of the simulated account have the same fields as recorded real ones of their kind, and no others."""
 
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ pytest.importorskip("boto3", reason="boto3 is not installed: make setup brings i
 PREFIX = "k8s.io/cluster-autoscaler/node-template"
 EKS_TAGS = {"eks:cluster-name": CLUSTER, "eks:nodegroup-name": "gpus"}
 KOPS_TAGS = {"KubernetesCluster": CLUSTER, "kops.k8s.io/instancegroup": "gpus", f"{PREFIX}/label/node-role.kubernetes.io/node": ""}
-#: What tags promise without anything that keeps the promise.
+#: Labels that tags promise although nothing sets them.
 PROMISES = {
     f"{PREFIX}/label/team": "red",
     f"{PREFIX}/label/gpuscaler.io/pool": "gpus",
@@ -31,7 +31,7 @@ TAINTED = '[settings.kubernetes.node-taints]\n"gpuscaler.io/arriving" = ":NoSche
 
 
 async def first_node(here: Stage, name: str = "gpus") -> dict[str, Any]:
-    """The node of a group's one machine, with its devices."""
+    """The node of a group's only machine, with its devices."""
     await tolerant_plugin(here.user)
     here.client("autoscaling").set_desired_capacity(AutoScalingGroupName=name, DesiredCapacity=1)
 
@@ -85,7 +85,7 @@ async def test_a_node_has_the_shape_of_recorded_nodes(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("size", recorded.SIZES, ids=lambda size: size.instance_type)
 async def test_a_node_has_the_memory_and_pods_of_recorded_nodes(size: Size, tmp_path: Path) -> None:
-    """Within half a percent: kernels differ."""
+    """Sizes agree within half a percent: kernels differ."""
     async with aws_stage(tmp_path) as here:
         here.group("gpus", tags=DISCOVERED | (EKS_TAGS if size.managed else {}), instance_type=size.instance_type)
         here.client("autoscaling").set_desired_capacity(AutoScalingGroupName="gpus", DesiredCapacity=1)

@@ -1,4 +1,4 @@
-"""What every region of the simulated account has: types, pods per node, prices, queues, and names that EC2 takes."""
+"""Contents of every region of the simulated account: types, pods per node, prices, queues, and names that EC2 accepts."""
 
 import json
 from typing import Any
@@ -70,7 +70,7 @@ def test_queues_with_one_name_in_two_regions_have_two_addresses_with_their_regio
     urls = {name: make(aws.account.region(name), "gpuscaler", {}, host="http://127.0.0.1:4566").url for name in ("us-east-1", "us-west-2")}
     assert len(set(urls.values())) == 2
 
-    # A client of one region for all queues: the address decides.
+    # A client of one region serves all queues: the address decides.
     client = aws.client("sqs", "us-east-1")
     client.send_message(QueueUrl=urls["us-west-2"], MessageBody="hello")
 

@@ -1,4 +1,4 @@
-"""What a group replaces though it is well: by an instance refresh, by age, by what a person says of its health."""
+"""Replacements of healthy instances in a group: by an instance refresh, by age, by a health state that a user sets."""
 
 from typing import Any
 
@@ -26,7 +26,7 @@ def refresh(scaling: Any) -> dict[str, Any]:
 
 
 def watch(aws: Aws, scaling: Any, seconds: int) -> set[int]:
-    """How many instances were in service, second by second."""
+    """The number of instances in service, second by second."""
     counts = set()
     for _ in range(seconds):
         aws.later(1)

@@ -1,4 +1,4 @@
-"""A Go release that tests can tell what to do."""
+"""A fake Go release whose behaviour tests define."""
 
 import stat
 import sys
@@ -9,7 +9,7 @@ COMPILE = "open(sys.argv[sys.argv.index('-o') + 1], 'w').write('binary')"
 
 
 def fake_go(folder: Path, script: str) -> Path:
-    """A program ``go`` in ``folder``."""
+    """Write a program ``go`` into ``folder``."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / "go"
     path.write_text(f"#!{sys.executable}\nimport sys\n{script}\n")
@@ -18,5 +18,5 @@ def fake_go(folder: Path, script: str) -> Path:
 
 
 def working_go(folder: Path, *lines: str, version: str = "1.26.8") -> Path:
-    """One that knows its version, and compiles unless ``lines`` end it before."""
+    """Write one that knows its version, and compiles unless ``lines`` end it before."""
     return fake_go(folder, "\n".join((VERSION.format(version), *lines, COMPILE)))

@@ -1,4 +1,4 @@
-"""Where the programs of a control plane come from."""
+"""The sources of a control plane's programs."""
 
 from pathlib import Path
 
@@ -33,7 +33,7 @@ def silent(_: str) -> None:
 
 
 def environ(tmp_path: Path, *lines: str) -> dict[str, str]:
-    """A machine with a Go release that obeys ``lines``."""
+    """The environment of a machine with a Go release that runs ``lines``."""
     return {"PATH": str(working_go(tmp_path / "bin", *lines).parent), "XDG_CACHE_HOME": str(tmp_path / "cache")}
 
 

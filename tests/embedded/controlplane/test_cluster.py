@@ -1,4 +1,4 @@
-"""A simulated cloud on a real control plane: what becomes of it when a program of that ends."""
+"""A simulated cloud on a real control plane, when one of its programs ends."""
 
 import pytest
 
@@ -14,7 +14,7 @@ class Plane:
     """A control plane whose etcd ends at once."""
 
     def access(self) -> Access:
-        return Access("http://127.0.0.1:9", "a plane that is none")
+        return Access("http://127.0.0.1:9", "a plane that does not exist")
 
     async def run(self) -> None:
         raise EndedError("etcd ended with 1")
@@ -23,7 +23,7 @@ class Plane:
 async def test_an_ended_program_is_named_and_ends_the_command_with_the_status_for_unreachable(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    cluster = RealCluster(Policy(()), Plane(), now=lambda: 0.0, conditions=Conditions())  # type: ignore[arg-type]  # all that is used of it
+    cluster = RealCluster(Policy(()), Plane(), now=lambda: 0.0, conditions=Conditions())  # type: ignore[arg-type]  # all that it uses
     with pytest.raises(SystemExit) as left, ended():
         await cluster.run()
 

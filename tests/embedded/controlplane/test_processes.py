@@ -1,4 +1,4 @@
-"""Processes that are ended whatever happens, and tell why they ended by themselves."""
+"""Processes that are ended whatever happens, and that report why they ended by themselves."""
 
 import os
 import signal
@@ -29,7 +29,7 @@ def python(tmp_path: Path, started: list[Process], code: str, *, tied: bool = Fa
 
 
 def until(path: Path, text: str) -> str:
-    """What a file says, once it says ``text``."""
+    """The content of a file, once it contains ``text``."""
     end = time.monotonic() + 20
     while text not in (said := path.read_text() if path.exists() else ""):
         assert time.monotonic() < end, said
@@ -38,7 +38,7 @@ def until(path: Path, text: str) -> str:
 
 
 def checked(process: Process) -> None:
-    """Check for twenty seconds."""
+    """Check for up to twenty seconds."""
     end = time.monotonic() + 20
     while time.monotonic() < end:
         process.check()

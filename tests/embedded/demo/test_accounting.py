@@ -1,4 +1,4 @@
-"""Why a demo cost more than its bound, and the peer beside it."""
+"""The explanation why a demo cost more than its bound, and the peer's result."""
 
 from importlib import resources
 

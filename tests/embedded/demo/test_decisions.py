@@ -1,4 +1,4 @@
-"""Lines of what was decided."""
+"""Lines for decisions."""
 
 from gpuscaler.control.records.events import happening as kinds
 from gpuscaler.control.records.events.happening import HistoryEvent

@@ -1,4 +1,4 @@
-"""What is seen of a cluster at one moment."""
+"""Snapshots of a cluster at one moment."""
 
 from tests.planning.building import NOW, node, offering, pod, pool, spec
 

@@ -27,7 +27,7 @@ async def objects(client: Client, resource: Resource) -> list[Any]:
 
 
 async def performed(speed: float) -> tuple[Demo, list[Frame], dict[str, list[Any]]]:
-    """A demo that has ended, frames of it, and what its API server had when half an hour was over."""
+    """A demo that has ended, some of its frames, and the state of its API server after half an hour."""
     with resources.as_file(resources.files("gpuscaler.embedded.demo") / "run.yaml") as path:
         demo = Demo(SettingsFile(path), scenario(1, TRACE), began=BEGAN, speed=speed)
         running = asyncio.create_task(demo.run())

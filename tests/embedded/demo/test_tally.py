@@ -1,4 +1,4 @@
-"""What became of pods, from what a watch brings."""
+"""Lives of pods, from the events of a watch."""
 
 from dataclasses import dataclass, field
 
@@ -15,7 +15,7 @@ BEGAN = 1000.0
 
 @dataclass
 class Watch:
-    """A watch of pods, and a clock that stands until it is moved."""
+    """A watch of pods, and a clock that stands still until it is moved."""
 
     time: float = BEGAN
     tally: Tally = field(init=False)

@@ -1,4 +1,4 @@
-"""What a demo submits."""
+"""The jobs that a demo submits."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Kubelets turn pods away that have no room on their node, whoever has bound them."""
+"""Kubelets reject pods that do not fit on their node, whatever has bound them."""
 
 from typing import Any
 

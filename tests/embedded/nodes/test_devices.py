@@ -1,4 +1,4 @@
-"""Devices of simulated nodes come with the pod of their device plugin, and go with it."""
+"""Devices of simulated nodes appear with the pod of their device plugin, and disappear with it."""
 
 from typing import Any
 
@@ -53,7 +53,7 @@ async def test_gpus_appear_once_the_plugin_has_its_image_and_has_registered() ->
         assert pod["metadata"]["ownerReferences"][0]["name"] == "nvidia-device-plugin-daemonset"
         await here.sleep(2.0)
         assert (await plugin_pods(here, name))[0]["status"]["phase"] == "Pending"
-        # A tenth of a job's image, and then the time that it takes to register.
+        # A tenth of the time of a job's image, and then the time of the registration.
         await here.sleep(3.0)
         assert (await plugin_pods(here, name))[0]["status"]["phase"] == "Running"
         assert await amounts(here, name) == {}
@@ -90,7 +90,7 @@ async def test_a_node_with_a_taint_that_the_plugin_does_not_tolerate_shows_no_de
         name = await buy(here)
         await here.sleep(60.0)
         assert (await plugin_pods(here, name), await amounts(here, name)) == ([], {})
-        # Whose operator mends that sees them.
+        # The operator of the cluster fixes the toleration.
         tolerations = [*PLUGINS[0].manifest()["spec"]["template"]["spec"]["tolerations"], {"key": "team", "operator": "Exists"}]
         patch = {"spec": {"template": {"spec": {"tolerations": tolerations}}}}
         await here.user.merge_patch(DAEMON_SETS, PLUGINS[0].name, patch, namespace="kube-system")
@@ -152,7 +152,7 @@ async def test_plugins_restart_as_often_as_the_faults_say() -> None:
         for _ in range(400):
             await here.sleep(5.0)
             seen.append((await amounts(here, name)).get(GPU))
-        # 2,000 s with a restart in 180 s on the average, of 30 s each.
+        # 2,000 s, with restarts of 30 s each every 180 s on average.
         assert 10 <= seen.count("0") <= 120
         assert seen.count("1") > 200
 

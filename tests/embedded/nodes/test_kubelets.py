@@ -1,4 +1,4 @@
-"""Kubelets play pods: they start, run for as long as they say, and end when somebody wants it or their node is gone."""
+"""Kubelets simulate pods: they start, run for their run time, and end when they are deleted or their node is gone."""
 
 import asyncio
 from random import Random
@@ -29,12 +29,12 @@ async def bind(here: Lab, name: str = "p", *, node: str = "a", run_for: str = ""
 
 
 async def phase_listed(here: Lab) -> list[str]:
-    """The phases of all pods, without asking for one."""
+    """The phases of all pods, without a request."""
     return [msgspec.json.decode(one)["status"]["phase"] for one in await here.user.list_all(PODS)]
 
 
 async def phase(here: Lab, name: str = "p") -> str:
-    """The phase of a pod; nothing where there is none."""
+    """The phase of a pod; empty if there is none."""
     try:
         found: str = (await here.status(PODS, name))["phase"]
     except NotFound:

@@ -1,4 +1,4 @@
-"""The simulated cloud of `gpuscaler run` survives the process, on any API server."""
+"""The simulated cloud of `gpuscaler run` survives its process, on any API server."""
 
 import asyncio
 import csv
@@ -68,7 +68,7 @@ FIRST = f"{naming_in('kube-system').prefix}00001"
 
 
 class Life:
-    """A process that has the provider, without a controller."""
+    """A process with the provider, without a controller."""
 
     def __init__(self, api: ApiServer, path: Path, *, dry_run: bool = False, namespace: str = "kube-system") -> None:
         self.client = Client(MemoryTransport(api), limit=RateLimit(qps=1e9, burst=1_000_000), dry_run=dry_run)
@@ -303,7 +303,7 @@ async def test_a_file_of_series_determines_when_spot_markets_are_dry(tmp_path: P
         refused = await buy(made, SPOT, token="b")
         assert (refused.instances, [one.cause for one in refused.refusals]) == ((), [CAPACITY])
         await here.end()
-        # The series goes on where it was: it does not begin with the process.
+        # The series continues: it does not start again with the process.
         made = await here.begin(text(dry="spot.csv"))
         assert (await buy(made, SPOT, token="c")).instances == ()
         (tmp_path / "spot.csv").write_text("nothing\n")
@@ -391,7 +391,7 @@ async def test_two_clouds_in_two_namespaces_of_a_cluster_ignore_each_others_mach
         ids = {one.id for found in bought for one in found.instances}
         assert len(ids) == 4
         assert {node["spec"]["providerID"] for node in await here.nodes()} == ids
-        # Of what is no machine of its own a cloud that begins again clears nothing away.
+        # A restarted cloud deletes no Nodes that do not belong to its machines.
         await here.end()
         await here.begin(namespace="other")
         await asyncio.sleep(10.0)
@@ -457,13 +457,13 @@ async def test_pools_of_changed_settings_can_be_bought_at_once(tmp_path: Path) -
 
 
 class Records(Notes):
-    """Notes of all lives."""
+    """Notes of all processes."""
 
     def led_by(self, _controller: Controller | None, /) -> None:
-        """Not asked for."""
+        """Not used."""
 
     def settings_changed(self, _settings: RunSettings, /) -> None:
-        """Not asked for."""
+        """Not used."""
 
     async def run(self) -> None:
         await asyncio.Event().wait()

@@ -1,4 +1,4 @@
-"""The embedded scheduler decides and speaks as kube-scheduler does."""
+"""The embedded scheduler decides like kube-scheduler, with the same messages."""
 
 from typing import Any
 
@@ -15,7 +15,7 @@ async def submit(here: Lab, name: str, *, cpu: int = 1, memory: str = "1Gi", nom
     requests = {"cpu": str(cpu), "memory": memory}
     body = {"metadata": {"name": name}, "spec": {"containers": [{"name": "c", "resources": {"requests": requests}}], **spec}}
     if nominated:
-        # Nobody may bind it before it is nominated.
+        # Nothing may bind it before it is nominated.
         body["spec"]["schedulingGates"] = [{"name": "wait"}]
     await here.user.create(PODS, body, namespace="default")
     if nominated:
@@ -134,7 +134,7 @@ async def test_a_nomination_that_fails_is_cleared() -> None:
 @pytest.mark.parametrize(("priority", "winner"), [(0, "promised"), (-1, "promised"), (1, "other")])
 async def test_promised_room_is_used_only_by_pods_with_a_higher_priority(priority: int, winner: str) -> None:
     async with lab() as here:
-        # All at once: the scheduler must not see the one without the other.
+        # All at once: the scheduler must not see only some of them.
         theirs: dict[str, Any] = {"schedulerName": "default-scheduler"}
         other = pod("other", 0, status={"phase": "Pending"}, priority=priority, **theirs)
         promised = pod("promised", 0, cpu="8", status={"phase": "Pending", "nominatedNodeName": "a"}, **theirs)

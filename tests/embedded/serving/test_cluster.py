@@ -1,11 +1,11 @@
-"""The embedded cluster put together, with the controller on it."""
+"""The embedded cluster put together, with the controller running on it."""
 
 import pytest
 from tests.control.world import world
 
 from gpuscaler.simulation.cloud.provider import CallFaults
 
-#: A cloud that knows no tokens, shows its machines a minute and a half late, and often loses what it answered.
+#: A cloud without support for tokens that shows its machines a minute and a half late, and often loses its answers.
 FORGETFUL = CallFaults(tokens=False, stale_seconds=90.0, lost=0.3, throttled=0.1)
 
 

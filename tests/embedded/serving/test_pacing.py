@@ -1,4 +1,4 @@
-"""Accelerated time, on a real clock and on one that stands."""
+"""Accelerated time, on a real clock and on one that stands still."""
 
 import asyncio
 import time
@@ -14,12 +14,12 @@ T = TypeVar("T")
 
 
 def work(seconds: float) -> None:
-    """Keep the loop from everything else."""
+    """Block the loop."""
     time.sleep(seconds)
 
 
 def paced(what: Callable[[], Awaitable[T]], *, speed: float) -> tuple[T, float]:
-    """What a coroutine returned in a paced loop, and how many real seconds that took."""
+    """The result of a coroutine in a paced loop, and how many real seconds it took."""
     began = time.monotonic()
 
     async def whole() -> T:
@@ -64,7 +64,7 @@ def test_timers_fire_in_order() -> None:
 def test_on_a_slow_machine_an_answer_over_a_socket_still_comes_before_its_time_out() -> None:
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readline()
-        # Busy for far longer than the other side waits, on its clock.
+        # Busy for far longer than the other side's time-out, on its clock.
         work(0.02)
         writer.write(b"here\n")
         writer.close()

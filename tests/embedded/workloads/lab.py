@@ -1,4 +1,4 @@
-"""A cluster with nodes that somebody else brought, in virtual time: API server, scheduler, kubelets and controllers of workloads."""
+"""A cluster with existing nodes, in virtual time: API server, scheduler, kubelets and workload controllers."""
 
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
@@ -18,7 +18,7 @@ LABELS = {"app": "web"}
 
 
 class Lab(RunningCluster):
-    """What a person does to the cluster, and sees."""
+    """A user's actions and queries on the cluster."""
 
     def __init__(self) -> None:
         conditions = Conditions(delays=Delays(image_pull=Delay(0, 0, 0)))
@@ -34,7 +34,7 @@ class Lab(RunningCluster):
     async def create(
         self, resource: Resource, name: str, *, run_for: str = "", template: Mapping[str, Any] | None = None, **spec: Any
     ) -> None:
-        """A workload of pods with one processor each."""
+        """Create a workload whose pods request one CPU each."""
         container = {"name": "c", "image": "web:1", "resources": {"requests": {"cpu": "1"}}}
         inner: dict[str, Any] = {"containers": [container], **(template or {})}
         if resource.plural == "jobs":
@@ -58,18 +58,18 @@ class Lab(RunningCluster):
         return found
 
     async def pods(self) -> list[dict[str, Any]]:
-        """Pods that neither ended nor go away."""
+        """Pods that have neither ended nor are being deleted."""
         found = await self.all()
         return [pod for pod in found if pod["status"]["phase"] in ("Pending", "Running") and "deletionTimestamp" not in pod["metadata"]]
 
     async def fail(self, pod: Mapping[str, Any], *conditions: Mapping[str, str]) -> None:
-        """The containers of a pod ended in an error."""
+        """End the containers of a pod with an error."""
         await self.patch(PODS, pod["metadata"]["name"], {"status": {"phase": "Failed", "conditions": list(conditions)}}, part="status")
 
 
 @asynccontextmanager
 async def lab(*nodes: str) -> AsyncIterator[Lab]:
-    """A cluster with ``nodes`` of eight processors."""
+    """A cluster with ``nodes`` of eight CPUs."""
     made = Lab()
     try:
         await made.wait(1.0)

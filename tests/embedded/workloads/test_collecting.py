@@ -1,4 +1,4 @@
-"""Pods that nothing else would take away go."""
+"""Pods that nothing else would delete are deleted."""
 
 from typing import Any
 

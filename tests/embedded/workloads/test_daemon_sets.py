@@ -1,4 +1,4 @@
-"""DaemonSets have a pod on every node that takes it."""
+"""DaemonSets have a pod on every node that admits it."""
 
 import pytest
 from tests.embedded.workloads.lab import lab

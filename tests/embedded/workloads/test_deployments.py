@@ -1,4 +1,4 @@
-"""Deployments go from one template to the next without falling short."""
+"""Deployments roll out a new template without falling below their limits."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Whatever goes wrong on the way, all workloads end as asked for."""
+"""Despite all faults, workloads reach the requested state."""
 
 from contextlib import suppress
 from random import Random

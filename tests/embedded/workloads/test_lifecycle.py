@@ -1,4 +1,4 @@
-"""Kubelets renew the Leases of their nodes; one that stops lets its node be declared unreachable."""
+"""Kubelets renew the Leases of their nodes; a node with a stopped kubelet is declared unreachable."""
 
 from typing import Any
 
@@ -69,7 +69,7 @@ async def test_a_node_with_a_stopped_kubelet_becomes_unreachable_and_later_loses
         assert next(one["status"] for one in train["status"]["conditions"] if one["type"] == "Ready") == "False"
         assert "deletionTimestamp" not in train["metadata"]
         await here.sleep(310.0)
-        # Nobody is there to end it.
+        # No kubelet is there to end it.
         (train,) = await here.pods()
         assert "deletionTimestamp" in train["metadata"]
         await here.sleep(600.0)

@@ -1,4 +1,4 @@
-"""ReplicaSets keep as many pods as asked for."""
+"""ReplicaSets keep the requested number of pods."""
 
 from tests.embedded.workloads.lab import lab, names
 

@@ -1,4 +1,4 @@
-"""StatefulSets keep names, and an order."""
+"""StatefulSets keep the names and the order of their pods."""
 
 from typing import Any
 
@@ -110,7 +110,7 @@ async def test_every_pod_has_its_own_bound_claims_which_remain_when_it_is_delete
         await here.wait(20.0)
         assert names(await here.all()) == ["db-0"]
         assert len(await listed(here, PERSISTENT_VOLUME_CLAIMS)) == 2
-        # A claim that somebody deletes is made again, and bound to the volume that is there.
+        # A deleted claim is created again, and bound to the existing volume.
         await here.user.delete(PERSISTENT_VOLUME_CLAIMS, "data-db-1", namespace="default")
         await here.patch(STATEFUL_SETS, "db", {"spec": {"replicas": 2}})
         await here.wait(20.0)
@@ -119,7 +119,7 @@ async def test_every_pod_has_its_own_bound_claims_which_remain_when_it_is_delete
 
 
 async def revisions(here: Lab) -> dict[int, Any]:
-    """The version that the template of each revision names, by its number."""
+    """The version in the template of each revision, by its number."""
     found = await listed(here, CONTROLLER_REVISIONS)
     return {one["revision"]: one["data"]["spec"]["template"]["metadata"]["labels"].get("version") for one in found}
 

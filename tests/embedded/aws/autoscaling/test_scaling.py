@@ -1,4 +1,4 @@
-"""What groups do when their desired capacity changes: launch, fail, try again, shrink, balance."""
+"""Reactions of groups to a changed desired capacity: launch, fail, retry, shrink, balance."""
 
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
@@ -45,7 +45,7 @@ def test_a_dry_offering_fails_in_an_activity_and_is_tried_again(make_aws: Callab
     assert said(scaling) == []
     aws.later(1)
     assert said(scaling) == [("Failed", SPOT_DRY)]
-    # It goes on trying, and gets what comes: surplus, for whoever has bought elsewhere meanwhile.
+    # It keeps trying, and launches what becomes available: a surplus if the caller has bought elsewhere since.
     hardware(aws).markets.limits.clear()
     aws.later(40)
     assert [kind for kind, _, _ in members(scaling)] == ["g5.xlarge"] * 3

@@ -1,4 +1,4 @@
-"""Machines that a group prepares beforehand."""
+"""Machines that a group prepares in advance."""
 
 from pathlib import Path
 from typing import Any

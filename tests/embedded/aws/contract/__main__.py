@@ -1,7 +1,7 @@
-"""``python -m tests.embedded.aws.contract --account ID``: the same calls to a user's own account and to our endpoint; every difference.
+"""``python -m tests.embedded.aws.contract --account ID``: make the same calls to a user's own account and to our endpoint; compare.
 
-Credentials, profile and region are those of the environment, as boto3 finds them. Exit 0 where both agree, 1 where they differ or something
-is left, 2 where what is asked for makes no sense, 3 where the account cannot be read.
+Credentials, profile and region are those of the environment, as boto3 finds them. Exit 0 if both agree, 1 if they differ or something
+is left over, 2 if the arguments are invalid, 3 if the account cannot be read.
 """
 
 import argparse
@@ -14,7 +14,7 @@ import boto3
 from botocore.exceptions import BotoCoreError, ClientError
 from tests.embedded.aws.contract.playing import account_side, compare, cost, our_side
 
-#: The newest Amazon Linux, whatever its number.
+#: The newest Amazon Linux of any version.
 IMAGE = "resolve:ssm:/aws/service/ami-amazon-linux-latest/al2023-ami-kernel-default-x86_64"
 
 
@@ -37,7 +37,7 @@ def main(arguments: list[str] | None = None) -> int:
         theirs = account_side(session, region, run=run, kind=told.type, image=told.image, subnet=told.subnet, wait=time.sleep)
         if theirs.account != told.account:
             return wrong(f"saw credentials of account {theirs.account}, expected those of {told.account}, which --account names")
-        print(f"account {theirs.account}, {region}; everything is called {run}; at most ${most if paid else 0:.2f}")
+        print(f"account {theirs.account}, {region}; all resources are named {run}; at most ${most if paid else 0:.2f}")
         ours = our_side(region, run=run, kind=told.type, image=told.image)
         report = compare(theirs, ours, paid=paid, tell=print)
     except ValueError as error:
@@ -57,11 +57,11 @@ def wrong(why: str) -> int:
 
 def parsed(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.embedded.aws.contract", description=__doc__)
-    parser.add_argument("--account", required=True, help="the account's number, so that no other is touched")
-    parser.add_argument("--dollars", type=float, default=0.0, help="what machines may cost; 0, the default, launches none")
-    parser.add_argument("--type", default="t3.large", help="what is launched (default t3.large)")
-    parser.add_argument("--image", default=IMAGE, help="the image that is started (default: the newest Amazon Linux)")
-    parser.add_argument("--subnet", default="", help="where machines are launched (default: a default subnet)")
+    parser.add_argument("--account", required=True, help="the account's number, so that no other account is touched")
+    parser.add_argument("--dollars", type=float, default=0.0, help="limit for the cost of machines; 0, the default, launches none")
+    parser.add_argument("--type", default="t3.large", help="instance type to launch (default: t3.large)")
+    parser.add_argument("--image", default=IMAGE, help="image to start (default: the newest Amazon Linux)")
+    parser.add_argument("--subnet", default="", help="subnet for the machines (default: a default subnet)")
     return parser.parse_args(arguments)
 
 

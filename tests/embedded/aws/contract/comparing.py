@@ -1,4 +1,4 @@
-"""Replies of two accounts beside each other: what differs by nature is made alike, everything else is told."""
+"""Compares replies of two accounts: values that always differ are normalised, every other difference is reported."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -13,7 +13,7 @@ _HOST = re.compile(r"https?://[^/\s]+")
 
 
 class Alike:
-    """Makes texts of an ``account`` in a ``region`` comparable: ids are numbered in the order in which they come."""
+    """Makes texts of an ``account`` in a ``region`` comparable: ids are numbered in the order of their appearance."""
 
     def __init__(self, account: str, region: str) -> None:
         self._known = {account: "ACCOUNT", region: "REGION"}
@@ -21,7 +21,7 @@ class Alike:
         self._counts: dict[str, int] = {}
 
     def value(self, value: Any) -> Any:
-        """``value`` without what differs by nature; metadata of replies is left out."""
+        """``value`` without values that always differ; metadata of replies is left out."""
         match value:
             case dict():
                 return {key: self.value(value[key]) for key in sorted(value) if key != "ResponseMetadata"}
@@ -48,7 +48,7 @@ class Alike:
 
 
 def differences(theirs: Any, ours: Any, path: str = "") -> Iterator[str]:
-    """A sentence for each place in which ``ours`` is not as ``theirs``."""
+    """A sentence for each place in which ``ours`` differs from ``theirs``."""
     if isinstance(theirs, Mapping) and isinstance(ours, Mapping):
         for key in sorted({*theirs, *ours}):
             place = f"{path}.{key}" if path else str(key)

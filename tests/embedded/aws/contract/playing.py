@@ -1,4 +1,4 @@
-"""The script played in an account and against our endpoint, and the two compared."""
+"""Runs the script in an account and against our endpoint, and compares the two."""
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -19,13 +19,13 @@ from gpuscaler.embedded.aws.conditions import Conditions
 from gpuscaler.embedded.aws.hardware.zones import subnet_id
 from gpuscaler.embedded.aws.serving.endpoint import Endpoint
 
-#: The moment at which our own account begins; which it is says nothing.
+#: The time at which our own account begins; its value does not matter.
 BEGAN: Final = 1_790_000_000.0
 
 
 @dataclass(slots=True)
 class Report:
-    """Differences by step, what was ``left`` in the account, and how many steps were played."""
+    """Differences by step, resources ``left`` in the account, and the number of steps."""
 
     differences: dict[str, list[str]] = field(default_factory=dict)
     left: list[str] = field(default_factory=list)
@@ -33,7 +33,7 @@ class Report:
 
 
 def cost(kind: str, region: str) -> float:
-    """US dollars that the paid part may cost at most; infinite where the catalogue does not know the type there."""
+    """The maximum cost of the paid part in US dollars; infinite if the catalogue does not have the type there."""
     known = lookup(kind)
     if known is None or region not in known.prices:
         return float("inf")
@@ -41,11 +41,11 @@ def cost(kind: str, region: str) -> float:
 
 
 def account_side(session: Any, region: str, *, run: str, kind: str, image: str, subnet: str, wait: Callable[[float], None]) -> Side:
-    """A user's account, as ``session`` knows it. Raises ClientError where it cannot be read, ValueError where it has no subnet."""
+    """A user's account, through ``session``. Raises ClientError if it cannot be read, ValueError if it has no subnet."""
 
     @cache
     def client(service: str) -> Any:
-        # As in production: nothing is repeated behind our back.
+        # As in production: boto3 repeats no calls by itself.
         return session.client(service, region_name=region, config=Config(retries={"total_max_attempts": 1}))
 
     if not subnet:
@@ -58,7 +58,7 @@ def account_side(session: Any, region: str, *, run: str, kind: str, image: str, 
 
 
 def our_side(region: str, *, run: str, kind: str, image: str) -> Side:
-    """Our endpoint, in this process, with a clock that only waiting moves."""
+    """Our endpoint, in this process, with a clock that moves only by waiting."""
     time = [BEGAN]
     there = Account(now=lambda: time[0], regions=(region,), conditions=Conditions(activity=5.0))
     session = Session(Endpoint(there))
@@ -72,7 +72,7 @@ def our_side(region: str, *, run: str, kind: str, image: str) -> Side:
 
 
 def compare(theirs: Side, ours: Side, *, paid: bool, tell: Callable[[str], None]) -> Report:
-    """Play the script on both sides, tell of each step, and take everything away again, whatever happens."""
+    """Run the script on both sides, report each step, and delete everything at the end, whatever happens."""
     report = Report()
     sides = [(side, Alike(side.account, side.region)) for side in (theirs, ours)]
     try:
@@ -80,7 +80,7 @@ def compare(theirs: Side, ours: Side, *, paid: bool, tell: Callable[[str], None]
             found = [alike.value(played(step, side)) for side, alike in sides]
             report.steps += 1
             told = list(differences(*found))
-            tell(f"{'as ours  ' if not told else 'DIFFERENT'} {step.name}")
+            tell(f"{'same     ' if not told else 'DIFFERENT'} {step.name}")
             for one in told:
                 tell(f"    {one}")
             if told:
@@ -94,18 +94,18 @@ def compare(theirs: Side, ours: Side, *, paid: bool, tell: Callable[[str], None]
 
 
 def played(step: Step, side: Side) -> Any:
-    """What a step came to, or how it was refused."""
+    """The result of a step, or its refusal."""
     try:
         return step.play(side)
     except ClientError as error:
         said: Mapping[str, Any] = error.response["Error"]
         return {"refused": said["Code"], "message": said["Message"]}
     except (KeyError, IndexError, ResponseParserError) as error:
-        # A reply that lacks what the next call needs, or is none.
+        # The reply lacks a field that the next call needs, or cannot be parsed.
         return {"odd": f"{type(error).__name__}: {error}"}
 
 
 def remaining(side: Side) -> Iterable[str]:
-    """What of the run is still there a while after it was taken away."""
+    """Resources of the run that still exist a while after their deletion."""
     side.until(lambda: not side.left(), 120.0)
     return side.left()

@@ -1,4 +1,4 @@
-"""One side of the contract: an account that the script is played in, and everything that must be taken away again."""
+"""One side of the contract: an account in which the script runs, and everything that must be deleted at the end."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -6,7 +6,7 @@ from typing import Any
 
 from botocore.exceptions import BotoCoreError, ClientError
 
-#: Everything that the script makes has this tag, with the name of the run.
+#: Everything that the script creates has this tag, with the name of the run.
 TAG = "gpuscaler-contract"
 
 
@@ -14,7 +14,7 @@ TAG = "gpuscaler-contract"
 class Side:
     """``client`` makes boto3's clients, ``wait`` lets seconds pass. Machines are of ``kind``, started from ``image`` in ``subnet``.
 
-    ``run`` is the name of the run, and of everything that is made. ``undo`` takes that away again, the newest first.
+    ``run`` is the name of the run and of everything that it creates. ``undo`` deletes that again, the newest first.
     """
 
     account: str
@@ -28,11 +28,11 @@ class Side:
     undo: dict[str, Callable[[], Any]] = field(default_factory=dict)
 
     def later(self, what: str, undo: Callable[[], Any]) -> None:
-        """Before ``what`` is made: say how it is taken away."""
+        """Register how ``what`` is deleted, before it is created."""
         self.undo.setdefault(what, undo)
 
     def until(self, done: Callable[[], bool], seconds: float, *, every: float = 5.0) -> bool:
-        """Wait until ``done``, for so many seconds at most; whether it is."""
+        """Wait until ``done``, for at most that many seconds; returns whether it is."""
         waited = 0.0
         while not done():
             if waited >= seconds:
@@ -42,13 +42,13 @@ class Side:
         return True
 
     def clean(self) -> list[str]:
-        """Take away everything that was made; what could not be, in words."""
+        """Delete everything that was created; returns errors of failed deletions."""
         left = []
         while self.undo:
             what, undo = self.undo.popitem()
             left += self._tried(what, undo)
         if idents := self.machines():
-            # Deleting a group ends its machines; that is not taken on trust.
+            # Deleting a group ends its machines; that is verified.
             left += self._tried("machines", lambda: self.client("ec2").terminate_instances(InstanceIds=idents))
         return left
 
@@ -79,6 +79,6 @@ class Side:
 
 
 def gone(error: ClientError) -> bool:
-    """Whether what was to be taken away is not there any more."""
+    """Whether a resource to be deleted is already gone."""
     said = error.response["Error"]
     return "NotFound" in said["Code"] or "NonExistent" in said["Code"] or "not found" in said["Message"]

@@ -1,18 +1,18 @@
-"""The script: calls as gpuscaler makes them, in the order in which they build on each other. What costs money comes last, apart."""
+"""The script: calls as gpuscaler makes them, in the order in which they build on each other. Calls that cost money come last."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from tests.embedded.aws.contract.sides import TAG, Side
 
-#: Types that are described, beside the one that is launched.
+#: Types that are described in addition to the launched one.
 GPU_TYPES = ["g5.xlarge", "p5.48xlarge"]
-#: How long a launch and an end may take, in seconds.
+#: Seconds that a launch and an end may take.
 LAUNCH_SECONDS, END_SECONDS = 300.0, 600.0
 
 
 class Step(NamedTuple):
-    """A call or a few, and what of the answer is compared."""
+    """One or a few calls, and the parts of their answers that are compared."""
 
     name: str
     play: Callable[[Side], Any]
@@ -23,7 +23,7 @@ def tags(side: Side, kind: str) -> list[dict[str, Any]]:
 
 
 def group(side: Side) -> dict[str, Any]:
-    """The group of the run as it is described now."""
+    """The group of the run, as it is described now."""
     found = side.client("autoscaling").describe_auto_scaling_groups(AutoScalingGroupNames=[side.run])["AutoScalingGroups"]
     return dict(found[0]) if found else {}
 
@@ -80,7 +80,7 @@ def dry_template(side: Side) -> Any:
 def template(side: Side) -> Any:
     side.later(f"launch template {side.run}", lambda: side.client("ec2").delete_launch_template(LaunchTemplateName=side.run))
     found = _template(side)["LaunchTemplate"]
-    # Who made it is not the contract's.
+    # The creator is not part of the contract.
     found.pop("CreatedBy", None)
     return found
 
@@ -219,11 +219,11 @@ def unknown_queue(side: Side) -> Any:
     return side.client("sqs").get_queue_url(QueueName=f"{side.run}-none")
 
 
-# What costs money
+# Calls that cost money
 
 
 def launched(side: Side) -> Any:
-    """One machine by LaunchInstances, which is asked twice with one token, and once more with it for something else."""
+    """Launch one machine by LaunchInstances: twice with one token, and again with that token for another request."""
     asked: dict[str, Any] = {"AutoScalingGroupName": side.run, "RequestedCapacity": 1, "ClientToken": side.run, "RetryStrategy": "none"}
     scaling = side.client("autoscaling")
     first = scaling.launch_instances(**asked)
@@ -240,7 +240,7 @@ def other_use_of_a_token(side: Side) -> Any:
 
 
 def raised(side: Side) -> Any:
-    """Two machines by a number: the group as it is then, its activities, and its machines as EC2 tells them."""
+    """Launch two machines by desired capacity: the group then, its activities, and its machines in EC2."""
     side.client("autoscaling").set_desired_capacity(AutoScalingGroupName=side.run, DesiredCapacity=2, HonorCooldown=False)
     came = side.until(lambda: [one["LifecycleState"] for one in group(side)["Instances"]] == ["InService"] * 2, LAUNCH_SECONDS)
     activities = side.client("autoscaling").describe_scaling_activities(AutoScalingGroupName=side.run)["Activities"]
@@ -257,14 +257,14 @@ def _machine(one: dict[str, Any]) -> dict[str, Any]:
 
 
 def lowered(side: Side) -> Any:
-    """A lower number ends none of the machines, since all are protected."""
+    """Lower the desired capacity: no machine ends, since all are protected."""
     side.client("autoscaling").set_desired_capacity(AutoScalingGroupName=side.run, DesiredCapacity=1, HonorCooldown=False)
     side.wait(60.0)
     return [(one["LifecycleState"], one["ProtectedFromScaleIn"]) for one in group(side)["Instances"]]
 
 
 def ended(side: Side) -> Any:
-    """Machines ended by name: the first with the number, the second without; that nothing takes its place, Launch is suspended."""
+    """End machines by id: the first lowers the desired capacity, the second does not; Launch is suspended, so nothing replaces it."""
     scaling = side.client("autoscaling")
     scaling.suspend_processes(AutoScalingGroupName=side.run, ScalingProcesses=["Launch"])
     idents = [one["InstanceId"] for one in group(side)["Instances"]]
@@ -277,7 +277,7 @@ def ended(side: Side) -> Any:
 
 
 def on_spot(side: Side) -> Any:
-    """One machine on spot by LaunchInstances, in a group of its own: how its market is spelt, by each service. It is ended again."""
+    """Launch one spot machine by LaunchInstances in a group of its own: how each service spells its market. It is ended again."""
     name = f"{side.run}-spot"
     template = {"LaunchTemplateSpecification": {"LaunchTemplateName": side.run, "Version": "$Latest"}}
     distribution = {"OnDemandPercentageAboveBaseCapacity": 0, "SpotAllocationStrategy": "price-capacity-optimized"}
@@ -300,39 +300,39 @@ def on_spot(side: Side) -> Any:
 
 
 FREE = (
-    Step("who asks", identity),
+    Step("the caller", identity),
     Step("instance types", types),
     Step("where a type is offered", offered),
-    Step("a type that there is not", unknown_type),
-    Step("a launch template, dry", dry_template),
+    Step("an unknown type", unknown_type),
+    Step("a launch template, dry run", dry_template),
     Step("a launch template", template),
     Step("its versions", versions),
-    Step("a template that there is not", unknown_template),
+    Step("an unknown template", unknown_template),
     Step("a group", create),
     Step("the group", described),
     Step("the group by its tag", by_tag),
-    Step("a group of that name again", create),
+    Step("a group with an existing name", create),
     Step("a group with a minimum above its maximum", bad_sizes),
     Step("more than the maximum", above_maximum),
     Step("a suspended process", suspended),
     Step("a lifecycle hook", hooked),
-    Step("a warm pool that there is not", no_warm_pool),
-    Step("the end of a machine that there is not", unknown_instance),
-    Step("the protection of a machine that there is not", unknown_protection),
-    Step("a lifecycle action that there is not", unknown_action),
-    Step("activities of a group that there is not", unknown_group),
+    Step("an unknown warm pool", no_warm_pool),
+    Step("termination of an unknown machine", unknown_instance),
+    Step("protection of an unknown machine", unknown_protection),
+    Step("an unknown lifecycle action", unknown_action),
+    Step("activities of an unknown group", unknown_group),
     Step("LaunchInstances beyond the maximum", too_many),
     Step("a queue", queue),
     Step("messages", messages),
-    Step("a queue that there is not", unknown_queue),
+    Step("an unknown queue", unknown_queue),
 )
 PAID = (
     Step("LaunchInstances", launched),
-    Step("a token used for something else", other_use_of_a_token),
-    Step("machines by a number", raised),
-    Step("a lower number", lowered),
-    Step("machines ended by name", ended),
+    Step("a token reused for another call", other_use_of_a_token),
+    Step("machines by desired capacity", raised),
+    Step("a lower desired capacity", lowered),
+    Step("machines terminated by id", ended),
     Step("LaunchInstances on spot", on_spot),
 )
-#: Machines that run at a time at most, and for how long at most, in hours, if everything takes as long as it may.
+#: The maximum number of machines at a time, and their maximum hours, if everything takes as long as allowed.
 MOST_MACHINES, MOST_HOURS = 2, 0.5

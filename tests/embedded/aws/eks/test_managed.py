@@ -1,4 +1,4 @@
-"""What EKS does to its node groups by itself: hooks that hold instances while nodes are drained, updates with surge, repair."""
+"""EKS's own actions on its node groups: hooks that hold instances while nodes are drained, updates with surge, repair."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,12 +14,12 @@ from gpuscaler.kube.resources import NODES
 
 pytest.importorskip("boto3", reason="boto3 is not installed: make setup brings it")
 
-#: A group that only people and EKS touch.
+#: A group that only users and EKS change.
 NAMES = {"clusterName": CLUSTER, "nodegroupName": "gpus"}
 
 
 async def managed(here: Stage, count: int, *, zones: int = 1, **told: Any) -> list[str]:
-    """A managed node group of so many machines that are nodes; their ids."""
+    """A managed node group with that many machines that are nodes; returns their ids."""
     role = "arn:aws:iam::123456789012:role/nodes"
     here.client("eks").create_nodegroup(**NAMES, subnets=["subnet-useast1a"], nodeRole=role, **told)
     names = [f"us-east-1{letter}" for letter in "abc"[:zones]]

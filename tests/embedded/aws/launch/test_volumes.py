@@ -1,4 +1,4 @@
-"""EBS volumes of instances: which there are, and which stay when an instance is terminated."""
+"""EBS volumes of instances: which exist, and which remain when an instance is terminated."""
 
 from typing import Any
 
@@ -13,7 +13,7 @@ def disk(device: str, **ebs: Any) -> dict[str, Any]:
 
 
 def launched(aws: Aws, *mappings: dict[str, Any], **told: Any) -> tuple[Any, str]:
-    """EC2's client, and the one instance of a group whose template has ``mappings``."""
+    """EC2's client, and the only instance of a group whose template has ``mappings``."""
     ec2 = aws.client("ec2")
     ec2.create_launch_template(
         LaunchTemplateName="template", LaunchTemplateData={**TEMPLATE, "BlockDeviceMappings": list(mappings), **told}

@@ -1,4 +1,4 @@
-"""What goes wrong with calls: throttling, missing rights, outages, broken connections; and the path that asks for it."""
+"""Faults of calls: throttling, missing permissions, outages, broken connections; and the control path that requests them."""
 
 import asyncio
 import json
