@@ -132,7 +132,7 @@ async def promised(
         await until("the scheduler has found no room for the pods of high priority", waiting, 120.0)
         port = free_port()
         run_file = made.run_file("run", [{**POOL, "max": machines}], cloud=cloud, port=port)
-        changed = "" if margin is None else f"from gpuscaler.planning import binding; binding.MARGIN_SECONDS = {margin}"
+        changed = "" if margin is None else f"from gpuscaler.lifecycle.steering import binding; binding.MARGIN_SECONDS = {margin}"
         made.start(run_file, await made.kubeconfig(), port=port, changed=changed)
 
         async def ready() -> bool:

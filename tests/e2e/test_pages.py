@@ -63,13 +63,13 @@ async def _play() -> Asked:
             await _cluster(made, kubelet)
             users = {
                 "reader": await _user(made, "reader", "gpuscaler-reader"),
-                "nobody": await _user(made, "nobody", "status-only", STATUS_ONLY),
+                "unprivileged": await _user(made, "unprivileged", "status-only", STATUS_ONLY),
                 "half": await _user(made, "half", "get-only", GET_ONLY),
             }
             return Asked(
                 reader=await _run(users["reader"], "why", "pod", "default/train"),
-                nobody=await _run(users["nobody"], "why", "pod", "default/train"),
-                nobody_replays=await _run(users["nobody"], "replay"),
+                nobody=await _run(users["unprivileged"], "why", "pod", "default/train"),
+                nobody_replays=await _run(users["unprivileged"], "replay"),
                 half=await _run(users["half"], "why", "pod", "default/train"),
             )
 

@@ -282,7 +282,7 @@ async def _alone(made: Stage, found: Outcomes, logs: list[Any]) -> None:
 
 async def _counts(made: Stage, logs: list[Any]) -> None:
     """Without the right, a repeated Event is written only once, and other Events are written. With the right, its count is raised."""
-    about, other = Reference("Node", "somebody", uid="somebody"), Reference("Node", "another", uid="another")
+    about, other = Reference("Node", "one", uid="one"), Reference("Node", "another", uid="another")
     async with somebody(made, "counter", [COUNTING]) as teller:
         recorder = EventRecorder(teller.client, now=time.time)
         for one in (about, about, other):
