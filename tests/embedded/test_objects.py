@@ -176,7 +176,7 @@ async def test_loaded_objects_stay_unchanged_and_create_their_namespace() -> Non
     assert api.load([running, node()]) == 2
     found = await asker(api).ok("GET", "/api/v1/namespaces/team/pods/p")
     assert found["status"] == {"phase": "Running"}
-    with pytest.raises(ValueError, match="v1 Cat: a kind that is kept here was expected"):
+    with pytest.raises(ValueError, match="v1 Cat: unknown kind, expected one that this server stores"):
         api.load([{"apiVersion": "v1", "kind": "Cat", "metadata": {"name": "c"}}])
 
 

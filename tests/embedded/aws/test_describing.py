@@ -136,7 +136,7 @@ def test_a_warm_pool_is_shown_with_its_group_until_it_is_deleted(aws: Aws) -> No
 
 
 def test_unsupported_operations_are_named_in_the_error(aws: Aws) -> None:
-    with pytest.raises(ClientError, match="DescribePolicies is an operation of AWS that this endpoint does not have") as refused:
+    with pytest.raises(ClientError, match="DescribePolicies is an operation that this endpoint does not support") as refused:
         aws.client("autoscaling").describe_policies()
     assert code(refused) == "NotImplemented"
     with pytest.raises(ClientError) as refused:

@@ -59,7 +59,7 @@ def test_jobs_with_too_many_pods_are_left_out() -> None:
     huge = Job("huge", 0.0, 60, pods=MOST + 1)
 
     assert [job.id for job in scenario(0, Trace("t", (huge, Job("a", 5.0, 60)))).trace.jobs] == ["a"]
-    with pytest.raises(TraceError, match="saw only jobs of 301 pods and more, expected some of at most 300"):
+    with pytest.raises(TraceError, match="saw only jobs of at least 301 pods, expected some of at most 300"):
         scenario(0, Trace("t", (huge,)))
 
 

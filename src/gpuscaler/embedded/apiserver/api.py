@@ -86,7 +86,7 @@ class ApiServer:
         for given in objects:
             kind = BY_NAME.get((str(given.get("apiVersion")), str(given.get("kind"))))
             if kind is None:
-                raise ValueError(f"{given.get('apiVersion')} {given.get('kind')}: a kind that is kept here was expected")
+                raise ValueError(f"{given.get('apiVersion')} {given.get('kind')}: unknown kind, expected one that this server stores")
             self._load(kind, {**given, "metadata": dict(given["metadata"])})
             count += 1
         return count

@@ -103,7 +103,7 @@ class Autoscalers:
             return
         except (LookupError, TypeError, ValueError, AttributeError) as error:
             # Objects are stored here without validation; a malformed one must not stop other autoscalers.
-            self._tell(obj, "FailedReconcile", f"saw an object that cannot be understood: {type(error).__name__}: {error}", warning=True)
+            self._tell(obj, "FailedReconcile", f"saw an object that cannot be read: {type(error).__name__}: {error}", warning=True)
 
     async def _step(self, obj: Object, known: _Remembered) -> None:
         try:

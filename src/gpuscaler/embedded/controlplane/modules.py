@@ -19,7 +19,7 @@ def release_of(text: str) -> str:
     """``1.35.4`` of ``1.35.4`` or ``v1.35.4``. Raises :exc:`BuildError` for anything else."""
     found = RELEASE.fullmatch(text)
     if found is None:
-        raise BuildError(f"Kubernetes {text}: saw no release, expected one with three numbers such as 1.35.4")
+        raise BuildError(f"Kubernetes {text}: saw no release, expected three numbers such as 1.35.4")
     return f"1.{found[1]}.{found[2]}"
 
 

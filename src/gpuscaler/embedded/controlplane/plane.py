@@ -179,7 +179,7 @@ class ControlPlane:
                     self.check()
                     await asyncio.sleep(PAUSE)
         except TimeoutError:
-            raise EndedError(f"{self.url}: not healthy after {PATIENCE:g} s, expected seconds; logs: {self.layout.logs}") from None
+            raise EndedError(f"{self.url}: not healthy after {PATIENCE:g} s, which is far too long; see {self.layout.logs}") from None
 
     async def _listens(self) -> bool:
         try:

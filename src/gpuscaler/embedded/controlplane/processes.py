@@ -38,7 +38,7 @@ class Process:
         code = self._popen.poll() if self._popen else None
         if code is not None:
             lines = self.log.read_text(encoding="utf-8", errors="replace").strip().splitlines()[-SHOWN:]
-            raise EndedError(f"{self.name} ended with {code}; its log, {self.log}, ends so:\n  " + "\n  ".join(lines))
+            raise EndedError(f"{self.name} ended with {code}; the end of its log {self.log}:\n  " + "\n  ".join(lines))
 
     def pause(self) -> None:
         """Stop its execution until :meth:`go_on`."""

@@ -71,7 +71,7 @@ def cut(trace: Trace, span: float) -> tuple[Trace, float]:
     if not fitting:
         least = min(job.pods for job in trace.jobs)
         raise TraceError(
-            f"{trace.name}: saw only jobs of {least:,} pods and more, expected some of at most {MOST}; simulate takes larger ones"
+            f"{trace.name}: saw only jobs of at least {least:,} pods, expected some of at most {MOST}; simulate takes larger ones"
         )
     submits = [job.submit for job in fitting]
     counts = [bisect_left(submits, submit + span) - number for number, submit in enumerate(submits)]

@@ -22,7 +22,7 @@ _LARGEST_READ: Final = 64 * 1024 * 1024
 #: Seconds that requests get to end when the server stops; watches would never end.
 _SHUTDOWN: Final = 0.1
 #: The refusal for requests from web sites.
-_ELSEWHERE: Final = Failure(403, "Forbidden", "expected a request to a loopback address of this machine, and not one that a web site sends")
+_ELSEWHERE: Final = Failure(403, "Forbidden", "saw a request from a web site, or to another host name; expected one to a loopback address")
 
 
 @dataclass(frozen=True, slots=True)

@@ -144,7 +144,7 @@ class _Tally:
                 self.ignored.add(uid)
                 return
             if action == "FailJob":
-                self.fatal = f"Pod {pod['metadata'].get('namespace')}/{name_of(pod)} failed as its podFailurePolicy says"
+                self.fatal = f"Pod {pod['metadata'].get('namespace')}/{name_of(pod)} failed the Job by its podFailurePolicy"
             self.newly_failed += 1
             self.uncounted["failed"].add(uid)
 

@@ -93,7 +93,7 @@ def test_delete_options_can_be_of_any_group() -> None:
         (b"k8s\0\x0b", "wire type 3"),
         (wrapped("v1", "Cat"), 'no kind "Cat" of v1'),
         (wrapped("v1", "ConfigMap", (1, [(8, [(1, 1 << 60)])])), "is not a time"),
-        (wrapped("v1", "Pod", (1, [(7, "x")])), "a number was expected"),
+        (wrapped("v1", "Pod", (1, [(7, "x")])), "expected a number"),
     ],
 )
 def test_damaged_or_unknown_bodies_are_named_in_the_error(body: bytes, words: str) -> None:

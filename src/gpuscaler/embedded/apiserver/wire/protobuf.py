@@ -118,7 +118,7 @@ def _value(kind: str, raw: int | bytes) -> Any:
     if kind == "double":
         return struct.unpack("<d", raw.rjust(8, b"\0")[:8])[0]
     if kind in ("int", "bool"):
-        raise ProtobufError("a number was expected, and bytes were found")
+        raise ProtobufError("saw bytes, expected a number")
     return _message(kind, raw)
 
 

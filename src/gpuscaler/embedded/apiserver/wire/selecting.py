@@ -18,7 +18,7 @@ _OTHER_NAMES = {"reportingController": "reportingComponent"}
 
 
 def label_selector(text: str) -> LabelSelector:
-    """``text`` as requirements that must all hold. Raises a 400 Failure where it cannot be read."""
+    """``text`` as requirements that must all hold. Raises a 400 Failure if it cannot be read."""
     try:
         return parse_selector(text)
     except SelectorError as error:
@@ -33,7 +33,7 @@ class FieldRequirement:
 
 
 def field_selector(text: str) -> tuple[FieldRequirement, ...]:
-    """``text`` as requirements that must all hold. Raises a 400 Failure where it cannot be read."""
+    """``text`` as requirements that must all hold. Raises a 400 Failure if it cannot be read."""
     terms = [term for term in re.split(r"(?<!\\),", text) if term.strip()]
     return tuple(_field(term) for term in terms)
 

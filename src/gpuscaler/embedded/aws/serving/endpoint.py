@@ -76,7 +76,7 @@ class Endpoint:
     def _answer(self, call: Call, fault: Fault | None, ident: str) -> Answer:
         handler = HANDLERS[call.service].get(call.operation)
         if handler is None:
-            text = f"{call.service} {call.operation} is an operation of AWS that this endpoint does not have"
+            text = f"{call.service} {call.operation} is an operation that this endpoint does not support"
             raise AwsError("NotImplemented", text, status=501)
         if fault is not None:
             _refuse(call, fault, self.account)
