@@ -39,7 +39,7 @@ class Stored(msgspec.Struct, frozen=True, eq=False):
 
 
 class Change(NamedTuple):
-    """One revision. ``stored`` is the current object, or its last state with the revision of its removal."""
+    """The change of one revision. ``stored`` is the current object, or its last state with the revision of its removal."""
 
     type: str
     stored: Stored

@@ -97,7 +97,7 @@ class Region:
         self.now = max(self.now, now)
 
     def tell(self, event: CloudEvent) -> None:
-        """Deliver an event of a machine to all listeners that have not received it yet."""
+        """Deliver an event of a machine that was held back to all listeners."""
         self._hear(event)
 
     def _hear(self, event: CloudEvent) -> None:

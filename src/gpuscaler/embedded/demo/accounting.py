@@ -69,7 +69,7 @@ def peer_of(told: Scenario, policy: Policy) -> Result:
     jobs = tuple(replace(job, gpu_milli=1000) for job in told.trace.jobs)
     trace = replace(told.trace, jobs=jobs)
     result = run(trace, merged, name=PEER, seed=told.seed, markets=markets(told, merged, EPOCH), checkpoint=0.0)
-    # A demo takes two hours: too short for the result to leave out its last quarter.
+    # The last quarter of two hours is too short to mean anything, and a demo's own result has none.
     return replace(result, last_quarter=None)
 
 

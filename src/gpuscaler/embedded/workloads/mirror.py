@@ -116,6 +116,6 @@ def owner_of(obj: Mapping[str, Any]) -> Key | None:
 
 
 def _version(obj: Mapping[str, Any]) -> int:
-    """The resource version as a number: versions are comparable (Kubernetes KEP-5504, true of every API server on etcd)."""
+    """The resource version as a number, by which versions can be compared (Kubernetes KEP-5504, true of every API server on etcd)."""
     text = obj["metadata"].get("resourceVersion", "")
     return int(text) if text.isdigit() else 0

@@ -48,7 +48,7 @@ class FrontProxy:
         return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": CONFIG_MAP, "namespace": NAMESPACE}, "data": data}
 
     def context(self, bundle: str | None) -> ssl.SSLContext:
-        """The TLS context for a server whose certificate is from ``bundle`` (PEM in base64), or from this machine's authorities if empty.
+        """The TLS context for a server, which trusts the authorities in ``bundle`` (PEM in base64), or this machine's if that is empty.
 
         None trusts any server. Raises :class:`BundleError`.
         """

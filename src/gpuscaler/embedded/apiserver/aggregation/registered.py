@@ -105,7 +105,7 @@ def read(stored: Stored) -> WireApiService | None:
 
 
 def registered(store: Store) -> list[tuple[str, WireApiService]]:
-    """All APIServices that can be parsed, by name; those that clients should prefer come first."""
+    """All APIServices that can be parsed, with their names; those that clients should prefer come first."""
     found = ((stored.key, read(stored)) for stored in store[API_SERVICES].within(""))
     known = [(name, one) for name, one in found if one is not None]
     return sorted(known, key=lambda item: (-item[1].spec.group_priority_minimum, item[1].spec.group, -item[1].spec.version_priority))

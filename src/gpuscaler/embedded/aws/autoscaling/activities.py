@@ -29,7 +29,7 @@ def add(
 
 
 def once(region: Region, group: Group, text: str) -> None:
-    """Record that a group cannot do something; repeats in a row are recorded once."""
+    """Record that a group cannot do something; the same failure in a row is recorded once."""
     if not group.activities or group.activities[-1].message != text:
         add(region, group, text, group.cause, status="Failed", message=text, ended=True)
 
@@ -72,7 +72,7 @@ def _passes(one: Activity, filters: dict[str, list[str]]) -> bool:
 
 
 def as_shown(group: Group, one: Activity) -> dict[str, Any]:
-    """An activity as the API has it."""
+    """An activity in the form of the API."""
     reply = {
         "ActivityId": one.id,
         "AutoScalingGroupName": group.name,

@@ -21,7 +21,7 @@ REMEMBERED: Final = 3600.0
 
 
 def enter(region: Region, group: Group, machine: CloudMachine, choice: Choice) -> Instance:
-    """Add a machine that was launched for a group to it, as Pending."""
+    """Add a launched machine to its group, as Pending."""
     instance = register(region, machine, choice, group=group.name)
     instance.weight = choice.weight
     admit(region, group, instance)

@@ -19,7 +19,7 @@ _STATES: Final = {"Stopped": "stopped", "Running": "running", "Hibernated": "sto
 
 
 def prepare(region: Region, group: Group) -> None:
-    """Fill the pool: up to the group's maximum or its maximum prepared capacity, less the desired capacity."""
+    """Fill the pool up to the group's maximum (or its maximum prepared capacity) less the desired capacity, but at least to its minimum."""
     told = group.settings.get("WarmPoolConfiguration")
     if told is None or "Launch" in group.suspended:
         return
