@@ -11,19 +11,25 @@ MIB = 2**20
 
 
 def test_a_type_is_found_by_its_exact_name_with_allocatable_resources() -> None:
-    found = catalogue.lookup("g5.xlarge")
+    instance_type = catalogue.lookup("g5.xlarge")
 
-    assert found is not None
-    assert (found.cloud, found.arch, found.vcpu, found.memory_mib, found.gpus) == ("aws", "amd64", 4, 16384, 1)
-    assert (found.gpu_product, found.gpu_karpenter_name) == ("NVIDIA-A10G", "a10g")
-    assert found.allocatable == {
+    assert instance_type is not None
+    assert (instance_type.cloud, instance_type.arch, instance_type.vcpu, instance_type.memory_mib, instance_type.gpus) == (
+        "aws",
+        "amd64",
+        4,
+        16384,
+        1,
+    )
+    assert (instance_type.gpu_product, instance_type.gpu_karpenter_name) == ("NVIDIA-A10G", "a10g")
+    assert instance_type.allocatable == {
         "cpu": 3920,
         "memory": 14162 * MIB,
         "ephemeral-storage": 17 * GIB,
         "pods": 58,
         "nvidia.com/gpu": 1,
     }
-    assert found.prices["us-east-1"].on_demand == 1.006
+    assert instance_type.prices["us-east-1"].on_demand == 1.006
 
 
 @pytest.mark.parametrize("name", ["", "g5", "G5.XLARGE", "g5.xlarge ", "ecs.gn7i-c8g1.2xlarge", "g6f.large", "Standard_NV4as_v4"])
@@ -37,13 +43,13 @@ def test_a_type_without_a_price_in_the_region_is_none_there() -> None:
 
 
 def test_types_are_narrowed_by_cloud_and_region() -> None:
-    west = {found.name for found in catalogue.types("aws", "us-west-2")}
+    west = {instance_type.name for instance_type in catalogue.types("aws", "us-west-2")}
 
     assert "g5.xlarge" in west
     assert "m6i.xlarge" not in west  # known and priced in us-east-1 only
-    assert {found.cloud for found in catalogue.types("gcp")} == {"gcp"}
+    assert {instance_type.cloud for instance_type in catalogue.types("gcp")} == {"gcp"}
     assert catalogue.types("aws", "us-central1") == ()
-    assert {found.cloud for found in catalogue.types()} == set(catalogue.CLOUDS)
+    assert {instance_type.cloud for instance_type in catalogue.types()} == set(catalogue.CLOUDS)
 
 
 @pytest.mark.parametrize(
@@ -58,13 +64,13 @@ def test_types_are_narrowed_by_cloud_and_region() -> None:
     ],
 )
 def test_unknown_allocatable_follows_the_reservation_rules_of_its_cloud(name: str, cpu: int, memory: int, pods: int) -> None:
-    found = catalogue.lookup(name)
+    instance_type = catalogue.lookup(name)
 
-    assert found is not None
-    assert found.allocatable["cpu"] == cpu
-    assert found.allocatable["memory"] == memory * MIB
-    assert found.allocatable["pods"] == pods
-    assert found.allocatable_source.startswith("DERIVED")
+    assert instance_type is not None
+    assert instance_type.allocatable["cpu"] == cpu
+    assert instance_type.allocatable["memory"] == memory * MIB
+    assert instance_type.allocatable["pods"] == pods
+    assert instance_type.allocatable_source.startswith("DERIVED")
 
 
 @pytest.mark.parametrize(
@@ -78,18 +84,18 @@ def test_unknown_allocatable_follows_the_reservation_rules_of_its_cloud(name: st
     ],
 )
 def test_devices_are_offered_under_their_vendors_resource(name: str, resource: str, count: int) -> None:
-    found = catalogue.lookup(name)
+    instance_type = catalogue.lookup(name)
 
-    assert found is not None
-    assert found.allocatable[resource] == count
+    assert instance_type is not None
+    assert instance_type.allocatable[resource] == count
 
 
 def test_a_cpu_type_offers_no_gpu_and_names_none() -> None:
-    found = catalogue.lookup("m6i.xlarge")
+    instance_type = catalogue.lookup("m6i.xlarge")
 
-    assert found is not None
-    assert not any(resource.endswith("/gpu") for resource in found.allocatable)
-    assert (found.gpus, found.gpu_product, found.gpu_memory_mib) == (0, "", 0)
+    assert instance_type is not None
+    assert not any(resource.endswith("/gpu") for resource in instance_type.allocatable)
+    assert (instance_type.gpus, instance_type.gpu_product, instance_type.gpu_memory_mib) == (0, "", 0)
 
 
 def test_virtual_gpus_have_their_own_names_and_sizes() -> None:
@@ -102,38 +108,40 @@ def test_virtual_gpus_have_their_own_names_and_sizes() -> None:
 
 
 def test_every_price_is_a_price_with_its_source() -> None:
-    for found in catalogue.types():
-        assert found.prices, found.name
-        for region, price in found.prices.items():
-            assert 0 < price.on_demand < 200, (found.name, region)
-            assert re.search(r"20[0-9]{2}-[0-9]{2}", price.source), (found.name, region)
-            assert (price.spot is None) == (price.spot_source == ""), (found.name, region)
+    for instance_type in catalogue.types():
+        assert instance_type.prices, instance_type.name
+        for region, price in instance_type.prices.items():
+            assert 0 < price.on_demand < 200, (instance_type.name, region)
+            assert re.search(r"20[0-9]{2}-[0-9]{2}", price.source), (instance_type.name, region)
+            assert (price.spot is None) == (price.spot_source == ""), (instance_type.name, region)
             if price.spot is not None:
-                assert 0 < price.spot <= price.on_demand, (found.name, region)
+                assert 0 < price.spot <= price.on_demand, (instance_type.name, region)
 
 
 def test_a_node_offers_less_than_its_machine_has() -> None:
-    for found in catalogue.types():
-        assert 0 < found.allocatable["cpu"] < found.vcpu * 1000, found.name
-        assert 0 < found.allocatable["memory"] < found.memory_mib * MIB, found.name
-        assert found.allocatable["pods"] > 0, found.name
-        assert (found.gpus > 0) == (found.gpu_memory_mib > 0) == (found.gpu_manufacturer in {"nvidia", "amd"}), found.name
-        assert found.gpu_visible_memory_mib <= found.gpu_memory_mib * 1.02, found.name
+    for instance_type in catalogue.types():
+        assert 0 < instance_type.allocatable["cpu"] < instance_type.vcpu * 1000, instance_type.name
+        assert 0 < instance_type.allocatable["memory"] < instance_type.memory_mib * MIB, instance_type.name
+        assert instance_type.allocatable["pods"] > 0, instance_type.name
+        assert (instance_type.gpus > 0) == (instance_type.gpu_memory_mib > 0) == (instance_type.gpu_manufacturer in {"nvidia", "amd"}), (
+            instance_type.name
+        )
+        assert instance_type.gpu_visible_memory_mib <= instance_type.gpu_memory_mib * 1.02, instance_type.name
 
 
 def test_the_newest_gcp_prices_cover_regions_that_are_only_in_the_history() -> None:
-    found = catalogue.lookup("g2-standard-4", "europe-west3")
+    instance_type = catalogue.lookup("g2-standard-4", "europe-west3")
 
-    assert found is not None
-    assert found.prices["europe-west3"].spot is not None
+    assert instance_type is not None
+    assert instance_type.prices["europe-west3"].spot is not None
 
 
 def test_gpu_types_of_aws_list_the_zone_ids_that_sell_them() -> None:
-    found = catalogue.lookup("g5.xlarge")
+    instance_type = catalogue.lookup("g5.xlarge")
 
-    assert found is not None
-    assert "use1-az3" not in found.zone_ids["us-east-1"]
-    assert "use1-az1" in found.zone_ids["us-east-1"]
+    assert instance_type is not None
+    assert "use1-az3" not in instance_type.zone_ids["us-east-1"]
+    assert "use1-az1" in instance_type.zone_ids["us-east-1"]
 
 
 def test_regions_have_a_cloud() -> None:

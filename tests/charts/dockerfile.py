@@ -34,18 +34,18 @@ class Stage(NamedTuple):
 
 def stages() -> list[Stage]:
     """Return the stages with their base images; build arguments before the first stage have their defaults."""
-    found: list[Stage] = []
+    stages: list[Stage] = []
     arguments: dict[str, str] = {}
     for step in instructions(FILE.read_text()):
         if step.word == "FROM":
             base, _, name = step.rest.partition(" AS ")
-            found.append(Stage(re.sub(r"\$\{(\w+)\}", lambda match: arguments[match[1]], base), name, ()))
-        elif not found:
+            stages.append(Stage(re.sub(r"\$\{(\w+)\}", lambda match: arguments[match[1]], base), name, ()))
+        elif not stages:
             name, _, value = step.rest.partition("=")
             arguments[name] = value
         else:
-            found[-1] = found[-1]._replace(steps=(*found[-1].steps, step))
-    return found
+            stages[-1] = stages[-1]._replace(steps=(*stages[-1].steps, step))
+    return stages
 
 
 def instructions(text: str) -> Iterator[Step]:

@@ -75,8 +75,8 @@ async def test_both_replicas_run_on_different_nodes_that_are_neither_bought_nor_
     await ask("rollout", "status", "--namespace", "gpuscaler", "deployment/gpuscaler-controller", "--timeout=55s")
     pods = json.loads(await ask("get", "pods", "--namespace", "gpuscaler", "-o", "json"))["items"]
 
-    assert sorted(one["spec"]["nodeName"] for one in pods) == ["other", "plain"]
-    assert {one["spec"]["priority"] for one in pods} == {2_000_000_000}
+    assert sorted(pod["spec"]["nodeName"] for pod in pods) == ["other", "plain"]
+    assert {pod["spec"]["priority"] for pod in pods} == {2_000_000_000}
 
 
 async def test_the_commands_of_the_page_remove_everything_left_on_nodes_after_uninstalling(ask: Kubectl) -> None:
@@ -111,7 +111,7 @@ async def uids(ask: Kubectl) -> set[str]:
     """Return the pods once all of them are of the newest revision."""
     await ask("rollout", "status", "--namespace", "gpuscaler", "deployment/gpuscaler-controller", "--timeout=55s")
     pods = json.loads(await ask("get", "pods", "--namespace", "gpuscaler", "-o", "json"))["items"]
-    return {one["metadata"]["uid"] for one in pods if "deletionTimestamp" not in one["metadata"]}
+    return {pod["metadata"]["uid"] for pod in pods if "deletionTimestamp" not in pod["metadata"]}
 
 
 async def test_a_release_is_installed_upgraded_without_a_needless_restart_and_uninstalled(ask: Kubectl) -> None:
@@ -137,7 +137,7 @@ async def test_a_release_is_installed_upgraded_without_a_needless_restart_and_un
     assert "name: other" in settings["data"]["run.yaml"]
     assert (len(first), second == first, third & first) == (2, True, set())
     assert [name for name in left.splitlines() if "gpuscaler" in name] == []
-    assert (said, [one["key"] for one in taints]) == ("Node other is open.\n", [LEAVING_TAINT])
+    assert (said, [taint["key"] for taint in taints]) == ("Node other is open.\n", [LEAVING_TAINT])
 
 
 async def run_job(ask: Kubectl) -> str:

@@ -91,7 +91,11 @@ def test_nodes_without_gpus_run_only_the_controller(labels: dict[str, str]) -> N
 
 
 def test_every_gpu_type_of_the_catalogue_is_recognised_by_its_name() -> None:
-    made = {one.name: placed({TYPE: one.name}) for one in types() if one.name in {"g6e.xlarge", "g4ad.xlarge", "m5.large", "a2-highgpu-1g"}}
+    made = {
+        instance_type.name: placed({TYPE: instance_type.name})
+        for instance_type in types()
+        if instance_type.name in {"g6e.xlarge", "g4ad.xlarge", "m5.large", "a2-highgpu-1g"}
+    }
 
     assert made["g6e.xlarge"] == (False, True)
     assert made["g4ad.xlarge"] == (False, False)

@@ -28,7 +28,9 @@ def test_helm_installs_the_image_of_the_release_by_its_digest(packed: Path) -> N
 
     assert done.returncode == 0, done.stderr
     deployments = [one for one in yaml.safe_load_all(done.stdout) if one and one["kind"] == "Deployment"]
-    assert [one["spec"]["template"]["spec"]["containers"][0]["image"] for one in deployments] == [f"example.com/gpu/scaler@{DIGEST}"]
+    assert [deployment["spec"]["template"]["spec"]["containers"][0]["image"] for deployment in deployments] == [
+        f"example.com/gpu/scaler@{DIGEST}"
+    ]
 
 
 def test_the_archive_contains_what_helm_would_pack(packed: Path, tmp_path: Path) -> None:
@@ -38,5 +40,5 @@ def test_the_archive_contains_what_helm_would_pack(packed: Path, tmp_path: Path)
 
     with tarfile.open(packed) as ours, tarfile.open(by_helm) as theirs:
         assert sorted(ours.getnames()) == sorted(theirs.getnames())
-        assert {one.mode for one in ours} == {one.mode for one in theirs}
+        assert {tar_info.mode for tar_info in ours} == {tar_info.mode for tar_info in theirs}
     assert by_helm.name == packed.name

@@ -139,7 +139,7 @@ def test_a_digest_takes_precedence_over_a_tag() -> None:
 
 
 @pytest.mark.parametrize(
-    ("config", "anew"),
+    ("config", "restarts"),
     [
         ({"pools": [{"name": "other", "types": ["g5.xlarge"]}]}, False),
         ({"pace": {"debounce": "1s"}}, False),
@@ -149,14 +149,14 @@ def test_a_digest_takes_precedence_over_a_tag() -> None:
         ({"simulated": {"seed": 2}}, True),
     ],
 )
-def test_pods_restart_only_for_settings_that_require_it(config: dict[str, Any], anew: bool) -> None:
+def test_pods_restart_only_for_settings_that_require_it(config: dict[str, Any], restarts: bool) -> None:
     before, after = (deployment({"config": one})["spec"]["template"] for one in ({}, config))
 
-    assert (before != after) is anew
+    assert (before != after) is restarts
 
 
 @pytest.mark.parametrize(
-    ("config", "anew"),
+    ("config", "restarts"),
     [
         ({"pools": [{"name": "gpu-spot", "max": 3}]}, False),
         ({"aws": {"cluster": "other"}}, True),
@@ -164,10 +164,10 @@ def test_pods_restart_only_for_settings_that_require_it(config: dict[str, Any], 
         ({"region": "us-west-2"}, True),
     ],
 )
-def test_pods_on_aws_restart_for_another_account_or_region(config: dict[str, Any], anew: bool) -> None:
+def test_pods_on_aws_restart_for_another_account_or_region(config: dict[str, Any], restarts: bool) -> None:
     before, after = (on_aws(one)["Deployment/gpuscaler-controller"]["spec"]["template"] for one in ({}, config))
 
-    assert (before != after) is anew
+    assert (before != after) is restarts
 
 
 def test_on_aws_no_pools_are_needed_and_no_permissions_for_the_simulated_cloud_granted(tmp_path: Path) -> None:

@@ -23,8 +23,8 @@ def test_its_objects_are_created_after_the_release_is_gone_and_removed_after_suc
 
     assert sorted(name.partition("/")[0] for name in found) == ["ClusterRole", "ClusterRoleBinding", "Job", "ServiceAccount"]
     notes = {name: one["metadata"]["annotations"] for name, one in found.items()}
-    assert {one["helm.sh/hook"] for one in notes.values()} == {"post-delete"}
-    assert {one["helm.sh/hook-delete-policy"] for one in notes.values()} == {"before-hook-creation,hook-succeeded"}
+    assert {note["helm.sh/hook"] for note in notes.values()} == {"post-delete"}
+    assert {note["helm.sh/hook-delete-policy"] for note in notes.values()} == {"before-hook-creation,hook-succeeded"}
     weights = {name: int(one["helm.sh/hook-weight"]) for name, one in notes.items()}
     assert max(weights, key=lambda name: weights[name]) == "Job/gpuscaler-uninstall"
 

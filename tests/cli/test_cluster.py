@@ -55,7 +55,7 @@ async def until(client: Client, wanted: int) -> list[dict[str, Any]]:
     async with asyncio.timeout(60):
         while True:
             pods = [msgspec.json.decode(one) for one in await client.list_all(PODS)]
-            if sum(one["status"]["phase"] == "Running" for one in pods) == wanted:
+            if sum(pod["status"]["phase"] == "Running" for pod in pods) == wanted:
                 return pods
             await asyncio.sleep(0.1)
 
@@ -152,6 +152,6 @@ def test_invalid_node_arguments_are_named(told: str, message: str, tmp_path: Pat
 
 def test_nodes_are_numbered_consecutively_and_belong_to_no_pool() -> None:
     nodes = nodes_of(("2", "g5.xlarge=1"))
-    assert [one["metadata"]["name"] for one in nodes] == ["node-1", "node-2", "node-3"]
+    assert [node["metadata"]["name"] for node in nodes] == ["node-1", "node-2", "node-3"]
     assert "gpuscaler.io/pool" not in nodes[2]["metadata"]["labels"]
     assert nodes[2]["metadata"]["labels"]["node.kubernetes.io/instance-type"] == "g5.xlarge"

@@ -78,16 +78,16 @@ def test_the_exporter_measures_serves_and_ends_on_sigterm(tmp_path: Path) -> Non
         "--backend", "simulated", "--simulated-gpus", "3", "--interval", "200ms", "--kubelet-socket", f"{tmp_path}/none", **WALLED
     ) as running:
         running.told("measuring 3 GPUs")
-        found = running.metrics()
+        scrape = running.metrics()
         health, front = running.get("/healthz"), running.get("/")
         began = time.monotonic()
         running.process.send_signal(signal.SIGTERM)
         status = running.process.wait(20)
 
-    assert found.value("nvidia_gpu_num_devices") == 3
-    assert found.value("gpuscaler_exporter_working", part="gpus") == 1
+    assert scrape.value("nvidia_gpu_num_devices") == 3
+    assert scrape.value("gpuscaler_exporter_working", part="gpus") == 1
     # There is no kubelet here, which is reported in one metric and one line of the log.
-    assert found.value("gpuscaler_exporter_working", part="pods") == 0
+    assert scrape.value("gpuscaler_exporter_working", part="pods") == 0
     assert len([line for line in running.log if line["message"].startswith("pods:")]) == 1
     assert f"{tmp_path}/none" in front
     assert health == "ok\n"
@@ -99,19 +99,19 @@ def test_the_exporter_measures_serves_and_ends_on_sigterm(tmp_path: Path) -> Non
 def test_the_name_of_the_node_comes_from_the_environment() -> None:
     with started("--backend", "simulated", NODE_NAME="gpu-7") as running:
         running.told("measuring")
-        found = running.metrics()
+        scrape = running.metrics()
 
-    assert {labels["node_name"] for labels, _ in found.samples["nvidia_gpu_temperature_celsius"]} == {"gpu-7"}
+    assert {labels["node_name"] for labels, _ in scrape.samples["nvidia_gpu_temperature_celsius"]} == {"gpu-7"}
 
 
 def test_without_a_driver_the_exporter_reports_that_there_are_no_gpus(tmp_path: Path) -> None:
     with started("--backend", "nvml", LD_LIBRARY_PATH=str(tmp_path)) as running:
         message = running.told("gpus:")
-        found = running.metrics()
+        scrape = running.metrics()
 
     assert "saw no libnvidia-ml.so.1" in message
-    assert found.value("nvidia_gpu_num_devices") == 0
-    assert found.value("gpuscaler_exporter_working", part="gpus") == 0
+    assert scrape.value("nvidia_gpu_num_devices") == 0
+    assert scrape.value("gpuscaler_exporter_working", part="gpus") == 0
 
 
 def test_a_pod_that_starts_to_use_a_gpu_soon_appears_in_its_metrics(library: Path, tmp_path: Path) -> None:
@@ -125,10 +125,10 @@ def test_a_pod_that_starts_to_use_a_gpu_soon_appears_in_its_metrics(library: Pat
         while running.metrics().values("nvidia_gpu_duty_cycle", pod_name="training-0", minor_number="1") != [73]:
             assert time.monotonic() - began < 10
             time.sleep(0.02)
-        found = running.metrics()
+        scrape = running.metrics()
 
-    assert found.pods("nvidia_gpu_duty_cycle", minor_number="0") == [None]
-    assert found.value("gpuscaler_exporter_working", part="pods") == 1
+    assert scrape.pods("nvidia_gpu_duty_cycle", minor_number="0") == [None]
+    assert scrape.value("gpuscaler_exporter_working", part="pods") == 1
 
 
 @pytest.mark.parametrize(

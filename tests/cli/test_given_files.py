@@ -93,8 +93,8 @@ def secretive() -> Cluster:
         {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "c", "namespace": "tenant"}, "data": {"token": SECRET}},
     ]
     items = list(read_items(io.BytesIO(json.dumps({"apiVersion": "v1", "kind": "List", "items": objects}).encode()), Interner()))
-    asides = tuple(one for one in items if isinstance(one, Skipped))
-    return Cluster().apply(Delta(tuple(one for one in items if not isinstance(one, Skipped))), set_aside=asides)
+    asides = tuple(item for item in items if isinstance(item, Skipped))
+    return Cluster().apply(Delta(tuple(item for item in items if not isinstance(item, Skipped))), set_aside=asides)
 
 
 def test_a_replay_file_contains_only_what_planning_reads() -> None:
@@ -108,7 +108,7 @@ def unzipped(data: bytes) -> bytes:
     """Return all decompressed data, one stream after the other."""
     found = b""
     while data:
-        one = zlib.decompressobj()
-        found += one.decompress(data)
-        data = one.unused_data
+        decompress = zlib.decompressobj()
+        found += decompress.decompress(data)
+        data = decompress.unused_data
     return found

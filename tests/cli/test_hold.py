@@ -54,9 +54,9 @@ def test_a_temporary_hold_reports_its_end(tmp_path: Path) -> None:
         result = invoke(cluster, "hold", "--buying", "--for", "2h")
 
         assert re.match(r"Buying is on hold until \d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC", result.output)
-        found = held(cluster).buying
-        assert found is not None
-        assert found.until == found.since + 7200.0
+        hold = held(cluster).buying
+        assert hold is not None
+        assert hold.until == hold.since + 7200.0
 
 
 @pytest.mark.parametrize(

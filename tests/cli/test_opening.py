@@ -24,7 +24,7 @@ def invoke(cluster: Served, *arguments: str) -> Result:
 def closed(cluster: Served) -> dict[str, list[str]]:
     async def read(client: Client) -> dict[str, list[str]]:
         nodes = [msgspec.json.decode(one) for one in await client.list_all(NODES)]
-        return {one["metadata"]["name"]: [taint["key"] for taint in one["spec"].get("taints") or ()] for one in nodes}
+        return {node["metadata"]["name"]: [taint["key"] for taint in node["spec"].get("taints") or ()] for node in nodes}
 
     return cluster.ask(read)
 

@@ -347,4 +347,4 @@ def test_a_full_disk_is_reported_and_exits_2(desktop: Desktop, form: tuple[str, 
 @pytest.mark.parametrize("option", ["--cluster", "--pools", "--proof"])
 def test_shell_completion_completes_file_arguments(option: str) -> None:
     shell = click.shell_completion.BashComplete(main, {}, "gpuscaler", "_GPUSCALER_COMPLETE")
-    assert [found.type for found in shell.get_completions(["plan", option], "")] == ["file"]
+    assert [completion_item.type for completion_item in shell.get_completions(["plan", option], "")] == ["file"]

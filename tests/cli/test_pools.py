@@ -260,7 +260,7 @@ def test_plan_buys_in_the_groups_of_the_account_with_the_overrides_of_the_file(p
     other = planned(pod("a"), more="pools: [{name: gpus, max: 0}]")
 
     assert first.exit_code == 0, first.output
-    assert [[one["pool"] for one in json.loads(done.stdout)["machines"]] for done in (first, other)] == [["gpus"], ["more"]]
+    assert [[load["pool"] for load in json.loads(done.stdout)["machines"]] for done in (first, other)] == [["gpus"], ["more"]]
     assert "note: 1 skipped in the account (gpuscaler pools lists them with reasons)" in first.stderr
 
 

@@ -116,8 +116,8 @@ def running(folder: Path) -> Iterator[Led]:
 
 @pytest.fixture(scope="module")
 def led(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Led]:
-    with running(tmp_path_factory.mktemp("led")) as found:
-        yield found
+    with running(tmp_path_factory.mktemp("led")) as led:
+        yield led
 
 
 def ask(led: Led | Served, *command: str) -> Result:
@@ -129,12 +129,12 @@ def written(led: Led) -> Status:
     """Return the status once it contains the running machine."""
 
     async def shows(client: Client) -> Status | None:
-        found = await read(client)
-        return found if found is not None and found.pools and found.pools[0].used and found.waiting else None
+        status = await read(client)
+        return status if status is not None and status.pools and status.pools[0].used and status.waiting else None
 
-    found = led.cluster.until(shows, within=40)
-    assert found is not None
-    return found
+    status = led.cluster.until(shows, within=40)
+    assert status is not None
+    return status
 
 
 def test_status_shows_pools_and_pending_pods_with_reasons(led: Led) -> None:
@@ -382,8 +382,8 @@ def test_a_server_that_is_not_an_api_server_counts_as_unreachable(status: int, k
         server.shutdown()
         thread.join()
 
-    assert [one.exit_code for one in done] == [3, 3], [one.output for one in done]
-    assert all(one.output.count(f"http://127.0.0.1:{server.server_port} (context 'here' of {path})") == 1 for one in done)
+    assert [result.exit_code for result in done] == [3, 3], [result.output for result in done]
+    assert all(result.output.count(f"http://127.0.0.1:{server.server_port} (context 'here' of {path})") == 1 for result in done)
 
 
 def test_an_old_status_is_reported_as_outdated(tmp_path: Path) -> None:
@@ -426,7 +426,7 @@ def test_replay_reads_a_history_file_and_reports_differences(tmp_path: Path) -> 
     history, _ = open_history(str(tmp_path), decisions=10, most_bytes=10_000_000)
     some = idle()
     other = Decision("d-2", some.at, some.text, some.cluster, some.state, some.policy, Plan())
-    history.add([], [Made(one.id, one.at, one.text, one.plan, packed(one)) for one in (some, other)])
+    history.add([], [Made(decision.id, decision.at, decision.text, decision.plan, packed(decision)) for decision in (some, other)])
     history.close()
     file = str(tmp_path / FILE)
 

@@ -35,7 +35,7 @@ INPUTS = Inputs(
 
 
 def result(policy: str, **changes: object) -> Result:
-    one = Result(
+    result = Result(
         policy=policy,
         seed=1,
         cost=123.45,
@@ -64,7 +64,7 @@ def result(policy: str, **changes: object) -> Result:
         gpu_hours_held=1.5,
         wait_by_class=(ClassWait("1 GPU", 2, 1, Wait()),),
     )
-    return replace(one, **changes)
+    return replace(result, **changes)
 
 
 def rows(capsys: pytest.CaptureFixture[str]) -> dict[str, list[str]]:

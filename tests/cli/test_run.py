@@ -56,7 +56,7 @@ async def submit(client: Client) -> None:
 
 async def bound(client: Client) -> bool:
     pods = [msgspec.json.decode(one) for one in await client.list_all(PODS, namespace="default")]
-    return bool(pods) and all(one["spec"].get("nodeName") for one in pods)
+    return bool(pods) and all(pod["spec"].get("nodeName") for pod in pods)
 
 
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGTERM, 0), (signal.SIGINT, 130)])

@@ -65,8 +65,8 @@ async def asked(*words: str) -> str:
 async def address(process: asyncio.subprocess.Process) -> str:
     assert process.stdout is not None
     while line := (await asyncio.wait_for(process.stdout.readline(), PATIENCE)).decode():
-        if found := re.search(r"AWS is at (http://\S+);", line):
-            return found[1]
+        if match := re.search(r"AWS is at (http://\S+);", line):
+            return match[1]
     raise AssertionError("the account was never served")
 
 
@@ -110,10 +110,10 @@ async def until(so: Any, what: str) -> None:
 async def test_the_page_about_the_simulated_account_is_correct(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     kubeconfig, config = str(tmp_path / "kubeconfig"), tmp_path / "run.yaml"
-    (told,) = [one for one in blocks(PAGE) if one.kind == "yaml"]
+    (block,) = [block for block in blocks(PAGE) if block.kind == "yaml"]
     async with gpuscaler("cluster", "--kubeconfig", kubeconfig, "--cloud", "aws-simulated", "--aws-boot", "4s") as serving:
         url = await address(serving)
-        config.write_text(told.text.replace("http://127.0.0.1:4566", url).replace("1m", "5s") + "http: {enabled: false}\n")
+        config.write_text(block.text.replace("http://127.0.0.1:4566", url).replace("1m", "5s") + "http: {enabled: false}\n")
         account = Account(url)
         await asyncio.to_thread(account.prepare)
         assert "gpu   us-east-1  cluster-autoscaler" in await asked("pools", "--config", str(config))
@@ -141,8 +141,8 @@ async def test_the_page_about_the_simulated_account_is_correct(tmp_path: Path, m
 def of_the_page(kind: str) -> list[str]:
     """Return gpuscaler's commands in shell blocks of the AWS page, or its files."""
     if kind == "yaml":
-        return [one.text for one in blocks(REAL) if one.kind == "yaml"]
-    return [line for one in blocks(REAL) if one.kind == "sh" for line in one.text.splitlines() if line.startswith("gpuscaler ")]
+        return [block.text for block in blocks(REAL) if block.kind == "yaml"]
+    return [line for block in blocks(REAL) if block.kind == "sh" for line in block.text.splitlines() if line.startswith("gpuscaler ")]
 
 
 def shell(command: str, folder: Path, more: Mapping[str, str]) -> AbstractAsyncContextManager[asyncio.subprocess.Process]:

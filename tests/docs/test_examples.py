@@ -57,11 +57,11 @@ class Block(NamedTuple):
 
 def blocks(page: Path) -> Iterator[Block]:
     text = page.read_text()
-    for found in re.finditer(r"^( *)```(.*)\n((?:.*\n)*?)\1```$", text, re.MULTILINE):
-        kind, *options = found[2].split() or [""]
-        indent = len(found[1])
-        body = "".join(line[indent:] or "\n" for line in found[3].splitlines(keepends=True))
-        yield Block(page, text.count("\n", 0, found.start()) + 1, kind, tuple(options), body)
+    for match in re.finditer(r"^( *)```(.*)\n((?:.*\n)*?)\1```$", text, re.MULTILINE):
+        kind, *options = match[2].split() or [""]
+        indent = len(match[1])
+        body = "".join(line[indent:] or "\n" for line in match[3].splitlines(keepends=True))
+        yield Block(page, text.count("\n", 0, match.start()) + 1, kind, tuple(options), body)
 
 
 def every(kind: str, option: str = "") -> list[Block]:

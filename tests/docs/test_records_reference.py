@@ -37,7 +37,7 @@ async def test_the_page_of_metrics_names_every_label() -> None:
 
 
 def test_the_page_of_records_names_every_event() -> None:
-    assert {told.reason for told in EVENTS.values()} - words("records.md") == set()
+    assert {template.reason for template in EVENTS.values()} - words("records.md") == set()
 
 
 def test_the_page_of_records_names_every_kind_of_line() -> None:
@@ -57,6 +57,6 @@ def test_the_page_of_records_names_every_field_of_the_status() -> None:
 
 def test_the_page_of_records_names_every_page() -> None:
     routes = {route.path for route in Pages(None, None, None, leading=lambda: True, now=lambda: 0.0).routes()}  # type: ignore[arg-type]  # nothing is asked
-    shown = {re.sub(r"\{(\w+)[^}]*\}", lambda found: found[1].upper(), route) for route in routes}
+    shown = {re.sub(r"\{(\w+)[^}]*\}", lambda match: match[1].upper(), route) for route in routes}
 
     assert shown - words("records.md") == set()

@@ -12,7 +12,7 @@ from gpuscaler.model.options import LABELS, PodAnnotations
 from gpuscaler.planning import plans, scale_down
 
 REFERENCE = Path(__file__).parents[2] / "docs" / "reference"
-STRUCTS = [one for one in vars(plans).values() if isinstance(one, type) and issubclass(one, msgspec.Struct) and one is not msgspec.Struct]
+STRUCTS = [var for var in vars(plans).values() if isinstance(var, type) and issubclass(var, msgspec.Struct) and var is not msgspec.Struct]
 
 
 def words(page: str) -> set[str]:

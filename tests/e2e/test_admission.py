@@ -122,7 +122,7 @@ async def _in_force(account: Client) -> None:
 
 
 def _policies() -> Iterator[tuple[Resource, Json]]:
-    by_kind = {one.kind: one for one in (POLICIES, BINDINGS)}
+    by_kind = {resource.kind: resource for resource in (POLICIES, BINDINGS)}
     for one in yaml.safe_load_all(ROLES.read_text(encoding="utf-8")):
         if one and one["kind"] in by_kind:
             yield by_kind[one["kind"]], one
@@ -173,7 +173,7 @@ async def _acts(made: Stage, account: Client) -> list[str]:
     found = await made.find(PODS, "waits", WORK)
     assert found is not None
     name, uid = f"{WORK}/waits", found["metadata"]["uid"]
-    soft = tuple(sorted(one.key for one in SOFT_TAINTS))
+    soft = tuple(sorted(taint.key for taint in SOFT_TAINTS))
     acts: list[Act] = [
         Close("theirs", "arrives"),
         Ajar("theirs", "lacks a DaemonSet"),
@@ -190,8 +190,8 @@ async def _acts(made: Stage, account: Client) -> list[str]:
         Exclude("theirs", "idle"),
         Unmark("theirs", "stays"),
     ]
-    outcomes = [await Actor(account).carry_out([one]) for one in acts]
-    return [f"{act}: {one.detail}" for act, (one,) in zip(acts, outcomes, strict=True) if one.detail]
+    outcomes = [await Actor(account).carry_out([act]) for act in acts]
+    return [f"{act}: {outcome.detail}" for act, (outcome,) in zip(acts, outcomes, strict=True) if outcome.detail]
 
 
 def _elsewhere(account: Client) -> dict[str, Callable[[], Awaitable[Any]]]:

@@ -103,23 +103,23 @@ def test_a_cluster_after_deltas_equals_a_cluster_of_the_remaining_objects(start:
 @given(st.lists(items, max_size=12))
 def test_every_index_agrees_with_the_pods(found: list[Item]) -> None:
     cluster = Cluster.of(found)
-    alive = [one for one in cluster.pods.values() if not one.finished]
-    bound = [one for one in alive if one.node_name]
+    alive = [pod for pod in cluster.pods.values() if not pod.finished]
+    bound = [pod for pod in alive if pod.node_name]
     assert cluster.on_node == {name: {p.key: p for p in bound if p.node_name == name} for name in {p.node_name for p in bound}}
-    assert set(cluster.finished) == {one.key for one in cluster.pods.values() if one.finished}
-    waiting = [one for one in alive if not one.node_name]
+    assert set(cluster.finished) == {pod.key for pod in cluster.pods.values() if pod.finished}
+    waiting = [pod for pod in alive if not pod.node_name]
     assert sum(len(bucket.pods) for bucket in cluster.unbound.values()) == len(waiting)
-    assert all(one.key in cluster.unbound[class_key(one)].pods for one in waiting)
+    assert all(pod.key in cluster.unbound[class_key(pod)].pods for pod in waiting)
     assert sum(sum(counts.values()) for counts in cluster.peers.values()) == len(bound)
-    warned = [f"Pod {one.key}" for one in alive if one.warnings] + [f"Node {one.name}" for one in cluster.nodes.values() if one.warnings]
+    warned = [f"Pod {pod.key}" for pod in alive if pod.warnings] + [f"Node {node.name}" for node in cluster.nodes.values() if node.warnings]
     assert cluster.warnings == tuple(f"{name}: odd" for name in sorted(warned))
-    with_effect = [one for one in bound if one.spec.digest in ("c", "d")]
+    with_effect = [pod for pod in bound if pod.spec.digest in ("c", "d")]
     assert sum(sum(user.nodes.values()) for user in cluster.users.values()) == len(with_effect)
     for row, name in enumerate(cluster.table.names):
         here = cluster.on_node.get(name, {})
         for resource in ("cpu", "nvidia.com/gpu", "memory"):
             array = cluster.requested.get(resource, np.zeros(len(cluster.table), dtype=np.int64))
-            assert array[row] == sum(one.spec.requests.get(resource, 0) for one in here.values())
+            assert array[row] == sum(pod.spec.requests.get(resource, 0) for pod in here.values())
 
 
 def test_of_two_objects_with_the_same_name_the_later_counts() -> None:
@@ -142,7 +142,7 @@ def test_a_node_that_is_added_late_has_the_pods_bound_to_it() -> None:
     assert cluster.requested["pods"].tolist() == [1, 1]
     gone = cluster.apply(Delta(deletes=((Node, "n2"),)))
     assert gone.requested["cpu"].tolist() == [1000]
-    assert "q" in {one.name for one in gone.on_node["n2"].values()}
+    assert "q" in {pod.name for pod in gone.on_node["n2"].values()}
 
 
 def test_unchanged_parts_are_shared() -> None:
@@ -166,7 +166,7 @@ def test_objects_of_all_other_kinds_are_stored() -> None:
 def test_a_skipped_object_is_kept_once() -> None:
     aside = Skipped("Pod n/p", "odd")
     cluster = Cluster.of([], [aside]).apply(Delta(), set_aside=[aside, Skipped("Pod n/q", "odd")])
-    assert [one.object for one in cluster.set_aside] == ["Pod n/p", "Pod n/q"]
+    assert [skipped.object for skipped in cluster.set_aside] == ["Pod n/p", "Pod n/q"]
 
 
 ASIDE = (
@@ -189,7 +189,7 @@ def test_a_readable_or_deleted_object_is_no_longer_skipped(item: Item, name: str
     key = getattr(item, "name" if isinstance(item, Node) else "key")
     assert cluster.apply(Delta((item,))).set_aside == (other,)
     assert cluster.apply(Delta(deletes=((type(item), key),))).set_aside == (other,)
-    assert [one.object for one in cluster.set_aside] == [name, "Pod n/other"]
+    assert [skipped.object for skipped in cluster.set_aside] == [name, "Pod n/other"]
 
 
 def test_an_object_that_becomes_unreadable_again_is_skipped_again() -> None:
@@ -235,13 +235,13 @@ def test_an_extended_table_is_the_table_of_all_its_rows(first: list[Node], more:
     table = Cluster.of(first).table
     if asked:
         table.allocatable("cpu"), table.column("zone"), table.taints
-    extended = table.extended([one for one in more if one.name not in table.row])
+    extended = table.extended([node for node in more if node.name not in table.row])
     whole = type(table)(extended.nodes)
     assert extended.names == whole.names
     assert extended.row == whole.row
     assert extended.allocatable("cpu").tolist() == whole.allocatable("cpu").tolist()
     assert zones(extended.column("zone")) == zones(whole.column("zone"))
-    assert [extended.taints[1][code] for code in extended.taints[0]] == [one.taints for one in extended.nodes]
+    assert [extended.taints[1][code] for code in extended.taints[0]] == [node.taints for node in extended.nodes]
 
 
 def zones(column: Any) -> list[str | None]:
@@ -249,13 +249,13 @@ def zones(column: Any) -> list[str | None]:
 
 
 def test_a_label_set_is_hashable_and_immutable() -> None:
-    one, two = LabelSet({"a": "1", "b": "2"}), LabelSet({"b": "2", "a": "1"})
-    assert {one: "found"}[two] == "found"
-    frozen: Mapping[str, str] = one
+    label_set, two = LabelSet({"a": "1", "b": "2"}), LabelSet({"b": "2", "a": "1"})
+    assert {label_set: "found"}[two] == "found"
+    frozen: Mapping[str, str] = label_set
     assert frozen == {"a": "1", "b": "2"}
     with pytest.raises(TypeError, match="is immutable"):
-        one["c"] = "3"
-    for change in (one.update, one.pop, one.clear, one.setdefault, one.popitem):
+        label_set["c"] = "3"
+    for change in (label_set.update, label_set.pop, label_set.clear, label_set.setdefault, label_set.popitem):
         with pytest.raises(TypeError, match="is immutable"):
             change("a")
 
@@ -267,9 +267,9 @@ def test_a_changed_table_is_the_table_of_the_nodes_after_the_change(before: list
     table.allocatable("cpu"), table.column("zone"), table.taints
     deletes = tuple((Node, before[number].name) for number in {*gone} if number < len(before))
     changed = cluster.apply(Delta(tuple(more), deletes)).table
-    kept = {one.name: one for one in before if (Node, one.name) not in deletes} | {one.name: one for one in more}
+    kept = {node.name: node for node in before if (Node, node.name) not in deletes} | {node.name: node for node in more}
     whole = type(table)([kept[name] for name in sorted(kept)])
     assert (changed.nodes, changed.names, changed.row) == (whole.nodes, whole.names, whole.row)
     assert changed.allocatable("cpu").tolist() == whole.allocatable("cpu").tolist()
     assert zones(changed.column("zone")) == zones(whole.column("zone"))
-    assert [changed.taints[1][code] for code in changed.taints[0]] == [one.taints for one in changed.nodes]
+    assert [changed.taints[1][code] for code in changed.taints[0]] == [node.taints for node in changed.nodes]

@@ -94,8 +94,8 @@ def test_a_gang_of_an_unreadable_size_is_still_a_gang(size: str) -> None:
 def test_gangs_are_recognised_by_the_labels_of_every_project(
     annotations: dict[str, str], labels: dict[str, str], workload: str, gang: tuple[str, int, str]
 ) -> None:
-    found = options(annotations, labels, workload)
-    assert (found.gang, found.gang_size, found.gang_source) == gang
+    pod_options = options(annotations, labels, workload)
+    assert (pod_options.gang, pod_options.gang_size, pod_options.gang_source) == gang
 
 
 def test_openais_label_keeps_a_pod_unless_it_is_false() -> None:

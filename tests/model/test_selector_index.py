@@ -56,8 +56,8 @@ def test_a_common_label_does_not_hide_a_selective_one() -> None:
     labels = [{"app": "x", "job": str(number)} for number in range(1000)]
 
     of_selectors = SelectorIndex(selectors)
-    assert sum(len(of_selectors.near(one)) for one in labels) < 3000
-    index = LabelIndex(("", one) for one in labels)
+    assert sum(len(of_selectors.near(label)) for label in labels) < 3000
+    index = LabelIndex(("", label) for label in labels)
     assert sum(len(list(index.near("", selector))) for selector in selectors) == 1000
 
 

@@ -12,7 +12,7 @@ def named(nodes: list[Node]) -> list[str]:
 
 
 def table(**taints: tuple[Taint, ...]) -> NodeTable:
-    return NodeTable([Node(name=name, labels={}, allocatable={"cpu": 1000}, taints=found) for name, found in taints.items()])
+    return NodeTable([Node(name=name, labels={}, allocatable={"cpu": 1000}, taints=taints) for name, taints in taints.items()])
 
 
 def test_nodes_are_found_by_the_key_of_a_taint_among_others() -> None:

@@ -23,8 +23,8 @@ def module_of(path: Path) -> str:
 def imported(path: Path, modules: frozenset[str]) -> Iterator[str]:
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.ImportFrom) and node.module:
-            for one in node.names:
-                inner = f"{node.module}.{one.name}"
+            for alias in node.names:
+                inner = f"{node.module}.{alias.name}"
                 yield inner if inner in modules else node.module
 
 

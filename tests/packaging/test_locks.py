@@ -95,7 +95,8 @@ def test_a_lock_file_satisfies_the_projects_requirements(lock: str, wanted: list
 def test_developers_use_the_same_versions_as_users(lock: str) -> None:
     # A package that users need only on some platforms may be needed everywhere here, so versions are compared and markers are not.
     users, developers = (
-        {name: sorted({str(one.specifier) for one, _ in pinned}) for name, pinned in pins(file).items()} for file in (lock, "dev.txt")
+        {name: sorted({str(requirement.specifier) for requirement, _ in pinned}) for name, pinned in pins(file).items()}
+        for file in (lock, "dev.txt")
     )
 
     different = [name for name in users if users[name] != developers[name]]

@@ -308,7 +308,7 @@ def test_the_image_is_as_old_as_the_commit_on_the_base_that_the_repository_pins(
     assert f"--timestamp={git(repository, 'show', '--no-patch', '--format=%ct').strip()} " in asked
     assert f"--build-arg=DIGEST=@{pinned} " in asked
     with tarfile.open(repository / "build" / "release" / f"gpuscaler-{VERSION}.oci.tar") as tar:
-        members = {(one.uid, one.mode, one.uname, one.mtime) for one in tar}
+        members = {(tar_info.uid, tar_info.mode, tar_info.uname, tar_info.mtime) for tar_info in tar}
     assert len(members) == 1
 
 

@@ -28,9 +28,11 @@ def contracted() -> dict[str, set[str]]:
     """Return the allowed importers of each protected room, from the contracts."""
     contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
     return {
-        one["protected_modules"][0].removeprefix("gpuscaler."): {name.removeprefix("gpuscaler.") for name in one["allowed_importers"]}
-        for one in contracts
-        if one["type"] == "protected"
+        contract["protected_modules"][0].removeprefix("gpuscaler."): {
+            name.removeprefix("gpuscaler.") for name in contract["allowed_importers"]
+        }
+        for contract in contracts
+        if contract["type"] == "protected"
     }
 
 

@@ -178,8 +178,8 @@ def test_peers_with_a_certificate_have_a_separate_limit() -> None:
 
 def test_an_address_with_a_certificate_within_the_hour_stays_trusted() -> None:
     door = Door()
-    known = door.open("proxy", "known")
-    door.connections.trust(known)
+    connection = door.open("proxy", "known")
+    door.connections.trust(connection)
     again = [door.open("proxy", "again") for _ in range(2)]
     for number in range(30):
         door.enter(f"flood{number}", "flood")
@@ -190,7 +190,7 @@ def test_an_address_with_a_certificate_within_the_hour_stays_trusted() -> None:
     assert len(begun) == 1000
 
     assert not door.connections.read(door.open("proxy", "large"), 101)
-    assert door.connections.read(known, 101)
+    assert door.connections.read(connection, 101)
 
     door.now += 3601
     for number in range(5):

@@ -294,8 +294,8 @@ async def test_failures_to_accept_are_reported_once_and_idle_connections_closed(
             assert not waiting.done()
             failing = False
             assert await waiting == 200
-    told = capsys.readouterr()
-    assert (told.out + told.err).count("connections cannot be accepted: Too many open files") == 1
+    capture_result = capsys.readouterr()
+    assert (capture_result.out + capture_result.err).count("connections cannot be accepted: Too many open files") == 1
 
 
 async def test_a_request_that_is_not_http_leaves_no_traceback_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
@@ -322,7 +322,7 @@ async def test_an_internal_error_keeps_its_traceback(caplog: pytest.LogCaptureFi
 async def test_the_server_listens_at_all_addresses_of_a_name_and_of_the_machine() -> None:
     for host in ("localhost", "", "0.0.0.0"):
         sockets = await bind(host, 0)
-        assert len({one.getsockname()[1] for one in sockets}) == 1
+        assert len({socket.getsockname()[1] for socket in sockets}) == 1
         for one in sockets:
             one.close()
 

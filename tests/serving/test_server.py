@@ -104,7 +104,7 @@ async def serial(port: int, authority: trustme.CA) -> int:
 def written(folder: Path, authority: trustme.CA) -> tuple[Path, Path]:
     made = authority.issue_cert("localhost", "127.0.0.1")
     certificate, key = folder / "tls.crt", folder / "tls.key"
-    certificate.write_bytes(b"".join(one.bytes() for one in made.cert_chain_pems))
+    certificate.write_bytes(b"".join(blob.bytes() for blob in made.cert_chain_pems))
     key.write_bytes(made.private_key_pem.bytes())
     return certificate, key
 

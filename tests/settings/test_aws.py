@@ -11,19 +11,24 @@ from gpuscaler.settings.pools import OVERRIDE_KEYS
 
 
 def test_the_mapping_aws_is_read() -> None:
-    found = parse_settings(
+    settings = parse_settings(
         "cloud: aws\naws: {cluster: prod, regions: [us-east-1, eu-west-1], groups: [a, a], tags: {team: ml},\n"
         "  prices: {g5.xlarge/spot: 0.3, g5.xlarge: 1}}"
     ).aws
 
-    assert (found.cluster, found.regions, found.groups, found.tags) == ("prod", ("us-east-1", "eu-west-1"), ("a",), {"team": "ml"})
-    assert found.prices == (OfferingPrice("g5.xlarge", 1), OfferingPrice("g5.xlarge", 0.3, "spot"))
+    assert (settings.cluster, settings.regions, settings.groups, settings.tags) == (
+        "prod",
+        ("us-east-1", "eu-west-1"),
+        ("a",),
+        {"team": "ml"},
+    )
+    assert settings.prices == (OfferingPrice("g5.xlarge", 1), OfferingPrice("g5.xlarge", 0.3, "spot"))
 
 
 def test_excluded_groups_are_names_patterns_or_tags() -> None:
-    found = parse_settings("region: us-east-1\ncloud: aws\naws: {exclude: [system, 'cpu-*', tag:team=web, 'tag:legacy']}").aws
+    settings = parse_settings("region: us-east-1\ncloud: aws\naws: {exclude: [system, 'cpu-*', tag:team=web, 'tag:legacy']}").aws
 
-    assert found.exclude == ("system", "cpu-*", "tag:team=web", "tag:legacy")
+    assert settings.exclude == ("system", "cpu-*", "tag:team=web", "tag:legacy")
 
 
 def test_a_tag_without_a_key_is_rejected() -> None:
@@ -41,10 +46,10 @@ def test_a_file_without_any_region_is_rejected() -> None:
 
 
 def test_pools_of_the_file_only_override_pools_of_the_account() -> None:
-    found = parse_settings("region: us-east-1\ncloud: aws\npools: [{name: a, max: 5, offerings: [{type: g5.xlarge, price: 2}]}]")
+    settings = parse_settings("region: us-east-1\ncloud: aws\npools: [{name: a, max: 5, offerings: [{type: g5.xlarge, price: 2}]}]")
 
-    assert found.policy.pools == ()
-    assert found.aws.overrides == (PoolOverride("a", max=5, prices=(OfferingPrice("g5.xlarge", 2),)),)
+    assert settings.policy.pools == ()
+    assert settings.aws.overrides == (PoolOverride("a", max=5, prices=(OfferingPrice("g5.xlarge", 2),)),)
 
 
 def test_a_command_that_needs_pools_in_its_file_reports_that_they_are_in_the_account(tmp_path: Path) -> None:

@@ -33,16 +33,16 @@ def settings(more: str = "", rest: str = "") -> str:
     ],
 )
 def test_without_any_limit_a_default_limit_is_assumed(text: str, stated: bool, assumed: bool) -> None:
-    found = parse_settings(text)
-    policy = bounded(found.policy)
+    settings = parse_settings(text)
+    policy = bounded(settings.policy)
 
-    assert found.limits_stated == stated
+    assert settings.limits_stated == stated
     assert policy.limits.assumed == assumed
     assert bool(boundless_warning(policy)) == assumed
     if assumed:
         assert policy.limits.dollars_per_hour == DEFAULT_DOLLARS
     else:
-        assert policy is found.policy
+        assert policy is settings.policy
 
 
 def test_limits_none_means_no_limit() -> None:

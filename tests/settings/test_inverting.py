@@ -9,12 +9,12 @@ from gpuscaler.settings.priorities import parse_priorities, prioritised
 
 
 def policy(**pools: Offering) -> Policy:
-    return Policy(tuple(Pool(name, (one,)) for name, one in pools.items()))
+    return Policy(tuple(Pool(name, (offering,)) for name, offering in pools.items()))
 
 
-def told(text: str, known: Policy) -> tuple[str, ...]:
+def told(text: str, policy: Policy) -> tuple[str, ...]:
     priorities = parse_priorities(text, "it")
-    return remarks(prioritised(known, priorities)[0], priorities)
+    return remarks(prioritised(policy, priorities)[0], priorities)
 
 
 SPOT4, ONE = offering("g.4", 2.27, gpus=4, market="spot"), offering("g.1", 0.65)

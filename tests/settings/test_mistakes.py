@@ -25,9 +25,9 @@ def test_a_mistake_is_reported_once_at_its_place_with_what_to_do(bad: Bad) -> No
 
 @pytest.mark.parametrize("text", GOOD.values(), ids=GOOD)
 def test_a_valid_file_has_no_mistakes(text: str) -> None:
-    found = parse_settings(text)
+    settings = parse_settings(text)
 
-    assert found.policy.pools or found.cloud == "aws"
+    assert settings.policy.pools or settings.cloud == "aws"
 
 
 def test_all_mistakes_are_reported_together_with_their_lines_in_the_order_of_the_file() -> None:

@@ -26,22 +26,22 @@ def given(policy: Policy) -> dict[str, int]:
 
 
 def test_the_highest_number_with_a_matching_pattern_counts() -> None:
-    found, odd = prioritised(pools("my-spot-1", "gpu-a", "on-demand", "at-last"), parse_priorities(TEXT, "it"))
+    policy, odd = prioritised(pools("my-spot-1", "gpu-a", "on-demand", "at-last"), parse_priorities(TEXT, "it"))
 
-    assert given(found) == {"my-spot-1": 50, "gpu-a": 50, "on-demand": 10, "at-last": -3}
+    assert given(policy) == {"my-spot-1": 50, "gpu-a": 50, "on-demand": 10, "at-last": -3}
     assert odd == ""
 
 
 def test_a_pool_that_matches_no_pattern_comes_after_all_that_do() -> None:
-    found, _ = prioritised(pools("my-spot-1", "other", "gpu-ab", "on-demand"), parse_priorities(TEXT, "it"))
+    policy, _ = prioritised(pools("my-spot-1", "other", "gpu-ab", "on-demand"), parse_priorities(TEXT, "it"))
 
-    assert given(found) == {"my-spot-1": 50, "on-demand": 10, "other": 9, "gpu-ab": 9}
+    assert given(policy) == {"my-spot-1": 50, "on-demand": 10, "other": 9, "gpu-ab": 9}
 
 
 def test_if_no_pool_matches_they_keep_their_priorities_with_a_warning() -> None:
-    found, odd = prioritised(pools("a", "b"), parse_priorities(TEXT, "it"))
+    policy, odd = prioritised(pools("a", "b"), parse_priorities(TEXT, "it"))
 
-    assert given(found) == {"a": 7, "b": 7}
+    assert given(policy) == {"a": 7, "b": 7}
     assert odd == "saw no pattern that matches a pool (a, b), expected one; the pools keep their own priorities"
     assert prioritised(Policy(()), parse_priorities(TEXT, "it")) == (Policy(()), "")
 

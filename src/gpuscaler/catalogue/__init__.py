@@ -70,7 +70,9 @@ def lookup(instance_type: str, region: str = "") -> InstanceType | None:
 def types(cloud: str | None = None, region: str | None = None) -> tuple[InstanceType, ...]:
     """Return all types, sorted by name; if given, only those of ``cloud``, and only those with a price in ``region``."""
     return tuple(
-        found for found in _by_name().values() if (cloud is None or found.cloud == cloud) and (region is None or region in found.prices)
+        instance_type
+        for instance_type in _by_name().values()
+        if (cloud is None or instance_type.cloud == cloud) and (region is None or region in instance_type.prices)
     )
 
 
@@ -91,8 +93,8 @@ def _by_name() -> Mapping[str, InstanceType]:
     zone_ids: dict[str, dict[str, tuple[str, ...]]] = {}
     for name, region, ids in _rows("zones.csv"):
         zone_ids.setdefault(name, {})[region] = tuple(ids.split())
-    found = {row[0]: _type(row, sources, prices[row[0]], zone_ids.get(row[0], {})) for row in _rows("types.csv")}
-    return MappingProxyType(found)
+    instance_types = {row[0]: _type(row, sources, prices[row[0]], zone_ids.get(row[0], {})) for row in _rows("types.csv")}
+    return MappingProxyType(instance_types)
 
 
 def _rows(name: str) -> Iterator[list[str]]:

@@ -40,10 +40,10 @@ class Nearby(NamedTuple):
 
 
 def nearest(instance_type: str, region: str) -> Nearby | None:
-    """Return the price of a type in ``region``, or in the nearest region that has one; None if no region has one.
+    """Return the price of a type in ``region``, else in the nearest region that has one; None if no region has one.
 
-    A price of another region is scaled by the price difference of other types between the two regions, so that types with prices from
-    different regions stay in order.
+    If the nearest region with prices lacks the type, the price of a more distant region is scaled by the price difference of other types
+    between these two regions, so that types with prices from different regions stay in order.
     """
     known = lookup(instance_type)
     if known is None or not known.prices:
@@ -63,13 +63,17 @@ def nearest(instance_type: str, region: str) -> Nearby | None:
 @cache
 def _priced(cloud: str) -> frozenset[str]:
     """Return the regions of a cloud with any price."""
-    return frozenset(region for one in types(cloud) for region in one.prices)
+    return frozenset(region for instance_type in types(cloud) for region in instance_type.prices)
 
 
 @cache
 def _level(cloud: str, region: str, other: str) -> float:
     """Return the price ratio of ``other`` to ``region``: the median over types that both have, 1 if they have none in common."""
-    both = [one.prices for one in types(cloud) if region in one.prices and other in one.prices] if region != other else []
+    both = (
+        [instance_type.prices for instance_type in types(cloud) if region in instance_type.prices and other in instance_type.prices]
+        if region != other
+        else []
+    )
     return median(prices[other].on_demand / prices[region].on_demand for prices in both) if both else 1.0
 
 
@@ -95,8 +99,8 @@ def _rates(cloud: str, region: str, *, by_gpu: bool) -> tuple[tuple[str, float],
 
 
 def _of(some: Iterable[InstanceType], region: str, *, by_gpu: bool) -> Iterable[tuple[str, float]]:
-    for one in some:
-        gpus = gpus_in(one.allocatable)
-        found = nearest(one.name, region) if bool(gpus) == by_gpu else None
-        if found is not None:
-            yield one.name.partition(".")[0], found.price.on_demand / (gpus or one.vcpu)
+    for instance_type in some:
+        gpus = gpus_in(instance_type.allocatable)
+        nearby = nearest(instance_type.name, region) if bool(gpus) == by_gpu else None
+        if nearby is not None:
+            yield instance_type.name.partition(".")[0], nearby.price.on_demand / (gpus or instance_type.vcpu)

@@ -80,9 +80,9 @@ def _market(cloud: str, market: str) -> Mapping[str, str]:
     return {}
 
 
-def gpu_feature_discovery(known: InstanceType | None, allocatable: Resources) -> Mapping[str, str]:
+def gpu_feature_discovery(instance_type: InstanceType | None, allocatable: Resources) -> Mapping[str, str]:
     """Return the labels of NVIDIA's discovery. For types not in the catalogue, GPUs come from ``resources``, without a model."""
-    model = known if known is not None and known.gpus else None
+    model = instance_type if instance_type is not None and instance_type.gpus else None
     if model is not None and model.gpu_manufacturer != "nvidia":
         return {}
     count = model.gpus if model is not None else allocatable.get("nvidia.com/gpu", 0)
@@ -96,55 +96,62 @@ def gpu_feature_discovery(known: InstanceType | None, allocatable: Resources) ->
     return labels
 
 
-def _aws(known: InstanceType) -> Mapping[str, str]:
+def _aws(instance_type: InstanceType) -> Mapping[str, str]:
     prefix = "karpenter.k8s.aws/instance-"
-    family, _, size = known.name.partition(".")
-    labels = {f"{prefix}family": family, f"{prefix}size": size, f"{prefix}cpu": str(known.vcpu), f"{prefix}memory": str(known.memory_mib)}
+    family, _, size = instance_type.name.partition(".")
+    labels = {
+        f"{prefix}family": family,
+        f"{prefix}size": size,
+        f"{prefix}cpu": str(instance_type.vcpu),
+        f"{prefix}memory": str(instance_type.memory_mib),
+    }
     parts = _AWS_FAMILY.fullmatch(family)
     if parts:
         labels[f"{prefix}category"], labels[f"{prefix}generation"] = parts[1], parts[2]
-    if known.gpus:
+    if instance_type.gpus:
         labels |= {
-            f"{prefix}gpu-name": known.gpu_karpenter_name,
-            f"{prefix}gpu-manufacturer": known.gpu_manufacturer,
-            f"{prefix}gpu-count": str(known.gpus),
-            f"{prefix}gpu-memory": str(known.gpu_memory_mib),
+            f"{prefix}gpu-name": instance_type.gpu_karpenter_name,
+            f"{prefix}gpu-manufacturer": instance_type.gpu_manufacturer,
+            f"{prefix}gpu-count": str(instance_type.gpus),
+            f"{prefix}gpu-memory": str(instance_type.gpu_memory_mib),
         }
     return labels
 
 
-def _azure(known: InstanceType) -> Mapping[str, str]:
+def _azure(instance_type: InstanceType) -> Mapping[str, str]:
     prefix = "karpenter.azure.com/sku-"
-    family = known.name.removeprefix("Standard_")[:1]
+    family = instance_type.name.removeprefix("Standard_")[:1]
     labels = {
-        f"{prefix}name": known.name,
+        f"{prefix}name": instance_type.name,
         f"{prefix}family": family,
-        f"{prefix}cpu": str(known.vcpu),
-        f"{prefix}memory": str(known.memory_mib),
+        f"{prefix}cpu": str(instance_type.vcpu),
+        f"{prefix}memory": str(instance_type.memory_mib),
     }
-    if known.gpus:
+    if instance_type.gpus:
         labels |= {
-            f"{prefix}gpu-name": known.gpu_karpenter_name,
-            f"{prefix}gpu-manufacturer": known.gpu_manufacturer,
-            f"{prefix}gpu-count": str(known.gpus),
+            f"{prefix}gpu-name": instance_type.gpu_karpenter_name,
+            f"{prefix}gpu-manufacturer": instance_type.gpu_manufacturer,
+            f"{prefix}gpu-count": str(instance_type.gpus),
         }
-        if known.gpu_manufacturer == "nvidia":
+        if instance_type.gpu_manufacturer == "nvidia":
             labels["kubernetes.azure.com/accelerator"] = "nvidia"
     return labels
 
 
-def _gcp(known: InstanceType) -> Mapping[str, str]:
+def _gcp(instance_type: InstanceType) -> Mapping[str, str]:
     prefix = "karpenter.k8s.gcp/instance-"
-    family = known.name.partition("-")[0]
+    family = instance_type.name.partition("-")[0]
     labels = {
         f"{prefix}family": family,
-        f"{prefix}cpu": str(known.vcpu),
-        f"{prefix}memory": str(known.memory_mib),
+        f"{prefix}cpu": str(instance_type.vcpu),
+        f"{prefix}memory": str(instance_type.memory_mib),
         "cloud.google.com/machine-family": family,
     }
-    if known.gpus:
-        labels[f"{prefix}gpu-count"] = str(known.gpus)
-        accelerator = "nvidia-h100-mega-80gb" if known.name.startswith("a3-mega") else _GKE_ACCELERATOR.get(known.gpu_product)
+    if instance_type.gpus:
+        labels[f"{prefix}gpu-count"] = str(instance_type.gpus)
+        accelerator = (
+            "nvidia-h100-mega-80gb" if instance_type.name.startswith("a3-mega") else _GKE_ACCELERATOR.get(instance_type.gpu_product)
+        )
         if accelerator:
             labels["cloud.google.com/gke-accelerator"] = accelerator
     return labels

@@ -7,13 +7,13 @@ from gpuscaler.model.zones import AWS, AZURE, GCP
 def region_of(zone: str, default: str) -> str:
     """Return the region in the name of ``zone``, else ``default`` (the file's ``region``)."""
     for pattern in (AWS, GCP):
-        found = pattern.fullmatch(zone)
-        if found:
-            return found[1]
+        match = pattern.fullmatch(zone)
+        if match:
+            return match[1]
     # Private zones can look like this too, so only known regions count.
-    found = AZURE.fullmatch(zone)
-    if found and (found[1] == default or catalogue.regions().get(found[1]) == "azure"):
-        return found[1]
+    match = AZURE.fullmatch(zone)
+    if match and (match[1] == default or catalogue.regions().get(match[1]) == "azure"):
+        return match[1]
     return default
 
 

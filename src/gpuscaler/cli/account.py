@@ -70,6 +70,6 @@ def belonging(cluster: "Cluster", inventory: "Inventory") -> "Cluster":
 
     from gpuscaler.model.cluster import Delta
 
-    bought = {one.id: one.key for one in inventory.instances}
+    bought = {instance.id: instance.key for instance in inventory.instances}
     nodes = (replace(node, bought=bought[node.provider_id]) for node in cluster.nodes.values() if node.provider_id in bought)
     return cluster.apply(Delta(upserts=tuple(nodes)))

@@ -47,7 +47,7 @@ def with_prices(policy: "Policy", prices: Sequence[str]) -> "Policy":
 
     for text in prices:
         kind, market, price = _price(text)
-        found = {(one.instance_type, one.market) for one in policy.offerings.values()}
+        found = {(offering.instance_type, offering.market) for offering in policy.offerings.values()}
         meant = {one for one in found if one[0] == kind and (one[1] == market if market else one[1] != "reserved")}
         if not meant:
             types = {one for one, _ in found} | {f"{one}/{market}" for one, market in found}
@@ -56,7 +56,10 @@ def with_prices(policy: "Policy", prices: Sequence[str]) -> "Policy":
         pools = tuple(
             replace(
                 pool,
-                offerings=tuple(replace(one, price=price) if (one.instance_type, one.market) in meant else one for one in pool.offerings),
+                offerings=tuple(
+                    replace(offering, price=price) if (offering.instance_type, offering.market) in meant else offering
+                    for offering in pool.offerings
+                ),
             )
             for pool in policy.pools
         )
@@ -116,7 +119,9 @@ def priorities_in(file: str) -> str:
     """Return the priorities YAML in ``file``: the key ``priorities`` if it holds a ConfigMap, else the whole text."""
     with click.open_file(file, "rb") as stream:
         text = stream.read().decode()
-    data = [_mapping(one.get("data")).get("priorities") for one in _mappings(_documents(text)) if one.get("kind") == "ConfigMap"]
+    data = [
+        _mapping(mapping.get("data")).get("priorities") for mapping in _mappings(_documents(text)) if mapping.get("kind") == "ConfigMap"
+    ]
     return next((one for one in data if isinstance(one, str)), text)
 
 
@@ -126,9 +131,11 @@ def hints(cluster: "Cluster", files: Sequence[str]) -> Iterator[str]:
         return
     for file in files:
         documents = _documents(_readable(file))
-        kinds = [one for one in _mappings(documents) if isinstance(one.get("kind"), str) and not one["kind"].endswith("List")]
-        objects = [f"{one['kind']} {_mapping(one.get('metadata')).get('name', '')}".strip() for one in kinds]
-        if documents and all(isinstance(one, str) for one in documents):
+        kinds = [
+            mapping for mapping in _mappings(documents) if isinstance(mapping.get("kind"), str) and not mapping["kind"].endswith("List")
+        ]
+        objects = [f"{kind['kind']} {_mapping(kind.get('metadata')).get('name', '')}".strip() for kind in kinds]
+        if documents and all(isinstance(document, str) for document in documents):
             objects = ["text without Kubernetes objects"]
         makers = [name for name in objects if name.partition(" ")[0] in COUNTED]
         if makers:
@@ -158,7 +165,7 @@ def _documents(text: str | bytes) -> list[Any]:
 
 def _mappings(documents: Sequence[Any]) -> list[dict[str, Any]]:
     """Return the documents that are mappings, with Lists expanded into their items."""
-    listed = [items for one in documents if isinstance(items := _mapping(one).get("items"), list)]
+    listed = [items for document in documents if isinstance(items := _mapping(document).get("items"), list)]
     return [one for some in (documents, *listed) for one in some if isinstance(one, dict)]
 
 

@@ -104,20 +104,20 @@ def nodes_of(told: tuple[str, ...]) -> list[dict[str, Any]]:
 
     made: list[dict[str, Any]] = []
     for text in told:
-        found = _NODES.fullmatch(text)
-        if found is None:
+        match = _NODES.fullmatch(text)
+        if match is None:
             raise click.BadParameter(
                 f"saw {text!r}, expected a number, or an instance type and a number such as g5.xlarge=2", param_hint="--nodes"
             )
         amounts, labels = dict(PLAIN), dict[str, str]()
-        if found["type"]:
-            pool = f"{{name: nodes, types: [{found['type']}], markets: [on-demand], zones: [us-east-1a]}}"
+        if match["type"]:
+            pool = f"{{name: nodes, types: [{match['type']}], markets: [on-demand], zones: [us-east-1a]}}"
             try:
                 (offering,) = parse_policy(f"region: us-east-1\npools: [{pool}]").pools[0].offerings
             except SettingsError as error:
-                raise click.BadParameter(f"{found['type']}: {error.problems[0].message}", param_hint="--nodes") from error
+                raise click.BadParameter(f"{match['type']}: {error.problems[0].message}", param_hint="--nodes") from error
             amounts = dict(offering.allocatable)
             labels = {name: value for name, value in offering.labels.items() if name != POOL_LABEL}
         first = len(made) + 1
-        made += [node_named(f"node-{number}", amounts, labels) for number in range(first, first + int(found["count"]))]
+        made += [node_named(f"node-{number}", amounts, labels) for number in range(first, first + int(match["count"]))]
     return made

@@ -77,7 +77,7 @@ def demo(  # noqa: PLR0917 - click passes them by their names
     from gpuscaler.cli.reporting import writable
     from gpuscaler.embedded.serving.pacing import PacedLoop
 
-    told = _scenario(trace_file, seed)
+    scenario = _scenario(trace_file, seed)
     check(control_plane, kubernetes)
     if real := control_plane == REAL:
         if speed != SPEED:
@@ -90,7 +90,7 @@ def demo(  # noqa: PLR0917 - click passes them by their names
     with _no_logs(), asyncio.Runner(loop_factory=None if real else partial(PacedLoop, speed)) as runner, ended():
         show = _Show(speed)
         try:
-            runner.run(show.run(told) if programs is None else _on_a_real_one(show, told, programs))
+            runner.run(show.run(scenario) if programs is None else _on_a_real_one(show, scenario, programs))
         except asyncio.CancelledError:
             # The exit status that shells report after SIGTERM; the view has already restored the terminal's cursor.
             sys.exit(128 + signal.SIGTERM)
@@ -100,8 +100,8 @@ def demo(  # noqa: PLR0917 - click passes them by their names
     _tell(show, out)
 
 
-async def _on_a_real_one(show: "_Show", told: "Scenario", programs: "Programs") -> None:
-    """Show ``told``, shortened, on a real control plane that is removed at the end."""
+async def _on_a_real_one(show: "_Show", scenario: "Scenario", programs: "Programs") -> None:
+    """Show ``scenario``, shortened, on a real control plane that is removed at the end."""
     from gpuscaler.embedded.controlplane.plane import ControlPlane
     from gpuscaler.embedded.demo.scenario import hurried
 
@@ -109,7 +109,7 @@ async def _on_a_real_one(show: "_Show", told: "Scenario", programs: "Programs") 
         plane = ControlPlane(programs, Path(folder) / "plane", now=time.time(), environ=os.environ)
         await plane.start()
         try:
-            await show.run(hurried(told, HASTE), plane)
+            await show.run(hurried(scenario, HASTE), plane)
         finally:
             plane.stop()
 
@@ -212,8 +212,8 @@ class _Show:
         from gpuscaler.cli.demo_screen import line_of
         from gpuscaler.embedded.demo.decisions import lines
 
-        for one in lines(demo.notes.happenings[printed:]):
-            self.console.print(line_of(one, began=demo.began).plain, markup=False)
+        for line in lines(demo.notes.happenings[printed:]):
+            self.console.print(line_of(line, began=demo.began).plain, markup=False)
         return len(demo.notes.happenings)
 
     async def _frame(self, demo: "Demo") -> "Frame | None":
@@ -254,7 +254,7 @@ def _tell(show: _Show, out: Path) -> None:
     print_machines(console, [result])
     promised = result.kept + result.broken
     console.print(f"Of {count(promised, 'pod')} with a promised machine, {result.kept:,} ran on that machine.")
-    told = [line_of(one, began=ended.began).plain for one in lines(ended.notes.happenings)]
+    told = [line_of(line, began=ended.began).plain for line in lines(ended.notes.happenings)]
     page = report_page(inputs, results, heading="Demo:", annex={"Decisions and reasons": told})
     write(out, document(inputs, results), page)
     if show.best is not None:

@@ -52,8 +52,8 @@ class Screen:
         room = self._height - len(head) - len(waiting) - DECISIONS - 3
         pools = _pools(frame.pools, width=options.max_width, room=max(3, room), plain=plain)
         used = len(head) + len(pools) + len(waiting) + 3
-        told = _decisions(tuple(lines(frame.happenings)), began=self._began, room=max(DECISIONS, self._height - used))
-        for row in (*head, *pools, *waiting, *told):
+        texts = _decisions(tuple(lines(frame.happenings)), began=self._began, room=max(DECISIONS, self._height - used))
+        for row in (*head, *pools, *waiting, *texts):
             if plain and isinstance(row, Text):
                 # Not every terminal has the ellipsis character that marks cut text.
                 row.overflow = "crop"
@@ -64,7 +64,7 @@ class Screen:
             _rule(_pending_title(frame.pending), plain=plain),
             *waiting,
             _rule("decisions", plain=plain),
-            *told,
+            *texts,
         )
 
 
@@ -113,8 +113,8 @@ def _pools(pools: Sequence[PoolView], *, width: int, room: int, plain: bool) -> 
 def _types(machines: Sequence[Machine], *, width: int, plain: bool) -> list[Text]:
     """Return the machines of each type, their GPUs as blocks; a type takes as many lines as it needs."""
     types: dict[str, list[Machine]] = defaultdict(list)
-    for one in machines:
-        types[one.instance_type].append(one)
+    for planned in machines:
+        types[planned.instance_type].append(planned)
     rows = []
     for name in sorted(types):
         label = f"  {name:<13}"
@@ -139,7 +139,7 @@ def _blocks(machine: Machine, *, plain: bool) -> Text:
 def _pending_title(pending: Sequence[Pending]) -> str:
     if not pending:
         return "no pod is pending"
-    return f"{count(len(pending), 'pod')} pending, for {count(sum(one.gpus for one in pending), 'GPU')}"
+    return f"{count(len(pending), 'pod')} pending, for {count(sum(pending.gpus for pending in pending), 'GPU')}"
 
 
 def _waiting(pending: Sequence[Pending]) -> list[Text]:
@@ -150,13 +150,13 @@ def _waiting(pending: Sequence[Pending]) -> list[Text]:
     return [*rows, *(Text("") for _ in range(PODS - len(rows)))]
 
 
-def _decisions(told: Sequence[Line], *, began: float, room: int) -> list[Text]:
-    return [line_of(one, began=began) for one in reversed(told[-room:])]
+def _decisions(lines: Sequence[Line], *, began: float, room: int) -> list[Text]:
+    return [line_of(line, began=began) for line in reversed(lines[-room:])]
 
 
-def line_of(one: Line, *, began: float) -> Text:
+def line_of(line: Line, *, began: float) -> Text:
     """Format a decision as one line."""
-    text = Text.assemble((f"{clock_of(one.at - began)} ", "dim"), (f"{one.word:<10} ", COLOURS.get(one.kind, "")), shown(one.text))
+    text = Text.assemble((f"{clock_of(line.at - began)} ", "dim"), (f"{line.word:<10} ", COLOURS.get(line.kind, "")), shown(line.text))
     return _cut(text)
 
 

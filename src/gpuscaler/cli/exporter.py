@@ -54,10 +54,10 @@ class Address(click.ParamType[tuple[str, int]]):
     def convert(self, value: str | tuple[str, int], param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, int]:
         if isinstance(value, tuple):
             return value
-        found = _ADDRESS.fullmatch(value)
-        if found is None or int(found[3]) > 65535:
+        match = _ADDRESS.fullmatch(value)
+        if match is None or int(match[3]) > 65535:
             self.fail(f"saw {value!r}, expected HOST:PORT, such as :9400 or 127.0.0.1:9400", param, ctx)
-        return found[1] or found[2] or "", int(found[3])
+        return match[1] or match[2] or "", int(match[3])
 
 
 @click.command()

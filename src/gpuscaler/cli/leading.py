@@ -163,10 +163,10 @@ async def asked(access: "Access", transport: "HttpTransport", leader: Leader, *,
     if leader.url:
         async with HttpTransport(leader.access()) as direct:
             return await ask(direct, path)
-    found = (await read_status(Client(transport), namespace_of(namespace, access))).leader
-    if not found.port:
-        raise OutOfReachError(f"leader {found.identity}: serves no pages (pages.enabled is false)")
-    return await (ask_pod(transport, found, path) if found.pod else ask_here(found, path))
+    process = (await read_status(Client(transport), namespace_of(namespace, access))).leader
+    if not process.port:
+        raise OutOfReachError(f"leader {process.identity}: serves no pages (pages.enabled is false)")
+    return await (ask_pod(transport, process, path) if process.pod else ask_here(process, path))
 
 
 def talk(access: "Access", talking: Callable[["HttpTransport"], Awaitable[int]]) -> int:

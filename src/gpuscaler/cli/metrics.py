@@ -31,7 +31,10 @@ class AdapterCommand(click.Command):
         from gpuscaler.metrics.command.command import FlagError, without_ignored
 
         switches = frozenset(
-            option.removeprefix("--") for one in self.params if isinstance(one, click.Option) and one.is_flag for option in one.opts
+            option.removeprefix("--")
+            for parameter in self.params
+            if isinstance(parameter, click.Option) and parameter.is_flag
+            for option in parameter.opts
         )
         try:
             left, notes = without_ignored(args, switches)
@@ -219,10 +222,10 @@ def _service(options: "Options") -> "MetricsService":
     options.check()
     rules = RulesFile(options.rules)
     files = (options.lister_kubeconfig, options.authentication_kubeconfig, options.authorization_kubeconfig)
-    found = {file: find(file, "") for file in dict.fromkeys(files)}
+    accesses = {file: find(file, "") for file in dict.fromkeys(files)}
     service = MetricsService(
         options=options,
-        accesses=Accesses(*(found[file] for file in files)),
+        accesses=Accesses(*(accesses[file] for file in files)),
         rules=rules,
         environ=os.environ,
         clocks=Clocks(time.monotonic, time.time),

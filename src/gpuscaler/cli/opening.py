@@ -72,11 +72,11 @@ async def _open(client: "Client", nodes: tuple[str, ...]) -> tuple[list[str], li
     from gpuscaler.model.well_known import CLOSING_TAINTS
 
     there = [msgspec.json.decode(one, type=WireNode) for one in await client.list_all(NODES)]
-    closed = [one.metadata.name for one in there if any(taint.key in CLOSING_TAINTS for taint in one.spec.taints or ())]
-    missing = sorted(set(nodes) - {one.metadata.name for one in there})
+    closed = [node.metadata.name for node in there if any(taint.key in CLOSING_TAINTS for taint in node.spec.taints or ())]
+    missing = sorted(set(nodes) - {node.metadata.name for node in there})
     wanted = [name for name in closed if not nodes or name in nodes]
     outcomes = await Actor(client).carry_out(Lift(name, "requested by a user") for name in wanted)
-    failed = [*(f"node {name}: saw no node of this name" for name in missing), *(one.detail for one in outcomes if one.detail)]
+    failed = [*(f"node {name}: saw no node of this name" for name in missing), *(outcome.detail for outcome in outcomes if outcome.detail)]
     for name, outcome in zip(wanted, outcomes, strict=True):
         if not outcome.detail:
             click.echo(shown(f"Node {name} is open."))

@@ -78,17 +78,17 @@ def plan(
     if account is not None:
         settings = replace(settings, policy=account.policy)
     policy = with_prices(without_pools(settings.policy, without_pool), prices)
-    known = from_files(files, policy) if files else from_cluster(kubeconfig, context, settings, policy, moment)
-    known = known if priorities is None else given_priorities(known, priorities)
-    known = known if account is None else _belonging(known, account, ours=not files)
-    for note in hints(known.cluster, files):
+    inputs = from_files(files, policy) if files else from_cluster(kubeconfig, context, settings, policy, moment)
+    inputs = inputs if priorities is None else given_priorities(inputs, priorities)
+    inputs = inputs if account is None else _belonging(inputs, account, ours=not files)
+    for note in hints(inputs.cluster, files):
         click.echo(f"note: {note}", err=True)
-    cluster = with_pods(known.cluster, add_pods, now=moment)
+    cluster = with_pods(inputs.cluster, add_pods, now=moment)
     began = time.perf_counter()
-    made, solved = Planner(known.policy).plan_and_proof(cluster, known.state, moment)
+    made, solved = Planner(inputs.policy).plan_and_proof(cluster, inputs.state, moment)
     seconds = time.perf_counter() - began
-    if known.unordered is not None:
-        for note in cost_of_priorities(made, Planner(known.unordered).plan(cluster, known.state, moment)):
+    if inputs.unordered is not None:
+        for note in cost_of_priorities(made, Planner(inputs.unordered).plan(cluster, inputs.state, moment)):
             click.echo(f"note: {note}", err=True)
     if proof is not None:
         write_proof(proof, solved)
@@ -114,16 +114,16 @@ def _account(settings: "RunSettings") -> "Account":
     return read_account(settings, cache=cache_of(os.environ))
 
 
-def _belonging(known: PlanInputs, account: "Account", *, ours: bool) -> PlanInputs:
+def _belonging(inputs: PlanInputs, account: "Account", *, ours: bool) -> PlanInputs:
     """Add the account's facts about nodes; in a live cluster (``ours``), machines that the account does not list are foreign."""
     from msgspec.structs import replace
 
     from gpuscaler.cli.account import belonging
     from gpuscaler.lifecycle.observed.machine_index import MachineIndex
 
-    cluster = belonging(known.cluster, account.inventory)
+    cluster = belonging(inputs.cluster, account.inventory)
     theirs = MachineIndex.of(cluster, account.inventory).unlisted if ours else frozenset()
-    return known._replace(cluster=cluster, state=replace(known.state, unlisted=theirs))
+    return inputs._replace(cluster=cluster, state=replace(inputs.state, unlisted=theirs))
 
 
 def from_files(files: tuple[str, ...], policy: "Policy") -> PlanInputs:
@@ -163,7 +163,7 @@ def from_cluster(kubeconfig: Path | None, context: str, settings: "RunSettings",
     return PlanInputs(cluster, policy, state_of(seen.memory, policy, now), unordered if policy != unordered else None)
 
 
-def given_priorities(known: PlanInputs, path: str) -> PlanInputs:
+def given_priorities(inputs: PlanInputs, path: str) -> PlanInputs:
     """Apply the priorities of a file; a file that cannot be parsed ends the command with exit code 2."""
     from gpuscaler.cli.changing import priorities_in
     from gpuscaler.settings import SettingsError
@@ -171,15 +171,15 @@ def given_priorities(known: PlanInputs, path: str) -> PlanInputs:
     from gpuscaler.settings.priorities import parse_priorities, prioritised
 
     try:
-        found = parse_priorities(priorities_in(path), path)
+        priorities = parse_priorities(priorities_in(path), path)
     except (OSError, UnicodeDecodeError, SettingsError) as error:
         click.echo(str(error) if isinstance(error, SettingsError) else f"{path}: cannot be read: {error}", err=True)
         sys.exit(2)
-    unordered = known.unordered or known.policy
-    policy, odd = prioritised(unordered, found)
-    for note in (odd,) if odd else remarks(policy, found):
+    unordered = inputs.unordered or inputs.policy
+    policy, odd = prioritised(unordered, priorities)
+    for note in (odd,) if odd else remarks(policy, priorities):
         click.echo(f"note: {path}: {note}", err=True)
-    return known._replace(policy=policy, unordered=unordered if policy != unordered else None)
+    return inputs._replace(policy=policy, unordered=unordered if policy != unordered else None)
 
 
 def cost_of_priorities(made: "Plan", free: "Plan") -> "Iterator[str]":

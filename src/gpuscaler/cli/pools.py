@@ -42,17 +42,17 @@ def pools(*, config: Path, as_json: bool, cache: Path | None, compare: bool, kub
     from gpuscaler.serving.cache_folder import cache_of
 
     settings = _settings(config)
-    found = _look(settings, cache or cache_of(os.environ))
+    discovered = _look(settings, cache or cache_of(os.environ))
     if compare:
-        found = _compared(found, kubeconfig, context)
+        discovered = _compared(discovered, kubeconfig, context)
     if as_json:
-        click.echo(json.dumps(as_document(found), indent=2))
+        click.echo(json.dumps(as_document(discovered), indent=2))
     else:
-        print_found(found)
-    if found.failed:
-        sys.exit(FORBIDDEN if found.forbidden else UNREACHABLE)
-    if not found.pools:
-        if not found.set_aside:
+        print_found(discovered)
+    if discovered.failed:
+        sys.exit(FORBIDDEN if discovered.forbidden else UNREACHABLE)
+    if not discovered.pools:
+        if not discovered.set_aside:
             click.echo(_nothing(settings.aws), err=True)
         sys.exit(1)
 
@@ -101,7 +101,7 @@ def _look(settings: "RunSettings", cache: Path) -> "Discovered":
         discovery.close()
 
 
-def _compared(found: "Discovered", kubeconfig: Path | None, context: str) -> "Discovered":
+def _compared(discovered: "Discovered", kubeconfig: Path | None, context: str) -> "Discovered":
     import asyncio
 
     import msgspec
@@ -112,7 +112,7 @@ def _compared(found: "Discovered", kubeconfig: Path | None, context: str) -> "Di
     access = find(kubeconfig, context)
     with told(access):
         nodes = asyncio.run(_nodes(access))
-    return msgspec.structs.replace(found, pools=tuple(compared(one, nodes) for one in found.pools))
+    return msgspec.structs.replace(discovered, pools=tuple(compared(aws_pool, nodes) for aws_pool in discovered.pools))
 
 
 async def _nodes(access: "Access") -> dict[str, "Node"]:
@@ -126,17 +126,17 @@ async def _nodes(access: "Access") -> dict[str, "Node"]:
     return {node.provider_id.rpartition("/")[2]: node for node in seen.cluster.nodes.values() if node.provider_id.startswith("aws://")}
 
 
-def as_document(found: "Discovered") -> dict[str, Any]:
+def as_document(discovered: "Discovered") -> dict[str, Any]:
     """Return the JSON document, with the keys of the reference."""
     from gpuscaler.clouds.aws.discovery.describing import described
 
     return {
-        "pools": [described(one) for one in found.pools],
-        "set_aside": [{"object": one.object, "reason": one.reason} for one in found.set_aside],
+        "pools": [described(aws_pool) for aws_pool in discovered.pools],
+        "set_aside": [{"object": skipped.object, "reason": skipped.reason} for skipped in discovered.set_aside],
     }
 
 
-def print_found(found: "Discovered") -> None:
+def print_found(discovered: "Discovered") -> None:
     """Print the pools as tables."""
     from rich.table import Table
 
@@ -144,23 +144,23 @@ def print_found(found: "Discovered") -> None:
     from gpuscaler.clouds.aws.discovery.describing import by_warning, some_names
 
     console = uncut_console()
-    console.print(f"{count(len(found.pools), 'pool')}, {len(found.set_aside)} skipped.\n")
-    if found.pools:
+    console.print(f"{count(len(discovered.pools), 'pool')}, {len(discovered.set_aside)} skipped.\n")
+    if discovered.pools:
         table = Table(title="Pools", title_justify="left", box=None, pad_edge=False)
         for heading in ("pool", "region", "found by", "machines", "min", "max", "types", "markets", "zones", "from $/h", "bought by"):
             table.add_column(heading, justify="right" if heading in ("machines", "min", "max", "from $/h") else "left")
-        for one in found.pools:
-            table.add_row(*_row(one))
+        for aws_pool in discovered.pools:
+            table.add_row(*_row(aws_pool))
         console.print(table)
         console.print()
-    for warning, names in by_warning(found.pools).items():
+    for warning, names in by_warning(discovered.pools).items():
         console.print(f"{some_names(names)}: {warning}", markup=False)
-    if found.set_aside:
+    if discovered.set_aside:
         console.print("\nSkipped:")
-        for aside in found.set_aside[:ROWS]:
+        for aside in discovered.set_aside[:ROWS]:
             console.print(f"  {aside.object}: {aside.reason}", markup=False)
-        if len(found.set_aside) > ROWS:
-            console.print(f"  and {len(found.set_aside) - ROWS} more (--json has all)")
+        if len(discovered.set_aside) > ROWS:
+            console.print(f"  and {len(discovered.set_aside) - ROWS} more (--json has all)")
 
 
 def _row(one: Any) -> tuple[str, ...]:

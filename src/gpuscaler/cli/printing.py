@@ -79,7 +79,7 @@ def print_purchases(console: Console, plan: Plan) -> None:
 def _cost(plan: Plan) -> str:
     """Return the cost of the machines for pending pods, as a range if the cloud chooses the offering."""
     bought = [machine for machine in plan.machines if machine.purpose == "demand"]
-    least = sum(min((choice.price_per_hour for choice in one.choices), default=one.price_per_hour) for one in bought)
+    least = sum(min((choice.price_per_hour for choice in machine.choices), default=machine.price_per_hour) for machine in bought)
     return f"${plan.cost_per_hour:.2f}" if plan.cost_per_hour - least < 0.005 else f"${least:.2f} to ${plan.cost_per_hour:.2f}"
 
 

@@ -38,11 +38,14 @@ def check_proof(file: Path) -> None:
     if solved is None or solved.problem is None:
         click.echo("The plan buys nothing, so there is nothing to prove.")
         return
-    found = certify(solved.problem, solved.solution)
+    certificate = certify(solved.problem, solved.solution)
     claimed = solved.solution.lower_bound
-    if found.bound < claimed * (1 - 1e-6):
-        click.echo(f"The bound of ${claimed:.4f} per hour does NOT hold: {found.kind} holds pods worth {found.worst:.6f} times its price.")
-        click.echo(f"The bound that these duals prove is ${found.bound:.4f} per hour.")
+    if certificate.bound < claimed * (1 - 1e-6):
+        click.echo(
+            f"The bound of ${claimed:.4f} per hour does NOT hold: {certificate.kind} holds pods worth "
+            f"{certificate.worst:.6f} times its price."
+        )
+        click.echo(f"The bound that these duals prove is ${certificate.bound:.4f} per hour.")
         sys.exit(1)
     kinds = len(solved.problem.kinds)
     click.echo(f"The bound of ${claimed:.4f} per hour holds: none of the {kinds} kinds of machines holds pods worth more than its price.")

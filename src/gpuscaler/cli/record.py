@@ -214,13 +214,14 @@ class _Watch:
         self._unlisted: set[type] = {Pod, Node}
         self._said = ""
         self._reflectors = [
-            Reflector(client, one, ObjectDecoder(one, interner), self._hear, clock=clock, random=luck, turn=turn) for one in (NODES, PODS)
+            Reflector(client, resource, ObjectDecoder(resource, interner), self._hear, clock=clock, random=luck, turn=turn)
+            for resource in (NODES, PODS)
         ]
 
     async def run(self) -> None:
         async with asyncio.TaskGroup() as tasks:
-            for one in self._reflectors:
-                tasks.create_task(one.run())
+            for reflector in self._reflectors:
+                tasks.create_task(reflector.run())
 
     @property
     def listed(self) -> bool:
@@ -244,7 +245,7 @@ class _Watch:
 
     def keep(self) -> None:
         """Write the recording, once everything has been listed. A full disk is only reported: it may have room a minute later."""
-        trouble = "; ".join(one.trouble for one in self._reflectors if one.trouble)
+        trouble = "; ".join(reflector.trouble for reflector in self._reflectors if reflector.trouble)
         if self.listed:
             if not trouble:
                 self._recording.until(time.time())

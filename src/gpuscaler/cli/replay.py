@@ -154,6 +154,6 @@ def print_list(decisions: "list[Brief]") -> None:
 
     if not decisions:
         line("No decisions are recorded.")
-    for one in decisions:
-        kept = "" if one.size else "  (inputs not recorded)"
-        line(f"{one.id:<22}  {timestamp(one.at)}  {one.text}{kept}")
+    for brief in decisions:
+        kept = "" if brief.size else "  (inputs not recorded)"
+        line(f"{brief.id:<22}  {timestamp(brief.at)}  {brief.text}{kept}")

@@ -89,8 +89,8 @@ def print_report(inputs: Inputs, results: Sequence[Result]) -> None:
     console.print()
     print_comparison(console, results)
     print_classes(console, results)
-    print_shares(console, "namespace", [(name, [one.namespaces for one in runs]) for name, runs in by_policy(results).items()])
-    print_shares(console, "user", [(name, [one.users for one in runs]) for name, runs in by_policy(results).items()])
+    print_shares(console, "namespace", [(name, [result.namespaces for result in runs]) for name, runs in by_policy(results).items()])
+    print_shares(console, "user", [(name, [result.users for result in runs]) for name, runs in by_policy(results).items()])
     for runs in by_policy(results).values():
         print_machines(console, runs)
         print_services(console, runs[0])
@@ -143,7 +143,7 @@ def print_classes(console: Console, results: Sequence[Result]) -> None:
     for name in policies:
         table.add_column(name, justify="right")
     for name in names:
-        pods = max(one.pods for result in results for one in result.wait_by_class if one.pod_class == name)
+        pods = max(class_wait.pods for result in results for class_wait in result.wait_by_class if class_wait.pod_class == name)
         waits = [[shown(SECONDS, class_wait(name, field, runs)) for field in ("p50", "p95")] for runs in policies.values()]
         table.add_row(name, f"{pods:,}", *(", ".join(pair) for pair in waits))
     console.print(table)
@@ -202,10 +202,15 @@ def print_services(console: Console, result: Result) -> None:
     table.add_column("service")
     for heading in ("load served", "replica-hours", "ready hours", "max replicas", "rescales"):
         table.add_column(heading, justify="right")
-    for one in result.services[:ROWS]:
-        served = f"{one.served / one.load:.2%}" if one.load else "-"
+    for service_result in result.services[:ROWS]:
+        served = f"{service_result.served / service_result.load:.2%}" if service_result.load else "-"
         table.add_row(
-            one.name, served, f"{one.replica_hours:,.1f}", f"{one.ready_hours:,.1f}", f"{one.most_replicas:,}", f"{one.rescales:,}"
+            service_result.name,
+            served,
+            f"{service_result.replica_hours:,.1f}",
+            f"{service_result.ready_hours:,.1f}",
+            f"{service_result.most_replicas:,}",
+            f"{service_result.rescales:,}",
         )
     console.print(table)
     if len(result.services) > ROWS:
@@ -217,6 +222,6 @@ def print_unserved(console: Console, result: Result) -> None:
     if not result.unserved_reasons:
         return
     console.print(f"Never ran under {result.policy}:")
-    for one in result.unserved_reasons[:5]:
-        console.print(f"  {one.pods:,} {'pod' if one.pods == 1 else 'pods'}: {one.reason}", markup=False)
+    for reason in result.unserved_reasons[:5]:
+        console.print(f"  {reason.pods:,} {'pod' if reason.pods == 1 else 'pods'}: {reason.reason}", markup=False)
     console.print()

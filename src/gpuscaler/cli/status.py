@@ -30,19 +30,19 @@ def status(kubeconfig: Path | None, context: str, namespace: str, as_json: bool)
         from gpuscaler.metrics.command.registration import registrations
 
         client = Client(transport)
-        found, missing = None, None
+        status, missing = None, None
         try:
-            found = await read_status(client, namespace_of(namespace, access))
+            status = await read_status(client, namespace_of(namespace, access))
         except NotInstalledError as error:
             # The metrics API can be installed without a controller.
             missing = error
-        if found is not None and not as_json:
-            print_status(found, time.time())
+        if status is not None and not as_json:
+            print_status(status, time.time())
         served = await registrations(client)
         if as_json:
-            print_json(found, served, time.time())
+            print_json(status, served, time.time())
         else:
-            section("Metrics API", [one.text for one in served])
+            section("Metrics API", [registration.text for registration in served])
         if missing is not None:
             raise missing
         return 0
@@ -50,14 +50,14 @@ def status(kubeconfig: Path | None, context: str, namespace: str, as_json: bool)
     sys.exit(talk(access, talking))
 
 
-def print_json(found: "Status | None", served: "tuple[Registration, ...]", now: float) -> None:
+def print_json(status: "Status | None", served: "tuple[Registration, ...]", now: float) -> None:
     """Print the status with its age check and the state of the metrics API. Without a status there is only the latter."""
     import msgspec
 
     from gpuscaler.control.records.status.reporting import OLD_SECONDS
 
-    own = {} if found is None else {**whole(found), "old": now - found.at > OLD_SECONDS}
-    told = {**own, "metrics_api": [{**whole(one), "text": one.text} for one in served]}
+    own = {} if status is None else {**whole(status), "old": now - status.at > OLD_SECONDS}
+    told = {**own, "metrics_api": [{**whole(registration), "text": registration.text} for registration in served]}
     click.echo(msgspec.json.format(msgspec.json.encode(told), indent=2).decode())
 
 
@@ -69,7 +69,7 @@ def whole(value: Any) -> Any:
     return value if fields is None else {name: whole(getattr(value, name)) for name in fields}
 
 
-def print_status(found: "Status", now: float) -> None:
+def print_status(status: "Status", now: float) -> None:
     """Print the status as text."""
     from gpuscaler.cli.printing import uncut_console
     from gpuscaler.control.records.status.held import told as all_held
@@ -79,44 +79,44 @@ def print_status(found: "Status", now: float) -> None:
     from gpuscaler.control.records.words import counted, spoken
 
     console = uncut_console()
-    age = now - found.at
-    line(f"Written {spoken(age)} ago by {found.leader.identity} (gpuscaler {found.leader.version}).")
+    age = now - status.at
+    line(f"Written {spoken(age)} ago by {status.leader.identity} (gpuscaler {status.leader.version}).")
     if age > OLD_SECONDS:
         line("The status is outdated: a leading controller writes it every minute. Nothing below is current; check the Lease and the log.")
-    if found.looked_at:
-        planned = f"planned {spoken(now - found.planned_at)} ago" if found.planned_at else "not planned yet"
-        seen = f"{counted(found.nodes, 'node')} and {counted(found.pods, 'pod')}"
-        line(f"Last reconciled {spoken(now - found.looked_at)} ago: {seen}; {planned}.{pages_of(found.leader)}")
-    line(summary(found) + ".")
-    for hold in found.holds:
+    if status.looked_at:
+        planned = f"planned {spoken(now - status.planned_at)} ago" if status.planned_at else "not planned yet"
+        seen = f"{counted(status.nodes, 'node')} and {counted(status.pods, 'pod')}"
+        line(f"Last reconciled {spoken(now - status.looked_at)} ago: {seen}; {planned}.{pages_of(status.leader)}")
+    line(summary(status) + ".")
+    for hold in status.holds:
         line(f"On hold: {hold.text}.")
     click.echo()
-    console.print(pools_table(found))
-    section("Machines", by_pool(found))
-    limits = [used_of(one) for one in found.limits]
+    console.print(pools_table(status))
+    section("Machines", by_pool(status))
+    limits = [used_of(limit) for limit in status.limits]
     if limits:
         line(f"\nLimits: {'; '.join(limits)}.")
-    if found.held:
-        line(f"\n{all_held(found.held)}")
-    if found.priorities:
-        line(f"\nPriorities: {found.priorities}.")
-    promised = found.promises_kept + found.promises_broken
+    if status.held:
+        line(f"\n{all_held(status.held)}")
+    if status.priorities:
+        line(f"\nPriorities: {status.priorities}.")
+    promised = status.promises_kept + status.promises_broken
     if promised:
-        line(f"\nPromises kept: {found.promises_kept:,} of {promised:,} pods ran on the machine that was opened for them.")
+        line(f"\nPromises kept: {status.promises_kept:,} of {promised:,} pods ran on the machine that was opened for them.")
     section(
         "Pending",
         [
             f"{entry.count} x {', '.join(entry.pods)}{' …' if entry.count > len(entry.pods) else ''}: {entry.reason}"
-            for entry in found.waiting
+            for entry in status.waiting
         ],
     )
-    section("How machines are bought", [f"{way}: {', '.join(names)}" for way, names in by_way(found).items()])
-    section("Leaving", [told(one, now) for one in found.removals])
-    section("Paused offerings", [one.text for one in found.breakers])
-    section("Problems", found.troubles)
-    section("Warnings", found.warnings)
-    section(f"Skipped, could not be parsed ({found.set_aside_count})", [f"{one.about}: {one.text}" for one in found.set_aside])
-    section("Last events", [happened(one, now) for one in reversed(found.happened)])
+    section("How machines are bought", [f"{way}: {', '.join(names)}" for way, names in by_way(status).items()])
+    section("Leaving", [told(removal, now) for removal in status.removals])
+    section("Paused offerings", [breaker.text for breaker in status.breakers])
+    section("Problems", status.troubles)
+    section("Warnings", status.warnings)
+    section(f"Skipped, could not be parsed ({status.set_aside_count})", [f"{entry.about}: {entry.text}" for entry in status.set_aside])
+    section("Last events", [happened(entry, now) for entry in reversed(status.happened)])
 
 
 def used_of(limit: "Limit") -> str:
@@ -126,7 +126,7 @@ def used_of(limit: "Limit") -> str:
     return f"{limit.name} {limit.used:,.10g} of {limit.most:,.10g}"
 
 
-def pools_table(found: "Status") -> object:
+def pools_table(status: "Status") -> object:
     """Return the table of pools, a row each."""
     from rich.table import Table
 
@@ -134,7 +134,7 @@ def pools_table(found: "Status") -> object:
     table.add_column("pool")
     for name in ("machines", "coming", "leaving", "min", "max", "GPUs", "in use", "$/h"):
         table.add_column(name, justify="right")
-    for pool in found.pools:
+    for pool in status.pools:
         most = "-" if pool.max is None else str(pool.max)
         counts = (pool.machines, pool.coming, pool.leaving, pool.min, most, pool.gpus, pool.used)
         table.add_row(pool.name, *map(str, counts), f"{pool.dollars_per_hour:.2f}")
@@ -150,30 +150,30 @@ def pages_of(leader: "Process") -> str:
     return f" Its pages are at {address}:{leader.port} of {whose}."
 
 
-def by_pool(found: "Status") -> list[str]:
+def by_pool(status: "Status") -> list[str]:
     """Return the machines by market, type and state, a line for each pool with machines."""
     kinds: dict[str, list[str]] = {}
-    for one in found.kinds:
-        named = " ".join(filter(None, (one.market, one.instance_type))) or "unknown"
-        kinds.setdefault(one.pool, []).append(f"{one.machines} x {named} {one.state}")
+    for kind in status.kinds:
+        named = " ".join(filter(None, (kind.market, kind.instance_type))) or "unknown"
+        kinds.setdefault(kind.pool, []).append(f"{kind.machines} x {named} {kind.state}")
     return [f"{pool}: {', '.join(several)}" for pool, several in kinds.items()]
 
 
-def by_way(found: "Status") -> dict[str, list[str]]:
+def by_way(status: "Status") -> dict[str, list[str]]:
     """Group the pools by how their machines are bought; empty if all use the same way."""
     names: dict[str, list[str]] = {}
-    for pool in found.pools:
+    for pool in status.pools:
         if pool.way:
             names.setdefault(pool.way, []).append(pool.name)
     return names
 
 
-def happened(one: "StatusEntry", now: float) -> str:
+def happened(entry: "StatusEntry", now: float) -> str:
     """Format an event as one line."""
     from gpuscaler.control.records.words import spoken
 
-    decision = f"  [{one.decision}]" if one.decision else ""
-    return f"{spoken(now - one.at):>6} ago  {one.about:<15}  {one.text}{decision}"
+    decision = f"  [{entry.decision}]" if entry.decision else ""
+    return f"{spoken(now - entry.at):>6} ago  {entry.about:<15}  {entry.text}{decision}"
 
 
 def section(title: str, lines: Iterable[str]) -> None:

@@ -46,13 +46,13 @@ def what_if(*, asked: Asked, pools_files: tuple[str, ...], policies: tuple[str, 
         raise click.BadParameter(f"saw {len(pools_files)}, expected two files: --pools A --pools B", param_hint="--pools")
     prepare(asked, policies)
     with telling(asked):
-        (one, own), (other, others) = settings_of(asked, pools_files)
-        pairs, swept = _paired((one, other), tuple(dict.fromkeys(policies)), asked)
-    inputs = inputs_of(one, pools=pools_files[0], seed=asked.seed, seeds=asked.seeds, derived=[*_notes(own, others), *swept])
+        (setting, own), (other, others) = settings_of(asked, pools_files)
+        pairs, swept = _paired((setting, other), tuple(dict.fromkeys(policies)), asked)
+    inputs = inputs_of(setting, pools=pools_files[0], seed=asked.seed, seeds=asked.seeds, derived=[*_notes(own, others), *swept])
     comparison = _Comparison(
         inputs=inputs,
         pools=[printable(path) for path in pools_files],
-        changes=pool_changes(one.policy, other.policy),
+        changes=pool_changes(setting.policy, other.policy),
         differences=[difference(*pair) for pair in pairs],
         runs=pairs,
     )
@@ -71,7 +71,7 @@ def _paired(settings: "Sequence[Setting]", names: Sequence[str], asked: Asked) -
 
     workers = os.cpu_count() or 1
     columns: list[tuple[str, Sequence[str]]] = [(name, (name, name)) for name in names]
-    for name in (one for one in names if asked.sweep and one in SWEPT):
+    for name in (name for name in names if asked.sweep and name in SWEPT):
         best = [best_setting(setting, name, asked.seed, workers=workers) for setting in settings]
         if set(best) != {name}:
             columns.append((f"{name} at its best", best))
@@ -107,7 +107,7 @@ class _Comparison:
         return {
             "inputs": {**msgspec.to_builtins(self.inputs), "pools": list(self.pools)},
             "pool_changes": self.changes,
-            "differences": [{**msgspec.to_builtins(one), "explanation": explained(one)} for one in self.differences],
+            "differences": [{**msgspec.to_builtins(difference), "explanation": explained(difference)} for difference in self.differences],
             "a": [policy_document(result) for a, _ in self.runs for result in a],
             "b": [policy_document(result) for _, b in self.runs for result in b],
         }
@@ -123,7 +123,7 @@ class _Comparison:
             for result in results
         ]
         lead = {"B differs from A:": self.changes or ["no pool differs"]}
-        lead |= {f"Under {one.policy}:": explained(one) for one in self.differences}
+        lead |= {f"Under {difference.policy}:": explained(difference) for difference in self.differences}
         a, b = self.pools
         inputs = msgspec.structs.replace(self.inputs, pools=f"A: {a}, and B: {b}")
         return report_page(inputs, named, heading="What if the pools were different:", lead=lead)
@@ -151,7 +151,7 @@ def _print(comparison: _Comparison) -> None:
     print_notes(console, inputs)
 
 
-def _print_figures(console: "Console", one: "Difference") -> None:
+def _print_figures(console: "Console", difference: "Difference") -> None:
     from rich.table import Table
 
     from gpuscaler.simulation.results.figures import AT_LEAST, FIGURES, exactly, shown
@@ -161,13 +161,13 @@ def _print_figures(console: "Console", one: "Difference") -> None:
     for heading in ("A", "B", "B - A"):
         table.add_column(heading, justify="right")
     for figure in FIGURES:
-        change = one.figures[figure.key]
+        change = difference.figures[figure.key]
         if figure.always or change.a or change.b:
-            bounds = (figure.key in one.at_least_a, figure.key in one.at_least_b)
+            bounds = (figure.key in difference.at_least_a, figure.key in difference.at_least_b)
             a, b = (shown(figure.unit, exactly(value, at_least=at)) for value, at in zip((change.a, change.b), bounds, strict=True))
             table.add_row(figure.title, a, b, _by(figure.unit, change.difference))
     console.print(table)
-    if one.at_least_a or one.at_least_b:
+    if difference.at_least_a or difference.at_least_b:
         console.print(AT_LEAST)
     console.print()
 

@@ -120,8 +120,8 @@ def print_answer(answer: "Answer") -> None:
         line(f"  {entry}")
     if answer.happened:
         line("\nEvents:")
-    for one in answer.happened:
-        line(f"  {happened(one, answer.at)}")
+    for status_entry in answer.happened:
+        line(f"  {happened(status_entry, answer.at)}")
 
 
 async def from_events(transport: "Transport", kind: str, subject: str) -> "Answer":
@@ -150,14 +150,14 @@ async def from_events(transport: "Transport", kind: str, subject: str) -> "Answe
         last_timestamp: str | None = None
 
     query = {"fieldSelector": f"involvedObject.kind={kind.capitalize()},involvedObject.name={name}"}
-    told = []
+    entries = []
     # An Event of an object without a namespace is in "default".
     for raw in await client.list_all(CORE_EVENTS, namespace=space or "default", query=query):
         event = msgspec.json.decode(raw, type=WireEvent)
         if event.reporting_component == "gpuscaler" or event.reason == "FailedScheduling":
-            told.append(StatusEntry(event.reason or "", event.message or "", moment(event.last_timestamp or event.event_time)))
-    now = (() if there else (f"there is no such {kind} now",)) if told else ("there is no Event of gpuscaler about it",)
-    return Answer(f"{kind} {subject}", there or bool(told), now, tuple(sorted(told, key=lambda one: one.at)), time.time())
+            entries.append(StatusEntry(event.reason or "", event.message or "", moment(event.last_timestamp or event.event_time)))
+    now = (() if there else (f"there is no such {kind} now",)) if entries else ("there is no Event of gpuscaler about it",)
+    return Answer(f"{kind} {subject}", there or bool(entries), now, tuple(sorted(entries, key=lambda entry: entry.at)), time.time())
 
 
 def moment(text: str | None) -> float:

@@ -185,21 +185,21 @@ def _moment_or_never(text: str | None) -> float:
         return 0.0
 
 
-def _gang(found: PodAnnotations, labels: Mapping[str, str], workload: str, reader: _Reader) -> Gang:
+def _gang(annotations: PodAnnotations, labels: Mapping[str, str], workload: str, reader: _Reader) -> Gang:
     """Return the gang. The first name counts: gpuscaler's annotations, then the native reference, then labels of other projects."""
-    if found.gang:
-        return Gang(found.gang, reader.read(f"{OWN_PREFIX}gang-size", found.gang_size, _count, 0), "annotation")
-    if found.gang_size is not None:
-        reader.warn(f"{OWN_PREFIX}gang-size", found.gang_size, f"{OWN_PREFIX}gang as well")
+    if annotations.gang:
+        return Gang(annotations.gang, reader.read(f"{OWN_PREFIX}gang-size", annotations.gang_size, _count, 0), "annotation")
+    if annotations.gang_size is not None:
+        reader.warn(f"{OWN_PREFIX}gang-size", annotations.gang_size, f"{OWN_PREFIX}gang as well")
     if workload:
         return Gang(workload, 0, "workload")
     for label in _COSCHEDULING:
         if labels.get(label):
             return Gang(labels[label], 0, "coscheduling")
-    if found.volcano or found.volcano_own:
-        return Gang(found.volcano or found.volcano_own or "", 0, "volcano")
+    if annotations.volcano or annotations.volcano_own:
+        return Gang(annotations.volcano or annotations.volcano_own or "", 0, "volcano")
     if labels.get(_KUEUE):
-        return Gang(labels[_KUEUE], reader.read(_KUEUE_COUNT, found.kueue_count, _count, 0), "kueue")
+        return Gang(labels[_KUEUE], reader.read(_KUEUE_COUNT, annotations.kueue_count, _count, 0), "kueue")
     if labels.get(_JOBSET):
         return Gang(labels[_JOBSET], 0, "jobset")
     return Gang()

@@ -67,8 +67,8 @@ def overridden(pool: Pool, override: PoolOverride) -> Pool:
 def price_told(prices: Iterable[OfferingPrice], *, instance_type: str, market: str, zone: str) -> float | None:
     """Return the price of the last matching entry. Reserved machines are already paid for: only an entry with that market matches them."""
     found = None
-    for one in prices:
+    for offering_price in prices:
         markets = (market,) if market == "reserved" else ("", market)
-        if one.instance_type == instance_type and one.market in markets and one.zone in ("", zone):
-            found = one.price
+        if offering_price.instance_type == instance_type and offering_price.market in markets and offering_price.zone in ("", zone):
+            found = offering_price.price
     return found

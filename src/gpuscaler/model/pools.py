@@ -129,7 +129,7 @@ class Pool(Struct, frozen=True, gc=False):
 
 def sold(pool: Pool) -> tuple[Offering, ...]:
     """Return the offerings of ``pool`` that are sold, or all of them if none is."""
-    return tuple(one for one in pool.offerings if not one.retired) or pool.offerings
+    return tuple(offering for offering in pool.offerings if not offering.retired) or pool.offerings
 
 
 def for_gpus(offerings: Iterable[Offering]) -> bool:
@@ -194,7 +194,7 @@ class Policy(Struct, frozen=True, dict=True):
 
 def unpriced(policy: Policy) -> frozenset[OfferingKey]:
     """Return the offerings with a price guessed from their size, because no region has one. Running pods are not moved for it."""
-    return frozenset(one.key for one in policy.offerings.values() if one.price_from == BY_SIZE)
+    return frozenset(offering.key for offering in policy.offerings.values() if offering.price_from == BY_SIZE)
 
 
 def is_boundless(policy: Policy) -> bool:

@@ -43,18 +43,18 @@ def parse_terms(text: str) -> tuple[Term, ...]:
 
 class _Parser:
     def __init__(self, text: str) -> None:
-        self._tokens = [found[1] for found in _TOKEN.finditer(text)]
+        self._tokens = [match[1] for match in _TOKEN.finditer(text)]
         self._place = 0
 
     def terms(self) -> tuple[Term, ...]:
-        found: list[Term] = []
+        terms: list[Term] = []
         while True:
-            if self._peek() == "" and not found:
+            if self._peek() == "" and not terms:
                 return ()
-            found.append(self._term())
+            terms.append(self._term())
             mark = self._next()
             if mark == "":
-                return tuple(found)
+                return tuple(terms)
             if mark != ",":
                 raise SelectorError(f"found '{mark}', expected: ',' or 'end of string'")
             if self._peek() != "!" and self._peek() in _SPECIAL:

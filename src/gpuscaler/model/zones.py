@@ -13,5 +13,5 @@ AZURE: Final = re.compile(r"([a-z]+[0-9]?)-[0-9]")
 
 def region_in(zone: str) -> str:
     """Return the region in the name of ``zone``; empty if it contains none."""
-    found = AWS.fullmatch(zone) or GCP.fullmatch(zone) or AZURE.fullmatch(zone)
-    return found[1] if found else ""
+    match = AWS.fullmatch(zone) or GCP.fullmatch(zone) or AZURE.fullmatch(zone)
+    return match[1] if match else ""

@@ -27,7 +27,7 @@ class Pair:
     key: bytes
 
     def write(self, folder: Path, name: str) -> tuple[Path, Path]:
-        """Write ``name.crt`` and ``name.key``; only the owner can read the key."""
+        """Write ``name.crt`` and ``name.key``, readable by their owner only."""
         files = folder / f"{name}.crt", folder / f"{name}.key"
         for file, content in zip(files, (self.certificate, self.key), strict=True):
             write_private(file, content)

@@ -191,12 +191,12 @@ class Connections:
     def expire(self) -> None:
         """Close connections that have exceeded the time of their stage."""
         now = self.clock()
-        for connection in [one for room in self._rooms for one in room if one.until <= now]:
+        for connection in [connection for room in self._rooms for connection in room if connection.until <= now]:
             self._end(connection, f"time: {connection.stage.value}")
 
     def close_all(self) -> None:
         """Close all connections without counting them."""
-        for connection in [one for room in self._rooms for one in room]:
+        for connection in [connection for room in self._rooms for connection in room]:
             self.gone(connection)
             connection.close()
 

@@ -17,8 +17,8 @@ from gpuscaler.serving.rooms import Connection
 #: Backlog of connections that the system completes before they are accepted here, if it allows that many. It drops further ones, and these
 #: clients retry after a second.
 BACKLOG = 4096
-#: Maximum connections that are accepted in a row. The system returns them in order of arrival, so a client is answered only after all
-#: before it are accepted: accepting and closing them is the fastest way.
+#: Maximum connections that are accepted before other work is done. The system returns them in order of arrival, so a client is answered
+#: only after all before it are accepted: accepting and closing them is the fastest way.
 AT_ONCE = 32
 #: Seconds between two checks for expired connections; after accepting failed; and without a closed connection until it is reported again.
 LOOK, AGAIN, QUIET = 1.0, 0.5, 300.0

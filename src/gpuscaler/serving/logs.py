@@ -82,7 +82,7 @@ def _clean(name: str, value: Any) -> Any:
     if _SECRET.search(name):
         return HIDDEN
     if isinstance(value, str):
-        return _JWT.sub(HIDDEN, _BEARER.sub(lambda found: f"{found[1]} {HIDDEN}", value))
+        return _JWT.sub(HIDDEN, _BEARER.sub(lambda match: f"{match[1]} {HIDDEN}", value))
     if isinstance(value, Mapping):
         return {key: _clean(str(key), inner) for key, inner in value.items()}
     if isinstance(value, list | tuple):

@@ -73,7 +73,7 @@ class Room:
     def first_of(self, peer: str) -> Connection:
         """Return the least valuable connection of ``peer``: one without a request if there is one, else the least recently active."""
         own = self.by_peer[peer]
-        return next((one for one in own if one.stage is Stage.KEPT), next(iter(own)))
+        return next((connection for connection in own if connection.stage is Stage.KEPT), next(iter(own)))
 
     def dispensable(self) -> Connection:
         """Return the least valuable connection of the peer with most connections; among several such peers, the oldest."""

@@ -90,7 +90,7 @@ class Turns:
         if self._waiting and self._woken_at > soon:
             at = self.all.free_at()
             if at <= soon:
-                at = min(found.pace.free_at() for found in self._waiting.values())
+                at = min(peer.pace.free_at() for peer in self._waiting.values())
             if at < self._woken_at:
                 self._woken_at = at
                 self.wake(at)
@@ -137,11 +137,11 @@ class Turns:
         now = self.clock()
         if len(self._peers) >= MOST and now >= self._swept_at + SWEEP:
             self._swept_at = now
-            self._peers = {name: one for name, one in self._peers.items() if one.waiting or one.pace.due > now or _is_known(one, now)}
+            self._peers = {name: peer for name, peer in self._peers.items() if peer.waiting or peer.pace.due > now or _is_known(peer, now)}
         # If all remembered peers matter, the newest is not remembered and only the common rate limit applies to it.
         if len(self._peers) < MOST:
             self._peers[peer] = found
 
 
-def _is_known(found: _Peer, now: float) -> bool:
-    return found.seen + KNOWN > now
+def _is_known(peer: _Peer, now: float) -> bool:
+    return peer.seen + KNOWN > now

@@ -19,10 +19,10 @@ _URL = r"https?://[^\s@/]+(/\S*)?"
 
 def _regions(at: Cursor, _: Given) -> tuple[str, ...]:
     names = at.names("region")
-    for one in names:
-        if not re.fullmatch(_REGION, one.entry.raw):
-            one.wrong("a region such as us-east-1")
-    return tuple(one.entry.raw for one in names)
+    for cursor in names:
+        if not re.fullmatch(_REGION, cursor.entry.raw):
+            cursor.wrong("a region such as us-east-1")
+    return tuple(cursor.entry.raw for cursor in names)
 
 
 def _excluded(at: Cursor, _: Given) -> str | None:
@@ -44,7 +44,7 @@ def _tags(at: Cursor, _: Given) -> dict[str, str]:
 
 def _prices(at: Cursor, _: Given) -> tuple[OfferingPrice, ...]:
     """``{g5.xlarge: 0.9, g5.xlarge/spot: 0.3}``, the narrower entries last."""
-    found = []
+    offering_prices = []
     for key, value in (at.members() or {}).items():
         instance_type, market = key.partition("/")[::2]
         if not instance_type or market not in ("", *MARKETS):
@@ -52,8 +52,8 @@ def _prices(at: Cursor, _: Given) -> tuple[OfferingPrice, ...]:
             continue
         price = value.number(expected="dollars per hour, above 0", positive=market != "reserved")
         if price is not None:
-            found.append(OfferingPrice(instance_type, price, market))
-    return tuple(sorted(found, key=lambda one: one.market != ""))
+            offering_prices.append(OfferingPrice(instance_type, price, market))
+    return tuple(sorted(offering_prices, key=lambda offering_price: offering_price.market != ""))
 
 
 def _url(expected: str) -> Kind:

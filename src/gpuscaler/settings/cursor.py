@@ -72,11 +72,11 @@ class Cursor:
         for key, member in members.items():
             if key not in keys:
                 member.say(f"unknown key; {did_you_mean(key, keys)}")
-        found = {key: member for key, member in members.items() if key in keys and member.entry.value is not None}
+        cursors = {key: member for key, member in members.items() if key in keys and member.entry.value is not None}
         for key in required:
-            if key not in found:
+            if key not in cursors:
                 self.say(f"saw no {key}, expected one; add {key}: …")
-        return found
+        return cursors
 
     def has(self, key: str) -> bool:
         """Whether this is a mapping with a value under ``key``."""

@@ -146,12 +146,12 @@ class _Builder:
         self._place(Entry(_resolve(text) if plain else text, line, text), event.anchor)
 
     def _alias(self, anchor: Any, line: int) -> None:
-        known = self._anchors.get(anchor)
-        if known is None:
+        entry = self._anchors.get(anchor)
+        if entry is None:
             inside = any(frame.anchor == anchor for frame in self._stack)
             self._report(line, f"*{anchor} " + ("is inside the value that it refers to" if inside else "refers to no anchor above it"))
-            known = Entry(None, line)
-        self._place(Entry(known.value, line, known.raw), None)
+            entry = Entry(None, line)
+        self._place(Entry(entry.value, line, entry.raw), None)
 
     def _place(self, entry: Entry, anchor: str | None) -> None:
         if anchor:

@@ -27,7 +27,7 @@ def unmatched(policy: Policy, priorities: Priorities) -> Iterator[str]:
     """Yield the patterns that match no pool name."""
     names = [pool.name for pool in policy.pools]
     for number, patterns in priorities.tiers:
-        yield from (f"{number}: {one}" for one in patterns if not any(matches(one, name) for name in names))
+        yield from (f"{number}: {pattern}" for pattern in patterns if not any(matches(pattern, name) for name in names))
 
 
 def inverted(policy: Policy) -> Iterator[str]:
@@ -35,12 +35,12 @@ def inverted(policy: Policy) -> Iterator[str]:
     guessed = {key.pool for key in unpriced(policy)}
     pools = [pool for pool in policy.pools if pool.offerings and pool.name not in guessed]
     costs = {pool.name: cost(pool) for pool in pools}
-    for pool in sorted(pools, key=lambda one: (-one.priority, one.name)):
+    for pool in sorted(pools, key=lambda pool: (-pool.priority, pool.name)):
         own = costs[pool.name]
         later = [one for one in pools if one.priority < pool.priority and has_gpus(one) == has_gpus(pool)]
-        cheaper = [one for one in later if costs[one.name].machine < own.machine - LEAST]
+        cheaper = [pool for pool in later if costs[pool.name].machine < own.machine - LEAST]
         if cheaper:
-            yield _sentence(pool, own, min(cheaper, key=lambda one: (costs[one.name].machine, one.name)), costs)
+            yield _sentence(pool, own, min(cheaper, key=lambda pool: (costs[pool.name].machine, pool.name)), costs)
 
 
 def _sentence(pool: Pool, own: Cost, other: Pool, costs: dict[str, Cost]) -> str:
@@ -57,12 +57,12 @@ def _sentence(pool: Pool, own: Cost, other: Pool, costs: dict[str, Cost]) -> str
 
 def cost(pool: Pool) -> Cost:
     """Return the cost of the cheapest machines of ``pool``."""
-    units = (one.price / (one.gpus or max(1.0, one.allocatable.get("cpu", 0) / 1000)) for one in pool.offerings)
-    return Cost(min(one.price for one in pool.offerings), min(units))
+    units = (offering.price / (offering.gpus or max(1.0, offering.allocatable.get("cpu", 0) / 1000)) for offering in pool.offerings)
+    return Cost(min(offering.price for offering in pool.offerings), min(units))
 
 
 def has_gpus(pool: Pool) -> bool:
-    return any(one.gpus for one in pool.offerings)
+    return any(offering.gpus for offering in pool.offerings)
 
 
 def money(dollars: float) -> str:

@@ -78,10 +78,10 @@ def _exact(at: Cursor, pool: PoolSettings) -> Iterator[_Line]:
 
 
 def _offering(line: _Line, pool: PoolSettings, region: str) -> Offering | None:
-    known = catalogue.lookup(line.instance_type)
-    allocatable = _allocatable(line, known)
-    price = line.price if line.price is not None else _list_price(line, known, region)
-    arch = known.arch if known else pool.arch or "amd64"
+    instance_type = catalogue.lookup(line.instance_type)
+    allocatable = _allocatable(line, instance_type)
+    price = line.price if line.price is not None else _list_price(line, instance_type, region)
+    arch = instance_type.arch if instance_type else pool.arch or "amd64"
     if pool.arch and arch != pool.arch:
         line.at.say(f"saw {line.instance_type}, which is {arch}, expected {pool.arch} (the pool's arch); move it to another pool")
     if allocatable is None or price is None:
@@ -93,18 +93,18 @@ def _offering(line: _Line, pool: PoolSettings, region: str) -> Offering | None:
         zone=line.zone,
         region=region,
         arch=arch,
-        cloud=known.cloud if known else cloud_of(line.zone, region),
-        known=known,
+        cloud=instance_type.cloud if instance_type else cloud_of(line.zone, region),
+        known=instance_type,
         allocatable=allocatable,
     )
     return Offering(pool.name, line.market, line.instance_type, line.zone, price, allocatable, {**labels, **pool.labels}, pool.taints)
 
 
-def _allocatable(line: _Line, known: catalogue.InstanceType | None) -> Resources | None:
+def _allocatable(line: _Line, instance_type: catalogue.InstanceType | None) -> Resources | None:
     """Return the catalogue's figures overridden by ``resources``; an unknown type needs ``resources``."""
     given = line.resources or {}
-    if known is not None:
-        return {**known.allocatable, **given}
+    if instance_type is not None:
+        return {**instance_type.allocatable, **given}
     if line.resources is None:
         near = _similar(line.instance_type) if len(line.at.report) < MAX_HINTS else []
         hint = f"did you mean {' or '.join(near)}? Else " if near else ""
@@ -123,24 +123,24 @@ def _allocatable(line: _Line, known: catalogue.InstanceType | None) -> Resources
 @lru_cache(maxsize=256)
 def _similar(name: str) -> list[str]:
     """Return up to three similar names in the catalogue. Cached: a type is looked up again for each market and zone."""
-    return difflib.get_close_matches(name, [found.name for found in catalogue.types()], 3)
+    return difflib.get_close_matches(name, [instance_type.name for instance_type in catalogue.types()], 3)
 
 
-def _list_price(line: _Line, known: catalogue.InstanceType | None, region: str) -> float | None:
+def _list_price(line: _Line, instance_type: catalogue.InstanceType | None, region: str) -> float | None:
     """Return the catalogue's price, or report why there is none and return None."""
     what = f"the {line.market} price of {line.instance_type}"
-    if known is None:
+    if instance_type is None:
         if line.resources is not None:
             line.at.say(f"saw no price, and {line.instance_type} is not in the catalogue; give price in dollars per hour")
     elif line.market == "reserved":
         line.at.say(f"saw no price, and the catalogue does not have {what}: give price under offerings (0 if it is already paid for)")
     elif not region:
         line.at.say(f"saw no price for {line.instance_type} and no region to look it up in; set region (or zones), or give price")
-    elif region not in known.prices:
-        regions = ", ".join(known.prices)
+    elif region not in instance_type.prices:
+        regions = ", ".join(instance_type.prices)
         line.at.say(f"saw no price, and the catalogue does not have {what} in {region} (only in {regions}); give price under offerings")
     else:
-        price = known.prices[region]
+        price = instance_type.prices[region]
         if line.market == "on-demand":
             return price.on_demand
         if price.spot is not None:

@@ -80,17 +80,17 @@ def _check_gpus(entry: PoolSettings, offerings: tuple[Offering, ...], at: Cursor
 
 def read_overrides(at: Cursor) -> tuple[PoolOverride, ...]:
     """Read the entries as overrides, for files with pools from an account."""
-    found: dict[str, PoolOverride] = {}
+    pool_overrides: dict[str, PoolOverride] = {}
     for item in at.items():
         given = stated(PoolSettings, item, NOTHING, only=OVERRIDE_KEYS)
         if "name" not in given:
             continue
-        if given["name"] in found:
+        if given["name"] in pool_overrides:
             item.say(f'saw the name "{given["name"]}" a second time; merge the two entries')
         prices = given.pop("offerings", None)
-        told = tuple(price for line in prices.items() if (price := _price(line))) if prices else ()
-        found[given["name"]] = PoolOverride(**given, prices=told)
-    return tuple(found.values())
+        offering_prices = tuple(price for line in prices.items() if (price := _price(line))) if prices else ()
+        pool_overrides[given["name"]] = PoolOverride(**given, prices=offering_prices)
+    return tuple(pool_overrides.values())
 
 
 def _price(at: Cursor) -> OfferingPrice | None:
@@ -98,6 +98,10 @@ def _price(at: Cursor) -> OfferingPrice | None:
     given = stated(OfferingSettings, at, NOTHING, only=PRICE_KEYS)
     if isinstance(at.entry.value, dict) and not at.has("price"):
         at.say("saw no price, expected one; add price: …")
-    found = OfferingSettings(**given)
-    found.check_price(at, free=found.market == "reserved")
-    return OfferingPrice(found.type, found.price, found.market, found.zone) if found.type and found.price is not None else None
+    offering_settings = OfferingSettings(**given)
+    offering_settings.check_price(at, free=offering_settings.market == "reserved")
+    return (
+        OfferingPrice(offering_settings.type, offering_settings.price, offering_settings.market, offering_settings.zone)
+        if offering_settings.type and offering_settings.price is not None
+        else None
+    )

@@ -26,7 +26,7 @@ class Priorities(Struct, frozen=True, gc=False):
 
     def of(self, pool: str) -> int | None:
         """Return the highest number with a pattern that matches the name; None if there is none."""
-        return next((number for number, patterns in self.tiers if any(matches(one, pool) for one in patterns)), None)
+        return next((number for number, patterns in self.tiers if any(matches(pattern, pool) for pattern in patterns)), None)
 
 
 def matches(pattern: str, pool: str) -> bool:

@@ -228,12 +228,12 @@ def from_account(fields: Fields) -> bool:
 
 def read_run(fields: Fields, policy: Policy, folder: Path) -> RunSettings:
     """Read the settings of a file with the known keys ``fields``; paths are relative to ``folder``."""
-    found = RunSettings(policy, **values(RunSettings, fields, Given(policy, folder)), limits_stated="limits" in fields)
-    aws = found.aws
+    settings = RunSettings(policy, **values(RunSettings, fields, Given(policy, folder)), limits_stated="limits" in fields)
+    aws = settings.aws
     if policy.region and not aws.regions and ("aws" in fields or from_account(fields)):
         aws = replace(aws, regions=(policy.region,))
     if from_account(fields):
         if not aws.regions and ("aws" not in fields or not fields["aws"].has("regions")):
             fields["cloud"].say("saw no region, expected the regions of the account's groups; add aws: {regions: [us-east-1]}")
         aws = replace(aws, overrides=read_overrides(fields["pools"]) if "pools" in fields else ())
-    return replace(found, aws=aws)
+    return replace(settings, aws=aws)

@@ -73,20 +73,20 @@ def _known(key: str, words: str, names: Callable[[Policy], Collection[str]]) -> 
     return Kind(words, LABEL_VALUE, read)
 
 
-_TYPE = _known("type", "instance type of the pools", lambda policy: {one.instance_type for one in policy.offerings.values()})
+_TYPE = _known("type", "instance type of the pools", lambda policy: {offering.instance_type for offering in policy.offerings.values()})
 
 
 class Dry(Group, frozen=True, gc=False):
     """Offerings without capacity; an empty attribute matches all."""
 
     pool: Annotated[
-        str, _known("pool", "name of a pool", lambda policy: {one.name for one in policy.pools}), Field("the pool", default="all")
+        str, _known("pool", "name of a pool", lambda policy: {pool.name for pool in policy.pools}), Field("the pool", default="all")
     ] = ""
     type: Annotated[str, _TYPE, Field("the instance type", default="all")] = ""
     market: Annotated[str, _known("market", any_of(MARKETS), lambda _: set(MARKETS)), Field("the market", default="all")] = ""
     zone: Annotated[
         str,
-        _known("zone", "zone of the pools", lambda policy: {one.zone for one in policy.offerings.values()} - {""}),
+        _known("zone", "zone of the pools", lambda policy: {offering.zone for offering in policy.offerings.values()} - {""}),
         Field("the zone", default="all"),
     ] = ""
 

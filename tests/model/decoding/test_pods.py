@@ -132,8 +132,8 @@ def test_node_affinity_keeps_every_term_including_unknown_operators() -> None:
 
 def affinity_term(**term: Any) -> PodAffinityTerm:
     affinity = {"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [{"topologyKey": "zone", **term}]}}
-    (found,) = pod({"affinity": affinity}, labels={"app": "web", "hash": "1"}).spec.affinity
-    return found
+    (pod_affinity_term,) = pod({"affinity": affinity}, labels={"app": "web", "hash": "1"}).spec.affinity
+    return pod_affinity_term
 
 
 def test_pod_affinity_terms_apply_to_the_pods_namespace_by_default() -> None:
@@ -167,9 +167,9 @@ def test_label_keys_are_not_merged_into_a_selector_that_matches_nothing() -> Non
 
 @pytest.mark.parametrize("operator", ["Gt", "Lt", "Like", None])
 def test_operators_that_label_selectors_do_not_have_match_nothing(operator: str | None) -> None:
-    found = affinity_term(labelSelector={"matchExpressions": [{"key": "size", "operator": operator, "values": ["1"]}]})
-    assert found.selector is not None
-    assert not any(found.selector.matches({"size": size}) for size in ("0", "1", "2"))
+    pod_affinity_term = affinity_term(labelSelector={"matchExpressions": [{"key": "size", "operator": operator, "values": ["1"]}]})
+    assert pod_affinity_term.selector is not None
+    assert not any(pod_affinity_term.selector.matches({"size": size}) for size in ("0", "1", "2"))
 
 
 def test_anti_affinity_and_preferences_keep_their_weights() -> None:
@@ -229,13 +229,13 @@ def test_host_ports_are_those_of_containers_and_sidecars() -> None:
     ports = {"ports": [{"containerPort": 80, "hostPort": 8080, "hostIP": "10.0.0.1", "protocol": "UDP"}, {"containerPort": 81}]}
     init = [{"name": "i", "ports": [{"containerPort": 1, "hostPort": 1}]}]
     sidecar = [{"name": "s", "restartPolicy": "Always", "ports": [{"containerPort": 2, "hostPort": 2}]}]
-    found = pod({"containers": [ports], "initContainers": init + sidecar}).spec.host_ports
-    assert found == (HostPort(2), HostPort(8080, "UDP", "10.0.0.1"))
+    host_ports = pod({"containers": [ports], "initContainers": init + sidecar}).spec.host_ports
+    assert host_ports == (HostPort(2), HostPort(8080, "UDP", "10.0.0.1"))
 
 
 def test_every_container_port_is_a_host_port_on_the_hosts_network() -> None:
-    found = pod({"hostNetwork": True, "containers": [{"ports": [{"containerPort": 80}, {"containerPort": 80}]}]}).spec.host_ports
-    assert found == (HostPort(80),)
+    host_ports = pod({"hostNetwork": True, "containers": [{"ports": [{"containerPort": 80}, {"containerPort": 80}]}]}).spec.host_ports
+    assert host_ports == (HostPort(80),)
 
 
 def test_volumes_are_claims_local_storage_or_disks_of_in_tree_plug_ins() -> None:

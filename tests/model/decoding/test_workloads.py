@@ -122,9 +122,9 @@ def test_a_broken_template_names_the_place_in_the_controller() -> None:
 
 def test_templates_know_the_priorities_that_exist_everywhere() -> None:
     template = {"spec": {"priorityClassName": "system-node-critical"}}
-    found = workload("DaemonSet", "apps/v1", spec={"template": template}).template
-    assert found is not None
-    assert found.priority == 2_000_001_000
+    pod_spec = workload("DaemonSet", "apps/v1", spec={"template": template}).template
+    assert pod_spec is not None
+    assert pod_spec.priority == 2_000_001_000
 
 
 @pytest.mark.parametrize(

@@ -47,9 +47,9 @@ def outcome(items: list[Item]) -> dict[str, str]:
     """Return the place of each pending pod in the plan."""
     made = planned(items, pool(*offerings()), now=NOW)
     found = {pod: f"{machine.instance_type} in {machine.zone}" for machine in made.machines for pod in machine.pods}
-    found |= {one.pod: one.node for one in made.placements}
-    found |= {one.pod: one.reason for one in made.ignored}
-    found |= {one.pod: "nowhere" for one in made.unplaced}
+    found |= {placement.pod: placement.node for placement in made.placements}
+    found |= {ignored.pod: ignored.reason for ignored in made.ignored}
+    found |= {unplaced.pod: "nowhere" for unplaced in made.unplaced}
     return {name.removeprefix("n/"): place for name, place in found.items()}
 
 

@@ -15,18 +15,18 @@ from gpuscaler.model.decoding.kinds import reader_of
 #: Fields that are read although no release from 1.29 on has them: until 1.22, node.k8s.io/v1alpha1 had all fields there.
 OLDER = {"WireRuntimeClass.spec"}
 #: The kinds of Kubernetes itself; the others are custom resources.
-NATIVE = tuple(one for one in WATCHED if not one.group.endswith(("x-k8s.io", "sigs.k8s.io", "volcano.sh")))
+NATIVE = tuple(resource for resource in WATCHED if not resource.group.endswith(("x-k8s.io", "sigs.k8s.io", "volcano.sh")))
 
 
 def served(resource: Resource, release: str) -> Resource | None:
     """Return the resource in the newest version of a release, as found by the controller."""
     versions = [resource.at(version) for version in (resource.version, *resource.older)]
-    return next((one for one in versions if has(one.api_version, one.kind, release)), None)
+    return next((resource for resource in versions if has(resource.api_version, resource.kind, release)), None)
 
 
 @pytest.mark.parametrize("release", releases())
 def test_every_release_serves_the_resources_that_the_controller_requires(release: str) -> None:
-    missing = [one.label for one in WATCHED if not one.optional and served(one, release) is None]
+    missing = [resource.label for resource in WATCHED if not resource.optional and served(resource, release) is None]
     assert missing == []
 
 
@@ -39,13 +39,15 @@ def test_every_release_serves_the_resources_that_the_controller_requires(release
     ],
 )
 def test_device_claims_are_read_from_the_release_with_the_beta_on(release: str, missing: set[str]) -> None:
-    claims = [one for one in WATCHED if one.group == "resource.k8s.io"]
-    assert {one.label for one in claims if served(one, release) is None} == missing
+    claims = [resource for resource in WATCHED if resource.group == "resource.k8s.io"]
+    assert {resource.label for resource in claims if served(resource, release) is None} == missing
 
 
 @pytest.mark.parametrize(("release", "kind"), [("1.34", None), ("1.35", "Workload"), ("1.36", "PodGroup"), ("1.37", "PodGroup")])
 def test_native_gangs_of_kubernetes_are_read_from_releases_that_have_them(release: str, kind: str | None) -> None:
-    found = [one.kind for one in WATCHED if one.group == "scheduling.k8s.io" and one.optional and served(one, release)]
+    found = [
+        resource.kind for resource in WATCHED if resource.group == "scheduling.k8s.io" and resource.optional and served(resource, release)
+    ]
     assert found == ([kind] if kind else [])
 
 
@@ -86,7 +88,7 @@ def test_all_fields_that_are_read_exist_in_some_release() -> None:
         f"{wire.__name__}.{name}"
         for wire, theirs in read.items()
         for name in _names(wire)
-        if not any(name in types()[one] for one in theirs)
+        if not any(name in types()[their] for their in theirs)
     }
     assert strange == OLDER
 
@@ -98,7 +100,7 @@ def _gather(wire: Any, theirs: set[str], read: dict[type, set[str]]) -> None:
         return
     read.setdefault(structure.cls, set()).update(theirs)
     for field in structure.fields:
-        inner = {types()[one][field.encode_name].inner for one in theirs if field.encode_name in types()[one]}
+        inner = {types()[their][field.encode_name].inner for their in theirs if field.encode_name in types()[their]}
         _gather(field.type, inner & types().keys(), read)
 
 

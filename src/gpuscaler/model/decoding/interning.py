@@ -85,11 +85,11 @@ class Interner:
             return NO_LABELS
         # The API server always sends labels in the same order. If the order differs, only sharing is lost.
         key = tuple(labels.items())
-        known = self._labels.get(key)
-        if known is None:
-            known = LabelSet((name, value or "") for name, value in labels.items())
-            self._labels.put(key, known)
-        return known
+        label_set = self._labels.get(key)
+        if label_set is None:
+            label_set = LabelSet((name, value or "") for name, value in labels.items())
+            self._labels.put(key, label_set)
+        return label_set
 
     def options(self, annotations: PodAnnotations | None, labels: LabelSet, workload: str) -> tuple[PodOptions, tuple[str, ...]]:
         """Return the result of :func:`~gpuscaler.model.options.pod_options`, computed once for all pods with the same input."""
@@ -104,11 +104,11 @@ class Interner:
 
     def owner(self, kind: str, name: str, uid: str) -> Owner:
         key = (kind, name, uid)
-        known = self._owners.get(key)
-        if known is None:
-            known = Owner(kind, name, uid) if any(key) else NO_OWNER
-            self._owners.put(key, known)
-        return known
+        owner = self._owners.get(key)
+        if owner is None:
+            owner = Owner(kind, name, uid) if any(key) else NO_OWNER
+            self._owners.put(key, owner)
+        return owner
 
     def spec(self, wire: Any, build: Callable[[], PodSpec]) -> PodSpec:
         """Return the specification of ``wire`` (all input of ``build``); ``build`` runs only if it is new.
@@ -117,21 +117,21 @@ class Interner:
         (limits instead of requests, merged selectors or not) are one object and one pod class.
         """
         key = blake2b(_encode(wire), digest_size=16).digest()
-        known = self._by_wire.get(key)
-        if known is None:
-            known = self._by_content(build())
-            self._by_wire.put(key, known)
-        return known
+        pod_spec = self._by_wire.get(key)
+        if pod_spec is None:
+            pod_spec = self._by_content(build())
+            self._by_wire.put(key, pod_spec)
+        return pod_spec
 
     def _by_content(self, spec: PodSpec) -> PodSpec:
         digest = blake2b(_encode(spec), digest_size=16).hexdigest()
-        known = self._specs.get(digest)
-        if known is None:
+        pod_spec = self._specs.get(digest)
+        if pod_spec is None:
             # Pods of a StatefulSet differ only in their claims: the parts are shared if the whole cannot be.
             parts = {name: self._part(getattr(spec, name)) for name in _PARTS}
-            known = msgspec.structs.replace(spec, digest=digest, **parts)
-            self._specs.put(digest, known)
-        return known
+            pod_spec = msgspec.structs.replace(spec, digest=digest, **parts)
+            self._specs.put(digest, pod_spec)
+        return pod_spec
 
     def _part(self, part: Hashable) -> Hashable:
         known = self._parts.get(part)

@@ -113,13 +113,13 @@ def _trouble(data: Data, error: Exception) -> str:
 def _node_of(data: Data) -> str | None:
     """Return the node on which an unreadable pod uses resources; None if not even that can be read."""
     try:
-        found = _bound(data)
+        bound = _bound(data)
     except _FAILURES:
         return None
-    ended = isinstance(found.status, Mapping) and found.status.get("phase") in ("Succeeded", "Failed")
+    ended = isinstance(bound.status, Mapping) and bound.status.get("phase") in ("Succeeded", "Failed")
     if ended:
         return ""
-    return None if found.spec is None else found.spec.node_name or ""
+    return None if bound.spec is None else bound.spec.node_name or ""
 
 
 def _explained(data: Data, message: str) -> str:
@@ -137,7 +137,7 @@ def _explained(data: Data, message: str) -> str:
 
 
 def _in_words(expected: str) -> str:
-    return re.sub(r"\b(str|int|float|bool)\b", lambda found: _WORDS[found[0]], expected).replace(" | ", " or ")
+    return re.sub(r"\b(str|int|float|bool)\b", lambda match: _WORDS[match[0]], expected).replace(" | ", " or ")
 
 
 def _walk(value: Any, path: str, expected: str) -> tuple[str, str]:
@@ -164,10 +164,10 @@ def _walk(value: Any, path: str, expected: str) -> tuple[str, str]:
 
 def _name_of(data: Data, kind: str) -> str:
     try:
-        found = _identity(data)
+        identity = _identity(data)
     except _FAILURES:
         return kind or "object"
-    return identify({"kind": found.kind, "metadata": found.metadata}, kind)
+    return identify({"kind": identity.kind, "metadata": identity.metadata}, kind)
 
 
 def identify(raw: Mapping[str, Any], kind: str = "") -> str:

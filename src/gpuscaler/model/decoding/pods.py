@@ -116,11 +116,13 @@ def _conditions(conditions: Sequence[Condition]) -> tuple[Condition | None, bool
 def _resized(spec: WirePodSpec, status: PodStatus) -> list[ContainerStatus]:
     """Return the statuses that can change the effective requests of their container: those with differing requests."""
     statuses = [*(status.container_statuses or ()), *(status.init_container_statuses or ())]
-    if all(found.resources is None for found in statuses):
+    if all(status.resources is None for status in statuses):
         return []
     desired: dict[str | None, Container] = {container.name: container for container in spec.containers or ()}
     desired.update((container.name, container) for container in spec.init_containers or () if container.sidecar)
-    return [found for found in statuses if found.resources is not None and found.name in desired and _differs(found, desired[found.name])]
+    return [
+        status for status in statuses if status.resources is not None and status.name in desired and _differs(status, desired[status.name])
+    ]
 
 
 def _of_the_whole(spec: WirePodSpec, status: PodStatus) -> ContainerStatus | None:

@@ -75,14 +75,14 @@ def label_selector(
     """
     if wire is None:
         return None
-    found = {Requirement(key, "In", (value or "",)) for key, value in (wire.match_labels or {}).items()}
-    found.update(_label_requirement(item.read()) for item in wire.match_expressions or ())
-    merged = {(item.key, item.operator) for item in found} if stored_once else ()
+    requirements = {Requirement(key, "In", (value or "",)) for key, value in (wire.match_labels or {}).items()}
+    requirements.update(_label_requirement(item.read()) for item in wire.match_expressions or ())
+    merged = {(item.key, item.operator) for item in requirements} if stored_once else ()
     for keys, operator in ((match_keys, "In"), (mismatch_keys, "NotIn")):
         for key in keys or ():
             if labels and key is not None and key in labels and (key, operator) not in merged:
-                found.add(Requirement(key, operator, (labels[key],)))
-    return LabelSelector(tuple(sorted(found, key=lambda item: (item.key, item.operator, item.values))))
+                requirements.add(Requirement(key, operator, (labels[key],)))
+    return LabelSelector(tuple(sorted(requirements, key=lambda item: (item.key, item.operator, item.values))))
 
 
 def _label_requirement(requirement: Requirement) -> Requirement:

@@ -125,9 +125,9 @@ class WirePodSpec(Wire):
         """The native pod group: its name, or ``workload/group/replica``; "" if there is none."""
         if self.scheduling_group is not None:
             return self.scheduling_group.pod_group_name or ""
-        if (found := self.workload_ref) is None:
+        if (owner := self.workload_ref) is None:
             return ""
-        return "/".join(part for part in (found.name, found.pod_group, found.pod_group_replica_key) if part)
+        return "/".join(part for part in (owner.name, owner.pod_group, owner.pod_group_replica_key) if part)
 
 
 class Source(Struct, gc=False, omit_defaults=True):

@@ -270,11 +270,11 @@ spec:
   containers:
   - resources: {requests: {cpu: 1.5, memory: 1e9, example.com/octal: 010}}
 """
-    (found,) = read(text.encode())
-    assert isinstance(found, Pod)
-    assert found.created == 1772352000.0
-    assert found.labels == {"at": "12:30", "version": "1.10", "since": "2026-03-01"}
-    assert found.spec.requests == {"cpu": 1500, "memory": 10**9, "example.com/octal": 8}
+    (pod,) = read(text.encode())
+    assert isinstance(pod, Pod)
+    assert pod.created == 1772352000.0
+    assert pod.labels == {"at": "12:30", "version": "1.10", "since": "2026-03-01"}
+    assert pod.spec.requests == {"cpu": 1500, "memory": 10**9, "example.com/octal": 8}
 
 
 @pytest.mark.parametrize(("label", "seen"), [("on", "true"), ("no", "false"), ("1.10", "1.1"), ("5", "5"), ("0x1F", "31")])
