@@ -17,24 +17,24 @@ MODULES = (
 
 
 def main(names: list[str]) -> int:
-    found: list[Figure] = []
+    figures: list[Figure] = []
     console = Console()
     for name in names or MODULES:
         for figure in import_module(f"benchmarks.{name}").figures():
             console.print(
                 f"{'reached ' if figure.reached else 'MISSED  '} {figure.what}: {figure.measured} (target {figure.reach})", highlight=False
             )
-            found.append(figure)
+            figures.append(figure)
     table = Table(title="Figures")
     for heading in ("what", "peers", "reach", "measured", ""):
         table.add_column(heading)
-    for figure in found:
+    for figure in figures:
         table.add_row(figure.what, figure.peers, figure.reach, figure.measured, "✓" if figure.reached else "✗")
     console.print(table)
     out = Path("build")
     out.mkdir(exist_ok=True)
-    (out / "bench.json").write_text(json.dumps([vars(figure) for figure in found], indent=2, ensure_ascii=False) + "\n")
-    return 0 if all(figure.reached for figure in found) else 1
+    (out / "bench.json").write_text(json.dumps([vars(figure) for figure in figures], indent=2, ensure_ascii=False) + "\n")
+    return 0 if all(figure.reached for figure in figures) else 1
 
 
 if __name__ == "__main__":

@@ -119,10 +119,10 @@ class Attacker:
                         break
                 if self.attack.churn:
                     self._open(self.attack.count)
-            for one in list(self.held):
-                if not one.left and self.attack.drip:
-                    one.left = self.attack.drip
-                    self._watch(one)
+            for held in list(self.held):
+                if not held.left and self.attack.drip:
+                    held.left = self.attack.drip
+                    self._watch(held)
 
     def _open(self, most: int) -> None:
         for _ in range(min(most, self.attack.count - len(self.held))):
@@ -137,54 +137,54 @@ class Attacker:
             self.opened += 1
             if self.context is not None:
                 made = self.context.wrap_socket(made, do_handshake_on_connect=False)
-            one = Held(made, self.context is None, self.first)
-            self.held.add(one)
-            self._ready.register(made, selectors.EVENT_READ | selectors.EVENT_WRITE, one)
+            held = Held(made, self.context is None, self.first)
+            self.held.add(held)
+            self._ready.register(made, selectors.EVENT_READ | selectors.EVENT_WRITE, held)
 
-    def _watch(self, one: Held) -> None:
+    def _watch(self, held: Held) -> None:
         """Wait for the next possible step: to send, to read if answers are read, or nothing at all."""
-        events = selectors.EVENT_WRITE if one.left else 0
-        if self.attack.taken or not one.secured:
+        events = selectors.EVENT_WRITE if held.left else 0
+        if self.attack.taken or not held.secured:
             events |= selectors.EVENT_READ
-        watched = one.made in self._ready.get_map()
+        watched = held.made in self._ready.get_map()
         if events and watched:
-            self._ready.modify(one.made, events, one)
+            self._ready.modify(held.made, events, held)
         elif events:
-            self._ready.register(one.made, events, one)
+            self._ready.register(held.made, events, held)
         elif watched:
-            self._ready.unregister(one.made)
+            self._ready.unregister(held.made)
 
-    def _go_on(self, one: Held) -> None:
-        attack, made = self.attack, one.made
+    def _go_on(self, held: Held) -> None:
+        attack, made = self.attack, held.made
         try:
-            if not one.secured:
+            if not held.secured:
                 assert isinstance(made, ssl.SSLSocket)
                 made.do_handshake()
-                one.secured = True
-            if one.left:
-                one.left = one.left[made.send(one.left) :]
-                if not one.left and attack.half_closed:
+                held.secured = True
+            if held.left:
+                held.left = held.left[made.send(held.left) :]
+                if not held.left and attack.half_closed:
                     # Below TLS, so that it ends without a closing message.
                     socket.socket.shutdown(made, socket.SHUT_WR)
             answered = made.recv(65536) if attack.taken else None
             if answered == b"" or (answered and attack.churn):
-                self._close(one)
+                self._close(held)
                 return
         except _WAITS:
             pass
         except OSError:
-            self._close(one)
+            self._close(held)
             return
-        if attack.churn and not attack.taken and not one.left:
-            self._close(one)
+        if attack.churn and not attack.taken and not held.left:
+            self._close(held)
             return
-        self._watch(one)
+        self._watch(held)
 
-    def _close(self, one: Held) -> None:
-        if one.made in self._ready.get_map():
-            self._ready.unregister(one.made)
-        one.made.close()
-        self.held.discard(one)
+    def _close(self, held: Held) -> None:
+        if held.made in self._ready.get_map():
+            self._ready.unregister(held.made)
+        held.made.close()
+        self.held.discard(held)
 
 
 def careless() -> ssl.SSLContext:
@@ -206,7 +206,7 @@ if __name__ == "__main__":
     # A real attacker is on another machine, and takes no processor time from the server.
     os.nice(5)
     told = json.loads(sys.argv[1])
-    attacker = Attacker(next(one for one in (QUIET, *ATTACKS) if one.what == told["name"]), told["port"], told["tls"])
+    attacker = Attacker(next(attack for attack in (QUIET, *ATTACKS) if attack.what == told["name"]), told["port"], told["tls"])
     try:
         attacker.play()
     finally:

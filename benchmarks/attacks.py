@@ -54,7 +54,7 @@ class Serving:
 
 
 def figures() -> Iterator[Figure]:
-    chosen = [one for one in (QUIET, *ATTACKS) if CHOSEN in one.what]
+    chosen = [attack for attack in (QUIET, *ATTACKS) if CHOSEN in attack.what]
     for name, server in {"metrics API": metrics_api, "controller": controller, "exporter": exporter}.items():
         if name not in SERVERS:
             continue

@@ -61,8 +61,8 @@ def reading() -> Iterator[Figure]:
 def look(discovery: Discovery) -> tuple[float, float, int]:
     """(seconds, processor seconds of all threads, pools) of one read."""
     began, core = time.perf_counter(), time.process_time()
-    found = discovery.look()
-    return time.perf_counter() - began, time.process_time() - core, len(found.pools)
+    discovered = discovery.look()
+    return time.perf_counter() - began, time.process_time() - core, len(discovered.pools)
 
 
 @contextmanager

@@ -55,29 +55,29 @@ def figures() -> Iterator[Figure]:
     yield _figure(f"{what}, from the moment activities show the errors, after {ACTIVITY_SECONDS:g} s", "", shown, REACH_SHOWN)
 
 
-def worst(found: Iterator[Failover]) -> Failover:
-    every = list(found)
+def worst(failovers: Iterator[Failover]) -> Failover:
+    every = list(failovers)
     return Failover(
-        max(one.seconds for one in every),
-        max(one.tried for one in every),
-        max(one.surplus for one in every),
-        min(one.bound for one in every),
+        max(failover.seconds for failover in every),
+        max(failover.tried for failover in every),
+        max(failover.surplus for failover in every),
+        min(failover.bound for failover in every),
     )
 
 
-def _figure(what: str, peers: str, found: list[Failover], reach: float) -> Figure:
-    seconds = " / ".join(f"{one.seconds:.1f}" for one in found)
-    tried = " / ".join(str(one.tried) for one in found)
-    surplus = max(one.surplus for one in found)
+def _figure(what: str, peers: str, failovers: list[Failover], reach: float) -> Figure:
+    seconds = " / ".join(f"{failover.seconds:.1f}" for failover in failovers)
+    tried = " / ".join(str(failover.tried) for failover in failovers)
+    surplus = max(failover.surplus for failover in failovers)
     return Figure(
         what,
         peers,
         f"≤ {reach:g} s each, 0 surplus",
         f"{seconds} s; {tried} groups tried; {surplus} machines surplus",
-        all(one.seconds <= reach and one.bound == PODS for one in found) and surplus == 0,
+        all(failover.seconds <= reach and failover.bound == PODS for failover in failovers) and surplus == 0,
         {
-            **{f"seconds_{groups}": one.seconds for groups, one in zip(DRY, found, strict=True)},
-            **{f"tried_{groups}": one.tried for groups, one in zip(DRY, found, strict=True)},
+            **{f"seconds_{groups}": failover.seconds for groups, failover in zip(DRY, failovers, strict=True)},
+            **{f"tried_{groups}": failover.tried for groups, failover in zip(DRY, failovers, strict=True)},
             "surplus": surplus,
         },
     )

@@ -32,10 +32,10 @@ class Came(Struct, frozen=True):
 
 def figures() -> Iterator[Figure]:
     for way in WAYS:
-        found = [in_virtual_time(partial(_scene, seed, way)) for seed in range(MARKETS)]
-        pods, bound = sum(one.pods for one in found), sum(one.bound for one in found)
-        surplus = sum(max(0, one.alive - one.pods) for one in found)
-        went = sum(one.launched - one.alive for one in found)
+        cames = [in_virtual_time(partial(_scene, seed, way)) for seed in range(MARKETS)]
+        pods, bound = sum(came.pods for came in cames), sum(came.bound for came in cames)
+        surplus = sum(max(0, came.alive - came.pods) for came in cames)
+        went = sum(came.launched - came.alive for came in cames)
         yield Figure(
             f"{MARKETS} random spot markets, some with answers {READ_LAG:g} s behind; buying from groups by {way}",
             "",
@@ -75,5 +75,5 @@ async def _scene(seed: int, way: str) -> Came:
             await here.sleep(luck.uniform(0, 30))
             set_capacity(region, Limit(luck.choice((3, 5, None)), "spot", kind, zone))
         await here.sleep(WATCHED)
-        alive = sum(one.state in {"pending", "running"} for one in region.instances.values())
+        alive = sum(instance.state in {"pending", "running"} for instance in region.instances.values())
         return Came(pods, await here.bound(), len(region.instances), alive)

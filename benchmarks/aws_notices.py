@@ -71,7 +71,7 @@ async def _scene() -> Seen:
         await here.sleep(120.0)
         machines = list(here.account.region(REGION).instances.values())
         assert await here.bound() == len(machines) == WARNED + QUIET, f"saw {await here.bound()} pods bound on {len(machines)} machines"
-        warned = [one.id for one in machines[:WARNED]]
+        warned = [instance.id for instance in machines[:WARNED]]
         queue = here.account.region(REGION).queues["events"]
         queue.messages.clear()
         queue.told = False
@@ -79,7 +79,7 @@ async def _scene() -> Seen:
         here.provider.inbox.counts = Counts()
         await _send(here, warned)
         await here.sleep(180.0)
-        names = {one.id: private_name(one.machine) for one in machines}
+        names = {instance.id: private_name(instance.machine) for instance in machines}
         return _seen(here, {ident: names[ident] for ident in warned}, left=len(queue.messages))
 
 

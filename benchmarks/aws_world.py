@@ -184,8 +184,8 @@ class AwsWorld:
     def launched(self) -> dict[str, int]:
         """The number of instances ever launched, by group."""
         found: dict[str, int] = {}
-        for one in self.account.region(REGION).instances.values():
-            found[one.group] = found.get(one.group, 0) + 1
+        for instance in self.account.region(REGION).instances.values():
+            found[instance.group] = found.get(instance.group, 0) + 1
         return found
 
     async def close(self) -> None:

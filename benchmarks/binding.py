@@ -29,35 +29,35 @@ def figures() -> Iterator[Figure]:
 
 
 def random_workloads(many: int) -> Figure:
-    found = asyncio.run(steering.measure_all(many, seed=1, apart=APART, restart=True))
-    p50, p99 = found.waited(0.5), found.waited(0.99)
-    whole = found.bound == found.planned and not (found.further or found.again or found.broken or found.overfull or found.failed)
+    tally = asyncio.run(steering.measure_all(many, seed=1, apart=APART, restart=True))
+    p50, p99 = tally.waited(0.5), tally.waited(0.99)
+    whole = tally.bound == tally.planned and not (tally.further or tally.again or tally.broken or tally.overfull or tally.failed)
     return Figure(
         f"Kubernetes {version()}, {many} random workloads, ten at a time, the controller killed in between: from ready to bound",
         "",
         "p50 ≤ 0.5 s, p99 ≤ 2 s; all bound, no further purchase, no node overcommitted, no pod rejected",
-        str(found),
+        str(tally),
         whole and p50 <= 0.5 and p99 <= 2.0,
         {
-            "planned": found.planned,
-            "bound": found.bound,
-            "ours": found.ours,
-            "further": found.further,
-            "again": found.again,
+            "planned": tally.planned,
+            "bound": tally.bound,
+            "ours": tally.ours,
+            "further": tally.further,
+            "again": tally.again,
             "p50": p50,
             "p99": p99,
         },
     )
 
 
-def at_once(found: Promised) -> Figure:
+def at_once(promised: Promised) -> Figure:
     return Figure(
-        f"Kubernetes {version()}: {found.machines} machines that become ready at about the same time",
+        f"Kubernetes {version()}: {promised.machines} machines that become ready at about the same time",
         "",
         "all bound within 5 s; no node overcommitted, no pod rejected",
-        str(found),
-        len(found.waits) == found.pods and found.late <= 5.0 and not (found.overfull or found.moved or found.failed),
-        {"pods": found.pods, "apart": found.apart, "late": found.late},
+        str(promised),
+        len(promised.waits) == promised.pods and promised.late <= 5.0 and not (promised.overfull or promised.moved or promised.failed),
+        {"pods": promised.pods, "apart": promised.apart, "late": promised.late},
     )
 
 
@@ -67,9 +67,9 @@ async def played(deaf: float, margin: float) -> Promised:
     return found
 
 
-def margins(found: dict[tuple[float, float], Promised]) -> Figure:
+def margins(promiseds: dict[tuple[float, float], Promised]) -> Figure:
     """Overcommitted nodes out of ten, by the delay of kube-scheduler's view of pods and the margin it gets."""
-    bad = {case: len(one.overfull) + one.failed for case, one in found.items()}
+    bad = {case: len(promised.overfull) + promised.failed for case, promised in promiseds.items()}
     rows = (f"{deaf:g} s late: {', '.join(f'{bad[deaf, margin]}' for margin in MARGINS)}" for deaf in BEHIND)
     return Figure(
         f"Kubernetes {version()}: nodes overcommitted and pods rejected if kube-scheduler sees pods late, with a margin of "

@@ -66,17 +66,21 @@ def policy(names: Iterable[str], *, markets: Iterable[str] = ("on-demand",), zon
 
 
 def price(name: str, market: str) -> float | None:
-    found = catalogue.lookup(name, REGION)
-    if found is None:
+    instance_type = catalogue.lookup(name, REGION)
+    if instance_type is None:
         return None
-    return found.prices[REGION].spot if market == "spot" else found.prices[REGION].on_demand
+    return instance_type.prices[REGION].spot if market == "spot" else instance_type.prices[REGION].on_demand
 
 
 def families(*prefixes: str) -> list[str]:
     """AWS types of these families, such as ``g5``."""
-    return [found.name for found in catalogue.types("aws", REGION) if found.name.split(".")[0] in prefixes and found.arch == "amd64"]
+    return [
+        instance_type.name
+        for instance_type in catalogue.types("aws", REGION)
+        if instance_type.name.split(".")[0] in prefixes and instance_type.arch == "amd64"
+    ]
 
 
 def whole_region() -> list[str]:
     """Every AWS type of the region for amd64 that has GPUs, or belongs to a common CPU family."""
-    return [found.name for found in catalogue.types("aws", REGION) if found.arch == "amd64"]
+    return [instance_type.name for instance_type in catalogue.types("aws", REGION) if instance_type.arch == "amd64"]

@@ -75,7 +75,7 @@ class Cloud:
 
     async def remove(self, ids: Sequence[str]) -> Mapping[str, Refusal | None]:
         gone = set(ids)
-        self._instances = [one for one in self._instances if one.id not in gone]
+        self._instances = [instance for instance in self._instances if instance.id not in gone]
         return dict.fromkeys(ids)
 
     async def extend(self, ids: Sequence[str]) -> None:

@@ -63,7 +63,10 @@ def unlabelled(policy: Policy) -> Policy:
     """``policy`` with machines that have no GPU label."""
     pools = []
     for pool in policy.pools:
-        kept = [replace(one, labels={key: value for key, value in one.labels.items() if not is_gpu_label(key)}) for one in pool.offerings]
+        kept = [
+            replace(offering, labels={key: value for key, value in offering.labels.items() if not is_gpu_label(key)})
+            for offering in pool.offerings
+        ]
         pools.append(replace(pool, offerings=tuple(kept)))
     return replace(policy, pools=tuple(pools))
 
@@ -100,11 +103,11 @@ async def _idle_nodes() -> list[float]:
             for _ in range(60):
                 await here.sleep(1.0)
                 await _note_busy(here, busy)
-        machines = [one for one in here.cluster.core.history() if one.offering.pool == "gpu"]
+        machines = [machine for machine in here.cluster.core.history() if machine.offering.pool == "gpu"]
         assert len(machines) == NODES == len(busy)
-        others = sum(one.offering.pool == "other" for one in here.cluster.core.history())
+        others = sum(machine.offering.pool == "other" for machine in here.cluster.core.history())
         assert others == 240 // 5, f"saw {others} machines of the other pool, expected one every 5 minutes"
-        return [one.ended_at - busy[name_of(one)] for one in machines if one.ended_at is not None]
+        return [machine.ended_at - busy[name_of(machine)] for machine in machines if machine.ended_at is not None]
 
 
 def other_pod(number: int) -> dict[str, Any]:

@@ -274,7 +274,7 @@ async def direct(seconds: float) -> Figure:
             until = time.monotonic() + PATIENCE
             while len(ages) < 10 * seconds and time.monotonic() < until + seconds:
                 await asyncio.sleep(random.uniform(0.0, 0.2))
-                if not any(one.metric == "duty_cycle_current" for one in source.custom_metrics()):
+                if not any(metric_info.metric == "duty_cycle_current" for metric_info in source.custom_metrics()):
                     continue
                 value = await source.for_object(group_resource="pods", namespace="ml", name="training-0", metric="duty_cycle_current")
                 ages.append(time.time() - value.timestamp)

@@ -48,24 +48,24 @@ def main(told: dict[str, Any]) -> dict[str, Any]:
     size, last = 0, b""
     start = time.perf_counter()
     until = start + told["seconds"]
-    for one in there.values():
-        one.began = time.perf_counter()
-        one.sock.send(next(requests))
+    for connection in there.values():
+        connection.began = time.perf_counter()
+        connection.sock.send(next(requests))
     while time.perf_counter() < until:
         for number, _ in poll.poll(1.0):
-            one = there[number]
-            answer = received(one)
+            connection = there[number]
+            answer = received(connection)
             if answer is None:
                 continue
             now = time.perf_counter()
-            seconds.append(now - one.began)
+            seconds.append(now - connection.began)
             size += len(answer)
             last = answer
             if not answer.startswith(b"HTTP/1.1 200"):
                 line = answer[:40].decode(errors="replace")
                 wrong[line] = wrong.get(line, 0) + 1
-            one.began = now
-            one.sock.send(next(requests))
+            connection.began = now
+            connection.sock.send(next(requests))
     took = time.perf_counter() - start
     seconds.sort()
     found: dict[str, Any] = (
@@ -75,27 +75,27 @@ def main(told: dict[str, Any]) -> dict[str, Any]:
     return found | {"wrong": wrong, "values": last.count(b'"describedObject"')}
 
 
-def received(one: Connection) -> bytes | None:
+def received(connection: Connection) -> bytes | None:
     """The complete answer once it has arrived."""
     while True:
         try:
-            piece = one.sock.recv(65536)
+            piece = connection.sock.recv(65536)
         except ssl.SSLWantReadError:
             break
         if not piece:
             raise ConnectionError("the server closed the connection")
-        one.held += piece
-    if one.wanted < 0:
-        end = one.held.find(b"\r\n\r\n")
+        connection.held += piece
+    if connection.wanted < 0:
+        end = connection.held.find(b"\r\n\r\n")
         if end < 0:
             return None
-        head = bytes(one.held[:end]).lower()
-        one.wanted = end + 4 + int(head.split(b"content-length:")[1].split(b"\r\n")[0])
-    if len(one.held) < one.wanted:
+        head = bytes(connection.held[:end]).lower()
+        connection.wanted = end + 4 + int(head.split(b"content-length:")[1].split(b"\r\n")[0])
+    if len(connection.held) < connection.wanted:
         return None
-    answer = bytes(one.held)
-    one.held.clear()
-    one.wanted = -1
+    answer = bytes(connection.held)
+    connection.held.clear()
+    connection.wanted = -1
     return answer
 
 

@@ -16,15 +16,15 @@ def main() -> None:
         if not name.startswith(prefix):
             continue
         start = time.process_time()
-        found = solve(problem)
+        solution = solve(problem)
         took = time.process_time() - start
-        gap = found.cost / found.lower_bound - 1 if found.lower_bound else 0.0
-        machines = sum(pattern.times for pattern in found.machines)
+        gap = solution.cost / solution.lower_bound - 1 if solution.lower_bound else 0.0
+        machines = sum(pattern.times for pattern in solution.machines)
         if "mix-" in name:
             gaps.append(gap)
             seconds.append(took)
-        kind = found.lower_bound_kind + (" proven" if found.proven else "")
-        print(f"{name:22} {found.cost:12.4f} {gap:9.4%} {machines:6} machines {took * 1e3:8.1f} ms {found.work_used:9} {kind}")
+        kind = solution.lower_bound_kind + (" proven" if solution.proven else "")
+        print(f"{name:22} {solution.cost:12.4f} {gap:9.4%} {machines:6} machines {took * 1e3:8.1f} ms {solution.work_used:9} {kind}")
     if len(gaps) > 1:
         cuts, times = statistics.quantiles(gaps, n=20), statistics.quantiles(seconds, n=20)
         print(f"{len(gaps)} mixes: gap median {statistics.median(gaps):.4%} p95 {cuts[18]:.4%} max {max(gaps):.4%}; ", end="")

@@ -16,7 +16,7 @@ def kinds(
     *, region: str = "us-east-1", cloud: str = "aws", families: tuple[str, ...] = (), markets: tuple[str, ...] = ("on-demand",)
 ) -> tuple[MixKind, ...]:
     """The instance types of one region, amd64 only, one kind for each market with a known price."""
-    found = []
+    mix_kinds = []
     with gzip.open(CATALOGUE, "rt") as lines:
         for row in csv.DictReader(lines):
             if row["cloud"] != cloud or row["region"] != region or row["arch"] != "amd64" or not row["alloc_cpu_milli"]:
@@ -30,8 +30,8 @@ def kinds(
             for market in markets:
                 price = row["on_demand_usd_h" if market == "on-demand" else "spot_usd_h"]
                 if price:
-                    found.append(MixKind(f"{row['instance_type']}/{market}", capacity, float(price), limit=None, gpus=gpus))
-    return tuple(found)
+                    mix_kinds.append(MixKind(f"{row['instance_type']}/{market}", capacity, float(price), limit=None, gpus=gpus))
+    return tuple(mix_kinds)
 
 
 def item(count: int, gpus: int, cpus: float, gib: float, *, key: str = "") -> Item:
@@ -122,22 +122,22 @@ def cases() -> dict[str, Problem]:
     few, every, both = kinds(families=("g5", "c6i", "m6i")), kinds(), kinds(markets=("on-demand", "spot"))
     eight = (MixKind("eight", {"cpu": 96000, "memory": 768 * GIB, "pods": 110, "nvidia.com/gpu": 8}, 10.0, gpus=8),)
     room = (MixKind("fifty", {"cpu": 50_000, "pods": 50}, 1.0),)
-    found = {f"gpu-{n}": Problem((item(n, 1, 2, 13),), few) for n in (2, 8, 64, 1000)}
-    found["gpu-16-small-200"] = Problem((item(16, 1, 2, 13), item(200, 0, 1, 2)), few)
-    found["gpu-16-large-200"] = Problem((item(16, 1, 2, 13), item(200, 0, 4, 8)), few)
-    found["three-and-five"] = Problem((item(10, 3, 1, 1), item(10, 5, 1, 1)), eight)
-    found["equal-50000"] = Problem((Item("equal", 50_000, {"cpu": 1000, "pods": 1}),), room)
+    problems = {f"gpu-{n}": Problem((item(n, 1, 2, 13),), few) for n in (2, 8, 64, 1000)}
+    problems["gpu-16-small-200"] = Problem((item(16, 1, 2, 13), item(200, 0, 1, 2)), few)
+    problems["gpu-16-large-200"] = Problem((item(16, 1, 2, 13), item(200, 0, 4, 8)), few)
+    problems["three-and-five"] = Problem((item(10, 3, 1, 1), item(10, 5, 1, 1)), eight)
+    problems["equal-50000"] = Problem((Item("equal", 50_000, {"cpu": 1000, "pods": 1}),), room)
     for seed in range(10):
-        found[f"eight-{seed}"] = eight_shapes(seed, every)
-        found[f"eight-spot-{seed}"] = eight_shapes(seed, both)
-    found["linear-250-20000-400"] = linear(20_000, 250, 400)
-    found["linear-200-10000-50"] = linear(10_000, 200, 50)
-    found["capped-250-20000-400"] = capped(20_000, 250, 400)
-    found["capped-250-5000-400"] = capped(5_000, 250, 400)
-    found["fleet-40"] = gpu_classes(40, 50, kinds(families=("g5", "m5", "c5", "r5")))
+        problems[f"eight-{seed}"] = eight_shapes(seed, every)
+        problems[f"eight-spot-{seed}"] = eight_shapes(seed, both)
+    problems["linear-250-20000-400"] = linear(20_000, 250, 400)
+    problems["linear-200-10000-50"] = linear(10_000, 200, 50)
+    problems["capped-250-20000-400"] = capped(20_000, 250, 400)
+    problems["capped-250-5000-400"] = capped(5_000, 250, 400)
+    problems["fleet-40"] = gpu_classes(40, 50, kinds(families=("g5", "m5", "c5", "r5")))
     for n in (20, 40, 80, 160):
-        found[f"shapes-{n}"] = many_shapes(n, every)
+        problems[f"shapes-{n}"] = many_shapes(n, every)
     for seed in range(200):
-        found[f"mix-{seed}"] = random_mix(seed, every)
-        found[f"small-mix-{seed}"] = random_mix(seed, every, small=True)
-    return found
+        problems[f"mix-{seed}"] = random_mix(seed, every)
+        problems[f"small-mix-{seed}"] = random_mix(seed, every, small=True)
+    return problems

@@ -52,11 +52,11 @@ def promises() -> Figure:
     )
 
 
-def totals(found: list[Kept]) -> tuple[int, int, int, int, int]:
+def totals(kepts: list[Kept]) -> tuple[int, int, int, int, int]:
     return (
-        sum(one.planned for one in found),
-        sum(one.bound for one in found),
-        sum(one.further for one in found),
-        sum(one.kept for one in found),
-        sum(one.promised for one in found),
+        sum(kept.planned for kept in kepts),
+        sum(kept.bound for kept in kepts),
+        sum(kept.further for kept in kepts),
+        sum(kept.kept for kept in kepts),
+        sum(kept.promised for kept in kepts),
     )

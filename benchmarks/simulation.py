@@ -98,9 +98,9 @@ def failover() -> Figure:
     """Twelve spot offerings without capacity: the time from the first refusal to the order for the on-demand machine."""
     types = ", ".join(families("g5", "g6"))
     policy = parse_policy(f"region: {REGION}\npools:\n- {{name: gpu, types: [{types}], markets: [spot, on-demand], zones: [{REGION}a]}}\n")
-    offerings = sorted(policy.pools[0].offerings, key=lambda one: one.price)
-    spot = [one for one in offerings if one.market == "spot"][:12]
-    others = [one for one in offerings if one.market != "spot"]
+    offerings = sorted(policy.pools[0].offerings, key=lambda offering: offering.price)
+    spot = [offering for offering in offerings if offering.market == "spot"][:12]
+    others = [offering for offering in offerings if offering.market != "spot"]
     policy = replace(policy, pools=(replace(policy.pools[0], offerings=(*spot, *others)),))
     dry = Markets({offering.key: Steps([0.0], [0.0]) for offering in spot}, began=EPOCH)
     waits = []
@@ -126,7 +126,7 @@ def against_peers(runs: Runs, case: Case, what: str) -> Iterator[Figure]:
     beside = CPU if any(pool.name == "cpu" for pool in setting.policy.pools) else ()
     by_size = Case(f"{case.name}, by size", replace(setting, policy=pools(BY_SIZE, *beside)))
     ours, plain, *peers = runs.of([(by_size, OURS), (case, OURS), *((case, peer) for peer in PEERS)])
-    best = [found for found in (runs.best(case, peer) for peer in PEERS) if found.policy not in PEERS]
+    best = [result for result in (runs.best(case, peer) for peer in PEERS) if result.policy not in PEERS]
     bound = ours.lower_bound
     yield cost_figure(f"{what}: cost against the better default", ours, peers, bound, 0.75)
     yield cost_figure(f"{what}: cost against the best setting of a sweep", ours, [*peers, *best], bound, 1.0)

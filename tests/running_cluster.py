@@ -67,7 +67,7 @@ class RunningCluster:
 
     async def bound(self) -> dict[str, str]:
         """The node of each pod by pod name; empty for pending pods."""
-        return {one["metadata"]["name"]: one["spec"].get("nodeName", "") for one in await self.pods()}
+        return {pod["metadata"]["name"]: pod["spec"].get("nodeName", "") for pod in await self.pods()}
 
 
 async def _end(tasks: list[asyncio.Task[None]]) -> None:

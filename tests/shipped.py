@@ -48,7 +48,7 @@ class Shipped:
         """The DaemonSet object. Its pods request nothing."""
         labels = {"name": self.name}
         spec: dict[str, Any] = {"containers": [{"name": "main", "image": f"{self.name}:1"}], "hostNetwork": self.host_network}
-        spec |= {"tolerations": [dict(one) for one in self.tolerations], "nodeSelector": dict(self.selector)}
+        spec |= {"tolerations": [dict(toleration) for toleration in self.tolerations], "nodeSelector": dict(self.selector)}
         if self.terms:
             terms = [{"matchExpressions": [dict(one) for one in term]} for term in self.terms]
             spec["affinity"] = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}}

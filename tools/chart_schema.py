@@ -30,9 +30,9 @@ def schema(written: dict[str, Any]) -> dict[str, Any]:
 def gpu_types() -> dict[str, list[str]]:
     """Names of instance types by the manufacturer of their GPUs."""
     found: dict[str, list[str]] = {}
-    for one in types():
-        if one.gpus:
-            found.setdefault(one.gpu_manufacturer, []).append(one.name)
+    for instance_type in types():
+        if instance_type.gpus:
+            found.setdefault(instance_type.gpu_manufacturer, []).append(instance_type.name)
     return {maker: sorted(names) for maker, names in sorted(found.items())}
 
 

@@ -27,12 +27,12 @@ def groups() -> dict[str, type[Group]]:
 
 def tables(page: str) -> list[str]:
     """The names of the classes whose tables ``page`` has."""
-    return [found[2] for found in _TABLE.finditer(page)]
+    return [match[2] for match in _TABLE.finditer(page)]
 
 
 def filled(page: str) -> str:
     """``page`` with current tables."""
-    return _TABLE.sub(lambda found: found[1] + "".join(f"{row}\n" for row in _rows(groups()[found[2]])), page)
+    return _TABLE.sub(lambda match: match[1] + "".join(f"{row}\n" for row in _rows(groups()[match[2]])), page)
 
 
 def _rows(group: type[Group]) -> Iterator[str]:

@@ -119,7 +119,7 @@ def distinct(tally: Tally) -> list[tuple[int, Difference]]:
     kinds: dict[tuple[tuple[str, ...], tuple[str, ...]], list[tuple[int, Difference]]] = {}
     for number, difference in tally.differences:
         kinds.setdefault((difference.theirs, difference.ours), []).append((number, difference))
-    return [found[0] for found in sorted(kinds.values(), key=len, reverse=True)]
+    return [kind[0] for kind in sorted(kinds.values(), key=len, reverse=True)]
 
 
 if __name__ == "__main__":

@@ -56,7 +56,7 @@ def compare(oracle: Oracle, seed: int, numbers: Iterable[int]) -> Tally:
         case = draw_case(seed, number)
         theirs = ask(oracle, case)
         count(tally, case, theirs)
-        tally.differences += [(number, found) for found in differences(case, theirs, otherwise=variant(number))]
+        tally.differences += [(number, difference) for difference in differences(case, theirs, otherwise=variant(number))]
     return tally
 
 
@@ -92,9 +92,9 @@ def differences(case: Json, theirs: list[ours.Refusals], *, otherwise: bool = Fa
     pods = [case["pending"][step["pod"]] for step in case["replay"]] if "replay" in case else case.get("pending") or ()
     for pod, their, our in zip(pods, theirs, mine, strict=True):
         for node in (node["metadata"]["name"] for node in case["nodes"]):
-            one = Difference(pod["metadata"]["name"], node, tuple(sorted(their.get(node, ()))), tuple(sorted(our.get(node, ()))))
-            if one.theirs != one.ours:
-                yield one
+            difference = Difference(pod["metadata"]["name"], node, tuple(sorted(their.get(node, ()))), tuple(sorted(our.get(node, ()))))
+            if difference.theirs != difference.ours:
+                yield difference
 
 
 #: Fields that the API server requires or fills in, and that both sides would default differently.

@@ -141,10 +141,10 @@ def stored(asked: Path) -> Iterator[tuple[Json, Json]]:
 def report(outcomes: Iterable[Outcome]) -> int:
     """Print the outcome of each mutant; returns the number of survivors."""
     survivors = []
-    for number, one in enumerate(outcomes, 1):
-        print(f"{number:3} {'caught by case ' + str(one.caught) if one.caught else 'SURVIVED':22} {one.mutant}", flush=True)
-        if not one.caught:
-            survivors.append(one.mutant)
+    for number, outcome in enumerate(outcomes, 1):
+        print(f"{number:3} {'caught by case ' + str(outcome.caught) if outcome.caught else 'SURVIVED':22} {outcome.mutant}", flush=True)
+        if not outcome.caught:
+            survivors.append(outcome.mutant)
     for mutant in survivors:
         print(f"\nsurvivor: {mutant}\n{difference(mutant.path.read_text(), mutant.mutation.index)}")
     print(

@@ -156,7 +156,7 @@ def staged(made: Plan, policy: Policy, rng: random.Random) -> list[Stage]:
 def bought(machine: PlannedMachine, policy: Policy, rng: random.Random) -> Offering:
     chosen = rng.choice(machine.choices) if machine.choices else machine
     key = (machine.pool, chosen.market, chosen.instance_type, chosen.zone)
-    return next(one for pool in policy.pools for one in pool.offerings if one.key == key)
+    return next(offering for pool in policy.pools for offering in pool.offerings if offering.key == key)
 
 
 def node(machine: PlannedMachine, offering: Offering) -> Json:

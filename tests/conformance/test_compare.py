@@ -42,7 +42,7 @@ def blind_to_ports(monkeypatch: pytest.MonkeyPatch) -> None:
     honest = ours.refusals
 
     def refusals(*arguments: object) -> ours.Refusals:
-        found = {name: [one for one in plugins if one != "NodePorts"] for name, plugins in honest(*arguments).items()}  # type: ignore[arg-type]
+        found = {name: [plugin for plugin in plugins if plugin != "NodePorts"] for name, plugins in honest(*arguments).items()}  # type: ignore[arg-type]
         return {name: plugins for name, plugins in found.items() if plugins}
 
     monkeypatch.setattr(ours, "refusals", refusals)
@@ -51,7 +51,7 @@ def blind_to_ports(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("blind_to_ports")
 def test_a_difference_is_found_and_reduced_to_a_minimal_case(oracle: Oracle) -> None:
     found = compare(oracle, 7, range(100)).differences
-    number, difference = next((number, one) for number, one in found if one.theirs == ("NodePorts",))
+    number, difference = next((number, difference) for number, difference in found if difference.theirs == ("NodePorts",))
     assert difference.ours == ()
     part = minimal(oracle, draw_case(7, number), difference, otherwise=variant(number))
     assert len(part["nodes"]) == 1
@@ -77,12 +77,14 @@ def test_an_exception_on_our_side_is_a_difference(oracle: Oracle, monkeypatch: p
 
 def test_a_mutant_that_changes_a_verdict_is_caught(binary: Path) -> None:
     path = next(path for path in TARGETS if path.stem == "taints")
-    found = next(one for one in mutations(path.read_text()) if one.kind == "another text" and one.source == "'NoExecute'")
-    (outcome,) = hunt(binary, [Mutant(path, found)], cases=300, seed=1, jobs=1)
+    mutation = next(
+        mutation for mutation in mutations(path.read_text()) if mutation.kind == "another text" and mutation.source == "'NoExecute'"
+    )
+    (outcome,) = hunt(binary, [Mutant(path, mutation)], cases=300, seed=1, jobs=1)
     assert outcome.caught
     assert "TaintToleration" in outcome.how
 
 
 def test_every_change_that_is_listed_as_equivalent_still_exists() -> None:
-    possible = [one.change for one in every_mutant()]
+    possible = [mutant.change for mutant in every_mutant()]
     assert [wanted for wanted in EQUIVALENT if not any(matches(wanted, change) for change in possible)] == []

@@ -40,23 +40,23 @@ class Judge:
     ],
 )
 def test_a_mutation_changes_one_line(kind: str, before: str, after: str) -> None:
-    (found,) = [one for one in mutations(SOURCE) if (one.kind, one.source) == (kind, before)]
-    assert after in [line.strip() for line in mutated(SOURCE, found.index).splitlines()]
-    shown = difference(SOURCE, found.index).splitlines()
+    (mutation,) = [mutation for mutation in mutations(SOURCE) if (mutation.kind, mutation.source) == (kind, before)]
+    assert after in [line.strip() for line in mutated(SOURCE, mutation.index).splitlines()]
+    shown = difference(SOURCE, mutation.index).splitlines()
     assert [line[1:].strip() for line in shown if line.startswith("+")] == [after]
 
 
 def test_docstrings_and_explanations_are_not_mutated() -> None:
-    assert {one.function for one in mutations(SOURCE)} == {"", "Judge.passes"}
-    assert not [one for one in mutations(SOURCE) if "seen" in one.source or "ords" in one.source]
+    assert {mutation.function for mutation in mutations(SOURCE)} == {"", "Judge.passes"}
+    assert not [mutation for mutation in mutations(SOURCE) if "seen" in mutation.source or "ords" in mutation.source]
 
 
 def test_every_mutation_of_a_real_module_changes_it_and_compiles() -> None:
     source = TARGETS[0].read_text()
     original = ast.unparse(ast.parse(source))
-    for one in mutations(source):
-        changed = mutated(source, one.index)
-        assert changed != original, one
+    for mutation in mutations(source):
+        changed = mutated(source, mutation.index)
+        assert changed != original, mutation
         compile(changed, "mutant", "exec")
 
 

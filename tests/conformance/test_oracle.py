@@ -86,7 +86,7 @@ def claim(name: str, **spec: Any) -> Json:
 
 
 def using(name: str, *claims: str, **more: Any) -> Json:
-    return pod(name, volumes=[{"name": one, "persistentVolumeClaim": {"claimName": one}} for one in claims], **more)
+    return pod(name, volumes=[{"name": claim, "persistentVolumeClaim": {"claimName": claim}} for claim in claims], **more)
 
 
 def test_a_bound_volume_is_reachable_only_where_its_node_affinity_matches(oracle: Oracle) -> None:

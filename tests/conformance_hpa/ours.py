@@ -49,7 +49,7 @@ def answer(case: Json) -> list[Json]:
                     {"type": c.type, "status": c.status, "reason": c.reason, "message": c.message, "since": c.since}
                     for c in outcome.conditions
                 ],
-                "current": [_current(found) for found in outcome.current],
+                "current": [_current(current) for current in outcome.current],
                 "error": outcome.error,
                 "rescales": [f"New size: {outcome.desired}; reason: {outcome.reason}"] if rescaled else [],
             }
@@ -94,8 +94,8 @@ def _pod_requests(pod: Json) -> dict[str, int] | None:
     return {**sums, **pod["podRequests"]}
 
 
-def _current(found: Current | None) -> Json:
-    if found is None:
+def _current(current: Current | None) -> Json:
+    if current is None:
         return {}
-    shown = {"value": found.value, "averageValue": found.average_value, "averageUtilization": found.average_utilization}
+    shown = {"value": current.value, "averageValue": current.average_value, "averageUtilization": current.average_utilization}
     return {name: value for name, value in shown.items() if value is not None}

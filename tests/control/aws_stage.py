@@ -133,7 +133,7 @@ class Stage(RunningCluster):
 
     def machines(self, name: str = "") -> list[str]:
         """Ids of all instances that ever existed, of one group or of all."""
-        return [one.id for one in self.region.instances.values() if name in ("", one.group)]
+        return [instance.id for instance in self.region.instances.values() if name in ("", instance.group)]
 
     def wrote(self) -> dict[str, int]:
         return {name: self.session.asked[name] for name in WRITES if name in self.session.asked}

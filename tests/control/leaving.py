@@ -35,20 +35,20 @@ class Writes(Watchman):
 
     def evictions(self) -> list[Request]:
         """Evictions of users' pods; pods of device plugins are evicted as well, last."""
-        return [one for one in self.requests if one.path.endswith("/eviction") and USERS in one.path]
+        return [request for request in self.requests if request.path.endswith("/eviction") and USERS in request.path]
 
     def evicted(self) -> list[str]:
         """The names of pods with requested evictions, in order, including repetitions."""
-        return [one.path.split("/")[-2] for one in self.evictions()]
+        return [request.path.split("/")[-2] for request in self.evictions()]
 
     def graces(self) -> list[int | None]:
         """The grace period of each eviction, None for the pod's own."""
-        bodies = (msgspec.json.decode(one.body) for one in self.evictions())
+        bodies = (msgspec.json.decode(request.body) for request in self.evictions())
         return [body["deleteOptions"].get("gracePeriodSeconds") for body in bodies]
 
     def deleted(self, what: str) -> list[str]:
         """The names of pods or nodes that were deleted."""
-        return [one.path.split("/")[-1] for one in self.requests if one.method == "DELETE" and f"/{what}/" in one.path]
+        return [request.path.split("/")[-1] for request in self.requests if request.method == "DELETE" and f"/{what}/" in request.path]
 
     async def until_evicted(self, number: int = 1) -> None:
         while len(self.evicted()) < number:
@@ -107,7 +107,7 @@ def taints(node: Mapping[str, Any]) -> set[str]:
 
 async def is_as_before(here: World, name: str = DEAR) -> bool:
     """Whether a node exists without any mark of gpuscaler."""
-    nodes = [one for one in await here.nodes() if one["metadata"]["name"] == name]
+    nodes = [node for node in await here.nodes() if node["metadata"]["name"] == name]
     return bool(nodes) and LEAVING_TAINT not in taints(nodes[0]) and EXCLUDE_LABEL not in nodes[0]["metadata"].get("labels", {})
 
 

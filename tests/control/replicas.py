@@ -259,13 +259,13 @@ class Pair:
         while seconds > 0:
             await self.here.sleep(min(seconds, 5.0))
             seconds -= 5.0
-            for one in self.replicas:
-                one.check()
+            for replica in self.replicas:
+                replica.check()
             await self.nothing_is_lost()
 
     async def nothing_is_lost(self) -> None:
         """Check that running pods keep their machines."""
-        machines = {one.id for one in self.here.cluster.core.list()}
+        machines = {machine.id for machine in self.here.cluster.core.list()}
         for pod in await self.here.pods():
             node = pod["spec"].get("nodeName")
             lost = node and pod["status"].get("phase") == "Running" and node not in machines
@@ -277,10 +277,10 @@ class Pair:
 
     async def leader(self) -> Replica:
         name = await holder(self.here)
-        return next(one for one in self.replicas if one.name == name)
+        return next(replica for replica in self.replicas if replica.name == name)
 
-    def other(self, one: Replica) -> Replica:
-        return next(other for other in self.replicas if other is not one)
+    def other(self, replica: Replica) -> Replica:
+        return next(other for other in self.replicas if other is not replica)
 
     async def taken_over(self, after: Replica, *, within: float) -> float:
         """Seconds until another process than ``after`` leads."""
@@ -290,13 +290,13 @@ class Pair:
             await asyncio.sleep(0.1)
         return self.here.now() - began
 
-    async def restart(self, one: Replica) -> None:
-        self.replicas[self.replicas.index(one)] = self.replica(one.name + "x", one.skew)
+    async def restart(self, replica: Replica) -> None:
+        self.replicas[self.replicas.index(replica)] = self.replica(replica.name + "x", replica.skew)
 
     async def close(self) -> None:
-        for one in self.replicas:
-            one.network.mend()
-            await one.kill()
+        for replica in self.replicas:
+            replica.network.mend()
+            await replica.kill()
 
 
 @asynccontextmanager

@@ -86,14 +86,14 @@ class Guard(Watchman):
         return msgspec.json.decode(zlib.decompress(b64decode(body["binaryData"][KEY])), type=Memory)
 
     async def buy(self, order: Order) -> None:
-        book = (await self.written()).ledger
-        known = next((one for one in book.orders if one.token == order.token), None)
+        ledger = (await self.written()).ledger
+        known = next((one for one in ledger.orders if one.token == order.token), None)
         assert known is not None, f"I2: order {order.token} was sent and is not saved"
-        assert all(one.purpose for one in book.coming if one.order == order.token), "I8: an order without a reason"
+        assert all(machine.purpose for machine in ledger.coming if machine.order == order.token), "I8: an order without a reason"
         assert known.count == order.count, f"I2: order {order.token} was saved for {known.count}, and sent for {order.count}"
         if order.token not in self.waited:
-            self._nothing_is_bought_again(book)
-            await self.no_more_than_needed(order, book)
+            self._nothing_is_bought_again(ledger)
+            await self.no_more_than_needed(order, ledger)
         self.purchases += 1
 
     def _nothing_is_bought_again(self, book: ledger.Ledger) -> None:
@@ -102,9 +102,9 @@ class Guard(Watchman):
         state, inventory = (getattr(self._here.notes, name, None) for name in ("state", "planned_list"))
         if state is None or inventory is None:
             return
-        counted = {one.id for one in state.upcoming} | {adopted_name(one.instance) for one in book.coming}
-        listed = {one.id for one in inventory.instances if one.state in ALIVE}
-        awaited = {key for one in book.orders if one.state != ledger.INTENDED for key in one.offerings}
+        counted = {one.id for one in state.upcoming} | {adopted_name(machine.instance) for machine in book.coming}
+        listed = {instance.id for instance in inventory.instances if instance.state in ALIVE}
+        awaited = {key for order in book.orders if order.state != ledger.INTENDED for key in order.offerings}
         for machine in self._here.cluster.core.list():
             name, at = provider_id(machine), self._here.notes.planned_at
             # Without tokens it may be the machine of an order with a lost answer, and that order counts it.
@@ -113,48 +113,52 @@ class Guard(Watchman):
             if machine.purchase.startswith(REPLACING) and name in listed and comes and not mine:
                 assert adopted_name(name) in counted, f"I12: {machine.id} was launched {machine.purchase}, and another one is bought"
 
-    async def no_more_than_needed(self, order: Order, book: ledger.Ledger) -> None:
+    async def no_more_than_needed(self, order: Order, ledger: ledger.Ledger) -> None:
         """Check that machines that are not open yet, with those of ``order``, are at most one more than the pending pods.
 
         Pods that have to leave their machines count as pending, and so do pods for which machines are ordered. Machines for a gang may be
         planned again while half of them are starting.
         """
         pods, nodes = [one for one in await surely(self._here.pods) if live(one)], await surely(self._here.nodes)
-        leaving = {one.node for one in book.leaving}
-        waiting = {one["metadata"]["name"] for one in pods if one["spec"].get("nodeName", "") in {"", *leaving}}
+        leaving = {removal.node for removal in ledger.leaving}
+        waiting = {pod["metadata"]["name"] for pod in pods if pod["spec"].get("nodeName", "") in {"", *leaving}}
         # The controller does not know yet of pods that have just gone.
         waiting |= {name for name, at in self.deleted.items() if self._here.now() < at + 1.0}
         self.waited[order.token] = frozenset(waiting)
-        pool = next((one for one in self._here.policy.pools if one.name == order.pool), None)
-        if pool is None or any("gpuscaler.io/gang" in one["metadata"].get("annotations", {}) for one in pods):
+        pool = next((pool for pool in self._here.policy.pools if pool.name == order.pool), None)
+        if pool is None or any("gpuscaler.io/gang" in pod["metadata"].get("annotations", {}) for pod in pods):
             return
-        shut = (one for one in nodes if any(taint["key"] == ARRIVING_TAINT for taint in one["spec"].get("taints") or ()))
-        opened = {one["spec"].get("providerID", "") for one in nodes} - {one["spec"].get("providerID", "") for one in shut}
+        shut = (node for node in nodes if any(taint["key"] == ARRIVING_TAINT for taint in node["spec"].get("taints") or ()))
+        opened = {node["spec"].get("providerID", "") for node in nodes} - {one["spec"].get("providerID", "") for one in shut}
         # Machines that are being ended, such as one that was not ready in time, are replaced.
-        opened |= {one.instance for one in book.leaving}
-        there = [one for one in self._here.cluster.core.list() if one.offering.pool == order.pool and provider_id(one) not in opened]
-        coming = [one for one in there if one.purchase in self.waited and one.purchase != order.token]
-        needed = waiting.union(*(self.waited[one.purchase] for one in coming))
+        opened |= {removal.instance for removal in ledger.leaving}
+        there = [
+            machine
+            for machine in self._here.cluster.core.list()
+            if machine.offering.pool == order.pool and provider_id(machine) not in opened
+        ]
+        coming = [machine for machine in there if machine.purchase in self.waited and machine.purchase != order.token]
+        needed = waiting.union(*(self.waited[machine.purchase] for machine in coming))
         most = len(needed) + pool.min + pool.spare.machines + pool.spare.gpus + 1
         assert len(coming) + order.count <= most, (
-            f"{[(one.id, one.purchase) for one in coming]} are starting, {order.count} are ordered, {most} are needed"
+            f"{[(machine.id, machine.purchase) for machine in coming]} are starting, {order.count} are ordered, {most} are needed"
         )
 
     async def remove(self, ids: Sequence[str]) -> None:
         book = (await self.written()).ledger
         for instance in ids:
-            found = next((one for one in book.leaving if one.instance == instance and one.step == ledger.ENDING), None)
-            assert found is not None, f"I1: {instance} was ended, and no saved removal names it"
-            assert found.reason, "I8: a removal without a reason"
+            removal = next((removal for removal in book.leaving if removal.instance == instance and removal.step == ledger.ENDING), None)
+            assert removal is not None, f"I1: {instance} was ended, and no saved removal names it"
+            assert removal.reason, "I8: a removal without a reason"
             dark = 0.0 if self.dark is None else self._here.now() - self.dark
-            assert dark < 150.0 or found.since < self._here.now() - dark + 150.0, f"I4: {instance} was ended {dark:.0f} s into an outage"
-            await self.nobody_is_on(instance, found)
+            assert dark < 150.0 or removal.since < self._here.now() - dark + 150.0, f"I4: {instance} was ended {dark:.0f} s into an outage"
+            await self.no_pod_is_on(instance, removal)
             self.removals += 1
 
-    async def nobody_is_on(self, instance: str, found: ledger.Removal) -> None:
+    async def no_pod_is_on(self, instance: str, removal: ledger.Removal) -> None:
         """Check that a machine is empty when it is ended, except for pods that leave with it and pods that should have ended long ago."""
-        node = next((one.id for one in self._here.cluster.core.list() if provider_id(one) == instance), "")
-        for one in await self._here.pods() if node and not found.forced else ():
+        node = next((machine.id for machine in self._here.cluster.core.list() if provider_id(machine) == instance), "")
+        for one in await self._here.pods() if node and not removal.forced else ():
             owners = {owner["kind"] for owner in one["metadata"].get("ownerReferences") or ()}
             there = one["spec"].get("nodeName") == node and live(one) and not owners & {"DaemonSet", "Node"}
             assert not there or "deletionTimestamp" in one["metadata"], f"I4: {instance} was ended under pod {one['metadata']['name']}"
@@ -163,7 +167,7 @@ class Guard(Watchman):
         """Check that a pod is bound only to a node with enough free GPUs."""
         seen = [one for one in await surely(self._here.nodes) if one["metadata"]["name"] == node]
         pods = [one for one in await surely(self._here.pods) if live(one)]
-        here = [one for one in pods if one["spec"].get("nodeName") == node or one["metadata"]["name"] == name]
+        here = [pod for pod in pods if pod["spec"].get("nodeName") == node or pod["metadata"]["name"] == name]
         for one in seen:
             shown = int(one["status"].get("allocatable", {}).get("nvidia.com/gpu", 0))
             assert sum(map(gpus_of, here)) <= shown, f"{name} was bound to node {node}, which has no room for it"
@@ -179,15 +183,15 @@ class Guard(Watchman):
             options = msgspec.json.decode(request.body)["deleteOptions"]
             assert options["preconditions"]["uid"], "a pod of another life may be evicted"
             name = path.split("/")[-2]
-            one = await self.removal_of(name)
-            if one is not None and name.startswith("protected"):
-                assert one.forced, f"I6: pod {name} is protected and was evicted"
+            removal = await self.removal_of(name)
+            if removal is not None and name.startswith("protected"):
+                assert removal.forced, f"I6: pod {name} is protected and was evicted"
         elif request.method == "DELETE" and "/pods/" in path:
-            one = await self.removal_of(path.split("/")[-1])
-            late = one is None or (one.forced and self._here.now() >= one.ends - LAST_SECONDS - 1.0)
+            removal = await self.removal_of(path.split("/")[-1])
+            late = removal is None or (removal.forced and self._here.now() >= removal.ends - LAST_SECONDS - 1.0)
             assert late, f"I6: pod {path} was deleted, and its machine does not end yet"
         elif request.method == "DELETE" and "/nodes/" in path:
-            steps = [one.step for one in (await self.written()).ledger.leaving if one.node == path.split("/")[-1]]
+            steps = [removal.step for removal in (await self.written()).ledger.leaving if removal.node == path.split("/")[-1]]
             assert steps == [CLEARING], f"I7: node {path} was deleted, and no removal has reached that step: {steps}"
 
     async def _only_our_cordons(self, name: str, patch: dict[str, Any]) -> None:
@@ -211,9 +215,9 @@ class Guard(Watchman):
         node = (await surely(self._here.bound)).get(pod)
         if node is None:
             return None
-        found = [one for one in (await self.written()).ledger.leaving if one.node == node]
-        assert found, f"I6: pod {pod} was evicted, and no removal of {node} is saved"
-        return found[0]
+        removals = [removal for removal in (await self.written()).ledger.leaving if removal.node == node]
+        assert removals, f"I6: pod {pod} was evicted, and no removal of {node} is saved"
+        return removals[0]
 
 
 def ajar(taints: Sequence[dict[str, Any]] | None) -> bool:
@@ -239,10 +243,10 @@ def holds(here: World, *, gpus: float) -> None:
     """Check the invariants of every moment: at most ``gpus`` GPUs (I5), nothing counted twice (I3), no room assigned twice (I11)."""
     assert not claims.BROKEN, claims.BROKEN[0]
     # A machine that a group launches as a replacement may be larger; the controller does not buy it.
-    first = {one.id: one.offering.gpus for one in here.cluster.core.history() if not one.purchase.startswith(REPLACING)}
-    for one in here.cluster.core.history():
-        first.setdefault(one.id, first.get(one.purchase.removeprefix(REPLACING), one.offering.gpus))
-    found = sum(min(first[one.id], one.offering.gpus) for one in here.cluster.core.list())
+    first = {machine.id: machine.offering.gpus for machine in here.cluster.core.history() if not machine.purchase.startswith(REPLACING)}
+    for machine in here.cluster.core.history():
+        first.setdefault(machine.id, first.get(machine.purchase.removeprefix(REPLACING), machine.offering.gpus))
+    found = sum(min(first[machine.id], machine.offering.gpus) for machine in here.cluster.core.list())
     assert found <= gpus, f"I5: {found} GPUs, and the limit is {gpus:g}"
     assert not here.notes.cut, f"a plan was cut: {here.notes.cut[0]}"
     if here.controller is not None:
@@ -256,10 +260,10 @@ def foresees(here: World) -> None:
     assert failures is None or here.fails_on_purpose or not failures.count, f"an unexpected error: {failures.trouble}"
 
 
-def counts_nothing_twice(book: ledger.Ledger) -> None:
-    named = [one.instance for one in book.coming if one.instance]
+def counts_nothing_twice(ledger: ledger.Ledger) -> None:
+    named = [machine.instance for machine in ledger.coming if machine.instance]
     assert len(named) == len(set(named)), "I3: one machine is in the ledger twice"
-    nodes = [one.node for one in book.coming if one.node]
+    nodes = [machine.node for machine in ledger.coming if machine.node]
     assert len(nodes) == len(set(nodes)), "I3: one node is two machines of the ledger"
 
 
@@ -329,11 +333,11 @@ class Schedules(RuleBasedStateMachine):
         self.guard = Guard(self.here)
         self.here.watchman = self.guard
         await self.here.user.create(NODES, objects.node(STRANGER, unschedulable=True))
-        for one in SHIPPED if Random(f"daemons/{seed}").random() < 0.5 else ():
+        for shipped in SHIPPED if Random(f"daemons/{seed}").random() < 0.5 else ():
             # DaemonSets that gpuscaler's taint keeps off: machines have a window for them.
-            if one.waits and not one.selector and not one.terms:
+            if shipped.waits and not shipped.selector and not shipped.terms:
                 with suppress(AlreadyExists):
-                    await self.here.user.create(DAEMON_SETS, one.manifest(), namespace="kube-system")
+                    await self.here.user.create(DAEMON_SETS, shipped.manifest(), namespace="kube-system")
         self.here.start()
         await self.here.sleep(2.0)
 
@@ -363,7 +367,7 @@ class Schedules(RuleBasedStateMachine):
         self.do(self._delete(which))
 
     async def _delete(self, which: int) -> None:
-        names = sorted(one["metadata"]["name"] for one in await self.here.pods())
+        names = sorted(pod["metadata"]["name"] for pod in await self.here.pods())
         if names:
             name = names[which % len(names)]
             self.guard.deleted[name] = self.here.now()
@@ -438,9 +442,9 @@ class Schedules(RuleBasedStateMachine):
     def refuse_evictions(self, seconds: float, overlapping: bool) -> None:
         """Refuse all evictions for a while."""
         cause = {"causes": [{"reason": "DisruptionBudget", "message": "the budget"}]}
-        one = Failure(429, "TooManyRequests", "Cannot evict pod.", details=cause, retry_after=10)
+        failure = Failure(429, "TooManyRequests", "Cannot evict pod.", details=cause, retry_after=10)
         several = Failure(500, "", "This pod has more than one PodDisruptionBudget, which the eviction subresource does not support.")
-        self.here.cluster.api.faults.add(faults.Fault(path="/eviction", refusal=several if overlapping else one))
+        self.here.cluster.api.faults.add(faults.Fault(path="/eviction", refusal=several if overlapping else failure))
         self.do(self._sleep(seconds))
         self.here.cluster.api.faults.clear()
 
@@ -459,7 +463,7 @@ class Schedules(RuleBasedStateMachine):
 
     async def _restart_plugin(self, which: int, seconds: float, *, everywhere: bool, deleted: bool) -> None:
         machines = self.here.cluster.core.list()
-        names = {one.id for one in machines} if everywhere else {machines[which % len(machines)].id} if machines else set[str]()
+        names = {machine.id for machine in machines} if everywhere else {machines[which % len(machines)].id} if machines else set[str]()
         if not deleted:
             for name in names:
                 self.here.cluster.machines.devices.restart(name, seconds=seconds)
@@ -495,7 +499,7 @@ class Schedules(RuleBasedStateMachine):
     def stop_kubelet(self, which: int, back: float | None) -> None:
         """Stop the kubelet of a node, for good or for a while."""
         machines = self.here.cluster.core.list()
-        names = [one.id for one in machines if one.state != BOOTING]
+        names = [machine.id for machine in machines if machine.state != BOOTING]
         if names:
             name = names[which % len(names)]
             self.here.cluster.kubelets.stop(name)
@@ -532,8 +536,8 @@ class Schedules(RuleBasedStateMachine):
             if self.here.now() > BEGAN + 1300.0 and await self.at_rest():
                 break
         assert await self.at_rest(), await self.unrest()
-        alive = {provider_id(one) for one in self.here.cluster.core.list()}
-        nodes = {one["spec"].get("providerID", "") for one in await self.here.nodes()}
+        alive = {provider_id(machine) for machine in self.here.cluster.core.list()}
+        nodes = {node["spec"].get("providerID", "") for node in await self.here.nodes()}
         assert alive <= nodes, f"a machine was lost: {alive - nodes}"
         for node in await self.here.nodes():
             taints = [taint["key"] for taint in node["spec"].get("taints") or ()]
@@ -549,15 +553,15 @@ class Schedules(RuleBasedStateMachine):
     async def unrest(self) -> list[str]:
         """Everything that is not at rest, in words."""
         assert self.here.controller is not None
-        book = self.here.controller.memory.ledger
-        found = [f"{len(part)} {name}" for name in ("orders", "coming", "promises", "leaving") if (part := getattr(book, name))]
+        ledger = self.here.controller.memory.ledger
+        found = [f"{len(part)} {name}" for name in ("orders", "coming", "promises", "leaving") if (part := getattr(ledger, name))]
         pods = await self.here.pods()
-        waiting = [one["metadata"]["name"] for one in pods if not one["spec"].get("nodeName")]
+        waiting = [pod["metadata"]["name"] for pod in pods if not pod["spec"].get("nodeName")]
         # Pods that the limits leave no room for may stay pending forever.
-        room = GPUS - sum(one.offering.gpus for one in self.here.cluster.core.list())
+        room = GPUS - sum(machine.offering.gpus for machine in self.here.cluster.core.list())
         if waiting and room >= 8:
             found.append(f"pods {waiting} wait, with room for {room} GPUs")
-        idle = {one.id for one in self.here.cluster.core.list()} - {one["spec"].get("nodeName", "") for one in pods if live(one)}
+        idle = {machine.id for machine in self.here.cluster.core.list()} - {pod["spec"].get("nodeName", "") for pod in pods if live(pod)}
         if idle:
             found.append(f"machines {sorted(idle)} are idle")
         return found

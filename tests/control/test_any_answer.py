@@ -41,16 +41,18 @@ class Liar:
     def spelt(self, word: str) -> str:
         return "".join(self._dice.choice((one.lower(), one.upper())) for one in word)
 
-    def call(self, one: Instance) -> Instance:
-        if one.id not in self._called:
+    def call(self, instance: Instance) -> Instance:
+        if instance.id not in self._called:
             changed = {
-                "market": self._dice.choice((one.market, self.spelt(one.market), "OnDemand", "teleported")),
-                "instance_type": self._dice.choice((one.instance_type, one.instance_type, self.spelt(one.instance_type), "p9.huge")),
-                "zone": self._dice.choice((one.zone, one.zone, "use1-az9")),
+                "market": self._dice.choice((instance.market, self.spelt(instance.market), "OnDemand", "teleported")),
+                "instance_type": self._dice.choice(
+                    (instance.instance_type, instance.instance_type, self.spelt(instance.instance_type), "p9.huge")
+                ),
+                "zone": self._dice.choice((instance.zone, instance.zone, "use1-az9")),
             }
-            self._called[one.id] = replace(one, **changed) if self._dice.random() < 0.8 else one
-        said = self._called[one.id]
-        return replace(one, market=said.market, instance_type=said.instance_type, zone=said.zone)
+            self._called[instance.id] = replace(instance, **changed) if self._dice.random() < 0.8 else instance
+        said = self._called[instance.id]
+        return replace(instance, market=said.market, instance_type=said.instance_type, zone=said.zone)
 
     async def buy(self, order: Order) -> Bought:
         many = max(0, order.count + self._dice.choice((0, 0, 0, -1, 1)))
@@ -76,7 +78,7 @@ async def test_for_any_answer_at_most_one_machine_more_than_the_pods_need_is_bou
                 pods += 1
             await here.sleep(5.0)
             machines = here.cluster.core.list()
-            by_pool = {pool.name: sum(one.offering.pool == pool.name for one in machines) for pool in here.policy.pools}
+            by_pool = {pool.name: sum(machine.offering.pool == pool.name for machine in machines) for pool in here.policy.pools}
             assert max(by_pool.values()) <= pods + 1 + liar.surplus, f"{pods} pods are pending, and there are {by_pool}"
             # The controller cannot limit machines granted beyond the order.
             assert liar.surplus or not excess(here.policy, machines)

@@ -221,7 +221,7 @@ async def test_a_managed_node_group_for_the_system_is_not_changed(tmp_path: Path
         assert here.desired("eks-system") == await running(here) == 3
         assert await our_taints(here) == []
         assert status.pools == ()
-        said = {one.about: one.text for one in status.set_aside}
+        said = {entry.about: entry.text for entry in status.set_aside}
         assert said["AutoScalingGroup us-east-1/eks-system"] == "it has no accelerator; name it in aws.groups to adopt it"
         assert status.warnings == ()
 

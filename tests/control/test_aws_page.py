@@ -53,7 +53,7 @@ def shown(beginning: str) -> str:
 
 def commands() -> list[str]:
     """All commands of the AWS CLI that the page shows in blocks."""
-    shell = [one.text for one in blocks(PAGE) if one.kind == "sh"]
+    shell = [block.text for block in blocks(PAGE) if block.kind == "sh"]
     return [text.strip() for one in shell for text in re.split(r"^(?=aws )", one, flags=re.MULTILINE) if text.startswith("aws ")]
 
 
@@ -71,8 +71,10 @@ class Account(Aws):
 
     def said(self) -> str:
         """All messages of a discovery: warnings of pools, and reasons for skipped objects."""
-        found = self.look(CLUSTER, launch=self.launch)
-        return "\n".join((*(text for one in found.pools for text in one.warnings), *(one.reason for one in found.set_aside)))
+        discovered = self.look(CLUSTER, launch=self.launch)
+        return "\n".join(
+            (*(text for aws_pool in discovered.pools for text in aws_pool.warnings), *(skipped.reason for skipped in discovered.set_aside))
+        )
 
     def tag(self, **tags: str) -> None:
         told = [{"ResourceId": "gpus", "ResourceType": "auto-scaling-group", "Key": key, "Value": value} for key, value in tags.items()]
@@ -164,10 +166,10 @@ MIXED = {
 COMMANDS = commands()
 #: By the beginning of a row: an account to which it applies, and the action that the page states for it.
 CASES: dict[str, tuple[Callable[[], Account], Callable[[Account, str], None]]] = {
-    "saw the tag": (lambda: Account().made({f"{CA}/enabled": "true"}), lambda one, _: one.tag(**{f"{CA}/prod": "owned"})),
+    "saw the tag": (lambda: Account().made({f"{CA}/enabled": "true"}), lambda account, _: account.tag(**{f"{CA}/prod": "owned"})),
     "the tag … says cluster": (
         lambda: Account().made({"KubernetesCluster": "prod.example.com", "k8s.io/role/node": "1"}),
-        lambda one, _: one.tag(KubernetesCluster="prod"),
+        lambda account, _: account.tag(KubernetesCluster="prod"),
     ),
     "the tag … is": (
         lambda: Account().made({**TAGS, f"{TAINT}/dedicated": "nvidia.com/gpu=true"}),
@@ -175,25 +177,25 @@ CASES: dict[str, tuple[Callable[[], Account], Callable[[Account, str], None]]] =
     ),
     "its types have": (
         lambda: Account().made(MixedInstancesPolicy=MIXED),
-        lambda one, _: one.client("autoscaling").update_auto_scaling_group(
+        lambda account, _: account.client("autoscaling").update_auto_scaling_group(
             AutoScalingGroupName="gpus", LaunchTemplate={"LaunchTemplateName": "gpus", "Version": "$Latest"}
         ),
     ),
-    "AZRebalance ends": (lambda: Account().made(AvailabilityZones=["us-east-1a", "us-east-1b"]), lambda one, do: one.run(do)),
-    "EKS balances its zones": (managed, lambda one, _: one.one_zone()),
-    "new machines are not protected": (lambda: Account().made(NewInstancesProtectedFromScaleIn=False), lambda one, do: one.run(do)),
+    "AZRebalance ends": (lambda: Account().made(AvailabilityZones=["us-east-1a", "us-east-1b"]), lambda account, do: account.run(do)),
+    "EKS balances its zones": (managed, lambda account, _: account.one_zone()),
+    "new machines are not protected": (lambda: Account().made(NewInstancesProtectedFromScaleIn=False), lambda account, do: account.run(do)),
     "its launch template": (
         lambda: Account().made(data={**GOOD, "BlockDeviceMappings": [DISK]}),
-        lambda one, _: one.version(BlockDeviceMappings=[{**DISK, "Ebs": {**DISK["Ebs"], "DeleteOnTermination": True}}]),  # type: ignore[dict-item]
+        lambda account, _: account.version(BlockDeviceMappings=[{**DISK, "Ebs": {**DISK["Ebs"], "DeleteOnTermination": True}}]),  # type: ignore[dict-item]
     ),
     "its user data does not register": (lambda: Account().made(data={"InstanceType": "g5.xlarge"}), recipe),
     "the user data … replace": (replaced, mend_nodegroup),
     "its tags promise the taint": (
         lambda: Account().made({**TAGS, f"{TAINT}/nvidia.com/gpu": "true:NoSchedule"}, data={**GOOD, "UserData": encoded(FLAG)}),
-        lambda one, _: one.version(UserData=encoded(f"{FLAG},nvidia.com/gpu=true:NoSchedule")),
+        lambda account, _: account.version(UserData=encoded(f"{FLAG},nvidia.com/gpu=true:NoSchedule")),
     ),
-    "AWS chooses the zone of each machine": (zonal, lambda one, _: one.one_zone()),
-    "no price of": (unpriced, lambda one, _: one.priced()),
+    "AWS chooses the zone of each machine": (zonal, lambda account, _: account.one_zone()),
+    "no price of": (unpriced, lambda account, _: account.priced()),
     "no kubelet starts": (
         lambda: Account().made(data={**GOOD, "UserData": encoded("kubelet --register-with-taints=dedicated=nvidia.com/gpu=true")}),
         recipe,
@@ -205,7 +207,7 @@ ELSEWHERE = ("saw no Auto Scaling group of cluster", "IAM does not allow")
 
 def user_data() -> list[str]:
     """The user data on the page."""
-    return [one.text for one in blocks(PAGE) if one.kind == "text" and "user-data" in one.options]
+    return [block.text for block in blocks(PAGE) if block.kind == "text" and "user-data" in block.options]
 
 
 LOOKED = [row for row in rows("## 3. Look") if not row[0].startswith(ELSEWHERE)]
@@ -300,9 +302,9 @@ async def test_the_files_of_the_page_buy_machines_remove_them_and_obey_a_notice(
         await here.sleep(300)
 
         assert await all_bound(here)
-        assert machine not in [one["spec"]["providerID"].rpartition("/")[2] for one in await here.nodes()]
+        assert machine not in [node["spec"]["providerID"].rpartition("/")[2] for node in await here.nodes()]
         status = await here.status()
-        assert (status.troubles, {one.name for one in status.pools}) == ((), {"gpu-on-demand", "gpu-spot"})
+        assert (status.troubles, {pool.name for pool in status.pools}) == ((), {"gpu-on-demand", "gpu-spot"})
 
         changed = next(text for text in files() if "gpu-on-demand" in text)
         here.path.write_text(f"{changed}http: {{enabled: false}}\n")
@@ -316,12 +318,12 @@ async def with_a_machine(here: Stage, file: str, url: str) -> tuple[str, str]:
     await here.deploy("serve")
     await here.until(lambda: all_bound(here), 180)
     (machine,) = here.machines("gpus")
-    (node,) = [one for one in await here.nodes() if one["spec"]["providerID"].endswith(machine)]
+    (node,) = [node for node in await here.nodes() if node["spec"]["providerID"].endswith(machine)]
     return machine, node["metadata"]["name"]
 
 
 def files() -> list[str]:
-    return [one.text for one in blocks(PAGE) if one.kind == "yaml" and "pools-file" in one.options]
+    return [block.text for block in blocks(PAGE) if block.kind == "yaml" and "pools-file" in block.options]
 
 
 async def test_the_hook_of_the_page_gives_pods_time_to_move_and_then_lets_the_machine_end(tmp_path: Path) -> None:
@@ -347,10 +349,10 @@ async def test_the_command_of_the_page_removes_leftover_protection(tmp_path: Pat
     async with aws_stage(tmp_path) as here:
         here.group("gpus", tags=TAGS, MinSize=51, MaxSize=60)
         await here.sleep(60.0)
-        assert sum(one.protected for one in here.region.instances.values()) == 51
+        assert sum(instance.protected for instance in here.region.instances.values()) == 51
 
         run(shown("aws autoscaling describe-auto-scaling-groups"), here.client)
-        assert not any(one.protected for one in here.region.instances.values())
+        assert not any(instance.protected for instance in here.region.instances.values())
         assert here.session.asked["SetInstanceProtection"] == 2
 
         run(shown("aws autoscaling describe-auto-scaling-groups"), here.client)

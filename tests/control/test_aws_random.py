@@ -72,7 +72,7 @@ class Chaos:
 
 def taken_back(here: Stage) -> int:
     """The number of machines that EC2 has ended by itself."""
-    return sum("EC2 health check" in one.cause for name in GROUPS for one in here.region.groups[name].activities)
+    return sum("EC2 health check" in activity.cause for name in GROUPS for activity in here.region.groups[name].activities)
 
 
 @pytest.mark.parametrize("seed", seeds(2))

@@ -14,7 +14,7 @@ pytest.importorskip("boto3", reason="boto3 is not installed: make setup brings i
 
 def launched(here: Stage) -> Counter[str]:
     """The number of machines that ever existed, by market."""
-    return Counter(one.offering.market for one in here.region.hardware.core.history())
+    return Counter(machine.offering.market for machine in here.region.hardware.core.history())
 
 
 async def all_bound(here: Stage) -> bool:
@@ -31,10 +31,10 @@ async def test_rebalance_recommendations_for_all_machines_buy_nothing_beside_the
         await here.sleep(120.0)
         bought = here.session.asked["LaunchInstances"]
         for _ in range(4):
-            for one in [one for one in here.region.instances.values() if one.state == "running"]:
+            for instance in [instance for instance in here.region.instances.values() if instance.state == "running"]:
                 for _ in range(3):
-                    notices.rebalance(here.region, one)
-                scaling.risk(here.region, one)
+                    notices.rebalance(here.region, instance)
+                scaling.risk(here.region, instance)
             await here.sleep(120.0)
             assert await all_bound(here)
 

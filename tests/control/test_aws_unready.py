@@ -45,7 +45,7 @@ async def test_a_dead_node_of_a_full_group_is_reported_and_ended_and_the_next_po
         await here.sleep(900.0)
 
         assert await all_bound(here)
-        assert instance not in {one.id for one in here.region.instances.values() if one.ended_at is None}
+        assert instance not in {instance.id for instance in here.region.instances.values() if instance.ended_at is None}
         assert (await here.status()).troubles == ()
         assert here.desired("gpus") == 1
 
@@ -60,7 +60,7 @@ async def test_a_machine_that_a_hook_holds_counts_for_the_limits_until_it_is_gon
         await die(here)
         await here.submit("next", gpus=8)
         await here.sleep(4000.0)
-        assert [one.lifecycle for one in here.region.instances.values()] == ["Terminating:Wait"]
+        assert [instance.lifecycle for instance in here.region.instances.values()] == ["Terminating:Wait"]
         await here.sleep(1200.0)
 
         assert await all_bound(here)

@@ -94,7 +94,7 @@ async def test_pods_with_the_annotation_are_nominated_and_others_on_their_machin
         assert [name for name, node in (await here.bound()).items() if node] == ["bound"]
         await until_bound(here, 2, 10.0)
         assert len(here.cluster.core.history()) == 1
-        (seen,) = {one["status"].get("nominatedNodeName") for one in await here.pods() if one["metadata"]["name"] == "nominated"}
+        (seen,) = {pod["status"].get("nominatedNodeName") for pod in await here.pods() if pod["metadata"]["name"] == "nominated"}
         assert seen
 
 
@@ -178,6 +178,6 @@ async def test_after_refused_bindings_pods_are_nominated_and_that_is_reported_on
 
         assert len(here.cluster.core.history()) == 2
         assert here.controller is not None
-        ((pool, said),) = here.controller.memory.unbinding.items()
+        ((pool, unbinding),) = here.controller.memory.unbinding.items()
         assert pool == "gpu"
-        assert "pods/binding" in said.why
+        assert "pods/binding" in unbinding.why

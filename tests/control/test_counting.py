@@ -99,16 +99,16 @@ async def test_a_machine_of_an_unknown_type_counts_and_stops_buying_while_it_exi
         (stop,) = (await here.status()).breakers
         assert (stop.target, stop.cause, stop.open, stop.until) == ("pool p5-spot", "unfamiliar", True, None)
         assert f"{here.machines()[0]} is p5z.48xlarge spot us-east-1a, which the pool does not offer" in stop.text
-        (limit,) = [one for one in (await here.status()).limits if one.name == "gpus"]
+        (limit,) = [limit for limit in (await here.status()).limits if limit.name == "gpus"]
         assert limit.used == 8
         await here.submit("later", gpus=8, run_for="30s")
         await here.sleep(300.0)
 
         assert len(here.machines()) == 1
         assert (await here.bound())["train"]
-        (waiting,) = [one for one in (await here.status()).waiting if one.pods == ("default/later",)]
+        (waiting,) = [waiting for waiting in (await here.status()).waiting if waiting.pods == ("default/later",)]
         assert "nothing is bought until this is resolved" in waiting.reason
-        assert "MachineNotUnderstood" in {one["reason"] for one in await events(here)}
+        assert "MachineNotUnderstood" in {event["reason"] for event in await events(here)}
 
         # The machine is recognized again, and the other pod gets its machine.
         monkeypatch.setattr(endpoint, "write", WRITE)

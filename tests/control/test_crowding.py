@@ -40,7 +40,7 @@ async def until_bound(here: World, *names: str) -> dict[str, str]:
 def machine_of(here: World, name: str) -> str:
     """The node of the machine that is ordered for a pod, empty if there is none yet."""
     assert here.controller is not None
-    return next((one.node for one in here.controller.memory.ledger.coming if f"default/{name}" in one.pods), "")
+    return next((machine.node for machine in here.controller.memory.ledger.coming if f"default/{name}" in machine.pods), "")
 
 
 @pytest.mark.parametrize("gpus", [2, 4])

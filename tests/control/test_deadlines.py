@@ -78,7 +78,7 @@ async def test_the_replacement_of_a_machine_is_ordered_once_before_its_pods_are_
         assert log.first("buy") <= log.first("evict")
         assert [what for what, _ in log.moments].count("buy") == 1
         assert await moved(here)
-        assert [one.id for one in here.cluster.core.list()] == ["sim-00002"]
+        assert [machine.id for machine in here.cluster.core.list()] == ["sim-00002"]
 
 
 async def test_a_short_notice_is_acted_on_within_seconds() -> None:
@@ -119,16 +119,16 @@ async def test_without_the_right_to_delete_a_held_pod_ends_with_its_machine_and_
         await here.sleep(180.0)
 
         assert log.first("delete") > log.first("evict")
-        assert any(log.forbids in one for one in here.notes.failures)
+        assert any(log.forbids in failure for failure in here.notes.failures)
         assert await moved(here)
-        assert [one.id for one in here.cluster.core.list()] == ["sim-00002"]
+        assert [machine.id for machine in here.cluster.core.list()] == ["sim-00002"]
 
 
 async def test_a_pod_that_asks_for_time_gets_the_remaining_time_of_the_machine() -> None:
     grace = {**CHEAP_RESTART, "gpuscaler.io/grace": "10m"}
     async with noticed(120.0, annotations=grace) as (here, log, ends):
         await here.sleep(10.0)
-        (pod,) = [one for one in await here.pods() if one["spec"]["nodeName"] == FIRST]
+        (pod,) = [pod for pod in await here.pods() if pod["spec"]["nodeName"] == FIRST]
         assert "gpuscaler.io/checkpoint-requested" in pod["metadata"]["annotations"]
         assert log.evicted() == []
         await here.sleep(80.0)

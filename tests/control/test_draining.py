@@ -31,18 +31,18 @@ def refusal(*, retry_after: int | None = None) -> Failure:
 
 
 def without_cheap(policy: Policy) -> Policy:
-    pools = (replace(one, offerings=tuple(o for o in one.offerings if o.instance_type == "g5.xlarge")) for one in policy.pools)
+    pools = (replace(pool, offerings=tuple(o for o in pool.offerings if o.instance_type == "g5.xlarge")) for pool in policy.pools)
     return replace(policy, pools=tuple(pools))
 
 
 def leaving(here: World) -> Removal | None:
     assert here.controller is not None
-    return next((one for one in here.controller.memory.ledger.leaving if one.node == DEAR), None)
+    return next((removal for removal in here.controller.memory.ledger.leaving if removal.node == DEAR), None)
 
 
 async def until_draining(here: World) -> None:
     async def draining() -> bool:
-        return (one := leaving(here)) is not None and one.step == DRAINING and bool(one.evictions)
+        return (removal := leaving(here)) is not None and removal.step == DRAINING and bool(removal.evictions)
 
     await here.until(draining)
 
@@ -53,13 +53,13 @@ async def until_marked(here: World) -> None:
 
 async def is_over(here: World) -> bool:
     """Whether the expensive machine is gone without leftovers."""
-    machines = {one.id for one in here.cluster.core.list()}
+    machines = {machine.id for machine in here.cluster.core.list()}
     return leaving(here) is None and DEAR not in machines and DEAR not in await names(here)
 
 
 async def stays(here: World) -> bool:
     """Whether the expensive machine exists, and its node has no mark of gpuscaler."""
-    return leaving(here) is None and await is_as_before(here) and DEAR in {one.id for one in here.cluster.core.list()}
+    return leaving(here) is None and await is_as_before(here) and DEAR in {machine.id for machine in here.cluster.core.list()}
 
 
 async def until_over(here: World, within: float = 600.0) -> None:
@@ -73,8 +73,8 @@ async def test_a_node_is_excluded_from_load_balancers_before_the_first_eviction(
     async with dear() as (here, writes):
         await until_over(here)
 
-        labelled = [at for at, one in enumerate(writes.requests) if EXCLUDE_LABEL.encode() in one.body]
-        evicted = [at for at, one in enumerate(writes.requests) if one.path.endswith("/eviction")]
+        labelled = [at for at, request in enumerate(writes.requests) if EXCLUDE_LABEL.encode() in request.body]
+        evicted = [at for at, request in enumerate(writes.requests) if request.path.endswith("/eviction")]
         assert len(labelled) == 1
         assert labelled[0] < evicted[0]
         assert writes.deleted("nodes") == []
@@ -108,10 +108,10 @@ async def test_refused_evictions_are_repeated_after_the_servers_delay_and_the_dr
         here.cluster.api.faults.add(Fault(path="/eviction", times=3, refusal=refusal(retry_after=45)))
         await until_draining(here)
         await here.sleep(20.0)
-        one = leaving(here)
-        assert one is not None
-        assert one.detail.startswith("pod default/web-")
-        assert one.detail.endswith(f"cannot be evicted: {NEEDED}; it costs $0.53 an hour")
+        removal = leaving(here)
+        assert removal is not None
+        assert removal.detail.startswith("pod default/web-")
+        assert removal.detail.endswith(f"cannot be evicted: {NEEDED}; it costs $0.53 an hour")
         assert len(writes.evicted()) == 1
         await until_over(here)
 
@@ -156,11 +156,11 @@ async def test_nodes_are_drained_concurrently_as_far_as_a_shared_budget_allows(m
         here.policy = full
         here.controller.set_policy(full)
         at_once, left = 0, 3
-        while {one.offering.instance_type for one in here.cluster.core.list()} != {"g4dn.xlarge"}:
+        while {machine.offering.instance_type for machine in here.cluster.core.list()} != {"g4dn.xlarge"}:
             await here.sleep(1.0)
             assert here.now() < BEGAN + 3600.0
             at_once = max(at_once, len(here.controller.memory.ledger.leaving))
-            left = min(left, sum(one["status"].get("phase") == "Running" for one in await here.pods()))
+            left = min(left, sum(pod["status"].get("phase") == "Running" for pod in await here.pods()))
 
         assert at_once == most
         assert left >= 3 - most
@@ -221,8 +221,8 @@ async def test_after_a_death_at_any_step_of_a_drain_the_next_process_finishes_or
         await here.sleep(5.0)
         here.start()
         await here.sleep(5.0)
-        one = leaving(here)
-        assert one is not None or not await is_marked(here)
+        removal = leaving(here)
+        assert removal is not None or not await is_marked(here)
         await here.sleep(115.0)
 
         assert await is_over(here) or await stays(here)
@@ -251,14 +251,14 @@ async def test_a_pod_that_a_finalizer_holds_is_named_and_does_not_block_the_remo
         await here.user.merge_patch(PODS, name, {"metadata": {"finalizers": ["example.com/slow"]}}, namespace="default")
         await writes.until_evicted()
         await here.sleep(30.0)
-        assert DEAR in {one.id for one in here.cluster.core.list()}
+        assert DEAR in {machine.id for machine in here.cluster.core.list()}
         # The pod of the device plugin is evicted last.
         await here.sleep(10.0)
 
-        one = leaving(here)
-        assert one is not None
-        assert one.detail.startswith(f"pod default/{name} should have ended")
-        assert DEAR not in {one.id for one in here.cluster.core.list()}
+        removal = leaving(here)
+        assert removal is not None
+        assert removal.detail.startswith(f"pod default/{name} should have ended")
+        assert DEAR not in {machine.id for machine in here.cluster.core.list()}
 
 
 # Saving work
@@ -278,9 +278,9 @@ async def test_a_pod_that_asks_for_time_gets_a_checkpoint_request_and_is_evicted
         await here.until(is_requested)
         await here.sleep(100.0)
         assert writes.evicted() == []
-        one = leaving(here)
-        assert one is not None
-        assert one.detail == f"pod default/{name} is saving its work"
+        removal = leaving(here)
+        assert removal is not None
+        assert removal.detail == f"pod default/{name} is saving its work"
         answer = {"metadata": {"annotations": {"gpuscaler.io/checkpointed": await requested()}}}
         await here.user.merge_patch(PODS, name, answer, namespace="default")
         await here.sleep(3.0)
@@ -310,16 +310,16 @@ async def test_a_machine_is_ended_when_its_volumes_are_detached_or_after_a_time_
             await here.user.create(VOLUME_ATTACHMENTS, body)
             await writes.until_evicted()
             await here.sleep(60.0)
-            one = leaving(here)
-            assert one is not None
-            assert one.detail == "volume data is still attached to it"
-            assert DEAR in {one.id for one in here.cluster.core.list()}
+            removal = leaving(here)
+            assert removal is not None
+            assert removal.detail == "volume data is still attached to it"
+            assert DEAR in {machine.id for machine in here.cluster.core.list()}
             if released:
                 await here.user.delete(VOLUME_ATTACHMENTS, "va")
                 await here.sleep(15.0)
             else:
                 await here.sleep(DETACH_SECONDS - 40.0)
-            assert DEAR not in {one.id for one in here.cluster.core.list()}
+            assert DEAR not in {machine.id for machine in here.cluster.core.list()}
 
 
 async def test_a_node_that_the_cloud_leaves_behind_is_deleted() -> None:
@@ -332,7 +332,7 @@ async def test_a_node_that_the_cloud_leaves_behind_is_deleted() -> None:
         await writes.until_evicted()
         await here.sleep(45.0)
         assert DEAR in await names(here)
-        assert DEAR not in {one.id for one in here.cluster.core.list()}
+        assert DEAR not in {machine.id for machine in here.cluster.core.list()}
         await here.sleep(CLEAR_SECONDS)
 
         assert await is_over(here)

@@ -56,7 +56,7 @@ async def test_a_dry_run_reports_what_it_would_buy_and_changes_nothing(tmp_path:
         await here.sleep(300.0)
 
         assert dry.record.last is not None
-        assert [one.pods for one in dry.record.last.machines] == [("default/p",)]
+        assert [machine.pods for machine in dry.record.last.machines] == [("default/p",)]
         assert dry.record.orders == []
         assert await objects(here) == before
         assert here.cluster.core.history() == ()

@@ -26,7 +26,7 @@ def until(offering: Offering) -> Offering:
 
 async def test_the_machine_of_a_block_is_replaced_and_gone_before_the_block_ends() -> None:
     async with world(POOLS) as here:
-        pools = tuple(msgspec.structs.replace(one, offerings=tuple(map(until, one.offerings))) for one in here.policy.pools)
+        pools = tuple(msgspec.structs.replace(pool, offerings=tuple(map(until, pool.offerings))) for pool in here.policy.pools)
         here.policy = msgspec.structs.replace(here.policy, pools=pools)
         here.cluster.provider.set_pools(pools)
         here.start()
@@ -40,6 +40,6 @@ async def test_the_machine_of_a_block_is_replaced_and_gone_before_the_block_ends
         (second,) = here.cluster.core.list()
         assert second.offering.market == "on-demand"
         assert list((await here.bound()).values()) == [second.id]
-        ended = next(one for one in here.cluster.core.history() if one.id == first.id)
+        ended = next(machine for machine in here.cluster.core.history() if machine.id == first.id)
         assert ended.ended_at is not None
         assert second.visible_at < ended.ended_at < ENDS

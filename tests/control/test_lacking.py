@@ -52,7 +52,7 @@ async def test_a_resource_that_machines_never_show_is_named_in_status_and_on_the
         assert (breaker.target, breaker.cause, breaker.open) == ("pool gpus p5.48xlarge", "lacking", True)
         assert "machines never showed nvidia.com/gpu, 2 times" in breaker.text
         events = [msgspec.json.decode(one) for one in await here.user.list_all(EVENTS)]
-        lost = [one for one in events if one["reason"] == "MachineLost"]
+        lost = [event for event in events if event["reason"] == "MachineLost"]
         assert lost
         assert all("it shows no nvidia.com/gpu: is its device plugin running?" in one["note"] for one in lost)
         (waiting,) = (await here.status()).waiting
@@ -71,8 +71,8 @@ async def promising(resource: str, **more: Any) -> AsyncIterator[World]:
 
 def with_resource(policy: Policy, resource: str) -> Policy:
     pools = (
-        replace(one, offerings=tuple(replace(offering, allocatable={**offering.allocatable, resource: 1}) for offering in one.offerings))
-        for one in policy.pools
+        replace(pool, offerings=tuple(replace(offering, allocatable={**offering.allocatable, resource: 1}) for offering in pool.offerings))
+        for pool in policy.pools
     )
     return replace(policy, pools=tuple(pools))
 
@@ -109,7 +109,7 @@ async def test_a_missing_resource_of_some_pods_is_tried_twice_while_others_are_s
         # By then an open node shows that there is none.
         await here.sleep(1200.0)
         assert here.notes.last is not None
-        assert any(f"no open node of type g4dn.xlarge shows {EFA}" in one for one in here.notes.last.warnings)
+        assert any(f"no open node of type g4dn.xlarge shows {EFA}" in warning for warning in here.notes.last.warnings)
         await submit(here, "faster", EFA)
         await here.sleep(1.5 * HOUR)
         assert len(here.cluster.core.history()) == 3

@@ -84,15 +84,15 @@ class Schedule:
         line.deaf = False
 
     async def die(self) -> None:
-        one = self.one()
-        await one.kill()
-        await self.here.restart(one)
+        replica = self.one()
+        await replica.kill()
+        await self.here.restart(replica)
 
     async def leave(self) -> None:
         """End a process in good order: the lease is released."""
-        one = self.one()
-        await one.end()
-        await self.here.restart(one)
+        replica = self.one()
+        await replica.end()
+        await self.here.restart(replica)
 
 
 @pytest.mark.parametrize("seed", range(RUNS))
@@ -105,7 +105,7 @@ async def test_under_random_faults_one_process_writes_at_a_time_and_the_work_is_
         await Schedule(here, dice).run()
 
         bound = await here.here.bound()
-        assert all(bound.values()), {one.name: one.record.failures[-3:] for one in here.replicas}
+        assert all(bound.values()), {replica.name: replica.record.failures[-3:] for replica in here.replicas}
         assert len(here.here.cluster.core.history()) <= here.pods, "a machine was bought twice"
         if dry is not None:
             # I9: it observes and plans the same, and only reads.

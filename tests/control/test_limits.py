@@ -22,7 +22,7 @@ DRY = Markets({OfferingKey("gpu", "spot", "g4dn.xlarge", "us-east-1a"): Steps((0
 
 def granted(here: World) -> list[float]:
     """The times at which machines were bought, in seconds from the beginning."""
-    return [one.bought_at - BEGAN for one in here.cluster.core.history()]
+    return [machine.bought_at - BEGAN for machine in here.cluster.core.history()]
 
 
 async def test_a_refused_machine_does_not_count_against_the_machines_per_minute() -> None:
@@ -61,5 +61,5 @@ async def test_pods_beyond_a_limit_stay_pending_and_show_the_limit(limit: str) -
         assert 0 < len(granted(here)) < 5
         assert sum(bool(node) for node in (await here.bound()).values()) == len(granted(here))
         assert here.notes.last is not None
-        (one, *_) = here.notes.last.unplaced
-        assert limit.split(":")[0] in one.reasons[0].detail
+        (unplaced, *_) = here.notes.last.unplaced
+        assert limit.split(":")[0] in unplaced.reasons[0].detail

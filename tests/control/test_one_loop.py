@@ -109,18 +109,18 @@ class Recorded(Gpuscaler):
 
 def spot_until(moment: float, began: float) -> Markets:
     """Spot is available until ``moment`` seconds after the beginning, and then not any more."""
-    spots = [one for pool in parse_policy(POOLS).pools for one in pool.offerings if one.market == SPOT]
+    spots = [offering for pool in parse_policy(POOLS).pools for offering in pool.offerings if offering.market == SPOT]
     steps = Steps((0.0, moment), (50.0, 0.0)) if moment else Steps((0.0,), (0.0,))
-    return Markets({one.key: steps for one in spots}, began=began)
+    return Markets({offering.key: steps for offering in spots}, began=began)
 
 
 async def by_controller(jobs: Sequence[Job], *, dry_after: float, faults: Faults) -> list[Decision]:
     async with world(POOLS, delays=DELAYS, markets=spot_until(dry_after, BEGAN + FIRST), faults=faults) as here:
         here.watchman = witness = Witness(here)
         here.start()
-        for one in submissions(Trace("", tuple(jobs))):
-            await here.sleep(max(0.0, BEGAN + FIRST + one.at - here.now()))
-            await here.user.create(JOBS, one.job, namespace=one.job["metadata"]["namespace"])
+        for submission in submissions(Trace("", tuple(jobs))):
+            await here.sleep(max(0.0, BEGAN + FIRST + submission.at - here.now()))
+            await here.user.create(JOBS, submission.job, namespace=submission.job["metadata"]["namespace"])
         await here.sleep(3600.0)
         assert here.cluster.core.list() == ()
         return witness.decisions
@@ -137,10 +137,10 @@ def by_simulator(jobs: Sequence[Job], *, dry_after: float, faults: Faults) -> li
 async def compare(jobs: Sequence[Job], *, dry_after: float = 1e9, faults: Faults = NO_FAULTS) -> list[Decision]:
     real = await by_controller(jobs, dry_after=dry_after, faults=faults)
     simulated = by_simulator(jobs, dry_after=dry_after, faults=faults)
-    assert [one[1:] for one in real] == [one[1:] for one in simulated]
-    for one, other in zip(real, simulated, strict=True):
-        late = SOON if one.what == "buy" else LATE
-        assert -0.1 <= one.at - other.at <= late, f"{one} by the controller, {other} by the simulator"
+    assert [decision[1:] for decision in real] == [decision[1:] for decision in simulated]
+    for decision, other in zip(real, simulated, strict=True):
+        late = SOON if decision.what == "buy" else LATE
+        assert -0.1 <= decision.at - other.at <= late, f"{decision} by the controller, {other} by the simulator"
     return simulated
 
 
@@ -155,18 +155,18 @@ async def test_both_buy_the_same_at_the_same_time_for_random_jobs(seed: int) -> 
     real = await by_controller(jobs, dry_after=1e9, faults=NO_FAULTS)
     simulated = by_simulator(jobs, dry_after=1e9, faults=NO_FAULTS)
     # Each scheduler chooses among the machines that a job fits, so idle times may differ.
-    bought, planned = ([one for one in made if one.what == "buy"] for made in (real, simulated))
-    assert [one[1:] for one in bought] == [one[1:] for one in planned]
-    assert all(-0.1 <= one.at - other.at <= SOON for one, other in zip(bought, planned, strict=True))
+    bought, planned = ([decision for decision in made if decision.what == "buy"] for made in (real, simulated))
+    assert [decision[1:] for decision in bought] == [decision[1:] for decision in planned]
+    assert all(-0.1 <= decision.at - other.at <= SOON for decision, other in zip(bought, planned, strict=True))
 
 
 async def test_when_spot_has_run_dry_both_try_it_and_go_on_demand() -> None:
     made = await compare([Job("a", 10, 300, gpus=1), Job("b", 500, 300, gpus=4)], dry_after=0.0)
-    ended = {name for one in made if one.what == "end" for name in one.offerings}
+    ended = {name for decision in made if decision.what == "end" for name in decision.offerings}
     assert ended == {("g4dn.xlarge", "on-demand"), ("g4dn.12xlarge", "on-demand")}
 
 
 async def test_both_buy_the_replacement_of_an_interrupted_machine_before_they_drain_it() -> None:
     faults = replace(NO_FAULTS, reclaim=Delay(10.0, 10.0, 10.0), without_notice=0.0)
     made = await compare([Job("a", 0, 1800, gpus=1)], dry_after=600.0, faults=faults)
-    assert [one.what for one in made][:3] == ["buy", "buy", "end"]
+    assert [decision.what for decision in made][:3] == ["buy", "buy", "end"]

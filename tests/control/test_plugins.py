@@ -105,9 +105,9 @@ async def test_faults_of_nodes_are_requested_through_the_control_path(tmp_path: 
         assert control("DELETE", "absent") == []
         assert control("PUT", "kubelets", node=name) == [name]
         await here.sleep(90)
-        ready = [one["status"] for one in (await here.nodes())[0]["status"]["conditions"] if one["type"] == "Ready"]
+        ready = [node["status"] for node in (await here.nodes())[0]["status"]["conditions"] if node["type"] == "Ready"]
         assert ready == ["Unknown"]
         assert control("DELETE", "kubelets") == []
         await here.sleep(20)
-        ready = [one["status"] for one in (await here.nodes())[0]["status"]["conditions"] if one["type"] == "Ready"]
+        ready = [node["status"] for node in (await here.nodes())[0]["status"]["conditions"] if node["type"] == "Ready"]
         assert ready == ["True"]

@@ -92,8 +92,8 @@ async def submit(here: World, dice: Random) -> list[str]:
 
 @pytest.mark.parametrize("seed", range(30))
 async def test_every_planned_pod_is_bound_and_nothing_more_is_bought(seed: int) -> None:
-    found = await outcome(seed)
+    kept = await outcome(seed)
 
-    assert found.bound == found.planned
-    assert found.further == 0
-    assert found.kept == found.promised
+    assert kept.bound == kept.planned
+    assert kept.further == 0
+    assert kept.kept == kept.promised

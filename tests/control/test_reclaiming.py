@@ -37,7 +37,7 @@ DRY_AT = BEGAN + 600.0
 
 def dry(*, noticed: bool) -> dict[str, Any]:
     """A spot market that runs dry and reclaims its machines."""
-    spot = next(one for pool in parse_policy(SPOT).pools for one in pool.offerings if one.market == "spot")
+    spot = next(offering for pool in parse_policy(SPOT).pools for offering in pool.offerings if offering.market == "spot")
     return {
         "markets": Markets({spot.key: Steps((0.0, DRY_AT - BEGAN), (50.0, 0.0))}, began=BEGAN),
         "faults": Faults(
@@ -57,8 +57,8 @@ def without_controller(here: World, *, terminated: bool) -> None:
 
     async def listed() -> Inventory:
         found = await inventory()
-        ended = [one for one in here.cluster.core.history() if one.ended_at is not None] if terminated else []
-        history = (msgspec.structs.replace(instance_of(one, here.now(), tagged=True), state=instances.TERMINATED) for one in ended)
+        ended = [machine for machine in here.cluster.core.history() if machine.ended_at is not None] if terminated else []
+        history = (msgspec.structs.replace(instance_of(machine, here.now(), tagged=True), state=instances.TERMINATED) for machine in ended)
         return msgspec.structs.replace(found, instances=(*found.instances, *history))
 
     async def forget(node: dict[str, Any]) -> None:
@@ -70,7 +70,7 @@ def without_controller(here: World, *, terminated: bool) -> None:
 
 def reclaims(here: World) -> int:
     assert here.controller is not None
-    return sum(one.strikes for one in here.controller.memory.breakers.open if one.cause == offering_events.RECLAIMED)
+    return sum(breaker.strikes for breaker in here.controller.memory.breakers.open if breaker.cause == offering_events.RECLAIMED)
 
 
 async def test_pods_are_evicted_from_an_interrupted_machine_even_if_they_are_protected() -> None:
@@ -80,13 +80,13 @@ async def test_pods_are_evicted_from_an_interrupted_machine_even_if_they_are_pro
         await here.submit("bare")
         await here.user.create(PODS, pod("protected", annotations=PROTECTED), namespace="default")
         await here.sleep(300.0)
-        machines = {one.id for one in here.cluster.core.list()}
-        assert {one.offering.market for one in here.cluster.core.list()} == {"spot"}
+        machines = {machine.id for machine in here.cluster.core.list()}
+        assert {machine.offering.market for machine in here.cluster.core.list()} == {"spot"}
         await here.sleep(DRY_AT + 100.0 - here.now())
 
         assert await here.pods() == []
-        assert not machines & {one.id for one in here.cluster.core.list()}
-        assert {one.state for one in here.cluster.core.history() if one.id in machines} == {TERMINATED}
+        assert not machines & {machine.id for machine in here.cluster.core.list()}
+        assert {machine.state for machine in here.cluster.core.history() if machine.id in machines} == {TERMINATED}
         assert reclaims(here) == 1
 
 
@@ -101,7 +101,7 @@ async def test_a_market_that_reclaims_without_notice_is_avoided_and_the_node_is_
 
         assert here.cluster.core.list() == ()
         assert reclaims(here) == 1
-        assert [one.machine for one in here.notes.remarks] == [provider_id(here.cluster.core.history()[0])]
+        assert [remark.machine for remark in here.notes.remarks] == [provider_id(here.cluster.core.history()[0])]
         await here.sleep(60.0)
         assert len(here.notes.remarks) == 1
 
@@ -131,11 +131,11 @@ async def test_the_node_of_a_vanished_machine_is_deleted_only_if_the_machine_is_
         await here.sleep(30.0)
 
         assert (gone.id in await names(here)) is stays
-        deletions = [one for one in writes.requests if one.method == "DELETE" and "/nodes/" in one.path]
-        assert all(b'"preconditions":{"uid":"' in one.body for one in deletions)
+        deletions = [request for request in writes.requests if request.method == "DELETE" and "/nodes/" in request.path]
+        assert all(b'"preconditions":{"uid":"' in request.body for request in deletions)
         assert len(deletions) == (0 if stays else 1)
-        (told,) = here.notes.remarks
-        assert told.text.endswith("is deleted when it is not Ready" if terminated else "is left to the cloud's controller")
+        (remark,) = here.notes.remarks
+        assert remark.text.endswith("is deleted when it is not Ready" if terminated else "is left to the cloud's controller")
         await here.sleep(120.0)
         assert here.notes.kept == []
         if not stays:
@@ -152,12 +152,12 @@ async def test_a_machine_with_scheduled_maintenance_is_drained_before_and_replac
         here.announced.append(Notice(MAINTENANCE, provider_id(machine), here.now() + 300.0))
         await here.sleep(200.0)
 
-        assert [one.text for one in here.notes.remarks] == [
+        assert [remark.text for remark in here.notes.remarks] == [
             f"the cloud announces maintenance of machine {provider_id(machine)}; it is drained before that"
         ]
         (home,) = (await here.bound()).values()
         assert home not in ("", machine.id)
-        assert machine.id not in {one.id for one in here.cluster.core.list()}
+        assert machine.id not in {machine.id for machine in here.cluster.core.list()}
         assert reclaims(here) == 0
 
 
@@ -172,7 +172,7 @@ async def test_other_announcements_or_those_without_a_time_are_reported_once_and
         here.announced.append(Notice(kind, provider_id(machine), 0.0 if kind == MAINTENANCE else here.now() + 60.0))
         await here.sleep(200.0)
 
-        assert [one.text for one in here.notes.remarks] == [
+        assert [remark.text for remark in here.notes.remarks] == [
             f"the cloud announces {kind} of machine {provider_id(machine)}; no action is taken"
         ]
         assert (await here.bound())["p"] == machine.id
@@ -200,5 +200,5 @@ async def test_a_machine_that_is_reclaimed_before_it_opened_is_bought_again() ->
         await here.sleep(400.0)
 
         bought = here.cluster.core.history()
-        assert [one.offering.market for one in bought] == ["spot", "on-demand"]
+        assert [machine.offering.market for machine in bought] == ["spot", "on-demand"]
         assert (await here.bound()) == {"p": bought[1].id}

@@ -53,7 +53,7 @@ async def submit(here: World, name: str, **annotations: str) -> None:
 
 
 def types(here: World) -> list[str]:
-    return [one.offering.instance_type for one in here.cluster.core.history()]
+    return [machine.offering.instance_type for machine in here.cluster.core.history()]
 
 
 async def test_a_pod_that_is_not_scheduled_on_its_open_machine_is_demand_again_after_a_minute() -> None:
@@ -127,9 +127,9 @@ def generous(policy: Policy, **more: int) -> Policy:
 
     pools = [
         msgspec.structs.replace(
-            one, offerings=tuple(msgspec.structs.replace(offer, allocatable=larger(offer.allocatable)) for offer in one.offerings)
+            pool, offerings=tuple(msgspec.structs.replace(offer, allocatable=larger(offer.allocatable)) for offer in pool.offerings)
         )
-        for one in policy.pools
+        for pool in policy.pools
     ]
     return msgspec.structs.replace(policy, pools=tuple(pools))
 
@@ -147,7 +147,7 @@ pools:
 
 async def test_a_machine_with_less_room_than_its_template_is_bought_once_for_pods_that_need_it_all() -> None:
     truth = parse_policy(TWO_SIZES)
-    small = next(one for one in truth.pools[0].offerings if one.instance_type == "g4dn.xlarge")
+    small = next(offering for offering in truth.pools[0].offerings if offering.instance_type == "g4dn.xlarge")
     async with world(TWO_SIZES, seed=6) as here:
         here.policy = generous(truth, memory=2 * 2**30)
         here.start()
@@ -160,7 +160,7 @@ async def test_a_machine_with_less_room_than_its_template_is_bought_once_for_pod
         assert types(here) == ["g4dn.xlarge", "g4dn.2xlarge"]
         assert (await here.bound())["p"] == here.cluster.core.history()[-1].id
         assert here.controller is not None
-        learned = {one.instance_type: one.allocatable for one in here.controller.memory.learned.lessons}
+        learned = {lesson.instance_type: lesson.allocatable for lesson in here.controller.memory.learned.lessons}
         assert learned["g4dn.xlarge"]["memory"] == small.allocatable["memory"]
         # For pods of the same kind the right size is bought at once.
         body["metadata"]["name"] = "q"

@@ -30,7 +30,7 @@ DEAR = "sim-00001"
 
 
 def without_spot(policy: Policy) -> Policy:
-    pools = (msgspec.structs.replace(one, offerings=tuple(o for o in one.offerings if o.market != "spot")) for one in policy.pools)
+    pools = (msgspec.structs.replace(pool, offerings=tuple(o for o in pool.offerings if o.market != "spot")) for pool in policy.pools)
     return msgspec.structs.replace(policy, pools=tuple(pools))
 
 
@@ -43,7 +43,7 @@ class Evictions(Watchman):
 
     async def write(self, request: Request) -> None:
         if request.path.endswith("/eviction") and "/namespaces/default/" in request.path:
-            self.open.append({one["metadata"]["name"] for one in await self.here.nodes() if is_open(one)})
+            self.open.append({node["metadata"]["name"] for node in await self.here.nodes() if is_open(node)})
 
 
 def is_open(node: dict[str, Any]) -> bool:
@@ -79,7 +79,7 @@ async def on_demand(**more: Any) -> AsyncIterator[tuple[World, Evictions]]:
 
 
 def markets(here: World) -> list[str]:
-    return [one.offering.market for one in here.cluster.core.history()]
+    return [machine.offering.market for machine in here.cluster.core.history()]
 
 
 async def until_ordered(here: World) -> None:
@@ -97,7 +97,7 @@ async def test_the_replacement_of_a_machine_is_open_before_the_first_eviction() 
         assert markets(here) == ["on-demand", "spot"]
         assert await homes(here) == ["sim-00002"]
         assert evictions.open == [{"sim-00002"}]
-        assert [one.id for one in here.cluster.core.list()] == ["sim-00002"]
+        assert [machine.id for machine in here.cluster.core.list()] == ["sim-00002"]
         assert [node["metadata"]["name"] for node in await here.nodes()] == ["sim-00002"]
 
 
@@ -114,7 +114,7 @@ async def test_a_controller_that_dies_in_the_middle_continues_from_there(after: 
         assert markets(here) == ["on-demand", "spot"]
         assert await homes(here) == ["sim-00002"]
         assert all("sim-00002" in seen for seen in evictions.open)
-        assert [one.id for one in here.cluster.core.list()] == ["sim-00002"]
+        assert [machine.id for machine in here.cluster.core.list()] == ["sim-00002"]
 
 
 async def test_if_the_replacement_is_refused_the_old_machine_opens_again_without_evictions() -> None:
@@ -164,4 +164,4 @@ async def test_if_all_pods_end_while_the_replacement_boots_the_machine_goes_with
 
         assert evictions.open == []
         assert await homes(here) == ["sim-00002"]
-        assert [one.id for one in here.cluster.core.list()] == ["sim-00002"]
+        assert [machine.id for machine in here.cluster.core.list()] == ["sim-00002"]

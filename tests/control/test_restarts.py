@@ -52,7 +52,7 @@ async def one_run(seed: int) -> None:
                 break
         bought = here.cluster.core.history()
         assert all((await here.bound()).values()), (await here.bound(), here.notes.failures[-3:])
-        assert len(bought) == pods, [(one.id, one.purchase) for one in bought]
+        assert len(bought) == pods, [(machine.id, machine.purchase) for machine in bought]
         assert here.controller is not None
         for _ in range(60):
             # With lists that lag and often fail, the result of an order shows late.

@@ -16,7 +16,7 @@ async def going(here: World, seconds: float) -> list[int]:
     for _ in range(int(seconds / 5.0)):
         await here.sleep(5.0)
         assert here.controller is not None
-        seen.append(sum(bool(one.pods) for one in here.controller.memory.ledger.leaving))
+        seen.append(sum(bool(removal.pods) for removal in here.controller.memory.ledger.leaving))
     return seen
 
 
@@ -31,11 +31,11 @@ async def test_two_machines_go_back_to_spot_one_after_the_other_the_first_as_a_p
         first = await going(here, SETTLE_SECONDS)
         assert markets(here) == ["on-demand", "on-demand", "spot"]
         assert max(first) == 1
-        assert sorted(one.offering.market for one in here.cluster.core.list()) == ["on-demand", "spot"]
+        assert sorted(machine.offering.market for machine in here.cluster.core.list()) == ["on-demand", "spot"]
 
         second = await going(here, 2 * SETTLE_SECONDS)
         assert max(second) == 1
-        assert [one.offering.market for one in here.cluster.core.list()] == ["spot", "spot"]
+        assert [machine.offering.market for machine in here.cluster.core.list()] == ["spot", "spot"]
         # Each left only when its successor was open.
         assert [len(seen) for seen in evictions.open] == [2, 2]
         assert here.notes.kept == []

@@ -104,7 +104,10 @@ async def test_the_roles_allow_the_requests_of_the_program_and_nothing_else(tmp_
 
     assert transport.asked - cluster_wide - own == set()
     assert transport.elsewhere == {f"/api/v1/namespaces/{NAMESPACE}/configmaps/{NAME}"}
-    assert {(verb, one.label, "") for one in WATCHED for verb in ("list", "watch")} <= cluster_wide
+    assert {(verb, resource.label, "") for resource in WATCHED for verb in ("list", "watch")} <= cluster_wide
     # The right to list is for servers that cannot stream lists; nothing is evicted here, and no Event is repeated.
-    others = {("list", one.label, "") for one in WATCHED} | {("create", "pods/eviction", ""), ("patch", "events.events.k8s.io", "")}
+    others = {("list", resource.label, "") for resource in WATCHED} | {
+        ("create", "pods/eviction", ""),
+        ("patch", "events.events.k8s.io", ""),
+    }
     assert (cluster_wide | own) - transport.asked - others == set()

@@ -24,7 +24,7 @@ IDLE = f"{ONE_GPU_MACHINES}    idle_after: 60s\n"
 async def launch(here: World) -> None:
     """Launch a machine in a pool, as another program does."""
     (pool,) = here.policy.pools
-    await here.cluster.provider.buy(Order("somebody", pool.name, (pool.offerings[0].key,), 1))
+    await here.cluster.provider.buy(Order("another-writer", pool.name, (pool.offerings[0].key,), 1))
 
 
 async def test_a_machine_that_another_program_bought_and_that_never_registers_is_ended() -> None:
@@ -52,7 +52,7 @@ async def test_a_machine_that_was_lost_with_the_memory_is_ended_by_the_next_cont
         here.start()
         await here.sleep(240.0)
 
-        assert lost.id not in {one.id for one in here.cluster.core.list()}
+        assert lost.id not in {machine.id for machine in here.cluster.core.list()}
 
 
 async def test_a_machine_that_was_not_ordered_serves_pods_and_is_removed_like_any_other() -> None:
@@ -79,7 +79,7 @@ async def test_after_three_machines_in_a_row_that_never_registered_their_pool_is
 
         assert len(here.cluster.core.history()) == 3
         assert here.cluster.core.list() == ()
-        (remark,) = (one for one in here.notes.remarks if "never became nodes" in one.text)
+        (remark,) = (remark for remark in here.notes.remarks if "never became nodes" in remark.text)
         assert remark.text.startswith("pool gpu: machines never became nodes, 3 times since ")
         assert here.notes.last is not None
         (unplaced,) = here.notes.last.unplaced
@@ -130,7 +130,7 @@ BIG_AND_SMALL = IDLE.replace("types: [g4dn.xlarge]", "types: [g4dn.xlarge, g5.12
 
 async def join(here: World, instance: str) -> None:
     """Add a node with the labels of a large machine of a pool, which the cloud does not list."""
-    (large,) = (one for one in here.policy.pools[0].offerings if one.instance_type == "g5.12xlarge")
+    (large,) = (offering for offering in here.policy.pools[0].offerings if offering.instance_type == "g5.12xlarge")
     node = node_named("theirs", large.allocatable, LOOKS_LIKE_OURS)
     made = {**node, "spec": {"providerID": instance} if instance else {}}
     await here.user.create(NODES, {**made, "status": {**node["status"], "conditions": ready_at(here.now())}})
@@ -151,7 +151,7 @@ async def test_an_unlisted_node_with_a_pools_labels_is_not_touched_when_its_mach
 
         assert await here.bound() == {"p": "theirs"}
         assert touched.paths == []
-        assert [one.text for one in here.notes.remarks if "emptied" in one.text] == []
+        assert [remark.text for remark in here.notes.remarks if "emptied" in remark.text] == []
 
 
 @pytest.mark.parametrize(

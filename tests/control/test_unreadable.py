@@ -32,7 +32,9 @@ async def test_a_machine_with_a_pod_that_cannot_be_parsed_stays_until_that_pod_i
         assert (await here.bound()).keys() >= {"odd"}
         assert here.notes.last is not None
         assert [entry.object for entry in here.notes.last.set_aside] == ["Pod default/odd"]
-        assert [(one.node, one.blocker) for one in here.notes.last.blocked_nodes] == [(node["metadata"]["name"], "unreadable-pod")]
+        assert [(blocked.node, blocked.blocker) for blocked in here.notes.last.blocked_nodes] == [
+            (node["metadata"]["name"], "unreadable-pod")
+        ]
         assert len(here.cluster.core.list()) == 1
         await here.user.delete(PODS, "odd", namespace="default", grace=0)
         await here.sleep(200.0)

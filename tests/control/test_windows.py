@@ -45,7 +45,7 @@ async def watched(here: World, seconds: float) -> list[tuple[float, list[bool], 
     for _ in range(int(seconds * 10)):
         await here.sleep(0.1)
         nodes = await here.nodes()
-        seen.append((here.now() - began, [is_closed(one) for one in nodes], [shows(one) for one in nodes]))
+        seen.append((here.now() - began, [is_closed(node) for node in nodes], [shows(node) for node in nodes]))
     return seen
 
 
@@ -90,17 +90,17 @@ async def test_a_device_plugin_that_is_updated_runs_again_before_a_waiting_gang_
         for name in ("p0", "p1"):
             await here.submit(name, **gang)
         await here.sleep(NODE + 2.0)
-        first, second = (one.id for one in here.cluster.core.history())
+        first, second = (machine.id for machine in here.cluster.core.history())
         here.cluster.machines.devices.restart(second, seconds=60.0)
         await here.sleep(8.0)
 
         async def has_gpus() -> bool:
-            return any(shows(one) for one in await here.nodes() if one["metadata"]["name"] == first)
+            return any(shows(node) for node in await here.nodes() if node["metadata"]["name"] == first)
 
         assert await has_gpus()
-        for one in await plugin_pods(here):
-            if one["spec"].get("nodeName") == first:
-                await here.user.delete(PODS, one["metadata"]["name"], namespace=NAMESPACE, grace=0)
+        for plugin_pod in await plugin_pods(here):
+            if plugin_pod["spec"].get("nodeName") == first:
+                await here.user.delete(PODS, plugin_pod["metadata"]["name"], namespace=NAMESPACE, grace=0)
         await here.sleep(2.0)
         assert not await has_gpus()
         await here.sleep(8.0)
@@ -135,10 +135,10 @@ async def test_a_daemon_set_with_refused_pods_is_named_and_tried_again() -> None
         await here.submit("p")
         await here.sleep(NODE + 20.0)
 
-        said = [one.text for one in here.notes.remarks if "DaemonSet" in one.text]
+        said = [remark.text for remark in here.notes.remarks if "DaemonSet" in remark.text]
         assert len(said) == 1
         assert f"DaemonSet {NAMESPACE}/{PLUGINS[0].name} has no pod on node" in said[0]
-        assert [is_closed(one) for one in await here.nodes()] == [True]
+        assert [is_closed(node) for node in await here.nodes()] == [True]
         here.cluster.api.faults.clear()
         seen = await watched(here, 80.0)
         assert any(all(gpus) for _, _, gpus in seen)

@@ -116,7 +116,7 @@ def arrival(dice: Random, pool: str, number: int) -> tuple[str, Json]:
 
 async def measure(workloads: int, *, seed: int) -> Tally:
     """Run random workloads on a real scheduler, and let the model decide each pod in the same state as the scheduler."""
-    found = Tally()
+    tally = Tally()
     async with stage("agreement") as made:
         urgent = {"metadata": {"name": "urgent"}, "value": 1000, "preemptionPolicy": "Never"}
         await made.admin.create(PRIORITY_CLASSES, {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", **urgent})
@@ -124,17 +124,17 @@ async def measure(workloads: int, *, seed: int) -> Tally:
 
         async def play(number: int) -> None:
             async with slots:
-                await _Play(made, found, f"a{number}", Random(f"{seed}/{number}")).run()
+                await _Play(made, tally, f"a{number}", Random(f"{seed}/{number}")).run()
 
         await asyncio.gather(*(play(number) for number in range(workloads)))
-    return found
+    return tally
 
 
 class _Play:
     """One workload: its nodes, and pods that are created one after the other. Some pods are deleted again."""
 
-    def __init__(self, made: Stage, found: Tally, pool: str, dice: Random) -> None:
-        self._made, self._found, self._pool, self._dice = made, found, pool, dice
+    def __init__(self, made: Stage, tally: Tally, pool: str, dice: Random) -> None:
+        self._made, self._found, self._pool, self._dice = made, tally, pool, dice
         interner = Interner()
         self._node_reader, self._pod_reader = ObjectDecoder(NODES, interner), ObjectDecoder(PODS, interner)
         self._bound: dict[str, Pod] = {}
@@ -145,7 +145,7 @@ class _Play:
         nodes = [node(dice, self._pool, number) for number in range(dice.randint(3, 8))]
         for one in nodes:
             await admin.create(NODES, one)
-        there = [self._node(await self._ready(one)) for one in nodes]
+        there = [self._node(await self._ready(node)) for node in nodes]
         for number in range(dice.randint(8, 16)):
             if self._bound and dice.random() < 0.15:
                 gone = dice.choice(sorted(self._bound))
@@ -168,7 +168,7 @@ class _Play:
         return found
 
     async def _compare(self, kind: str, body: Json, nodes: list[Node]) -> None:
-        admin, found, name = self._made.admin, self._found, body["metadata"]["name"]
+        admin, tally, name = self._made.admin, self._found, body["metadata"]["name"]
         created = await admin.create(PODS, body, namespace=self._pool)
         arrived = self._pod(created)
         binder = Binder(Cluster.of([*nodes, *self._bound.values(), arrived]))
@@ -177,26 +177,26 @@ class _Play:
         simulated = self._simulator(nodes).best(arrived.spec) if kind in SIMULATED else None
         decided = await self._decided(name)
         real = msgspec.json.decode(decided)["spec"].get("nodeName")
-        found.pods += 1
+        tally.pods += 1
         told = f"{self._pool}/{name} ({kind}): on {real}, the model says {', '.join(best) or 'nowhere'}"
         if bool(real) != bool(best):
-            found.differences.append(told)
+            tally.differences.append(told)
         else:
-            found.same += 1
+            tally.same += 1
         if real and best:
-            found.bound += 1
-            found.one += fitting == 1
-            found.ties += len(best) > 1
-            found.best += real in best
+            tally.bound += 1
+            tally.one += fitting == 1
+            tally.ties += len(best) > 1
+            tally.best += real in best
             if real not in best:
-                found.misses.append(told)
+                tally.misses.append(told)
         if kind in SIMULATED:
-            found.simulated += 1
+            tally.simulated += 1
             # Among equal nodes the simulator takes the oldest, and kube-scheduler takes any.
             if simulated == real or {simulated, real} <= set(best):
-                found.agreed += 1
+                tally.agreed += 1
             else:
-                found.misses.append(f"{told}, the simulator {simulated}")
+                tally.misses.append(f"{told}, the simulator {simulated}")
         if real:
             self._bound[name] = self._pod(decided)
         else:
@@ -205,10 +205,10 @@ class _Play:
 
     def _simulator(self, nodes: list[Node]) -> Scheduler:
         """The simulator's view of the state. It has one offering for each node, because all nodes differ."""
-        books = Scheduler([self._offering(one) for one in nodes])
-        for one in nodes:
-            books.add(one.name, self._offering(one))
-            books.mark(one.name, unneeded=any(taint.effect == SOFT for taint in one.taints))
+        books = Scheduler([self._offering(node) for node in nodes])
+        for node in nodes:
+            books.add(node.name, self._offering(node))
+            books.mark(node.name, unneeded=any(taint.effect == SOFT for taint in node.taints))
         for bound in self._bound.values():
             books.place(bound.spec, bound.node_name)
         return books

@@ -100,7 +100,7 @@ async def _runs(here: Installed, controller: Controller, right: Right) -> None:
 
     async def phases() -> set[str]:
         pods = await here.stage.pods(PLUGINS)
-        return {one["status"]["phase"] for one in pods if one["spec"].get("nodeName") == node["metadata"]["name"]}
+        return {pod["status"]["phase"] for pod in pods if pod["spec"].get("nodeName") == node["metadata"]["name"]}
 
     assert await phases() == {"Pending"}
     await here.give(right)
@@ -122,7 +122,7 @@ async def _shows(here: Installed, controller: Controller, right: Right) -> None:
 
 async def _placed(here: Installed, space: str) -> None:
     async def seen() -> bool:
-        return any(one["spec"].get("nodeName") for one in await here.stage.pods(space))
+        return any(pod["spec"].get("nodeName") for pod in await here.stage.pods(space))
 
     await until(f"the pod of {space} has a node", seen)
 

@@ -32,8 +32,8 @@ class Wire:
             await asyncio.gather(_pass(reader, far_writer), _pass(far_reader, writer))
         finally:
             self._writers -= pair
-            for one in pair:
-                one.transport.abort()
+            for stream_writer in pair:
+                stream_writer.transport.abort()
 
 
 async def _pass(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

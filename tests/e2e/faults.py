@@ -45,12 +45,12 @@ class Broken:
 
     def ordered(self, name: str) -> list[Json]:
         """The purchases for a pool, by any controller."""
-        return [line for one in self.stage.controllers for line in one.told("ordered", pool=name)]
+        return [line for controller in self.stage.controllers for line in controller.told("ordered", pool=name)]
 
     def kill(self) -> None:
         """Kill all controllers."""
-        for one in self.stage.controllers:
-            one.kill()
+        for controller in self.stage.controllers:
+            controller.kill()
 
     async def spoil(self, memory: str = SPOILT) -> str:
         """Overwrite the saved state; returns its previous content."""
@@ -86,10 +86,10 @@ class Broken:
         """The running controller that leads."""
 
         async def seen() -> Controller | None:
-            for one in self.stage.controllers:
-                said = [line["message"] for line in one.lines() if "lead" in line["message"]]
-                if one.process.poll() is None and said and said[-1] == "this process leads":
-                    return one
+            for controller in self.stage.controllers:
+                said = [line["message"] for line in controller.lines() if "lead" in line["message"]]
+                if controller.process.poll() is None and said and said[-1] == "this process leads":
+                    return controller
             return None
 
         found: Controller = await until("a controller leads", seen)
@@ -107,7 +107,7 @@ class Broken:
         await until(f"machines for {name} are ordered", seen)
 
     async def nodes(self, name: str) -> set[str]:
-        return {one["metadata"]["name"] for one in await self.stage.nodes(name)}
+        return {node["metadata"]["name"] for node in await self.stage.nodes(name)}
 
     async def settles(self, name: str) -> None:
         """Check that the pods run on exactly the machines that they need, and that the machines go when the pods are gone."""
@@ -212,7 +212,7 @@ async def memory_put_back(broken: Broken, name: str) -> None:
         return len(await stage.nodes(name)) == PODS
 
     await until("the machines are nodes", came)
-    assert not any(one["spec"].get("nodeName") for one in await stage.pods(name))
+    assert not any(pod["spec"].get("nodeName") for pod in await stage.pods(name))
     assert len(broken.ordered(name)) == 1
     await broken.spoil(before)
     await broken.settles(name)
@@ -274,7 +274,7 @@ async def two_controllers(broken: Broken, name: str) -> None:
     leader = await broken.leader()
     await broken.submit(name)
     await broken.settles(name)
-    acted = [one for one in broken.stage.controllers if one.told("ordered", "opened", "ending", pool=name)]
+    acted = [controller for controller in broken.stage.controllers if controller.told("ordered", "opened", "ending", pool=name)]
     assert acted == [leader]
 
 

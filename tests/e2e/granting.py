@@ -18,7 +18,7 @@ def granted(objects: Iterable[Json], account: str) -> set[Right]:
     """All rights that the roles in ``objects`` grant to an account."""
     found = [one for one in objects if one]
     bindings = [one for one in found if one["kind"].endswith("RoleBinding") and account in {who["name"] for who in one["subjects"]}]
-    bound = {(one["roleRef"]["kind"], one["roleRef"]["name"]) for one in bindings}
+    bound = {(binding["roleRef"]["kind"], binding["roleRef"]["name"]) for binding in bindings}
     return {
         (verb, group, resource, name)
         for one in found
@@ -46,7 +46,7 @@ def used(requests: Iterable[Json], allowed: set[Right]) -> set[Right]:
 
 def refused(requests: Iterable[Json]) -> set[Right]:
     """The rights for which requests were refused."""
-    return {_right(one) for one in requests if one["responseStatus"]["code"] == 403}
+    return {_right(request) for request in requests if request["responseStatus"]["code"] == 403}
 
 
 def _right(request: Json) -> Right:

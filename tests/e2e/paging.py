@@ -36,12 +36,13 @@ async def without_streams(url: str, there: Layout) -> AsyncIterator[str]:
                 return web.json_response(_REFUSAL, status=422)
             headers = {name: request.headers[name] for name in _ASKED if name in request.headers}
             body = await request.read()
-            async with session.request(request.method, request.rel_url, headers=headers, data=body or None) as found:
+            async with session.request(request.method, request.rel_url, headers=headers, data=body or None) as client_response:
                 answer = web.StreamResponse(
-                    status=found.status, headers={name: found.headers[name] for name in _ANSWERED if name in found.headers}
+                    status=client_response.status,
+                    headers={name: client_response.headers[name] for name in _ANSWERED if name in client_response.headers},
                 )
                 await answer.prepare(request)
-                async for piece in found.content.iter_any():
+                async for piece in client_response.content.iter_any():
                     await answer.write(piece)
             return answer
 

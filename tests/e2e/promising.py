@@ -60,7 +60,7 @@ def overfull(nodes: list[Json], pods: list[Json]) -> list[str]:
         if one["status"].get("phase") != "Failed":
             asked = (container.get("resources", {}).get("limits", {}).get(GPU, "0") for container in one["spec"]["containers"])
             used[one["spec"].get("nodeName", "")] += sum(map(int, asked))
-    has = {one["metadata"]["name"]: int(one["status"].get("allocatable", {}).get(GPU, "0")) for one in nodes}
+    has = {node["metadata"]["name"]: int(node["status"].get("allocatable", {}).get(GPU, "0")) for node in nodes}
     return sorted(node for node, many in used.items() if many > has.get(node, many))
 
 
@@ -151,7 +151,7 @@ async def promised(
         await asyncio.sleep(3.0 + 2 * deaf)
 
         pods = await made.pods("b")
-        where = {f"b/{one['metadata']['name']}": one["spec"].get("nodeName", "") for one in pods}
+        where = {f"b/{pod['metadata']['name']}": pod["spec"].get("nodeName", "") for pod in pods}
         return Promised(
             machines,
             len(names),
@@ -160,5 +160,5 @@ async def promised(
             moments.waits(names),
             overfull(await made.listed(NODES), await made.listed(PODS)),
             sorted(key for key in names if where.get(key) != moments.bound[key][1]),
-            sum(one["status"].get("phase") == "Failed" for one in pods),
+            sum(pod["status"].get("phase") == "Failed" for pod in pods),
         )

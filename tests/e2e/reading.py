@@ -62,9 +62,9 @@ async def _waits(here: Installed, controller: Controller, right: Right, pool: st
         await _submit(here, pool)
         await _renewed(here)
         assert len(controller.told("ordered", pool=pool)) <= (right != PODS)
-        assert not any(one["spec"].get("nodeName") for one in await made.pods(pool))
-        assert [one["metadata"]["uid"] for one in await made.nodes(SPARED)] == [one["metadata"]["uid"] for one in there]
-        assert not any(one["spec"].get("taints") for one in await made.nodes(SPARED))
+        assert not any(pod["spec"].get("nodeName") for pod in await made.pods(pool))
+        assert [node["metadata"]["uid"] for node in await made.nodes(SPARED)] == [one["metadata"]["uid"] for one in there]
+        assert not any(node["spec"].get("taints") for node in await made.nodes(SPARED))
     finally:
         await here.give(right)
     await made.bound(pool, 1)
@@ -87,8 +87,8 @@ async def _submit(here: Installed, pool: str) -> None:
     await made.create(deployment("serve", 1, pod_spec(pool)), pool)
 
     async def tried() -> bool:
-        conditions = [told for one in await made.pods(pool) for told in one["status"].get("conditions", [])]
-        return any(one["type"] == "PodScheduled" for one in conditions)
+        conditions = [told for pod in await made.pods(pool) for told in pod["status"].get("conditions", [])]
+        return any(condition["type"] == "PodScheduled" for condition in conditions)
 
     await until(f"the pod of {pool} is tried", tried)
 

@@ -210,7 +210,7 @@ class Pair:
 
         async def asked() -> set[str]:
             pods = await self.stage.pods(self.name)
-            found = {one["metadata"]["name"] for one in pods if CHECKPOINT_REQUESTED in one["metadata"].get("annotations", {})}
+            found = {pod["metadata"]["name"] for pod in pods if CHECKPOINT_REQUESTED in pod["metadata"].get("annotations", {})}
             return found if len(found) == REPLICAS else set()
 
         found: set[str] = await until(f"the pods of {self.name} are asked to save their work", asked)
@@ -220,7 +220,7 @@ class Pair:
         """Mark pods as having saved their work."""
         now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         body = {"metadata": {"annotations": {CHECKPOINTED: now}}}
-        await asyncio.gather(*(self.stage.admin.merge_patch(PODS, one, body, namespace=self.name) for one in pods))
+        await asyncio.gather(*(self.stage.admin.merge_patch(PODS, pod, body, namespace=self.name) for pod in pods))
 
     async def allow(self, count: int, *, of: int) -> None:
         """Set the budget's minimum to ``of`` pods, and wait until it allows ``count`` disruptions."""

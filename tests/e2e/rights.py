@@ -91,7 +91,7 @@ class Installed:
 
     @property
     def roles(self) -> list[Json]:
-        return [one for one in roles(self.stage.home) if "rules" in one]
+        return [role for role in roles(self.stage.home) if "rules" in role]
 
     async def take(self, *rights: Right) -> None:
         """Take rights away, and wait until the API server's authorizer refuses them."""
@@ -167,7 +167,7 @@ class Somebody:
 
 def _whole() -> Json:
     """The controller's ClusterRole."""
-    (role,) = [one for one in roles() if one["kind"] == "ClusterRole"]
+    (role,) = [role for role in roles() if role["kind"] == "ClusterRole"]
     return role
 
 
@@ -175,8 +175,8 @@ def _whole() -> Json:
 async def somebody(made: Stage, name: str, taken: Collection[Right]) -> AsyncIterator[Somebody]:
     access = from_kubeconfig([made.plane.write_kubeconfig(name, pair=made.plane.certificate(name))], environ={})
     async with HttpTransport(access) as transport:
-        found = Somebody(made, name, client(transport))
-        await found.may(taken)
+        somebody = Somebody(made, name, client(transport))
+        await somebody.may(taken)
         binding = {
             "apiVersion": f"{RBAC}/v1",
             "kind": "ClusterRoleBinding",
@@ -187,7 +187,7 @@ async def somebody(made: Stage, name: str, taken: Collection[Right]) -> AsyncIte
         await made.apply(KINDS["ClusterRoleBinding"], binding)
         other = next(right for right, _ in parts(_whole()) if right not in taken)
         await until(f"{name} may {other}", partial(allowed, made, name, other))
-        yield found
+        yield somebody
 
 
 async def keep(found: Outcomes, rights: Iterable[Right], test: Coroutine[None, None, None]) -> None:

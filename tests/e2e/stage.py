@@ -55,8 +55,8 @@ NAMESPACE, ACCOUNT = "gpuscaler", "gpuscaler-controller"
 _RBAC = "rbac.authorization.k8s.io"
 CLUSTER_ROLES = Resource(_RBAC, "v1", "clusterroles", "ClusterRole", namespaced=False)
 KINDS = {
-    one.kind: one
-    for one in (
+    resource.kind: resource
+    for resource in (
         SERVICE_ACCOUNTS,
         CLUSTER_ROLES,
         Resource(_RBAC, "v1", "clusterrolebindings", "ClusterRoleBinding", namespaced=False),
@@ -64,7 +64,7 @@ KINDS = {
         Resource(_RBAC, "v1", "rolebindings", "RoleBinding"),
     )
 }
-WORKLOADS = {one.kind: one for one in (DEPLOYMENTS, STATEFUL_SETS, JOBS, DAEMON_SETS)}
+WORKLOADS = {resource.kind: resource for resource in (DEPLOYMENTS, STATEFUL_SETS, JOBS, DAEMON_SETS)}
 #: Seconds to pull an image. Machines are fast as well, because the tests are about order, not duration.
 PULL = 0.1
 #: Seconds that anything may take. The slowest machine that runs these tests is several times slower than the one they were written on.
@@ -265,14 +265,14 @@ class Stage:
 
         async def seen() -> bool:
             pods = await self.pods(namespace)
-            return sum(one["status"].get("phase") in {"Running", "Succeeded"} for one in pods) >= count
+            return sum(pod["status"].get("phase") in {"Running", "Succeeded"} for pod in pods) >= count
 
         try:
             await until(f"{count} pods of {namespace} run", seen)
         except AssertionError as error:
-            pods = [(one["metadata"]["name"], one["spec"].get("nodeName"), one["status"]) for one in await self.pods(namespace)]
+            pods = [(pod["metadata"]["name"], pod["spec"].get("nodeName"), pod["status"]) for pod in await self.pods(namespace)]
             raise AssertionError(f"{error}: {pods}") from None
-        return {one["metadata"]["name"]: one["spec"]["nodeName"] for one in await self.pods(namespace) if one["spec"].get("nodeName")}
+        return {pod["metadata"]["name"]: pod["spec"]["nodeName"] for pod in await self.pods(namespace) if pod["spec"].get("nodeName")}
 
     async def done(self, job: str, namespace: str, count: int) -> None:
         """Wait until ``count`` pods of a Job have succeeded. The Job's status counts them, because pods are gone with their machines."""
@@ -299,7 +299,7 @@ class Stage:
         try:
             await until(f"pool {pool} is empty", seen)
         except AssertionError as error:
-            nodes = [(one["metadata"]["name"], one["spec"].get("taints")) for one in await self.nodes(pool)]
+            nodes = [(node["metadata"]["name"], node["spec"].get("taints")) for node in await self.nodes(pool)]
             raise AssertionError(f"{error}: {nodes}") from None
 
     async def state(self, name: str = "gpuscaler-state") -> Json | None:

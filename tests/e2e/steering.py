@@ -107,7 +107,7 @@ class Nominations:
                 self.nodes[key] = self.now[key] = one.nominated_node
                 self.first.setdefault(key, one.nominated_node)
 
-    async def clear(self, made: Stage, dice: Random, found: Tally) -> None:
+    async def clear(self, made: Stage, dice: Random, tally: Tally) -> None:
         """Remove a nomination now and then, as another client may."""
         while True:
             await asyncio.sleep(dice.uniform(0, 2 * CLEARING))
@@ -116,7 +116,7 @@ class Nominations:
                 patch: Json = {"status": {"nominatedNodeName": None}}
                 with suppress(ApiError):
                     await made.admin.merge_patch(PODS, name, patch, namespace=namespace, subresource="status")
-                    found.cleared += 1
+                    tally.cleared += 1
 
 
 def workload(dice: Random, pool: str) -> tuple[list[Json], list[Json]]:
@@ -149,13 +149,13 @@ async def measure_all(
     workloads: int, *, seed: int, apart: float, steered: bool = True, restart: bool = False, steering: str = "bind"
 ) -> Tally:
     """Run :func:`measure` in as many clusters as the workloads need, one after the other."""
-    found = Tally()
+    tally = Tally()
     for number in range(0, workloads, TOGETHER):
         together, dice = min(TOGETHER, workloads - number), seed + number // TOGETHER
         one = await measure(together, seed=dice, apart=apart, steered=steered, restart=restart, steering=steering)
-        found += one
+        tally += one
         print(f"workloads {number} to {min(number + TOGETHER, workloads)}: {one}", flush=True)
-    return found
+    return tally
 
 
 async def measure(
@@ -173,7 +173,7 @@ async def measure(
     Without ``steered``, machines arrive open and no pod is nominated. With ``restart``, the controller is killed halfway. The pods of each
     workload must be bound ``within`` seconds once its machines could be ready.
     """
-    found = Tally()
+    tally = Tally()
     name = f"{steering if steered else 'unsteered'}-{seed}{'-restart' if restart else ''}"
     started = stage(name, audit=True)
     async with started as made, made.kubelets(), provisioner(made.admin), installed(made), unsteered(made, really=not steered):
@@ -199,32 +199,32 @@ async def measure(
         async def play(number: int) -> None:
             async with slots:
                 dice = Random(f"{seed}/{number}")
-                await _play(made, found, f"s{number}", dice, within=apart + within)
+                await _play(made, tally, f"s{number}", dice, within=apart + within)
             over.add(number)
             if len(over) >= workloads // 2:
                 half.set()
 
         async def restarted() -> None:
             await half.wait()
-            await _count(made, made.controllers[-1], found)
+            await _count(made, made.controllers[-1], tally)
             made.controllers[-1].kill()
             made.start(run_file, kubeconfig, port=port)
 
-        clearing = asyncio.create_task(heard.clear(made, Random(f"{seed}/cleared"), found))
+        clearing = asyncio.create_task(heard.clear(made, Random(f"{seed}/cleared"), tally))
         plays = [play(number) for number in range(workloads)]
         await asyncio.gather(*plays, *([restarted()] if restart else []))
         clearing.cancel()
         await asyncio.sleep(2)
-        await _count(made, made.controllers[-1], found)
-        await _promised(made, heard, moments, found)
+        await _count(made, made.controllers[-1], tally)
+        await _promised(made, heard, moments, tally)
         listening.cancel()
         await asyncio.gather(listening, clearing, return_exceptions=True)
-    return found
+    return tally
 
 
-async def _promised(made: Stage, heard: Nominations, moments: Moments, found: Tally) -> None:
+async def _promised(made: Stage, heard: Nominations, moments: Moments, tally: Tally) -> None:
     """Count which planned pods the controller bound, and which run on their nominated node. Pods with a disk are left to the scheduler."""
-    ours = await asyncio.to_thread(_bindings, made, found)
+    ours = await asyncio.to_thread(_bindings, made, tally)
     every = await made.listed(PODS)
     mates: dict[str, list[str]] = {}
     for one in every:
@@ -232,25 +232,25 @@ async def _promised(made: Stage, heard: Nominations, moments: Moments, found: Ta
             mates.setdefault(one["metadata"]["namespace"], []).append(one["spec"].get("nodeName", ""))
     for one in every:
         who, node = f"{one['metadata']['namespace']}/{one['metadata']['name']}", one["spec"].get("nodeName")
-        found.failed += one["status"].get("phase") == "Failed"
+        tally.failed += one["status"].get("phase") == "Failed"
         theirs = one["metadata"]["name"].startswith("other") or "ownerReferences" in one["metadata"]
         if theirs or any("persistentVolumeClaim" in disk for disk in one["spec"].get("volumes", [])):
             continue
         if who in ours:
-            found.ours += 1
+            tally.ours += 1
             nodes = mates[one["metadata"]["namespace"]] if _waits_for_all(one) else [node]
             if who in moments.bound and (ready := [moments.ready[name] for name in nodes if name in moments.ready]):
-                found.waits.append(max(0.0, moments.bound[who][0] - max(ready)))
+                tally.waits.append(max(0.0, moments.bound[who][0] - max(ready)))
             continue
         if who not in heard.nodes:
-            found.unnamed += 1
+            tally.unnamed += 1
             continue
-        found.meant += 1
-        found.first += heard.first[who] == node
-        found.came += heard.nodes[who] == node
+        tally.meant += 1
+        tally.first += heard.first[who] == node
+        tally.came += heard.nodes[who] == node
         if heard.nodes[who] != node:
             print(f"{who} was nominated to {heard.nodes[who]}, but runs on {node}")
-    found.overfull += len(overfull(await made.listed(NODES), every))
+    tally.overfull += len(overfull(await made.listed(NODES), every))
 
 
 def _waits_for_all(one: Json) -> bool:
@@ -258,7 +258,7 @@ def _waits_for_all(one: Json) -> bool:
     return "gpuscaler.io/gang" in one["metadata"].get("annotations", {}) or bool(one["spec"].get("topologySpreadConstraints"))
 
 
-def _bindings(made: Stage, found: Tally) -> set[str]:
+def _bindings(made: Stage, tally: Tally) -> set[str]:
     """The pods that the controller bound, from the API server's audit log."""
     ours = set[str]()
     for line in made.plane.layout.audit.read_text().splitlines():
@@ -269,11 +269,11 @@ def _bindings(made: Stage, found: Tally) -> set[str]:
         if code < 300:
             ours.add(f"{about['namespace']}/{about['name']}")
         else:
-            found.refused += 1
+            tally.refused += 1
     return ours
 
 
-async def _play(made: Stage, found: Tally, pool: str, dice: Random, *, within: float) -> None:
+async def _play(made: Stage, tally: Tally, pool: str, dice: Random, *, within: float) -> None:
     await made.namespace(pool)
     pods, claims = workload(dice, pool)
     for one in claims:
@@ -286,29 +286,29 @@ async def _play(made: Stage, found: Tally, pool: str, dice: Random, *, within: f
         await made.create(pod(f"other{number}", pool, gpus=0, cpu="100m"), pool)
 
     async def bound() -> bool:
-        return all(one["spec"].get("nodeName") for one in await made.pods(pool))
+        return all(pod["spec"].get("nodeName") for pod in await made.pods(pool))
 
     try:
         await until(f"the pods of {pool} are bound", bound, within)
     except AssertionError as error:
         print(error)
-    names = {one["metadata"]["name"] for one in pods}
-    there = [one for one in await made.pods(pool) if one["metadata"]["name"] in names]
-    found.planned += len(names)
-    found.bound += sum(bool(one["spec"].get("nodeName")) for one in there)
-    opened = [line["at"] for one in made.controllers for line in one.told("opened", pool=pool)]
-    ordered = [line for one in made.controllers for line in one.told("ordered", pool=pool)]
+    names = {pod["metadata"]["name"] for pod in pods}
+    there = [pod for pod in await made.pods(pool) if pod["metadata"]["name"] in names]
+    tally.planned += len(names)
+    tally.bound += sum(bool(one["spec"].get("nodeName")) for one in there)
+    opened = [line["at"] for controller in made.controllers for line in controller.told("opened", pool=pool)]
+    ordered = [line for controller in made.controllers for line in controller.told("ordered", pool=pool)]
     late = [line for line in ordered if line["at"] > min(opened, default=float("inf"))]
-    left = {f"{pool}/{one['metadata']['name']}" for one in pods if one["spec"].get("volumes")}
+    left = {f"{pool}/{pod['metadata']['name']}" for pod in pods if pod["spec"].get("volumes")}
     again = sum(set(line["pods"]) <= left for line in late)
-    found.again, found.further = found.again + again, found.further + len(late) - again
+    tally.again, tally.further = tally.again + again, tally.further + len(late) - again
 
 
-async def _count(made: Stage, controller: Controller, found: Tally) -> None:
+async def _count(made: Stage, controller: Controller, tally: Tally) -> None:
     said = await made.metrics(controller)
-    found.kept += int(said['gpuscaler_promises_total{outcome="kept"}'])
-    found.broken += int(said['gpuscaler_promises_total{outcome="broken"}'])
-    found.stray += int(said["gpuscaler_stray_pods_total"])
+    tally.kept += int(said['gpuscaler_promises_total{outcome="kept"}'])
+    tally.broken += int(said['gpuscaler_promises_total{outcome="broken"}'])
+    tally.stray += int(said["gpuscaler_stray_pods_total"])
 
 
 @asynccontextmanager

@@ -10,9 +10,9 @@ pytestmark = pytest.mark.e2e
 
 
 def test_our_model_binds_the_same_pods_to_the_same_nodes_as_kube_scheduler() -> None:
-    found = asyncio.run(measure(12, seed=1))
-    print(f"\nKubernetes {version()}, 12 random workloads: {found}", *found.differences, *found.misses, sep="\n")
+    tally = asyncio.run(measure(12, seed=1))
+    print(f"\nKubernetes {version()}, 12 random workloads: {tally}", *tally.differences, *tally.misses, sep="\n")
 
-    assert found.same == found.pods > 100, found.differences
-    assert share(found.best, found.bound) >= 0.97, found.misses
-    assert share(found.agreed, found.simulated) >= 0.97, found.misses
+    assert tally.same == tally.pods > 100, tally.differences
+    assert share(tally.best, tally.bound) >= 0.97, tally.misses
+    assert share(tally.agreed, tally.simulated) >= 0.97, tally.misses

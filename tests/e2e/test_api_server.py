@@ -36,7 +36,7 @@ async def _known(streams: bool) -> None:
 
         async def shows(*names: str) -> bool:
             taken = await picture.take()
-            known = {one.name for one in taken.cluster.pods.values() if one.namespace == "w"}
+            known = {pod.name for pod in taken.cluster.pods.values() if pod.namespace == "w"}
             return picture.synced and known == {f"waits-{number}" for number in range(1, 20)} | set(names)
 
         watching = asyncio.create_task(picture.run())
@@ -46,14 +46,18 @@ async def _known(streams: bool) -> None:
             await made.admin.delete(PODS, "waits-0", namespace="w", grace=0)
             await until("what changed is known", lambda: shows("later"))
             assert picture.troubles == ()
-            assert {one.resource.label: one.failures for one in picture.reflectors if one.failures and not one.absent} == {}
+            assert {
+                reflector.resource.label: reflector.failures
+                for reflector in picture.reflectors
+                if reflector.failures and not reflector.absent
+            } == {}
         finally:
             watching.cancel()
             await asyncio.gather(watching, return_exceptions=True)
         asked = [json.loads(line) for line in made.plane.layout.audit.read_text().splitlines()]
     pods = [one for one in asked if one["requestURI"].startswith("/api/v1/pods?") and one["userAgent"].startswith("gpuscaler/")]
-    streamed = {one["responseStatus"]["code"] for one in pods if "sendInitialEvents=true" in one["requestURI"]}
-    listed = {one["responseStatus"]["code"] for one in pods if one["verb"] == "list"}
+    streamed = {pod["responseStatus"]["code"] for pod in pods if "sendInitialEvents=true" in pod["requestURI"]}
+    listed = {pod["responseStatus"]["code"] for pod in pods if pod["verb"] == "list"}
     assert (streamed, listed) == (({200}, set()) if streams else ({422}, {200}))
 
 

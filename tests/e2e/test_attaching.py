@@ -40,7 +40,7 @@ class Ends:
         async def noted(ids: Sequence[str]) -> Mapping[str, Refusal | None]:
             for one in ids:
                 node = one.rpartition("/")[2]
-                self.attached[node] = [volume_of(one) for one in await self.attacher.attachments(node)]
+                self.attached[node] = [volume_of(attachment) for attachment in await self.attacher.attachments(node)]
             return await remove(ids)
 
         made.provider.remove = noted  # type: ignore[method-assign]  # the wrapper records and then calls the original
@@ -99,7 +99,7 @@ async def _attached(made: Stage, attacher: Attacher, node: str) -> str:
     async def seen() -> str:
         found = await attacher.attachments(node)
         if not found:
-            for one in [one for one in await made.pods(NAME) if one["spec"].get("volumes")]:
+            for one in [pod for pod in await made.pods(NAME) if pod["spec"].get("volumes")]:
                 body = {"metadata": {"annotations": {"touched": str(time.time())}}}
                 await made.admin.merge_patch(PODS, one["metadata"]["name"], body, namespace=NAME)
         return next((volume_of(one) for one in found if one.get("status", {}).get("attached")), "")
@@ -125,12 +125,12 @@ async def _held(made: Stage, ends: Ends, node: str, volume: str) -> None:
     """Kubernetes wants the disk detached. The machine stays, and the status reports what it waits for."""
 
     async def told() -> bool:
-        return [(one.step, one.held) for one in await removals(made) if one.node == node] == [(DETACHING, still(volume))]
+        return [(removal.step, removal.held) for removal in await removals(made) if removal.node == node] == [(DETACHING, still(volume))]
 
     await until(f"the removal of {node} waits for its disk", told)
 
     async def wanted() -> bool:
-        return ["deletionTimestamp" in one["metadata"] for one in await ends.attacher.attachments(node)] == [True]
+        return ["deletionTimestamp" in attachment["metadata"] for attachment in await ends.attacher.attachments(node)] == [True]
 
     await until(f"the attach-detach controller wants the disk of {node} detached", wanted)
     assert node not in ends.attached
@@ -164,5 +164,5 @@ async def _bounded(made: Stage, ends: Ends, clocks: Sleeping, node: str) -> None
     await _gone(made, node)
     assert ends.attached[node] == [volume]
     await _announced(made, node, volume)
-    assert [volume_of(one) for one in await ends.attacher.attachments(node)] == [volume]
+    assert [volume_of(attachment) for attachment in await ends.attacher.attachments(node)] == [volume]
     print(f"\nKubernetes {version()}: a machine waited for its disk, and another one {DETACH_SECONDS:g} s for a disk that stayed attached")

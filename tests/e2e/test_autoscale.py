@@ -48,7 +48,7 @@ def seen() -> Seen:
 
 
 async def _play() -> Seen:
-    found = Seen()
+    seen = Seen()
     # From 1.37 on the gate HPAScaleToZero is on by default. This tests a server that accepts no minimum of 0.
     # Without streamed lists, every right is needed: a resource that is streamed is not listed.
     async with stage("autoscale", audit=True, features={"HPAScaleToZero": False, "WatchList": False}) as made:
@@ -57,13 +57,13 @@ async def _play() -> Seen:
         log = made.folder / "metrics.log"
         process = await start(made)
         try:
-            await _by_annotation(made, found)
+            await _by_annotation(made, seen)
         finally:
             process.terminate()
             await asyncio.to_thread(process.wait, 60)
-            found.log = await asyncio.to_thread(log.read_text)
-        found.asked = asked(made, ACCOUNT, NAMESPACE)
-    return found
+            seen.log = await asyncio.to_thread(log.read_text)
+        seen.asked = asked(made, ACCOUNT, NAMESPACE)
+    return seen
 
 
 def rendered(*, autoscale: bool) -> list[Json]:
@@ -76,10 +76,10 @@ def rendered(*, autoscale: bool) -> list[Json]:
 async def install(made: Stage) -> None:
     """Apply the rendered chart without the pods and the objects that route to them."""
     await made.admin.create(NAMESPACES, {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}})
-    known = {**KINDS, "ConfigMap": CONFIG_MAPS}
+    resources = {**KINDS, "ConfigMap": CONFIG_MAPS}
     for one in rendered(autoscale=True):
-        if one["kind"] in known:
-            await made.apply(known[one["kind"]], one)
+        if one["kind"] in resources:
+            await made.apply(resources[one["kind"]], one)
 
 
 async def start(made: Stage) -> "subprocess.Popen[bytes]":
@@ -114,7 +114,7 @@ async def annotate(made: Stage, name: str, annotation: str | None) -> None:
     await made.admin.merge_patch(DEPLOYMENTS, name, {"metadata": {"annotations": {ANNOTATION: annotation}}}, namespace=WORK)
 
 
-async def _by_annotation(made: Stage, found: Seen) -> None:
+async def _by_annotation(made: Stage, seen: Seen) -> None:
     async def scaler(name: str) -> Json | None:
         return await made.find(AUTOSCALERS, name, WORK)
 
@@ -127,38 +127,38 @@ async def _by_annotation(made: Stage, found: Seen) -> None:
         "metadata": {"name": "mine"},
         "spec": {"scaleTargetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": "taken"}, "maxReplicas": 3},
     }
-    found.theirs = json.loads(await made.admin.create(AUTOSCALERS, theirs, namespace=WORK))
+    seen.theirs = json.loads(await made.admin.create(AUTOSCALERS, theirs, namespace=WORK))
     await workload(made, "taken", "duty_cycle=60,max=8")
     await workload(made, "asleep", "external=queue_length:10,min=0,max=4")
     await workload(made, "serve", TWICE)
-    found.made = await until("an autoscaler is created", lambda: scaler("serve-gpuscaler"))
+    seen.made = await until("an autoscaler is created", lambda: scaler("serve-gpuscaler"))
     await annotate(made, "serve", "duty_cycle=55,min=2,max=6")
 
     async def changed() -> Json | None:
         one = await scaler("serve-gpuscaler")
         return one if one is not None and one["spec"]["maxReplicas"] == 6 else None
 
-    found.changed = await until("it follows the annotation", changed)
+    seen.changed = await until("it follows the annotation", changed)
     await annotate(made, "serve", None)
     await until("it is deleted with the annotation", lambda: gone("serve-gpuscaler"))
-    found.ended = True
+    seen.ended = True
     await annotate(made, "serve", TWICE)
     await workload(made, "short", "profile=batch,max=4")
     await until("another autoscaler is created", lambda: scaler("short-gpuscaler"))
     await made.admin.delete(DEPLOYMENTS, "short", namespace=WORK, propagation="Background")
     await until("it is deleted with its workload", lambda: gone("short-gpuscaler"))
-    found.collected = True
-    found.kept = await scaler("mine") or {}
-    found.lease = await made.find(LEASES, "gpuscaler-autoscale", NAMESPACE) or {}
+    seen.collected = True
+    seen.kept = await scaler("mine") or {}
+    seen.lease = await made.find(LEASES, "gpuscaler-autoscale", NAMESPACE) or {}
 
     async def told() -> list[tuple[str, str]] | None:
         listed = [one for one in await made.listed(EVENTS, WORK) if "Autoscale" in one["reason"]]
-        found.failures = [one["note"] for one in listed if one["reason"] == "AutoscaleFailed"]
+        seen.failures = [one["note"] for one in listed if one["reason"] == "AutoscaleFailed"]
         events = [(one["reason"], one["regarding"]["name"]) for one in listed]
         wanted = {("AutoscaleEnded", "serve"), ("AutoscaleTaken", "taken"), ("AutoscaleFailed", "asleep")}
         return events if wanted <= set(events) else None
 
-    found.events = await until("Events report what happened", told)
+    seen.events = await until("Events report what happened", told)
 
     async def counted() -> bool:
         listed = [

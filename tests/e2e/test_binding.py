@@ -29,9 +29,9 @@ def test_no_node_is_overfull_beside_a_scheduler_whose_watch_of_pods_lags() -> No
 
 
 def test_random_workloads_are_bound_without_further_purchases_though_the_controller_is_killed() -> None:
-    found = asyncio.run(measure(6, seed=1, apart=20.0, restart=True))
-    print(f"\nKubernetes {version()}, 6 random workloads, bound: {found}")
+    tally = asyncio.run(measure(6, seed=1, apart=20.0, restart=True))
+    print(f"\nKubernetes {version()}, 6 random workloads, bound: {tally}")
 
-    assert found.bound == found.planned
-    assert found.ours > 0
-    assert (found.further, found.again, found.broken, found.overfull, found.failed) == (0, 0, 0, 0, 0)
+    assert tally.bound == tally.planned
+    assert tally.ours > 0
+    assert (tally.further, tally.again, tally.broken, tally.overfull, tally.failed) == (0, 0, 0, 0, 0)

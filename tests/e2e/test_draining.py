@@ -126,7 +126,7 @@ async def _moved(made: Stage, pair: Pair, noting: Noting) -> None:
         return await made.find(NODES, pair.leaves) is None
 
     await until("the machine is gone", gone)
-    pods = {one["metadata"]["name"]: one["spec"]["nodeName"] for one in await made.pods(pair.name)}
+    pods = {pod["metadata"]["name"]: pod["spec"]["nodeName"] for pod in await made.pods(pair.name)}
     assert set(pods.values()) == {pair.stays}
     assert len(pods) == REPLICAS + 1
     assert _ours(*await made.nodes(pair.name)) == []
@@ -148,15 +148,15 @@ async def _held(made: Stage, pair: Pair) -> None:
     """While the drain is tried, the status names the pod that holds it up, and the reason."""
 
     async def told() -> bool:
-        found = [one for one in await removals(made) if one.node == pair.leaves]
-        return any("disruption budget" in one.held for one in found)
+        removal_nows = [removal for removal in await removals(made) if removal.node == pair.leaves]
+        return any("disruption budget" in removal.held for removal in removal_nows)
 
     await until("the status reports what holds up the drain", told)
-    (one,) = [one for one in await removals(made) if one.node == pair.leaves]
-    assert one.step == "draining"
-    assert f"pod {pair.name}/web-" in one.held
-    assert f"it costs ${one.dollars_per_hour:.2f} an hour" in one.held
-    (node,) = [one for one in await made.nodes(pair.name) if one["metadata"]["name"] == pair.leaves]
+    (removal,) = [removal for removal in await removals(made) if removal.node == pair.leaves]
+    assert removal.step == "draining"
+    assert f"pod {pair.name}/web-" in removal.held
+    assert f"it costs ${removal.dollars_per_hour:.2f} an hour" in removal.held
+    (node,) = [node for node in await made.nodes(pair.name) if node["metadata"]["name"] == pair.leaves]
     assert _ours(node) == [LEAVING_TAINT, EXCLUDE_LABEL]
 
 
@@ -169,13 +169,13 @@ async def _kept(made: Stage, pair: Pair) -> None:
     await until("the node is open again", opened)
 
     async def told() -> bool:
-        return any(one.step == GIVEN_UP for one in await removals(made))
+        return any(removal.step == GIVEN_UP for removal in await removals(made))
 
     await until("the status reports that the drain was given up", told)
-    (one,) = [one for one in await removals(made) if one.node == pair.leaves]
-    assert (one.pool, one.dollars_per_hour) == (pair.name, PRICE)
+    (removal,) = [removal for removal in await removals(made) if removal.node == pair.leaves]
+    assert (removal.pool, removal.dollars_per_hour) == (pair.name, PRICE)
     why = f"could not be drained within {DRAIN_SECONDS:g} s: pod {pair.name}/web-"
-    assert all(words in one.held for words in (why, "disruption budget", f"it costs ${PRICE:.2f} an hour")), one
+    assert all(words in removal.held for words in (why, "disruption budget", f"it costs ${PRICE:.2f} an hour")), removal
 
     async def announced() -> bool:
         events = await made.listed(EVENTS, "default")

@@ -60,10 +60,10 @@ class Load:
     namespace: str = WORK
 
     async def page(self, _request: web.Request) -> web.Response:
-        running = [one["metadata"]["name"] for one in await self.made.pods(self.namespace) if one["status"].get("phase") == "Running"]
+        running = [pod["metadata"]["name"] for pod in await self.made.pods(self.namespace) if pod["status"].get("phase") == "Running"]
         names = [name for name in running if name.startswith("serve")]
         labels = f'namespace_name="{self.namespace}",node_name="plain"'
-        lines = [f'nvidia_gpu_duty_cycle{{uuid="GPU-{one}",pod_name="{one}",{labels}}} {self.total / len(names)}' for one in names]
+        lines = [f'nvidia_gpu_duty_cycle{{uuid="GPU-{name}",pod_name="{name}",{labels}}} {self.total / len(names)}' for name in names]
         return web.Response(text="\n".join([*lines, f'{QUEUE}{{namespace="{self.namespace}",pool="llm"}} {self.waiting}', ""]))
 
 
@@ -109,12 +109,12 @@ async def install(made: Stage, port: int, host: str) -> str:
     command, manifest = (str(kubectl()), "--cache-dir", str(made.folder / "kubectl"), *words), text(VALUES, namespace=NAMESPACE)
     done = await asyncio.to_thread(subprocess.run, command, input=manifest, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    known = {**KINDS, "ConfigMap": CONFIG_MAPS, "Service": SERVICES, "APIService": API_SERVICES}
+    resources = {**KINDS, "ConfigMap": CONFIG_MAPS, "Service": SERVICES, "APIService": API_SERVICES}
     for one in yaml.safe_load_all(manifest):
-        if one and one["kind"] in known:
+        if one and one["kind"] in resources:
             if one["kind"] == "Service":
                 del one["spec"]["selector"]
-            await made.apply(known[one["kind"]], one)
+            await made.apply(resources[one["kind"]], one)
     # Not an EndpointSlice, because the aggregator of 1.33 ignores those. A controller creates one from these Endpoints.
     subsets = [{"addresses": [{"ip": host}], "ports": [{"name": "https", "port": port, "protocol": "TCP"}]}]
     metadata = {"name": ACCOUNT, "namespace": NAMESPACE}
@@ -255,7 +255,7 @@ def _free(host: str) -> int:
 
 
 async def _play(folder: Path) -> Seen:
-    host, program, found = address(), binary(), Seen()
+    host, program, seen = address(), binary(), Seen()
     port = _free(host)
     # Without streamed lists, every right is needed: a resource that is streamed is not listed.
     async with stage("hpa", audit=True, features={"HPAScaleToZero": True, "WatchList": False}) as made, made.kubelets():
@@ -263,25 +263,25 @@ async def _play(folder: Path) -> Seen:
         await made.namespace(WORK)
         load = Load(made)
         async with exporting(load) as target, real_prometheus(program, folder, target) as prometheus:
-            found.warned = await install(made, port, host)
+            seen.warned = await install(made, port, host)
             server = Server(made, prometheus, port)
             await server.start()
             try:
                 await until("the APIs are available", lambda: available(made))
-                found.direct = await _directly(made, f"https://{host}:{port}/apis")
-                await _scale(made, load, prometheus, found)
-                found.code = await server.end()
-                await _without(made, found)
+                seen.direct = await _directly(made, f"https://{host}:{port}/apis")
+                await _scale(made, load, prometheus, seen)
+                seen.code = await server.end()
+                await _without(made, seen)
                 load.total = 120.0
                 await server.start()
                 await scaled(made, "serve", 3)
-                found.replicas.append(3)
-                found.own, found.others = [await _registered(made, namespace) for namespace in (NAMESPACE, "elsewhere")]
+                seen.replicas.append(3)
+                seen.own, seen.others = [await _registered(made, namespace) for namespace in (NAMESPACE, "elsewhere")]
             finally:
-                found.last = await server.end()
-                found.log = server.log.read_text()
-        found.asked = asked(made, ACCOUNT, NAMESPACE)
-    return found
+                seen.last = await server.end()
+                seen.log = server.log.read_text()
+        seen.asked = asked(made, ACCOUNT, NAMESPACE)
+    return seen
 
 
 async def _registered(made: Stage, namespace: str) -> set[str]:
@@ -301,19 +301,19 @@ async def _directly(made: Stage, url: str) -> tuple[int, int]:
     tokens = (json.loads(found)["status"]["token"], "made.up.token")
     async with aiohttp.ClientSession() as session:
         # The server's certificate is not what this checks.
-        good, bad = [(await session.get(url, headers={"Authorization": f"Bearer {one}"}, ssl=False)).status for one in tokens]
+        good, bad = [(await session.get(url, headers={"Authorization": f"Bearer {token}"}, ssl=False)).status for token in tokens]
     return good, bad
 
 
-async def _without(made: Stage, found: Seen) -> None:
+async def _without(made: Stage, seen: Seen) -> None:
     """Check that nothing is scaled while no server serves the APIs. There is one replica and no load."""
 
     async def told() -> Json | None:
         said = await scaling(made, "serve")
         return said if said.get("status") == "False" else None
 
-    found.lost = await until("the autoscaler reports that its metric is not served", told)
-    found.while_lost = await replicas(made, "serve")
+    seen.lost = await until("the autoscaler reports that its metric is not served", told)
+    seen.while_lost = await replicas(made, "serve")
 
 
 async def _bundle(made: Stage, name: str) -> str:
@@ -322,51 +322,51 @@ async def _bundle(made: Stage, name: str) -> str:
     return str(one["spec"].get("caBundle", ""))
 
 
-async def _scale(made: Stage, load: Load, prometheus: RealPrometheus, found: Seen) -> None:
+async def _scale(made: Stage, load: Load, prometheus: RealPrometheus, seen: Seen) -> None:
     # A write that conflicts with one of the aggregator is repeated seconds later.
-    found.bundles = [await until(f"{name} has a certificate authority", partial(_bundle, made, name)) for name in APIS]
+    seen.bundles = [await until(f"{name} has a certificate authority", partial(_bundle, made, name)) for name in APIS]
     await autoscale(made, "serve", least=1, most=5, metric=DUTY)
     await autoscale(made, "llm", least=0, most=4, metric=DEMAND)
     load.total, load.waiting = 120.0, 14
     await scaled(made, "serve", 3)
     await scaled(made, "llm", 3)
-    found.replicas.append(3)
-    found.demanded.append(3)
-    found.values = await raw(made, f"/apis/custom.metrics.k8s.io/v1beta2/namespaces/{WORK}/pods/*/duty_cycle_current")
+    seen.replicas.append(3)
+    seen.demanded.append(3)
+    seen.values = await raw(made, f"/apis/custom.metrics.k8s.io/v1beta2/namespaces/{WORK}/pods/*/duty_cycle_current")
     everything = ("nodes/*/duty_cycle_current", "namespaces/*/metrics/duty_cycle_current")
     values = [await raw(made, f"/apis/custom.metrics.k8s.io/v1beta2/{one}") for one in everything]
-    found.described = {one["describedObject"]["name"] for many in values for one in many["items"]}
-    await until("discovery lists the metrics", lambda: _listed(made, found))
+    seen.described = {one["describedObject"]["name"] for many in values for one in many["items"]}
+    await until("discovery lists the metrics", lambda: _listed(made, seen))
     load.total, load.waiting = 1.0, 0
     await scaled(made, "serve", 1)
     await scaled(made, "llm", 0)
-    found.replicas.append(1)
-    found.demanded.append(0)
+    seen.replicas.append(1)
+    seen.demanded.append(0)
     load.total, load.waiting = 120.0, 4
     await scaled(made, "serve", 3)
     await scaled(made, "llm", 1)
-    found.replicas.append(3)
-    found.demanded.append(1)
+    seen.replicas.append(3)
+    seen.demanded.append(1)
     await prometheus.stop()
 
     async def says(status: str) -> Json | None:
         told = await scaling(made, "serve")
         return told if told.get("status") == status else None
 
-    found.away = await until("the autoscaler reports that it has no metric", lambda: says("False"))
+    seen.away = await until("the autoscaler reports that it has no metric", lambda: says("False"))
     # Twice the autoscaler's period.
     await asyncio.sleep(30)
-    found.while_away = await replicas(made, "serve")
+    seen.while_away = await replicas(made, "serve")
     load.total = 1.0
     await prometheus.start()
-    found.back = await until("the autoscaler has its metric again", lambda: says("True"))
+    seen.back = await until("the autoscaler has its metric again", lambda: says("True"))
     await scaled(made, "serve", 1)
-    found.replicas.append(1)
+    seen.replicas.append(1)
 
 
-async def _listed(made: Stage, found: Seen) -> bool:
+async def _listed(made: Stage, seen: Seen) -> bool:
     everything = await raw(made, "/apis", accept=EVERYTHING)
-    found.resources = {
+    seen.resources = {
         (group["metadata"]["name"], f"{one['resource']}/{part['subresource']}" if part else one["resource"])
         for group in everything["items"]
         for version in group["versions"]
@@ -374,7 +374,7 @@ async def _listed(made: Stage, found: Seen) -> bool:
         for part in one.get("subresources") or [None]
     }
     # The aggregator reads each APIService by itself, once a minute.
-    return found.resources >= LISTED
+    return seen.resources >= LISTED
 
 
 def test_replicas_grow_with_load_and_return_to_the_minimum_without_it(seen: Seen) -> None:
@@ -422,9 +422,9 @@ def test_discovery_lists_every_metric_with_the_resources_that_it_describes(seen:
 def test_there_is_a_value_for_each_pod(seen: Seen) -> None:
     assert seen.values["kind"] == "MetricValueList"
     assert len(seen.values["items"]) >= 1
-    for one in seen.values["items"]:
-        assert one["describedObject"]["kind"] == "Pod"
-        assert re.fullmatch(r"serve-.+", one["describedObject"]["name"])
+    for value in seen.values["items"]:
+        assert value["describedObject"]["kind"] == "Pod"
+        assert re.fullmatch(r"serve-.+", value["describedObject"]["name"])
 
 
 def test_there_is_a_value_for_each_node_and_namespace_with_samples(seen: Seen) -> None:

@@ -70,7 +70,7 @@ async def _play() -> Seen:
         said, warned = await _apply(made)
         again, _ = await _apply(made)
         await until("both copies are ready", lambda: _ready(made))
-        nodes = frozenset(one["spec"]["nodeName"] for one in await made.pods(NAMESPACE))
+        nodes = frozenset(pod["spec"]["nodeName"] for pod in await made.pods(NAMESPACE))
         with kubelet() as fake:
             objects = await _look_on(made, values(fake))
             (measures,) = (one for one in objects if one["kind"] == "DaemonSet")
@@ -124,7 +124,7 @@ def _run(made: Stage, run_file: Path, kubeconfig: Path, *, name: str = "dry") ->
 
 async def _in_pages(made: Stage) -> None:
     """Run controller and dry run again, behind a proxy without streamed lists, until both have listed everything."""
-    lists = {("list", one.group, one.plural, "") for one in WATCHED}
+    lists = {("list", resource.group, resource.plural, "") for resource in WATCHED}
 
     async def listed() -> bool:
         return all(lists <= used(asked(made, ACCOUNT, namespace), set()) for namespace in (NAMESPACE, LOOKING_ON))
@@ -173,7 +173,7 @@ async def _work(made: Stage) -> None:
 
     async def moved() -> bool:
         return any(
-            one["spec"].get("nodeName") not in {None, spot} and one["status"]["phase"] == "Running" for one in await made.pods("work")
+            pod["spec"].get("nodeName") not in {None, spot} and pod["status"]["phase"] == "Running" for pod in await made.pods("work")
         )
 
     telling = asyncio.create_task(_tell_again(made))

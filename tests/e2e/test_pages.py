@@ -40,7 +40,7 @@ class Asked:
 
     reader: "subprocess.CompletedProcess[str]"
     nobody: "subprocess.CompletedProcess[str]"
-    nobody_replays: "subprocess.CompletedProcess[str]"
+    nothing_replays: "subprocess.CompletedProcess[str]"
     half: "subprocess.CompletedProcess[str]"
 
 
@@ -69,7 +69,7 @@ async def _play() -> Asked:
             return Asked(
                 reader=await _run(users["reader"], "why", "pod", "default/train"),
                 nobody=await _run(users["unprivileged"], "why", "pod", "default/train"),
-                nobody_replays=await _run(users["unprivileged"], "replay"),
+                nothing_replays=await _run(users["unprivileged"], "replay"),
                 half=await _run(users["half"], "why", "pod", "default/train"),
             )
 
@@ -151,10 +151,10 @@ def test_a_user_with_the_chart_s_reader_role_reads_pages_through_the_api_server(
 
 
 def test_a_user_without_the_right_to_forward_ports_sees_which_right_is_missing(asked: Asked) -> None:
-    for done in (asked.nobody, asked.nobody_replays):
+    for done in (asked.nobody, asked.nothing_replays):
         assert 'cannot get resource "pods/portforward" in API group "" in the namespace "gpuscaler"' in done.stderr
         assert "expected get and create on pods/portforward in namespace gpuscaler" in done.stderr
-    assert asked.nobody_replays.returncode == 3
+    assert asked.nothing_replays.returncode == 3
 
 
 def test_from_1_35_on_the_right_to_get_is_only_half_of_the_right(asked: Asked) -> None:

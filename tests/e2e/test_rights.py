@@ -95,7 +95,7 @@ async def _all_reads(made: Stage, found: Outcomes) -> None:
         async with slots:
             await keep(found, [right], _reads(made, f"reader-{number}", right, resource))
 
-    reads = [(Right(verb, one.plural, one.group), one) for one in WATCHED for verb in ("list", "watch")]
+    reads = [(Right(verb, resource.plural, resource.group), resource) for resource in WATCHED for verb in ("list", "watch")]
     await asyncio.gather(*(read(number, *one) for number, one in enumerate(reads)))
 
 
@@ -109,7 +109,7 @@ async def _reads(made: Stage, name: str, right: Right, resource: Resource) -> No
 
             async def told() -> bool:
                 # If the server streams lists, the right to list is never needed.
-                named = any(right.said in one for one in picture.troubles)
+                named = any(right.said in trouble for trouble in picture.troubles)
                 return others.synced and (named or (right.verb == "list" and mine.synced))
 
             await until("the missing right is named, or not needed", told)
@@ -285,18 +285,18 @@ async def _counts(made: Stage, logs: list[Any]) -> None:
     about, other = Reference("Node", "one", uid="one"), Reference("Node", "another", uid="another")
     async with somebody(made, "counter", [COUNTING]) as teller:
         recorder = EventRecorder(teller.client, now=time.time)
-        for one in (about, about, other):
-            recorder.record(one, "Tested", "it happened", action="Test")
+        for reference in (about, about, other):
+            recorder.record(reference, "Tested", "it happened", action="Test")
             await recorder.flush()
         assert (recorder.written, recorder.dropped) == (2, 1)
-        assert any(COUNTING.said in str(one.get("problem")) for one in logs)
+        assert any(COUNTING.said in str(log.get("problem")) for log in logs)
         await teller.may()
 
         async def counted() -> bool:
             recorder.record(about, "Tested", "it happened", action="Test")
             await recorder.flush()
             events = [one for one in await made.listed(EVENTS, "default") if one["regarding"].get("name") == about.name]
-            return [one.get("series", {}).get("count", 1) > 2 for one in events] == [True]
+            return [event.get("series", {}).get("count", 1) > 2 for event in events] == [True]
 
         await until("the Event says how often it happened", counted)
 
@@ -307,7 +307,7 @@ async def _deletes(made: Stage) -> None:
     await made.namespace(space)
     await made.create(pod("held", "nowhere"), space)
     await made.create(pod("waits", "nowhere"), space)
-    uids = {one["metadata"]["name"]: one["metadata"]["uid"] for one in await made.pods(space)}
+    uids = {pod["metadata"]["name"]: pod["metadata"]["uid"] for pod in await made.pods(space)}
     acts: list[Act] = [Delete(f"{space}/held", uids["held"], "n", 1), Nominate(f"{space}/waits", uids["waits"], "n")]
     async with somebody(made, "deleter", [DELETING]) as actor:
 

@@ -11,11 +11,11 @@ pytestmark = pytest.mark.e2e
 
 def test_random_workloads_with_nominations_run_though_the_controller_is_killed() -> None:
     """A nomination is a hint, so this measures how many pods run where they were promised, and what is bought for the others."""
-    found = asyncio.run(measure(6, seed=1, apart=20.0, restart=True, steering="nominate", within=400.0))
-    print(f"\nKubernetes {version()}, 6 random workloads: {found}")
+    tally = asyncio.run(measure(6, seed=1, apart=20.0, restart=True, steering="nominate", within=400.0))
+    print(f"\nKubernetes {version()}, 6 random workloads: {tally}")
 
-    assert found.bound == found.planned
-    assert found.further <= 1
-    assert found.broken == 0
+    assert tally.bound == tally.planned
+    assert tally.further <= 1
+    assert tally.broken == 0
     # Without steering, half of the pods run on their machine.
-    assert found.came > 0.5 * found.meant
+    assert tally.came > 0.5 * tally.meant

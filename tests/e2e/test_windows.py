@@ -87,7 +87,7 @@ async def measured() -> None:
         took = {pool: (round(shown[pool] - came[pool], 1), round(bound[pool] - came[pool], 1)) for pool in came}
         print(f"\nKubernetes {version()}: seconds from node to GPUs, and to the pod bound: {took}; seen open without GPUs: {open_for}")
 
-        daemons = [one for one in await made.pods(NAMESPACE) if one["metadata"]["name"].startswith(PLUGINS[0].name)]
+        daemons = [pod for pod in await made.pods(NAMESPACE) if pod["metadata"]["name"].startswith(PLUGINS[0].name)]
         assert len(daemons) == 3
         assert all(one["key"] != ARRIVING_TAINT for pod_ in daemons for one in pod_["spec"]["tolerations"])
         for pool in (SET, UNSET):
@@ -117,7 +117,7 @@ async def updated() -> None:
             return [one["key"] for one in (await node())["spec"].get("taints") or ()] == [KEPT_TAINT]
 
         async def plugin() -> Json | None:
-            owned = [one for one in await made.pods(NAMESPACE) if one["metadata"]["name"].startswith(PLUGINS[0].name)]
+            owned = [pod for pod in await made.pods(NAMESPACE) if pod["metadata"]["name"].startswith(PLUGINS[0].name)]
             return owned[0] if len(owned) == 1 and "deletionTimestamp" not in owned[0]["metadata"] else None
 
         await until("the machine has the taint of kept machines", kept, 30.0)

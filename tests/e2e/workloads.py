@@ -39,14 +39,14 @@ async def a_job(stage: Stage, name: str) -> None:
     await stage.create(job("train", 4, pod_spec(name), run_for="3s"), name)
     await stage.done("train", name, 4)
     await stage.empty(name)
-    assert {one["status"]["phase"] for one in await stage.pods(name)} <= {"Succeeded"}
+    assert {pod["status"]["phase"] for pod in await stage.pods(name)} <= {"Succeeded"}
 
 
 async def a_daemon_set(stage: Stage, name: str) -> None:
     await stage.create(daemon_set("agent", pod_spec(name, gpus=0, cpu="1500m")), name)
     await stage.create(pod("train", name, cpu="2500m"), name)
     bound = await stage.bound(name, 2)
-    assert bound["train"] in {one["metadata"]["name"] for one in await stage.nodes(name)}
+    assert bound["train"] in {node["metadata"]["name"] for node in await stage.nodes(name)}
     assert await labels(stage, name, TYPE) == ["g5.2xlarge"]
     await stage.admin.delete(PODS, "train", namespace=name)
     await stage.empty(name)
@@ -84,7 +84,7 @@ async def spread(stage: Stage, name: str) -> None:
     rule = {"maxSkew": 1, "topologyKey": ZONE, "whenUnsatisfiable": "DoNotSchedule", "labelSelector": {"matchLabels": {"app": "even"}}}
     await stage.create(deployment("even", 4, pod_spec(name, topologySpreadConstraints=[rule])), name)
     bound = await stage.bound(name, 4)
-    zones = {one["metadata"]["name"]: one["metadata"]["labels"][ZONE] for one in await stage.nodes(name)}
+    zones = {node["metadata"]["name"]: node["metadata"]["labels"][ZONE] for node in await stage.nodes(name)}
     assert Counter(zones[node] for node in bound.values()) == Counter(dict.fromkeys(ZONES, 2))
     await stage.scale("Deployment", "even", name, 0)
     await stage.empty(name)

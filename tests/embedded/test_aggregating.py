@@ -136,7 +136,7 @@ async def test_a_request_is_passed_on_with_a_trusted_certificate_and_the_callers
 
     assert said == (200, {"path": VALUE, "query": {"labelSelector": "app in (a,b)"}})
     assert refused[0] == 404
-    plain, autoscaler, _ = [(one.headers["X-Remote-User"], one.headers.getall("X-Remote-Group")) for one in made.asked]
+    plain, autoscaler, _ = [(request.headers["X-Remote-User"], request.headers.getall("X-Remote-Group")) for request in made.asked]
     assert plain == ("gpuscaler-embedded", ["system:masters", "system:authenticated"])
     groups = ["system:serviceaccounts", "system:serviceaccounts:kube-system", "system:authenticated"]
     assert autoscaler == (AUTOSCALER, groups)

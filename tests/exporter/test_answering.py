@@ -142,8 +142,8 @@ async def test_idle_connections_block_no_clients_and_the_longest_idle_are_closed
         assert held(server) <= min(peers * BOUNDS.by_peer, BOUNDS.waiting)
         with suppress(ConnectionResetError):
             assert await opened[0][0].read() == b""
-        for _, one in opened:
-            one.transport.abort()
+        for _, stream_writer in opened:
+            stream_writer.transport.abort()
 
 
 async def test_a_port_in_use_raises_an_oserror() -> None:

@@ -66,10 +66,10 @@ def settled(child: Child, key: str) -> Mapping[str, float]:
 
 def test_every_gpu_is_found_in_the_order_of_the_driver(driver: Driver) -> None:
     with measuring(driver.environment) as child:
-        found = child.devices()
+        devices = child.devices()
 
-    assert [[f"{device.number}", device.uuid] for device in found.devices] == [row[:2] for row in driver.says()]
-    assert found.driver
+    assert [[f"{device.number}", device.uuid] for device in devices.devices] == [row[:2] for row in driver.says()]
+    assert devices.driver
 
 
 def test_figures_agree_with_another_program(driver: Driver) -> None:

@@ -19,24 +19,24 @@ VALUES = {"duty_cycle": 60.0, "memory_used_bytes": 1000.0, "temperature_celsius"
 
 
 def measured(*devices: Device, readings: Mapping[str, Mapping[str, float]], processes: Sequence[Process] | None = ()) -> Measured:
-    found = Measured(5.0)
-    found.take(Devices(devices, "580", "13.0"))
+    measured = Measured(5.0)
+    measured.take(Devices(devices, "580", "13.0"))
     for key, values in readings.items():
-        found.take(Reading(key, 100.0, dict(values), None if processes is None else tuple(processes), {}))
-    return found
+        measured.take(Reading(key, 100.0, dict(values), None if processes is None else tuple(processes), {}))
+    return measured
 
 
-def page(found: Measured, attribution: Attribution = Attribution(), *, now: float = 101.0, node: str = "node-1") -> Scrape:  # noqa: B008  # a tuple
+def page(measured: Measured, attribution: Attribution = Attribution(), *, now: float = 101.0, node: str = "node-1") -> Scrape:  # noqa: B008  # a tuple
     made = Page()
-    exposition.devices(made, found, attribution, node=node, now=now)
-    exposition.events(made, found, node=node, epoch=1_000_000.0)
+    exposition.devices(made, measured, attribution, node=node, now=now)
+    exposition.events(made, measured, node=node, epoch=1_000_000.0)
     return scrape(made.text())
 
 
 def test_the_six_have_the_names_and_labels_of_the_write_up() -> None:
     values = {key: 7.0 for key, field in FIELDS.items() if field.metric.startswith("nvidia_gpu_")}
 
-    found = page(measured(GPU, readings={"GPU-a": values}), Attribution({"GPU-a": (TRAINING,)}))
+    scrape = page(measured(GPU, readings={"GPU-a": values}), Attribution({"GPU-a": (TRAINING,)}))
 
     labels = {
         "node_name": "node-1",
@@ -55,22 +55,22 @@ def test_the_six_have_the_names_and_labels_of_the_write_up() -> None:
         "temperature_celsius",
         "fanspeed_percent",
     ):
-        assert found.samples[f"nvidia_gpu_{name}"] == [(labels, 7.0)]
+        assert scrape.samples[f"nvidia_gpu_{name}"] == [(labels, 7.0)]
 
 
 def test_a_gpu_that_is_not_allocated_has_no_pod_labels() -> None:
-    found = page(measured(GPU, readings={"GPU-a": VALUES}))
+    scrape = page(measured(GPU, readings={"GPU-a": VALUES}))
 
-    labels = {name for samples in found.samples.values() for one, _ in samples for name in one}
+    labels = {name for samples in scrape.samples.values() for one, _ in samples for name in one}
     assert {"pod_name", "namespace_name", "container_name"} & labels == set()
-    assert found.value("gpuscaler_gpu_containers", uuid="GPU-a") == 0
+    assert scrape.value("gpuscaler_gpu_containers", uuid="GPU-a") == 0
 
 
 def test_values_absent_in_a_reading_are_absent_on_the_page() -> None:
-    found = page(measured(GPU, readings={"GPU-a": {"temperature_celsius": 40.0}}))
+    scrape = page(measured(GPU, readings={"GPU-a": {"temperature_celsius": 40.0}}))
 
-    assert "nvidia_gpu_duty_cycle" not in found.samples
-    assert "gpuscaler_gpu_duty_cycle_ratio_max" not in found.samples
+    assert "nvidia_gpu_duty_cycle" not in scrape.samples
+    assert "gpuscaler_gpu_duty_cycle_ratio_max" not in scrape.samples
 
 
 def test_a_reading_that_is_too_old_is_not_served() -> None:
@@ -85,45 +85,45 @@ def test_pods_that_share_a_gpu_have_their_own_figures_if_processes_are_known() -
     by_process = {1: SERVING, 2: SERVING}
     attribution = Attribution({"GPU-a": (TRAINING, SERVING)}, by_process)
 
-    found = page(measured(GPU, readings={"GPU-a": VALUES}, processes=processes), attribution)
+    scrape = page(measured(GPU, readings={"GPU-a": VALUES}, processes=processes), attribution)
 
-    assert found.value("nvidia_gpu_duty_cycle", pod_name="serving-0") == 45
-    assert found.value("nvidia_gpu_memory_used_bytes", pod_name="serving-0") == 500
+    assert scrape.value("nvidia_gpu_duty_cycle", pod_name="serving-0") == 45
+    assert scrape.value("nvidia_gpu_memory_used_bytes", pod_name="serving-0") == 500
     # The pod has no process: it uses nothing, whatever the others do.
-    assert found.value("nvidia_gpu_duty_cycle", pod_name="training-0") == 0
-    assert found.value("nvidia_gpu_temperature_celsius", pod_name="training-0") == 41
-    assert found.value("gpuscaler_gpu_process_sm_ratio", pid="2", pod_name="serving-0") == 0.25
-    assert found.pods("gpuscaler_gpu_process_sm_ratio", pid="3") == [None]
+    assert scrape.value("nvidia_gpu_duty_cycle", pod_name="training-0") == 0
+    assert scrape.value("nvidia_gpu_temperature_celsius", pod_name="training-0") == 41
+    assert scrape.value("gpuscaler_gpu_process_sm_ratio", pid="2", pod_name="serving-0") == 0.25
+    assert scrape.pods("gpuscaler_gpu_process_sm_ratio", pid="3") == [None]
 
 
 def test_a_process_of_a_former_pod_with_the_same_name_does_not_count() -> None:
     processes = [Process("GPU-a", 1, 300, 20.0), Process("GPU-a", 2, 200, 25.0)]
     by_process = {1: SERVING, 2: SERVING._replace(uid="uid-9")}
 
-    found = page(measured(GPU, readings={"GPU-a": VALUES}, processes=processes), Attribution({"GPU-a": (TRAINING, SERVING)}, by_process))
+    scrape = page(measured(GPU, readings={"GPU-a": VALUES}, processes=processes), Attribution({"GPU-a": (TRAINING, SERVING)}, by_process))
 
-    assert found.value("nvidia_gpu_memory_used_bytes", pod_name="serving-0") == 300
+    assert scrape.value("nvidia_gpu_memory_used_bytes", pod_name="serving-0") == 300
 
 
 def test_a_process_of_a_pod_whose_container_is_not_known_counts_for_the_pod() -> None:
     processes = [Process("GPU-a", 1, 300, 20.0)]
     by_process = {1: SERVING._replace(container="")}
 
-    found = page(measured(GPU, readings={"GPU-a": VALUES}, processes=processes), Attribution({"GPU-a": (TRAINING, SERVING)}, by_process))
+    scrape = page(measured(GPU, readings={"GPU-a": VALUES}, processes=processes), Attribution({"GPU-a": (TRAINING, SERVING)}, by_process))
 
-    assert found.value("nvidia_gpu_memory_used_bytes", pod_name="serving-0") == 300
-    assert found.value("nvidia_gpu_memory_used_bytes", pod_name="training-0") == 0
+    assert scrape.value("nvidia_gpu_memory_used_bytes", pod_name="serving-0") == 300
+    assert scrape.value("nvidia_gpu_memory_used_bytes", pod_name="training-0") == 0
 
 
 def test_without_figures_of_a_process_its_pod_has_the_figure_of_the_gpu() -> None:
     processes = [Process("GPU-a", 1, 300, None), Process("GPU-a", 2, 200, 25.0)]
     attribution = Attribution({"GPU-a": (TRAINING, SERVING)}, {1: SERVING, 2: SERVING})
 
-    found = page(measured(GPU, readings={"GPU-a": VALUES}, processes=processes), attribution)
+    scrape = page(measured(GPU, readings={"GPU-a": VALUES}, processes=processes), attribution)
 
-    assert found.value("nvidia_gpu_duty_cycle", pod_name="serving-0") == 60
-    assert found.value("nvidia_gpu_memory_used_bytes", pod_name="serving-0") == 500
-    assert found.pods("gpuscaler_gpu_process_sm_ratio") == ["serving-0"]
+    assert scrape.value("nvidia_gpu_duty_cycle", pod_name="serving-0") == 60
+    assert scrape.value("nvidia_gpu_memory_used_bytes", pod_name="serving-0") == 500
+    assert scrape.pods("gpuscaler_gpu_process_sm_ratio") == ["serving-0"]
 
 
 def test_a_process_on_a_gpu_of_one_pod_belongs_to_it_unless_known_otherwise() -> None:
@@ -139,51 +139,51 @@ def test_a_process_on_a_gpu_of_one_pod_belongs_to_it_unless_known_otherwise() ->
 def test_pods_that_share_a_gpu_have_its_figures_if_processes_are_unknown() -> None:
     attribution = Attribution({"GPU-a": (TRAINING, SERVING)})
 
-    found = page(measured(GPU, readings={"GPU-a": VALUES}, processes=[Process("GPU-a", 1, 300, 20.0)]), attribution)
+    scrape = page(measured(GPU, readings={"GPU-a": VALUES}, processes=[Process("GPU-a", 1, 300, 20.0)]), attribution)
 
-    assert found.values("nvidia_gpu_duty_cycle") == [60, 60]
-    assert found.pods("nvidia_gpu_memory_used_bytes") == ["training-0", "serving-0"]
-    assert found.pods("gpuscaler_gpu_process_sm_ratio", pid="1") == [None]
+    assert scrape.values("nvidia_gpu_duty_cycle") == [60, 60]
+    assert scrape.pods("nvidia_gpu_memory_used_bytes") == ["training-0", "serving-0"]
+    assert scrape.pods("gpuscaler_gpu_process_sm_ratio", pid="1") == [None]
 
 
 def test_without_processes_from_the_driver_each_pod_has_the_figures_of_the_gpu() -> None:
     attribution = Attribution({"GPU-a": (TRAINING, SERVING)}, {})
 
-    found = page(measured(GPU, readings={"GPU-a": VALUES}, processes=None), attribution)
+    scrape = page(measured(GPU, readings={"GPU-a": VALUES}, processes=None), attribution)
 
-    assert found.values("nvidia_gpu_memory_used_bytes") == [1000, 1000]
+    assert scrape.values("nvidia_gpu_memory_used_bytes") == [1000, 1000]
 
 
 def test_the_other_figures_of_a_shared_gpu_are_served_once_without_pod() -> None:
-    found = page(measured(GPU, readings={"GPU-a": VALUES}), Attribution({"GPU-a": (TRAINING, SERVING)}))
+    scrape = page(measured(GPU, readings={"GPU-a": VALUES}), Attribution({"GPU-a": (TRAINING, SERVING)}))
 
-    assert found.pods("gpuscaler_gpu_sm_clock_hertz") == [None]
-    assert found.pods("gpuscaler_gpu_duty_cycle_ratio_max", window="15s") == [None]
-    assert found.pods("gpuscaler_gpu_allocation_info") == ["training-0", "serving-0"]
-    assert found.value("gpuscaler_gpu_containers") == 2
+    assert scrape.pods("gpuscaler_gpu_sm_clock_hertz") == [None]
+    assert scrape.pods("gpuscaler_gpu_duty_cycle_ratio_max", window="15s") == [None]
+    assert scrape.pods("gpuscaler_gpu_allocation_info") == ["training-0", "serving-0"]
+    assert scrape.value("gpuscaler_gpu_containers") == 2
 
 
 def test_two_containers_of_one_pod_have_their_own_figures() -> None:
     sidecar = TRAINING._replace(container="sidecar")
     processes = [Process("GPU-a", 1, 300, 20.0), Process("GPU-a", 2, 200, 25.0)]
 
-    found = page(
+    scrape = page(
         measured(GPU, readings={"GPU-a": VALUES}, processes=processes),
         Attribution({"GPU-a": (TRAINING, sidecar)}, {1: TRAINING, 2: sidecar}),
     )
 
-    assert found.value("nvidia_gpu_duty_cycle", container_name="sidecar") == 25
+    assert scrape.value("nvidia_gpu_duty_cycle", container_name="sidecar") == 25
 
 
 def test_mig_devices_have_pod_labels_and_the_gpu_has_none() -> None:
     whole = GPU._replace(instances=(Instance("MIG-a", 3, 0, "3g.40gb"), Instance("MIG-b", 5, 0, "1g.10gb")))
     readings = {"GPU-a": {"temperature_celsius": 41.0}, "MIG-a": {"duty_cycle": 80.0}, "MIG-b": {"duty_cycle": 5.0}}
 
-    found = page(measured(whole, readings=readings), Attribution({"MIG-a": (TRAINING,)}))
+    scrape = page(measured(whole, readings=readings), Attribution({"MIG-a": (TRAINING,)}))
 
-    assert found.value("nvidia_gpu_duty_cycle", uuid="MIG-a", gpu_uuid="GPU-a", gpu_instance="3", profile="3g.40gb") == 80
-    assert found.pods("nvidia_gpu_duty_cycle") == ["training-0", None]
-    assert found.pods("nvidia_gpu_temperature_celsius") == [None]
+    assert scrape.value("nvidia_gpu_duty_cycle", uuid="MIG-a", gpu_uuid="GPU-a", gpu_instance="3", profile="3g.40gb") == 80
+    assert scrape.pods("nvidia_gpu_duty_cycle") == ["training-0", None]
+    assert scrape.pods("nvidia_gpu_temperature_celsius") == [None]
 
 
 def test_windows_use_all_samples_and_a_scrape_resets_nothing() -> None:
@@ -244,17 +244,17 @@ def test_windows_of_the_other_gpus_continue_when_one_is_reassigned() -> None:
 
 
 def test_counters_and_labels_of_a_field_are_written() -> None:
-    found = page(measured(GPU, readings={"GPU-a": {"ecc_errors:corrected:volatile": 4.0, "energy_joules": 1.5}}))
+    scrape = page(measured(GPU, readings={"GPU-a": {"ecc_errors:corrected:volatile": 4.0, "energy_joules": 1.5}}))
 
-    assert found.value("gpuscaler_gpu_ecc_errors_total", kind="corrected", scope="volatile") == 4
-    assert found.value("gpuscaler_gpu_energy_joules_total") == 1.5
-    assert found.kinds["gpuscaler_gpu_energy_joules"] == "counter"
+    assert scrape.value("gpuscaler_gpu_ecc_errors_total", kind="corrected", scope="volatile") == 4
+    assert scrape.value("gpuscaler_gpu_energy_joules_total") == 1.5
+    assert scrape.kinds["gpuscaler_gpu_energy_joules"] == "counter"
 
 
 def test_an_unknown_field_is_left_out() -> None:
-    found = page(measured(GPU, readings={"GPU-a": {"warp_factor": 9.0, "duty_cycle": 1.0}}))
+    scrape = page(measured(GPU, readings={"GPU-a": {"warp_factor": 9.0, "duty_cycle": 1.0}}))
 
-    assert not [name for name in found.samples if "warp" in name]
+    assert not [name for name in scrape.samples if "warp" in name]
 
 
 def test_xid_errors_are_counted_with_their_severity() -> None:
@@ -262,12 +262,12 @@ def test_xid_errors_are_counted_with_their_severity() -> None:
     for at, code in enumerate((79, 79, 31, 1)):
         found.take(Event("GPU-a", code, 100.0 + at))
 
-    said = page(found)
+    scrape = page(found)
 
-    assert said.value("gpuscaler_gpu_xid_errors_total", xid="79", severity="critical", uuid="GPU-a") == 2
-    assert said.value("gpuscaler_gpu_xid_errors_total", xid="31", severity="application") == 1
-    assert said.value("gpuscaler_gpu_last_xid_error_timestamp_seconds", xid="79", severity="critical") == 1_000_101
-    assert said.value("gpuscaler_gpu_xid_errors_total", xid="1", severity="other", action="unknown") == 1
+    assert scrape.value("gpuscaler_gpu_xid_errors_total", xid="79", severity="critical", uuid="GPU-a") == 2
+    assert scrape.value("gpuscaler_gpu_xid_errors_total", xid="31", severity="application") == 1
+    assert scrape.value("gpuscaler_gpu_last_xid_error_timestamp_seconds", xid="79", severity="critical") == 1_000_101
+    assert scrape.value("gpuscaler_gpu_xid_errors_total", xid="1", severity="other", action="unknown") == 1
 
 
 def test_the_errors_of_a_gpu_stay_after_it_is_gone() -> None:
@@ -301,20 +301,20 @@ def test_figures_expire_after_the_measuring_process_ended_and_vanish_with_the_dr
 
 
 def test_an_unknown_minor_number_is_left_out() -> None:
-    found = page(measured(GPU._replace(minor=-1), readings={"GPU-a": VALUES}))
+    scrape = page(measured(GPU._replace(minor=-1), readings={"GPU-a": VALUES}))
 
-    assert "minor_number" not in found.samples["nvidia_gpu_duty_cycle"][0][0]
+    assert "minor_number" not in scrape.samples["nvidia_gpu_duty_cycle"][0][0]
 
 
 def test_unusual_names_are_escaped_so_that_they_can_be_read() -> None:
     odd = 'a "quoted" \\ name\nof two lines'
 
-    found = page(measured(GPU._replace(name=odd), readings={"GPU-a": VALUES}))
+    scrape = page(measured(GPU._replace(name=odd), readings={"GPU-a": VALUES}))
 
-    assert found.samples["nvidia_gpu_duty_cycle"][0][0]["name"] == odd
+    assert scrape.samples["nvidia_gpu_duty_cycle"][0][0]["name"] == odd
 
 
 def test_large_integers_keep_all_their_digits() -> None:
-    found = page(measured(GPU, readings={"GPU-a": {"memory_total_bytes": 85899345921.0}}))
+    scrape = page(measured(GPU, readings={"GPU-a": {"memory_total_bytes": 85899345921.0}}))
 
-    assert found.value("nvidia_gpu_memory_total_bytes") == 85899345921
+    assert scrape.value("nvidia_gpu_memory_total_bytes") == 85899345921

@@ -23,12 +23,12 @@ def settled(child: Child, key: str = FIRST) -> dict[str, float]:
 
 def test_devices_and_versions_come_first(nvml: FakeNvml) -> None:
     with measuring(nvml.environment) as child:
-        found = child.devices()
+        devices = child.devices()
 
-    assert [(device.uuid, device.number, device.minor) for device in found.devices] == [(FIRST, 0, 0), (SECOND, 1, 1)]
-    assert found.devices[1].name == "NVIDIA H100 80GB HBM3"
-    assert found.devices[1].pci == "00000000:02:00.0"
-    assert (found.driver, found.cuda) == ("580.95.05", "13.0")
+    assert [(device.uuid, device.number, device.minor) for device in devices.devices] == [(FIRST, 0, 0), (SECOND, 1, 1)]
+    assert devices.devices[1].name == "NVIDIA H100 80GB HBM3"
+    assert devices.devices[1].pci == "00000000:02:00.0"
+    assert (devices.driver, devices.cuda) == ("580.95.05", "13.0")
 
 
 def test_figures_of_a_gpu_have_the_units_of_their_names(nvml: FakeNvml) -> None:
@@ -140,13 +140,13 @@ def test_mig_devices_are_measured_separately(nvml: FakeNvml) -> None:
     nvml.gpu[0].divide(("3g.40gb", 90, 30 * GIB), ("1g.10gb", 0, 0))
     nvml.gpu[0].run((4001, 30, 5 * GIB))
     with measuring(nvml.environment) as child:
-        found = child.devices().devices[0]
+        device = child.devices().devices[0]
         reading = child.reading(FIRST)
         whole = reading.values
         inside = child.reading("MIG-0-0").processes
         parts = [settled(child, f"MIG-0-{place}") for place in (0, 1)]
 
-    assert found.instances == (Instance("MIG-0-0", 3, 0, "3g.40gb"), Instance("MIG-0-1", 4, 0, "1g.10gb"))
+    assert device.instances == (Instance("MIG-0-0", 3, 0, "3g.40gb"), Instance("MIG-0-1", 4, 0, "1g.10gb"))
     assert "duty_cycle" not in whole
     assert whole["power_usage_milliwatts"] == 71000
     assert [(part["duty_cycle"], part["memory_used_bytes"], part["memory_total_bytes"]) for part in parts] == [
@@ -208,9 +208,9 @@ def test_xid_errors_are_reported_with_their_gpu(nvml: FakeNvml) -> None:
     with measuring(nvml.environment) as child:
         child.reading(FIRST)
         nvml.gpu[1].xid, nvml.gpu[1].xid_count = 79, 2
-        told = [child.event() for _ in range(2)]
+        events = [child.event() for _ in range(2)]
 
-    assert [(event.device, event.code) for event in told] == [(SECOND, 79), (SECOND, 79)]
+    assert [(event.device, event.code) for event in events] == [(SECOND, 79), (SECOND, 79)]
 
 
 def test_the_recovery_action_is_reported_until_the_gpu_has_recovered(nvml: FakeNvml) -> None:
@@ -252,10 +252,10 @@ def test_a_gpu_that_falls_off_the_bus_is_reported_as_lost_until_it_is_back(nvml:
 def test_an_unavailable_driver_is_reported_with_what_to_do(nvml: FakeNvml, result: int, cause: str, words: str) -> None:
     nvml.state.init_result = result
     with measuring(nvml.environment) as child:
-        told = child.unavailable()
+        unavailable = child.unavailable()
 
-    assert told.cause == cause
-    assert words in told.text
+    assert unavailable.cause == cause
+    assert words in unavailable.text
 
 
 def test_a_driver_without_gpus_is_reported(make_nvml: Callable[[int], FakeNvml]) -> None:
@@ -266,12 +266,12 @@ def test_a_driver_without_gpus_is_reported(make_nvml: Callable[[int], FakeNvml])
 def test_a_missing_library_is_reported_and_found_once_it_is_installed(nvml: FakeNvml) -> None:
     nvml.uninstall()
     with measuring(nvml.environment, program=IMPATIENT) as child:
-        told = child.unavailable()
+        unavailable = child.unavailable()
         nvml.install()
-        found = child.devices()
+        devices = child.devices()
 
-    assert told.cause == "no-library"
-    assert len(found.devices) == 2
+    assert unavailable.cause == "no-library"
+    assert len(devices.devices) == 2
 
 
 def test_a_driver_that_is_unloaded_and_loaded_again_is_opened_again(nvml: FakeNvml) -> None:

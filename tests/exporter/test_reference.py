@@ -58,8 +58,8 @@ def test_the_example_alerts_use_existing_metrics() -> None:
 
 def test_the_page_has_the_whole_catalogue_of_errors_and_its_date() -> None:
     codes: dict[str, list[int]] = {}
-    for code, found in catalogue().errors.items():
-        codes.setdefault(found.action, []).append(code)
+    for code, xid in catalogue().errors.items():
+        codes.setdefault(xid.action, []).append(code)
     for action, several in codes.items():
         assert re.search(rf"^\| `{action}` \| .* \| {', '.join(map(str, several))} \|$", PAGE, re.MULTILINE), action
     assert f"catalogue of {catalogue().date}" in PAGE

@@ -58,15 +58,15 @@ class Running:
 
     async def until(self, wanted: Callable[[Scrape], bool]) -> Scrape:
         async with asyncio.timeout(PATIENCE):
-            while not wanted(found := self.scrape()):  # noqa: ASYNC110  # it is another process that changes it
+            while not wanted(scrape := self.scrape()):  # noqa: ASYNC110  # it is another process that changes it
                 await asyncio.sleep(0.02)
-        return found
+        return scrape
 
     def working(self, part: str) -> Callable[[Scrape], bool]:
-        return lambda found: found.value("gpuscaler_exporter_working", part=part) == 1
+        return lambda scrape: scrape.value("gpuscaler_exporter_working", part=part) == 1
 
     def stopped(self, part: str) -> Callable[[Scrape], bool]:
-        return lambda found: found.value("gpuscaler_exporter_working", part=part) == 0
+        return lambda scrape: scrape.value("gpuscaler_exporter_working", part=part) == 0
 
 
 @asynccontextmanager
@@ -102,10 +102,10 @@ async def test_a_pod_that_uses_a_gpu_is_in_its_metrics_until_the_pod_is_gone(nvm
         before = await running.until(running.working("gpus"))
         nvml.gpu[1].utilization, nvml.gpu[1].used = 55, GIB
         running.pods.said = Attribution({SECOND: (POD,)}, None, "pod-resources")
-        await running.until(lambda found: found.values("nvidia_gpu_duty_cycle", pod_name="training-0", uuid=SECOND) == [55])
+        await running.until(lambda scrape: scrape.values("nvidia_gpu_duty_cycle", pod_name="training-0", uuid=SECOND) == [55])
         # The figures of a GPU are not attributed to a pod that is gone.
         running.pods.said = Attribution({}, None, "pod-resources")
-        await running.until(lambda found: found.pods("nvidia_gpu_duty_cycle", uuid=SECOND) == [None])
+        await running.until(lambda scrape: scrape.pods("nvidia_gpu_duty_cycle", uuid=SECOND) == [None])
 
     assert before.value("nvidia_gpu_num_devices") == 2
 
@@ -123,7 +123,7 @@ async def test_attribution_gets_the_current_devices_and_processes(nvml: FakeNvml
 async def test_without_a_driver_it_serves_logs_once_and_measures_later(nvml: FakeNvml, monkeypatch: pytest.MonkeyPatch) -> None:
     nvml.state.init_result = NOT_LOADED
     async with exporting(nvml, monkeypatch, program=IMPATIENT) as running:
-        without = await running.until(lambda found: found.values("nvidia_gpu_num_devices") == [0])
+        without = await running.until(lambda scrape: scrape.values("nvidia_gpu_num_devices") == [0])
         warnings = [text for level, text in running.log if level == "warning"]
         nvml.state.init_result = 0
         await running.until(running.working("gpus"))
@@ -140,17 +140,17 @@ async def test_a_driver_that_hangs_leaves_a_gap_and_no_scrape_waits_for_it(nvml:
         nvml.gpu[0].hang("nvmlDeviceGetTemperature")
         longest = 0.0
 
-        def none(found: Scrape) -> bool:
+        def none(scrape: Scrape) -> bool:
             nonlocal longest
             began = time.thread_time()
             running.scrape()
             longest = max(longest, time.thread_time() - began)
-            return found.values("nvidia_gpu_temperature_celsius", uuid=FIRST) == []
+            return scrape.values("nvidia_gpu_temperature_celsius", uuid=FIRST) == []
 
         gap = await running.until(none)
         # The other GPU is measured again once the first is skipped.
-        await running.until(lambda found: found.values("nvidia_gpu_temperature_celsius", uuid=SECOND) == [34])
-        hung = await running.until(lambda found: found.value("gpuscaler_gpu_hung", uuid=FIRST) == 1)
+        await running.until(lambda scrape: scrape.values("nvidia_gpu_temperature_celsius", uuid=SECOND) == [34])
+        hung = await running.until(lambda scrape: scrape.value("gpuscaler_gpu_hung", uuid=FIRST) == 1)
         front = running.exporter.pages()["/"]().body.decode()
         nvml.gpu[0].hang("")
 
@@ -164,10 +164,10 @@ async def test_a_driver_that_hangs_leaves_a_gap_and_no_scrape_waits_for_it(nvml:
 async def test_a_measuring_process_that_is_killed_is_replaced_and_windows_continue(nvml: FakeNvml, monkeypatch: pytest.MonkeyPatch) -> None:
     async with exporting(nvml, monkeypatch) as running:
         nvml.gpu[0].utilization = 88
-        await running.until(lambda found: found.values("nvidia_gpu_duty_cycle", uuid=FIRST) == [88])
+        await running.until(lambda scrape: scrape.values("nvidia_gpu_duty_cycle", uuid=FIRST) == [88])
         nvml.gpu[0].utilization = 0
         os.kill(running.exporter.sampler.pid, 9)
-        after = await running.until(lambda found: found.values("nvidia_gpu_duty_cycle", uuid=FIRST) == [0])
+        after = await running.until(lambda scrape: scrape.values("nvidia_gpu_duty_cycle", uuid=FIRST) == [0])
 
     assert after.value("gpuscaler_exporter_measuring_starts_total") == 2
     assert after.value("gpuscaler_gpu_duty_cycle_ratio_max", uuid=FIRST, window="15s") == 0.88
@@ -177,13 +177,15 @@ async def test_a_pod_has_no_peak_of_the_previous_pod_on_its_gpu(nvml: FakeNvml, 
     nvml.gpu[0].utilization = 88
     async with exporting(nvml, monkeypatch) as running:
         running.pods.said = Attribution({FIRST: (POD,)}, None, "pod-resources")
-        await running.until(lambda found: found.values("gpuscaler_gpu_duty_cycle_ratio_max", pod_name="training-0", window="60s") == [0.88])
+        await running.until(
+            lambda scrape: scrape.values("gpuscaler_gpu_duty_cycle_ratio_max", pod_name="training-0", window="60s") == [0.88]
+        )
         # For a moment nothing is known; that is not another pod.
         running.pods.said = Attribution(trouble="the kubelet is away")
         unknown = await running.until(running.stopped("pods"))
         nvml.gpu[0].utilization = 5
         running.pods.said = Attribution({FIRST: (POD._replace(pod="training-1"),)}, None, "pod-resources")
-        after = await running.until(lambda found: bool(found.values("gpuscaler_gpu_duty_cycle_ratio_max", pod_name="training-1")))
+        after = await running.until(lambda scrape: bool(scrape.values("gpuscaler_gpu_duty_cycle_ratio_max", pod_name="training-1")))
 
     assert unknown.values("gpuscaler_gpu_duty_cycle_ratio_max", uuid=FIRST, window="60s") == [0.88]
     assert after.values("gpuscaler_gpu_duty_cycle_ratio_max", pod_name="training-1") == [0.05, 0.05]
@@ -193,13 +195,13 @@ async def test_a_gpu_that_fell_off_the_bus_is_reported_and_has_no_figures(nvml: 
     async with exporting(nvml, monkeypatch) as running:
         await running.until(running.working("gpus"))
         nvml.gpu[0].lost, nvml.gpu[0].xid, nvml.gpu[0].xid_count = 1, 79, 1
-        found = await running.until(lambda found: found.values("gpuscaler_gpu_lost", uuid=FIRST) == [1])
-        await running.until(lambda found: found.values("gpuscaler_gpu_xid_errors_total", uuid=FIRST, severity="critical") == [1])
+        scrape = await running.until(lambda scrape: scrape.values("gpuscaler_gpu_lost", uuid=FIRST) == [1])
+        await running.until(lambda scrape: scrape.values("gpuscaler_gpu_xid_errors_total", uuid=FIRST, severity="critical") == [1])
         when = running.scrape().value("gpuscaler_gpu_last_xid_error_timestamp_seconds", uuid=FIRST, xid="79")
         front = running.exporter.pages()["/"]().body.decode()
 
-    assert found.values("nvidia_gpu_temperature_celsius", uuid=FIRST) == []
-    assert found.values("nvidia_gpu_temperature_celsius", uuid=SECOND) == [34]
+    assert scrape.values("nvidia_gpu_temperature_celsius", uuid=FIRST) == []
+    assert scrape.values("nvidia_gpu_temperature_celsius", uuid=SECOND) == [34]
     assert when == pytest.approx(time.time(), abs=30)
     assert f"{FIRST}: fell off the bus" in front
     assert f"{FIRST}: XID 79 (the GPU fell off the bus), " in front
@@ -214,11 +216,11 @@ async def test_the_recovery_action_of_the_driver_takes_precedence_over_the_catal
         await running.until(running.working("gpus"))
         for gpu in nvml.gpu[0], nvml.gpu[1]:
             gpu.xid, gpu.xid_count = 95, 1
-        await running.until(lambda found: len(found.values("gpuscaler_gpu_xid_errors_total", action="reset")) == 2)
+        await running.until(lambda scrape: len(scrape.values("gpuscaler_gpu_xid_errors_total", action="reset")) == 2)
         before = running.exporter.pages()["/"]().body.decode()
         nvml.gpu[0].recovery = 4
-        found = await running.until(
-            lambda found: found.values("gpuscaler_gpu_recovery_action", uuid=FIRST, action="drain_and_reset") == [1]
+        scrape = await running.until(
+            lambda scrape: scrape.values("gpuscaler_gpu_recovery_action", uuid=FIRST, action="drain_and_reset") == [1]
         )
         after = running.exporter.pages()["/"]().body.decode()
 
@@ -227,14 +229,14 @@ async def test_the_recovery_action_of_the_driver_takes_precedence_over_the_catal
     assert f"{SECOND}: XID 95 (memory error that was not contained), " in before
     assert "; reset the GPU; from NVIDIA's catalogue of 2025-10-29" in before
     assert f"{FIRST}: the driver asks for a recovery (drain_and_reset): stop the processes that use it, and reset the GPU" in after
-    assert found.values("gpuscaler_gpu_recovery_action", uuid=FIRST, action="none") == [0]
-    assert found.values("gpuscaler_gpu_recovery_action", uuid=SECOND) == []
+    assert scrape.values("gpuscaler_gpu_recovery_action", uuid=FIRST, action="none") == [0]
+    assert scrape.values("gpuscaler_gpu_recovery_action", uuid=SECOND) == []
 
 
 async def test_failing_attribution_loses_the_pods_but_not_the_gpus(nvml: FakeNvml, monkeypatch: pytest.MonkeyPatch) -> None:
     async with exporting(nvml, monkeypatch) as running:
         running.pods.said = Attribution({FIRST: (POD,)}, None, "pod-resources")
-        await running.until(lambda found: found.pods("nvidia_gpu_temperature_celsius", uuid=FIRST) == ["training-0"])
+        await running.until(lambda scrape: scrape.pods("nvidia_gpu_temperature_celsius", uuid=FIRST) == ["training-0"])
         running.pods.error = RuntimeError("no such table")
         broken = await running.until(running.stopped("pods"))
         front = running.exporter.pages()["/"]().body.decode()
@@ -250,7 +252,7 @@ async def test_attribution_that_never_answers_leaves_gpus_without_pods(nvml: Fak
     monkeypatch.setattr(service, "ATTRIBUTION", 0.2)
     async with exporting(nvml, monkeypatch) as running:
         running.pods.said = Attribution({FIRST: (POD,)}, None, "pod-resources")
-        await running.until(lambda found: found.pods("nvidia_gpu_temperature_celsius", uuid=FIRST) == ["training-0"])
+        await running.until(lambda scrape: scrape.pods("nvidia_gpu_temperature_celsius", uuid=FIRST) == ["training-0"])
         running.pods.waits = 60.0
         without = await running.until(running.stopped("pods"))
         front = running.exporter.pages()["/"]().body.decode()
@@ -261,19 +263,19 @@ async def test_attribution_that_never_answers_leaves_gpus_without_pods(nvml: Fak
 
 async def test_it_reports_its_own_resource_usage(nvml: FakeNvml, monkeypatch: pytest.MonkeyPatch) -> None:
     async with exporting(nvml, monkeypatch) as running:
-        found = await running.until(running.working("gpus"))
+        scrape = await running.until(running.working("gpus"))
 
-    assert found.value("gpuscaler_exporter_info", driver_version="580.95.05", cuda_version="13.0", backend="nvml") == 1
-    assert found.value("gpuscaler_exporter_resident_memory_bytes", process="measuring") > 5e6
-    assert found.value("gpuscaler_gpu_last_sample_timestamp_seconds", uuid=FIRST) == pytest.approx(time.time(), abs=30)
+    assert scrape.value("gpuscaler_exporter_info", driver_version="580.95.05", cuda_version="13.0", backend="nvml") == 1
+    assert scrape.value("gpuscaler_exporter_resident_memory_bytes", process="measuring") > 5e6
+    assert scrape.value("gpuscaler_gpu_last_sample_timestamp_seconds", uuid=FIRST) == pytest.approx(time.time(), abs=30)
 
 
 async def test_the_front_page_names_gpus_and_pods_for_people(nvml: FakeNvml, monkeypatch: pytest.MonkeyPatch) -> None:
     nvml.gpu[0].divide(("1g.10gb", 20, GIB))
     async with exporting(nvml, monkeypatch) as running:
         running.pods.said = Attribution({SECOND: (POD,)}, None, "pod-resources")
-        await running.until(lambda found: found.pods("nvidia_gpu_temperature_celsius", uuid=SECOND) == ["training-0"])
-        await running.until(lambda found: found.values("nvidia_gpu_duty_cycle", uuid="MIG-0-0") == [20])
+        await running.until(lambda scrape: scrape.pods("nvidia_gpu_temperature_celsius", uuid=SECOND) == ["training-0"])
+        await running.until(lambda scrape: scrape.values("nvidia_gpu_duty_cycle", uuid="MIG-0-0") == [20])
         page = running.exporter.pages()["/"]().body.decode()
 
     assert f"{SECOND}  NVIDIA H100 80GB HBM3  0 %  for ml/training-0 (main)" in page

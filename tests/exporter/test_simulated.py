@@ -11,11 +11,11 @@ from gpuscaler.exporter.fields import FIELDS
 
 def test_it_reports_like_a_driver() -> None:
     with measuring({}, backend="simulated", gpus=3) as child:
-        found = child.devices()
-        readings = [child.reading(device.uuid) for device in found.devices]
+        devices = child.devices()
+        readings = [child.reading(device.uuid) for device in devices.devices]
 
-    assert [len(device.instances) for device in found.devices] == [0, 0, 3]
-    assert found.driver == "simulated"
+    assert [len(device.instances) for device in devices.devices] == [0, 0, 3]
+    assert devices.driver == "simulated"
     assert all({key.partition(":")[0] for key in reading.values} <= set(FIELDS) for reading in readings)
 
 
@@ -29,8 +29,8 @@ def test_inference_comes_in_bursts_and_energy_only_grows() -> None:
     device = backend.devices()[2]
     values = [next(iter(backend.measure(device))).values for _ in range(60)]
 
-    assert {one["duty_cycle"] for one in values} == {0, 90}
-    energy = [one["energy_joules"] for one in values]
+    assert {value["duty_cycle"] for value in values} == {0, 90}
+    energy = [value["energy_joules"] for value in values]
     assert energy == sorted(energy)
     assert energy[-1] > energy[0]
 
@@ -38,7 +38,7 @@ def test_inference_comes_in_bursts_and_energy_only_grows() -> None:
 @pytest.mark.parametrize("count", [1, 8, 64])
 def test_devices_have_distinct_uuids(count: int) -> None:
     devices = Simulated(count).devices()
-    keys = [device.uuid for device in devices] + [one.uuid for device in devices for one in device.instances]
+    keys = [device.uuid for device in devices] + [instance.uuid for device in devices for instance in device.instances]
 
     assert len(devices) == count
     assert len(set(keys)) == len(keys)

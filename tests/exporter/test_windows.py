@@ -67,11 +67,11 @@ def test_figures_are_those_of_the_samples_in_the_window(steps: list[tuple[float,
     now = at + later
     inside = [value for moment, value in samples if moment > now - seconds and moment > at - 60]
 
-    found = trail.over(seconds, now=now)
+    figures = trail.over(seconds, now=now)
 
     if not inside:
-        assert found is None
+        assert figures is None
     else:
-        assert found is not None
-        assert found.maximum == max(inside)
-        assert math.isclose(found.mean, sum(inside) / len(inside))
+        assert figures is not None
+        assert figures.maximum == max(inside)
+        assert math.isclose(figures.mean, sum(inside) / len(inside))

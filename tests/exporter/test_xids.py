@@ -27,7 +27,7 @@ def test_an_error_has_the_action_of_the_catalogue(codes: tuple[int, ...], wanted
 
 def test_every_action_has_a_description() -> None:
     assert WORDS.keys() >= (CRITICAL | set(RECOVERY_ACTIONS) | {UNKNOWN}) - {"none"}
-    assert {found.action for found in catalogue().errors.values()} <= CRITICAL | {"none", "restart_program", "depends"}
+    assert {xid.action for xid in catalogue().errors.values()} <= CRITICAL | {"none", "restart_program", "depends"}
 
 
 def test_an_action_of_a_newer_driver_is_unknown_but_not_an_error() -> None:

@@ -38,16 +38,16 @@ def main(names: Sequence[str]) -> int:
     wanted = {int(name.lstrip("Ff")) for name in names}
     chosen = [place for place, mutant in enumerate(MUTANTS) if not wanted or mutant.case in wanted]
     with ThreadPoolExecutor(2) as pool:
-        missed = [found for found in pool.map(outcome, chosen) if not told(found)]
+        missed = [outcome for outcome in pool.map(outcome, chosen) if not told(outcome)]
     print(f"{len(chosen) - len(missed)} of {len(chosen)} mutants were caught")
     return 1 if missed else 0
 
 
-def told(found: Outcome) -> bool:
-    """Print ``found`` and return whether it was caught."""
-    word = "caught  " if found.caught else "SURVIVED"
-    print(f"F{found.mutant.case:<3} {word} {found.mutant.removes}: {found.how}", flush=True)
-    return found.caught
+def told(outcome: Outcome) -> bool:
+    """Print ``outcome`` and return whether it was caught."""
+    word = "caught  " if outcome.caught else "SURVIVED"
+    print(f"F{outcome.mutant.case:<3} {word} {outcome.mutant.removes}: {outcome.how}", flush=True)
+    return outcome.caught
 
 
 def outcome(place: int) -> Outcome:

@@ -76,7 +76,7 @@ class Watch(Guard):
         """Check that a patch leaves foreign taints unchanged, if the API server accepts it because its base is still current."""
         patch = msgspec.json.decode(request.body)
         name = request.path.rpartition("/")[2]
-        node = next((one for one in await self._here.nodes() if one["metadata"]["name"] == name), None)
+        node = next((node for node in await self._here.nodes() if node["metadata"]["name"] == name), None)
         if node is None or "taints" not in patch.get("spec", {}):
             return
         if patch["metadata"]["resourceVersion"] == node["metadata"]["resourceVersion"]:
@@ -93,8 +93,8 @@ class Watch(Guard):
 
     def to(self, part: str, method: str = "") -> list[tuple[float, Request]]:
         """Return the writes whose path has ``part``, oldest first, except writes to pods of device plugins."""
-        writes = [(at, one) for at, one in self.writes if "/namespaces/kube-system/pods/" not in one.path]
-        return [(at, one) for at, one in writes if part in one.path and method in ("", one.method)]
+        writes = [(at, request) for at, request in self.writes if "/namespaces/kube-system/pods/" not in request.path]
+        return [(at, request) for at, request in writes if part in request.path and method in ("", request.method)]
 
     # Effects
 
@@ -108,12 +108,12 @@ class Watch(Guard):
         assert not cut, f"a plan was cut: {cut[0]}"
         assert not claims.BROKEN, claims.BROKEN[0]
         history = self._here.cluster.core.history()
-        for one in history:
-            if one.purchase in self._sent and one.id not in self._judged:
-                self._judged.add(one.id)
-                there = [other for other in history if other.bought_at <= one.bought_at < ended(other)]
-                said = excess(self._sent[one.purchase][2], there)
-                assert not said, f"I5: with machine {one.id} there were {said}"
+        for machine in history:
+            if machine.purchase in self._sent and machine.id not in self._judged:
+                self._judged.add(machine.id)
+                there = [other for other in history if other.bought_at <= machine.bought_at < ended(other)]
+                said = excess(self._sent[machine.purchase][2], there)
+                assert not said, f"I5: with machine {machine.id} there were {said}"
         controller = self._here.controller
         counts_nothing_twice((await self.written() if controller is None else controller.memory).ledger)
 
@@ -122,20 +122,20 @@ def _policy_of(here: World) -> Policy:
     return here.controller._policy if here.controller is not None else here.policy
 
 
-def ended(one: CloudMachine) -> float:
-    return math.inf if one.ended_at is None else one.ended_at
+def ended(machine: CloudMachine) -> float:
+    return math.inf if machine.ended_at is None else machine.ended_at
 
 
 def excess(policy: Policy, machines: Sequence[CloudMachine]) -> str:
     """Describe by how much ``machines`` exceed the limits of ``policy``; machines of other pools do not count."""
     pools = {pool.name: pool.max for pool in policy.pools}
-    ours = [one for one in machines if one.offering.pool in pools]
+    ours = [machine for machine in machines if machine.offering.pool in pools]
     limits = policy.limits
     found: list[tuple[str, float, float | None]] = [
-        ("GPUs", sum(one.offering.gpus for one in ours), limits.gpus),
+        ("GPUs", sum(machine.offering.gpus for machine in ours), limits.gpus),
         ("machines", len(ours), limits.machines),
-        ("dollars per hour", math.fsum(one.offering.price for one in ours) - 1e-9, limits.dollars_per_hour),
-        *((f"machines of pool {name}", sum(one.offering.pool == name for one in ours), most) for name, most in pools.items()),
+        ("dollars per hour", math.fsum(machine.offering.price for machine in ours) - 1e-9, limits.dollars_per_hour),
+        *((f"machines of pool {name}", sum(machine.offering.pool == name for machine in ours), most) for name, most in pools.items()),
     ]
     return "; ".join(f"{many:g} {what}, and the limit is {most:g}" for what, many, most in found if most is not None and many > most)
 
@@ -171,10 +171,10 @@ async def _without_strangers(read: Callable[[], Awaitable[list[dict[str, Any]]]]
 
 async def untouched(here: World) -> None:
     """Check that the foreign objects are unchanged (I7)."""
-    for one in strangers()[:2]:
-        node = msgspec.json.decode(await here.user.get(NODES, one["metadata"]["name"]))
-        assert node["spec"] == one["spec"], f"I7: a foreign node became {node['spec']}"
-        assert node["metadata"]["labels"] == one["metadata"]["labels"], f"I7: a foreign node became {node['metadata']}"
+    for stranger in strangers()[:2]:
+        node = msgspec.json.decode(await here.user.get(NODES, stranger["metadata"]["name"]))
+        assert node["spec"] == stranger["spec"], f"I7: a foreign node became {node['spec']}"
+        assert node["metadata"]["labels"] == stranger["metadata"]["labels"], f"I7: a foreign node became {node['metadata']}"
         assert not node["metadata"].get("annotations"), f"I7: a foreign node became {node['metadata']}"
 
 

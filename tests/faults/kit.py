@@ -79,7 +79,7 @@ def refusing(here: World, why: Callable[[OfferingKey], Refusal | None]) -> list[
 
     async def some(order: Order) -> Bought:
         asked.append(order)
-        refusals = {key: found for key in order.offerings if (found := why(key)) is not None}
+        refusals = {key: refusal for key in order.offerings if (refusal := why(key)) is not None}
         left = tuple(key for key in order.offerings if key not in refusals)
         granted = await buy(msgspec.structs.replace(order, offerings=left)) if left else Bought()
         return msgspec.structs.replace(granted, refusals=(*refusals.values(), *granted.refusals))
@@ -138,4 +138,4 @@ def taints(node: dict[str, Any]) -> set[str]:
 
 def markets(here: World) -> list[str]:
     """Return the markets of all machines ever bought, in their order."""
-    return [one.offering.market for one in here.cluster.core.history()]
+    return [machine.offering.market for machine in here.cluster.core.history()]

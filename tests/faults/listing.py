@@ -15,8 +15,8 @@ NAME = re.compile(r"^(?:async )?def (test_f(\d{2,3})_\w+)\(", re.MULTILINE)
 def named() -> Iterator[tuple[int, str, str]]:
     """Yield case, file and name of each test."""
     for path in sorted(FOLDER.glob("test_*.py")):
-        for found in NAME.finditer(path.read_text()):
-            yield int(found[2]), path.name, found[1]
+        for match in NAME.finditer(path.read_text()):
+            yield int(match[2]), path.name, match[1]
 
 
 #: Every case with a test or a mutant; test_listed.py rejects a case that lacks one of them.
@@ -33,7 +33,7 @@ def rows() -> list[str]:
     return [
         f"| F{case} | {'; '.join(sentence(name) for number, _, name in known if number == case)} | "
         f"{'; '.join(f'`{file}`' for file in files_of(case))} | "
-        f"{'; '.join(f'{one.removes} (`{one.at}`)' for one in MUTANTS if one.case == case)} |"
+        f"{'; '.join(f'{mutant.removes} (`{mutant.at}`)' for mutant in MUTANTS if mutant.case == case)} |"
         for case in CASES
     ]
 

@@ -77,7 +77,7 @@ class Mutant:
 
     def definition(self, sources: Path = SOURCES) -> Definition:
         """Return the definition that ``at`` names. Raises ValueError unless there is exactly one."""
-        found = [one for one in definitions(sources, self.at.rpartition(".")[2]) if is_called(one, self.at)]
+        found = [definition for definition in definitions(sources, self.at.rpartition(".")[2]) if is_called(definition, self.at)]
         if len(found) != 1:
             hint = f"name one of {listed(found)}" if found else elsewhere(self.old, sources)
             raise ValueError(f"{self}: saw {len(found)} functions, classes and constants called {self.at}, expected one; {hint}")
@@ -93,20 +93,20 @@ def is_called(definition: Definition, name: str) -> bool:
 
 def elsewhere(pattern: str, sources: Path) -> str:
     """Return where the package has ``pattern``, to help to find a definition that was renamed or split."""
-    found = [one for one in definitions(sources) if one.spans(pattern)]
-    inner = [one for one in found if not any(other.dotted.startswith(f"{one.dotted}.") for other in found)]
+    found = [definition for definition in definitions(sources) if definition.spans(pattern)]
+    inner = [definition for definition in found if not any(other.dotted.startswith(f"{definition.dotted}.") for other in found)]
     return f"saw {pattern!r} in {listed(inner)}" if inner else f"{pattern!r} is nowhere in {sources.name}"
 
 
-def listed(found: list[Definition]) -> str:
-    return ", ".join(map(str, found))
+def listed(definitions: list[Definition]) -> str:
+    return ", ".join(map(str, definitions))
 
 
 def tokens(text: str) -> list[re.Match[str]]:
     """Return the tokens of ``text`` without whitespace, comments, and commas before a closing bracket."""
-    found = [token for token in TOKEN.finditer(text) if token.lastgroup != "skipped"]
-    trailing = {token for token, after in pairwise(found) if token[0] == "," and after[0] in (")", "]", "}")}
-    return [token for token in found if token not in trailing]
+    matches = [token for token in TOKEN.finditer(text) if token.lastgroup != "skipped"]
+    trailing = {token for token, after in pairwise(matches) if token[0] == "," and after[0] in (")", "]", "}")}
+    return [token for token in matches if token not in trailing]
 
 
 def definitions(sources: Path, word: str = "") -> Iterator[Definition]:

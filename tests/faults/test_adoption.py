@@ -41,7 +41,7 @@ REPLACING = Faults(
     without_notice=1.0,
     group_replaces=True,
 )
-SPOT_KEYS = [one.key for pool in parse_policy(SPOT_FIRST).pools for one in pool.offerings if one.market == "spot"]
+SPOT_KEYS = [offering.key for pool in parse_policy(SPOT_FIRST).pools for offering in pool.offerings if offering.market == "spot"]
 
 
 @pytest.fixture(autouse=True)
@@ -137,7 +137,7 @@ async def test_f73_a_machine_reclaimed_at_the_pools_minimum_is_not_bought_again(
         here.announced.append(Notice(INTERRUPTION, provider_id(first), here.now() + 120.0))
         await here.sleep(1200.0)
 
-        assert second.id in {one.id for one in here.cluster.core.list()}
+        assert second.id in {machine.id for machine in here.cluster.core.list()}
         assert len(here.cluster.core.list()) == 2
         assert (sum(order.count for order in here.notes.orders), machines_ordered) == (2, 2)
 
@@ -145,9 +145,9 @@ async def test_f73_a_machine_reclaimed_at_the_pools_minimum_is_not_bought_again(
 def test_f73_a_machine_that_a_group_launched_before_an_order_does_not_fill_it() -> None:
     ours = Order("a", "main", (KIND.key,), 1, NOW + 1.0, NOW + 1.0, ACCEPTED)
     coming = OrderedMachine("a-0", "a", (KIND.key,), 1.0, NOW + 1.0)
-    book = replace(noticed().ledger, orders=(ours,), coming=(coming,))
+    ledger = replace(noticed().ledger, orders=(ours,), coming=(coming,))
 
-    assert [one.id for one in looked(Memory(ledger=book), at=NOW + 2.0, keeps_tokens=False).owed] == ["found-i-1"]
+    assert [upcoming.id for upcoming in looked(Memory(ledger=ledger), at=NOW + 2.0, keeps_tokens=False).owed] == ["found-i-1"]
 
 
 async def test_f73_if_a_group_cannot_replace_a_machine_its_pods_are_served_elsewhere() -> None:
@@ -159,7 +159,7 @@ async def test_f73_if_a_group_cannot_replace_a_machine_its_pods_are_served_elsew
         await here.sleep(130.0)
 
         assert await all_bound(here)
-        assert {one.offering.market for one in here.cluster.core.list()} == {"on-demand"}
+        assert {machine.offering.market for machine in here.cluster.core.list()} == {"on-demand"}
 
 
 async def test_f73_a_group_gets_time_to_replace_a_machine_whose_end_is_announced(tmp_path: Path) -> None:
@@ -215,7 +215,7 @@ async def test_f74_a_group_that_is_no_longer_managed_is_reported_at_startup_and_
         assert any(
             "skipped in the account" in line and "eks-system" in line and said in line for line in capsys.readouterr().out.splitlines()
         )
-        assert {one.about: one.text for one in (await here.status()).set_aside}["AutoScalingGroup us-east-1/eks-system"] == said
+        assert {entry.about: entry.text for entry in (await here.status()).set_aside}["AutoScalingGroup us-east-1/eks-system"] == said
 
 
 async def test_f74_an_excluded_group_is_not_touched_and_other_groups_are_managed(tmp_path: Path) -> None:
@@ -227,7 +227,7 @@ async def test_f74_an_excluded_group_is_not_touched_and_other_groups_are_managed
         await here.sleep(1800.0)
 
         assert (here.desired("theirs"), here.desired("gpus")) == (2, 1)
-        assert {one.text for one in (await here.status()).set_aside} == {"aws.exclude has 'the*'; it is left alone"}
+        assert {entry.text for entry in (await here.status()).set_aside} == {"aws.exclude has 'the*'; it is left alone"}
         assert [name for node in await here.nodes() for name in taints(node)].count("gpuscaler.io/arriving") == 2
 
 

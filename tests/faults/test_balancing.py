@@ -31,13 +31,13 @@ async def all_bound(here: Stage) -> bool:
 
 def running(here: Stage) -> dict[str, str]:
     """Return the zones of the machines that have not ended, by id."""
-    return {one.id: one.machine.offering.zone for one in here.region.instances.values() if one.ended_at is None}
+    return {instance.id: instance.machine.offering.zone for instance in here.region.instances.values() if instance.ended_at is None}
 
 
 def balanced_away(here: Stage) -> list[str]:
     """Return the machines that the group ended to even out zones."""
-    texts = (one for one in here.region.groups["gpus"].activities if one.description.startswith("Terminating"))
-    return [one.description for one in texts if "balance" in one.cause]
+    texts = (activity for activity in here.region.groups["gpus"].activities if activity.description.startswith("Terminating"))
+    return [activity.description for activity in texts if "balance" in activity.cause]
 
 
 async def lost(here: Stage, first: dict[str, str]) -> list[str]:
@@ -107,8 +107,8 @@ async def test_f77_removals_do_not_trigger_a_rebalance_that_ends_busy_machines(t
         assert await lost(here, first) == []
         assert balanced_away(here) == []
         assert sorted(running(here).values()) == ["us-east-1a"] * 2
-        busy = [one for one in here.region.instances.values() if one.ended_at is None]
-        assert [one.protected for one in busy] == [True, True]
+        busy = [instance for instance in here.region.instances.values() if instance.ended_at is None]
+        assert [instance.protected for instance in busy] == [True, True]
 
 
 async def test_f77_protection_is_removed_once_zones_are_even(tmp_path: Path) -> None:
@@ -124,7 +124,7 @@ async def test_f77_protection_is_removed_once_zones_are_even(tmp_path: Path) -> 
         await here.sleep(900.0)
 
         assert sorted(running(here).values()) == ["us-east-1a"] * 2 + ["us-east-1b"] * 2
-        assert not any(one.protected for one in here.region.instances.values() if one.ended_at is None)
+        assert not any(instance.protected for instance in here.region.instances.values() if instance.ended_at is None)
         assert (await here.status()).troubles == ()
 
 
@@ -138,7 +138,7 @@ async def test_f77_without_protection_no_pod_is_placed_where_it_would_be_lost(tm
 
         async def explained() -> bool:
             waiting = (await here.status()).waiting
-            return any("they cannot be protected from scale-in" in one.reason for one in waiting)
+            return any("they cannot be protected from scale-in" in waiting.reason for waiting in waiting)
 
         await here.sleep(15.0)
         await here.until(explained, 120)
@@ -213,15 +213,19 @@ async def test_f77_if_the_group_is_faster_than_protection_unbalancing_purchases_
 
         async def explained() -> bool:
             waiting = (await here.status()).waiting
-            return any("cannot be protected from scale-in in time (2 were ended before that)" in one.reason for one in waiting)
+            return any("cannot be protected from scale-in in time (2 were ended before that)" in waiting.reason for waiting in waiting)
 
         await here.sleep(15.0)
         await here.until(explained, 300)
         await here.sleep(200.0)
 
-        ours = [one for one in here.region.instances.values() if one.group == "gpus" and not one.machine.offering.zone.endswith("b")]
+        ours = [
+            instance
+            for instance in here.region.instances.values()
+            if instance.group == "gpus" and not instance.machine.offering.zone.endswith("b")
+        ]
         assert len(ours) <= 5 + 2
-        assert any("cannot be protected from scale-in in time" in said for said in (await here.status()).troubles)
+        assert any("cannot be protected from scale-in in time" in trouble for trouble in (await here.status()).troubles)
 
 
 @pytest.mark.parametrize("many", [3, 5])
@@ -261,12 +265,12 @@ async def test_f77_protection_stays_until_the_surplus_machine_has_left_its_group
         assert sorted(await here.bound()) == ["a-0", "a-1", "b-0", "b-1"]
         assert not await started(here)
         assert sorted(running(here).values()) == [ZONES[0]] * 2 + [ZONES[1]] * 2
-        assert not any(one.protected for one in here.region.instances.values() if one.ended_at is None)
+        assert not any(instance.protected for instance in here.region.instances.values() if instance.ended_at is None)
 
 
 async def started(here: Stage, before: int = 0) -> int:
     """Return how many machines the group has launched to even out its zones, apart from ``before``."""
-    launches = [one.cause for one in here.region.groups["gpus"].activities if one.description.startswith("Launching")]
+    launches = [activity.cause for activity in here.region.groups["gpus"].activities if activity.description.startswith("Launching")]
     return sum("balance" in cause for cause in launches) - before
 
 

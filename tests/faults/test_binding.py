@@ -46,7 +46,7 @@ async def test_f101_if_bindings_are_refused_pods_are_nominated_and_still_reach_t
 
         assert await in_time(here, 120.0)
         assert len(here.cluster.core.history()) == 4
-        assert any("cannot create" in one and "steering: nominate" in one for one in (await status(here)).troubles)
+        assert any("cannot create" in trouble and "steering: nominate" in trouble for trouble in (await status(here)).troubles)
 
 
 class Deadly(Watch):
@@ -81,21 +81,21 @@ async def test_f109_no_pod_of_a_gang_runs_alone_after_its_other_machine_is_lost_
         for number in range(2):
             await here.submit(f"p{number}", 1, **{"gpuscaler.io/gang": "g", "gpuscaler.io/gang-size": "2"})
         await here.sleep(NODE + 2.0)
-        first, second = (one.id for one in here.cluster.core.history())
+        first, second = (machine.id for machine in here.cluster.core.history())
         # Both machines have been ready, each while the device plugin of the other restarted.
         here.cluster.machines.devices.restart(second, seconds=60.0)
         await here.sleep(55.0)
         here.cluster.machines.devices.restart(first, seconds=60.0)
         await here.sleep(20.0)
         assert here.controller is not None
-        assert {one.node for one in here.controller.memory.ledger.promises} == {first, second}
+        assert {promise.node for promise in here.controller.memory.ledger.promises} == {first, second}
         await here.hold(buying=Hold())
         here.cluster.core.terminate(second, here.now())
         await here.user.delete(NODES, second)
         for _ in range(180):
             await here.sleep(5.0)
             assert not any((await here.bound()).values())
-        assert first not in {one.id for one in here.cluster.core.list()}, "it is not paid for without end"
+        assert first not in {machine.id for machine in here.cluster.core.list()}, "it is not paid for without end"
         await here.hold(buying=None)
 
         assert await in_time(here, 300.0)
@@ -113,7 +113,7 @@ async def test_f109_a_running_gang_is_not_touched_although_more_of_its_pods_are_
         await here.sleep(900.0)
 
         bound = await here.bound()
-        assert {bound["p0"], bound["p1"]} == {one.id for one in here.cluster.core.list()}
+        assert {bound["p0"], bound["p1"]} == {machine.id for machine in here.cluster.core.list()}
         assert not any(map(is_closed, await here.nodes()))
         assert len(here.cluster.core.history()) == 2
 
@@ -131,7 +131,7 @@ async def test_f109_another_pod_on_a_machine_of_a_gang_is_not_ended_with_the_mac
         await here.sleep(900.0)
 
         node = (await here.bound())["first"]
-        assert node in {one.id for one in here.cluster.core.list()}
+        assert node in {machine.id for machine in here.cluster.core.list()}
 
 
 async def test_f109_a_small_pod_takes_no_room_of_a_machine_kept_for_large_pods() -> None:
@@ -155,10 +155,10 @@ async def test_f103_while_a_device_plugin_restarts_nothing_is_bound_and_nothing_
         for number in range(2):
             await here.submit(f"p{number}", 1, **{"gpuscaler.io/gang": "g", "gpuscaler.io/gang-size": "2"})
         await bought(here, 2)
-        machines = [one.id for one in here.cluster.core.list()]
+        machines = [machine.id for machine in here.cluster.core.list()]
         # The second machine takes minutes longer; when it comes, the device plugin of the first restarts.
         first = await shows(here, machines)
-        second = next(one for one in machines if one != first)
+        second = next(machine for machine in machines if machine != first)
         for _ in range(100):
             if await shows(here, [second], wait=False):
                 break
@@ -178,9 +178,9 @@ async def test_f103_while_a_device_plugin_restarts_nothing_is_bound_and_nothing_
 async def shows(here: World, machines: list[str], *, wait: bool = True) -> str:
     """Return the first of ``machines`` whose node shows its GPU; empty if none does and ``wait`` is off."""
     while True:
-        for one in await here.nodes():
-            if one["metadata"]["name"] in machines and one["status"].get("allocatable", {}).get("nvidia.com/gpu", "0") != "0":
-                return str(one["metadata"]["name"])
+        for node in await here.nodes():
+            if node["metadata"]["name"] in machines and node["status"].get("allocatable", {}).get("nvidia.com/gpu", "0") != "0":
+                return str(node["metadata"]["name"])
         if not wait:
             return ""
         await here.sleep(0.5)
@@ -216,7 +216,7 @@ class Meddling(Watch):
 
 async def machines_of(here: World) -> list[dict[str, Any]]:
     """Return the nodes of machines that were bought."""
-    return [one for one in await here.nodes() if not one["metadata"]["name"].startswith(STRANGER)]
+    return [node for node in await here.nodes() if not node["metadata"]["name"].startswith(STRANGER)]
 
 
 async def test_f55_a_pod_recreated_under_the_same_name_before_its_binding_is_not_bound() -> None:
@@ -246,7 +246,7 @@ async def test_f56_a_node_deleted_right_before_a_binding_gets_no_pod_and_the_pod
         await bought(here, 2)
 
         assert await in_time(here, 300.0)
-        assert (await here.bound())["p0"] in {one["metadata"]["name"] for one in await here.nodes()}
+        assert (await here.bound())["p0"] in {node["metadata"]["name"] for node in await here.nodes()}
 
 
 async def test_f57_if_a_scheduler_binds_the_pod_elsewhere_at_the_same_time_others_get_the_room() -> None:
@@ -278,12 +278,14 @@ async def test_f58_rejections_by_kubelets_are_reported_and_two_in_a_row_switch_t
 
         (said,) = {note for about, reason, note in await events(here) if (about, reason) == ("Pod p1", "PodTurnedAway")}
         assert "OutOfnvidia.com/gpu" in said
-        assert any("its pods are nominated" in one and "turned away pod default/p1" in one for one in (await written(here)).troubles)
+        assert any(
+            "its pods are nominated" in trouble and "turned away pod default/p1" in trouble for trouble in (await written(here)).troubles
+        )
 
 
 @pytest.mark.parametrize("seed", [10, 20])
 async def test_f113_a_pod_that_spreads_over_zones_takes_no_room_planned_for_another(seed: int) -> None:
     """Its own machine comes later. kube-scheduler would put it there, and one more machine would be bought for the other pod."""
-    found = await outcome(seed)
+    kept = await outcome(seed)
 
-    assert (found.bound, found.further) == (found.planned, 0)
+    assert (kept.bound, kept.further) == (kept.planned, 0)

@@ -44,7 +44,7 @@ async def test_f05_nothing_is_removed_during_a_cloud_outage_and_pending_pods_are
         await here.sleep(90.0)
         async with darkness(here):
             await here.sleep(1700.0)
-            assert [one.ended_at for one in here.cluster.core.history()] == [None]
+            assert [machine.ended_at for machine in here.cluster.core.history()] == [None]
             assert [taints(node) for node in await here.nodes()] == [set()]
             await here.submit("second")
             await here.submit("third")
@@ -65,7 +65,7 @@ async def test_f05_the_process_stays_alive_and_ready_during_a_cloud_outage_and_r
                 assert (service.alive(), service.synced()) == ("", "")
             assert "simulated: the cloud is down" in service.troubles()
         await here.sleep(LONGEST_PAUSE + CALL_SECONDS)
-        assert not any("the cloud is down" in one for one in service.troubles())
+        assert not any("the cloud is down" in trouble for trouble in service.troubles())
 
 
 async def test_f06_a_list_that_breaks_off_in_the_middle_is_not_used() -> None:
@@ -110,7 +110,7 @@ async def test_f07_a_list_that_is_ninety_seconds_behind_causes_no_second_purchas
 
             assert await all_bound(here)
             assert len(here.cluster.core.history()) == 1
-            assert [one.ended_at for one in here.cluster.core.history()] == [None]
+            assert [machine.ended_at for machine in here.cluster.core.history()] == [None]
 
 
 async def test_f07_machines_of_a_lost_answer_are_found_in_delayed_lists() -> None:

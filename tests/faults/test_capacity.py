@@ -28,8 +28,8 @@ pools:
 
 def dry(pools: str, *markets: str) -> Markets:
     """Markets that never have capacity."""
-    offerings = [one for pool in parse_policy(pools).pools for one in pool.offerings]
-    return Markets({one.key: Steps((0.0,), (0.0,)) for one in offerings if one.market in markets}, began=BEGAN)
+    offerings = [offering for pool in parse_policy(pools).pools for offering in pool.offerings]
+    return Markets({offering.key: Steps((0.0,), (0.0,)) for offering in offerings if offering.market in markets}, began=BEGAN)
 
 
 async def test_f11_if_one_spot_offering_has_no_capacity_the_next_is_asked_at_once() -> None:
@@ -41,9 +41,9 @@ async def test_f11_if_one_spot_offering_has_no_capacity_the_next_is_asked_at_onc
         first = here.notes.orders[0].at
 
         assert set(markets(here)) == {"spot"}
-        assert max(one.bought_at for one in here.cluster.core.history()) <= first + 8.0
-        assert {one.offering.instance_type for one in here.cluster.core.history()} == {"g4dn.xlarge"}
-        assert {one.target for one in (await status(here)).breakers} == {"spot g4dn.xlarge us-east-1a"}
+        assert max(machine.bought_at for machine in here.cluster.core.history()) <= first + 8.0
+        assert {machine.offering.instance_type for machine in here.cluster.core.history()} == {"g4dn.xlarge"}
+        assert {breaker.target for breaker in (await status(here)).breakers} == {"spot g4dn.xlarge us-east-1a"}
         await here.sleep(120.0)
         assert await all_bound(here)
 
@@ -95,7 +95,7 @@ async def test_f14_a_quota_pauses_its_whole_family_and_is_reported_while_others_
         await here.sleep(120.0)
 
         assert await all_bound(here)
-        assert [one.offering.instance_type for one in here.cluster.core.history()] == ["g5.xlarge", "g5.xlarge"]
+        assert [machine.offering.instance_type for machine in here.cluster.core.history()] == ["g5.xlarge", "g5.xlarge"]
         assert sum(any(key[2] in family for key in order.offerings) for order in asked) == 1
         (breaker,) = (await status(here)).breakers
         assert "quota used up" in breaker.text
@@ -129,7 +129,7 @@ async def test_f15_a_spot_price_that_is_too_low_pauses_the_pools_spot_for_half_a
 
 async def test_f16_after_a_partial_grant_only_the_rest_is_bought_elsewhere() -> None:
     both = ONE_GPU_MACHINES.replace("[on-demand]", "[spot, on-demand]")
-    spot = next(one for one in parse_policy(both).pools[0].offerings if one.market == "spot")
+    spot = next(offering for offering in parse_policy(both).pools[0].offerings if offering.market == "spot")
     async with faulty(both, markets=Markets({spot.key: Steps((0.0,), (6.0,))}, began=BEGAN)) as here:
         for number in range(10):
             await here.submit(f"p{number}")

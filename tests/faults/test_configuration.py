@@ -67,7 +67,7 @@ async def test_f82_a_fix_outside_the_group_is_noticed_without_help_even_across_a
         if code.startswith("Client."):
             assert "give the service-linked role of Auto Scaling a grant" in breaker.text
         else:
-            assert any(code in one for one in await events(here, "OfferingRefused"))
+            assert any(code in event for event in await events(here, "OfferingRefused"))
 
         await here.sleep(2700)
         here.region.hardware.troubles.clear()

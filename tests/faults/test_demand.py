@@ -38,8 +38,8 @@ pools:
 def test_f37_an_impossible_price_is_rejected_by_name_or_replaced_by_the_catalogues(price: str) -> None:
     text = PRICED.replace("PRICE", price)
     if price == "null":
-        (found,) = parse_policy(text).pools[0].offerings
-        assert 0.05 < found.price < 1.0
+        (offering,) = parse_policy(text).pools[0].offerings
+        assert 0.05 < offering.price < 1.0
         return
     with pytest.raises(SettingsError) as raised:
         parse_policy(text)
@@ -57,7 +57,7 @@ async def test_f37_wrong_prices_in_a_changed_file_delay_no_pod(tmp_path: Path) -
         assert all((await here.here.bound()).values())
         leader = await here.leader()
         assert leader.place is not None
-        assert any("price" in one for one in leader.place.troubles())
+        assert any("price" in trouble for trouble in leader.place.troubles())
         # A hundred times the old price is odd, but it is what the file says: without a limit in dollars machines are bought all the same.
         (tmp_path / "run.yaml").write_text(FILE.replace("types: [g4dn.xlarge]", "offerings: [{type: g4dn.xlarge, price: 52.6}]"))
         await here.sleep(30.0)
@@ -73,12 +73,12 @@ async def test_f38_eighty_pods_created_by_mistake_stay_within_the_limits_and_the
             await here.submit(f"p{number}")
         await here.sleep(300.0)
 
-        bought = sorted(one.bought_at for one in here.cluster.core.history())
+        bought = sorted(machine.bought_at for machine in here.cluster.core.history())
         assert len(bought) == 24
         # A grant comes up to three seconds after the order, which is what counts.
         assert max(Counter(int((at - bought[0]) // 57.0) for at in bought).values()) <= 6
         seen = await status(here)
-        assert [(one.name, one.used, one.most) for one in seen.limits] == [("gpus", 24.0, 24.0)]
+        assert [(limit.name, limit.used, limit.most) for limit in seen.limits] == [("gpus", 24.0, 24.0)]
         (waiting,) = seen.waiting
         assert waiting.count == 56
         assert "limit" in waiting.reason
@@ -89,10 +89,10 @@ def test_f38_a_plan_for_a_hundred_thousand_pods_keeps_the_limits_and_shows_the_f
     limits = Limits(gpus=64, machines_per_minute=10, dollars_per_hour=50.0)
     plan = planned(pods("p", 100_000, spec(gpus=1)), machines, state=State(bought_last_minute=4), limits=limits)
 
-    assert sum(8 if one.instance_type == "g.8" else 1 for one in plan.machines) <= 64
+    assert sum(8 if machine.instance_type == "g.8" else 1 for machine in plan.machines) <= 64
     assert 1 <= len(plan.machines) <= 6
     assert 0.0 < plan.cost_per_hour <= 50.0
-    assert len(plan.unplaced) == 100_000 - sum(len(one.pods) for one in plan.machines)
+    assert len(plan.unplaced) == 100_000 - sum(len(machine.pods) for machine in plan.machines)
 
 
 async def test_f39_short_lived_pods_cause_no_more_machines_than_are_pending_at_once() -> None:

@@ -29,4 +29,4 @@ async def test_f53_a_silent_exporter_gives_one_log_line_and_another_when_it_answ
             await eventually(lambda: logs)
             nodes.pages[SILENT] = page()
             await eventually(lambda: len(logs) > 1)
-    assert [(one["event"], one["about"]) for one in logs] == [("exporter does not answer", ABOUT), ("exporter answers again", ABOUT)]
+    assert [(log["event"], log["about"]) for log in logs] == [("exporter does not answer", ABOUT), ("exporter answers again", ABOUT)]

@@ -13,7 +13,7 @@ ZONES = ("us-east-1a", "us-east-1b")
 
 def launched(here: Stage) -> Counter[str]:
     """Return how many machines there ever were, by market."""
-    return Counter(one.offering.market for one in here.region.hardware.core.history())
+    return Counter(machine.offering.market for machine in here.region.hardware.core.history())
 
 
 async def all_bound(here: Stage) -> bool:

@@ -29,7 +29,7 @@ async def test_f12_missing_spot_of_a_mixed_group_pauses_no_on_demand_offering_of
         assert here.desired("gpu") == 2
         await here.sleep(20.0)
         status = await here.status()
-        assert {one.target.partition(" ")[0] for one in status.breakers} == {"spot"}
+        assert {breaker.target.partition(" ")[0] for breaker in status.breakers} == {"spot"}
         assert here.wrote()["SetDesiredCapacity"] == 2
 
 
@@ -50,7 +50,10 @@ async def test_f67_machines_of_an_older_launch_template_keep_their_price(tmp_pat
         await here.submit("one", "two", "three")
         await here.sleep(60.0)
 
-        assert sorted(one.machine.offering.instance_type for one in here.region.instances.values()) == [*["g5.xlarge"] * 2, "p5.48xlarge"]
+        assert sorted(instance.machine.offering.instance_type for instance in here.region.instances.values()) == [
+            *["g5.xlarge"] * 2,
+            "p5.48xlarge",
+        ]
         (pool,) = (await here.status()).pools
         assert pool.dollars_per_hour == pytest.approx(55.04 + 2 * 1.006)
 

@@ -29,7 +29,7 @@ async def test_f69_a_planner_that_ignores_ordered_machines_buys_one_machine_too_
         # One for each pod, and one more.
         assert len(here.cluster.core.history()) == 3
         events = [msgspec.json.decode(one) for one in await here.user.list_all(EVENTS)]
-        said = [one["note"] for one in events if one["reason"] == "ScaleUpStopped"]
+        said = [event["note"] for event in events if event["reason"] == "ScaleUpStopped"]
         assert any("machines are on their way for demand" in one for one in said)
         await here.sleep(200.0)
 
@@ -43,7 +43,7 @@ async def test_f70_after_three_futile_machines_for_a_pod_their_type_is_paused_fo
         await here.sleep(3000.0)
 
         assert len(here.cluster.core.history()) == 3
-        said = [one.text for one in (await status(here)).breakers if one.cause == "fruitless"]
+        said = [breaker.text for breaker in (await status(here)).breakers if breaker.cause == "fruitless"]
         assert any("machines were bought without use" in one and "pod default/p is still pending after 3 machines" in one for one in said)
 
 
@@ -56,5 +56,5 @@ async def test_f70_ten_futile_machines_of_a_pool_within_an_hour_pause_the_pool()
 
         # Machines that were on their way when the tenth failed are still to come.
         assert 10 <= len(here.cluster.core.history()) <= 14
-        said = [one.text for one in (await status(here)).breakers if one.target == "pool gpu"]
+        said = [breaker.text for breaker in (await status(here)).breakers if breaker.target == "pool gpu"]
         assert any("limits.fruitless_per_hour" in one for one in said)

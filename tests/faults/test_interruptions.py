@@ -36,7 +36,7 @@ def dry(*, notice: float, spread: float = 0.0, late: float = 0.0) -> dict[str, A
 
     All notices come within ``spread`` seconds.
     """
-    spot = next(one for pool in parse_policy(SPOT).pools for one in pool.offerings if one.market == "spot")
+    spot = next(offering for pool in parse_policy(SPOT).pools for offering in pool.offerings if offering.market == "spot")
     return {
         "markets": Markets({spot.key: Steps((0.0, DRY_AT + late - BEGAN), (100.0, 0.0))}, began=BEGAN),
         "faults": Faults(
@@ -68,7 +68,7 @@ async def test_f23_grace_periods_are_cut_to_the_notice_and_a_replacement_is_orde
 
         assert await all_bound(here)
         assert here.notes.failures == []
-        assert [one["metadata"]["name"] for one in await here.nodes()] == [one.id for one in here.cluster.core.list()]
+        assert [node["metadata"]["name"] for node in await here.nodes()] == [machine.id for machine in here.cluster.core.list()]
 
 
 @pytest.mark.parametrize("late", [0.1, 1.1, 1.9])
@@ -78,9 +78,9 @@ async def test_f24_a_machine_with_thirty_seconds_left_is_closed_and_its_pods_not
         await run(here, "batch")
         await until(here, DRY_AT + late + 3.0)
         watch = watch_of(here)
-        assert sum(LEAVING_TAINT.encode() in one.body for _, one in watch.to("/nodes/", "PATCH")) == 2
+        assert sum(LEAVING_TAINT.encode() in request.body for _, request in watch.to("/nodes/", "PATCH")) == 2
         # One is asked to save its work, and the other to end.
-        assert sum(b"gpuscaler.io/checkpoint-requested" in one.body for _, one in watch.to("/pods/web", "PATCH")) == 1
+        assert sum(b"gpuscaler.io/checkpoint-requested" in request.body for _, request in watch.to("/pods/web", "PATCH")) == 1
         assert evicted(watch) == ["batch"]
         await until(here, DRY_AT + late + 20.0)
         assert evicted(watch) == ["batch", "web"]
@@ -90,7 +90,7 @@ async def test_f24_a_machine_with_thirty_seconds_left_is_closed_and_its_pods_not
 
 def evicted(watch: Watch) -> list[str]:
     """Return the names of the evicted pods, in order."""
-    return list(dict.fromkeys(one.path.split("/")[-2].split("-")[0] for _, one in watch.to("/eviction")))
+    return list(dict.fromkeys(request.path.split("/")[-2].split("-")[0] for _, request in watch.to("/eviction")))
 
 
 async def test_f25_a_machine_lost_without_notice_is_cleaned_up_and_its_market_not_trusted() -> None:
@@ -100,10 +100,10 @@ async def test_f25_a_machine_lost_without_notice_is_cleaned_up_and_its_market_no
         (vanished, *_) = here.cluster.core.history()
         assert vanished.ended_at is not None
         assert here.controller is not None
-        assert [one.cause for one in here.controller.memory.breakers.open] == ["reclaimed"]
+        assert [breaker.cause for breaker in here.controller.memory.breakers.open] == ["reclaimed"]
         await until(here, DRY_AT + 600.0)
 
-        assert vanished.id not in {one["metadata"]["name"] for one in await here.nodes()}
+        assert vanished.id not in {node["metadata"]["name"] for node in await here.nodes()}
         assert await all_bound(here)
         assert markets(here) == ["spot", "on-demand"]
 
@@ -117,7 +117,7 @@ async def test_f25_a_node_left_behind_is_deleted_once_the_cloud_lists_its_machin
         await become(here, vanished.id, "Unknown")
         await until(here, DRY_AT + 240.0)
 
-        assert vanished.id not in {one["metadata"]["name"] for one in await here.nodes()}
+        assert vanished.id not in {node["metadata"]["name"] for node in await here.nodes()}
         assert watch_of(here).ended == []
         assert await all_bound(here)
         assert markets(here) == ["spot", "on-demand"]
@@ -139,12 +139,14 @@ async def test_f26_a_repeated_notice_counts_once_and_a_notice_for_another_cluste
 
         watch = watch_of(here)
         assert len(watch.to("/eviction")) == 1
-        assert {one.path.rpartition("/")[2] for _, one in watch.to("/nodes/", "PATCH") if LEAVING_TAINT.encode() in one.body} == {first.id}
+        assert {
+            request.path.rpartition("/")[2] for _, request in watch.to("/nodes/", "PATCH") if LEAVING_TAINT.encode() in request.body
+        } == {first.id}
         assert all(not taints(node) for node in await here.nodes() if node["metadata"]["name"] == second.id)
         assert len(here.cluster.core.history()) == 3
         assert await all_bound(here)
         # An unknown notice is reported, once, and no action is taken.
-        assert [one.text.split(";")[0] for one in here.notes.remarks if "unheard" in one.text] == [
+        assert [remark.text.split(";")[0] for remark in here.notes.remarks if "unheard" in remark.text] == [
             f"the cloud announces ec2-unheard-of of machine {provider_id(second)}"
         ]
         assert len(here.notes.remarks) == 2
@@ -166,5 +168,5 @@ async def test_f27_fifty_interruptions_within_ten_seconds_are_replaced_in_a_few_
         watch = watch_of(here)
         # Each pod is evicted, and retried a few times at most.
         assert 50 <= len(watch.to("/eviction")) <= 150
-        assert sum(LEAVING_TAINT.encode() in one.body for _, one in watch.to("/nodes/", "PATCH")) <= 100
+        assert sum(LEAVING_TAINT.encode() in request.body for _, request in watch.to("/nodes/", "PATCH")) <= 100
         assert here.notes.failures == []

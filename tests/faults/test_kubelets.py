@@ -19,7 +19,7 @@ async def test_f75_pods_of_a_node_with_a_dead_kubelet_run_elsewhere_and_its_mach
         first, *_ = here.cluster.core.list()
         here.cluster.kubelets.stop(first.id)
         await here.sleep(60.0)
-        (node,) = [one for one in await here.nodes() if one["metadata"]["name"] == first.id]
+        (node,) = [node for node in await here.nodes() if node["metadata"]["name"] == first.id]
         assert {"node.kubernetes.io/unreachable"} <= {taint["key"] for taint in node["spec"]["taints"]}
         assert not is_over(first)
         # The pod is deleted after five minutes, but nothing ends it on the node; its successor needs a machine.
@@ -28,7 +28,7 @@ async def test_f75_pods_of_a_node_with_a_dead_kubelet_run_elsewhere_and_its_mach
 
         assert is_over(first)
         assert len(here.cluster.core.history()) == 4
-        assert first.id not in {one["metadata"]["name"] for one in await here.nodes()}
+        assert first.id not in {node["metadata"]["name"] for node in await here.nodes()}
         bound = await here.bound()
         assert len(bound) == 3
-        assert set(bound.values()) == {one.id for one in here.cluster.core.list()}
+        assert set(bound.values()) == {machine.id for machine in here.cluster.core.list()}

@@ -43,7 +43,7 @@ async def test_f08_nothing_is_removed_based_on_data_from_before_an_api_server_ou
         here.network.cut()
         await here.sleep(600.0)
 
-        assert [one.ended_at for one in here.cluster.core.history()] == [None]
+        assert [machine.ended_at for machine in here.cluster.core.history()] == [None]
         here.network.mend()
         await here.sleep(180.0)
         assert here.cluster.core.list() == ()
@@ -125,7 +125,7 @@ async def test_f09_a_pod_that_a_stalled_watch_does_not_show_keeps_its_machine() 
         await here.kill()
         here.start()
         stall = Stall(here, "/pods")
-        while not any(one["status"].get("phase") == "Succeeded" for one in await here.pods()):
+        while not any(pod["status"].get("phase") == "Succeeded" for pod in await here.pods()):
             await here.sleep(1.0)
         await here.sleep(5.0)
         stall.begin()
@@ -148,7 +148,7 @@ async def test_f10_after_a_410_ten_thousand_pods_are_listed_within_a_minute_in_b
         assert here.controller is not None
         assert here.network is not None
         picture = here.controller._picture
-        reflector = next(one for one in picture.reflectors if one.resource.plural == "pods")
+        reflector = next(reflector for reflector in picture.reflectors if reflector.resource.plural == "pods")
         sizes = []
         for time_over in range(3):
             lists, began = reflector.lists, time.process_time()
@@ -183,7 +183,7 @@ async def test_f44_a_revoked_cluster_permission_affects_only_what_needs_it() -> 
 
         # Machines are bought once for the pending pods, and opening them is retried less and less often.
         assert len(here.cluster.core.history()) == 3
-        assert any("cannot patch resource" in one for one in here.notes.failures)
+        assert any("cannot patch resource" in failure for failure in here.notes.failures)
         tried = [at for at, _ in watch_of(here).to("/nodes/", "PATCH") if at > forbidden]
         assert 5 <= len(tried) <= 30
         assert tried[-1] - tried[-6] >= 100.0
@@ -222,7 +222,7 @@ class Rival(Watch):
         await super().write(request)
         if request.method == "PATCH" and "/nodes/" in request.path:
             name = request.path.rpartition("/")[2]
-            (node,) = [one for one in await self._here.nodes() if one["metadata"]["name"] == name]
+            (node,) = [node for node in await self._here.nodes() if node["metadata"]["name"] == name]
             others = [one for one in node["spec"].get("taints") or () if one["key"] != "theirs"]
             if len(others) == len(node["spec"].get("taints") or ()):
                 patch = {"spec": {"taints": [*others, {"key": "theirs", "effect": "PreferNoSchedule"}]}}

@@ -26,7 +26,7 @@ async def test_f68_two_machines_in_a_row_without_their_gpus_pause_their_type() -
         (breaker,) = (await status(here)).breakers
         assert (breaker.target, breaker.cause, breaker.open) == ("pool gpu g4dn.xlarge", "lacking", True)
         assert "machines never showed nvidia.com/gpu, 2 times" in breaker.text
-        assert ["check the device plugin" in one.text for one in here.notes.remarks] == [True]
+        assert ["check the device plugin" in remark.text for remark in here.notes.remarks] == [True]
 
 
 async def test_f68_pods_that_do_not_request_the_missing_resource_are_served() -> None:
@@ -65,10 +65,10 @@ async def test_f68_machines_with_fewer_gpus_than_their_pods_request_are_not_boug
         assert [name for name, node in bound.items() if node] == ["one"]
         assert len(here.machines()) <= 4
         status = await here.status()
-        assert sum(one.count for one in status.waiting) == 2
+        assert sum(waiting.count for waiting in status.waiting) == 2
         assert any(
-            "which did not run there: node ip-10-0-0-" in one.text and "has 7 nvidia.com/gpu, and the pod requests 8" in one.text
-            for one in status.happened
+            "which did not run there: node ip-10-0-0-" in entry.text and "has 7 nvidia.com/gpu, and the pod requests 8" in entry.text
+            for entry in status.happened
         )
 
 
@@ -107,7 +107,7 @@ async def test_f68_machines_with_gpu_slices_open_teach_their_template_and_count_
 
         assert sorted(name for name, node in (await here.bound()).items() if node) == ["first", "second"]
         assert len(here.machines()) == 2
-        waiting = {one.pods[0]: one.reason for one in (await here.status()).waiting}
+        waiting = {waiting.pods[0]: waiting.reason for waiting in (await here.status()).waiting}
         assert "p4d.24xlarge has 8 GPUs, the limit leaves 0" in waiting["default/third"]
         assert "1 nvidia.com/gpu requested, an empty machine has 0" in waiting["default/whole"]
 
@@ -152,6 +152,9 @@ async def test_f68_machines_without_gpus_from_a_groups_minimum_delay_no_pod_and_
 
         await here.sleep(1200.0)
         assert len(replaced | set(here.machines("broken"))) <= 4
-        assert len([one for one in here.region.instances.values() if one.group == "broken" and one.state == "running"]) == 2
-        (said, *_) = [one for one in (await here.status()).breakers if "never showed nvidia.com/gpu" in one.text]
-        assert said.open
+        assert (
+            len([instance for instance in here.region.instances.values() if instance.group == "broken" and instance.state == "running"])
+            == 2
+        )
+        (breaker, *_) = [breaker for breaker in (await here.status()).breakers if "never showed nvidia.com/gpu" in breaker.text]
+        assert breaker.open

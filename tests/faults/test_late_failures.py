@@ -17,7 +17,7 @@ SHUTDOWN, NO_CAPACITY, BROKEN = "Client.InstanceInitiatedShutdown", "Server.Insu
 
 def launched(here: Stage) -> Counter[str]:
     """Return how many machines there ever were, by market."""
-    return Counter(one.offering.market for one in here.region.hardware.core.history())
+    return Counter(machine.offering.market for machine in here.region.hardware.core.history())
 
 
 async def all_bound(here: Stage) -> bool:
@@ -39,7 +39,7 @@ async def test_f110_a_spot_group_whose_machines_end_early_is_stopped_and_pods_ru
         assert launched(here)["on-demand"] == 2
         assert launched(here)["spot"] <= 10
         assert (here.desired("a-spot"), here.desired("b-on-demand")) == (0, 2)
-        assert any(one.cause == "failed" and "a-spot" in one.target for one in (await here.status()).breakers)
+        assert any(breaker.cause == "failed" and "a-spot" in breaker.target for breaker in (await here.status()).breakers)
 
 
 async def test_f110_a_machine_that_a_group_launches_after_a_passing_failure_serves_the_pods(tmp_path: Path) -> None:

@@ -38,7 +38,7 @@ async def test_f99_a_group_that_gives_up_machine_after_machine_is_stopped_and_re
         assert len(here.machines()) <= 6
         assert here.desired("gpus") == 0
         status = await here.status()
-        assert any("lifecycle hook bootstrap of group gpus" in one.text for one in status.breakers)
+        assert any("lifecycle hook bootstrap of group gpus" in breaker.text for breaker in status.breakers)
         assert "lifecycle hook bootstrap of group gpus" in status.waiting[0].reason
 
 

@@ -30,10 +30,10 @@ async def test_f01_a_leader_that_dies_right_after_sending_a_purchase_buys_nothin
         assert all((await here.here.bound()).values())
 
 
-async def stopped(one: Replica) -> None:
+async def stopped(replica: Replica) -> None:
     """Wait until the replica stands still; a call held back by a guard is never reached, and virtual time would run for ever."""
     async with asyncio.timeout(600.0):
-        await one.pause.reached.wait()
+        await replica.pause.reached.wait()
 
 
 @pytest.mark.parametrize("seconds", [3.0, 14.0, 60.0])
@@ -94,8 +94,8 @@ async def test_f45_a_clock_that_jumps_by_an_hour_ends_no_machine_early_or_late(t
         await here.submit("20s")
         await here.submit("10m")
         await here.sleep(65.0)
-        for one in here.replicas:
-            one.skew += jump
+        for replica in here.replicas:
+            replica.skew += jump
         await here.sleep(20.0)
         assert len(here.here.cluster.core.list()) == 2
         await here.submit("10m")
@@ -110,7 +110,7 @@ async def test_f45_a_clock_that_jumps_by_an_hour_ends_no_machine_early_or_late(t
         assert here.here.cluster.core.list() == ()
         leader = await here.leader()
         assert leader.place is not None
-        assert any("3600 s" in one for one in leader.place.troubles())
+        assert any("3600 s" in trouble for trouble in leader.place.troubles())
 
 
 @pytest.mark.parametrize("code", ["RequestExpired", "SignatureDoesNotMatch"])

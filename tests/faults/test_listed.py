@@ -13,7 +13,7 @@ def test_each_case_has_a_test_of_its_name(case: int) -> None:
 
 @pytest.mark.parametrize("case", CASES, ids="F{}".format)
 def test_each_case_has_a_mutant(case: int) -> None:
-    assert [one for one in MUTANTS if one.case == case]
+    assert [mutant for mutant in MUTANTS if mutant.case == case]
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda one: f"F{one.case}-{one.at}")

@@ -29,9 +29,9 @@ GPU = "nvidia.com/gpu"
 async def die_young(here: World) -> None:
     """End every machine five seconds after its launch was accepted: its key is missing, or its image is broken."""
     while True:
-        for one in here.cluster.core.list():
-            if here.now() >= one.bought_at + 5.0:
-                await here.cluster.provider.remove([f"simulated:///{one.offering.zone}/{one.id}"])
+        for machine in here.cluster.core.list():
+            if here.now() >= machine.bought_at + 5.0:
+                await here.cluster.provider.remove([f"simulated:///{machine.offering.zone}/{machine.id}"])
         await asyncio.sleep(1.0)
 
 
@@ -41,14 +41,14 @@ async def test_f17_two_machines_that_die_before_they_are_ready_pause_their_offer
         await here.submit("p")
         await bought(here, 2)
         await here.sleep(60.0)
-        assert {one.cause for one in (await status(here)).breakers} == {"failed"}
+        assert {breaker.cause for breaker in (await status(here)).breakers} == {"failed"}
         await here.sleep(3540.0)
 
         # Four offerings of spot and four on-demand, with two tries each, and later one now and then.
-        died = Counter(one.offering.key for one in here.cluster.core.history())
+        died = Counter(machine.offering.key for machine in here.cluster.core.history())
         assert len(here.cluster.core.history()) <= 8 * 2 + 8 * 3
         assert max(died.values()) <= 6
-        said = [one.text for one in (await status(here)).breakers if one.cause == "failed"]
+        said = [breaker.text for breaker in (await status(here)).breakers if breaker.cause == "failed"]
         assert "machines did not come up" in said[0]
         assert "it ended before it opened" in said[0]
 
@@ -61,14 +61,14 @@ async def test_f18_unregistered_machines_are_ended_by_id_and_three_of_them_pause
         machines = here.cluster.core.history()
         assert len(machines) == 3
         # The API server confirms once a minute that nothing has come.
-        assert all(60.0 <= one.ended_at - one.bought_at <= 130.0 for one in machines if one.ended_at is not None)
+        assert all(60.0 <= machine.ended_at - machine.bought_at <= 130.0 for machine in machines if machine.ended_at is not None)
         assert here.cluster.core.list() == ()
-        paused = [one for one in (await status(here)).breakers if one.cause == "absent"]
-        assert [one.target for one in paused] == ["pool gpu"]
+        paused = [breaker for breaker in (await status(here)).breakers if breaker.cause == "absent"]
+        assert [breaker.target for breaker in paused] == ["pool gpu"]
         assert "machines never became nodes, 3 times" in paused[0].text
         assert "did not become a node within 60 s" in paused[0].text
         # The offering of the futile purchases for the same pod is paused as well.
-        assert ["image, network and permissions" in one.text for one in here.notes.remarks] == [True, False]
+        assert ["image, network and permissions" in remark.text for remark in here.notes.remarks] == [True, False]
         assert "machines were bought without use" in here.notes.remarks[1].text
 
 
@@ -104,7 +104,7 @@ async def test_f20_a_node_that_loses_a_gpu_is_planned_with_the_others_and_report
         await here.submit("large", 4)
         await here.sleep(120.0)
         assert await all_bound(here)
-        (large,) = [one for one in here.cluster.core.list() if one.offering.instance_type == "g4dn.metal"]
+        (large,) = [machine for machine in here.cluster.core.list() if machine.offering.instance_type == "g4dn.metal"]
         before = len(here.cluster.core.list())
         free = 8 - sum(4 if name == "large" else 1 for name, node in (await here.bound()).items() if node == large.id)
         node = msgspec.json.decode(await here.user.get(NODES, large.id))
@@ -116,17 +116,17 @@ async def test_f20_a_node_that_loses_a_gpu_is_planned_with_the_others_and_report
 
         assert (await here.bound())["later"] not in ("", large.id)
         assert len(here.cluster.core.list()) == before + 1
-        assert any(f"node {large.id} shows {8 - free} of 8 {GPU}" in one for one in (await status(here)).warnings)
+        assert any(f"node {large.id} shows {8 - free} of 8 {GPU}" in warning for warning in (await status(here)).warnings)
 
 
 def test_f20_one_broken_machine_does_not_reduce_what_is_expected_of_the_next() -> None:
     policy = parse_policy(EIGHT)
-    (metal,) = [one for one in policy.pools[0].offerings if one.instance_type == "g4dn.metal"]
+    (metal,) = [offering for offering in policy.pools[0].offerings if offering.instance_type == "g4dn.metal"]
     seen = learned_templates.Seen(metal.key, 0.0, {**metal.allocatable, GPU: 7, "memory": metal.allocatable["memory"] - 1})
     (offering,) = [
-        one
-        for one in learned_templates.corrected(policy, learned_templates.step(learned_templates.Learned(), seen)).pools[0].offerings
-        if one.instance_type == "g4dn.metal"
+        offering
+        for offering in learned_templates.corrected(policy, learned_templates.step(learned_templates.Learned(), seen)).pools[0].offerings
+        if offering.instance_type == "g4dn.metal"
     ]
 
     assert offering.allocatable[GPU] == 8
@@ -136,7 +136,7 @@ def test_f20_one_broken_machine_does_not_reduce_what_is_expected_of_the_next() -
 async def test_f21_a_node_not_ready_for_forty_minutes_takes_no_pods_and_comes_back_as_it_was() -> None:
     async with faulty(IDLE) as here:
         await here.submit("first", 1, **{"gpuscaler.io/run-for": "30s"})
-        while not any(one["status"].get("phase") == "Succeeded" for one in await here.pods()):
+        while not any(pod["status"].get("phase") == "Succeeded" for pod in await here.pods()):
             await here.sleep(1.0)
         (node,) = await here.nodes()
         name = node["metadata"]["name"]
@@ -144,7 +144,7 @@ async def test_f21_a_node_not_ready_for_forty_minutes_takes_no_pods_and_comes_ba
         await here.submit("second")
         await here.sleep(2400.0)
         assert await all_bound(here)
-        assert [one.ended_at for one in here.cluster.core.history()] == [None, None]
+        assert [machine.ended_at for machine in here.cluster.core.history()] == [None, None]
         await become(here, name, "True")
         await here.submit("third")
         await here.sleep(30.0)
@@ -176,14 +176,14 @@ async def test_f22_while_most_nodes_are_not_ready_nothing_is_removed() -> None:
     async with faulty(IDLE) as here:
         for number in range(6):
             await here.submit(f"p{number}", 1, **{"gpuscaler.io/run-for": "30s"})
-        while not all(one["status"].get("phase") == "Succeeded" for one in await here.pods()):
+        while not all(pod["status"].get("phase") == "Succeeded" for pod in await here.pods()):
             await here.sleep(2.0)
-        names = [one["metadata"]["name"] for one in await here.nodes()]
+        names = [node["metadata"]["name"] for node in await here.nodes()]
         assert len(names) == 6
         for name in names[:5]:
             await become(here, name, "Unknown")
         await here.sleep(300.0)
-        assert [one.ended_at for one in here.cluster.core.history()] == [None] * 6
+        assert [machine.ended_at for machine in here.cluster.core.history()] == [None] * 6
         # Foreign nodes are nodes of the cluster, too.
         assert "5 of 8 nodes are not Ready; nothing is removed until at most 45 % are" in (await status(here)).warnings
         for name in names[:5]:

@@ -63,7 +63,7 @@ class Hpa:
         items = json.loads(reply.body)["items"]
         if not items:
             return Unavailable("no metrics returned from custom metrics API")
-        return PodSamples({one["describedObject"]["name"]: Sample(parse_milli(one["value"])) for one in items})
+        return PodSamples({item["describedObject"]["name"]: Sample(parse_milli(item["value"])) for item in items})
 
     async def turn(self, here: Serving | None) -> Outcome:
         answer = await self.ask(here)

@@ -28,7 +28,7 @@ async def machine(here: World) -> str:
     await here.submit("train")
     await bought(here, 1)
     await here.sleep(120.0)
-    (name,) = {str(one["metadata"]["name"]) for one in await here.nodes()} - {BUSY_STRANGER, IDLE_STRANGER}
+    (name,) = {str(node["metadata"]["name"]) for node in await here.nodes()} - {BUSY_STRANGER, IDLE_STRANGER}
     await here.user.merge_patch(NODES, name, {"metadata": {"labels": {"nvidia.com/gpu.present": None}}})
     return name
 

@@ -99,10 +99,10 @@ def test_f61_fallbacks_of_a_machine_for_pods_that_stay_together_share_its_gpu_mo
 
     chosen, same, other = spot("g.1", 1.0, "A10G"), spot("g.2", 1.2, "A10G"), spot("h.1", 1.1, "L4")
     waiting = pods("a", 1, spec(gpus=1, cpu=2, spread=(spread("topology.kubernetes.io/zone"),)))
-    machine = PlannedMachine("new-1", chosen.pool, "g.1", "spot", "z1", 1.0, pods=tuple(one.key for one in waiting))
+    machine = PlannedMachine("new-1", chosen.pool, "g.1", "spot", "z1", 1.0, pods=tuple(pod.key for pod in waiting))
     cluster = Cluster.of(waiting)
 
-    found = alternatives(
+    keys = alternatives(
         machine,
         cluster,
         {one.key: one for one in (chosen, same, other)},
@@ -111,7 +111,7 @@ def test_f61_fallbacks_of_a_machine_for_pods_that_stay_together_share_its_gpu_mo
         half_open=frozenset(),
     )
 
-    assert found == (same.key,)
+    assert keys == (same.key,)
 
 
 def test_f62_user_data_that_replace_the_taints_of_a_node_group_are_reported() -> None:
@@ -138,7 +138,7 @@ async def test_f62_user_data_that_start_no_kubelet_are_reported(tmp_path: Path) 
         here.start()
         await here.sleep(60)
 
-        assert any("no kubelet starts with the user data" in one for one in (await here.status()).warnings)
+        assert any("no kubelet starts with the user data" in warning for warning in (await here.status()).warnings)
 
 
 @pytest.mark.parametrize("team", ["blue", None], ids=["written over", "taken off"])

@@ -74,7 +74,7 @@ async def test_f97_a_timed_hold_lasts_as_long_when_clocks_are_minutes_ahead_or_b
             await here.sleep(85.0)
             assert len(here.here.cluster.core.history()) == machines
             assert leader.place is not None
-            assert any("saw buying held by a clock that is about 1" in one for one in leader.place.troubles())
+            assert any("saw buying held by a clock that is about 1" in trouble for trouble in leader.place.troubles())
             await here.sleep(20.0)
             assert len(here.here.cluster.core.history()) == machines + 1
             await leader.kill()
@@ -106,7 +106,7 @@ async def test_f33_machines_that_a_person_adds_or_ends_by_hand_are_accepted() ->
         assert await all_bound(here)
         assert len(here.notes.orders) == 1
         assert len(here.cluster.core.list()) == 2
-        assert [f"machine {provider_id(first)}" in one.text for one in here.notes.remarks] == [True]
+        assert [f"machine {provider_id(first)}" in remark.text for remark in here.notes.remarks] == [True]
 
 
 async def test_f33_a_machine_ended_by_hand_is_reported_in_an_event_on_its_node() -> None:
@@ -141,7 +141,7 @@ async def test_f34_a_machine_that_its_group_replaces_is_adopted_and_nothing_more
         assert len(here.notes.orders) == 1
         (new,) = here.cluster.core.list()
         assert new.purchase == "rebalancing"
-        assert any("is gone without any notice" in one.text for one in here.notes.remarks)
+        assert any("is gone without any notice" in remark.text for remark in here.notes.remarks)
 
 
 async def test_f35_a_pool_removed_from_the_settings_with_machines_on_their_way_delays_no_pod() -> None:
@@ -157,7 +157,9 @@ async def test_f35_a_pool_removed_from_the_settings_with_machines_on_their_way_d
         assert await all_bound(here)
         assert not here.controller.memory.ledger.coming
         assert not here.controller.memory.ledger.promises
-        assert first in {one.offering.pool for one in here.cluster.core.list()}, "a machine of a pool that is not ours any more was ended"
+        assert first in {machine.offering.pool for machine in here.cluster.core.list()}, (
+            "a machine of a pool that is not ours any more was ended"
+        )
 
 
 async def test_f35_a_deleted_group_is_dropped_and_its_demand_served_elsewhere() -> None:
@@ -179,7 +181,7 @@ async def test_f35_a_deleted_group_is_dropped_and_its_demand_served_elsewhere() 
 
         assert await all_bound(here)
         assert machine.ended_at is None
-        assert [one.offering.pool == gone for one in here.cluster.core.history()] == [True, False, False]
+        assert [machine.offering.pool == gone for machine in here.cluster.core.history()] == [True, False, False]
         assert sum(order.pool == gone for order in asked) == 1
         (breaker,) = (await status(here)).breakers
         assert f"pool {gone}: configuration refused" in breaker.text
@@ -211,7 +213,7 @@ async def test_f36_a_machine_that_only_looks_like_ours_is_not_touched() -> None:
         assert taints(node) == set()
         assert watch_of(here).to("/nodes/theirs") == []
         assert here.notes.last is not None
-        assert [one.blocker for one in here.notes.last.blocked_nodes if one.node == "theirs"] == ["not-listed"]
+        assert [blocked.blocker for blocked in here.notes.last.blocked_nodes if blocked.node == "theirs"] == ["not-listed"]
         (told,) = (await status(here)).warnings
         assert told.startswith(
             "pool their-pool: the cloud lists 1 machine of it for this cluster (simulated:///us-east-1a/foreign), expected"
@@ -228,7 +230,7 @@ async def test_f46_an_invalid_file_changes_nothing_and_is_reported(tmp_path: Pat
             file.write_text(wrong)
             await here.sleep(30.0)
             assert leader.place is not None
-            assert any("run.yaml" in one for one in leader.place.troubles())
+            assert any("run.yaml" in trouble for trouble in leader.place.troubles())
         await here.submit()
         await here.sleep(60.0)
         assert all((await here.here.bound()).values())
@@ -256,9 +258,9 @@ async def test_f33_labels_changed_on_running_nodes_affect_neither_ownership_nor_
         await here.submit("late")
         await here.sleep(1800.0)
 
-        assert [one["metadata"]["labels"]["gpuscaler.io/pool"] for one in await here.nodes()] == ["gpu", "gpu"]
+        assert [node["metadata"]["labels"]["gpuscaler.io/pool"] for node in await here.nodes()] == ["gpu", "gpu"]
         assert sorted(await here.bound()) == ["late", "long"]
         assert await all_bound(here)
-        assert {one.offering.instance_type for one in here.cluster.core.history()} == {"g4dn.xlarge"}
+        assert {machine.offering.instance_type for machine in here.cluster.core.history()} == {"g4dn.xlarge"}
         assert len(here.cluster.core.history()) == 3
         assert (await status(here)).pools == before

@@ -13,7 +13,7 @@ ZERO = "0"
 
 
 def allocatable(nodes: list[dict[str, object]], name: str) -> str:
-    (node,) = [one for one in nodes if one["metadata"]["name"] == name]  # type: ignore[index]
+    (node,) = [node for node in nodes if node["metadata"]["name"] == name]  # type: ignore[index]
     return str(node["status"]["allocatable"].get(GPU, ZERO))  # type: ignore[index]
 
 
@@ -80,7 +80,7 @@ async def test_f63_missing_devices_are_reported_and_replaced_by_a_machine_after_
         await bought(here, 2)
 
         assert 300.0 <= here.now() - began < 340.0
-        assert any(f"node {machine.id} had 1 {GPU} and has shown none for 5 min" in one for one in (await status(here)).troubles)
+        assert any(f"node {machine.id} had 1 {GPU} and has shown none for 5 min" in trouble for trouble in (await status(here)).troubles)
 
 
 EIGHT = ONE_GPU_MACHINES.replace("g4dn.xlarge", "g4dn.metal")

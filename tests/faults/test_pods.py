@@ -41,7 +41,7 @@ async def deploy(here: World, name: str, replicas: int, **more: Any) -> None:
 
 
 async def uids(here: World) -> set[str]:
-    return {one["metadata"]["uid"] for one in await here.pods()}
+    return {pod["metadata"]["uid"] for pod in await here.pods()}
 
 
 @pytest.mark.parametrize("steering", ["bind", "nominate"])
@@ -77,8 +77,8 @@ async def test_f86_a_notebook_stays_on_its_expensive_machine_until_its_namespace
         offer_spot(here)
         await here.sleep(1200.0)
 
-        said = why_node(await latest(here), "sim-00001", (), here.now())
-        assert any("sole-replica: pod default/nb-0 holds a GPU and no other replica of StatefulSet default/nb" in one for one in said.now)
+        answer = why_node(await latest(here), "sim-00001", (), here.now())
+        assert any("sole-replica: pod default/nb-0 holds a GPU and no other replica of StatefulSet default/nb" in one for one in answer.now)
         assert (markets(here), watch_of(here).to("/eviction")) == (["on-demand"], [])
 
         await annotate(here, NAMESPACES, "default", "allow")
@@ -127,7 +127,7 @@ async def evictions(here: World) -> dict[str, str]:
 async def heard(service: Service, pod: str, top: Owner) -> list[str]:
     """Return the evictions that `gpuscaler why pod` lists."""
     await service.keeper.flush()
-    return [one.text for one in about_pod(service.keeper.history, f"default/{pod}", top) if one.kind == "evicted"]
+    return [event.text for event in about_pod(service.keeper.history, f"default/{pod}", top) if event.kind == "evicted"]
 
 
 async def test_f87_an_eviction_is_reported_on_the_pod_and_its_owner_with_its_saving() -> None:

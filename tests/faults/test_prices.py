@@ -20,8 +20,8 @@ THROTTLED = Fault(service="pricing", code="Throttling", message="Rate exceeded",
 
 def plan_of_one_gpu(region: str, *faults: Fault, limits: Limits | None = None) -> Plan:
     """Return the plan for a pod of one GPU, in an account with groups of a small and of the largest type."""
-    found = account(region, *faults, types=("g5.xlarge", "p5.48xlarge")).look()
-    pools = [one.pool for one in found.pools]
+    discovered = account(region, *faults, types=("g5.xlarge", "p5.48xlarge")).look()
+    pools = [aws_pool.pool for aws_pool in discovered.pools]
     return planned([pod("p", spec(gpus=1, cpu=2, memory=8))], *pools, limits=limits or Limits())
 
 
@@ -35,12 +35,12 @@ def test_f83_without_list_prices_a_small_pod_gets_a_small_spot_machine_within_li
 
 
 def test_f83_one_throttled_call_changes_no_price() -> None:
-    found = account("us-west-1", THROTTLED, types=("g5.xlarge", "p5.48xlarge")).look()
+    discovered = account("us-west-1", THROTTLED, types=("g5.xlarge", "p5.48xlarge")).look()
 
-    assert prices(found, "on-demand") == {
+    assert prices(discovered, "on-demand") == {
         name: instance_types.price(name, "us-west-1", "on-demand") for name in ("g5.xlarge", "p5.48xlarge")
     }
-    assert guesses(found) == {""}
+    assert guesses(discovered) == {""}
 
 
 BIG, SMALL = offering("g.8", 16.0, gpus=8, cpu=96, memory=768), offering("g.1", 2.5, memory=60)
@@ -49,7 +49,7 @@ BIG, SMALL = offering("g.8", 16.0, gpus=8, cpu=96, memory=768), offering("g.1", 
 def given_back(big: Offering, small: Offering) -> list[str]:
     """Return the nodes that a plan removes when a replica that needs one GPU runs on a machine of eight."""
     made = planned([node("a", big), movable("x", "a", spec(gpus=1, cpu=2, memory=8))], pool(big, small))
-    return [one.node for one in made.removals]
+    return [removal.node for removal in made.removals]
 
 
 def test_f83_nothing_is_moved_for_an_unknown_saving() -> None:
@@ -68,7 +68,7 @@ async def test_f83_the_reported_price_is_that_of_the_machine_that_came(tmp_path:
         await here.sleep(70)
         spot = {name: instance_types.price(name, "us-east-1", "spot") for name in ("g5.xlarge", "g5.48xlarge")}
         range_ = f"${spot['g5.xlarge']:.2f} to ${spot['g5.48xlarge']:.2f}/h"
-        told = [one.text for one in (await here.status()).happened]
+        told = [entry.text for entry in (await here.status()).happened]
         (machine,) = here.region.instances.values()
         came = machine.machine.offering.instance_type
 

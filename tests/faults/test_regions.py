@@ -16,7 +16,7 @@ EVERYWHERE = instance_types.in_region
 
 
 def only_in_us_east_1(region: str) -> tuple[InstanceType, ...]:
-    return tuple(one for one in EVERYWHERE(region) if region == "us-east-1" or one.name != "p5.48xlarge")
+    return tuple(instance_type for instance_type in EVERYWHERE(region) if region == "us-east-1" or instance_type.name != "p5.48xlarge")
 
 
 class Elsewhere(Calls):
@@ -41,10 +41,10 @@ def test_f64_a_type_that_one_region_lacks_is_bought_in_another_in_either_order(
     aws.look(folder=tmp_path)
     # Data of the first region still counts when both are read.
     aws.regions = both
-    found = aws.look(folder=tmp_path)
+    discovered = aws.look(folder=tmp_path)
 
-    assert [one.pool.name for one in found.pools] == ["gpus-us-east-1"]
-    assert set(reasons(found)) == {"gpus-ap-south-2"}
+    assert [aws_pool.pool.name for aws_pool in discovered.pools] == ["gpus-us-east-1"]
+    assert set(reasons(discovered)) == {"gpus-ap-south-2"}
 
 
 def test_f64_answers_of_a_simulated_account_are_not_used_for_the_real_account(tmp_path: Path) -> None:

@@ -56,12 +56,12 @@ async def test_f28_a_budget_that_never_allows_evictions_keeps_its_node_while_oth
         offer_spot(here)
         await here.sleep(1200.0)
 
-        on_spot = {one.id for one in here.cluster.core.list() if one.offering.market == "spot"}
+        on_spot = {machine.id for machine in here.cluster.core.list() if machine.offering.market == "spot"}
         bound = await here.bound()
         assert {name.split("-")[0] for name, node in bound.items() if node in on_spot} == {"free"}
         (web,) = [node for name, node in bound.items() if name.startswith("web")]
         assert here.notes.last is not None
-        (blocked,) = [one for one in here.notes.last.blocked_nodes if one.node == web]
+        (blocked,) = [blocked for blocked in here.notes.last.blocked_nodes if blocked.node == web]
         assert "PodDisruptionBudget" in blocked.detail
         answer = why_node(await latest(here), web, [], here.now())
         said = " ".join(answer.now)
@@ -69,8 +69,8 @@ async def test_f28_a_budget_that_never_allows_evictions_keeps_its_node_while_oth
         assert "at $0.53/h" in said
         watch = watch_of(here)
         # It was not even tried.
-        assert [one.path for _, one in watch.to("/eviction") if "/web-" in one.path] == []
-        assert [one for _, one in watch.to(f"/nodes/{web}") if LEAVING_TAINT.encode() in one.body] == []
+        assert [request.path for _, request in watch.to("/eviction") if "/web-" in request.path] == []
+        assert [request for _, request in watch.to(f"/nodes/{web}") if LEAVING_TAINT.encode() in request.body] == []
 
 
 @pytest.mark.parametrize("failure", [BUDGET, SEVERAL], ids=["429", "500"])
@@ -100,7 +100,7 @@ async def test_f29_evictions_refused_for_an_hour_are_tried_less_and_less_often_u
         here.cluster.api.faults.clear()
         await here.sleep(1800.0)
 
-        assert [one.offering.market for one in here.cluster.core.list()] == ["spot"]
+        assert [machine.offering.market for machine in here.cluster.core.list()] == ["spot"]
         assert await all_bound(here)
 
 
@@ -135,9 +135,9 @@ async def test_f31_a_pod_that_never_ends_is_reported_and_does_not_block_its_remo
         for _ in range(600):
             await here.sleep(1.0)
             assert here.controller is not None
-            said = next((one.detail for one in here.controller.memory.ledger.leaving if name in one.detail), said)
+            said = next((removal.detail for removal in here.controller.memory.ledger.leaving if name in removal.detail), said)
         assert "a finalizer blocks it" in said
-        assert DEAR not in {one.id for one in here.cluster.core.list()}
+        assert DEAR not in {machine.id for machine in here.cluster.core.list()}
         assert markets(here)[-1] == "spot"
         assert {node for pod_name, node in (await here.bound()).items() if pod_name != name} == {here.cluster.core.list()[0].id}
 
@@ -159,7 +159,7 @@ async def test_f32_a_controller_that_dies_in_the_middle_of_a_removal_leaves_no_n
         here.start()
         await here.sleep(12.0)
         assert here.controller is not None
-        under_way = {one.node for one in here.controller.memory.ledger.leaving}
+        under_way = {removal.node for removal in here.controller.memory.ledger.leaving}
         closed = {node["metadata"]["name"] for node in await here.nodes() if LEAVING_TAINT in taints(node)}
         assert closed <= under_way
         await here.sleep(900.0)

@@ -180,13 +180,13 @@ async def test_f93_a_process_whose_turns_all_fail_reports_it_and_is_not_restarte
             await here.sleep(2 * service.settings.http.alive_within / 30)
             said.add(service.alive())
 
-        assert any("ZeroDivisionError" in one for one in service.troubles())
+        assert any("ZeroDivisionError" in trouble for trouble in service.troubles())
         assert said == {""}
         monkeypatch.undo()
         await bought(here, 1)
         await here.sleep(60.0)
         assert not service.alive()
-        assert not any("ZeroDivisionError" in one for one in service.troubles())
+        assert not any("ZeroDivisionError" in trouble for trouble in service.troubles())
 
 
 @pytest.mark.looptime(False)
@@ -198,7 +198,7 @@ async def test_f92_an_invalid_message_is_deleted_at_once_and_the_next_messages_a
     send(shop, poison, warning(first.id))
     before = len(queue.messages)
 
-    assert [one.instance.rpartition("/")[2] for one in await shop.provider.notices()] == [first.id]
+    assert [notice.instance.rpartition("/")[2] for notice in await shop.provider.notices()] == [first.id]
     assert (before, len(queue.messages)) == (2, 1)
     assert shop.provider.inbox is not None
     assert shop.provider.inbox.counts.malformed == 1
@@ -221,10 +221,10 @@ def test_f94_hundreds_of_namespaces_with_rules_delay_no_other() -> None:
 
 def test_f94_a_label_that_all_pods_have_does_not_slow_down_the_search_for_rules() -> None:
     labels = [{"app": "x", "job": str(number)} for number in range(1000)]
-    rules = [LabelSelector(tuple(Requirement(key, "In", (value,)) for key, value in one.items())) for one in labels]
+    rules = [LabelSelector(tuple(Requirement(key, "In", (value,)) for key, value in label.items())) for label in labels]
     index = SelectorIndex(rules)
 
-    assert sum(len(index.near(one)) for one in labels) < 3000
+    assert sum(len(index.near(label)) for label in labels) < 3000
 
 
 def test_f94_hundreds_of_host_ports_are_planned_without_the_optimiser() -> None:

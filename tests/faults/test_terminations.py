@@ -31,7 +31,7 @@ async def serving(here: Stage) -> tuple[str, str]:
     await here.until(lambda: all_bound(here), 300)
     await here.sleep(60.0)
     (machine,) = here.machines()
-    (node,) = [one for one in await here.nodes() if one["spec"]["providerID"].endswith(machine)]
+    (node,) = [node for node in await here.nodes() if node["spec"]["providerID"].endswith(machine)]
     return machine, node["metadata"]["name"]
 
 
@@ -67,8 +67,8 @@ async def test_f76_a_machine_that_its_group_ends_is_closed_at_once_drained_and_r
         assert set((await here.bound()).values()) != {node}
         assert (here.region.instances[machine].ended_at is not None) == queue
         assert here.session.asked.get("CompleteLifecycleAction", 0) == int(queue)
-        assert any("Auto Scaling ended it because a user requested it" in one for one in await reasons(here, node))
-        assert [one.cause for one in (await here.status()).breakers] == []
+        assert any("Auto Scaling ended it because a user requested it" in reason for reason in await reasons(here, node))
+        assert [breaker.cause for breaker in (await here.status()).breakers] == []
         await here.sleep(max(0.0, at + 700.0 - here.now()))
         assert here.region.instances[machine].ended_at is not None
 
@@ -114,7 +114,7 @@ async def test_f76_without_a_hook_pods_get_the_remaining_time(tmp_path: Path) ->
         await here.sleep(120.0)
 
         assert await all_bound(here)
-        assert node not in {one["metadata"]["name"] for one in await here.nodes()}
+        assert node not in {node["metadata"]["name"] for node in await here.nodes()}
         assert (await here.status()).removals == ()
 
 

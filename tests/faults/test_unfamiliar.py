@@ -54,7 +54,7 @@ def misread(here: World, change: Callable[[Instance], Instance]) -> Callable[[],
 )
 async def test_f67_a_machine_without_an_offering_counts_and_stops_buying_until_it_has_one(strange: dict[str, str]) -> None:
     async with faulty(TWO) as here:
-        end = misread(here, lambda one: replace(one, **strange) if one.pool == "gpu" else one)
+        end = misread(here, lambda instance: replace(instance, **strange) if instance.pool == "gpu" else instance)
         await here.submit("first")
         await here.sleep(120.0)
         assert len(here.cluster.core.history()) == 1
@@ -66,7 +66,7 @@ async def test_f67_a_machine_without_an_offering_counts_and_stops_buying_until_i
         await here.submit("second")
         await here.sleep(120.0)
         assert await all_bound(here)
-        assert [one.offering.pool for one in here.cluster.core.history()] == ["gpu", "other"]
+        assert [machine.offering.pool for machine in here.cluster.core.history()] == ["gpu", "other"]
 
         end()
         await here.sleep(30.0)
@@ -76,7 +76,7 @@ async def test_f67_a_machine_without_an_offering_counts_and_stops_buying_until_i
 async def test_f67_a_machine_of_unknown_type_counts_for_limits_like_the_most_expensive_type() -> None:
     large = TWO.replace("types: [g4dn.xlarge]", "types: [g4dn.xlarge, g4dn.12xlarge]")
     async with faulty(large) as here:
-        misread(here, lambda one: replace(one, instance_type="g4dn.huge") if one.pool == "gpu" else one)
+        misread(here, lambda instance: replace(instance, instance_type="g4dn.huge") if instance.pool == "gpu" else instance)
         await here.submit("first", 4)
         await here.sleep(5.0)
         # The machine on its way may have four GPUs, which is the limit.
@@ -84,7 +84,7 @@ async def test_f67_a_machine_of_unknown_type_counts_for_limits_like_the_most_exp
         await here.sleep(5.0)
 
         assert len(here.cluster.core.history()) == 1
-        assert {one.name: one.used for one in (await status(here)).limits}["gpus"] == 4
+        assert {limit.name: limit.used for limit in (await status(here)).limits}["gpus"] == 4
 
 
 @pytest.mark.parametrize("spelling", ["Spot", "SPOT", "s-pot"])

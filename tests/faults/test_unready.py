@@ -45,11 +45,11 @@ async def test_f75_a_node_that_never_answers_again_is_reported_and_replaced_afte
         await here.sleep(4 * MINUTE)
         assert (await status(here)).troubles == ("",)
         await here.sleep(2 * MINUTE)
-        (said,) = [one for one in (await status(here)).troubles if one]
+        (said,) = [trouble for trouble in (await status(here)).troubles if trouble]
         assert f"node {name} of pool gpu has not been Ready since 20" in said
         assert "and costs $0.53/h" in said
         assert "is ended 45m after it stopped being Ready (unready_after)" in said
-        assert [(one.node, name in one.text) for one in here.notes.remarks] == [(name, True)]
+        assert [(remark.node, name in remark.text) for remark in here.notes.remarks] == [(name, True)]
         await here.sleep(38 * MINUTE)
         assert watch_of(here).ended == []
         await here.sleep(6 * MINUTE)
@@ -77,7 +77,7 @@ async def test_f75_the_second_silent_node_of_a_pool_is_ended_ten_minutes_later()
         await dead(here, "a", "b")
         while len(watch_of(here).ended) < 2:
             await here.sleep(1.0)
-        first, second = sorted(one.ended_at or 0.0 for one in here.cluster.core.history() if one.ended_at is not None)
+        first, second = sorted(machine.ended_at or 0.0 for machine in here.cluster.core.history() if machine.ended_at is not None)
 
         assert second - first >= 10 * MINUTE - 1.0
 
@@ -88,7 +88,7 @@ async def test_f75_no_machine_is_ended_while_most_of_its_zone_does_not_answer() 
         names = await dead(here, "a", "b", "c")
         await here.sleep(4 * 60 * MINUTE)
         assert watch_of(here).ended == []
-        assert any("is not ended: most nodes of zone us-east-1a are not Ready" in one for one in (await status(here)).troubles)
+        assert any("is not ended: most nodes of zone us-east-1a are not Ready" in trouble for trouble in (await status(here)).troubles)
         for name in names[1:]:
             await become(here, name, "True")
         await here.sleep(5 * MINUTE)
@@ -113,7 +113,7 @@ async def test_f75_no_machine_is_ended_while_too_many_nodes_of_the_cluster_do_no
         await here.sleep(2 * 60 * MINUTE)
         assert len(silent) == 6
         assert watch_of(here).ended == []
-        assert any("is not ended: too many nodes are not Ready at once" in one for one in (await status(here)).troubles)
+        assert any("is not ended: too many nodes are not Ready at once" in trouble for trouble in (await status(here)).troubles)
         for name in silent[1:]:
             await become(here, name, "True")
         await here.sleep(5 * MINUTE)
@@ -129,7 +129,7 @@ async def test_f75_a_machine_that_its_cloud_is_about_to_repair_is_left_to_the_cl
         await here.sleep(54 * MINUTE)
 
         assert watch_of(here).ended == []
-        assert any("the cloud has announced work on this machine" in one for one in (await status(here)).troubles)
+        assert any("the cloud has announced work on this machine" in trouble for trouble in (await status(here)).troubles)
 
 
 @pytest.mark.parametrize("how", ["never", "annotated"])
@@ -142,7 +142,7 @@ async def test_f75_a_machine_that_a_person_wants_to_inspect_stays(how: str) -> N
         await here.sleep(120 * MINUTE)
 
         assert watch_of(here).ended == []
-        assert any(f"node {name} of pool gpu has not been Ready since" in one for one in (await status(here)).troubles)
+        assert any(f"node {name} of pool gpu has not been Ready since" in trouble for trouble in (await status(here)).troubles)
 
 
 async def test_f75_a_condition_dated_hours_ago_by_a_wrong_clock_ends_no_machine_within_minutes() -> None:

@@ -152,7 +152,7 @@ async def test_f49_with_5000_nodes_and_100000_pods_a_turn_is_quick_and_never_del
     began = time.time()
     core = SimulatedCloud(policy.pools)
     provider = SimulatedProvider(core, policy.pools, now=time.time, listener=lambda _: None)
-    machines = tuple(Instance(one.provider_id, *kind.key) for one in nodes)
+    machines = tuple(Instance(node.provider_id, *kind.key) for node in nodes)
 
     async def inventory() -> Inventory:
         return Inventory(time.time(), machines)

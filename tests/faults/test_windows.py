@@ -28,7 +28,7 @@ async def test_f104_a_daemon_set_that_may_not_create_pods_is_reported_and_tried_
         assert times_opened(seen) == 1
         assert sum(closed == [False] for _, closed, _ in seen) < 120, "no longer than ten seconds"
         assert times_opened(await watched(here, 100.0)) == 1, "after a minute, and then after two"
-        (trouble,) = [one for one in (await status(here)).troubles if "DaemonSet" in one]
+        (trouble,) = [trouble for trouble in (await status(here)).troubles if "DaemonSet" in trouble]
         assert f"DaemonSet {NAMESPACE}/{PLUGINS[0].name} has no pod on node" in trouble
         here.cluster.api.faults.clear()
         await here.sleep(120.0)
@@ -49,7 +49,7 @@ async def test_f105_the_next_leader_closes_a_machine_whose_window_was_open_when_
     async with faulty(BIND, delays=STEADY, watch=Deadly) as here:
         await here.submit("p")
         assert await here.until_dead(60.0)
-        assert [is_closed(one) for one in await here.nodes()] == [False]
+        assert [is_closed(node) for node in await here.nodes()] == [False]
         here.watchman = Watch(here)
         here.start()
         await here.sleep(1.0)

@@ -60,7 +60,7 @@ async def submit_with_volume(here: Stage, name: str, zone: str, *, key: str = WE
 
 
 async def zones_of_nodes(here: Stage) -> list[str]:
-    return sorted(one["metadata"]["labels"][WELL_KNOWN] for one in await here.nodes())
+    return sorted(node["metadata"]["labels"][WELL_KNOWN] for node in await here.nodes())
 
 
 @pytest.mark.parametrize(
@@ -111,8 +111,8 @@ async def test_f80_if_one_zone_has_no_capacity_the_next_is_asked_in_the_same_ord
         assert await zones_of_nodes(here) == ["us-east-1b"]
         assert here.wrote() == {"LaunchInstances": 2}
         assert any(
-            "granted: 1 x g5.xlarge spot in us-east-1b" in one.text and "in us-east-1a refused" in one.text
-            for one in (await here.status()).happened
+            "granted: 1 x g5.xlarge spot in us-east-1b" in entry.text and "in us-east-1a refused" in entry.text
+            for entry in (await here.status()).happened
         )
 
 

@@ -44,7 +44,7 @@ def given(name: str, *more: Object) -> Cluster:
     if not path.exists():
         pytest.skip(f"../shared/cases/hostile/{path.name} is not there")
     with gzip.open(path) as file:
-        texts = [bytes(one) for one in msgspec.json.decode(file.read(), type=Listing).items]
+        texts = [bytes(raw) for raw in msgspec.json.decode(file.read(), type=Listing).items]
     interner, items, aside = Interner(), list[Item](), list[Skipped]()
     for one in (*texts, *map(msgspec.json.encode, more)):
         found = decode_object(one, interner)
@@ -73,12 +73,12 @@ def within_bounds(cluster: Cluster, made: Plan, count: int) -> None:
     admitted, _ = rationed(wants(cluster), cluster, NOW)
     assert sum(map(units, admitted.gangs)) + sum(map(units, admitted.classes)) <= TOTAL
 
-    beyond = {one.pod: one.reasons[0] for one in made.unplaced}
-    aside = {one.object.removeprefix("Pod ") for one in made.set_aside}
+    beyond = {unplaced.pod: unplaced.reasons[0] for unplaced in made.unplaced}
+    aside = {skipped.object.removeprefix("Pod ") for skipped in made.set_aside}
     assert len(served(made, "tenant")) + len(beyond) + len(aside) == count
     assert all(key.startswith("tenant/") for key in (*beyond, *aside))
-    assert Counter(one.excluded_by for one in beyond.values()).keys() <= {"budget", "topology"}
-    assert all("of namespace tenant used up" in one.detail for one in beyond.values() if one.excluded_by == "budget")
+    assert Counter(reason.excluded_by for reason in beyond.values()).keys() <= {"budget", "topology"}
+    assert all("of namespace tenant used up" in reason.detail for reason in beyond.values() if reason.excluded_by == "budget")
 
 
 @pytest.mark.parametrize("name", FILES)
@@ -126,6 +126,6 @@ def test_a_pod_with_a_thousand_containers_costs_no_other_pod_its_machine(where: 
     """``fz4.py``: 1,024 containers of 2^53 bytes each."""
     made = plan(cluster_of([pod(1, {**where, **containers(1024, memory=HUGE)}), node("n1"), *ordinary(2)]), State(), policy(), NOW)
 
-    assert [one.object for one in made.set_aside] == ["Pod tenant/p1"]
-    placed = {one.pod for one in made.placements} | set(served(made, "others"))
+    assert [skipped.object for skipped in made.set_aside] == ["Pod tenant/p1"]
+    placed = {placement.pod for placement in made.placements} | set(served(made, "others"))
     assert placed == {"others/o0", "others/o1"}

@@ -135,19 +135,19 @@ class Reflected:
                 self.held.pop(key, None)
             else:
                 self.held[key] = item
-        self.aside.update((found.object, found.reason) for found in batch.set_aside)
+        self.aside.update((skipped.object, skipped.reason) for skipped in batch.set_aside)
 
     @property
     def names(self) -> list[str]:
         return sorted(key.rpartition("/")[2] for key in self.held)
 
 
-def reflector_of(server: Scripted, found: Reflected, resource: Resource = PODS) -> Reflector:
+def reflector_of(server: Scripted, reflected: Reflected, resource: Resource = PODS) -> Reflector:
     return Reflector(
         Client(server),
         resource,
         ObjectDecoder(resource, Interner()),
-        found.receive,
+        reflected.receive,
         clock=asyncio.get_running_loop().time,
         random=Random(1),
         turn=Turn(),
@@ -156,10 +156,10 @@ def reflector_of(server: Scripted, found: Reflected, resource: Resource = PODS) 
 
 async def reflect(server: Scripted, resource: Resource = PODS, *, seconds: float = 1.0) -> tuple[Reflected, Reflector]:
     """What a reflector has passed on after so many seconds with ``server``."""
-    found = Reflected()
-    reflector = reflector_of(server, found, resource)
+    reflected = Reflected()
+    reflector = reflector_of(server, reflected, resource)
     await run_for(reflector, seconds)
-    return found, reflector
+    return reflected, reflector
 
 
 async def run_for(reflector: Reflector, seconds: float) -> None:

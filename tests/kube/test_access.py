@@ -54,19 +54,19 @@ async def presented(access: Access) -> Presented:
 
 
 async def test_the_current_context_is_read(tmp_path: Path) -> None:
-    found = read(tmp_path, {"certificate-authority-data": encoded(PEM)}, {"token": SECRET}, namespace="team")
-    assert (found.server, found.namespace, found.proxy, found.warnings) == ("https://10.0.0.1:6443", "team", "", ())
-    assert found.source == f"context 'here' of {tmp_path / 'config'}"
-    assert found.tls.authorities() == PEM
-    assert (await presented(found)).headers == {"authorization": f"Bearer {SECRET}"}
-    assert found.compress
+    access = read(tmp_path, {"certificate-authority-data": encoded(PEM)}, {"token": SECRET}, namespace="team")
+    assert (access.server, access.namespace, access.proxy, access.warnings) == ("https://10.0.0.1:6443", "team", "", ())
+    assert access.source == f"context 'here' of {tmp_path / 'config'}"
+    assert access.tls.authorities() == PEM
+    assert (await presented(access)).headers == {"authorization": f"Bearer {SECRET}"}
+    assert access.compress
 
 
 async def test_an_access_shows_no_secret(tmp_path: Path) -> None:
     user = {"token": SECRET, "client-certificate-data": encoded(MINE.cert_chain_pems[0].bytes())}
     key = MINE.private_key_pem.bytes()
-    found = read(tmp_path, {"proxy-url": "http://me:hidden-pa55@proxy:3128"}, {**user, "client-key-data": encoded(key)})
-    shown = repr(found) + str(found) + repr(await presented(found)) + repr(found.tls.own_certificate())
+    access = read(tmp_path, {"proxy-url": "http://me:hidden-pa55@proxy:3128"}, {**user, "client-key-data": encoded(key)})
+    shown = repr(access) + str(access) + repr(await presented(access)) + repr(access.tls.own_certificate())
     for secret in (SECRET, "hidden-pa55", key.decode().splitlines()[1]):
         assert secret not in shown
 
@@ -77,16 +77,16 @@ async def test_files_are_relative_to_the_kubeconfig(tmp_path: Path) -> None:
     write(tmp_path / "pki" / "me.key", MINE.private_key_pem.bytes().decode())
     write(tmp_path / "token", "from-file\n")
     user = {"client-certificate": "pki/me.crt", "client-key": "pki/me.key", "tokenFile": "token", "token": "older"}
-    found = read(tmp_path, {"certificate-authority": "pki/ca.crt"}, user)
-    assert found.tls.authorities() == PEM
-    assert found.tls.own_certificate() is not None
-    assert isinstance(found.credentials, TokenFile)
-    assert (await presented(found)).headers == {"authorization": "Bearer from-file"}
+    access = read(tmp_path, {"certificate-authority": "pki/ca.crt"}, user)
+    assert access.tls.authorities() == PEM
+    assert access.tls.own_certificate() is not None
+    assert isinstance(access.credentials, TokenFile)
+    assert (await presented(access)).headers == {"authorization": "Bearer from-file"}
 
 
 def test_data_takes_precedence_over_files(tmp_path: Path) -> None:
-    found = read(tmp_path, {"certificate-authority-data": encoded(PEM), "certificate-authority": "/no/such"}, {})
-    assert found.tls.authorities() == PEM
+    access = read(tmp_path, {"certificate-authority-data": encoded(PEM), "certificate-authority": "/no/such"}, {})
+    assert access.tls.authorities() == PEM
 
 
 async def test_a_name_and_password_become_basic_auth(tmp_path: Path) -> None:
@@ -106,8 +106,8 @@ def test_settings_of_the_cluster_are_used(tmp_path: Path) -> None:
         "proxy-url": "http://proxy:3128",
         "disable-compression": True,
     }
-    found = read(tmp_path, cluster, {}, environ={"HTTPS_PROXY": "http://other"})
-    assert (found.server, found.tls.server_name, found.proxy, found.compress) == (
+    access = read(tmp_path, cluster, {}, environ={"HTTPS_PROXY": "http://other"})
+    assert (access.server, access.tls.server_name, access.proxy, access.compress) == (
         "https://lb/k8s/c-1",
         "kubernetes",
         "http://proxy:3128",
@@ -116,16 +116,16 @@ def test_settings_of_the_cluster_are_used(tmp_path: Path) -> None:
 
 
 def test_insecure_access_gives_a_warning(tmp_path: Path) -> None:
-    found = read(tmp_path, {"insecure-skip-tls-verify": True}, {})
-    assert found.tls.insecure
-    assert ["insecure-skip-tls-verify is set" in text for text in found.warnings] == [True]
+    access = read(tmp_path, {"insecure-skip-tls-verify": True}, {})
+    assert access.tls.insecure
+    assert ["insecure-skip-tls-verify is set" in text for text in access.warnings] == [True]
 
 
 async def test_credentials_are_not_sent_without_tls(tmp_path: Path) -> None:
-    found = read(tmp_path, {"server": "http://10.0.0.1:8080"}, {"token": SECRET, "as": "admin"})
-    assert (await presented(found)).headers == {}
-    assert found.headers == ()
-    assert ["has no TLS" in text for text in found.warnings] == [True]
+    access = read(tmp_path, {"server": "http://10.0.0.1:8080"}, {"token": SECRET, "as": "admin"})
+    assert (await presented(access)).headers == {}
+    assert access.headers == ()
+    assert ["has no TLS" in text for text in access.warnings] == [True]
 
 
 @pytest.mark.parametrize(
@@ -160,9 +160,9 @@ async def test_a_part_comes_from_the_first_file_that_names_it(tmp_path: Path) ->
     second["clusters"].append({"name": "other", "cluster": {"server": "https://other"}})
     second["current-context"] = "there"
     files = [write(tmp_path / "a" / "one", {**first, "current-context": ""}), write(tmp_path / "b" / "two", second)]
-    found = from_kubeconfig(files, environ={})
-    assert found.server == "https://other"
-    assert (await presented(found)).headers == {"authorization": "Bearer t1"}
+    access = from_kubeconfig(files, environ={})
+    assert access.server == "https://other"
+    assert (await presented(access)).headers == {"authorization": "Bearer t1"}
     here = from_kubeconfig(files, context="here", environ={})
     assert here.server == "https://first"
     assert here.tls.authorities() == PEM
@@ -179,16 +179,16 @@ def test_an_exec_plugin_keeps_its_settings_and_cluster_information(tmp_path: Pat
         "installHint": "ask Ann",
     }
     extensions = [{"name": "client.authentication.k8s.io/exec", "extension": {"audience": "a"}}]
-    found = read(tmp_path, {"certificate-authority-data": encoded(PEM), "extensions": extensions}, {"exec": plugin})
-    assert isinstance(found.credentials, ExecPlugin)
-    command = found.credentials.command
+    access = read(tmp_path, {"certificate-authority-data": encoded(PEM), "extensions": extensions}, {"exec": plugin})
+    assert isinstance(access.credentials, ExecPlugin)
+    command = access.credentials.command
     assert (command.command, command.folder, command.args, command.hint) == ("./bin/login", tmp_path, ("--token", SECRET), "ask Ann")
     assert command.cluster == {
         "server": "https://10.0.0.1:6443",
         "certificate-authority-data": encoded(PEM),
         "config": {"audience": "a"},
     }
-    assert SECRET not in repr(found)
+    assert SECRET not in repr(access)
 
 
 def test_a_token_takes_precedence_over_an_exec_plugin(tmp_path: Path) -> None:
@@ -326,10 +326,10 @@ SERVICE = {"KUBERNETES_SERVICE_HOST": "10.96.0.1", "KUBERNETES_SERVICE_PORT": "4
 
 
 async def test_a_pod_uses_its_service_account(tmp_path: Path) -> None:
-    found = in_cluster(SERVICE, root=pod(tmp_path))
-    assert (found.server, found.namespace, found.compress) == ("https://10.96.0.1:443", "gpuscaler", False)
-    assert found.tls.authorities() == PEM
-    assert (await presented(found)).headers == {"authorization": "Bearer pod-token"}
+    access = in_cluster(SERVICE, root=pod(tmp_path))
+    assert (access.server, access.namespace, access.compress) == ("https://10.96.0.1:443", "gpuscaler", False)
+    assert access.tls.authorities() == PEM
+    assert (await presented(access)).headers == {"authorization": "Bearer pod-token"}
 
 
 def test_a_pod_may_have_an_ipv6_service(tmp_path: Path) -> None:

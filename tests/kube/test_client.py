@@ -198,8 +198,8 @@ ANSWERS = {
 
 @pytest.mark.parametrize("name", ANSWERS)
 async def test_an_eviction_returns_the_result_for_the_pod(name: str) -> None:
-    said, expected = ANSWERS[name]
-    one, _ = client(said)
+    answer, expected = ANSWERS[name]
+    one, _ = client(answer)
     assert await one.evict("ns", "p", uid="u") == expected
 
 

@@ -11,48 +11,48 @@ from gpuscaler.kube.errors import CredentialsError
 SECRET = "s3cr3t-TOKEN-that-must-not-be-seen"
 
 
-async def token(one: TokenFile) -> str:
-    return (await one.current()).headers["authorization"]
+async def token(token_file: TokenFile) -> str:
+    return (await token_file.current()).headers["authorization"]
 
 
 async def test_a_token_file_is_read_again_after_a_minute(tmp_path: Path) -> None:
     file = tmp_path / "token"
     file.write_text("one\n")
-    one = TokenFile(file, "user 'u'")
-    assert await token(one) == "Bearer one"
+    token_file = TokenFile(file, "user 'u'")
+    assert await token(token_file) == "Bearer one"
     file.write_text("two")
     await asyncio.sleep(59)
-    assert await token(one) == "Bearer one"
+    assert await token(token_file) == "Bearer one"
     await asyncio.sleep(2)
-    assert await token(one) == "Bearer two"
+    assert await token(token_file) == "Bearer two"
 
 
 async def test_a_refused_token_is_read_again_at_once(tmp_path: Path) -> None:
     file = tmp_path / "token"
     file.write_text("one")
-    one = TokenFile(file, "user 'u'")
-    first = await one.current()
-    assert await one.renewed(first) is None
+    token_file = TokenFile(file, "user 'u'")
+    first = await token_file.current()
+    assert await token_file.renewed(first) is None
     file.write_text("two")
-    second = await one.renewed(first)
+    second = await token_file.renewed(first)
     assert second is not None
     assert second.headers == {"authorization": "Bearer two"}
-    assert await one.current() is second
+    assert await token_file.current() is second
 
 
 @pytest.mark.parametrize("content", [None, "", "a b", "\x00"])
 async def test_a_missing_file_leaves_the_last_token_in_use(tmp_path: Path, content: str | None) -> None:
     file = tmp_path / "token"
     file.write_text("one")
-    one = TokenFile(file, "user 'u'")
-    first = await one.current()
+    token_file = TokenFile(file, "user 'u'")
+    first = await token_file.current()
     if content is None:
         file.unlink()
     else:
         file.write_text(content)
     await asyncio.sleep(61)
-    assert await one.current() is first
-    assert await one.renewed(first) is None
+    assert await token_file.current() is first
+    assert await token_file.renewed(first) is None
 
 
 @pytest.mark.parametrize(
@@ -77,5 +77,5 @@ async def test_a_token_that_never_existed_is_reported(tmp_path: Path, content: b
 async def test_a_token_is_never_shown(tmp_path: Path) -> None:
     file = tmp_path / "token"
     file.write_text(SECRET)
-    one = TokenFile(file, "user 'u'")
-    assert SECRET not in repr(await one.current()) + repr(one)
+    token_file = TokenFile(file, "user 'u'")
+    assert SECRET not in repr(await token_file.current()) + repr(token_file)

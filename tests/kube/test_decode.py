@@ -23,32 +23,32 @@ def decoder(resource: Resource) -> ObjectDecoder:
     return ObjectDecoder(resource, Interner())
 
 
-@pytest.mark.parametrize("resource", [found for found in WATCHED if found is not WORKLOADS], ids=lambda resource: resource.label)
+@pytest.mark.parametrize("resource", [resource for resource in WATCHED if resource is not WORKLOADS], ids=lambda resource: resource.label)
 def test_every_watched_object_becomes_one_record_under_the_key_of_its_name(resource: Resource) -> None:
-    found = decoder(resource).read(minimal(resource))
-    assert found.aside is None
-    assert found.identity == ("team/one" if resource.namespaced else "one")
-    [item] = found.items
+    decoded = decoder(resource).read(minimal(resource))
+    assert decoded.aside is None
+    assert decoded.identity == ("team/one" if resource.namespaced else "one")
+    [item] = decoded.items
     assert type(item) is decoder(resource).model
-    assert found.keys is None
-    assert key_of(item) == decoder(resource).key(found.identity)
+    assert decoded.keys is None
+    assert key_of(item) == decoder(resource).key(decoded.identity)
 
 
 @pytest.mark.parametrize("resource", WATCHED, ids=lambda resource: resource.label)
 def test_deleting_an_unreadable_object_clears_its_set_aside_entry(resource: Resource) -> None:
     reader = decoder(resource)
-    found = reader.read(b'{"metadata": {"labels": 7, ' + minimal(resource)[len('{"metadata": {') :])
-    assert found.aside is not None
-    cluster = Cluster().apply(Delta(), set_aside=[found.aside])
-    assert cluster.apply(Delta(deletes=((reader.model, reader.key(found.identity)),))).set_aside == ()
-    assert object_name(reader.model, reader.key(found.identity)) == found.aside.object
+    decoded = reader.read(b'{"metadata": {"labels": 7, ' + minimal(resource)[len('{"metadata": {') :])
+    assert decoded.aside is not None
+    cluster = Cluster().apply(Delta(), set_aside=[decoded.aside])
+    assert cluster.apply(Delta(deletes=((reader.model, reader.key(decoded.identity)),))).set_aside == ()
+    assert object_name(reader.model, reader.key(decoded.identity)) == decoded.aside.object
 
 
 def test_a_workload_has_a_record_for_each_of_its_groups() -> None:
     groups = [{"name": "driver"}, {"name": "workers", "policy": {"gang": {"minCount": 8}}}]
-    found = decoder(WORKLOADS).read(minimal(WORKLOADS, apiVersion="scheduling.k8s.io/v1alpha1", spec={"podGroups": groups}))
-    assert found.keys == ("workload/team/one/driver", "workload/team/one/workers")
-    assert len(found.items) == 2
+    decoded = decoder(WORKLOADS).read(minimal(WORKLOADS, apiVersion="scheduling.k8s.io/v1alpha1", spec={"podGroups": groups}))
+    assert decoded.keys == ("workload/team/one/driver", "workload/team/one/workers")
+    assert len(decoded.items) == 2
 
 
 def test_items_of_a_list_need_no_kind() -> None:
@@ -60,10 +60,10 @@ def test_items_of_a_list_need_no_kind() -> None:
 
 @pytest.mark.parametrize("data", [b"", b"{", b"[]", b"null", b'"pod"', b'{"metadata":[]}', b'{"metadata":{"name":7}}', b"\xff\xfe{}"])
 def test_no_input_raises_an_error(data: bytes) -> None:
-    found = decoder(PODS).read(data)
-    assert found.items == ()
-    assert found.aside is not None
-    assert found.identity == ""
+    decoded = decoder(PODS).read(data)
+    assert decoded.items == ()
+    assert decoded.aside is not None
+    assert decoded.identity == ""
 
 
 def test_a_kept_record_does_not_keep_the_page_it_came_in() -> None:

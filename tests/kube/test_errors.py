@@ -45,9 +45,9 @@ def status(**fields: object) -> bytes:
     ],
 )
 def test_each_status_has_its_class(code: int, reason: str, expected: type[ApiError]) -> None:
-    found = error_of(code, {}, status(message="m", reason=reason, code=code))
-    assert type(found) is expected
-    assert (found.status, found.reason, found.message) == (code, reason, "m")
+    api_error = error_of(code, {}, status(message="m", reason=reason, code=code))
+    assert type(api_error) is expected
+    assert (api_error.status, api_error.reason, api_error.message) == (code, reason, "m")
 
 
 def test_the_details_of_a_status_are_kept() -> None:
@@ -57,9 +57,9 @@ def test_the_details_of_a_status_are_kept() -> None:
         "retryAfterSeconds": 3,
         "causes": [{"reason": "FieldValueInvalid", "message": "bad", "field": "spec.x"}, {"message": None}],
     }
-    found = error_of(422, {}, status(message="m", details=details))
-    assert (found.name, found.kind, found.retry_after) == ("p", "pods", 3.0)
-    assert found.causes == (Cause("FieldValueInvalid", "bad", "spec.x"), Cause("", "", ""))
+    api_error = error_of(422, {}, status(message="m", details=details))
+    assert (api_error.name, api_error.kind, api_error.retry_after) == ("p", "pods", 3.0)
+    assert api_error.causes == (Cause("FieldValueInvalid", "bad", "spec.x"), Cause("", "", ""))
 
 
 @pytest.mark.parametrize(
@@ -81,9 +81,9 @@ def test_the_retry_after_header_takes_precedence(header: str, expected: float) -
     ],
 )
 def test_a_body_that_is_not_a_status_is_quoted(body: bytes, message: str) -> None:
-    found = error_of(502, {}, body)
-    assert isinstance(found, ServerError)
-    assert found.message == message
+    api_error = error_of(502, {}, body)
+    assert isinstance(api_error, ServerError)
+    assert api_error.message == message
 
 
 def test_an_error_shows_the_servers_message() -> None:
@@ -92,14 +92,14 @@ def test_an_error_shows_the_servers_message() -> None:
 
 
 def test_an_error_event_of_a_watch_has_its_own_code() -> None:
-    found = error_of_status(status(message="too old resource version: 1 (9)", reason="Expired", code=410))
-    assert isinstance(found, Gone)
+    api_error = error_of_status(status(message="too old resource version: 1 (9)", reason="Expired", code=410))
+    assert isinstance(api_error, Gone)
     assert isinstance(error_of_status(b"{}"), ServerError)
     assert isinstance(error_of_status(b"?"), ServerError)
 
 
 @given(st.integers(300, 599), st.binary(max_size=200), st.dictionaries(st.just("retry-after"), st.text(max_size=9)))
 def test_any_answer_becomes_an_error(code: int, body: bytes, headers: dict[str, str]) -> None:
-    found = error_of(code, headers, body)
-    assert found.status == code
-    assert str(found)
+    api_error = error_of(code, headers, body)
+    assert api_error.status == code
+    assert str(api_error)

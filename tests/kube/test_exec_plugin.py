@@ -60,38 +60,38 @@ def reaching(url: str, ca: trustme.CA, credentials: ExecPlugin) -> HttpTransport
     return HttpTransport(Access(url, "the test", Tls(authority=ca.cert_pem.bytes()), credentials))
 
 
-async def failure(one: ExecPlugin) -> str:
+async def failure(exec_plugin: ExecPlugin) -> str:
     with pytest.raises(CredentialsError) as raised:
-        await one.current()
+        await exec_plugin.current()
     assert SECRET not in str(raised.value)
     return str(raised.value)
 
 
 @pytest.mark.parametrize("version", [V1, BETA])
 async def test_a_token_is_kept_until_it_expires(tmp_path: Path, version: str) -> None:
-    one = plugin(tmp_path, printing(credential(version, token="abc", expirationTimestamp=stamp(3600))), version=version)
+    exec_plugin = plugin(tmp_path, printing(credential(version, token="abc", expirationTimestamp=stamp(3600))), version=version)
     for _ in range(3):
-        assert (await one.current()).headers == {"authorization": "Bearer abc"}
+        assert (await exec_plugin.current()).headers == {"authorization": "Bearer abc"}
     assert runs(tmp_path) == 1
-    one.now = lambda: time.time() + 3601
-    await one.current()
+    exec_plugin.now = lambda: time.time() + 3601
+    await exec_plugin.current()
     assert runs(tmp_path) == 2
 
 
 async def test_a_token_without_expiry_is_kept(tmp_path: Path) -> None:
-    one = plugin(tmp_path, printing(credential(token="abc")))
-    one.now = lambda: 1e12
-    await one.current()
-    await one.current()
+    exec_plugin = plugin(tmp_path, printing(credential(token="abc")))
+    exec_plugin.now = lambda: 1e12
+    await exec_plugin.current()
+    await exec_plugin.current()
     assert runs(tmp_path) == 1
 
 
 async def test_a_certificate_is_presented(tmp_path: Path) -> None:
-    one = plugin(tmp_path, printing(credential(clientCertificateData="CERT", clientKeyData="KEY")))
-    found = await one.current()
-    assert found.certificate is not None
-    assert (found.certificate.chain, found.certificate.key, found.headers) == (b"CERT", b"KEY", {})
-    assert "KEY" not in repr(found) + repr(found.certificate)
+    exec_plugin = plugin(tmp_path, printing(credential(clientCertificateData="CERT", clientKeyData="KEY")))
+    presented = await exec_plugin.current()
+    assert presented.certificate is not None
+    assert (presented.certificate.chain, presented.certificate.key, presented.headers) == (b"CERT", b"KEY", {})
+    assert "KEY" not in repr(presented) + repr(presented.certificate)
 
 
 async def test_a_plugin_gets_the_cluster_information_and_its_environment(tmp_path: Path) -> None:
@@ -115,20 +115,20 @@ async def test_a_plugin_gets_the_cluster_information_and_its_environment(tmp_pat
 
 
 async def test_many_requests_at_once_run_it_once(tmp_path: Path) -> None:
-    one = plugin(tmp_path, f"sleep 0.1\n{printing(credential(token='t'))}")
-    found = await asyncio.gather(*(one.current() for _ in range(10)))
-    assert len(set(map(id, found))) == 1
+    exec_plugin = plugin(tmp_path, f"sleep 0.1\n{printing(credential(token='t'))}")
+    presented = await asyncio.gather(*(exec_plugin.current() for _ in range(10)))
+    assert len(set(map(id, presented))) == 1
     assert runs(tmp_path) == 1
 
 
 async def test_a_slow_plugin_finishes_even_if_every_request_times_out(tmp_path: Path) -> None:
-    one = plugin(tmp_path, f"sleep 0.4\n{printing(credential(token='t'))}")
+    exec_plugin = plugin(tmp_path, f"sleep 0.4\n{printing(credential(token='t'))}")
     tries = 0
     while tries < 600:
         tries += 1
         try:
             async with asyncio.timeout(0.05):
-                await one.current()
+                await exec_plugin.current()
                 break
         except TimeoutError:
             continue
@@ -137,44 +137,44 @@ async def test_a_slow_plugin_finishes_even_if_every_request_times_out(tmp_path: 
 
 
 async def test_after_a_refusal_it_runs_again_and_only_once_for_all(tmp_path: Path) -> None:
-    one = plugin(tmp_path, f'sleep 0.05; n=$(wc -l < "{tmp_path}/runs"); echo \'{credential(token="tN")}\' | sed "s/tN/t$n/"')
-    first = await one.current()
-    found = await asyncio.gather(*(one.renewed(first) for _ in range(5)))
-    assert [one.headers["authorization"] for one in found if one] == ["Bearer t2"] * 5
+    exec_plugin = plugin(tmp_path, f'sleep 0.05; n=$(wc -l < "{tmp_path}/runs"); echo \'{credential(token="tN")}\' | sed "s/tN/t$n/"')
+    first = await exec_plugin.current()
+    presented = await asyncio.gather(*(exec_plugin.renewed(first) for _ in range(5)))
+    assert [presented.headers["authorization"] for presented in presented if presented] == ["Bearer t2"] * 5
     assert runs(tmp_path) == 2
-    late = await one.renewed(first)
+    late = await exec_plugin.renewed(first)
     assert late is not None
     assert late.headers == {"authorization": "Bearer t2"}
     assert runs(tmp_path) == 2
 
 
 async def test_refusals_do_not_run_it_repeatedly(tmp_path: Path) -> None:
-    one = plugin(tmp_path, printing(credential(token="t")), pause=60)
-    first = await one.current()
-    assert await one.renewed(first) is None
-    assert await one.renewed(Presented()) is first
+    exec_plugin = plugin(tmp_path, printing(credential(token="t")), pause=60)
+    first = await exec_plugin.current()
+    assert await exec_plugin.renewed(first) is None
+    assert await exec_plugin.renewed(Presented()) is first
     assert runs(tmp_path) == 1
 
 
 async def test_failures_do_not_run_it_repeatedly(tmp_path: Path) -> None:
-    one = plugin(tmp_path, "exit 1", pause=60)
-    assert await failure(one) == await failure(one)
+    exec_plugin = plugin(tmp_path, "exit 1", pause=60)
+    assert await failure(exec_plugin) == await failure(exec_plugin)
     assert runs(tmp_path) == 1
 
 
 async def test_a_failure_quotes_the_plugins_message_without_its_keys(tmp_path: Path) -> None:
-    one = plugin(tmp_path, f"echo 'ExpiredToken: run aws sso login; key was {SECRET}' >&2; exit 255")
-    assert await failure(one) == (
+    exec_plugin = plugin(tmp_path, f"echo 'ExpiredToken: run aws sso login; key was {SECRET}' >&2; exit 255")
+    assert await failure(exec_plugin) == (
         "user 'u' of /k: exec plugin './login': exited with 255, expected 0: "
         '"ExpiredToken: run aws sso login; key was …"; run it yourself to see what it needs'
     )
 
 
 async def test_it_recovers_after_a_failure(tmp_path: Path) -> None:
-    one = plugin(tmp_path, f'test -e "{tmp_path}/fixed" || exit 3\n{printing(credential(token="t"))}')
-    assert "exited with 3" in await failure(one)
+    exec_plugin = plugin(tmp_path, f'test -e "{tmp_path}/fixed" || exit 3\n{printing(credential(token="t"))}')
+    assert "exited with 3" in await failure(exec_plugin)
     (tmp_path / "fixed").touch()
-    assert (await one.current()).headers == {"authorization": "Bearer t"}
+    assert (await exec_plugin.current()).headers == {"authorization": "Bearer t"}
 
 
 async def test_a_missing_program_is_reported_with_its_install_hint(tmp_path: Path) -> None:
@@ -186,21 +186,21 @@ async def test_a_missing_program_is_reported_with_its_install_hint(tmp_path: Pat
 
 
 async def test_a_program_that_cannot_start_is_reported(tmp_path: Path) -> None:
-    one = plugin(tmp_path, "")
+    exec_plugin = plugin(tmp_path, "")
     (tmp_path / "login").write_text("#!/no/such/shell\n")
-    assert "saw No such file or directory, expected an executable" in await failure(one)
+    assert "saw No such file or directory, expected an executable" in await failure(exec_plugin)
 
 
 async def test_a_program_that_never_exits_is_killed(tmp_path: Path) -> None:
-    one = plugin(tmp_path, f'echo $$ > "{tmp_path}/pid"; exec sleep 60', time_limit=1.0)
-    assert "saw it running after 1 s" in await failure(one)
+    exec_plugin = plugin(tmp_path, f'echo $$ > "{tmp_path}/pid"; exec sleep 60', time_limit=1.0)
+    assert "saw it running after 1 s" in await failure(exec_plugin)
     # If the machine is so busy that the shell did not start within a second, there is no process to check.
     assert not (tmp_path / "pid").exists() or not process_of(tmp_path / "pid").exists()
 
 
 async def test_an_interactive_plugin_is_refused_without_a_terminal(tmp_path: Path) -> None:
-    one = plugin(tmp_path, printing(credential(token="t")), mode="Always")
-    assert "saw the interactiveMode Always and no terminal, expected a user to answer it" in await failure(one)
+    exec_plugin = plugin(tmp_path, printing(credential(token="t")), mode="Always")
+    assert "saw the interactiveMode Always and no terminal, expected a user to answer it" in await failure(exec_plugin)
     assert runs(tmp_path) == 0
 
 
@@ -233,8 +233,8 @@ async def test_output_that_is_not_a_credential_is_reported_without_quoting_it(tm
 
 async def test_a_request_presents_the_plugins_credentials(tmp_path: Path) -> None:
     ca = trustme.CA()
-    one = plugin(tmp_path, printing(credential(token=SECRET)))
-    async with served(ok, server_context(ca)) as (url, seen), reaching(url, ca, one) as transport:
+    exec_plugin = plugin(tmp_path, printing(credential(token=SECRET)))
+    async with served(ok, server_context(ca)) as (url, seen), reaching(url, ca, exec_plugin) as transport:
         await Client(transport).get(NODES, "n")
     assert seen.tokens == [f"Bearer {SECRET}"]
 
@@ -249,8 +249,8 @@ async def test_a_request_without_credentials_is_not_sent(tmp_path: Path) -> None
 
 async def test_an_unusable_issued_certificate_is_reported(tmp_path: Path) -> None:
     ca = trustme.CA()
-    one = plugin(tmp_path, printing(credential(clientCertificateData="x", clientKeyData=SECRET)))
-    async with reaching("https://127.0.0.1:1", ca, one) as transport:
+    exec_plugin = plugin(tmp_path, printing(credential(clientCertificateData="x", clientKeyData=SECRET)))
+    async with reaching("https://127.0.0.1:1", ca, exec_plugin) as transport:
         with pytest.raises(CredentialsError, match="saw a client certificate and key that cannot be used") as raised:
             await Client(transport).create(NODES, {})
     assert SECRET not in str(raised.value)

@@ -124,18 +124,18 @@ class Candidate:
 
 @asynccontextmanager
 async def candidates(server: LeaseServer, *names: str, **options: Any) -> AsyncIterator[list[Candidate]]:
-    found = [Candidate(server, name, **options) for name in names]
-    for candidate in found:
+    candidates = [Candidate(server, name, **options) for name in names]
+    for candidate in candidates:
         candidate.start()
     try:
-        yield found
+        yield candidates
     finally:
-        for candidate in found:
+        for candidate in candidates:
             await candidate.stop()
 
 
-def overlap(one: Candidate, two: Candidate) -> bool:
-    return any(begin < end2 and begin2 < end for begin, end in one.led for begin2, end2 in two.led)
+def overlap(candidate: Candidate, two: Candidate) -> bool:
+    return any(begin < end2 and begin2 < end for begin, end in candidate.led for begin2, end2 in two.led)
 
 
 async def test_the_only_candidate_leads_at_once_and_writes_a_lease_like_kubernetes() -> None:
@@ -449,7 +449,7 @@ async def test_an_obstacle_to_leading_is_logged_once_and_again_when_it_changes()
             await asyncio.sleep(10)
             assert a.election.trouble == ""
 
-    assert [one["problem"] for one in logs] == [
+    assert [log["problem"] for log in logs] == [
         "lease kube-system/gpuscaler: the connection broke",
         "lease kube-system/gpuscaler: cannot update leases (403 Forbidden)",
     ]

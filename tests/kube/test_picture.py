@@ -199,7 +199,7 @@ def odd(name: str) -> Json:
 async def test_an_unreadable_object_is_reported_until_it_can_be_read() -> None:
     async with picture_of(pods=Scripted(Reply([listed(odd("a")), 2.0, event("MODIFIED", pod("a", version=101)), SILENCE]))) as picture:
         await asyncio.sleep(1)
-        assert [found.object for found in (await picture.take()).cluster.set_aside] == ["Pod team/a"]
+        assert [skipped.object for skipped in (await picture.take()).cluster.set_aside] == ["Pod team/a"]
         await asyncio.sleep(2)
         taken = await picture.take()
         assert taken.cluster.set_aside == ()
@@ -210,7 +210,7 @@ async def test_an_object_that_becomes_readable_unchanged_is_no_longer_set_aside(
     changes: list[bytes | float | str] = [2.0, event("MODIFIED", odd("a")), 2.0, event("MODIFIED", pod("a", version=103)), SILENCE]
     async with picture_of(pods=Scripted(Reply([listed(pod("a")), *changes]))) as picture:
         await asyncio.sleep(3)
-        assert [found.object for found in (await picture.take()).cluster.set_aside] == ["Pod team/a"]
+        assert [skipped.object for skipped in (await picture.take()).cluster.set_aside] == ["Pod team/a"]
         await asyncio.sleep(2)
         assert (await picture.take()).cluster.set_aside == ()
 
@@ -268,8 +268,8 @@ async def test_a_cancelled_take_loses_no_changes() -> None:
 
 def batch_of(*pods: Json, aside: tuple[Skipped, ...] = ()) -> Batch:
     decoder = ObjectDecoder(PODS, Interner())
-    found = [decoder.read(json.dumps(one).encode()) for one in pods]
-    return Batch(PODS, Pod, {one.identity: one.items[0] for one in found}, aside)
+    decoded = [decoder.read(json.dumps(pod).encode()) for pod in pods]
+    return Batch(PODS, Pod, {decoded.identity: decoded.items[0] for decoded in decoded}, aside)
 
 
 async def test_larger_numbers_of_changes_are_applied_in_parts() -> None:
@@ -321,9 +321,9 @@ async def test_an_object_that_becomes_readable_during_a_take_does_not_stay_set_a
 async def test_pages_and_a_stream_give_the_same_picture() -> None:
     items = [pod("a", node="n1"), waiting("b"), odd("c")]
     paged = Scripted(failure(422), page(items[0], items[1], more="t"), page(items[2]))
-    async with picture_of(pods=Scripted(Reply([listed(*items), SILENCE]))) as one, picture_of(pods=paged) as two:
+    async with picture_of(pods=Scripted(Reply([listed(*items), SILENCE]))) as picture, picture_of(pods=paged) as two:
         await asyncio.sleep(1)
-        streamed, listed_ = (await one.take()).cluster, (await two.take()).cluster
+        streamed, listed_ = (await picture.take()).cluster, (await two.take()).cluster
     assert streamed.pods == listed_.pods
     assert streamed.set_aside == listed_.set_aside
 
@@ -346,6 +346,6 @@ async def test_nodes_have_the_offering_of_their_machine_from_the_clouds_latest_l
         changed = await picture.take()
         picture.belong(Inventory(3.0, ()))
         assert (await picture.take()).cluster is changed.cluster
-    assert {name: one.bought for name, one in first.cluster.nodes.items()} == {"n1": spot.key, "n2": None}
+    assert {name: node.bought for name, node in first.cluster.nodes.items()} == {"n1": spot.key, "n2": None}
     assert (changed.cluster.nodes["n1"].bought, sorted(changed.kinds)) == (reserved.key, ["Node"])
     assert changed.cluster.nodes["n2"] is first.cluster.nodes["n2"]

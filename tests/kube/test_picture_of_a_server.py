@@ -53,8 +53,13 @@ async def truth(api: ApiServer) -> Cluster:
     return Cluster.of(items)
 
 
-def same(one: Cluster, two: Cluster) -> bool:
-    return (one.pods, one.nodes, one.workloads, one.priority_classes) == (two.pods, two.nodes, two.workloads, two.priority_classes)
+def same(cluster: Cluster, two: Cluster) -> bool:
+    return (cluster.pods, cluster.nodes, cluster.workloads, cluster.priority_classes) == (
+        two.pods,
+        two.nodes,
+        two.workloads,
+        two.priority_classes,
+    )
 
 
 async def churn(client: Client, random: Random, changes: int) -> None:

@@ -33,8 +33,8 @@ from gpuscaler.model.workloads import PodGroup
 
 async def test_the_list_is_streamed_and_the_same_request_continues_as_a_watch() -> None:
     server = Scripted(Reply([listed(pod("a"), pod("b")), event("ADDED", pod("c", version=101)), SILENCE]))
-    found, reflector = await reflect(server)
-    assert found.names == ["a", "b", "c"]
+    reflected, reflector = await reflect(server)
+    assert reflected.names == ["a", "b", "c"]
     assert reflector.synced
     asked = server.watches[0]
     assert (asked["sendInitialEvents"], asked["resourceVersionMatch"], asked["allowWatchBookmarks"]) == ("true", "NotOlderThan", "true")
@@ -44,8 +44,8 @@ async def test_the_list_is_streamed_and_the_same_request_continues_as_a_watch() 
 
 
 async def test_nothing_is_synced_before_the_bookmark_that_ends_the_list() -> None:
-    found, reflector = await reflect(Scripted(Reply([event("ADDED", pod("a")), bookmark(50), SILENCE])))
-    assert found.names == ["a"]
+    reflected, reflector = await reflect(Scripted(Reply([event("ADDED", pod("a")), bookmark(50), SILENCE])))
+    assert reflected.names == ["a"]
     assert not reflector.synced
     assert reflector.fresh_at is None
 
@@ -55,8 +55,8 @@ async def test_a_server_without_streaming_lists_is_read_in_pages_and_then_watche
     server = Scripted(
         refusal, page(pod("a"), more="t1"), page(pod("b"), version=100), Reply([event("ADDED", pod("c", version=101)), SILENCE])
     )
-    found, reflector = await reflect(server)
-    assert found.names == ["a", "b", "c"]
+    reflected, reflector = await reflect(server)
+    assert reflected.names == ["a", "b", "c"]
     assert reflector.synced
     assert [request.query.get("continue") for request in server.requests[1:3]] == [None, "t1"]
     assert server.requests[1].query["limit"] == "500"
@@ -66,23 +66,23 @@ async def test_a_server_without_streaming_lists_is_read_in_pages_and_then_watche
 
 async def test_a_server_without_streaming_lists_is_not_asked_for_a_stream_again() -> None:
     server = Scripted(NO_STREAMS, page(pod("a")), Reply([event("ERROR", status_object(410, "Expired"))]), page(pod("b")))
-    found, _ = await reflect(server, seconds=10)
-    assert found.names == ["b"]
+    reflected, _ = await reflect(server, seconds=10)
+    assert reflected.names == ["b"]
     assert sum("sendInitialEvents" in query for query in server.watches) == 1
 
 
 async def test_a_server_that_ignores_the_request_for_a_list_is_read_in_pages_at_the_third_try() -> None:
     server = Scripted(Reply([event("ADDED", pod("a")), SILENCE]), Reply([event("ADDED", pod("a")), SILENCE]), page(pod("a"), pod("b")))
-    found, reflector = await reflect(server, seconds=120)
+    reflected, reflector = await reflect(server, seconds=120)
     assert reflector.synced
-    assert found.names == ["a", "b"]
+    assert reflected.names == ["a", "b"]
 
 
 async def test_a_watch_that_the_server_ends_is_resumed_at_the_last_event() -> None:
     server = Scripted(Reply([listed(pod("a")), 5.0, event("MODIFIED", pod("a", node="n1", version=107))]))
-    found, _ = await reflect(server, seconds=6)
+    reflected, _ = await reflect(server, seconds=6)
     assert server.watches[1]["resourceVersion"] == "107"
-    assert found.held["team/a"].node_name == "n1"  # type: ignore[union-attr]
+    assert reflected.held["team/a"].node_name == "n1"  # type: ignore[union-attr]
 
 
 async def test_a_bookmark_updates_the_version_to_resume_at() -> None:
@@ -92,15 +92,15 @@ async def test_a_bookmark_updates_the_version_to_resume_at() -> None:
 
 
 async def test_a_deleted_object_is_gone() -> None:
-    found, _ = await reflect(Scripted(Reply([listed(pod("a"), pod("b")), event("DELETED", pod("a", version=101)), SILENCE])))
-    assert found.names == ["b"]
+    reflected, _ = await reflect(Scripted(Reply([listed(pod("a"), pod("b")), event("DELETED", pod("a", version=101)), SILENCE])))
+    assert reflected.names == ["b"]
 
 
 async def test_an_object_added_deleted_and_added_in_one_piece_exists_once() -> None:
     changes = event("ADDED", pod("b")) + event("DELETED", pod("b")) + event("ADDED", pod("b", node="n2", version=105))
-    found, _ = await reflect(Scripted(Reply([listed(pod("a")) + changes, SILENCE])))
-    assert found.names == ["a", "b"]
-    assert found.held["team/b"].node_name == "n2"  # type: ignore[union-attr]
+    reflected, _ = await reflect(Scripted(Reply([listed(pod("a")) + changes, SILENCE])))
+    assert reflected.names == ["a", "b"]
+    assert reflected.held["team/b"].node_name == "n2"  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize(
@@ -110,39 +110,39 @@ async def test_an_object_added_deleted_and_added_in_one_piece_exists_once() -> N
 )
 async def test_an_expired_version_leads_to_a_new_list_and_only_differences_are_passed_on(expired: Reply) -> None:
     server = Scripted(Reply([listed(pod("a"), pod("b")), 2.0]), expired, Reply([listed(pod("b"), pod("c"), version=900), SILENCE]))
-    found, reflector = await reflect(server, seconds=10)
-    assert found.names == ["b", "c"]
+    reflected, reflector = await reflect(server, seconds=10)
+    assert reflected.names == ["b", "c"]
     assert reflector.synced
     assert "resourceVersion" not in server.watches[2]
-    assert found.batches[-1].changes == {"team/a": None}
+    assert reflected.batches[-1].changes == {"team/a": None}
 
 
 async def test_an_object_only_in_an_interrupted_list_is_gone_after_the_next_one() -> None:
     server = Scripted(Reply([event("ADDED", pod("a")), event("ADDED", pod("b")), BROKEN]), Reply([listed(pod("b")), SILENCE]))
-    found, _ = await reflect(server, seconds=10)
-    assert found.names == ["b"]
+    reflected, _ = await reflect(server, seconds=10)
+    assert reflected.names == ["b"]
 
 
 async def test_an_object_deleted_while_pages_are_read_again_is_gone() -> None:
     first = [NO_STREAMS, page(pod("a"), pod("b"), pod("c")), Reply([event("ERROR", status_object(410, "Expired"))])]
     server = Scripted(*first, page(pod("a"), more="t"), page(pod("c"), version=300))
-    found, _ = await reflect(server, seconds=10)
-    assert found.names == ["a", "c"]
+    reflected, _ = await reflect(server, seconds=10)
+    assert reflected.names == ["a", "c"]
     assert server.watches[-1]["resourceVersion"] == "300"
 
 
 async def test_a_list_that_expires_between_pages_is_restarted_with_larger_pages() -> None:
     server = Scripted(NO_STREAMS, page(pod("a"), more="t"), failure(410, "Expired"), page(pod("b"), pod("c")))
-    found, reflector = await reflect(server, seconds=10)
-    assert found.names == ["b", "c"]
+    reflected, reflector = await reflect(server, seconds=10)
+    assert reflected.names == ["b", "c"]
     assert reflector.synced
     assert server.requests[3].query == {"limit": "1000"}
 
 
 async def test_a_bookmark_older_than_the_last_event_leads_to_a_new_list() -> None:
     server = Scripted(Reply([listed(pod("a"), version=1000), 5.0, bookmark(400), SILENCE]), Reply([listed(pod("b"), version=400), SILENCE]))
-    found, _ = await reflect(server, seconds=15)
-    assert found.names == ["b"]
+    reflected, _ = await reflect(server, seconds=15)
+    assert reflected.names == ["b"]
 
 
 async def test_pauses_grow_after_failures_and_are_never_longer_than_a_minute() -> None:
@@ -162,31 +162,31 @@ async def test_trouble_names_the_resource_and_what_happened() -> None:
 
 async def test_retry_after_is_observed() -> None:
     server = Scripted(failure(429, "TooManyRequests", headers={"retry-after": "17"}), Reply([listed(pod("a")), SILENCE]))
-    found, _ = await reflect(server, seconds=30)
+    reflected, _ = await reflect(server, seconds=30)
     assert server.times[1] - server.times[0] >= 17
-    assert found.names == ["a"]
+    assert reflected.names == ["a"]
 
 
 async def test_a_watch_resumes_at_the_same_version_after_an_error_other_than_expiry() -> None:
     server = Scripted(Reply([listed(pod("a")), event("ADDED", pod("b", version=140)), event("ERROR", status_object(500, "InternalError"))]))
-    found, reflector = await reflect(server, seconds=10)
-    assert found.names == ["a", "b"]
+    reflected, reflector = await reflect(server, seconds=10)
+    assert reflected.names == ["a", "b"]
     assert server.watches[1]["resourceVersion"] == "140"
     assert reflector.lists == 1
 
 
 async def test_a_version_that_the_server_rejects_leads_to_a_new_list() -> None:
     server = Scripted(Reply([listed(pod("a"))]), failure(400, "BadRequest"), Reply([listed(pod("b")), SILENCE]))
-    found, _ = await reflect(server, seconds=20)
-    assert found.names == ["b"]
+    reflected, _ = await reflect(server, seconds=20)
+    assert reflected.names == ["b"]
 
 
 async def test_a_silent_watch_is_given_up_and_resumed_at_once() -> None:
     server = Scripted(Reply([listed(pod("a")), SILENCE]), Reply([event("ADDED", pod("b", version=101)), SILENCE]))
-    found, _ = await reflect(server, seconds=100)
+    reflected, _ = await reflect(server, seconds=100)
     assert server.times[1] == pytest.approx(90, abs=0.1)
     assert server.watches[1]["resourceVersion"] == "100"
-    assert found.names == ["a", "b"]
+    assert reflected.names == ["a", "b"]
 
 
 async def test_a_quiet_watch_is_kept() -> None:
@@ -206,41 +206,41 @@ async def test_watches_that_end_immediately_are_not_restarted_in_a_tight_loop() 
 async def test_an_unreadable_object_is_reported_and_the_rest_continues() -> None:
     odd: Json = pod("odd")
     odd["spec"]["containers"] = "none"
-    found, reflector = await reflect(Scripted(Reply([listed(odd, pod("a")), SILENCE])))
-    assert found.names == ["a"]
-    assert found.aside.keys() == {"Pod team/odd"}
+    reflected, reflector = await reflect(Scripted(Reply([listed(odd, pod("a")), SILENCE])))
+    assert reflected.names == ["a"]
+    assert reflected.aside.keys() == {"Pod team/odd"}
     assert reflector.synced
 
 
 async def test_an_object_that_becomes_unreadable_keeps_its_last_record() -> None:
     odd: Json = pod("a", version=101)
     odd["metadata"]["labels"] = 7
-    found, _ = await reflect(Scripted(Reply([listed(pod("a", node="n1")), event("MODIFIED", odd), SILENCE])))
-    assert found.names == ["a"]
-    assert found.aside.keys() == {"Pod team/a"}
+    reflected, _ = await reflect(Scripted(Reply([listed(pod("a", node="n1")), event("MODIFIED", odd), SILENCE])))
+    assert reflected.names == ["a"]
+    assert reflected.aside.keys() == {"Pod team/a"}
 
 
 async def test_an_unreadable_object_that_is_deleted_is_reported_as_gone() -> None:
     odd: Json = pod("odd")
     odd["spec"]["containers"] = "none"
-    found, _ = await reflect(Scripted(Reply([listed(odd), event("DELETED", odd), SILENCE])))
-    assert found.batches[-1].changes == {"team/odd": None}
+    reflected, _ = await reflect(Scripted(Reply([listed(odd), event("DELETED", odd), SILENCE])))
+    assert reflected.batches[-1].changes == {"team/odd": None}
 
 
 async def test_an_object_without_a_name_is_set_aside() -> None:
     nameless: Json = pod("x")
     del nameless["metadata"]["name"]
-    found, _ = await reflect(Scripted(Reply([listed(nameless, pod("a")), SILENCE])))
-    assert found.names == ["a"]
-    assert "metadata.name" in next(iter(found.aside.values()))
+    reflected, _ = await reflect(Scripted(Reply([listed(nameless, pod("a")), SILENCE])))
+    assert reflected.names == ["a"]
+    assert "metadata.name" in next(iter(reflected.aside.values()))
 
 
 async def test_an_event_in_another_json_layout_is_read() -> None:
     line = json.dumps({"object": pod("b", version=101), "type": "ADDED"}).encode() + b"\n"
     trailing = b'{"type":"ADDED","object":' + json.dumps(pod("c", version=102)).encode() + b',"extra":{}}\r\n'
-    found, _ = await reflect(Scripted(Reply([listed(pod("a")), line + trailing, SILENCE])))
-    assert found.names == ["a", "b", "c"]
-    assert found.aside == {}
+    reflected, _ = await reflect(Scripted(Reply([listed(pod("a")), line + trailing, SILENCE])))
+    assert reflected.names == ["a", "b", "c"]
+    assert reflected.aside == {}
 
 
 async def test_a_malformed_line_is_requested_again() -> None:
@@ -248,57 +248,57 @@ async def test_a_malformed_line_is_requested_again() -> None:
         Reply([listed(pod("a")) + event("ADDED", pod("b", version=105)) + b'{"type":"ADDED","object":{"metada\n', SILENCE]),
         Reply([event("ADDED", pod("c", version=106)), SILENCE]),
     )
-    found, _ = await reflect(server, seconds=10)
+    reflected, _ = await reflect(server, seconds=10)
     assert server.watches[1]["resourceVersion"] == "105"
-    assert found.names == ["a", "b", "c"]
-    assert found.aside == {}
+    assert reflected.names == ["a", "b", "c"]
+    assert reflected.aside == {}
 
 
 async def test_a_line_that_is_malformed_twice_is_skipped() -> None:
     damaged = b"<html>\n"
     again = Reply([damaged, event("ADDED", pod("c", version=106)), SILENCE])
-    found, _ = await reflect(Scripted(Reply([listed(pod("a")), damaged, SILENCE]), again), seconds=10)
-    assert found.names == ["a", "c"]
-    assert "not JSON" in found.aside["Pod"]
+    reflected, _ = await reflect(Scripted(Reply([listed(pod("a")), damaged, SILENCE]), again), seconds=10)
+    assert reflected.names == ["a", "c"]
+    assert "not JSON" in reflected.aside["Pod"]
 
 
 async def test_a_watch_that_breaks_in_the_middle_of_an_event_is_resumed_before_it() -> None:
     half = event("ADDED", pod("b", version=105))[:40]
     server = Scripted(Reply([listed(pod("a")), 2.0, half]), Reply([event("ADDED", pod("b", version=105)), SILENCE]))
-    found, _ = await reflect(server, seconds=10)
+    reflected, _ = await reflect(server, seconds=10)
     assert server.times[1] >= 2.8, "a fault, not an end in order"
     assert server.watches[1]["resourceVersion"] == "100"
-    assert found.names == ["a", "b"]
+    assert reflected.names == ["a", "b"]
 
 
 async def test_a_missing_optional_resource_is_settled_and_checked_again_after_ten_minutes() -> None:
-    found, reflector = await reflect(server := Scripted(*[failure(404, "NotFound")] * 2), JOB_SETS, seconds=500)
+    reflected, reflector = await reflect(server := Scripted(*[failure(404, "NotFound")] * 2), JOB_SETS, seconds=500)
     assert reflector.absent
     assert reflector.synced
     assert reflector.trouble == ""
     assert len(server.requests) == 1
-    assert found.batches == []
+    assert reflected.batches == []
 
 
 async def test_older_versions_of_a_resource_are_tried_before_it_is_absent() -> None:
     answer = Reply([event("ADDED", {"apiVersion": "resource.k8s.io/v1beta1", "kind": "DeviceClass", "metadata": {"name": "gpu"}})])
     server = Scripted(failure(404), failure(404), Reply([*answer.pieces, bookmark(5, end=True), SILENCE]))
-    found, reflector = await reflect(server, DEVICE_CLASSES)
+    reflected, reflector = await reflect(server, DEVICE_CLASSES)
     assert [request.path.split("/")[3] for request in server.requests] == ["v1", "v1beta2", "v1beta1"]
-    assert found.names == ["gpu"]
+    assert reflected.names == ["gpu"]
     assert not reflector.absent
 
 
 async def test_the_objects_of_a_resource_that_the_server_no_longer_has_are_gone() -> None:
     job_set: Json = {"apiVersion": "jobset.x-k8s.io/v1alpha2", "kind": "JobSet", "metadata": {"name": "train", "namespace": "team"}}
-    found, reflector = await reflect(Scripted(Reply([listed(job_set), 2.0]), failure(404)), JOB_SETS, seconds=10)
-    assert found.names == []
+    reflected, reflector = await reflect(Scripted(Reply([listed(job_set), 2.0]), failure(404)), JOB_SETS, seconds=10)
+    assert reflected.names == []
     assert reflector.absent
 
 
 async def test_a_server_without_pods_as_a_resource_is_not_trusted() -> None:
-    found, reflector = await reflect(Scripted(Reply([listed(pod("a"), pod("b")), 2.0]), *[failure(404)] * 20), PODS, seconds=60)
-    assert found.names == ["a", "b"]
+    reflected, reflector = await reflect(Scripted(Reply([listed(pod("a"), pod("b")), 2.0]), *[failure(404)] * 20), PODS, seconds=60)
+    assert reflected.names == ["a", "b"]
     assert not reflector.absent
     assert reflector.trouble.startswith("pods: ")
 
@@ -315,8 +315,8 @@ async def test_a_forbidden_resource_is_reported_with_the_permissions_to_grant() 
 
 async def test_a_server_that_just_started_and_knows_no_roles_is_retried_within_seconds() -> None:
     server = Scripted(failure(403, "Forbidden"), failure(403, "Forbidden"), Reply([listed(pod("a")), 60.0]))
-    found, reflector = await reflect(server, PODS, seconds=6)
-    assert found.names == ["a"]
+    reflected, reflector = await reflect(server, PODS, seconds=6)
+    assert reflected.names == ["a"]
     assert not reflector.trouble
 
 
@@ -329,14 +329,14 @@ async def test_a_native_workload_that_loses_a_group_loses_its_record() -> None:
     first = Reply(
         [listed(workload("a", "b")), 1.0, event("MODIFIED", workload("b", "c")), 1.0, event("DELETED", workload("b", "c")), SILENCE]
     )
-    found = Reflected()
-    reflector = reflector_of(Scripted(first), found, WORKLOADS)
+    reflected = Reflected()
+    reflector = reflector_of(Scripted(first), reflected, WORKLOADS)
     seen = []
     async with asyncio.TaskGroup() as tasks:
         running = tasks.create_task(reflector.run())
         for _ in range(3):
             await asyncio.sleep(0.75)
-            seen.append(sorted(found.held))
+            seen.append(sorted(reflected.held))
             await asyncio.sleep(0.25)
         running.cancel()
     assert seen == [["workload/team/train/a", "workload/team/train/b"], ["workload/team/train/b", "workload/team/train/c"], []]
@@ -345,9 +345,9 @@ async def test_a_native_workload_that_loses_a_group_loses_its_record() -> None:
 async def test_a_workload_without_groups_is_no_longer_set_aside_once_it_can_be_read() -> None:
     metadata = {"name": "train", "namespace": "team", "resourceVersion": "120"}
     whole: Json = {"apiVersion": "scheduling.k8s.io/v1alpha1", "kind": "Workload", "metadata": metadata, "spec": {"podGroups": []}}
-    found, _ = await reflect(Scripted(Reply([listed({**whole, "spec": 7}), event("MODIFIED", whole), SILENCE])), WORKLOADS)
-    assert found.aside.keys() == {"Workload team/train"}
-    [(key, gone)] = found.batches[-1].changes.items()
+    reflected, _ = await reflect(Scripted(Reply([listed({**whole, "spec": 7}), event("MODIFIED", whole), SILENCE])), WORKLOADS)
+    assert reflected.aside.keys() == {"Workload team/train"}
+    [(key, gone)] = reflected.batches[-1].changes.items()
     assert object_name(PodGroup, key) == "Workload team/train"
     assert gone is None
 
@@ -357,34 +357,34 @@ async def test_an_object_of_any_size_in_pieces_of_any_size_is_read() -> None:
     large["metadata"]["annotations"] = {"notes": "x" * 3_000_000}
     stream = listed(large, pod("a"))
     pieces = [stream[begin : begin + 1000] for begin in range(0, len(stream), 1000)]
-    found, _ = await reflect(Scripted(Reply([*pieces, SILENCE])))
-    assert found.names == ["a", "large"]
+    reflected, _ = await reflect(Scripted(Reply([*pieces, SILENCE])))
+    assert reflected.names == ["a", "large"]
 
 
 async def test_a_long_list_lets_the_event_loop_run_in_between() -> None:
     stream = listed(*[pod(f"p{number}") for number in range(3000)])
-    found = Reflected()
-    task = asyncio.create_task(run_for(reflector_of(Scripted(Reply([stream, SILENCE])), found), 1.0))
+    reflected = Reflected()
+    task = asyncio.create_task(run_for(reflector_of(Scripted(Reply([stream, SILENCE])), reflected), 1.0))
     most = before = 0
     while before < 3000:
         await asyncio.sleep(0)
-        most, before = max(most, len(found.held) - before), len(found.held)
+        most, before = max(most, len(reflected.held) - before), len(reflected.held)
     await task
     assert len(stream) > 4 * 262_144 - 300_000
     assert most < 1500
 
 
 async def test_records_are_small_and_do_not_keep_their_page_in_memory() -> None:
-    found, _ = await reflect(Scripted(Reply([listed(pod("a", node="n1")), SILENCE])))
-    record = found.held["team/a"]
+    reflected, _ = await reflect(Scripted(Reply([listed(pod("a", node="n1")), SILENCE])))
+    record = reflected.held["team/a"]
     assert isinstance(record, Pod)
     assert record.spec.requests["nvidia.com/gpu"] == 1
 
 
 async def test_refused_credentials_are_tried_again_soon() -> None:
     server = Scripted(failure(401, "Unauthorized"), failure(401, "Unauthorized"), Reply([listed(pod("a")), SILENCE]))
-    found, reflector = await reflect(server, seconds=10)
-    assert found.names == ["a"]
+    reflected, reflector = await reflect(server, seconds=10)
+    assert reflected.names == ["a"]
     assert reflector.trouble == ""
 
 
@@ -397,6 +397,6 @@ async def test_a_list_without_a_version_to_watch_from_is_an_error() -> None:
 
 @pytest.mark.parametrize("body", [b"<html>log in</html>", b"[]", b"", b'{"items":7}'])
 async def test_a_malformed_page_is_not_treated_as_an_empty_list(body: bytes) -> None:
-    found, reflector = await reflect(Scripted(Reply([listed(pod("a"))]), failure(410), NO_STREAMS, *[Reply([body])] * 9), seconds=20)
-    assert found.names == ["a"]
+    reflected, reflector = await reflect(Scripted(Reply([listed(pod("a"))]), failure(410), NO_STREAMS, *[Reply([body])] * 9), seconds=20)
+    assert reflected.names == ["a"]
     assert "not a List in JSON" in reflector.trouble or "metadata.resourceVersion" in reflector.trouble

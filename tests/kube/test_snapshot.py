@@ -61,7 +61,7 @@ async def test_an_unreadable_object_is_set_aside_and_the_rest_is_included(api: A
     seen = await snapshot(Client(MemoryTransport(api)))
 
     assert list(seen.cluster.nodes) == ["n"]
-    assert [one.object for one in seen.cluster.set_aside] == ["Node odd"]
+    assert [skipped.object for skipped in seen.cluster.set_aside] == ["Node odd"]
 
 
 async def test_a_forbidden_optional_resource_is_reported_and_a_required_one_raises(api: ApiServer) -> None:

@@ -37,9 +37,9 @@ async def lines(*pauses: float, reading: float = 0.0) -> int:
     """How many lines arrive from a watch that may be silent for ten seconds, if each takes ``reading`` seconds to process."""
     came = 0
     async with aclosing(watch_lines(Client(Pausing(*pauses)), REQUEST, silence=lambda: 10.0)) as pieces:
-        async for found in pieces:
+        async for piece in pieces:
             await asyncio.sleep(reading)
-            came += len(found)
+            came += len(piece)
     return came
 
 

@@ -24,12 +24,12 @@ EFA = "vpc.amazonaws.com/efa"
 def coming(number: int, *for_pods: str, **more: Any) -> OrderedMachine:
     """A machine that was ordered for pods that a later plan places elsewhere."""
     return OrderedMachine(
-        f"m-{number}", f"order-{number}", (KEY,), 1.0, NOW, bought_for=tuple(f"default/{one}" for one in for_pods), **more
+        f"m-{number}", f"order-{number}", (KEY,), 1.0, NOW, bought_for=tuple(f"default/{for_pod}" for for_pod in for_pods), **more
     )
 
 
 def stopped(made: Plan, cluster: Cluster, *machines: OrderedMachine, of: Pool = POOL, breakers: Breakers | None = None) -> Plan:
-    return bounded(made, cluster, Policy((of,)), book=Ledger(coming=machines), breakers=breakers or Breakers(), now=NOW)
+    return bounded(made, cluster, Policy((of,)), ledger=Ledger(coming=machines), breakers=breakers or Breakers(), now=NOW)
 
 
 def test_a_plan_without_ordered_machines_is_never_cut() -> None:

@@ -38,12 +38,12 @@ def leaving(**more: Any) -> Removal:
 
 
 def test_an_announced_interruption_removes_the_machine_and_counts_against_its_market() -> None:
-    found = taken(Ledger(), Cluster.of([NODE, pod("p", on="n")]), POLICY, Announced({"i-1": NOW + 120.0, "i-unknown": 0.0}), NOW)
+    interrupted = taken(Ledger(), Cluster.of([NODE, pod("p", on="n")]), POLICY, Announced({"i-1": NOW + 120.0, "i-unknown": 0.0}), NOW)
 
-    (left,) = found.steps
+    (left,) = interrupted.steps
     assert isinstance(left, ledger.Left)
     assert (left.leaving.node, left.leaving.pods, left.leaving.forced, left.leaving.ends) == ("n", ("default/p",), True, NOW + 120.0)
-    assert found.fates == (offering_events.Reclaimed(SPOT.key, NOW),)
+    assert interrupted.fates == (offering_events.Reclaimed(SPOT.key, NOW),)
 
 
 def test_an_interruption_begins_one_removal_even_if_our_own_was_in_progress() -> None:
@@ -56,9 +56,9 @@ def test_an_interruption_begins_one_removal_even_if_our_own_was_in_progress() ->
 
 def test_an_interruption_outside_spot_says_nothing_about_its_market() -> None:
     kept = offering(market="on-demand")
-    found = taken(Ledger(), Cluster.of([node("n", kept, provider_id="i-1")]), Policy((pool(kept),)), GOING, NOW)
+    interrupted = taken(Ledger(), Cluster.of([node("n", kept, provider_id="i-1")]), Policy((pool(kept),)), GOING, NOW)
 
-    assert (len(found.steps), found.fates) == (1, ())
+    assert (len(interrupted.steps), interrupted.fates) == (1, ())
 
 
 def test_eviction_attempts_before_an_interruption_still_count() -> None:
@@ -78,21 +78,21 @@ def test_an_interruption_without_a_time_gets_the_shortest_possible_notice() -> N
 
 def test_a_machine_with_planned_maintenance_is_removed_shortly_before_it() -> None:
     cluster, late = Cluster.of([NODE]), NOW + AHEAD_SECONDS
-    found = taken(Ledger(), cluster, POLICY, Announced(worked_on={"i-1": late}), NOW)
+    interrupted = taken(Ledger(), cluster, POLICY, Announced(worked_on={"i-1": late}), NOW)
 
-    (left,) = found.steps
+    (left,) = interrupted.steps
     assert isinstance(left, ledger.Left)
-    assert (left.leaving.reason, left.leaving.ends, found.fates) == ("the cloud is about to work on it", late, ())
+    assert (left.leaving.reason, left.leaving.ends, interrupted.fates) == ("the cloud is about to work on it", late, ())
     for elsewhen in (0.0, late + 1.0, NOW - 1.0):
         assert taken(Ledger(), cluster, POLICY, Announced(worked_on={"i-1": elsewhen}), NOW) == Interrupted()
 
 
 def test_a_machine_interrupted_before_it_opened_is_marked_lost_first() -> None:
     book = Ledger(coming=(OrderedMachine("o-0", "o", (SPOT.key,), 1.0, NOW, instance="i-1", node="n"),))
-    found = taken(book, Cluster.of([NODE]), POLICY, GOING, NOW)
+    interrupted = taken(book, Cluster.of([NODE]), POLICY, GOING, NOW)
 
-    assert found.steps[0] == ledger.Lost("o-0")
-    assert ledger.folded(book, found.steps).coming == ()
+    assert interrupted.steps[0] == ledger.Lost("o-0")
+    assert ledger.folded(book, interrupted.steps).coming == ()
 
 
 def test_nodes_outside_our_pools_are_not_touched() -> None:
@@ -113,19 +113,19 @@ def test_a_lost_spot_machine_counts_as_reclaimed_and_other_markets_do_not() -> N
     assert reclaimed([SPOT.key, offering().key], NOW) == (offering_events.Reclaimed(SPOT.key, NOW),)
 
 
-def buried(state: str = TERMINATED, *nodes: Node, book: Ledger | None = None, listed: bool = True) -> tuple[Any, ...]:
+def buried(state: str = TERMINATED, *nodes: Node, ledger: Ledger | None = None, listed: bool = True) -> tuple[Any, ...]:
     """Return what happens to the Node of a machine that was not ended here."""
     inventory = Inventory(NOW, (Instance("i-1", *SPOT.key, state=state),) if listed else ())
     cluster = Cluster.of(nodes or [node("n", SPOT, provider_id="i-1", ready=False)])
-    return dead(book or Ledger(), MachineIndex.of(cluster, inventory), NOW)
+    return dead(ledger or Ledger(), MachineIndex.of(cluster, inventory), NOW)
 
 
 def test_the_node_of_a_terminated_machine_is_to_be_deleted() -> None:
     (left,) = buried()
 
     assert isinstance(left, ledger.Left)
-    one = left.leaving
-    assert (one.node, one.instance, one.offering, one.step, one.since) == ("n", "i-1", SPOT.key, CLEARING, NOW)
+    removal = left.leaving
+    assert (removal.node, removal.instance, removal.offering, removal.step, removal.since) == ("n", "i-1", SPOT.key, CLEARING, NOW)
 
 
 def test_a_machine_that_is_merely_unlisted_may_have_lost_its_tag_and_keeps_its_node() -> None:
@@ -141,7 +141,7 @@ def test_a_node_that_is_ready_shared_or_already_leaving_is_not_deleted() -> None
     assert buried(TERMINATED, NODE) == ()
     assert buried(TERMINATED, silent, node("twin", SPOT, provider_id="i-1", ready=False)) == ()
     assert buried(TERMINATED, node("n", SPOT, provider_id="i-1", ready=False, deleted=NOW)) == ()
-    assert buried(book=Ledger(leaving=(leaving(),))) == buried(book=Ledger(coming=(arriving,))) == ()
+    assert buried(ledger=Ledger(leaving=(leaving(),))) == buried(ledger=Ledger(coming=(arriving,))) == ()
 
 
 def test_remarks_name_machine_and_node() -> None:
@@ -152,5 +152,5 @@ def test_remarks_name_machine_and_node() -> None:
         Remark("i-2", "", "machine i-2 (spot g.1 z1) is gone without any notice"),
         Remark("i-1", "n", "the cloud announces maintenance of machine i-1; no action is taken"),
     ]
-    (told,) = remarks(MachineIndex.of(Cluster.of([NODE]), None), (), [("i-1", "maintenance")], {"i-1": NOW + 60.0})
-    assert told.text == "the cloud announces maintenance of machine i-1; it is drained before that"
+    (remark,) = remarks(MachineIndex.of(Cluster.of([NODE]), None), (), [("i-1", "maintenance")], {"i-1": NOW + 60.0})
+    assert remark.text == "the cloud announces maintenance of machine i-1; it is drained before that"

@@ -25,7 +25,8 @@ SEARCH = settings(
 def under_way(case: Case) -> Ledger:
     """Return the machines on their way in ``case``, as orders for the pods that wait for them."""
     coming = (
-        OrderedMachine(one.id, "before", (one.key,), 1.0, NOW - 60.0, pods=one.pods, bought_for=one.pods) for one in case.state.upcoming
+        OrderedMachine(upcoming.id, "before", (upcoming.key,), 1.0, NOW - 60.0, pods=upcoming.pods, bought_for=upcoming.pods)
+        for upcoming in case.state.upcoming
     )
     return Ledger(coming=tuple(coming))
 
@@ -33,12 +34,12 @@ def under_way(case: Case) -> Ledger:
 def answered(book: Ledger, dice: Random) -> Ledger:
     """Grant some of the ordered machines and refuse the rest; sometimes lose a machine."""
     for order in book.orders:
-        names = [one.id for one in book.coming if one.order == order.token]
+        names = [machine.id for machine in book.coming if machine.order == order.token]
         granted = tuple((f"i-{name}", order.offerings[0]) for name in names if dice.random() < 0.6)
         book = ledger.step(book, Answered(order.token, NOW, granted))
-    for one in book.coming:
+    for machine in book.coming:
         if dice.random() < 0.1:
-            book = ledger.step(book, Lost(one.id))
+            book = ledger.step(book, Lost(machine.id))
     return book
 
 
@@ -48,8 +49,8 @@ def test_a_plan_that_counts_ordered_machines_is_never_cut(case: Case, seed: int)
     memory, state, dice = Memory(ledger=under_way(case)), case.state, Random(seed)
     for _ in range(4):
         made = plan(case.cluster, state, case.policy, NOW)
-        assert bounded(made, case.cluster, case.policy, book=memory.ledger, breakers=memory.breakers, now=NOW).cut == ()
+        assert bounded(made, case.cluster, case.policy, ledger=memory.ledger, breakers=memory.breakers, now=NOW).cut == ()
         memory, _ = ordered(memory, made, case.cluster, case.policy, state=state, now=NOW)
         memory = replace(memory, ledger=answered(memory.ledger, dice))
-        leaving = frozenset(one.node for one in memory.ledger.leaving)
+        leaving = frozenset(removal.node for removal in memory.ledger.leaving)
         state = replace(state, upcoming=ledger.upcoming(memory.ledger), disrupting=case.state.disrupting | leaving)

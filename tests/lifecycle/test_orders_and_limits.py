@@ -18,7 +18,7 @@ TWIN = offering("g.1", 1.2, market="spot", gpus=1, cpu=4, zone="z2")
 LARGE = offering("g.4", 2.5, market="spot", gpus=4, cpu=16)
 FIXED = offering("g.1", 3.0, gpus=1, cpu=4)
 POOL = pool(SMALL, TWIN, LARGE, FIXED)
-KEYS = {one.key: f"{one.instance_type}/{one.zone}" for one in POOL.offerings}
+KEYS = {offering.key: f"{offering.instance_type}/{offering.zone}" for offering in POOL.offerings}
 
 
 def asked(limits: Limits, memory: Memory, count: int, *, chooser: str = "buyer") -> tuple[Memory, list[list[str]]]:
@@ -71,21 +71,26 @@ def test_an_unanswered_order_counts_as_the_largest_possible_grant() -> None:
 def test_limits_hold_whatever_is_granted_and_however_late(seed: int, chooser: str) -> None:
     dice = Random(seed)
     limits = Limits(gpus=dice.choice((None, dice.randint(1, 14))), dollars_per_hour=dice.choice((None, dice.uniform(1.0, 9.0))))
-    by_key = {one.key: one for one in POOL.offerings}
+    by_key = {offering.key: offering for offering in POOL.offerings}
     memory = Memory()
     for _ in range(4):
         memory, _ = asked(limits, memory, dice.randint(1, 6), chooser=chooser)
         for order in memory.ledger.orders:
             if dice.random() < 0.5:
                 memory = granted(memory, order, max(order.offerings, key=lambda key: most(by_key[key], dice)), dice)
-    dear = [max(by_key[key].price for key in ([one.offering] if one.offering else one.offerings)) for one in memory.ledger.coming]
-    gpus = [max(by_key[key].gpus for key in ([one.offering] if one.offering else one.offerings)) for one in memory.ledger.coming]
+    dear = [
+        max(by_key[key].price for key in ([machine.offering] if machine.offering else machine.offerings))
+        for machine in memory.ledger.coming
+    ]
+    gpus = [
+        max(by_key[key].gpus for key in ([machine.offering] if machine.offering else machine.offerings)) for machine in memory.ledger.coming
+    ]
     assert limits.gpus is None or 1 + sum(gpus) <= max(1, limits.gpus)
     assert limits.dollars_per_hour is None or SMALL.price + sum(dear) <= max(SMALL.price, limits.dollars_per_hour) + 1e-6
 
 
-def most(one: Offering, dice: Random) -> float:
-    return dice.choice((one.gpus, one.price))
+def most(offering: Offering, dice: Random) -> float:
+    return dice.choice((offering.gpus, offering.price))
 
 
 def granted(memory: Memory, order: ledger.Order, key: OfferingKey, dice: Random) -> Memory:

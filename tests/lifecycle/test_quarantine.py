@@ -28,8 +28,8 @@ def crowd(count: int = 1000) -> list[Pod]:
     return [replace(each, created=float(number)) for number, each in enumerate(pods("p", count))]
 
 
-def keys(found: Sequence[Poison]) -> list[str]:
-    return sorted(each.key for each in found)
+def keys(poisons: Sequence[Poison]) -> list[str]:
+    return sorted(each.key for each in poisons)
 
 
 @pytest.mark.parametrize("bad", [{"default/p-0"}, {"default/p-999"}, {"default/p-7", "default/p-500", "default/p-501"}])
@@ -48,18 +48,18 @@ def test_of_two_objects_that_fail_only_together_the_later_is_skipped() -> None:
 
 def test_if_the_number_of_objects_is_the_cause_the_latest_are_skipped() -> None:
     attempt = Attempts(lambda there: len(there) > 490)
-    found = culprits(Cluster.of(crowd()), None, attempt, "why")
+    poisons = culprits(Cluster.of(crowd()), None, attempt, "why")
 
-    assert keys(found) == sorted(f"default/p-{number}" for number in range(490, 1000))
+    assert keys(poisons) == sorted(f"default/p-{number}" for number in range(490, 1000))
     assert attempt.made < TRIALS
 
 
 def test_if_many_objects_of_a_namespace_cause_a_failure_other_namespaces_stay() -> None:
     theirs = [replace(pod(f"t-{number}", spec(namespace="tenant")), created=float(number)) for number in range(300)]
     attempt = Attempts(lambda there: sum(key.startswith("tenant/") for key in there) > 100)
-    found = culprits(Cluster.of([*crowd(), *theirs]), None, attempt, "why")
+    poisons = culprits(Cluster.of([*crowd(), *theirs]), None, attempt, "why")
 
-    assert {each.key.split("/")[0] for each in found} == {"tenant"}
+    assert {each.key.split("/")[0] for each in poisons} == {"tenant"}
 
 
 def test_objects_changed_since_the_last_success_are_suspected_first() -> None:
@@ -79,12 +79,12 @@ def test_nothing_is_left_out_if_that_does_not_help() -> None:
 
 def test_a_skipped_object_keeps_its_node_and_is_tried_again_when_it_changes() -> None:
     cluster = Cluster.of([node("n"), pod("bad", on="n"), pod("good")])
-    found = culprits(cluster, None, Attempts(lambda there: "default/bad" in there), "why")
-    rest = without(cluster, found)
+    poisons = culprits(cluster, None, Attempts(lambda there: "default/bad" in there), "why")
+    rest = without(cluster, poisons)
 
     assert set(rest.pods) == {"default/good"}
     assert [(entry.object, entry.node, entry.reason) for entry in rest.set_aside] == [("Pod default/bad", "n", "why")]
-    assert remaining(found, cluster) == found
-    assert remaining(found, Cluster.of([pod("bad", spec(gpus=2), on="n")])) == ()
-    assert remaining(found, Cluster.of([replace(pod("bad", on="n"), phase="Unknown")])) == found
+    assert remaining(poisons, cluster) == poisons
+    assert remaining(poisons, Cluster.of([pod("bad", spec(gpus=2), on="n")])) == ()
+    assert remaining(poisons, Cluster.of([replace(pod("bad", on="n"), phase="Unknown")])) == poisons
     assert without(cluster, ()) is cluster

@@ -55,8 +55,8 @@ def test_machines_for_the_same_offering_are_one_order_with_a_token() -> None:
     memory, (order,) = decided(Memory(), *pods("p", 3))
 
     assert (order.count, order.pool, order.offerings) == (3, "main", (KIND.key,))
-    assert {one.order for one in memory.ledger.coming} == {order.token}
-    assert sorted(pod for one in memory.ledger.coming for pod in one.pods) == ["default/p-0", "default/p-1", "default/p-2"]
+    assert {machine.order for machine in memory.ledger.coming} == {order.token}
+    assert sorted(pod for machine in memory.ledger.coming for pod in machine.pods) == ["default/p-0", "default/p-1", "default/p-2"]
 
 
 def test_ordered_machines_are_not_bought_again() -> None:
@@ -85,7 +85,7 @@ def test_a_removal_waits_for_its_replacements_by_the_ledgers_names() -> None:
 
     (leaving,) = memory.ledger.leaving
     assert leaving.pods == ("default/p",)
-    assert leaving.needs == tuple(one.id for one in memory.ledger.coming)
+    assert leaving.needs == tuple(machine.id for machine in memory.ledger.coming)
     assert len(orders) == 1
 
 
@@ -105,7 +105,7 @@ def test_from_the_grant_to_an_open_node() -> None:
     ready = seen(memory, arrived(), pod("p", uid="u", unschedulable=True))
     assert ready.acts == (Bind("default/p", "u", "n", {"nvidia.com/gpu": 1}),)
     assert boot_times.forecast(ready.memory.boots, KIND.key).seen == 1
-    assert [one.pod for one in ready.memory.admissions.bound.values()] == ["default/p"]
+    assert [sent_binding.pod for sent_binding in ready.memory.admissions.bound.values()] == ["default/p"]
     settled = seen(ready.memory, arrived(), pod("p", on="n", uid="u"), now=NOW + 64.0)
     assert settled.outcomes == (promises.Kept(KIND.key, spec(gpus=1).digest, NOW + 64.0),)
     assert settled.acts == ()
@@ -141,12 +141,12 @@ def test_without_fresh_facts_nothing_is_removed_and_no_idle_clock_runs() -> None
 
 def test_a_machine_that_never_came_is_ended_and_its_offering_remembered() -> None:
     memory = granted(decided(Memory(), pod("p"))[0])
-    found = seen(memory, pod("p"), now=NOW + 900.0)
+    reconciliation = seen(memory, pod("p"), now=NOW + 900.0)
 
-    assert [(act.instance, act.reason) for act in found.acts if isinstance(act, End)] == [
+    assert [(act.instance, act.reason) for act in reconciliation.acts if isinstance(act, End)] == [
         ("i-1", "machine i-1 did not become a node within 900 s (pace.register_timeout)")
     ]
-    assert [one.cause for one in found.memory.breakers.open] == [offering_events.ABSENT, offering_events.FAILED]
+    assert [breaker.cause for breaker in reconciliation.memory.breakers.open] == [offering_events.ABSENT, offering_events.FAILED]
 
 
 def test_an_order_whose_answer_was_lost_is_sent_again_if_the_cloud_keeps_tokens() -> None:
@@ -155,7 +155,7 @@ def test_an_order_whose_answer_was_lost_is_sent_again_if_the_cloud_keeps_tokens(
 
     nothing = Inventory(NOW + 60.0, ())
     again = seen(doubtful, pod("p"), inventory=nothing)
-    assert [one.token for one in again.doubtful] == [order.token]
+    assert [order.token for order in again.doubtful] == [order.token]
     # Sending is saved before, and does not happen in every pass.
     assert again.memory != doubtful
     assert seen(again.memory, pod("p"), inventory=nothing, now=NOW + 61.0).doubtful == ()
@@ -165,11 +165,11 @@ def test_an_order_whose_answer_was_lost_is_sent_again_if_the_cloud_keeps_tokens(
 def test_a_pod_refused_by_its_node_makes_its_class_avoid_the_node() -> None:
     memory = Memory(refusals=Refusals((Wait("default/p", "n", NOW),)))
     items = (node("n", KIND), pod("p"))
-    found = seen(memory, *items, attempts={"default/p": NOW + 30.0}, said={"default/p": "no"})
+    reconciliation = seen(memory, *items, attempts={"default/p": NOW + 30.0}, said={"default/p": "no"})
 
-    assert [(one.node, one.detail) for one in found.refused] == [("n", "no")]
-    assert state_of(found.memory, POLICY, NOW + 60.0).refusing == {spec(gpus=1).digest: frozenset({"n"})}
-    assert sum(order.count for order in decided(found.memory, *items, now=NOW + 61.0)[1]) == 1
+    assert [(node_refused.node, node_refused.detail) for node_refused in reconciliation.refused] == [("n", "no")]
+    assert state_of(reconciliation.memory, POLICY, NOW + 60.0).refusing == {spec(gpus=1).digest: frozenset({"n"})}
+    assert sum(order.count for order in decided(reconciliation.memory, *items, now=NOW + 61.0)[1]) == 1
 
 
 def test_two_broken_promises_pause_an_offering_for_the_refused_pods() -> None:
@@ -186,15 +186,15 @@ def test_two_broken_promises_pause_an_offering_for_the_refused_pods() -> None:
 
 
 def test_the_state_for_the_planner_contains_work_in_progress() -> None:
-    book = Ledger(
+    ledger = Ledger(
         coming=(OrderedMachine("o-0", "o", (KIND.key,), 1.0, NOW, pods=("default/p",), node="n"),),
         leaving=(Removal("m", "i-2", KIND.key, "idle", NOW, NOW),),
         bought=((NOW - 61.0, 5), (NOW - 59.0, 2)),
         broken=(("default/q", "n"),),
     )
-    state = state_of(Memory(ledger=book, clocks=IdleClocks({"m": NOW - 30.0})), POLICY, NOW)
+    state = state_of(Memory(ledger=ledger, clocks=IdleClocks({"m": NOW - 30.0})), POLICY, NOW)
 
-    assert [(one.id, one.node, one.pods) for one in state.upcoming] == [("o-0", "n", ("default/p",))]
+    assert [(upcoming.id, upcoming.node, upcoming.pods) for upcoming in state.upcoming] == [("o-0", "n", ("default/p",))]
     assert (state.disrupting, state.bought_last_minute, state.broken_promises) == (frozenset({"m"}), 2, frozenset({"default/q"}))
     assert state.idle_seconds == {"m": 30.0}
 
@@ -215,8 +215,8 @@ def test_a_second_machine_like_the_one_assigned_to_an_order_counts_in_the_same_p
     memory, (order,) = decided(Memory(), pod("p", unschedulable=True))
     accepted = msgspec.structs.replace(memory, ledger=ledger.step(memory.ledger, ledger.Answered(order.token, NOW, (), 1)))
     listed = Inventory(NOW + 60.0, tuple(Instance(f"i-{number}", *KIND.key, launched=NOW + number) for number in (1, 2)))
-    found = look(accepted, Cluster.of((pod("p", unschedulable=True),)), POLICY, Facts(inventory=listed), NOW + 60.0)
+    reconciliation = look(accepted, Cluster.of((pod("p", unschedulable=True),)), POLICY, Facts(inventory=listed), NOW + 60.0)
 
-    assert [one.instance for one in found.memory.ledger.coming] == ["i-1"]
-    assert found.memory.ledger.strangers == {"i-2": NOW + 60.0}
-    assert [one.id for one in found.owed] == ["found-i-2"]
+    assert [machine.instance for machine in reconciliation.memory.ledger.coming] == ["i-1"]
+    assert reconciliation.memory.ledger.strangers == {"i-2": NOW + 60.0}
+    assert [upcoming.id for upcoming in reconciliation.owed] == ["found-i-2"]

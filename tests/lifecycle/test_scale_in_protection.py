@@ -26,9 +26,9 @@ EXCLUDED = {"node.kubernetes.io/exclude-from-external-load-balancers": "gpuscale
 def draining(*items: Item, forced: bool = False, **of_node: Any) -> tuple[list[Act], tuple[tuple[str, str], ...]]:
     """Return the actions on the node ``a``, which is being drained of the pod ``runs``, and the nodes that are kept."""
     cluster = Cluster.of([node("a", provider_id="i-1", taints=MARKED, labels=EXCLUDED, **of_node), *items])
-    one = Removal("a", "i-1", offering().key, "idle", NOW - 20, NOW - 20, step=DRAINING, pods=("default/runs",), forced=forced)
-    found = termination.take_leave(Ledger(leaving=(one,)), cluster, None, POLICY, now=NOW)
-    return list(found.acts), found.kept
+    removal = Removal("a", "i-1", offering().key, "idle", NOW - 20, NOW - 20, step=DRAINING, pods=("default/runs",), forced=forced)
+    departure = termination.take_leave(Ledger(leaving=(removal,)), cluster, None, POLICY, now=NOW)
+    return list(departure.acts), departure.kept
 
 
 def test_pods_of_a_node_being_removed_are_evicted() -> None:

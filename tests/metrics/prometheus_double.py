@@ -89,11 +89,11 @@ class PrometheusDouble:
         return [(dict(series.labels), series.value) for series in self._selected(promql, LOOKBACK)]
 
     def _selected(self, text: str, lookback: float) -> list[Series]:
-        found = _SELECTOR.fullmatch(text)
-        if found is None:
+        match = _SELECTOR.fullmatch(text)
+        if match is None:
             raise QueryRefused(f"parse error: {text}")
-        matchers = [("__name__", "=", found[1])] if found[1] else []
-        matchers += _MATCHER.findall(found[2] or "")
+        matchers = [("__name__", "=", match[1])] if match[1] else []
+        matchers += _MATCHER.findall(match[2] or "")
         now = asyncio.get_running_loop().time()
         fresh = (series for series in self.stored if now - series.at <= lookback)
         return [series for series in fresh if all(_holds(series.labels, *matcher) for matcher in matchers)]

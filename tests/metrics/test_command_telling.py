@@ -16,7 +16,7 @@ async def test_the_reason_for_not_being_ready_is_logged_when_it_changes_or_ends(
             await asyncio.sleep(10)
         task.cancel()
 
-    assert [(one["event"], one["part"], one.get("problem", "")) for one in logs] == [
+    assert [(log["event"], log["part"], log.get("problem", "")) for log in logs] == [
         ("not ready", "source", 'cannot list resource "pods"'),
         ("not ready", "source", 'cannot watch resource "pods"'),
         ("ready again", "source", ""),

@@ -178,7 +178,7 @@ async def test_usual_queries_for_scaling_from_zero_have_values_with_and_without_
         async def ask() -> dict[str, list[str]]:
             if len(source.external_metrics()) < len(FROM_ZERO):
                 return {}
-            return {name: [one.quantity for one in await source.external(namespace="ml", metric=name)] for name in FROM_ZERO}
+            return {name: [value.quantity for value in await source.external(namespace="ml", metric=name)] for name in FROM_ZERO}
 
         there = {"queue_or_zero": ["4"], "rate_or_zero": ["0"], "number": ["4"], "gone": [], "below": ["-6"], "nothing": []}
         assert await until(ask, lambda found: found == there) == there

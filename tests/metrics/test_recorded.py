@@ -77,8 +77,8 @@ async def asked(answers: Answering, path: str) -> list[Any]:
     except Failure as failure:
         return [failure.code, failure.message]
     items = json.loads(reply.body)["items"]
-    abouts = [one.get("describedObject", {}) for one in items]
-    values = [one["value"] for one in items]
+    abouts = [item.get("describedObject", {}) for item in items]
+    values = [item["value"] for item in items]
     return [
         reply.status,
         [[about.get("kind"), about.get("apiVersion"), about.get("name"), value] for about, value in zip(abouts, values, strict=True)],

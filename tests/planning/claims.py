@@ -70,11 +70,13 @@ def _offered(place: str, cluster: Cluster, coming: Mapping[str, Upcoming], polic
         machine = coming[place]
         keys = {(machine.pool, m, t, z) for t, m, z in machine.choices or ((machine.instance_type, machine.market, machine.zone),)}
     else:
-        new = next(one for one in made.machines if one.id == place)
-        choices = [(one.market, one.instance_type, one.zone) for one in new.choices] or [(new.market, new.instance_type, new.zone)]
+        new = next(machine for machine in made.machines if machine.id == place)
+        choices = [(choice.market, choice.instance_type, choice.zone) for choice in new.choices] or [
+            (new.market, new.instance_type, new.zone)
+        ]
         keys = {(new.pool, *choice) for choice in choices}
     offers = [offering.allocatable for pool in policy.pools for offering in pool.offerings if offering.key in keys]
-    return {name: min(one.get(name, 0) for one in offers) for name in {name for one in offers for name in one}}
+    return {name: min(offer.get(name, 0) for offer in offers) for name in {name for offer in offers for name in offer}}
 
 
 def _sum(pods: Mapping[str, Pod]) -> Counter[str]:

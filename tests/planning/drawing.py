@@ -29,7 +29,7 @@ AGENT = {"cpu": 500, "memory": 2**30}
 
 @st.composite
 def offerings(draw: st.DrawFn, pool: str) -> tuple[Offering, ...]:
-    found: dict[OfferingKey, Offering] = {}
+    offerings: dict[OfferingKey, Offering] = {}
     tainted = draw(st.integers(0, 9)) == 0
     for name, price, gpus, cpu, memory in draw(st.lists(st.sampled_from(TYPES), min_size=2, max_size=4, unique=True)):
         for zone in draw(st.sampled_from((ZONES, ZONES, ZONES[:2], ZONES[1:], ZONES[:1]))):
@@ -48,8 +48,8 @@ def offerings(draw: st.DrawFn, pool: str) -> tuple[Offering, ...]:
                 taints=(TAINT,) if tainted else (),
                 count=draw(st.sampled_from((None, None, None, 2))),
             )
-            found[one.key] = one
-    return tuple(found.values())
+            offerings[one.key] = one
+    return tuple(offerings.values())
 
 
 @st.composite

@@ -32,7 +32,7 @@ def test_the_room_of_a_nominated_pod_is_not_given_to_a_running_pod() -> None:
     made = planned(two_nodes(nominated_node="free"), pool(CARD))
 
     assert made.removals == ()
-    assert {one.node: one.blocker for one in made.blocked_nodes} == {"old": "in-use", "free": "needed"}
+    assert {blocked.node: blocked.blocker for blocked in made.blocked_nodes} == {"old": "in-use", "free": "needed"}
 
 
 def test_room_that_nominated_pods_do_not_need_is_available_to_others() -> None:
@@ -42,7 +42,7 @@ def test_room_that_nominated_pods_do_not_need_is_available_to_others() -> None:
 
     made = planned(items, pool(CARD, FOUR))
 
-    assert [(one.node, one.moves) for one in made.removals] == [("old", (Move("default/runs", "big"),))]
+    assert [(removal.node, removal.moves) for removal in made.removals] == [("old", (Move("default/runs", "big"),))]
 
 
 def test_no_pod_moves_into_room_for_pods_that_the_scheduler_has_not_tried_yet() -> None:
@@ -58,7 +58,7 @@ def test_no_pod_moves_into_room_for_pods_that_the_scheduler_has_not_tried_yet() 
     alone = planner.plan(Cluster.of(items), State(), NOW, live=True)
     untried = planner.plan(Cluster.of([*items, pod("waits")]), State(), NOW, live=True)
 
-    assert ([one.node for one in alone.removals], [one.node for one in untried.removals]) == (["old"], [])
+    assert ([removal.node for removal in alone.removals], [removal.node for removal in untried.removals]) == (["old"], [])
 
 
 @pytest.mark.parametrize("claim", [pod("other", on="free"), pod("other", nominated_node="free")], ids=["running", "nominated"])

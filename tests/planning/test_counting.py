@@ -39,7 +39,7 @@ def local_claim(name: str) -> PersistentVolumeClaim:
 
 def test_pods_that_no_machine_is_bought_for_are_not_counted() -> None:
     closed = offering(zone="z1", taints=CLOSED)
-    lonely = spec(gpus=1, tolerations=OPEN, affinity=(near(ZONE, app="web"), near(HOST, app="nobody")))
+    lonely = spec(gpus=1, tolerations=OPEN, affinity=(near(ZONE, app="web"), near(HOST, app="unknown")))
     even = spec(cpu=1, spread=(spread(ZONE, app="web"),))
     running: list[Item] = [
         node("a", closed),

@@ -31,7 +31,7 @@ FREE = (node("free", KIND), runs("keeps", "free", options=STAYS))
 
 def removed(*items: Item, going: str = "", live: bool = True) -> list[str]:
     state = State(disrupting=frozenset({going}) if going else frozenset())
-    return sorted(one.node for one in plan(Cluster.of((*FREE, *items)), state, POLICY, NOW, live=live).removals)
+    return sorted(removal.node for removal in plan(Cluster.of((*FREE, *items)), state, POLICY, NOW, live=live).removals)
 
 
 def test_one_plan_removes_only_one_of_two_machines_if_there_is_room_for_one() -> None:
@@ -68,8 +68,8 @@ def test_no_pod_is_moved_to_be_near_a_pending_pod() -> None:
     def beside(key: str) -> list[str]:
         seeker = pod("x", spec(gpus=1, affinity=(near(HOST, app=key),)), on="b", uid="x", options=CHEAP, created=NOW - 7200.0)
         waiting = pod("web-new", spec(gpus=1), labels={"app": "web"}, unschedulable=True)
-        found = runs("web-old", "b", gpus=1, labels={"app": "web"}), runs("db", "free", gpus=1, labels={"app": "db"}, options=STAYS)
-        return removed(node("b", KIND), seeker, waiting, *found)
+        pods = runs("web-old", "b", gpus=1, labels={"app": "web"}), runs("db", "free", gpus=1, labels={"app": "db"}, options=STAYS)
+        return removed(node("b", KIND), seeker, waiting, *pods)
 
     assert beside("db") == ["b"]
     assert beside("web") == []

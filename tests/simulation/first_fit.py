@@ -10,7 +10,9 @@ from gpuscaler.simulation.policies.ours import Decide
 
 def first_fit(policy: Policy) -> Decide:
     idle_after = {pool.name: pool.idle_after for pool in policy.pools}
-    offerings = sorted((offering for pool in policy.pools for offering in pool.offerings), key=lambda one: (one.price, one.key))
+    offerings = sorted(
+        (offering for pool in policy.pools for offering in pool.offerings), key=lambda offering: (offering.price, offering.key)
+    )
 
     def decide(cluster: Cluster, state: State, _: float) -> Plan:
         promised = {key for upcoming in state.upcoming for key in upcoming.pods}
@@ -20,7 +22,7 @@ def first_fit(policy: Policy) -> Decide:
             for key in bucket.keys:
                 if key in promised or bucket.pods[key].nominated_node:
                     continue
-                home = next((one for one in offerings if _holds(one, bucket.pods[key].spec)), None)
+                home = next((offering for offering in offerings if _holds(offering, bucket.pods[key].spec)), None)
                 if home is None:
                     unplaced.append(Unplaced(key, (Reason("any", "resource", "too large"),)))
                     continue

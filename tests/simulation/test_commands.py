@@ -106,8 +106,8 @@ def test_requests_per_gpu_fill_in_missing_values_of_the_trace(folder: Path) -> N
 
 def test_options_beside_the_files_are_in_the_report(folder: Path) -> None:
     (folder / "load.csv").write_text("t_s,model,rate_rps\n0,chat,5\n600,chat,0\n")
-    told = call(folder, "--json", "--restart-cost", "20m", "--load", str(folder / "load.csv"), "--policy", "optimal-hindsight")
-    inputs = json.loads(told.stdout)["inputs"]
+    result = call(folder, "--json", "--restart-cost", "20m", "--load", str(folder / "load.csv"), "--policy", "optimal-hindsight")
+    inputs = json.loads(result.stdout)["inputs"]
     assert (inputs["load"], inputs["restart_cost_seconds"]) == ("load.csv", 1200)
     assert "restart cost of every pod: 1,200 s, as requested: pods may move, and only gpuscaler considers this cost" in inputs["derived"]
     assert "optimal-hindsight: without the services of load.csv, because their replicas depend on the policy" in inputs["derived"]

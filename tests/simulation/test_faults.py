@@ -55,7 +55,7 @@ def test_spot_is_bought_while_it_has_capacity() -> None:
 @pytest.mark.parametrize("seed", range(5))
 def test_from_a_dozen_dry_spot_offerings_to_on_demand_takes_at_most_ten_seconds(seed: int) -> None:
     spots = [offering(f"s{number}", 1 + number / 100, pool="gpu", market="spot") for number in range(12)]
-    markets = Markets({one.key: Steps([0], [0]) for one in spots})
+    markets = Markets({offering.key: Steps([0], [0]) for offering in spots})
     delays = replace(FIXED, answer=Delay(1, 1.5, 5))
     result = replay(trace(Job("a", 0, HOUR, gpus=1)), Policy((Pool("gpu", (*spots, G1)),)), markets=markets, delays=delays, seed=seed)
     assert (result.served, set(hours(result))) == (1, {"on-demand"})
@@ -71,9 +71,9 @@ class Counting(Gpuscaler):
         self.asked: list[tuple[float, str]] = []
 
     def decide(self, view: View, now: float) -> Decisions:
-        found = super().decide(view, now)
-        self.asked += [(now, key[2]) for one in found.purchases for key in one.offerings if key[1] == "spot"]
-        return found
+        decisions = super().decide(view, now)
+        self.asked += [(now, key[2]) for purchase in decisions.purchases for key in purchase.offerings if key[1] == "spot"]
+        return decisions
 
 
 def test_a_dry_offering_is_asked_a_few_times_an_hour_despite_many_pods() -> None:
@@ -81,7 +81,7 @@ def test_a_dry_offering_is_asked_a_few_times_an_hour_despite_many_pods() -> None
     policy = Policy((Pool("gpu", (*spots, G1)),))
     counting = Counting(policy)
     jobs = trace(*(Job(f"j{number}", 10.0 * number, 600, gpus=1) for number in range(360)))
-    replay(jobs, policy, autoscaler=counting, markets=Markets({one.key: Steps([0], [0]) for one in spots}))
+    replay(jobs, policy, autoscaler=counting, markets=Markets({offering.key: Steps([0], [0]) for offering in spots}))
     for one in spots:
         at = [now for now, kind in counting.asked if kind == one.instance_type]
         assert 1 <= len(at) <= 8
@@ -92,7 +92,7 @@ def test_spot_is_bought_again_when_it_is_back() -> None:
     jobs = trace(Job("a", 0, 600, gpus=1), Job("b", 2 * HOUR, 600, gpus=1))
     result = replay(jobs, markets=dry((0, HOUR)))
     assert set(hours(result)) == {"spot", "on-demand"}
-    bought = [one.what for one in result.decisions if one.kind == "buy"]
+    bought = [decision.what for decision in result.decisions if decision.kind == "buy"]
     assert ["spot" in what for what in bought] == [False, True]
 
 
@@ -111,7 +111,7 @@ def test_a_reclaimed_pod_continues_from_its_last_checkpoint() -> None:
 def test_a_machine_that_vanishes_without_notice_takes_its_pods_with_it() -> None:
     result = replay(trace(Job("a", 0, 2 * HOUR, gpus=1)), markets=dry((5000, 9000)), faults=replace(NOTICED, without_notice=1.0))
     assert (result.reclaimed, result.evictions, result.served) == (1, 1, 1)
-    assert [one.why for one in result.decisions if one.kind == "lost"] == ["reclaimed by the cloud"]
+    assert [decision.why for decision in result.decisions if decision.kind == "lost"] == ["reclaimed by the cloud"]
 
 
 def test_the_pods_of_a_gang_restart_together() -> None:
@@ -139,12 +139,14 @@ def test_a_machine_that_never_registers_is_replaced_after_fifteen_minutes() -> N
     assert waits[0] == pytest.approx(120.6, abs=1)
     assert waits[-1] >= 900 + 120
     late = next(result for result in results if (result.wait.p50 or 0) > 900)
-    assert any("did not register within 900 s" in one.why for one in late.decisions)
+    assert any("did not register within 900 s" in decision.why for decision in late.decisions)
 
 
 def test_after_three_machines_that_never_registered_no_fourth_is_bought_that_day() -> None:
     faults = Faults(never_registers=1, partial_grants=0, gpu_hours_between_failures=0)
-    given_up = [one.at for one in replay(trace(Job("a", 0, 60, gpus=1)), faults=faults).decisions if "did not register" in one.why]
+    given_up = [
+        decision.at for decision in replay(trace(Job("a", 0, 60, gpus=1)), faults=faults).decisions if "did not register" in decision.why
+    ]
     assert len([at for at in given_up if at < given_up[0] + 86_400]) == 3
 
 
@@ -186,9 +188,9 @@ def test_without_steering_pods_go_where_the_scheduler_sends_them() -> None:
 
     steered = [kept(steers=True, seed=seed) for seed in range(10)]
     loose = [kept(steers=False, seed=seed) for seed in range(10)]
-    assert all((one.served, one.broken) == (3, 0) for one in steered)
-    assert all(one.served == 3 for one in loose)
-    assert any(one.broken for one in loose)
+    assert all((result.served, result.broken) == (3, 0) for result in steered)
+    assert all(result.served == 3 for result in loose)
+    assert any(result.broken for result in loose)
 
 
 @pytest.mark.parametrize("name", [*POLICIES, "static"])
@@ -206,7 +208,11 @@ def test_no_policy_sees_how_long_a_running_job_will_run(name: str) -> None:
     def decisions(jobs: list[Job]) -> list[tuple[float, str, str]]:
         autoscaler = autoscaler_of(name, POLICY, fleet)
         result = replay(trace(*jobs), POLICY, autoscaler=autoscaler, delays=replace(FIXED, answer=Delay(1, 2, 3)))
-        return [(one.at, one.kind, one.what) for one in result.decisions if one.at < EPOCH + min(job.submit for job in jobs) + HOUR]
+        return [
+            (decision.at, decision.kind, decision.what)
+            for decision in result.decisions
+            if decision.at < EPOCH + min(job.submit for job in jobs) + HOUR
+        ]
 
     assert decisions(jobs) == decisions(other)
 
@@ -215,17 +221,19 @@ def test_no_policy_sees_how_long_a_running_job_will_run(name: str) -> None:
 def test_pods_of_a_gang_work_from_the_last_image_on_and_end_together_despite_lost_machines(late: int) -> None:
     delays = replace(FIXED, image_pull=Delay(10, 50, 100))
     result = replay(trace(Job("g", 0, 600, gpus=1, pods=3)), delays=delays, markets=dry((650.0 + late, 2 * HOUR)), seed=3)
-    assert len({one.seconds for one in result.waits}) == 1
+    assert len({pod_wait.seconds for pod_wait in result.waits}) == 1
     assert (result.served, result.timeline[-1].wanted) == (3, 0)
 
 
 def test_an_on_demand_job_moves_back_to_spot_if_its_owner_gives_its_restart_cost() -> None:
     jobs, markets = trace(Job("a", 0, 12 * HOUR, gpus=1), Job("b", 3 * HOUR, 60, gpus=1)), dry((0, HOUR))
-    known = [
-        replace(one, labels={**one.labels, "node.kubernetes.io/instance-type": "g1", "karpenter.sh/capacity-type": one.market})
-        for one in (SPOT, G1)
+    offerings = [
+        replace(
+            offering, labels={**offering.labels, "node.kubernetes.io/instance-type": "g1", "karpenter.sh/capacity-type": offering.market}
+        )
+        for offering in (SPOT, G1)
     ]
-    policy = Policy((Pool("gpu", tuple(known), idle_after=300),))
+    policy = Policy((Pool("gpu", tuple(offerings), idle_after=300),))
     stays = replay(jobs, policy, markets=markets)
     moves = replay(jobs, policy, markets=markets, shaping=Shaping(restart_cost=600))
     assert (stays.served, moves.served) == (2, 2)

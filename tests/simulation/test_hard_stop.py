@@ -19,7 +19,7 @@ from gpuscaler.simulation.cloud.delays import Faults
 from gpuscaler.simulation.replay import run
 from gpuscaler.simulation.traces.traces import Job
 
-SPOT = tuple(replace(one, market="spot", price=0.4 * one.price) for one in (G1, G4))
+SPOT = tuple(replace(offering, market="spot", price=0.4 * offering.price) for offering in (G1, G4))
 POLICY = Policy((Pool("gpu", (G1, G4, *SPOT), idle_after=300, min=1), Pool("cpu", (C8,), idle_after=300)))
 FAULTS = Faults(never_registers=0.1, partial_grants=0.3, gpu_hours_between_failures=20.0)
 
@@ -35,13 +35,14 @@ def test_no_plan_of_a_replay_is_cut(seed: int, monkeypatch: pytest.MonkeyPatch) 
 
     def checked(self: Planner, cluster: Cluster, state: State, now: float, **more: Any) -> Plan:
         made = planned(self, cluster, state, now, **more)
-        for one in state.upcoming:
-            bought_for.setdefault(one.id, one.pods)
+        for upcoming in state.upcoming:
+            bought_for.setdefault(upcoming.id, upcoming.pods)
         coming = tuple(
-            OrderedMachine(one.id, "order", (one.key,), 0.0, now, pods=one.pods, bought_for=bought_for[one.id]) for one in state.upcoming
+            OrderedMachine(upcoming.id, "order", (upcoming.key,), 0.0, now, pods=upcoming.pods, bought_for=bought_for[upcoming.id])
+            for upcoming in state.upcoming
         )
         plans[0] += bool(made.machines and coming)
-        assert bounded(made, cluster, self.policy, book=Ledger(coming=coming), breakers=Breakers(), now=now).cut == ()
+        assert bounded(made, cluster, self.policy, ledger=Ledger(coming=coming), breakers=Breakers(), now=now).cut == ()
         return made
 
     monkeypatch.setattr(Planner, "plan", checked)

@@ -30,7 +30,7 @@ def replay(jobs: Trace, policy: Policy = POLICY, decide: Decide | None = None, *
 
 def waits(result: Result) -> list[float]:
     """Seconds that pods waited, of those that ran."""
-    return [one.seconds for one in result.waits if one.ran]
+    return [pod_wait.seconds for pod_wait in result.waits if pod_wait.ran]
 
 
 def machine(name: str, pods: tuple[str, ...] = (), *, of: object = G1, after: tuple[str, ...] = ()) -> PlannedMachine:
@@ -117,7 +117,7 @@ def test_machines_on_their_way_are_shown_with_the_pods_they_were_bought_for() ->
     shown = Scripted(Plan(machines=(machine("new-1", ("trace/a",)),)), Plan(), Plan())
     replay(trace(Job("a", 0, 60, gpus=1), Job("b", 50, 60, gpus=8), Job("c", 110, 60, gpus=8)), decide=shown)
     _, early, _ = shown.shown[1]
-    assert [(one.pods, one.node, round(one.since - EPOCH, 3)) for one in early.upcoming] == [(("trace/a",), "", 0.2)]
+    assert [(upcoming.pods, upcoming.node, round(upcoming.since - EPOCH, 3)) for upcoming in early.upcoming] == [(("trace/a",), "", 0.2)]
     cluster, late, _ = shown.shown[2]
     (registered,) = late.upcoming
     node = cluster.nodes[registered.node]
@@ -226,7 +226,7 @@ def test_a_refused_purchase_is_recorded_and_the_offering_is_shown_as_blocked() -
     shown = Scripted(both, Plan())
     result = replay(trace(Job("a", 0, 60, gpus=1), Job("b", 0, 60, gpus=1), Job("c", 30, 1, gpus=16)), policy, shown)
     assert shown.shown[1][1].blocked_offerings == {G1.key}
-    assert [one.kind for one in result.decisions][:2] == ["buy", "refused"]
+    assert [decision.kind for decision in result.decisions][:2] == ["buy", "refused"]
     assert "pool gpu may have 1 machines" in result.decisions[1].why
     assert result.served == 2
 
@@ -289,13 +289,13 @@ def test_the_production_planner_serves_every_fitting_pod_and_uses_no_more_than_i
         )
         for number in range(40)
     ]
-    jobs += [replace(one, id=f"{one.id}p", gpu_milli=300) for one in jobs if one.gpus == 1 and one.pods == 1 and seed % 2]
+    jobs += [replace(job, id=f"{job.id}p", gpu_milli=300) for job in jobs if job.gpus == 1 and job.pods == 1 and seed % 2]
     result = run(trace(*jobs), POLICY, seed=seed, scoring=draw.choice(SCORINGS))
     assert (result.served, result.unserved) == (sum(job.pods for job in jobs), 0)
     assert result.gpu_hours_used == pytest.approx(sum(job.pods * job.gpu_share * job.duration for job in jobs) / 3600)
     assert result.lower_bound <= result.cost
-    assert all(one.used <= one.paid + 1e-6 for one in result.timeline)
-    assert all(one.used <= one.wanted + 1e-6 for one in result.timeline)
+    assert all(sample.used <= sample.paid + 1e-6 for sample in result.timeline)
+    assert all(sample.used <= sample.wanted + 1e-6 for sample in result.timeline)
     # Machines that are idle for long are removed: nothing is paid for at the end.
     assert result.timeline[-1].paid == 0
 
@@ -321,4 +321,4 @@ def test_of_interchangeable_pods_the_oldest_starts_first_on_whichever_machine_is
     seconds = {wait.pod.removeprefix("trace/"): wait.seconds for wait in result.waits}
     starts = [10.0 * number + seconds[f"{number}"] for number in range(4)]
     assert starts == sorted(starts)
-    assert (result.kept, result.broken, sum(1 for one in result.decisions if one.kind == "buy")) == (4, 0, 4)
+    assert (result.kept, result.broken, sum(1 for decision in result.decisions if decision.kind == "buy")) == (4, 0, 4)

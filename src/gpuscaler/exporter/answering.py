@@ -92,9 +92,10 @@ class PageServer:
         method, target, version = words
         # The body is not read, so the next request would start inside it: close the connection.
         carries = any(
-            one.startswith("transfer-encoding:") or (one.startswith("content-length:") and one[15:].strip() != "0") for one in fields
+            field.startswith("transfer-encoding:") or (field.startswith("content-length:") and field[15:].strip() != "0")
+            for field in fields
         )
-        stays = version != "http/1.0" and not carries and not any(one.startswith("connection:") and "close" in one for one in fields)
+        stays = version != "http/1.0" and not carries and not any(field.startswith("connection:") and "close" in field for field in fields)
         await self._write(writer, self._answer(method, target.partition("?")[0]), body=method != "head", stays=stays)
         return stays
 

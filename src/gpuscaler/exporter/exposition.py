@@ -50,10 +50,10 @@ def devices(page: Page, measured: Measured, attribution: Attribution, *, node: s
 
 
 def _values(
-    page: Page, known: MeasuredDevice, own: str, *, alone: str, owners: tuple[Owner, ...], by_process: Mapping[int, Owner] | None
+    page: Page, measured: MeasuredDevice, own: str, *, alone: str, owners: tuple[Owner, ...], by_process: Mapping[int, Owner] | None
 ) -> None:
     shared = len(owners) > 1
-    for key, value in known.reading.values.items():
+    for key, value in measured.reading.values.items():
         found = _field(key)
         if found is None:
             continue
@@ -61,7 +61,7 @@ def _values(
         lines = page.add(what.metric, what.help, what.kind)
         if shared and what.metric.startswith(_SHARED_PREFIX):
             for owner in owners:
-                share = own_share(key, known.reading.processes, owner, by_process)
+                share = own_share(key, measured.reading.processes, owner, by_process)
                 lines.append(f"{what.metric}{{{own}{owner_labels(owner)}}} {number(value if share is None else share)}")
         else:
             lines.append(f"{what.metric}{{{alone}{more}}} {number(value)}")
@@ -90,14 +90,14 @@ def own_share(name: str, processes: Iterable[Process] | None, owner: Owner, by_p
     return sum(known) if len(known) == len(used) else None
 
 
-def is_same(one: Owner, other: Owner) -> bool:
+def is_same(owner: Owner, other: Owner) -> bool:
     """Whether both are the same container, as far as each is known."""
-    pod = one.uid == other.uid if one.uid and other.uid else (one.namespace, one.pod) == (other.namespace, other.pod)
-    return pod and (one.container == other.container or not one.container or not other.container)
+    pod = owner.uid == other.uid if owner.uid and other.uid else (owner.namespace, owner.pod) == (other.namespace, other.pod)
+    return pod and (owner.container == other.container or not owner.container or not other.container)
 
 
-def _windows(page: Page, known: MeasuredDevice, labels: str, *, now: float) -> None:
-    for key, trail in known.trails.items():
+def _windows(page: Page, measured: MeasuredDevice, labels: str, *, now: float) -> None:
+    for key, trail in measured.trails.items():
         what = FIELDS[key]
         for seconds in WINDOWS:
             figures = trail.over(seconds, now=now)

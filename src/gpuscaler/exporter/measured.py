@@ -50,7 +50,7 @@ class Measured:
                 self._read(line)
             case Devices():
                 self.devices, self.driver, self.cuda = line.devices, line.driver, line.cuda
-                keys = {key for device in self.devices for key in (device.uuid, *(one.uuid for one in device.instances))}
+                keys = {key for device in self.devices for key in (device.uuid, *(instance.uuid for instance in device.instances))}
                 for gone in set(self._last) - keys:
                     del self._last[gone]
                     self._trails.pop(gone, None)
@@ -101,4 +101,4 @@ class Measured:
 
     def processes(self, now: float) -> tuple[Process, ...]:
         """The processes on all devices."""
-        return tuple(process for known in self.known(now) for process in known.reading.processes or ())
+        return tuple(process for measured in self.known(now) for process in measured.reading.processes or ())

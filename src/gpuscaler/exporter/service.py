@@ -146,13 +146,13 @@ class Exporter:
         """The page for people: devices, the pods that use them, and problems."""
         now = self.clock()
         lines = [f"gpuscaler exporter {__version__} on {self.node}", ""]
-        for known in self.measured.known(now):
-            owners = self.attribution.owners.get(known.key, ())
+        for measured in self.measured.known(now):
+            owners = self.attribution.owners.get(measured.key, ())
             pods = ", ".join(f"{owner.namespace}/{owner.pod} ({owner.container})" for owner in owners) or "no pod"
-            indent, name = ("  ", known.instance.profile) if known.instance else ("", known.device.name)
-            duty = known.reading.values.get("duty_cycle")
+            indent, name = ("  ", measured.instance.profile) if measured.instance else ("", measured.device.name)
+            duty = measured.reading.values.get("duty_cycle")
             busy = "" if duty is None else f"  {duty:g} %"
-            lines.append(f"{indent}{known.key}  {name}{busy}  for {pods}")
+            lines.append(f"{indent}{measured.key}  {name}{busy}  for {pods}")
         lines += ["", *(list(self._troubles(now)) or ["no problems"]), "", "/metrics is for Prometheus", ""]
         return Answer("\n".join(lines).encode())
 
@@ -161,9 +161,9 @@ class Exporter:
             yield f"GPUs: {self.measured.trouble}"
         if self.attribution.trouble:
             yield f"pods: {self.attribution.trouble}"
-        for known in self.measured.known(now):
-            if known.reading.values.get("lost"):
-                yield f"{known.key}: fell off the bus; reset or replace it"
+        for measured in self.measured.known(now):
+            if measured.reading.values.get("lost"):
+                yield f"{measured.key}: fell off the bus; reset or replace it"
         for uuid in sorted(self.sampler.hung):
             yield f"{uuid}: the driver does not answer for it; see dmesg, and reset the GPU"
         yield from self._asked(now)
@@ -171,16 +171,16 @@ class Exporter:
     def _asked(self, now: float) -> Iterator[str]:
         """Recovery actions that drivers ask for; for GPUs whose driver reports none, the actions that their XID errors require."""
         told: set[str] = set()
-        for known in self.measured.known(now):
-            for key, value in known.reading.values.items():
+        for measured in self.measured.known(now):
+            for key, value in measured.reading.values.items():
                 name, _, asked = key.partition(":")
                 if name == "recovery_action" and value:
-                    told.add(known.key)
+                    told.add(measured.key)
                     if asked != "none":
-                        yield f"{known.key}: the driver asks for a recovery ({asked}): {WORDS[asked]}"
+                        yield f"{measured.key}: the driver asks for a recovery ({asked}): {WORDS[asked]}"
         errors = catalogue()
         for (uuid, code), (_, at) in sorted(self.measured.events.items()):
             if severity(code) == "critical" and uuid not in told:
-                found = errors.errors[code]
-                said = f"{uuid}: XID {code} ({found.what}), {now - at:.0f} s ago"
-                yield f"{said}; {WORDS[found.action]}; from NVIDIA's catalogue of {errors.date}"
+                xid = errors.errors[code]
+                said = f"{uuid}: XID {code} ({xid.what}), {now - at:.0f} s ago"
+                yield f"{said}; {WORDS[xid.action]}; from NVIDIA's catalogue of {errors.date}"

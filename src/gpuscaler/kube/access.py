@@ -177,7 +177,7 @@ def _command(said: WireExec, chosen: Chosen, tls: Tls, *, attended: bool) -> Com
         command=said.command or "",
         folder=user.file.parent,
         args=tuple(said.args or ()),
-        env={one.name: one.value for one in said.env or ()},
+        env={variable.name: variable.value for variable in said.env or ()},
         mode=said.interactive_mode or "IfAvailable",
         attended=attended,
         hint=said.install_hint or "",
@@ -187,7 +187,7 @@ def _command(said: WireExec, chosen: Chosen, tls: Tls, *, attended: bool) -> Com
 
 def _told(cluster: WireCluster, tls: Tls) -> dict[str, Any]:
     """The cluster information for a plugin: ``spec.cluster`` of ExecCredential."""
-    configs = [one.extension for one in cluster.extensions or () if one.name == f"{GROUP}/exec"]
+    configs = [extension.extension for extension in cluster.extensions or () if extension.name == f"{GROUP}/exec"]
     told = {
         "server": cluster.server,
         "tls-server-name": tls.server_name,

@@ -73,7 +73,7 @@ class TokenFile:
             text = self.path.read_bytes().decode("ascii", errors="replace").strip()
             if not text:
                 raise CredentialsError(f"{self.owner}: token file: saw {self.path}, which is empty, expected a token; restore the file")
-            found = Presented({"authorization": bearer(text, f"{self.owner}: token file {self.path}")})
+            presented = Presented({"authorization": bearer(text, f"{self.owner}: token file {self.path}")})
         except (OSError, ValueError, AccessError, CredentialsError) as error:
             if self._presented is not None:
                 return
@@ -83,8 +83,8 @@ class TokenFile:
             raise CredentialsError(
                 f"{self.owner}: token file: saw {self.path}: {said}, expected a file with a token; correct the path or restore it"
             ) from None
-        if self._presented is None or self._presented.headers != found.headers:
-            self._presented = found
+        if self._presented is None or self._presented.headers != presented.headers:
+            self._presented = presented
 
 
 @dataclass(slots=True)
@@ -110,8 +110,8 @@ class HeaderFiles:
     async def renewed(self, refused: Presented) -> Presented | None:
         self._read(asyncio.get_running_loop().time())
         inner = await self.inner.renewed(refused) or await self.inner.current()
-        found = Presented({**inner.headers, **self._values}, inner.certificate)
-        return found if found != refused else None
+        presented = Presented({**inner.headers, **self._values}, inner.certificate)
+        return presented if presented != refused else None
 
     def _read(self, now: float) -> None:
         for name, path in self.files:

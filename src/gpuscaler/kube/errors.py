@@ -145,37 +145,37 @@ _QUOTED = 300
 def error_of(status: int, headers: Mapping[str, str], body: bytes) -> ApiError:
     """The error for an answer above 399; header names in lower case. A body that cannot be decoded is quoted."""
     try:
-        said = msgspec.json.decode(body, type=WireStatus)
+        reply = msgspec.json.decode(body, type=WireStatus)
     except msgspec.DecodeError:
-        said = WireStatus()
-    if said.kind != "Status":
-        said = WireStatus(message=_quoted(status, body))
-    return _error(status, said, _seconds(headers.get("retry-after", "")))
+        reply = WireStatus()
+    if reply.kind != "Status":
+        reply = WireStatus(message=_quoted(status, body))
+    return _error(status, reply, _seconds(headers.get("retry-after", "")))
 
 
 def error_of_status(body: bytes) -> ApiError:
     """The error for a Status object that comes without an HTTP status of its own, as in an ERROR event of a watch."""
     try:
-        said = msgspec.json.decode(body, type=WireStatus)
+        status = msgspec.json.decode(body, type=WireStatus)
     except msgspec.DecodeError:
-        said = WireStatus(message=_quoted(500, body))
-    return _error(said.code or 500, said, None)
+        status = WireStatus(message=_quoted(500, body))
+    return _error(status.code or 500, status, None)
 
 
-def _error(status: int, said: WireStatus, retry_after: float | None) -> ApiError:
-    details = said.details or WireDetails()
+def _error(status: int, reply: WireStatus, retry_after: float | None) -> ApiError:
+    details = reply.details or WireDetails()
     # The Status of a watch or an eviction may have another code than the answer's head, which is decisive then.
     kind = _CLASSES.get(status, ServerError if status >= 500 else ApiError)
-    if kind is Conflict and said.reason == "AlreadyExists":
+    if kind is Conflict and reply.reason == "AlreadyExists":
         kind = AlreadyExists
-    if status == 400 and said.reason == "Expired":
+    if status == 400 and reply.reason == "Expired":
         kind = Gone
     if retry_after is None and details.retry_after_seconds:
         retry_after = float(details.retry_after_seconds)
     return kind(
         status,
-        said.message or _phrase(status),
-        reason=said.reason or "",
+        reply.message or _phrase(status),
+        reason=reply.reason or "",
         kind=details.kind or "",
         name=details.name or "",
         causes=tuple(Cause(cause.reason or "", cause.message or "", cause.field or "") for cause in details.causes or ()),

@@ -116,8 +116,8 @@ class ExecPlugin:
     async def renewed(self, refused: Presented) -> Presented | None:
         if self._presented is refused:
             await self._run()
-        found = self._result()
-        return None if found is refused else found
+        presented = self._result()
+        return None if presented is refused else presented
 
     def _result(self) -> Presented:
         if self._failure or self._presented is None:
@@ -188,15 +188,16 @@ class ExecPlugin:
         """Parse the program's output, and return its expiry in seconds since the epoch. Its content is never quoted."""
         command = self.command
         try:
-            said = msgspec.json.decode(output, type=WireExecCredential)
-            status = said.status or WireCredentialStatus()
+            exec_credential = msgspec.json.decode(output, type=WireExecCredential)
+            status = exec_credential.status or WireCredentialStatus()
             expires = seconds(status.expiration_timestamp, "status.expirationTimestamp") or float("inf")
         except (msgspec.DecodeError, UnreadableError) as error:
             about = "its expirationTimestamp is not a time" if isinstance(error, UnreadableError) else "it is not valid JSON"
             raise CredentialsError(f"{command}: printed no ExecCredential ({about}); run it yourself to see what it prints") from None
-        if said.kind != "ExecCredential" or said.api_version != command.api_version:
+        if exec_credential.kind != "ExecCredential" or exec_credential.api_version != command.api_version:
             raise CredentialsError(
-                f"{command}: printed the kind {_short(said.kind)} of {_short(said.api_version)}, expected ExecCredential of "
+                f"{command}: printed the kind {_short(exec_credential.kind)} of {_short(exec_credential.api_version)}, "
+                "expected ExecCredential of "
                 f"{command.api_version}; make the kubeconfig's apiVersion and the plugin's the same"
             )
         if bool(status.client_certificate_data) != bool(status.client_key_data) or not (status.token or status.client_key_data):
@@ -219,8 +220,8 @@ def redacted(text: str) -> str:
     return re.sub(r"[A-Za-z0-9_+/=-]{20,}", _hidden, " ".join(text[-20 * _QUOTED :].split()))[-_QUOTED:]
 
 
-def _hidden(found: re.Match[str]) -> str:
-    word = found.group()
+def _hidden(match: re.Match[str]) -> str:
+    word = match.group()
     mixed = all(re.search(signs, word) for signs in ("[a-z]", "[A-Z]", "[0-9]"))
     return "…" if mixed or re.search("[0-9a-f]{32}|[0-9A-F]{32}", word) else word
 

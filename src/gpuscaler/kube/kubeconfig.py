@@ -147,21 +147,21 @@ class Kubeconfig:
             raise AccessError(
                 f"{self}: saw no current-context, expected one of {_listed(self.contexts)}; name one with --context or set current-context"
             )
-        found = self.contexts.get(name)
-        if found is None:
+        entry = self.contexts.get(name)
+        if entry is None:
             origin = "" if context else " (the current-context)"
             raise AccessError(
                 f"{self}: saw no context {name!r}{origin}, expected one of {_listed(self.contexts)}; name one of them with --context"
             )
-        cluster = self.clusters.get(found.value.cluster or "")
+        cluster = self.clusters.get(entry.value.cluster or "")
         if cluster is None:
             raise AccessError(
-                f"{found}: saw the cluster {found.value.cluster or ''!r}, expected one of {_listed(self.clusters)}; correct the context"
+                f"{entry}: saw the cluster {entry.value.cluster or ''!r}, expected one of {_listed(self.clusters)}; correct the context"
             )
-        user = self.users.get(found.value.user or "")
-        if user is None and found.value.user:
-            raise AccessError(f"{found}: saw the user {found.value.user!r}, expected one of {_listed(self.users)}; correct the context")
-        return Chosen(found, cluster, user)
+        user = self.users.get(entry.value.user or "")
+        if user is None and entry.value.user:
+            raise AccessError(f"{entry}: saw the user {entry.value.user!r}, expected one of {_listed(self.users)}; correct the context")
+        return Chosen(entry, cluster, user)
 
     def __str__(self) -> str:
         return f"kubeconfig {', '.join(map(str, self.files))}"
@@ -176,8 +176,8 @@ def read(files: Sequence[Path]) -> Kubeconfig:
     for file in dict.fromkeys(files):
         config = _load(file)
         current = current or config.current_context or ""
-        for one in config.clusters or ():
-            clusters.setdefault(one.name, Entry("cluster", one.name, one.cluster or WireCluster(), file))
+        for named_cluster in config.clusters or ():
+            clusters.setdefault(named_cluster.name, Entry("cluster", named_cluster.name, named_cluster.cluster or WireCluster(), file))
         for two in config.users or ():
             users.setdefault(two.name, Entry("user", two.name, two.user or WireUser(), file))
         for three in config.contexts or ():

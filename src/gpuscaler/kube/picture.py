@@ -120,7 +120,7 @@ class Picture:
         """Take a batch from a reflector."""
         changes, aside = self._fresh(batch)
         if changes or aside:
-            self._aside.update((found.object, found) for found in aside)
+            self._aside.update((skipped.object, skipped) for skipped in aside)
             self._pending.setdefault(batch.model, {}).update(changes)
             self._kinds |= {batch.resource.kind}
         if changes or aside or batch.listed:
@@ -137,14 +137,14 @@ class Picture:
         if inventory is self._inventory and ordered == self._ordered:
             return
         self._inventory, self._ordered = inventory, ordered
-        said = {**ordered, **{one.id: one.key for one in inventory.instances}}
-        changed = {name: key for name, key in said.items() if self._bought.get(name) != key}
+        keys = {**ordered, **{instance.id: instance.key for instance in inventory.instances}}
+        changed = {name: key for name, key in keys.items() if self._bought.get(name) != key}
         if not changed:
             return
         held = {**self._cluster.nodes, **self._folding.get(Node, {}), **self._pending.get(Node, {})}
         nodes = [node for node in held.values() if isinstance(node, Node)]
         there = {node.provider_id for node in nodes}
-        self._bought = {name: key for name, key in self._bought.items() if name in there} | said
+        self._bought = {name: key for name, key in self._bought.items() if name in there} | keys
         if of_them := {node.name: self._belonging(node) for node in nodes if node.provider_id in changed}:
             self._pending.setdefault(Node, {}).update(of_them)
             self._kinds |= {"Node"}
@@ -199,7 +199,7 @@ class Picture:
         model = batch.model
         pending, folding = self._pending.get(model, {}), self._folding.get(model, {})
         held: dict[str, Any] = getattr(self._cluster, "nodes" if model is Node else "pods" if model is Pod else HOMES[model][0])
-        aside = {found.object for found in self._cluster.set_aside} | self._folding_aside
+        aside = {skipped.object for skipped in self._cluster.set_aside} | self._folding_aside
         odd = bool(aside or self._aside)
         fresh: dict[str, Item | None] = {}
         for key, item in batch.changes.items():
@@ -213,7 +213,7 @@ class Picture:
             for key in fresh:
                 self._aside.pop(object_name(model, key), None)
         before = set(self._cluster.set_aside) if batch.set_aside else set()
-        return fresh, [found for found in batch.set_aside if found not in before]
+        return fresh, [skipped for skipped in batch.set_aside if skipped not in before]
 
     def _was_aside(self, name: str, aside: Set[str]) -> bool:
         return name in aside or name in self._aside

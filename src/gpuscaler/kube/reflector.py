@@ -203,16 +203,16 @@ class Reflector:
     def _take_line(self, line: bytes, draft: _Draft) -> WatchEvent | None:
         try:
             event = event_of(line)
-            found = self._decoder.read(event.object) if event.type in ("ADDED", "MODIFIED") else None
-            if found is not None and not found.identity:
+            decoded = self._decoder.read(event.object) if event.type in ("ADDED", "MODIFIED") else None
+            if decoded is not None and not decoded.identity:
                 # Either the object has no name, or the part that was cut out by position is not an object.
                 event = checked_event(line)
-                found = self._decoder.read(event.object)
+                decoded = self._decoder.read(event.object)
         except (msgspec.MsgspecError, RecursionError) as error:
             self._unreadable(line, draft, error)
             return None
-        if found is not None:
-            self._put(found, draft)
+        if decoded is not None:
+            self._put(decoded, draft)
         elif event.type == "DELETED":
             identity = identity_of(header_of(event.object))
             self._forget(identity, draft)
@@ -231,26 +231,26 @@ class Reflector:
             raise Unreachable(f"watch of {self.resource.label}: saw a line that is not an event ({error})") from error
         draft.aside[""] = Skipped(self.resource.kind, f"saw a watch event of {len(line)} bytes that is not JSON, expected an object")
 
-    def _put(self, found: Decoded, draft: _Draft) -> None:
-        identity = found.identity
+    def _put(self, decoded: Decoded, draft: _Draft) -> None:
+        identity = decoded.identity
         if self._seen is not None and identity:
             self._seen.add(identity)
-        if found.aside is not None:
+        if decoded.aside is not None:
             # An earlier record stays: an object that cannot be read is not necessarily gone.
-            draft.aside[identity] = found.aside
+            draft.aside[identity] = decoded.aside
             if identity:
                 self._known.setdefault(identity, None)
             return
         if draft.aside:
             draft.aside.pop(identity, None)
-        if found.keys is None and self._known.get(identity) is None:
+        if decoded.keys is None and self._known.get(identity) is None:
             # The usual case: one record, under its plain key, as before.
             self._known[identity] = None
-            draft.changes[self._decoder.key(identity)] = found.items[0]
+            draft.changes[self._decoder.key(identity)] = decoded.items[0]
             return
         self._forget(identity, draft)
-        self._known[identity] = found.keys
-        draft.changes.update(zip((self._decoder.key(identity),) if found.keys is None else found.keys, found.items, strict=True))
+        self._known[identity] = decoded.keys
+        draft.changes.update(zip((self._decoder.key(identity),) if decoded.keys is None else decoded.keys, decoded.items, strict=True))
 
     def _forget(self, identity: str, draft: _Draft) -> None:
         draft.aside.pop(identity, None)

@@ -140,7 +140,7 @@ class Reviews:
         self._unknown, self._by_token = RateLimit(_UNKNOWN, _UNKNOWN_AT_ONCE), RateLimit(_BY_TOKEN, _BY_TOKEN_AT_ONCE)
         self._users: Remembered[bytes, tuple[User | None]] = Remembered(clock, lambda _: ttl.token)
         self._verdicts: Remembered[tuple[User, Attributes], Verdict] = Remembered(
-            clock, lambda one: ttl.allowed if one.allowed else ttl.denied
+            clock, lambda verdict: ttl.allowed if verdict.allowed else ttl.denied
         )
 
     async def user_of(self, token: str) -> User | None:
@@ -162,9 +162,9 @@ class Reviews:
 
     async def verdict(self, user: User, asked: Attributes, *, vouched: bool = False) -> Verdict:
         """Whether ``user`` may do it; ``vouched`` means that a certificate proved the caller's identity."""
-        known = self.settled(user, asked)
-        if known is not None:
-            return known
+        verdict = self.settled(user, asked)
+        if verdict is not None:
+            return verdict
         limit = self._unknown if UNAUTHENTICATED in user.groups else None if vouched else self._by_token
         return await self._verdicts.get((user, asked), lambda: self._ask(user, asked, limit))
 

@@ -29,8 +29,8 @@ def service_in(url: str) -> tuple[str, str] | None:
     A certificate is valid for the name and not for the address, so a Service with https is resolved by DNS.
     """
     parts = urlsplit(url)
-    found = _NAMED.fullmatch(parts.hostname or "") if parts.scheme == "http" else None
-    return (found["namespace"], found["name"]) if found else None
+    match = _NAMED.fullmatch(parts.hostname or "") if parts.scheme == "http" else None
+    return (match["namespace"], match["name"]) if match else None
 
 
 async def by_address(client: Client, url: str) -> str:

@@ -60,9 +60,9 @@ async def _listed(client: Client, resource: Resource, interner: Interner) -> tup
         try:
             async for page in pages(client, resource):
                 for data in page.items or ():
-                    found = decoder.read(data)
-                    items += found.items
-                    aside += [found.aside] if found.aside is not None else []
+                    decoded = decoder.read(data)
+                    items += decoded.items
+                    aside += [decoded.aside] if decoded.aside is not None else []
         except Gone:
             if last:
                 raise

@@ -50,8 +50,8 @@ def event_of(line: bytes) -> WatchEvent:
 
 def checked_event(line: bytes) -> WatchEvent:
     """The event in ``line``, parsed as JSON. Raises :class:`msgspec.MsgspecError` if it is not an event."""
-    found = _event(line)
-    return WatchEvent(found.type, found.object)
+    event = _event(line)
+    return WatchEvent(event.type, event.object)
 
 
 def watch_request(resource: Resource, *, version: str | None, seconds: int, silence: float) -> Request:

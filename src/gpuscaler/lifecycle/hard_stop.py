@@ -39,7 +39,7 @@ def bounded(
     cluster: Cluster,
     policy: Policy,
     *,
-    book: Ledger,
+    ledger: Ledger,
     breakers: Breakers,
     now: float,
     unlisted: Set[str] = frozenset(),
@@ -54,73 +54,75 @@ def bounded(
     dropped: dict[str, Cut] = {}
     for pool in policy.pools:
         if any(machine.pool == pool.name for machine in plan.machines):
-            dropped |= _beyond(plan, pool, book, cluster, open_machines(pool, book, cluster, policy, unlisted))
+            dropped |= _beyond(plan, pool, ledger, cluster, open_machines(pool, ledger, cluster, policy, unlisted))
     dropped |= _more_than_a_probe(plan, breakers, cluster, now)
     if guarding is not None:
         dropped |= scale_in_protection.beyond(plan, guarding, policy)
     return without(plan, _with_their_gangs(plan, dropped, cluster), cluster) if dropped else plan
 
 
-def open_machines(pool: Pool, book: Ledger, cluster: Cluster, policy: Policy, unlisted: Set[str]) -> int:
+def open_machines(pool: Pool, ledger: Ledger, cluster: Cluster, policy: Policy, unlisted: Set[str]) -> int:
     """Return how many machines of ``pool`` are open; 0 for a pool without a minimum, where it does not matter."""
     if not pool.min:
         return 0
-    closed = {one.node for one in book.coming}
+    closed = {machine.node for machine in ledger.coming}
     found = members(cluster.nodes, policy, unlisted)
     return sum(name not in closed and member.pool.name == pool.name for name, member in found.items())
 
 
-def most(plan: Plan, pool: Pool, book: Ledger, cluster: Cluster, open_now: int) -> Mapping[str, int]:
+def most(plan: Plan, pool: Pool, ledger: Ledger, cluster: Cluster, open_now: int) -> Mapping[str, int]:
     """Return how many machines of ``pool`` may be on their way with those of ``plan``, by purpose; ``open_now`` of them are open."""
     new = [machine for machine in plan.machines if machine.pool == pool.name]
-    coming = {one.id: one for one in book.coming if one.key.pool == pool.name}
-    keys = {key for machine in new for key in machine.pods} | {key for one in coming.values() for key in (*one.pods, *one.bought_for)}
+    coming = {machine.id: machine for machine in ledger.coming if machine.key.pool == pool.name}
+    keys = {key for machine in new for key in machine.pods} | {
+        key for machine in coming.values() for key in (*machine.pods, *machine.bought_for)
+    }
     keys |= {placement.pod for placement in plan.placements if placement.node in coming}
     moving = {move.pod for removal in plan.removals if removal.needs for move in removal.moves}
-    moving |= {key for one in book.leaving for key in one.pods}
+    moving |= {key for removal in ledger.leaving for key in removal.pods}
     return {
-        DEMAND: sum(1 for key in keys if waits(key, book, cluster)) + MORE,
+        DEMAND: sum(1 for key in keys if waits(key, ledger, cluster)) + MORE,
         SPARE: max(0, pool.min - open_now) + pool.spare.machines + pool.spare.gpus,
-        REPLACEMENT: max(len(moving), len(book.leaving) + sum(bool(removal.needs) for removal in plan.removals)),
+        REPLACEMENT: max(len(moving), len(ledger.leaving) + sum(bool(removal.needs) for removal in plan.removals)),
     }
 
 
-def on_their_way(plan: Plan, pool: str, book: Ledger, cluster: Cluster) -> Mapping[str, int]:
+def on_their_way(plan: Plan, pool: str, ledger: Ledger, cluster: Cluster) -> Mapping[str, int]:
     """Return how many machines of ``pool`` are ordered for needs that still exist, by purpose."""
     found = {DEMAND: 0, SPARE: 0, REPLACEMENT: 0}
-    taken = {placement.node for placement in plan.placements} | {one.id for one in book.coming if one.pods}
-    needed = {name for one in book.leaving for name in one.needs}
-    for one in book.coming:
-        if one.key.pool != pool or not one.order:
+    taken = {placement.node for placement in plan.placements} | {machine.id for machine in ledger.coming if machine.pods}
+    needed = {name for removal in ledger.leaving for name in removal.needs}
+    for machine in ledger.coming:
+        if machine.key.pool != pool or not machine.order:
             continue
-        if one.purpose == REPLACEMENT and one.id in needed:
+        if machine.purpose == REPLACEMENT and machine.id in needed:
             found[REPLACEMENT] += 1
-        elif one.purpose == SPARE and one.id not in taken:
+        elif machine.purpose == SPARE and machine.id not in taken:
             found[SPARE] += 1
-        elif one.id in taken if one.purpose in (SPARE, REPLACEMENT) else _is_wanted(one, book, cluster):
+        elif machine.id in taken if machine.purpose in (SPARE, REPLACEMENT) else _is_wanted(machine, ledger, cluster):
             # A spare machine that pods take counts as demand.
             found[DEMAND] += 1
     return found
 
 
-def waits(key: str, book: Ledger, cluster: Cluster) -> bool:
+def waits(key: str, ledger: Ledger, cluster: Cluster) -> bool:
     """Whether a pod is pending, or has to leave the node it runs on."""
     pod = cluster.pods.get(key)
     if pod is None or pod.finished:
         return False
-    return not pod.node_name or any(one.node == pod.node_name for one in book.leaving)
+    return not pod.node_name or any(removal.node == pod.node_name for removal in ledger.leaving)
 
 
-def _is_wanted(one: OrderedMachine, book: Ledger, cluster: Cluster) -> bool:
-    if one.gang and not one.pods:
+def _is_wanted(machine: OrderedMachine, ledger: Ledger, cluster: Cluster) -> bool:
+    if machine.gang and not machine.pods:
         return False
-    return any(waits(key, book, cluster) for key in one.bought_for or one.pods)
+    return any(waits(key, ledger, cluster) for key in machine.bought_for or machine.pods)
 
 
-def _beyond(plan: Plan, pool: Pool, book: Ledger, cluster: Cluster, open_now: int) -> dict[str, Cut]:
+def _beyond(plan: Plan, pool: Pool, ledger: Ledger, cluster: Cluster, open_now: int) -> dict[str, Cut]:
     """Return the surplus machines of ``plan`` in ``pool``, by id; the last ones are dropped first."""
-    allowed, coming = most(plan, pool, book, cluster, open_now), on_their_way(plan, pool.name, book, cluster)
-    found: dict[str, Cut] = {}
+    allowed, coming = most(plan, pool, ledger, cluster, open_now), on_their_way(plan, pool.name, ledger, cluster)
+    cuts: dict[str, Cut] = {}
     for purpose, bound in allowed.items():
         new = [machine.id for machine in plan.machines if (machine.pool, machine.purpose) == (pool.name, purpose)]
         excess = min(len(new), coming[purpose] + len(new) - bound)
@@ -130,21 +132,21 @@ def _beyond(plan: Plan, pool: Pool, book: Ledger, cluster: Cluster, open_now: in
                 f"most {bound} can be needed; {excess} of them are not ordered; this is a bug of gpuscaler or a cloud answer that it "
                 f"cannot parse: check the machines of the pool, and report it"
             )
-            found |= dict.fromkeys(new[len(new) - excess :], Cut(pool.name, excess, text))
-    return found
+            cuts |= dict.fromkeys(new[len(new) - excess :], Cut(pool.name, excess, text))
+    return cuts
 
 
 def _more_than_a_probe(plan: Plan, breakers: Breakers, cluster: Cluster, now: float) -> dict[str, Cut]:
     """Return the machines beyond the first for pods that request a resource machines lacked: one machine tests whether it appears now."""
     tried: set[tuple[str, str]] = set()
-    found: dict[str, Cut] = {}
-    for machine in plan.machines if any(one.lacks for one in breakers.open) else ():
+    cuts: dict[str, Cut] = {}
+    for machine in plan.machines if any(breaker.lacks for breaker in breakers.open) else ():
         for resource in probes(breakers, machine.keys, asked_for(machine.pods, cluster), now):
             if (machine.pool, resource) in tried:
                 text = f"pool {machine.pool}: one machine has to show {resource} first, which earlier machines lacked"
-                found[machine.id] = Cut(machine.pool, 1, text)
+                cuts[machine.id] = Cut(machine.pool, 1, text)
             tried.add((machine.pool, resource))
-    return found
+    return cuts
 
 
 def _with_their_gangs(plan: Plan, dropped: Mapping[str, Cut], cluster: Cluster) -> Mapping[str, Cut]:

@@ -63,9 +63,9 @@ def taken(
     roll = roll or MachineIndex.of(cluster, None)
     soon = {name: at for name, at in announced.worked_on.items() if now < at <= now + AHEAD_SECONDS}
     over = {name: max(at, now + NOTICE_SECONDS) for name, at in announced.ends.items() if at <= now + EMPTY_SECONDS + SAVE_SECONDS}
-    ended = {one.id: max(one.until, now + NOTICE_SECONDS) for one in roll.listed.ended}
+    ended = {instance.id: max(instance.until, now + NOTICE_SECONDS) for instance in roll.listed.ended}
     ends = {**over, **soon, **ended, **{name: at or now + NOTICE_SECONDS for name, at in announced.going.items()}}
-    under_way = {one.instance for one in book.leaving if one.forced or one.step in (ENDING, CLEARING)}
+    under_way = {removal.instance for removal in book.leaving if removal.forced or removal.step in (ENDING, CLEARING)}
     early = over.keys() - soon.keys() - ended.keys() - announced.going.keys()
     if not ends:
         return Interrupted()
@@ -80,7 +80,7 @@ def taken(
     fates: list[offering_events.Event] = []
     for name, member in members(nodes, policy).items() if nodes else ():
         instance = nodes[name].provider_id
-        coming = next((one for one in book.coming if one.instance == instance), None)
+        coming = next((machine for machine in book.coming if machine.instance == instance), None)
         if coming is not None:
             offering = coming.key
             steps.append(ledger.Lost(coming.id))
@@ -89,10 +89,12 @@ def taken(
         pods = tuple(pod.key for pod in cluster.on_node.get(name, {}).values())
         machine = roll.listed.by_id.get(instance)
         held = machine.held if machine is not None and instance in ended else 0.0
-        known = next((one.evictions for one in book.leaving if one.instance == instance), ())
+        evictions = next((removal.evictions for removal in book.leaving if removal.instance == instance), ())
         why = _why(instance, announced, soon=soon, ended=machine.cause if machine is not None and instance in ended else "")
-        one = Removal(name, instance, offering, why, now, now, pods=pods, forced=True, ends=ends[instance], evictions=known, held=held)
-        steps.append(ledger.Left(one))
+        removal = Removal(
+            name, instance, offering, why, now, now, pods=pods, forced=True, ends=ends[instance], evictions=evictions, held=held
+        )
+        steps.append(ledger.Left(removal))
         # A machine that its group ends by itself says nothing about the spot market.
         if instance in announced.going and instance not in ended:
             fates += reclaimed((offering,), now)
@@ -108,10 +110,10 @@ def _why(instance: str, announced: Announced, *, soon: Mapping[str, float], ende
 
 def _explained(book: Ledger, roll: MachineIndex) -> Iterator[ledger.Event]:
     """Update removals whose reason became known later: a group reports its activities with a delay."""
-    for one in book.leaving:
-        machine = roll.listed.by_id.get(one.instance)
-        if one.held and machine is not None and machine.cause not in ("", one.reason):
-            yield ledger.Left(replace(one, reason=machine.cause))
+    for removal in book.leaving:
+        machine = roll.listed.by_id.get(removal.instance)
+        if removal.held and machine is not None and machine.cause not in ("", removal.reason):
+            yield ledger.Left(replace(removal, reason=machine.cause))
 
 
 def dead(book: Ledger, roll: MachineIndex, now: float) -> tuple[ledger.Event, ...]:
@@ -123,21 +125,21 @@ def dead(book: Ledger, roll: MachineIndex, now: float) -> tuple[ledger.Event, ..
     over = roll.listed.over
     if not over:
         return ()
-    known = {one.node for one in book.leaving} | {one.node for one in book.coming}
+    known = {removal.node for removal in book.leaving} | {machine.node for machine in book.coming}
     # If several Nodes claim the same machine, clearing one of them would be a guess.
     nodes = (found[0] for name in over if len(found := roll.by_machine.get(name, ())) == 1)
     left = (node for node in nodes if not (node.ready or node.deleted or node.name in known))
     return tuple(
-        ledger.Left(Removal(one.name, one.provider_id, over[one.provider_id].key, ENDED, now, now, step=CLEARING, forced=True))
-        for one in left
+        ledger.Left(Removal(node.name, node.provider_id, over[node.provider_id].key, ENDED, now, now, step=CLEARING, forced=True))
+        for node in left
     )
 
 
-def unexpected(book: Ledger, vanished: Iterable[Instance], roll: MachineIndex | None = None) -> tuple[Instance, ...]:
+def unexpected(ledger: Ledger, vanished: Iterable[Instance], roll: MachineIndex | None = None) -> tuple[Instance, ...]:
     """Return the open machines that the cloud no longer lists, and that neither gpuscaler nor their groups have ended."""
-    known = {one.instance for one in book.leaving} | {one.instance for one in book.coming} | book.past
-    known |= {one.id for one in roll.listed.ended} if roll is not None else set()
-    return tuple(one for one in vanished if one.id not in known)
+    known = {removal.instance for removal in ledger.leaving} | {machine.instance for machine in ledger.coming} | ledger.past
+    known |= {instance.id for instance in roll.listed.ended} if roll is not None else set()
+    return tuple(instance for instance in vanished if instance.id not in known)
 
 
 def reclaimed(offerings: Iterable[OfferingKey], now: float) -> tuple[offering_events.Event, ...]:

@@ -72,7 +72,7 @@ class Memory(Struct, frozen=True, gc=False):
 
 def vanishing(memory: Memory) -> frozenset[str]:
     """Return the nodes that are removed because the cloud takes their machines away."""
-    return frozenset(one.node for one in memory.ledger.leaving if one.forced)
+    return frozenset(removal.node for removal in memory.ledger.leaving if removal.forced)
 
 
 def state_of(memory: Memory, policy: Policy, now: float) -> State:
@@ -80,12 +80,12 @@ def state_of(memory: Memory, policy: Policy, now: float) -> State:
     book = memory.ledger
     doubted = unproven(book, memory.breakers)
     state = State(
-        upcoming=tuple(replace(one, unproven=True) if one.id in doubted else one for one in ledger.upcoming(book)),
+        upcoming=tuple(replace(upcoming, unproven=True) if upcoming.id in doubted else upcoming for upcoming in ledger.upcoming(book)),
         idle_seconds=idle_clocks.idle_seconds(memory.clocks, now),
         paused_offerings=promises.paused(memory.promises, now),
         refusing=node_refusals.refusing(memory.refusals, now),
         bought_last_minute=sum(many for at, many in book.bought if at > now - 60.0),
-        disrupting=frozenset(one.node for one in book.leaving),
+        disrupting=frozenset(removal.node for removal in book.leaving),
         spared=failed_removals.spared(memory.spared, now),
         vanishing=vanishing(memory),
         broken_promises=frozenset(pod for pod, _ in book.broken),
@@ -98,8 +98,8 @@ def state_of(memory: Memory, policy: Policy, now: float) -> State:
 
 def breakers_of(memory: Memory, policy: Policy, now: float) -> Breakers:
     """Return all that stops buying at ``now``: refusals of clouds, machines of unknown kinds, and too many futile purchases."""
-    known = futile_purchases.with_hourly(memory.breakers, memory.efforts, policy.limits.fruitless_per_hour, now)
-    return with_stops(known, {**of_others(memory.ledger, policy), **memory.unfamiliar}, now)
+    breakers = futile_purchases.with_hourly(memory.breakers, memory.efforts, policy.limits.fruitless_per_hour, now)
+    return with_stops(breakers, {**of_others(memory.ledger, policy), **memory.unfamiliar}, now)
 
 
 def recalled(memory: Memory, now: float) -> Memory:
@@ -110,16 +110,16 @@ def recalled(memory: Memory, now: float) -> Memory:
     book = memory.ledger
     book = replace(
         book,
-        orders=tuple(_not_ahead(one, now) for one in book.orders),
-        coming=tuple(_not_ahead(one, now) for one in book.coming),
-        promises=tuple(_not_ahead(one, now) for one in book.promises),
-        leaving=tuple(_not_ahead(one, now) for one in book.leaving),
-        withdrawals=tuple(_not_ahead(one, now) for one in book.withdrawals),
+        orders=tuple(_not_ahead(order, now) for order in book.orders),
+        coming=tuple(_not_ahead(machine, now) for machine in book.coming),
+        promises=tuple(_not_ahead(promise, now) for promise in book.promises),
+        leaving=tuple(_not_ahead(removal, now) for removal in book.leaving),
+        withdrawals=tuple(_not_ahead(withdrawal, now) for withdrawal in book.withdrawals),
         strangers={name: min(since, now) for name, since in book.strangers.items()},
         owing={name: min(since, now) for name, since in book.owing.items()},
         bought=tuple((min(at, now), many) for at, many in book.bought),
     )
-    book = ledger.folded(book, (ledger.Doubted(one.token, now) for one in book.orders if one.state != ledger.ACCEPTED))
+    book = ledger.folded(book, (ledger.Doubted(order.token, now) for order in book.orders if order.state != ledger.ACCEPTED))
     idle = IdleClocks({name: min(since, now) for name, since in memory.clocks.since.items()})
     known = breakers.recalled(memory.breakers)
     silent, away = unready.recalled(memory.unready, now), device_plugins.recalled(memory.away, now)
@@ -128,8 +128,8 @@ def recalled(memory: Memory, now: float) -> Memory:
     return replace(memory, ledger=book, clocks=idle, breakers=known, unready=silent, away=away)
 
 
-def _not_ahead(one: Dated, now: float) -> Dated:
-    """Return ``one`` without timestamps after ``now``; its other numbers are never that large. ``ends`` stays: the cloud decides it."""
-    fields = {name: getattr(one, name) for name in one.__struct_fields__}
+def _not_ahead(order: Dated, now: float) -> Dated:
+    """Return ``order`` without timestamps after ``now``; its other numbers are never that large. ``ends`` stays: the cloud decides it."""
+    fields = {name: getattr(order, name) for name in order.__struct_fields__}
     late = {name: now for name, value in fields.items() if isinstance(value, float) and value > now and name != "ends"}
-    return replace(one, **late) if late else one
+    return replace(order, **late) if late else order

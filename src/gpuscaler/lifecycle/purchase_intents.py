@@ -28,8 +28,8 @@ def ordered(memory: Memory, plan: Plan, cluster: Cluster, policy: Policy, *, sta
     Even if the plan asks for more, no more machines are on their way than the pending pods could need.
     """
     book = memory.ledger
-    plan = bounded(plan, cluster, policy, book=book, breakers=memory.breakers, now=now, unlisted=state.unlisted, guarding=memory.guarding)
-    known = {one.id for one in book.coming}
+    plan = bounded(plan, cluster, policy, ledger=book, breakers=memory.breakers, now=now, unlisted=state.unlisted, guarding=memory.guarding)
+    known = {machine.id for machine in book.coming}
     meant: dict[str, list[str]] = defaultdict(list)
     for placement in plan.placements:
         if placement.node in known:
@@ -39,13 +39,15 @@ def ordered(memory: Memory, plan: Plan, cluster: Cluster, policy: Policy, *, sta
     intents, names = _intents(book, plan, cluster, now)
     book = ledger.folded(book, intents)
     book = ledger.folded(book, termination.begin(book, cluster, policy, plan.removals, names=names, now=now))
-    orders = tuple(one.order for one in intents)
+    orders = tuple(intended.order for intended in intents)
     known_breakers = reduce(breakers.step, probing(plan, state, now), memory.breakers)
     for machine in plan.machines:
         asked = asked_for(machine.pods, cluster)
         if probes(memory.breakers, machine.keys, asked, now):
             known_breakers = breakers.step(known_breakers, offering_events.Asked(machine.keys[0], now, asked))
-    closed = {one.node for one in book.promises} | {one.node for one in book.coming} | {one.node for one in book.leaving}
+    closed = (
+        {promise.node for promise in book.promises} | {machine.node for machine in book.coming} | {removal.node for removal in book.leaving}
+    )
     # kube-scheduler does not use a node whose device plugin restarts; that is not a refusal.
     closed |= device_plugins.coming_back(memory.away, now)
     expected = node_refusals.step(memory.refusals, refusing_nodes.expected(cluster, plan.placements, closed, now))
@@ -81,18 +83,18 @@ def _intents(book: Ledger, plan: Plan, cluster: Cluster, now: float) -> tuple[li
             Order(token, keys[0].pool, keys, len(machines), at=now, since=now),
             tuple(
                 OrderedMachine(
-                    id=names[one.id],
+                    id=names[machine.id],
                     order=token,
                     offerings=keys,
-                    price=one.price_per_hour,
+                    price=machine.price_per_hour,
                     asked=now,
-                    meant=len(one.keys),
-                    purpose=one.purpose,
-                    pods=one.pods,
-                    gang=_gang_of(one.pods, cluster),
-                    bought_for=one.pods,
+                    meant=len(machine.keys),
+                    purpose=machine.purpose,
+                    pods=machine.pods,
+                    gang=_gang_of(machine.pods, cluster),
+                    bought_for=machine.pods,
                 )
-                for one in machines
+                for machine in machines
             ),
         )
         for token, (keys, machines) in zip(tokens, groups.items(), strict=True)

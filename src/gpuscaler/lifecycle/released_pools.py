@@ -28,19 +28,19 @@ class LetGo(Struct, frozen=True, gc=False):
     tainted: int = 0
 
 
-def let_go(book: Ledger, cluster: Cluster, inventory: Inventory | None) -> tuple[LetGo, ...]:
+def let_go(ledger: Ledger, cluster: Cluster, inventory: Inventory | None) -> tuple[LetGo, ...]:
     """Return the pools that are no longer managed but still have something of ours, by name."""
     if inventory is None or not inventory.let_go:
         return ()
-    found = []
+    released = []
     for pool in sorted(inventory.let_go):
-        coming = sum(one.key.pool == pool for one in book.coming)
-        leaving = sum(one.offering.pool == pool for one in book.leaving)
+        coming = sum(machine.key.pool == pool for machine in ledger.coming)
+        leaving = sum(removal.offering.pool == pool for removal in ledger.leaving)
         nodes = (node for node in cluster.nodes.values() if node.bought is not None and node.bought.pool == pool)
         tainted = sum(any(map(_is_ours, node.taints)) for node in nodes)
         if coming or leaving or tainted:
-            found.append(LetGo(pool, coming, leaving, tainted))
-    return tuple(found)
+            released.append(LetGo(pool, coming, leaving, tainted))
+    return tuple(released)
 
 
 def encourage(cluster: Cluster, inventory: Inventory | None) -> Iterator[Discourage]:

@@ -82,7 +82,7 @@ class ProtectionFindings(Struct, frozen=True, gc=False):
 
 def observe(
     before: Guarding,
-    book: Ledger,
+    ledger: Ledger,
     cluster: Cluster,
     policy: Policy,
     *,
@@ -97,7 +97,7 @@ def observe(
         return ProtectionFindings(before)
     since = {name: at for name, at in before.since.items() if now < at + REFUSED_SECONDS and any(pool.name == name for pool in balancing)}
     refused = {name: why for name, why in before.refused.items() if name in since}
-    guarded = {one.id: one.pool for one in roll.listed.guarded}
+    guarded = {instance.id: instance.pool for instance in roll.listed.guarded}
     machines = {name: pool for name, pool in {**guarded, **before.machines}.items() if name in roll.listed.alive}
     for answer in answers:
         if answer.problem:
@@ -108,106 +108,108 @@ def observe(
             since.pop(answer.pool, None)
         else:
             machines.pop(answer.instance, None)
-    levels = {pool.name: level(pool, book, roll) for pool in balancing}
-    started = {pool.name: _started(pool, book, roll, now=now, surplus=pool.name in surplus) for pool in balancing}
+    levels = {pool.name: level(pool, ledger, roll) for pool in balancing}
+    started = {pool.name: _started(pool, ledger, roll, now=now, surplus=pool.name in surplus) for pool in balancing}
     # Machines that are being removed count for the group until they are gone.
-    counted = {pool.name: level(pool, book, roll, stays=True) for pool in balancing}
+    counted = {pool.name: level(pool, ledger, roll, stays=True) for pool in balancing}
     crowded = {name: tuple(sorted(zones)) for name in levels if (zones := {*over(levels[name], UNEVEN), *over(counted[name], UNEVEN)})}
     # Once a group has started a machine to even out its zones, it ends an unprotected one, in any zone. That has to be the machine it
     # started, and not one that is idle now and may get a pod before it is ended.
-    evening = {name: {one.id for one in those} for name, those in started.items() if those}
+    evening = {name: {instance.id for instance in those} for name, those in started.items() if those}
     needed: list[Instance] = []
     for pool in balancing:
         full, own = crowded.get(pool.name, ()), evening.get(pool.name, set())
-        needed += _needed(pool.name, full, own, book, cluster, roll=roll, now=now)
-    bare = [one for one in needed if not one.protected]
+        needed += _needed(pool.name, full, own, ledger, cluster, roll=roll, now=now)
+    bare = [instance for instance in needed if not instance.protected]
     fuller = {name: tuple(sorted({*over(counts, 1), *over(counted[name], 1), *crowded.get(name, ())})) for name, counts in levels.items()}
     fuller = {name: zones for name, zones in fuller.items() if zones}
-    lowered = {one.order.pool for one in book.withdrawals if one.order is not None}
+    lowered = {withdrawal.order.pool for withdrawal in ledger.withdrawals if withdrawal.order is not None}
     calm = {name: pool for name, pool in machines.items() if pool not in lowered and pool not in evening}
     free = [roll.listed.alive[name] for name, pool in calm.items() if roll.listed.alive[name].zone not in fuller.get(pool, ())]
     asked = {name: at for name, at in before.asked.items() if now < at + AGAIN_SECONDS}
-    able = [one for one in bare if one.state == RUNNING]
-    acts = (*_protects(able, asked, on=True), *_protects((one for one in free if one.protected), asked, on=False))
+    able = [instance for instance in bare if instance.state == RUNNING]
+    acts = (*_protects(able, asked, on=True), *_protects((instance for instance in free if instance.protected), asked, on=False))
     asked |= {name: now for act in acts for name in act.instances}
     unsafe = {
-        offering.key: f"it waits until machine {one.id} of its group is protected from scale-in: AZRebalance could end that one"
-        for one in bare
+        offering.key: f"it waits until machine {instance.id} of its group is protected from scale-in: AZRebalance could end that one"
+        for instance in bare
         for pool in balancing
-        if pool.name == one.pool and one.id not in {entry.instance for entry in book.coming}
+        if pool.name == instance.pool and instance.id not in {entry.instance for entry in ledger.coming}
         for offering in pool.offerings
         if offering.zone not in crowded.get(pool.name, ())
     }
-    unlisted = {entry.instance for entry in book.coming if entry.instance and entry.instance not in roll.listed.by_id}
-    unlisted = {entry.instance for entry in book.coming if entry.instance in unlisted and entry.key.zone in crowded.get(entry.key.pool, ())}
+    unlisted = {entry.instance for entry in ledger.coming if entry.instance and entry.instance not in roll.listed.by_id}
+    unlisted = {
+        entry.instance for entry in ledger.coming if entry.instance in unlisted and entry.key.zone in crowded.get(entry.key.pool, ())
+    }
     awaiting = {
         entry.instance
         for pool in balancing
-        for entry in _beside_rebalance(pool, machines, started[pool.name], book, roll, now=now, surplus=pool.name in surplus)
+        for entry in _beside_rebalance(pool, machines, started[pool.name], ledger, roll, now=now, surplus=pool.name in surplus)
     }
-    exposed = frozenset(one.id for one in bare) | unlisted | awaiting
+    exposed = frozenset(instance.id for instance in bare) | unlisted | awaiting
     # Auto Scaling protects only machines in service; for others it answers "is not in InService or EnteringStandby or Standby".
-    soon = any(one.state == PENDING and now < one.launched + STARTING_SECONDS for one in bare) or bool(unlisted)
+    soon = any(instance.state == PENDING and now < instance.launched + STARTING_SECONDS for instance in bare) or bool(unlisted)
     beaten = {name: entry for name, entry in before.beaten.items() if now < entry[1] + REFUSED_SECONDS and entry[0] in levels}
-    beaten |= {name: (pool, now) for name, pool in _beaten(before, book, roll) if name not in beaten}
+    beaten |= {name: (pool, now) for name, pool in _beaten(before, ledger, roll) if name not in beaten}
     guarding = Guarding(machines, asked, refused, since, crowded, fuller, beaten)
     guarding = replace(guarding, levels={name: dict(counts) for name, counts in levels.items() if unprotected(guarding, name)})
     return ProtectionFindings(guarding, acts, exposed, unsafe, soon)
 
 
-def _beaten(before: Guarding, book: Ledger, roll: MachineIndex) -> Iterator[tuple[str, str]]:
+def _beaten(before: Guarding, ledger: Ledger, roll: MachineIndex) -> Iterator[tuple[str, str]]:
     """Yield machines on their way to a crowded zone that their group ends before they were protected, by id, with their pools."""
-    for one in book.coming:
-        if one.order and one.instance and one.key.zone in before.crowded.get(one.key.pool, ()):
-            listed = roll.listed.by_id.get(one.instance)
-            if listed is not None and listed.state not in ALIVE and not listed.protected and one.instance not in before.machines:
-                yield one.instance, one.key.pool
+    for machine in ledger.coming:
+        if machine.order and machine.instance and machine.key.zone in before.crowded.get(machine.key.pool, ()):
+            listed = roll.listed.by_id.get(machine.instance)
+            if listed is not None and listed.state not in ALIVE and not listed.protected and machine.instance not in before.machines:
+                yield machine.instance, machine.key.pool
 
 
-def _started(pool: Pool, book: Ledger, roll: MachineIndex, *, now: float, surplus: bool) -> tuple[Instance, ...]:
+def _started(pool: Pool, ledger: Ledger, roll: MachineIndex, *, now: float, surplus: bool) -> tuple[Instance, ...]:
     """Return the machines that a group starts by itself, and with a ``surplus`` those for which it has not ended others yet.
 
     Once they are open they cannot be distinguished from ordered machines.
     """
-    ordered = {one.instance for one in book.coming if one.order}
-    arriving = {one.instance for one in book.coming}
+    ordered = {machine.instance for machine in ledger.coming if machine.order}
+    arriving = {machine.instance for machine in ledger.coming}
     return tuple(
-        one
-        for one in roll.listed.by_pool.get(pool.name, ())
-        if (one.state == PENDING or (surplus and (one.id in arriving or one.id not in roll.by_machine)))
-        and one.id not in ordered
-        and not one.token
-        and now < one.launched + STARTING_SECONDS
+        instance
+        for instance in roll.listed.by_pool.get(pool.name, ())
+        if (instance.state == PENDING or (surplus and (instance.id in arriving or instance.id not in roll.by_machine)))
+        and instance.id not in ordered
+        and not instance.token
+        and now < instance.launched + STARTING_SECONDS
     )
 
 
 def _beside_rebalance(
-    pool: Pool, ours: Mapping[str, str], started: Iterable[Instance], book: Ledger, roll: MachineIndex, *, now: float, surplus: bool
+    pool: Pool, ours: Mapping[str, str], started: Iterable[Instance], ledger: Ledger, roll: MachineIndex, *, now: float, surplus: bool
 ) -> Iterator[OrderedMachine]:
     """Yield machines on their way while their group starts one in another zone: it may already have chosen one of them to end.
 
     If one of them, now among ``ours``, was protected after that, the protection came too late.
     """
-    zones = {one.zone for one in started if one.state == PENDING}
-    for one in book.coming if zones or surplus else ():
-        beside = bool(zones - {one.key.zone}) or (surplus and now < one.granted + STARTING_SECONDS)
-        if one.key.pool == pool.name and one.instance and beside:
-            listed = roll.listed.by_id.get(one.instance)
-            if listed is not None and (not listed.protected or one.instance in ours):
-                yield one
+    zones = {instance.zone for instance in started if instance.state == PENDING}
+    for machine in ledger.coming if zones or surplus else ():
+        beside = bool(zones - {machine.key.zone}) or (surplus and now < machine.granted + STARTING_SECONDS)
+        if machine.key.pool == pool.name and machine.instance and beside:
+            listed = roll.listed.by_id.get(machine.instance)
+            if listed is not None and (not listed.protected or machine.instance in ours):
+                yield machine
 
 
-def level(pool: Pool, book: Ledger, roll: MachineIndex, *, stays: bool = False) -> Counter[str]:
+def level(pool: Pool, ledger: Ledger, roll: MachineIndex, *, stays: bool = False) -> Counter[str]:
     """Count the machines of ``pool`` by zone, including those on their way, and with ``stays`` those that are being removed."""
-    leaving = {one.instance for one in book.leaving if one.step != REOPENING and not stays}
+    leaving = {removal.instance for removal in ledger.leaving if removal.step != REOPENING and not stays}
     counts = Counter({offering.zone: 0 for offering in pool.offerings})
-    counts.update(one.zone for one in roll.listed.by_pool.get(pool.name, ()) if one.id not in leaving)
-    for one in book.coming:
-        zones = {key.zone for key in one.offerings[: one.meant]}
-        if one.key.pool == pool.name and not one.instance and len(zones) == 1:
+    counts.update(instance.zone for instance in roll.listed.by_pool.get(pool.name, ()) if instance.id not in leaving)
+    for machine in ledger.coming:
+        zones = {key.zone for key in machine.offerings[: machine.meant]}
+        if machine.key.pool == pool.name and not machine.instance and len(zones) == 1:
             counts.update(zones)
-        elif one.key.pool == pool.name and one.instance and one.instance not in roll.listed.by_id:
-            counts[one.key.zone] += 1
+        elif machine.key.pool == pool.name and machine.instance and machine.instance not in roll.listed.by_id:
+            counts[machine.key.zone] += 1
     return counts
 
 
@@ -218,34 +220,34 @@ def over(counts: Mapping[str, int], many: int) -> tuple[str, ...]:
 
 
 def _needed(
-    pool: str, full: Sequence[str], own: Set[str], book: Ledger, cluster: Cluster, *, roll: MachineIndex, now: float
+    pool: str, full: Sequence[str], own: Set[str], ledger: Ledger, cluster: Cluster, *, roll: MachineIndex, now: float
 ) -> Iterator[Instance]:
     """Yield the machines of ``pool`` in ``full`` zones whose end would lose something, or that are about to open.
 
     If the group has started machines of its ``own``, yield all others.
     """
-    leaving = {one.instance for one in book.leaving if one.step != REOPENING}
-    promised = {one.node for one in book.promises}
-    for one in roll.listed.by_pool.get(pool, ()) if full or own else ():
-        if one.id in leaving:
+    leaving = {removal.instance for removal in ledger.leaving if removal.step != REOPENING}
+    promised = {promise.node for promise in ledger.promises}
+    for instance in roll.listed.by_pool.get(pool, ()) if full or own else ():
+        if instance.id in leaving:
             continue
-        if own and one.id not in own:
-            yield one
+        if own and instance.id not in own:
+            yield instance
             continue
-        if one.zone not in full:
+        if instance.zone not in full:
             continue
-        nodes = roll.by_machine.get(one.id, ())
+        nodes = roll.by_machine.get(instance.id, ())
         pods = [pod for node in nodes for pod in cluster.on_node.get(node.name, {}).values()]
-        coming = any(entry.instance == one.id for entry in book.coming)
+        coming = any(entry.instance == instance.id for entry in ledger.coming)
         if coming or any(node.name in promised for node in nodes) or not is_idle(pods, now):
-            yield one
+            yield instance
 
 
 def _protects(machines: Iterable[Instance], asked: Mapping[str, float], *, on: bool) -> Iterator[Protect]:
     by_pool: dict[str, list[str]] = {}
-    for one in machines:
-        if one.id not in asked:
-            by_pool.setdefault(one.pool, []).append(one.id)
+    for instance in machines:
+        if instance.id not in asked:
+            by_pool.setdefault(instance.pool, []).append(instance.id)
     yield from (Protect(pool, tuple(sorted(ids)), on) for pool, ids in sorted(by_pool.items()))
 
 
@@ -266,9 +268,9 @@ def closed(guarding: Guarding, policy: Policy) -> Mapping[OfferingKey, str]:
         why, zones = unprotected(guarding, pool.name), guarding.fuller.get(pool.name, ())
         if not pool.balances or not why:
             continue
-        for one in pool.offerings:
-            if one.zone in zones:
-                found[one.key] = _unbalancing(one.zone, why)
+        for offering in pool.offerings:
+            if offering.zone in zones:
+                found[offering.key] = _unbalancing(offering.zone, why)
     return found
 
 
@@ -278,17 +280,19 @@ def _unbalancing(zone: str, why: str) -> str:
 
 def beyond(plan: Plan, guarding: Guarding, policy: Policy) -> Mapping[str, Cut]:
     """Return the machines of ``plan``, by id, that would further unbalance a group whose machines cannot be protected."""
-    found: dict[str, Cut] = {}
+    cuts: dict[str, Cut] = {}
     counts = {pool.name: dict(guarding.levels[pool.name]) for pool in policy.pools if pool.balances and guarding.levels.get(pool.name)}
-    for one in plan.machines if counts else ():
-        zones = counts.get(one.pool)
-        if zones is None or one.zone not in zones:
+    for machine in plan.machines if counts else ():
+        zones = counts.get(machine.pool)
+        if zones is None or machine.zone not in zones:
             continue
-        if zones[one.zone] > min(zones.values()):
-            found[one.id] = Cut(one.pool, 1, f"pool {one.pool}: {_unbalancing(one.zone, unprotected(guarding, one.pool))}")
+        if zones[machine.zone] > min(zones.values()):
+            cuts[machine.id] = Cut(
+                machine.pool, 1, f"pool {machine.pool}: {_unbalancing(machine.zone, unprotected(guarding, machine.pool))}"
+            )
         else:
-            zones[one.zone] += 1
-    return found
+            zones[machine.zone] += 1
+    return cuts
 
 
 def unprotected(guarding: Guarding, pool: str) -> str:

@@ -100,9 +100,9 @@ class Planner:
         room = self._pictures.with_templates(seen, self._templates) if waits else seen.room
         desk = desk_for(asked, seen, room, self._templates)
         promised = frozenset(key for machine in state.upcoming for key in machine.pods)
-        wants, cuts = rationed(wants, cluster, now, first=promised.union(*(one.keys for one in leaving)))
+        wants, cuts = rationed(wants, cluster, now, first=promised.union(*(pod_class.keys for pod_class in leaving)))
         hold_nominated(desk, seen, wants)
-        late = frozenset(key for one in leaving for key in one.keys)
+        late = frozenset(key for pod_class in leaving for key in pod_class.keys)
         desk, refused, queues = place_all(asked, desk, seen, wants, late) if waits else (desk, [], [])
         spares = spare_machines(desk, policy.pools, seen.have, seen)
         down = give_back(asked, desk, seen, self._surveys)
@@ -163,7 +163,7 @@ def idle_price(asked: PlanRequest, seen: Picture, row: int) -> float:
     coming = next((machine for machine in asked.state.upcoming if machine.id == seen.names[row]), None)
     if coming is not None:
         keys = coming.keys
-        return min((one.price for one in asked.policy.offerings.values() if one.key in keys), default=0.0)
+        return min((offering.price for offering in asked.policy.offerings.values() if offering.key in keys), default=0.0)
     member = seen.by_node.get(name)
     busy = any(pod.owner.kind != "DaemonSet" for pod in asked.cluster.on_node.get(name, {}).values())
     return member.offering.price if member is not None and member.offering is not None and not busy else 0.0
@@ -194,13 +194,13 @@ def keep_promises(desk: Desk, seen: Picture, state: State, wants: Demand, late: 
     The rest includes the ``late`` pods, which are placed after all others, and gangs without a running member in which some member has
     no promised machine.
     """
-    known = [machine for machine in state.upcoming if machine.id in seen.row_of]
-    promised = {pod: seen.row_of[machine.id] for machine in known for pod in machine.pods if pod not in late}
+    upcoming = [machine for machine in state.upcoming if machine.id in seen.row_of]
+    promised = {pod: seen.row_of[machine.id] for machine in upcoming for pod in machine.pods if pod not in late}
     while promised:
         since = len(desk.taken)
         wants = keep_who_may(desk, wants, promised)
-        classes = (*wants.classes, *(one for gang in wants.gangs for one in gang.classes)) if len(desk.taken) > since else ()
-        promised = {key: promised[key] for one in classes for key in one.keys if key in promised}
+        classes = (*wants.classes, *(pod_class for gang in wants.gangs for pod_class in gang.classes)) if len(desk.taken) > since else ()
+        promised = {key: promised[key] for pod_class in classes for key in pod_class.keys if key in promised}
     return wants
 
 
@@ -211,50 +211,52 @@ def keep_who_may(desk: Desk, wants: Demand, promised: Mapping[str, int]) -> Dema
     """
     gangs = []
     for gang in wants.gangs:
-        if not gang.nodes and any(key not in promised for one in gang.classes for key in one.keys):
+        if not gang.nodes and any(key not in promised for pod_class in gang.classes for key in pod_class.keys):
             # The machine of a member was lost or refused before any member was placed: another zone may be better for the gang now.
             gangs.append(gang)
             continue
-        classes = tuple(without_promised(desk, one, promised) for one in gang.classes)
-        waiting = {key for one in classes for key in one.keys}
-        kept = [key for one in gang.classes for key in one.keys if key not in waiting]
+        classes = tuple(without_promised(desk, pod_class, promised) for pod_class in gang.classes)
+        waiting = {key for pod_class in classes for key in pod_class.keys}
+        kept = [key for pod_class in gang.classes for key in pod_class.keys if key not in waiting]
         nodes = gang.nodes + tuple(desk.room.table.names[promised[key]] for key in kept)
         if waiting:
-            gangs.append(replace(gang, classes=tuple(one for one in classes if one.count), nodes=nodes))
-    left = [without_promised(desk, one, promised) for one in wants.classes]
-    return replace(wants, classes=tuple(one for one in left if one.count), gangs=tuple(gangs))
+            gangs.append(replace(gang, classes=tuple(pod_class for pod_class in classes if pod_class.count), nodes=nodes))
+    left = [without_promised(desk, pod_class, promised) for pod_class in wants.classes]
+    return replace(wants, classes=tuple(pod_class for pod_class in left if pod_class.count), gangs=tuple(gangs))
 
 
-def without_promised(desk: Desk, one: PodClass, promised: Mapping[str, int]) -> PodClass:
+def without_promised(desk: Desk, pod_class: PodClass, promised: Mapping[str, int]) -> PodClass:
     """Place the promised pods of a class; return the class without them."""
     by_row: dict[int, list[str]] = {}
-    for key in one.keys:
+    for key in pod_class.keys:
         if key in promised:
             by_row.setdefault(promised[key], []).append(key)
     if not by_row:
-        return one
+        return pod_class
     # If the cloud has not chosen the machine yet, a place that was certain when it was ordered may not be certain now.
-    unsure = doubtful(desk, one, admitted_by_others(desk, one)) if by_row.keys() & desk.undecided.keys() else None
+    unsure = doubtful(desk, pod_class, admitted_by_others(desk, pod_class)) if by_row.keys() & desk.undecided.keys() else None
     kept: set[str] = set()
-    spec = one.spec
+    spec = pod_class.spec
     # Pods without such rules leave the room on other machines unchanged.
     alone = not (spec.spread or spec.affinity or spec.anti_affinity or spec.host_ports or spec.volumes)
-    room = desk.room.capacity(spec, one.labels)
+    room = desk.room.capacity(spec, pod_class.labels)
     counts: dict[int, int] = {}
     for row, keys in sorted(by_row.items()):
         if unsure is not None and unsure[row]:
             continue
-        room = room if alone else desk.room.capacity(spec, one.labels)
+        room = room if alone else desk.room.capacity(spec, pod_class.labels)
         fitting = tuple(keys[: int(room[row])])
         if fitting:
             counts[row] = len(fitting)
             if not alone:
-                desk.room.place(one.spec, one.labels, row, len(fitting))
-            desk.taken.append(Placed(one, row, fitting))
+                desk.room.place(pod_class.spec, pod_class.labels, row, len(fitting))
+            desk.taken.append(Placed(pod_class, row, fitting))
             kept.update(fitting)
     if alone and counts:
-        desk.room.place_all(one.spec, one.labels, np.array(list(counts), dtype=np.int64), np.array(list(counts.values()), dtype=np.int64))
-    return replace(one, keys=tuple(key for key in one.keys if key not in kept)) if kept else one
+        desk.room.place_all(
+            pod_class.spec, pod_class.labels, np.array(list(counts), dtype=np.int64), np.array(list(counts.values()), dtype=np.int64)
+        )
+    return replace(pod_class, keys=tuple(key for key in pod_class.keys if key not in kept)) if kept else pod_class
 
 
 def place_all(
@@ -275,7 +277,7 @@ def place_all(
             refused += failed
             queues += found
         shut_out = frozenset[str]() if at_once else upset(trial)
-        gangs = (frozenset(key for one in gang.classes for key in one.keys) for gang in wants.gangs)
+        gangs = (frozenset(key for pod_class in gang.classes for key in pod_class.keys) for gang in wants.gangs)
         more = shut_out.union(*(keys for keys in gangs if keys & shut_out)) - late
         if not more or not desk.effort.left:
             break
@@ -289,9 +291,9 @@ def in_turn(wants: Demand, late: Set[str]) -> Iterator[Demand]:
         yield wants
         return
     for behind in (False, True):
-        classes = [replace(one, keys=tuple(key for key in one.keys if (key in late) == behind)) for one in wants.classes]
+        classes = [replace(pod_class, keys=tuple(key for key in pod_class.keys if (key in late) == behind)) for pod_class in wants.classes]
         gangs = tuple(gang for gang in wants.gangs if late.isdisjoint(gang.classes[0].keys) != behind)
-        yield replace(wants, classes=tuple(one for one in classes if one.count), gangs=gangs)
+        yield replace(wants, classes=tuple(pod_class for pod_class in classes if pod_class.count), gangs=gangs)
 
 
 def place(desk: Desk, wants: Demand, *, respect: bool) -> tuple[Desk, list[UnplacedGang], list[Queue]]:
@@ -305,10 +307,10 @@ def place(desk: Desk, wants: Demand, *, respect: bool) -> tuple[Desk, list[Unpla
     queues: list[Queue] = []
     waiting = list(wants.classes)
     for gang in wants.gangs:
-        ahead = [one for one in waiting if bounded and one.spec.priority > gang.priority]
+        ahead = [pod_class for pod_class in waiting if bounded and pod_class.spec.priority > gang.priority]
         if ahead:
             queues += place_these(desk, ahead)
-            waiting = [one for one in waiting if one.spec.priority <= gang.priority]
+            waiting = [pod_class for pod_class in waiting if pod_class.spec.priority <= gang.priority]
         if not desk.effort.left:
             refused.append(UnplacedGang(gang, "planning budget of this plan used up before this gang; it is planned for in a later plan"))
             continue
@@ -357,13 +359,13 @@ def beyond(cuts: Iterable[BudgetCut], policy: Policy) -> Iterator[Unplaced]:
 
 def unplaced(desk: Desk, queues: Sequence[Queue], refused: Sequence[UnplacedGang], policy: Policy) -> tuple[Unplaced, ...]:
     """Every unplaced pod, with the reasons of its class."""
-    found: list[Unplaced] = []
+    unplaced: list[Unplaced] = []
     for queue in queues:
         if queue.left:
             why = reasons(desk, queue.one, policy.pools)
-            found += [Unplaced(key, why) for key in queue.one.keys[queue.taken :]]
+            unplaced += [Unplaced(key, why) for key in queue.one.keys[queue.taken :]]
     for entry in refused:
-        for one in entry.gang.classes:
-            why = reasons(desk, one, policy.pools, entry.detail)
-            found += [Unplaced(key, why) for key in one.keys]
-    return tuple(sorted(found, key=lambda entry: entry.pod))
+        for pod_class in entry.gang.classes:
+            why = reasons(desk, pod_class, policy.pools, entry.detail)
+            unplaced += [Unplaced(key, why) for key in pod_class.keys]
+    return tuple(sorted(unplaced, key=lambda entry: entry.pod))

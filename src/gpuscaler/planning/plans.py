@@ -59,7 +59,7 @@ class PlannedMachine(Struct, frozen=True, gc=False):
     @property
     def keys(self) -> tuple[OfferingKey, ...]:
         """The offerings that it may be: one, or all that the cloud chooses from, cheapest first."""
-        choices = sorted(self.choices, key=lambda one: (one.price_per_hour, one.instance_type, one.market, one.zone))
+        choices = sorted(self.choices, key=lambda choice: (choice.price_per_hour, choice.instance_type, choice.market, choice.zone))
         return self._keys_of(choices) or (self.key,)
 
     @property
@@ -68,7 +68,7 @@ class PlannedMachine(Struct, frozen=True, gc=False):
         return (*self.keys, *self._keys_of(self.fallbacks))
 
     def _keys_of(self, choices: Iterable[Choice]) -> tuple[OfferingKey, ...]:
-        return tuple(OfferingKey(self.pool, one.market, one.instance_type, one.zone) for one in choices)
+        return tuple(OfferingKey(self.pool, choice.market, choice.instance_type, choice.zone) for choice in choices)
 
 
 class Purchase(Struct, frozen=True, gc=False):

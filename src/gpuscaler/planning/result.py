@@ -78,11 +78,14 @@ def write(draft: DraftPlan) -> tuple[Plan, Solved | None]:
 def guesses(kinds: Sequence[Kind]) -> tuple[str, ...]:
     """Warnings about machines that are bought at guessed prices."""
     found: dict[str, None] = {}
-    for one in (member for kind in kinds for member in kind.members or (kind.offering,)):
-        if one.price_from == BY_SIZE:
-            found[f"prices unknown: the price of {one.instance_type} ({one.market}) is guessed from its size"] = None
-        elif one.price_from:
-            found[f"the price of {one.instance_type} ({one.market}) in {one.zone or 'its zone'} is guessed from {one.price_from}"] = None
+    for offering in (member for kind in kinds for member in kind.members or (kind.offering,)):
+        if offering.price_from == BY_SIZE:
+            found[f"prices unknown: the price of {offering.instance_type} ({offering.market}) is guessed from its size"] = None
+        elif offering.price_from:
+            found[
+                f"the price of {offering.instance_type} ({offering.market}) in {offering.zone or 'its zone'} is guessed "
+                f"from {offering.price_from}"
+            ] = None
     return tuple(sorted(found))
 
 
@@ -229,12 +232,12 @@ def lower_bound(desk: Desk) -> Solved | None:
             classes[id(part.one)] = part.one
             counts[id(part.one)] = counts.get(id(part.one), 0) + len(part.keys)
     only = desk.solved[0]
-    if len(desk.solved) == 1 and only.problem is not None and all(bound_to_machines(desk, one) for one in classes.values()):
+    if len(desk.solved) == 1 and only.problem is not None and all(bound_to_machines(desk, pod_class) for pod_class in classes.values()):
         return only
     return bound(desk, counts, classes)
 
 
-def bound_to_machines(desk: Desk, one: PodClass) -> bool:
+def bound_to_machines(desk: Desk, pod_class: PodClass) -> bool:
     """Whether the optimiser got exactly the constraints of a class: no domains, no affinity on one host, no announced pods."""
-    its = shape(desk.cluster, one)
-    return not its.wide and not its.host_affinity and not one.announced
+    its = shape(desk.cluster, pod_class)
+    return not its.wide and not its.host_affinity and not pod_class.announced

@@ -149,10 +149,10 @@ class _Replay:
             gpu_hours_used=meter.used_hours,
             gpu_hours_paid=paid,
             wait=wait_of(waits),
-            served=sum(one.ran for one in waits),
+            served=sum(pod_wait.ran for pod_wait in waits),
             unserved=len(never),
             unserved_reasons=unserved_reasons(
-                never, world.refusals, world.ignored, serves=lambda spec: any(serves(one, spec) for one in offerings)
+                never, world.refusals, world.ignored, serves=lambda spec: any(serves(offering, spec) for offering in offerings)
             ),
             evictions=meter.evictions,
             lost_gpu_hours=meter.lost_hours,

@@ -96,11 +96,11 @@ class Aws:
             discovery.close()
 
 
-def pool(found: Discovered, name: str) -> AwsPool:
+def pool(discovered: Discovered, name: str) -> AwsPool:
     """The pool of that name."""
-    return next(one for one in found.pools if one.pool.name == name)
+    return next(aws_pool for aws_pool in discovered.pools if aws_pool.pool.name == name)
 
 
-def reasons(found: Discovered) -> dict[str, str]:
+def reasons(discovered: Discovered) -> dict[str, str]:
     """Why groups were skipped, by name."""
-    return {one.object.rpartition("/")[2]: one.reason for one in found.set_aside}
+    return {skipped.object.rpartition("/")[2]: skipped.reason for skipped in discovered.set_aside}

@@ -43,10 +43,10 @@ class GroupModel:
 
     def serve(self) -> None:
         """Bring starting machines into service, where protection begins."""
-        for one in self.live():
-            if one.state == "Pending":
-                self.served[one.id] = self.now
-                self.put(one.id, state="InService", protected=self.protected)
+        for machine in self.live():
+            if machine.state == "Pending":
+                self.served[machine.id] = self.now
+                self.put(machine.id, state="InService", protected=self.protected)
 
     def set_desired(self, desired: int, *, by_us: bool) -> None:
         assert self.min <= desired <= self.max
@@ -57,7 +57,7 @@ class GroupModel:
         self.desired = desired
 
     def live(self) -> list[Machine]:
-        return [one for one in self.machines.values() if one.state in ("Pending", "InService")]
+        return [machine for machine in self.machines.values() if machine.state in ("Pending", "InService")]
 
     def group(self) -> Group:
         return Group(
@@ -110,7 +110,7 @@ class GroupModel:
             self.set_desired(self.desired - 1, by_us=True)
             self.kept -= 1
         elif event == "gone":
-            self.machines = {name: one for name, one in self.machines.items() if not one.state.startswith("Terminating")}
+            self.machines = {name: machine for name, machine in self.machines.items() if not machine.state.startswith("Terminating")}
         elif event == "group":
             self.scale_in()
         # Others do not write twice in a second; we may write in the same second as they do.
@@ -119,10 +119,10 @@ class GroupModel:
     def scale_in(self) -> None:
         """End unprotected machines while more exist than are desired, as the group does."""
         live = self.live()
-        free = [one for one in live if not one.protected]
-        for one in free[: max(0, len(live) - self.desired)]:
-            self.put(one.id, state="Terminating")
-            self.unnamed.append(one.id)
+        free = [machine for machine in live if not machine.protected]
+        for machine in free[: max(0, len(live) - self.desired)]:
+            self.put(machine.id, state="Terminating")
+            self.unnamed.append(machine.id)
 
     # Our requests
 
@@ -157,6 +157,10 @@ class GroupModel:
                         self.put(name, protected=True)
             case ReadActivities():
                 # A launch is reported until its machine has been in service for a while.
-                starting = [one.id for one in self.machines.values() if one.state == "Pending" or self.served.get(one.id, -1) >= since]
-                return Log(tuple(one for one in self.changes if one.at >= since), (*self.attempts, *starting))
+                starting = [
+                    machine.id
+                    for machine in self.machines.values()
+                    if machine.state == "Pending" or self.served.get(machine.id, -1) >= since
+                ]
+                return Log(tuple(change for change in self.changes if change.at >= since), (*self.attempts, *starting))
         return None

@@ -51,7 +51,7 @@ class Shop:
         (found,) = (one for one in await self.provider.pools() if one.name == pool)
         names = ("market", "instance_type", "zone")
         keys: list[OfferingKey] = [
-            one.key for one in found.offerings if all(getattr(one, name) == wanted[name] for name in names if name in wanted)
+            offering.key for offering in found.offerings if all(getattr(offering, name) == wanted[name] for name in names if name in wanted)
         ]
         return Order(token, pool, tuple(keys), count)
 

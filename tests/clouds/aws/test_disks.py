@@ -25,12 +25,14 @@ def grouped(aws: Aws, *mappings: dict[str, Any], name: str = "gpus") -> None:
 
 def told(aws: Aws, name: str = "gpus") -> list[str]:
     """The findings about the group's disks."""
-    return [one for one in pool(aws.look(), name).warnings if "DeleteOnTermination" in one]
+    return [warning for warning in pool(aws.look(), name).warnings if "DeleteOnTermination" in warning]
 
 
 def volumes(aws: Aws) -> list[tuple[str, bool]]:
     """State of each volume, and whether it is large, which means from a template instead of the image."""
-    return [(one["State"], one["Size"] == 100) for one in aws.client("ec2").describe_volumes()["Volumes"]]
+    return [
+        (describe_volume["State"], describe_volume["Size"] == 100) for describe_volume in aws.client("ec2").describe_volumes()["Volumes"]
+    ]
 
 
 @pytest.fixture
@@ -43,11 +45,11 @@ async def bought() -> AsyncIterator[Callable[..., Any]]:
         grouped(aws, *mappings)
         shops.append(Shop(aws))
         instances = (await shops[-1].provider.buy(await shops[-1].order(2))).instances
-        return shops[-1], [one.id for one in instances]
+        return shops[-1], [instance.id for instance in instances]
 
     yield make
-    for one in shops:
-        await one.provider.close()
+    for shop in shops:
+        await shop.provider.close()
 
 
 async def give_back(shop: Shop, machines: list[str]) -> None:

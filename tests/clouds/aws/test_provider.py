@@ -31,8 +31,8 @@ async def shop() -> AsyncIterator[Callable[..., Shop]]:
         return made[-1]
 
     yield make
-    for one in made:
-        await one.provider.close()
+    for shop in made:
+        await shop.provider.close()
 
 
 def spot_group(aws: Aws, *types: str, weights: tuple[str, ...] = ()) -> None:
@@ -45,8 +45,8 @@ def spot_group(aws: Aws, *types: str, weights: tuple[str, ...] = ()) -> None:
     aws.group("spots", MixedInstancesPolicy=policy, AvailabilityZones=ZONES, MaxSize=40)
 
 
-def limit(one: Shop, machines: int | None, **where: str) -> None:
-    set_capacity(one.aws.account.region("us-east-1"), Limit(machines, **where))
+def limit(shop: Shop, machines: int | None, **where: str) -> None:
+    set_capacity(shop.aws.account.region("us-east-1"), Limit(machines, **where))
 
 
 async def test_machines_are_launched_at_once_and_returned_with_ids(shop: Callable[..., Shop]) -> None:
@@ -127,9 +127,9 @@ async def test_the_desired_capacity_is_raised_if_the_settings_ask_for_a_fleet(sh
     one = shop(launch="fleet")
     assert len((await one.provider.buy(await one.order(1))).instances) == 1
     assert one.provider.way("gpus") == ("desired-capacity", "aws.launch is fleet, and machines of fleets do not belong to the group")
-    (found,) = one.discovery.look().pools
-    assert found.bought_by == "desired-capacity"
-    assert any("aws.launch is fleet" in warning for warning in found.warnings)
+    (aws_pool,) = one.discovery.look().pools
+    assert aws_pool.bought_by == "desired-capacity"
+    assert any("aws.launch is fleet" in warning for warning in aws_pool.warnings)
 
 
 async def test_a_finding_of_several_groups_is_one_warning(shop: Callable[..., Shop]) -> None:
@@ -364,16 +364,16 @@ async def test_there_is_no_list_before_every_region_has_answered_once() -> None:
     aws = Aws(regions=("us-east-1", "us-west-2"))
     for region in aws.regions:
         aws.group(f"gpus-{region}", region=region, instance_type="g6.xlarge")
-    one = Shop(aws)
+    shop = Shop(aws)
     aws.endpoint.faults.all.append(denied("DescribeAutoScalingGroups", region="us-west-2"))
-    looked = await one.provider.look()
+    looked = await shop.provider.look()
     assert ([pool.name for pool in looked.pools], looked.complete, len(looked.failed)) == (["gpus-us-east-1"], False, 1)
     with pytest.raises(CloudError, match="nothing is known yet about us-west-2"):
-        await one.provider.inventory()
+        await shop.provider.inventory()
     aws.endpoint.faults.all.clear()
-    await one.provider.inventory()
+    await shop.provider.inventory()
     aws.endpoint.faults.all.append(denied("DescribeLaunchTemplateVersions", region="us-west-2"))
     aws.endpoint.faults.all.append(denied("DescribeAutoScalingGroups", region="us-west-2"))
-    looked = await one.provider.look()
+    looked = await shop.provider.look()
     assert ([pool.name for pool in looked.pools], looked.complete) == (["gpus-us-east-1", "gpus-us-west-2"], True)
-    await one.provider.close()
+    await shop.provider.close()

@@ -22,14 +22,14 @@ def test_types_of_existing_machines_keep_their_price_and_are_not_sold() -> None:
     aws.client("ec2").create_launch_template_version(
         LaunchTemplateName="gpus", LaunchTemplateData={"ImageId": "ami-1", "InstanceType": "g5.xlarge"}
     )
-    found = pool(aws.look(), "gpus")
+    aws_pool = pool(aws.look(), "gpus")
 
-    assert [one.key[1:] for one in found.pool.offerings if not one.retired] == [("on-demand", "g5.xlarge", "us-east-1a")]
-    kept = {one.market: one for one in found.pool.offerings if one.retired}
-    assert {one.instance_type for one in kept.values()} == {"p5.48xlarge"}
+    assert [offering.key[1:] for offering in aws_pool.pool.offerings if not offering.retired] == [("on-demand", "g5.xlarge", "us-east-1a")]
+    kept = {offering.market: offering for offering in aws_pool.pool.offerings if offering.retired}
+    assert {offering.instance_type for offering in kept.values()} == {"p5.48xlarge"}
     assert kept["on-demand"].price == 55.04
-    assert found.pool.chooser == "buyer"
-    assert described(found)["resources"]["nvidia.com/gpu"] == "1"
+    assert aws_pool.pool.chooser == "buyer"
+    assert described(aws_pool)["resources"]["nvidia.com/gpu"] == "1"
 
 
 def test_machines_of_an_expired_reservation_stay_in_their_pool_at_the_on_demand_price() -> None:
@@ -43,13 +43,13 @@ def test_machines_of_an_expired_reservation_stay_in_their_pool_at_the_on_demand_
     aws.group("gpus", LaunchTemplate={"LaunchTemplateName": "gpus"}, DesiredCapacity=1)
     aws.group("empty", LaunchTemplate={"LaunchTemplateName": "gpus"})
     wait(aws, 3700.0)
-    found = aws.look()
+    discovered = aws.look()
 
-    kept = pool(found, "gpus")
-    assert all(one.retired for one in kept.pool.offerings)
-    assert {one.market: one.price for one in kept.pool.offerings}["on-demand"] == 1.006
+    kept = pool(discovered, "gpus")
+    assert all(offering.retired for offering in kept.pool.offerings)
+    assert {offering.market: offering.price for offering in kept.pool.offerings}["on-demand"] == 1.006
     assert any("is over; it is not used" in warning for warning in kept.warnings)
-    assert "is over" in reasons(found)["empty"]
+    assert "is over" in reasons(discovered)["empty"]
 
 
 def test_mig_slices_and_shares_that_tags_promise_are_offered_as_parts_of_gpus() -> None:
@@ -59,7 +59,7 @@ def test_mig_slices_and_shares_that_tags_promise_are_offered_as_parts_of_gpus() 
         "mig", {**DISCOVERED, f"{resources}/nvidia.com/gpu": "0", f"{resources}/nvidia.com/mig-1g.5gb": "56"}, instance_type="p4d.24xlarge"
     )
     aws.group("shared", {**DISCOVERED, f"{resources}/nvidia.com/gpu": "4"}, instance_type="g5.xlarge")
-    found = aws.look()
+    discovered = aws.look()
 
-    assert {one.pool.name: one.pool.offerings[0].gpus for one in found.pools} == {"mig": 8, "shared": 1}
-    assert not any(one.pool.buys_without_gpus for one in found.pools)
+    assert {aws_pool.pool.name: aws_pool.pool.offerings[0].gpus for aws_pool in discovered.pools} == {"mig": 8, "shared": 1}
+    assert not any(aws_pool.pool.buys_without_gpus for aws_pool in discovered.pools)

@@ -26,13 +26,13 @@ async def shop() -> AsyncIterator[Callable[..., Shop]]:
         aws.group("gpus", LaunchTemplate={"LaunchTemplateName": "spots", "Version": "$Latest"}, MaxSize=20)
         limit(aws, machines)
         aws.time += LAG
-        one = Shop(aws, launch="desired-capacity")
-        made.append(one)
-        return one
+        shop = Shop(aws, launch="desired-capacity")
+        made.append(shop)
+        return shop
 
     yield make
-    for one in made:
-        await one.provider.close()
+    for shop in made:
+        await shop.provider.close()
 
 
 def limit(aws: Aws, machines: int | None) -> None:

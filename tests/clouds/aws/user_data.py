@@ -17,7 +17,7 @@ def encoded(text: str) -> str:
 def node_config(tags: Mapping[str, str], *, arriving: bool = True) -> str:
     """nodeadm's configuration with the labels and taints of ``tags``, and our taint if ``arriving``."""
     hints = hints_of(tags)
-    taints = [{"key": one.key, "value": one.value, "effect": one.effect} for one in hints.taints]
+    taints = [{"key": taint.key, "value": taint.value, "effect": taint.effect} for taint in hints.taints]
     if arriving:
         taints.append({"key": ARRIVING_TAINT, "value": "", "effect": "NoSchedule"})
     kubelet: dict[str, object] = {"config": {"registerWithTaints": taints}}

@@ -97,7 +97,7 @@ async def test_a_policy_blocks_one_node_only_and_a_missing_right_pauses_all_acts
 async def test_excluding_a_node_that_is_gone_is_no_failure_and_marking_it_is_one() -> None:
     outcomes = await Actor(nobody()).carry_out([Exclude("b", "idle"), Mark("b", "idle")])
 
-    assert [one.detail for one in outcomes] == ["", "node b is gone"]
+    assert [outcome.detail for outcome in outcomes] == ["", "node b is gone"]
 
 
 async def test_interrupted_nodes_are_marked_before_hundreds_of_evictions_are_done() -> None:
@@ -130,7 +130,7 @@ async def test_a_queued_act_is_not_queued_twice_and_is_dropped_after_a_different
     taints = {name: msgspec.json.decode(await user.get(NODES, name))["spec"].get("taints") for name in names}
 
     assert repeated == []
-    assert [one.act.node for one in done] == names[:-1]
+    assert [outcome.act.node for outcome in done] == names[:-1]
     assert (closed.detail, [name for name, some in taints.items() if some]) == ("", [names[-1]])
 
 

@@ -86,7 +86,7 @@ async def test_a_process_that_starts_with_a_corrupted_memory_does_nothing_until_
         for words in ("nothing is bought or removed", "restore the ConfigMap", "delete it once"):
             assert words in told
         assert here.notes.failures
-        assert [one.id for one in here.cluster.core.list()] == [machine.id]
+        assert [machine.id for machine in here.cluster.core.list()] == [machine.id]
         await spoil(here, before)
         await here.sleep(300.0)
         assert here.controller.trouble == ""

@@ -48,7 +48,7 @@ async def test_words_in_replies_may_have_any_spelling_that_aws_uses(spelling: An
         await here.until(lambda: all_bound(here), 120)
         await here.sleep(60)
         status = await here.status()
-        assert {one.name: one.machines for one in status.pools} == {"a-spot": 1, "b-on-demand": 1}
+        assert {pool.name: pool.machines for pool in status.pools} == {"a-spot": 1, "b-on-demand": 1}
         assert (len(here.machines()), status.troubles) == (2, ())
 
 
@@ -65,7 +65,7 @@ async def test_nodes_without_distinguishing_labels_belong_to_the_group_that_list
             gone = dict.fromkeys(telling)
             await here.relabel(node["metadata"]["name"], gone)
         await here.sleep(90)
-        pools = {one.name: (one.machines, one.dollars_per_hour) for one in (await here.status()).pools}
+        pools = {pool.name: (pool.machines, pool.dollars_per_hour) for pool in (await here.status()).pools}
         assert {name: machines for name, (machines, _) in pools.items()} == {"a-spot": 1, "b-on-demand": 1}
         assert pools["a-spot"][1] < pools["b-on-demand"][1] == pytest.approx(1.006)
 
@@ -80,7 +80,7 @@ async def test_machines_that_a_dry_spot_group_refuses_are_bought_on_demand_withi
         await here.until(lambda: here.machines("b-on-demand"), 15)
         await here.until(lambda: all_bound(here), 120)
         assert (here.machines("a-spot"), here.desired("a-spot"), here.desired("b-on-demand")) == ([], 0, 1)
-        assert any("spot" in one.target for one in (await here.status()).breakers)
+        assert any("spot" in breaker.target for breaker in (await here.status()).breakers)
 
 
 async def test_without_the_right_to_launch_instances_the_desired_capacity_is_set_and_status_says_why(tmp_path: Path) -> None:
@@ -108,12 +108,12 @@ async def test_an_interrupted_machine_is_tainted_at_once_and_replaced_before_it_
         (machine,) = here.machines()
         here.interrupt(machine)
         await here.sleep(5)
-        (node,) = [one for one in await here.nodes() if one["spec"]["providerID"].endswith(machine)]
+        (node,) = [node for node in await here.nodes() if node["spec"]["providerID"].endswith(machine)]
         assert "gpuscaler.io/leaving" in [taint["key"] for taint in node["spec"]["taints"]]
         assert len(here.machines("b-on-demand")) == 1
         await here.sleep(150)
         assert await all_bound(here)
-        assert [one["spec"]["providerID"].rpartition("/")[2] for one in await here.nodes()] == here.machines("b-on-demand")
+        assert [node["spec"]["providerID"].rpartition("/")[2] for node in await here.nodes()] == here.machines("b-on-demand")
 
 
 async def test_changes_of_groups_take_effect_while_the_controller_runs(tmp_path: Path) -> None:
@@ -152,7 +152,7 @@ async def test_a_failed_read_of_the_account_keeps_the_pools_and_is_reported(tmp_
         await here.sleep(300)
         status = await here.status()
         assert [pool.name for pool in status.pools] == ["gpus"]
-        assert any("Region us-east-1" in one and "autoscaling:DescribeAutoScalingGroups" in one for one in status.troubles)
+        assert any("Region us-east-1" in trouble and "autoscaling:DescribeAutoScalingGroups" in trouble for trouble in status.troubles)
         here.endpoint.faults.all.clear()
         await here.submit("train")
         await here.until(lambda: all_bound(here), 300)
@@ -251,4 +251,4 @@ async def test_pods_that_request_neuron_cores_or_devices_get_machines_that_have_
         assert await all_bound(here)
         assert (len(here.machines("inferentia")), len(here.machines("trainium"))) == (1, 1)
         status = await here.status()
-        assert {one.name: one.dollars_per_hour for one in status.pools} == {"inferentia": 0.7582, "trainium": 21.5}
+        assert {pool.name: pool.dollars_per_hour for pool in status.pools} == {"inferentia": 0.7582, "trainium": 21.5}

@@ -151,7 +151,7 @@ class Failing(MemoryTransport):
             yield answer
 
 
-@pytest.mark.parametrize("failure", [Forbidden(403, "no"), Unreachable("nobody answers")], ids=["forbidden", "unreachable"])
+@pytest.mark.parametrize("failure", [Forbidden(403, "no"), Unreachable("connection refused")], ids=["forbidden", "unreachable"])
 async def test_a_config_map_that_cannot_be_read_keeps_the_priorities_and_is_reported(api: ApiServer, failure: Exception) -> None:
     transport = Failing(api)
     expander = PriorityExpander(Client(transport))
@@ -180,4 +180,4 @@ async def test_a_running_controller_buys_by_new_priorities_after_the_next_read(a
         await cluster.stop()
 
     assert [order.pool for order in kept.orders] == ["cheap", "dear"]
-    assert any("not YAML" in one for one in troubles)
+    assert any("not YAML" in trouble for trouble in troubles)

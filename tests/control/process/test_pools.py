@@ -35,19 +35,19 @@ class Account:
         return made
 
 
-async def running(found: DiscoveredPools, seconds: float) -> None:
-    await found.begin()
-    task = asyncio.create_task(found.run())
+async def running(discovered_pools: DiscoveredPools, seconds: float) -> None:
+    await discovered_pools.begin()
+    task = asyncio.create_task(discovered_pools.run())
     await asyncio.sleep(seconds)
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
 
 
 async def test_pools_of_the_account_replace_those_of_the_file() -> None:
-    found = Account(AccountReport(pools=(GPU, MORE))).found()
-    await found.begin()
+    discovered_pools = Account(AccountReport(pools=(GPU, MORE))).found()
+    await discovered_pools.begin()
 
-    policy = found.policy(Policy((), limits=Limits(gpus=8)))
+    policy = discovered_pools.policy(Policy((), limits=Limits(gpus=8)))
 
     assert ([pool.name for pool in policy.pools], policy.limits.gpus) == (["gpu", "more"], 8)
 
@@ -65,9 +65,9 @@ async def test_an_account_without_a_pool_is_logged_with_the_reasons() -> None:
 async def test_the_account_is_read_about_every_three_minutes_and_changed_pools_are_reported() -> None:
     told: list[int] = []
     account = Account(AccountReport(pools=(GPU,)), AccountReport(pools=(GPU,)), AccountReport(pools=(GPU, MORE)))
-    found = account.found(lambda: told.append(len(found.newest.pools)))
+    discovered_pools = account.found(lambda: told.append(len(discovered_pools.newest.pools)))
 
-    await running(found, 1000)
+    await running(discovered_pools, 1000)
 
     pauses = [later - before for before, later in zip(account.asked, account.asked[1:], strict=False)]
     assert told == [2]
@@ -79,12 +79,12 @@ async def test_a_region_that_fails_is_reported_and_its_pools_stay() -> None:
     told: list[int] = []
     broken = AccountReport(pools=(GPU,), failed=("Region us-east-1: IAM does not allow it",))
     account = Account(AccountReport(pools=(GPU,)), broken, CloudError(UNKNOWN, "no route"), AccountReport(pools=(GPU,)))
-    found, troubles = account.found(lambda: told.append(1)), []
-    await found.begin()
-    task = asyncio.create_task(found.run())
+    discovered_pools, troubles = account.found(lambda: told.append(1)), []
+    await discovered_pools.begin()
+    task = asyncio.create_task(discovered_pools.run())
     for _ in range(4):
-        troubles.append((found.trouble, len(found.newest.pools)))
-        found.hasten()
+        troubles.append((discovered_pools.trouble, len(discovered_pools.newest.pools)))
+        discovered_pools.hasten()
         await asyncio.sleep(1)
     task.cancel()
 
@@ -97,17 +97,17 @@ async def test_a_region_that_fails_is_reported_and_its_pools_stay() -> None:
 )
 async def test_leading_does_not_begin_before_the_account_was_read(nothing: AccountReport | CloudError) -> None:
     account = Account(nothing, nothing, nothing, AccountReport(pools=(GPU,)))
-    found = account.found()
+    discovered_pools = account.found()
 
-    await found.begin()
+    await discovered_pools.begin()
 
     assert account.asked == [0, 5, 15, 35]
-    assert (found.trouble, found.newest.pools) == ("", (GPU,))
+    assert (discovered_pools.trouble, discovered_pools.newest.pools) == ("", (GPU,))
 
 
 async def test_leading_begins_with_the_regions_that_answer() -> None:
-    found = Account(AccountReport(pools=(GPU,), failed=("Region us-west-2: no route",), complete=False)).found()
+    discovered_pools = Account(AccountReport(pools=(GPU,), failed=("Region us-west-2: no route",), complete=False)).found()
 
-    await found.begin()
+    await discovered_pools.begin()
 
-    assert (found.trouble, found.newest.pools) == ("Region us-west-2: no route", (GPU,))
+    assert (discovered_pools.trouble, discovered_pools.newest.pools) == ("Region us-west-2: no route", (GPU,))

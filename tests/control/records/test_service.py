@@ -82,8 +82,8 @@ async def events(here: World) -> list[tuple[str, str, str]]:
     found = [msgspec.json.decode(one) for one in await here.user.list_all(EVENTS)]
     ours = [one for one in found if one.get("reportingController") == "gpuscaler"]
     return [
-        (f"{one['regarding']['kind']} {one['regarding']['name']}", one["reason"], one["note"])
-        for one in sorted(ours, key=lambda one: one["eventTime"])
+        (f"{our['regarding']['kind']} {our['regarding']['name']}", our["reason"], our["note"])
+        for our in sorted(ours, key=lambda one: one["eventTime"])
     ]
 
 
@@ -162,15 +162,17 @@ async def test_the_status_shows_pools_pods_breakers_decisions_and_troubles() -> 
 
     (pool,) = early.pools
     assert (pool.name, pool.machines, pool.coming) == ("gpu", 0, 1)
-    assert {one.reason.split(":")[0]: one.pods for one in early.waiting}["pool gpu"] == ("default/big",)
-    assert any("g4dn.xlarge on-demand in us-east-1a was granted" in one.reason for one in early.waiting if "default/a" in one.pods)
+    assert {waiting.reason.split(":")[0]: waiting.pods for waiting in early.waiting}["pool gpu"] == ("default/big",)
+    assert any(
+        "g4dn.xlarge on-demand in us-east-1a was granted" in waiting.reason for waiting in early.waiting if "default/a" in waiting.pods
+    )
     assert early.troubles == ("the moon is full",)
     assert early.leader.identity == "test_1"
     (pool,) = late.pools
     assert (pool.machines, pool.coming, pool.gpus, pool.used) == (1, 0, 1, 1)
     assert pool.dollars_per_hour == pytest.approx(0.526)
     assert late.promises_kept == 1
-    assert {"planned", "ordered", "opened", "unplaced"} <= {one.about for one in late.happened}
+    assert {"planned", "ordered", "opened", "unplaced"} <= {entry.about for entry in late.happened}
 
 
 async def test_a_dry_offering_is_in_the_status_with_the_time_of_the_next_try() -> None:
@@ -233,8 +235,8 @@ async def test_a_machine_is_shown_as_coming_as_soon_as_it_is_ordered() -> None:
     class Asking(Sink):
         def happened(self, what: HistoryEvent, /) -> None:
             if what.kind == happening.ORDERED:
-                found = status_of(service.latest, Process("me"), troubles=(), happened=(), now=what.at)
-                ordered.append((found.coming, found.pools[0].coming))
+                status = status_of(service.latest, Process("me"), troubles=(), happened=(), now=what.at)
+                ordered.append((status.coming, status.pools[0].coming))
 
     async with serviced() as (here, service):
         service.sinks = (*service.sinks, Asking())
@@ -269,7 +271,7 @@ async def test_a_dry_run_writes_neither_events_nor_a_status_nor_a_file() -> None
             await status(here)
         assert not service.keeper.history.on_disk
         assert service.reporter.status is not None
-        assert ("default/big",) in [one.pods for one in service.reporter.status.waiting]
+        assert ("default/big",) in [waiting.pods for waiting in service.reporter.status.waiting]
 
 
 async def test_an_api_server_that_refuses_the_status_is_a_problem_and_no_failure() -> None:
@@ -277,7 +279,7 @@ async def test_an_api_server_that_refuses_the_status_is_a_problem_and_no_failure
         here.cluster.api.faults.add(Fault(method="PUT", path="gpuscaler-status", refusal=broken()))
         await here.submit("a")
         await here.sleep(30.0)
-        assert any("gpuscaler-status" in one for one in service.troubles())
+        assert any("gpuscaler-status" in trouble for trouble in service.troubles())
 
 
 async def test_a_new_controller_reports_no_events_for_what_it_finds() -> None:
@@ -315,7 +317,7 @@ async def test_a_leader_that_waits_for_a_repaired_memory_is_alive_and_reports_it
         await here.sleep(300.0)
 
         assert service.alive() == ""
-        said = [one for one in (await status(here)).troubles if "saw a memory that cannot be read" in one]
+        said = [trouble for trouble in (await status(here)).troubles if "saw a memory that cannot be read" in trouble]
         assert [one.endswith("other machines might be bought twice") for one in said] == [True]
 
 
@@ -342,7 +344,7 @@ async def test_metrics_count_events() -> None:
         "gpuscaler_leader 1.0",
         "gpuscaler_record_failures_total 0.0",
     ):
-        assert line in {sorted_labels(one) for one in text.splitlines()}, line
+        assert line in {sorted_labels(splitline) for splitline in text.splitlines()}, line
 
 
 def sorted_labels(line: str) -> str:
@@ -358,7 +360,7 @@ async def test_no_metric_has_the_name_of_a_pod_or_a_node() -> None:
         for number in range(3):
             await here.submit(f"special-pod-{number}")
         await here.sleep(120.0)
-        nodes = [one["metadata"]["name"] for one in await here.nodes()]
+        nodes = [node["metadata"]["name"] for node in await here.nodes()]
         text = generate_latest(service.metrics.registry).decode()
 
     assert len(nodes) == 3
@@ -378,7 +380,7 @@ async def test_a_part_that_fails_is_counted_and_started_again(monkeypatch: pytes
 
     assert broken_at >= 1
     assert found.pools[0].machines == 1
-    assert any(one.startswith(f"{service.failures} records could not be made") for one in found.troubles)
+    assert any(trouble.startswith(f"{service.failures} records could not be made") for trouble in found.troubles)
 
 
 @pytest.mark.parametrize(

@@ -162,11 +162,11 @@ async def test_a_watch_of_one_namespace_or_one_object_shows_no_other() -> None:
     ask = asker()
     revision = await _revision(ask)
     other = CONFIG_MAPS.replace("default", "kube-system")
-    async with ask.watch(CONFIG_MAPS, resourceVersion=revision) as inside, ask.watch(f"{other}/b", resourceVersion=revision) as one:
+    async with ask.watch(CONFIG_MAPS, resourceVersion=revision) as inside, ask.watch(f"{other}/b", resourceVersion=revision) as lines:
         for path, name in ((other, "a"), (other, "b"), (CONFIG_MAPS, "c")):
             await ask.ok("POST", path, config_map(name))
         assert await inside.names(1) == [("ADDED", "c")]
-        assert await one.names(1) == [("ADDED", "b")]
+        assert await lines.names(1) == [("ADDED", "b")]
 
 
 async def test_a_watch_can_show_tables() -> None:

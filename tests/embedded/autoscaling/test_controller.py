@@ -51,9 +51,9 @@ class Metrics:
         if self.failure is not None:
             return self.failure()
         if "/pods/*/" in request.path:
-            pods = [one["metadata"]["name"] for one in await self.lab.pods() if one["status"]["phase"] == "Running"]
+            pods = [pod["metadata"]["name"] for pod in await self.lab.pods() if pod["status"]["phase"] == "Running"]
             each = f"{int(1000 * self.total / max(1, len(pods)))}m"
-            return json_reply({"items": [{"describedObject": {"name": one}, "value": each} for one in pods]})
+            return json_reply({"items": [{"describedObject": {"name": pod}, "value": each} for pod in pods]})
         return json_reply({"items": [{"value": value} for path, value in self.values.items() if path in request.path]})
 
     def groups(self) -> dict[str, list[dict[str, Any]]]:
@@ -243,7 +243,7 @@ async def test_a_target_with_zero_replicas_stays_there_and_limits_hold_without_a
 
     assert (off["ScalingActive"][:2], none) == (("False", "ScalingDisabled"), 0)
     assert limited == 8
-    assert served.asked == [] or all("duty" in one.path for one in served.asked)
+    assert served.asked == [] or all("duty" in request.path for request in served.asked)
 
 
 async def test_a_deleted_autoscaler_stops_scaling_and_its_successor_starts_without_memory() -> None:

@@ -86,14 +86,14 @@ class Person:
         with suppress(ClientError):
             self.scaling.delete_lifecycle_hook(AutoScalingGroupName="gpus", LifecycleHookName="hook")
         self.scaling.resume_processes(AutoScalingGroupName="gpus")
-        free = [one.id for one in self.region.groups["gpus"].members.values() if one.lifecycle == "InService"]
+        free = [instance.id for instance in self.region.groups["gpus"].members.values() if instance.lifecycle == "InService"]
         self.scaling.set_instance_protection(AutoScalingGroupName="gpus", InstanceIds=free, ProtectedFromScaleIn=False)
         self.aws.later(3600.0)
 
     def check(self) -> None:
         group = self.region.groups["gpus"]
-        alive = {one.id for one in self.region.hardware.core.list()}
-        counted = {one.id for one in group.members.values() if one.counted}
+        alive = {machine.id for machine in self.region.hardware.core.list()}
+        counted = {instance.id for instance in group.members.values() if instance.counted}
         assert counted <= alive
         # Every running instance belongs to the group: none is left unseen.
         assert alive <= group.members.keys()
@@ -111,7 +111,7 @@ def test_an_account_stays_consistent_and_comes_to_rest(seed: int) -> None:
     person.calm()
     person.check()
     group = person.region.groups["gpus"]
-    under_way = {one.activity.id for one in group.members.values() if one.activity is not None}
-    assert {one.id for one in group.activities if one.ended_at is None} <= under_way
+    under_way = {instance.activity.id for instance in group.members.values() if instance.activity is not None}
+    assert {activity.id for activity in group.activities if activity.ended_at is None} <= under_way
     # An instance of weight 4 may exceed the missing capacity.
     assert group.desired <= group.has < group.desired + 4

@@ -116,7 +116,7 @@ def groups(client: Client) -> Any:
         {key: mixed["InstancesDistribution"][key] for key in policy["InstancesDistribution"]},
         [one["ProcessName"] for one in next(one for one in found if one["AutoScalingGroupName"] == "plain")["SuspendedProcesses"]],
         [one["AutoScalingGroupName"] for one in filtered["AutoScalingGroups"]],
-        [(one["ResourceId"], one["Key"], one["Value"]) for one in scaling.describe_tags()["Tags"]],
+        [(describe_tag["ResourceId"], describe_tag["Key"], describe_tag["Value"]) for describe_tag in scaling.describe_tags()["Tags"]],
         scaling.describe_auto_scaling_groups(AutoScalingGroupNames=["none"])["AutoScalingGroups"],
     ]
 
@@ -139,7 +139,7 @@ def instances(client: Client) -> Any:
 
     def volumes() -> Any:
         # With other images, root devices have other names and sizes.
-        found = [one for one in ec2.describe_volumes()["Volumes"] if one["Size"] >= 100]
+        found = [describe_volume for describe_volume in ec2.describe_volumes()["Volumes"] if describe_volume["Size"] >= 100]
         return sorted((one["Size"], one["State"], [told["Device"] for told in one["Attachments"]]) for one in found)
 
     def shown() -> Any:
@@ -149,9 +149,12 @@ def instances(client: Client) -> Any:
 
     first = shown()
     rows = scaling.describe_auto_scaling_instances()["AutoScalingInstances"]
-    idents = [one["InstanceId"] for one in rows]
+    idents = [row["InstanceId"] for row in rows]
     scaling.set_instance_protection(AutoScalingGroupName="gpus", InstanceIds=idents[:1], ProtectedFromScaleIn=False)
-    kept = sorted(one["ProtectedFromScaleIn"] for one in scaling.describe_auto_scaling_instances()["AutoScalingInstances"])
+    kept = sorted(
+        describe_auto_scaling_instance["ProtectedFromScaleIn"]
+        for describe_auto_scaling_instance in scaling.describe_auto_scaling_instances()["AutoScalingInstances"]
+    )
     (machine,) = ec2.describe_instances(InstanceIds=idents[:1])["Reservations"][0]["Instances"]
     disks = {
         one["DeviceName"]: one["Ebs"]["DeleteOnTermination"] for one in machine["BlockDeviceMappings"] if one["DeviceName"] > "/dev/xvda"
@@ -162,7 +165,7 @@ def instances(client: Client) -> Any:
     client("later")
     return [
         first,
-        [(one["AutoScalingGroupName"], one["InstanceType"], one["HealthStatus"].upper()) for one in rows],
+        [(row["AutoScalingGroupName"], row["InstanceType"], row["HealthStatus"].upper()) for row in rows],
         kept,
         (machine["InstanceType"], machine["State"], machine["Placement"]["AvailabilityZone"], "InstanceLifecycle" in machine),
         {one["Key"]: one["Value"] for one in machine["Tags"] if not one["Key"].startswith("aws:ec2")},
@@ -202,7 +205,10 @@ def descriptions(client: Client) -> Any:
     ec2 = client("ec2")
     (kind,) = ec2.describe_instance_types(InstanceTypes=["p4d.24xlarge"])["InstanceTypes"]
     gpus = [(one["Name"], one["Manufacturer"], one["Count"], one["MemoryInfo"]) for one in kind["GpuInfo"]["Gpus"]]
-    zones = {one["ZoneName"]: one["RegionName"] for one in ec2.describe_availability_zones()["AvailabilityZones"]}
+    zones = {
+        describe_availability_zone["ZoneName"]: describe_availability_zone["RegionName"]
+        for describe_availability_zone in ec2.describe_availability_zones()["AvailabilityZones"]
+    }
     return [
         (kind["VCpuInfo"]["DefaultVCpus"], kind["MemoryInfo"], gpus, kind["ProcessorInfo"]["SupportedArchitectures"]),
         (kind["NetworkInfo"]["EfaSupported"], kind["NetworkInfo"]["EfaInfo"]),

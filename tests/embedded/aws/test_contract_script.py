@@ -55,7 +55,12 @@ def play_ours(aws: Aws, *, paid: bool) -> tuple[Report, list[str]]:
 
 def leftovers(aws: Aws) -> list[object]:
     region = aws.account.region(REGION)
-    return [*region.templates, *region.groups, *region.queues, *(one.id for one in region.instances.values() if one.state == "running")]
+    return [
+        *region.templates,
+        *region.groups,
+        *region.queues,
+        *(instance.id for instance in region.instances.values() if instance.state == "running"),
+    ]
 
 
 def test_an_account_like_ours_has_no_differences_and_is_left_unchanged(make_aws: Callable[..., Aws]) -> None:
@@ -77,7 +82,7 @@ def test_a_difference_is_reported_with_both_answers(aws: Aws) -> None:
     report, told = play_ours(aws, paid=False)
     assert set(report.differences) == {"a lifecycle hook"}
     assert "DIFFERENT a lifecycle hook" in told
-    assert any("the account" in one and "AccessDenied" in one for one in report.differences["a lifecycle hook"])
+    assert any("the account" in difference and "AccessDenied" in difference for difference in report.differences["a lifecycle hook"])
 
 
 def test_resources_that_cannot_be_deleted_are_named(aws: Aws) -> None:

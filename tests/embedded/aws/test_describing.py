@@ -34,13 +34,16 @@ def test_groups_are_found_by_their_tags(aws: Aws) -> None:
     scaling = make_group(aws, "theirs", Tags=[{"Key": "k8s.io/cluster-autoscaler/b", "Value": "owned"}])
 
     def named(*filters: dict[str, Any]) -> list[str]:
-        return [one["AutoScalingGroupName"] for one in scaling.describe_auto_scaling_groups(Filters=filters)["AutoScalingGroups"]]
+        return [
+            describe_auto_scaling_group["AutoScalingGroupName"]
+            for describe_auto_scaling_group in scaling.describe_auto_scaling_groups(Filters=filters)["AutoScalingGroups"]
+        ]
 
     assert named({"Name": "tag-key", "Values": ["k8s.io/cluster-autoscaler/a"]}) == ["ours"]
     assert named({"Name": "tag:k8s.io/cluster-autoscaler/b", "Values": ["owned"]}) == ["theirs"]
     assert named({"Name": "tag-key", "Values": ["k8s.io/cluster-autoscaler/*"]}) == ["ours", "theirs"]
     rows = scaling.describe_tags(Filters=[{"Name": "auto-scaling-group", "Values": ["ours"]}])["Tags"]
-    assert [(one["ResourceId"], one["Key"]) for one in rows] == [("ours", "k8s.io/cluster-autoscaler/a")]
+    assert [(row["ResourceId"], row["Key"]) for row in rows] == [("ours", "k8s.io/cluster-autoscaler/a")]
 
 
 def test_tags_are_added_changed_and_removed(aws: Aws) -> None:
@@ -48,7 +51,7 @@ def test_tags_are_added_changed_and_removed(aws: Aws) -> None:
     tag = {"ResourceId": "gpus", "ResourceType": "auto-scaling-group", "Key": "team", "PropagateAtLaunch": False}
     scaling.create_or_update_tags(Tags=[{**tag, "Value": "red"}])
     scaling.create_or_update_tags(Tags=[{**tag, "Value": "blue"}])
-    assert [one["Value"] for one in scaling.describe_tags()["Tags"]] == ["blue"]
+    assert [describe_tag["Value"] for describe_tag in scaling.describe_tags()["Tags"]] == ["blue"]
     scaling.delete_tags(Tags=[{"ResourceId": "gpus", "ResourceType": "auto-scaling-group", "Key": "team"}])
     assert scaling.describe_tags()["Tags"] == []
 

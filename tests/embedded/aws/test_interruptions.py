@@ -34,7 +34,7 @@ def received(queue: tuple[Any, str]) -> list[dict[str, Any]]:
     sqs, url = queue
     found = []
     while messages := sqs.receive_message(QueueUrl=url, MaxNumberOfMessages=10).get("Messages"):
-        found += [json.loads(one["Body"]) for one in messages]
+        found += [json.loads(message["Body"]) for message in messages]
         entries = [{"Id": str(number), "ReceiptHandle": one["ReceiptHandle"]} for number, one in enumerate(messages)]
         assert len(sqs.delete_message_batch(QueueUrl=url, Entries=entries)["Successful"]) == len(entries)
     return found
@@ -65,7 +65,7 @@ def test_a_dry_market_warns_two_minutes_ahead_and_the_group_launches_again(make_
     assert kinds(queue)[0] == "EC2 Instance State-change Notification: terminated"
     (after,) = ids(scaling)
     assert after != before
-    assert [one[0] for one in members(scaling)] == [{"g5.xlarge": "g6.xlarge", "g6.xlarge": "g5.xlarge"}[kind]]
+    assert [member[0] for member in members(scaling)] == [{"g5.xlarge": "g6.xlarge", "g6.xlarge": "g5.xlarge"}[kind]]
 
 
 def test_capacity_rebalancing_launches_before_it_ends(aws: Aws) -> None:

@@ -36,7 +36,7 @@ async def first_node(here: Stage, name: str = "gpus") -> dict[str, Any]:
     here.client("autoscaling").set_desired_capacity(AutoScalingGroupName=name, DesiredCapacity=1)
 
     async def complete() -> bool:
-        return any("nvidia.com/gpu" in one["status"]["allocatable"] for one in await here.nodes())
+        return any("nvidia.com/gpu" in node["status"]["allocatable"] for node in await here.nodes())
 
     await here.until(complete, 120)
     (node,) = await here.nodes()
@@ -127,7 +127,7 @@ async def test_an_eks_node_group_labels_and_taints_its_nodes_and_a_user_data_fla
             return len(await here.nodes()) == 2
 
         await here.until(both, 120)
-        assert sorted(one["spec"]["taints"][0]["key"] for one in await here.nodes()) == ["gpuscaler.io/arriving", "nvidia.com/gpu"]
+        assert sorted(node["spec"]["taints"][0]["key"] for node in await here.nodes()) == ["gpuscaler.io/arriving", "nvidia.com/gpu"]
 
 
 async def test_invalid_user_data_keep_the_node_from_registering(tmp_path: Path) -> None:

@@ -37,7 +37,7 @@ def test_interfaces_and_addresses_of_every_type_give_exactly_its_pods_per_node()
 
     found = [one for page in client.get_paginator("describe_instance_types").paginate() for one in page["InstanceTypes"]]
 
-    pods = {one.name: one.allocatable["pods"] for one in types("aws")}
+    pods = {instance_type.name: instance_type.allocatable["pods"] for instance_type in types("aws")}
     assert {one["InstanceType"]: type_of(one).allocatable["pods"] for one in found if one["InstanceType"] in pods} == pods
 
 

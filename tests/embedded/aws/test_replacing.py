@@ -17,7 +17,10 @@ def two(aws: Aws, **told: Any) -> Any:
 
 
 def causes(scaling: Any) -> list[str]:
-    return [one["Cause"] for one in scaling.describe_scaling_activities(AutoScalingGroupName="gpus")["Activities"]]
+    return [
+        describe_scaling_activity["Cause"]
+        for describe_scaling_activity in scaling.describe_scaling_activities(AutoScalingGroupName="gpus")["Activities"]
+    ]
 
 
 def refresh(scaling: Any) -> dict[str, Any]:
@@ -47,7 +50,7 @@ def test_a_refresh_replaces_one_instance_after_the_other(aws: Aws) -> None:
     assert watch(aws, scaling, 300) == {1, 2}
     assert refresh(scaling) == {"Status": "Successful", "PercentageComplete": 100, "InstancesToUpdate": 0}
     assert not before & set(ids(scaling))
-    assert sum("taken out of service in response to an instance refresh" in one for one in causes(scaling)) == 2
+    assert sum("taken out of service in response to an instance refresh" in cause for cause in causes(scaling)) == 2
 
 
 def test_a_refresh_with_room_for_surplus_launches_before_it_ends(aws: Aws) -> None:
@@ -109,4 +112,4 @@ def test_an_instance_set_to_unhealthy_is_replaced_even_if_it_is_protected(aws: A
     assert sick not in ids(scaling)
     assert well in ids(scaling)
     assert len(ids(scaling)) == 2
-    assert any("in response to a user health-check" in one for one in causes(scaling))
+    assert any("in response to a user health-check" in cause for cause in causes(scaling))

@@ -47,8 +47,8 @@ def test_each_compiled_package_is_reported_to_the_builder(tmp_path: Path) -> Non
 def test_an_old_release_is_skipped_for_the_installed_one(tmp_path: Path) -> None:
     old = fake_go(tmp_path / "old", VERSION.format("1.19.8"))
     own = fake_go(tmp_path / "brought" / "go" / "bin", VERSION.format("1.26.1"))
-    found = find_go({"PATH": str(old.parent)}, needed=NEEDED, into=tmp_path / "brought", say=silent)
-    assert found.program == own
+    go = find_go({"PATH": str(old.parent)}, needed=NEEDED, into=tmp_path / "brought", say=silent)
+    assert go.program == own
 
 
 def test_a_release_is_installed_if_there_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,8 +17,8 @@ from gpuscaler.embedded.controlplane.processes import EndedError, Process
 def started() -> Iterator[list[Process]]:
     made: list[Process] = []
     yield made
-    for one in made:
-        one.end()
+    for process in made:
+        process.end()
 
 
 def python(tmp_path: Path, started: list[Process], code: str, *, tied: bool = False) -> Process:

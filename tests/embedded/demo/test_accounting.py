@@ -23,8 +23,8 @@ def test_the_parts_add_up_to_the_difference_from_the_bound(policy: Policy) -> No
     result = peer_of(TOLD, in_one_pool(policy))
     found = list(parts(result, policy, TOLD))
 
-    assert sum(one.dollars for one in found) == pytest.approx(result.cost - result.lower_bound)
-    assert all(one.dollars >= 0 for one in found)
+    assert sum(part.dollars for part in found) == pytest.approx(result.cost - result.lower_bound)
+    assert all(part.dollars >= 0 for part in found)
     premium, idle, lost, _ = found
     assert premium.dollars > idle.dollars > lost.dollars > 0
     assert f"{result.evictions} evictions" in lost.text
@@ -44,7 +44,7 @@ def test_the_peer_prefers_spot_as_its_users_configure_it(policy: Policy) -> None
 
     assert result.policy == PEER
     assert [pool.name for pool in in_one_pool(policy).pools] == ["spot", "cpu"]
-    assert {one.pool for pool in in_one_pool(policy).pools for one in pool.offerings} == {"spot", "cpu"}
+    assert {offering.pool for pool in in_one_pool(policy).pools for offering in pool.offerings} == {"spot", "cpu"}
     assert {row.market for row in result.machine_hours} == {"spot", "on-demand"}
     assert result.evictions > 0
     assert result.served == sum(job.pods for job in TOLD.trace.jobs)

@@ -7,7 +7,7 @@ from gpuscaler.model.offerings import OfferingKey
 
 
 def told(*happenings: HistoryEvent) -> list[tuple[float, str, str]]:
-    return [(one.at, one.word, one.text) for one in lines(happenings)]
+    return [(line.at, line.word, line.text) for line in lines(happenings)]
 
 
 def refusal(at: float, kind: str, market: str = "spot") -> HistoryEvent:

@@ -96,11 +96,11 @@ def test_pending_pods_show_what_they_wait_for_and_the_longest_waits_come_first()
         placements=(Placement("default/d", "n1"), Placement("default/e", "t-2")),
         unplaced=(Unplaced("default/f", (Reason("main", "resources", "too large"),)),),
     )
-    book = Ledger(coming=coming, promises=(Promise("n9", FOUR.key, ("default/c",), NOW),))
+    ledger = Ledger(coming=coming, promises=(Promise("n9", FOUR.key, ("default/c",), NOW),))
 
-    told = pending_of(Cluster.of(waiting), latest(book, plan), NOW)
+    pendings = pending_of(Cluster.of(waiting), latest(ledger, plan), NOW)
 
-    assert told == (
+    assert pendings == (
         Pending("default/g", 2, 6.0, "not planned yet"),
         Pending("default/f", 2, 5.0, "pool main: too large"),
         Pending("default/e", 2, 4.0, "g.4 on-demand in z1 is on its way, due any moment"),

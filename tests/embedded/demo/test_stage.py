@@ -40,7 +40,7 @@ async def performed(speed: float) -> tuple[Demo, list[Frame], dict[str, list[Any
             if demo.elapsed > 1500 and not found and not running.done():
                 async with HttpTransport(Access(demo.server, "a user")) as transport:
                     client = Client(transport)
-                    found = {one.kind: await objects(client, one) for one in (LEASES, CONFIG_MAPS, EVENTS, JOBS)}
+                    found = {resource.kind: await objects(client, resource) for resource in (LEASES, CONFIG_MAPS, EVENTS, JOBS)}
         running.result()
     return demo, frames, found
 
@@ -49,7 +49,7 @@ def test_work_runs_to_its_end_and_everything_is_visible_over_http() -> None:
     with asyncio.Runner(loop_factory=partial(PacedLoop, 100_000.0)) as runner:
         demo, frames, found = runner.run(performed(100_000.0))
 
-    assert [(one.key.rpartition("-")[0], one.finished) for one in demo.tally.lives] == [
+    assert [(life.key.rpartition("-")[0], life.finished) for life in demo.tally.lives] == [
         ("default/solo", True),
         ("default/pair", True),
         ("default/pair", True),
@@ -59,14 +59,14 @@ def test_work_runs_to_its_end_and_everything_is_visible_over_http() -> None:
     assert (demo.notes.kept, demo.notes.broken) == (3, 0)
     assert demo.last is not None
     assert (demo.last.finished, demo.last.running, demo.last.pending, demo.last.troubles) == (3, 0, (), ())
-    assert demo.last.spent == sum(demo.cluster.core.cost(one, demo.wall()) for one in demo.cluster.core.history()) > 0
+    assert demo.last.spent == sum(demo.cluster.core.cost(machine, demo.wall()) for machine in demo.cluster.core.history()) > 0
     gpus = [frame.gpus for frame in frames]
     assert max(arriving for _, _, arriving, _ in gpus) > 0
     assert max(used for used, _, _, _ in gpus) == 9
     assert max(idle for _, idle, _, _ in gpus) > 0
-    assert any("on its way, ready in about" in one.why for frame in frames for one in frame.pending)
+    assert any("on its way, ready in about" in pending.why for frame in frames for pending in frame.pending)
     leases = [one for one in found["Lease"] if one["metadata"]["namespace"] != "kube-node-lease"]
-    assert [one["spec"]["holderIdentity"] for one in leases] == ["demo"]
+    assert [lease["spec"]["holderIdentity"] for lease in leases] == ["demo"]
     assert "gpuscaler-state" in {one["metadata"]["name"] for one in found["ConfigMap"]}
     assert {"TriggeredScaleUp", "NodeOpened"} <= {one["reason"] for one in found["Event"]}
     assert {one["metadata"]["name"] for one in found["Job"]} == {"solo", "pair"}

@@ -25,7 +25,7 @@ class Watch:
 
     def brings(self, at: float, *pods: Pod, gone: str = "") -> None:
         self.time = BEGAN + at
-        changes: dict[str, Pod | None] = {one.key: one for one in pods}
+        changes: dict[str, Pod | None] = {pod.key: pod for pod in pods}
         self.tally.hear(Batch(PODS, Pod, {**changes, **({gone: None} if gone else {})}))
 
 
@@ -77,7 +77,7 @@ def test_samples_distinguish_requested_gpus_from_busy_ones() -> None:
     watch.brings(9, gone="default/b")
     watch.tally.sample(paid=2, dollars_per_hour=1.0)
 
-    assert [(one.at, one.wanted, one.used, one.paid, one.dollars_per_hour) for one in watch.tally.timeline] == [
+    assert [(sample.at, sample.wanted, sample.used, sample.paid, sample.dollars_per_hour) for sample in watch.tally.timeline] == [
         (BEGAN + 5, 6, 2, 8, 3.0),
         (BEGAN + 9, 2, 2, 2, 1.0),
     ]
@@ -97,7 +97,7 @@ def life(name: str, created: float, *, started: float | None = None, ended: floa
 def test_the_wait_of_a_pod_recreated_after_an_eviction_does_not_count() -> None:
     lives = [life("a", 0.0, started=50.0, ended=90.0), life("b", 1.0, started=41.0), life("c", 90.0, started=400.0)]
 
-    assert [(one.pod, one.seconds, one.ran) for one in first_waits(lives, {"train": 2}, 500.0)] == [
+    assert [(pod_wait.pod, pod_wait.seconds, pod_wait.ran) for pod_wait in first_waits(lives, {"train": 2}, 500.0)] == [
         ("default/a", 50.0, True),
         ("default/b", 40.0, True),
     ]
@@ -106,8 +106,10 @@ def test_the_wait_of_a_pod_recreated_after_an_eviction_does_not_count() -> None:
 def test_the_wait_of_a_pod_deleted_before_it_ran_continues_in_its_successor() -> None:
     lives = [life("a", 0.0, ended=30.0), life("b", 30.0, started=100.0)]
 
-    assert [(one.seconds, one.ran) for one in first_waits(lives, {"train": 1}, 500.0)] == [(100.0, True)]
+    assert [(pod_wait.seconds, pod_wait.ran) for pod_wait in first_waits(lives, {"train": 1}, 500.0)] == [(100.0, True)]
 
 
 def test_a_pod_deleted_before_it_ran_without_a_successor_never_ran() -> None:
-    assert [(one.seconds, one.ran) for one in first_waits([life("a", 0.0, ended=30.0)], {"train": 1}, 500.0)] == [(30.0, False)]
+    assert [(pod_wait.seconds, pod_wait.ran) for pod_wait in first_waits([life("a", 0.0, ended=30.0)], {"train": 1}, 500.0)] == [
+        (30.0, False)
+    ]

@@ -64,12 +64,12 @@ def test_jobs_with_too_many_pods_are_left_out() -> None:
 
 
 def test_a_job_of_several_pods_is_a_gang_with_the_run_time_of_the_trace() -> None:
-    (one,) = submissions(Trace("t", (Job("big", 7.0, 90.0, pods=2, gpus=8, cpu_milli=16000, memory=2**30),)))
+    (submission,) = submissions(Trace("t", (Job("big", 7.0, 90.0, pods=2, gpus=8, cpu_milli=16000, memory=2**30),)))
 
-    assert (one.at, one.pods) == (7.0, 2)
-    assert one.job["metadata"] == {"name": "big", "namespace": NAMESPACE}
-    assert (one.job["spec"]["parallelism"], one.job["spec"]["completions"]) == (2, 2)
-    template = one.job["spec"]["template"]
+    assert (submission.at, submission.pods) == (7.0, 2)
+    assert submission.job["metadata"] == {"name": "big", "namespace": NAMESPACE}
+    assert (submission.job["spec"]["parallelism"], submission.job["spec"]["completions"]) == (2, 2)
+    template = submission.job["spec"]["template"]
     assert template["metadata"]["annotations"] == {
         "gpuscaler.io/run-for": "90.000s",
         "gpuscaler.io/gang": "big",
@@ -80,9 +80,9 @@ def test_a_job_of_several_pods_is_a_gang_with_the_run_time_of_the_trace() -> Non
 
 
 def test_a_job_without_gpus_requests_none() -> None:
-    (one,) = submissions(Trace("t", (Job("cpu", 0.0, 90.0, cpu_milli=500),)))
+    (submission,) = submissions(Trace("t", (Job("cpu", 0.0, 90.0, cpu_milli=500),)))
 
-    pod = one.job["spec"]["template"]["spec"]
+    pod = submission.job["spec"]["template"]["spec"]
     assert pod["containers"][0]["resources"] == {"requests": {"cpu": "500m"}}
     assert pod["tolerations"] == []
 
@@ -98,6 +98,6 @@ def test_any_id_becomes_a_valid_kubernetes_name(job: str, name: str) -> None:
 def test_names_differ_even_if_ids_are_similar() -> None:
     jobs = (Job("A", 0.0, 60), Job("a", 0.0, 60), Job("a-0", 0.0, 60), Job("a", 0.0, 60))
 
-    names = [one.job["metadata"]["name"] for one in submissions(Trace("t", jobs))]
+    names = [submission.job["metadata"]["name"] for submission in submissions(Trace("t", jobs))]
 
     assert len(set(names)) == 4

@@ -163,7 +163,7 @@ def test_no_plugin_tolerates_our_taint_and_one_for_an_unknown_resource_has_its_o
     assert unknown.name == f"{GENERIC}example-com-fpga-1"
     for plugin in (*PLUGINS, unknown):
         tolerations = plugin.manifest()["spec"]["template"]["spec"]["tolerations"]
-        assert all(one["key"] not in ("", ARRIVING_TAINT) for one in tolerations)
+        assert all(toleration["key"] not in ("", ARRIVING_TAINT) for toleration in tolerations)
         assert is_plugin("kube-system", plugin.name)
     assert not is_plugin("default", PLUGINS[0].name)
     assert plugin_of("nvidia.com/mig-1g.10gb") == plugin_of(GPU)

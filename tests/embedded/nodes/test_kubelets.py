@@ -129,7 +129,7 @@ async def test_a_forbidden_write_of_a_kubelet_is_logged_once_and_done_when_allow
             await here.wait(8.0)
             assert await phase_listed(here) == ["Running"]
 
-    assert [one["pod"] for one in logs if "cannot get resource" in one.get("problem", "")] == ["default/p"]
+    assert [log["pod"] for log in logs if "cannot get resource" in log.get("problem", "")] == ["default/p"]
 
 
 async def test_the_first_pod_of_a_machine_waits_for_its_image_and_the_next_one_does_not() -> None:

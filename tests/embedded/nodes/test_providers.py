@@ -159,10 +159,10 @@ async def test_the_next_process_finds_the_machines_and_repeats_the_answer_to_a_t
         first = await buy(await here.begin(), count=2)
         await here.end()
         made = await here.begin()
-        assert {one.id for one in (await made.provider.inventory()).instances} == {one.id for one in first.instances}
+        assert {instance.id for instance in (await made.provider.inventory()).instances} == {instance.id for instance in first.instances}
         assert await buy(made, count=2) == first
         other = await buy(made, token="b")
-        assert not {one.id for one in other.instances} & {one.id for one in first.instances}
+        assert not {instance.id for instance in other.instances} & {instance.id for instance in first.instances}
 
 
 async def test_an_order_with_an_outstanding_answer_is_answered_in_the_next_process(tmp_path: Path) -> None:
@@ -195,7 +195,7 @@ async def test_refusals_are_repeated_too(tmp_path: Path) -> None:
     async with lives(tmp_path) as here:
         told = text(dry="[{market: spot}]")
         first = await buy(await here.begin(told), SPOT, GPU)
-        assert [one.cause for one in first.refusals] == [CAPACITY]
+        assert [refusal.cause for refusal in first.refusals] == [CAPACITY]
         await here.end()
         assert await buy(await here.begin(told), SPOT, GPU) == first
 
@@ -207,7 +207,7 @@ async def test_events_of_machines_while_no_process_ran_are_caught_up_with(tmp_pa
         await asyncio.sleep(60.0)
         late = await buy(made, token="b")
         await here.end()
-        gone, stays = (one.id for one in bought.instances)
+        gone, stays = (instance.id for instance in bought.instances)
         for node in await here.nodes():
             if node["spec"]["providerID"] == stays:
                 await here.user.delete(NODES, node["metadata"]["name"])
@@ -301,7 +301,7 @@ async def test_a_file_of_series_determines_when_spot_markets_are_dry(tmp_path: P
         assert len((await buy(made, SPOT)).instances) == 1
         await asyncio.sleep(700.0)
         refused = await buy(made, SPOT, token="b")
-        assert (refused.instances, [one.cause for one in refused.refusals]) == ((), [CAPACITY])
+        assert (refused.instances, [refusal.cause for refusal in refused.refusals]) == ((), [CAPACITY])
         await here.end()
         # The series continues: it does not start again with the process.
         made = await here.begin(text(dry="spot.csv"))
@@ -324,13 +324,13 @@ async def test_a_forbidden_node_write_blocks_no_other_machine_is_logged_once_and
             await asyncio.sleep(60.0)
             second = await buy(made, token="b")
             await asyncio.sleep(60.0)
-            ids = [found.instances[0].id for found in (first, second)]
-            assert [one["spec"]["providerID"] for one in await here.nodes()] == ids
+            ids = [bought.instances[0].id for bought in (first, second)]
+            assert [node["spec"]["providerID"] for node in await here.nodes()] == ids
             here.api.faults.clear()
             await asyncio.sleep(15.0)
-            assert [one["spec"]["providerID"] for one in await here.nodes()] == ids[1:]
+            assert [node["spec"]["providerID"] for node in await here.nodes()] == ids[1:]
 
-    told = [one["problem"] for one in logs if one["event"] == "an object of a simulated machine could not be written"]
+    told = [log["problem"] for log in logs if log["event"] == "an object of a simulated machine could not be written"]
     assert [one.removesuffix(" (403 Forbidden)") for one in told] == [said]
 
 
@@ -362,7 +362,9 @@ async def test_a_failing_api_server_delays_answers_and_loses_nothing(tmp_path: P
         here.api.faults.clear()
         await here.end()
         made = await here.begin()
-        assert [one.id for one in (await made.provider.inventory()).instances] == [one.id for found in bought for one in found.instances]
+        assert [instance.id for instance in (await made.provider.inventory()).instances] == [
+            instance.id for bought in bought for instance in bought.instances
+        ]
 
 
 @pytest.mark.parametrize("instance", ["", "aws:///us-east-1a/i-1"])
@@ -388,7 +390,7 @@ async def test_two_clouds_in_two_namespaces_of_a_cluster_ignore_each_others_mach
             await here.user.create(NAMESPACES, {"metadata": {"name": name}})
         bought = [await buy(await here.begin(namespace=name), count=2) for name in ("kube-system", "other")]
         await asyncio.sleep(60.0)
-        ids = {one.id for found in bought for one in found.instances}
+        ids = {instance.id for bought in bought for instance in bought.instances}
         assert len(ids) == 4
         assert {node["spec"]["providerID"] for node in await here.nodes()} == ids
         # A restarted cloud deletes no Nodes that do not belong to its machines.
@@ -453,7 +455,7 @@ async def test_pools_of_changed_settings_can_be_bought_at_once(tmp_path: Path) -
         made.reload(SettingsFile(other).settings)
         bought = await buy(made, OfferingKey("gpu", "on-demand", "g5.xlarge", "us-east-1a"))
         assert len(bought.instances) == 1
-        assert {one.instance_type for pool in await made.provider.pools() for one in pool.offerings} == {"g5.xlarge"}
+        assert {offering.instance_type for pool in await made.provider.pools() for offering in pool.offerings} == {"g5.xlarge"}
 
 
 class Records(Notes):

@@ -76,7 +76,7 @@ async def test_selectors_and_several_missing_resources_are_named() -> None:
         assert await message(here, "picky") == f"0/1 nodes are available: 1 node(s) didn't match Pod's node affinity/selector. {rest}"
         assert await message(here, "huge") == f"0/1 nodes are available: 1 Insufficient cpu, 1 Insufficient memory. {rest}"
         events = [msgspec.json.decode(one) for one in await here.user.list_all(CORE_EVENTS)]
-        assert {one["involvedObject"]["name"] for one in events if one["reason"] == "FailedScheduling"} == {"picky", "huge"}
+        assert {event["involvedObject"]["name"] for event in events if event["reason"] == "FailedScheduling"} == {"picky", "huge"}
 
 
 async def test_one_event_counts_how_often_a_pod_found_no_node_for_the_same_reason() -> None:

@@ -93,16 +93,19 @@ async def test_every_pod_has_its_own_bound_claims_which_remain_when_it_is_delete
         await here.create(STATEFUL_SETS, "db", replicas=2, template=mounted, volumeClaimTemplates=[DATA])
         await here.wait(20.0)
         claims = await listed(here, PERSISTENT_VOLUME_CLAIMS)
-        assert {(one["metadata"]["name"], one["status"]["phase"]) for one in claims} == {("data-db-0", "Bound"), ("data-db-1", "Bound")}
-        assert all(one["metadata"]["labels"] == {"app": "web"} for one in claims)
+        assert {(claim["metadata"]["name"], claim["status"]["phase"]) for claim in claims} == {
+            ("data-db-0", "Bound"),
+            ("data-db-1", "Bound"),
+        }
+        assert all(claim["metadata"]["labels"] == {"app": "web"} for claim in claims)
         volumes = await listed(here, PERSISTENT_VOLUMES)
-        assert {(one["spec"]["claimRef"]["name"], one["status"]["phase"]) for one in volumes} == {
+        assert {(volume["spec"]["claimRef"]["name"], volume["status"]["phase"]) for volume in volumes} == {
             ("data-db-0", "Bound"),
             ("data-db-1", "Bound"),
         }
         pods = {pod["metadata"]["name"]: pod for pod in await here.pods()}
         assert all(pod["status"]["phase"] == "Running" for pod in pods.values())
-        mine = {one["name"]: one for one in pods["db-1"]["spec"]["volumes"]}
+        mine = {pod["name"]: pod for pod in pods["db-1"]["spec"]["volumes"]}
         assert mine["data"]["persistentVolumeClaim"] == {"claimName": "data-db-1"}
         assert "emptyDir" in mine["cache"]
 

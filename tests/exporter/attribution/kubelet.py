@@ -48,11 +48,11 @@ def container(name: str, *held: bytes, claims: Sequence[bytes] = ()) -> bytes:
     """ContainerResources, with CPUs and memory, which a reader of GPUs skips."""
     memory = part(1, "memory") + count(2, 2**30)
     packed = part(3, varint(2) + varint(3))
-    return part(1, name) + b"".join(part(2, one) for one in held) + packed + part(4, memory) + b"".join(part(5, one) for one in claims)
+    return part(1, name) + b"".join(part(2, one) for one in held) + packed + part(4, memory) + b"".join(part(5, claim) for claim in claims)
 
 
 def pod(namespace: str, name: str | bytes, *containers: bytes) -> bytes:
-    return part(1, name) + part(2, namespace) + b"".join(part(3, one) for one in containers)
+    return part(1, name) + part(2, namespace) + b"".join(part(3, container) for container in containers)
 
 
 #: Every node has pods without devices.
@@ -105,7 +105,7 @@ class FakeKubelet:
         self.behave = refuse
 
     def answer(self) -> bytes:
-        return b"".join(part(1, one) for one in self.pods)
+        return b"".join(part(1, pod) for pod in self.pods)
 
 
 class _Handlers(grpc.GenericRpcHandler):  # type: ignore[misc]  # it ships no types

@@ -58,10 +58,10 @@ def test_a_kubelet_answer_with_damage_anywhere_is_parsed_or_skipped(changes: lis
         damaged[place] = value
     for answer in (bytes(damaged), bytes(damaged[:end])):
         try:
-            found = ListAnswers().read(answer)
+            allocations = ListAnswers().read(answer)
         except NotListedError:
             continue
-        assert all(one.devices for one in found.found)
+        assert all(allocation.devices for allocation in allocations.found)
 
 
 @few
@@ -71,10 +71,10 @@ def test_a_checkpoint_with_any_json_is_parsed_or_skipped(value: Any) -> None:
         path = Path(folder) / "kubelet_internal_checkpoint"
         path.write_text(json.dumps(value))
         try:
-            found = read_checkpoint(path)
+            allocations = read_checkpoint(path)
         except CheckpointError:
             return
-        assert all(one.devices for one in found.found)
+        assert all(allocation.devices for allocation in allocations.found)
 
 
 @few

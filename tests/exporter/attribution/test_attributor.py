@@ -45,16 +45,16 @@ class World:
     attributor: Attributor
     now: list[float] = field(default_factory=lambda: [1000.0])
 
-    async def ask(self, *processes: Process, after: float = 1.0, known: tuple[Device, ...] = HERE) -> Attribution:
+    async def ask(self, *processes: Process, after: float = 1.0, devices: tuple[Device, ...] = HERE) -> Attribution:
         self.now[0] += after
-        return await self.attributor.attribute(known, processes)
+        return await self.attributor.attribute(devices, processes)
 
 
 async def first(here: World) -> Attribution:
     """The first answer, for a caller with little patience."""
     for _ in range(500):
-        if (found := await here.ask()).owners:
-            return found
+        if (attribution := await here.ask()).owners:
+            return attribution
         await asyncio.sleep(0.01)
     raise AssertionError("the kubelet never answered")
 
@@ -122,23 +122,26 @@ async def test_devices_unknown_to_the_driver_are_reported_and_the_others_are_use
             TRAINER,
             pod("ml", "lost", container("main", devices("GPU-gone", "0000:01:00.0"), devices("3", resource="rdma/hca"))),
         ]
-        found = await here.ask()
-        assert found.owners.keys() == {GPU}
-        assert found.trouble == "the driver has no nvidia.com/gpu device GPU-gone of ml/lost, nvidia.com/gpu device 0000:01:00.0 of ml/lost"
+        attribution = await here.ask()
+        assert attribution.owners.keys() == {GPU}
+        assert (
+            attribution.trouble
+            == "the driver has no nvidia.com/gpu device GPU-gone of ml/lost, nvidia.com/gpu device 0000:01:00.0 of ml/lost"
+        )
 
 
 async def test_without_any_gpu_allocations_are_no_trouble(tmp_path: Path) -> None:
     async with world(tmp_path) as here:
         here.kubelet.pods += [TRAINER]
-        assert await here.ask(known=()) == Attribution({}, None, "pod-resources")
+        assert await here.ask(devices=()) == Attribution({}, None, "pod-resources")
 
 
 async def test_an_entry_that_cannot_be_parsed_is_reported_and_the_others_are_used(tmp_path: Path) -> None:
     async with world(tmp_path) as here:
         here.kubelet.pods += [pod("ml", b"\xff", container("main", devices(SECOND))), TRAINER]
-        found = await here.ask()
-        assert found.owners.keys() == {GPU}
-        assert found.trouble.startswith("skipped pod 2 of the 3 that the kubelet lists: 'utf-8' codec")
+        attribution = await here.ask()
+        assert attribution.owners.keys() == {GPU}
+        assert attribution.trouble.startswith("skipped pod 2 of the 3 that the kubelet lists: 'utf-8' codec")
 
 
 # Pods that end
@@ -199,38 +202,38 @@ async def test_the_checkpoint_is_used_after_the_kubelet_has_been_away_for_long(t
         here.node.keeps((UID, "main", GPU), (OTHER, "main", SECOND))
         before = await here.ask()
         here.kubelet.fail(grpc.StatusCode.UNAVAILABLE, "going away")
-        found = await here.ask(after=61.0)
-        assert found.source == "checkpoint"
-        assert found.owners == before.owners  # the other pod has no cgroup any more
-        assert "answered UNAVAILABLE (going away)" in found.trouble
+        attribution = await here.ask(after=61.0)
+        assert attribution.source == "checkpoint"
+        assert attribution.owners == before.owners  # the other pod has no cgroup any more
+        assert "answered UNAVAILABLE (going away)" in attribution.trouble
 
 
 async def test_without_a_socket_the_checkpoint_is_read_from_the_start(tmp_path: Path) -> None:
     async with world(tmp_path, started=False) as here:
         here.node.runs("ml", "trainer-0", "main", uid=UID)
         here.node.keeps((UID, "main", GPU))
-        found = await here.ask()
-        assert (found.source, found.owners) == ("checkpoint", {GPU: (Owner("ml", "trainer-0", "main", UID),)})
+        attribution = await here.ask()
+        assert (attribution.source, attribution.owners) == ("checkpoint", {GPU: (Owner("ml", "trainer-0", "main", UID),)})
         here.kubelet.pods += [TRAINER]
         here.kubelet.start()
-        found = await here.ask()
-        assert (found.source, found.trouble) == ("pod-resources", "")
+        attribution = await here.ask()
+        assert (attribution.source, attribution.trouble) == ("pod-resources", "")
 
 
 async def test_the_number_of_checkpoint_pods_without_a_name_is_reported(tmp_path: Path) -> None:
     async with world(tmp_path, started=False) as here:
         here.node.keeps((UID, "main", GPU))
-        found = await here.ask()
-        assert not found.owners
-        assert "only the UID is known: 1; expected " in found.trouble
+        attribution = await here.ask()
+        assert not attribution.owners
+        assert "only the UID is known: 1; expected " in attribution.trouble
 
 
 async def test_a_node_without_kubelet_has_gpus_without_owners_and_says_why(tmp_path: Path) -> None:
     async with world(tmp_path, started=False) as here:
-        found = await here.ask()
-        assert (found.owners, found.source) == ({}, "")
-        assert "no kubelet socket" in found.trouble
-        assert "no kubelet checkpoint" in found.trouble
+        attribution = await here.ask()
+        assert (attribution.owners, attribution.source) == ({}, "")
+        assert "no kubelet socket" in attribution.trouble
+        assert "no kubelet checkpoint" in attribution.trouble
 
 
 async def test_a_broken_checkpoint_is_reported_and_read_again_once_it_is_valid(tmp_path: Path) -> None:
@@ -280,9 +283,9 @@ async def test_the_last_answer_is_forgotten_after_a_while(tmp_path: Path) -> Non
         await first(here)
         here.kubelet.hang(seconds=5.0)
         await here.ask()
-        found = await here.ask(after=61.0)
-        assert (found.owners, found.source) == ({}, "")
-        assert "no answer yet from the kubelet" in found.trouble
+        attribution = await here.ask(after=61.0)
+        assert (attribution.owners, attribution.source) == ({}, "")
+        assert "no answer yet from the kubelet" in attribution.trouble
 
 
 async def test_closing_does_not_wait_for_a_kubelet_that_hangs(tmp_path: Path) -> None:
@@ -312,37 +315,37 @@ async def test_processes_on_a_shared_gpu_are_distinguished_by_their_cgroups(tmp_
         here.node.runs("ml", "a", "main", uid=UID, number=1, pids=[100, 101])
         here.node.runs("ml", "b", "main", uid=OTHER, number=2, pids=[200])
         here.node.process(300, "0::/user.slice")
-        found = await here.ask(*(Process(GPU, pid) for pid in (100, 101, 200, 300, 400)))
-        first, second = found.owners[GPU]
-        assert found.processes == {100: first, 101: first, 200: second}
+        attribution = await here.ask(*(Process(GPU, pid) for pid in (100, 101, 200, 300, 400)))
+        first, second = attribution.owners[GPU]
+        assert attribution.processes == {100: first, 101: first, 200: second}
         assert (first.uid, second.uid) == (UID, OTHER)
-        assert not found.trouble
+        assert not attribution.trouble
 
 
 async def test_processes_of_another_pid_namespace_are_reported_for_shared_gpus(tmp_path: Path) -> None:
     async with world(tmp_path) as here:
         here.kubelet.pods += SHARING
-        found = await here.ask(Process(GPU, 100))
-        assert found.processes is None
-        assert "expected hostPID" in found.trouble
+        attribution = await here.ask(Process(GPU, 100))
+        assert attribution.processes is None
+        assert "expected hostPID" in attribution.trouble
         here.kubelet.pods = [TRAINER]
-        found = await here.ask(Process(GPU, 100))
-        assert (found.processes, found.trouble) == (None, "")
+        attribution = await here.ask(Process(GPU, 100))
+        assert (attribution.processes, attribution.trouble) == (None, "")
 
 
 async def test_without_processes_from_the_driver_no_container_counts_as_idle(tmp_path: Path) -> None:
     async with world(tmp_path) as here:
         here.kubelet.pods += SHARING
-        found = await here.ask()
-        assert (found.processes, found.trouble) == (None, "")
+        attribution = await here.ask()
+        assert (attribution.processes, attribution.trouble) == (None, "")
 
 
 async def test_processes_of_containers_without_names_are_not_distinguished(tmp_path: Path) -> None:
     async with world(tmp_path) as here:
         here.kubelet.pods += SHARING
         here.node.process(100, f"0::/kubepods/pod{UID}/{'ab' * 32}")
-        found = await here.ask(Process(GPU, 100))
-        assert found.processes is None
+        attribution = await here.ask(Process(GPU, 100))
+        assert attribution.processes is None
 
 
 async def test_a_process_without_container_name_belongs_to_the_only_container_with_a_gpu(tmp_path: Path) -> None:
@@ -350,8 +353,8 @@ async def test_a_process_without_container_name_belongs_to_the_only_container_wi
         here.kubelet.pods += SHARING
         here.node.runs("ml", "a", "main", uid=UID, number=1)
         here.node.process(100, f"0::/kubepods/pod{UID}/{'ab' * 32}")
-        found = await here.ask(Process(GPU, 100))
-        assert found.processes == {100: found.owners[GPU][0]}
+        attribution = await here.ask(Process(GPU, 100))
+        assert attribution.processes == {100: attribution.owners[GPU][0]}
 
 
 async def test_a_process_of_a_pod_without_a_gpu_is_returned_too(tmp_path: Path) -> None:

@@ -59,18 +59,18 @@ class Asking:
     async def ask(self, *processes: Process, after: float = 1.0) -> Attribution:
         """An answer, after the requests that it causes have finished."""
         self.now += after
-        found = await self.attributor.attribute(HERE, processes)
+        attribution = await self.attributor.attribute(HERE, processes)
         for _ in range(20):
             await asyncio.sleep(0)
-        return found
+        return attribution
 
 
 async def test_pods_of_the_checkpoint_get_their_names_from_the_server(tmp_path: Path) -> None:
     here = Asking(tmp_path, page(listed_pod("trainer-0")))
     here.node.keeps((UID, "main", GPU))
     assert not (await here.ask()).owners
-    found = await here.ask()
-    assert found.owners == {GPU: (Owner("ml", "trainer-0", "main", UID),)}
+    attribution = await here.ask()
+    assert attribution.owners == {GPU: (Owner("ml", "trainer-0", "main", UID),)}
     request = here.server.requests[0]
     assert (request.path, request.query["fieldSelector"]) == ("/api/v1/pods", "spec.nodeName=node-a")
     await here.attributor.close()
@@ -174,8 +174,8 @@ async def test_without_slices_claimed_devices_are_found_by_their_names(tmp_path:
         here = Asking(tmp_path, *[failure(404, "NotFound") for _ in range(3)], socket=fake.path)
         fake.pods += [pod("ml", "first", container("main", claims=[claim("gpu-0")]))]
         await here.ask()
-        found = await here.ask()
-        assert (found.owners, found.trouble) == ({GPU: (Owner("ml", "first", "main"),)}, "")
+        attribution = await here.ask()
+        assert (attribution.owners, attribution.trouble) == ({GPU: (Owner("ml", "first", "main"),)}, "")
         await here.ask(after=30.0)
         assert len(here.server.requests) == 3
         assert not here.names.due(RESOURCE_SLICES)

@@ -34,8 +34,11 @@ def test_containers_with_devices_are_returned_with_their_pod_and_others_are_not(
 def test_a_device_of_a_claim_is_returned_with_driver_pool_and_name() -> None:
     with kubelet() as here:
         here.pods = [pod("ml", "inference", container("server", claims=[claim("gpu-0", "gpu-1")]))]
-        found = asked(here).found[0]
-        assert found.devices == (ClaimedDevice("gpu.nvidia.com", "node-a", "gpu-0"), ClaimedDevice("gpu.nvidia.com", "node-a", "gpu-1"))
+        allocation = asked(here).found[0]
+        assert allocation.devices == (
+            ClaimedDevice("gpu.nvidia.com", "node-a", "gpu-0"),
+            ClaimedDevice("gpu.nvidia.com", "node-a", "gpu-1"),
+        )
 
 
 def test_two_hundred_pods_of_many_containers_are_one_answer() -> None:
@@ -43,9 +46,9 @@ def test_two_hundred_pods_of_many_containers_are_one_answer() -> None:
         here.pods = [
             pod("ml", f"worker-{n}", *(container(f"c{i}", devices(f"{GPU[:-4]}{n:04x}", numa=i)) for i in range(4))) for n in range(200)
         ]
-        found = asked(here).found
-        assert len(found) == 800
-        assert found[-1] == Allocation(Owner("ml", "worker-199", "c3"), (PluginDevice("nvidia.com/gpu", f"{GPU[:-4]}00c7"),))
+        allocations = asked(here).found
+        assert len(allocations) == 800
+        assert allocations[-1] == Allocation(Owner("ml", "worker-199", "c3"), (PluginDevice("nvidia.com/gpu", f"{GPU[:-4]}00c7"),))
 
 
 @pytest.mark.parametrize(
@@ -61,10 +64,10 @@ def test_two_hundred_pods_of_many_containers_are_one_answer() -> None:
 def test_an_entry_that_cannot_be_parsed_is_skipped_and_the_others_are_used(odd: bytes, told: str) -> None:
     with kubelet() as here:
         here.pods = [odd, TRAINER]
-        found = asked(here)
-        assert [one.owner.pod for one in found.found] == ["trainer-0"]
-        assert len(found.aside) == 1
-        assert found.aside[0].startswith(f"skipped pod 1 of the 2 that the kubelet lists: {told}")
+        allocations = asked(here)
+        assert [allocation.owner.pod for allocation in allocations.found] == ["trainer-0"]
+        assert len(allocations.aside) == 1
+        assert allocations.aside[0].startswith(f"skipped pod 1 of the 2 that the kubelet lists: {told}")
 
 
 def test_fields_that_a_later_kubernetes_adds_are_skipped() -> None:

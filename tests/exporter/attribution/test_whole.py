@@ -75,17 +75,17 @@ async def test_pods_that_share_a_gpu_have_their_own_memory_and_one_that_ends_has
         here.node.process(4003, "0::/user.slice")
         here.kubelet.pods += [pod("ml", name, container("main", devices(f"{GPU}::{n}"))) for n, name in enumerate("ab")]
 
-        found = await here.until(lambda found: found.values("nvidia_gpu_memory_used_bytes", pod_name="a") == [5 * GIB])
-        assert found.value("nvidia_gpu_memory_used_bytes", pod_name="b") == GIB
-        assert found.value("nvidia_gpu_memory_total_bytes", pod_name="b") == 80 * GIB
-        assert found.value("gpuscaler_gpu_process_memory_used_bytes", pid="4001", pod_name="a") == 5 * GIB
-        assert found.pods("gpuscaler_gpu_process_memory_used_bytes", pid="4003") == [None]
+        scrape = await here.until(lambda scrape: scrape.values("nvidia_gpu_memory_used_bytes", pod_name="a") == [5 * GIB])
+        assert scrape.value("nvidia_gpu_memory_used_bytes", pod_name="b") == GIB
+        assert scrape.value("nvidia_gpu_memory_total_bytes", pod_name="b") == 80 * GIB
+        assert scrape.value("gpuscaler_gpu_process_memory_used_bytes", pid="4001", pod_name="a") == 5 * GIB
+        assert scrape.pods("gpuscaler_gpu_process_memory_used_bytes", pid="4003") == [None]
 
         # The pod and its processes have ended, but the kubelet has not noticed.
         here.node.ends(UID)
         gpu.run((4002, 0, GIB))
-        found = await here.until(lambda found: "a" not in found.pods("nvidia_gpu_memory_used_bytes"))
-        assert found.pods("nvidia_gpu_memory_used_bytes", uuid=GPU) == ["b"]
+        scrape = await here.until(lambda scrape: "a" not in scrape.pods("nvidia_gpu_memory_used_bytes"))
+        assert scrape.pods("nvidia_gpu_memory_used_bytes", uuid=GPU) == ["b"]
 
 
 async def test_mig_devices_belong_to_their_pods_and_the_gpu_to_none(
@@ -94,7 +94,7 @@ async def test_mig_devices_belong_to_their_pods_and_the_gpu_to_none(
     nvml.gpu[0].divide(("3g.40gb", 60, GIB), ("1g.10gb", 0, 0))
     async with exporting(nvml, tmp_path, monkeypatch) as here:
         here.kubelet.pods += [pod("ml", "small", container("main", devices("MIG-0-1", resource="nvidia.com/mig-1g.10gb")))]
-        found = await here.until(lambda found: found.pods("nvidia_gpu_memory_total_bytes", uuid="MIG-0-1") == ["small"])
-        assert found.pods("nvidia_gpu_memory_total_bytes", uuid="MIG-0-0") == [None]
-        assert found.pods("nvidia_gpu_temperature_celsius", uuid=GPU) == [None]
-        assert found.value("gpuscaler_gpu_containers", uuid="MIG-0-1") == 1
+        scrape = await here.until(lambda scrape: scrape.pods("nvidia_gpu_memory_total_bytes", uuid="MIG-0-1") == ["small"])
+        assert scrape.pods("nvidia_gpu_memory_total_bytes", uuid="MIG-0-0") == [None]
+        assert scrape.pods("nvidia_gpu_temperature_celsius", uuid=GPU) == [None]
+        assert scrape.value("gpuscaler_gpu_containers", uuid="MIG-0-1") == 1

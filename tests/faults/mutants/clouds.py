@@ -62,21 +62,21 @@ MUTANTS = (
     Mutant(
         case=67,
         at="_retired",
-        old="known.types.get(name) if name not in sold else None",
+        old="surroundings.types.get(name) if name not in sold else None",
         new="None",
         removes="a machine of an older launch template gets the price of the next one",
     ),
     Mutant(
         case=74,
         at="Discovery._pools",
-        old="source != EKS or found.has_accelerators",
+        old="source != EKS or aws_pool.has_accelerators",
         new="source",
         removes="every managed node group is managed by gpuscaler",
     ),
     Mutant(
         case=74,
         at="Discovery._pools",
-        old="let_go.append(found)",
+        old="let_go.append(aws_pool)",
         new="",
         removes="groups that are no longer managed are forgotten at once",
     ),
@@ -132,7 +132,7 @@ MUTANTS = (
     Mutant(
         case=84,
         at="_user_data",
-        old="own is not None and one not in own and one not in lost",
+        old="own is not None and taint not in own and taint not in lost",
         new="own is None",
         removes="the taints in tags are not compared with those in user data",
     ),
@@ -153,7 +153,7 @@ MUTANTS = (
     Mutant(
         case=99,
         at="_giving_up",
-        old='and not same(one.get("DefaultResult"), "CONTINUE")',
+        old='and not same(row.get("DefaultResult"), "CONTINUE")',
         new="",
         removes="machines wait for hooks that would let them continue",
     ),

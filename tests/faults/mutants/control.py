@@ -69,7 +69,7 @@ MUTANTS = (
     Mutant(
         case=26,
         at="Cloud.hear",
-        old="[one for one in words if one not in self._announced]",
+        old="[word for word in words if word not in self._announced]",
         new="words",
         removes="a repeated notice counts as a new one",
     ),
@@ -90,7 +90,7 @@ MUTANTS = (
     Mutant(
         case=40,
         at="Records._tell_unplaced",
-        old="self._told[one.pod] = why",
+        old="self._told[unplaced.pod] = why",
         new="",
         removes="the reason that a pod cannot be served is reported with every plan",
     ),
@@ -181,8 +181,8 @@ MUTANTS = (
     Mutant(
         case=74,
         at="DiscoveredPools.begin",
-        old="for one in found.set_aside[:LISTED]:",
-        new="for one in found.set_aside[:0]:",
+        old="for skipped in report.set_aside[:LISTED]:",
+        new="for skipped in report.set_aside[:0]:",
         removes="groups that are no longer managed are not reported at startup",
     ),
     Mutant(
@@ -202,8 +202,8 @@ MUTANTS = (
     Mutant(
         case=83,
         at="costing.of_plan",
-        old="least, sum(one.price_per_hour for one in machines)",
-        new="max(least, sum(one.price_per_hour for one in machines)), sum(one.price_per_hour for one in machines)",
+        old="least, sum(machine.price_per_hour for machine in machines)",
+        new="max(least, sum(machine.price_per_hour for machine in machines)), sum(machine.price_per_hour for machine in machines)",
         removes="a plan is priced by the most expensive offering that the cloud may choose",
     ),
     Mutant(

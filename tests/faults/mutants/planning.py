@@ -27,8 +27,8 @@ MUTANTS = (
     Mutant(
         case=13,
         at="is_open",
-        old="one.until is None or now < one.until",
-        new="one.until is None",
+        old="breaker.until is None or now < breaker.until",
+        new="breaker.until is None",
         removes="refused offerings are asked again at once",
     ),
     Mutant(
@@ -69,7 +69,7 @@ MUTANTS = (
     Mutant(
         case=28,
         at="Protection.budgets",
-        old="budget.selector is not None and budget.selector.matches(one.labels)",
+        old="budget.selector is not None and budget.selector.matches(running_class.labels)",
         new="budget.selector is None",
         removes="PodDisruptionBudgets are not checked before a machine is chosen",
     ),
@@ -118,14 +118,14 @@ MUTANTS = (
     Mutant(
         case=68,
         at="breakers.step",
-        old="one.cause != ABSENT",
-        new="one.cause not in STRIKES",
+        old="breaker.cause != ABSENT",
+        new="breaker.cause not in STRIKES",
         removes="a machine that becomes a node counts as a success",
     ),
     Mutant(
         case=68,
         at="withholds",
-        old="bool(one.lacks) and not is_device(one.lacks)",
+        old="bool(breaker.lacks) and not is_device(breaker.lacks)",
         new="False",
         removes="a resource that only some pods request pauses the offering for all",
     ),

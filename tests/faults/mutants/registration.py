@@ -6,29 +6,29 @@ MUTANTS = (
     Mutant(
         case=7,
         at="_Registration.miss",
-        old="(one.granted, self.waits.began) + self.waits.lag + SKEW_SECONDS",
-        new="(one.granted, self.waits.began)",
+        old="(machine.granted, self.waits.began) + self.waits.lag + SKEW_SECONDS",
+        new="(machine.granted, self.waits.began)",
         removes="a machine that is not on the list yet is treated as dead",
     ),
     Mutant(
         case=17,
         at="_Registration.miss",
-        old='self.fates.append(offering_events.Failed(one.key, self.now, f"it ended before it opened{why}"))',
+        old='self.fates.append(offering_events.Failed(machine.key, self.now, f"it ended before it opened{why}"))',
         new="",
         removes="a machine that dies before it opens does not count against its offering",
     ),
     Mutant(
         case=19,
         at="_Registration.time_out",
-        old="one.node and then >= one.registered + self.waits.ready",
-        new="one.node and then >= one.registered + 1e9",
+        old="machine.node and then >= machine.registered + self.waits.ready",
+        new="machine.node and then >= machine.registered + 1e9",
         removes="a node that never shows its devices is waited for without end",
     ),
     Mutant(
         case=33,
         at="_closed",
-        old="not is_ordered(one)",
-        new="not one.launched",
+        old="not is_ordered(instance)",
+        new="not instance.launched",
         removes="machines that other people add stay closed",
     ),
     Mutant(
@@ -48,8 +48,8 @@ MUTANTS = (
     Mutant(
         case=58,
         at="rejected_pods.observe",
-        old="row[one.pool] >= MOST",
-        new="row[one.pool] > 1000 * MOST",
+        old="row[sent_binding.pool] >= MOST",
+        new="row[sent_binding.pool] > 1000 * MOST",
         removes="binding continues in a pool whose kubelets turn pods away",
     ),
     Mutant(
@@ -69,14 +69,14 @@ MUTANTS = (
     Mutant(
         case=68,
         at="unproven",
-        old="(one.id for one in book.coming if not (one.order or one.ready) and shows_no_gpus(breakers, one.key))",
+        old="(machine.id for machine in ledger.coming if not (machine.order or machine.ready) and shows_no_gpus(breakers, machine.key))",
         new="()",
         removes="pods wait for machines of a group's minimum although their type never shows GPUs",
     ),
     Mutant(
         case=68,
         at="_Registration.is_only_replaced",
-        old="one.order or pool is None or known is None or not is_open(known, self.now)",
+        old="machine.order or pool is None or breaker is None or not is_open(breaker, self.now)",
         new="True",
         removes="a machine that its group would only replace is ended every quarter of an hour",
     ),
@@ -111,7 +111,7 @@ MUTANTS = (
     Mutant(
         case=73,
         at="_ordered.is_ordered",
-        old="and awaited[one.key] < book.strangers.get(one.id, math.inf)",
+        old="and awaited[instance.key] < ledger.strangers.get(instance.id, math.inf)",
         new="",
         removes="a machine that was listed before an order is assigned to that order",
     ),
@@ -139,7 +139,7 @@ MUTANTS = (
     Mutant(
         case=99,
         at="_Registration.lacking",
-        old="if doubt := self.doubt(one): return Lack(doubt)",
+        old="if doubt := self.doubt(machine): return Lack(doubt)",
         new="",
         removes="pods are put on machines that their group may still give up",
     ),
@@ -153,7 +153,7 @@ MUTANTS = (
     Mutant(
         case=99,
         at="adopted",
-        old="or relaunching.covers(one)",
+        old="or relaunching.covers(instance)",
         new="",
         removes="a paused group that launches and gives up machines within a minute is never stopped",
     ),
@@ -181,7 +181,7 @@ MUTANTS = (
     Mutant(
         case=104,
         at="_Closed.at",
-        old="missing.keys() - {one.daemon for one in failed if self._now < one.again}",
+        old="missing.keys() - {attempt.daemon for attempt in failed if self._now < attempt.again}",
         new="missing",
         removes="a window opens again and again for a DaemonSet that may not create pods",
     ),
@@ -195,7 +195,7 @@ MUTANTS = (
     Mutant(
         case=105,
         at="recalled.in_doubt",
-        old="seen=min(one.seen, now), closed=0.0",
+        old="seen=min(window.seen, now), closed=0.0",
         new="closed=now",
         removes="a taint that the previous leader was about to restore is assumed to be set",
     ),
@@ -216,7 +216,7 @@ MUTANTS = (
     Mutant(
         case=109,
         at="_Opening.seat",
-        old="not (after.pods or found.acts) and any(is_half(one, self.cluster) for one in self.machines_of(node))",
+        old="not (after.pods or binding.acts) and any(is_half(machine, self.cluster) for machine in self.machines_of(node))",
         new="False",
         removes="a machine opens for a gang whose rest cannot get machines",
     ),
@@ -237,21 +237,21 @@ MUTANTS = (
     Mutant(
         case=109,
         at="is_half",
-        old="any(pod.gang == one.gang for pod in cluster.on_node.get(one.node, {}).values())",
+        old="any(pod.gang == machine.gang for pod in cluster.on_node.get(machine.node, {}).values())",
         new="False",
         removes="a machine whose gang runs is treated as if the gang could not start",
     ),
     Mutant(
         case=109,
         at="_Registration.time_out",
-        old="and one.node not in promised and not self.is_used(one.node)",
-        new="and one.node not in promised",
+        old="and machine.node not in promised and not self.is_used(machine.node)",
+        new="and machine.node not in promised",
         removes="a machine is ended under running pods if the rest of a gang cannot get machines",
     ),
     Mutant(
         case=113,
         at="Binder._tempts",
-        old="if found.left or",
+        old="if binding.left or",
         new="if True or",
         removes="a machine with room to spare opens before the other machines of pods with spread rules",
     ),
@@ -265,7 +265,7 @@ MUTANTS = (
     Mutant(
         case=110,
         at="Relaunching.covers",
-        old="self._ended[one.pool] >= MOST_ENDED and any(target.covers(one.key) for target in self._failing)",
+        old="self._ended[instance.pool] >= MOST_ENDED and any(target.covers(instance.key) for target in self._failing)",
         new="False",
         removes="a group keeps launching machines that end before they are nodes",
     ),

@@ -70,10 +70,10 @@ def test_without_refusals_plans_are_unchanged() -> None:
 
 def test_a_term_without_requirements_still_matches_no_node() -> None:
     empty = spec(gpus=1, node_affinity=NodeSelector((NodeSelectorTerm(),)))
-    found = avoiding(empty, frozenset({"a"}))
+    pod_spec = avoiding(empty, frozenset({"a"}))
 
-    assert found.node_affinity is not None
-    assert not found.node_affinity.matches({}, "b")
+    assert pod_spec.node_affinity is not None
+    assert not pod_spec.node_affinity.matches({}, "b")
 
 
 def test_specifications_that_avoid_different_nodes_are_distinguished() -> None:
@@ -87,8 +87,8 @@ def test_specifications_that_avoid_different_nodes_are_distinguished() -> None:
 WAITS = Refusals((Wait("default/p", "a", NOW - 60.0),))
 
 
-def seen(*items: Item, known: Refusals = WAITS, tried: float = NOW - 1.0) -> list[NodeRefused | Cleared]:
-    return refused(known, Cluster.of(items), attempts={"default/p": tried}, said={"default/p": "0/1 nodes are available"}, now=NOW)
+def seen(*items: Item, refusals: Refusals = WAITS, tried: float = NOW - 1.0) -> list[NodeRefused | Cleared]:
+    return refused(refusals, Cluster.of(items), attempts={"default/p": tried}, said={"default/p": "0/1 nodes are available"}, now=NOW)
 
 
 def test_a_node_counts_as_refusing_after_a_minute_and_a_newer_failed_attempt() -> None:
@@ -114,7 +114,7 @@ def test_a_pod_that_no_longer_waits_was_not_refused(items: tuple[Item, ...]) -> 
 
 
 def test_a_suspicion_without_a_plan_is_not_a_refusal() -> None:
-    assert seen(node("a"), pod("p"), known=Refusals((Wait("default/p", "a", NOW - 600.0, suspected=True),))) == []
+    assert seen(node("a"), pod("p"), refusals=Refusals((Wait("default/p", "a", NOW - 600.0, suspected=True),))) == []
 
 
 @pytest.mark.parametrize(
@@ -141,8 +141,8 @@ def test_an_attempt_counts_if_it_is_newer_and_is_assumed_after_five_minutes(sinc
     ids=["same", "our own taints", "taint", "label", "allocatable", "cordon", "gone"],
 )
 def test_a_node_is_avoided_until_it_changes(now: Node | None, cleared: bool) -> None:
-    known = Refusals(avoided=(NodeRefusal("x", "a", face(node("a")), NOW + 60.0), NodeRefusal("y", "a", face(node("a")), NOW + 60.0)))
-    found = seen(*([now] if now is not None else []), known=known)
+    refusals = Refusals(avoided=(NodeRefusal("x", "a", face(node("a")), NOW + 60.0), NodeRefusal("y", "a", face(node("a")), NOW + 60.0)))
+    found = seen(*([now] if now is not None else []), refusals=refusals)
 
     assert found == ([Cleared("a")] if cleared else [])
 

@@ -30,9 +30,9 @@ def machine(*taints: str, **more: Any) -> Node:
     return node("a", KIND, **{"provider_id": "i-a", "taints": tuple(map(Taint, taints)), **more})
 
 
-def acts(one: Node, policy: Policy = KEEPING, book: Ledger = NOTHING, inventory: Inventory | None = None) -> list[Act]:
-    cluster = Cluster.of([one])
-    return list(keep(book, cluster, policy, MachineIndex.of(cluster, inventory), inventory))
+def acts(node: Node, policy: Policy = KEEPING, ledger: Ledger = NOTHING, inventory: Inventory | None = None) -> list[Act]:
+    cluster = Cluster.of([node])
+    return list(keep(ledger, cluster, policy, MachineIndex.of(cluster, inventory), inventory))
 
 
 def test_an_open_machine_of_a_keeping_pool_gets_the_kept_taint_instead() -> None:
@@ -57,7 +57,7 @@ def test_a_taint_weakened_by_an_uncordon_is_restored_or_removed() -> None:
     ],
 )
 def test_nodes_with_work_in_progress_are_not_changed(book: Ledger) -> None:
-    assert acts(machine(ARRIVING_TAINT), book=book) == []
+    assert acts(machine(ARRIVING_TAINT), ledger=book) == []
     assert acts(machine(KEPT_TAINT), OTHER, book) == []
 
 

@@ -89,7 +89,13 @@ def test_an_answer_is_recomputed_only_if_an_argument_is_a_new_object() -> None:
     with_node = empty.apply(Delta((node("n1"),)))
     roll = rolls.of(empty, None)
 
-    assert [rolls.same(size, one, rolls.of(one, None)) for one in (empty, empty, with_node, with_node, empty)] == [0, 0, 1, 1, 0]
+    assert [rolls.same(size, cluster, rolls.of(cluster, None)) for cluster in (empty, empty, with_node, with_node, empty)] == [
+        0,
+        0,
+        1,
+        1,
+        0,
+    ]
     assert len(asked) == 3
     assert rolls.same(size, empty, roll) == 0
     assert len(asked) == 4

@@ -34,10 +34,10 @@ def failing(times: int = 2, key: Any = KIND.key) -> Breakers:
     return known
 
 
-def is_covered(over: tuple[Instance, ...], known: Breakers, *, book: Ledger | None = None) -> bool:
+def is_covered(over: tuple[Instance, ...], breakers: Breakers, *, ledger: Ledger | None = None) -> bool:
     newest = instance("i-new")
     roll = MachineIndex.of(Cluster(), Inventory(NOW, (newest, *over)))
-    return Relaunching(book or Ledger(), roll, known, NOW).covers(newest)
+    return Relaunching(ledger or Ledger(), roll, breakers, NOW).covers(newest)
 
 
 def test_the_machine_after_several_that_ended_by_themselves_is_ended() -> None:
@@ -52,7 +52,7 @@ def test_the_machine_after_several_that_ended_by_themselves_is_ended() -> None:
         (ended(MOST_ENDED), failing(1)),
         (ended(MOST_ENDED), failing(key=OTHER.key)),
         (ended(MOST_ENDED, launched=NOW - WITHIN_SECONDS - 1.0), failing()),
-        (tuple(replace(one, pool="another") for one in ended(MOST_ENDED)), failing()),
+        (tuple(replace(instance, pool="another") for instance in ended(MOST_ENDED)), failing()),
     ],
     ids=["few ended", "nothing fails", "one failed", "another type fails", "long ago", "of another group"],
 )
@@ -63,7 +63,7 @@ def test_other_machines_are_waited_for(over: tuple[Instance, ...], known: Breake
 def test_machines_that_we_ended_do_not_count() -> None:
     over = ended(MOST_ENDED)
 
-    assert not is_covered(over, failing(), book=Ledger(past=frozenset(one.id for one in over)))
+    assert not is_covered(over, failing(), ledger=Ledger(past=frozenset(instance.id for instance in over)))
 
 
 @pytest.mark.parametrize("absent", [True, False])

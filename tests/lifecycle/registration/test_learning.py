@@ -27,12 +27,12 @@ def live(name: str = "a", *, memory: int = 40, **more: Any) -> Node:
 
 
 def taught(
-    *nodes: Node, book: Ledger | None = None, listed: bool = True, policy: Policy = POLICY, known: Learned | None = None
+    *nodes: Node, ledger: Ledger | None = None, listed: bool = True, policy: Policy = POLICY, known: Learned | None = None
 ) -> Offering:
     """Return the offering as learned from the nodes."""
-    machines = tuple(Instance(one.provider_id, *KIND.key) for one in nodes if one.provider_id != "i-foreign")
+    machines = tuple(Instance(node.provider_id, *KIND.key) for node in nodes if node.provider_id != "i-foreign")
     roll = MachineIndex.of(Cluster.of(nodes), Inventory(NOW, machines) if listed else None)
-    learned = observed(known or Learned(), book or Ledger(), policy, NOW, roll=roll, teachers=Teachers())
+    learned = observed(known or Learned(), ledger or Ledger(), policy, NOW, roll=roll, teachers=Teachers())
     return corrected(policy, learned).pools[0].offerings[0]
 
 
@@ -82,10 +82,10 @@ def test_only_the_newest_of_many_nodes_are_read() -> None:
 def test_after_a_new_revision_only_newer_machines_teach() -> None:
     first, second = (Policy((replace(POLICY.pools[0], revision=name),)) for name in "12")
     roll = MachineIndex.of(Cluster.of([live()]), Inventory(NOW, (Instance("i-a", *KIND.key),)))
-    known = observed(Learned(), Ledger(), first, NOW - 3600.0, roll=roll, teachers=Teachers())
-    changed = observed(known, Ledger(), second, NOW - 1800.0, roll=roll, teachers=Teachers())
+    learned = observed(Learned(), Ledger(), first, NOW - 3600.0, roll=roll, teachers=Teachers())
+    changed = observed(learned, Ledger(), second, NOW - 1800.0, roll=roll, teachers=Teachers())
 
-    assert memory(live(), policy=first, known=known) == 40
+    assert memory(live(), policy=first, known=learned) == 40
     assert memory(live(), policy=second, known=changed) == 32
     assert memory(live(), live("b", memory=36, created=NOW - 900.0), policy=second, known=changed) == 36
 
@@ -107,12 +107,12 @@ def test_unchanged_kinds_are_not_recomputed() -> None:
 
 def after(*changes: dict[str, Any], first: dict[str, Any]) -> Offering:
     """Return the offering as learned from its only node, an hour old, which was seen as ``first`` and has changed since."""
-    teachers, known = Teachers(), Learned()
+    teachers, learned = Teachers(), Learned()
     for moment, change in enumerate([first, *(first | change for change in changes)]):
-        one = live(uid="u", created=NOW - 3600.0, **change)
-        roll = MachineIndex.of(Cluster.of([one]), Inventory(NOW, (Instance(one.provider_id, *KIND.key),)))
-        known = observed(known, Ledger(), POLICY, NOW + moment, roll=roll, teachers=teachers)
-    return corrected(POLICY, known).pools[0].offerings[0]
+        node = live(uid="u", created=NOW - 3600.0, **change)
+        roll = MachineIndex.of(Cluster.of([node]), Inventory(NOW, (Instance(node.provider_id, *KIND.key),)))
+        learned = observed(learned, Ledger(), POLICY, NOW + moment, roll=roll, teachers=teachers)
+    return corrected(POLICY, learned).pools[0].offerings[0]
 
 
 @pytest.mark.parametrize(
@@ -127,24 +127,24 @@ def test_a_label_changed_by_a_person_on_a_finished_node_teaches_nothing(labels: 
 
 
 def test_a_taint_added_to_all_finished_nodes_teaches_nothing() -> None:
-    teachers, known, taint = Teachers(), Learned(), Taint("example.com/repair", effect="NoSchedule")
+    teachers, learned, taint = Teachers(), Learned(), Taint("example.com/repair", effect="NoSchedule")
     for moment, taints in enumerate([(), (taint,)]):
         nodes = [live(name, uid=name, created=NOW - 3600.0, taints=taints) for name in "ab"]
-        machines = tuple(Instance(one.provider_id, *KIND.key) for one in nodes)
+        machines = tuple(Instance(node.provider_id, *KIND.key) for node in nodes)
         roll = MachineIndex.of(Cluster.of(nodes), Inventory(NOW, machines))
-        known = observed(known, Ledger(), POLICY, NOW + moment, roll=roll, teachers=teachers)
+        learned = observed(learned, Ledger(), POLICY, NOW + moment, roll=roll, teachers=teachers)
 
-    assert corrected(POLICY, known).pools[0].offerings[0].taints == KIND.taints
+    assert corrected(POLICY, learned).pools[0].offerings[0].taints == KIND.taints
 
 
 def test_a_label_that_discovery_writes_minutes_later_is_learned() -> None:
-    teachers, known = Teachers(), Learned()
+    teachers, learned = Teachers(), Learned()
     for moment, labels in enumerate([{}, {"nvidia.com/mig.capable": "true"}]):
-        one = live(uid="u", created=NOW - 100.0, labels={**KIND.labels, **labels})
-        roll = MachineIndex.of(Cluster.of([one]), Inventory(NOW, (Instance(one.provider_id, *KIND.key),)))
-        known = observed(known, Ledger(), POLICY, NOW + 60.0 * moment, roll=roll, teachers=teachers)
+        node = live(uid="u", created=NOW - 100.0, labels={**KIND.labels, **labels})
+        roll = MachineIndex.of(Cluster.of([node]), Inventory(NOW, (Instance(node.provider_id, *KIND.key),)))
+        learned = observed(learned, Ledger(), POLICY, NOW + 60.0 * moment, roll=roll, teachers=teachers)
 
-    assert corrected(POLICY, known).pools[0].offerings[0].labels["nvidia.com/mig.capable"] == "true"
+    assert corrected(POLICY, learned).pools[0].offerings[0].labels["nvidia.com/mig.capable"] == "true"
 
 
 def test_the_instance_type_label_is_never_learned() -> None:
@@ -157,10 +157,10 @@ def test_a_node_that_has_lost_a_gpu_teaches_nothing() -> None:
     kind = offering("g.8", gpus=8, memory=32)
     whole = node("a", kind, provider_id="i-a", labels={**kind.labels, "nvidia.com/gpu.count": "8"})
     broken = replace(whole, allocatable={**kind.allocatable, "nvidia.com/gpu": 7}, labels={**kind.labels, "nvidia.com/gpu.count": "7"})
-    policy, teachers, known = Policy((pool(kind),)), Teachers(), Learned()
+    policy, teachers, learned = Policy((pool(kind),)), Teachers(), Learned()
     for one in (whole, broken):
         roll = MachineIndex.of(Cluster.of([one]), Inventory(NOW, (Instance(one.provider_id, *kind.key),)))
-        known = observed(known, Ledger(), policy, NOW, roll=roll, teachers=teachers)
+        learned = observed(learned, Ledger(), policy, NOW, roll=roll, teachers=teachers)
         teachers = Teachers()
 
-    assert corrected(policy, known).pools[0].offerings[0].labels["nvidia.com/gpu.count"] == "8"
+    assert corrected(policy, learned).pools[0].offerings[0].labels["nvidia.com/gpu.count"] == "8"

@@ -46,14 +46,14 @@ def machine(name: str = "n", instance: str = "i-1", *taints: Taint, **more: Any)
     return node(name, KIND, provider_id=instance, **{"taints": (ARRIVING, *taints), "created": NOW - 10.0, **more})
 
 
-def look(book: Ledger, *items: Node, listed: list[Instance] | None = None, age: float = 0.0, **waits: Any) -> Arrivals:
+def look(ledger: Ledger, *items: Node, listed: list[Instance] | None = None, age: float = 0.0, **waits: Any) -> Arrivals:
     inventory = None if listed is None else Inventory(NOW - age, tuple(listed))
     cluster = Cluster.of(items)
-    return arrivals(book, cluster, inventory, POLICY, waits=Waits(**waits), now=NOW, roll=MachineIndex.of(cluster, inventory))
+    return arrivals(ledger, cluster, inventory, POLICY, waits=Waits(**waits), now=NOW, roll=MachineIndex.of(cluster, inventory))
 
 
-def kinds(found: Arrivals) -> list[str]:
-    return [type(step).__name__ for step in found.steps]
+def kinds(arrivals: Arrivals) -> list[str]:
+    return [type(step).__name__ for step in arrivals.steps]
 
 
 # Identity
@@ -61,10 +61,10 @@ def kinds(found: Arrivals) -> list[str]:
 
 def test_a_machine_whose_answer_was_lost_is_found_by_its_token() -> None:
     book = Ledger((order(DOUBTFUL),), (coming(),))
-    found = look(book, listed=[instance("i-other", token="b"), instance("i-1", token="a")])
+    arrivals = look(book, listed=[instance("i-other", token="b"), instance("i-1", token="a")])
 
-    assert found.steps == (ledger.Found("a-0", "i-1", KIND.key, NOW, NOW - 100.0),)
-    assert found.fates == (offering_events.Granted(KIND.key, NOW),)
+    assert arrivals.steps == (ledger.Found("a-0", "i-1", KIND.key, NOW, NOW - 100.0),)
+    assert arrivals.fates == (offering_events.Granted(KIND.key, NOW),)
 
 
 @pytest.mark.parametrize(
@@ -89,9 +89,9 @@ def test_without_tokens_the_oldest_unclaimed_machine_of_the_offering_is_assigned
 
 
 def test_a_machine_from_before_the_order_is_not_assigned() -> None:
-    book = Ledger((order(DOUBTFUL),), (coming(),), past=frozenset({"i-1"}))
+    ledger = Ledger((order(DOUBTFUL),), (coming(),), past=frozenset({"i-1"}))
 
-    assert look(book, listed=[instance()], keeps_tokens=False, lag=90.0).steps == ()
+    assert look(ledger, listed=[instance()], keeps_tokens=False, lag=90.0).steps == ()
 
 
 def test_an_order_that_has_not_been_sent_has_no_machine() -> None:
@@ -99,9 +99,9 @@ def test_an_order_that_has_not_been_sent_has_no_machine() -> None:
 
 
 def test_without_a_list_an_unclaimed_closed_node_is_assigned() -> None:
-    found = look(Ledger((order(DOUBTFUL),), (coming(),)), machine(), listed=None)
+    arrivals = look(Ledger((order(DOUBTFUL),), (coming(),)), machine(), listed=None)
 
-    assert kinds(found) == ["Found", "Registered", "Ready"]
+    assert kinds(arrivals) == ["Found", "Registered", "Ready"]
 
 
 # Giving up
@@ -123,9 +123,9 @@ def test_the_rest_of_an_accepted_order_is_given_up_when_it_is_overdue() -> None:
     ids=["a list after it", "a list that may be older", "an old list"],
 )
 def test_a_doubtful_order_without_tokens_is_given_up_once_a_list_would_show_it(age: float, lag: float, given_up: bool) -> None:
-    found = look(Ledger((order(DOUBTFUL),), (coming(),)), listed=[], age=age, lag=lag, keeps_tokens=False)
+    arrivals = look(Ledger((order(DOUBTFUL),), (coming(),)), listed=[], age=age, lag=lag, keeps_tokens=False)
 
-    assert (found.unfilled == ("a",)) is given_up
+    assert (arrivals.unfilled == ("a",)) is given_up
 
 
 def test_a_doubtful_order_with_tokens_is_sent_again_instead_of_given_up() -> None:
@@ -133,10 +133,10 @@ def test_a_doubtful_order_with_tokens_is_sent_again_instead_of_given_up() -> Non
 
 
 def test_a_machine_that_is_no_longer_listed_has_died() -> None:
-    found = look(Ledger(coming=(granted(),)), listed=[])
+    arrivals = look(Ledger(coming=(granted(),)), listed=[])
 
-    assert found.steps == (ledger.Lost("a-0"),)
-    assert found.fates[-1] == offering_events.Failed(KIND.key, NOW, "it ended before it opened")
+    assert arrivals.steps == (ledger.Lost("a-0"),)
+    assert arrivals.fates[-1] == offering_events.Failed(KIND.key, NOW, "it ended before it opened")
 
 
 @pytest.mark.parametrize(
@@ -145,9 +145,9 @@ def test_a_machine_that_is_no_longer_listed_has_died() -> None:
     ids=["on-demand", "it was a node", "spot", "not ordered here"],
 )
 def test_a_machine_that_ends_before_it_is_a_node_counts_as_a_failure_of_its_pool(one: dict[str, Any], counts: bool) -> None:
-    found = look(Ledger(coming=(granted(**one),)), listed=[])
+    arrivals = look(Ledger(coming=(granted(**one),)), listed=[])
 
-    assert [type(fate) for fate in found.fates] == ([offering_events.Absent] if counts else []) + [offering_events.Failed]
+    assert [type(fate) for fate in arrivals.fates] == ([offering_events.Absent] if counts else []) + [offering_events.Failed]
 
 
 @pytest.mark.parametrize(("since", "lag"), [(20.0, 0.0), (100.0, 90.0)], ids=["just granted", "the list lags"])
@@ -163,11 +163,11 @@ def test_without_a_list_no_machine_has_died() -> None:
 
 
 def test_a_node_with_the_machines_id_is_ready_when_it_shows_everything() -> None:
-    found = look(Ledger(coming=(granted(),)), machine(), listed=[instance(state=PENDING)])
+    arrivals = look(Ledger(coming=(granted(),)), machine(), listed=[instance(state=PENDING)])
 
-    assert found.steps == (ledger.Registered("a-0", "n", NOW), ledger.Ready("a-0", NOW))
+    assert arrivals.steps == (ledger.Registered("a-0", "n", NOW), ledger.Ready("a-0", NOW))
     # The Node has the time of its creation, however late it was seen.
-    assert [(one.boot, one.plugin) for one in found.arrived] == [(90.0, 10.0)]
+    assert [(arrived.boot, arrived.plugin) for arrived in arrivals.arrived] == [(90.0, 10.0)]
 
 
 def test_boot_and_device_plugin_are_timed_separately() -> None:
@@ -177,24 +177,24 @@ def test_boot_and_device_plugin_are_timed_separately() -> None:
 
 
 def test_the_boot_time_counts_from_the_launch_if_the_name_was_learned_late() -> None:
-    book = Ledger((order(DOUBTFUL),), (coming(),))
-    (arrived,) = look(book, machine(created=NOW - 5.0), listed=[instance(token="a", launched=NOW - 100.0)], began=NOW - 20.0).arrived
+    ledger = Ledger((order(DOUBTFUL),), (coming(),))
+    (arrived,) = look(ledger, machine(created=NOW - 5.0), listed=[instance(token="a", launched=NOW - 100.0)], began=NOW - 20.0).arrived
 
     assert (arrived.boot, arrived.plugin) == (95.0, 5.0)
 
 
 def test_a_launch_dated_before_its_order_counts_from_the_order() -> None:
-    book = Ledger((order(DOUBTFUL),), (coming(),))
-    (arrived,) = look(book, machine(created=NOW - 5.0), listed=[instance(token="a", launched=NOW - 9000.0)]).arrived
+    ledger = Ledger((order(DOUBTFUL),), (coming(),))
+    (arrived,) = look(ledger, machine(created=NOW - 5.0), listed=[instance(token="a", launched=NOW - 9000.0)]).arrived
 
     assert arrived.boot == 115.0
 
 
 def test_a_machine_that_became_ready_unobserved_teaches_no_boot_time() -> None:
-    found = look(Ledger(coming=(granted(),)), machine(created=NOW - 50.0), listed=[instance()], began=NOW - 1.0)
+    arrivals = look(Ledger(coming=(granted(),)), machine(created=NOW - 50.0), listed=[instance()], began=NOW - 1.0)
 
-    assert kinds(found) == ["Registered", "Ready"]
-    assert found.arrived == ()
+    assert kinds(arrivals) == ["Registered", "Ready"]
+    assert arrivals.arrived == ()
 
 
 @pytest.mark.parametrize(
@@ -211,10 +211,10 @@ def test_a_machine_that_became_ready_unobserved_teaches_no_boot_time() -> None:
     ],
 )
 def test_an_unfinished_node_reports_what_it_lacks(more: dict[str, Any], lacks: str) -> None:
-    found = machine(**more)
+    node = machine(**more)
 
-    assert missing(found, KIND, POOL) == lacks
-    assert kinds(look(Ledger(coming=(granted(),)), found, listed=None)) == ["Registered"]
+    assert missing(node, KIND, POOL) == lacks
+    assert kinds(look(Ledger(coming=(granted(),)), node, listed=None)) == ["Registered"]
 
 
 @pytest.mark.parametrize("name", STARTUP_TAINTS)
@@ -258,11 +258,11 @@ def test_a_machine_of_a_removed_offering_is_ready_when_its_node_is() -> None:
     ],
 )
 def test_an_overdue_machine_is_ended_with_a_reason(one: OrderedMachine, items: tuple[Node, ...], reason: str) -> None:
-    found = look(Ledger(coming=(one,)), *items, listed=[instance()])
+    arrivals = look(Ledger(coming=(one,)), *items, listed=[instance()])
 
-    assert [(entry.machine.instance, entry.reason) for entry in found.overdue] == [("i-1", reason)]
-    assert found.steps[-1] == ledger.Lost("a-0")
-    assert [type(fate) for fate in found.fates] == (
+    assert [(entry.machine.instance, entry.reason) for entry in arrivals.overdue] == [("i-1", reason)]
+    assert arrivals.steps[-1] == ledger.Lost("a-0")
+    assert [type(fate) for fate in arrivals.fates] == (
         [offering_events.Failed] if one.node else [offering_events.Absent, offering_events.Failed]
     )
 

@@ -25,7 +25,7 @@ def seen(memory: Memory, cluster: Cluster, *listed: Instance) -> Memory:
 
 
 def stops(memory: Memory) -> list[str]:
-    return [one.detail for one in breakers_of(memory, POLICY, NOW).open]
+    return [breaker.detail for breaker in breakers_of(memory, POLICY, NOW).open]
 
 
 def test_a_machine_of_our_order_stops_its_pool_until_it_is_gone() -> None:

@@ -46,7 +46,7 @@ def noticed(*items: Item, **more: Any) -> Memory:
 
 
 def coming(memory: Memory) -> list[str]:
-    return [one.instance for one in memory.ledger.coming]
+    return [machine.instance for machine in memory.ledger.coming]
 
 
 def ended(seen: Reconciliation) -> list[tuple[str, str]]:
@@ -127,12 +127,12 @@ def test_a_machine_that_may_be_known_is_not_a_stranger(listed: Instance, items: 
 def test_a_machine_listed_before_an_order_does_not_fill_it(orders: tuple[float, ...], strangers: int) -> None:
     """It is also not bought again because an order of the same kind follows."""
     ours = tuple(Order(f"a{at:+.0f}", "main", (KIND.key,), 1, NOW + at, NOW + at, ACCEPTED) for at in orders)
-    machines = tuple(OrderedMachine(f"{one.token}-0", one.token, (KIND.key,), 1.0, one.at) for one in ours)
-    book = replace(noticed().ledger, orders=ours, coming=machines)
-    seen = looked(Memory(ledger=book), at=NOW + 2.0, keeps_tokens=False)
+    machines = tuple(OrderedMachine(f"{order.token}-0", order.token, (KIND.key,), 1.0, order.at) for order in ours)
+    ledger = replace(noticed().ledger, orders=ours, coming=machines)
+    seen = looked(Memory(ledger=ledger), at=NOW + 2.0, keeps_tokens=False)
 
     assert len(seen.memory.ledger.strangers) == strangers
-    assert [one.id for one in seen.owed] == ["found-i-1"] * strangers
+    assert [upcoming.id for upcoming in seen.owed] == ["found-i-1"] * strangers
 
 
 def test_no_machine_is_a_stranger_while_a_node_cannot_be_parsed() -> None:
@@ -179,17 +179,17 @@ def test_a_paused_pool_is_reported_once() -> None:
         cluster, state = Cluster.of([pod("p")]), state_of(memory, POLICY, at)
         memory, (order,) = ordered(memory, plan(cluster, state, POLICY, at), cluster, POLICY, state=state, now=at)
         listed = (instance(f"i-{number}", launched=at, token=order.token),)
-        book = msgspec.structs.replace(
-            memory.ledger, orders=tuple(msgspec.structs.replace(one, state=ACCEPTED) for one in memory.ledger.orders)
+        ledger = msgspec.structs.replace(
+            memory.ledger, orders=tuple(msgspec.structs.replace(order, state=ACCEPTED) for order in memory.ledger.orders)
         )
-        memory = msgspec.structs.replace(memory, ledger=book)
+        memory = msgspec.structs.replace(memory, ledger=ledger)
         for seconds in (1.0, 901.0, 902.0):
             seen = looked(memory, pod("p"), at=at + seconds, listed=listed if seconds < 902.0 else ())
             memory = seen.memory
             remarks += seen.remarks
 
     # The futile purchase for the pod is another remark.
-    (remark,) = (one for one in remarks if "never became nodes" in one.text)
+    (remark,) = (remark for remark in remarks if "never became nodes" in remark.text)
     assert remark.text.startswith("pool main: machines never became nodes, 3 times since ")
     assert "retried at 2023-11-1" in remark.text
     assert remark.text.endswith("check how its machines join the cluster: their image, network and permissions")

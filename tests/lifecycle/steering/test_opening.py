@@ -49,21 +49,21 @@ def waiting(name: str = "p", of: PodSpec | None = None, **more: Any) -> Pod:
     return pod(name, of, **{"uid": f"uid-{name}", "unschedulable": True, **more})
 
 
-def turn(book: Ledger, *items: Item, policy: Policy = POLICY, tried: float | None = None, said: str = "") -> Steering:
+def turn(ledger: Ledger, *items: Item, policy: Policy = POLICY, tried: float | None = None, said: str = "") -> Steering:
     attempts = {} if tried is None else {P: tried}
-    return steer(book, Cluster.of(items), policy, attempts=attempts, said={P: said}, now=NOW)
+    return steer(ledger, Cluster.of(items), policy, attempts=attempts, said={P: said}, now=NOW)
 
 
-def why(book: Ledger, *items: Item, policy: Policy = POLICY) -> str:
-    return still_closed(book, Cluster.of(items), policy, nominating=frozenset(), now=NOW).get("a", "")
+def why(ledger: Ledger, *items: Item, policy: Policy = POLICY) -> str:
+    return still_closed(ledger, Cluster.of(items), policy, nominating=frozenset(), now=NOW).get("a", "")
 
 
 def bind(name: str, node: str = "a") -> Bind:
     return Bind(f"default/{name}", f"uid-{name}", node, GPUS)
 
 
-def after(book: Ledger, found: Steering) -> Ledger:
-    return ledger.folded(book, found.steps)
+def after(book: Ledger, steering: Steering) -> Ledger:
+    return ledger.folded(book, steering.steps)
 
 
 def promise(step: str = NOMINATING, **more: Any) -> Promise:
@@ -74,36 +74,36 @@ def promise(step: str = NOMINATING, **more: Any) -> Promise:
 
 
 def test_pods_of_a_ready_machine_are_bound_while_it_is_closed() -> None:
-    book = Ledger(coming=(machine("a", P),))
-    found = turn(book, closed(), waiting())
+    ledger = Ledger(coming=(machine("a", P),))
+    steering = turn(ledger, closed(), waiting())
 
-    assert found.acts == (bind("p"),)
-    (kept,) = after(book, found).promises
+    assert steering.acts == (bind("p"),)
+    (kept,) = after(ledger, steering).promises
     assert (kept.step, kept.pods, kept.sent, kept.nominated) == (NOMINATING, (P,), (P,), NOW)
 
 
 def test_all_ready_machines_get_their_pods_in_one_pass() -> None:
-    book = Ledger(coming=tuple(machine(name, f"default/p{name}") for name in "abc"))
-    found = turn(book, *map(closed, "abc"), *(waiting(f"p{name}", spec(gpus=4)) for name in "abc"))
+    ledger = Ledger(coming=tuple(machine(name, f"default/p{name}") for name in "abc"))
+    steering = turn(ledger, *map(closed, "abc"), *(waiting(f"p{name}", spec(gpus=4)) for name in "abc"))
 
-    assert found.acts == tuple(bind(f"p{name}", name) for name in "abc")
+    assert steering.acts == tuple(bind(f"p{name}", name) for name in "abc")
 
 
 @pytest.mark.parametrize(("sent", "acts"), [(1.0, ()), (REPEAT_SECONDS, (bind("p"),))])
 def test_a_binding_that_does_not_show_is_sent_again(sent: float, acts: tuple[Bind, ...]) -> None:
-    book = Ledger(coming=(machine("a", P),), promises=(promise(sent=(P,), nominated=NOW - sent),))
+    ledger = Ledger(coming=(machine("a", P),), promises=(promise(sent=(P,), nominated=NOW - sent),))
 
-    assert turn(book, closed(), waiting()).acts == acts
-    assert why(book, closed(), waiting()) == "the binding of pod default/p was sent but is not visible yet"
+    assert turn(ledger, closed(), waiting()).acts == acts
+    assert why(ledger, closed(), waiting()) == "the binding of pod default/p was sent but is not visible yet"
 
 
 @pytest.mark.parametrize(("stood", "opens"), [(MARGIN_SECONDS / 2, False), (MARGIN_SECONDS, True)])
 def test_the_machine_opens_a_moment_after_its_bindings_show(stood: float, opens: bool) -> None:
-    book = Ledger(coming=(machine("a", P),), promises=(promise(sent=(P,), pods=(), nominated=NOW - 3.0, stood=NOW - stood),))
-    found = turn(book, closed(), waiting(on="a"))
+    ledger = Ledger(coming=(machine("a", P),), promises=(promise(sent=(P,), pods=(), nominated=NOW - 3.0, stood=NOW - stood),))
+    steering = turn(ledger, closed(), waiting(on="a"))
 
-    assert found.acts == ((Lift("a", "it is ready, and its pods are bound"),) if opens else ())
-    assert bool(why(book, closed(), waiting(on="a"))) != opens
+    assert steering.acts == ((Lift("a", "it is ready, and its pods are bound"),) if opens else ())
+    assert bool(why(ledger, closed(), waiting(on="a"))) != opens
 
 
 ZONE = ZONE_LABELS[0]
@@ -124,67 +124,67 @@ SPREAD = SpreadConstraint(ZONE, selector=LabelSelector())
 def test_free_room_stays_closed_to_a_pod_that_the_places_of_others_depend_on(other: PodSpec, *, opens: bool) -> None:
     """kube-scheduler would bind it there, in the zone where another pod is planned, and one more machine would be bought for that."""
     opening = promise(sent=(P,), pods=(), nominated=NOW - 3.0, stood=NOW - MARGIN_SECONDS)
-    book = Ledger(coming=(machine("a", P), machine("b", Q, node="", registered=0.0, ready=0.0)), promises=(opening,))
+    ledger = Ledger(coming=(machine("a", P), machine("b", Q, node="", registered=0.0, ready=0.0)), promises=(opening,))
     items = closed(), waiting(on="a"), waiting("q", other)
 
-    assert bool(turn(book, *items).acts) == opens
-    assert ("default/q is planned on another node" in why(book, *items)) != opens
+    assert bool(turn(ledger, *items).acts) == opens
+    assert ("default/q is planned on another node" in why(ledger, *items)) != opens
     bound = node("b", KIND), waiting("q", other, on="b")
-    assert turn(book, closed(), waiting(on="a"), *bound).acts == (Lift("a", "it is ready, and its pods are bound"),)
+    assert turn(ledger, closed(), waiting(on="a"), *bound).acts == (Lift("a", "it is ready, and its pods are bound"),)
 
 
 def test_a_bound_pod_is_a_kept_promise_before_the_machine_opens() -> None:
-    book = Ledger(coming=(machine("a", P),), promises=(promise(sent=(P,), nominated=NOW - 1.0),))
-    found = turn(book, closed(), waiting(on="a"))
+    ledger = Ledger(coming=(machine("a", P),), promises=(promise(sent=(P,), nominated=NOW - 1.0),))
+    steering = turn(ledger, closed(), waiting(on="a"))
 
-    assert found.outcomes == (promises.Kept(KIND.key, spec(gpus=1).digest, NOW),)
-    assert found.acts == ()
-    assert [(one.pods, one.stood) for one in after(book, found).promises] == [((), NOW)]
+    assert steering.outcomes == (promises.Kept(KIND.key, spec(gpus=1).digest, NOW),)
+    assert steering.acts == ()
+    assert [(promise.pods, promise.stood) for promise in after(ledger, steering).promises] == [((), NOW)]
 
 
 def test_nothing_is_bound_to_a_machine_whose_device_plugin_restarts() -> None:
-    book = Ledger(coming=(machine("a", P),))
+    ledger = Ledger(coming=(machine("a", P),))
     bare = closed(allocatable={**KIND.allocatable, "nvidia.com/gpu": 0})
 
-    assert turn(book, bare, waiting()).acts == ()
-    assert why(book, bare, waiting()) == "it shows no nvidia.com/gpu: is its device plugin running?"
+    assert turn(ledger, bare, waiting()).acts == ()
+    assert why(ledger, bare, waiting()) == "it shows no nvidia.com/gpu: is its device plugin running?"
 
 
 def test_a_pod_that_lost_its_room_on_a_closed_machine_is_planned_again() -> None:
-    book = Ledger(coming=(machine("a", P),))
-    found = turn(book, closed(), waiting(of=spec(gpus=2)), pod("thief", spec(gpus=3), on="a"))
+    ledger = Ledger(coming=(machine("a", P),))
+    steering = turn(ledger, closed(), waiting(of=spec(gpus=2)), pod("thief", spec(gpus=3), on="a"))
 
-    assert (found.acts, found.stray) == ((), (P,))
-    (left,) = after(book, found).promises
+    assert (steering.acts, steering.stray) == ((), (P,))
+    (left,) = after(ledger, steering).promises
     assert (left.pods, left.called) == ((), NOW)
-    assert turn(after(book, found), closed()).acts == (Lift("a", "no pod waits for it"),)
+    assert turn(after(ledger, steering), closed()).acts == (Lift("a", "no pod waits for it"),)
 
 
 @pytest.mark.parametrize(("priority", "first"), [(0, "p"), (10, "urgent")])
 def test_a_waiting_pod_of_higher_priority_without_a_promise_comes_first(priority: int, first: str) -> None:
-    book = Ledger(coming=(machine("a", P),))
-    found = turn(book, closed(), waiting(of=spec(gpus=4)), waiting("urgent", spec(gpus=4, priority=priority)))
+    ledger = Ledger(coming=(machine("a", P),))
+    steering = turn(ledger, closed(), waiting(of=spec(gpus=4)), waiting("urgent", spec(gpus=4, priority=priority)))
 
-    assert found.acts == (bind(first),)
+    assert steering.acts == (bind(first),)
 
 
 def test_two_pods_of_one_machine_that_need_each_other_are_both_bound() -> None:
     """Bindings of the same pass count: one pod admits the next."""
     lead = waiting("p", spec(gpus=1), labels={"app": "lead"})
     beside = waiting("q", spec(gpus=1, affinity=(near(HOSTNAME, app="lead"),)))
-    book = Ledger(coming=(machine("a", Q, P),))
+    ledger = Ledger(coming=(machine("a", Q, P),))
 
-    assert turn(book, closed(), lead, beside).acts == (bind("p"), bind("q"))
+    assert turn(ledger, closed(), lead, beside).acts == (bind("p"), bind("q"))
 
 
 def test_a_pod_that_needs_another_keeps_its_promise_but_not_for_ever() -> None:
     beside = waiting("q", spec(gpus=1, affinity=(near(HOSTNAME, app="lead"),)))
-    book = Ledger(coming=(machine("a", Q),), promises=(promise(pods=(Q,)),))
+    ledger = Ledger(coming=(machine("a", Q),), promises=(promise(pods=(Q,)),))
     late = Ledger(coming=(machine("a", Q),), promises=(promise(pods=(Q,), since=NOW - PATIENCE_SECONDS),))
 
-    assert turn(book, closed(), beside) == Steering()
+    assert turn(ledger, closed(), beside) == Steering()
     assert (
-        why(book, closed(), beside)
+        why(ledger, closed(), beside)
         == "pod default/q is not admitted yet: no pod matching the pod affinity is in the same kubernetes.io/hostname (InterPodAffinity)"
     )
     assert turn(late, closed(), beside).stray == (Q,)
@@ -192,13 +192,13 @@ def test_a_pod_that_needs_another_keeps_its_promise_but_not_for_ever() -> None:
 
 def test_pods_of_a_machine_that_stops_being_ready_are_planned_again_and_it_opens() -> None:
     ill = closed(ready=False)
-    book = Ledger(coming=(machine("a", P),), promises=(promise(pods=(P,)),))
+    ledger = Ledger(coming=(machine("a", P),), promises=(promise(pods=(P,)),))
     late = Ledger(coming=(machine("a", P),), promises=(promise(pods=(P,), since=NOW - PATIENCE_SECONDS),))
 
-    assert turn(book, ill, waiting()) == Steering()
-    found = turn(late, ill, waiting())
-    assert found.stray == (P,)
-    assert turn(after(late, found), ill).acts == (Lift("a", "no pod waits for it"),)
+    assert turn(ledger, ill, waiting()) == Steering()
+    steering = turn(late, ill, waiting())
+    assert steering.stray == (P,)
+    assert turn(after(late, steering), ill).acts == (Lift("a", "no pod waits for it"),)
 
 
 @pytest.mark.parametrize(
@@ -207,18 +207,18 @@ def test_pods_of_a_machine_that_stops_being_ready_are_planned_again_and_it_opens
     ids=["too small for a kept machine", "less important than one of those that wait"],
 )
 def test_a_pod_that_does_not_come_before_the_waiting_pods_takes_no_place(pool_: Pool, spec_: PodSpec) -> None:
-    book = Ledger(coming=(machine("a", P, Q),))
+    ledger = Ledger(coming=(machine("a", P, Q),))
     first, last = waiting("p", spec(gpus=4, priority=7)), waiting("q", spec(gpus=0, cpu=1))
-    found = turn(book, closed(), first, last, waiting("stranger", spec_), policy=Policy((pool_,)))
+    steering = turn(ledger, closed(), first, last, waiting("stranger", spec_), policy=Policy((pool_,)))
 
-    assert found.acts == (bind("p"), bind("q"))
+    assert steering.acts == (bind("p"), bind("q"))
 
 
 def test_nothing_is_bound_to_a_machine_that_is_being_removed() -> None:
     leaving = (Removal("a", "i-a", KIND.key, "", NOW, NOW),)
-    book = Ledger(coming=(machine("a", P),), leaving=leaving)
+    ledger = Ledger(coming=(machine("a", P),), leaving=leaving)
 
-    assert turn(book, closed(), waiting()).acts == ()
+    assert turn(ledger, closed(), waiting()).acts == ()
     assert turn(Ledger(coming=(machine("a", P),)), closed(taints=(*ARRIVING, Taint("gpuscaler.io/leaving"))), waiting()).acts == ()
 
 
@@ -234,133 +234,136 @@ def test_a_taint_that_pods_do_not_tolerate_counts_against_the_machine_after_a_wh
 
 def test_a_gang_with_too_few_machines_is_not_bound() -> None:
     gang: dict[str, Any] = {"options": {"gang": "g", "gang_size": 3}}
-    book = Ledger(coming=(machine("a", P), machine("b", Q)))
+    ledger = Ledger(coming=(machine("a", P), machine("b", Q)))
     items = closed(), closed("b"), waiting("p", **gang), waiting("q", **gang)
 
-    assert turn(book, *items).acts == ()
-    assert turn(book, *items, waiting("third", **gang)).acts == ()
-    assert turn(book, *items, node("c", KIND), pod("third", on="c", **gang)).acts == (bind("p"), bind("q", "b"))
+    assert turn(ledger, *items).acts == ()
+    assert turn(ledger, *items, waiting("third", **gang)).acts == ()
+    assert turn(ledger, *items, node("c", KIND), pod("third", on="c", **gang)).acts == (bind("p"), bind("q", "b"))
     failed = pod("third", on="c", phase="Failed", **gang)
-    assert turn(book, *items, node("c", KIND), failed).acts == (), "a pod of an earlier try"
+    assert turn(ledger, *items, node("c", KIND), failed).acts == (), "a pod of an earlier try"
 
 
 def test_gang_members_that_need_another_member_are_bound_with_it() -> None:
     gang: dict[str, Any] = {"options": {"gang": "g", "gang_size": 2}}
-    book = Ledger(coming=(machine("a", P), machine("b", Q)))
+    ledger = Ledger(coming=(machine("a", P), machine("b", Q)))
     beside = waiting("p", spec(affinity=(near("zone", app="lead"),)), **gang)
     zoned: dict[str, Any] = {"labels": {"zone": "z"}}
 
-    found = turn(book, closed(**zoned), closed("b", **zoned), beside, waiting("q", labels={"app": "lead"}, **gang))
-    assert found.acts == (bind("p"), bind("q", "b"))
+    steering = turn(ledger, closed(**zoned), closed("b", **zoned), beside, waiting("q", labels={"app": "lead"}, **gang))
+    assert steering.acts == (bind("p"), bind("q", "b"))
 
 
 def test_a_machine_with_running_gang_members_opens_although_more_are_pending() -> None:
     gang: dict[str, Any] = {"options": {"gang": "g", "gang_size": 1}}
     sent = promise(sent=(P,), nominated=NOW - 9.0, stood=NOW - 9.0)
-    book = Ledger(coming=(machine("a", P, gang="default/g"),), promises=(sent,))
+    ledger = Ledger(coming=(machine("a", P, gang="default/g"),), promises=(sent,))
 
-    assert turn(book, closed(), pod("p", on="a", **gang), waiting("q", **gang)).acts == (Lift("a", "it is ready, and its pods are bound"),)
+    assert turn(ledger, closed(), pod("p", on="a", **gang), waiting("q", **gang)).acts == (
+        Lift("a", "it is ready, and its pods are bound"),
+    )
 
 
 def test_a_machine_stays_closed_while_the_rest_of_its_gang_waits() -> None:
     """Once open, a pod of the gang would run alone there."""
     gang: dict[str, Any] = {"options": {"gang": "g", "gang_size": 2}}
-    book = Ledger(coming=(machine("a", gang="default/g"),), promises=(promise(pods=(), called=NOW - 9.0, stood=NOW - 9.0),))
-    assert turn(book, closed(), waiting("q", **gang)).acts == ()
+    ledger = Ledger(coming=(machine("a", gang="default/g"),), promises=(promise(pods=(), called=NOW - 9.0, stood=NOW - 9.0),))
+    assert turn(ledger, closed(), waiting("q", **gang)).acts == ()
     late = (promise(pods=(), called=NOW - 9.0, stood=NOW - 9.0, since=NOW - PATIENCE_SECONDS),)
-    book = replace(book, promises=late)
-    found = turn(book, closed(), waiting("q", **gang))
+    ledger = replace(ledger, promises=late)
+    steering = turn(ledger, closed(), waiting("q", **gang))
 
-    assert (found.acts, after(book, found).promises) == ((), ())
-    assert turn(after(book, found), closed(), waiting("q", **gang)).acts == ()
-    assert why(after(book, found), closed(), waiting("q", **gang)) == "there is no room for the rest of gang default/g"
+    assert (steering.acts, after(ledger, steering).promises) == ((), ())
+    assert turn(after(ledger, steering), closed(), waiting("q", **gang)).acts == ()
+    assert why(after(ledger, steering), closed(), waiting("q", **gang)) == "there is no room for the rest of gang default/g"
 
 
 @pytest.mark.parametrize(("ready", "acts"), [(0.0, ()), (4.0, (bind("p"), bind("q", "b")))])
 def test_a_gang_is_bound_when_all_its_machines_are_ready(ready: float, acts: tuple[Bind, ...]) -> None:
-    book = Ledger(coming=(machine("a", P), machine("b", Q, ready=ready)))
+    ledger = Ledger(coming=(machine("a", P), machine("b", Q, ready=ready)))
     gang: dict[str, Any] = {"options": {"gang": "g"}}
     items = closed(), closed("b"), waiting("p", **gang), waiting("q", **gang)
 
-    assert turn(book, *items).acts == acts
-    assert ready or why(book, *items) == "other machines of gang default/g are not ready"
+    assert turn(ledger, *items).acts == acts
+    assert ready or why(ledger, *items) == "other machines of gang default/g are not ready"
 
 
 def test_no_member_of_a_gang_is_bound_if_one_has_no_room() -> None:
     gang: dict[str, Any] = {"options": {"gang": "g"}}
-    book = Ledger(coming=(machine("a", P), machine("b", Q)))
+    ledger = Ledger(coming=(machine("a", P), machine("b", Q)))
     items = closed(), closed("b"), waiting("p", **gang), waiting("q", spec(gpus=4), **gang), pod("thief", spec(gpus=1), on="b")
-    found = turn(book, *items)
+    steering = turn(ledger, *items)
 
-    assert (found.acts, found.stray) == ((), (Q,))
+    assert (steering.acts, steering.stray) == ((), (Q,))
 
 
 # Leaving pods to their scheduler
 
 
 def test_pods_that_are_left_to_their_scheduler_are_nominated_once_and_then_the_machine_opens() -> None:
-    book = Ledger(coming=(machine("a", P),))
-    found = turn(book, closed(), waiting(), policy=NOMINATING_POLICY)
-    named = after(book, found)
+    ledger = Ledger(coming=(machine("a", P),))
+    steering = turn(ledger, closed(), waiting(), policy=NOMINATING_POLICY)
+    named = after(ledger, steering)
 
-    assert found.acts == (Nominate(P, "uid-p", "a"),)
+    assert steering.acts == (Nominate(P, "uid-p", "a"),)
     assert turn(named, closed(), waiting(), policy=NOMINATING_POLICY).acts == ()
     assert why(named, closed(), waiting(), policy=NOMINATING_POLICY) == "the nomination of pod default/p was written but is not visible yet"
     opened = turn(named, closed(), waiting(nominated_node="a"), policy=NOMINATING_POLICY)
     assert opened.acts == (Lift("a", "it is ready, and 1 pod is left to the scheduler"),)
     late = replace(
-        named, promises=tuple(replace(one, nominated=NOW - NOMINATED_SECONDS, stood=NOW - NOMINATED_SECONDS) for one in named.promises)
+        named,
+        promises=tuple(replace(promise, nominated=NOW - NOMINATED_SECONDS, stood=NOW - NOMINATED_SECONDS) for promise in named.promises),
     )
     assert [type(act) for act in turn(late, closed(), waiting(), policy=NOMINATING_POLICY).acts] == [Lift]
 
 
 def test_a_machine_without_its_devices_stays_closed_for_pods_that_are_left_to_their_scheduler_too() -> None:
     bare = closed(allocatable={**KIND.allocatable, "nvidia.com/gpu": 0})
-    book = Ledger(coming=(machine("a", P),), promises=(promise(pods=(P,), stood=NOW - 9.0),))
+    ledger = Ledger(coming=(machine("a", P),), promises=(promise(pods=(P,), stood=NOW - 9.0),))
 
-    assert turn(book, bare, waiting(), policy=NOMINATING_POLICY).acts == ()
-    assert why(book, bare, waiting(), policy=NOMINATING_POLICY) == "it shows no nvidia.com/gpu: is its device plugin running?"
+    assert turn(ledger, bare, waiting(), policy=NOMINATING_POLICY).acts == ()
+    assert why(ledger, bare, waiting(), policy=NOMINATING_POLICY) == "it shows no nvidia.com/gpu: is its device plugin running?"
 
 
 def test_pods_are_nominated_when_the_bindings_have_shown() -> None:
     left = waiting("q", options={"steering": NOMINATE})
-    book = Ledger(coming=(machine("a", P, Q),))
-    sent = after(book, (found := turn(book, closed(), waiting(), left)))
-    assert found.acts == (bind("p"),)
+    ledger = Ledger(coming=(machine("a", P, Q),))
+    sent = after(ledger, (steering := turn(ledger, closed(), waiting(), left)))
+    assert steering.acts == (bind("p"),)
     shown = after(sent, turn(sent, closed(), waiting(on="a"), left))
-    later = replace(shown, promises=tuple(replace(one, nominated=NOW - 3.0, stood=NOW - MARGIN_SECONDS) for one in shown.promises))
+    later = replace(shown, promises=tuple(replace(promise, nominated=NOW - 3.0, stood=NOW - MARGIN_SECONDS) for promise in shown.promises))
 
     assert turn(shown, closed(), waiting(on="a"), left).acts == ()
     assert turn(later, closed(), waiting(on="a"), left).acts == (Nominate(Q, "uid-q", "a"),)
 
 
 def test_with_steering_off_the_machine_opens_and_no_pod_is_nominated() -> None:
-    book = Ledger(coming=(machine("a", P),))
-    found = turn(book, closed(), waiting(), policy=Policy((pool(KIND),), steering=OFF))
+    ledger = Ledger(coming=(machine("a", P),))
+    steering = turn(ledger, closed(), waiting(), policy=Policy((pool(KIND),), steering=OFF))
 
-    assert found.acts == (Lift("a", "it is ready, and 1 pod is left to the scheduler"),)
+    assert steering.acts == (Lift("a", "it is ready, and 1 pod is left to the scheduler"),)
 
 
 def test_machines_of_a_gang_bound_by_its_scheduler_open_together() -> None:
     gang: dict[str, Any] = {"options": {"gang": "g", "gang_source": "coscheduling"}}
     one = promise(nominated=NOW - 1.0, stood=NOW - 1.5)
-    book = Ledger(coming=(machine("a", P), machine("b", Q)), promises=(one, replace(one, node="b", pods=(Q,))))
+    ledger = Ledger(coming=(machine("a", P), machine("b", Q)), promises=(one, replace(one, node="b", pods=(Q,))))
     p, q = waiting("p", nominated_node="a", **gang), waiting("q", **gang)
 
-    assert turn(book, closed(), closed("b"), p, q).acts == ()
-    assert why(book, closed(), closed("b"), p, q).startswith(
+    assert turn(ledger, closed(), closed("b"), p, q).acts == ()
+    assert why(ledger, closed(), closed("b"), p, q).startswith(
         "it opens together with all of gang default/g: the nomination of pod default/q"
     )
-    found = turn(book, closed(), closed("b"), p, replace(q, nominated_node="b"))
-    assert [(type(act), act.node) for act in found.acts] == [(Lift, "a"), (Lift, "b")]
+    steering = turn(ledger, closed(), closed("b"), p, replace(q, nominated_node="b"))
+    assert [(type(act), act.node) for act in steering.acts] == [(Lift, "a"), (Lift, "b")]
 
 
 @pytest.mark.parametrize("others", [(), (waiting(deleted=NOW),), (pod("p", on="b"),)], ids=["gone", "deleted", "elsewhere"])
 def test_a_machine_that_no_pod_waits_for_opens_after_the_next_plan_could_use_it(others: tuple[Pod, ...]) -> None:
-    book = Ledger(coming=(machine("a", P),))
-    book = after(book, (found := turn(book, closed(), *others)))
-    assert found.acts == ()
-    later = replace(book, promises=tuple(replace(one, stood=NOW - UNWANTED_SECONDS) for one in book.promises))
+    ledger = Ledger(coming=(machine("a", P),))
+    ledger = after(ledger, (steering := turn(ledger, closed(), *others)))
+    assert steering.acts == ()
+    later = replace(ledger, promises=tuple(replace(promise, stood=NOW - UNWANTED_SECONDS) for promise in ledger.promises))
 
     assert turn(later, closed(), *others).acts == (Lift("a", "no pod waits for it"),)
     assert turn(replace(later, coming=(machine("a", Q),)), closed(), *others, waiting("q")).acts == (bind("q"),)
@@ -371,28 +374,28 @@ def test_a_machine_that_is_not_ready_stays_closed() -> None:
 
 
 def test_a_machine_without_our_taint_is_open_and_its_pods_are_nominated_once() -> None:
-    book = Ledger(coming=(machine("a", P),))
-    found = turn(book, closed(taints=()), waiting())
-    left = after(book, found)
+    ledger = Ledger(coming=(machine("a", P),))
+    steering = turn(ledger, closed(taints=()), waiting())
+    left = after(ledger, steering)
 
-    assert (left.coming, found.acts) == ((), (Nominate(P, "uid-p", "a"),))
-    assert [(one.step, one.pods) for one in left.promises] == [(OPEN, (P,))]
+    assert (left.coming, steering.acts) == ((), (Nominate(P, "uid-p", "a"),))
+    assert [(promise.step, promise.pods) for promise in left.promises] == [(OPEN, (P,))]
     assert turn(left, closed(taints=()), waiting()).acts == ()
 
 
 def test_once_the_taint_is_gone_the_machine_is_an_ordinary_node() -> None:
-    book = Ledger(coming=(machine("a", P),), promises=(promise(nominated=NOW - 0.5),))
-    left = after(book, turn(book, closed(taints=()), waiting(nominated_node="a")))
+    ledger = Ledger(coming=(machine("a", P),), promises=(promise(nominated=NOW - 0.5),))
+    left = after(ledger, turn(ledger, closed(taints=()), waiting(nominated_node="a")))
 
     assert left.coming == ()
-    assert [(one.step, one.since) for one in left.promises] == [(OPEN, NOW)]
+    assert [(promise.step, promise.since) for promise in left.promises] == [(OPEN, NOW)]
 
 
 def test_pods_planned_onto_a_closed_machine_are_bound_and_those_planned_elsewhere_are_not() -> None:
-    book = Ledger(coming=(machine("a", P, Q), machine("b", P, ready=0.0)), promises=(promise(),))
-    moved = replace(book, coming=(machine("a", Q), machine("b", P, ready=0.0)))
+    ledger = Ledger(coming=(machine("a", P, Q), machine("b", P, ready=0.0)), promises=(promise(),))
+    moved = replace(ledger, coming=(machine("a", Q), machine("b", P, ready=0.0)))
 
-    assert turn(book, closed(), waiting("p"), waiting("q")).acts == (bind("p"), bind("q"))
+    assert turn(ledger, closed(), waiting("p"), waiting("q")).acts == (bind("p"), bind("q"))
     assert turn(moved, closed(), waiting("p"), waiting("q")).acts == (bind("q"),)
 
 
@@ -400,16 +403,16 @@ def test_pods_planned_onto_a_closed_machine_are_bound_and_those_planned_elsewher
 
 
 def test_a_pod_bound_to_its_promised_machine_is_a_kept_promise() -> None:
-    found = turn(Ledger(promises=(promise(OPEN),)), closed(taints=()), waiting(on="a"))
+    steering = turn(Ledger(promises=(promise(OPEN),)), closed(taints=()), waiting(on="a"))
 
-    assert found.outcomes == (promises.Kept(KIND.key, spec(gpus=1).digest, NOW),)
-    assert found.steps == (ledger.Redeemed("a"),)
+    assert steering.outcomes == (promises.Kept(KIND.key, spec(gpus=1).digest, NOW),)
+    assert steering.steps == (ledger.Redeemed("a"),)
 
 
 def test_a_pod_that_is_bound_elsewhere_is_a_stray() -> None:
-    found = turn(Ledger(promises=(promise(OPEN),)), closed(taints=()), waiting(on="b"))
+    steering = turn(Ledger(promises=(promise(OPEN),)), closed(taints=()), waiting(on="b"))
 
-    assert (found.outcomes, found.stray) == ((), (P,))
+    assert (steering.outcomes, steering.stray) == ((), (P,))
 
 
 def test_a_nomination_is_not_written_again_on_an_open_machine() -> None:
@@ -417,49 +420,49 @@ def test_a_nomination_is_not_written_again_on_an_open_machine() -> None:
 
 
 def test_a_pod_that_lost_its_room_is_not_expected_and_not_nominated_again() -> None:
-    book = Ledger(promises=(promise(OPEN, nominated=NOW - 1.0),))
+    ledger = Ledger(promises=(promise(OPEN, nominated=NOW - 1.0),))
     thief = pod("thief", spec(gpus=4), on="a")
-    found = turn(book, closed(taints=()), waiting(), thief)
+    steering = turn(ledger, closed(taints=()), waiting(), thief)
 
-    assert (found.acts, found.outcomes, found.stray) == ((), (), (P,))
-    assert after(book, found).promises == ()
+    assert (steering.acts, steering.outcomes, steering.stray) == ((), (), (P,))
+    assert after(ledger, steering).promises == ()
     # A nomination is no proof of room: the scheduler has not tried yet.
-    assert turn(book, closed(taints=()), waiting(nominated_node="a"), replace(thief, deleted=NOW)).stray == ()
+    assert turn(ledger, closed(taints=()), waiting(nominated_node="a"), replace(thief, deleted=NOW)).stray == ()
 
 
 def test_a_pod_now_promised_another_machine_is_not_expected_on_the_first() -> None:
-    book = Ledger(promises=(promise(OPEN), promise(node="b")))
-    found = turn(book, closed(taints=()), closed("b"), waiting())
+    ledger = Ledger(promises=(promise(OPEN), promise(node="b")))
+    steering = turn(ledger, closed(taints=()), closed("b"), waiting())
 
-    assert [one.node for one in after(book, found).promises] == ["b"]
+    assert [promise.node for promise in after(ledger, steering).promises] == ["b"]
 
 
 def test_a_promise_is_broken_after_a_minute_and_a_newer_failed_attempt() -> None:
-    book = Ledger(promises=(promise(OPEN, since=NOW - 60.0, nominated=NOW - 60.0),))
-    found = turn(book, closed(taints=()), waiting(nominated_node="a"), tried=NOW - 5.0, said="0/1 nodes: Insufficient cpu.")
+    ledger = Ledger(promises=(promise(OPEN, since=NOW - 60.0, nominated=NOW - 60.0),))
+    steering = turn(ledger, closed(taints=()), waiting(nominated_node="a"), tried=NOW - 5.0, said="0/1 nodes: Insufficient cpu.")
 
-    (broken,) = found.outcomes
+    (broken,) = steering.outcomes
     assert isinstance(broken, promises.Broken)
     assert (broken.pod, broken.node, broken.why) == (P, "a", "0/1 nodes: Insufficient cpu.")
-    assert found.suspected == (node_refusals.Suspected(P, "a", NOW - 60.0),)
-    assert after(book, found).broken == ((P, "a"),)
+    assert steering.suspected == (node_refusals.Suspected(P, "a", NOW - 60.0),)
+    assert after(ledger, steering).broken == ((P, "a"),)
     # It would reserve room for a pod that does not come.
-    assert found.acts == (Nominate(P, "uid-p", ""),)
+    assert steering.acts == (Nominate(P, "uid-p", ""),)
 
 
 def test_a_pod_that_needs_absent_pods_is_planned_again_without_blaming_the_node() -> None:
-    book = Ledger(promises=(promise(OPEN, since=NOW - 60.0, nominated=NOW - 60.0),))
-    found = turn(book, closed(taints=()), waiting(of=spec(gpus=1, affinity=(near(HOSTNAME, app="lead"),))), tried=NOW - 5.0)
+    ledger = Ledger(promises=(promise(OPEN, since=NOW - 60.0, nominated=NOW - 60.0),))
+    steering = turn(ledger, closed(taints=()), waiting(of=spec(gpus=1, affinity=(near(HOSTNAME, app="lead"),))), tried=NOW - 5.0)
 
-    assert (found.outcomes, found.suspected, found.stray) == ((), (), (P,))
+    assert (steering.outcomes, steering.suspected, steering.stray) == ((), (), (P,))
 
 
 @pytest.mark.parametrize(("since", "tried"), [(59.0, 1.0), (100.0, 101.0), (100.0, None)])
 def test_before_that_the_promise_stands(since: float, tried: float | None) -> None:
-    book = Ledger(promises=(promise(OPEN, since=NOW - since, nominated=NOW - since),))
-    found = turn(book, closed(taints=()), waiting(nominated_node="a"), tried=None if tried is None else NOW - tried)
+    ledger = Ledger(promises=(promise(OPEN, since=NOW - since, nominated=NOW - since),))
+    steering = turn(ledger, closed(taints=()), waiting(nominated_node="a"), tried=None if tried is None else NOW - tried)
 
-    assert found == Steering()
+    assert steering == Steering()
 
 
 @pytest.mark.parametrize("items", [(), (closed(deleted=NOW),)], ids=["gone", "being deleted"])
@@ -469,10 +472,10 @@ def test_promises_of_a_deleted_node_end(items: tuple[Node, ...]) -> None:
 
 def test_a_broken_promise_is_forgotten_once_its_nomination_is_gone() -> None:
     book = Ledger(broken=((P, "a"), (Q, "a")))
-    found = turn(book, closed(taints=()), waiting("p"), waiting("q", nominated_node="a"))
+    steering = turn(book, closed(taints=()), waiting("p"), waiting("q", nominated_node="a"))
 
-    assert found.steps == (ledger.Mended(P),)
-    assert found.acts == (Nominate(Q, "uid-q", ""),)
+    assert steering.steps == (ledger.Mended(P),)
+    assert steering.acts == (Nominate(Q, "uid-q", ""),)
 
 
 # Machines kept for large pods, and machines of others
@@ -480,11 +483,11 @@ def test_a_broken_promise_is_forgotten_once_its_nomination_is_gone() -> None:
 
 def test_a_machine_kept_for_large_pods_is_closed_again_once_they_are_bound() -> None:
     book = Ledger(promises=(promise(OPEN, closes=True),))
-    found = turn(book, closed(taints=()), waiting(on="a"), policy=KEEPING)
+    steering = turn(book, closed(taints=()), waiting(on="a"), policy=KEEPING)
 
-    assert [type(act) for act in found.acts] == [Close]
-    assert [one.step for one in after(book, found).promises] == [CLOSING]
-    assert turn(after(book, found), closed(), waiting(on="a"), policy=KEEPING).steps == (ledger.Redeemed("a"),)
+    assert [type(act) for act in steering.acts] == [Close]
+    assert [promise.step for promise in after(book, steering).promises] == [CLOSING]
+    assert turn(after(book, steering), closed(), waiting(on="a"), policy=KEEPING).steps == (ledger.Redeemed("a"),)
 
 
 def test_pods_planned_onto_a_closed_kept_machine_are_promised_it() -> None:
@@ -514,11 +517,11 @@ def test_a_machine_of_the_ledger_is_ours_before_its_node_is_noted() -> None:
 
 
 def test_the_oldest_identical_pod_takes_the_place_and_the_younger_waits() -> None:
-    book = Ledger(coming=(machine("a", P), machine("b", Q, ready=0.0)))
-    found = turn(book, closed("a"), closed("b"), waiting("p", created=NOW - 10.0), waiting("q", created=NOW - 20.0))
+    ledger = Ledger(coming=(machine("a", P), machine("b", Q, ready=0.0)))
+    steering = turn(ledger, closed("a"), closed("b"), waiting("p", created=NOW - 10.0), waiting("q", created=NOW - 20.0))
 
-    assert found.acts == (bind("q"),)
-    assert [one.pods for one in after(book, found).coming] == [(Q,), (P,)]
+    assert steering.acts == (bind("q"),)
+    assert [machine.pods for machine in after(ledger, steering).coming] == [(Q,), (P,)]
 
 
 @pytest.mark.parametrize(
@@ -555,18 +558,18 @@ def test_a_pod_with_a_place_or_its_own_volume_is_not_exchanged() -> None:
 @given(st.lists(st.tuples(st.integers(0, 3), st.sampled_from("ab")), max_size=12), st.integers(0, 12))
 def test_an_exchanged_pod_is_younger_and_identical(ages: list[tuple[int, str]], many: int) -> None:
     pods = [waiting(f"p{n}", labels={"app": app}, created=NOW - age) for n, (age, app) in enumerate(ages)]
-    by_key = {one.key: one for one in pods}
+    by_key = {pod.key: pod for pod in pods}
     mine = pods[:many]
     pairs = overtaken(mine, pending_by_kind(Cluster.of(pods)), busy=frozenset())
 
     assert len({key for pair in pairs for key in pair}) == 2 * len(pairs)
-    assert all(old in {one.key for one in mine} and new not in {one.key for one in mine} for old, new in pairs)
+    assert all(old in {pod.key for pod in mine} and new not in {pod.key for pod in mine} for old, new in pairs)
     assert all(by_key[old].labels == by_key[new].labels for old, new in pairs)
-    seated = ({one.key for one in mine} - {old for old, _ in pairs}) | {new for _, new in pairs}
+    seated = ({pod.key for pod in mine} - {old for old, _ in pairs}) | {new for _, new in pairs}
     for app in ("a", "b"):
-        same = [one for one in pods if one.labels == LabelSet({"app": app})]
-        youngest = max((one.created for one in same if one.key in seated), default=0.0)
-        assert all(one.created >= youngest for one in same if one.key not in seated)
+        same = [pod for pod in pods if pod.labels == LabelSet({"app": app})]
+        youngest = max((pod.created for pod in same if pod.key in seated), default=0.0)
+        assert all(pod.created >= youngest for pod in same if pod.key not in seated)
 
 
 def test_pods_of_the_same_age_are_not_exchanged() -> None:

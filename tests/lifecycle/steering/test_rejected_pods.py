@@ -16,30 +16,30 @@ POLICY = Policy((pool(KIND),))
 BOOK = Ledger(promises=(Promise("a", KIND.key, ("default/p",), NOW),))
 
 
-def bound(*names: str, known: Admissions | None = None) -> Admissions:
+def bound(*names: str, admissions: Admissions | None = None) -> Admissions:
     acts: list[Act] = [
         *(Bind(f"default/{name}", f"uid-{name}", "a") for name in names),
         Bind("default/daemon", "d", "other"),
         Close("a", "x"),
     ]
-    return sent(known or Admissions(), acts, BOOK, NOW)
+    return sent(admissions or Admissions(), acts, BOOK, NOW)
 
 
 def failed(name: str, reason: str = "OutOfnvidia.com/gpu") -> Pod:
     return pod(name, uid=f"uid-{name}", on="a", phase="Failed", reason=reason)
 
 
-def look(known: Admissions, *pods: Pod, after: float = 1.0) -> AdmissionFindings:
-    return observe(known, Cluster.of([node("a", KIND), *pods]), NOW + after)
+def look(admissions: Admissions, *pods: Pod, after: float = 1.0) -> AdmissionFindings:
+    return observe(admissions, Cluster.of([node("a", KIND), *pods]), NOW + after)
 
 
 @pytest.mark.parametrize("reason", ["OutOfcpu", "OutOfnvidia.com/gpu", "UnexpectedAdmissionError", "NodeAffinity", "TopologyAffinityError"])
 def test_a_pod_that_the_kubelet_turns_away_is_reported_once(reason: str) -> None:
-    found = look(bound("p"), failed("p", reason))
+    admission_findings = look(bound("p"), failed("p", reason))
 
-    assert found.turned_away == (TurnedAway("default/p", "a", KIND.pool, reason, "uid-p"),)
-    assert found.refused == ()
-    assert look(found.admissions, failed("p", reason)).turned_away == ()
+    assert admission_findings.turned_away == (TurnedAway("default/p", "a", KIND.pool, reason, "uid-p"),)
+    assert admission_findings.refused == ()
+    assert look(admission_findings.admissions, failed("p", reason)).turned_away == ()
 
 
 @pytest.mark.parametrize(
@@ -54,22 +54,22 @@ def test_a_pod_that_the_kubelet_turns_away_is_reported_once(reason: str) -> None
     ids=["evicted", "failed by itself", "another pod", "bound elsewhere", "running"],
 )
 def test_no_other_end_of_a_pod_counts(other: Pod) -> None:
-    found = look(bound("p"), other)
+    admission_findings = look(bound("p"), other)
 
-    assert (found.turned_away, found.admissions.bound) == ((), {})
+    assert (admission_findings.turned_away, admission_findings.admissions.bound) == ((), {})
 
 
 def test_a_missing_answer_of_the_kubelet_is_waited_for_but_not_for_ever() -> None:
-    known, pending = bound("p"), pod("p", uid="uid-p", on="a", phase="Pending")
+    admissions, pending = bound("p"), pod("p", uid="uid-p", on="a", phase="Pending")
 
-    assert look(known, pending).admissions == known
-    assert look(known, pending, after=WATCHED_SECONDS).admissions == Admissions()
-    assert look(known).admissions == Admissions()
+    assert look(admissions, pending).admissions == admissions
+    assert look(admissions, pending, after=WATCHED_SECONDS).admissions == Admissions()
+    assert look(admissions).admissions == Admissions()
 
 
 def test_two_rejections_in_a_row_switch_the_pool_to_nomination_for_a_while() -> None:
-    one = look(bound("p"), failed("p"))
-    two = look(bound("q", known=one.admissions), failed("q"))
+    admission_findings = look(bound("p"), failed("p"))
+    two = look(bound("q", admissions=admission_findings.admissions), failed("q"))
     (refused,) = two.refused
     pools = unbinding({}, two.refused, Ledger(), NOW)
 
@@ -79,7 +79,7 @@ def test_two_rejections_in_a_row_switch_the_pool_to_nomination_for_a_while() -> 
 
 
 def test_an_admitted_pod_in_between_ends_the_row() -> None:
-    one = look(bound("p"), failed("p"))
-    runs = look(bound("r", known=one.admissions), pod("r", uid="uid-r", on="a", phase="Running"))
+    admission_findings = look(bound("p"), failed("p"))
+    runs = look(bound("r", admissions=admission_findings.admissions), pod("r", uid="uid-r", on="a", phase="Running"))
 
-    assert look(bound("q", known=runs.admissions), failed("q")).refused == ()
+    assert look(bound("q", admissions=runs.admissions), failed("q")).refused == ()

@@ -66,25 +66,25 @@ def ajar(**more: Any) -> Node:
 
 
 def look(
-    before: Window | None = None, *items: Item, policy: Policy = POLICY, book: Ledger | None = None, now: float = NOW, **more: Any
+    before: Window | None = None, *items: Item, policy: Policy = POLICY, ledger: Ledger | None = None, now: float = NOW, **more: Any
 ) -> Windows:
-    known = {"a": before} if before is not None else {}
-    return observe(known, book or Ledger(coming=(machine(),)), Cluster.of(items), policy, now=now, **more)
+    windows = {"a": before} if before is not None else {}
+    return observe(windows, ledger or Ledger(coming=(machine(),)), Cluster.of(items), policy, now=now, **more)
 
 
 def opened(**more: Any) -> Window:
     return Window("u-a", **{"opened": NOW - 2.0, "seen": NOW - 1.0, **more})
 
 
-def kinds(found: Windows) -> list[type]:
-    return [type(act) for act in found.acts]
+def kinds(windows: Windows) -> list[type]:
+    return [type(act) for act in windows.acts]
 
 
 def test_a_machine_opens_for_a_daemon_set_that_does_not_tolerate_its_taint() -> None:
-    found = look(None, arriving(), PLUGIN, TOLERANT)
+    windows = look(None, arriving(), PLUGIN, TOLERANT)
 
-    assert found.acts == (Ajar("a", "until it has pods of DaemonSet default/plugin"),)
-    assert found.windows == {"a": Window("u-a", opened=NOW)}
+    assert windows.acts == (Ajar("a", "until it has pods of DaemonSet default/plugin"),)
+    assert windows.windows == {"a": Window("u-a", opened=NOW)}
 
 
 @pytest.mark.parametrize(
@@ -99,18 +99,18 @@ def test_a_machine_opens_for_a_daemon_set_that_does_not_tolerate_its_taint() -> 
 )
 def test_a_window_opens_for_nothing_else(items: tuple[Item, ...]) -> None:
     """Not if all tolerate the taint, or would not run there anyway, or run already; and not if a person has cordoned the node."""
-    found = look(None, *items)
+    windows = look(None, *items)
 
-    assert found == Windows({})
+    assert windows == Windows({})
 
 
 def test_a_ready_machine_waiting_for_its_gang_gets_back_a_lost_device_plugin() -> None:
     ready = Ledger(coming=(machine(ready=NOW - 1.0),))
     promised = Ledger(promises=(Promise("a", KIND.key, ("default/p",), NOW - 1.0),))
 
-    for book in (ready, promised):
-        assert kinds(look(None, arriving(), PLUGIN, book=book)) == [Ajar]
-        assert look(None, arriving(gpus=4), PLUGIN, of(on="a"), book=book) == Windows({})
+    for ledger in (ready, promised):
+        assert kinds(look(None, arriving(), PLUGIN, ledger=ledger)) == [Ajar]
+        assert look(None, arriving(gpus=4), PLUGIN, of(on="a"), ledger=ledger) == Windows({})
 
 
 def test_leaving_and_opening_machines_get_no_window() -> None:
@@ -118,8 +118,8 @@ def test_leaving_and_opening_machines_get_no_window() -> None:
     lifted = Ledger(promises=(Promise("a", KIND.key, ("default/p",), NOW - 1.0, lifted=NOW),))
     opened_ = Ledger(promises=(Promise("a", KIND.key, ("default/p",), NOW - 1.0, OPEN),))
 
-    for book in (leaving, lifted, opened_):
-        assert look(None, arriving(), PLUGIN, book=book) == Windows({})
+    for ledger in (leaving, lifted, opened_):
+        assert look(None, arriving(), PLUGIN, ledger=ledger) == Windows({})
 
 
 def test_a_window_is_closed_when_the_pod_is_bound() -> None:
@@ -127,10 +127,10 @@ def test_a_window_is_closed_when_the_pod_is_bound() -> None:
         still = look(opened(), ajar(), PLUGIN, *items)
         assert (still.acts, still.windows["a"]) == ((), opened())
 
-    found = look(opened(), ajar(), PLUGIN, of(on="a"))
-    assert kinds(found) == [Close]
-    assert found.windows["a"] == opened(closed=NOW)
-    assert found.remarks == ()
+    windows = look(opened(), ajar(), PLUGIN, of(on="a"))
+    assert kinds(windows) == [Close]
+    assert windows.windows["a"] == opened(closed=NOW)
+    assert windows.remarks == ()
 
 
 def test_a_terminating_daemon_set_pod_gets_no_successor_before_it_is_gone() -> None:
@@ -138,9 +138,9 @@ def test_a_terminating_daemon_set_pod_gets_no_successor_before_it_is_gone() -> N
 
 
 def test_a_window_is_forgotten_once_it_is_seen_closed() -> None:
-    found = look(opened(closed=NOW - 1.0), arriving(), PLUGIN, of(on="a"))
+    windows = look(opened(closed=NOW - 1.0), arriving(), PLUGIN, of(on="a"))
 
-    assert found == Windows({})
+    assert windows == Windows({})
 
 
 def test_a_close_that_does_not_show_is_sent_again() -> None:
@@ -156,17 +156,17 @@ def test_a_close_that_does_not_show_is_sent_again() -> None:
 )
 def test_after_ten_seconds_the_window_closes_and_the_daemon_set_is_retried_later(items: tuple[Item, ...], why: str) -> None:
     over = opened(seen=NOW - OPEN_SECONDS)
-    found = look(over, ajar(), PLUGIN, *items)
+    windows = look(over, ajar(), PLUGIN, *items)
 
-    assert kinds(found) == [Close]
-    (failed,) = found.windows["a"].failed
+    assert kinds(windows) == [Close]
+    (failed,) = windows.windows["a"].failed
     assert (failed.daemon, failed.times, failed.again) == ("default/plugin", 1, NOW + FIRST_PAUSE)
-    (remark,) = found.remarks
+    (remark,) = windows.remarks
     assert remark.text == f"DaemonSet default/plugin has no pod on node a, which was cordoned for it: {why}; tried again in 1 min"
-    (said,) = reports(found.windows)
+    (said,) = reports(windows.windows)
     assert said.startswith("DaemonSet default/plugin has no pod on node a, where it should run before the machine opens: ")
 
-    closed = look(found.windows["a"], arriving(), PLUGIN, *items)
+    closed = look(windows.windows["a"], arriving(), PLUGIN, *items)
     assert (closed.acts, closed.windows["a"]) == ((), Window("u-a", failed=(failed,)))
     assert kinds(look(closed.windows["a"], arriving(), PLUGIN, *items, now=NOW + FIRST_PAUSE)) == [Ajar]
 
@@ -174,10 +174,10 @@ def test_after_ten_seconds_the_window_closes_and_the_daemon_set_is_retried_later
 def test_pauses_double_up_to_ten_minutes_and_nothing_is_reported_twice() -> None:
     window, times = opened(seen=NOW - OPEN_SECONDS), []
     for _ in range(6):
-        found = look(replace(opened(seen=NOW - OPEN_SECONDS), failed=window.failed), ajar(), PLUGIN)
-        assert len(found.remarks) == (not window.failed)
-        window = replace(found.windows["a"], failed=tuple(replace(one, again=NOW) for one in found.windows["a"].failed))
-        times.append(found.windows["a"].failed[0].again - NOW)
+        windows = look(replace(opened(seen=NOW - OPEN_SECONDS), failed=window.failed), ajar(), PLUGIN)
+        assert len(windows.remarks) == (not window.failed)
+        window = replace(windows.windows["a"], failed=tuple(replace(attempt, again=NOW) for attempt in windows.windows["a"].failed))
+        times.append(windows.windows["a"].failed[0].again - NOW)
 
     assert times == [60.0, 120.0, 240.0, 480.0, LONGEST_PAUSE, LONGEST_PAUSE]
     for_weeks = opened(seen=NOW - OPEN_SECONDS, failed=(Attempt("default/plugin", 5000, NOW, "it failed"),))
@@ -188,8 +188,8 @@ def test_a_daemon_set_that_is_retried_later_delays_no_other() -> None:
     failed = (Attempt("default/plugin", 1, NOW + 30.0, "it failed"),)
     other = daemon("other", spec(requests={}))
 
-    found = look(Window("u-a", failed=failed), arriving(), PLUGIN, other)
-    assert found.acts == (Ajar("a", "until it has pods of DaemonSet default/other"),)
+    windows = look(Window("u-a", failed=failed), arriving(), PLUGIN, other)
+    assert windows.acts == (Ajar("a", "until it has pods of DaemonSet default/other"),)
     assert kinds(look(opened(failed=failed), ajar(), PLUGIN, other, of("other", on="a"))) == [Close]
 
 
@@ -207,9 +207,9 @@ def test_a_node_that_registers_without_the_taint_gets_it_once_its_daemon_sets_ha
 def test_a_node_whose_window_is_open_counts_as_closed() -> None:
     soft = (Taint(ARRIVING_TAINT, effect=AJAR), Taint("team"), Taint(UNSCHEDULABLE))
     cluster = as_closed(Cluster.of([arriving(taints=soft, unschedulable=True)]))
-    found = cluster.nodes["a"]
+    node = cluster.nodes["a"]
 
-    assert (found.ajar, found.unschedulable, found.taints) == (True, False, (Taint(ARRIVING_TAINT), Taint("team")))
+    assert (node.ajar, node.unschedulable, node.taints) == (True, False, (Taint(ARRIVING_TAINT), Taint("team")))
     assert as_closed(cluster) is cluster
 
 
@@ -235,10 +235,10 @@ def test_the_taint_left_by_our_cordon_is_ignored() -> None:
 
 def test_a_window_that_does_not_show_is_opened_again_without_a_report() -> None:
     window = Window("u-a", opened=NOW - REPEAT_SECONDS)
-    found = look(window, arriving(), PLUGIN)
+    windows = look(window, arriving(), PLUGIN)
 
-    assert (kinds(found), found.remarks, list(reports(found.windows))) == ([Ajar], (), [])
-    assert found.windows["a"] == Window("u-a", opened=NOW)
+    assert (kinds(windows), windows.remarks, list(reports(windows.windows))) == ([Ajar], (), [])
+    assert windows.windows["a"] == Window("u-a", opened=NOW)
     assert look(replace(window, opened=NOW - 1.0), arriving(), PLUGIN).acts == ()
     shown = look(window, arriving(gpus=4), PLUGIN, of(on="a"))
     assert shown == Windows({}), "the pod that it was to open for is there"
@@ -246,10 +246,10 @@ def test_a_window_that_does_not_show_is_opened_again_without_a_report() -> None:
 
 def test_a_clock_that_was_set_back_keeps_no_window_open() -> None:
     ahead = opened(opened=NOW + 3600.0, seen=NOW + 3600.0)
-    found = look(ahead, ajar(), PLUGIN)
+    windows = look(ahead, ajar(), PLUGIN)
 
-    assert found.windows["a"].seen == NOW
-    assert kinds(look(found.windows["a"], ajar(), PLUGIN, now=NOW + OPEN_SECONDS)) == [Close]
+    assert windows.windows["a"].seen == NOW
+    assert kinds(look(windows.windows["a"], ajar(), PLUGIN, now=NOW + OPEN_SECONDS)) == [Close]
 
 
 def test_a_new_node_of_the_same_name_starts_fresh() -> None:
@@ -278,7 +278,7 @@ def test_after_a_restart_unconfirmed_writes_are_repeated_at_once() -> None:
     assert kinds(look(opening, arriving(), PLUGIN)) == [Ajar]
 
 
-@pytest.mark.parametrize("shipped", SHIPPED, ids=[one.name for one in SHIPPED])
+@pytest.mark.parametrize("shipped", SHIPPED, ids=[shipped.name for shipped in SHIPPED])
 def test_a_machine_opens_for_shipped_daemon_sets_that_do_not_tolerate_everything(shipped: Shipped) -> None:
     found = decode_object(shipped.manifest(), Interner())
     assert isinstance(found, Workload)
@@ -300,8 +300,8 @@ KEEPING = Policy((pool(KIND, min_gpus_per_pod=4),), steering=BIND)
 KEPT = (Taint(KEPT_TAINT),)
 
 
-def kept(before: Window | None = None, *items: Item, book: Ledger | None = None, now: float = NOW) -> Windows:
-    return look(before, *items, policy=KEEPING, book=book or Ledger(), now=now)
+def kept(before: Window | None = None, *items: Item, ledger: Ledger | None = None, now: float = NOW) -> Windows:
+    return look(before, *items, policy=KEEPING, ledger=ledger or Ledger(), now=now)
 
 
 def test_a_kept_machine_opens_for_a_new_updated_or_restarted_daemon_set() -> None:
@@ -314,11 +314,11 @@ def test_a_kept_machine_opens_for_a_new_updated_or_restarted_daemon_set() -> Non
 
 
 def test_a_kept_machine_is_closed_again_with_its_own_taint() -> None:
-    found = kept(opened(), ajar(gpus=4, taints=KEPT), PLUGIN, of(on="a"))
+    windows = kept(opened(), ajar(gpus=4, taints=KEPT), PLUGIN, of(on="a"))
 
-    assert found.acts == (Close("a", "it is kept for large pods", kept=True),)
+    assert windows.acts == (Close("a", "it is kept for large pods", kept=True),)
     assert kinds(kept(opened(seen=NOW - OPEN_SECONDS), ajar(gpus=4, taints=KEPT), PLUGIN)) == [Close]
-    assert kept(found.windows["a"], arriving(gpus=4, taints=KEPT), PLUGIN, of(on="a")) == Windows({})
+    assert kept(windows.windows["a"], arriving(gpus=4, taints=KEPT), PLUGIN, of(on="a")) == Windows({})
 
 
 def test_a_daemon_set_that_tolerates_only_the_arriving_taint_has_kept_machines_open() -> None:
@@ -331,9 +331,9 @@ def test_a_daemon_set_that_tolerates_only_the_arriving_taint_has_kept_machines_o
 def test_a_kept_machine_that_leaves_or_was_opened_by_a_person_gets_no_window() -> None:
     leaving = Ledger(leaving=(Removal("a", "i-a", KIND.key, "", NOW, NOW),))
 
-    assert kept(None, arriving(gpus=4, taints=KEPT), PLUGIN, book=leaving) == Windows({})
+    assert kept(None, arriving(gpus=4, taints=KEPT), PLUGIN, ledger=leaving) == Windows({})
     assert kept(None, arriving(gpus=4, taints=()), PLUGIN) == Windows({})
-    assert look(None, arriving(gpus=4, taints=KEPT), PLUGIN, book=Ledger()) == Windows({}), "its pool keeps none"
+    assert look(None, arriving(gpus=4, taints=KEPT), PLUGIN, ledger=Ledger()) == Windows({}), "its pool keeps none"
 
 
 def test_the_status_explains_a_window_and_the_missing_daemon_sets() -> None:
@@ -347,5 +347,5 @@ def test_the_status_explains_a_window_and_the_missing_daemon_sets() -> None:
 
 
 def test_without_arriving_machines_nothing_is_done() -> None:
-    assert look(None, arriving(), PLUGIN, book=Ledger()) == Windows({})
+    assert look(None, arriving(), PLUGIN, ledger=Ledger()) == Windows({})
     assert GPU in KIND.allocatable

@@ -45,6 +45,6 @@ def asked(name: str = "p", *, again: float = 0.0, **more: Any) -> Eviction:
     return Eviction(f"default/{name}", f"uid-{name}", again=NOW + again, **{"tries": 1, **more})
 
 
-def effort(one: Removal, *pods: Pod, now: float = NOW, awaited: frozenset[str] = frozenset()) -> EvictionRound:
+def effort(removal: Removal, *pods: Pod, now: float = NOW, awaited: frozenset[str] = frozenset()) -> EvictionRound:
     cluster = Cluster.of((node("n", KIND), *pods))
-    return evict(one, residents(cluster, cluster.nodes["n"], now), now, awaited)
+    return evict(removal, residents(cluster, cluster.nodes["n"], now), now, awaited)

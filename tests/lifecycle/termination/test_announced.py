@@ -26,8 +26,8 @@ def test_maintenance_announced_once_drains_the_machine_under_any_later_leader() 
 
     memory = remembered(memory, AT - AHEAD_SECONDS - 1.0)
     assert memory.ledger.leaving == ()
-    (one,) = remembered(memory, AT - AHEAD_SECONDS).ledger.leaving
-    assert (one.node, one.forced, one.ends) == ("n", True, AT)
+    (removal,) = remembered(memory, AT - AHEAD_SECONDS).ledger.leaving
+    assert (removal.node, removal.forced, removal.ends) == ("n", True, AT)
 
 
 def test_a_new_time_replaces_the_old_one_and_a_lost_machine_is_forgotten() -> None:

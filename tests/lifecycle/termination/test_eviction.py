@@ -19,9 +19,9 @@ IN_ORDER = (
 )
 
 
-def evicted(found: EvictionRound) -> list[str]:
+def evicted(eviction_round: EvictionRound) -> list[str]:
     """Return the names of the evicted pods, in order."""
-    return [act.pod.removeprefix("default/") for act in found.acts if isinstance(act, Evict)]
+    return [act.pod.removeprefix("default/") for act in eviction_round.acts if isinstance(act, Evict)]
 
 
 # Order
@@ -34,9 +34,9 @@ def test_each_group_is_evicted_after_the_one_before_it_is_gone() -> None:
 
 
 def test_a_terminating_pod_delays_the_next_group() -> None:
-    found = effort(draining(), resident("web", deleted=NOW + 20.0), resident("dns", priority=CRITICAL))
+    eviction_round = effort(draining(), resident("web", deleted=NOW + 20.0), resident("dns", priority=CRITICAL))
 
-    assert (evicted(found), found.done) == ([], False)
+    assert (evicted(eviction_round), eviction_round.done) == ([], False)
 
 
 def test_a_protected_daemon_set_pod_is_tried_once_and_leaves_with_the_machine() -> None:
@@ -73,30 +73,30 @@ def test_pods_of_one_group_are_evicted_together() -> None:
 
 
 def test_an_eviction_uses_the_uid_and_own_grace_period_and_is_retried_with_growing_pauses() -> None:
-    found = effort(draining(), resident())
-    assert found.acts == (Evict("default/p", "uid-p", "n"),)
+    eviction_round = effort(draining(), resident())
+    assert eviction_round.acts == (Evict("default/p", "uid-p", "n"),)
 
     pauses = []
-    one = draining()
+    removal = draining()
     now = NOW
     for _ in range(6):
-        found = effort(one, resident(), now=now)
-        (entry,) = found.evictions
+        eviction_round = effort(removal, resident(), now=now)
+        (entry,) = eviction_round.evictions
         pauses.append(entry.again - now)
         assert effort(draining(entry), resident(), now=entry.again - 0.1).acts == ()
-        one, now = draining(entry), entry.again
+        removal, now = draining(entry), entry.again
     assert pauses == [5.0, 10.0, 20.0, 40.0, LONGEST_PAUSE, LONGEST_PAUSE]
 
 
 def test_a_refused_pod_is_reported_with_the_reason_and_the_number_of_others() -> None:
-    one = draining(asked("a", again=9.0, why="the budget web"), asked("b", again=9.0, why="the budget web"))
+    removal = draining(asked("a", again=9.0, why="the budget web"), asked("b", again=9.0, why="the budget web"))
 
-    assert effort(one, resident("a"), resident("b")).held == "pod default/a cannot be evicted: the budget web (and 1 more)"
+    assert effort(removal, resident("a"), resident("b")).held == "pod default/a cannot be evicted: the budget web (and 1 more)"
 
 
 def test_a_new_pod_with_an_old_name_is_evicted_again() -> None:
-    found = effort(draining(asked(again=50.0)), resident(), resident("q"))
-    assert evicted(found) == ["q"]
+    eviction_round = effort(draining(asked(again=50.0)), resident(), resident("q"))
+    assert evicted(eviction_round) == ["q"]
 
     fresh = Pod("default", "p", resident().spec, resident().labels, uid="another", node_name="n")
     assert evicted(effort(draining(asked(again=50.0)), fresh)) == ["p"]
@@ -114,34 +114,34 @@ def saver(**more: object) -> Pod:
 
 
 def test_a_pod_that_requests_time_is_notified_first_and_evicted_after_its_answer() -> None:
-    found = effort(draining(), saver())
-    assert found.acts == (Checkpoint("default/p", "uid-p", "n", NOW, 300.0),)
-    assert (found.held, found.idle) == ("pod default/p is saving its work", ())
+    eviction_round = effort(draining(), saver())
+    assert eviction_round.acts == (Checkpoint("default/p", "uid-p", "n", NOW, 300.0),)
+    assert (eviction_round.held, eviction_round.idle) == ("pod default/p is saving its work", ())
 
-    told = draining(*found.evictions)
-    assert effort(told, saver(checkpoint_requested=NOW), now=NOW + 60.0).acts == ()
-    answered = effort(told, saver(checkpoint_requested=NOW, checkpointed=NOW), now=NOW + 1.0)
+    removal = draining(*eviction_round.evictions)
+    assert effort(removal, saver(checkpoint_requested=NOW), now=NOW + 60.0).acts == ()
+    answered = effort(removal, saver(checkpoint_requested=NOW, checkpointed=NOW), now=NOW + 1.0)
     assert answered.acts == (Evict("default/p", "uid-p", "n"),)
 
 
 def test_an_answer_to_an_earlier_request_does_not_count() -> None:
-    told = draining(asked(tries=0, signalled=NOW))
+    removal = draining(asked(tries=0, signalled=NOW))
 
-    assert effort(told, saver(checkpoint_requested=NOW, checkpointed=NOW - 100.0)).acts == ()
+    assert effort(removal, saver(checkpoint_requested=NOW, checkpointed=NOW - 100.0)).acts == ()
 
 
 def test_a_request_that_is_not_seen_on_the_pod_is_written_again() -> None:
-    told = draining(asked(again=1.0, tries=0, signalled=NOW - 4.0))
+    removal = draining(asked(again=1.0, tries=0, signalled=NOW - 4.0))
 
-    assert effort(told, saver()).acts == ()
-    assert effort(told, saver(), now=NOW + 1.0).acts == (Checkpoint("default/p", "uid-p", "n", NOW - 4.0, 300.0),)
+    assert effort(removal, saver()).acts == ()
+    assert effort(removal, saver(), now=NOW + 1.0).acts == (Checkpoint("default/p", "uid-p", "n", NOW - 4.0, 300.0),)
 
 
 def test_a_pod_that_does_not_answer_is_evicted_when_its_time_is_over() -> None:
-    told = draining(asked(tries=0, signalled=NOW))
+    removal = draining(asked(tries=0, signalled=NOW))
 
-    assert effort(told, saver(checkpoint_requested=NOW), now=NOW + 299.0).acts == ()
-    assert effort(told, saver(checkpoint_requested=NOW), now=NOW + 300.0).acts == (Evict("default/p", "uid-p", "n"),)
+    assert effort(removal, saver(checkpoint_requested=NOW), now=NOW + 299.0).acts == ()
+    assert effort(removal, saver(checkpoint_requested=NOW), now=NOW + 300.0).acts == (Evict("default/p", "uid-p", "n"),)
 
 
 # Machines that end at a known moment
@@ -168,12 +168,12 @@ def test_a_pod_that_needs_its_full_time_does_not_wait_for_its_turn() -> None:
 
 
 def test_time_to_save_work_is_cut_to_leave_time_to_end() -> None:
-    found = effort(forced(120.0), saver())
-    assert found.acts == (Checkpoint("default/p", "uid-p", "n", NOW, 85.0),)
+    eviction_round = effort(forced(120.0), saver())
+    assert eviction_round.acts == (Checkpoint("default/p", "uid-p", "n", NOW, 85.0),)
 
-    told = forced(120.0, *found.evictions)
-    assert effort(told, saver(checkpoint_requested=NOW), now=NOW + 84.0).acts == ()
-    assert effort(told, saver(checkpoint_requested=NOW), now=NOW + 85.0).acts == (Evict("default/p", "uid-p", "n"),)
+    removal = forced(120.0, *eviction_round.evictions)
+    assert effort(removal, saver(checkpoint_requested=NOW), now=NOW + 84.0).acts == ()
+    assert effort(removal, saver(checkpoint_requested=NOW), now=NOW + 85.0).acts == (Evict("default/p", "uid-p", "n"),)
     assert evicted(effort(forced(30.0), saver())) == ["p"]
 
 
@@ -247,11 +247,11 @@ def homes(draw: st.DrawFn) -> list[Pod]:
 @given(homes(), st.sampled_from((None, 400.0, 100.0, 30.0, 10.0, -5.0)), st.booleans())
 def test_pods_are_deleted_only_at_the_last_moment_and_end_before_the_machine(pods: list[Pod], left: float | None, blocked: bool) -> None:
     entries = [asked(pod.name, again=-1.0, why="the budget", budget=blocked, signalled=NOW - 1.0) for pod in pods]
-    one = draining(*entries) if left is None else forced(left, *entries)
-    found = effort(one, *pods)
+    removal = draining(*entries) if left is None else forced(left, *entries)
+    eviction_round = effort(removal, *pods)
 
     by_key = {pod.key: pod for pod in pods}
-    for act in found.acts:
+    for act in eviction_round.acts:
         if isinstance(act, Delete):
             assert blocked
             assert left is not None
@@ -259,5 +259,5 @@ def test_pods_are_deleted_only_at_the_last_moment_and_end_before_the_machine(pod
         if isinstance(act, Evict) and left is not None:
             grace = by_key[act.pod].spec.grace_seconds if act.grace is None else act.grace
             assert grace <= max(1.0, left - MARGIN_SECONDS)
-    if found.done:
+    if eviction_round.done:
         assert all(pod.owner.kind == "DaemonSet" for pod in pods)

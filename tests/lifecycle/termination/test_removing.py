@@ -63,23 +63,23 @@ def going(step: str = WAITING, **more: Any) -> Removal:
 
 
 def turn(
-    one: Removal, *items: Item, book: Ledger | None = None, gone: bool = False, aside: tuple[Skipped, ...] = (), listed: bool = True
+    removal: Removal, *items: Item, ledger: Ledger | None = None, gone: bool = False, aside: tuple[Skipped, ...] = (), listed: bool = True
 ) -> Departure:
     there = Instance("i-1", *KIND.key, state=TERMINATED) if gone else Instance("i-1", *KIND.key)
     inventory = Inventory(NOW, (there,)) if listed else None
-    known = book or Ledger(leaving=(one,))
+    known = ledger or Ledger(leaving=(removal,))
     return take_leave(known, Cluster.of(items, aside), inventory, POLICY, now=NOW)
 
 
-def noted(found: Departure) -> Removal:
+def noted(departure: Departure) -> Removal:
     """Return the removal as it was last saved."""
-    return [one.leaving for one in found.steps if isinstance(one, ledger.Left)][-1]
+    return [step.leaving for step in departure.steps if isinstance(step, ledger.Left)][-1]
 
 
-def step_of(found: Departure) -> str:
+def step_of(departure: Departure) -> str:
     """Return the step of the removal afterwards; empty if it is over, "as it was" if nothing was saved."""
-    left = [one.leaving.step for one in found.steps if isinstance(one, ledger.Left)]
-    over = any(isinstance(one, ledger.Finished) for one in found.steps)
+    left = [step.leaving.step for step in departure.steps if isinstance(step, ledger.Left)]
+    over = any(isinstance(step, ledger.Finished) for step in departure.steps)
     return "" if over else left[-1] if left else "as it was"
 
 
@@ -87,9 +87,9 @@ def step_of(found: Departure) -> str:
 
 
 def test_a_node_is_closed_first() -> None:
-    found = turn(going(MARKING), machine(marked=False))
+    departure = turn(going(MARKING), machine(marked=False))
 
-    assert found.acts == (Mark("n", "idle"),)
+    assert departure.acts == (Mark("n", "idle"),)
     assert turn(going(MARKING, tried=NOW - 1.0), machine(marked=False)) == Departure()
     assert turn(going(MARKING, tried=NOW - REPEAT_SECONDS), machine(marked=False)).acts == (Mark("n", "idle"),)
 
@@ -105,17 +105,17 @@ def test_an_empty_closed_node_is_ended_after_a_last_check() -> None:
 
 @pytest.mark.parametrize("step", [DRAINING, DETACHING, ENDING])
 def test_a_pod_that_comes_between_the_check_and_the_end_keeps_the_machine(step: str) -> None:
-    found = turn(going(step, at=NOW - 99.0), machine(), resident("new"))
+    departure = turn(going(step, at=NOW - 99.0), machine(), resident("new"))
 
-    assert found.kept == (("n", "pod default/new was scheduled onto it after the removal was planned"),)
-    assert found.acts == (Unmark("n", "its removal was given up"),)
+    assert departure.kept == (("n", "pod default/new was scheduled onto it after the removal was planned"),)
+    assert departure.acts == (Unmark("n", "its removal was given up"),)
 
 
 @pytest.mark.parametrize("step", [DETACHING, ENDING])
 def test_a_moved_pod_that_is_back_is_evicted_again(step: str) -> None:
-    found = turn(going(step, at=NOW - 99.0, pods=(P,)), machine(), resident())
+    departure = turn(going(step, at=NOW - 99.0, pods=(P,)), machine(), resident())
 
-    assert (found.acts, found.kept, step_of(found)) == ((), (), DRAINING)
+    assert (departure.acts, departure.kept, step_of(departure)) == ((), (), DRAINING)
 
 
 def test_a_machine_whose_end_was_requested_is_not_checked_again() -> None:
@@ -124,15 +124,15 @@ def test_a_machine_whose_end_was_requested_is_not_checked_again() -> None:
 
 @pytest.mark.parametrize(("name", "step"), [("new", REOPENING), ("p", DRAINING)])
 def test_a_machine_that_did_not_end_is_checked_before_its_end_is_requested_again(name: str, step: str) -> None:
-    one = going(ENDING, at=NOW - 99.0, tried=NOW - END_SECONDS, pods=(P,))
+    removal = going(ENDING, at=NOW - 99.0, tried=NOW - END_SECONDS, pods=(P,))
 
-    assert step_of(turn(one, machine(), resident(name))) == step
-    assert turn(one, machine()).acts == (End("i-1", "n", "idle", look=True),)
+    assert step_of(turn(removal, machine(), resident(name))) == step
+    assert turn(removal, machine()).acts == (End("i-1", "n", "idle", look=True),)
 
 
 def test_load_balancers_are_informed_before_evictions_but_not_waited_for_for_ever() -> None:
-    found = turn(going(pods=(P,)), machine(told=False), resident())
-    assert (found.acts, step_of(found)) == ((Exclude("n", "idle"),), DRAINING)
+    departure = turn(going(pods=(P,)), machine(told=False), resident())
+    assert (departure.acts, step_of(departure)) == ((Exclude("n", "idle"),), DRAINING)
 
     draining = going(DRAINING, pods=(P,), since=NOW - 1.0, tried=NOW - 1.0)
     assert turn(draining, machine(told=False), resident()) == Departure()
@@ -141,9 +141,9 @@ def test_load_balancers_are_informed_before_evictions_but_not_waited_for_for_eve
 
 
 def test_an_interrupted_machine_does_not_wait_for_load_balancers() -> None:
-    found = turn(going(pods=(P,), forced=True, ends=NOW + 100.0), machine(told=False), resident())
+    departure = turn(going(pods=(P,), forced=True, ends=NOW + 100.0), machine(told=False), resident())
 
-    assert found.acts == (Exclude("n", "idle"), Evict(P, "uid-p", "n"))
+    assert departure.acts == (Exclude("n", "idle"), Evict(P, "uid-p", "n"))
 
 
 def test_no_pod_is_evicted_before_the_replacement_of_the_node_is_open() -> None:
@@ -159,9 +159,9 @@ def attachment(volume: str) -> VolumeAttachment:
 
 def test_a_machine_waits_for_its_volumes_to_detach_but_only_for_a_limited_time() -> None:
     detaching = going(DETACHING, since=NOW - 1.0)
-    found = turn(detaching, machine(), attachment("v"))
-    assert (found.acts, step_of(found)) == ((), DETACHING)
-    assert noted(found).detail == "volume v is still attached to it"
+    departure = turn(detaching, machine(), attachment("v"))
+    assert (departure.acts, step_of(departure)) == ((), DETACHING)
+    assert noted(departure).detail == "volume v is still attached to it"
 
     assert step_of(turn(detaching, machine())) == ENDING
     assert step_of(turn(going(DETACHING, since=NOW - DETACH_SECONDS), machine(), attachment("v"))) == ENDING
@@ -207,9 +207,9 @@ def test_a_node_whose_machine_is_gone_is_deleted_if_nothing_else_does() -> None:
 
 
 def test_a_machine_that_is_listed_again_is_ended_again_and_keeps_its_node() -> None:
-    found = turn(going(CLEARING, since=NOW - CLEAR_SECONDS), machine())
+    departure = turn(going(CLEARING, since=NOW - CLEAR_SECONDS), machine())
 
-    assert (found.acts, step_of(found)) == ((), ENDING)
+    assert (departure.acts, step_of(departure)) == ((), ENDING)
 
 
 def test_a_new_machine_with_the_name_of_the_old_one_is_not_touched() -> None:
@@ -238,44 +238,44 @@ def test_the_machine_of_a_deleted_node_is_ended_all_the_same() -> None:
     ],
 )
 def test_a_second_check_may_find_a_reason_to_keep_the_node(items: tuple[Item, ...], why: str) -> None:
-    found = turn(going(pods=(P,)), *items)
+    departure = turn(going(pods=(P,)), *items)
 
-    assert found.kept == (("n", why),)
-    assert step_of(found) == REOPENING
-    assert found.acts == (Unmark("n", "its removal was given up"),)
+    assert departure.kept == (("n", why),)
+    assert step_of(departure) == REOPENING
+    assert departure.acts == (Unmark("n", "its removal was given up"),)
 
 
 def test_a_node_that_is_promised_to_a_pod_stays() -> None:
     promise = Promise("n", KIND.key, ("default/q",), NOW)
-    found = turn(going(), machine(), book=Ledger(leaving=(going(),), promises=(promise,)))
+    departure = turn(going(), machine(), ledger=Ledger(leaving=(going(),), promises=(promise,)))
 
-    assert found.kept == (("n", "it is promised to pod default/q"),)
+    assert departure.kept == (("n", "it is promised to pod default/q"),)
 
 
 @pytest.mark.parametrize("more", [{"bereft": True}, {"since": NOW - WAIT_SECONDS}], ids=["lost", "too late"])
 def test_without_its_replacement_a_node_is_reopened_and_no_pod_was_evicted(more: dict[str, Any]) -> None:
-    found = turn(going(pods=(P,), needs=("o-0",), **more), machine(), resident())
+    departure = turn(going(pods=(P,), needs=("o-0",), **more), machine(), resident())
 
-    assert found.kept == (("n", "the replacement machine did not become ready in time"),)
-    assert found.acts == (Unmark("n", "its removal was given up"),)
+    assert departure.kept == (("n", "the replacement machine did not become ready in time"),)
+    assert departure.acts == (Unmark("n", "its removal was given up"),)
 
 
 def test_a_node_that_cannot_be_drained_in_time_stays_with_reason_and_cost() -> None:
     refused = (Eviction(P, "uid-p", tries=9, again=NOW + 9.0, why="the budget web allows no evictions", budget=True),)
-    found = turn(going(DRAINING, since=NOW - DRAIN_SECONDS, pods=(P,), evictions=refused), machine(), resident())
+    departure = turn(going(DRAINING, since=NOW - DRAIN_SECONDS, pods=(P,), evictions=refused), machine(), resident())
 
     why = "pod default/p cannot be evicted: the budget web allows no evictions; it costs $1.00 an hour"
-    assert found.kept == (("n", f"it could not be drained within 600 s: {why}"),)
-    assert step_of(found) == REOPENING
+    assert departure.kept == (("n", f"it could not be drained within 600 s: {why}"),)
+    assert step_of(departure) == REOPENING
 
 
 def test_a_node_with_a_silent_pod_stays_in_the_end_and_reports_that_pod_first() -> None:
     evictions = (Eviction(P, "uid-p", tries=9, again=NOW + 9.0), Eviction("default/q", "uid-q", tries=9, again=NOW + 9.0, why="a budget"))
-    one = going(DRAINING, since=NOW - DRAIN_SECONDS, pods=(P, "default/q"), evictions=evictions)
-    found = turn(one, machine(), resident(), resident("q"))
+    removal = going(DRAINING, since=NOW - DRAIN_SECONDS, pods=(P, "default/q"), evictions=evictions)
+    departure = turn(removal, machine(), resident(), resident("q"))
 
     why = "pod default/p is still there: pod default/q cannot be evicted: a budget; it costs $1.00 an hour"
-    assert found.kept == (("n", f"it could not be drained within 600 s: {why}"),)
+    assert departure.kept == (("n", f"it could not be drained within 600 s: {why}"),)
 
 
 def test_time_to_save_their_work_is_not_held_against_pods() -> None:
@@ -289,19 +289,19 @@ def test_a_node_that_is_no_longer_ready_is_not_drained_further_and_reopened_in_t
     sick = machine(ready=False)
 
     assert turn(going(WAITING, pods=(P,)), sick, resident()).kept == (("n", "it is not Ready any more"),)
-    found = turn(going(DRAINING, pods=(P,)), sick, resident())
-    assert (found.acts, found.kept) == ((), ())
-    assert noted(found).detail == "it is not Ready, so it is unknown which pods run on it"
+    departure = turn(going(DRAINING, pods=(P,)), sick, resident())
+    assert (departure.acts, departure.kept) == ((), ())
+    assert noted(departure).detail == "it is not Ready, so it is unknown which pods run on it"
     assert step_of(turn(going(DRAINING, pods=(P,), since=NOW - DRAIN_SECONDS), sick, resident())) == REOPENING
 
 
 @pytest.mark.parametrize("where", ["n", None], ids=["there", "somewhere"])
 @pytest.mark.parametrize("step", [WAITING, DRAINING])
 def test_a_node_that_may_run_an_unreadable_pod_is_not_ended(step: str, where: str | None) -> None:
-    found = turn(going(step), machine(), aside=(Skipped("Pod n/odd", "odd", where),))
+    departure = turn(going(step), machine(), aside=(Skipped("Pod n/odd", "odd", where),))
 
-    assert [node for node, _ in found.kept] == ["n"]
-    assert "Pod n/odd" in found.kept[0][1]
+    assert [node for node, _ in departure.kept] == ["n"]
+    assert "Pod n/odd" in departure.kept[0][1]
     assert turn(going(step), machine(), aside=(Skipped("Pod n/odd", "odd", "elsewhere"),)).kept == ()
 
 
@@ -312,21 +312,21 @@ def test_a_node_is_reopened_until_its_taint_is_seen_gone() -> None:
 
 
 def test_a_taint_without_a_removal_is_removed_but_a_persons_cordon_is_not() -> None:
-    assert turn(going(), machine(), book=Ledger()).acts == (Unmark("n", "no removal of it is in progress"),)
-    assert turn(going(), machine(marked=False, unschedulable=True), book=Ledger()).acts == ()
+    assert turn(going(), machine(), ledger=Ledger()).acts == (Unmark("n", "no removal of it is in progress"),)
+    assert turn(going(), machine(marked=False, unschedulable=True), ledger=Ledger()).acts == ()
 
 
 def test_a_taint_on_an_unlisted_machine_belongs_to_another_gpuscaler_and_stays() -> None:
-    assert turn(going(), machine(provider_id="i-other"), book=Ledger()).acts == ()
+    assert turn(going(), machine(provider_id="i-other"), ledger=Ledger()).acts == ()
 
 
 @pytest.mark.parametrize("step", [WAITING, DRAINING])
 def test_a_node_whose_taint_was_removed_by_someone_else_stays(step: str) -> None:
-    found = turn(going(step, pods=(P,)), machine(marked=False), resident())
+    departure = turn(going(step, pods=(P,)), machine(marked=False), resident())
 
-    assert found.kept == (("n", "the leaving taint was removed by someone else"),)
-    assert step_of(found) == ""
-    assert found.acts == ()
+    assert departure.kept == (("n", "the leaving taint was removed by someone else"),)
+    assert step_of(departure) == ""
+    assert departure.acts == ()
 
 
 # Machines that go regardless of objections
@@ -360,8 +360,8 @@ def removal(**more: Any) -> PlannedRemoval:
     return PlannedRemoval(**{"node": "n", "reason": "dear", "moves": (Move(P, "new-1"),), "needs": ("new-1", "new-2"), **more})
 
 
-def begun(*items: Item, book: Ledger | None = None) -> list[ledger.Event]:
-    return begin(book or Ledger(), Cluster.of(items), POLICY, (removal(),), names={"new-1": "o-0"}, now=NOW)
+def begun(*items: Item, ledger: Ledger | None = None) -> list[ledger.Event]:
+    return begin(ledger or Ledger(), Cluster.of(items), POLICY, (removal(),), names={"new-1": "o-0"}, now=NOW)
 
 
 def test_a_planned_removal_is_saved_with_the_ledgers_names() -> None:
@@ -382,7 +382,7 @@ def test_a_planned_removal_is_saved_with_the_ledgers_names() -> None:
     ids=["gone", "no machine is known", "not ours", "under way", "arriving"],
 )
 def test_a_removal_without_a_clear_machine_is_not_begun(items: tuple[Item, ...], book: Ledger) -> None:
-    assert begun(*items, book=book) == []
+    assert begun(*items, ledger=book) == []
 
 
 def test_a_machine_that_never_came_is_ended_at_once() -> None:
@@ -397,7 +397,7 @@ def test_a_machine_that_never_came_is_ended_at_once() -> None:
 @st.composite
 def sights(draw: st.DrawFn) -> tuple[Removal, list[Item]]:
     """A removal at any step, and a possible view of its node and its pods."""
-    one = going(
+    removal = going(
         draw(st.sampled_from(STEPS)),
         needs=draw(st.sampled_from(((), ("o-0",)))),
         pods=(P,),
@@ -405,36 +405,36 @@ def sights(draw: st.DrawFn) -> tuple[Removal, list[Item]]:
         tried=NOW - draw(st.sampled_from((1.0, 100.0))),
     )
     if draw(st.integers(0, 4)) == 0:
-        return one, []
+        return removal, []
     pods = [
         resident(name, deleted=NOW * draw(st.booleans()), options={"do_not_disrupt": draw(st.booleans())})
         for name in draw(st.lists(st.sampled_from("pqr"), max_size=3, unique=True))
     ]
-    return one, [machine(marked=draw(st.booleans())), *pods]
+    return removal, [machine(marked=draw(st.booleans())), *pods]
 
 
 @given(sights(), st.booleans())
 def test_no_machine_is_ended_while_pods_run_on_it_and_no_pod_is_evicted_from_an_open_node(
     sight: tuple[Removal, list[Item]], gone: bool
 ) -> None:
-    one, items = sight
-    found = turn(one, *items, gone=gone)
-    acts = {type(act) for act in found.acts}
+    removal, items = sight
+    departure = turn(removal, *items, gone=gone)
+    acts = {type(act) for act in departure.acts}
 
-    if len(items) > 1 and one.step != ENDING:
+    if len(items) > 1 and removal.step != ENDING:
         assert End not in acts
     if Evict in acts:
         assert isinstance(items[0], Node)
         assert items[0].taints == LEAVING
-        assert one.step == DRAINING or not one.needs
-    if found.kept:
+        assert removal.step == DRAINING or not removal.needs
+    if departure.kept:
         assert acts <= {Unmark}
 
 
 def test_an_interrupted_machine_without_its_taint_gets_it_during_the_drain() -> None:
     """Without it an evicted pod may come back to the same machine, and be evicted again and again."""
-    one = going(DRAINING, forced=True, ends=NOW + 60.0, tried=NOW - REPEAT_SECONDS)
-    acts = turn(one, machine(marked=False), resident()).acts
+    removal = going(DRAINING, forced=True, ends=NOW + 60.0, tried=NOW - REPEAT_SECONDS)
+    acts = turn(removal, machine(marked=False), resident()).acts
 
     assert Mark("n", "idle") in acts
     assert [type(act) for act in acts if not isinstance(act, Mark)] == [Evict]

@@ -80,8 +80,8 @@ class Drain:
     def begin(self) -> None:
         self.node = node("n", KIND, provider_id="i-1", uid="u")
         pods = tuple(life.pod.key for life in self.lives)
-        one = Removal("n", "i-1", KIND.key, "idle", NOW, NOW, pods=pods)
-        self.book = Ledger(leaving=(one if self.left is None else replace(one, forced=True, ends=NOW + self.left),))
+        removal = Removal("n", "i-1", KIND.key, "idle", NOW, NOW, pods=pods)
+        self.book = Ledger(leaving=(removal if self.left is None else replace(removal, forced=True, ends=NOW + self.left),))
 
     @property
     def one(self) -> Removal | None:
@@ -96,9 +96,9 @@ class Drain:
         self.book = ledger.folded(self.book, hear(self.book, self.refused, self.now))
         self.refused = []
         cluster = Cluster.of([*([self.node] if self.node is not None else []), *(life.pod for life in self.lives if self.node is not None)])
-        found = take_leave(self.book, cluster, Inventory(self.now, alive), POLICY, now=self.now)
-        self.book = ledger.folded(self.book, found.steps)
-        for act in found.acts:
+        departure = take_leave(self.book, cluster, Inventory(self.now, alive), POLICY, now=self.now)
+        self.book = ledger.folded(self.book, departure.steps)
+        for act in departure.acts:
             self.acts.append((self.now, act))
             self.check(act)
             self.carry_out(act)
@@ -118,7 +118,7 @@ class Drain:
             assert self.now >= NOW + self.left - LAST_SECONDS
 
     def carry_out(self, act: Act) -> None:
-        life = next((one for one in self.lives if one.pod.key == getattr(act, "pod", "")), None)
+        life = next((life for life in self.lives if life.pod.key == getattr(act, "pod", "")), None)
         match act:
             case Mark() if self.node is not None:
                 self.node = replace(self.node, taints=(LEAVING,))
@@ -145,7 +145,7 @@ class Drain:
 
 @st.composite
 def lives(draw: st.DrawFn) -> list[Life]:
-    found = []
+    lifes = []
     for number in range(draw(st.integers(0, 4))):
         pod = resident(
             f"p{number}",
@@ -156,8 +156,8 @@ def lives(draw: st.DrawFn) -> list[Life]:
         )
         held = draw(st.sampled_from((0.0, 0.0, 50.0, 1e6)))
         saves = draw(st.sampled_from((None, 5.0)))
-        found.append(Life(pod, held, draw(st.sampled_from((1.0, 20.0, 1e6))), draw(st.integers(0, 5)) == 0, saves))
-    return found
+        lifes.append(Life(pod, held, draw(st.sampled_from((1.0, 20.0, 1e6))), draw(st.integers(0, 5)) == 0, saves))
+    return lifes
 
 
 @settings(max_examples=examples(60), deadline=None)

@@ -43,8 +43,8 @@ class ByHand:
     async def for_object(
         self, *, group_resource: str, namespace: str, name: str, metric: str, metric_selector: LabelSelector = EVERYTHING
     ) -> Value:
-        found = self._found(group_resource=group_resource, namespace=namespace, name=name, metric=metric, selector=metric_selector)
-        for value in found:
+        values = self._found(group_resource=group_resource, namespace=namespace, name=name, metric=metric, selector=metric_selector)
+        for value in values:
             if value.name == name:
                 return value
         raise UnknownMetric
@@ -58,16 +58,16 @@ class ByHand:
         metric: str,
         metric_selector: LabelSelector = EVERYTHING,
     ) -> Sequence[Value]:
-        found = self._found(
+        values = self._found(
             group_resource=group_resource, namespace=namespace, labels=label_selector, metric=metric, selector=metric_selector
         )
-        return tuple(one for one in found if label_selector.matches(self.labels.get((one.namespace, one.name), {})))
+        return tuple(value for value in values if label_selector.matches(self.labels.get((value.namespace, value.name), {})))
 
     async def external(self, *, namespace: str, metric: str, metric_selector: LabelSelector = EVERYTHING) -> Sequence[Value]:
         if metric not in self.outside:
             raise UnknownMetric
-        found = self._found(metric=metric, namespace=namespace, selector=metric_selector)
-        return [one for one in found if metric_selector.matches(one.labels)]
+        values = self._found(metric=metric, namespace=namespace, selector=metric_selector)
+        return [value for value in values if metric_selector.matches(value.labels)]
 
     def custom_metrics(self) -> Sequence[MetricInfo]:
         return self.infos
@@ -79,9 +79,9 @@ class ByHand:
         self.asked.append({"metric": metric, "namespace": namespace, **asked})
         if self.error is not None:
             raise self.error
-        if "group_resource" in asked and not any(one.metric == metric for one in self.infos):
+        if "group_resource" in asked and not any(metric_info.metric == metric for metric_info in self.infos):
             raise UnknownMetric
-        return [one for one in self.values if one.metric == metric and (not namespace or one.namespace in {namespace, ""})]
+        return [value for value in self.values if value.metric == metric and (not namespace or value.namespace in {namespace, ""})]
 
 
 def pod(name: str, text: str, namespace: str = "default", **more: Any) -> Value:

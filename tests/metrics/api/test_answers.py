@@ -99,7 +99,7 @@ async def test_a_deployment_without_its_group_is_described_in_full_but_not_in_er
         made.source.infos.append(MetricInfo("deployments.apps", True, "load"))
         made.source.values = [Value("load", "3", NOW, "deployments.apps", "n", "d")]
         items = (await made.get(f"{V2}/namespaces/n/deployments/d/load")).json["items"]
-        assert [(one["describedObject"], one["value"]) for one in items] == [
+        assert [(item["describedObject"], item["value"]) for item in items] == [
             ({"kind": "Deployment", "namespace": "n", "name": "d", "apiVersion": "apps/v1"}, "3")
         ]
         unknown = await made.get(f"{V2}/namespaces/n/deployments/d/other")
@@ -141,8 +141,8 @@ async def test_errors_have_the_texts_of_prometheus_adapter(tmp_path: Path) -> No
             b'{"kind":"Status","apiVersion":"v1","metadata":{},"status":"Failure",'
             b'"message":"the server could not find the metric m for pods","reason":"NotFound","code":404}\n'
         )
-        one = await made.get(f"{V1}/namespaces/default/pods/gone/duty_cycle_current")
-        assert one.json["message"] == "the server could not find the metric duty_cycle_current for pods gone"
+        answered = await made.get(f"{V1}/namespaces/default/pods/gone/duty_cycle_current")
+        assert answered.json["message"] == "the server could not find the metric duty_cycle_current for pods gone"
         outside = await made.get(f"{EXTERNAL}/namespaces/default/other")
         assert (outside.status, outside.json["reason"]) == (404, "NotFound")
 

@@ -48,7 +48,7 @@ async def test_a_user_may_be_in_hundreds_of_groups(tmp_path: Path) -> None:
     async with scene(tmp_path) as made:
         made.source.values = [pod("a", "42")]
         groups = [f"group-{number}" for number in range(1000)]
-        assert (await made.get(PATH, headers=[("X-Remote-Group", one) for one in groups])).status == 200
+        assert (await made.get(PATH, headers=[("X-Remote-Group", group) for group in groups])).status == 200
         assert (await asked_about(made))["groups"] == [*groups, "system:authenticated"]
 
 

@@ -113,10 +113,17 @@ def test_rights_are_checked_for_the_attributes_that_kubernetes_reads(oracle: Ora
     for _ in range(CASES):
         method, target = random.choice(["GET", "GET", "GET", "HEAD", "POST", "PUT", "PATCH"]), drawn_target(random)
         theirs = oracle.ask({"Method": method, "Target": target})["attributes"]
-        found = read(method, target).attributes
-        ours = [found.verb, found.path]
-        if found.resource:
-            ours += [found.group, found.version, found.resource, found.subresource, found.namespace, found.name]
+        attributes = read(method, target).attributes
+        ours = [attributes.verb, attributes.path]
+        if attributes.resource:
+            ours += [
+                attributes.group,
+                attributes.version,
+                attributes.resource,
+                attributes.subresource,
+                attributes.namespace,
+                attributes.name,
+            ]
         assert (method, target, theirs) == (method, target, ours)
         seen[len(theirs)] += 1
     assert min(seen[2], seen[8]) > CASES // 20
@@ -145,15 +152,15 @@ def test_random_values_have_the_same_bytes(oracle: Oracle) -> None:
         text = ",".join(f"{t.key} {t.operator} ({','.join(t.values)})" if "in" in t.operator else _written(t) for t in terms)
         drawn = drawn_values(random)
         case = {"Kind": kind, "ApiVersion": version, "Metric": "m", "MetricSelector": text, "Values": drawn}
-        found = [
+        values = [
             Value(
                 "m", quantity(one["Number"]) or "", one["Timestamp"], resource, one["Namespace"], one["Name"], one["Window"], one["Labels"]
             )
             for one in drawn
         ]
-        ours = [bodies.custom(Metric(CUSTOM, version, "m", resource), found, terms) for version in ("v1beta1", "v1beta2")]
-        ours.append(bodies.external(Metric(EXTERNAL, "v1beta1", "m"), found))
-        assert oracle.ask(case)["bodies"] == [one.decode() for one in ours], case
+        ours = [bodies.custom(Metric(CUSTOM, version, "m", resource), values, terms) for version in ("v1beta1", "v1beta2")]
+        ours.append(bodies.external(Metric(EXTERNAL, "v1beta1", "m"), values))
+        assert oracle.ask(case)["bodies"] == [our.decode() for our in ours], case
 
 
 def _written(term: Term) -> str:

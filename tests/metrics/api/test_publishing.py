@@ -64,25 +64,25 @@ def made(folder: Path, clock: list[float]) -> SelfMade:
 
 
 def test_the_certificate_is_for_the_name_that_kube_aggregator_requires(tmp_path: Path) -> None:
-    one = made(tmp_path / "certs", [NOW])
-    leaf = x509.load_pem_x509_certificate(one.files[0].read_bytes())
+    self_made = made(tmp_path / "certs", [NOW])
+    leaf = x509.load_pem_x509_certificate(self_made.files[0].read_bytes())
     names = leaf.extensions.get_extension_for_class(x509.SubjectAlternativeName).value.get_values_for_type(x509.DNSName)
 
     assert "gpuscaler-metrics.gpu.svc" in names
-    leaf.verify_directly_issued_by(x509.load_pem_x509_certificate(one.authority))
-    ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(*one.files)
-    assert one.files[1].stat().st_mode & 0o077 == 0
+    leaf.verify_directly_issued_by(x509.load_pem_x509_certificate(self_made.authority))
+    ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(*self_made.files)
+    assert self_made.files[1].stat().st_mode & 0o077 == 0
 
 
 async def test_the_authority_is_written_into_every_api_service_that_leads_here_and_only_once(tmp_path: Path) -> None:
-    registry, one = Registry(custom1=OURS, custom2=OURS, external=OURS), made(tmp_path, [NOW])
-    publisher = Publisher(registry.client, PLACE, one)
+    registry, self_made = Registry(custom1=OURS, custom2=OURS, external=OURS), made(tmp_path, [NOW])
+    publisher = Publisher(registry.client, PLACE, self_made)
 
     assert await publisher.look()
     assert await publisher.look()
     assert len(registry.writes) == 3
     (bundle,) = registry.bundles()
-    assert b64decode(bundle) == one.authority
+    assert b64decode(bundle) == self_made.authority
 
 
 async def test_an_api_service_of_another_program_is_not_changed_but_named(tmp_path: Path) -> None:
@@ -122,20 +122,20 @@ async def test_with_a_given_certificate_an_insecure_api_service_is_reported_but_
 
 
 async def test_a_write_with_a_conflict_is_repeated_on_the_new_version(tmp_path: Path) -> None:
-    registry, one = Registry(custom1=OURS, custom2=OURS, external=OURS), made(tmp_path, [NOW])
+    registry, self_made = Registry(custom1=OURS, custom2=OURS, external=OURS), made(tmp_path, [NOW])
     registry.clash = 1
-    publisher = Publisher(registry.client, PLACE, one)
+    publisher = Publisher(registry.client, PLACE, self_made)
 
     assert not await publisher.look()
     assert await publisher.look()
-    assert registry.bundles() == {b64encode(one.authority).decode()}
+    assert registry.bundles() == {b64encode(self_made.authority).decode()}
 
 
 async def test_two_replicas_share_one_bundle(tmp_path: Path) -> None:
     registry = Registry(custom1=OURS, custom2=OURS, external=OURS)
     first, second = made(tmp_path / "a", [NOW]), made(tmp_path / "b", [NOW])
-    for one in (first, second, first):
-        await Publisher(registry.client, PLACE, one).look()
+    for self_made in (first, second, first):
+        await Publisher(registry.client, PLACE, self_made).look()
 
     (bundle,) = registry.bundles()
     assert b64decode(bundle) == first.authority + second.authority
@@ -143,21 +143,21 @@ async def test_two_replicas_share_one_bundle(tmp_path: Path) -> None:
 
 async def test_a_renewed_certificate_is_served_once_its_authority_is_published(tmp_path: Path) -> None:
     registry, clock = Registry(custom1=OURS, custom2=OURS, external=OURS), [NOW]
-    one = made(tmp_path, clock)
-    publisher = Publisher(registry.client, PLACE, one)
+    self_made = made(tmp_path, clock)
+    publisher = Publisher(registry.client, PLACE, self_made)
     await publisher.look()
-    before, served = one.authority, one.files[0].read_bytes()
+    before, served = self_made.authority, self_made.files[0].read_bytes()
     clock[0] += VALID.total_seconds() / 2 + DAY
     registry.clash = 1
 
     assert not await publisher.look()
-    assert one.files[0].read_bytes() == served
+    assert self_made.files[0].read_bytes() == served
     assert await publisher.look()
-    assert one.files[0].read_bytes() != served
+    assert self_made.files[0].read_bytes() != served
     (bundle,) = registry.bundles()
     assert before in b64decode(bundle)
-    assert one.authority in b64decode(bundle)
-    assert not one.due
+    assert self_made.authority in b64decode(bundle)
+    assert not self_made.due
 
 
 def test_a_bundle_keeps_other_authorities_and_the_newest_of_ours() -> None:

@@ -87,7 +87,7 @@ async def test_rights_that_cannot_be_checked_are_refused(tmp_path: Path) -> None
 async def test_a_review_is_cached_for_its_time_and_shared_by_concurrent_requests() -> None:
     plane, now = Reviewing(allows=lambda spec: spec["user"] == "jane"), [0.0]
     reviews = Reviews(Client(plane), Client(plane), clock=lambda: now[0], ttl=Ttl(allowed=10.0, denied=5.0))
-    assert all(one.allowed for one in await asyncio.gather(*(reviews.verdict(JANE, ASKED) for _ in range(20))))
+    assert all(verdict.allowed for verdict in await asyncio.gather(*(reviews.verdict(JANE, ASKED) for _ in range(20))))
     assert not (await reviews.verdict(User("joe"), ASKED)).allowed
     assert len(plane.specs) == 2
     now[0] = 6.0

@@ -66,12 +66,12 @@ class Cluster:
 
 @asynccontextmanager
 async def watched(cluster: Cluster, **given: str) -> AsyncIterator[tuple[WatchedTrust, list[Trust]]]:
-    found: list[Trust] = []
-    trust = WatchedTrust(Client(cluster), lambda: given, found.append)
+    trusts: list[Trust] = []
+    trust = WatchedTrust(Client(cluster), lambda: given, trusts.append)
     task = asyncio.create_task(trust.run())
     await asyncio.sleep(0.1)
     try:
-        yield trust, found
+        yield trust, trusts
     finally:
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
@@ -107,65 +107,65 @@ def test_an_invalid_key_is_named(key: str, text: str, said: str) -> None:
 
 async def test_a_change_is_used_immediately_and_watched_by_name() -> None:
     cluster = Cluster(DATA)
-    async with watched(cluster) as (trust, found):
-        assert (trust.known, trust.trouble, len(found)) == (True, "", 1)
+    async with watched(cluster) as (trust, trusts):
+        assert (trust.known, trust.trouble, len(trusts)) == (True, "", 1)
         cluster.change(**{"requestheader-allowed-names": '["another"]'})
         await asyncio.sleep(0.1)
-        assert found[-1].proxy_names == {"another"}
-    (watch,) = [one for one in cluster.requests if "watch" in one.query]
+        assert trusts[-1].proxy_names == {"another"}
+    (watch,) = [request for request in cluster.requests if "watch" in request.query]
     assert watch.query["fieldSelector"] == f"metadata.name={NAME}"
     assert watch.query["resourceVersion"] == "1"
 
 
 async def test_a_watch_that_ends_is_restarted_and_equal_data_changes_nothing() -> None:
     cluster = Cluster(DATA)
-    async with watched(cluster) as (_, found):
+    async with watched(cluster) as (_, trusts):
         cluster.events.put_nowait(None)
         await asyncio.sleep(5)
-        assert len([one for one in cluster.requests if "watch" in one.query]) == 2
-        assert len(found) == 1
+        assert len([request for request in cluster.requests if "watch" in request.query]) == 2
+        assert len(trusts) == 1
 
 
 async def test_invalid_data_keeps_the_previous_trust_and_is_reported() -> None:
     cluster = Cluster(DATA)
-    async with watched(cluster) as (trust, found):
+    async with watched(cluster) as (trust, trusts):
         cluster.change(**{"client-ca-file": "broken"})
         await asyncio.sleep(3)
         assert "client-ca-file: saw 6 bytes" in trust.trouble
-        assert (trust.known, len(found)) == (True, 1)
+        assert (trust.known, len(trusts)) == (True, 1)
         cluster.change(**{"client-ca-file": CA})
         await asyncio.sleep(60)
-        assert (trust.trouble, len(found)) == ("", 2)
+        assert (trust.trouble, len(trusts)) == ("", 2)
 
 
 async def test_a_deleted_config_map_keeps_the_trust() -> None:
     cluster = Cluster(DATA)
-    async with watched(cluster) as (trust, found):
+    async with watched(cluster) as (trust, trusts):
         cluster.events.put_nowait({"type": "DELETED", "object": cluster.object()})
         await asyncio.sleep(5)
-        assert (trust.known, len(found)) == (True, 1)
+        assert (trust.known, len(trusts)) == (True, 1)
 
 
 async def test_an_unavailable_api_server_is_asked_less_and_less_often() -> None:
     cluster = Cluster(DATA)
     cluster.away = True
-    async with watched(cluster) as (trust, found):
+    async with watched(cluster) as (trust, trusts):
         await asyncio.sleep(600)
         assert "is away" in trust.trouble
-        assert (trust.known, found) == (False, [])
+        assert (trust.known, trusts) == (False, [])
         assert len(cluster.requests) < 150
         cluster.away = False
         await asyncio.sleep(40)
-        assert (trust.known, trust.trouble, len(found)) == (True, "", 1)
+        assert (trust.known, trust.trouble, len(trusts)) == (True, "", 1)
 
 
 async def test_flags_take_precedence_over_the_config_map() -> None:
-    async with watched(Cluster(DATA), **{"client-ca-file": CA}) as (_, found):
-        assert found[-1].clients == trust_in({"client-ca-file": CA}).clients
+    async with watched(Cluster(DATA), **{"client-ca-file": CA}) as (_, trusts):
+        assert trusts[-1].clients == trust_in({"client-ca-file": CA}).clients
 
 
 async def test_with_files_for_all_authorities_no_config_map_is_needed() -> None:
-    cluster, found = Cluster(DATA), list[Trust]()
+    cluster, trusts = Cluster(DATA), list[Trust]()
     files = {"client-ca-file": CA, "requestheader-client-ca-file": CA}
 
     def given() -> dict[str, str]:
@@ -173,15 +173,15 @@ async def test_with_files_for_all_authorities_no_config_map_is_needed() -> None:
             raise TrustError("--client-ca-file ca.crt: saw No such file")
         return dict(files)
 
-    trust = WatchedTrust(Client(cluster), given, found.append)
+    trust = WatchedTrust(Client(cluster), given, trusts.append)
     task = asyncio.create_task(trust.run())
     await asyncio.sleep(0.1)
-    assert (trust.known, len(found), cluster.requests) == (True, 1, [])
+    assert (trust.known, len(trusts), cluster.requests) == (True, 1, [])
     files["client-ca-file"] = OTHER
     await asyncio.sleep(61)
-    assert (len(found), found[-1].clients) == (2, trust_in(DATA).clients)
+    assert (len(trusts), trusts[-1].clients) == (2, trust_in(DATA).clients)
     files.clear()
     await asyncio.sleep(61)
-    assert (trust.known, len(found), trust.trouble) == (True, 2, "--client-ca-file ca.crt: saw No such file")
+    assert (trust.known, len(trusts), trust.trouble) == (True, 2, "--client-ca-file ca.crt: saw No such file")
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)

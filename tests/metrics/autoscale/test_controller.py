@@ -326,7 +326,7 @@ async def test_a_missing_right_is_named_and_everything_works_once_it_is_granted(
             if verb == "delete":
                 await here.annotate(None)
             await asyncio.sleep(60)
-            assert any(said in str(one) for one in logs)
+            assert any(said in str(log) for log in logs)
             here.faults.clear()
             await asyncio.sleep(180)
             found = await here.scaler()

@@ -32,9 +32,20 @@ def test_the_time_to_decide_is_linear_in_the_number_of_workloads() -> None:
     workloads = [
         Annotated("Deployment", f"ns-{number % 50}", f"web-{number}", f"uid-{number}", "duty_cycle=60,max=8") for number in range(6000)
     ]
-    found = [Existing(one.namespace, f"{one.name}-gpuscaler", f"a{one.uid}", "1", (one.kind, one.name), one.uid, {}) for one in workloads]
+    existing = [
+        Existing(
+            annotated.namespace,
+            f"{annotated.name}-gpuscaler",
+            f"a{annotated.uid}",
+            "1",
+            (annotated.kind, annotated.name),
+            annotated.uid,
+            {},
+        )
+        for annotated in workloads
+    ]
     began = time.process_time()
-    acts = decide(workloads, found, served=SERVED)
+    acts = decide(workloads, existing, served=SERVED)
     assert time.process_time() - began < 2
     assert {act.verb for act in acts} == {"replace"}
 

@@ -121,8 +121,8 @@ def showing(page: str = PAGE) -> Pages:
 async def worst(client: Client, page: str = PAGE) -> tuple[str, str]:
     """The broken link of the only metric, and its description."""
     (facts,) = await look(client, "ml", "llm", pages=showing(page))
-    found = broken(judge(facts))
-    return (found.name, found.text) if found else ("", "")
+    link = broken(judge(facts))
+    return (link.name, link.text) if link else ("", "")
 
 
 async def test_without_problems_every_link_is_ok() -> None:

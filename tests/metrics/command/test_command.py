@@ -80,7 +80,7 @@ def test_flags_without_effect_are_removed_with_a_note_and_the_others_kept() -> N
 
 
 def test_every_flag_of_prometheus_adapter_is_accepted() -> None:
-    here = {option.removeprefix("--") for one in metrics.params for option in one.opts} | set(IGNORED)
+    here = {option.removeprefix("--") for parameter in metrics.params for option in parameter.opts} | set(IGNORED)
     assert not [flag for flag in EVERY if flag.replace("_", "-") not in here]
 
 
@@ -199,7 +199,7 @@ def test_invalid_options_end_with_status_2_and_a_reason(words: list[str], said: 
 
 def test_settings_have_defaults_and_every_key_is_read() -> None:
     assert parse("") == MetricsSettings()
-    told = parse(
+    metrics_settings = parse(
         yaml.safe_dump(
             {
                 "service": {"name": "adapter", "namespace": "monitoring"},
@@ -213,11 +213,25 @@ def test_settings_have_defaults_and_every_key_is_read() -> None:
             }
         )
     )
-    assert (told.service, told.service_namespace, told.apis) == ("adapter", "monitoring", frozenset({CUSTOM}))
-    assert (told.period, told.stale, told.hold, told.timeout, told.level) == (5.0, 60.0, 30.0, 3.0, "debug")
-    assert (told.exporters.namespace, told.exporters.port, told.exporters.interval) == ("gpu", 9500, 2.0)
-    assert told.exporters.selector.matches({"app": "exporter"})
-    assert not told.exporters.selector.matches({"app": "other"})
+    assert (metrics_settings.service, metrics_settings.service_namespace, metrics_settings.apis) == (
+        "adapter",
+        "monitoring",
+        frozenset({CUSTOM}),
+    )
+    assert (metrics_settings.period, metrics_settings.stale, metrics_settings.hold, metrics_settings.timeout, metrics_settings.level) == (
+        5.0,
+        60.0,
+        30.0,
+        3.0,
+        "debug",
+    )
+    assert (metrics_settings.exporters.namespace, metrics_settings.exporters.port, metrics_settings.exporters.interval) == (
+        "gpu",
+        9500,
+        2.0,
+    )
+    assert metrics_settings.exporters.selector.matches({"app": "exporter"})
+    assert not metrics_settings.exporters.selector.matches({"app": "other"})
     assert parse("apis: [external, custom]").apis == {CUSTOM, EXTERNAL}
 
 
@@ -277,7 +291,7 @@ async def test_new_rules_are_passed_on(tmp_path: Path) -> None:
     path.write_text(RULE % "b")
     await asyncio.sleep(20)
     task.cancel()
-    assert [one.series_queries for one in used] == [("b",)]
+    assert [rule_set.series_queries for rule_set in used] == [("b",)]
 
 
 def test_without_a_file_the_built_in_rules_are_used() -> None:

@@ -21,9 +21,9 @@ def figures(here: Serving, asked: PrometheusMetrics | None = None) -> Scrape:
     return scrape(generate_latest(registry))
 
 
-def of_metric(found: Scrape, name: str) -> float:
+def of_metric(scrape: Scrape, name: str) -> float:
     """The figure about the only metric in use."""
-    ((labels, value),) = found.samples[name]
+    ((labels, value),) = scrape.samples[name]
     assert labels == {"metric": "duty_cycle_current"}
     return value
 
@@ -36,22 +36,22 @@ async def test_answers_evaluations_freshness_and_failures_are_counted() -> None:
         await asyncio.sleep(5)
         for _ in range(3):
             await here.source.for_selector(group_resource="pods", namespace="ml", metric="duty_cycle_current")
-        found = figures(here)
-        assert found.value("gpuscaler_metrics_answers_total", **{"from": "waited"}) == 1
-        assert found.value("gpuscaler_metrics_answers_total", **{"from": "kept"}) == 2
-        assert found.value("gpuscaler_metrics_evaluations_total", scope="cluster") == 1
-        assert found.value("gpuscaler_metrics_samples_dropped_total", reason="NaN") == 1
-        assert of_metric(found, "gpuscaler_metrics_freshness_seconds") == pytest.approx(5)
-        assert found.value("gpuscaler_metrics_served", kind="custom") == 3
-        assert found.value("gpuscaler_metrics_rules_failing", why="without series") == 3
-        assert found.value("gpuscaler_metrics_lists_total") == 1
+        scrape = figures(here)
+        assert scrape.value("gpuscaler_metrics_answers_total", **{"from": "waited"}) == 1
+        assert scrape.value("gpuscaler_metrics_answers_total", **{"from": "kept"}) == 2
+        assert scrape.value("gpuscaler_metrics_evaluations_total", scope="cluster") == 1
+        assert scrape.value("gpuscaler_metrics_samples_dropped_total", reason="NaN") == 1
+        assert of_metric(scrape, "gpuscaler_metrics_freshness_seconds") == pytest.approx(5)
+        assert scrape.value("gpuscaler_metrics_served", kind="custom") == 3
+        assert scrape.value("gpuscaler_metrics_rules_failing", why="without series") == 3
+        assert scrape.value("gpuscaler_metrics_lists_total") == 1
         double.error = PrometheusAway("no")
         await asyncio.sleep(60)
         with pytest.raises(Unavailable):
             await here.source.for_selector(group_resource="pods", namespace="ml", metric="duty_cycle_current")
-        found = figures(here)
-        assert of_metric(found, "gpuscaler_metrics_evaluation_failures_total") >= 5
-        assert found.value("gpuscaler_metrics_rules_failing", why="series not known") == 4
+        scrape = figures(here)
+        assert of_metric(scrape, "gpuscaler_metrics_evaluation_failures_total") >= 5
+        assert scrape.value("gpuscaler_metrics_rules_failing", why="series not known") == 4
 
 
 async def test_requests_to_prometheus_are_a_histogram() -> None:
@@ -59,9 +59,9 @@ async def test_requests_to_prometheus_are_a_histogram() -> None:
     for seconds in (0.004, 0.2, 30.0):
         asked.answered("/api/v1/query", "p:9090", "ok", seconds)
     async with serving() as here:
-        found = figures(here, asked)
+        scrape = figures(here, asked)
     name = "gpuscaler_metrics_prometheus_request_duration_seconds"
-    assert found.value(f"{name}_count") == 3
-    assert found.value(f"{name}_bucket", le="0.25") == 2
-    assert found.value(f"{name}_sum") == pytest.approx(30.204)
-    assert found.value("gpuscaler_metrics_prometheus_requests_total", outcome="ok", server="p:9090") == 3
+    assert scrape.value(f"{name}_count") == 3
+    assert scrape.value(f"{name}_bucket", le="0.25") == 2
+    assert scrape.value(f"{name}_sum") == pytest.approx(30.204)
+    assert scrape.value("gpuscaler_metrics_prometheus_requests_total", outcome="ok", server="p:9090") == 3

@@ -57,7 +57,7 @@ class Plane:
 
 
 async def told(plane: Plane) -> list[str]:
-    return [one.text for one in await registrations(plane.client)]
+    return [registration.text for registration in await registrations(plane.client)]
 
 
 async def test_a_server_that_answers_is_shown_with_its_apis() -> None:

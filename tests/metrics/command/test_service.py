@@ -103,7 +103,7 @@ class World:
         try:
             if request.path == "/api/v1/query":
                 samples = await double.query(str(form["query"]))
-                result = [{"metric": one.metric, "value": one.value} for one in samples]
+                result = [{"metric": sample.metric, "value": sample.value} for sample in samples]
                 return web.json_response({"status": "success", "data": {"resultType": "vector", "result": result}})
             match = {"match": str(form["match[]"]), "start": 0.0, "end": 300.0}
             found = await (double.label_names if request.path.endswith("labels") else double.metric_names)(**match)  # type: ignore[arg-type]
@@ -242,11 +242,11 @@ async def test_an_unavailable_prometheus_is_an_error_until_it_is_back(tmp_path: 
             away = await made.until(PATH, lambda status, _: status != 200)
             assert away["message"].startswith("Internal error occurred: unable to fetch metrics: ")
             assert "down for repairs" in away["message"]
-            await made.until(PATH, lambda *_: "Prometheus does not answer" in [one["event"] for one in logs])
+            await made.until(PATH, lambda *_: "Prometheus does not answer" in [log["event"] for log in logs])
             made.world.prometheus.error = None
             await made.until(PATH, lambda status, _: status == 200)
-            await made.until(PATH, lambda *_: "Prometheus answers again" in [one["event"] for one in logs])
-    told = [one for one in logs if one["event"].startswith("Prometheus")]
+            await made.until(PATH, lambda *_: "Prometheus answers again" in [log["event"] for log in logs])
+    told = [log for log in logs if log["event"].startswith("Prometheus")]
     assert [one["event"] for one in told] == ["Prometheus does not answer", "Prometheus answers again"]
     assert "down for repairs" in told[0]["problem"]
 
@@ -260,11 +260,11 @@ async def test_without_prometheus_an_exporter_that_does_not_answer_is_logged_onc
         async with running(tmp_path, source="exporters", settings=settings) as made, asyncio.timeout(60):
             lone = exporter("e", "127.0.0.1")
             made.world.api.load([{**lone, "metadata": {**lone["metadata"], "namespace": "default"}}])
-            while not any("exporter" in one["event"] for one in logs):  # noqa: ASYNC110  # it is other tasks that change it
+            while not any("exporter" in log["event"] for log in logs):  # noqa: ASYNC110  # it is other tasks that change it
                 await asyncio.sleep(0.05)
             # Many rounds later it has not been logged again.
             await asyncio.sleep(0.5)
-    found = [one for one in logs if "exporter" in one["event"]]
+    found = [log for log in logs if "exporter" in log["event"]]
     assert [one["event"] for one in found] == ["exporters do not answer"]
     assert found[0]["problem"].startswith("1 of 1 do not answer, the first: http://127.0.0.1:1/metrics: ")
 
@@ -274,7 +274,7 @@ async def test_an_expired_certificate_for_another_service_is_logged_at_start(tmp
     certificate, key = pair.write(tmp_path, "theirs")
     with structlog.testing.capture_logs() as logs:
         async with running(tmp_path, certificate=certificate, key=key), asyncio.timeout(60):
-            while not (found := [one["problem"] for one in logs if one["event"] == "needs to be fixed" and one["about"] == "certificate"]):  # noqa: ASYNC110
+            while not (found := [log["problem"] for log in logs if log["event"] == "needs to be fixed" and log["about"] == "certificate"]):  # noqa: ASYNC110
                 await asyncio.sleep(0.05)
     assert f"{certificate}: it expired on " in found[0]
     assert "saw a certificate for gpuscaler-metrics.monitoring.svc, expected gpuscaler-metrics.default.svc" in found[0]
@@ -309,6 +309,6 @@ async def test_a_missing_right_to_read_is_logged_and_everything_works_once_grant
     with structlog.testing.capture_logs() as logs:
         async with running(tmp_path, fault=Fault("GET", path, refusal=Failure(403, "Forbidden", said))) as made:
             made.world.prometheus.put("nvidia_gpu_duty_cycle", 40.0, pod_name="serve-a", namespace_name="work")
-            await made.until("/readyz", lambda _status, _found: any(said in str(one.get("problem")) for one in logs))
+            await made.until("/readyz", lambda _status, _found: any(said in str(log.get("problem")) for log in logs))
             made.world.api.faults.clear()
             await made.until(PATH, lambda status, _: status == 200)

@@ -72,11 +72,11 @@ async def test_a_certificate_that_expires_is_logged_once_and_again_once_renewed(
         for days in (0, 366, 366, 366):
             clock[0] = NOW + days * DAY
             await upkeep.look()
-        assert [(one["event"], one["about"]) for one in logs] == [("needs to be fixed", "certificate")]
+        assert [(log["event"], log["about"]) for log in logs] == [("needs to be fixed", "certificate")]
         assert logs[0]["problem"].startswith(f"{tmp_path}/server.crt: it expired on 2026-12-31")
         tls.certificate.write_bytes(issued(HOST, at=clock[0]))
         await upkeep.look()
-    assert [one["event"] for one in logs] == ["needs to be fixed", "fixed"]
+    assert [log["event"] for log in logs] == ["needs to be fixed", "fixed"]
 
 
 async def test_unneeded_rights_are_named_and_unchecked_ones_keep_their_finding(tmp_path: Path) -> None:

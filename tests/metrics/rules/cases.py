@@ -13,7 +13,10 @@ from gpuscaler.metrics.rules.resources import WELL_KNOWN
 
 Json = dict[str, Any]
 
-KNOWN = [{"Group": one.group, "Plural": one.plural, "Singular": one.singular, "Namespaced": one.namespaced} for one in WELL_KNOWN]
+KNOWN = [
+    {"Group": resource.group, "Plural": resource.plural, "Singular": resource.singular, "Namespaced": resource.namespaced}
+    for resource in WELL_KNOWN
+]
 _PATTERNS = r"""
 .* ^container_(.*)_seconds_total$ ^(.*)_total$ ^(?P<base>.*)_(?P<unit>bytes|total)$ nvidia_gpu_(.*) DCGM_FI_(DEV|PROF)_(.*) (a)|(b)
 ^http_requests_(.+?)_?(total)?$ [[:alpha:]]+ (?i)GPU \bgpu\b (?s).+ ^$ x*? (?:vllm:)(.+) \pL+_\d{1,3} ([a-z]+)_([a-z]+)_([a-z]+) (gpu)?(.*)

@@ -13,7 +13,7 @@ Json = dict[str, Any]
 
 
 def answer(case: Json) -> Json:
-    known = {
+    resources = {
         (one["Group"], one["Plural"]): Resource(one["Plural"], one["Singular"], one["Group"], one["Namespaced"]) for one in case["Known"]
     }
     try:
@@ -24,12 +24,12 @@ def answer(case: Json) -> Json:
         return {"refused": str(rules.problems)}
     (rule,) = (*rules.rules, *rules.external)
     found = [_found(rule, one) for one in case["Series"]]
-    return {"found": found, "queries": [_query(rule, ask, known[ask["Group"], ask["Resource"]]) for ask in case["Asks"]]}
+    return {"found": found, "queries": [_query(rule, ask, resources[ask["Group"], ask["Resource"]]) for ask in case["Asks"]]}
 
 
 def _found(rule: Rule, series: Json) -> Json:
     name = series["Name"]
-    resources = sorted(one.text for one in rule.labelling.resources(series["Labels"]))
+    resources = sorted(resource.text for resource in rule.labelling.resources(series["Labels"]))
     return {"taken": rule.takes(name), "name": rule.pattern.expand(rule.name_as, name), "resources": resources}
 
 

@@ -43,8 +43,8 @@ def selected(query: str, one: dict[str, str]) -> bool:
     return True
 
 
-def asked(found: Discovery, metric: str, resource: str = "pods") -> str:
-    origin = found.custom[resource, metric]
+def asked(discovery: Discovery, metric: str, resource: str = "pods") -> str:
+    origin = discovery.custom[resource, metric]
     assert origin.resource is not None
     return origin.rule.query(origin.series, resource=origin.resource, names=["x"])
 
@@ -59,34 +59,34 @@ def test_can_be_written_to_a_file_and_read_back() -> None:
 
 @pytest.mark.parametrize("key", [key for key, what in FIELDS.items() if what.metric.startswith("nvidia_gpu_")])
 def test_metrics_of_the_write_up_are_served_as_current_and_over_three_minutes(key: str) -> None:
-    found = discovered(series(FIELDS[key].metric, *OURS))
+    discovery = discovered(series(FIELDS[key].metric, *OURS))
     together = "sum" if key.endswith(("_bytes", "_milliwatts")) else "avg"
     metric = FIELDS[key].metric
-    assert asked(found, f"{key}_current") == f'{together}({metric}{{pod_name="x"}}) by (pod_name)'
-    assert asked(found, f"{key}_over_time") == f'{together}(avg_over_time({metric}{{pod_name="x"}}[3m])) by (pod_name)'
-    assert {resource for resource, _ in found.custom} == {"pods", "nodes", "namespaces"}
+    assert asked(discovery, f"{key}_current") == f'{together}({metric}{{pod_name="x"}}) by (pod_name)'
+    assert asked(discovery, f"{key}_over_time") == f'{together}(avg_over_time({metric}{{pod_name="x"}}[3m])) by (pod_name)'
+    assert {resource for resource, _ in discovery.custom} == {"pods", "nodes", "namespaces"}
 
 
 @pytest.mark.parametrize(
     "metric", [what.metric for what in FIELDS.values() if what.kind == "gauge" and what.metric.startswith("gpuscaler_gpu_")]
 )
 def test_every_other_gauge_of_our_exporter_is_served_under_its_name(metric: str) -> None:
-    found = discovered(series(metric, *OURS))
-    assert ("pods", metric.removeprefix("gpuscaler_")) in found.custom
+    discovery = discovered(series(metric, *OURS))
+    assert ("pods", metric.removeprefix("gpuscaler_")) in discovery.custom
 
 
 @pytest.mark.parametrize("seconds", WINDOWS)
 def test_windows_of_our_exporter_are_separate_metrics(seconds: int) -> None:
-    found = discovered({**series("gpuscaler_gpu_duty_cycle_ratio_max", *OURS), "window": f"{seconds}s"})
-    assert asked(found, f"gpu_duty_cycle_ratio_max_{seconds}s") == (
+    discovery = discovered({**series("gpuscaler_gpu_duty_cycle_ratio_max", *OURS), "window": f"{seconds}s"})
+    assert asked(discovery, f"gpu_duty_cycle_ratio_max_{seconds}s") == (
         f'avg(gpuscaler_gpu_duty_cycle_ratio_max{{pod_name="x",window="{seconds}s"}}) by (pod_name)'
     )
-    assert [metric for _, metric in found.custom] == [f"gpu_duty_cycle_ratio_max_{seconds}s"] * 3
+    assert [metric for _, metric in discovery.custom] == [f"gpu_duty_cycle_ratio_max_{seconds}s"] * 3
 
 
 def test_power_over_a_window_is_summed_over_gpus() -> None:
-    found = discovered({**series("gpuscaler_gpu_power_watts_mean", *OURS), "window": "60s"})
-    assert asked(found, "gpu_power_watts_mean_60s").startswith("sum(")
+    discovery = discovered({**series("gpuscaler_gpu_power_watts_mean", *OURS), "window": "60s"})
+    assert asked(discovery, "gpu_power_watts_mean_60s").startswith("sum(")
 
 
 def test_figures_of_single_processes_and_counters_are_left_out() -> None:
@@ -99,30 +99,30 @@ def test_figures_of_single_processes_and_counters_are_left_out() -> None:
     [(HONORED, "pod", ',exported_pod=""'), (RENAMED, "exported_pod", ""), (OLD, "pod_name", "")],
 )
 def test_dcgm_exporter_is_served_with_any_style_of_labels(labels: tuple[str, ...], pod: str, more: str) -> None:
-    found = discovered(*(series(name, *labels) for name in MAPPED.values()))
-    assert asked(found, "DCGM_FI_DEV_GPU_UTIL") == f'avg(DCGM_FI_DEV_GPU_UTIL{{{pod}="x"{more}}}) by ({pod})'
-    assert asked(found, "memory_used_bytes_current") == f'sum(1048576 * DCGM_FI_DEV_FB_USED{{{pod}="x"{more}}}) by ({pod})'
+    discovery = discovered(*(series(name, *labels) for name in MAPPED.values()))
+    assert asked(discovery, "DCGM_FI_DEV_GPU_UTIL") == f'avg(DCGM_FI_DEV_GPU_UTIL{{{pod}="x"{more}}}) by ({pod})'
+    assert asked(discovery, "memory_used_bytes_current") == f'sum(1048576 * DCGM_FI_DEV_FB_USED{{{pod}="x"{more}}}) by ({pod})'
     for name in MAPPED:
         for suffix in ("current", "over_time"):
-            assert f'{pod}="x"' in asked(found, f"{name}_{suffix}")
+            assert f'{pod}="x"' in asked(discovery, f"{name}_{suffix}")
 
 
 def test_a_pod_on_a_part_of_a_gpu_has_a_duty_cycle_too() -> None:
-    found = discovered(series("DCGM_FI_PROF_GR_ENGINE_ACTIVE", *HONORED))
-    assert "100 * DCGM_FI_PROF_GR_ENGINE_ACTIVE{" in asked(found, "duty_cycle_current")
+    discovery = discovered(series("DCGM_FI_PROF_GR_ENGINE_ACTIVE", *HONORED))
+    assert "100 * DCGM_FI_PROF_GR_ENGINE_ACTIVE{" in asked(discovery, "duty_cycle_current")
 
 
 def test_renamed_labels_take_precedence_over_those_of_the_exporters_own_pod() -> None:
     # An idle GPU has no exported_pod, so the label pod, which is the exporter's, looks like a user of the GPU.
-    found = discovered(series("DCGM_FI_DEV_GPU_UTIL", *RENAMED), series("DCGM_FI_DEV_GPU_UTIL", "pod", "namespace", "Hostname"))
-    assert 'exported_pod="x"' in asked(found, "DCGM_FI_DEV_GPU_UTIL")
-    assert 'exported_pod="x"' in asked(found, "duty_cycle_current")
+    discovery = discovered(series("DCGM_FI_DEV_GPU_UTIL", *RENAMED), series("DCGM_FI_DEV_GPU_UTIL", "pod", "namespace", "Hostname"))
+    assert 'exported_pod="x"' in asked(discovery, "DCGM_FI_DEV_GPU_UTIL")
+    assert 'exported_pod="x"' in asked(discovery, "duty_cycle_current")
 
 
 def test_our_exporter_takes_precedence_over_dcgm_exporter() -> None:
-    found = discovered(series("nvidia_gpu_duty_cycle", *OURS), series("DCGM_FI_DEV_GPU_UTIL", *RENAMED))
-    assert "nvidia_gpu_duty_cycle" in asked(found, "duty_cycle_current")
-    assert ("pods", "DCGM_FI_DEV_GPU_UTIL") in found.custom
+    discovery = discovered(series("nvidia_gpu_duty_cycle", *OURS), series("DCGM_FI_DEV_GPU_UTIL", *RENAMED))
+    assert "nvidia_gpu_duty_cycle" in asked(discovery, "duty_cycle_current")
+    assert ("pods", "DCGM_FI_DEV_GPU_UTIL") in discovery.custom
 
 
 @pytest.mark.parametrize(
@@ -139,20 +139,20 @@ def test_our_exporter_takes_precedence_over_dcgm_exporter() -> None:
     ],
 )
 def test_demand_of_model_servers_is_served_by_pod_and_as_a_whole(name: str, metric: str, together: str) -> None:
-    found = discovered(series(name, "pod", "namespace", "model_name"))
-    assert asked(found, metric) == f'{together}({name}{{pod="x"}}) by (pod)'
-    origin = found.external[metric]
+    discovery = discovered(series(name, "pod", "namespace", "model_name"))
+    assert asked(discovery, metric) == f'{together}({name}{{pod="x"}}) by (pod)'
+    origin = discovery.external[metric]
     assert origin.rule.external_query(origin.series, namespace="ml") == f'{together}({name}{{namespace="ml"}})'
     assert of_replicas(metric)
     assert of_replicas(name)
 
 
 def test_the_queue_of_a_gateway_exists_without_replicas() -> None:
-    found = discovered(
+    discovery = discovered(
         series("inference_pool_average_queue_size", "namespace", "name"), series("inference_extension_flow_control_queue_size")
     )
     for metric, together in (("inference_pool_average_queue_size", "avg"), ("inference_extension_flow_control_queue_size", "sum")):
-        origin = found.external[metric]
+        origin = discovery.external[metric]
         assert origin.rule.external_query(origin.series, namespace="ml").startswith(f"{together}({metric}{{")
         assert not of_replicas(metric)
     for metric in ("duty_cycle_current", "DCGM_FI_DEV_GPU_UTIL", "nvidia_gpu_duty_cycle", "gpuscaler_gpu_power_watts"):
@@ -162,9 +162,9 @@ def test_the_queue_of_a_gateway_exists_without_replicas() -> None:
 
 
 def test_all_rules_have_one_query_for_all_pods_or_nodes_of_the_cluster() -> None:
-    found = discovered(series("nvidia_gpu_duty_cycle", *OURS))
+    discovery = discovered(series("nvidia_gpu_duty_cycle", *OURS))
     for metric in ("duty_cycle_current", "duty_cycle_over_time"):
-        rule = found.custom["pods", metric].rule
+        rule = discovery.custom["pods", metric].rule
         wide = rule.wide_query("nvidia_gpu_duty_cycle", resource=POD)
         assert wide.endswith("by (pod_name,namespace_name)")
         assert rule.wide_query("nvidia_gpu_duty_cycle", resource=NODE).endswith("by (node_name)")

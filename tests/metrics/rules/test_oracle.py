@@ -55,7 +55,7 @@ def test_rules_of_public_projects_do_the_same(oracle: Oracle, name: str) -> None
     asked = case(PUBLIC[name], SERIES)
     theirs = oracle.ask(asked)
     assert not differences(asked, theirs, answer(asked))
-    assert any(one["taken"] and one["name"] for one in theirs["found"])
+    assert any(their["taken"] and their["name"] for their in theirs["found"])
     assert any(theirs["queries"])
 
 

@@ -40,7 +40,7 @@ rules:
     assert rule.takes("container_network_total")
     assert not rule.takes("container_cpu_seconds_total")
     assert rule.metric("container_network_total") == "network_per_second"
-    assert [one.text for one in rule.labelling.resources({"team", "microservice", "kube_batch_job", "image"})] == [
+    assert [resource.text for resource in rule.labelling.resources({"team", "microservice", "kube_batch_job", "image"})] == [
         "jobs.batch",
         "deployments.apps",
         "namespaces",
@@ -132,14 +132,14 @@ def test_accepts_custom_resources_by_group_and_notes_the_assumptions() -> None:
     rules = rule_set(entry(resources={"overrides": {"rollout": {"group": "argoproj.io", "resource": "rollout"}}}))
     assert not rules.problems
     assert "rollouts.argoproj.io is not a built-in resource" in rules.notes[0].message
-    assert [one.text for one in rules.rules[0].labelling.resources(["rollout"])] == ["rollouts.argoproj.io"]
+    assert [resource.text for resource in rules.rules[0].labelling.resources(["rollout"])] == ["rollouts.argoproj.io"]
 
 
 def test_knows_additional_resources_if_given() -> None:
     text = yaml.safe_dump({"rules": [entry(resources={"overrides": {"rollout": {"resource": "rollout"}}})]})
     assert read(text).problems
-    known = Resources((*WELL_KNOWN, Resource("rollouts", "rollout", "argoproj.io")))
-    assert not read(text, resources=known).problems
+    resources = Resources((*WELL_KNOWN, Resource("rollouts", "rollout", "argoproj.io")))
+    assert not read(text, resources=resources).problems
 
 
 def test_lists_each_series_query_once() -> None:
@@ -165,4 +165,4 @@ def test_reads_the_example_of_the_documentation() -> None:
 
 def test_overrides_are_found_by_their_labels() -> None:
     rules = rule_set(entry(resources={"overrides": OVERRIDES}))
-    assert [one.text for one in rules.rules[0].labelling.resources(["node", "pod", "uuid"])] == ["nodes", "pods"]
+    assert [resource.text for resource in rules.rules[0].labelling.resources(["node", "pod", "uuid"])] == ["nodes", "pods"]

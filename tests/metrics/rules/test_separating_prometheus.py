@@ -51,7 +51,7 @@ class Asking:
 
 def of(samples: list[dict[str, Any]], namespace: str | None, pod: str) -> Answer:
     """The samples of one object, without the labels that identify it."""
-    found = [one for one in samples if one["metric"].get("pod") == pod and namespace in (None, one["metric"].get("namespace"))]
+    found = [sample for sample in samples if sample["metric"].get("pod") == pod and namespace in (None, sample["metric"].get("namespace"))]
     return Counter(
         (
             tuple(sorted((label, value) for label, value in one["metric"].items() if label not in ("namespace", "pod"))),

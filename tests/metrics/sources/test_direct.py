@@ -198,7 +198,7 @@ async def test_metrics_have_the_names_of_the_built_in_rules() -> None:
     found = {query: [one for one in (*plain, *windowed) if _takes(query, one)] for query in rules.series_queries}
     by_rules = {metric for resource, metric in rules.discover(found).custom if resource == "pods"}
     async with scraped({"127.0.0.1": PAGE}, *PODS_) as nodes:
-        assert {one.metric for one in nodes.source.custom_metrics()} == by_rules
+        assert {custom_metric.metric for custom_metric in nodes.source.custom_metrics()} == by_rules
 
 
 async def test_a_new_sample_is_used_after_the_next_round() -> None:
@@ -220,7 +220,7 @@ async def test_the_last_numbers_of_a_silent_exporter_are_used_until_they_are_too
         await becomes(nodes, {"p0": "40", "p1": "90"})
         nodes.pages["127.0.0.2"] = 503
         await becomes(nodes, {"p0": "40"})
-        assert "503" in next(one.trouble for one in nodes.source.exporters.values() if one.trouble)
+        assert "503" in next(exporter.trouble for exporter in nodes.source.exporters.values() if exporter.trouble)
         nodes.pages["127.0.0.1"] = 500
         await becomes(nodes, {})
 
@@ -280,11 +280,11 @@ def test_labels_are_unescaped_and_counters_and_lines_without_pod_skipped() -> No
             "garbage",
         ]
     ).encode()
-    found = reader.read(text)
-    assert [(figure.metric, dict(figure.labels), figure.value) for figure in found.figures] == [
+    page = reader.read(text)
+    assert [(figure.metric, dict(figure.labels), figure.value) for figure in page.figures] == [
         ("nvidia_gpu_duty_cycle", {"name": 'a "b" \\ c', "pod_name": "p"}, 5.0)
     ]
-    assert reader.read(text).figures[0].labels is found.figures[0].labels
+    assert reader.read(text).figures[0].labels is page.figures[0].labels
 
 
 async def is_not_asked(forged: dict[str, Any]) -> None:
@@ -294,7 +294,7 @@ async def is_not_asked(forged: dict[str, Any]) -> None:
         await becomes(nodes, {"p0": "40"})
         nodes.pages["127.0.0.1"] = page(duty(41))
         await becomes(nodes, {"p0": "41"})
-        assert {one.address for one in nodes.source.exporters.values()} == {"127.0.0.1"}
+        assert {exporter.address for exporter in nodes.source.exporters.values()} == {"127.0.0.1"}
 
 
 @pytest.mark.parametrize(
@@ -405,13 +405,13 @@ async def test_if_no_exporter_answers_one_line_has_their_number() -> None:
     addresses = [f"127.0.0.{number}" for number in range(1, 4)]
     with structlog.testing.capture_logs() as logs:
         async with scraped(dict.fromkeys(addresses, page())) as nodes, telling(nodes):
-            await eventually(lambda: all(one.at > 0 for one in nodes.source.exporters.values()))
+            await eventually(lambda: all(exporter.at > 0 for exporter in nodes.source.exporters.values()))
             # They stop one after the other in any order, unless there is no check in between.
             nodes.source.scraping = replace(nodes.source.scraping, port=1)
-            await eventually(lambda: any(one["event"] == "exporters do not answer" for one in logs))
+            await eventually(lambda: any(log["event"] == "exporters do not answer" for log in logs))
             nodes.source.scraping = replace(nodes.source.scraping, port=nodes.port)
-            await eventually(lambda: any(one["event"] == "exporters answer again" for one in logs))
-    whole = [one for one in logs if one["event"].startswith("exporters")]
+            await eventually(lambda: any(log["event"] == "exporters answer again" for log in logs))
+    whole = [log for log in logs if log["event"].startswith("exporters")]
     assert [one["event"] for one in whole] == ["exporters do not answer", "exporters answer again"]
     assert whole[0]["problem"].startswith("3 of 3 do not answer, the first: http://127.0.0.")
 

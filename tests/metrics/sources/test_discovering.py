@@ -45,8 +45,8 @@ def discoverer(double: PrometheusDouble, **looks: float) -> Discoverer:
     return Discoverer(double, read(RULES), wall=lambda: EPOCH + asyncio.get_running_loop().time(), looks=Looks(**looks))
 
 
-def names(found: Discoverer) -> set[str]:
-    return {metric for resource, metric in found.found.custom if resource == "pods"} | set(found.found.external)
+def names(discoverer: Discoverer) -> set[str]:
+    return {metric for resource, metric in discoverer.found.custom if resource == "pods"} | set(discoverer.found.external)
 
 
 async def test_metrics_are_found_by_names_of_series_and_labels_only() -> None:

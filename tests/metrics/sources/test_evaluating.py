@@ -201,7 +201,7 @@ async def test_an_external_metric_is_every_series_with_its_labels() -> None:
     prometheus = FakePrometheus({"queue": [({"queue": "a"}, "3"), ({"queue": "b"}, "NaN")]}, {"age": [({}, 7.0)]})
     async with evaluating(prometheus) as evaluator:
         table = await answer(evaluator, Question("queue", "queue", "age"))
-    assert [(one.labels, one.cell.number, one.cell.age) for one in table.series] == [({"queue": "a"}, 3, 7)]
+    assert [(series.labels, series.cell.number, series.cell.age) for series in table.series] == [({"queue": "a"}, 3, 7)]
 
 
 async def test_one_failed_evaluation_is_bridged_by_the_previous_one() -> None:
@@ -314,7 +314,7 @@ async def test_no_more_questions_wait_than_are_stored() -> None:
     prometheus.delay = 5
     evaluator = Evaluator(prometheus, clock=asyncio.get_running_loop().time, most=20)
     questions = [Question(f"duty{number}", "sum(duty)", "ages(duty)", "", "namespace", "pod") for number in range(21)]
-    found = await asyncio.gather(*(answer(evaluator, one) for one in questions), return_exceptions=True)
+    found = await asyncio.gather(*(answer(evaluator, question) for question in questions), return_exceptions=True)
     assert [str(one)[:36] for one in found if isinstance(one, PrometheusAway)] == ["Prometheus: saw 20 questions waiting"]
 
 
@@ -324,4 +324,4 @@ async def test_results_that_are_too_large_together_are_forgotten_except_the_newe
         await answer(evaluator, Question(f"duty{number}", "sum(duty)", "ages(duty)", "", "namespace", "pod"))
         await asyncio.sleep(0.01)
     assert numbers(await answer(evaluator)) == {"a": 40, "b": 50}
-    assert [one.metric for one in evaluator.states] == ["duty3", "duty"]
+    assert [question.metric for question in evaluator.states] == ["duty3", "duty"]

@@ -85,9 +85,9 @@ def test_objects_without_a_namespace_are_selected_without_one() -> None:
     ],
 )
 def test_an_object_that_cannot_be_parsed_is_ignored(text: bytes, identity: str) -> None:
-    found = LabelDecoder(PODS).read(text)
-    assert found.aside is not None
-    assert found.identity == identity
+    decoded = LabelDecoder(PODS).read(text)
+    assert decoded.aside is not None
+    assert decoded.identity == identity
 
 
 @pytest.mark.parametrize(
@@ -95,8 +95,8 @@ def test_an_object_that_cannot_be_parsed_is_ignored(text: bytes, identity: str) 
     [('{"phase":"Running","podIP":"10.0.0.1"}', "10.0.0.1"), ('{"phase":"Pending","podIP":"10.0.0.1"}', ""), ("null", ""), ("{}", "")],
 )
 def test_only_a_running_pod_has_an_address(status: str, address: str) -> None:
-    found = LabelDecoder(PODS).read(f'{{"metadata":{{"name":"p","namespace":"a"}},"status":{status}}}'.encode())
-    assert repr(found.items) == repr((Described(LabelSet(), address),))
+    decoded = LabelDecoder(PODS).read(f'{{"metadata":{{"name":"p","namespace":"a"}},"status":{status}}}'.encode())
+    assert repr(decoded.items) == repr((Described(LabelSet(), address),))
 
 
 async def test_pods_are_known_from_a_watch_and_never_listed_again() -> None:

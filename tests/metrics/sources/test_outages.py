@@ -73,7 +73,7 @@ async def test_a_missing_prometheus_is_logged_even_without_requests() -> None:
             await asyncio.sleep(300)
             double.error = None
             await asyncio.sleep(60)
-    assert [one["event"] for one in logs] == ["Prometheus does not answer", "Prometheus answers again"]
+    assert [log["event"] for log in logs] == ["Prometheus does not answer", "Prometheus answers again"]
 
 
 async def test_one_failed_evaluation_that_is_bridged_gives_no_line() -> None:
@@ -125,7 +125,7 @@ async def test_a_rule_that_is_not_used_any_more_is_not_logged_as_working(monkeyp
         async with telling(double) as here:
             await asked(here, 60, DUTY, ODD)
             await asked(here, 600, DUTY)
-    assert [one["event"] for one in logs] == ["rule fails"]
+    assert [log["event"] for log in logs] == ["rule fails"]
 
 
 def test_errors_in_rules_are_logged_with_their_place(tmp_path: Path) -> None:

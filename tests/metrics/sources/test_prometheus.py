@@ -47,18 +47,18 @@ async def test_a_query_is_posted_as_a_form_and_its_vector_may_have_any_numbers()
     body = vector(({"pod": "a"}, 1700000000.5, "42.5"), ({"pod": "b"}, 1700000000.5, "NaN"), ({}, 1700000000.5, "-Inf"))
     async with served(answering(body)) as (url, seen):
         prometheus = asking(f"{url}/prom/")
-        found = await prometheus.query('sum(x{pod=~"a|b"}) by (pod)')
+        samples = await prometheus.query('sum(x{pod=~"a|b"}) by (pod)')
         await prometheus.close()
     assert seen.requests == [("POST", "/prom/api/v1/query")]
     assert form(seen) == {"query": ['sum(x{pod=~"a|b"}) by (pod)'], "timeout": ["10s"]}
-    assert [(sample.metric, sample.value[0]) for sample in found] == [
+    assert [(sample.metric, sample.value[0]) for sample in samples] == [
         ({"pod": "a"}, 1700000000.5),
         ({"pod": "b"}, 1700000000.5),
         ({}, 1700000000.5),
     ]
-    assert found[0].number == 42.5
-    assert found[1].number != found[1].number
-    assert found[2].number == float("-inf")
+    assert samples[0].number == 42.5
+    assert samples[1].number != samples[1].number
+    assert samples[2].number == float("-inf")
 
 
 async def test_a_query_is_sent_by_get_if_configured() -> None:
@@ -168,8 +168,8 @@ class Large:
 async def test_large_answers_are_read_one_at_a_time() -> None:
     transport = Large()
     prometheus = Prometheus([Server("p", "", transport)], clock=time.monotonic)
-    found = await asyncio.gather(*(prometheus.query("x") for _ in range(10)))
-    assert [len(one) for one in found] == [1] * 10
+    samples = await asyncio.gather(*(prometheus.query("x") for _ in range(10)))
+    assert [len(samples) for samples in samples] == [1] * 10
     assert transport.most < 30 * 2**20
 
 

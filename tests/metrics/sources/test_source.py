@@ -331,6 +331,6 @@ async def test_autoscalers_made_from_annotations_get_no_negative_numbers() -> No
         await asyncio.sleep(5)
         assert told(await ask(here)) == {"p0": "-10", "p1": "10"}
         assert told(await ask(here, metric_selector=selector)) == {"p1": "10"}
-        assert [one.quantity for one in await here.source.external(namespace="ml", metric="queue_length")] == ["-3"]
+        assert [value.quantity for value in await here.source.external(namespace="ml", metric="queue_length")] == ["-3"]
         assert await here.source.external(namespace="ml", metric="queue_length", metric_selector=selector) == ()
         assert not any("gpuscaler.io" in query for query in double.asked)

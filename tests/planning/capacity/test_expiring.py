@@ -31,8 +31,8 @@ def looked(now: float, memory: Memory | None = None, *, ends: float = ENDS, list
 def test_emptying_a_block_machine_starts_half_an_hour_plus_grace_before_its_end() -> None:
     grace = pod("p").spec.grace_seconds
     assert looked(ENDS - EMPTY_SECONDS - grace - 1.0).memory.ledger.leaving == ()
-    (one,) = looked(ENDS - EMPTY_SECONDS - grace).memory.ledger.leaving
-    assert (one.node, one.reason, one.forced, one.ends, one.pods) == ("n", WHY, True, ENDS, ("default/p",))
+    (removal,) = looked(ENDS - EMPTY_SECONDS - grace).memory.ledger.leaving
+    assert (removal.node, removal.reason, removal.forced, removal.ends, removal.pods) == ("n", WHY, True, ENDS, ("default/p",))
 
 
 @pytest.mark.parametrize(("grace", "earlier"), [(600.0, 600.0), (7200.0, SAVE_SECONDS)])
@@ -43,16 +43,16 @@ def test_pods_that_save_their_work_first_are_asked_that_much_earlier(grace: floa
 
 
 def test_a_known_end_is_kept_if_the_cloud_stops_reporting_it_until_the_machine_is_gone() -> None:
-    known = looked(NOW).memory
-    known = looked(NOW + 60.0, known, ends=0.0).memory
-    assert known.ends == {"i-1": ENDS}
-    assert looked(ENDS - EMPTY_SECONDS, known, ends=0.0).memory.ledger.leaving != ()
-    assert looked(NOW + 120.0, known, listed=False).memory.ends == {}
+    memory = looked(NOW).memory
+    memory = looked(NOW + 60.0, memory, ends=0.0).memory
+    assert memory.ends == {"i-1": ENDS}
+    assert looked(ENDS - EMPTY_SECONDS, memory, ends=0.0).memory.ledger.leaving != ()
+    assert looked(NOW + 120.0, memory, listed=False).memory.ends == {}
 
 
 def test_an_unexpected_end_leaves_as_much_time_as_a_spot_notice() -> None:
-    (one,) = looked(ENDS + 5.0).memory.ledger.leaving
-    assert one.ends == ENDS + 35.0
+    (removal,) = looked(ENDS + 5.0).memory.ledger.leaving
+    assert removal.ends == ENDS + 35.0
 
 
 def test_the_end_of_a_block_does_not_affect_the_breakers_of_its_market() -> None:

@@ -20,7 +20,7 @@ TWIN = offering("g.1", 1.1, market="spot", gpus=1, cpu=4, zone="z2")
 LARGE = offering("g.2", 1.8, market="spot", gpus=2, cpu=8, zone="z1")
 DEAR = offering("g.8", 9.0, market="spot", gpus=8, cpu=64, zone="z1")
 FIXED = offering("g.1", 3.0, gpus=1, cpu=4, zone="z1")
-MENU = {one.key: one for one in pool(SMALL, TWIN, LARGE, DEAR, FIXED).offerings}
+MENU = {offering.key: offering for offering in pool(SMALL, TWIN, LARGE, DEAR, FIXED).offerings}
 CHOSEN = SMALL.key
 
 
@@ -28,11 +28,11 @@ def behind(
     machine: PlannedMachine, cluster: Cluster, *, blocked: Set[OfferingKey] = frozenset(), half_open: Set[OfferingKey] = frozenset()
 ) -> tuple[OfferingKey, ...]:
     overhead = Overhead(cluster)
-    known: Known = {}
+    offerings: Known = {}
     answers = {alternatives(machine, cluster, MENU, overhead=overhead, blocked=blocked, half_open=half_open)}
     # The result without open breakers is cached, and changes nothing.
-    alternatives(machine, cluster, MENU, overhead=overhead, blocked=frozenset(), half_open=frozenset(), known=known)
-    answers.add(alternatives(machine, cluster, MENU, overhead=overhead, blocked=blocked, half_open=half_open, known=known))
+    alternatives(machine, cluster, MENU, overhead=overhead, blocked=frozenset(), half_open=frozenset(), known=offerings)
+    answers.add(alternatives(machine, cluster, MENU, overhead=overhead, blocked=blocked, half_open=half_open, known=offerings))
     assert len(answers) == 1
     return answers.pop()
 
@@ -44,8 +44,8 @@ def asked(
     waiting = pods("a", count, of or spec(gpus=1, cpu=2))
     bought = PlannedMachine("new-1", CHOSEN.pool, "g.1", "spot", "z1", 1.0, pods=tuple(pod.key for pod in waiting), **machine)  # type: ignore[arg-type]
     names = {f"{key[2]}/{key[3]}": key for key in MENU if key[1] == "spot"}
-    found = behind(bought, Cluster.of(waiting), blocked={names[name] for name in blocked}, half_open={names[name] for name in half_open})
-    return [f"{kind}/{zone}" for _, _, kind, zone in found]
+    keys = behind(bought, Cluster.of(waiting), blocked={names[name] for name in blocked}, half_open={names[name] for name in half_open})
+    return [f"{kind}/{zone}" for _, _, kind, zone in keys]
 
 
 def test_fallbacks_are_fitting_spot_offerings_below_the_on_demand_price_cheapest_first() -> None:
@@ -66,15 +66,15 @@ def test_fallbacks_of_pods_with_rules_about_others_stay_in_their_zone() -> None:
 
 
 def test_fallbacks_of_pods_with_rules_about_others_keep_the_gpu_product_without_labels() -> None:
-    menu = {key: replace(one, product="H100" if one.instance_type == "g.2" else "A100") for key, one in MENU.items()}
+    menu = {key: replace(offering, product="H100" if offering.instance_type == "g.2" else "A100") for key, offering in MENU.items()}
     bound = spec(gpus=1, cpu=2, spread=(spread("topology.kubernetes.io/zone"),))
     waiting = pods("a", 1, bound)
     machine = PlannedMachine("new-1", CHOSEN.pool, "g.1", "spot", "z1", 1.0, pods=tuple(pod.key for pod in waiting))
     cluster = Cluster.of(waiting)
 
-    found = alternatives(machine, cluster, menu, overhead=Overhead(cluster), blocked=frozenset(), half_open=frozenset())
+    keys = alternatives(machine, cluster, menu, overhead=Overhead(cluster), blocked=frozenset(), half_open=frozenset())
 
-    assert found == ()
+    assert keys == ()
 
 
 def test_offerings_that_the_pods_do_not_admit_are_no_fallbacks() -> None:
@@ -82,12 +82,14 @@ def test_offerings_that_the_pods_do_not_admit_are_no_fallbacks() -> None:
 
 
 def test_there_are_no_fallbacks_for_machines_without_pods_or_chosen_by_the_cloud() -> None:
-    every = tuple(Choice(one.instance_type, one.market, one.zone, one.price) for one in MENU.values())
+    every = tuple(Choice(offering.instance_type, offering.market, offering.zone, offering.price) for offering in MENU.values())
     assert asked(choices=every) == []
     assert asked(count=0) == []
 
 
-IN_Z1 = tuple(Choice(one.instance_type, one.market, one.zone, one.price) for one in MENU.values() if one.zone == "z1")
+IN_Z1 = tuple(
+    Choice(offering.instance_type, offering.market, offering.zone, offering.price) for offering in MENU.values() if offering.zone == "z1"
+)
 
 
 def test_sets_of_other_zones_are_fallbacks_if_a_purchase_names_a_zone() -> None:

@@ -213,7 +213,7 @@ def test_the_stock_of_a_set_is_the_sum_of_its_members() -> None:
 def test_a_limit_applies_to_zonal_pods_of_which_no_machine_takes_all_sizes(machines: int) -> None:
     rules: dict[str, Any] = {"affinity": (near(ZONE, app="a"),)}
     sizes = {"cpu": (4, 1), "memory": (1, 32), "small": (0.5, 0.5)}
-    waiting = [one for name, (cpu, gib) in sizes.items() for one in pods(name, 6, spec(cpu=cpu, memory=gib, **rules), labels={"app": "a"})]
+    waiting = [pod for name, (cpu, gib) in sizes.items() for pod in pods(name, 6, spec(cpu=cpu, memory=gib, **rules), labels={"app": "a"})]
     kinds = pool(*zones("c.8", gpus=0, cpu=8, memory=4), *zones("m.2", gpus=0, cpu=2, memory=64))
     made = planned(waiting, kinds, limits=Limits(machines=machines))
     assert len(made.machines) == machines

@@ -151,7 +151,7 @@ def test_a_zonal_pod_gets_a_machine_in_its_zone_if_a_purchase_names_the_zone(zon
     made = planned([pod("p", spec(gpus=1, node_selector=((ZONE, zone),)))], pool(*TWO_TYPES, chooser="cloud", names_zone=True))
     (machine,) = made.machines
     assert machine.zone == zone
-    assert {(one.instance_type, one.zone) for one in machine.choices} == {("g.1", zone), ("g.2", zone)}
+    assert {(choice.instance_type, choice.zone) for choice in machine.choices} == {("g.1", zone), ("g.2", zone)}
 
 
 def test_the_reason_of_a_zonal_pod_advises_one_group_per_zone() -> None:

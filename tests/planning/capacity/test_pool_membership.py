@@ -21,16 +21,16 @@ def test_the_clouds_list_takes_precedence_over_labels(labels: dict[str, str]) ->
     bought = OfferingKey("b", "spot", "g5.xlarge", "us-east-1a")
     node = Node("n", {**LABELS, **labels}, {}, bought=bought)
 
-    found = members({"n": node}, parse_policy(TWINS))["n"]
+    member = members({"n": node}, parse_policy(TWINS))["n"]
 
-    assert found.offering is not None
-    assert (found.pool.name, found.offering.key, market_of(node)) == ("b", bought, "spot")
+    assert member.offering is not None
+    assert (member.pool.name, member.offering.key, market_of(node)) == ("b", bought, "spot")
 
 
 def test_the_list_distinguishes_nodes_with_the_same_labels() -> None:
     nodes = {name: Node(name, LABELS, {}, bought=OfferingKey(name, "spot", "g5.xlarge", "us-east-1a")) for name in ("a", "b")}
 
-    assert {name: one.pool.name for name, one in members(nodes, parse_policy(TWINS)).items()} == {"a": "a", "b": "b"}
+    assert {name: member.pool.name for name, member in members(nodes, parse_policy(TWINS)).items()} == {"a": "a", "b": "b"}
 
 
 def test_a_machine_of_a_deleted_pool_belongs_to_no_pool() -> None:
@@ -54,4 +54,4 @@ def test_a_node_that_is_not_on_the_list_belongs_to_no_pool_regardless_of_its_lab
 
     found = members(nodes, parse_policy(TWINS), frozenset({"labelled", "alike"}))
 
-    assert {name: one.pool.name for name, one in found.items()} == {"ours": "b"}
+    assert {name: member.pool.name for name, member in found.items()} == {"ours": "b"}

@@ -15,8 +15,8 @@ def labels(*items: Item) -> dict[str, dict[str, str]]:
     """The additional labels of offerings, by zone."""
     policy = with_storage_places(Policy((POOL,)), Cluster.of(items))
     return {
-        one.zone: {key: value for key, value in one.labels.items() if key not in before.labels}
-        for before, one in zip(POOL.offerings, policy.pools[0].offerings, strict=True)
+        offering.zone: {key: value for key, value in offering.labels.items() if key not in before.labels}
+        for before, offering in zip(POOL.offerings, policy.pools[0].offerings, strict=True)
     }
 
 

@@ -25,7 +25,7 @@ def planned(*items: Node | Pod, vanishing: bool = True, **more: Any) -> Plan:
 
 
 def test_a_machine_is_bought_for_a_running_pod_whose_machine_is_being_taken_away() -> None:
-    assert [one.pods for one in planned(pod("p", on="n")).machines] == [("default/p",)]
+    assert [machine.pods for machine in planned(pod("p", on="n")).machines] == [("default/p",)]
     assert planned(pod("p", on="n"), vanishing=False).machines == ()
 
 
@@ -33,7 +33,7 @@ def test_nothing_is_bought_for_a_pod_of_a_vanishing_node_if_there_is_room() -> N
     made = planned(pod("p", on="n"), node("free", KIND))
 
     assert (made.machines, made.placements) == ((), ())
-    assert {one.node: one.blocker for one in made.blocked_nodes}["free"] == "needed"
+    assert {blocked.node: blocked.blocker for blocked in made.blocked_nodes}["free"] == "needed"
 
 
 def test_pending_pods_come_before_pods_of_vanishing_nodes() -> None:
@@ -41,7 +41,7 @@ def test_pending_pods_come_before_pods_of_vanishing_nodes() -> None:
     made = planned(pod("p", on="n"), waits, node("free", KIND))
 
     assert made.placements == (Placement("default/q", "free"),)
-    assert [one.pods for one in made.machines] == [("default/p",)]
+    assert [machine.pods for machine in made.machines] == [("default/p",)]
 
 
 def test_an_ordered_replacement_is_not_bought_again_while_the_pod_runs_or_is_back() -> None:

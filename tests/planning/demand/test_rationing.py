@@ -20,7 +20,9 @@ def wants(cluster: Cluster) -> Demand:
 def ration(*items: Pod, total: int, now: float = NOW, first: frozenset[str] = frozenset()) -> tuple[list[str], list[BudgetCut]]:
     cluster = Cluster.of(items)
     left, cuts = rationed(wants(cluster), cluster, now, first=first, total=total)
-    return sorted(key for one in (*left.classes, *(one for gang in left.gangs for one in gang.classes)) for key in one.keys), cuts
+    return sorted(
+        key for pod_class in (*left.classes, *(pod_class for gang in left.gangs for pod_class in gang.classes)) for key in pod_class.keys
+    ), cuts
 
 
 def different(count: int, namespace: str, owner: str = "u1") -> list[Pod]:
@@ -51,9 +53,9 @@ def test_the_budget_bounds_the_number_of_different_pods_in_a_plan() -> None:
 
 def test_demand_within_the_budget_is_not_restricted() -> None:
     cluster = Cluster.of([*pods("p", 5000), *different(50, "a")])
-    found = wants(cluster)
+    demand = wants(cluster)
 
-    assert rationed(found, cluster, NOW) == (found, [])
+    assert rationed(demand, cluster, NOW) == (demand, [])
 
 
 def test_a_namespace_over_its_share_takes_nothing_from_others() -> None:

@@ -224,7 +224,7 @@ def test_chains_of_affinity_are_placed_in_order() -> None:
 
 
 def test_a_pod_whose_affinity_matches_no_pod_is_unplaced_with_the_reason() -> None:
-    made = planned([pod("p", spec(gpus=1, affinity=(near(ZONE, app="nobody"),)))], pool(*zones()))
+    made = planned([pod("p", spec(gpus=1, affinity=(near(ZONE, app="unknown"),)))], pool(*zones()))
     assert unplaced(made) == ["p"]
     assert reasons(made, "p")[0].excluded_by == "topology"
 

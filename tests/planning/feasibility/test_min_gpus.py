@@ -283,16 +283,16 @@ def kept_cases(draw: st.DrawFn) -> Case:
     case = draw(cases())
     first, *others = case.policy.pools
     floors = draw(st.tuples(st.sampled_from((1, 2, 8)), st.sampled_from((0, 0, 4))))
-    found = tuple(msgspec.structs.replace(pool, min_gpus_per_pod=floor) for pool, floor in zip((first, *others), floors, strict=False))
-    return replace(case, policy=msgspec.structs.replace(case.policy, pools=found))
+    pools = tuple(msgspec.structs.replace(pool, min_gpus_per_pod=floor) for pool, floor in zip((first, *others), floors, strict=False))
+    return replace(case, policy=msgspec.structs.replace(case.policy, pools=pools))
 
 
 def pool_of(case: Case, made: Plan) -> dict[str, Pool]:
     """The pool of every node, upcoming machine and machine to buy."""
     by_name = {pool.name: pool for pool in case.policy.pools}
-    found = {item.name: by_name[item.labels["gpuscaler.io/pool"]] for item in case.items if isinstance(item, Node)}
-    found |= {machine.node or machine.id: by_name[machine.pool] for machine in case.state.upcoming}
-    return found | {machine.id: by_name[machine.pool] for machine in made.machines}
+    pools = {item.name: by_name[item.labels["gpuscaler.io/pool"]] for item in case.items if isinstance(item, Node)}
+    pools |= {machine.node or machine.id: by_name[machine.pool] for machine in case.state.upcoming}
+    return pools | {machine.id: by_name[machine.pool] for machine in made.machines}
 
 
 def serves(pool: Pool, waiting: Pod) -> bool:

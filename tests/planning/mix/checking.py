@@ -54,32 +54,32 @@ def fits(problem: Problem, kind: int, pods: dict[int, int]) -> bool:
     return not (whole or shares) or (whole <= devices and packs(sorted(shares, reverse=True), devices - whole))
 
 
-def assert_valid(problem: Problem, found: Solution) -> None:
+def assert_valid(problem: Problem, solution: Solution) -> None:
     """Assert that every pod is placed once or unmet, every machine holds its pods, limits hold, and the cost is not below the bound."""
     placed = [0] * len(problem.items)
-    for pattern in found.machines:
+    for pattern in solution.machines:
         assert pattern.times > 0
         assert pattern.pods
         assert fits(problem, pattern.kind, dict(pattern.pods)), (problem, pattern)
         for i, n in pattern.pods.items():
             placed[i] += n * pattern.times
     for i, item in enumerate(problem.items):
-        assert placed[i] + found.unmet.get(i, 0) == item.count
-    cost = sum(problem.kinds[p.kind].price * p.times for p in found.machines)
-    assert abs(cost - found.cost) < 1e-6
-    assert found.cost >= found.lower_bound - 1e-9
+        assert placed[i] + solution.unmet.get(i, 0) == item.count
+    cost = sum(problem.kinds[p.kind].price * p.times for p in solution.machines)
+    assert abs(cost - solution.cost) < 1e-6
+    assert solution.cost >= solution.lower_bound - 1e-9
     limits = problem.limits
     for index, kind in enumerate(problem.kinds):
         if kind.limit is not None:
-            assert sum(p.times for p in found.machines if p.kind == index) <= kind.limit
+            assert sum(p.times for p in solution.machines if p.kind == index) <= kind.limit
     for pool, most in limits.pools.items():
-        assert sum(p.times for p in found.machines if problem.kinds[p.kind].pool == pool) <= most
+        assert sum(p.times for p in solution.machines if problem.kinds[p.kind].pool == pool) <= most
     if limits.machines is not None:
-        assert sum(p.times for p in found.machines) <= limits.machines
+        assert sum(p.times for p in solution.machines) <= limits.machines
     if limits.gpus is not None:
-        assert sum(problem.kinds[p.kind].gpus * p.times for p in found.machines) <= limits.gpus
+        assert sum(problem.kinds[p.kind].gpus * p.times for p in solution.machines) <= limits.gpus
     if limits.dollars_per_hour is not None:
-        assert found.cost <= limits.dollars_per_hour + 1e-6
+        assert solution.cost <= limits.dollars_per_hour + 1e-6
 
 
 def small_problem(seed: int, *, limited: bool = False, extras: bool = True) -> Problem:
@@ -160,7 +160,7 @@ def exact(problem: Problem) -> tuple[tuple[int, ...], float]:
     return min(outcomes)
 
 
-def unmet_by_priority(problem: Problem, found: Solution) -> tuple[int, ...]:
+def unmet_by_priority(problem: Problem, solution: Solution) -> tuple[int, ...]:
     """Unmet pods, highest priority first, as :func:`exact` counts them."""
     tiers = sorted({item.priority for item in problem.items}, reverse=True)
-    return tuple(sum(found.unmet.get(i, 0) for i, item in enumerate(problem.items) if item.priority == tier) for tier in tiers)
+    return tuple(sum(solution.unmet.get(i, 0) for i, item in enumerate(problem.items) if item.priority == tier) for tier in tiers)

@@ -47,11 +47,11 @@ def shuffled(problem: Problem, seed: int) -> tuple[Problem, list[int], list[int]
     return Problem(tuple(moved), tuple(problem.kinds[k] for k in kinds), together, apart, problem.limits), items, kinds
 
 
-def by_key(problem: Problem, found: Solution) -> tuple[list[tuple[str, tuple[tuple[str, int], ...], int]], dict[str, int], float]:
+def by_key(problem: Problem, solution: Solution) -> tuple[list[tuple[str, tuple[tuple[str, int], ...], int]], dict[str, int], float]:
     machines = [
-        (problem.kinds[p.kind].key, tuple(sorted((problem.items[i].key, n) for i, n in p.pods.items())), p.times) for p in found.machines
+        (problem.kinds[p.kind].key, tuple(sorted((problem.items[i].key, n) for i, n in p.pods.items())), p.times) for p in solution.machines
     ]
-    return sorted(machines), {problem.items[i].key: n for i, n in found.unmet.items()}, round(found.lower_bound, 9)
+    return sorted(machines), {problem.items[i].key: n for i, n in solution.unmet.items()}, round(solution.lower_bound, 9)
 
 
 @pytest.mark.parametrize("seed", range(12))
@@ -86,10 +86,10 @@ def test_the_brake_ends_the_search_with_a_valid_mix_and_is_reported() -> None:
         asked.append(True)
         return len(asked) > 2
 
-    found = solve(problem, should_stop=after_two)
-    assert found.brake
-    assert not found.unmet
-    assert_valid(problem, found)
+    solution = solve(problem, should_stop=after_two)
+    assert solution.brake
+    assert not solution.unmet
+    assert_valid(problem, solution)
 
 
 def test_an_unused_brake_changes_nothing() -> None:
@@ -100,17 +100,17 @@ def test_an_unused_brake_changes_nothing() -> None:
 def test_the_brake_under_limits_still_respects_them() -> None:
     problem = catalogue_like(4)
     limited = Problem(problem.items, problem.kinds, limits=Limits(machines=9, dollars_per_hour=12.0))
-    found = solve(limited, should_stop=lambda: True)
-    assert found.brake
-    assert_valid(limited, found)
+    solution = solve(limited, should_stop=lambda: True)
+    assert solution.brake
+    assert_valid(limited, solution)
 
 
 @pytest.mark.parametrize("seed", range(6))
 def test_medium_problems_come_within_half_a_percent_of_their_bound(seed: int) -> None:
     problem = catalogue_like(seed)
-    found = solve(problem)
-    assert_valid(problem, found)
-    assert found.cost <= found.lower_bound * 1.005
+    solution = solve(problem)
+    assert_valid(problem, solution)
+    assert solution.cost <= solution.lower_bound * 1.005
 
 
 def test_forty_classes_of_gpu_pods_reach_their_bound_within_half_the_budget() -> None:
@@ -125,8 +125,8 @@ def test_forty_classes_of_gpu_pods_reach_their_bound_within_half_the_budget() ->
         for n in range(40)
     ]
     problem = Problem(tuple(items), tuple(kinds))
-    found = solve(problem)
-    assert_valid(problem, found)
-    assert found.cost <= found.lower_bound * 1.0005
-    assert found.lower_bound_kind == "pattern-lp"
-    assert found.work_used <= 500_000
+    solution = solve(problem)
+    assert_valid(problem, solution)
+    assert solution.cost <= solution.lower_bound * 1.0005
+    assert solution.lower_bound_kind == "pattern-lp"
+    assert solution.work_used <= 500_000

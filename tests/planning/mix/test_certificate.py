@@ -12,61 +12,61 @@ PROBLEM = Problem((Item("a", 7, {"cpu": 3000, "pods": 1}), Item("b", 5, {"cpu": 
 
 
 def test_the_duals_of_a_solution_prove_its_bound() -> None:
-    found = solve(PROBLEM)
-    certificate = certify(PROBLEM, found)
+    solution = solve(PROBLEM)
+    certificate = certify(PROBLEM, solution)
     assert certificate.holds
-    assert certificate.bound == pytest.approx(found.lower_bound)
+    assert certificate.bound == pytest.approx(solution.lower_bound)
 
 
 def test_duals_that_are_too_high_are_rejected_and_the_kind_is_named() -> None:
-    found = solve(PROBLEM)
-    greedy = dataclasses.replace(found, duals=Duals(tuple(2 * value for value in found.duals.items)))
+    solution = solve(PROBLEM)
+    greedy = dataclasses.replace(solution, duals=Duals(tuple(2 * value for value in solution.duals.items)))
     certificate = certify(PROBLEM, greedy)
     assert not certificate.holds
     assert certificate.worst == pytest.approx(2.0, rel=1e-6)
     assert certificate.kind in {"one", "two"}
-    assert certificate.bound == pytest.approx(found.lower_bound, rel=1e-6)
+    assert certificate.bound == pytest.approx(solution.lower_bound, rel=1e-6)
 
 
 def test_a_slightly_raised_value_is_detected() -> None:
-    found = solve(PROBLEM)
-    values = list(found.duals.items)
+    solution = solve(PROBLEM)
+    values = list(solution.duals.items)
     values[values.index(max(values))] *= 1.01
-    assert not certify(PROBLEM, dataclasses.replace(found, duals=Duals(tuple(values)))).holds
+    assert not certify(PROBLEM, dataclasses.replace(solution, duals=Duals(tuple(values)))).holds
 
 
 def test_missing_duals_prove_a_bound_of_zero() -> None:
-    found = dataclasses.replace(solve(PROBLEM), duals=Duals())
-    certificate = certify(PROBLEM, found)
+    solution = dataclasses.replace(solve(PROBLEM), duals=Duals())
+    certificate = certify(PROBLEM, solution)
     assert certificate.holds
     assert certificate.bound == 0.0
 
 
 def test_a_resource_bound_is_proven_by_its_duals_and_below_the_bound_of_a_mix() -> None:
-    found, mix = resource_bound(PROBLEM), solve(PROBLEM)
-    certificate = certify(PROBLEM, found)
+    solution, mix = resource_bound(PROBLEM), solve(PROBLEM)
+    certificate = certify(PROBLEM, solution)
     assert certificate.holds
-    assert certificate.bound == pytest.approx(found.lower_bound)
+    assert certificate.bound == pytest.approx(solution.lower_bound)
     # 26 vCPU at the price of the larger machine, which has the cheaper vCPU.
-    assert found.lower_bound == pytest.approx(26 * 2 / 9)
-    assert found.lower_bound <= mix.lower_bound
+    assert solution.lower_bound == pytest.approx(26 * 2 / 9)
+    assert solution.lower_bound <= mix.lower_bound
 
 
 def test_pods_that_fit_no_kind_are_left_out_of_a_resource_bound() -> None:
     large = Item("large", 3, {"cpu": 99_000, "pods": 1})
-    found = resource_bound(dataclasses.replace(PROBLEM, items=(large, *PROBLEM.items)))
-    assert found.unmet == {0: 3}
-    assert found.lower_bound == pytest.approx(resource_bound(PROBLEM).lower_bound)
+    solution = resource_bound(dataclasses.replace(PROBLEM, items=(large, *PROBLEM.items)))
+    assert solution.unmet == {0: 3}
+    assert solution.lower_bound == pytest.approx(resource_bound(PROBLEM).lower_bound)
     alone = resource_bound(dataclasses.replace(PROBLEM, items=(large,)))
     assert (alone.unmet, alone.lower_bound) == ({0: 3}, 0.0)
 
 
 def test_charges_for_limits_raise_the_permitted_worth_of_a_machine() -> None:
     problem = dataclasses.replace(PROBLEM, limits=Limits(pools={"p": 4}, dollars_per_hour=20.0))
-    found = solve(problem)
-    certificate = certify(problem, found)
+    solution = solve(problem)
+    certificate = certify(problem, solution)
     assert certificate.holds
-    assert certificate.bound == pytest.approx(found.lower_bound, rel=1e-6)
+    assert certificate.bound == pytest.approx(solution.lower_bound, rel=1e-6)
     duals = Duals((0.0, 0.0), {"pool:p": 0.5, "machines": 0.25, "gpus": 9.0, "kind:one": 1.0, "dollars": 2.0})
     charges = [charge * weight for charge, weight in limit_charges(duals, problem.kinds[0])]
     assert sorted(charges) == [0.0, 0.25, 0.5, 1.0, 2.0]

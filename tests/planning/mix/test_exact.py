@@ -10,28 +10,28 @@ from gpuscaler.planning.mix.certificate import certify
 @pytest.mark.parametrize("seed", range(80))
 def test_the_mix_is_the_cheapest_and_its_bound_is_certified(seed: int) -> None:
     problem = small_problem(seed)
-    found = solve(problem)
-    assert_valid(problem, found)
+    solution = solve(problem)
+    assert_valid(problem, solution)
     unmet, cost = exact(problem)
-    assert unmet_by_priority(problem, found) == unmet
-    assert found.cost == pytest.approx(cost)
-    assert found.lower_bound <= cost + 1e-9
-    certificate = certify(problem, found)
+    assert unmet_by_priority(problem, solution) == unmet
+    assert solution.cost == pytest.approx(cost)
+    assert solution.lower_bound <= cost + 1e-9
+    certificate = certify(problem, solution)
     assert certificate.holds, certificate
-    assert certificate.bound == pytest.approx(found.lower_bound, rel=1e-5)
+    assert certificate.bound == pytest.approx(solution.lower_bound, rel=1e-5)
 
 
 @pytest.mark.parametrize("seed", range(60))
 def test_limits_serve_the_highest_priority_best_and_the_bound_holds_for_the_served_pods(seed: int) -> None:
     problem = small_problem(seed, limited=True)
-    found = solve(problem)
-    assert_valid(problem, found)
+    solution = solve(problem)
+    assert_valid(problem, solution)
     unmet, cost = exact(problem)
-    mine = unmet_by_priority(problem, found)
+    mine = unmet_by_priority(problem, solution)
     assert mine >= unmet
     assert mine[:1] == unmet[:1]
     if mine == unmet:
-        assert found.cost == pytest.approx(cost)
-    certificate = certify(problem, found)
+        assert solution.cost == pytest.approx(cost)
+    certificate = certify(problem, solution)
     assert certificate.holds, certificate
-    assert certificate.bound == pytest.approx(found.lower_bound, rel=1e-5, abs=1e-9)
+    assert certificate.bound == pytest.approx(solution.lower_bound, rel=1e-5, abs=1e-9)

@@ -32,34 +32,34 @@ def capped(problem: Problem, cap: int) -> Problem:
 
 def test_balanced_filling_comes_close_to_the_bound() -> None:
     problem = linear(8000, 120, 100)
-    found = solve(problem)
-    assert_valid(problem, found)
-    assert not found.unmet
-    assert found.cost <= found.lower_bound * 1.01
+    solution = solve(problem)
+    assert_valid(problem, solution)
+    assert not solution.unmet
+    assert solution.cost <= solution.lower_bound * 1.01
 
 
 def test_caps_and_groups_hold_for_many_items() -> None:
     problem = capped(linear(1200, 80, 30), 4)
-    found = solve(problem)
-    assert_valid(problem, found)
-    assert not found.unmet
-    assert found.cost <= found.lower_bound * 1.15
+    solution = solve(problem)
+    assert_valid(problem, solution)
+    assert not solution.unmet
+    assert solution.cost <= solution.lower_bound * 1.15
 
 
 def test_pairs_kept_apart_hold_for_many_items() -> None:
     problem = linear(700, 70, 30)
     apart = tuple((n, n + 1) for n in range(0, 40, 2))
     problem = Problem(problem.items, problem.kinds, apart=apart)
-    found = solve(problem)
-    assert_valid(problem, found)
-    assert not found.unmet
+    solution = solve(problem)
+    assert_valid(problem, solution)
+    assert not solution.unmet
 
 
 @pytest.mark.parametrize("limits", [Limits(machines=5), Limits(dollars_per_hour=8.0)])
 def test_limits_hold_for_many_items(limits: Limits) -> None:
     problem = linear(1400, 70, 30)
     problem = Problem(problem.items, problem.kinds, limits=limits)
-    found = solve(problem)
-    assert_valid(problem, found)
-    assert found.machines
-    assert found.unmet
+    solution = solve(problem)
+    assert_valid(problem, solution)
+    assert solution.machines
+    assert solution.unmet

@@ -44,13 +44,13 @@ def test_the_relaxed_bound_is_never_below_the_best_pods_and_sharpening_never_rai
 def test_a_wide_search_finds_the_best_pods_of_every_kind(seed: int) -> None:
     instance, values, best = case(seed)
     targets = best * 0.9
-    found = search(instance, values=values, targets=targets, starts=(), width=100_000, meter=Meter(10**9))
-    assert np.all(found.worth >= best - 1e-9)
+    improving_patterns = search(instance, values=values, targets=targets, starts=(), width=100_000, meter=Meter(10**9))
+    assert np.all(improving_patterns.worth >= best - 1e-9)
     for k in np.flatnonzero(best > 0):
-        mine = [float(held @ values) for kind, held in zip(found.kinds, found.held, strict=True) if kind == k]
+        mine = [float(held @ values) for kind, held in zip(improving_patterns.kinds, improving_patterns.held, strict=True) if kind == k]
         if instance.device is None:
             assert max(mine) == pytest.approx(best[k])
-            assert found.worth[k] == pytest.approx(best[k])
+            assert improving_patterns.worth[k] == pytest.approx(best[k])
         else:
             assert max(mine, default=0.0) <= best[k] + 1e-9
 
@@ -58,12 +58,12 @@ def test_a_wide_search_finds_the_best_pods_of_every_kind(seed: int) -> None:
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_narrow_search_still_bounds_patterns_it_has_not_seen(seed: int) -> None:
     instance, values, best = case(seed)
-    found = search(instance, values=values, targets=best * 0.5, starts=(), width=4, meter=Meter(10**9))
-    assert np.all(found.worth >= best - 1e-9)
+    improving_patterns = search(instance, values=values, targets=best * 0.5, starts=(), width=4, meter=Meter(10**9))
+    assert np.all(improving_patterns.worth >= best - 1e-9)
 
 
 def test_the_absence_of_improving_patterns_is_proven() -> None:
     instance, values, best = case(SEEDS[0])
-    found = search(instance, values=values, targets=best + 1e-6, starts=(), width=100_000, meter=Meter(10**9))
-    assert not len(found.kinds)
-    assert np.all(found.worth <= best + 1e-6)
+    improving_patterns = search(instance, values=values, targets=best + 1e-6, starts=(), width=100_000, meter=Meter(10**9))
+    assert not len(improving_patterns.kinds)
+    assert np.all(improving_patterns.worth <= best + 1e-6)

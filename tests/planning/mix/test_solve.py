@@ -9,11 +9,11 @@ GIB, MIB = 1 << 30, 1 << 20
 GPU = "nvidia.com/gpu"
 
 
-def bought(problem: Problem, found: Solution) -> dict[str, int]:
+def bought(problem: Problem, solution: Solution) -> dict[str, int]:
     """Machines by the key of their kind."""
-    assert_valid(problem, found)
+    assert_valid(problem, solution)
     counts: dict[str, int] = {}
-    for pattern in found.machines:
+    for pattern in solution.machines:
         key = problem.kinds[pattern.kind].key
         counts[key] = counts.get(key, 0) + pattern.times
     return counts
@@ -36,11 +36,11 @@ FAMILIES = (
 @pytest.mark.parametrize("count", [2, 8, 64, 1000])
 def test_each_gpu_pod_gets_a_small_machine_if_larger_ones_cost_more_per_gpu(count: int) -> None:
     problem = Problem((Item("a", count, {"cpu": 2000, "memory": 13 * GIB, "pods": 1, GPU: 1}),), FAMILIES)
-    found = solve(problem)
-    assert bought(problem, found) == {"g5.xlarge": count}
-    assert found.cost == pytest.approx(1.006 * count)
-    assert found.lower_bound == pytest.approx(found.cost)
-    assert found.proven
+    solution = solve(problem)
+    assert bought(problem, solution) == {"g5.xlarge": count}
+    assert solution.cost == pytest.approx(1.006 * count)
+    assert solution.lower_bound == pytest.approx(solution.cost)
+    assert solution.proven
 
 
 def test_pods_without_gpus_fill_gpu_machines_and_never_cause_a_gpu_purchase() -> None:
@@ -49,10 +49,10 @@ def test_pods_without_gpus_fill_gpu_machines_and_never_cause_a_gpu_purchase() ->
         Item("cpu", 8, {"cpu": 1900, "memory": 1 * GIB, "pods": 1}),
     )
     problem = Problem(items, FAMILIES)
-    found = solve(problem)
+    solution = solve(problem)
     # One CPU pod beside each GPU pod; the other four on four c6i.large ($0.340), not on two m6i.xlarge ($0.384).
-    assert bought(problem, found) == {"g5.xlarge": 4, "c6i.large": 4}
-    assert found.cost == pytest.approx(4 * 1.006 + 4 * 0.085)
+    assert bought(problem, solution) == {"g5.xlarge": 4, "c6i.large": 4}
+    assert solution.cost == pytest.approx(4 * 1.006 + 4 * 0.085)
 
 
 def test_three_gpus_and_five_gpus_share_machines_of_eight() -> None:
@@ -63,9 +63,9 @@ def test_three_gpus_and_five_gpus_share_machines_of_eight() -> None:
 
 def test_fifty_thousand_equal_pods_are_one_pattern() -> None:
     problem = Problem((Item("a", 50_000, {"cpu": 1000, "pods": 1}),), (MixKind("fifty", {"cpu": 50_000, "pods": 50}, 1.0),))
-    found = solve(problem)
-    assert [(p.kind, dict(p.pods), p.times) for p in found.machines] == [(0, {0: 50}, 1000)]
-    assert found.work_used < 50_000
+    solution = solve(problem)
+    assert [(p.kind, dict(p.pods), p.times) for p in solution.machines] == [(0, {0: 50}, 1000)]
+    assert solution.work_used < 50_000
 
 
 def test_the_last_machine_is_no_larger_than_the_remaining_pods_need() -> None:
@@ -83,25 +83,25 @@ def test_a_free_kind_is_taken_first() -> None:
 def test_a_more_expensive_twin_serves_the_pods_beyond_the_limit_of_the_cheaper_kind() -> None:
     kinds = (MixKind("spot", {"cpu": 1000, "pods": 10}, 0.3, limit=2), MixKind("on-demand", {"cpu": 1000, "pods": 10}, 1.0))
     problem = Problem((Item("a", 5, {"cpu": 1000, "pods": 1}),), kinds)
-    found = solve(problem)
-    assert bought(problem, found) == {"spot": 2, "on-demand": 3}
-    assert found.lower_bound == pytest.approx(3.6)
+    solution = solve(problem)
+    assert bought(problem, solution) == {"spot": 2, "on-demand": 3}
+    assert solution.lower_bound == pytest.approx(3.6)
 
 
 def test_the_last_machine_under_a_limit_goes_to_the_higher_priority() -> None:
     items = (Item("low", 3, {"cpu": 1000, "pods": 1}), Item("high", 2, {"cpu": 1000, "pods": 1}, priority=5))
     problem = Problem(items, (MixKind("only", {"cpu": 1000, "pods": 10}, 1.0),), limits=Limits(machines=3))
-    found = solve(problem)
-    assert_valid(problem, found)
-    assert found.unmet == {0: 2}
+    solution = solve(problem)
+    assert_valid(problem, solution)
+    assert solution.unmet == {0: 2}
 
 
 def test_within_one_priority_as_many_pods_as_possible_are_served() -> None:
     items = (Item("big", 1, {"cpu": 4000, "pods": 1}), Item("small", 4, {"cpu": 1000, "pods": 1}))
     problem = Problem(items, (MixKind("only", {"cpu": 4000, "pods": 10}, 1.0),), limits=Limits(dollars_per_hour=1.5))
-    found = solve(problem)
-    assert_valid(problem, found)
-    assert found.unmet == {0: 1}
+    solution = solve(problem)
+    assert_valid(problem, solution)
+    assert solution.unmet == {0: 1}
 
 
 def test_limits_on_gpus_and_on_a_pool_hold_together() -> None:
@@ -111,9 +111,9 @@ def test_limits_on_gpus_and_on_a_pool_hold_together() -> None:
     )
     items = (Item("gpu", 5, {"cpu": 1000, "pods": 1, GPU: 1}),)
     problem = Problem(items, kinds, limits=Limits(gpus=3, pools={"first": 2}))
-    found = solve(problem)
-    assert bought(problem, found) == {"a": 2, "b": 1}
-    assert found.unmet == {0: 2}
+    solution = solve(problem)
+    assert bought(problem, solution) == {"a": 2, "b": 1}
+    assert solution.unmet == {0: 2}
 
 
 def test_pods_that_fit_nowhere_are_unmet_and_do_not_stop_the_others() -> None:
@@ -123,9 +123,9 @@ def test_pods_that_fit_nowhere_are_unmet_and_do_not_stop_the_others() -> None:
         Item("fine", 1, {"cpu": 1000, "pods": 1}),
     )
     problem = Problem(items, (MixKind("only", {"cpu": 1000, "pods": 10}, 1.0),))
-    found = solve(problem)
-    assert bought(problem, found) == {"only": 1}
-    assert found.unmet == {0: 2, 1: 1}
+    solution = solve(problem)
+    assert bought(problem, solution) == {"only": 1}
+    assert solution.unmet == {0: 2, 1: 1}
 
 
 @pytest.mark.parametrize(
@@ -137,17 +137,17 @@ def test_pods_that_fit_nowhere_are_unmet_and_do_not_stop_the_others() -> None:
     ],
 )
 def test_nothing_to_place_or_nothing_to_buy_gives_an_empty_mix(problem: Problem) -> None:
-    found = solve(problem)
-    assert_valid(problem, found)
-    assert not found.machines
+    solution = solve(problem)
+    assert_valid(problem, solution)
+    assert not solution.machines
 
 
 def test_an_exhausted_limit_leaves_all_pods_unmet() -> None:
     items = (Item("a", 3, {"cpu": 1, "pods": 1}),)
     problem = Problem(items, (MixKind("k", {"cpu": 1, "pods": 1}, 1.0),), limits=Limits(machines=0))
-    found = solve(problem)
-    assert_valid(problem, found)
-    assert found.unmet == {0: 3}
+    solution = solve(problem)
+    assert_valid(problem, solution)
+    assert solution.unmet == {0: 3}
 
 
 def test_a_cap_on_copies_spreads_pods_over_machines() -> None:

@@ -51,7 +51,7 @@ def situation(
     state = State(idle_seconds=dict.fromkeys(cluster.nodes, 3600.0)) if state is None else state
     rules = Policy(pools or (pool(BIG),), **policy)
     belongs = members(cluster.nodes, rules)
-    have = fleets(rules, {}, state, {name: worth(cluster.nodes[name], one) for name, one in belongs.items()})
+    have = fleets(rules, {}, state, {name: worth(cluster.nodes[name], member) for name, member in belongs.items()})
     return Situation(
         cluster=cluster,
         state=state,

@@ -39,10 +39,10 @@ def markets(answer: Down) -> list[str]:
 
 def state(*events: Any, pools: tuple[Pool, ...] = (BOTH,), now: float = NOW, **more: Any) -> State:
     """The state after ``events``."""
-    known = Breakers()
+    breakers = Breakers()
     for event in events:
-        known = step(known, event)
-    return with_breakers(State(**more), known, [one.key for each in pools for one in each.offerings], now)
+        breakers = step(breakers, event)
+    return with_breakers(State(**more), breakers, [offering.key for each in pools for offering in each.offerings], now)
 
 
 def test_one_of_several_machines_returns_to_spot_and_the_others_report_why_they_wait() -> None:
@@ -136,7 +136,7 @@ def test_a_machine_returns_to_spot_that_is_proven_or_due_for_a_probe(events: tup
 def test_offerings_that_the_cloud_chooses_from_are_trusted_while_one_of_them_is(dry: int, goes: bool) -> None:
     some = [offering(kind, 1.0, pool="spot", market="spot", **ROOM) for kind in ("g.1", "g.2")]
     pools = (pool(DEAR), pool(*some, name="spot", chooser="cloud"))
-    after = state(*(Refused(one.key, NOW - 10.0) for one in some[:dry]), pools=pools)
+    after = state(*(Refused(offering.key, NOW - 10.0) for offering in some[:dry]), pools=pools)
 
     assert removed(down(on("a"), *pools, state=after)) == (["a"] if goes else [])
 
@@ -182,11 +182,11 @@ def fallen(draw: st.DrawFn) -> tuple[list[Node | Pod], tuple[Pool, ...], State]:
         pools.append(pool(dear, *spots[: draw(st.integers(0, 2))], name=name))
     items: list[Node | Pod] = []
     for number in range(draw(st.integers(1, 8))):
-        of = draw(st.sampled_from([one for each in pools for one in each.offerings]))
+        of = draw(st.sampled_from([offering for each in pools for offering in each.offerings]))
         options: Mapping[str, Any] = draw(st.sampled_from(CHOSEN))
         items.append(node(f"n{number}", of))
         items += [movable(f"p{number}", f"n{number}", GPU, options=options)] * draw(st.integers(0, 1))
-    keys = [one.key for each in pools for one in each.offerings if one.market == "spot"]
+    keys = [offering.key for each in pools for offering in each.offerings if offering.market == "spot"]
     events: list[Any] = []
     for key in keys:
         at = NOW - draw(st.sampled_from((10.0, 1000.0, 2000.0, 5000.0)))
@@ -200,22 +200,22 @@ def fallen(draw: st.DrawFn) -> tuple[list[Node | Pod], tuple[Pool, ...], State]:
 def test_two_machines_of_a_pool_never_return_at_once_nor_any_to_untrusted_spot(
     case: tuple[list[Node | Pod], tuple[Pool, ...], State],
 ) -> None:
-    items, pools, known = case
-    answer = scale_down(where := situation(items, *pools, state=known))
+    items, pools, state = case
+    answer = scale_down(where := situation(items, *pools, state=state))
     new = {machine.id: machine for machine in answer.machines}
     back: Counter[str] = Counter()
     for removal in answer.removals:
         member = where.members[removal.node]
         assert member.offering is not None
-        targets = [new[one] for one in removal.needs if new[one].market == "spot"]
+        targets = [new[need] for need in removal.needs if new[need].market == "spot"]
         if member.offering.market == "spot" or not targets:
             continue
         back[member.pool.name] += 1
         for machine in targets:
             key = (machine.pool, machine.market, machine.instance_type, machine.zone)
-            assert key not in known.blocked_offerings | known.unsettled_offerings
-            assert known.restless.get(machine.pool, 0.0) <= NOW
-        busy = {where.members[name].pool.name for name in known.disrupting if name in where.members and dear_and_busy(where.cluster, name)}
+            assert key not in state.blocked_offerings | state.unsettled_offerings
+            assert state.restless.get(machine.pool, 0.0) <= NOW
+        busy = {where.members[name].pool.name for name in state.disrupting if name in where.members and dear_and_busy(where.cluster, name)}
         assert member.pool.name not in busy
     assert all(count == 1 for count in back.values())
 

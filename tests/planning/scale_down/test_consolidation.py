@@ -69,7 +69,7 @@ def test_pods_that_fit_singly_but_not_together_are_counted() -> None:
 
 def test_the_pods_of_three_small_loads_end_up_on_one_machine() -> None:
     names = ("a", "b", "c")
-    answer = down([*map(big, names), *(one for name in names for one in crowd(name, name, 2))])
+    answer = down([*map(big, names), *(pod for name in names for pod in crowd(name, name, 2))])
     assert len(answer.removals) == 2
     assert {move.to for removal in answer.removals for move in removal.moves}.isdisjoint(removed(answer))
 
@@ -315,7 +315,7 @@ def test_a_pod_that_other_pods_have_zone_affinity_to_stays_in_its_zone() -> None
 
 
 def test_the_same_cluster_gives_the_same_plan_in_any_order() -> None:
-    pods = [one for number in range(6) for one in crowd(f"p{number}", f"n{number}", number % 3 + 1)]
+    pods = [pod for number in range(6) for pod in crowd(f"p{number}", f"n{number}", number % 3 + 1)]
     items: list[Any] = [*(big(f"n{number}") for number in range(6)), *pods]
     assert down(items) == down(items[::-1])
 

@@ -184,6 +184,6 @@ def test_every_owner_keeps_a_ready_replica(replicas: list[tuple[int, int, bool]]
     gone = set(removed(down([*items, *pods], pool(CARDS))))
 
     for of in range(3):
-        mine = [one for one in pods if one.owner.uid == f"u{of}"]
-        if any(one.node_name in gone for one in mine):
-            assert [one for one in mine if one.ready and one.node_name not in gone]
+        mine = [pod for pod in pods if pod.owner.uid == f"u{of}"]
+        if any(pod.node_name in gone for pod in mine):
+            assert [pod for pod in mine if pod.ready and pod.node_name not in gone]

@@ -70,15 +70,15 @@ def specs(draw: st.DrawFn, app: str) -> PodSpec:
 
 @st.composite
 def pods_on(draw: st.DrawFn, names: Sequence[str]) -> list[Pod]:
-    found = []
+    pods = []
     for app in APPS:
         body = draw(specs(app))
         owner = draw(st.sampled_from([REPLICAS, REPLICAS, REPLICAS, JOB, DAEMON]))
         options = draw(st.sampled_from(OPTIONS))
         tier = draw(st.sampled_from("xy"))
         for number, name in enumerate(draw(st.lists(st.sampled_from(names), max_size=8))):
-            found.append(movable(f"{app}-{number}", name, body, owner=owner, labels={"app": app, "tier": tier}, options=options))
-    return found
+            pods.append(movable(f"{app}-{number}", name, body, owner=owner, labels={"app": app, "tier": tier}, options=options))
+    return pods
 
 
 @st.composite
@@ -93,7 +93,7 @@ def clusters(draw: st.DrawFn) -> tuple[list[Item], Pool, State]:
     nodes = [
         node(f"n{number}", draw(st.sampled_from(OFFERS)), ready=draw(st.integers(0, 9)) > 0) for number in range(draw(st.integers(1, 7)))
     ]
-    names = [one.name for one in nodes]
+    names = [node.name for node in nodes]
     app = draw(st.sampled_from(APPS))
     pending = [movable("pending", of=draw(specs(app)), labels={"app": app, "tier": "x"})] if draw(st.integers(0, 3)) == 0 else []
     limits = [
@@ -126,8 +126,8 @@ def place_of_waiting(items: Sequence[Item]) -> dict[str, str]:
     """The first node by name that admits the pending pod, if any does."""
     cluster = Cluster.of(items)
     room = Room.of(cluster)
-    waiting = [one for one in cluster.pods.values() if not one.node_name]
-    admitted = {one.key: room.table.names[row] for one in waiting for row in np.flatnonzero(room.verdict(one.spec, one.labels).mask)[:1]}
+    waiting = [pod for pod in cluster.pods.values() if not pod.node_name]
+    admitted = {pod.key: room.table.names[row] for pod in waiting for row in np.flatnonzero(room.verdict(pod.spec, pod.labels).mask)[:1]}
     return {key: name for key, name in admitted.items() if cluster.nodes[name].ready}
 
 
@@ -151,8 +151,8 @@ def moves_can_be_made(asked: Situation, answer: Down) -> None:
     gone = {removal.node for removal in answer.removals}
     for removal in answer.removals:
         here = cluster.on_node.get(removal.node, {}).values()
-        staying = [one for one in here if not leaves_with_machine(one, NOW)]
-        expected = [one.key for one in staying if one.spec.priority >= asked.policy.priority_cutoff]
+        staying = [pod for pod in here if not leaves_with_machine(pod, NOW)]
+        expected = [pod.key for pod in staying if pod.spec.priority >= asked.policy.priority_cutoff]
         assert sorted(move.pod for move in removal.moves) == sorted(expected)
         assert {move.to for move in removal.moves if move.to in new} == set(removal.needs)
         for lost in here:
@@ -171,7 +171,7 @@ def moves_can_be_made(asked: Situation, answer: Down) -> None:
 
 def template(machine: PlannedMachine) -> Node:
     key = (machine.pool, machine.market, machine.instance_type, machine.zone)
-    return node(machine.id, next(one for one in OFFERS if one.key == key))
+    return node(machine.id, next(offering for offering in OFFERS if offering.key == key))
 
 
 def the_books_balance(asked: Situation, answer: Down) -> None:
@@ -194,17 +194,17 @@ def accounts_hold(asked: Situation, answer: Down, rules: Pool) -> None:
     evicted: Counter[str] = Counter()
     for removal in answer.removals:
         for mine in cluster.on_node.get(removal.node, {}).values():
-            over = [one for one in cluster.budgets.values() if one.selector is not None and one.selector.matches(mine.labels)]
+            over = [budget for budget in cluster.budgets.values() if budget.selector is not None and budget.selector.matches(mine.labels)]
             if not leaves_with_machine(mine, NOW):
-                evicted.update(one.key for one in over)
+                evicted.update(budget.key for budget in over)
     assert all(count <= cluster.budgets[key].disruptions_allowed for key, count in evicted.items())
     if any(budget.nodes == "1" for budget in rules.budgets):
         assert len(answer.removals) <= 1
-    idle = [one for one in cluster.nodes.values() if is_empty(cluster.on_node.get(one.name, {}).values(), one)]
-    removed_idle = [one for one in idle if one.name in {removal.node for removal in answer.removals}]
+    idle = [node for node in cluster.nodes.values() if is_empty(cluster.on_node.get(node.name, {}).values(), node)]
+    removed_idle = [node for node in idle if node.name in {removal.node for removal in answer.removals}]
     if removed_idle:
         assert len(idle) - len(removed_idle) >= rules.spare.machines
 
 
-def is_empty(pods: Any, one: Node) -> bool:
-    return one.ready and all(leaves_with_machine(pod, NOW) for pod in pods)
+def is_empty(pods: Any, node: Node) -> bool:
+    return node.ready and all(leaves_with_machine(pod, NOW) for pod in pods)

@@ -49,7 +49,7 @@ def test_a_machine_with_one_pod_is_replaced_by_a_small_one() -> None:
 def test_several_machines_are_merged_into_one() -> None:
     small = offering("g.2", 5.0, **{**ONE, "gpus": 2, "cpu": 4})
     names = [f"n{number}" for number in range(5)]
-    busy = [one for name in names for one in on(name, 1, gpu(1), options={})]
+    busy = [pod for name in names for pod in on(name, 1, gpu(1), options={})]
     crowded = [movable(f"side-{name}", name, spec(cpu=2, memory=8)) for name in names]
     answer = down([*(node(name, small) for name in names), *busy, *crowded], pool(BIG, small))
     assert bought(answer) == ["g.8"]

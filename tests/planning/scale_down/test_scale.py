@@ -18,8 +18,8 @@ def test_a_fleet_that_is_one_third_full_saves_nearly_all_that_repacking_could() 
     gone = {removal.node for removal in made.removals}
     used: dict[str, Counter[str]] = {name: Counter() for name in cluster.nodes if name not in gone}
     home = {move.pod: move.to for removal in made.removals for move in removal.moves}
-    for key, one in cluster.pods.items():
-        used[home.get(key, one.node_name)].update({**one.spec.requests, "pods": 1})
+    for key, pod in cluster.pods.items():
+        used[home.get(key, pod.node_name)].update({**pod.spec.requests, "pods": 1})
     assert all(amount <= cluster.nodes[name].allocatable[resource] for name, sums in used.items() for resource, amount in sums.items())
 
 

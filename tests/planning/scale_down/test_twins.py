@@ -17,8 +17,8 @@ TWINS = [node("a", provider_id="i-1"), node("b", provider_id="i-1"), node("c", p
 def test_idle_nodes_with_the_same_provider_id_stay_and_each_names_another() -> None:
     plan = Planner(POLICY).plan(Cluster.of(TWINS), IDLE, NOW)
 
-    assert [one.node for one in plan.removals] == ["c"]
-    assert [(one.node, one.blocker, one.detail) for one in plan.blocked_nodes] == [
+    assert [removal.node for removal in plan.removals] == ["c"]
+    assert [(blocked.node, blocked.blocker, blocked.detail) for blocked in plan.blocked_nodes] == [
         ("a", "same-machine", "node b has the same spec.providerID, i-1"),
         ("b", "same-machine", "node a has the same spec.providerID, i-1"),
     ]
@@ -30,11 +30,11 @@ def test_nodes_are_removed_after_their_twin_is_gone_or_has_another_provider_id()
 
     gone = planner.plan(cluster.apply(Delta(deletes=((Node, "b"),))), IDLE, NOW)
     other = planner.plan(cluster.apply(Delta(upserts=(replace(TWINS[1], provider_id="i-3"),))), IDLE, NOW)
-    assert [one.node for one in gone.removals] == ["a", "c"]
-    assert [one.node for one in other.removals] == ["a", "b", "c"]
+    assert [removal.node for removal in gone.removals] == ["a", "c"]
+    assert [removal.node for removal in other.removals] == ["a", "b", "c"]
 
 
 def test_nodes_without_a_provider_id_are_not_twins() -> None:
     nodes = [node("a", provider_id=""), node("b", provider_id="")]
 
-    assert [one.node for one in Planner(POLICY).plan(Cluster.of(nodes), IDLE, NOW).removals] == ["a", "b"]
+    assert [removal.node for removal in Planner(POLICY).plan(Cluster.of(nodes), IDLE, NOW).removals] == ["a", "b"]

@@ -33,8 +33,8 @@ def unreadable(**more: Any) -> Skipped:
 
 def kept(cluster: Cluster) -> dict[str, str]:
     made = planned(cluster)
-    assert {one.node for one in made.removals} | {one.node for one in made.blocked_nodes} == {"a", "b"}
-    return {one.node: one.blocker for one in made.blocked_nodes}
+    assert {removal.node for removal in made.removals} | {blocked.node for blocked in made.blocked_nodes} == {"a", "b"}
+    return {blocked.node: blocked.blocker for blocked in made.blocked_nodes}
 
 
 def test_idle_nodes_are_removed_if_every_pod_can_be_read() -> None:
@@ -45,8 +45,8 @@ def test_only_a_node_with_an_unreadable_pod_stays() -> None:
     cluster = Cluster.of(NODES, [unreadable(spec={"nodeName": "a", "containers": "none"})])
 
     assert kept(cluster) == {"a": "unreadable-pod"}
-    (told,) = planned(cluster).blocked_nodes
-    assert told.detail.startswith("Pod n/odd runs on it and cannot be read: spec.containers")
+    (blocked,) = planned(cluster).blocked_nodes
+    assert blocked.detail.startswith("Pod n/odd runs on it and cannot be read: spec.containers")
 
 
 @pytest.mark.parametrize("spec", [None, {"nodeName": 5}, {"nodeName": {}, "containers": []}])

@@ -154,7 +154,7 @@ def test_spot_is_still_tried_if_the_limits_admit_no_on_demand_machine() -> None:
     ids=["nothing", "prices and stocks", "a new template", "other offerings", "a new pool", "a pool less"],
 )
 def test_only_a_pool_with_changed_machines_counts_as_changed(after: tuple[Pool, ...], pools: list[str]) -> None:
-    assert [one.pool for one in changed(Policy((BOTH, OTHER)), Policy(after), NOW)] == pools
+    assert [changed.pool for changed in changed(Policy((BOTH, OTHER)), Policy(after), NOW)] == pools
 
 
 def test_a_change_of_other_settings_counts_as_a_change_of_all_pools() -> None:
@@ -226,10 +226,10 @@ def test_the_reason_says_that_the_deadline_leaves_time_to_wait() -> None:
 
 
 def test_the_next_change_is_the_first_time_at_which_markets_change() -> None:
-    one, other = waiting(60.0, spot_wait=600.0), deadline(8.0, work=4.0)
+    pod, other = waiting(60.0, spot_wait=600.0), deadline(8.0, work=4.0)
     latest = 8.0 * HOUR - 4.0 * HOUR - 600.0
 
-    assert next_change([one, other], NOW) == pytest.approx(NOW + 540.0, abs=0.01)
+    assert next_change([pod, other], NOW) == pytest.approx(NOW + 540.0, abs=0.01)
     assert next_change([other], NOW) == pytest.approx(NOW + latest - 0.2 * 4.0 * HOUR, abs=0.01)
     assert next_change([other], NOW + latest - 2800.0) == pytest.approx(NOW + latest - 1800.0, abs=0.01)
     assert next_change([other, waiting()], NOW + 8.0 * HOUR) is None

@@ -19,12 +19,12 @@ SMALL = pool(*zones("g.1", labels={RACK: "r1"}))
 
 def assert_any_order(items: list[Item], *groups: list[Pod]) -> dict[str, str]:
     """Assert that the plan's placements are admitted in every order of ``groups``, and return them."""
-    case = Case((*items, *(one for group in groups for one in group)), Policy((SMALL,)))
+    case = Case((*items, *(pod for group in groups for pod in group)), Policy((SMALL,)))
     made = case.plan()
     where = homes(case, made)
     for room in [*rooms(case, made), *([today(case)] if not made.machines else [])]:
         for order in permutations(groups):
-            assert bind(room.copy(), [one for group in order for one in group if one.key in where], where) == []
+            assert bind(room.copy(), [pod for group in order for pod in group if pod.key in where], where) == []
     return where
 
 
@@ -166,8 +166,8 @@ def test_a_plan_for_a_crowd_that_counts_itself_holds_in_any_order() -> None:
     assert len(where) == 450
     for room in rooms(case, made):
         waiting = [case.cluster.pods[key] for key in where]
-        spreads = [one for one in waiting if one.spec.spread]
-        others = [one for one in waiting if not one.spec.spread]
+        spreads = [pod for pod in waiting if pod.spec.spread]
+        others = [pod for pod in waiting if not pod.spec.spread]
         assert bind(room, [*others, *spreads], where) == []
 
 
@@ -177,7 +177,7 @@ def test_promised_machines_of_two_zones_are_kept_in_any_order_of_the_spreading_p
     sizes = {f"{name}-{gpus}": gpus for name, gpus in zip("edcba"[first:] + "edcba"[:first], (4, 8, 1, 5, 3), strict=True)}
     waiting = {gpus: pod(name, spec(gpus=gpus, spread=(spread(ZONE, group="g"),)), labels=G) for name, gpus in sizes.items()}
     runs = pod("runs", spec(gpus=2, spread=(spread(ZONE, group="g"),)), labels=G, on="n")
-    kinds = [one for gpus in (1, 4, 8) for one in zones(f"g.{gpus}", float(gpus), gpus=gpus, cpu=64, names=("z1", "z2"))]
+    kinds = [offering for gpus in (1, 4, 8) for offering in zones(f"g.{gpus}", float(gpus), gpus=gpus, cpu=64, names=("z1", "z2"))]
     homes_of = {"a": ("g.4", "z1", (4,)), "b": ("g.8", "z1", (8,)), "c": ("g.1", "z2", (1,)), "d": ("g.8", "z2", (5, 3))}
     coming = tuple(
         Upcoming(name, "main", kind, "on-demand", zone, pods=tuple(waiting[gpus].key for gpus in those))

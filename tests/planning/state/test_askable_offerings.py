@@ -15,13 +15,13 @@ ON_DEMAND = offering(price=1.0)
 
 
 def state(policy: Policy, breakers: Breakers, now: float) -> State:
-    return with_breakers(State(), breakers, [one.key for its in policy.pools for one in its.offerings], now)
+    return with_breakers(State(), breakers, [offering.key for its in policy.pools for offering in its.offerings], now)
 
 
 def bought(refused: int, seconds: float) -> list[str]:
     """Markets bought the given seconds after the first ``refused`` spot offerings ran out of capacity."""
     policy = Policy((pool(*SPOT, ON_DEMAND),))
-    breakers = reduce(step, [Refused(one.key, NOW) for one in SPOT[:refused]], Breakers())
+    breakers = reduce(step, [Refused(offering.key, NOW) for offering in SPOT[:refused]], Breakers())
     made = planned(pods("p", 3), policy.pools[0], state=state(policy, breakers, NOW + seconds))
     return sorted(f"{machine.market} {machine.zone}" for machine in made.machines)
 
@@ -40,7 +40,7 @@ def test_a_probe_after_a_lack_of_capacity_is_for_all_machines_needed() -> None:
 
 def test_a_probe_after_failed_machines_is_for_one_machine() -> None:
     policy = Policy((pool(*SPOT, ON_DEMAND),))
-    breakers = reduce(step, [Failed(one.key, NOW) for one in SPOT for _ in range(2)], Breakers())
+    breakers = reduce(step, [Failed(offering.key, NOW) for offering in SPOT for _ in range(2)], Breakers())
 
     made = planned(pods("p", 3), policy.pools[0], state=state(policy, breakers, NOW + 700.0))
 
@@ -49,7 +49,7 @@ def test_a_probe_after_failed_machines_is_for_one_machine() -> None:
 
 def test_a_probe_of_a_set_after_a_used_up_quota_is_for_one_machine() -> None:
     policy = Policy((pool(*SPOT, chooser="cloud"), pool(offering(price=1.0, pool="dear"))))
-    breakers = reduce(step, [Refused(one.key, NOW, QUOTA) for one in SPOT], Breakers())
+    breakers = reduce(step, [Refused(offering.key, NOW, QUOTA) for offering in SPOT], Breakers())
 
     made = planned(pods("p", 3), *policy.pools, state=state(policy, breakers, NOW + 700.0))
 
@@ -69,7 +69,7 @@ def test_pods_on_demand_move_back_to_spot() -> None:
 
 def test_no_pod_moves_to_recently_refused_spot() -> None:
     policy = Policy((pool(*SPOT, ON_DEMAND),))
-    breakers = reduce(step, [Refused(one.key, NOW) for one in SPOT], Breakers())
+    breakers = reduce(step, [Refused(offering.key, NOW) for offering in SPOT], Breakers())
 
     assert moved(state(policy, breakers, NOW + 600.0)) == []
     assert moved(state(policy, breakers, NOW + 1201.0)) == ["spot"]
@@ -79,17 +79,17 @@ def test_no_pod_moves_to_a_set_that_was_refused_completely_a_short_while_ago() -
     spot = pool(*zones(price=0.3, market="spot", pool="spot", names=("z1", "z2")), chooser="cloud")
     runs = pod("p", on="a", created=NOW - 7200, started=NOW - 7200, options={"restart_cost": 60.0})
 
-    def markets(found: State) -> list[str]:
-        return [machine.market for machine in planned([node("a", ON_DEMAND), runs], spot, pool(ON_DEMAND), state=found).machines]
+    def markets(state: State) -> list[str]:
+        return [machine.market for machine in planned([node("a", ON_DEMAND), runs], spot, pool(ON_DEMAND), state=state).machines]
 
     assert markets(State()) == ["spot"]
     assert markets(State(unsettled_offerings=frozenset({spot.offerings[0].key}))) == ["spot"]
-    assert markets(State(unsettled_offerings=frozenset(one.key for one in spot.offerings))) == []
+    assert markets(State(unsettled_offerings=frozenset(offering.key for offering in spot.offerings))) == []
 
 
 def test_the_reason_of_an_unplaced_pod_contains_the_clouds_message() -> None:
     policy = Policy((pool(*SPOT),))
-    breakers = reduce(step, [Refused(one.key, NOW - 60, detail="InsufficientInstanceCapacity") for one in SPOT], Breakers())
+    breakers = reduce(step, [Refused(offering.key, NOW - 60, detail="InsufficientInstanceCapacity") for offering in SPOT], Breakers())
 
     (reason,) = reasons(planned([pod("p")], policy.pools[0], state=state(policy, breakers, NOW)), "p")
 
@@ -108,8 +108,8 @@ def test_a_settled_zone_is_preferred_among_zones_at_one_price() -> None:
 def test_a_probe_is_sent_only_if_no_other_zone_at_its_price_exists() -> None:
     def asked(probes: int, wanted: int) -> list[str]:
         three = zones(price=0.3, market="spot", names=("z1", "z2", "z3"))
-        known = State(probed_offerings=frozenset(one.key for one in three[:probes]))
-        return sorted(machine.zone for machine in planned(pods("p", wanted), pool(*three), state=known).machines)
+        state = State(probed_offerings=frozenset(offering.key for offering in three[:probes]))
+        return sorted(machine.zone for machine in planned(pods("p", wanted), pool(*three), state=state).machines)
 
     assert asked(2, 1) == ["z3"]
     assert asked(2, 3) == ["z3", "z3", "z3"]
@@ -119,9 +119,9 @@ def test_a_probe_is_sent_only_if_no_other_zone_at_its_price_exists() -> None:
 def test_settled_probes_come_first_and_each_is_sent_once() -> None:
     def asked(wanted: int) -> list[str]:
         three = zones(price=0.3, market="spot", names=("z1", "z2", "z3"))
-        keys = [one.key for one in three]
-        known = State(probed_offerings=frozenset(keys), unsettled_offerings=frozenset(keys[:2]))
-        return sorted(machine.zone for machine in planned(pods("p", wanted), pool(*three), state=known).machines)
+        keys = [offering.key for offering in three]
+        state = State(probed_offerings=frozenset(keys), unsettled_offerings=frozenset(keys[:2]))
+        return sorted(machine.zone for machine in planned(pods("p", wanted), pool(*three), state=state).machines)
 
     assert asked(1) == ["z3"]
     assert asked(3) == ["z1", "z2", "z3"]

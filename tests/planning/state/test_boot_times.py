@@ -17,7 +17,7 @@ OTHER = offering("g.2").key
 
 def after(*seconds: float) -> Boots:
     """The boot times after machines that took the given time to become a Node, and the same time again until their GPUs showed."""
-    return reduce(step, (Arrived(KEY, one, one) for one in seconds), Boots())
+    return reduce(step, (Arrived(KEY, second, second) for second in seconds), Boots())
 
 
 def test_without_observations_the_default_or_the_clouds_setting_is_assumed() -> None:
@@ -70,16 +70,16 @@ def test_a_negative_boot_time_counts_as_zero() -> None:
 
 
 def test_kinds_are_kept_apart() -> None:
-    known = step(after(10.0), Arrived(OTHER, 1.0, 2.0))
+    boots = step(after(10.0), Arrived(OTHER, 1.0, 2.0))
 
-    assert forecast(known, KEY).typical == 20.0
-    assert forecast(known, OTHER).typical == 3.0
+    assert forecast(boots, KEY).typical == 20.0
+    assert forecast(boots, OTHER).typical == 3.0
 
 
 @given(st.lists(st.floats(0.0, 3600.0), min_size=1, max_size=60))
 def test_a_forecast_lies_within_the_observed_times(seconds: list[float]) -> None:
     found = forecast(after(*seconds), KEY)
-    newest = [2 * one for one in seconds[-REMEMBERED:]]
+    newest = [2 * second for second in seconds[-REMEMBERED:]]
 
     assert min(newest) - 0.2 <= found.typical <= found.late + 0.001
     assert found.late <= max(newest) + 0.2

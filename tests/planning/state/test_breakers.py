@@ -43,7 +43,7 @@ def after(*events: Event) -> Breakers:
 
 def explained(breakers: Breakers, now: float) -> tuple[str, ...]:
     """The message of every breaker that stops purchases, in order of its target."""
-    return tuple(told(one, now) for one in sorted(breakers.open, key=lambda one: one.target.words) if counts(one))
+    return tuple(told(breaker, now) for breaker in sorted(breakers.open, key=lambda breaker: breaker.target.words) if counts(breaker))
 
 
 def blocked(breakers: Breakers, now: float) -> set[OfferingKey]:
@@ -60,9 +60,9 @@ def half_open(breakers: Breakers, now: float) -> set[OfferingKey]:
 
 def reopening(breakers: Breakers) -> float:
     """The seconds until the one breaker of ``breakers`` is half-open."""
-    (one,) = breakers.open
-    assert one.until is not None
-    return one.until - one.last
+    (breaker,) = breakers.open
+    assert breaker.until is not None
+    return breaker.until - breaker.last
 
 
 def test_nothing_is_blocked_without_events() -> None:
@@ -183,7 +183,7 @@ def test_a_refused_configuration_blocks_the_pool_and_is_retried_at_least_daily()
 @pytest.mark.parametrize("cause", [PRICE, CONFIGURATION])
 def test_a_breaker_written_without_a_period_gets_one(cause: str) -> None:
     breakers = after(Refused(A, 100.0, cause=cause))
-    old = Breakers(open=tuple(replace(one, until=None) for one in breakers.open))
+    old = Breakers(open=tuple(replace(breaker, until=None) for breaker in breakers.open))
 
     assert blocked(old, 1e9) != set()
     assert recalled(old) == breakers
@@ -219,14 +219,14 @@ def test_two_machines_without_gpus_block_their_type_for_an_hour_doubling_to_a_da
     lacking = step(lacking, Lacking(A, 10.0, GPU, "no plug-in"))
     waits = []
     for _ in range(8):
-        (one,) = lacking.open
-        assert one.until is not None
+        (breaker,) = lacking.open
+        assert breaker.until is not None
         waits.append(reopening(lacking))
-        assert (blocked(lacking, one.until - 1.0), probing(lacking, one.until)) == (alike, alike)
-        probe: list[Event] = [Asked(A, one.until), Granted(A, one.until + 1.0), Registered(A, one.until + 60.0)]
+        assert (blocked(lacking, breaker.until - 1.0), probing(lacking, breaker.until)) == (alike, alike)
+        probe: list[Event] = [Asked(A, breaker.until), Granted(A, breaker.until + 1.0), Registered(A, breaker.until + 60.0)]
         lacking = reduce(step, probe, lacking)
-        assert blocked(lacking, one.until + 61.0) == alike
-        lacking = step(lacking, Lacking(A, one.until + 960.0, GPU))
+        assert blocked(lacking, breaker.until + 61.0) == alike
+        lacking = step(lacking, Lacking(A, breaker.until + 960.0, GPU))
 
     assert 3600.0 <= waits[0] <= 3960.0
     assert waits[:5] == sorted(waits[:5])
@@ -306,7 +306,7 @@ def test_a_partial_grant_proves_spot_but_a_grant_of_three_minutes_ago_does_not()
 def test_only_the_latest_grant_of_an_offering_is_kept_and_old_ones_are_dropped() -> None:
     breakers = after(Granted(A, 100.0), Granted(A, 50.0), Granted(B, 200.0), Granted(OTHER_TYPE, 290.0))
 
-    assert [(one.offering, one.at) for one in breakers.proofs] == [(B, 200.0), (OTHER_TYPE, 290.0)]
+    assert [(proof.offering, proof.at) for proof in breakers.proofs] == [(B, 200.0), (OTHER_TYPE, 290.0)]
 
 
 def test_a_hunt_ends_when_nothing_was_refused_for_a_while() -> None:
@@ -341,12 +341,12 @@ def unsettled(breakers: Breakers, now: float) -> set[OfferingKey]:
 
 
 def test_spot_that_comes_and_goes_is_requested_less_and_less_often() -> None:
-    known, pauses, now = Breakers(), [], 0.0
+    breakers, pauses, now = Breakers(), [], 0.0
     for _ in range(5):
-        known = step(known, Reclaimed(A, now))
-        back = next(at for at in range(int(now), int(now) + 4000, 10) if A not in blocked(known, at))
+        breakers = step(breakers, Reclaimed(A, now))
+        back = next(at for at in range(int(now), int(now) + 4000, 10) if A not in blocked(breakers, at))
         pauses.append(back - now)
-        known = step(known, Granted(A, float(back)))
+        breakers = step(breakers, Granted(A, float(back)))
         now = back + 300.0
 
     for pause, least in zip(pauses, (180.0, 360.0, 720.0, 1440.0, 1800.0), strict=True):
@@ -354,9 +354,9 @@ def test_spot_that_comes_and_goes_is_requested_less_and_less_often() -> None:
 
 
 def test_a_reclaim_of_long_lasting_spot_is_a_first_strike() -> None:
-    known = after(Reclaimed(A, 0.0), Granted(A, 200.0), Reclaimed(A, 200.0 + 1300.0))
+    breakers = after(Reclaimed(A, 0.0), Granted(A, 200.0), Reclaimed(A, 200.0 + 1300.0))
 
-    assert A not in blocked(known, 1500.0 + 200.0)
+    assert A not in blocked(breakers, 1500.0 + 200.0)
 
 
 def test_refused_or_reclaimed_offerings_are_unsettled_for_twenty_minutes_once_back() -> None:
@@ -371,7 +371,7 @@ def test_refused_or_reclaimed_offerings_are_unsettled_for_twenty_minutes_once_ba
 def test_breakers_closed_long_ago_are_forgotten() -> None:
     breakers = after(Refused(A, 0.0), Granted(A, 300.0), Refused(B, 5000.0), Granted(B, 5300.0))
 
-    assert [one.target.zone for one in breakers.closed] == ["us-east-1b"]
+    assert [closed.target.zone for closed in breakers.closed] == ["us-east-1b"]
 
 
 def test_throttling_does_not_unsettle_offerings() -> None:
@@ -401,14 +401,14 @@ def test_events_survive_as_json() -> None:
 
 def test_a_breaker_message_has_the_offering_the_cause_and_the_time() -> None:
     breakers = after(Refused(A, 0.0, detail="InsufficientInstanceCapacity"), Refused(A, 3600.0, detail="InsufficientInstanceCapacity"))
-    (one,) = breakers.open
-    assert one.until is not None
+    (breaker,) = breakers.open
+    assert breaker.until is not None
 
     (line,) = explained(breakers, 3601.0)
 
     assert line.startswith("spot g5.xlarge us-east-1a: no capacity, 2 times since 00:00:00 UTC (InsufficientInstanceCapacity); ")
     assert line.endswith("retried at 01:06:30 UTC")
-    assert explained(breakers, one.until)[0].endswith("; may be probed now")
+    assert explained(breakers, breaker.until)[0].endswith("; may be probed now")
     assert explained(step(breakers, Asked(A, 4000.0)), 4001.0)[0].endswith("; probed at 01:06:40 UTC, no answer yet")
 
 
@@ -477,7 +477,7 @@ def test_three_attempts_in_a_row_without_a_node_pause_the_pool() -> None:
 def test_machines_bought_together_are_one_attempt() -> None:
     together = after(*(Absent(A, 0.0, 900.0 + seconds) for seconds in (0.0, 0.0, 5.0, 9.0)))
 
-    assert [one.strikes for one in together.open] == [1]
+    assert [breaker.strikes for breaker in together.open] == [1]
 
 
 def test_a_paused_pool_is_probed_with_one_machine_a_day_later() -> None:

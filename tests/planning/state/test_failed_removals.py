@@ -13,31 +13,31 @@ def given_up(at: float = NOW, *, instance: str = "i-1") -> GivenUp:
 
 
 def test_a_node_is_spared_for_a_while_with_the_reason() -> None:
-    known = step(Sparing(), given_up())
+    sparing = step(Sparing(), given_up())
 
-    assert spared(known, NOW) == {"n": f"{WHY}; its removal was abandoned and will be retried later"}
-    assert spared(known, NOW + FIRST_SECONDS) == {}
+    assert spared(sparing, NOW) == {"n": f"{WHY}; its removal was abandoned and will be retried later"}
+    assert spared(sparing, NOW + FIRST_SECONDS) == {}
 
 
 def test_each_failed_removal_doubles_the_pause_up_to_four_hours() -> None:
-    known, spans = Sparing(), []
+    sparing, spans = Sparing(), []
     for _ in range(12):
-        known = step(known, given_up())
-        spans.append(known.nodes[0].until - NOW)
+        sparing = step(sparing, given_up())
+        spans.append(sparing.nodes[0].until - NOW)
 
     assert spans[:3] == [FIRST_SECONDS, 2 * FIRST_SECONDS, 4 * FIRST_SECONDS]
     assert spans[-1] == MOST_SECONDS
 
 
 def test_a_new_machine_with_an_old_name_starts_without_a_pause() -> None:
-    known = step(step(Sparing(), given_up()), given_up(instance="i-2"))
+    sparing = step(step(Sparing(), given_up()), given_up(instance="i-2"))
 
-    assert [(one.instance, one.times) for one in known.nodes] == [("i-2", 1)]
+    assert [(spared.instance, spared.times) for spared in sparing.nodes] == [("i-2", 1)]
 
 
 def test_deleted_nodes_and_old_failures_are_forgotten() -> None:
-    known = step(Sparing(), given_up())
+    sparing = step(Sparing(), given_up())
 
-    assert remaining(known, ["i-1"], NOW + FIRST_SECONDS + 1.0) == known
-    assert remaining(known, [], NOW) == Sparing()
-    assert remaining(known, ["i-1"], NOW + FIRST_SECONDS + MOST_SECONDS) == Sparing()
+    assert remaining(sparing, ["i-1"], NOW + FIRST_SECONDS + 1.0) == sparing
+    assert remaining(sparing, [], NOW) == Sparing()
+    assert remaining(sparing, ["i-1"], NOW + FIRST_SECONDS + MOST_SECONDS) == Sparing()

@@ -26,7 +26,7 @@ def hunt(groups: int, *, answer: float = ANSWER, wanted: int = 1) -> tuple[float
     """Seconds from the first refusal until on-demand is requested, and the requested offerings, while no spot has capacity."""
     on_demand = offering("od", 2.0)
     policy = Policy((pool(*spot(groups), on_demand),))
-    keys = [one.key for one in policy.pools[0].offerings]
+    keys = [offering.key for offering in policy.pools[0].offerings]
     cluster = Cluster.of([pod(f"p-{number}", created=NOW, unschedulable=True, unschedulable_since=NOW) for number in range(wanted)])
     planner, breakers, now, first = Planner(policy), Breakers(), NOW, None
     asked: list[str] = []

@@ -15,7 +15,7 @@ KEY, SPOT = offering().key, offering(market="spot").key
 
 
 def waiting(*names: str) -> Mapping[str, Pod]:
-    return {one.key: one for one in map(pod, names)}
+    return {pod.key: pod for pod in map(pod, names)}
 
 
 def lost(number: int, at: float, *names: str) -> PurchaseAttempt:
@@ -24,8 +24,8 @@ def lost(number: int, at: float, *names: str) -> PurchaseAttempt:
 
 def after(*efforts: PurchaseAttempt, pods: Mapping[str, Pod]) -> tuple[Efforts, list[Event]]:
     known, fates = Efforts(), list[Event]()
-    for one in efforts:
-        known, found = judged(known, (one,), pods, one.at)
+    for attempt in efforts:
+        known, found = judged(known, (attempt,), pods, attempt.at)
         fates += found
     return known, fates
 
@@ -44,19 +44,19 @@ def test_lost_machines_for_three_different_pods_are_not_fruitless() -> None:
 
 def test_an_open_machine_is_fruitless_if_its_pods_are_not_bound_in_time() -> None:
     opened = PurchaseAttempt("i-1", KEY, ("default/p",), 0.0, node="a")
-    known, _ = judged(Efforts(), (opened,), waiting("p"), SETTLE_SECONDS - 1.0)
-    assert not known.machines[0].fruitless
-    known, _ = judged(known, (), waiting("p"), SETTLE_SECONDS)
-    assert known.machines[0].fruitless
-    assert known.lately == {"main": (SETTLE_SECONDS,)}
+    efforts, _ = judged(Efforts(), (opened,), waiting("p"), SETTLE_SECONDS - 1.0)
+    assert not efforts.machines[0].fruitless
+    efforts, _ = judged(efforts, (), waiting("p"), SETTLE_SECONDS)
+    assert efforts.machines[0].fruitless
+    assert efforts.lately == {"main": (SETTLE_SECONDS,)}
 
 
 def test_a_running_pod_shows_that_the_offering_serves() -> None:
     opened = PurchaseAttempt("i-1", KEY, ("default/p", "default/q"), 0.0, node="a")
-    runs = {one.key: one for one in (pod("p", on="a"), pod("q"))}
+    runs = {pod.key: pod for pod in (pod("p", on="a"), pod("q"))}
 
     assert judged(Efforts(), (opened,), runs, 9.0) == (Efforts(), (Served(KEY, 9.0),))
-    elsewhere = {one.key: one for one in (pod("p", on="b"), pod("q"))}
+    elsewhere = {pod.key: pod for pod in (pod("p", on="b"), pod("q"))}
     assert judged(Efforts(), (opened,), elsewhere, 9.0) == (Efforts(), ())
 
 
@@ -89,9 +89,9 @@ def test_opened_and_lost_machines_are_distinguished() -> None:
         OrderedMachine("m-2", "t", (KEY,), 1.0, 0.0, instance="i-2", node="b", bought_for=("default/q",)),
         OrderedMachine("m-3", "t", (KEY,), 1.0, 0.0, instance="i-3", node="c", bought_for=("default/r",)),
     ]
-    book = Ledger(promises=(Promise("c", KEY, ("default/r",), 4.0),))
+    ledger = Ledger(promises=(Promise("c", KEY, ("default/r",), 4.0),))
 
-    assert [(one.machine, one.lost) for one in left(machines, book, frozenset({"i-1"}), 5.0)] == [
+    assert [(attempt.machine, attempt.lost) for attempt in left(machines, ledger, frozenset({"i-1"}), 5.0)] == [
         ("i-1", False),
         ("i-2", True),
         ("i-3", False),
@@ -100,10 +100,10 @@ def test_opened_and_lost_machines_are_distinguished() -> None:
 
 def test_a_pool_with_too_many_fruitless_machines_is_blocked_for_the_hour() -> None:
     machines = [lost(number, 10.0 * number, f"p-{number}") for number in range(10)]
-    known, _ = after(*machines, pods=waiting(*[f"p-{number}" for number in range(10)]))
+    efforts, _ = after(*machines, pods=waiting(*[f"p-{number}" for number in range(10)]))
 
-    assert with_hourly(Breakers(), known, 11, 100.0).open == ()
-    (stop,) = with_hourly(Breakers(), known, 10, 100.0).open
+    assert with_hourly(Breakers(), efforts, 11, 100.0).open == ()
+    (stop,) = with_hourly(Breakers(), efforts, 10, 100.0).open
     assert (stop.target.pool, stop.cause, stop.until) == ("main", "fruitless", 3600.0)
     assert "10 machines within an hour whose pods are still pending; the limit is 10 (limits.fruitless_per_hour)" in stop.detail
-    assert with_hourly(Breakers(), known, 10, 3601.0).open == ()
+    assert with_hourly(Breakers(), efforts, 10, 3601.0).open == ()

@@ -168,10 +168,10 @@ def test_labels_and_taints_are_learned_except_for_place_and_market() -> None:
     taint = Taint("dedicated", "ml")
     nodes = (replace(like(labels={"team": "ml", ZONE: "z9", "karpenter.sh/capacity-type": "spot", PRODUCT: None}), taints=(taint,)),) * 2
 
-    found = kind(step(Learned(), watched(*nodes)))
+    offering = kind(step(Learned(), watched(*nodes)))
 
-    assert (found.labels["team"], PRODUCT in found.labels, found.taints) == ("ml", False, (taint,))
-    assert (found.labels[ZONE], found.labels["karpenter.sh/capacity-type"]) == (SMALL.labels[ZONE], "on-demand")
+    assert (offering.labels["team"], PRODUCT in offering.labels, offering.taints) == ("ml", False, (taint,))
+    assert (offering.labels[ZONE], offering.labels["karpenter.sh/capacity-type"]) == (SMALL.labels[ZONE], "on-demand")
 
 
 def test_a_new_revision_forgets_the_lesson_of_the_previous_one() -> None:

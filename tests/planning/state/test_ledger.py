@@ -63,39 +63,39 @@ def after(*events: Event) -> Ledger:
     return folded(Ledger(), events)
 
 
-def names(book: Ledger) -> list[tuple[str, str]]:
-    return [(one.id, one.instance) for one in book.coming]
+def names(ledger: Ledger) -> list[tuple[str, str]]:
+    return [(machine.id, machine.instance) for machine in ledger.coming]
 
 
 def test_a_decided_order_is_recorded_completely_before_it_is_sent() -> None:
-    book = after(intended("a", 2))
+    ledger = after(intended("a", 2))
 
-    assert [(one.token, one.state) for one in book.orders] == [("a", INTENDED)]
-    assert [(one.id, one.instance, one.node) for one in book.coming] == [("a-0", "", ""), ("a-1", "", "")]
-    assert book.serial == 1
+    assert [(order.token, order.state) for order in ledger.orders] == [("a", INTENDED)]
+    assert [(machine.id, machine.instance, machine.node) for machine in ledger.coming] == [("a-0", "", ""), ("a-1", "", "")]
+    assert ledger.serial == 1
 
 
 def test_an_answer_gives_the_machines_their_ids_and_ends_the_order() -> None:
-    book = after(intended("a", 2), Answered("a", 3.0, (("i-1", CHEAP), ("i-2", CHEAP))))
+    ledger = after(intended("a", 2), Answered("a", 3.0, (("i-1", CHEAP), ("i-2", CHEAP))))
 
-    assert names(book) == [("a-0", "i-1"), ("a-1", "i-2")]
-    assert book.orders == ()
-    assert {one.granted for one in book.coming} == {3.0}
+    assert names(ledger) == [("a-0", "i-1"), ("a-1", "i-2")]
+    assert ledger.orders == ()
+    assert {machine.granted for machine in ledger.coming} == {3.0}
 
 
 def test_the_rest_of_a_partial_answer_is_removed() -> None:
-    book = after(intended("a", 3), Answered("a", 3.0, (("i-1", CHEAP),)))
+    ledger = after(intended("a", 3), Answered("a", 3.0, (("i-1", CHEAP),)))
 
-    assert names(book) == [("a-0", "i-1")]
-    assert book.orders == ()
+    assert names(ledger) == [("a-0", "i-1")]
+    assert ledger.orders == ()
 
 
 def test_machines_accepted_without_an_id_stay_in_the_ledger() -> None:
-    book = after(intended("a", 3), Answered("a", 3.0, (("i-1", CHEAP),), pending=1))
+    ledger = after(intended("a", 3), Answered("a", 3.0, (("i-1", CHEAP),), pending=1))
 
-    assert names(book) == [("a-0", "i-1"), ("a-1", "")]
-    assert [(one.state, one.since) for one in book.orders] == [(ACCEPTED, 3.0)]
-    found = step(book, Found("a-1", "i-2", DEAR, 9.0))
+    assert names(ledger) == [("a-0", "i-1"), ("a-1", "")]
+    assert [(order.state, order.since) for order in ledger.orders] == [(ACCEPTED, 3.0)]
+    found = step(ledger, Found("a-1", "i-2", DEAR, 9.0))
     assert names(found) == [("a-0", "i-1"), ("a-1", "i-2")]
     assert found.orders == ()
     assert found.coming[1].key == DEAR
@@ -103,11 +103,11 @@ def test_machines_accepted_without_an_id_stay_in_the_ledger() -> None:
 
 def test_machines_beyond_the_order_are_in_the_ledger_too() -> None:
     answer = Answered("a", 3.0, (("i-1", CHEAP), ("i-2", DEAR), ("i-2", DEAR)))
-    book = after(intended("a", 1), answer)
+    ledger = after(intended("a", 1), answer)
 
-    assert names(book) == [("a-0", "i-1"), ("a-i-2", "i-2")]
-    assert [one.key for one in book.coming] == [CHEAP, DEAR]
-    assert names(step(book, answer)) == names(book)
+    assert names(ledger) == [("a-0", "i-1"), ("a-i-2", "i-2")]
+    assert [machine.key for machine in ledger.coming] == [CHEAP, DEAR]
+    assert names(step(ledger, answer)) == names(ledger)
 
 
 def test_a_repeated_answer_changes_nothing() -> None:
@@ -119,50 +119,50 @@ def test_a_repeated_answer_changes_nothing() -> None:
 
 def test_a_repeated_answer_does_not_bring_back_a_lost_machine() -> None:
     doubted = after(intended("a", 2), Answered("a", 3.0, (("i-1", CHEAP),), pending=1), Lost("a-0"))
-    book = step(doubted, Answered("a", 9.0, (("i-1", CHEAP),), pending=1))
+    ledger = step(doubted, Answered("a", 9.0, (("i-1", CHEAP),), pending=1))
 
-    assert names(book) == [("a-1", "")]
+    assert names(ledger) == [("a-1", "")]
 
 
 def test_a_granted_offering_goes_to_the_machine_that_prefers_it() -> None:
     order = intended("a", 2)
     picky = msgspec.structs.replace(order.machines[1], offerings=(DEAR, CHEAP))
-    book = after(
+    ledger = after(
         msgspec.structs.replace(order, machines=(order.machines[0], picky)), Answered("a", 1.0, (("i-dear", DEAR), ("i-cheap", CHEAP)))
     )
 
-    assert names(book) == [("a-0", "i-cheap"), ("a-1", "i-dear")]
+    assert names(ledger) == [("a-0", "i-cheap"), ("a-1", "i-dear")]
 
 
 def test_a_lost_answer_leaves_the_order_doubtful_with_all_its_machines() -> None:
-    book = after(intended("a", 2), Doubted("a", 5.0))
+    ledger = after(intended("a", 2), Doubted("a", 5.0))
 
-    assert [(one.state, one.since) for one in book.orders] == [(DOUBTFUL, 5.0)]
-    assert len(book.coming) == 2
+    assert [(order.state, order.since) for order in ledger.orders] == [(DOUBTFUL, 5.0)]
+    assert len(ledger.coming) == 2
 
 
 def test_a_settled_order_keeps_only_machines_with_an_id() -> None:
-    book = after(intended("a", 3), Doubted("a", 5.0), Found("a-0", "i-1", CHEAP, 6.0), Settled("a"))
+    ledger = after(intended("a", 3), Doubted("a", 5.0), Found("a-0", "i-1", CHEAP, 6.0), Settled("a"))
 
-    assert names(book) == [("a-0", "i-1")]
-    assert book.orders == ()
+    assert names(ledger) == [("a-0", "i-1")]
+    assert ledger.orders == ()
 
 
 def test_a_machine_leaves_the_ledger_when_it_opens() -> None:
     events: list[Event] = [intended("a"), Answered("a", 1.0, (("i-1", CHEAP),)), Registered("a-0", "n", 2.0), Ready("a-0", 3.0)]
-    book = after(*events)
+    ledger = after(*events)
 
-    assert [(one.node, one.registered, one.ready) for one in book.coming] == [("n", 2.0, 3.0)]
-    assert step(book, Opened("a-0")) == Ledger(serial=1, bought=((0.0, 1),))
+    assert [(machine.node, machine.registered, machine.ready) for machine in ledger.coming] == [("n", 2.0, 3.0)]
+    assert step(ledger, Opened("a-0")) == Ledger(serial=1, bought=((0.0, 1),))
 
 
 def test_a_removal_stops_waiting_when_its_machine_opens_and_is_bereft_when_it_is_lost() -> None:
     leaving = Removal("old", "i-old", DEAR, "dear", 0.0, 0.0, needs=("a-0", "a-1"))
-    book = after(intended("a", 2), Left(leaving))
+    ledger = after(intended("a", 2), Left(leaving))
 
-    assert step(book, Opened("a-0")).leaving[0].needs == ("a-1",)
-    assert not step(book, Opened("a-0")).leaving[0].bereft
-    assert step(book, Lost("a-1")).leaving[0].bereft
+    assert step(ledger, Opened("a-0")).leaving[0].needs == ("a-1",)
+    assert not step(ledger, Opened("a-0")).leaving[0].bereft
+    assert step(ledger, Lost("a-1")).leaving[0].bereft
 
 
 def test_a_removal_that_waits_for_refused_machines_is_bereft() -> None:
@@ -174,39 +174,39 @@ def test_a_removal_that_waits_for_refused_machines_is_bereft() -> None:
 @pytest.mark.parametrize("event", [Answered("b", 9.0), Settled("b"), Lost("b-0")], ids=["refused", "not filled", "lost"])
 def test_machines_of_a_gang_lose_their_pods_until_the_gang_is_planned_again(event: Event) -> None:
     others = [intended("a"), of_gang("c", "default/other")]
-    book = after(*others, of_gang("b", "default/train"), of_gang("d", "default/train"), event)
+    ledger = after(*others, of_gang("b", "default/train"), of_gang("d", "default/train"), event)
 
-    assert {one.id: one.pods for one in book.coming} == {"a-0": ("pod-a-0",), "c-0": ("pod-c-0",), "d-0": ()}
+    assert {machine.id: machine.pods for machine in ledger.coming} == {"a-0": ("pod-a-0",), "c-0": ("pod-c-0",), "d-0": ()}
 
 
 def test_a_machine_that_opens_does_not_change_the_other_machines_of_its_gang() -> None:
-    book = after(of_gang("b", "default/train"), of_gang("d", "default/train"), Opened("b-0"))
+    ledger = after(of_gang("b", "default/train"), of_gang("d", "default/train"), Opened("b-0"))
 
-    assert [one.pods for one in book.coming] == [("pod-d-0",)]
+    assert [machine.pods for machine in ledger.coming] == [("pod-d-0",)]
 
 
 def of_gang(token: str, gang: str) -> Intended:
     made = intended(token)
-    return msgspec.structs.replace(made, machines=tuple(msgspec.structs.replace(one, gang=gang) for one in made.machines))
+    return msgspec.structs.replace(made, machines=tuple(msgspec.structs.replace(machine, gang=gang) for machine in made.machines))
 
 
 def test_the_newest_plan_decides_which_pods_wait_for_which_machine() -> None:
-    book = after(intended("a", 2), Planned({"a-1": ("x", "y")}))
+    ledger = after(intended("a", 2), Planned({"a-1": ("x", "y")}))
 
-    assert [one.pods for one in book.coming] == [(), ("x", "y")]
-    assert step(book, Planned({"a-1": ("x", "y")})) is book
+    assert [machine.pods for machine in ledger.coming] == [(), ("x", "y")]
+    assert step(ledger, Planned({"a-1": ("x", "y")})) is ledger
 
 
 def test_exchanged_pods_swap_their_machines() -> None:
-    book = after(intended("a", 3), Exchanged("a-0", (("pod-a-0", "pod-a-2"),)))
+    ledger = after(intended("a", 3), Exchanged("a-0", (("pod-a-0", "pod-a-2"),)))
 
-    assert [one.pods for one in book.coming] == [("pod-a-2",), ("pod-a-1",), ("pod-a-0",)]
+    assert [machine.pods for machine in ledger.coming] == [("pod-a-2",), ("pod-a-1",), ("pod-a-0",)]
 
 
 def test_a_pod_without_a_machine_can_replace_another_pod() -> None:
-    book = after(intended("a", 2), Exchanged("a-0", (("pod-a-0", "older"),)))
+    ledger = after(intended("a", 2), Exchanged("a-0", (("pod-a-0", "older"),)))
 
-    assert [one.pods for one in book.coming] == [("older",), ("pod-a-1",)]
+    assert [machine.pods for machine in ledger.coming] == [("older",), ("pod-a-1",)]
 
 
 def test_a_node_has_one_promise_and_one_removal_at_a_time() -> None:
@@ -218,22 +218,22 @@ def test_a_node_has_one_promise_and_one_removal_at_a_time() -> None:
         Left(Removal("n", "i", CHEAP, "idle", 1.0, 2.0, ledger.DRAINING)),
     )
 
-    assert [(one.node, one.step) for one in book.promises] == [("m", ledger.NOMINATING), ("n", ledger.OPEN)]
-    assert [(one.node, one.step) for one in book.leaving] == [("n", ledger.DRAINING)]
+    assert [(promise.node, promise.step) for promise in book.promises] == [("m", ledger.NOMINATING), ("n", ledger.OPEN)]
+    assert [(removal.node, removal.step) for removal in book.leaving] == [("n", ledger.DRAINING)]
     assert step(step(book, Redeemed("n")), Finished("n")).leaving == ()
 
 
 def test_a_broken_promise_is_kept_until_its_nomination_is_gone() -> None:
-    book = after(Broken("p", "n"), Broken("p", "m"), Broken("q", "n"))
+    ledger = after(Broken("p", "n"), Broken("p", "m"), Broken("q", "n"))
 
-    assert book.broken == (("p", "m"), ("q", "n"))
-    assert step(book, Mended("p")).broken == (("q", "n"),)
+    assert ledger.broken == (("p", "m"), ("q", "n"))
+    assert step(ledger, Mended("p")).broken == (("q", "n"),)
 
 
 def test_only_the_last_minutes_purchases_are_remembered() -> None:
-    book = after(intended("a", 2, at=0.0), intended("b", 1, at=30.0), intended("c", 4, at=61.0))
+    ledger = after(intended("a", 2, at=0.0), intended("b", 1, at=30.0), intended("c", 4, at=61.0))
 
-    assert book.bought == ((30.0, 1), (61.0, 4))
+    assert ledger.bought == ((30.0, 1), (61.0, 4))
 
 
 def test_the_choices_of_a_machine_are_those_of_the_plan_until_its_offering_is_known() -> None:
@@ -266,9 +266,9 @@ def test_the_choices_of_a_machine_are_those_of_the_plan_until_its_offering_is_kn
     ids=lambda event: type(event).__name__,
 )
 def test_events_about_unknown_entries_change_nothing(event: Event) -> None:
-    book = after(intended("a", 2), Answered("a", 1.0, (("i-1", CHEAP),), pending=1), Promised(Promise("n", CHEAP, ("p",), 1.0)))
+    ledger = after(intended("a", 2), Answered("a", 1.0, (("i-1", CHEAP),), pending=1), Promised(Promise("n", CHEAP, ("p",), 1.0)))
 
-    assert step(book, event) == book
+    assert step(ledger, event) == ledger
 
 
 @st.composite
@@ -298,46 +298,46 @@ def lives(draw: st.DrawFn) -> list[Event]:
 
 @given(lives())
 def test_no_machine_is_in_the_ledger_twice_and_every_order_waits_for_machines(events: list[Event]) -> None:
-    book = Ledger()
+    ledger = Ledger()
     for event in events:
-        book = step(book, event)
-        ids, instances = [one.id for one in book.coming], [one.instance for one in book.coming if one.instance]
+        ledger = step(ledger, event)
+        ids, instances = [machine.id for machine in ledger.coming], [machine.instance for machine in ledger.coming if machine.instance]
         assert len(ids) == len(set(ids))
         assert len(instances) == len(set(instances))
-        unnamed = {one.order for one in book.coming if not one.instance}
-        assert unnamed == {one.token for one in book.orders}
-    assert msgspec.json.decode(msgspec.json.encode(book), type=Ledger) == book
+        unnamed = {machine.order for machine in ledger.coming if not machine.instance}
+        assert unnamed == {order.token for order in ledger.orders}
+    assert msgspec.json.decode(msgspec.json.encode(ledger), type=Ledger) == ledger
 
 
 def test_refused_machines_do_not_count_as_bought() -> None:
     # Two orders of one moment, one of them granted in part, and an older one.
-    book = after(intended("a", 3, at=1.0), intended("b", 3, at=9.0), intended("c", 2, at=9.0))
-    book = folded(book, (Answered("b", 10.0, (("i-1", CHEAP),)), Answered("c", 10.0, (("i-2", CHEAP), ("i-3", CHEAP)))))
+    ledger = after(intended("a", 3, at=1.0), intended("b", 3, at=9.0), intended("c", 2, at=9.0))
+    ledger = folded(ledger, (Answered("b", 10.0, (("i-1", CHEAP),)), Answered("c", 10.0, (("i-2", CHEAP), ("i-3", CHEAP)))))
 
-    assert sum(many for at, many in book.bought if at == 9.0) == 3
-    assert step(book, Answered("a", 11.0)).bought == tuple(one for one in book.bought if one[0] == 9.0)
-    assert sum(many for _, many in step(book, Answered("a", 11.0, pending=3)).bought) == 6
+    assert sum(many for at, many in ledger.bought if at == 9.0) == 3
+    assert step(ledger, Answered("a", 11.0)).bought == tuple(one for one in ledger.bought if one[0] == 9.0)
+    assert sum(many for _, many in step(ledger, Answered("a", 11.0, pending=3)).bought) == 6
 
 
 def test_a_settled_order_is_withdrawn_until_the_cloud_confirms() -> None:
     accepted = after(intended("a", 3), Answered("a", 1.0, (("i-1", CHEAP),), pending=2))
     (order,) = accepted.orders
     assert unnamed(accepted) == {"a": 2}
-    book = step(accepted, Settled("a"))
+    ledger = step(accepted, Settled("a"))
 
-    assert (book.orders, book.withdrawals) == ((), (Withdrawal("a", order=order, missing=2),))
-    book = folded(book, (Withdrawing("a", 5.0), Withdrawing("a", 9.0)))
-    assert book.withdrawals == (Withdrawal("a", 9.0, 2, order, 2),)
-    assert step(book, Withdrawn("a")).withdrawals == ()
+    assert (ledger.orders, ledger.withdrawals) == ((), (Withdrawal("a", order=order, missing=2),))
+    ledger = folded(ledger, (Withdrawing("a", 5.0), Withdrawing("a", 9.0)))
+    assert ledger.withdrawals == (Withdrawal("a", 9.0, 2, order, 2),)
+    assert step(ledger, Withdrawn("a")).withdrawals == ()
 
 
 def test_an_unknown_machine_is_recorded_and_then_adopted_like_an_ordered_one() -> None:
     stranger = OrderedMachine("found-i-9", "", (CHEAP,), 0.5, 3.0, offering=CHEAP, instance="i-9", granted=3.0)
-    book = after(Noticed({"i-9": 3.0}), Noticed({}), Adopted(stranger), Registered("found-i-9", "n", 5.0))
+    ledger = after(Noticed({"i-9": 3.0}), Noticed({}), Adopted(stranger), Registered("found-i-9", "n", 5.0))
 
-    assert book.strangers == {}
-    assert [(one.id, one.node, one.instance_type) for one in upcoming(book)] == [("found-i-9", "n", "cheap")]
-    assert step(book, Opened("found-i-9")).coming == ()
+    assert ledger.strangers == {}
+    assert [(upcoming.id, upcoming.node, upcoming.instance_type) for upcoming in upcoming(ledger)] == [("found-i-9", "n", "cheap")]
+    assert step(ledger, Opened("found-i-9")).coming == ()
 
 
 @pytest.mark.parametrize(
@@ -346,8 +346,8 @@ def test_an_unknown_machine_is_recorded_and_then_adopted_like_an_ordered_one() -
     ids=["unknown", "a moment ago", "long ago", "by a clock that is behind", "by a clock that is ahead"],
 )
 def test_a_machine_whose_id_is_learned_late_boots_since_its_launch(launched: float, began: float) -> None:
-    found = after(intended("a", at=50.0), Doubted("a", 51.0), Found("a-0", "i-1", CHEAP, 500.0, launched))
+    ledger = after(intended("a", at=50.0), Doubted("a", 51.0), Found("a-0", "i-1", CHEAP, 500.0, launched))
     answered = after(intended("a", at=50.0), Doubted("a", 51.0), Answered("a", 500.0, (("i-1", CHEAP),), launched={"i-1": launched}))
 
-    assert [one.began for one in (*found.coming, *answered.coming)] == [began, began]
-    assert [one.granted for one in (*found.coming, *answered.coming)] == [500.0, 500.0]
+    assert [machine.began for machine in (*ledger.coming, *answered.coming)] == [began, began]
+    assert [machine.granted for machine in (*ledger.coming, *answered.coming)] == [500.0, 500.0]

@@ -26,16 +26,16 @@ def refused(node: str = "n", *, pod: str = "p", pods: str = "class", at: float =
 
 
 def test_a_wait_starts_at_the_first_of_consecutive_plans_with_the_placement() -> None:
-    known = after(Planned((("p", "n"), ("q", "n")), 1.0), Planned((("p", "n"), ("q", "m")), 9.0))
+    refusals = after(Planned((("p", "n"), ("q", "n")), 1.0), Planned((("p", "n"), ("q", "m")), 9.0))
 
-    assert known.waits == (Wait("p", "n", 1.0), Wait("q", "m", 9.0))
+    assert refusals.waits == (Wait("p", "n", 1.0), Wait("q", "m", 9.0))
     assert after(Planned((("p", "n"),), 1.0), Planned((), 5.0), Planned((("p", "n"),), 9.0)).waits == (Wait("p", "n", 9.0),)
 
 
 def test_an_equal_plan_changes_nothing() -> None:
-    known = after(Planned((("p", "n"),), 1.0))
+    refusals = after(Planned((("p", "n"),), 1.0))
 
-    assert step(known, Planned((("p", "n"),), 9.0)) is known
+    assert step(refusals, Planned((("p", "n"),), 9.0)) is refusals
 
 
 def test_a_suspicion_counts_from_the_opening_if_the_next_plan_confirms_it() -> None:
@@ -47,17 +47,17 @@ def test_a_suspicion_counts_from_the_opening_if_the_next_plan_confirms_it() -> N
 
 
 def test_a_refusal_ends_the_wait_and_its_kind_avoids_the_node_for_an_hour() -> None:
-    known = after(Planned((("p", "n"), ("q", "n")), 1.0), refused())
+    refusals = after(Planned((("p", "n"), ("q", "n")), 1.0), refused())
 
-    assert known.waits == (Wait("q", "n", 1.0),)
-    assert refusing(known, 100.0 + AVOIDED_SECONDS - 1.0) == {"class": frozenset({"n"})}
-    assert refusing(known, 100.0 + AVOIDED_SECONDS) == {}
+    assert refusals.waits == (Wait("q", "n", 1.0),)
+    assert refusing(refusals, 100.0 + AVOIDED_SECONDS - 1.0) == {"class": frozenset({"n"})}
+    assert refusing(refusals, 100.0 + AVOIDED_SECONDS) == {}
 
 
 def test_several_nodes_and_pod_kinds_are_avoided_at_once() -> None:
-    known = after(refused("n"), refused("m"), refused("n", pods="other"))
+    refusals = after(refused("n"), refused("m"), refused("n", pods="other"))
 
-    assert refusing(known, 101.0) == {"class": frozenset({"n", "m"}), "other": frozenset({"n"})}
+    assert refusing(refusals, 101.0) == {"class": frozenset({"n", "m"}), "other": frozenset({"n"})}
 
 
 def test_a_changed_node_is_no_longer_avoided() -> None:
@@ -65,13 +65,13 @@ def test_a_changed_node_is_no_longer_avoided() -> None:
 
 
 def test_a_second_refusal_extends_the_first() -> None:
-    (one,) = after(refused(at=100.0), refused(at=500.0)).avoided
+    (refusal,) = after(refused(at=100.0), refused(at=500.0)).avoided
 
-    assert one.until == 500.0 + AVOIDED_SECONDS
+    assert refusal.until == 500.0 + AVOIDED_SECONDS
 
 
 def test_expired_refusals_are_dropped_and_only_the_newest_are_kept() -> None:
-    assert [one.node for one in after(refused("old", at=0.0), refused("new", at=AVOIDED_SECONDS + 1.0)).avoided] == ["new"]
+    assert [refusal.node for refusal in after(refused("old", at=0.0), refused("new", at=AVOIDED_SECONDS + 1.0)).avoided] == ["new"]
     many = after(*(refused(f"n{number}") for number in range(MOST + 5)))
     assert [many.avoided[0].node, many.avoided[-1].node, len(many.avoided)] == ["n5", f"n{MOST + 4}", MOST]
     assert len(after(Planned(tuple((f"p{number}", "n") for number in range(MOST + 5)), 1.0)).waits) == MOST

@@ -102,7 +102,7 @@ def test_nothing_changes_before_the_next_change_is_due(events: list[Event]) -> N
 @settings(max_examples=examples(60), deadline=None)
 def test_breakers_that_do_not_wait_for_people_become_half_open_in_the_end(events: list[Event]) -> None:
     breakers, now = after(events)
-    stuck = [one.target for one in breakers.open if one.until is None]
+    stuck = [breaker.target for breaker in breakers.open if breaker.until is None]
 
     for key in openness(breakers, KEYS, now + LONG).blocked:
         assert any(target.covers(key) for target in stuck)
@@ -139,7 +139,7 @@ def test_every_history_survives_a_restart(events: list[Event]) -> None:
 @settings(max_examples=examples(40), deadline=None)
 def test_there_are_never_more_breakers_than_targets(events: list[Event]) -> None:
     breakers, _ = after(events)
-    targets = [one.target for one in breakers.open]
+    targets = [breaker.target for breaker in breakers.open]
 
     assert len(targets) == len(set(targets))
-    assert all(one.strikes >= 1 and one.since <= one.last for one in breakers.open if one.cause != FAILED)
+    assert all(breaker.strikes >= 1 and breaker.since <= breaker.last for breaker in breakers.open if breaker.cause != FAILED)

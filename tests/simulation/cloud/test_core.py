@@ -112,7 +112,7 @@ def test_an_exhausted_offering_has_no_capacity_until_a_machine_ends() -> None:
     sky = cloud(Pool("gpu", (scarce,)))
     (machine,) = ask(sky, scarce.key).machines
     refused = ask(sky, scarce.key, now=1, token="b")
-    assert (refused.machines, [(one.kind, one.missing) for one in refused.refusals]) == ((), [(NO_CAPACITY, 1)])
+    assert (refused.machines, [(refusal.kind, refusal.missing) for refusal in refused.refusals]) == ((), [(NO_CAPACITY, 1)])
     sky.terminate(machine.id, 2)
     assert len(ask(sky, scarce.key, now=3, token="c").machines) == 1
 
@@ -175,7 +175,7 @@ def test_an_answer_is_delayed_and_shows_the_state_at_its_arrival() -> None:
 def test_a_dry_market_refuses_and_the_next_acceptable_offering_grants() -> None:
     answer = ask(spot(), SPOT.key, GPU.key, count=2, now=1100)
     assert [machine.offering.market for machine in answer.machines] == ["on-demand", "on-demand"]
-    assert [(one.kind, one.offering, one.missing) for one in answer.refusals] == [(NO_CAPACITY, SPOT.key, 2)]
+    assert [(refusal.kind, refusal.offering, refusal.missing) for refusal in answer.refusals] == [(NO_CAPACITY, SPOT.key, 2)]
 
 
 def test_machines_are_granted_in_turn_if_a_group_spreads_over_zones() -> None:
@@ -255,7 +255,7 @@ def test_a_spot_purchase_of_several_machines_may_be_granted_in_part() -> None:
     sky = spot(faults=Faults(never_registers=0, partial_grants=1, gpu_hours_between_failures=0))
     answer = ask(sky, SPOT.key, count=10)
     assert 1 <= len(answer.machines) < 10
-    assert [(one.kind, one.missing) for one in answer.refusals] == [(NO_CAPACITY, 10 - len(answer.machines))]
+    assert [(refusal.kind, refusal.missing) for refusal in answer.refusals] == [(NO_CAPACITY, 10 - len(answer.machines))]
 
 
 def test_each_second_is_billed_at_its_price() -> None:
@@ -290,12 +290,12 @@ def test_gpus_of_some_machines_never_show_and_are_not_waited_for() -> None:
     assert [kind for _, kind in seen].count(REGISTERED) == 40
     shown = [kind for _, kind in seen].count(VISIBLE)
     assert 10 < shown < 30
-    assert sum(one.state == REGISTERED for one in machines) == 40 - shown
+    assert sum(machine.state == REGISTERED for machine in machines) == 40 - shown
     assert not sky.busy
 
 
 def test_the_cloud_reports_the_fault_of_some_machines_that_never_join() -> None:
     sky = cloud(Pool("gpu", (GPU,)), faults=Faults(never_registers=1, gpu_hours_between_failures=0, partial_grants=0, impaired=0.5))
-    faults = [one.fault for one in ask(sky, GPU.key, count=40).machines]
+    faults = [machine.fault for machine in ask(sky, GPU.key, count=40).machines]
     assert 10 < faults.count("Instance reachability check failed") < 30
     assert set(faults) == {"", "Instance reachability check failed"}

@@ -99,10 +99,10 @@ def test_an_answer_is_remembered_with_its_refusals_and_machines() -> None:
     assert sky.answer("a") is None
     (event, *_) = sky.advance(30.0)
     twin = again(sky, 1)
-    found = twin.answer("a")
-    assert found is not None
+    answer = twin.answer("a")
+    assert answer is not None
     assert event.answer is not None
-    assert (found.machines, found.refusals) == (event.answer.machines, event.answer.refusals)
+    assert (answer.machines, answer.refusals) == (event.answer.machines, event.answer.refusals)
     twin.ask("a", (GPU.key,), count=9, now=40.0)
     assert twin.next_event() == sky.next_event()
     assert sky.answer("b") is None

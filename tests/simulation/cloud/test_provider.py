@@ -53,7 +53,7 @@ async def test_without_tokens_it_buys_again_and_machines_do_not_name_their_order
     async with provider(calls=CallFaults(tokens=False)) as made:
         await buy(made)
         await buy(made)
-        assert [one.token for one in (await made.inventory()).instances] == ["", ""]
+        assert [instance.token for instance in (await made.inventory()).instances] == ["", ""]
         assert not made.keeps_tokens
 
 
@@ -62,7 +62,7 @@ async def test_reasons_of_refused_machines_are_those_of_the_breakers() -> None:
     async with provider(markets=markets) as made:
         bought = await buy(made, SPOT.key, OfferingKey("gpu", "spot", "unknown", "z1"), GPU.key, count=7)
         assert len(bought.instances) == 5
-        assert {one.offering: one.cause for one in bought.refusals} == {
+        assert {refusal.offering: refusal.cause for refusal in bought.refusals} == {
             SPOT.key: CAPACITY,
             ("gpu", "spot", "unknown", "z1"): CONFIGURATION,
             GPU.key: QUOTA,
@@ -74,10 +74,10 @@ async def test_a_stale_list_shows_an_earlier_state() -> None:
         (machine,) = (await buy(made)).instances
         assert (await made.inventory()).instances == ()
         await asyncio.sleep(95.0)
-        assert [one.id for one in (await made.inventory()).instances] == [machine.id]
+        assert [instance.id for instance in (await made.inventory()).instances] == [machine.id]
         await made.remove((machine.id,))
         await asyncio.sleep(80.0)
-        assert [one.id for one in (await made.inventory()).instances] == [machine.id]
+        assert [instance.id for instance in (await made.inventory()).instances] == [machine.id]
         await asyncio.sleep(20.0)
         assert (await made.inventory()).instances == ()
 
@@ -108,8 +108,8 @@ async def test_the_fault_of_a_machine_is_in_the_list() -> None:
     async with provider(faults=faults) as made:
         await buy(made)
         await asyncio.sleep(500.0)
-        (one,) = (await made.inventory()).instances
-        assert (one.fault, one.state) == ("Instance reachability check failed", "pending")
+        (instance,) = (await made.inventory()).instances
+        assert (instance.fault, instance.state) == ("Instance reachability check failed", "pending")
 
 
 @pytest.mark.parametrize("without", [0.0, 1.0])
@@ -119,7 +119,7 @@ async def test_a_reclaimed_machine_is_announced_with_and_without_notice(without:
     async with provider(faults=faults, markets=markets) as made:
         (machine,) = (await buy(made, SPOT.key)).instances
         await asyncio.sleep(1000.0 + 181.0)
-        notices = [one.instance for one in await made.notices()]
+        notices = [notice.instance for notice in await made.notices()]
         assert notices == ([] if without else [machine.id])
         assert list(await made.notices()) == []
         await asyncio.sleep(121.0)
@@ -129,7 +129,7 @@ async def test_a_reclaimed_machine_is_announced_with_and_without_notice(without:
 async def test_prices_follow_their_series() -> None:
     markets = Markets(prices={SPOT.key: Steps([0, 100], [1.5, 2.5])}, began=BEGAN)
     async with provider(markets=markets) as made:
-        before = {one.key: one.price for pool in await made.pools() for one in pool.offerings}
+        before = {offering.key: offering.price for pool in await made.pools() for offering in pool.offerings}
         await asyncio.sleep(150.0)
-        after = {one.key: one.price for pool in await made.pools() for one in pool.offerings}
+        after = {offering.key: offering.price for pool in await made.pools() for offering in pool.offerings}
         assert (before[SPOT.key], after[SPOT.key], after[GPU.key]) == (1.5, 2.5, GPU.price)

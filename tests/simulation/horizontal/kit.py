@@ -38,7 +38,7 @@ def series(*values: float) -> SeriesSamples:
 
 
 def decide(
-    one: Autoscaler,
+    autoscaler: Autoscaler,
     answers: Answer | Sequence[Answer],
     *,
     running: Sequence[ReplicaPod] | int,
@@ -47,12 +47,12 @@ def decide(
     now: float = NOW,
 ) -> Outcome:
     """A step for ``replicas`` replicas, as many as pods by default."""
-    found = pods(running) if isinstance(running, int) else running
-    count = len(found) if replicas is None else replicas
+    replica_pods = pods(running) if isinstance(running, int) else running
+    count = len(replica_pods) if replicas is None else replicas
     answered = answers if isinstance(answers, Sequence) else (answers,)
-    return step(one, Scale(count, count), metrics=answered, pods=found, history=history or History(), now=now)
+    return step(autoscaler, Scale(count, count), metrics=answered, pods=replica_pods, history=history or History(), now=now)
 
 
 def reasons(outcome: Outcome) -> dict[str, str]:
     """The conditions in short: status and reason by type."""
-    return {one.type: f"{one.status} {one.reason}" for one in outcome.conditions}
+    return {condition.type: f"{condition.status} {condition.reason}" for condition in outcome.conditions}

@@ -9,19 +9,19 @@ from gpuscaler.simulation.horizontal import History, Outcome
 from gpuscaler.simulation.horizontal.specs import Autoscaler
 
 
-def follow(one: Autoscaler, *loads: tuple[float, float], replicas: int = 1) -> list[Outcome]:
+def follow(autoscaler: Autoscaler, *loads: tuple[float, float], replicas: int = 1) -> list[Outcome]:
     """Take steps at the given seconds, each with that total load, spread over the existing replicas."""
     history, outcomes = History(), []
     for seconds, load in loads:
         share = [load / replicas] * replicas
-        outcome = decide(one, samples(*share), running=replicas, history=history, now=NOW + seconds)
+        outcome = decide(autoscaler, samples(*share), running=replicas, history=history, now=NOW + seconds)
         outcomes.append(outcome)
         history, replicas = outcome.history, outcome.desired
     return outcomes
 
 
-def sizes(one: Autoscaler, *loads: tuple[float, float], replicas: int = 1) -> list[int]:
-    return [outcome.desired for outcome in follow(one, *loads, replicas=replicas)]
+def sizes(autoscaler: Autoscaler, *loads: tuple[float, float], replicas: int = 1) -> list[int]:
+    return [outcome.desired for outcome in follow(autoscaler, *loads, replicas=replicas)]
 
 
 def rules(**fields: Any) -> Json:
@@ -120,7 +120,7 @@ def test_a_tolerance_applies_only_in_its_direction() -> None:
 def test_conditions_keep_the_time_at_which_their_status_changed() -> None:
     outcomes = follow(autoscaler(), (0, 10), (15, 10), (30, 500))
 
-    assert [one.since for one in outcomes[1].conditions] == [NOW, NOW, NOW]
-    assert {one.type: one.since for one in outcomes[2].conditions}["ScalingLimited"] == NOW + 30
+    assert [condition.since for condition in outcomes[1].conditions] == [NOW, NOW, NOW]
+    assert {condition.type: condition.since for condition in outcomes[2].conditions}["ScalingLimited"] == NOW + 30
     assert outcomes[2].reason == "pods metric load above target"
     assert reasons(outcomes[2])["AbleToScale"] == "True SucceededRescale"

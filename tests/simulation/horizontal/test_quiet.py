@@ -32,7 +32,7 @@ def drawn(rng: random.Random) -> tuple[Autoscaler, dict[int, Answer]]:
     return autoscaler(QUEUE, **spec), changes
 
 
-def followed(one: Autoscaler, changes: dict[int, Answer], *, skipping: bool) -> tuple[list[int], int]:
+def followed(autoscaler: Autoscaler, changes: dict[int, Answer], *, skipping: bool) -> tuple[list[int], int]:
     """The replicas after every tick, and the number of ticks that were computed."""
     history, replicas, quiet, asked = History(), 3, -math.inf, 0
     answer, sizes = changes[0], []
@@ -43,8 +43,8 @@ def followed(one: Autoscaler, changes: dict[int, Answer], *, skipping: bool) -> 
             if outcome is not None and skipping:
                 history = repeated(outcome, now - TICK)
             answer = changes.get(tick, answer)
-            outcome = decide(one, answer, running=0, replicas=replicas, history=history, now=now)
-            quiet = quiet_until(one, outcome, replicas=replicas)
+            outcome = decide(autoscaler, answer, running=0, replicas=replicas, history=history, now=now)
+            quiet = quiet_until(autoscaler, outcome, replicas=replicas)
             history, replicas = outcome.history, outcome.desired
             asked += 1
         sizes.append(replicas)
@@ -53,9 +53,9 @@ def followed(one: Autoscaler, changes: dict[int, Answer], *, skipping: bool) -> 
 
 @pytest.mark.parametrize("seed", range(150))
 def test_skipping_quiet_steps_changes_nothing(seed: int) -> None:
-    one, changes = drawn(random.Random(seed))
-    every, _ = followed(one, changes, skipping=False)
-    some, _ = followed(one, changes, skipping=True)
+    autoscaler, changes = drawn(random.Random(seed))
+    every, _ = followed(autoscaler, changes, skipping=False)
+    some, _ = followed(autoscaler, changes, skipping=True)
 
     assert some == every
 

@@ -24,10 +24,10 @@ def test_it_has_the_waits_of_its_jobs_and_the_cost_of_all_machines_meanwhile() -
     part = result.last_quarter
     assert part is not None
     assert (part.after, part.pods, part.served) == (3000, 1, 1)
-    assert part.wait.p50 == next(one.seconds for one in result.waits if one.pod == "trace/c")
+    assert part.wait.p50 == next(pod_wait.seconds for pod_wait in result.waits if pod_wait.pod == "trace/c")
     spent = sum(
         sample.dollars_per_hour / 3600 * max(0.0, min(until, result.began + 4000) - max(sample.at, result.began + 3000))
-        for sample, until in zip(result.timeline, [*(one.at for one in result.timeline[1:]), result.ended], strict=True)
+        for sample, until in zip(result.timeline, [*(sample.at for sample in result.timeline[1:]), result.ended], strict=True)
     )
     assert 0 < part.cost < result.cost
     assert part.cost == pytest.approx(spent, rel=1e-6)

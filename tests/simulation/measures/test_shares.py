@@ -68,7 +68,7 @@ def test_shares_add_up_to_everything_that_was_paid_and_none_is_negative(jobs: li
         assert all(share.cost >= 0 and share.gpu_hours >= 0 for share in shares)
     # Nothing is evicted here and images take no time, so that held time equals work.
     worked: dict[str, float] = defaultdict(float)
-    ran = {one.pod.removeprefix("trace/").partition("#")[0] for one in result.waits if one.ran}
+    ran = {pod_wait.pod.removeprefix("trace/").partition("#")[0] for pod_wait in result.waits if pod_wait.ran}
     for job in jobs:
         if job.id in ran:
             worked[job.user] += job.gpus * job.pods * job.duration / 3600
@@ -92,4 +92,4 @@ def test_a_run_of_no_duration_has_no_machines_over_time() -> None:
 def test_machine_hours_over_time_are_the_billed_ones() -> None:
     result = replay(trace(Job("a", 0, 3000, gpus=1), Job("b", 900, 3000, gpus=3), Job("c", 100, 500, cpu_milli=1000)))
     hours = (result.ended - result.began) / 3600 / STRETCHES
-    assert sum(sum(one.machines) * hours for one in result.fleet) == pytest.approx(sum(row.hours for row in result.machine_hours))
+    assert sum(sum(presence.machines) * hours for presence in result.fleet) == pytest.approx(sum(row.hours for row in result.machine_hours))

@@ -68,9 +68,9 @@ def test_a_curve_rises_ends_where_the_last_pod_ran_and_is_bounded(drawn: list[tu
     assert len(curve.seconds) == len(curve.shares) <= POINTS
     assert list(curve.seconds) == sorted(set(curve.seconds))
     assert list(curve.shares) == sorted(curve.shares)
-    if any(one.ran for one in waits):
-        assert curve.seconds[-1] == max(one.seconds for one in waits if one.ran)
-    if all(one.ran for one in waits):
+    if any(pod_wait.ran for pod_wait in waits):
+        assert curve.seconds[-1] == max(pod_wait.seconds for pod_wait in waits if pod_wait.ran)
+    if all(pod_wait.ran for pod_wait in waits):
         assert curve.shares[-1] == pytest.approx(1)
 
 

@@ -35,7 +35,7 @@ def parallel(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_parallel_runs_give_the_same_results_as_sequential_runs() -> None:
     names, seeds = ("gpuscaler", "static"), (3, 4)
     together = run_all(SETTING, names, seeds, workers=2)
-    assert [(one.policy, one.seed) for one in together] == [(name, seed) for name in names for seed in seeds]
+    assert [(result.policy, result.seed) for result in together] == [(name, seed) for name in names for seed in seeds]
     assert together == run_all(SETTING, names, seeds, workers=1)
 
 

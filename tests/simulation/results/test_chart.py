@@ -47,7 +47,7 @@ def test_a_thinned_result_shows_the_same_with_fewer_samples() -> None:
     assert len(thin.timeline) == STRETCHES < len(whole.timeline)
     assert (thin.decisions, thin.waits, thin.wait_by_class) == ((), (), whole.wait_by_class)
     for count in (1, 12, STRETCHES):
-        before, after = (bins(one.timeline, began=one.began, ended=one.ended, count=count) for one in (whole, thin))
+        before, after = (bins(result.timeline, began=result.began, ended=result.ended, count=count) for result in (whole, thin))
         for one, other in zip(before, after, strict=True):
             assert (one.wanted, one.used, one.paid, one.spent) == pytest.approx(
                 (other.wanted, other.used, other.paid, other.spent), abs=1e-6

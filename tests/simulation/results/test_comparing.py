@@ -34,11 +34,11 @@ def found() -> dict[str, Difference]:
 
 @pytest.mark.parametrize("name", ["large", "small"])
 def test_machines_and_holders_each_explain_the_whole_difference_in_cost(found: dict[str, Difference], name: str) -> None:
-    one = found[name]
-    assert one.cost.difference == pytest.approx((one.cost.b or 0) - (one.cost.a or 0))
-    assert sum(row.cost.difference or 0 for row in one.offerings) == pytest.approx(one.cost.difference)
-    assert sum(row.cost.difference or 0 for row in one.classes) == pytest.approx(one.cost.difference)
-    contributions = [abs(row.cost.difference or 0) for row in one.offerings]
+    difference = found[name]
+    assert difference.cost.difference == pytest.approx((difference.cost.b or 0) - (difference.cost.a or 0))
+    assert sum(row.cost.difference or 0 for row in difference.offerings) == pytest.approx(difference.cost.difference)
+    assert sum(row.cost.difference or 0 for row in difference.classes) == pytest.approx(difference.cost.difference)
+    contributions = [abs(row.cost.difference or 0) for row in difference.offerings]
     assert contributions == sorted(contributions, reverse=True)
 
 
@@ -49,12 +49,12 @@ def test_a_machine_offered_in_one_file_only_has_no_hours_with_the_other(found: d
 
 
 def test_pods_that_run_with_one_file_only_are_counted_over_seeds_and_some_are_named(found: dict[str, Difference]) -> None:
-    one = found["small"]
-    (large,) = one.only_a
+    difference = found["small"]
+    (large,) = difference.only_a
     assert (large.pod_class, large.pods, large.some) == ("4-7 GPUs", 14, tuple(f"trace/large-{number}" for number in range(NAMED)))
-    assert one.only_b == ()
-    assert [reason.pods for reason in one.why_not_b] == [7]
-    (told,) = [sentence for sentence in explained(one) if sentence.startswith("Run only with A")]
+    assert difference.only_b == ()
+    assert [reason.pods for reason in difference.why_not_b] == [7]
+    (told,) = [sentence for sentence in explained(difference) if sentence.startswith("Run only with A")]
     assert told.startswith("Run only with A: 14 pods with 4-7 GPUs (trace/large-0, ")
     assert "With B 7 pods never ran because of: pool gpu" in told
 
@@ -69,21 +69,21 @@ def test_pods_that_never_run_with_b_wait_longer_there(found: dict[str, Differenc
 
 
 def test_the_difference_from_a_lower_bound_is_unknown(found: dict[str, Difference]) -> None:
-    one = found["small"]
-    assert (one.at_least_a, one.at_least_b) == ((), ("wait_mean", "wait_p95", "wait_p99"))
-    assert one.figures["wait_p99"].difference is None
-    assert (one.figures["wait_p99"].b or 0) > 0
-    assert one.figures["wait_p50"].difference is not None
+    difference = found["small"]
+    assert (difference.at_least_a, difference.at_least_b) == ((), ("wait_mean", "wait_p95", "wait_p99"))
+    assert difference.figures["wait_p99"].difference is None
+    assert (difference.figures["wait_p99"].b or 0) > 0
+    assert difference.figures["wait_p50"].difference is not None
 
 
 def test_the_cost_is_shown_with_its_spread_over_seeds(found: dict[str, Difference]) -> None:
-    one = found["large"]
-    assert (one.seeds, one.cheaper, one.sd is not None) == (2, 0, True)
-    assert explained(one)[0].startswith(
-        f"B costs ${one.cost.difference:,.2f} more than A: ${one.cost.b:,.2f} instead of ${one.cost.a:,.2f} (+"
+    difference = found["large"]
+    assert (difference.seeds, difference.cheaper, difference.sd is not None) == (2, 0, True)
+    assert explained(difference)[0].startswith(
+        f"B costs ${difference.cost.difference:,.2f} more than A: ${difference.cost.b:,.2f} instead of ${difference.cost.a:,.2f} (+"
     )
-    assert explained(one)[0].endswith("B costs less with 0 of them.")
-    assert explained(one)[-1] == "Pods are counted over all 2 seeds together."
+    assert explained(difference)[0].endswith("B costs less with 0 of them.")
+    assert explained(difference)[-1] == "Pods are counted over all 2 seeds together."
 
 
 def test_equal_pools_have_no_differences() -> None:
@@ -94,15 +94,15 @@ def test_equal_pools_have_no_differences() -> None:
 
 
 def test_runs_of_other_seeds_are_not_compared() -> None:
-    one, other = runs(POLICY, seeds=2)
+    result, other = runs(POLICY, seeds=2)
     with pytest.raises(ValueError, match="same seeds"):
-        difference([one], [other])
+        difference([result], [other])
 
 
 def test_a_pod_created_in_one_run_only_is_neither_served_nor_refused_in_the_other() -> None:
-    (one,) = runs(POLICY)
-    more = (*one.waits, PodWait("trace/service#r9", "1 GPU", 3.0, ran=True))
-    found = difference([one], [replace(one, waits=more, wait_by_class=by_class(more))])
+    (result,) = runs(POLICY)
+    more = (*result.waits, PodWait("trace/service#r9", "1 GPU", 3.0, ran=True))
+    found = difference([result], [replace(result, waits=more, wait_by_class=by_class(more))])
     assert (found.only_a, found.only_b) == ((), ())
 
 

@@ -91,9 +91,9 @@ def test_a_missing_file_is_an_error(tmp_path: Path) -> None:
 
 
 def test_series_are_added_up_each_from_its_beginning_to_its_end() -> None:
-    one, other = Series("a", (0.0, 60.0), (0.5, 0.25)), Series("b", (60.0, 120.0, 180.0), (1.0, 0.5, 0.1))
+    series, other = Series("a", (0.0, 60.0), (0.5, 0.25)), Series("b", (60.0, 120.0, 180.0), (1.0, 0.5, 0.1))
 
-    assert added("sum", (one, other)) == Series("sum", (0.0, 60.0, 120.0, 180.0, 240.0), (0.5, 1.25, 0.5, 0.1, 0.0))
+    assert added("sum", (series, other)) == Series("sum", (0.0, 60.0, 120.0, 180.0, 240.0), (0.5, 1.25, 0.5, 0.1, 0.0))
 
 
 @pytest.mark.skipif(not (DATA / RATES).exists(), reason="../shared/data is not there")

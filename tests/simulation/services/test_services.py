@@ -25,11 +25,11 @@ def load_of(*values: float, every: float = 600.0, unit: Unit = "requests/s", pod
 
 def service(*values: float, every: float = 600.0, capacity: float = 10.0) -> Service:
     """A service of requests; a replica is kept at 70 % of its capacity."""
-    found = services_of(load_of(*values, every=every))[0][0]
-    target = found.autoscaler.metrics[0].target
-    metric = found.autoscaler.metrics[0]
+    service = services_of(load_of(*values, every=every))[0][0]
+    target = service.autoscaler.metrics[0].target
+    metric = service.autoscaler.metrics[0]
     metrics = (replace(metric, target=replace(target, average_value=int(700 * capacity))),)
-    return found._replace(capacity=capacity, autoscaler=replace(found.autoscaler, metrics=metrics, max_replicas=100))
+    return service._replace(capacity=capacity, autoscaler=replace(service.autoscaler, metrics=metrics, max_replicas=100))
 
 
 class Playing:
@@ -196,18 +196,18 @@ def test_derived_values_are_reported() -> None:
 
 
 def test_a_load_of_zero_keeps_the_minimum_replicas() -> None:
-    found = services_of(load_of(0, 0))[0][0]
+    service = services_of(load_of(0, 0))[0][0]
 
-    assert Playing(found).until().changes == [(0, 1), (1200, 0)]
+    assert Playing(service).until().changes == [(0, 1), (1200, 0)]
 
 
 def test_without_services_there_is_nothing_to_do() -> None:
     assert Services((), began=BEGAN).next_at == math.inf
 
 
-def sizes_of(one: Service, delays: Callable[[int], float], *, every_step: bool) -> list[int]:
+def sizes_of(service: Service, delays: Callable[[int], float], *, every_step: bool) -> list[int]:
     """The replicas at every step, computed at every step or only when the service asks for it."""
-    running = Running(one, began=BEGAN, seed=0)
+    running = Running(service, began=BEGAN, seed=0)
     starting: list[tuple[float, int]] = []
     sizes, at = [], BEGAN
     while at < running.end:
@@ -236,8 +236,8 @@ def test_skipped_steps_would_have_changed_nothing(seed: int) -> None:
 
 @pytest.mark.skipif(not (DATA / "llm_rate_servegen_10min.csv.gz").exists(), reason="../shared/data is not there")
 def test_two_weeks_of_published_rates_are_served_almost_completely() -> None:
-    found = services_of(read_load(DATA / "llm_rate_servegen_10min.csv.gz"))[0]
-    results = Playing(*found, delay=240).until().services.results()
+    services = services_of(read_load(DATA / "llm_rate_servegen_10min.csv.gz"))[0]
+    results = Playing(*services, delay=240).until().services.results()
 
     assert all(0.97 < result.served / result.load <= 1 for result in results)
     assert all(result.steps < 4000 for result in results)

@@ -32,7 +32,7 @@ def test_jobs_come_in_order_within_their_days_and_last_no_longer_than_the_longes
     assert submits == sorted(submits)
     assert 0 <= submits[0] < DAY
     assert 9 * DAY <= submits[-1] < 10 * DAY
-    assert max(job.duration for job in trace.jobs) <= max(known[-1][1] for known in profile.durations)
+    assert max(job.duration for job in trace.jobs) <= max(duration[-1][1] for duration in profile.durations)
     assert generate(seed=1, jobs=200, profile=profile).jobs[-1].submit < DAY
 
 

@@ -29,7 +29,7 @@ PRICES = """date,instance_type,region,on_demand_usd_h,spot_usd_h
 2026-01-11,other,r2,8.0,6.0
 """
 Read = Callable[..., SpotFile]
-SPOT1, SPOT4 = (replace(one, market="spot", price=one.price / 4) for one in (G1, G4))
+SPOT1, SPOT4 = (replace(offering, market="spot", price=offering.price / 4) for offering in (G1, G4))
 POLICY = Policy((Pool("gpu", (G1, G4, SPOT1, SPOT4)),), region="r1")
 
 
@@ -43,17 +43,17 @@ def read(tmp_path: Path) -> Read:
 
 
 def test_availability_is_read_market_by_market(read: Read) -> None:
-    one, two = read(AVAILABILITY).availability
-    assert (one.name, one.instance_type, one.place) == ("z1/p3", "p3", "z1")
-    assert list(one.steps) == [(0, float("inf")), (100, 0), (300, float("inf"))]
-    assert one.period == 400
+    series, two = read(AVAILABILITY).availability
+    assert (series.name, series.instance_type, series.place) == ("z1/p3", "p3", "z1")
+    assert list(series.steps) == [(0, float("inf")), (100, 0), (300, float("inf"))]
+    assert series.period == 400
     assert list(two.steps) == [(0, float("inf")), (50, 3)]
 
 
 def test_prices_are_read_by_day_and_an_empty_one_leaves_the_other(read: Read) -> None:
     prices = read(PRICES)
-    assert [(one.name, [value for _, value in one.steps]) for one in prices.spot] == [("g1/r1", [1, 3]), ("other/r2", [2, 6])]
-    assert [(one.name, [value for _, value in one.steps]) for one in prices.on_demand] == [("g1/r1", [4, 4]), ("other/r2", [8])]
+    assert [(series.name, [value for _, value in series.steps]) for series in prices.spot] == [("g1/r1", [1, 3]), ("other/r2", [2, 6])]
+    assert [(series.name, [value for _, value in series.steps]) for series in prices.on_demand] == [("g1/r1", [4, 4]), ("other/r2", [8])]
     assert prices.spot[0].steps[1][0] == 10 * 86_400
     assert prices.spot[0].mean == pytest.approx((10 * 1 + 7 * 3) / 17)
 
@@ -167,5 +167,5 @@ def test_the_given_series_are_read_completely() -> None:
     spot = read_spot(DATA / "spot_availability_changes.csv.gz")
     prices = read_spot(DATA / "gcp_gpu_price_history.csv.gz")
     assert (len(spot.availability), spot.set_aside, prices.set_aside) == (6, 0, 0)
-    assert {one.period for one in spot.availability} == {3930810}
+    assert {series.period for series in spot.availability} == {3930810}
     assert len(prices.spot) > 1000

@@ -17,9 +17,9 @@ def test_a_job_becomes_a_pod_of_a_job_controller() -> None:
 
 
 def test_jobs_of_one_shape_share_one_specification() -> None:
-    one, two, other = members(trace(Job("a", 0, 1, gpus=1), Job("b", 3, 4, gpus=1, user="u"), Job("c", 4, 1, gpus=2)), Shaping())
-    assert one.spec is two.spec
-    assert one.spec.digest != other.spec.digest
+    member, two, other = members(trace(Job("a", 0, 1, gpus=1), Job("b", 3, 4, gpus=1, user="u"), Job("c", 4, 1, gpus=2)), Shaping())
+    assert member.spec is two.spec
+    assert member.spec.digest != other.spec.digest
 
 
 def test_one_part_of_a_gpu_makes_the_whole_trace_use_thousandths() -> None:

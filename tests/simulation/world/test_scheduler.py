@@ -23,10 +23,10 @@ def test_a_pod_goes_to_the_node_with_most_room_left() -> None:
     scheduler = Scheduler([C8])
     scheduler.add("a", C8)
     scheduler.add("b", C8)
-    one = spec(Job("j", 0, 1, cpu_milli=1000, memory=4 * GIB))
-    assert scheduler.best(one) == "a"
-    scheduler.place(one, "a")
-    assert scheduler.best(one) == "b"
+    pod_spec = spec(Job("j", 0, 1, cpu_milli=1000, memory=4 * GIB))
+    assert scheduler.best(pod_spec) == "a"
+    scheduler.place(pod_spec, "a")
+    assert scheduler.best(pod_spec) == "b"
 
 
 def test_with_most_allocated_a_pod_goes_to_the_fullest_node_that_has_room() -> None:

@@ -117,7 +117,7 @@ class AwsProvider:
 
         Whether LaunchInstances is available is only known after it succeeded: sending an order again in another way would buy twice.
         """
-        return all(self.way(name)[0] == LAUNCH and one.group.region in self._launching for name, one in self._found.items())
+        return all(self.way(name)[0] == LAUNCH and aws_pool.group.region in self._launching for name, aws_pool in self._found.items())
 
     @property
     def inbox(self) -> Inbox | None:
@@ -127,8 +127,8 @@ class AwsProvider:
         """How machines of ``pool`` are bought, and if not in the way its group allows, why; else the reason is empty."""
         if pool in self._other_ways:
             return DESIRED, self._other_ways[pool]
-        found = self._found[pool]
-        return found.bought_by, NO_FLEETS if found.launch == FLEET else ""
+        aws_pool = self._found[pool]
+        return aws_pool.bought_by, NO_FLEETS if aws_pool.launch == FLEET else ""
 
     # Reading
 
@@ -142,14 +142,14 @@ class AwsProvider:
             self._looking = asyncio.get_running_loop().run_in_executor(self._executor, self._discovery.look)
         # The pass continues even if the caller is cancelled, and two must not run at once.
         seen = await asyncio.shield(self._looking)
-        self._found = {one.pool.name: one for one in (*seen.pools, *seen.let_go)}
-        self._forgone = tuple(one.pool.name for one in seen.let_go)
+        self._found = {aws_pool.pool.name: aws_pool for aws_pool in (*seen.pools, *seen.let_go)}
+        self._forgone = tuple(aws_pool.pool.name for aws_pool in seen.let_go)
         self._unknown, self._forbidden = seen.unknown, seen.forbidden
         troubles = {f"Region {region}" for region in seen.failed}
-        self._failed = tuple(f"{one.object}: {one.reason}" for one in seen.set_aside if one.object in troubles)
+        self._failed = tuple(f"{skipped.object}: {skipped.reason}" for skipped in seen.set_aside if skipped.object in troubles)
         return AccountReport(
             pools=tuple(map(self._as_bought, seen.pools)),
-            set_aside=tuple(one for one in seen.set_aside if one.object not in troubles),
+            set_aside=tuple(skipped for skipped in seen.set_aside if skipped.object not in troubles),
             warnings=(
                 *self._queue_warnings(),
                 *self._terminations.warnings(),
@@ -164,10 +164,10 @@ class AwsProvider:
             complete=not seen.unknown,
         )
 
-    def _as_bought(self, one: AwsPool) -> Pool:
+    def _as_bought(self, aws_pool: AwsPool) -> Pool:
         """The pool; if machines are bought by raising the desired capacity, the group chooses among the offerings."""
-        chooses = len(one.pool.offerings) > 1 and self.way(one.pool.name)[0] == DESIRED
-        return replace(one.pool, chooser="cloud", names_zone=False) if chooses else one.pool
+        chooses = len(aws_pool.pool.offerings) > 1 and self.way(aws_pool.pool.name)[0] == DESIRED
+        return replace(aws_pool.pool, chooser="cloud", names_zone=False) if chooses else aws_pool.pool
 
     def _queue_warnings(self) -> tuple[str, ...]:
         if self._inbox is None:
@@ -192,7 +192,7 @@ class AwsProvider:
             said = f"nothing is known yet about {', '.join(self._unknown)}, and a list without their machines would be incomplete"
             raise CloudError(UNAUTHORISED if self._forbidden else UNKNOWN, "; ".join((*self._failed, said)))
         at = self._ask.now()
-        pools = {(one.group.region, one.group.name): one for one in self._found.values()}
+        pools = {(aws_pool.group.region, aws_pool.group.name): aws_pool for aws_pool in self._found.values()}
         groups = await self._groups(pools)
         machines = listed(groups)
         await self._describe(machines)
@@ -204,7 +204,7 @@ class AwsProvider:
         instances = [(group.region, self._instance(group, machine)) for group, machine in machines.values()]
         gone = await self._departed.beside(instances, pools)
         deliveries = await self._delivering.of(groups, pools)
-        return Inventory(at, (*(one for _, one in instances), *gone), deliveries, self._forgone)
+        return Inventory(at, (*(instance for _, instance in instances), *gone), deliveries, self._forgone)
 
     async def _groups(self, pools: Iterable[tuple[str, str]]) -> list[Group]:
         by_region: dict[str, list[str]] = {}
@@ -230,8 +230,8 @@ class AwsProvider:
             if name not in self._details:
                 unknown.setdefault(group.region, []).append(name)
         asks = [(region, some) for region, names in unknown.items() for some in chunks(names, DESCRIBED)]
-        for found in await asyncio.gather(*(self._details_of(region, some) for region, some in asks)):
-            self._details |= found
+        for details in await asyncio.gather(*(self._details_of(region, some) for region, some in asks)):
+            self._details |= details
 
     async def _details_of(self, region: str, names: list[str]) -> dict[str, Detail]:
         # By filter: in a call by id, one that EC2 does not know yet would fail the whole call.
@@ -239,15 +239,15 @@ class AwsProvider:
         return details_of(await self._ask.pages("ec2", region, "DescribeInstances", "Reservations", Filters=filters))
 
     def _instance(self, group: Group, machine: Machine) -> Instance:
-        found = self._known.pools[group.region, group.name]
-        made = instance_of(machine, found, self._details.get(machine.id), token=self._increments.tokens.get(machine.id, ""))
+        aws_pool = self._known.pools[group.region, group.name]
+        made = instance_of(machine, aws_pool, self._details.get(machine.id), token=self._increments.tokens.get(machine.id, ""))
         made = replace(made, guarded=machine.id in self._ask.protected, doubt=self._starts.doubt(machine.id))
         ended = self._terminations.of(machine.id)
         return made if ended is None else replace(made, cause=ended.why, until=ended.until, held=ended.seconds)
 
     def _forget(self, machines: Mapping[str, object]) -> None:
         """Drop what is known about machines that are gone; tokens stay, since machines that were just bought may not be listed yet."""
-        self._details = {name: one for name, one in self._details.items() if name in machines}
+        self._details = {name: detail for name, detail in self._details.items() if name in machines}
         self._ended &= machines.keys()
         self._ask.protected &= machines.keys()
         self._announced &= machines.keys()
@@ -259,26 +259,26 @@ class AwsProvider:
 
     async def buy(self, order: Order) -> Bought:
         """Buy in the way that suits the pool's group. :meth:`follow` returns the results of what is ``pending`` afterwards."""
-        found = self._found.get(order.pool)
-        if found is None:
+        aws_pool = self._found.get(order.pool)
+        if aws_pool is None:
             raise CloudError(CONFIGURATION, f"saw no group for pool {order.pool}, expected one; was it deleted, or its tags changed?")
         if self.way(order.pool)[0] == LAUNCH:
             try:
-                bought = await launch(self._ask, found, order)
+                bought = await launch(self._ask, aws_pool, order)
             except CloudError as error:
                 if not impossible(error):
                     raise
                 self._other_ways[order.pool] = f"LaunchInstances is not available: {error.detail}"
             else:
-                self._launching.add(found.group.region)
+                self._launching.add(aws_pool.group.region)
                 return self._widened(self._increments.named(order, bought))
-        return self._widened(await self._increments.buy(found, order))
+        return self._widened(await self._increments.buy(aws_pool, order))
 
     def _widened(self, bought: Bought) -> Bought:
         """The answer, with quota refusals widened to all types of their bucket."""
         if not bought.refusals:
             return bought
-        offered = (one.key for found in self._found.values() for one in found.pool.offerings)
+        offered = (offering.key for aws_pool in self._found.values() for offering in aws_pool.pool.offerings)
         return replace(bought, refusals=widened(bought.refusals, offered))
 
     async def follow(self, orders: Sequence[Unfilled] = (), /) -> Sequence[tuple[str, Bought]]:
@@ -286,9 +286,9 @@ class AwsProvider:
 
         What a group could not launch is withdrawn before it is reported as refused. ``orders`` of another process are continued.
         """
-        self._increments.forget([one.order.token for one in orders])
-        for one in orders:
-            await self._resume(one)
+        self._increments.forget([unfilled.order.token for unfilled in orders])
+        for unfilled in orders:
+            await self._resume(unfilled)
         return [(token, self._widened(bought)) for token, bought in await self._increments.follow()]
 
     async def withdraw(self, rest: Unfilled, /) -> None:
@@ -303,16 +303,16 @@ class AwsProvider:
 
     async def _resume(self, rest: Unfilled) -> bool:
         """Continue an order if it may have raised a group; returns whether it may."""
-        found = self._found.get(rest.order.pool)
+        aws_pool = self._found.get(rest.order.pool)
         # LaunchInstances leaves nothing pending: what was accepted and has not come was ordered through the desired capacity.
-        by_number = rest.accepted or (found is not None and self.way(rest.order.pool)[0] != LAUNCH)
-        if found is None or not rest.missing or not by_number or self._increments.settled(rest.order.token):
+        by_number = rest.accepted or (aws_pool is not None and self.way(rest.order.pool)[0] != LAUNCH)
+        if aws_pool is None or not rest.missing or not by_number or self._increments.settled(rest.order.token):
             return False
         if not self._known.machines:
             await self.inventory()
-        here = (found.group.region, found.group.name)
+        here = (aws_pool.group.region, aws_pool.group.name)
         listed = [name for name, (group, _) in self._known.machines.items() if (group.region, group.name) == here]
-        await self._increments.resume(rest, found, listed)
+        await self._increments.resume(rest, aws_pool, listed)
         return True
 
     # Ending
@@ -389,9 +389,9 @@ class AwsProvider:
         """
         if self._inbox is None:
             return ()
-        told = self._inbox.hooks.get(instance)
-        ours = [one.name for one in await self._terminations.hooks(group.region, group.name) if one.ours]
-        named = [told.name] if told is not None and told.name != EKS_HOOK else []
+        hook = self._inbox.hooks.get(instance)
+        ours = [hold.name for hold in await self._terminations.hooks(group.region, group.name) if hold.ours]
+        named = [hook.name] if hook is not None and hook.name != EKS_HOOK else []
         return tuple(dict.fromkeys((*named, *ours)))
 
     # Announcements
@@ -401,24 +401,24 @@ class AwsProvider:
         if self._inbox is None:
             return ()
         await self._inbox.receive()
-        found: list[Notice] = []
-        for one in self._inbox.told(self._known.machines):
-            group, machine = self._known.machines[one.instance]
-            if one.kind in (INTERRUPTION, REBALANCE):
-                self._announced.add(one.instance)
-            if one.instance not in self._ended:
-                found += self._notices(one, self._instance(group, machine))
-            elif one.hook is not None:
-                await self._let_go(group, one.instance)
-        return found
+        notices: list[Notice] = []
+        for announcement in self._inbox.told(self._known.machines):
+            group, machine = self._known.machines[announcement.instance]
+            if announcement.kind in (INTERRUPTION, REBALANCE):
+                self._announced.add(announcement.instance)
+            if announcement.instance not in self._ended:
+                notices += self._notices(announcement, self._instance(group, machine))
+            elif announcement.hook is not None:
+                await self._let_go(group, announcement.instance)
+        return notices
 
-    def _notices(self, one: Announcement, instance: Instance) -> Sequence[Notice]:
-        """Notices for ``one``: a machine that ends without our doing is interrupted, unless its group has been seen to end it."""
-        if one.kind == HELD:
+    def _notices(self, announcement: Announcement, instance: Instance) -> Sequence[Notice]:
+        """Notices for ``announcement``: a machine that ends without our doing is interrupted, unless its group has been seen to end it."""
+        if announcement.kind == HELD:
             return (Notice(TERMINATION, instance.id),)
-        if one.kind != STATE:
-            return (Notice(one.kind, instance.id, one.at),)
-        if self._terminations.of(one.instance) is not None:
+        if announcement.kind != STATE:
+            return (Notice(announcement.kind, instance.id, announcement.at),)
+        if self._terminations.of(announcement.instance) is not None:
             return ()
         return (Notice(INTERRUPTION, instance.id, why="" if instance.market == "spot" else ENDED_OUTSIDE),)
 

@@ -35,11 +35,11 @@ class Awaiting:
             return False
         if not inventory.deliveries or (before is nodes and not announced):
             return False
-        early = {one.pool: one.early for one in inventory.deliveries}
+        early = {delivery.pool: delivery.early for delivery in inventory.deliveries}
         wanted = 0.0
         if any((key := before[name].bought) is not None and key.pool in early for name in before.keys() - nodes.keys()):
             wanted = now
-        if any(early.get(one.pool) for one in inventory.instances if one.id in announced):
+        if any(early.get(instance.pool) for instance in inventory.instances if instance.id in announced):
             wanted = now + EARLY_SECONDS
         if not wanted:
             return False

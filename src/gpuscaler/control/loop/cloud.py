@@ -183,10 +183,12 @@ class Cloud:
             inventory = replace(inventory, instances=before)
         if self.inventory is None or before != inventory.instances or self.inventory.deliveries != inventory.deliveries:
             self._wake()
-        alive = {one.id for one in inventory.instances if one.state in ALIVE}
+        alive = {instance.id for instance in inventory.instances if instance.state in ALIVE}
         # A machine that has just been bought may come and go in the lists of an eventually consistent cloud.
         settled = inventory.at - self.provider.read_lag - SETTLED_SECONDS
-        self._vanished += [one for one in before or () if one.state in ALIVE and one.id not in alive and one.launched < settled]
+        self._vanished += [
+            instance for instance in before or () if instance.state in ALIVE and instance.id not in alive and instance.launched < settled
+        ]
         self.inventory = inventory
         self.going = {name: at for name, at in self.going.items() if name in alive}
         self.worked_on = {name: at for name, at in self.worked_on.items() if name in alive}
@@ -202,18 +204,18 @@ class Cloud:
             # The usual case.
             self._repeated = frozenset()
             return
-        going = {**self.going, **{one.instance: one.at for one in notices if one.kind == INTERRUPTION}}
-        self.why = {**self.why, **{one.instance: one.why for one in notices if one.why}}
-        self.worked_on = {**self.worked_on, **{one.instance: one.at for one in notices if one.kind == MAINTENANCE}}
-        words = [(one.instance, one.kind) for one in notices if one.kind not in (INTERRUPTION, TERMINATION)]
-        news = [one for one in words if one not in self._announced]
+        going = {**self.going, **{notice.instance: notice.at for notice in notices if notice.kind == INTERRUPTION}}
+        self.why = {**self.why, **{notice.instance: notice.why for notice in notices if notice.why}}
+        self.worked_on = {**self.worked_on, **{notice.instance: notice.at for notice in notices if notice.kind == MAINTENANCE}}
+        words = [(notice.instance, notice.kind) for notice in notices if notice.kind not in (INTERRUPTION, TERMINATION)]
+        news = [word for word in words if word not in self._announced]
         self._announced.update(news)
-        self._repeated = frozenset((one.instance, one.kind) for one in notices)
+        self._repeated = frozenset((notice.instance, notice.kind) for notice in notices)
         self._news += dict.fromkeys(news)
         if going != self.going or news:
             self.going = going
             self._wake()
-        if any(one.kind == TERMINATION for one in notices):
+        if any(notice.kind == TERMINATION for notice in notices):
             # The list says until when each of them is held, so it is read now and not at its next time.
             await self.refresh()
 
@@ -263,11 +265,11 @@ class Cloud:
 
     def guarded(self) -> tuple[scale_in_protection.ProtectionAnswered, ...]:
         """The results of :meth:`protect` since the last call."""
-        found, self._guarded = tuple(self._guarded), []
-        return found
+        answers, self._guarded = tuple(self._guarded), []
+        return answers
 
-    def withdraw(self, one: ledger.Withdrawal) -> None:
-        self._spawn(self._withdraw(one))
+    def withdraw(self, withdrawal: ledger.Withdrawal) -> None:
+        self._spawn(self._withdraw(withdrawal))
 
     def expect(self, book: ledger.Ledger) -> None:
         """From now on, ask about the orders of ``book`` that lack machines, whichever process sent them."""
@@ -377,21 +379,21 @@ class Cloud:
         except Exception:  # noqa: BLE001  # no answer of a cloud may end the loop
             _LOG.exception("a machine could not be held for longer", machine=instance)
 
-    async def _withdraw(self, one: ledger.Withdrawal) -> None:
-        order = one.order or ledger.Order(one.token, "", (), 0, at=0.0, since=0.0)
+    async def _withdraw(self, withdrawal: ledger.Withdrawal) -> None:
+        order = withdrawal.order or ledger.Order(withdrawal.token, "", (), 0, at=0.0, since=0.0)
         try:
             self._fence(CALL_SECONDS)
             async with asyncio.timeout(CALL_SECONDS):
-                await self.provider.withdraw(unfilled(order, one.missing))
-            self._withdrawn.append(one.token)
-            self._troubles.pop(one.token, None)
+                await self.provider.withdraw(unfilled(order, withdrawal.missing))
+            self._withdrawn.append(withdrawal.token)
+            self._troubles.pop(withdrawal.token, None)
         except (CloudError, LostAnswerError, TimeoutError) as error:
-            self._troubles[one.token] = f"{self.provider.name}: order {one.token} could not be withdrawn: {spoken(error)}"
+            self._troubles[withdrawal.token] = f"{self.provider.name}: order {withdrawal.token} could not be withdrawn: {spoken(error)}"
         except STOPPING:
             raise
         except Exception as error:  # noqa: BLE001  # no answer of a cloud may end the loop
-            _LOG.exception("an order could not be withdrawn", order=one.token)
-            self._troubles[one.token] = f"{self.provider.name}: order {one.token} could not be withdrawn: {unforeseen(error)}"
+            _LOG.exception("an order could not be withdrawn", order=withdrawal.token)
+            self._troubles[withdrawal.token] = f"{self.provider.name}: order {withdrawal.token} could not be withdrawn: {unforeseen(error)}"
 
 
 def unfilled(order: ledger.Order, missing: int) -> Unfilled:
@@ -421,16 +423,22 @@ def unforeseen(error: Exception) -> str:
 
 def answered(order: ledger.Order, bought: Bought, now: float) -> Answered:
     """The result of an order: an answer as steps for the ledger and fates for breakers."""
-    granted = tuple((one.id, one.key) for one in bought.instances)
+    granted = tuple((instance.id, instance.key) for instance in bought.instances)
     short = order.count - len(granted) - bought.pending
     refusals = (
         offering_events.Refused(
-            one.offering, now, one.cause, one.detail, bucket=one.bucket, every_zone=one.every_zone, retry_after=one.retry_after
+            refusal.offering,
+            now,
+            refusal.cause,
+            refusal.detail,
+            bucket=refusal.bucket,
+            every_zone=refusal.every_zone,
+            retry_after=refusal.retry_after,
         )
-        for one in bought.refusals
+        for refusal in bought.refusals
     )
     fates = of_answer((key for _, key in granted), refusals, now, missing=short)
-    launched = {one.id: one.launched for one in bought.instances if one.launched}
+    launched = {instance.id: instance.launched for instance in bought.instances if instance.launched}
     step = ledger.Answered(order.token, now, granted, bought.pending, launched)
-    detail = "; ".join(dict.fromkeys(one.detail or one.cause for one in bought.refusals)) if short > 0 else ""
+    detail = "; ".join(dict.fromkeys(refusal.detail or refusal.cause for refusal in bought.refusals)) if short > 0 else ""
     return Answered(order, (step,), fates, detail)

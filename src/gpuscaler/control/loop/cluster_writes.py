@@ -150,7 +150,7 @@ class Actor:
         mine = [act for act in acts if not isinstance(act, ON_MACHINES)]
         new = [act for act in mine if (before := self._decided.get(_subject(act))) is None or _what(act) != _what(before)]
         self._decided |= {_subject(act): act for act in new}
-        return [one for one in await asyncio.gather(*map(self._in_turn, new)) if one is not None]
+        return [outcome for outcome in await asyncio.gather(*map(self._in_turn, new)) if outcome is not None]
 
     async def _in_turn(self, act: Act) -> Outcome | None:
         async with self._slots_of(act):
@@ -319,9 +319,9 @@ def _taints(ours: frozenset[str], wanted: list[WireTaint]) -> Change:
 
     def change(node: WireNode) -> dict[str, Any]:
         taints = node.spec.taints or []
-        if {one.key for one in taints} & ours == {one.key for one in wanted}:
+        if {taint.key for taint in taints} & ours == {taint.key for taint in wanted}:
             return {}
-        return {"spec": {"taints": [one for one in taints if one.key not in ours] + wanted or None}}
+        return {"spec": {"taints": [taint for taint in taints if taint.key not in ours] + wanted or None}}
 
     return change
 
@@ -334,15 +334,15 @@ def _closing(wanted: WireTaint | None) -> Change:
 
     def change(node: WireNode) -> dict[str, Any]:
         taints, cordoned = node.spec.taints or [], bool(node.spec.unschedulable)
-        before = [one for one in taints if one.key in CLOSING]
-        ours = cordoned and any(one.effect == AJAR for one in before)
+        before = [taint for taint in taints if taint.key in CLOSING]
+        ours = cordoned and any(taint.effect == AJAR for taint in before)
         cordon = wanted is not None and wanted.effect == AJAR
         if cordon and cordoned and not ours:
             return {}
         after = [wanted] if wanted is not None else []
         spec: dict[str, Any] = {}
-        if [(one.key, one.effect) for one in before] != [(one.key, one.effect) for one in after]:
-            spec["taints"] = [one for one in taints if one.key not in CLOSING] + after or None
+        if [(taint.key, taint.effect) for taint in before] != [(taint.key, taint.effect) for taint in after]:
+            spec["taints"] = [taint for taint in taints if taint.key not in CLOSING] + after or None
         if cordon != cordoned and (cordon or ours):
             spec["unschedulable"] = True if cordon else None
         return {"spec": spec} if spec else {}

@@ -243,11 +243,11 @@ class Controller:
     def _set_aside(self, cluster: Cluster) -> Cluster:
         """``cluster`` without the objects that planning fails with; objects that have changed since are included again."""
         poison = quarantine.remaining(self.memory.poison, cluster)
-        if found := self.failures.found():
-            poison = (*poison, *found)
+        if poisons := self.failures.found():
+            poison = (*poison, *poisons)
             self._no_plan_before = 0.0
             self._alarm.plan_by(self._time())
-            for each in found[:MOST_REPORTED]:
+            for each in poisons[:MOST_REPORTED]:
                 self._recorder.failed(f"{each.kind} {each.key} is skipped", ValueError(each.reason), self._now())
         if poison != self.memory.poison:
             self.memory = replace(self.memory, poison=poison)
@@ -403,9 +403,9 @@ class Controller:
             elif isinstance(act, Protect):
                 self._cloud.protect(act)
         self._cloud.expect(self.memory.ledger)
-        for one in self.memory.ledger.withdrawals:
-            if one.token in seen.withdrawals:
-                self._cloud.withdraw(one)
+        for withdrawal in self.memory.ledger.withdrawals:
+            if withdrawal.token in seen.withdrawals:
+                self._cloud.withdraw(withdrawal)
         for order in seen.doubtful:
             self._cloud.buy(order)
         others: list[Act] = [act for act in seen.acts if not isinstance(act, ON_MACHINES) and not isinstance(act, Label)]
@@ -485,7 +485,7 @@ class Controller:
             plan,
             cluster,
             policy,
-            book=memory.ledger,
+            ledger=memory.ledger,
             breakers=memory.breakers,
             now=now,
             unlisted=state.unlisted,
@@ -507,7 +507,7 @@ class Controller:
             await self._store.save(meant)
             self.memory = meant
         for order in orders:
-            machines = tuple(one for one in meant.ledger.coming if one.order == order.token)
+            machines = tuple(machine for machine in meant.ledger.coming if machine.order == order.token)
             self._recorder.sent(order, machines, meant, now)
             self._cloud.buy(order)
         if meant.ledger.leaving or meant.ledger.promises:
@@ -532,12 +532,16 @@ class Controller:
     def _await(self) -> None:
         """Set the objects whose changes cause a turn at once, and make a turn due soon while written changes are expected to show."""
         book = self.memory.ledger
-        nodes = {one.node for one in book.coming if one.node} | {one.node for one in book.promises} | {one.node for one in book.leaving}
-        pods = {pod for one in book.promises for pod in one.pods} | {pod for one in book.leaving for pod in one.pods}
-        coming = {one.id for one in book.coming}
+        nodes = (
+            {machine.node for machine in book.coming if machine.node}
+            | {promise.node for promise in book.promises}
+            | {removal.node for removal in book.leaving}
+        )
+        pods = {pod for promise in book.promises for pod in promise.pods} | {pod for removal in book.leaving for pod in removal.pods}
+        coming = {machine.id for machine in book.coming}
         self._alarm.awaited = frozenset(nodes | pods | coming)
         if (due := windows.next_look(self.memory.windows, now := self._now())) is not None:
             self._alarm.look_by(self._time() + due - now)
         if book.promises or book.leaving:
-            opening = any(one.step == ledger.NOMINATING for one in book.promises)
+            opening = any(promise.step == ledger.NOMINATING for promise in book.promises)
             self._alarm.look_by(self._time() + (OPENING_SECONDS if opening else 1.0))

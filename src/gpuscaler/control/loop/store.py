@@ -80,17 +80,17 @@ class Store(Generic[T]):
     async def load(self) -> T:
         """The saved memory; an empty one if nothing was saved. Raises :class:`StoreError` if it cannot be decoded."""
         try:
-            found = msgspec.json.decode(await self._client.get(CONFIG_MAPS, self._name, namespace=self._namespace), type=WireConfigMap)
+            config_map = msgspec.json.decode(await self._client.get(CONFIG_MAPS, self._name, namespace=self._namespace), type=WireConfigMap)
         except NotFound:
             self._version, self._written = "", None
             return self._nothing
-        self._version, self._written = found.metadata.version, None
-        self._written = memory = self._read(found)
+        self._version, self._written = config_map.metadata.version, None
+        self._written = memory = self._read(config_map)
         return memory
 
-    def _read(self, found: WireConfigMap) -> T:
-        form = (found.data or {}).get(FORM_KEY, "")
-        packed = (found.binary or {}).get(KEY, "")
+    def _read(self, config_map: WireConfigMap) -> T:
+        form = (config_map.data or {}).get(FORM_KEY, "")
+        packed = (config_map.binary or {}).get(KEY, "")
         if not packed and not form:
             return self._nothing
         if form != FORM:

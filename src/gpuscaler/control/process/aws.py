@@ -22,16 +22,16 @@ from gpuscaler.settings.aws_file import AwsSettings
 from gpuscaler.settings.run_settings import RunSettings
 
 
-def discovery_of(told: AwsSettings, calls: Calls, *, now: Callable[[], float], folder: Path | None = None) -> Discovery:
+def discovery_of(settings: AwsSettings, calls: Calls, *, now: Callable[[], float], folder: Path | None = None) -> Discovery:
     """The discovery of groups that the settings select; ``folder`` keeps data that rarely changes across restarts."""
     return Discovery(
         calls,
-        Scope(told.cluster, told.groups, told.tags, told.exclude),
-        regions=told.regions,
+        Scope(settings.cluster, settings.groups, settings.tags, settings.exclude),
+        regions=settings.regions,
         now=now,
-        launch=told.launch,
-        overrides=told.overrides,
-        prices=told.prices,
+        launch=settings.launch,
+        overrides=settings.overrides,
+        prices=settings.prices,
         folder=folder,
     )
 
@@ -44,31 +44,31 @@ async def make(
     ``folder`` keeps data that rarely changes across restarts. Without ``calls`` and ``executor``, the installed boto3 and threads are used.
     On a dry run nothing is written, and the queue is not read: a message that is read is gone for the process that acts.
     """
-    told = settings.aws
+    aws_settings = settings.aws
     if calls is None:
-        calls = await asyncio.to_thread(_calls, await _endpoint(place.client, told.endpoint_url), place.identity)
-    discovery = discovery_of(told, calls, now=place.now, folder=folder)
+        calls = await asyncio.to_thread(_calls, await _endpoint(place.client, aws_settings.endpoint_url), place.identity)
+    discovery = discovery_of(aws_settings, calls, now=place.now, folder=folder)
     provider = AwsProvider(
         calls,
         discovery,
         fence=withheld if place.dry_run else place.client.fence,
         now=place.now,
-        queue_url="" if place.dry_run else told.queue_url,
-        queue_region=next(iter(told.regions), ""),
+        queue_url="" if place.dry_run else aws_settings.queue_url,
+        queue_region=next(iter(aws_settings.regions), ""),
         executor=executor,
     )
-    found = DiscoveredPools(provider.look, random=Random(place.identity))
+    discovered_pools = DiscoveredPools(provider.look, random=Random(place.identity))
     try:
-        await found.begin()
+        await discovered_pools.begin()
     except BaseException:
         await provider.close()
         raise
 
     def reload(now: RunSettings) -> None:
         discovery.override(now.aws.overrides)
-        found.hasten()
+        discovered_pools.hasten()
 
-    return Made(provider=provider, parts=[found.run], reload=reload, found=found)
+    return Made(provider=provider, parts=[discovered_pools.run], reload=reload, found=discovered_pools)
 
 
 async def _endpoint(client: Client, url: str) -> str:

@@ -58,7 +58,7 @@ class PriorityExpander:
         if odd:
             self._standing = Standing(f"{PLACE} exists but is not in force: it matches no pool")
             return found
-        odd_ones = tuple(f"{PLACE}: {one}" for one in remarks(found, self._priorities))
+        odd_ones = tuple(f"{PLACE}: {remark}" for remark in remarks(found, self._priorities))
         self._standing = Standing(f"{PLACE} is in force: {_order(found)}", odd_ones)
         return found
 
@@ -106,7 +106,7 @@ class PriorityExpander:
 def _order(policy: Policy) -> str:
     """Pools by priority, the highest first."""
     tiers: dict[int, list[str]] = {}
-    for pool in sorted(policy.pools, key=lambda one: (-one.priority, one.name)):
+    for pool in sorted(policy.pools, key=lambda pool: (-pool.priority, pool.name)):
         tiers.setdefault(pool.priority, []).append(pool.name)
     return "; ".join(f"{number}: {', '.join(names[:NAMED])}{_more(names)}" for number, names in tiers.items())
 

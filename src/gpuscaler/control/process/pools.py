@@ -34,9 +34,9 @@ class DiscoveredPools:
         self._soon = asyncio.Event()
         self._changed: Callable[[], None] = lambda: None
 
-    def policy(self, told: Policy) -> Policy:
+    def policy(self, policy: Policy) -> Policy:
         """The policy of the settings with the discovered pools."""
-        return replace(told, pools=self.newest.pools)
+        return replace(policy, pools=self.newest.pools)
 
     def listen(self, changed: Callable[[], None]) -> None:
         """Have ``changed`` called whenever the pools have changed."""
@@ -53,15 +53,15 @@ class DiscoveredPools:
             _LOG.warning("the account could not be read yet; retrying", problem=self.trouble, seconds=pause)
             await asyncio.sleep(pause)
             pause = min(2 * pause, LOOK_SECONDS)
-        found = self.newest
-        if found.pools:
-            _LOG.info("pools found", pools=len(found.pools), set_aside=len(found.set_aside))
-            for one in found.set_aside[:LISTED]:
+        report = self.newest
+        if report.pools:
+            _LOG.info("pools found", pools=len(report.pools), set_aside=len(report.set_aside))
+            for skipped in report.set_aside[:LISTED]:
                 # Among them are groups that the previous version accepted and this one does not.
-                _LOG.info("skipped in the account", object=one.object, problem=one.reason)
+                _LOG.info("skipped in the account", object=skipped.object, problem=skipped.reason)
         else:
-            why = [f"{one.object}: {one.reason}" for one in found.set_aside[:SHOWN]]
-            _LOG.warning("no pool was found, so nothing can be bought", set_aside=len(found.set_aside), problem="; ".join(why))
+            why = [f"{skipped.object}: {skipped.reason}" for skipped in report.set_aside[:SHOWN]]
+            _LOG.warning("no pool was found, so nothing can be bought", set_aside=len(report.set_aside), problem="; ".join(why))
 
     async def run(self) -> None:
         """Read the account regularly, until cancelled."""
@@ -77,12 +77,12 @@ class DiscoveredPools:
     async def _ask(self) -> bool:
         """Read the account once; True if anything is known now."""
         try:
-            found = await self._look()
+            report = await self._look()
         except (CloudError, LostAnswerError) as error:
             self.trouble = str(error)
             return False
-        self.trouble = "; ".join(found.failed)
-        if found.failed and not (found.complete or found.pools):
+        self.trouble = "; ".join(report.failed)
+        if report.failed and not (report.complete or report.pools):
             return False
-        self.newest = found
+        self.newest = report
         return True

@@ -152,7 +152,7 @@ class Running:
                 for part in (place.picture, place.attempts, records):
                     tasks.create_task(part.run())
                 tasks.create_task(self.file.follow(lead.reload, broken))
-                tasks.create_task(place.expander.run(lead.plan_anew))
+                tasks.create_task(place.expander.run(lead.plan_again))
                 tasks.create_task(place.brake.run(lead.holds_changed))
                 tasks.create_task(lead.run() if place.election is None else place.election.run(lead.run))
         except BaseExceptionGroup as group:
@@ -167,17 +167,17 @@ class Running:
         client = Client(self.transport, limit=RateLimit(qps=rate.qps, burst=rate.burst), dry_run=self.dry_run)
         election = None
         if settings.leader_election.enabled and not self.dry_run:
-            told = settings.leader_election
+            election_settings = settings.leader_election
             # With a rate limit of its own: renewals must get through while the controller itself is throttled.
             election = LeaderElection(
                 replace(client, limit=RateLimit(qps=5.0, burst=10)),
-                name=told.name,
+                name=election_settings.name,
                 namespace=namespace,
                 identity=self.identity,
                 clock=self.clocks.monotonic,
                 wall=self.clocks.wall,
                 random=Random(self.identity),
-                times=Times(lease=told.lease, renew=told.renew, retry=told.retry),
+                times=Times(lease=election_settings.lease, renew=election_settings.renew, retry=election_settings.retry),
             )
             client = client.fenced(election.fence)
         now = SteadyClock(self.clocks.wall, self.clocks.monotonic)
@@ -256,7 +256,7 @@ class _Leading:
         )
         self._controller, self._made = controller, made
         if made.found is not None:
-            made.found.listen(self.plan_anew)
+            made.found.listen(self.plan_again)
         self._records.pools_from(made.found)
         self._records.led_by(controller)
         try:
@@ -278,7 +278,7 @@ class _Leading:
         self._place.picture.interner.max_grace = now.policy.max_grace
         if self._controller is not None and self._made is not None:
             self._made.reload(now)
-            self.plan_anew()
+            self.plan_again()
             self._controller.set_pace(pace_of(now.pace))
 
     def holds_changed(self) -> None:
@@ -286,7 +286,7 @@ class _Leading:
         if self._controller is not None:
             self._controller.plan_soon()
 
-    def plan_anew(self) -> None:
+    def plan_again(self) -> None:
         """Apply the current policy: the pools or their settings may have changed."""
         if self._controller is not None and self._made is not None:
             self._controller.set_policy(self._policy(self._made, self._running.file.settings))

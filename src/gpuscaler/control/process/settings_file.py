@@ -37,13 +37,13 @@ class SettingsFile:
             data = read_settings(self.path)
             if data == self._seen and not self.trouble:
                 return False
-            found = decode_settings(data, self.path)
+            settings = decode_settings(data, self.path)
         except SettingsError as error:
             self.trouble = str(error)
             return False
         self._seen, self.trouble = data, ""
-        before, self.settings = self.settings, found
-        return found != before
+        before, self.settings = self.settings, settings
+        return settings != before
 
     async def follow(self, changed: Callable[[RunSettings, RunSettings], None], broken: Callable[[str], None]) -> None:
         """Poll until cancelled. ``changed`` gets the settings before and now; ``broken`` gets what is wrong, once for each content.

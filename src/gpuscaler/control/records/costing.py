@@ -12,7 +12,7 @@ from gpuscaler.planning.state.ledger.entries import OrderedMachine
 def price_of(policy: Policy | None, key: OfferingKey) -> float | None:
     """Dollars per hour of an offering; None if the policy does not have it any more."""
     pools = policy.pools if policy is not None else ()
-    return next((one.price for pool in pools if pool.name == key.pool for one in pool.offerings if one.key == key), None)
+    return next((offering.price for pool in pools if pool.name == key.pool for offering in pool.offerings if offering.key == key), None)
 
 
 def of_coming(machine: OrderedMachine, policy: Policy | None) -> str:
@@ -30,5 +30,5 @@ def range_of_coming(machine: OrderedMachine, policy: Policy | None) -> tuple[flo
 
 def of_plan(machines: Sequence[PlannedMachine]) -> str:
     """The total cost of a plan's machines."""
-    least = sum(min((choice.price_per_hour for choice in one.choices), default=one.price_per_hour) for one in machines)
-    return hourly(least, sum(one.price_per_hour for one in machines))
+    least = sum(min((choice.price_per_hour for choice in machine.choices), default=machine.price_per_hour) for machine in machines)
+    return hourly(least, sum(machine.price_per_hour for machine in machines))

@@ -19,9 +19,9 @@ from gpuscaler.planning.state.ledger.ledger import Ledger
 CLOSED_SECONDS = 900.0
 
 
-def findings(plan: Plan, cluster: Cluster, found: Mapping[str, Member], unpooled: Iterable[Unpooled] = ()) -> Iterator[str]:
-    """A sentence for each finding; ``found`` has the pools of nodes, ``unpooled`` are machines of unknown pools."""
-    halted = next((one.detail for one in plan.blocked_nodes if one.blocker == "unhealthy"), None)
+def findings(plan: Plan, cluster: Cluster, members: Mapping[str, Member], unpooled: Iterable[Unpooled] = ()) -> Iterator[str]:
+    """A sentence for each finding; ``members`` has the pools of nodes, ``unpooled`` are machines of unknown pools."""
+    halted = next((blocked.detail for blocked in plan.blocked_nodes if blocked.blocker == "unhealthy"), None)
     if halted is not None:
         yield halted
     for one in unpooled:
@@ -31,7 +31,7 @@ def findings(plan: Plan, cluster: Cluster, found: Mapping[str, Member], unpooled
             f"add the pool, or remove this cluster's name from its machines if they do not belong to the cluster"
         )
     short: dict[str, list[str]] = defaultdict(list)
-    for name, member in found.items():
+    for name, member in members.items():
         offering, shown = member.offering, cluster.nodes[name].allocatable
         if offering is None:
             continue
@@ -46,29 +46,42 @@ def findings(plan: Plan, cluster: Cluster, found: Mapping[str, Member], unpooled
         )
 
 
-def is_let_go(one: LetGo) -> str:
+def is_let_go(released: LetGo) -> str:
     """A sentence about a pool that is no longer managed."""
-    machines = f"{counted(one.coming, 'machine')} starting, {one.leaving} leaving, gpuscaler's taints on {counted(one.tainted, 'node')}"
+    machines = (
+        f"{counted(released.coming, 'machine')} starting, {released.leaving} leaving, gpuscaler's taints on "
+        f"{counted(released.tainted, 'node')}"
+    )
     return (
-        f"pool {one.pool} is no longer managed: its group is skipped. Work in progress is finished ({machines}), and "
+        f"pool {released.pool} is no longer managed: its group is skipped. Work in progress is finished ({machines}), and "
         f"nothing new is started; name the group in aws.groups to manage it"
     )
 
 
 def unbound(pools: Mapping[str, Unbinding], now: float) -> Iterator[str]:
     """A sentence for each pool with pods that are nominated because bindings were refused."""
-    for name, one in pools.items():
-        if now < one.until:
-            advice = "grant the right create on pods/binding, or set steering: nominate" if "cannot create" in one.why else "see its Events"
-            yield f"pool {name}: its pods are nominated and not bound for another {spoken(one.until - now)}: {one.why}; {advice}"
+    for name, unbinding in pools.items():
+        if now < unbinding.until:
+            advice = (
+                "grant the right create on pods/binding, or set steering: nominate"
+                if "cannot create" in unbinding.why
+                else "see its Events"
+            )
+            yield (
+                f"pool {name}: its pods are nominated and not bound for another {spoken(unbinding.until - now)}: {unbinding.why}; {advice}"
+            )
 
 
-def closed(cluster: Cluster, found: Mapping[str, Member], book: Ledger, now: float) -> Iterator[str]:
-    """Sentences about nodes that gpuscaler's taint has kept closed for long and that no turn opens; ``found`` has the pools of nodes."""
-    under_way = {one.node for one in book.coming} | {one.node for one in book.promises} | {one.node for one in book.leaving}
+def closed(cluster: Cluster, members: Mapping[str, Member], ledger: Ledger, now: float) -> Iterator[str]:
+    """Sentences about nodes that gpuscaler's taint has kept closed for long and that no turn opens; ``members`` has the pools of nodes."""
+    under_way = (
+        {machine.node for machine in ledger.coming}
+        | {promise.node for promise in ledger.promises}
+        | {removal.node for removal in ledger.leaving}
+    )
     shut: dict[str, list[Node]] = defaultdict(list)
     for node in cluster.table.tainted(ARRIVING_TAINT):
-        member = found.get(node.name)
+        member = members.get(node.name)
         kept = member is not None and member.pool.min_gpus_per_pod
         if node.name in under_way or kept or now < node.created + CLOSED_SECONDS:
             continue
@@ -78,7 +91,7 @@ def closed(cluster: Cluster, found: Mapping[str, Member], book: Ledger, now: flo
     for whose, here in shut.items():
         first, are = here[0], "is" if len(here) == 1 else "are"
         yield (
-            f"{nodes([one.name for one in here])} {are} closed by the taint {ARRIVING_TAINT}, and gpuscaler neither opens nor removes "
+            f"{nodes([node.name for node in here])} {are} closed by the taint {ARRIVING_TAINT}, and gpuscaler neither opens nor removes "
             f"{'it' if len(here) == 1 else 'them'}: "
             f"{whose} ({first.provider_id or 'it has no spec.providerID'}); remove the taint, or add its group to the pools"
         )

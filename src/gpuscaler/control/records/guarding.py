@@ -21,7 +21,7 @@ Handler: TypeAlias = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 def guarded(routes: Iterable[web.RouteDef], guard: Guard) -> list[web.RouteDef]:
     """``routes`` with a call of ``guard`` before each handler."""
-    return [web.route(one.method, one.path, _after(guard, one.handler)) for one in routes]
+    return [web.route(route.method, route.path, _after(guard, route.handler)) for route in routes]
 
 
 def _after(guard: Guard, handler: Handler) -> Handler:

@@ -41,7 +41,7 @@ class Listeners:
     @property
     def trouble(self) -> tuple[str, ...]:
         """Problems of certificates, a sentence each."""
-        return tuple(one.trouble for one in self.tls if one.trouble)
+        return tuple(live_tls.trouble for live_tls in self.tls if live_tls.trouble)
 
     async def metrics(self, http: HttpSettings, routes: Iterable[web.RouteDef]) -> None:
         """Serve ``routes`` to everyone who can connect. Raises :class:`UnusableError`, like the methods below."""
@@ -52,13 +52,13 @@ class Listeners:
         """Serve ``routes`` to this machine; in a pod, to everyone who may forward a port to it."""
         await self._listen("pages", guarded(routes, addressed_by_loopback), host=pages.host, port=pages.port)
 
-    async def authenticated(self, told: AuthenticatedSettings, routes: Iterable[web.RouteDef], client: Client) -> None:
+    async def authenticated(self, settings: AuthenticatedSettings, routes: Iterable[web.RouteDef], client: Client) -> None:
         """Serve ``routes`` to users who may read them according to the API server; ``client`` asks it."""
         # Reviews change nothing, so they are also allowed for a process that does not lead, and on a dry run.
         asking = replace(client, fence=no_fence, dry_run=False, limit=RateLimit(qps=QPS, burst=BURST), write_timeout=REVIEW_SECONDS)
         reviews = Reviews(asking, asking, clock=asyncio.get_running_loop().time, always=frozenset())
-        tls = self._certified("pages.authenticated", told.certificate, told.key)
-        await self._listen("pages.authenticated", guarded(routes, Vouched(reviews)), host=told.host, port=told.port or 0, tls=tls)
+        tls = self._certified("pages.authenticated", settings.certificate, settings.key)
+        await self._listen("pages.authenticated", guarded(routes, Vouched(reviews)), host=settings.host, port=settings.port or 0, tls=tls)
 
     async def close(self) -> None:
         await self._open.aclose()

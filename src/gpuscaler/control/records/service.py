@@ -221,15 +221,15 @@ class Service(Records):
         await tell({"loop": self.alive, "synced": self.synced})
 
     async def _serve(self) -> None:
-        http, told = self.settings.http, self._pages
+        http, settings = self.settings.http, self._pages
         if http.enabled:
             health = Health(alive={"loop": self.alive}, ready={"synced": self.synced})
             await self.listeners.metrics(http, [*health.routes(), *exposition.routes(self.metrics.registry)])
-        if http.enabled if told.enabled is None else told.enabled:
+        if http.enabled if settings.enabled is None else settings.enabled:
             pages = Pages(self.latest, self.keeper, self.reporter, leading=self.leads, now=self.here.now).routes()
-            await self.listeners.pages(told, pages)
-            if told.authenticated.port is not None:
-                await self.listeners.authenticated(told.authenticated, pages, self.here.client)
+            await self.listeners.pages(settings, pages)
+            if settings.authenticated.port is not None:
+                await self.listeners.authenticated(settings.authenticated, pages, self.here.client)
 
     async def _last_events(self) -> None:
         try:

@@ -177,10 +177,10 @@ class ApiServer:
         place = target(request.path)
         if place is None:
             others = self.aggregator.groups if self.aggregator is not None else dict
-            found = discovery.answer(request, others) or openapi.answer(request.path) or self._reviews.answer(request)
-            if found is None:
+            answer = discovery.answer(request, others) or openapi.answer(request.path) or self._reviews.answer(request)
+            if answer is None:
                 raise no_such_path()
-            return found
+            return answer
         try:
             if place.part:
                 return self._parts.answer(place, request)

@@ -71,21 +71,21 @@ class MetricsClient:
 
     async def _resource(self, namespace: str, metric: Metric, pods: str) -> Answer:
         path = f"/apis/{_RESOURCE}/v1beta1/namespaces/{namespace}/pods"
-        found = {}
+        samples = {}
         for item in await self._items(path, {"labelSelector": pods}, f"pods.{_RESOURCE}"):
             uses = [one["usage"] for one in item["containers"] if metric.container in ("", one["name"])]
-            if uses and all(metric.name in one for one in uses):
-                amount = sum(parse_milli(one[metric.name]) for one in uses)
+            if uses and all(metric.name in use for use in uses):
+                amount = sum(parse_milli(use[metric.name]) for use in uses)
                 window = parse_duration(item["window"]) if item.get("window") else _WINDOW
-                found[item["metadata"]["name"]] = Sample(amount, seconds_of(item["timestamp"]), window)
-        return PodSamples(found) if found else Unavailable("no metrics returned from resource metrics API")
+                samples[item["metadata"]["name"]] = Sample(amount, seconds_of(item["timestamp"]), window)
+        return PodSamples(samples) if samples else Unavailable("no metrics returned from resource metrics API")
 
     async def _pods(self, namespace: str, metric: Metric, pods: str) -> Answer:
         query = {"labelSelector": pods, **_selecting(metric.selector)}
         path = f"/apis/{_CUSTOM}/{await self._version()}/namespaces/{namespace}/pods/*/{quote(metric.name, safe='')}"
         items = await self._items(path, query, f"pods.{_CUSTOM} *")
-        found = {item["describedObject"]["name"]: _sample(item) for item in items}
-        return PodSamples(found) if found else Unavailable("no metrics returned from custom metrics API")
+        samples = {item["describedObject"]["name"]: _sample(item) for item in items}
+        return PodSamples(samples) if samples else Unavailable("no metrics returned from custom metrics API")
 
     async def _object(self, namespace: str, metric: Metric) -> Answer:
         described = metric.described
@@ -112,9 +112,9 @@ class MetricsClient:
     async def _version(self) -> str:
         """The version of custom metrics to query. Raises :class:`_Unanswered`."""
         groups = await self._get("/apis", {}, _CUSTOM, {"accept": AGGREGATED})
-        versions = next((one["versions"] for one in groups["items"] if one["metadata"]["name"] == _CUSTOM), ())
+        versions = next((group["versions"] for group in groups["items"] if group["metadata"]["name"] == _CUSTOM), ())
         # Versions whose server does not answer are stale, and ignored.
-        served = [one["version"] for one in versions if one["freshness"] == "Current"]
+        served = [version["version"] for version in versions if version["freshness"] == "Current"]
         version = next((one for one in _VERSIONS if one in served), "")
         if not version:
             raise _Unanswered("no known available metric versions found")
@@ -158,7 +158,11 @@ def _text(selector: MetricSelector | None) -> str:
     if selector is None:
         return ""
     terms = [f"{key}={value}" for key, value in selector.labels]
-    for one in selector.expressions:
-        some = f"({','.join(one.values)})"
-        terms.append({"In": f"{one.key} in {some}", "NotIn": f"{one.key} notin {some}", "Exists": one.key}.get(one.operator, f"!{one.key}"))
+    for requirement in selector.expressions:
+        some = f"({','.join(requirement.values)})"
+        terms.append(
+            {"In": f"{requirement.key} in {some}", "NotIn": f"{requirement.key} notin {some}", "Exists": requirement.key}.get(
+                requirement.operator, f"!{requirement.key}"
+            )
+        )
     return ",".join(terms)

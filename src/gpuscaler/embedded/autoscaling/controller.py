@@ -71,8 +71,8 @@ class Autoscalers:
 
     def _touched(self, _kind: str, obj: Object) -> None:
         name, uid = identity(obj), obj["metadata"]["uid"]
-        known = self._known.get(name)
-        if known is None or known.uid != uid:
+        remembered = self._known.get(name)
+        if remembered is None or remembered.uid != uid:
             # The first step comes one period later, as in a controller that gathers changes first.
             self._known[name] = _Remembered(uid, self._now() + PERIOD)
             self._stirred.set()
@@ -82,22 +82,22 @@ class Autoscalers:
             self._stirred.clear()
             now = self._now()
             due = [item for item in self._known.items() if item[1].due <= now + 0.001]
-            await asyncio.gather(*(self._turn(name, known) for name, known in due))
-            left = min((known.due for known in self._known.values()), default=None)
+            await asyncio.gather(*(self._turn(name, remembered) for name, remembered in due))
+            left = min((remembered.due for remembered in self._known.values()), default=None)
             try:
                 async with asyncio.timeout(None if left is None else max(0.01, (left - self._now()) / self._speed)):
                     await self._stirred.wait()
             except TimeoutError:
                 continue
 
-    async def _turn(self, name: str, known: _Remembered) -> None:
+    async def _turn(self, name: str, remembered: _Remembered) -> None:
         obj = self._mirror.get(RESOURCE.kind, name)
-        if obj is None or obj["metadata"]["uid"] != known.uid:
+        if obj is None or obj["metadata"]["uid"] != remembered.uid:
             del self._known[name]
             return
-        known.due = self._now() + PERIOD
+        remembered.due = self._now() + PERIOD
         try:
-            await self._step(obj, known)
+            await self._step(obj, remembered)
         except (ApiError, Unreachable):
             # Nothing was decided, or the result could not be written: the next step tries again.
             return
@@ -105,7 +105,7 @@ class Autoscalers:
             # Objects are stored here without validation; a malformed one must not stop other autoscalers.
             self._tell(obj, "FailedReconcile", f"saw an object that cannot be read: {type(error).__name__}: {error}", warning=True)
 
-    async def _step(self, obj: Object, known: _Remembered) -> None:
+    async def _step(self, obj: Object, remembered: _Remembered) -> None:
         try:
             autoscaler = read_autoscaler(msgspec.json.encode(obj))
         except AutoscalerError as error:
@@ -115,19 +115,19 @@ class Autoscalers:
         try:
             resource, scale, selector = await self._scale(autoscaler)
             current = scale["spec"]["replicas"]
-            outcome = await self._decided(autoscaler, scale, selector, known.history)
-            known.history = outcome.history
+            outcome = await self._decided(autoscaler, scale, selector, remembered.history)
+            remembered.history = outcome.history
             self._tell_errors(obj, outcome)
             if outcome.desired != current:
-                await self._rescale(obj, known, resource, scale, outcome)
+                await self._rescale(obj, remembered, resource, scale, outcome)
             if not outcome.error or outcome.recommendation is not None:
-                known.desired = outcome.desired
+                remembered.desired = outcome.desired
             metrics = showing.metrics(autoscaler, obj["spec"], outcome.current)
         except _Stopped as stopped:
-            known.history = known.history.with_condition(stopped.kind, "False", stopped.reason, str(stopped), now=self._now())
+            remembered.history = remembered.history.with_condition(stopped.kind, "False", stopped.reason, str(stopped), now=self._now())
             self._tell(obj, stopped.reason, stopped.cause, warning=True)
             metrics = (obj.get("status") or {}).get("currentMetrics") or []
-        await self._show(obj, known, current, metrics)
+        await self._show(obj, remembered, current, metrics)
 
     async def _scale(self, autoscaler: Autoscaler) -> tuple[Resource, Object, str]:
         """The scale of the target, and the selector of its pods. Raises :class:`_Stopped`."""
@@ -162,7 +162,7 @@ class Autoscalers:
             now=self._now(),
         )
 
-    async def _rescale(self, obj: Object, known: _Remembered, resource: Resource, scale: Object, outcome: Outcome) -> None:
+    async def _rescale(self, obj: Object, remembered: _Remembered, resource: Resource, scale: Object, outcome: Outcome) -> None:
         change = f"New size: {outcome.desired}; reason: {outcome.reason}"
         metadata = scale["metadata"]
         wanted = {**scale, "spec": {"replicas": outcome.desired}}
@@ -171,7 +171,7 @@ class Autoscalers:
         except ApiError as error:
             unable = f"the HPA controller was unable to update the target scale: {error.message}"
             raise _Stopped("AbleToScale", "FailedUpdateScale", unable, f"{change}; error: {error.message}") from error
-        known.scaled = timestamp(self._now())
+        remembered.scaled = timestamp(self._now())
         self._tell(obj, "SuccessfulRescale", change)
 
     def _tell_errors(self, obj: Object, outcome: Outcome) -> None:
@@ -186,16 +186,16 @@ class Autoscalers:
         about = Reference(RESOURCE.kind, metadata["name"], metadata["namespace"], metadata["uid"], RESOURCE.api_version)
         self._events.record(about, reason, note, action="Rescale", warning=warning)
 
-    async def _show(self, obj: Object, known: _Remembered, current: int | None, metrics: list[Any]) -> None:
+    async def _show(self, obj: Object, remembered: _Remembered, current: int | None, metrics: list[Any]) -> None:
         before = obj.get("status") or {}
         status = {
             **before,
             "observedGeneration": obj["metadata"].get("generation", 1),
             "currentReplicas": before.get("currentReplicas", 0) if current is None else current,
-            "desiredReplicas": known.desired,
+            "desiredReplicas": remembered.desired,
             "currentMetrics": metrics,
-            "conditions": showing.conditions(known.history),
-            **({"lastScaleTime": known.scaled} if known.scaled else {}),
+            "conditions": showing.conditions(remembered.history),
+            **({"lastScaleTime": remembered.scaled} if remembered.scaled else {}),
         }
         if status != before:
             metadata = obj["metadata"]

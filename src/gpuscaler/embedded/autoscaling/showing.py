@@ -15,13 +15,13 @@ Json = dict[str, Any]
 def conditions(history: History) -> list[Json]:
     return [
         {
-            "type": one.type,
-            "status": one.status,
-            "lastTransitionTime": timestamp(one.since),
-            "reason": one.reason,
-            "message": one.message,
+            "type": condition.type,
+            "status": condition.status,
+            "lastTransitionTime": timestamp(condition.since),
+            "reason": condition.reason,
+            "message": condition.message,
         }
-        for one in history.conditions
+        for condition in history.conditions
     ]
 
 

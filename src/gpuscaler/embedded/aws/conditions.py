@@ -51,5 +51,11 @@ def changed(before: Conditions, told: Mapping[str, Any]) -> Conditions:
 
 
 _Changed = msgspec.defstruct(
-    "_Changed", [(one.name, one.type, one.default) for one in msgspec.structs.fields(Conditions) if one.name in CHANGEABLE], frozen=True
+    "_Changed",
+    [
+        (field_info.name, field_info.type, field_info.default)
+        for field_info in msgspec.structs.fields(Conditions)
+        if field_info.name in CHANGEABLE
+    ],
+    frozen=True,
 )

@@ -35,32 +35,32 @@ def _products(region: Region, params: dict[str, Any]) -> dict[str, Any]:
     wanted = {one["Field"]: one["Value"] for one in params.get("Filters", ())}
     where = wanted.get("regionCode", _LISTED)
     found = [
-        one
-        for one in instance_types.in_region(where)
-        if wanted.get("instanceType", one.name) == one.name
+        instance_type
+        for instance_type in instance_types.in_region(where)
+        if wanted.get("instanceType", instance_type.name) == instance_type.name
         and wanted.get("operatingSystem", "Linux") == "Linux"
         and wanted.get("capacitystatus", "Used") == "Used"
         and wanted.get("tenancy", "Shared") == "Shared"
         and wanted.get("preInstalledSw", "NA") == "NA"
     ]
     shown, more = page(found, params, size="MaxResults", default=100, most=100)
-    return {"FormatVersion": "aws_v1", "PriceList": [json.dumps(_product(one, where, region)) for one in shown], **more}
+    return {"FormatVersion": "aws_v1", "PriceList": [json.dumps(_product(instance_type, where, region)) for instance_type in shown], **more}
 
 
-def _product(one: InstanceType, where: str, region: Region) -> dict[str, Any]:
-    sku = f"SKU{one.name.replace('.', '').upper()}"
+def _product(instance_type: InstanceType, where: str, region: Region) -> dict[str, Any]:
+    sku = f"SKU{instance_type.name.replace('.', '').upper()}"
     attributes = {
-        "instanceType": one.name,
+        "instanceType": instance_type.name,
         "regionCode": where,
         "operatingSystem": "Linux",
         "tenancy": "Shared",
         "capacitystatus": "Used",
         "preInstalledSw": "NA",
-        "vcpu": str(one.vcpu),
-        "gpu": str(one.gpus),
+        "vcpu": str(instance_type.vcpu),
+        "gpu": str(instance_type.gpus),
     }
     rate, offer = f"{sku}.{_ONE_HOUR}.{_PER_HOUR}", f"{sku}.{_ONE_HOUR}"
-    amount = instance_types.price(one.name, where, "on-demand") * instance_types.per_dollar(where)
+    amount = instance_types.price(instance_type.name, where, "on-demand") * instance_types.per_dollar(where)
     currency = "CNY" if where.startswith("cn-") else "USD"
     price = {"rateCode": rate, "unit": "Hrs", "pricePerUnit": {currency: f"{amount:.10f}"}}
     terms = {"OnDemand": {offer: {"sku": sku, "offerTermCode": _ONE_HOUR, "priceDimensions": {rate: price}}}}
@@ -112,7 +112,7 @@ def _put_warm_pool(region: Region, params: dict[str, Any]) -> dict[str, Any]:
 def _warm_pool(region: Region, params: dict[str, Any]) -> dict[str, Any]:
     group = groups.group(region, params["AutoScalingGroupName"])
     told = group.settings.get("WarmPoolConfiguration")
-    shown = [lifecycle.shown(one, weighted=False) for one in group.warm.values()]
+    shown = [lifecycle.shown(instance, weighted=False) for instance in group.warm.values()]
     return {"Instances": shown, **({"WarmPoolConfiguration": told} if told else {})}
 
 

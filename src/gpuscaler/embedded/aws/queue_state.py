@@ -35,6 +35,6 @@ class Queue:
 
     def ready(self, now: float) -> list[Message]:
         """The messages that can be received; expired ones are dropped."""
-        for ident in [ident for ident, one in self.messages.items() if one.sent_at + self.retention <= now]:
+        for ident in [ident for ident, message in self.messages.items() if message.sent_at + self.retention <= now]:
             del self.messages[ident]
-        return [one for one in self.messages.values() if one.visible_at <= now]
+        return [message for message in self.messages.values() if message.visible_at <= now]

@@ -163,4 +163,4 @@ class Group:
     @property
     def has(self) -> int:
         """Capacity of the instances that count."""
-        return sum(one.weight for one in self.members.values() if one.counted)
+        return sum(instance.weight for instance in self.members.values() if instance.counted)

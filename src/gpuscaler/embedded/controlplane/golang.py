@@ -93,16 +93,16 @@ def digest_of(files: Iterable[Path], *more: str) -> str:
 
 def needed_version(module: str) -> tuple[int, ...]:
     """The release that the ``go`` line of a go.mod requires. Raises :exc:`BuildError` if there is none."""
-    found = re.search(r"^go (\S+)$", module, re.MULTILINE)
-    if found is None:
+    match = re.search(r"^go (\S+)$", module, re.MULTILINE)
+    if match is None:
         raise BuildError("go.mod: saw no go line, expected one such as 'go 1.25.0'; add it")
-    return release(found[1])
+    return release(match[1])
 
 
 def release(version: str) -> tuple[int, ...]:
     """``go version go1.26.8 linux/amd64`` or ``1.25.0`` as numbers; empty, which sorts before all, if there are none."""
-    found = re.search(r"(\d+)\.(\d+)(?:\.(\d+))?", version)
-    return tuple(int(part or 0) for part in found.groups()) if found else ()
+    match = re.search(r"(\d+)\.(\d+)(?:\.(\d+))?", version)
+    return tuple(int(part or 0) for part in match.groups()) if match else ()
 
 
 def run(command: Sequence[str], *, environ: Mapping[str, str], cwd: Path | None = None, told: Say | None = None) -> str:

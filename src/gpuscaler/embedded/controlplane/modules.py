@@ -17,10 +17,10 @@ RELEASE = re.compile(r"v?1\.(\d+)\.(\d+)")
 
 def release_of(text: str) -> str:
     """``1.35.4`` of ``1.35.4`` or ``v1.35.4``. Raises :exc:`BuildError` for anything else."""
-    found = RELEASE.fullmatch(text)
-    if found is None:
+    match = RELEASE.fullmatch(text)
+    if match is None:
         raise BuildError(f"Kubernetes {text}: saw no release, expected three numbers such as 1.35.4")
-    return f"1.{found[1]}.{found[2]}"
+    return f"1.{match[1]}.{match[2]}"
 
 
 def go_mod_of(go: Go, release: str) -> str:
@@ -37,15 +37,15 @@ def go_mod_of(go: Go, release: str) -> str:
 def go_mod(theirs: str, release: str) -> str:
     """Our go.mod for ``release``, given ``theirs``."""
     staging = f"v0.{release.removeprefix('1.')}"
-    found = re.search(r"^go (\S+)$", theirs, re.MULTILINE)
+    match = re.search(r"^go (\S+)$", theirs, re.MULTILINE)
     staged = STAGED.findall(theirs)
-    if found is None or not staged:
+    if match is None or not staged:
         raise BuildError(
             f"Kubernetes {release}: saw a go.mod without a go line or without staging modules, expected both; use another release"
         )
     requires = [*((name, _required(theirs, name, release)) for name in BESIDE)]
     requires += [("k8s.io/component-base", staging), (KUBERNETES, f"v{release}")]
-    lines = ["module gpuscaler.io/embedded/controlplane", "", f"go {found[1]}", "", "require ("]
+    lines = ["module gpuscaler.io/embedded/controlplane", "", f"go {match[1]}", "", "require ("]
     lines += [f"\t{name} {version}" for name, version in requires]
     lines += [")", "", "replace ("]
     lines += [f"\t{name} => {name} {staging}" for name in sorted(staged)]
@@ -53,7 +53,7 @@ def go_mod(theirs: str, release: str) -> str:
 
 
 def _required(theirs: str, name: str, release: str) -> str:
-    found = re.search(rf"^\t(?:require )?{re.escape(name)} (v\S+)", theirs, re.MULTILINE)
-    if found is None:
+    match = re.search(rf"^\t(?:require )?{re.escape(name)} (v\S+)", theirs, re.MULTILINE)
+    if match is None:
         raise BuildError(f"Kubernetes {release}: saw a go.mod without {name}, expected its release there; use another release")
-    return found[1]
+    return match[1]

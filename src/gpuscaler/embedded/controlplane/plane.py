@@ -226,7 +226,7 @@ def _free_ports(api: int) -> Ports:
         sockets = [stack.enter_context(socket.socket()) for _ in range(5)]
         for one in sockets:
             one.bind((HOST, 0))
-        etcd, peers, free, controllers, scheduler = (one.getsockname()[1] for one in sockets)
+        etcd, peers, free, controllers, scheduler = (socket.getsockname()[1] for socket in sockets)
     return Ports(etcd=etcd, peers=peers, api=api or free, controllers=controllers, scheduler=scheduler)
 
 

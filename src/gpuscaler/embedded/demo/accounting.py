@@ -23,7 +23,7 @@ class Part(Struct, frozen=True):
     text: str
 
 
-def parts(result: Result, policy: Policy, told: Scenario) -> Iterator[Part]:
+def parts(result: Result, policy: Policy, scenario: Scenario) -> Iterator[Part]:
     """The parts of the cost of ``result`` above its bound; they add up to the whole difference.
 
     First the premium of on-demand machines over spot prices. The rest is at spot prices: boot time, idle time and lost work by their share
@@ -36,14 +36,14 @@ def parts(result: Result, policy: Policy, told: Scenario) -> Iterator[Part]:
     idle = (idle_gpu_hours(result) or 0.0) * an_hour
     lost = result.lost_gpu_hours * an_hour
     rest = result.cost - result.lower_bound - premium - idle - lost
-    hours = f"minutes {told.dry / 60:.0f} to {told.back / 60:.0f}"
+    hours = f"minutes {scenario.dry / 60:.0f} to {scenario.back / 60:.0f}"
     yield Part(premium, f"on-demand prices: spot ran dry ({hours}, {result.capacity_errors} refusals), and jobs stay where they run")
     yield Part(idle, f"machines that were booting or idle: {idle_gpu_hours(result) or 0.0:.1f} GPU-hours")
     yield Part(lost, f"work lost in {result.evictions} evictions, most of them with spot machines: {result.lost_gpu_hours:.1f} GPU-hours")
     yield Part(rest, "capacity that pods left unused on the machines they ran on")
 
 
-def explained(result: Result, policy: Policy, told: Scenario) -> Iterator[str]:
+def explained(result: Result, policy: Policy, scenario: Scenario) -> Iterator[str]:
     """Lines to print: the ratio of cost to bound, what the bound leaves out, and where the difference went."""
     if result.lower_bound <= 0:
         return
@@ -52,23 +52,23 @@ def explained(result: Result, policy: Policy, told: Scenario) -> Iterator[str]:
         f"Why {times:.1f} times the bound: ${result.lower_bound:.2f} pays only for the work that was done, by the second, for "
         "parts of machines, in hindsight, with spot always available. Of the rest"
     )
-    for part in parts(result, policy, told):
+    for part in parts(result, policy, scenario):
         if part.dollars >= LEAST:
             yield f"  ${part.dollars:.2f} went to {part.text}"
 
 
 def least_price(policy: Policy, instance_type: str, paid: float) -> float:
     """The hourly price of an instance type in its cheapest market."""
-    return min((one.price for one in policy.offerings.values() if one.instance_type == instance_type), default=paid)
+    return min((offering.price for offering in policy.offerings.values() if offering.instance_type == instance_type), default=paid)
 
 
-def peer_of(told: Scenario, policy: Policy) -> Result:
+def peer_of(scenario: Scenario, policy: Policy) -> Result:
     """Simulate the model of Karpenter on the same jobs, machines, delays and dry spot market."""
     merged = in_one_pool(policy)
     # Jobs that request a part of a GPU get a whole one, as in the demo.
-    jobs = tuple(replace(job, gpu_milli=1000) for job in told.trace.jobs)
-    trace = replace(told.trace, jobs=jobs)
-    result = run(trace, merged, name=PEER, seed=told.seed, markets=markets(told, merged, EPOCH), checkpoint=0.0)
+    jobs = tuple(replace(job, gpu_milli=1000) for job in scenario.trace.jobs)
+    trace = replace(scenario.trace, jobs=jobs)
+    result = run(trace, merged, name=PEER, seed=scenario.seed, markets=markets(scenario, merged, EPOCH), checkpoint=0.0)
     # The last quarter of two hours is too short to mean anything, and a demo's own result has none.
     return replace(result, last_quarter=None)
 
@@ -80,10 +80,20 @@ def in_one_pool(policy: Policy) -> Policy:
     """
     groups: dict[tuple[object, ...], list[Pool]] = {}
     for pool in policy.pools:
-        alike = (pool.min, pool.max, pool.idle_after, pool.priority, frozenset((one.instance_type, one.zone) for one in pool.offerings))
+        alike = (
+            pool.min,
+            pool.max,
+            pool.idle_after,
+            pool.priority,
+            frozenset((offering.instance_type, offering.zone) for offering in pool.offerings),
+        )
         groups.setdefault(alike, []).append(pool)
     pools = []
     for first, *others in groups.values():
-        more = (replace(one, pool=first.name, labels={**one.labels, POOL: first.name}) for pool in others for one in pool.offerings)
+        more = (
+            replace(offering, pool=first.name, labels={**offering.labels, POOL: first.name})
+            for pool in others
+            for offering in pool.offerings
+        )
         pools.append(replace(first, offerings=(*first.offerings, *more)))
     return replace(policy, pools=tuple(pools))

@@ -38,28 +38,28 @@ class Line(Struct, frozen=True, gc=False):
 def lines(happenings: Iterable[HistoryEvent]) -> Iterator[Line]:
     """Lines for the events, in order of time; consecutive similar events of one kind share a line."""
     group: list[HistoryEvent] = []
-    for one in happenings:
-        if one.kind not in WORDS:
+    for event in happenings:
+        if event.kind not in WORDS:
             continue
-        if group and not _alike(group[-1], one):
+        if group and not _alike(group[-1], event):
             yield _line(group)
             group = []
-        group.append(one)
+        group.append(event)
     if group:
         yield _line(group)
 
 
-def _alike(one: HistoryEvent, other: HistoryEvent) -> bool:
-    if one.kind != other.kind or other.at - one.at > 1.0:
+def _alike(event: HistoryEvent, other: HistoryEvent) -> bool:
+    if event.kind != other.kind or other.at - event.at > 1.0:
         return False
-    if one.kind == kinds.REFUSED:
-        return (one.offering or ("",) * 4)[1] == (other.offering or ("",) * 4)[1]
-    return one.kind in {kinds.DECIDED, kinds.KEPT} and _reason(one) == _reason(other)
+    if event.kind == kinds.REFUSED:
+        return (event.offering or ("",) * 4)[1] == (other.offering or ("",) * 4)[1]
+    return event.kind in {kinds.DECIDED, kinds.KEPT} and _reason(event) == _reason(other)
 
 
-def _reason(one: HistoryEvent) -> str:
+def _reason(event: HistoryEvent) -> str:
     """The reason why a node is removed or stays, without the node's name."""
-    return one.text.removeprefix(f"node {one.node} ").removeprefix("will be removed: ")
+    return event.text.removeprefix(f"node {event.node} ").removeprefix("will be removed: ")
 
 
 def _line(group: list[HistoryEvent]) -> Line:
@@ -70,7 +70,7 @@ def _line(group: list[HistoryEvent]) -> Line:
         what, _, more = first.text.partition(" ordered")
         text = f"{what} for {some(first.pods, 1)}{more}" if first.pods else f"{what}{more}"
     elif first.kind in {kinds.DECIDED, kinds.KEPT}:
-        text = f"{some(tuple(one.node for one in group))}: {_reason(first)}"
+        text = f"{some(tuple(event.node for event in group))}: {_reason(first)}"
     else:
         text = first.text
     return Line(first.at, first.kind, WORDS[first.kind], text)

@@ -82,9 +82,9 @@ class Frame(Struct, frozen=True, gc=False):
     @property
     def gpus(self) -> tuple[int, int, int, int]:
         """The numbers of GPUs that are used, idle, arriving and leaving."""
-        machines = [one for pool in self.pools for one in pool.machines if not one.cpu_only]
-        used, idle = sum(one.used for one in machines), sum(one.idle for one in machines)
-        return used, idle, sum(one.arriving for one in machines), sum(one.leaving for one in machines)
+        machines = [machine for pool in self.pools for machine in pool.machines if not machine.cpu_only]
+        used, idle = sum(machine.used for machine in machines), sum(machine.idle for machine in machines)
+        return used, idle, sum(machine.arriving for machine in machines), sum(machine.leaving for machine in machines)
 
 
 def pools_of(cluster: Cluster, latest: Latest, core: SimulatedCloud, now: float) -> tuple[PoolView, ...]:
@@ -92,26 +92,26 @@ def pools_of(cluster: Cluster, latest: Latest, core: SimulatedCloud, now: float)
     policy = latest.policy
     if policy is None:
         return ()
-    book = latest.memory.ledger
-    leaving = {one.node for one in book.leaving}
-    found: dict[str, list[Machine]] = {pool.name: [] for pool in policy.pools}
+    ledger = latest.memory.ledger
+    leaving = {removal.node for removal in ledger.leaving}
+    machines: dict[str, list[Machine]] = {pool.name: [] for pool in policy.pools}
     for machine in core.list():
-        if machine.offering.pool in found:
-            found[machine.offering.pool].append(_machine(machine, cluster, leaving))
-    sizes = {one.key: one.allocatable.get(GPU, 0) for one in policy.offerings.values()}
-    for coming in book.coming:
-        if not coming.instance and coming.key.pool in found:
+        if machine.offering.pool in machines:
+            machines[machine.offering.pool].append(_machine(machine, cluster, leaving))
+    sizes = {offering.key: offering.allocatable.get(GPU, 0) for offering in policy.offerings.values()}
+    for coming in ledger.coming:
+        if not coming.instance and coming.key.pool in machines:
             pool, market, kind, zone = coming.key
             gpus = sizes.get(coming.key, 0)
-            found[pool].append(Machine("", pool, kind, market, zone, arriving=max(1, gpus), cpu_only=not gpus))
+            machines[pool].append(Machine("", pool, kind, market, zone, arriving=max(1, gpus), cpu_only=not gpus))
     blocked = state_of(latest.memory, policy, now).blocked_offerings
     return tuple(
         PoolView(
             name=pool.name,
-            machines=tuple(found[pool.name]),
-            gpus=any(sizes[one.key] for one in pool.offerings),
+            machines=tuple(machines[pool.name]),
+            gpus=any(sizes[offering.key] for offering in pool.offerings),
             offerings=len(pool.offerings),
-            refused=sum(one.key in blocked for one in pool.offerings),
+            refused=sum(offering.key in blocked for offering in pool.offerings),
         )
         for pool in policy.pools
     )
@@ -144,7 +144,7 @@ def pending_of(cluster: Cluster, latest: Latest, now: float) -> tuple[Pending, .
     waiting = [pod for bucket in cluster.unbound.values() for pod in bucket.pods.values() if not pod.deleted]
     return tuple(
         Pending(pod.key, pod.spec.requests.get(GPU, 0), max(0.0, now - pod.created), waits_for.told(pod.key))
-        for pod in sorted(waiting, key=lambda one: (one.created, one.key))
+        for pod in sorted(waiting, key=lambda pod: (pod.created, pod.key))
     )
 
 
@@ -152,12 +152,12 @@ class _Waits:
     """What each pod waits for, as the controller sees it."""
 
     def __init__(self, latest: Latest, now: float) -> None:
-        book, self._boots, self._now = latest.memory.ledger, latest.memory.boots, now
-        self._coming = {pod: one for one in book.coming for pod in one.pods}
-        self._promised = {pod: one.node for one in book.promises for pod in one.pods}
-        self._known = {one.id: one for one in book.coming}
-        self._placed = {one.pod: one.node for one in latest.plan.placements}
-        self._unplaced: Mapping[str, tuple[Reason, ...]] = {one.pod: one.reasons for one in latest.plan.unplaced}
+        ledger, self._boots, self._now = latest.memory.ledger, latest.memory.boots, now
+        self._coming = {pod: machine for machine in ledger.coming for pod in machine.pods}
+        self._promised = {pod: promise.node for promise in ledger.promises for pod in promise.pods}
+        self._known = {machine.id: machine for machine in ledger.coming}
+        self._placed = {placement.pod: placement.node for placement in latest.plan.placements}
+        self._unplaced: Mapping[str, tuple[Reason, ...]] = {unplaced.pod: unplaced.reasons for unplaced in latest.plan.unplaced}
 
     def told(self, pod: str) -> str:
         if pod in self._promised:
@@ -168,7 +168,7 @@ class _Waits:
             # A placement on a machine that is not a node yet names the machine by its id in the ledger.
             return self._of_machine(self._known[place]) if place in self._known else f"there is room on node {place}"
         if pod in self._unplaced:
-            return "; ".join(f"pool {one.pool}: {one.detail}" for one in self._unplaced[pod]) or "there is no pool"
+            return "; ".join(f"pool {reason.pool}: {reason.detail}" for reason in self._unplaced[pod]) or "there is no pool"
         return "not planned yet"
 
     def _of_machine(self, machine: ledger.OrderedMachine) -> str:

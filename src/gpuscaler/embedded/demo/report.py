@@ -22,7 +22,7 @@ KINDS = {ORDERED: "buy", INSTEAD: "buy", DECIDED: "remove", REFUSED: "refused", 
 def result_of(demo: Demo) -> Result:
     """The result of a demo that has ended."""
     core, ended, lives = demo.cluster.core, demo.wall(), demo.tally.lives
-    sizes = {one.job["metadata"]["name"]: one.pods for one in submissions(demo.scenario.trace)}
+    sizes = {submission.job["metadata"]["name"]: submission.pods for submission in submissions(demo.scenario.trace)}
     waits = tuple(first_waits(lives, sizes, ended))
     cut_short = [life for life in lives if life.started is not None and life.ended is not None and not life.finished]
     done = [life for life in lives if life.finished]
@@ -34,8 +34,8 @@ def result_of(demo: Demo) -> Result:
         gpu_hours_used=_gpu_hours(done, ended),
         gpu_hours_paid=gpu_hours_paid(core, ended),
         wait=wait_of(waits),
-        served=sum(one.ran for one in waits),
-        unserved=sum(not one.ran for one in waits),
+        served=sum(pod_wait.ran for pod_wait in waits),
+        unserved=sum(not pod_wait.ran for pod_wait in waits),
         unserved_reasons=_unserved(demo),
         evictions=len(cut_short),
         lost_gpu_hours=_gpu_hours(cut_short, ended),
@@ -45,13 +45,13 @@ def result_of(demo: Demo) -> Result:
         failover=failover_of(failovers(demo.notes.happenings)),
         reclaimed=sum(event.why == RECLAIMED for event in demo.lost),
         failed=sum(event.why == FAILED for event in demo.lost),
-        capacity_errors=sum(one.kind == REFUSED for one in demo.notes.happenings),
+        capacity_errors=sum(event.kind == REFUSED for event in demo.notes.happenings),
         plans=demo.notes.plans,
         began=demo.began,
         ended=ended,
         services=(),
         timeline=tuple(demo.tally.timeline),
-        decisions=tuple(_decision(one) for one in demo.notes.happenings if one.kind in KINDS),
+        decisions=tuple(_decision(event) for event in demo.notes.happenings if event.kind in KINDS),
         gpu_hours_held=sum(((life.ended or ended) - life.bound) / 3600.0 * life.gpus for life in lives if life.bound is not None),
         waits=waits,
         wait_by_class=by_class(waits),
@@ -76,9 +76,9 @@ def _unserved(demo: Demo) -> tuple[UnservedReason, ...]:
     """Why pods had not run when the demo ended, with the controller's reasons at that time."""
     waiting = {life.key for life in demo.tally.lives if life.started is None and life.ended is None}
     reasons: dict[str, int] = {}
-    for one in demo.last.pending if demo.last is not None else ():
-        if one.key in waiting:
-            reasons[one.why] = reasons.get(one.why, 0) + 1
+    for pending in demo.last.pending if demo.last is not None else ():
+        if pending.key in waiting:
+            reasons[pending.why] = reasons.get(pending.why, 0) + 1
     return tuple(UnservedReason(pods, reason) for reason, pods in sorted(reasons.items(), key=lambda entry: (-entry[1], entry[0])))
 
 
@@ -87,26 +87,26 @@ def failovers(happenings: Iterable[HistoryEvent]) -> list[float]:
     found: list[float] = []
     dry: set[str] = set()
     since = 0.0
-    for one in happenings:
-        market = one.offering.market if one.offering else ""
-        if one.kind == REFUSED:
-            since = since if dry else one.at
+    for event in happenings:
+        market = event.offering.market if event.offering else ""
+        if event.kind == REFUSED:
+            since = since if dry else event.at
             dry.add(market)
-        elif one.kind == ORDERED and dry and market not in dry:
-            found.append(one.at - since)
+        elif event.kind == ORDERED and dry and market not in dry:
+            found.append(event.at - since)
             dry.clear()
     return found
 
 
-def _decision(one: HistoryEvent) -> Decision:
-    what = one.node or " ".join(one.offering[1:] if one.offering else ())
-    return Decision(one.at, KINDS[one.kind], what, one.text, len(one.pods))
+def _decision(event: HistoryEvent) -> Decision:
+    what = event.node or " ".join(event.offering[1:] if event.offering else ())
+    return Decision(event.at, KINDS[event.kind], what, event.text, len(event.pods))
 
 
 def inputs_of(demo: Demo) -> Inputs:
     """The settings and inputs of a demo."""
-    told, trace, delays, faults = demo.scenario, demo.scenario.trace, Delays(), Faults()
-    spell = f"spot machines: none available from {told.dry / 60:.0f} to {told.back / 60:.0f} minutes"
+    scenario, trace, delays, faults = demo.scenario, demo.scenario.trace, Delays(), Faults()
+    spell = f"spot machines: none available from {scenario.dry / 60:.0f} to {scenario.back / 60:.0f} minutes"
     drawn = [
         f"boot delay: {delays.boot}",
         f"device plugin delay: {delays.device_plugin}",
@@ -127,7 +127,7 @@ def inputs_of(demo: Demo) -> Inputs:
         scheduler_scoring="LeastAllocated",
         steering=True,
         checkpoint_seconds=0.0,
-        seed=told.seed,
+        seed=scenario.seed,
         seeds=1,
         lower_bound=KIND,
         generated=tuple(drawn),

@@ -40,25 +40,25 @@ def scenario(seed: int, trace: Trace | None = None) -> Scenario:
     return Scenario(busy, seed, since - trace.jobs[0].submit)
 
 
-def hurried(told: Scenario, haste: float) -> Scenario:
+def hurried(scenario: Scenario, haste: float) -> Scenario:
     """The same scenario ``haste`` times as fast, for a cluster whose clock cannot be accelerated."""
-    jobs = tuple(replace(job, submit=job.submit / haste, duration=job.duration / haste) for job in told.trace.jobs)
-    times = {name: getattr(told, name) / haste for name in ("span", "dry", "back")}
-    return replace(told, trace=replace(told.trace, jobs=jobs), haste=haste, **times)
+    jobs = tuple(replace(job, submit=job.submit / haste, duration=job.duration / haste) for job in scenario.trace.jobs)
+    times = {name: getattr(scenario, name) / haste for name in ("span", "dry", "back")}
+    return replace(scenario, trace=replace(scenario.trace, jobs=jobs), haste=haste, **times)
 
 
-def conditions(told: Scenario, policy: Policy, began: float) -> Conditions:
+def conditions(scenario: Scenario, policy: Policy, began: float) -> Conditions:
     """A cloud with the usual delays and faults, whose spot markets are dry for a while. ``began`` is second 0, since the epoch."""
     usual = Delays()
-    delays = Delays(**{name: _sooner(getattr(usual, name), told.haste) for name in usual.__struct_fields__})
-    return Conditions(seed=told.seed, delays=delays, markets=markets(told, policy, began))
+    delays = Delays(**{name: _sooner(getattr(usual, name), scenario.haste) for name in usual.__struct_fields__})
+    return Conditions(seed=scenario.seed, delays=delays, markets=markets(scenario, policy, began))
 
 
-def markets(told: Scenario, policy: Policy, began: float) -> Markets:
+def markets(scenario: Scenario, policy: Policy, began: float) -> Markets:
     """Spot markets with unlimited capacity, except for a time without any."""
     many = float("inf")
-    steps = Steps([0.0, told.dry, told.back], [many, 0.0, many])
-    spot: dict[OfferingKey, Steps] = {one.key: steps for one in policy.offerings.values() if one.market == "spot"}
+    steps = Steps([0.0, scenario.dry, scenario.back], [many, 0.0, many])
+    spot: dict[OfferingKey, Steps] = {offering.key: steps for offering in policy.offerings.values() if offering.market == "spot"}
     return Markets(spot, {}, began=began)
 
 

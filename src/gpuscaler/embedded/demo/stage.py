@@ -171,9 +171,9 @@ class Demo:
         return self._records
 
     async def _submit(self, client: Client) -> None:
-        for one in submissions(self.scenario.trace):
-            await asyncio.sleep(max(0.0, one.at - self.elapsed))
-            await client.create(JOBS, one.job, namespace=NAMESPACE)
+        for submission in submissions(self.scenario.trace):
+            await asyncio.sleep(max(0.0, submission.at - self.elapsed))
+            await client.create(JOBS, submission.job, namespace=NAMESPACE)
         await asyncio.Event().wait()
 
     async def _until_done(self, lives: list[asyncio.Task[None]]) -> None:
@@ -184,9 +184,9 @@ class Demo:
                 if life.done():
                     life.result()
             core, now = self.cluster.core, self.wall()
-            paid = sum(one.offering.allocatable.get(GPU, 0) for one in core.list())
+            paid = sum(machine.offering.allocatable.get(GPU, 0) for machine in core.list())
             self.tally.sample(paid=paid, dollars_per_hour=core.dollars_per_hour(now))
-            if sum(one.finished for one in self.tally.lives) >= wanted and not core.list():
+            if sum(life.finished for life in self.tally.lives) >= wanted and not core.list():
                 return
 
     # Frames
@@ -205,10 +205,10 @@ class Demo:
             behind=self._loop.behind if isinstance(self._loop, PacedLoop) else 0.0,
             pools=pools_of(cluster, latest, core, now),
             pending=pending_of(cluster, latest, now),
-            running=sum(one.started is not None and one.ended is None for one in lives),
-            finished=sum(one.finished for one in lives),
+            running=sum(life.started is not None and life.ended is None for life in lives),
+            finished=sum(life.finished for life in lives),
             dollars_per_hour=core.dollars_per_hour(now),
-            spent=sum(core.cost(one, now) for one in core.history()),
+            spent=sum(core.cost(machine, now) for machine in core.history()),
             troubles=self._records.place.troubles(),
             server=self.server,
             happenings=tuple(self.notes.happenings[-RECENT:]),

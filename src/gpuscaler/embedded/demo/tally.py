@@ -99,7 +99,7 @@ class Tally:
 
     def sample(self, *, paid: float, dollars_per_hour: float) -> None:
         """Record the current state."""
-        alive = [one for one in self._lives.values() if one.ended is None]
-        wanted = sum(one.gpus for one in alive)
-        used = sum(one.gpus for one in alive if one.started is not None)
+        alive = [life for life in self._lives.values() if life.ended is None]
+        wanted = sum(life.gpus for life in alive)
+        used = sum(life.gpus for life in alive if life.started is not None)
         self.timeline.append(Sample(self._now(), wanted, used, paid, dollars_per_hour))

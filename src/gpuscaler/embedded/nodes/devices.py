@@ -139,13 +139,13 @@ class Devices:
             self._restart_later(node, instance, times + 1)
 
     def _drop(self, node: str) -> None:
-        known = self._promised.pop(node, None)
-        for book in (self._shown, self._capacity) if known is not None else ():
+        promise = self._promised.pop(node, None)
+        for book in (self._shown, self._capacity) if promise is not None else ():
             book.pop(node, None)
         for key in [key for key in (*self._shows, *self._stopped, *self._away) if key[0] == node]:
             for moments in (self._shows, self._stopped, self._away):
                 moments.pop(key, None)
-        for name in known.amounts if known is not None else ():
+        for name in promise.amounts if promise is not None else ():
             self._broken.pop((node, name), None)
 
     def _stir_all(self) -> None:
@@ -240,9 +240,9 @@ class Devices:
 
     def _is_absent(self, resource: str, promise: Promise) -> bool:
         """Whether a machine never shows a resource."""
-        for one in (*self.faults.absent, *self._hidden):
+        for absent in (*self.faults.absent, *self._hidden):
             luck = Random(f"{self._seed}/absent/{promise.instance}/{resource}")
-            if one.hits(resource, promise.instance_type) and luck.random() < one.share:
+            if absent.hits(resource, promise.instance_type) and luck.random() < absent.share:
                 return True
         return False
 

@@ -293,8 +293,8 @@ def containers(pod: WirePod, state: dict[str, Any], *, ready: bool) -> dict[str,
     """The statuses of containers: init containers complete at once."""
     done = {"terminated": {"exitCode": 0, "reason": "Completed"}}
     told = {
-        "containerStatuses": [_container(one, state, ready=ready) for one in pod.spec.containers],
-        "initContainerStatuses": [_container(one, done, ready=True) for one in pod.spec.init],
+        "containerStatuses": [_container(container, state, ready=ready) for container in pod.spec.containers],
+        "initContainerStatuses": [_container(container, done, ready=True) for container in pod.spec.init],
     }
     return {name: statuses for name, statuses in told.items() if statuses}
 

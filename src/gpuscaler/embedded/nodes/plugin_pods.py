@@ -35,7 +35,7 @@ class PluginPods:
         except (msgspec.MsgspecError, ValueError, RecursionError):
             return Decoded("")
         metadata, identity = pod.metadata, f"{pod.metadata.namespace}/{pod.metadata.name}"
-        owner = next((one.name for one in metadata.owners if one.kind == "DaemonSet"), "")
+        owner = next((owner.name for owner in metadata.owners if owner.kind == "DaemonSet"), "")
         if not pod.spec.node or not is_plugin(metadata.namespace, owner):
             return Decoded(identity, (), ())
         made = PluginPod(metadata.uid, owner, pod.spec.node, pod.status.phase == "Running")

@@ -28,27 +28,27 @@ from gpuscaler.simulation.traces.spot import read_spot
 
 async def make(settings: RunSettings, place: Place) -> Made:
     """The simulated cloud, whose machines become Nodes of the cluster behind ``place``; it continues from its saved state."""
-    told, pools = settings.simulated, settings.policy.pools
+    simulated, pools = settings.simulated, settings.policy.pools
     store = CloudStore(place.client, namespace=place.namespace)
     before = await store.load()
     began = before.began or place.now()
     try:
-        markets = markets_of(settings.policy, told, began)
+        markets = markets_of(settings.policy, simulated, began)
     except TraceError as error:
         raise UnusableError(f"simulated.dry: {error}") from error
-    quotas = [Quota(one.machines, one.types, one.market) for one in told.quotas]
+    quotas = [Quota(machine_quota.machines, machine_quota.types, machine_quota.market) for machine_quota in simulated.quotas]
     naming = naming_in(place.namespace)
     core = SimulatedCloud(
         pools,
-        seed=told.seed,
-        delays=delays_of(told),
-        faults=faults_of(told),
+        seed=simulated.seed,
+        delays=delays_of(simulated),
+        faults=faults_of(simulated),
         markets=markets,
         quotas=quotas,
         ids=f"{naming.prefix}{{:05d}}",
     )
-    machines = Machines(place.client, now=place.now, naming=naming, faults=faults_of(told), seed=told.seed)
-    provider = SimulatedProvider(core, pools, now=place.now, listener=machines.hear, faults=call_faults_of(told), seed=told.seed)
+    machines = Machines(place.client, now=place.now, naming=naming, faults=faults_of(simulated), seed=simulated.seed)
+    provider = SimulatedProvider(core, pools, now=place.now, listener=machines.hear, faults=call_faults_of(simulated), seed=simulated.seed)
     if before.began:
         provider.resume(before)
     # Before time continues: events of machines while nothing led come after the saved state.
@@ -58,8 +58,8 @@ async def make(settings: RunSettings, place: Place) -> Made:
     if not place.dry_run:
         provider.keep = keeper.keep
         parts.append(keeper.run)
-    if told.kubelet:
-        parts += _kubelets(place, core, told.seed, naming)
+    if simulated.kubelet:
+        parts += _kubelets(place, core, simulated.seed, naming)
     return Made(provider=provider, parts=parts, reload=lambda now: provider.set_pools(now.policy.pools))
 
 
@@ -85,49 +85,51 @@ def _kubelets(place: Place, core: SimulatedCloud, seed: int, naming: Naming) -> 
     ]
 
 
-def delays_of(told: Simulated) -> Delays:
+def delays_of(settings: Simulated) -> Delays:
     return Delays(
-        boot=_delay(told.boot),
-        device_plugin=_delay(told.device_plugin_delay),
-        answer=_delay(told.capacity_error_delay),
-        image_pull=_delay(told.image_pull),
+        boot=_delay(settings.boot),
+        device_plugin=_delay(settings.device_plugin_delay),
+        answer=_delay(settings.capacity_error_delay),
+        image_pull=_delay(settings.image_pull),
     )
 
 
-def faults_of(told: Simulated) -> Faults:
+def faults_of(settings: Simulated) -> Faults:
     """The faults of the cloud beside dry spot markets, from ``faults`` in the settings."""
     return Faults(
-        never_registers=told.faults.never_registers,
-        partial_grants=told.faults.partial_grants,
+        never_registers=settings.faults.never_registers,
+        partial_grants=settings.faults.partial_grants,
         gpu_hours_between_failures=NO_FAULTS.gpu_hours_between_failures,
-        reclaim=_delay(told.reclaim.after),
-        notice_seconds=told.reclaim.notice,
-        without_notice=told.reclaim.without_notice,
-        never_visible=told.faults.never_visible,
-        impaired=told.faults.impaired,
-        absent=tuple(Absent(one.resource, one.type, one.share) for one in told.faults.absent),
-        plugin_hours=told.faults.plugin_restarts / 3600.0,
-        plugin_seconds=told.faults.plugin_away,
-        kubelet_hours=told.faults.kubelet_stops / 3600.0,
+        reclaim=_delay(settings.reclaim.after),
+        notice_seconds=settings.reclaim.notice,
+        without_notice=settings.reclaim.without_notice,
+        never_visible=settings.faults.never_visible,
+        impaired=settings.faults.impaired,
+        absent=tuple(
+            Absent(absent_resource.resource, absent_resource.type, absent_resource.share) for absent_resource in settings.faults.absent
+        ),
+        plugin_hours=settings.faults.plugin_restarts / 3600.0,
+        plugin_seconds=settings.faults.plugin_away,
+        kubelet_hours=settings.faults.kubelet_stops / 3600.0,
     )
 
 
-def call_faults_of(told: Simulated) -> CallFaults:
-    faults = told.faults
+def call_faults_of(settings: Simulated) -> CallFaults:
+    faults = settings.faults
     return CallFaults(throttled=faults.throttled, lost=faults.lost, stale_seconds=faults.stale, tokens=faults.tokens)
 
 
-def markets_of(policy: Policy, told: Simulated, began: float) -> Markets:
+def markets_of(policy: Policy, settings: Simulated, began: float) -> Markets:
     """Markets from the file of series, or markets where the offerings named dry have no machine and all others have unlimited machines.
 
     Raises :class:`~gpuscaler.simulation.traces.jobs.TraceError` for a file that cannot be used.
     """
-    if told.series:
-        return spot_markets.markets_of(policy, [read_spot(Path(told.series))], seed=told.seed, began=began)[0]
+    if settings.series:
+        return spot_markets.markets_of(policy, [read_spot(Path(settings.series))], seed=settings.seed, began=began)[0]
     capacity: dict[OfferingKey, Steps] = {}
     for offering in policy.offerings.values():
         pool, market, instance_type, zone = offering.key
-        if any(_matches(one, Dry(pool, instance_type, market, zone)) for one in told.dry):
+        if any(_matches(dry, Dry(pool, instance_type, market, zone)) for dry in settings.dry):
             capacity[offering.key] = Steps([0.0], [0.0])
     return Markets(capacity, {}, began=began)
 

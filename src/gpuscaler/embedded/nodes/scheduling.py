@@ -90,7 +90,7 @@ class Scheduler:
         now = self._now()
         waiting = {pod.key: pod for pod in self._waiting(cluster)}
         self._tries = {key: one for key, one in self._tries.items() if key in waiting}
-        self._said = {key: one for key, one in self._said.items() if key in waiting}
+        self._said = {key: failure for key, failure in self._said.items() if key in waiting}
         self._assumed = {key: node for key, node in self._assumed.items() if key in waiting}
         queue = [pod for pod in waiting.values() if pod.key not in self._assumed and self._is_due(pod, now)]
         if not queue:
@@ -100,7 +100,7 @@ class Scheduler:
             if node in cluster.nodes:
                 binder.room.place(waiting[key].spec, waiting[key].labels, cluster.table.row[node])
         writes = []
-        for pod in sorted(queue, key=lambda one: (-one.spec.priority, one.created, one.key)):
+        for pod in sorted(queue, key=lambda pod: (-pod.spec.priority, pod.created, pod.key)):
             chosen = binder.choose(pod)
             if chosen is not None:
                 self._tries.pop(pod.key, None)

@@ -34,7 +34,9 @@ def decide(daemon_set: Mapping[str, Any], pods: Sequence[Object], nodes: Iterabl
     bare, nodes = _bare(daemon_set), tuple(nodes)
     wanted = _admitting(bare, nodes)
     # Pods on a node that takes no new pods continue there, unless its taint is NoExecute.
-    staying = _admitting(bare, [replace(node, taints=tuple(one for one in node.taints if one.effect == "NoExecute")) for node in nodes])
+    staying = _admitting(
+        bare, [replace(node, taints=tuple(taint for taint in node.taints if taint.effect == "NoExecute")) for node in nodes]
+    )
     by_node: dict[str, list[Object]] = {}
     for pod in pods:
         by_node.setdefault(_node_of(pod), []).append(pod)

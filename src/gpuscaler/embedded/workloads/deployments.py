@@ -19,7 +19,7 @@ def decide(deployment: Mapping[str, Any], replica_sets: Sequence[Object], now: f
     """The steps for ``deployment``, which owns ``replica_sets``."""
     steps = Steps()
     current = hash_of(deployment["spec"]["template"])
-    found = [one for one in replica_sets if not is_leaving(one)]
+    found = [replica_set for replica_set in replica_sets if not is_leaving(replica_set)]
     new = next((one for one in found if (one["metadata"].get("labels") or {}).get(HASH) == current), None)
     old = sorted((one for one in found if one is not new), key=lambda one: (_revision(one), name_of(one)))
     if not is_leaving(deployment):

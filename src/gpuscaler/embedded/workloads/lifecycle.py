@@ -59,7 +59,7 @@ class Lifecycle:
         """Add the unschedulable taint to a cordoned node, and remove it after uncordoning."""
         node = msgspec.json.decode(await self._client.get(NODES, name))
         taints = node["spec"].get("taints") or []
-        others = [one for one in taints if one["key"] != UNSCHEDULABLE]
+        others = [taint for taint in taints if taint["key"] != UNSCHEDULABLE]
         cordoned = bool(node["spec"].get("unschedulable"))
         if cordoned == (len(others) < len(taints)):
             return
@@ -71,7 +71,7 @@ class Lifecycle:
         now = self._now()
         node = msgspec.json.decode(await self._client.get(NODES, name))
         conditions = (node.get("status") or {}).get("conditions") or []
-        told = [{**one, **_SILENT, "lastTransitionTime": timestamp(now)} for one in conditions]
+        told = [{**condition, **_SILENT, "lastTransitionTime": timestamp(now)} for condition in conditions]
         status = {"metadata": {"uid": node["metadata"]["uid"]}, "status": {"conditions": told}}
         await self._client.merge_patch(NODES, name, status, subresource="status")
         await self._taint(name, silent=True)
@@ -122,7 +122,10 @@ def tolerated(pod: Mapping[str, Any]) -> float | None:
     tolerations = [one for one in pod["spec"].get("tolerations") or () if _matches(one)]
     if not tolerations:
         return 0.0
-    return min((float(one["tolerationSeconds"]) for one in tolerations if one.get("tolerationSeconds") is not None), default=None)
+    return min(
+        (float(toleration["tolerationSeconds"]) for toleration in tolerations if toleration.get("tolerationSeconds") is not None),
+        default=None,
+    )
 
 
 def _matches(toleration: Mapping[str, Any]) -> bool:

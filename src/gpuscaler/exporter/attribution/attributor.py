@@ -107,7 +107,7 @@ class NodeAttributor:
             self._ask(look.wanted)
 
     def _ask(self, wanted: tuple[Resource, ...]) -> None:
-        due = [one for one in wanted if self._cluster and self._cluster.due(one)]
+        due = [resource for resource in wanted if self._cluster and self._cluster.due(resource)]
         if self._cluster and due and (self._asking is None or self._asking.done()):
             self._asking = asyncio.create_task(self._cluster.refresh(due[0]), name="names of pods from the API server")
 
@@ -151,21 +151,21 @@ class NodeAttributor:
         self._asked = trouble, now
         return trouble
 
-    def _users(self, processes: tuple[Process, ...], found: Owned, node: Node) -> tuple[dict[int, Owner] | None, frozenset[str]]:
+    def _users(self, processes: tuple[Process, ...], owned: Owned, node: Node) -> tuple[dict[int, Owner] | None, frozenset[str]]:
         """The container of each process, None if processes cannot be told apart; and UIDs of pods without a known name."""
-        places = self._processes.places({one.pid for one in processes})
+        places = self._processes.places({process.pid for process in processes})
         if places is None:
             return None, frozenset()
-        run_by = users(places, found.owners, node)
+        run_by = users(places, owned.owners, node)
         unnamed = frozenset(place.uid for pid, place in places.items() if pid not in run_by)
         return (run_by if run_by or not places else None), unnamed
 
-    def _unresolved(self, found: Owned) -> list[str]:
+    def _unresolved(self, owned: Owned) -> list[str]:
         told = []
-        if found.unknown:
-            more = f" and {len(found.unknown) - 3} more" if len(found.unknown) > 3 else ""
-            told.append(f"the driver has no {', '.join(found.unknown[:3])}{more}")
-        if found.unnamed:
-            whose = f"pods with GPUs of which only the UID is known: {len(found.unnamed)}"
+        if owned.unknown:
+            more = f" and {len(owned.unknown) - 3} more" if len(owned.unknown) > 3 else ""
+            told.append(f"the driver has no {', '.join(owned.unknown[:3])}{more}")
+        if owned.unnamed:
+            whose = f"pods with GPUs of which only the UID is known: {len(owned.unnamed)}"
             told.append(f"{whose}; expected {self._places.containers} mounted, or access to the API server")
         return told

@@ -113,7 +113,7 @@ def _pods_below(base: Path) -> Iterator[str]:
         if pod := _POD.search(name):
             yield pod[1].replace("_", "-")
         elif name.removesuffix(".slice").endswith(("burstable", "besteffort")):
-            yield from (found[1].replace("_", "-") for each in _folders(base / name) if (found := _POD.search(each)))
+            yield from (match[1].replace("_", "-") for each in _folders(base / name) if (match := _POD.search(each)))
 
 
 def _folders(path: Path) -> list[str]:

@@ -52,7 +52,7 @@ def read_checkpoint(path: Path) -> Allocations:
         raise CheckpointError(f"no kubelet checkpoint at {path} ({error.strerror})") from error
     except msgspec.DecodeError as error:
         raise CheckpointError(f"{path} is not a kubelet checkpoint: {error}") from error
-    found: list[Allocation] = []
+    allocations: list[Allocation] = []
     aside: list[str] = []
     for raw in (file.data.entries if file.data else file.entries) or ():
         try:
@@ -61,8 +61,8 @@ def read_checkpoint(path: Path) -> Allocations:
             aside.append(f"skipped an entry of {path}: {error}")
             continue
         if devices := tuple(PluginDevice(entry.resource, one) for one in _ids(entry)):
-            found.append(Allocation(Owner("", "", entry.container, entry.pod), devices))
-    return Allocations(tuple(found), tuple(aside))
+            allocations.append(Allocation(Owner("", "", entry.container, entry.pod), devices))
+    return Allocations(tuple(allocations), tuple(aside))
 
 
 def _ids(entry: _Entry) -> Iterator[str]:

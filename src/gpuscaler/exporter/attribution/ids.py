@@ -34,7 +34,9 @@ class KnownDevices:
     """
 
     def __init__(self, devices: Sequence[Device]) -> None:
-        self._keys = {key.lower(): key for device in devices for key in (device.uuid, *(one.uuid for one in device.instances)) if key}
+        self._keys = {
+            key.lower(): key for device in devices for key in (device.uuid, *(instance.uuid for instance in device.instances)) if key
+        }
         self._by_uuid = {device.uuid.lower(): device for device in devices}
         self._by_minor = {device.minor: device for device in devices if device.minor >= 0}
         self._by_number = {device.number: device for device in devices if device.number >= 0}
@@ -92,18 +94,20 @@ def _instances(device: Device | None) -> tuple[Instance, ...]:
 
 def _instance(device: Device | None, *, gpu_instance: int, compute_instance: int | None = None) -> str | None:
     return _only(
-        one.uuid for one in _instances(device) if one.gpu_instance == gpu_instance and compute_instance in (None, one.compute_instance)
+        instance.uuid
+        for instance in _instances(device)
+        if instance.gpu_instance == gpu_instance and compute_instance in (None, instance.compute_instance)
     )
 
 
 def _nth(device: Device | None, index: int) -> str | None:
-    found = _instances(device)
-    return found[index].uuid if index < len(found) else None
+    instances = _instances(device)
+    return instances[index].uuid if index < len(instances) else None
 
 
 def _only_of_profile(device: Device | None, profile: str) -> str | None:
     # Device names of claims may not contain dots and plus signs: 1g.10gb+me is 1g10gb-me.
-    return _only(one.uuid for one in _instances(device) if _letters(one.profile) == _letters(profile))
+    return _only(instance.uuid for instance in _instances(device) if _letters(instance.profile) == _letters(profile))
 
 
 def _letters(profile: str) -> str:

@@ -44,28 +44,28 @@ def _read(answer: bytes) -> Allocations:
     if not pods:
         # Every pod is listed, also those without devices. Right after its start a kubelet knows no pods, although they still run.
         raise NotListedError("lists no pods; a kubelet that has just started does so until it has read the pods of its node")
-    found: list[Allocation] = []
+    allocations: list[Allocation] = []
     aside: list[str] = []
     for number, pod in enumerate(pods, 1):
         try:
-            found += _of_pod(pod)
+            allocations += _of_pod(pod)
         except ValueError as error:
             aside.append(f"skipped pod {number} of the {len(pods)} that the kubelet lists: {error}")
-    return Allocations(tuple(found), tuple(aside))
+    return Allocations(tuple(allocations), tuple(aside))
 
 
 def _of_pod(raw: bytes) -> list[Allocation]:
     # message PodResources { string name = 1; string namespace = 2; repeated ContainerResources containers = 3; }
     pod = _fields(raw)
     namespace, name = _text(2, pod), _text(1, pod)
-    found = []
+    allocations = []
     for each in _each(3, pod):
         # message ContainerResources { string name = 1; repeated ContainerDevices devices = 2; repeated DynamicResource ... = 5; }
         container = _fields(each)
         devices = (*_of_plugins(_each(2, container)), *_of_claims(_each(5, container)))
         if devices:
-            found.append(Allocation(Owner(namespace, name, _text(1, container)), devices))
-    return found
+            allocations.append(Allocation(Owner(namespace, name, _text(1, container)), devices))
+    return allocations
 
 
 def _of_plugins(entries: Iterable[bytes]) -> Iterator[PluginDevice | ClaimedDevice]:

@@ -38,9 +38,9 @@ class ContainerNames:
         if now == self._links.keys():
             return
         self._links = {name: self._links[name] if name in self._links else self._read(name) for name in now}
-        known = {name: owner for name, owner in self._links.items() if owner is not None}
-        self._by_id = {match[1]: owner for name, owner in known.items() if (match := _LINK.fullmatch(name))}
-        self._pods = {owner.uid: (owner.namespace, owner.pod) for owner in known.values()}
+        owners = {name: owner for name, owner in self._links.items() if owner is not None}
+        self._by_id = {match[1]: owner for name, owner in owners.items() if (match := _LINK.fullmatch(name))}
+        self._pods = {owner.uid: (owner.namespace, owner.pod) for owner in owners.values()}
         self._uids = {}
         for uid, pod in self._pods.items():
             self._uids.setdefault(pod, set()).add(uid)

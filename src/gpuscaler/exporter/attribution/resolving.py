@@ -47,9 +47,9 @@ class Node:
 
     def container(self, place: Place) -> Owner | None:
         """The container in which a process runs, without the container's name if only the pod is known."""
-        found = self.names.container(place.container) or self.api.containers.get(place.container)
-        if found is not None:
-            return found
+        owner = self.names.container(place.container) or self.api.containers.get(place.container)
+        if owner is not None:
+            return owner
         pod = self.pod(place.uid)
         return Owner(pod[0], pod[1], "", place.uid) if pod else None
 
@@ -80,13 +80,13 @@ def owned(allocations: tuple[Allocation, ...], devices: KnownDevices, node: Node
         if not owner.pod:
             unnamed.add(owner.uid)
             continue
-        for one in allocation.devices:
-            key = _key(one, devices, node.api)
-            unsliced |= isinstance(one, ClaimedDevice) and one.driver == NVIDIA_DRA and _slice(one) not in node.api.slices
+        for device in allocation.devices:
+            key = _key(device, devices, node.api)
+            unsliced |= isinstance(device, ClaimedDevice) and device.driver == NVIDIA_DRA and _slice(device) not in node.api.slices
             if key is not None:
                 found.setdefault(key, set()).add(owner)
-            elif devices and _is_gpu(one):
-                unknown[f"{_shown(one)} of {owner.namespace}/{owner.pod}"] = None
+            elif devices and _is_gpu(device):
+                unknown[f"{_shown(device)} of {owner.namespace}/{owner.pod}"] = None
     return Owned({key: tuple(sorted(owners)) for key, owners in found.items()}, frozenset(unnamed), tuple(unknown), unsliced)
 
 
@@ -115,8 +115,8 @@ def _all(owners: Mapping[str, tuple[Owner, ...]]) -> Iterator[Owner]:
         yield from several
 
 
-def _slice(one: ClaimedDevice) -> tuple[str, str, str]:
-    return one.driver, one.pool, one.name
+def _slice(claimed_device: ClaimedDevice) -> tuple[str, str, str]:
+    return claimed_device.driver, claimed_device.pool, claimed_device.name
 
 
 def _key(one: PluginDevice | ClaimedDevice, devices: KnownDevices, api: ApiView) -> str | None:

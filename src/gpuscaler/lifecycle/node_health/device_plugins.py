@@ -27,20 +27,20 @@ class Away(Struct, frozen=True, gc=False):
     since: float
 
 
-def observe(known: Mapping[str, Away], before: Mapping[str, Node], cluster: Cluster, now: float) -> Mapping[str, Away]:
+def observe(absences: Mapping[str, Away], before: Mapping[str, Node], cluster: Cluster, now: float) -> Mapping[str, Away]:
     """Return the nodes that lack devices they had; ``before`` are the nodes as last seen, empty if they are unknown."""
-    if before is cluster.nodes and not known:
-        return known
+    if before is cluster.nodes and not absences:
+        return absences
     away: dict[str, Away] = {}
     for name, node in cluster.nodes.items():
-        last, previous = before.get(name), known.get(name)
+        last, previous = before.get(name), absences.get(name)
         if node is last and previous is None:
             continue
         if previous is not None and previous.uid != node.uid:
             previous = None
         if amounts := _missing(node, last, previous):
             away[name] = Away(node.uid, amounts, previous.since if previous is not None else now)
-    return known if away == known else away
+    return absences if away == absences else away
 
 
 def _missing(node: Node, last: Node | None, previous: Away | None) -> dict[str, int]:
@@ -59,26 +59,26 @@ def _missing(node: Node, last: Node | None, previous: Away | None) -> dict[str, 
     return {name: amount for name, amount in missing.items() if name.partition("/")[0] not in vendors}
 
 
-def coming_back(known: Mapping[str, Away], now: float) -> frozenset[str]:
+def coming_back(absences: Mapping[str, Away], now: float) -> frozenset[str]:
     """Return the nodes that count as they were."""
-    return frozenset(name for name, away in known.items() if now < away.since + COUNTED_SECONDS)
+    return frozenset(name for name, away in absences.items() if now < away.since + COUNTED_SECONDS)
 
 
-def as_before(cluster: Cluster, known: Mapping[str, Away], now: float) -> Cluster:
+def as_before(cluster: Cluster, absences: Mapping[str, Away], now: float) -> Cluster:
     """Return ``cluster`` with the devices of nodes that are coming back."""
-    nodes = (cluster.nodes.get(name) for name in coming_back(known, now))
+    nodes = (cluster.nodes.get(name) for name in coming_back(absences, now))
     changed = tuple(
-        replace(node, allocatable={**node.allocatable, **known[node.name].amounts})
+        replace(node, allocatable={**node.allocatable, **absences[node.name].amounts})
         for node in nodes
-        if node is not None and node.uid == known[node.name].uid
+        if node is not None and node.uid == absences[node.name].uid
     )
     return cluster.apply(Delta(upserts=changed)) if changed else cluster
 
 
-def reports(known: Mapping[str, Away], now: float) -> Iterator[str]:
+def reports(absences: Mapping[str, Away], now: float) -> Iterator[str]:
     """Report each node whose devices did not come back, in one sentence."""
-    for name in sorted(known.keys() - coming_back(known, now)):
-        away = known[name]
+    for name in sorted(absences.keys() - coming_back(absences, now)):
+        away = absences[name]
         shown = ", ".join(f"{amount} {resource}" for resource, amount in sorted(away.amounts.items()))
         yield (
             f"node {name} had {shown} and has shown none for {(now - away.since) / 60:.0f} min; plans use what it shows; check "
@@ -86,6 +86,6 @@ def reports(known: Mapping[str, Away], now: float) -> Iterator[str]:
         )
 
 
-def recalled(known: Mapping[str, Away], now: float) -> Mapping[str, Away]:
-    """Return ``known`` without timestamps after ``now``, which another clock has written."""
-    return {name: replace(away, since=min(away.since, now)) for name, away in known.items()}
+def recalled(absences: Mapping[str, Away], now: float) -> Mapping[str, Away]:
+    """Return ``absences`` without timestamps after ``now``, which another clock has written."""
+    return {name: replace(away, since=min(away.since, now)) for name, away in absences.items()}

@@ -27,25 +27,30 @@ def tried_in_vain(pod: str, since: float, *, attempts: Mapping[str, float], now:
 def expected(cluster: Cluster, placements: tuple[Placement, ...], closed: Set[str], now: float) -> node_refusals.Planned:
     """Return the pods that a plan expects kube-scheduler to bind by itself: those on nodes that exist and are not ``closed``."""
     return node_refusals.Planned(
-        tuple((one.pod, one.node) for one in placements if one.node in cluster.nodes and one.node not in closed), now
+        tuple(
+            (placement.pod, placement.node) for placement in placements if placement.node in cluster.nodes and placement.node not in closed
+        ),
+        now,
     )
 
 
 def refused(
-    known: Refusals, cluster: Cluster, *, attempts: Mapping[str, float], said: Mapping[str, str], now: float
+    refusals: Refusals, cluster: Cluster, *, attempts: Mapping[str, float], said: Mapping[str, str], now: float
 ) -> list[node_refusals.NodeRefused | node_refusals.Cleared]:
     """Find pods that were refused by the node that plans put them on, and nodes that changed since they refused a pod.
 
     ``said`` are kube-scheduler's messages about its last attempts, by pod.
     """
     found: list[node_refusals.NodeRefused | node_refusals.Cleared] = []
-    for one in known.waits:
-        pod, node = cluster.pods.get(one.pod), cluster.nodes.get(one.node)
-        if one.suspected or pod is None or not pod.waits or node is None or not node.ready:
+    for wait in refusals.waits:
+        pod, node = cluster.pods.get(wait.pod), cluster.nodes.get(wait.node)
+        if wait.suspected or pod is None or not pod.waits or node is None or not node.ready:
             continue
-        if tried_in_vain(one.pod, one.since, attempts=attempts, now=now):
-            found.append(node_refusals.NodeRefused(one.pod, pod.spec.digest, one.node, face(node), now, said.get(one.pod, "")))
-    changed = (one.node for one in known.avoided if (node := cluster.nodes.get(one.node)) is None or face(node) != one.face)
+        if tried_in_vain(wait.pod, wait.since, attempts=attempts, now=now):
+            found.append(node_refusals.NodeRefused(wait.pod, pod.spec.digest, wait.node, face(node), now, said.get(wait.pod, "")))
+    changed = (
+        refusal.node for refusal in refusals.avoided if (node := cluster.nodes.get(refusal.node)) is None or face(node) != refusal.face
+    )
     return found + [node_refusals.Cleared(node) for node in dict.fromkeys(changed)]
 
 

@@ -103,8 +103,8 @@ def observe(
     if not (silent or before.nodes or before.fading):
         return UnreadyFindings(before)
     belonging = members({node.name: node for node in silent}, policy)
-    known = {(one.node, one.instance): one for one in before.nodes}
-    leaving = {one.node for one in book.leaving}
+    silences = {(silence.node, silence.instance): silence for silence in before.nodes}
+    leaving = {removal.node for removal in book.leaving}
     begun = {pool: at for pool, at in before.begun.items() if now < at + PACE_SECONDS}
     guard = _Guard(book, cluster, policy, announced=announced, roll=roll, now=now)
     nodes: list[Silence] = []
@@ -112,7 +112,7 @@ def observe(
     remarks: list[Remark] = []
     fading = list(_fading(before.fading, book, roll))
     for node, member in sorted(((node, belonging[node.name]) for node in silent if node.name in belonging), key=lambda pair: _age(pair[0])):
-        silence = _continued(known.get((node.name, node.provider_id)), node, member, now)
+        silence = _continued(silences.get((node.name, node.provider_id)), node, member, now)
         after = member.pool.unready_after
         if node.name not in leaving and after and now >= max(silence.since + after, silence.seen + min(after, REPORT_SECONDS)):
             held = stopped or guard.objection(node, begun.get(member.pool.name)) if fresh else silence.held
@@ -131,7 +131,7 @@ def observe(
 def described(silence: Silence, policy: Policy, now: float) -> str:
     """Describe one node in a sentence: since when it is not Ready, what it costs, and what happens to it."""
     pool = next((pool for pool in policy.pools if pool.name == silence.offering.pool), None)
-    price = next((one.price for one in (pool.offerings if pool is not None else ()) if one.key == silence.offering), None)
+    price = next((offering.price for offering in (pool.offerings if pool is not None else ()) if offering.key == silence.offering), None)
     cost = f" and costs ${price:.2f}/h" if price is not None else ""
     since = f"{datetime.fromtimestamp(silence.since, UTC):%Y-%m-%d %H:%M:%S} UTC, for {_minutes(now - silence.since)}"
     text = f"node {silence.node} of pool {silence.offering.pool} has not been Ready since {since}{cost}"
@@ -145,20 +145,20 @@ def described(silence: Silence, policy: Policy, now: float) -> str:
 
 def ending(unready: Unready) -> tuple[Ending, ...]:
     """Return machines that count for limits and cost until their cloud lists them as gone; their place in the pool is already free."""
-    return tuple(Ending(one.node, one.offering) for one in unready.fading if one.stopping)
+    return tuple(Ending(fading.node, fading.offering) for fading in unready.fading if fading.stopping)
 
 
 def recalled(unready: Unready, now: float) -> Unready:
     """Return ``unready`` without timestamps after ``now``, which another clock has written."""
-    nodes = tuple(replace(one, since=min(one.since, now), seen=min(one.seen, now)) for one in unready.nodes)
+    nodes = tuple(replace(silence, since=min(silence.since, now), seen=min(silence.seen, now)) for silence in unready.nodes)
     return replace(unready, nodes=nodes, begun={pool: min(at, now) for pool, at in unready.begun.items()})
 
 
-def _silent(roll: MachineIndex, book: Ledger) -> list[Node]:
+def _silent(roll: MachineIndex, ledger: Ledger) -> list[Node]:
     """Return the nodes that are not Ready and that are ours to judge. Machines that are not open yet have their own time-outs."""
     if not roll.unready:
         return []
-    coming = {one.node for one in book.coming if one.node}
+    coming = {machine.node for machine in ledger.coming if machine.node}
     over = roll.listed.over
     return [
         node
@@ -187,25 +187,25 @@ def _leaving(silence: Silence, cluster: Cluster, after: float, now: float) -> Re
     return Removal(*fields, now, now, pods=pods, forced=True, unready=True, ends=now + DRAIN_SECONDS)
 
 
-def _fading(before: tuple[Fading, ...], book: Ledger, roll: MachineIndex) -> Iterator[Fading]:
+def _fading(before: tuple[Fading, ...], ledger: Ledger, roll: MachineIndex) -> Iterator[Fading]:
     """Yield machines that are still being ended or not gone yet; without a list of the cloud nothing is known, and all stay."""
-    under_way = {one.instance for one in book.leaving if one.unready and one.step != CLEARING}
-    for one in before:
-        machine = roll.listed.by_id.get(one.instance)
+    under_way = {removal.instance for removal in ledger.leaving if removal.unready and removal.step != CLEARING}
+    for fading in before:
+        machine = roll.listed.by_id.get(fading.instance)
         if roll.listed.instances is None:
-            yield one
-        elif machine is not None and machine.state != TERMINATED and (one.instance in under_way or machine.state == STOPPING):
-            yield replace(one, stopping=machine.state == STOPPING)
-        elif machine is None and one.instance in under_way:
-            yield one
+            yield fading
+        elif machine is not None and machine.state != TERMINATED and (fading.instance in under_way or machine.state == STOPPING):
+            yield replace(fading, stopping=machine.state == STOPPING)
+        elif machine is None and fading.instance in under_way:
+            yield fading
 
 
 class _Guard:
     """The reasons against ending a machine whose node is not Ready, computed once for all of them."""
 
-    def __init__(self, book: Ledger, cluster: Cluster, policy: Policy, *, announced: Announced, roll: MachineIndex, now: float) -> None:
+    def __init__(self, ledger: Ledger, cluster: Cluster, policy: Policy, *, announced: Announced, roll: MachineIndex, now: float) -> None:
         self._cluster, self._announced, self._roll, self._now = cluster, announced, roll, now
-        self._book, self._policy = book, policy
+        self._book, self._policy = ledger, policy
         self._zones: Mapping[str, tuple[int, int]] | None = None
 
     def objection(self, node: Node, begun: float | None) -> str:
@@ -235,10 +235,10 @@ class _Guard:
         return zone or "unknown" if nodes >= ZONE_NODES and 2 * unready > nodes else None
 
 
-def zones(roll: MachineIndex, book: Ledger, policy: Policy) -> Mapping[str, tuple[int, int]]:
+def zones(roll: MachineIndex, ledger: Ledger, policy: Policy) -> Mapping[str, tuple[int, int]]:
     """Count, by zone, the nodes that are not Ready and all nodes. Those that are still arriving do not count."""
     belonging = members(roll.nodes, policy)
-    coming = {one.node for one in book.coming if one.node}
+    coming = {machine.node for machine in ledger.coming if machine.node}
     settled = [node for node in roll.nodes.values() if node.name not in coming and not is_arriving(node, belonging.get(node.name))]
     nodes = Counter(zone_of(node) for node in settled)
     unready = Counter(zone_of(node) for node in settled if not node.ready)

@@ -51,7 +51,7 @@ class Teachers:
                 if node.ready and not node.deleted and all(taint.key != LEAVING_TAINT for taint in node.taints):
                     found.setdefault(kind, []).append(as_finished(node, finished[own]))
             self._finished = finished
-            self._kinds = {kind: tuple(sorted(some, key=lambda one: (-one.created, one.name))) for kind, some in found.items()}
+            self._kinds = {kind: tuple(sorted(some, key=lambda node: (-node.created, node.name))) for kind, some in found.items()}
         return self._kinds
 
     def templates(self, policy: Policy) -> Mapping[Kind, tuple[Offering, str]]:

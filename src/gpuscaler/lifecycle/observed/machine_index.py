@@ -27,26 +27,30 @@ class Listed:
 
     def __init__(self, instances: tuple[Instance, ...] | None) -> None:
         self.instances = instances
-        self.by_id: Mapping[str, Instance] = {one.id: one for one in instances or ()}
-        self.alive: Mapping[str, Instance] = {name: one for name, one in self.by_id.items() if one.state in ALIVE}
+        self.by_id: Mapping[str, Instance] = {instance.id: instance for instance in instances or ()}
+        self.alive: Mapping[str, Instance] = {name: instance for name, instance in self.by_id.items() if instance.state in ALIVE}
         #: When machines with a known end are over.
-        self.ends: Mapping[str, float] = {name: one.ends for name, one in self.by_id.items() if one.ends}
+        self.ends: Mapping[str, float] = {name: instance.ends for name, instance in self.by_id.items() if instance.ends}
         #: Machines that are listed as terminated.
-        self.over: Mapping[str, Instance] = {name: one for name, one in self.by_id.items() if one.state == TERMINATED}
+        self.over: Mapping[str, Instance] = {name: instance for name, instance in self.by_id.items() if instance.state == TERMINATED}
         #: Machines that this program has protected while the desired capacity of their group was lowered.
-        self.guarded: tuple[Instance, ...] = tuple(one for one in self.by_id.values() if one.guarded and one.protected)
+        self.guarded: tuple[Instance, ...] = tuple(instance for instance in self.by_id.values() if instance.guarded and instance.protected)
         #: Machines that their cloud is ending by itself.
-        self.ended: tuple[Instance, ...] = tuple(one for one in self.by_id.values() if one.cause and one.state == STOPPING)
+        self.ended: tuple[Instance, ...] = tuple(
+            instance for instance in self.by_id.values() if instance.cause and instance.state == STOPPING
+        )
         #: Machines that their group gave up while they started.
-        self.given_up: tuple[Instance, ...] = tuple(one for one in self.by_id.values() if one.doubt and one.state == STOPPING)
+        self.given_up: tuple[Instance, ...] = tuple(
+            instance for instance in self.by_id.values() if instance.doubt and instance.state == STOPPING
+        )
 
     @cached_property
     def by_pool(self) -> Mapping[str, tuple[Instance, ...]]:
         """Return the machines that are alive, by the names of their pools."""
-        found: dict[str, list[Instance]] = {}
-        for one in self.alive.values():
-            found.setdefault(one.pool, []).append(one)
-        return {name: tuple(some) for name, some in found.items()}
+        instances: dict[str, list[Instance]] = {}
+        for instance in self.alive.values():
+            instances.setdefault(instance.pool, []).append(instance)
+        return {name: tuple(some) for name, some in instances.items()}
 
 
 class Unpooled(Struct, frozen=True, gc=False):
@@ -77,11 +81,11 @@ class MachineIndex:
     @cached_property
     def by_machine(self) -> Mapping[str, tuple[Node, ...]]:
         """Return the nodes by the ids of their machines. Two nodes with one provider ID do occur; both are listed."""
-        found: dict[str, tuple[Node, ...]] = {}
+        nodes: dict[str, tuple[Node, ...]] = {}
         for node in self.nodes.values():
             if node.provider_id:
-                found[node.provider_id] = (*found[node.provider_id], node) if node.provider_id in found else (node,)
-        return found
+                nodes[node.provider_id] = (*nodes[node.provider_id], node) if node.provider_id in nodes else (node,)
+        return nodes
 
     @cached_property
     def unnamed(self) -> Mapping[str, Node]:
@@ -97,8 +101,8 @@ class MachineIndex:
         """Return nodes whose machines are not on the list: not ours, whatever their labels say. Empty without a list."""
         if self.listed.instances is None:
             return frozenset()
-        known = self.listed.by_id
-        return frozenset(name for name, node in self.nodes.items() if node.provider_id not in known)
+        instances = self.listed.by_id
+        return frozenset(name for name, node in self.nodes.items() if node.provider_id not in instances)
 
     def outside(self, younger_than: float) -> frozenset[str]:
         """Return the nodes that belong to no pool: their machines are not on the list, or are listed as ended.
@@ -124,7 +128,7 @@ class MachineIndex:
     @cached_property
     def nodeless(self) -> tuple[Instance, ...]:
         """Return machines that are alive and have no node, in the order of the list."""
-        return tuple(one for name, one in self.listed.alive.items() if name not in self.by_machine)
+        return tuple(instance for name, instance in self.listed.alive.items() if name not in self.by_machine)
 
 
 class MachineIndexes:

@@ -26,7 +26,7 @@ def has_room(pods: Iterable[Pod], node: Node, cluster: Cluster) -> bool:
     """Whether all of ``pods`` fit on ``node``, by their requests, beside the pods that are bound there and stay."""
     free = dict(node.allocatable)
     here = cluster.on_node.get(node.name, {}).values()
-    for pod in (*(one for one in here if not one.deleted), *pods):
+    for pod in (*(pod for pod in here if not pod.deleted), *pods):
         for resource, amount in (*wanted(pod.spec).items(), (PODS, 1)):
             free[resource] = free.get(resource, 0) - amount
             if free[resource] < 0:
@@ -39,31 +39,33 @@ def falls_short(pod: Pod, node: Node, cluster: Cluster) -> str:
 
     A resource of which it shows none at all is left out: the device plugin may be restarting.
     """
-    here = [one for one in cluster.on_node.get(node.name, {}).values() if one.options.mirror or one.owner.kind in ("DaemonSet", "Node")]
+    here = [pod for pod in cluster.on_node.get(node.name, {}).values() if pod.options.mirror or pod.owner.kind in ("DaemonSet", "Node")]
     for resource, amount in (*wanted(pod.spec).items(), (PODS, 1)):
         shown = node.allocatable.get(resource, 0)
-        room = shown - sum(1 if resource == PODS else wanted(one.spec).get(resource, 0) for one in here)
+        room = shown - sum(1 if resource == PODS else wanted(pod.spec).get(resource, 0) for pod in here)
         if shown and room < amount:
             return f"node {node.name} has {spoken(resource, max(0, room))} {resource}, and the pod requests {spoken(resource, amount)}"
     return ""
 
 
-def crowded(book: Ledger, cluster: Cluster, policy: Policy) -> frozenset[str]:
-    """Return the machines of ``book``, by id, whose nodes no longer have room for some of the pods they were bought for.
+def crowded(ledger: Ledger, cluster: Cluster, policy: Policy) -> frozenset[str]:
+    """Return the machines of ``ledger``, by id, whose nodes no longer have room for some of the pods they were bought for.
 
     Pods that tolerate every taint, or are bound by hand, can land on a machine before it opens.
     """
-    registered = [one for one in book.coming if one.pods and one.node in cluster.on_node and one.node in cluster.nodes]
+    registered = [
+        machine for machine in ledger.coming if machine.pods and machine.node in cluster.on_node and machine.node in cluster.nodes
+    ]
     if not registered:
         return frozenset()
     promised = {offering.key: offering.allocatable for offering in policy.offerings.values()}
     found = set()
-    for one in registered:
-        node, left = cluster.nodes[one.node], list(waiting(one.pods, cluster))
+    for machine in registered:
+        node, left = cluster.nodes[machine.node], list(waiting(machine.pods, cluster))
         # Resources that it does not show yet are assumed as promised.
-        expected = replace(node, allocatable={**promised.get(one.key, {}), **node.allocatable})
+        expected = replace(node, allocatable={**promised.get(machine.key, {}), **node.allocatable})
         if left and not has_room(left, expected, cluster):
-            found.add(one.id)
+            found.add(machine.id)
     return frozenset(found)
 
 
@@ -73,11 +75,11 @@ Alike = tuple[str, LabelSet, PodOptions]
 
 def pending_by_kind(cluster: Cluster) -> Mapping[Alike, list[Pod]]:
     """Return the pods that kube-scheduler found no node for, grouped by what scheduling cannot distinguish."""
-    found: dict[Alike, list[Pod]] = {}
+    pods: dict[Alike, list[Pod]] = {}
     for key, bucket in cluster.unbound.items():
         if key.unschedulable and not key.terminating and not key.nominated:
-            found.setdefault((key.spec, key.labels, key.options), []).extend(bucket.pods.values())
-    return found
+            pods.setdefault((key.spec, key.labels, key.options), []).extend(bucket.pods.values())
+    return pods
 
 
 def overtaken(pods: list[Pod], pending: Mapping[Alike, list[Pod]], *, busy: Set[str]) -> tuple[tuple[str, str], ...]:

@@ -11,15 +11,15 @@ RESEND_SECONDS = 5.0
 WITHDRAW_SECONDS, WITHDRAW_MOST = 15.0, 600.0
 
 
-def withdrawals_due(book: Ledger, now: float) -> tuple[str, ...]:
+def withdrawals_due(ledger: Ledger, now: float) -> tuple[str, ...]:
     """Return the tokens of orders whose withdrawal is sent again now."""
-    return tuple(one.token for one in book.withdrawals if now >= one.tried + pause(one))
+    return tuple(withdrawal.token for withdrawal in ledger.withdrawals if now >= withdrawal.tried + pause(withdrawal))
 
 
-def orders_due(book: Ledger, facts: Facts, now: float) -> tuple[Order, ...]:
+def orders_due(ledger: Ledger, facts: Facts, now: float) -> tuple[Order, ...]:
     """Return the orders to send again; if the first request never arrived, the repeated one is a new purchase."""
     resends = facts.waits.keeps_tokens and facts.holds.of(BUYING, now) is None
-    return tuple(one for one in book.orders if resends and is_due(one, now))
+    return tuple(order for order in ledger.orders if resends and is_due(order, now))
 
 
 def is_due(order: Order, now: float) -> bool:
@@ -27,6 +27,6 @@ def is_due(order: Order, now: float) -> bool:
     return order.state == ledger.DOUBTFUL and now >= order.since + RESEND_SECONDS
 
 
-def pause(one: Withdrawal) -> float:
+def pause(withdrawal: Withdrawal) -> float:
     """Return how long after its last try a withdrawal is sent again."""
-    return min(WITHDRAW_SECONDS * 2.0 ** (one.times - 1), WITHDRAW_MOST) if one.times else 0.0
+    return min(WITHDRAW_SECONDS * 2.0 ** (withdrawal.times - 1), WITHDRAW_MOST) if withdrawal.times else 0.0

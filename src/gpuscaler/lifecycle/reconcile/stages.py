@@ -112,7 +112,7 @@ def guard(seen: Reconciliation, view: View) -> Reconciliation:
         roll=view.roll,
         answers=view.facts.guarded,
         now=view.now,
-        surplus={one.pool for one in deliveries if one.surplus},
+        surplus={delivery.pool for delivery in deliveries if delivery.surplus},
     )
     return replace(found(seen, acts=guarded.acts, guarding=guarded.guarding), guarded=guarded)
 
@@ -149,10 +149,10 @@ def count_launched(seen: Reconciliation, view: View) -> Reconciliation:
 def learn(seen: Reconciliation, view: View) -> Reconciliation:
     """Give up machines that are overdue, and learn from the machines that arrived."""
     arrived, now = seen.arrivals, view.now
-    seen = found(seen, steps=(termination.give_up(one, now) for one in arrived.overdue), fates=arrived.fates)
-    memory, book = seen.memory, seen.memory.ledger
-    learned = _lessons(memory.learned, book, arrived, view.cluster, now)
-    learned = observed(learned, book, view.policy, now, roll=view.roll, teachers=view.rolls.teachers)
+    seen = found(seen, steps=(termination.give_up(overdue, now) for overdue in arrived.overdue), fates=arrived.fates)
+    memory, ledger = seen.memory, seen.memory.ledger
+    learned = _lessons(memory.learned, ledger, arrived, view.cluster, now)
+    learned = observed(learned, ledger, view.policy, now, roll=view.roll, teachers=view.rolls.teachers)
     return found(seen, boots=reduce(boot_times.step, arrived.arrived, memory.boots), learned=learned)
 
 
@@ -166,7 +166,7 @@ def interrupt(seen: Reconciliation, view: View) -> Reconciliation:
     seen = found(
         seen,
         steps=taken.steps,
-        fates=(*taken.fates, *interruptions.reclaimed((one.key for one in gone), now)),
+        fates=(*taken.fates, *interruptions.reclaimed((instance.key for instance in gone), now)),
         remarks=interruptions.remarks(roll, gone, facts.announced, facts.worked_on),
         worked_on=worked_on,
         ends=ends,
@@ -193,8 +193,8 @@ def end_silent(seen: Reconciliation, view: View) -> Reconciliation:
 def hear(seen: Reconciliation, view: View) -> Reconciliation:
     """Process the results of evictions, and machines of which only the Node is left."""
     seen = found(seen, steps=termination.hear(seen.memory.ledger, view.facts.unevicted, view.now))
-    book = replace(seen.memory.ledger, coming=view.before.ledger.coming)
-    return found(seen, steps=interruptions.dead(book, view.roll, view.now))
+    ledger = replace(seen.memory.ledger, coming=view.before.ledger.coming)
+    return found(seen, steps=interruptions.dead(ledger, view.roll, view.now))
 
 
 def judge_bindings(seen: Reconciliation, view: View) -> Reconciliation:
@@ -285,15 +285,15 @@ def resend(seen: Reconciliation, view: View) -> Reconciliation:
     book, now = seen.memory.ledger, view.now
     withdrawals, doubtful = withdrawals_due(book, now), orders_due(book, view.facts, now)
     steps: list[ledger.Event] = [ledger.Withdrawing(token, now) for token in withdrawals]
-    steps += [ledger.Doubted(one.token, now) for one in doubtful]
+    steps += [ledger.Doubted(order.token, now) for order in doubtful]
     return replace(found(seen, steps=steps), withdrawals=withdrawals, doubtful=doubtful)
 
 
 def judge_purchases(seen: Reconciliation, view: View) -> Reconciliation:
     """Find purchases whose pods are still pending after their machines came."""
-    book, roll, now = seen.memory.ledger, view.roll, view.now
-    there, ended = roll.listed.alive.keys() | roll.by_machine.keys(), {one.id for one in roll.listed.ended}
-    left = futile_purchases.left(named_in(view.before.ledger, seen.arrivals), book, there, now, ended=ended)
+    ledger, roll, now = seen.memory.ledger, view.roll, view.now
+    there, ended = roll.listed.alive.keys() | roll.by_machine.keys(), {instance.id for instance in roll.listed.ended}
+    left = futile_purchases.left(named_in(view.before.ledger, seen.arrivals), ledger, there, now, ended=ended)
     tried, verdicts = futile_purchases.judged(seen.memory.efforts, left, view.cluster.pods, now)
     seen = found(seen, fates=verdicts, efforts=tried)
     return found(seen, remarks=stopped_buying(view.before.breakers, seen.memory.breakers, now))
@@ -302,14 +302,14 @@ def judge_purchases(seen: Reconciliation, view: View) -> Reconciliation:
 def conclude(seen: Reconciliation, view: View) -> Reconciliation:
     """Collect what is worth reporting about pools and machines at the end of the pass."""
     memory, roll, inventory = seen.memory, view.roll, view.inventory
-    book, waits = memory.ledger, view.facts.waits
+    ledger, waits = memory.ledger, view.facts.waits
     return replace(
-        found(seen, unfamiliar=unfamiliar(memory.unfamiliar, book, view.policy, roll)),
+        found(seen, unfamiliar=unfamiliar(memory.unfamiliar, ledger, view.policy, roll)),
         unpooled=roll.unpooled(view.policy, inventory.let_go if inventory is not None else ()),
-        let_go=let_go(book, view.cluster, inventory),
-        crowded=crowded(book, view.cluster, view.policy),
+        let_go=let_go(ledger, view.cluster, inventory),
+        crowded=crowded(ledger, view.cluster, view.policy),
         unlisted=frozenset() if inventory is None else roll.outside(inventory.at - waits.lag - SKEW_SECONDS),
-        owed=owed(book, roll, inventory, view.policy, waits=waits, now=view.now),
+        owed=owed(ledger, roll, inventory, view.policy, waits=waits, now=view.now),
     )
 
 
@@ -333,17 +333,17 @@ STAGES: tuple[Stage, ...] = (
 )
 
 
-def named_in(book: Ledger, found: Arrivals) -> tuple[OrderedMachine, ...]:
+def named_in(book: Ledger, arrivals: Arrivals) -> tuple[OrderedMachine, ...]:
     """Return the machines of ``book`` with all that a pass learned of them; one may get its name, become a node and be lost in one pass."""
-    return ledger.folded(book, (step for step in found.steps if not isinstance(step, ledger.Lost))).coming
+    return ledger.folded(book, (step for step in arrivals.steps if not isinstance(step, ledger.Lost))).coming
 
 
-def _of_ours(facts: Facts, book: Ledger, foreign: Set[str]) -> Facts:
+def _of_ours(facts: Facts, ledger: Ledger, foreign: Set[str]) -> Facts:
     """Return ``facts`` without announcements about ``foreign`` machines: several clusters may share the source of announcements.
 
     A machine of the ledger is ours even if the list does not have it yet.
     """
-    foreign = foreign - {one.instance for one in book.coming}
+    foreign = foreign - {machine.instance for machine in ledger.coming}
     going, worked_on = ({name: at for name, at in said.items() if name not in foreign} for said in (facts.going, facts.worked_on))
     return replace(facts, going=going, worked_on=worked_on)
 
@@ -356,16 +356,18 @@ def _worked_on(known: Mapping[str, float], facts: Facts, roll: MachineIndex) -> 
     return {**{name: at for name, at in known.items() if name in there}, **facts.worked_on}
 
 
-def _spared(known: Sparing, departure: termination.Departure, roll: MachineIndex, now: float) -> Sparing:
-    for one in departure.given_up:
-        known = failed_removals.step(known, one)
-    return failed_removals.remaining(known, roll.by_machine, now) if known.nodes else known
+def _spared(sparing: Sparing, departure: termination.Departure, roll: MachineIndex, now: float) -> Sparing:
+    for given_up in departure.given_up:
+        sparing = failed_removals.step(sparing, given_up)
+    return failed_removals.remaining(sparing, roll.by_machine, now) if sparing.nodes else sparing
 
 
-def _lessons(known: learned_templates.Learned, book: Ledger, found: Arrivals, cluster: Cluster, now: float) -> learned_templates.Learned:
+def _lessons(
+    learned: learned_templates.Learned, book: Ledger, arrivals: Arrivals, cluster: Cluster, now: float
+) -> learned_templates.Learned:
     """Learn what the nodes that became ready really offer."""
-    ready = {step.machine for step in found.steps if isinstance(step, ledger.Ready)}
-    for one in book.coming:
-        if one.id in ready and one.node in cluster.nodes:
-            known = learned_templates.step(known, learned_templates.Seen(one.key, now, cluster.nodes[one.node].allocatable))
-    return known
+    ready = {step.machine for step in arrivals.steps if isinstance(step, ledger.Ready)}
+    for machine in book.coming:
+        if machine.id in ready and machine.node in cluster.nodes:
+            learned = learned_templates.step(learned, learned_templates.Seen(machine.key, now, cluster.nodes[machine.node].allocatable))
+    return learned

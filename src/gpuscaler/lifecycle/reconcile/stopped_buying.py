@@ -18,7 +18,7 @@ LOOK: Mapping[str, str] = {
 
 def stopped_buying(before: breakers.Breakers, now_open: breakers.Breakers, now: float) -> Iterator[Remark]:
     """Report what is no longer bought because its machines never became nodes, or never showed their promised resources."""
-    known = {(one.target, one.lacks) for one in before.open if breakers.counts(one)}
-    for one in now_open.open:
-        if one.cause in LOOK and breakers.counts(one) and (one.target, one.lacks) not in known:
-            yield Remark("", "", f"{told(one, now)}; {LOOK[one.cause]}")
+    known = {(breaker.target, breaker.lacks) for breaker in before.open if breakers.counts(breaker)}
+    for breaker in now_open.open:
+        if breaker.cause in LOOK and breakers.counts(breaker) and (breaker.target, breaker.lacks) not in known:
+            yield Remark("", "", f"{told(breaker, now)}; {LOOK[breaker.cause]}")

@@ -23,16 +23,20 @@ _CAUSES = frozenset({ABSENT, FAILED, FRUITLESS})
 class Relaunching:
     """Finds machines that their group launched in place of failed ones, and that are expected to fail as well."""
 
-    def __init__(self, book: Ledger, roll: MachineIndex, breakers: Breakers, now: float) -> None:
+    def __init__(self, ledger: Ledger, roll: MachineIndex, breakers: Breakers, now: float) -> None:
         self._paused = paused_pools(breakers, now)
-        self._failing = tuple(one.target for one in breakers.open if one.cause in _CAUSES and counts(one))
+        self._failing = tuple(breaker.target for breaker in breakers.open if breaker.cause in _CAUSES and counts(breaker))
         self._ended: Counter[str] = Counter()
         if self._failing:
-            over = (one for one in roll.listed.over.values() if one.launched > now - WITHIN_SECONDS and one.id not in book.past)
-            self._ended.update(one.pool for one in over)
+            over = (
+                instance
+                for instance in roll.listed.over.values()
+                if instance.launched > now - WITHIN_SECONDS and instance.id not in ledger.past
+            )
+            self._ended.update(instance.pool for instance in over)
 
-    def covers(self, one: Instance) -> bool:
-        """Whether ``one``, a machine without a node that was not ordered here, need not be waited for."""
-        if one.doubt and one.pool in self._paused:
+    def covers(self, instance: Instance) -> bool:
+        """Whether ``instance``, a machine without a node that was not ordered here, need not be waited for."""
+        if instance.doubt and instance.pool in self._paused:
             return True
-        return self._ended[one.pool] >= MOST_ENDED and any(target.covers(one.key) for target in self._failing)
+        return self._ended[instance.pool] >= MOST_ENDED and any(target.covers(instance.key) for target in self._failing)

@@ -37,71 +37,75 @@ def owing(book: Ledger, inventory: Inventory | None, now: float) -> tuple[ledger
     """Return the step that notes since when groups lack machines that were not ordered here; empty if that has not changed."""
     if inventory is None:
         return ()
-    lacking = {one.pool: book.owing.get(one.pool, now) for one in inventory.deliveries if gap(book, one) > 0}
+    lacking = {delivery.pool: book.owing.get(delivery.pool, now) for delivery in inventory.deliveries if gap(book, delivery) > 0}
     return () if lacking == book.owing else (ledger.Owing(lacking),)
 
 
-def gap(book: Ledger, delivery: Delivery) -> int:
+def gap(ledger: Ledger, delivery: Delivery) -> int:
     """Return how many machines a group has yet to launch in addition to those that our orders raised it by.
 
     An order that is not answered yet may or may not have raised it. It is not subtracted: counting a machine twice for a moment only delays
     a purchase, while a machine that is not counted would be bought.
     """
-    accepted = {order.token for order in book.orders if order.state == ACCEPTED}
-    ours = sum(one.key.pool == delivery.pool and not one.instance and one.order in accepted for one in book.coming)
-    ours += sum(one.missing for one in book.withdrawals if one.order is not None and one.order.pool == delivery.pool)
+    accepted = {order.token for order in ledger.orders if order.state == ACCEPTED}
+    ours = sum(machine.key.pool == delivery.pool and not machine.instance and machine.order in accepted for machine in ledger.coming)
+    ours += sum(
+        withdrawal.missing for withdrawal in ledger.withdrawals if withdrawal.order is not None and withdrawal.order.pool == delivery.pool
+    )
     return max(0, delivery.missing - ours)
 
 
 def owed(
-    book: Ledger, roll: MachineIndex, inventory: Inventory | None, policy: Policy, *, waits: Waits, now: float
+    ledger: Ledger, roll: MachineIndex, inventory: Inventory | None, policy: Policy, *, waits: Waits, now: float
 ) -> tuple[Upcoming, ...]:
     """Return the machines that are on their way by themselves. ``roll`` is the index of ``inventory``."""
     if inventory is None:
         return ()
     pools = {pool.name: pool for pool in policy.pools}
-    deliveries = {one.pool: one for one in inventory.deliveries if one.pool in pools}
-    listed = (machine for machine in _listed(book, roll, deliveries, waits=waits, now=now) if machine.pool in pools)
-    return (*listed, *_beside_orders(book, roll, deliveries, waits), *_lacking(book, deliveries, pools, now))
+    deliveries = {delivery.pool: delivery for delivery in inventory.deliveries if delivery.pool in pools}
+    listed = (machine for machine in _listed(ledger, roll, deliveries, waits=waits, now=now) if machine.pool in pools)
+    return (*listed, *_beside_orders(ledger, roll, deliveries, waits), *_lacking(ledger, deliveries, pools, now))
 
 
-def _listed(book: Ledger, roll: MachineIndex, deliveries: Mapping[str, Delivery], *, waits: Waits, now: float) -> Iterator[Upcoming]:
+def _listed(ledger: Ledger, roll: MachineIndex, deliveries: Mapping[str, Delivery], *, waits: Waits, now: float) -> Iterator[Upcoming]:
     """Yield listed machines without a node. They become machines of the ledger under the same name."""
-    for name, since in sorted(book.strangers.items()):
-        one = roll.listed.alive.get(name)
-        if one is None:
+    for name, since in sorted(ledger.strangers.items()):
+        instance = roll.listed.alive.get(name)
+        if instance is None:
             continue
-        if is_young(one, since, waits) or (one.pool in deliveries and now < since + waits.lag + REPLACED_SECONDS):
-            yield Upcoming(adopted_name(one.id), one.pool, one.instance_type, one.market, one.zone, since=since)
+        if is_young(instance, since, waits) or (instance.pool in deliveries and now < since + waits.lag + REPLACED_SECONDS):
+            yield Upcoming(adopted_name(instance.id), instance.pool, instance.instance_type, instance.market, instance.zone, since=since)
 
 
-def _beside_orders(book: Ledger, roll: MachineIndex, deliveries: Mapping[str, Delivery], waits: Waits) -> Iterator[Upcoming]:
+def _beside_orders(ledger: Ledger, roll: MachineIndex, deliveries: Mapping[str, Delivery], waits: Waits) -> Iterator[Upcoming]:
     """Yield machines that their group launched before an order for such machines, while that order is not answered yet.
 
     Without tokens they may belong to that order if the cloud's clock is behind ours, and so they are not counted as unordered. As in
     :func:`gap`, counting one twice for a moment delays a purchase, and one that is not counted is bought again.
     """
     awaited: dict[OfferingKey, float] = {}
-    for order in book.orders:
+    for order in ledger.orders:
         for key in order.offerings if order.state == INTENDED else ():
             awaited[key] = min(order.at, awaited.get(key, math.inf))
-    known = in_ledger(book) | book.strangers.keys()
-    for one in roll.nodeless if awaited else ():
-        at = awaited.get(one.key, -math.inf)
-        if one.pool in deliveries and not one.token and one.id not in known and at - waits.register < one.launched < at:
-            yield Upcoming(adopted_name(one.id), one.pool, one.instance_type, one.market, one.zone, since=one.launched)
+    known = in_ledger(ledger) | ledger.strangers.keys()
+    for instance in roll.nodeless if awaited else ():
+        at = awaited.get(instance.key, -math.inf)
+        if instance.pool in deliveries and not instance.token and instance.id not in known and at - waits.register < instance.launched < at:
+            yield Upcoming(
+                adopted_name(instance.id), instance.pool, instance.instance_type, instance.market, instance.zone, since=instance.launched
+            )
 
 
-def _lacking(book: Ledger, deliveries: Mapping[str, Delivery], pools: Mapping[str, Pool], now: float) -> Iterator[Upcoming]:
+def _lacking(ledger: Ledger, deliveries: Mapping[str, Delivery], pools: Mapping[str, Pool], now: float) -> Iterator[Upcoming]:
     """Yield machines that groups have yet to launch: any that their pools offer."""
     for name, delivery in sorted(deliveries.items()):
-        since = book.owing.get(name)
+        since = ledger.owing.get(name)
         if since is None or delivery.failing or now >= since + OWED_SECONDS:
             continue
-        offerings = [one for one in pools[name].offerings if not one.retired]
-        choices = tuple((one.instance_type, one.market, one.zone) for one in offerings if one.market != "reserved")
-        first = max(offerings, key=lambda one: (one.price, one.key), default=None)
+        offerings = [offering for offering in pools[name].offerings if not offering.retired]
+        choices = tuple((offering.instance_type, offering.market, offering.zone) for offering in offerings if offering.market != "reserved")
+        first = max(offerings, key=lambda offering: (offering.price, offering.key), default=None)
         if first is None or not choices:
             continue
-        for number in range(gap(book, delivery)):
+        for number in range(gap(ledger, delivery)):
             yield Upcoming(f"{_PREFIX}{name}-{number}", name, first.instance_type, first.market, first.zone, since=since, choices=choices)

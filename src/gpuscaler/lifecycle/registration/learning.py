@@ -17,12 +17,12 @@ ASKED = 20
 
 
 def observed(
-    known: learned_templates.Learned, book: Ledger, policy: Policy, now: float, *, roll: MachineIndex, teachers: Teachers
+    learned: learned_templates.Learned, ledger: Ledger, policy: Policy, now: float, *, roll: MachineIndex, teachers: Teachers
 ) -> learned_templates.Learned:
-    """Return ``known`` with what live nodes of ``policy``'s pools show; ``policy`` describes what tags and rules promise."""
+    """Return ``learned`` with what live nodes of ``policy``'s pools show; ``policy`` describes what tags and rules promise."""
     there = teachers.of(roll.nodes, None if roll.listed.instances is None else roll.listed.alive, now)
-    arriving = {one.node: one.ready for one in book.coming if one.node}
-    lessons = {(one.pool, one.instance_type): one for one in known.lessons}
+    arriving = {machine.node: machine.ready for machine in ledger.coming if machine.node}
+    lessons = {(lesson.pool, lesson.instance_type): lesson for lesson in learned.lessons}
     templates = teachers.templates(policy)
     # Most types have neither a node nor a lesson.
     for kind in sorted((there.keys() | lessons.keys()) & templates.keys()):
@@ -30,8 +30,8 @@ def observed(
         since = lesson.revised if lesson is not None and lesson.revision == revision else 0.0
         nodes = settled(there.get(kind, ()), offering, arriving, since=since, now=now)
         shown = teachers.shown(kind, offering, nodes) if nodes else None
-        known = learned_templates.step(known, learned_templates.Observed(*kind, now, revision, trusted(shown, nodes)))
-    return known
+        learned = learned_templates.step(learned, learned_templates.Observed(*kind, now, revision, trusted(shown, nodes)))
+    return learned
 
 
 def settled(nodes: Sequence[Node], offering: Offering, arriving: Mapping[str, float], *, since: float, now: float) -> tuple[Node, ...]:

@@ -63,9 +63,9 @@ def lack(node: Node, offering: Offering | None, pool: Pool | None, asked: frozen
     return None
 
 
-def is_divided(found: Lack, node: Node, offering: Offering | None) -> bool:
+def is_divided(lack: Lack, node: Node, offering: Offering | None) -> bool:
     """Whether ``node`` lacks only whole devices and shows slices or shares of them: it will not show them whole."""
-    return found.resource in ACCELERATORS and offering is not None and are_divided(node.allocatable, offering.allocatable)
+    return lack.resource in ACCELERATORS and offering is not None and are_divided(node.allocatable, offering.allocatable)
 
 
 def awaited(offering: Offering, asked: frozenset[str]) -> tuple[str, ...]:

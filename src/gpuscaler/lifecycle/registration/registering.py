@@ -66,7 +66,7 @@ class Arrivals(Struct, frozen=True, gc=False):
 
 
 def arrivals(
-    book: Ledger,
+    ledger: Ledger,
     cluster: Cluster,
     inventory: Inventory | None,
     policy: Policy,
@@ -77,12 +77,12 @@ def arrivals(
     exposed: Set[str] = frozenset(),
     breakers: Breakers = NO_BREAKERS,
 ) -> Arrivals:
-    """Find what became of the machines of ``book``. Without an ``inventory`` only the cluster counts, and no machine is reported as gone.
+    """Find what became of the machines of ``ledger``. Without an ``inventory`` only the cluster counts, and no machine is reported as gone.
 
     ``roll`` is the index of ``cluster`` and ``inventory``. ``exposed`` are machines, by id, that must not open before they are protected
     from being ended by their group. ``breakers`` name the types that never show their GPUs.
     """
-    look = _Registration(book, cluster, policy, waits=waits, now=now, roll=roll, exposed=exposed, breakers=breakers)
+    look = _Registration(ledger, cluster, policy, waits=waits, now=now, roll=roll, exposed=exposed, breakers=breakers)
     look.name(inventory)
     look.recognise()
     if inventory is not None:
@@ -98,7 +98,7 @@ class _Registration(Draft):
 
     def __init__(
         self,
-        book: Ledger,
+        ledger: Ledger,
         cluster: Cluster,
         policy: Policy,
         *,
@@ -108,7 +108,7 @@ class _Registration(Draft):
         exposed: Set[str],
         breakers: Breakers,
     ) -> None:
-        super().__init__(book)
+        super().__init__(ledger)
         self.cluster = cluster
         self.policy = policy
         self.pools = {pool.name: pool for pool in policy.pools}
@@ -128,36 +128,42 @@ class _Registration(Draft):
         orders = {order.token: order for order in self.book.orders if order.state != ledger.INTENDED}
         if not orders:
             return
-        taken = {one.instance for one in self.book.coming if one.instance} | {one.instance for one in self.book.leaving} | self.book.past
-        there = {one.id: one for one in (*self._closed_nodes(), *self.roll.listed.alive.values()) if one.id not in taken}
-        free = sorted(there.values(), key=lambda one: (one.launched, one.id))
-        for one in self.book.coming:
-            if one.instance or one.order not in orders:
+        taken = (
+            {machine.instance for machine in self.book.coming if machine.instance}
+            | {removal.instance for removal in self.book.leaving}
+            | self.book.past
+        )
+        there = {
+            instance.id: instance for instance in (*self._closed_nodes(), *self.roll.listed.alive.values()) if instance.id not in taken
+        }
+        free = sorted(there.values(), key=lambda instance: (instance.launched, instance.id))
+        for machine in self.book.coming:
+            if machine.instance or machine.order not in orders:
                 continue
-            found = next((candidate for candidate in free if self._is_of(candidate, one, orders[one.order])), None)
-            if found is not None:
-                free.remove(found)
-                self.fates.append(offering_events.Granted(found.key, self.now))
-                self.fold(ledger.Found(one.id, found.id, found.key, self.now, found.launched))
+            instance = next((candidate for candidate in free if self._is_of(candidate, machine, orders[machine.order])), None)
+            if instance is not None:
+                free.remove(instance)
+                self.fates.append(offering_events.Granted(instance.key, self.now))
+                self.fold(ledger.Found(machine.id, instance.id, instance.key, self.now, instance.launched))
         for token, order in orders.items():
             self._settle(token, order, inventory)
 
-    def _is_of(self, instance: Instance, one: OrderedMachine, order: Order) -> bool:
-        """Whether an unclaimed instance may be the machine ``one``: of its offerings, or of its pool and of no offering at all."""
+    def _is_of(self, instance: Instance, machine: OrderedMachine, order: Order) -> bool:
+        """Whether an unclaimed instance may be the machine ``machine``: of its offerings, or of its pool and of no offering at all."""
         if instance.token:
             return instance.token == order.token
         strange = instance.pool == order.pool and instance.key not in self.offerings
-        return (strange or instance.key in one.offerings) and instance.launched >= order.at - SKEW_SECONDS
+        return (strange or instance.key in machine.offerings) and instance.launched >= order.at - SKEW_SECONDS
 
     def recognise(self) -> None:
         """Correct the offerings of machines to those of the cloud's list, whatever they were granted as.
 
         A group that chooses among markets reports only later in which market it launched a machine.
         """
-        for one in self.book.coming:
-            listed = self.roll.listed.alive.get(one.instance) if one.instance else None
-            if listed is not None and listed.key != one.key and listed.key in self.offerings:
-                self.fold(ledger.Recognised(one.id, listed.key))
+        for machine in self.book.coming:
+            listed = self.roll.listed.alive.get(machine.instance) if machine.instance else None
+            if listed is not None and listed.key != machine.key and listed.key in self.offerings:
+                self.fold(ledger.Recognised(machine.id, listed.key))
 
     def _closed_nodes(self) -> list[Instance]:
         """Return nodes with our arriving taint but no machine in the ledger, as instances; only where the cloud has no list."""
@@ -169,7 +175,7 @@ class _Registration(Draft):
 
     def _settle(self, token: str, order: Order, inventory: Inventory | None) -> None:
         """Give up the missing machines of an order: at once if its answer was lost and the list would show them, else when overdue."""
-        if all(one.order != token or one.instance for one in self.book.coming):
+        if all(machine.order != token or machine.instance for machine in self.book.coming):
             return
         if order.state == ACCEPTED:
             if inventory is None or min(self.now, inventory.at) < order.since + self.waits.register:
@@ -183,137 +189,147 @@ class _Registration(Draft):
 
     def give_up(self) -> None:
         """Count machines that their group gave up during the start as failed, even unordered ones: the group tries again by itself."""
-        for one in self.roll.listed.given_up:
-            if one.pool in self.pools:
-                self.fates.append(offering_events.Absent(one.key, one.launched, self.now, f"it was ended before it opened: {one.doubt}"))
+        for instance in self.roll.listed.given_up:
+            if instance.pool in self.pools:
+                self.fates.append(
+                    offering_events.Absent(instance.key, instance.launched, self.now, f"it was ended before it opened: {instance.doubt}")
+                )
 
     def miss(self, inventory: Inventory) -> None:
         """Drop machines that the cloud no longer lists, unless their node is Ready."""
-        by_group = {one.id for one in self.roll.listed.ended if not one.doubt}
-        for one in self.book.coming:
-            node = self.cluster.nodes.get(one.node)
-            if one.instance in by_group and node is None:
+        by_group = {instance.id for instance in self.roll.listed.ended if not instance.doubt}
+        for machine in self.book.coming:
+            node = self.cluster.nodes.get(machine.node)
+            if machine.instance in by_group and node is None:
                 # A machine that its group ends by itself, perhaps to balance zones, says nothing about the offering.
-                self.fold(ledger.Lost(one.id))
+                self.fold(ledger.Lost(machine.id))
                 continue
-            if not one.instance or one.instance in self.roll.listed.alive or (node is not None and node.ready):
+            if not machine.instance or machine.instance in self.roll.listed.alive or (node is not None and node.ready):
                 continue
-            if inventory.at > max(one.granted, self.waits.began) + self.waits.lag + SKEW_SECONDS:
-                ended = self.roll.listed.by_id.get(one.instance)
+            if inventory.at > max(machine.granted, self.waits.began) + self.waits.lag + SKEW_SECONDS:
+                ended = self.roll.listed.by_id.get(machine.instance)
                 why = f": {ended.doubt or ended.fault}" if ended is not None and (ended.doubt or ended.fault) else ""
-                if one.order and not one.node and one.key.market != SPOT and not (ended is not None and ended.doubt):
+                if machine.order and not machine.node and machine.key.market != SPOT and not (ended is not None and ended.doubt):
                     # Spot may just have been reclaimed; in other markets an early end means that no machine of this pool's setup starts.
-                    self.fates.append(offering_events.Absent(one.key, one.asked, self.now, f"it ended before it became a node{why}"))
-                self.fates.append(offering_events.Failed(one.key, self.now, f"it ended before it opened{why}"))
-                self.fold(ledger.Lost(one.id))
+                    self.fates.append(
+                        offering_events.Absent(machine.key, machine.asked, self.now, f"it ended before it became a node{why}")
+                    )
+                self.fates.append(offering_events.Failed(machine.key, self.now, f"it ended before it opened{why}"))
+                self.fold(ledger.Lost(machine.id))
 
     def register(self) -> None:
         """Find the nodes of machines, and those that are ready."""
-        waiting = [one for one in self.book.coming if not one.ready]
+        waiting = [machine for machine in self.book.coming if not machine.ready]
         if not waiting:
             return
-        for one in waiting:
-            nodes = self.roll.by_machine.get(one.instance, ())
+        for machine in waiting:
+            nodes = self.roll.by_machine.get(machine.instance, ())
             if not nodes:
                 continue
             node = nodes[-1]
-            registered = one.registered
-            if not one.node:
+            registered = machine.registered
+            if not machine.node:
                 registered = self.now
-                self.fold(ledger.Registered(one.id, node.name, self.now))
-                if not self.doubt(one):
-                    self.fates.append(offering_events.Registered(one.key, self.now))
-            if self.lacking(one, node) is None:
-                self.fold(ledger.Ready(one.id, self.now))
+                self.fold(ledger.Registered(machine.id, node.name, self.now))
+                if not self.doubt(machine):
+                    self.fates.append(offering_events.Registered(machine.key, self.now))
+            if self.lacking(machine, node) is None:
+                self.fold(ledger.Ready(machine.id, self.now))
                 shows = frozenset(name for name, amount in node.allocatable.items() if amount)
-                self.fates.append(offering_events.Ready(one.key, self.now, shows))
-                self._learn(one, node, registered)
+                self.fates.append(offering_events.Ready(machine.key, self.now, shows))
+                self._learn(machine, node, registered)
 
-    def doubt(self, one: OrderedMachine) -> str:
+    def doubt(self, machine: OrderedMachine) -> str:
         """Return why the group of a machine may still give it up; empty if it may not."""
-        listed = self.roll.listed.alive.get(one.instance)
+        listed = self.roll.listed.alive.get(machine.instance)
         return listed.doubt if listed is not None else ""
 
-    def lacking(self, one: OrderedMachine, node: Node) -> Lack | None:
+    def lacking(self, machine: OrderedMachine, node: Node) -> Lack | None:
         """Return what the node of a machine still lacks; None if it is ready."""
-        if one.instance in self.exposed:
+        if machine.instance in self.exposed:
             return Lack("its group balances zones, and it is not protected from scale-in")
-        if doubt := self.doubt(one):
+        if doubt := self.doubt(machine):
             return Lack(doubt)
-        offering = taken_for(one.key, self.offerings)
-        found = lack(node, offering, self.pools.get(one.key.pool), asked_for(one.pods, self.cluster))
-        if found is None or self.now < one.registered + DIVIDED_SECONDS:
+        offering = taken_for(machine.key, self.offerings)
+        found = lack(node, offering, self.pools.get(machine.key.pool), asked_for(machine.pods, self.cluster))
+        if found is None or self.now < machine.registered + DIVIDED_SECONDS:
             return found
         # A machine with divided devices is of use to other pods, and the template of the next one is learned from it.
         return None if is_divided(found, node, offering) else found
 
-    def _learn(self, one: OrderedMachine, node: Node, registered: float) -> None:
-        """Learn the boot time of ``one``, unless it became ready while this process was down, or was a node before it was known here."""
-        if not one.order and node.created < one.granted:
+    def _learn(self, machine: OrderedMachine, node: Node, registered: float) -> None:
+        """Learn the boot time of ``machine``, unless it became ready while this process was down, or was a node before that."""
+        if not machine.order and node.created < machine.granted:
             return
-        came = node.created if one.began < node.created < registered else registered
+        came = node.created if machine.began < node.created < registered else registered
         if came >= self.waits.began or self.now > self.waits.began + SKEW_SECONDS:
-            self.arrived.append(Arrived(one.key, came - one.began, self.now - came))
+            self.arrived.append(Arrived(machine.key, came - machine.began, self.now - came))
 
     def time_out(self) -> None:
         """End machines that are overdue."""
         then = min(self.now, self.waits.seen)
         lacks: Lack | None = None
-        promised = {one.node for one in self.book.promises}
-        for one in self.book.coming:
-            over = one.node and then >= one.registered + GANG_SECONDS and one.node not in promised and not self.is_used(one.node)
-            if over and is_half(one, self.cluster):
+        promised = {promise.node for promise in self.book.promises}
+        for machine in self.book.coming:
+            over = (
+                machine.node
+                and then >= machine.registered + GANG_SECONDS
+                and machine.node not in promised
+                and not self.is_used(machine.node)
+            )
+            if over and is_half(machine, self.cluster):
                 # That says nothing about the machine.
-                self.overdue.append(Overdue(one, f"the rest of gang {one.gang} got no machines within {GANG_SECONDS:g} s"))
-                self.fold(ledger.Lost(one.id))
+                self.overdue.append(Overdue(machine, f"the rest of gang {machine.gang} got no machines within {GANG_SECONDS:g} s"))
+                self.fold(ledger.Lost(machine.id))
                 continue
-            if not one.instance or one.ready or (not one.order and self.is_used(one.node)):
+            if not machine.instance or machine.ready or (not machine.order and self.is_used(machine.node)):
                 continue
-            if then >= one.granted and self.is_relaunched(one):
-                reason = f"machines of pool {one.key.pool} keep failing, and its group launches new ones by itself"
-                self.overdue.append(Overdue(one, reason))
-                self.fold(ledger.Lost(one.id))
+            if then >= machine.granted and self.is_relaunched(machine):
+                reason = f"machines of pool {machine.key.pool} keep failing, and its group launches new ones by itself"
+                self.overdue.append(Overdue(machine, reason))
+                self.fold(ledger.Lost(machine.id))
                 continue
-            if not one.node and then >= one.granted + self.waits.register:
-                reason = f"machine {one.instance} did not become a node within {self.waits.register:g} s (pace.register_timeout)"
-            elif one.node and then >= one.registered + self.waits.ready:
-                node = self.cluster.nodes.get(one.node)
-                lacks = self.lacking(one, node) if node is not None else Lack("its Node is gone")
-                if lacks is not None and lacks.resource and self.is_only_replaced(one):
+            if not machine.node and then >= machine.granted + self.waits.register:
+                reason = f"machine {machine.instance} did not become a node within {self.waits.register:g} s (pace.register_timeout)"
+            elif machine.node and then >= machine.registered + self.waits.ready:
+                node = self.cluster.nodes.get(machine.node)
+                lacks = self.lacking(machine, node) if node is not None else Lack("its Node is gone")
+                if lacks is not None and lacks.resource and self.is_only_replaced(machine):
                     continue
                 reason = (
-                    f"node {one.node} was not ready within {self.waits.ready:g} s (pace.ready_timeout): {lacks.words if lacks else NOTHING}"
+                    f"node {machine.node} was not ready within {self.waits.ready:g} s (pace.ready_timeout): "
+                    f"{lacks.words if lacks else NOTHING}"
                 )
             else:
                 continue
-            self.overdue.append(Overdue(one, reason))
-            if one.order and not one.node:
+            self.overdue.append(Overdue(machine, reason))
+            if machine.order and not machine.node:
                 # A machine that was not ordered here may have been a node for long, until its Node was deleted.
-                self.fates += of_absence(one.key, one.asked, self.now, reason)
-            elif one.order:
-                self.fates.append(fate(one, self.now, reason, lacks))
-            elif one.node and lacks is not None and lacks.resource:
+                self.fates += of_absence(machine.key, machine.asked, self.now, reason)
+            elif machine.order:
+                self.fates.append(fate(machine, self.now, reason, lacks))
+            elif machine.node and lacks is not None and lacks.resource:
                 # Even if it was not ordered here, it predicts what the next ones show.
-                self.fates.append(fate(one, self.now, reason, lacks))
-            self.fold(ledger.Lost(one.id))
+                self.fates.append(fate(machine, self.now, reason, lacks))
+            self.fold(ledger.Lost(machine.id))
 
-    def is_only_replaced(self, one: OrderedMachine) -> bool:
+    def is_only_replaced(self, machine: OrderedMachine) -> bool:
         """Whether ending an unordered machine would only make its group start another of a type that never shows its GPUs.
 
         Such a machine is kept until the next of the type may be tried.
         """
-        pool, known = self.pools.get(one.key.pool), shows_no_gpus(self.breakers, one.key)
-        if one.order or pool is None or known is None or not is_open(known, self.now):
+        pool, breaker = self.pools.get(machine.key.pool), shows_no_gpus(self.breakers, machine.key)
+        if machine.order or pool is None or breaker is None or not is_open(breaker, self.now):
             return False
         return sum(listed.pool == pool.name for listed in self.roll.listed.alive.values()) <= pool.min
 
-    def is_relaunched(self, one: OrderedMachine) -> bool:
+    def is_relaunched(self, machine: OrderedMachine) -> bool:
         """Whether a group has launched a machine by itself that will fail like those before.
 
         The group continues as long as its desired capacity asks for it; that is lowered as the machine is ended.
         """
-        pool, listed = self.pools.get(one.key.pool), self.roll.listed.alive.get(one.instance)
-        if one.order or pool is None or listed is None or (one.node and not listed.doubt):
+        pool, listed = self.pools.get(machine.key.pool), self.roll.listed.alive.get(machine.instance)
+        if machine.order or pool is None or listed is None or (machine.node and not listed.doubt):
             return False
         return self.relaunching.covers(listed) and len(self.roll.listed.by_pool.get(pool.name, ())) > pool.min
 
@@ -326,37 +342,37 @@ class _Registration(Draft):
         return any(not leaves_with_machine(pod, self.now) for pod in self.cluster.on_node.get(node, {}).values())
 
 
-def is_half(one: OrderedMachine, cluster: Cluster) -> bool:
+def is_half(machine: OrderedMachine, cluster: Cluster) -> bool:
     """Whether a machine was bought for a pending gang that has no room as a whole: a pod of it that ran there would run alone.
 
     If some pods of the gang run there already, the gang has begun, whatever else is pending.
     """
-    if not one.gang or any(waiting(one.pods, cluster)):
+    if not machine.gang or any(waiting(machine.pods, cluster)):
         return False
-    if any(pod.gang == one.gang for pod in cluster.on_node.get(one.node, {}).values()):
+    if any(pod.gang == machine.gang for pod in cluster.on_node.get(machine.node, {}).values()):
         return False
-    namespace, _, gang = one.gang.partition("/")
+    namespace, _, gang = machine.gang.partition("/")
     demand = ((key, bucket.sample) for key, bucket in cluster.unbound.items() if key.options.gang == gang)
     return any(pod.namespace == namespace and key.unschedulable and not key.terminating for key, pod in demand)
 
 
-def fate(one: OrderedMachine, now: float, reason: str, lacks: Lack | None) -> offering_events.Event:
+def fate(machine: OrderedMachine, now: float, reason: str, lacks: Lack | None) -> offering_events.Event:
     """Return the event for the offering of a machine that was ended because it was not ready in time."""
     if lacks is not None and lacks.resource:
-        return offering_events.Lacking(one.key, now, lacks.resource, reason)
-    return offering_events.Failed(one.key, now, reason)
+        return offering_events.Lacking(machine.key, now, lacks.resource, reason)
+    return offering_events.Failed(machine.key, now, reason)
 
 
-def foreign(cluster: Cluster, book: Ledger, policy: Policy, roll: MachineIndex) -> Iterator[tuple[Node, Member]]:
-    """Yield nodes of our pools with our arriving taint that no machine of ``book`` stands for: other people added them.
+def foreign(cluster: Cluster, ledger: Ledger, policy: Policy, roll: MachineIndex) -> Iterator[tuple[Node, Member]]:
+    """Yield nodes of our pools with our arriving taint that no machine of ``ledger`` stands for: other people added them.
 
     Only if the cloud has no list: listed machines become machines of the ledger, by
     :mod:`~gpuscaler.lifecycle.registration.unregistered`.
     """
     if roll.listed.instances is not None:
         return
-    ours = {one.node for one in book.coming if one.node} | {one.node for one in book.promises}
-    known = {one.instance for one in book.coming if one.instance}
+    ours = {machine.node for machine in ledger.coming if machine.node} | {promise.node for promise in ledger.promises}
+    known = {machine.instance for machine in ledger.coming if machine.instance}
     closed = {node.name: node for node in cluster.table.tainted(ARRIVING_TAINT)}
     closed = {name: node for name, node in closed.items() if name not in ours and node.provider_id not in known}
     for name, member in members(closed, policy).items() if closed else ():

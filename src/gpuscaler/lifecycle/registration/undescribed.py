@@ -20,33 +20,37 @@ from gpuscaler.planning.state.offering_events import UNFAMILIAR
 NAMED = 3
 
 
-def unfamiliar(known: Mapping[str, OfferingKey], book: Ledger, policy: Policy, roll: MachineIndex) -> Mapping[str, OfferingKey]:
+def unfamiliar(keys: Mapping[str, OfferingKey], ledger: Ledger, policy: Policy, roll: MachineIndex) -> Mapping[str, OfferingKey]:
     """Return the machines from our orders whose keys their pools do not offer, by id, as long as they exist.
 
-    ``known`` are those of the pass before. A machine whose pool offers its key by now is no longer unfamiliar. Existing nodes with a key
+    ``keys`` are those of the pass before. A machine whose pool offers its key by now is no longer unfamiliar. Existing nodes with a key
     that the settings offered before are not unfamiliar: they are what they were bought as.
     """
     offerings, pools = policy.offerings, {pool.name for pool in policy.pools}
-    coming = {one.instance: one.offering for one in book.coming if one.order and one.instance and one.offering is not None}
+    coming = {
+        machine.instance: machine.offering
+        for machine in ledger.coming
+        if machine.order and machine.instance and machine.offering is not None
+    }
     listed = {name: instance.key for name, instance in roll.listed.alive.items()}
     # Without a list, a machine without a node may still exist.
     stays = {
         name: listed.get(name, key)
-        for name, key in known.items()
+        for name, key in keys.items()
         if name in listed or name in roll.by_machine or roll.listed.instances is None
     }
-    found = {**stays, **coming}
-    return {name: key for name, key in sorted(found.items()) if key not in offerings and key.pool in pools}
+    offering_keys = {**stays, **coming}
+    return {name: key for name, key in sorted(offering_keys.items()) if key not in offerings and key.pool in pools}
 
 
-def of_others(book: Ledger, policy: Policy) -> Mapping[str, OfferingKey]:
+def of_others(ledger: Ledger, policy: Policy) -> Mapping[str, OfferingKey]:
     """Return machines with keys that their pools do not offer, which were not ordered here and are not open yet, by id.
 
     Once such a machine is open it is an ordinary node: it was not ordered here, and no order brings the next one.
     """
     offerings, pools = policy.offerings, {pool.name for pool in policy.pools}
-    found = {one.instance: one.key for one in book.coming if one.instance and not one.order}
-    return {name: key for name, key in sorted(found.items()) if key not in offerings and key.pool in pools}
+    keys = {machine.instance: machine.key for machine in ledger.coming if machine.instance and not machine.order}
+    return {name: key for name, key in sorted(keys.items()) if key not in offerings and key.pool in pools}
 
 
 def with_stops(breakers: Breakers, strangers: Mapping[str, OfferingKey], now: float) -> Breakers:

@@ -49,22 +49,26 @@ def adopted(
     """
     if inventory is None:
         return ()
-    seen = {one.id: one for one in _strangers(book, cluster, roll, policy)}
+    seen = {instance.id: instance for instance in _strangers(book, cluster, roll, policy)}
     known = {name: since for name, since in book.strangers.items() if name in seen}
     then = min(now, waits.seen, inventory.at)
     noted = {name: known.get(name, then) for name in seen}
     relaunching = Relaunching(book, roll, breakers, now)
-    due = [one for name, one in sorted(seen.items()) if then >= noted[name] + _patience(one, noted[name], waits) or relaunching.covers(one)]
-    old = [one for one in due if not is_young(one, noted[one.id], waits)]
+    due = [
+        instance
+        for name, instance in sorted(seen.items())
+        if then >= noted[name] + _patience(instance, noted[name], waits) or relaunching.covers(instance)
+    ]
+    old = [instance for instance in due if not is_young(instance, noted[instance.id], waits)]
     if len(old) > FEW and len(old) > SHARE * len(roll.listed.alive):
         # If that many lost their Nodes, the Nodes were lost and not the machines (I4).
-        due = [one for one in due if one not in old]
-    left = {name: since for name, since in noted.items() if all(name != one.id for one in due)}
+        due = [instance for instance in due if instance not in old]
+    left = {name: since for name, since in noted.items() if all(name != instance.id for instance in due)}
     steps: list[ledger.Event] = [] if left == book.strangers else [ledger.Noticed(left)]
     prices = {offering.key: offering.price for offering in policy.offerings.values()}
-    steps += [_adoption(one, noted[one.id], prices) for one in due]
+    steps += [_adoption(instance, noted[instance.id], prices) for instance in due]
     ours = {pool.name for pool in policy.pools if not pool.min_gpus_per_pod} | set(inventory.let_go)
-    return (*steps, *(_adoption(one, then, prices) for one in _closed(book, cluster, roll, ours)))
+    return (*steps, *(_adoption(instance, then, prices) for instance in _closed(book, cluster, roll, ours)))
 
 
 def adopted_name(instance: str) -> str:
@@ -72,17 +76,25 @@ def adopted_name(instance: str) -> str:
     return f"found-{instance}"
 
 
-def _adoption(one: Instance, since: float, prices: Mapping[OfferingKey, float]) -> ledger.Adopted:
-    launched = min(one.launched or since, since)
-    price = prices.get(one.key, 0.0)
+def _adoption(instance: Instance, since: float, prices: Mapping[OfferingKey, float]) -> ledger.Adopted:
+    launched = min(instance.launched or since, since)
+    price = prices.get(instance.key, 0.0)
     return ledger.Adopted(
         OrderedMachine(
-            adopted_name(one.id), "", (one.key,), price, launched, offering=one.key, instance=one.id, granted=since, launched=launched
+            adopted_name(instance.id),
+            "",
+            (instance.key,),
+            price,
+            launched,
+            offering=instance.key,
+            instance=instance.id,
+            granted=since,
+            launched=launched,
         )
     )
 
 
-def _closed(book: Ledger, cluster: Cluster, roll: MachineIndex, pools: Set[str]) -> Iterator[Instance]:
+def _closed(ledger: Ledger, cluster: Cluster, roll: MachineIndex, pools: Set[str]) -> Iterator[Instance]:
     """Yield listed machines of ``pools`` whose node has our arriving taint, and that no order may be waiting for.
 
     Pools that keep their machines for large pods close nodes on purpose and are not among ``pools``. Released pools are: nothing else would
@@ -91,54 +103,58 @@ def _closed(book: Ledger, cluster: Cluster, roll: MachineIndex, pools: Set[str])
     closed = [node for node in cluster.table.tainted(ARRIVING_TAINT) if node.provider_id in roll.listed.alive and not node.deleted]
     if not closed:
         return
-    under_way = {one.node for one in book.promises} | {one.node for one in book.leaving} | {one.node for one in book.coming}
-    known, is_ordered = in_ledger(book), _ordered(book)
+    under_way = (
+        {promise.node for promise in ledger.promises}
+        | {removal.node for removal in ledger.leaving}
+        | {machine.node for machine in ledger.coming}
+    )
+    known, is_ordered = in_ledger(ledger), _ordered(ledger)
     for node in closed:
-        one = roll.listed.alive[node.provider_id]
+        instance = roll.listed.alive[node.provider_id]
         # If two nodes claim the same machine, it is unknown which of them is right.
-        sure = len(roll.by_machine[one.id]) == 1 and node.name not in under_way
-        if sure and one.id not in known and one.pool in pools and not is_ordered(one):
-            yield one
+        sure = len(roll.by_machine[instance.id]) == 1 and node.name not in under_way
+        if sure and instance.id not in known and instance.pool in pools and not is_ordered(instance):
+            yield instance
 
 
-def in_ledger(book: Ledger) -> Set[str]:
-    """Return the ids of machines that ``book`` knows, including those that have left it while an order still waits for unnamed ones."""
-    return {one.instance for one in book.coming} | {one.instance for one in book.leaving} | book.past
+def in_ledger(ledger: Ledger) -> Set[str]:
+    """Return the ids of machines that ``ledger`` knows, including those that have left it while an order still waits for unnamed ones."""
+    return {machine.instance for machine in ledger.coming} | {removal.instance for removal in ledger.leaving} | ledger.past
 
 
-def _ordered(book: Ledger) -> Callable[[Instance], bool]:
+def _ordered(ledger: Ledger) -> Callable[[Instance], bool]:
     """Return a function that tells whether a machine may be one that an open order waits for.
 
     Without tokens, that is any machine of its offerings that had not been seen when the order was made.
     """
-    tokens = {order.token for order in book.orders}
+    tokens = {order.token for order in ledger.orders}
     awaited: dict[OfferingKey, float] = {}
-    for order in book.orders:
+    for order in ledger.orders:
         for key in order.offerings:
             awaited[key] = min(order.at, awaited.get(key, math.inf))
 
-    def is_ordered(one: Instance) -> bool:
-        if one.token:
-            return one.token in tokens
-        return one.key in awaited and awaited[one.key] < book.strangers.get(one.id, math.inf)
+    def is_ordered(instance: Instance) -> bool:
+        if instance.token:
+            return instance.token in tokens
+        return instance.key in awaited and awaited[instance.key] < ledger.strangers.get(instance.id, math.inf)
 
     return is_ordered
 
 
-def _patience(one: Instance, since: float, waits: Waits) -> float:
-    """Return how long after it was first seen ``one`` is added: soon while it may become a node, else when its time is over."""
-    return waits.lag + LISTED_SECONDS if is_young(one, since, waits) else waits.register
+def _patience(instance: Instance, since: float, waits: Waits) -> float:
+    """Return how long after it was first seen ``instance`` is added: soon while it may become a node, else when its time is over."""
+    return waits.lag + LISTED_SECONDS if is_young(instance, since, waits) else waits.register
 
 
-def is_young(one: Instance, since: float, waits: Waits) -> bool:
-    """Whether ``one`` may still become a node, by when it was launched."""
-    return one.launched > since - waits.register
+def is_young(instance: Instance, since: float, waits: Waits) -> bool:
+    """Whether ``instance`` may still become a node, by when it was launched."""
+    return instance.launched > since - waits.register
 
 
-def _strangers(book: Ledger, cluster: Cluster, roll: MachineIndex, policy: Policy) -> Iterator[Instance]:
+def _strangers(ledger: Ledger, cluster: Cluster, roll: MachineIndex, policy: Policy) -> Iterator[Instance]:
     """Yield machines that are listed for a pool of ours, and that belong to no node, removal or order."""
-    known, is_ordered = in_ledger(book), _ordered(book)
-    nodeless = [one for one in roll.nodeless if one.id not in known]
+    known, is_ordered = in_ledger(ledger), _ordered(ledger)
+    nodeless = [instance for instance in roll.nodeless if instance.id not in known]
     if not nodeless or any(entry.object.startswith("Node ") for entry in cluster.set_aside):
         # A Node that cannot be parsed may belong to any of them (I4).
         return
@@ -146,6 +162,6 @@ def _strangers(book: Ledger, cluster: Cluster, roll: MachineIndex, policy: Polic
     # The same holds for a node of ours that has no provider ID yet.
     unnamed = roll.unnamed
     doubtful = max((unnamed[name].created for name in (members(unnamed, policy) if unnamed else ())), default=-math.inf)
-    for one in nodeless:
-        if one.pool in pools and not is_ordered(one) and doubtful < one.launched - SKEW_SECONDS:
-            yield one
+    for instance in nodeless:
+        if instance.pool in pools and not is_ordered(instance) and doubtful < instance.launched - SKEW_SECONDS:
+            yield instance

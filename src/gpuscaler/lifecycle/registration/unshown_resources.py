@@ -53,13 +53,13 @@ def beside(offering: Offering) -> frozenset[str]:
 def withheld(policy: Policy, breakers: Breakers, cluster: Cluster, now: float) -> tuple[Policy, tuple[str, ...]]:
     """Return ``policy`` without promises that machines do not keep, and a sentence for each that open nodes do not keep."""
     lacks = unshown(cluster, policy, now)
-    stops = [one for one in breakers.open if withholds(one) and counts(one) and is_open(one, now)]
+    stops = [breaker for breaker in breakers.open if withholds(breaker) and counts(breaker) and is_open(breaker, now)]
     if not (lacks or stops):
         return policy, ()
 
     def honest(offering: Offering) -> Offering:
         gone = lacks.get((offering.pool, offering.instance_type), frozenset())
-        gone |= {one.lacks for one in stops if one.target.covers(offering.key)}
+        gone |= {breaker.lacks for breaker in stops if breaker.target.covers(offering.key)}
         if gone.isdisjoint(offering.allocatable):
             return offering
         return replace(offering, allocatable={name: amount for name, amount in offering.allocatable.items() if name not in gone})
@@ -76,23 +76,34 @@ def withheld(policy: Policy, breakers: Breakers, cluster: Cluster, now: float) -
 def shows_no_gpus(breakers: Breakers, key: OfferingKey) -> Breaker | None:
     """Return the breaker of a type whose machines, one after the other, never showed their GPUs; None if there is none for ``key``."""
     return next(
-        (one for one in breakers.open if one.cause == LACKING and counts(one) and not withholds(one) and one.target.covers(key)), None
+        (
+            breaker
+            for breaker in breakers.open
+            if breaker.cause == LACKING and counts(breaker) and not withholds(breaker) and breaker.target.covers(key)
+        ),
+        None,
     )
 
 
-def unproven(book: Ledger, breakers: Breakers) -> frozenset[str]:
+def unproven(ledger: Ledger, breakers: Breakers) -> frozenset[str]:
     """Return machines on their way that no pod should wait for, by name: not ordered here, and of a type that never shows its GPUs.
 
     A group with a minimum starts them again and again. Machines of such a type are ordered only as a test, for pods.
     """
-    return frozenset(one.id for one in book.coming if not (one.order or one.ready) and shows_no_gpus(breakers, one.key))
+    return frozenset(
+        machine.id for machine in ledger.coming if not (machine.order or machine.ready) and shows_no_gpus(breakers, machine.key)
+    )
 
 
 def probes(breakers: Breakers, keys: Iterable[OfferingKey], asked: frozenset[str], now: float) -> frozenset[str]:
     """Return those resources of ``asked`` that a machine of ``keys`` would test: earlier machines lacked them, and one is tried."""
     keys = tuple(keys)
     return frozenset(
-        one.lacks
-        for one in breakers.open
-        if withholds(one) and counts(one) and not is_open(one, now) and one.lacks in asked and any(map(one.target.covers, keys))
+        breaker.lacks
+        for breaker in breakers.open
+        if withholds(breaker)
+        and counts(breaker)
+        and not is_open(breaker, now)
+        and breaker.lacks in asked
+        and any(map(breaker.target.covers, keys))
     )

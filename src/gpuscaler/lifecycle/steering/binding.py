@@ -77,13 +77,15 @@ class Unbinding(Struct, frozen=True, gc=False):
     why: str
 
 
-def unbinding(known: Mapping[str, Unbinding], refused: Iterable[BindingRefused], book: Ledger, now: float) -> Mapping[str, Unbinding]:
+def unbinding(
+    unbindings: Mapping[str, Unbinding], refused: Iterable[BindingRefused], ledger: Ledger, now: float
+) -> Mapping[str, Unbinding]:
     """Return pools whose pods are nominated because bindings were refused, by name; after a while binding is tried again."""
-    pools = {one.node: one.offering.pool for one in book.promises}
-    found = ((one.pool or pools.get(one.node, ""), one.why) for one in refused)
+    pools = {promise.node: promise.offering.pool for promise in ledger.promises}
+    found = ((refused.pool or pools.get(refused.node, ""), refused.why) for refused in refused)
     new = {pool: Unbinding(now + AGAIN_SECONDS, why) for pool, why in found if pool}
-    old = {pool: one for pool, one in known.items() if one.until > now}
-    return {**old, **new} if new or len(old) != len(known) else known
+    old = {pool: unbinding for pool, unbinding in unbindings.items() if unbinding.until > now}
+    return {**old, **new} if new or len(old) != len(unbindings) else unbindings
 
 
 def steering_of(pool: Pool | None, policy: Policy, nominating: Set[str]) -> str:
@@ -136,36 +138,36 @@ class Binder:
 
         ``promised`` are all pods that any machine is meant for, ``unready`` gangs that still wait for a machine.
         """
-        line = sorted(promises, key=lambda one: (one.since, one.node))
-        self._lacking = {one.node: lacks for one in line if (lacks := self._lacks(one))}
-        ready = {one.node for one in line} - self._lacking.keys()
+        line = sorted(promises, key=lambda promise: (promise.since, promise.node))
+        self._lacking = {promise.node: lacks for promise in line if (lacks := self._lacks(promise))}
+        ready = {promise.node for promise in line} - self._lacking.keys()
         for promise in line:
             for pod in self._sent(promise):
                 self._place(pod, promise.node)
-        bound = [(pod, one.node) for one in line if one.node in ready for pod in self._ahead(one, promised)]
-        units = _units((pod, one.node) for one in line for pod in self._due(one))
-        here = {key for one in line if one.node in ready for key in one.pods}
+        bound = [(pod, promise.node) for promise in line if promise.node in ready for pod in self._ahead(promise, promised)]
+        units = _units((pod, promise.node) for promise in line for pod in self._due(promise))
+        here = {key for promise in line if promise.node in ready for key in promise.pods}
         short = self._short({pod.gang for unit in units for pod, _ in unit} - {""}, here)
         whole = [unit for unit in units if unit[0][0].gang not in unready | short and all(node in ready for _, node in unit)]
         bound += self._bindable(whole)
         refused = {pod.key for unit in units for pod, _ in unit if pod.gang not in unready} - self._placed
-        found = {one.node: self._found(one, [pod for pod, node in bound if node == one.node], refused) for one in line}
+        bindings = {promise.node: self._found(promise, [pod for pod, node in bound if node == promise.node], refused) for promise in line}
         # Gangs that their scheduler binds as a whole: their machines open together.
-        late = {pod.gang: one.closed for one in found.values() if one.closed for pod in one.left if _is_whole(pod)}
+        late = {pod.gang: binding.closed for binding in bindings.values() if binding.closed for pod in binding.left if _is_whole(pod)}
         late |= dict.fromkeys(unready, "one of its machines is not ready")
-        for node, one in found.items():
-            why = next((f"it opens together with all of gang {pod.gang}: {late[pod.gang]}" for pod in one.left if pod.gang in late), "")
-            found[node] = replace(one, closed=one.closed or why or self._tempts(node, one, promised))
-        return found
+        for node, binding in bindings.items():
+            why = next((f"it opens together with all of gang {pod.gang}: {late[pod.gang]}" for pod in binding.left if pod.gang in late), "")
+            bindings[node] = replace(binding, closed=binding.closed or why or self._tempts(node, binding, promised))
+        return bindings
 
-    def _tempts(self, node: str, found: Binding, promised: Set[str]) -> str:
+    def _tempts(self, node: str, binding: Binding, promised: Set[str]) -> str:
         """Return, as text, which pod would upset a plan by taking the free room of a node whose pods are bound.
 
         For pods with spread or affinity rules, the place of one depends on the places of the others. On another node than planned, a pod
         may exclude the next one, for which one more machine would be bought. What such rules admit changes with each binding, so they do
         not count here. Machines with pods that are left to a scheduler do not wait for this; pods that are bound already run.
         """
-        if found.left or found.promise.closes or not self._ruled or node not in self._room.table.row:
+        if binding.left or binding.promise.closes or not self._ruled or node not in self._room.table.row:
             return ""
         row = self._room.table.row[node]
         for bucket in self._ruled:

@@ -59,7 +59,7 @@ class Steering(Struct, frozen=True, gc=False):
 
 
 def steer(
-    book: Ledger,
+    ledger: Ledger,
     cluster: Cluster,
     policy: Policy,
     *,
@@ -73,7 +73,7 @@ def steer(
 
     ``roll`` is the index of ``cluster`` and the cloud's list. ``nominating`` are pools where no pods are bound for now.
     """
-    opening = _Opening(book, cluster, policy, now, nominating)
+    opening = _Opening(ledger, cluster, policy, now, nominating)
     opening.attempts, opening.said = attempts, said or {}
     opening.arrive_all()
     for promise in opening.book.promises:
@@ -90,20 +90,22 @@ def steer(
     )
 
 
-def still_closed(book: Ledger, cluster: Cluster, policy: Policy, *, nominating: Set[str], now: float) -> Mapping[str, str]:
-    """Return, by node and as text, why ready machines of ``book`` are still closed; those that open now are left out."""
-    opening = _Opening(book, cluster, policy, now, nominating)
-    ready = [one for one in book.coming if one.ready and one.node in cluster.nodes and is_closed(cluster.nodes[one.node])]
-    held = {one.node: opening.held(one) or "it waits for node labels that its pods select by" for one in ready}
+def still_closed(ledger: Ledger, cluster: Cluster, policy: Policy, *, nominating: Set[str], now: float) -> Mapping[str, str]:
+    """Return, by node and as text, why ready machines of ``ledger`` are still closed; those that open now are left out."""
+    opening = _Opening(ledger, cluster, policy, now, nominating)
+    ready = [
+        machine for machine in ledger.coming if machine.ready and machine.node in cluster.nodes and is_closed(cluster.nodes[machine.node])
+    ]
+    held = {machine.node: opening.held(machine) or "it waits for node labels that its pods select by" for machine in ready}
     opening.arrive_all()
-    shut = {node: one.closed for node, one in opening.bindings.items() if node in cluster.nodes and is_closed(cluster.nodes[node])}
+    shut = {node: binding.closed for node, binding in opening.bindings.items() if node in cluster.nodes and is_closed(cluster.nodes[node])}
     return {node: why for node, why in {**held, **shut}.items() if why}
 
 
 def promised_on(book: Ledger, cluster: Cluster, policy: Policy, placements: tuple[Placement, ...], now: float) -> tuple[ledger.Event, ...]:
     """Return promises for pods that a plan places on closed nodes of pools that keep their machines for large pods."""
     kept = {pool.name for pool in policy.pools if pool.min_gpus_per_pod}
-    busy = {one.node for one in book.promises} | {one.node for one in book.coming}
+    busy = {promise.node for promise in book.promises} | {machine.node for machine in book.coming}
     wanted: dict[str, list[str]] = {}
     for placement in placements if kept else ():
         if placement.node in cluster.nodes and placement.node not in busy:
@@ -119,11 +121,11 @@ def promised_on(book: Ledger, cluster: Cluster, policy: Policy, placements: tupl
 class _Opening(Draft):
     """One pass over ready machines and promises."""
 
-    def __init__(self, book: Ledger, cluster: Cluster, policy: Policy, now: float, nominating: Set[str]) -> None:
-        super().__init__(book)
+    def __init__(self, ledger: Ledger, cluster: Cluster, policy: Policy, now: float, nominating: Set[str]) -> None:
+        super().__init__(ledger)
         self.cluster, self.policy, self.now = cluster, policy, now
         self.pools = {pool.name: pool for pool in policy.pools}
-        self.binder = Binder(cluster, policy, now, nominating, {one.node for one in book.leaving})
+        self.binder = Binder(cluster, policy, now, nominating, {removal.node for removal in ledger.leaving})
         self.bindings: Mapping[str, Binding] = {}
         self.attempts: Mapping[str, float] = {}
         self.said: Mapping[str, str] = {}
@@ -133,9 +135,9 @@ class _Opening(Draft):
         self.stray: list[str] = []
         self.unfit: list[UnfitNode] = []
         #: Pods that are promised a machine, or whose nomination failed.
-        self.busy = {pod for one in book.promises for pod in one.pods} | set(dict(book.broken))
-        still_to_come = [one for one in book.coming if not one.ready]
-        self.unready_gangs = {pod.gang for one in still_to_come for pod in waiting(one.pods, cluster)} - {""}
+        self.busy = {pod for promise in ledger.promises for pod in promise.pods} | set(dict(ledger.broken))
+        still_to_come = [machine for machine in ledger.coming if not machine.ready]
+        self.unready_gangs = {pod.gang for machine in still_to_come for pod in waiting(machine.pods, cluster)} - {""}
 
     @cached_property
     def pending(self) -> Mapping[Alike, list[Pod]]:
@@ -153,9 +155,11 @@ class _Opening(Draft):
         for name in [machine.id for machine in self.book.coming if machine.ready]:
             # An earlier machine may have changed which pods wait for this one.
             self.arrive(next(machine for machine in self.book.coming if machine.id == name))
-        closed = [one for one in self.book.promises if one.step == NOMINATING]
+        closed = [promise for promise in self.book.promises if promise.step == NOMINATING]
         if closed:
-            meant = {pod for one in self.book.coming for pod in one.pods} | {pod for one in self.book.promises for pod in one.pods}
+            meant = {pod for machine in self.book.coming for pod in machine.pods} | {
+                pod for promise in self.book.promises for pod in promise.pods
+            }
             self.bindings = self.binder.look(closed, meant, self.unready_gangs)
 
     def arrive(self, machine: OrderedMachine) -> None:
@@ -163,7 +167,7 @@ class _Opening(Draft):
         node = self.cluster.nodes.get(machine.node)
         if node is None:
             return
-        promise = next((one for one in self.book.promises if one.node == node.name), None)
+        promise = next((promise for promise in self.book.promises if promise.node == node.name), None)
         keeps = bool(self.pools[machine.key.pool].min_gpus_per_pod) if machine.key.pool in self.pools else False
         if promise is not None:
             if promise.step != NOMINATING:
@@ -175,7 +179,7 @@ class _Opening(Draft):
             return
         if self.misses_labels(machine, node):
             return
-        machine = next(one for one in self.book.coming if one.id == machine.id)
+        machine = next(ordered for ordered in self.book.coming if ordered.id == machine.id)
         seated = self.seated(machine)
         if not is_closed(node) or (keeps and not seated):
             # It never had our taint, or a person removed it, or it stays closed until large pods are planned onto it.
@@ -208,7 +212,7 @@ class _Opening(Draft):
         """
         if promise.lifted:
             return
-        elsewhere = {pod for one in self.book.coming if one.id != machine.id for pod in one.pods}
+        elsewhere = {pod for ordered in self.book.coming if ordered.id != machine.id for pod in ordered.pods}
         mine = [pod for pod in waiting((*promise.pods, *machine.pods), self.cluster) if pod.key not in elsewhere or pod.key in machine.pods]
         pods = tuple(dict.fromkeys(pod.key for pod in mine))
         # Bound pods still have to be recorded. A machine that could not get all its pods takes no new ones: it opens.
@@ -252,7 +256,7 @@ class _Opening(Draft):
             self.fold(ledger.Promised(replace(promise, nominated=self.now)))
             self.acts.append(Close(node.name, "it is kept for large pods, and the pods that it was opened for are bound", kept=True))
 
-    def seat(self, promise: Promise, node: Node, found: Binding) -> None:
+    def seat(self, promise: Promise, node: Node, binding: Binding) -> None:
         """Bind the pods of a closed machine, nominate those that are left to a scheduler, and open the machine once that shows."""
         if not is_closed(node):
             opened = replace(promise, step=OPEN, since=self.now)
@@ -263,30 +267,30 @@ class _Opening(Draft):
         for pod in filter(None, map(self.cluster.pods.get, promise.pods)):
             if pod.node_name:
                 self.settle(promise, pod)
-        self.acts += found.acts
-        for pod in found.gone:
+        self.acts += binding.acts
+        for pod in binding.gone:
             self.lose(promise, node, pod)
-        after = replace(found.promise, called=self.now) if found.gone else found.promise
-        if not (after.pods or found.acts) and any(is_half(one, self.cluster) for one in self.machines_of(node)):
+        after = replace(binding.promise, called=self.now) if binding.gone else binding.promise
+        if not (after.pods or binding.acts) and any(is_half(machine, self.cluster) for machine in self.machines_of(node)):
             # Once open, a pod of the gang would run alone there. After a while it may get other pods of the gang, or is ended. Not at once,
             # because a plan might put the same pods there again and again.
             late = self.now >= promise.since + PATIENCE_SECONDS
             self.fold(ledger.Redeemed(node.name) if late else ledger.Promised(after))
             return
-        if not found.closed and promise.closes and not found.left:
+        if not binding.closed and promise.closes and not binding.left:
             # It is kept for large pods and has them: no other pod may come.
             self.fold(ledger.Redeemed(node.name))
             self.opened(node.name)
             return
-        if not found.closed and self.now >= promise.lifted + REPEAT_SECONDS:
-            self.acts.append(Lift(node.name, opens_for(found.left, bool(promise.sent))))
+        if not binding.closed and self.now >= promise.lifted + REPEAT_SECONDS:
+            self.acts.append(Lift(node.name, opens_for(binding.left, bool(promise.sent))))
             after = replace(after, lifted=self.now)
         if after != promise:
             self.fold(ledger.Promised(after))
 
     def machines_of(self, node: Node) -> list[OrderedMachine]:
         """Return the machines of the ledger that stand for a node: one, or none."""
-        return [one for one in self.book.coming if one.node == node.name]
+        return [machine for machine in self.book.coming if machine.node == node.name]
 
     def lose(self, promise: Promise, node: Node, pod: Pod) -> None:
         """Plan a pod again that cannot come to its machine any more."""
@@ -308,7 +312,9 @@ class _Opening(Draft):
         """Check which pods have come to an open machine. If a person or another program opened it, its pods are nominated now."""
         left: list[Pod] = []
         # A pod that has been promised another machine is expected there.
-        elsewhere = {pod for one in self.book.promises if one.step == NOMINATING and one.node != node.name for pod in one.pods}
+        elsewhere = {
+            pod for promise in self.book.promises if promise.step == NOMINATING and promise.node != node.name for pod in promise.pods
+        }
         for pod in filter(None, map(self.cluster.pods.get, promise.pods)):
             if pod.finished or pod.deleted or pod.key in elsewhere:
                 continue

@@ -56,34 +56,37 @@ class AdmissionFindings(Struct, frozen=True, gc=False):
     refused: tuple[BindingRefused, ...] = ()
 
 
-def sent(known: Admissions, acts: Iterable[Act], book: Ledger, now: float) -> Admissions:
-    """Remember the bindings among ``acts`` to machines that are promised in ``book``."""
-    pools = {one.node: one.offering.pool for one in book.promises}
+def sent(admissions: Admissions, acts: Iterable[Act], ledger: Ledger, now: float) -> Admissions:
+    """Remember the bindings among ``acts`` to machines that are promised in ``ledger``."""
+    pools = {promise.node: promise.offering.pool for promise in ledger.promises}
     new = {act.uid: SentBinding(act.pod, act.node, pools[act.node], now) for act in acts if isinstance(act, Bind) and act.node in pools}
-    return Admissions({**known.bound, **new}, known.row) if new else known
+    return Admissions({**admissions.bound, **new}, admissions.row) if new else admissions
 
 
-def observe(known: Admissions, cluster: Cluster, now: float) -> AdmissionFindings:
+def observe(admissions: Admissions, cluster: Cluster, now: float) -> AdmissionFindings:
     """Find what became of the pods that were bound."""
-    if not known.bound:
-        return AdmissionFindings(known)
-    bound, row = dict(known.bound), dict(known.row)
+    if not admissions.bound:
+        return AdmissionFindings(admissions)
+    bound, row = dict(admissions.bound), dict(admissions.row)
     turned_away: list[TurnedAway] = []
     refused: list[BindingRefused] = []
-    for uid, one in known.bound.items():
-        pod = cluster.pods.get(one.pod)
-        if pod is None or pod.uid != uid or now >= one.at + WATCHED_SECONDS:
+    for uid, sent_binding in admissions.bound.items():
+        pod = cluster.pods.get(sent_binding.pod)
+        if pod is None or pod.uid != uid or now >= sent_binding.at + WATCHED_SECONDS:
             del bound[uid]
-        elif pod.phase == "Failed" and pod.node_name == one.node and pod.reason.startswith(REASONS):
+        elif pod.phase == "Failed" and pod.node_name == sent_binding.node and pod.reason.startswith(REASONS):
             del bound[uid]
-            turned_away.append(TurnedAway(one.pod, one.node, one.pool, pod.reason, uid))
-            row[one.pool] = row.get(one.pool, 0) + 1
-            if row[one.pool] >= MOST:
-                del row[one.pool]
-                why = f"the kubelet of node {one.node} turned away pod {one.pod} ({pod.reason}), the second rejection in a row"
-                refused.append(BindingRefused(one.pod, one.node, why, one.pool))
+            turned_away.append(TurnedAway(sent_binding.pod, sent_binding.node, sent_binding.pool, pod.reason, uid))
+            row[sent_binding.pool] = row.get(sent_binding.pool, 0) + 1
+            if row[sent_binding.pool] >= MOST:
+                del row[sent_binding.pool]
+                why = (
+                    f"the kubelet of node {sent_binding.node} turned away pod {sent_binding.pod} ({pod.reason}), the "
+                    "second rejection in a row"
+                )
+                refused.append(BindingRefused(sent_binding.pod, sent_binding.node, why, sent_binding.pool))
         elif pod.phase != "Pending":
             del bound[uid]
-            if pod.node_name == one.node:
-                row.pop(one.pool, None)
+            if pod.node_name == sent_binding.node:
+                row.pop(sent_binding.pool, None)
     return AdmissionFindings(Admissions(bound, row), tuple(turned_away), tuple(refused))

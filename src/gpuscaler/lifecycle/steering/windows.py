@@ -96,75 +96,77 @@ def _as_closed(node: Node) -> Node:
     ajar = node.unschedulable and any(taint.key in CLOSING_TAINTS and taint.effect == AJAR for taint in node.taints)
     if node.unschedulable and not ajar:
         return node
-    taints = tuple(one for one in node.taints if one.key != UNSCHEDULABLE)
+    taints = tuple(taint for taint in node.taints if taint.key != UNSCHEDULABLE)
     if ajar:
-        taints = tuple(replace(one, effect="NoSchedule") if one.key in CLOSING_TAINTS else one for one in taints)
+        taints = tuple(replace(taint, effect="NoSchedule") if taint.key in CLOSING_TAINTS else taint for taint in taints)
         return replace(node, taints=taints, unschedulable=False, ajar=True)
     return node if len(taints) == len(node.taints) else replace(node, taints=taints)
 
 
-def observe(before: Mapping[str, Window], book: Ledger, cluster: Cluster, policy: Policy, *, now: float) -> Windows:
-    """Open the windows of machines of ``book`` and of kept ones that are due now, and close others again."""
-    sites = _sites(book, cluster, policy)
+def observe(before: Mapping[str, Window], ledger: Ledger, cluster: Cluster, policy: Policy, *, now: float) -> Windows:
+    """Open the windows of machines of ``ledger`` and of kept ones that are due now, and close others again."""
+    sites = _sites(ledger, cluster, policy)
     if not sites and not before:
         return Windows(before)
     look = _Closed(cluster, policy, now)
-    found: dict[str, Window] = {}
+    windows: dict[str, Window] = {}
     for site in sites:
         after = look.at(site, before.get(site.node.name))
         if after is not None:
-            found[site.node.name] = after
-    return Windows(before if found == before else found, tuple(look.acts), tuple(look.remarks))
+            windows[site.node.name] = after
+    return Windows(before if windows == before else windows, tuple(look.acts), tuple(look.remarks))
 
 
-def _sites(book: Ledger, cluster: Cluster, policy: Policy) -> list[Site]:
+def _sites(ledger: Ledger, cluster: Cluster, policy: Policy) -> list[Site]:
     """Return the nodes of machines that are not open yet, and of kept ones. Nodes that a person has opened or cordoned are skipped."""
-    leaving = {one.node for one in book.leaving}
+    leaving = {removal.node for removal in ledger.leaving}
     found: dict[str, Site] = {}
-    for one in book.coming:
-        node = cluster.nodes.get(one.node)
-        if node is not None and (not one.ready or is_closed(node)):
-            found[node.name] = Site(node, one.key.pool, one.instance)
-    for promise in book.promises:
+    for machine in ledger.coming:
+        node = cluster.nodes.get(machine.node)
+        if node is not None and (not machine.ready or is_closed(node)):
+            found[node.name] = Site(node, machine.key.pool, machine.instance)
+    for promise in ledger.promises:
         node = cluster.nodes.get(promise.node)
         if node is not None and promise.step == NOMINATING and is_closed(node):
             found.setdefault(node.name, Site(node, promise.offering.pool, node.provider_id))
-    opening = {one.node for one in book.promises if one.step != NOMINATING or one.lifted}
+    opening = {promise.node for promise in ledger.promises if promise.step != NOMINATING or promise.lifted}
     kept = {node.name: node for node in cluster.table.tainted(KEPT_TAINT) if node.name not in found}
     for name, member in members(kept, policy).items() if kept else ():
         if member.pool.min_gpus_per_pod:
             found[name] = Site(kept[name], member.pool.name, kept[name].provider_id)
-    sites = (replace(one, kept=any(taint.key == KEPT_TAINT for taint in one.node.taints)) for one in found.values())
+    sites = (replace(site, kept=any(taint.key == KEPT_TAINT for taint in site.node.taints)) for site in found.values())
     out = leaving | opening
     return sorted(
-        (one for one in sites if one.node.name not in out and not one.node.unschedulable and not one.node.deleted),
-        key=lambda one: one.node.name,
+        (site for site in sites if site.node.name not in out and not site.node.unschedulable and not site.node.deleted),
+        key=lambda site: site.node.name,
     )
 
 
 def next_look(windows: Mapping[str, Window], now: float) -> float | None:
     """Return when something may be due by the passing of time alone."""
-    moments = [now + LOOK_SECONDS if one.opened else min((each.again for each in one.failed), default=None) for one in windows.values()]
+    moments = [
+        now + LOOK_SECONDS if window.opened else min((each.again for each in window.failed), default=None) for window in windows.values()
+    ]
     return min((max(at, now + LOOK_SECONDS) for at in moments if at is not None), default=None)
 
 
 def recalled(windows: Mapping[str, Window], now: float) -> Mapping[str, Window]:
     """Return ``windows`` as read at ``now``: no moment is later than that, and unconfirmed writes are repeated at once."""
 
-    def in_doubt(one: Window) -> Window:
-        failed = tuple(replace(each, again=min(each.again, now + LONGEST_PAUSE)) for each in one.failed)
-        latest = now if one.seen else now - REPEAT_SECONDS
-        return replace(one, opened=min(one.opened, latest), seen=min(one.seen, now), closed=0.0, failed=failed)
+    def in_doubt(window: Window) -> Window:
+        failed = tuple(replace(each, again=min(each.again, now + LONGEST_PAUSE)) for each in window.failed)
+        latest = now if window.seen else now - REPEAT_SECONDS
+        return replace(window, opened=min(window.opened, latest), seen=min(window.seen, now), closed=0.0, failed=failed)
 
-    return {name: in_doubt(one) for name, one in windows.items()}
+    return {name: in_doubt(window) for name, window in windows.items()}
 
 
 def reports(windows: Mapping[str, Window]) -> Iterator[str]:
     """Report each DaemonSet whose pods did not come to machines that are not open yet, in one sentence."""
     nodes: dict[tuple[str, str], list[str]] = {}
     for name, window in sorted(windows.items()):
-        for one in window.failed:
-            nodes.setdefault((one.daemon, one.why), []).append(name)
+        for attempt in window.failed:
+            nodes.setdefault((attempt.daemon, attempt.why), []).append(name)
     for (daemon, why), names in sorted(nodes.items()):
         more = f" and {len(names) - 1} more" if len(names) > 1 else ""
         yield (
@@ -177,9 +179,11 @@ def explained(window: Window, now: float) -> Iterator[str]:
     """Describe one node with a window, for people, in sentences that start with ``it``."""
     if window.opened:
         yield "it is cordoned by gpuscaler for a few seconds, so that DaemonSets that do not tolerate its taint get their pods there"
-    for one in window.failed:
-        again = f"in {(one.again - now) / 60:.0f} min" if one.again > now + 30.0 else "soon"
-        yield f"it has no pod of DaemonSet {one.daemon}, which was tried {one.times} times: {one.why}; it is tried again {again}"
+    for attempt in window.failed:
+        again = f"in {(attempt.again - now) / 60:.0f} min" if attempt.again > now + 30.0 else "soon"
+        yield (
+            f"it has no pod of DaemonSet {attempt.daemon}, which was tried {attempt.times} times: {attempt.why}; it is tried again {again}"
+        )
 
 
 class _Closed:
@@ -188,10 +192,12 @@ class _Closed:
     def __init__(self, cluster: Cluster, policy: Policy, now: float) -> None:
         self._cluster, self._policy, self._now = cluster, policy, now
         self._pools = {pool.name: pool for pool in policy.pools}
-        daemons = [(one, one.template.tolerations) for one in daemon_sets(cluster) if one.template is not None]
+        daemons = [(workload, workload.template.tolerations) for workload in daemon_sets(cluster) if workload.template is not None]
         #: DaemonSets that cannot tolerate our arriving taint, and those that cannot tolerate the taint of kept machines.
         self._blocked = {
-            kept: {key_of(one): one for one, tolerations in daemons if untolerated((KEPT if kept else ARRIVING,), tolerations)}
+            kept: {
+                key_of(workload): workload for workload, tolerations in daemons if untolerated((KEPT if kept else ARRIVING,), tolerations)
+            }
             for kept in (False, True)
         }
         self.acts: list[Act] = []
@@ -204,9 +210,9 @@ class _Closed:
         missing = self._missing(site)
         # A clock that was set back must not keep a window open.
         opened, seen, closed = (min(at, self._now) for at in (window.opened, window.seen, window.closed))
-        failed = tuple(one for one in window.failed if one.daemon in missing)
+        failed = tuple(attempt for attempt in window.failed if attempt.daemon in missing)
         window = Window(node.uid, opened, seen, closed, failed)
-        due = sorted(missing.keys() - {one.daemon for one in failed if self._now < one.again})
+        due = sorted(missing.keys() - {attempt.daemon for attempt in failed if self._now < attempt.again})
         if node.ajar:
             after = self._ajar(site, window, missing, due)
         elif is_closed(node) or self._steering(site) != OFF:
@@ -242,10 +248,10 @@ class _Closed:
 
     def _failed(self, site: Site, window: Window, missing: Mapping[str, str]) -> Window:
         """Remember the ``missing`` DaemonSets, each with the reason. The pods of all others have come."""
-        known = {one.daemon: one for one in window.failed}
+        attempts = {attempt.daemon: attempt for attempt in window.failed}
         failed = []
         for name, why in sorted(missing.items()):
-            before = known.get(name, Attempt(name, 0, 0.0, why))
+            before = attempts.get(name, Attempt(name, 0, 0.0, why))
             if self._now < before.again:
                 failed.append(before)
                 continue
@@ -267,7 +273,7 @@ class _Closed:
         bare = replace(node, taints=tuple(taint for taint in node.taints if taint.key not in CLOSING_TAINTS))
         here = {owner_of(pod) for pod in self._cluster.on_node.get(node.name, {}).values() if pod.owner.kind == "DaemonSet"}
         waiting = {owner_of(pod): pod.key for pod in self._waiting.get(node.name, ())}
-        missing = sorted(name for name, one in blocked.items() if name not in here and runs_on(one, bare))
+        missing = sorted(name for name, workload in blocked.items() if name not in here and runs_on(workload, bare))
         return {
             name: f"kube-scheduler has not bound pod {waiting[name]}" if name in waiting else "the DaemonSet controller created none"
             for name in missing
@@ -279,13 +285,13 @@ class _Closed:
     @cached_property
     def _waiting(self) -> Mapping[str, list[Pod]]:
         """Unbound DaemonSet pods, by the node that they are meant for."""
-        found: dict[str, list[Pod]] = {}
+        pods: dict[str, list[Pod]] = {}
         for key, bucket in self._cluster.unbound.items():
             if key.owner.kind == "DaemonSet" and not key.terminating:
                 for pod in bucket.pods.values():
                     for name in meant_for(pod):
-                        found.setdefault(name, []).append(pod)
-        return found
+                        pods.setdefault(name, []).append(pod)
+        return pods
 
 
 def key_of(daemon: Workload) -> str:

@@ -40,83 +40,83 @@ class EvictionRound(Struct, frozen=True, gc=False):
     idle: tuple[Pod, ...]
 
 
-def evict(one: Removal, found: NodePods, now: float, awaited: Set[str] = frozenset()) -> EvictionRound:
-    """Return the next evictions of the removal ``one``. ``awaited`` are pods that machines on their way are for."""
-    known = {(entry.pod, entry.uid): entry for entry in one.evictions}
+def evict(removal: Removal, node_pods: NodePods, now: float, awaited: Set[str] = frozenset()) -> EvictionRound:
+    """Return the next evictions of the removal ``removal``. ``awaited`` are pods that machines on their way are for."""
+    evictions = {(entry.pod, entry.uid): entry for entry in removal.evictions}
     entries: list[Eviction] = []
     acts: list[Act] = []
     held: list[str] = []
     idle: list[Pod] = []
     turn = True
-    for group in found.groups:
+    for group in node_pods.groups:
         for pod in group:
-            before = known.get((pod.key, pod.uid)) or Eviction(pod.key, pod.uid)
+            before = evictions.get((pod.key, pod.uid)) or Eviction(pod.key, pod.uid)
             after, act = before, None
-            if (spared := why_spared(one, pod, now, awaited)) is not None:
+            if (spared := why_spared(removal, pod, now, awaited)) is not None:
                 held.append(spared)
-            elif turn or is_late(one, pod, now):
-                after, act, waits = _one(one, pod, before, now)
+            elif turn or is_late(removal, pod, now):
+                after, act, waits = _one(removal, pod, before, now)
                 held += waits
             if act is not None:
                 acts.append(act)
             if after != Eviction(pod.key, pod.uid):
                 entries.append(after)
-            if not pod.deleted and not is_daemon(pod) and not is_saving(one, pod, after, now):
+            if not pod.deleted and not is_daemon(pod) and not is_saving(removal, pod, after, now):
                 idle.append(pod)
         turn = turn and not any(_holds_up(pod, entries, now) for pod in group)
     return EvictionRound(tuple(entries), tuple(acts), turn, _said(held), tuple(idle))
 
 
-def _one(one: Removal, pod: Pod, entry: Eviction, now: float) -> tuple[Eviction, Act | None, Iterator[str]]:
+def _one(removal: Removal, pod: Pod, entry: Eviction, now: float) -> tuple[Eviction, Act | None, Iterator[str]]:
     """Return the next step for one pod: the state of its eviction, the action, and what it waits for, as text."""
     again = now >= entry.again
     if pod.deleted:
         # A pod that would end too late for the machine is evicted again, with a shorter grace period.
-        if one.ends and pod.deleted > one.ends - MARGIN_SECONDS + 1.0 and again:
-            return _tried(one, entry, now), _evict(one, pod, now), iter(())
+        if removal.ends and pod.deleted > removal.ends - MARGIN_SECONDS + 1.0 and again:
+            return _tried(removal, entry, now), _evict(removal, pod, now), iter(())
         return entry, None, iter(())
-    if is_saving(one, pod, entry, now):
+    if is_saving(removal, pod, entry, now):
         entry = entry if entry.signalled else replace(entry, signalled=now)
         if pod.checkpoint_requested >= math.floor(entry.signalled) or not again:
             return entry, None, iter((f"pod {pod.key} is saving its work",))
-        asked = Checkpoint(pod.key, pod.uid, one.node, entry.signalled, saves_until(one, pod, entry.signalled) - entry.signalled)
+        asked = Checkpoint(pod.key, pod.uid, removal.node, entry.signalled, saves_until(removal, pod, entry.signalled) - entry.signalled)
         return replace(entry, again=now + FIRST_PAUSE), asked, iter((f"pod {pod.key} is saving its work",))
     waits = iter((f"pod {pod.key} cannot be evicted: {entry.why}",) if entry.why and not is_daemon(pod) else ())
-    if entry.budget and one.ends and now >= one.ends - LAST_SECONDS:
+    if entry.budget and removal.ends and now >= removal.ends - LAST_SECONDS:
         # There is no time left for the pause that the last refusal asked for.
         if again or entry.again > now + FIRST_PAUSE:
-            return _tried(one, entry, now), Delete(pod.key, pod.uid, one.node, grace_left(one, now)), waits
+            return _tried(removal, entry, now), Delete(pod.key, pod.uid, removal.node, grace_left(removal, now)), waits
     elif (again or not entry.tries) and not (is_daemon(pod) and entry.tries):
-        return _tried(one, entry, now), _evict(one, pod, now), waits
+        return _tried(removal, entry, now), _evict(removal, pod, now), waits
     return entry, None, waits
 
 
-def _evict(one: Removal, pod: Pod, now: float) -> Evict:
-    left = grace_left(one, now)
-    return Evict(pod.key, pod.uid, one.node, left if one.ends and left < pod.spec.grace_seconds else None)
+def _evict(removal: Removal, pod: Pod, now: float) -> Evict:
+    left = grace_left(removal, now)
+    return Evict(pod.key, pod.uid, removal.node, left if removal.ends and left < pod.spec.grace_seconds else None)
 
 
-def _tried(one: Removal, entry: Eviction, now: float) -> Eviction:
+def _tried(removal: Removal, entry: Eviction, now: float) -> Eviction:
     # With a deadline the pauses do not grow.
-    pause = FIRST_PAUSE if one.ends else min(FIRST_PAUSE * 2.0 ** min(entry.tries, 10), LONGEST_PAUSE)
+    pause = FIRST_PAUSE if removal.ends else min(FIRST_PAUSE * 2.0 ** min(entry.tries, 10), LONGEST_PAUSE)
     return replace(entry, tries=entry.tries + 1, again=now + pause)
 
 
-def grace_left(one: Removal, now: float) -> int:
+def grace_left(removal: Removal, now: float) -> int:
     """Return how many whole seconds a pod has to end before the machine goes; at least one, since 0 would kill it without a signal."""
-    return max(1, int(one.ends - MARGIN_SECONDS - now))
+    return max(1, int(removal.ends - MARGIN_SECONDS - now))
 
 
-def is_late(one: Removal, pod: Pod, now: float) -> bool:
+def is_late(removal: Removal, pod: Pod, now: float) -> bool:
     """Whether ``pod`` would no longer have its full grace period if it waited for its turn."""
-    return bool(one.ends) and now >= one.ends - MARGIN_SECONDS - pod.spec.grace_seconds - (pod.options.grace or 0.0)
+    return bool(removal.ends) and now >= removal.ends - MARGIN_SECONDS - pod.spec.grace_seconds - (pod.options.grace or 0.0)
 
 
-def why_spared(one: Removal, pod: Pod, now: float, awaited: Set[str]) -> str | None:
+def why_spared(removal: Removal, pod: Pod, now: float, awaited: Set[str]) -> str | None:
     """Return why ``pod`` is not evicted while it still has its full time before an end that the cloud announced early; else None."""
     options = pod.options
     needs = (options.grace or 0.0) + pod.spec.grace_seconds + MARGIN_SECONDS
-    if not one.ends or pod.deleted or now >= one.ends - max(PROTECTED_SECONDS, needs):
+    if not removal.ends or pod.deleted or now >= removal.ends - max(PROTECTED_SECONDS, needs):
         return None
     if is_protected(pod, now):
         return f"an annotation protects pod {pod.key} until the machine ends"
@@ -132,21 +132,21 @@ def is_protected(pod: Pod, now: float) -> bool:
     return options.do_not_drain or options.safe_to_evict is False or for_now
 
 
-def is_saving(one: Removal, pod: Pod, entry: Eviction, now: float) -> bool:
+def is_saving(removal: Removal, pod: Pod, entry: Eviction, now: float) -> bool:
     """Whether ``pod`` gets time to save its work before it is evicted."""
     if pod.options.grace is None or pod.deleted or pod.phase == "Pending":
         return False
     if entry.signalled and pod.checkpointed >= math.floor(entry.signalled):
         return False
-    return now < saves_until(one, pod, entry.signalled or now)
+    return now < saves_until(removal, pod, entry.signalled or now)
 
 
-def saves_until(one: Removal, pod: Pod, since: float) -> float:
+def saves_until(removal: Removal, pod: Pod, since: float) -> float:
     """Return until when ``pod``, which was asked at ``since`` to save its work, gets time for that."""
     until = since + (pod.options.grace or 0.0)
-    if not one.ends:
+    if not removal.ends:
         return until
-    return min(until, one.ends - MARGIN_SECONDS - min(pod.spec.grace_seconds, END_IN_SECONDS))
+    return min(until, removal.ends - MARGIN_SECONDS - min(pod.spec.grace_seconds, END_IN_SECONDS))
 
 
 def _holds_up(pod: Pod, entries: list[Eviction], now: float) -> bool:

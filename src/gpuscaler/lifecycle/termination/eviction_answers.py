@@ -31,17 +31,17 @@ class EvictionRefused(Struct, frozen=True, gc=False):
 def hear(book: Ledger, refused: Iterable[EvictionRefused], now: float) -> list[ledger.Event]:
     """Remember which pods may not be evicted; refusals for removals that are over are ignored."""
     steps: list[ledger.Event] = []
-    leaving = {one.node: one for one in book.leaving}
-    for node, some in groupby(sorted(refused, key=lambda one: one.node), key=lambda one: one.node):
+    leaving = {removal.node: removal for removal in book.leaving}
+    for node, some in groupby(sorted(refused, key=lambda refusal: refusal.node), key=lambda refusal: refusal.node):
         if node in leaving:
-            said = {(one.pod, one.uid): one for one in some}
-            after = tuple(_after(entry, said.get((entry.pod, entry.uid)), now) for entry in leaving[node].evictions)
+            refusals = {(refusal.pod, refusal.uid): refusal for refusal in some}
+            after = tuple(_after(entry, refusals.get((entry.pod, entry.uid)), now) for entry in leaving[node].evictions)
             steps += _changed(leaving[node], after)
     return steps
 
 
-def _changed(one: Removal, evictions: tuple[Eviction, ...]) -> list[ledger.Event]:
-    return [] if evictions == one.evictions else [ledger.Left(replace(one, evictions=evictions))]
+def _changed(removal: Removal, evictions: tuple[Eviction, ...]) -> list[ledger.Event]:
+    return [] if evictions == removal.evictions else [ledger.Left(replace(removal, evictions=evictions))]
 
 
 def _after(entry: Eviction, refusal: EvictionRefused | None, now: float) -> Eviction:

@@ -15,46 +15,46 @@ from gpuscaler.planning.state.ledger.ledger import Ledger
 class Objections:
     """Checks against one snapshot of the cluster. Each returns a sentence about the node, or None if nothing prevents its removal."""
 
-    def __init__(self, book: Ledger, cluster: Cluster, policy: Policy, now: float) -> None:
-        self._book = book
+    def __init__(self, ledger: Ledger, cluster: Cluster, policy: Policy, now: float) -> None:
+        self._book = ledger
         self._cluster = cluster
         self._policy = policy
         self._now = now
         self._unread_somewhere, self._unread_here = unread(cluster)
 
-    def before(self, one: Removal, node: Node, found: NodePods) -> str | None:
+    def before(self, removal: Removal, node: Node, node_pods: NodePods) -> str | None:
         """Check before the first pod is evicted."""
         promised = [key for promise in self._book.promises if promise.node == node.name for key in promise.pods]
         if not node.ready:
             return "it is not Ready any more"
         if promised:
             return f"it is promised to pod {promised[0]}"
-        if (why := self._at_any_time(one, node, found)) is not None:
+        if (why := self._at_any_time(removal, node, node_pods)) is not None:
             return why
         blocker = Protection(self._cluster, self._policy, self._now).blocker(Grouping(self._cluster, self._now, {}).load(node))
-        return self._kept_for_money(one, found) if blocker is None else blocker.detail
+        return self._kept_for_money(removal, node_pods) if blocker is None else blocker.detail
 
-    def during(self, one: Removal, node: Node, found: NodePods) -> str | None:
+    def during(self, removal: Removal, node: Node, node_pods: NodePods) -> str | None:
         """Check while pods are evicted. Budgets are left to the API server, which checks them for one pod at a time.
 
         An annotation that was added in the meantime counts (I6).
         """
-        protected = next((f"pod {pod.key} is protected by an annotation" for pod in found.missed if is_protected(pod, self._now)), None)
-        return self._at_any_time(one, node, found) or protected or self._kept_for_money(one, found)
+        protected = next((f"pod {pod.key} is protected by an annotation" for pod in node_pods.missed if is_protected(pod, self._now)), None)
+        return self._at_any_time(removal, node, node_pods) or protected or self._kept_for_money(removal, node_pods)
 
-    def _kept_for_money(self, one: Removal, found: NodePods) -> str | None:
+    def _kept_for_money(self, removal: Removal, node_pods: NodePods) -> str | None:
         """Return which pod may not be moved to save money, because replicas of its owner may be gone, or its annotations changed."""
-        if not one.pods or one.unready:
+        if not removal.pods or removal.unready:
             return None
-        leaving = frozenset(other.node for other in self._book.leaving if other.node != one.node)
+        leaving = frozenset(other.node for other in self._book.leaving if other.node != removal.node)
         # Evicted pods are not checked again.
-        blocker = Disruption(self._cluster, leaving).blocker(pod for pod in found.missed if not pod.deleted)
+        blocker = Disruption(self._cluster, leaving).blocker(pod for pod in node_pods.missed if not pod.deleted)
         return None if blocker is None else blocker.detail
 
-    def _at_any_time(self, one: Removal, node: Node, found: NodePods) -> str | None:
+    def _at_any_time(self, removal: Removal, node: Node, node_pods: NodePods) -> str | None:
         if node.scale_down_disabled or node.do_not_disrupt:
             return "the node has a do-not-disrupt or scale-down-disabled annotation"
-        new = [pod.key for pod in found.missed if pod.key not in one.pods]
+        new = [pod.key for pod in node_pods.missed if pod.key not in removal.pods]
         if new:
             return f"pod {new[0]} was scheduled onto it after the removal was planned"
         unreadable = self._unread_here.get(node.name) or self._unread_somewhere

@@ -56,7 +56,7 @@ class Departure(Struct, frozen=True, gc=False):
 
 
 def take_leave(
-    book: Ledger,
+    ledger: Ledger,
     cluster: Cluster,
     inventory: Inventory | None,
     policy: Policy,
@@ -73,40 +73,40 @@ def take_leave(
     takes. ``roll`` is the index of ``cluster`` and ``inventory``, if the caller has one.
     """
     roll = roll or MachineIndex.of(cluster, inventory)
-    removals = _Removals(book, cluster, policy, now, roll)
+    removals = _Removals(ledger, cluster, policy, now, roll)
     removals.listed_at = 0.0 if inventory is None else inventory.at
     removals.unseen = unseen or {}
     removals.unsafe = unsafe or {}
     removals.deliveries = () if inventory is None else inventory.deliveries
     removals.held = held
-    halted = bool(book.leaving) and is_halted(book, roll, policy)
-    for one in book.leaving:
+    halted = bool(ledger.leaving) and is_halted(ledger, roll, policy)
+    for removal in ledger.leaving:
         # A node that falls silent together with most others is not a broken machine.
-        if (one.forced and not one.unready) or one.step in (ENDING, CLEARING, REOPENING) or not halted:
-            removals.go_on(one)
+        if (removal.forced and not removal.unready) or removal.step in (ENDING, CLEARING, REOPENING) or not halted:
+            removals.go_on(removal)
     removals.clean_up()
     return Departure(tuple(removals.steps), tuple(removals.acts), tuple(removals.kept), tuple(removals.given_up))
 
 
-def is_halted(book: Ledger, roll: MachineIndex, policy: Policy) -> bool:
+def is_halted(ledger: Ledger, roll: MachineIndex, policy: Policy) -> bool:
     """Whether so many nodes are not Ready that evictions stop, too, until the cause is known."""
-    promised = frozenset(one.node for one in book.coming if one.node)
+    promised = frozenset(machine.node for machine in ledger.coming if machine.node)
     return len(roll.unready) > 3 and unhealthy(roll.nodes.values(), members(roll.nodes, policy), promised) is not None
 
 
 class _Removals(Draft):
     """One pass over machines that are being removed."""
 
-    def __init__(self, book: Ledger, cluster: Cluster, policy: Policy, now: float, roll: MachineIndex) -> None:
-        super().__init__(book)
-        self.begun = book.leaving
+    def __init__(self, ledger: Ledger, cluster: Cluster, policy: Policy, now: float, roll: MachineIndex) -> None:
+        super().__init__(ledger)
+        self.begun = ledger.leaving
         self.cluster = cluster
         self.now = now
         self.roll = roll
         self.alive = None if roll.listed.instances is None else roll.listed.alive
         self.listed_at = 0.0
-        self.objections = Objections(book, cluster, policy, now)
-        self.prices = {one.key: one.price for one in policy.offerings.values()} if book.leaving else {}
+        self.objections = Objections(ledger, cluster, policy, now)
+        self.prices = {offering.key: offering.price for offering in policy.offerings.values()} if ledger.leaving else {}
         self.acts: list[Act] = []
         self.kept: list[tuple[str, str]] = []
         self.given_up: list[GivenUp] = []
@@ -118,231 +118,241 @@ class _Removals(Draft):
     @cached_property
     def awaited(self) -> frozenset[str]:
         """The pods that machines on their way are for."""
-        return frozenset(pod for one in self.book.coming for pod in one.pods)
+        return frozenset(pod for machine in self.book.coming for pod in machine.pods)
 
-    def awaited_for(self, one: Removal, found: NodePods) -> Set[str]:
+    def awaited_for(self, removal: Removal, node_pods: NodePods) -> Set[str]:
         """Return the pods of a node that machines on their way are for; a group usually launches a replacement for a machine it ends."""
-        if not one.ends:
+        if not removal.ends:
             return frozenset()
-        return self.awaited | {pod.key for pod in found.missed} if one.held and one.offering.pool in self.delivered else self.awaited
+        return (
+            self.awaited | {pod.key for pod in node_pods.missed}
+            if removal.held and removal.offering.pool in self.delivered
+            else self.awaited
+        )
 
     @cached_property
     def delivered(self) -> Set[str]:
         """Pools whose groups are launching machines by themselves, or have launched some that are not open yet."""
-        unopened = {one.pool for one in self.roll.nodeless} | {one.key.pool for one in self.book.coming if not one.order}
-        return unopened | {one.pool for one in self.deliveries if one.missing and not one.failing}
+        unopened = {instance.pool for instance in self.roll.nodeless} | {
+            machine.key.pool for machine in self.book.coming if not machine.order
+        }
+        return unopened | {delivery.pool for delivery in self.deliveries if delivery.missing and not delivery.failing}
 
     @cached_property
     def attached(self) -> Mapping[str, Set[str]]:
         """The volumes of each node, computed once for all removals."""
         return attachments(self.cluster)
 
-    def go_on(self, one: Removal) -> None:
-        node = self.cluster.nodes.get(one.node)
-        if node is not None and node.provider_id != one.instance:
+    def go_on(self, removal: Removal) -> None:
+        node = self.cluster.nodes.get(removal.node)
+        if node is not None and node.provider_id != removal.instance:
             # A new machine has the same node name.
             node = None
         if (
-            one.ends
-            and self.now > one.ends
+            removal.ends
+            and self.now > removal.ends
             and self.alive is not None
-            and one.instance not in self.alive
-            and one.step not in (ENDING, CLEARING)
+            and removal.instance not in self.alive
+            and removal.step not in (ENDING, CLEARING)
         ):
             # It went as announced.
-            self.go(one, ENDING)
-        elif one.step == ENDING:
-            self.end(one, node)
-        elif one.step == CLEARING:
-            self.clear(one, node)
+            self.go(removal, ENDING)
+        elif removal.step == ENDING:
+            self.end(removal, node)
+        elif removal.step == CLEARING:
+            self.clear(removal, node)
         elif node is None or node.deleted:
             # The Node was deleted by someone else; the machine behind it is ended all the same.
-            self.go(one, ENDING)
-        elif one.step == REOPENING:
-            self.reopen(one, node)
-        elif reason := self.why_given_up(one, node):
-            self.keep(one, node, reason)
-        elif one.step == MARKING:
-            self.mark(one, node)
-        elif not is_marked(node) and not one.forced:
-            self.keep(one, node, "the leaving taint was removed by someone else")
-        elif one.step == WAITING:
-            self.wait(one, node)
-        elif one.step == DRAINING:
-            self.drain(one, node)
+            self.go(removal, ENDING)
+        elif removal.step == REOPENING:
+            self.reopen(removal, node)
+        elif reason := self.why_given_up(removal, node):
+            self.keep(removal, node, reason)
+        elif removal.step == MARKING:
+            self.mark(removal, node)
+        elif not is_marked(node) and not removal.forced:
+            self.keep(removal, node, "the leaving taint was removed by someone else")
+        elif removal.step == WAITING:
+            self.wait(removal, node)
+        elif removal.step == DRAINING:
+            self.drain(removal, node)
         else:
-            self.detach(one, node)
+            self.detach(removal, node)
 
-    def why_given_up(self, one: Removal, node: Node) -> str:
+    def why_given_up(self, removal: Removal, node: Node) -> str:
         """Return why a removal that can be undone has to be, as text; empty if it continues."""
-        if one.unready and node.ready:
+        if removal.unready and node.ready:
             return "it is Ready again"
-        return self.held if one.unready or not one.forced else ""
+        return self.held if removal.unready or not removal.forced else ""
 
-    def go(self, one: Removal, step: str) -> Removal:
-        moved = self.moved(one, step)
+    def go(self, removal: Removal, step: str) -> Removal:
+        moved = self.moved(removal, step)
         self.fold(ledger.Left(moved))
         return moved
 
-    def moved(self, one: Removal, step: str) -> Removal:
-        return replace(one, step=step, since=self.now, tried=0.0, detail="")
+    def moved(self, removal: Removal, step: str) -> Removal:
+        return replace(removal, step=step, since=self.now, tried=0.0, detail="")
 
-    def note(self, one: Removal) -> None:
+    def note(self, removal: Removal) -> None:
         """Save what changed within a step."""
-        if one not in self.begun:
-            self.fold(ledger.Left(one))
+        if removal not in self.begun:
+            self.fold(ledger.Left(removal))
 
-    def mark(self, one: Removal, node: Node) -> None:
-        if is_marked(node) or (one.forced and one.tried and self.now >= one.tried + REPEAT_SECONDS / 2):
+    def mark(self, removal: Removal, node: Node) -> None:
+        if is_marked(node) or (removal.forced and removal.tried and self.now >= removal.tried + REPEAT_SECONDS / 2):
             # A machine that the cloud takes does not wait for a slow API server.
-            self.wait(self.go(one, WAITING), node)
-        elif self.now >= one.tried + REPEAT_SECONDS:
-            self.note(replace(one, tried=self.now))
-            self.acts.append(Mark(node.name, one.reason))
+            self.wait(self.go(removal, WAITING), node)
+        elif self.now >= removal.tried + REPEAT_SECONDS:
+            self.note(replace(removal, tried=self.now))
+            self.acts.append(Mark(node.name, removal.reason))
 
-    def wait(self, one: Removal, node: Node) -> None:
+    def wait(self, removal: Removal, node: Node) -> None:
         """Check again, now that no new pods can come; then wait until the replacement of the node is open."""
-        found = residents(self.cluster, node, self.now)
-        why = None if one.forced else self.objections.before(one, node, found)
+        node_pods = residents(self.cluster, node, self.now)
+        why = None if removal.forced else self.objections.before(removal, node, node_pods)
         if why is not None:
-            self.keep(one, node, why)
-        elif one.bereft or self.now >= one.since + WAIT_SECONDS:
-            self.keep(one, node, "the replacement machine did not become ready in time")
-        elif not one.needs:
-            self.drain(self.go(one, DRAINING), node)
+            self.keep(removal, node, why)
+        elif removal.bereft or self.now >= removal.since + WAIT_SECONDS:
+            self.keep(removal, node, "the replacement machine did not become ready in time")
+        elif not removal.needs:
+            self.drain(self.go(removal, DRAINING), node)
 
-    def drain(self, one: Removal, node: Node) -> None:
+    def drain(self, removal: Removal, node: Node) -> None:
         """Evict the remaining pods; a node that cannot be drained in time stays."""
-        found = residents(self.cluster, node, self.now)
-        why = None if one.forced else self.objections.during(one, node, found)
+        node_pods = residents(self.cluster, node, self.now)
+        why = None if removal.forced else self.objections.during(removal, node, node_pods)
         if why is not None:
-            self.keep(one, node, why)
+            self.keep(removal, node, why)
             return
         marked = is_marked(node)
         if not marked or EXCLUDE_LABEL not in node.labels:
-            if self.now >= one.tried + REPEAT_SECONDS:
+            if self.now >= removal.tried + REPEAT_SECONDS:
                 # A machine that the cloud takes does not wait for its taint; but without it an evicted pod may come back at once.
-                self.acts.append(Exclude(node.name, one.reason) if marked else Mark(node.name, one.reason))
-                one = replace(one, tried=self.now)
-            if not one.forced and self.now < one.since + REPEAT_SECONDS:
+                self.acts.append(Exclude(node.name, removal.reason) if marked else Mark(node.name, removal.reason))
+                removal = replace(removal, tried=self.now)
+            if not removal.forced and self.now < removal.since + REPEAT_SECONDS:
                 # Load balancers have to stop sending traffic before the first pod is evicted.
-                self.note(one)
+                self.note(removal)
                 return
-        if not (one.forced or node.ready):
-            self.hold(one, node, found, "it is not Ready, so it is unknown which pods run on it")
+        if not (removal.forced or node.ready):
+            self.hold(removal, node, node_pods, "it is not Ready, so it is unknown which pods run on it")
             return
-        one = self.extended(one)
-        effort = evict(one, found, self.now, self.awaited_for(one, found))
-        one = replace(one, evictions=effort.evictions)
+        removal = self.extended(removal)
+        effort = evict(removal, node_pods, self.now, self.awaited_for(removal, node_pods))
+        removal = replace(removal, evictions=effort.evictions)
         if effort.done:
-            self.detach(self.go(one, DETACHING), node)
-        elif effort.idle and self.overdue(one, effort.idle):
+            self.detach(self.go(removal, DETACHING), node)
+        elif effort.idle and self.overdue(removal, effort.idle):
             first = f"pod {effort.idle[0].key} "
             told = effort.held.startswith(first)
-            self.hold(one, node, found, effort.held if told else f"{first}is still there{': ' if effort.held else ''}{effort.held}")
+            self.hold(removal, node, node_pods, effort.held if told else f"{first}is still there{': ' if effort.held else ''}{effort.held}")
         else:
             self.acts += effort.acts
-            refused = any(entry.why for entry in one.evictions)
-            self.note(replace(one, detail=said(f"{effort.held}{self.cost(one)}" if refused and effort.held else effort.held, found)))
+            refused = any(entry.why for entry in removal.evictions)
+            self.note(
+                replace(removal, detail=said(f"{effort.held}{self.cost(removal)}" if refused and effort.held else effort.held, node_pods))
+            )
 
-    def extended(self, one: Removal) -> Removal:
+    def extended(self, removal: Removal) -> Removal:
         """Have the cloud keep the machine until its pods are gone: they may take until its planned end."""
-        if not one.held or self.now < max(one.at, one.extended) + one.held / 2:
-            return one
-        self.acts.append(Extend(one.instance, one.node))
-        return replace(one, extended=self.now)
+        if not removal.held or self.now < max(removal.at, removal.extended) + removal.held / 2:
+            return removal
+        self.acts.append(Extend(removal.instance, removal.node))
+        return replace(removal, extended=self.now)
 
-    def cost(self, one: Removal) -> str:
-        price = self.prices.get(one.offering)
+    def cost(self, removal: Removal) -> str:
+        price = self.prices.get(removal.offering)
         return "" if price is None else f"; it costs ${price:.2f} an hour"
 
-    def overdue(self, one: Removal, pods: tuple[Pod, ...]) -> bool:
-        return not one.forced and self.now >= one.since + DRAIN_SECONDS + max((pod.options.grace or 0.0 for pod in pods), default=0.0)
+    def overdue(self, removal: Removal, pods: tuple[Pod, ...]) -> bool:
+        return not removal.forced and self.now >= removal.since + DRAIN_SECONDS + max(
+            (pod.options.grace or 0.0 for pod in pods), default=0.0
+        )
 
-    def hold(self, one: Removal, node: Node, found: NodePods, held: str) -> None:
+    def hold(self, removal: Removal, node: Node, node_pods: NodePods, held: str) -> None:
         """Do nothing and note why; a node that is held for too long is opened again."""
-        if self.overdue(one, ()):
-            why = f"it could not be drained within {DRAIN_SECONDS:g} s: {held}{self.cost(one)}"
-            self.given_up.append(GivenUp(node.name, one.instance, one.offering, why, self.now))
-            self.keep(one, node, why)
+        if self.overdue(removal, ()):
+            why = f"it could not be drained within {DRAIN_SECONDS:g} s: {held}{self.cost(removal)}"
+            self.given_up.append(GivenUp(node.name, removal.instance, removal.offering, why, self.now))
+            self.keep(removal, node, why)
         else:
-            self.note(replace(one, detail=said(held, found)))
+            self.note(replace(removal, detail=said(held, node_pods)))
 
-    def detach(self, one: Removal, node: Node) -> None:
+    def detach(self, removal: Removal, node: Node) -> None:
         """Wait a limited time until volumes are detached; until then the removal can be undone."""
-        found = residents(self.cluster, node, self.now)
-        if self.turned_back(one, node, found):
+        node_pods = residents(self.cluster, node, self.now)
+        if self.turned_back(removal, node, node_pods):
             return
         volumes = unused(self.cluster, node, self.attached.get(node.name, frozenset()))
-        until = min(one.since + DETACH_SECONDS, one.ends - MARGIN_SECONDS if one.ends else one.since + DETACH_SECONDS)
+        until = min(removal.since + DETACH_SECONDS, removal.ends - MARGIN_SECONDS if removal.ends else removal.since + DETACH_SECONDS)
         if volumes and self.now < until:
-            self.note(replace(one, detail=f"volume {volumes[0]} is still attached to it"))
+            self.note(replace(removal, detail=f"volume {volumes[0]} is still attached to it"))
         else:
-            self.end(replace(self.go(one, ENDING), detail=said("", found)), node)
+            self.end(replace(self.go(removal, ENDING), detail=said("", node_pods)), node)
 
-    def turned_back(self, one: Removal, node: Node, found: NodePods) -> bool:
+    def turned_back(self, removal: Removal, node: Node, node_pods: NodePods) -> bool:
         """Whether a drained node is not empty any more: a new pod keeps the node, a returned pod is evicted again."""
-        why = None if one.forced else self.objections.during(one, node, found)
+        why = None if removal.forced else self.objections.during(removal, node, node_pods)
         if why is not None:
-            self.keep(one, node, why)
-        elif not evict(one, found, self.now).done:
-            self.go(one, DRAINING)
+            self.keep(removal, node, why)
+        elif not evict(removal, node_pods, self.now).done:
+            self.go(removal, DRAINING)
         else:
             return False
         return True
 
-    def end(self, one: Removal, node: Node | None) -> None:
+    def end(self, removal: Removal, node: Node | None) -> None:
         """End the machine, and verify that it is gone. Right before, the node is checked for the last time."""
-        gone = self.alive is not None and one.instance not in self.alive and self.listed_at > max(one.since, one.tried)
-        if node is not None and not one.forced and one.node in self.unseen:
+        gone = self.alive is not None and removal.instance not in self.alive and self.listed_at > max(removal.since, removal.tried)
+        if node is not None and not removal.forced and removal.node in self.unseen:
             # Until the watch shows these pods the node looks idle, so it must not be closed again at once.
-            self.given_up.append(GivenUp(node.name, one.instance, one.offering, self.unseen[one.node], self.now))
-            self.keep(one, node, self.unseen[one.node])
-        elif one.tried and gone:
-            self.fold(ledger.Finished(one.node) if node is None else ledger.Left(self.moved(one, CLEARING)))
-        elif not one.tried or self.now >= one.tried + END_SECONDS:
-            self.end_if_empty(one, node)
+            self.given_up.append(GivenUp(node.name, removal.instance, removal.offering, self.unseen[removal.node], self.now))
+            self.keep(removal, node, self.unseen[removal.node])
+        elif removal.tried and gone:
+            self.fold(ledger.Finished(removal.node) if node is None else ledger.Left(self.moved(removal, CLEARING)))
+        elif not removal.tried or self.now >= removal.tried + END_SECONDS:
+            self.end_if_empty(removal, node)
 
-    def end_if_empty(self, one: Removal, node: Node | None) -> None:
+    def end_if_empty(self, removal: Removal, node: Node | None) -> None:
         """Request the end of a machine without pods: the first time, and again if it still exists long after that.
 
         A machine that never opened is ended without these checks.
         """
-        opened = one.since > one.at
-        if opened and not one.forced and one.offering in self.unsafe:
-            self.note(replace(one, detail=self.unsafe[one.offering]))
+        opened = removal.since > removal.at
+        if opened and not removal.forced and removal.offering in self.unsafe:
+            self.note(replace(removal, detail=self.unsafe[removal.offering]))
             return
-        if opened and node is not None and not node.deleted and self.turned_back(one, node, residents(self.cluster, node, self.now)):
+        if opened and node is not None and not node.deleted and self.turned_back(removal, node, residents(self.cluster, node, self.now)):
             return
-        if node is None or one.forced or one.tried or not opened or self.now >= one.since + SETTLE_SECONDS:
-            self.ask_to_end(one, node)
+        if node is None or removal.forced or removal.tried or not opened or self.now >= removal.since + SETTLE_SECONDS:
+            self.ask_to_end(removal, node)
         else:
-            self.note(one)
+            self.note(removal)
 
-    def ask_to_end(self, one: Removal, node: Node | None) -> None:
-        self.fold(ledger.Left(replace(one, tried=self.now)))
-        look = node is not None and not one.forced and one.since > one.at
-        self.acts.append(End(one.instance, one.node, one.reason, look))
+    def ask_to_end(self, removal: Removal, node: Node | None) -> None:
+        self.fold(ledger.Left(replace(removal, tried=self.now)))
+        look = node is not None and not removal.forced and removal.since > removal.at
+        self.acts.append(End(removal.instance, removal.node, removal.reason, look))
 
-    def clear(self, one: Removal, node: Node | None) -> None:
+    def clear(self, removal: Removal, node: Node | None) -> None:
         """Delete the Node of a machine that is gone, if nothing else has."""
         if node is None:
-            self.fold(ledger.Finished(one.node))
-        elif self.alive is not None and one.instance in self.alive:
-            self.go(one, ENDING)
-        elif self.now >= max(one.since + CLEAR_SECONDS, one.tried + REPEAT_SECONDS) and not node.deleted:
-            self.note(replace(one, tried=self.now))
+            self.fold(ledger.Finished(removal.node))
+        elif self.alive is not None and removal.instance in self.alive:
+            self.go(removal, ENDING)
+        elif self.now >= max(removal.since + CLEAR_SECONDS, removal.tried + REPEAT_SECONDS) and not node.deleted:
+            self.note(replace(removal, tried=self.now))
             self.acts.append(Clear(node.name, node.uid, "its machine is gone"))
 
-    def keep(self, one: Removal, node: Node, why: str) -> None:
-        self.kept.append((one.node, why))
-        self.reopen(self.go(one, REOPENING), node)
+    def keep(self, removal: Removal, node: Node, why: str) -> None:
+        self.kept.append((removal.node, why))
+        self.reopen(self.go(removal, REOPENING), node)
 
-    def reopen(self, one: Removal, node: Node) -> None:
+    def reopen(self, removal: Removal, node: Node) -> None:
         if not is_marked(node) and node.labels.get(EXCLUDE_LABEL) != EXCLUDE_VALUE:
-            self.fold(ledger.Finished(one.node))
-        elif self.now >= one.tried + REPEAT_SECONDS:
-            self.fold(ledger.Left(replace(one, tried=self.now)))
+            self.fold(ledger.Finished(removal.node))
+        elif self.now >= removal.tried + REPEAT_SECONDS:
+            self.fold(ledger.Left(replace(removal, tried=self.now)))
             self.acts.append(Unmark(node.name, "its removal was given up"))
 
     def clean_up(self) -> None:
@@ -350,7 +360,7 @@ class _Removals(Draft):
 
         Taints of unlisted machines are not ours: another gpuscaler, which has other pools of this cluster, removes those.
         """
-        under_way = {one.node for one in self.begun}
+        under_way = {removal.node for removal in self.begun}
         for node in self.cluster.table.tainted(LEAVING_TAINT):
             if node.name not in under_way and node.name not in self.roll.unlisted:
                 self.acts.append(Unmark(node.name, "no removal of it is in progress"))
@@ -361,10 +371,10 @@ def is_marked(node: Node) -> bool:
     return any(taint.key == LEAVING_TAINT for taint in node.taints)
 
 
-def said(held: str, found: NodePods) -> str:
+def said(held: str, node_pods: NodePods) -> str:
     """Return what delays a step, and which pods are not waited for any more."""
-    if not found.stuck:
+    if not node_pods.stuck:
         return held
-    first, more = found.stuck[0], len(found.stuck) - 1
+    first, more = node_pods.stuck[0], len(node_pods.stuck) - 1
     behind = f"pod {first.key}{f' and {more} more' if more else ''} should have ended more than {STUCK_AFTER:g} s ago"
     return f"{held}{'; ' if held else ''}{behind}: its kubelet does not answer, or a finalizer blocks it. The removal does not wait for it"

@@ -26,9 +26,9 @@ def begin(
     book: Ledger, cluster: Cluster, policy: Policy, removals: tuple[PlannedRemoval, ...], *, names: Mapping[str, str], now: float
 ) -> list[ledger.Event]:
     """Return the removals that a plan decided, for the ledger. ``names`` are the ledger's names of the plan's machines."""
-    under_way = {one.node for one in book.leaving}
-    coming = {one.node for one in book.coming if one.node}
-    nodes = {one.node: cluster.nodes[one.node] for one in removals if one.node in cluster.nodes}
+    under_way = {removal.node for removal in book.leaving}
+    coming = {machine.node for machine in book.coming if machine.node}
+    nodes = {removal.node: cluster.nodes[removal.node] for removal in removals if removal.node in cluster.nodes}
     found = members(nodes, policy)
     alike = Counter(node.provider_id for node in cluster.nodes.values()) if nodes else Counter()
     steps: list[ledger.Event] = []
@@ -60,9 +60,15 @@ def begin(
 
 def give_up(overdue: Overdue, now: float) -> ledger.Left:
     """Return the removal of a machine that never opened: nothing runs there, so it is ended at once."""
-    one = overdue.machine
+    machine = overdue.machine
     return ledger.Left(
         Removal(
-            node=one.node or one.instance, instance=one.instance, offering=one.key, reason=overdue.reason, at=now, since=now, step=ENDING
+            node=machine.node or machine.instance,
+            instance=machine.instance,
+            offering=machine.key,
+            reason=overdue.reason,
+            at=now,
+            since=now,
+            step=ENDING,
         )
     )

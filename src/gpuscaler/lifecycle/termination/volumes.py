@@ -9,9 +9,9 @@ from gpuscaler.model.nodes import Node
 def attachments(cluster: Cluster) -> Mapping[str, Set[str]]:
     """Return the persistent volumes attached to each node, by its name."""
     found: dict[str, set[str]] = {}
-    for one in cluster.attachments.values():
-        if one.volume:
-            found.setdefault(one.node_name, set()).add(one.volume)
+    for volume_attachment in cluster.attachments.values():
+        if volume_attachment.volume:
+            found.setdefault(volume_attachment.node_name, set()).add(volume_attachment.volume)
     return found
 
 

@@ -88,22 +88,22 @@ class Answering:
         return Reply(body)
 
     def _question(self, query: Query, metric: Metric) -> _Question:
-        found = self._questions.get(query)
-        if found is None:
+        question = self._questions.get(query)
+        if question is None:
             try:
                 terms = parse_terms(query.metric_labels)
                 objects = LabelSelector(tuple(term.requirement for term in parse_terms(query.labels)))
             except SelectorError as error:
                 raise statuses.bad_request(str(error)) from error
             series = LabelSelector(tuple(term.requirement for term in terms)) if terms else EVERYTHING
-            found = _Question(objects, series, terms)
+            question = _Question(objects, series, terms)
             if len(self._questions) >= _MOST:
                 self._questions.clear()
             if len(query.labels) + len(query.metric_labels) <= _SHORT:
-                self._questions[query] = found
+                self._questions[query] = question
         if query.fields and metric.group == CUSTOM and not _selects(query.fields, metric.name):
             raise statuses.bad_request("fieldSelector metadata.name doesn't match requested name")
-        return found
+        return question
 
     def _mapped(self, metric: Metric) -> Metric:
         """``metric`` with its full resource name: clients may omit or shorten the group, and use the singular for the plural."""
@@ -112,7 +112,7 @@ class Answering:
             return metric
         infos = self.source.custom_metrics()
         if infos is not self._known[0]:
-            self._known = infos, frozenset(one.group_resource for one in infos)
+            self._known = infos, frozenset(metric_info.group_resource for metric_info in infos)
         found = mapped(text, self._known[1])
         return metric if found == text else replace(metric, group_resource=found)
 
@@ -130,7 +130,7 @@ class Answering:
                     metric=metric.metric,
                     metric_selector=question.series,
                 )
-            one = await source.for_object(
+            value = await source.for_object(
                 group_resource=metric.group_resource,
                 namespace=metric.namespace,
                 name=metric.name,
@@ -143,12 +143,15 @@ class Answering:
             raise statuses.internal(": ".join(filter(None, ("unable to fetch metrics", str(error))))) from error
         except Rejected as error:
             raise statuses.bad_request(str(error)) from error
-        return (one,)
+        return (value,)
 
     def _unknown(self, metric: Metric, why: str, resource: str) -> statuses.Failure:
         if metric.group == EXTERNAL:
             return statuses.not_found_external(metric.metric, metric.namespace, why)
-        served = any(one.metric == metric.metric and one.group_resource == metric.group_resource for one in self.source.custom_metrics())
+        served = any(
+            metric_info.metric == metric.metric and metric_info.group_resource == metric.group_resource
+            for metric_info in self.source.custom_metrics()
+        )
         return statuses.not_found(resource, metric.metric, metric.name if served and metric.name != "*" else "", why)
 
     def _page(self, asked: Asked, headers: Headers, *, known: bool) -> Reply:
@@ -180,7 +183,7 @@ class Answering:
         served = [f"/apis/{group}/{version}" for group in self.groups for version in VERSIONS[group]]
         return [
             "/apis",
-            *(f"/apis/{one}" for one in self.groups),
+            *(f"/apis/{group}" for group in self.groups),
             *served,
             "/healthz",
             "/livez",

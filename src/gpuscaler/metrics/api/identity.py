@@ -53,7 +53,7 @@ def peer_of(certificate: bytes, trust: Trust) -> Peer:
     leaf = x509.load_der_x509_certificate(certificate)
     name = _first(leaf.subject, NameOID.COMMON_NAME)
     named = not trust.proxy_names or name in trust.proxy_names
-    groups = tuple(_text(one.value) for one in leaf.subject.get_attributes_for_oid(NameOID.ORGANIZATION_NAME))
+    groups = tuple(_text(name_attribute.value) for name_attribute in leaf.subject.get_attributes_for_oid(NameOID.ORGANIZATION_NAME))
     return Peer(
         user=authenticated(User(name, groups)) if name else None,
         begins=leaf.not_valid_before_utc.timestamp(),
@@ -86,14 +86,14 @@ async def identify(peer: Peer | None, headers: Headers, *, trust: Trust, tokens:
 
 def proxied(headers: Headers, trust: Trust) -> User | None:
     """The user that a proxy names in its headers, if any. Call it only if the peer is a proxy."""
-    name = next((value for one in trust.user_headers if (value := headers.get(one))), "")
+    name = next((value for user_header in trust.user_headers if (value := headers.get(user_header))), "")
     if not name:
         return None
-    groups = tuple(value for one in trust.group_headers for value in headers.getall(one, []))
-    uid = next((value for one in trust.uid_headers if (value := headers.get(one))), "")
+    groups = tuple(value for group_header in trust.group_headers for value in headers.getall(group_header, []))
+    uid = next((value for uid_header in trust.uid_headers if (value := headers.get(uid_header))), "")
     extra: dict[str, tuple[str, ...]] = {}
-    for header in dict.fromkeys(one.lower() for one in headers.keys()):  # noqa: SIM118 - it is no mapping to mypy
-        prefix = next((one for one in trust.extra_prefixes if header.startswith(one.lower())), None)
+    for header in dict.fromkeys(key.lower() for key in headers.keys()):  # noqa: SIM118 - it is no mapping to mypy
+        prefix = next((extra_prefix for extra_prefix in trust.extra_prefixes if header.startswith(extra_prefix.lower())), None)
         if prefix is not None:
             extra[unquote(header[len(prefix) :])] = tuple(headers.getall(header, []))
     return authenticated(User(name, groups, uid, tuple(sorted(extra.items()))))
@@ -112,7 +112,7 @@ def _vouched_until(leaf: x509.Certificate, authorities: Sequence[x509.Certificat
 
 
 def _first(name: x509.Name, oid: x509.ObjectIdentifier) -> str:
-    return next((_text(one.value) for one in name.get_attributes_for_oid(oid)), "")
+    return next((_text(name_attribute.value) for name_attribute in name.get_attributes_for_oid(oid)), "")
 
 
 def _text(value: str | bytes) -> str:

@@ -167,37 +167,40 @@ class Publisher:
 
     async def _state(self, name: str, wanted: Sequence[bytes]) -> str:
         """The remaining problem of the APIService, after repairing what can be repaired."""
-        found = _api_service(await self.client.get(API_SERVICES, name))
-        service = found.spec.service or WireService()
+        api_service = _api_service(await self.client.get(API_SERVICES, name))
+        service = api_service.spec.service or WireService()
         if (service.namespace, service.name) != (self.place.namespace, self.place.name):
             self.others[name] = f"{service.namespace}/{service.name}"
             return f"it leads to Service {self.others[name]}, expected {self._there}; not changed, and its metrics are not served here"
         self.others.pop(name, None)
-        if found.spec.insecure_skip_tls_verify:
+        if api_service.spec.insecure_skip_tls_verify:
             instead = "remove it" if wanted else "put the authority of its certificate in caBundle instead"
             return f"insecureSkipTLSVerify is set, so an attacker on the network path can forge metrics; {instead}"
-        bundle = merged(found.spec.ca_bundle or "", wanted) if wanted else found.spec.ca_bundle
-        if bundle != found.spec.ca_bundle:
-            change = {"metadata": {"resourceVersion": found.metadata.resource_version}, "spec": {"caBundle": bundle}}
+        bundle = merged(api_service.spec.ca_bundle or "", wanted) if wanted else api_service.spec.ca_bundle
+        if bundle != api_service.spec.ca_bundle:
+            change = {"metadata": {"resourceVersion": api_service.metadata.resource_version}, "spec": {"caBundle": bundle}}
             await self.client.merge_patch(API_SERVICES, name, change)
         return ""
 
 
 def merged(bundle: str, wanted: Iterable[bytes]) -> str:
     """``bundle`` (PEM in base64) with ``wanted`` (at least one) added. Of our own authorities, expired and surplus ones are removed."""
-    mine = [one for pem in wanted for one in x509.load_pem_x509_certificates(pem)]
+    mine = [certificate for pem in wanted for certificate in x509.load_pem_x509_certificates(pem)]
     try:
         there = x509.load_pem_x509_certificates(b64decode(bundle)) if bundle else []
     except (Base64Error, ValueError):
         there = []
-    kept = [one for one in there if one not in mine]
-    latest = max(one.not_valid_before_utc for one in mine)
-    ours = sorted((one for one in kept if _ours(one) and one.not_valid_after_utc > latest), key=lambda one: one.not_valid_before_utc)
-    stays = [one for one in kept if not _ours(one) or one in ours[max(0, len(ours) - MOST + len(mine)) :]]
-    if all(one in there for one in mine) and len(stays) + len(mine) == len(there):
+    kept = [certificate for certificate in there if certificate not in mine]
+    latest = max(certificate.not_valid_before_utc for certificate in mine)
+    ours = sorted(
+        (certificate for certificate in kept if _ours(certificate) and certificate.not_valid_after_utc > latest),
+        key=lambda certificate: certificate.not_valid_before_utc,
+    )
+    stays = [certificate for certificate in kept if not _ours(certificate) or certificate in ours[max(0, len(ours) - MOST + len(mine)) :]]
+    if all(certificate in there for certificate in mine) and len(stays) + len(mine) == len(there):
         return bundle
-    return b64encode(b"".join(one.public_bytes(Encoding.PEM) for one in (*stays, *mine))).decode()
+    return b64encode(b"".join(certificate.public_bytes(Encoding.PEM) for certificate in (*stays, *mine))).decode()
 
 
 def _ours(authority: x509.Certificate) -> bool:
-    return any(one.value == AUTHORITY for one in authority.subject.get_attributes_for_oid(NameOID.COMMON_NAME))
+    return any(name_attribute.value == AUTHORITY for name_attribute in authority.subject.get_attributes_for_oid(NameOID.COMMON_NAME))

@@ -153,9 +153,9 @@ class WatchedTrust:
 
     def _take(self, body: bytes) -> str:
         """Use the content of the ConfigMap; return its version. Raises :class:`TrustError`."""
-        found = _config_map(body)
-        self._use({**(found.data or {}), **self.given()})
-        return found.metadata.resource_version
+        config_map = _config_map(body)
+        self._use({**(config_map.data or {}), **self.given()})
+        return config_map.metadata.resource_version
 
     def _use(self, data: Mapping[str, str]) -> None:
         if data != self._seen:

@@ -132,10 +132,10 @@ def _target(key: str, text: str, most: int | None) -> str:
 
 
 def _external(text: str) -> Aim:
-    found = _EXTERNAL.fullmatch(text)
-    if found is None:
+    match = _EXTERNAL.fullmatch(text)
+    if match is None:
         raise AnnotationError(f"external: saw {unrepeated(text)}, expected NAME:N, such as external=queue_length:10")
-    return Aim("External", (found[1],), _target("external", found[2], None))
+    return Aim("External", (match[1],), _target("external", match[2], None))
 
 
 def _count(told: Mapping[str, str], key: str, default: int | None) -> int:

@@ -109,7 +109,7 @@ class AutoscaleController:
         random: Random,
     ) -> None:
         self._client, self._election, self._events, self._served = client, election, events, served
-        self._found: dict[Resource, dict[str, Any]] = {one: {} for one in (AUTOSCALERS, DEPLOYMENTS, STATEFUL_SETS)}
+        self._found: dict[Resource, dict[str, Any]] = {resource: {} for resource in (AUTOSCALERS, DEPLOYMENTS, STATEFUL_SETS)}
         self._changed = asyncio.Event()
         # Warnings of the last pass, by the workload's UID and the reason: each is recorded once while it stays the same.
         self._told: dict[tuple[str, str], str] = {}
@@ -117,7 +117,8 @@ class AutoscaleController:
         self._unread: list[str] = []
         turn = Turn()
         self._reflectors = [
-            Reflector(client, one, _Decoder(one), self._receive, clock=clock, random=random, turn=turn, pace=Pace()) for one in self._found
+            Reflector(client, resource, _Decoder(resource), self._receive, clock=clock, random=random, turn=turn, pace=Pace())
+            for resource in self._found
         ]
 
     async def run(self) -> None:

@@ -57,14 +57,14 @@ def decide(workloads: Iterable[Annotated], existing: Collection[Existing], *, se
     If the workload of an autoscaler is gone, Kubernetes deletes the autoscaler with its owner.
     """
     acts: list[Act] = []
-    known = _AutoscalerIndex(existing)
+    autoscaler_index = _AutoscalerIndex(existing)
     for workload in workloads:
-        ours = next(iter(known.by_owner.get((workload.namespace, workload.uid), ())), None)
+        ours = next(iter(autoscaler_index.by_owner.get((workload.namespace, workload.uid), ())), None)
         if workload.annotation is None:
             if ours is not None:
                 acts.append(Act("delete", "AutoscaleEnded", f"deleted {ours.name}: {ANNOTATION} is gone", workload, None, ours))
             continue
-        acts += _wanted(workload, workload.annotation, ours, known, served)
+        acts += _wanted(workload, workload.annotation, ours, autoscaler_index, served)
     return tuple(acts)
 
 
@@ -82,17 +82,19 @@ class _AutoscalerIndex:
             self.by_name[one.namespace, one.name] = one
 
 
-def _wanted(workload: Annotated, text: str, ours: Existing | None, known: _AutoscalerIndex, served: Collection[str]) -> Iterable[Act]:
+def _wanted(
+    workload: Annotated, text: str, ours: Existing | None, autoscaler_index: _AutoscalerIndex, served: Collection[str]
+) -> Iterable[Act]:
     try:
         wanted = read(text)
     except AnnotationError as error:
         kept = f"; {ours.name} stays unchanged" if ours else ""
         yield Act("refuse", "AutoscaleInvalid", f"{ANNOTATION}: {error}{kept}", workload)
         return
-    same = known.by_target.get((workload.namespace, (workload.kind, workload.name)), ())
-    taken = next((one for one in same if one is not ours), None)
+    same = autoscaler_index.by_target.get((workload.namespace, (workload.kind, workload.name)), ())
+    taken = next((existing for existing in same if existing is not ours), None)
     if taken is None and ours is None:
-        taken = known.by_name.get((workload.namespace, _name(workload)))
+        taken = autoscaler_index.by_name.get((workload.namespace, _name(workload)))
     if taken is not None:
         # One of ours for the same workload belongs to a deleted and recreated workload: Kubernetes is about to delete it, too.
         if not taken.owner or taken.target[0] != workload.kind:
@@ -103,7 +105,9 @@ def _wanted(workload: Annotated, text: str, ours: Existing | None, known: _Autos
         yield Act("create", "AutoscaleCreated", f"created {_name(workload)}: {_told(body)}", workload, body)
     elif not _says(ours.spec, body["spec"]) or (not wanted.behavior and _of_profile(ours.spec.get("behavior"))):
         yield Act("replace", "AutoscaleChanged", f"changed {ours.name}: {_told(body)}", workload, body, ours)
-    missing = [aim.candidates[0] for aim in wanted.aims if aim.kind == "Pods" and not any(one in served for one in aim.candidates)]
+    missing = [
+        aim.candidates[0] for aim in wanted.aims if aim.kind == "Pods" and not any(candidate in served for candidate in aim.candidates)
+    ]
     if missing:
         note = f"no pod has the metric {', '.join(missing)} now: replicas do not change until one has; see gpuscaler why hpa for the reason"
         yield Act("refuse", "AutoscaleMetricMissing", note, workload)
@@ -159,8 +163,8 @@ def _body(workload: Annotated, wanted: Autoscale, ours: Existing | None, served:
 def _chosen(candidates: Sequence[str], ours: Existing | None, served: Collection[str]) -> str:
     """The metric to scale by: the current one, unless it is not served and another candidate is."""
     metrics = ours.spec.get("metrics", ()) if ours else ()
-    named = {part["metric"]["name"] for one in metrics for part in one.values() if isinstance(part, Mapping) and "metric" in part}
-    there = [one for one in candidates if one in served] or candidates
+    named = {part["metric"]["name"] for metric in metrics for part in metric.values() if isinstance(part, Mapping) and "metric" in part}
+    there = [candidate for candidate in candidates if candidate in served] or candidates
     return next((one for one in there if one in named), there[0])
 
 

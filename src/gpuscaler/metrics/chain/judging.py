@@ -63,9 +63,9 @@ def _exporter(facts: Facts) -> Link:
         return Link("exporter", "unknown", "no pod is labelled as an exporter of gpuscaler; assuming that another exporter is used")
     lacking = [name for name in facts.pods if name not in facts.values]
     for name in lacking:
-        found = _of_pod(facts, name)
-        if found is not None:
-            return found
+        link = _of_pod(facts, name)
+        if link is not None:
+            return link
     shown = f"{len(facts.pods) - len(lacking)} of {len(facts.pods)} pods have values"
     return Link("exporter", "ok", f"{shown}; exporters show the others" if lacking else shown)
 

@@ -66,22 +66,22 @@ async def _pods(client: Client, namespace: str, selector: str) -> dict[str, str]
 
 async def _exporters(client: Client, nodes: frozenset[str], port: int, pages: Pages) -> dict[str, Exporter]:
     """Our exporters by node, with the pods that those on ``nodes`` show."""
-    found: dict[str, Exporter] = {}
+    exporters: dict[str, Exporter] = {}
     for one in map(json.loads, await client.list_all(PODS, query={"labelSelector": _EXPORTERS})):
         metadata, node = one["metadata"], (one.get("spec") or {}).get("nodeName", "")
         conditions = (one.get("status") or {}).get("conditions") or ()
-        ready = any(told.get("type") == "Ready" and told.get("status") == "True" for told in conditions)
+        ready = any(condition.get("type") == "Ready" and condition.get("status") == "True" for condition in conditions)
         shown = f"{metadata['namespace']}/{metadata['name']}"
-        found[node] = Exporter(shown, ready)
+        exporters[node] = Exporter(shown, ready)
         if ready and node in nodes:
             try:
                 page = PageReader().read(await _page(pages, PodPort(namespace=metadata["namespace"], pod=metadata["name"], port=port)))
             except (ApiError, Unreachable, NotAnsweredError) as error:
-                found[node] = Exporter(shown, ready, None, str(error))
+                exporters[node] = Exporter(shown, ready, None, str(error))
             else:
-                named = (f"{one.labels.get('namespace_name', '')}/{one.labels.get('pod_name', '')}" for one in page.figures)
-                found[node] = Exporter(shown, ready, frozenset(named))
-    return found
+                named = (f"{figure.labels.get('namespace_name', '')}/{figure.labels.get('pod_name', '')}" for figure in page.figures)
+                exporters[node] = Exporter(shown, ready, frozenset(named))
+    return exporters
 
 
 async def _facts(
@@ -133,7 +133,7 @@ async def _service(client: Client, name: str) -> tuple[str, str]:
         return "", ""
     service = (found.get("spec") or {}).get("service") or {}
     conditions = (found.get("status") or {}).get("conditions") or ()
-    available: Json = next((one for one in conditions if one.get("type") == "Available"), {})
+    available: Json = next((condition for condition in conditions if condition.get("type") == "Available"), {})
     why = "" if available.get("status") == "True" else str(available.get("message") or "the APIService is not available")
     return f"Service {service.get('namespace', '')}/{service.get('name', '')}", why
 
@@ -178,9 +178,9 @@ def _query(**told: str) -> dict[str, str]:
 def _values(items: Iterable[Json]) -> dict[str, str]:
     """Values by object or, for an external metric, by labels."""
     found = {}
-    for one in items:
-        name = (one.get("describedObject") or {}).get("name") or json.dumps(one.get("metricLabels") or {})
-        found[str(name)] = str(one.get("value", ""))
+    for item in items:
+        name = (item.get("describedObject") or {}).get("name") or json.dumps(item.get("metricLabels") or {})
+        found[str(name)] = str(item.get("value", ""))
     return found
 
 

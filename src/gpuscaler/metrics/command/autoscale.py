@@ -37,7 +37,11 @@ def autoscaling(
     """Create the controller. Its Lease is in ``namespace``; ``identity`` is unique. ``clock`` is monotonic, ``wall`` Unix time."""
 
     def served() -> set[str] | None:
-        return None if source.trouble else {one.metric for one in source.custom_metrics() if one.group_resource == "pods"}
+        return (
+            None
+            if source.trouble
+            else {metric_info.metric for metric_info in source.custom_metrics() if metric_info.group_resource == "pods"}
+        )
 
     own = replace(client, limit=RateLimit(_QPS, _BURST))
     election = LeaderElection(own, name=LEASE, namespace=namespace, identity=identity, clock=clock, wall=wall, random=random)

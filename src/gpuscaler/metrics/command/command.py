@@ -187,8 +187,8 @@ def without_ignored(words: Sequence[str], known: frozenset[str]) -> tuple[list[s
     rest = list(words)
     while rest:
         word = rest.pop(0)
-        found = _FLAG.fullmatch(word)
-        name, value = (found[1].replace("_", "-"), found[2]) if found else ("", None)
+        match = _FLAG.fullmatch(word)
+        name, value = (match[1].replace("_", "-"), match[2]) if match else ("", None)
         if name in known and value is not None and word.startswith("--"):
             if _truth(name, value[1:]):
                 left.append(f"--{name}")

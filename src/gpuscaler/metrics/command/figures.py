@@ -55,11 +55,11 @@ class SourceFigures(Collector):
 
 
 def _of_rules(discoverer: Discoverer) -> Iterator[Metric]:
-    found, rules = discoverer.found, discoverer.rules
-    yield _gauge("served", "Metrics that are served", "kind", {"custom": len(found.custom), "external": len(found.external)})
+    discovery, rules = discoverer.found, discoverer.rules
+    yield _gauge("served", "Metrics that are served", "kind", {"custom": len(discovery.custom), "external": len(discovery.external)})
     errors = {
         "refused": len(rules.problems),
-        "without series": len(found.silent),
+        "without series": len(discovery.silent),
         "series not known": len(discoverer.troubles),
     }
     yield _gauge("rules_failing", "Rules without effect, by reason", "why", errors)
@@ -80,14 +80,14 @@ def _of_prometheus(metrics: PrometheusMetrics) -> Iterator[Metric]:
 
 
 def _counter(name: str, text: str, label: str, counts: Mapping[str, float]) -> Metric:
-    found = CounterMetricFamily(f"{PREFIX}_{name}", f"{text}.", labels=(label,))
+    family = CounterMetricFamily(f"{PREFIX}_{name}", f"{text}.", labels=(label,))
     for key, count in sorted(counts.items()):
-        found.add_metric((key,), count)
-    return found
+        family.add_metric((key,), count)
+    return family
 
 
 def _gauge(name: str, text: str, label: str, values: Mapping[str, float]) -> Metric:
-    found = GaugeMetricFamily(f"{PREFIX}_{name}", f"{text}.", labels=(label,))
+    family = GaugeMetricFamily(f"{PREFIX}_{name}", f"{text}.", labels=(label,))
     for key, value in sorted(values.items()):
-        found.add_metric((key,), value)
-    return found
+        family.add_metric((key,), value)
+    return family

@@ -88,39 +88,41 @@ async def registrations(client: Client) -> tuple[Registration, ...]:
     problems: dict[str, list[str]] = {}
     for name in (f"{version}.{group}" for group, versions in VERSIONS.items() for version in versions):
         try:
-            one = _api_service(await client.get(API_SERVICES, name))
+            api_service = _api_service(await client.get(API_SERVICES, name))
         except (ApiError, Unreachable, msgspec.MsgspecError):
             continue
-        if one.spec.service is not None:
-            service = f"{one.spec.service.namespace}/{one.spec.service.name}"
-            found.setdefault(service, []).append(one.spec)
-            problems.setdefault(service, []).extend([*_problems(one), *await _unheard(client, one)])
+        if api_service.spec.service is not None:
+            service = f"{api_service.spec.service.namespace}/{api_service.spec.service.name}"
+            found.setdefault(service, []).append(api_service.spec)
+            problems.setdefault(service, []).extend([*_problems(api_service), *await _unheard(client, api_service)])
     for service, specs in found.items():
-        problems[service] += await _rights(client, service, sorted({one.group for one in specs}))
+        problems[service] += await _rights(client, service, sorted({spec.group for spec in specs}))
     return tuple(
-        Registration(service, tuple(f"{one.group}/{one.version}" for one in specs), tuple(dict.fromkeys(problems[service])))
+        Registration(service, tuple(f"{spec.group}/{spec.version}" for spec in specs), tuple(dict.fromkeys(problems[service])))
         for service, specs in found.items()
     )
 
 
-def _problems(one: WireApiService) -> Iterator[str]:
-    available = next((condition for condition in one.status.conditions or () if condition.type == "Available"), None)
+def _problems(api_service: WireApiService) -> Iterator[str]:
+    available = next((condition for condition in api_service.status.conditions or () if condition.type == "Available"), None)
     if available is not None and available.status != "True":
         yield f"it does not answer the API server: {' '.join(available.message.split()) or 'no reason given'}"
-    if one.spec.insecure:
+    if api_service.spec.insecure:
         yield "insecureSkipTLSVerify: the server is not authenticated; put the authority of its certificate in caBundle instead"
 
 
-async def _unheard(client: Client, one: WireApiService) -> list[str]:
+async def _unheard(client: Client, api_service: WireApiService) -> list[str]:
     """The API server's error for a server that it does not trust, such as one whose certificate has expired or is for another name.
 
     The condition Available does not show this: it is checked without verifying the certificate (``available_controller.go`` of
     kube-aggregator).
     """
-    if any(condition.type == "Available" and condition.status != "True" for condition in one.status.conditions or ()):
+    if any(condition.type == "Available" and condition.status != "True" for condition in api_service.status.conditions or ()):
         return []
     try:
-        async with client.exchange(Request("GET", f"/apis/{one.spec.group}/{one.spec.version}", timeout=_PATIENCE)) as answer:
+        async with client.exchange(
+            Request("GET", f"/apis/{api_service.spec.group}/{api_service.spec.version}", timeout=_PATIENCE)
+        ) as answer:
             async for _ in answer.pieces:
                 pass
     except (ApiError, Unreachable) as error:
@@ -140,7 +142,9 @@ async def _rights(client: Client, service: str, groups: Sequence[str]) -> list[s
     except (ApiError, Unreachable, msgspec.MsgspecError):
         pods = []
     accounts = {
-        one.service_account_name for one in pods if any((container.args or [""])[:1] == ["metrics"] for container in one.containers)
+        pod_spec.service_account_name
+        for pod_spec in pods
+        if any((container.args or [""])[:1] == ["metrics"] for container in pod_spec.containers)
     }
     for account in sorted(accounts):
         rights += of_server(f"system:serviceaccount:{namespace}:{account}")

@@ -103,10 +103,10 @@ class MetricsService:
         for text in self.options.warnings():
             _LOG.warning("others can read a secret", problem=text)
         async with AsyncExitStack() as stack:
-            clients = [Client(await stack.enter_async_context(HttpTransport(one))) for one in self.accesses]
+            clients = [Client(await stack.enter_async_context(HttpTransport(access))) for access in self.accesses]
             objects = replace(clients[0], limit=RateLimit(self.options.qps, self.options.burst))
             limit = RateLimit(_REVIEWS, _REVIEWS_AT_ONCE)
-            tokens, access = (replace(one, limit=limit, write_timeout=_REVIEW_TIMEOUT) for one in clients[1:])
+            tokens, access = (replace(client, limit=limit, write_timeout=_REVIEW_TIMEOUT) for client in clients[1:])
             rights = Reviews(
                 tokens, access, clock=self.clocks.monotonic, ttl=self.options.ttl, always=frozenset(self.options.always_allowed)
             )
@@ -225,7 +225,7 @@ def prometheus_servers(options: Options, environ: Mapping[str, str]) -> tuple[Se
         own = from_kubeconfig([options.prometheus_kubeconfig], environ=environ)
     elif options.prometheus_in_cluster:
         own = in_cluster(environ)
-    found = []
+    servers = []
     for url in options.prometheus_urls:
         access = access_of(
             url,
@@ -242,5 +242,5 @@ def prometheus_servers(options: Options, environ: Mapping[str, str]) -> tuple[Se
             tls = own.tls if secure and options.prometheus_ca is None else access.tls
             credentials = own.credentials if secure and options.prometheus_token is None else access.credentials
             access = replace(access, tls=tls, credentials=credentials)
-        found.append(server_of(access))
-    return tuple(found)
+        servers.append(server_of(access))
+    return tuple(servers)

@@ -97,8 +97,8 @@ def adapters_own(objects: list[Json]) -> list[Json]:
     workloads = [one for one in objects if any(map(is_adapter, containers(one)))]
     names: set[tuple[str, str]] = set()
     labels = []
-    for one in workloads:
-        template = pod_template(one) or {}
+    for workload in workloads:
+        template = pod_template(workload) or {}
         labels.append(seen(seen(template, "metadata"), "labels"))
         spec = seen(template, "spec")
         names.add(("ServiceAccount", text(spec.get("serviceAccountName") or spec.get("serviceAccount"))))

@@ -89,7 +89,9 @@ def _named(source: Json, kinds: dict[str, str]) -> Iterator[tuple[str, str, bool
 
 def _bind(binding: Json, home: Home, objects: list[Json], tell: Tell) -> None:
     """Change ``binding`` to name the account in its current namespace."""
-    subjects = [one for one in items(binding, "subjects") if one.get("kind") == "ServiceAccount" and text(one.get("name")) == home.account]
+    subjects = [
+        item for item in items(binding, "subjects") if item.get("kind") == "ServiceAccount" and text(item.get("name")) == home.account
+    ]
     for subject in subjects:
         before = text(subject.get("namespace"))
         if before != home.namespace and not _is_there("ServiceAccount", home.account, before, objects):
@@ -152,7 +154,7 @@ def _certify(home: Home, objects: list[Json], tell: Tell) -> None:
     mounted = {name for kind, name, _ in references(home.workload) if kind == "Secret"}
     secrets = [one for one in objects if one.get("kind") == "Secret" and text(seen(one, "metadata").get("name")) in mounted]
     for key in _served(home.workload):
-        found = [(one, pem) for one in secrets if (pem := _pem(one, key))]
+        found = [(secret, pem) for secret in secrets if (pem := _pem(secret, key))]
         for host in home.hosts:
             for one, pem in found:
                 for mistake in mistakes(pem, host=host):
@@ -199,7 +201,7 @@ def _is_there(kind: str, name: str, namespace: str, objects: Iterable[Json]) -> 
 def _is_needed(kind: str, name: str, namespace: str, objects: Iterable[Json]) -> bool:
     """Whether a workload in the namespace needs the object."""
     return any(
-        text(seen(one, "metadata").get("namespace")) == namespace and (kind, name) in {found[:2] for found in references(one)}
+        text(seen(one, "metadata").get("namespace")) == namespace and (kind, name) in {reference[:2] for reference in references(one)}
         for one in objects
         if pod_template(one) is not None
     )

@@ -144,7 +144,7 @@ def _dcgm(style: _Style) -> Iterator[Json]:
 
 
 def _of_dcgm(style: _Style, mapped: _Mapped, suffix: str, read_as: str) -> Json:
-    value = re.sub(r"\[(\w+)\]", lambda found: read_as % f"{found[1]}{_SELECTED % style.matchers}", mapped.value)
+    value = re.sub(r"\[(\w+)\]", lambda match: read_as % f"{match[1]}{_SELECTED % style.matchers}", mapped.value)
     return _rule(
         _dcgm_series(style),
         _dcgm_labels(style),

@@ -45,12 +45,12 @@ class Labelling:
     def resources(self, labels: Iterable[str]) -> tuple[Resource, ...]:
         """The resources that a series with these labels describes, each once, in the order of the labels' names."""
         found = (self._resource(label) for label in sorted(labels))
-        return tuple(dict.fromkeys(one for one in found if one is not None))
+        return tuple(dict.fromkeys(resource for resource in found if resource is not None))
 
     def _resource(self, label: str) -> Resource | None:
-        known = self._by_label.get(label)
-        if known is not None or self._pattern is None:
-            return known
+        resource = self._by_label.get(label)
+        if resource is not None or self._pattern is None:
+            return resource
         name = self._pattern.first(label, "resource")
         if not name:
             return None

@@ -116,4 +116,4 @@ def _number(name: str) -> int | None:
 
 
 def _expanded(template: str, value: Callable[[str], str]) -> str:
-    return "".join(one.text + (value(one.name) if one.name else "") for one in _references(template))
+    return "".join(reference.text + (value(reference.name) if reference.name else "") for reference in _references(template))

@@ -138,7 +138,7 @@ def _expression(node: library.Expr, reach: float) -> Expression:
             # A sign changes values, never labels.
             return Call("-", (_expression(node.expr, reach),))
         case library.Call():
-            return Call(node.func.name, tuple(_expression(one, reach) for one in node.args))
+            return Call(node.func.name, tuple(_expression(arg, reach) for arg in node.args))
         case library.AggregateExpr():
             return _aggregation(node, reach)
         case library.BinaryExpr():
@@ -154,10 +154,13 @@ def _back(moved: timedelta | None) -> float:
 def _selector(node: library.VectorSelector, reach: float) -> Selector:
     if node.matchers.or_matchers:
         raise ValueError("or between matchers is not supported")
-    matchers = tuple(Matcher(one.name, _OPERATORS[str(one.op)], one.value) for one in node.matchers.matchers)
-    texts = [f"{one.label if _LABEL.fullmatch(one.label) else quote(one.label)}{one.operator}{quote(one.value)}" for one in matchers]
+    matchers = tuple(Matcher(matcher.name, _OPERATORS[str(matcher.op)], matcher.value) for matcher in node.matchers.matchers)
+    texts = [
+        f"{matcher.label if _LABEL.fullmatch(matcher.label) else quote(matcher.label)}{matcher.operator}{quote(matcher.value)}"
+        for matcher in matchers
+    ]
     text = (node.name or "") + (f"{{{','.join(texts)}}}" if texts else "")
-    named = [one.value for one in matchers if one.label == "__name__" and one.operator == "="]
+    named = [matcher.value for matcher in matchers if matcher.label == "__name__" and matcher.operator == "="]
     return Selector(node.name or "".join(named[:1]), matchers, text, reach)
 
 

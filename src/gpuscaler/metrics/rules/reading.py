@@ -113,7 +113,7 @@ class _Reader:
 
     def _filter(self, at: Cursor) -> Filter | None:
         fields = at.mapping(("is", "isNot"))
-        given = {key: text for key, one in fields.items() if (text := _text(one))}
+        given = {key: text for key, cursor in fields.items() if (text := _text(cursor))}
         if len(given) != 1:
             at.wrong("one of is and isNot, each a regular expression", seen="both" if given else "neither is nor isNot")
             return None
@@ -146,8 +146,8 @@ class _Reader:
         fields = at.mapping(_RESOURCE_KEYS) if at else {}
         namespaced = fields["namespaced"].boolean() if "namespaced" in fields else True
         overrides: dict[str, Resource] = {}
-        for label, one in (fields["overrides"].members() or {}).items() if "overrides" in fields else ():
-            resource = self._resource(one)
+        for label, cursor in (fields["overrides"].members() or {}).items() if "overrides" in fields else ():
+            resource = self._resource(cursor)
             if resource is not None:
                 overrides[label] = resource
         self._note_twice(fields.get("overrides"), overrides)

@@ -58,14 +58,14 @@ WELL_KNOWN: tuple[Resource, ...] = (
 
 
 #: The same resources by their full names.
-RESOURCES_BY_TEXT: Mapping[str, Resource] = {one.text: one for one in WELL_KNOWN}
+RESOURCES_BY_TEXT: Mapping[str, Resource] = {resource.text: resource for resource in WELL_KNOWN}
 
 
 class Resources:
     """The known resources, in the order in which they are looked up."""
 
-    def __init__(self, known: Iterable[Resource] = WELL_KNOWN) -> None:
-        self.known = tuple(dict.fromkeys(known))
+    def __init__(self, resources: Iterable[Resource] = WELL_KNOWN) -> None:
+        self.known = tuple(dict.fromkeys(resources))
 
     def find(self, name: str, group: str = "") -> Resource:
         """The resource called ``name``, plural or singular. Raises :class:`ResourceError`.
@@ -73,19 +73,19 @@ class Resources:
         Without a group the first resource of that name is returned. If no group matches exactly, a group may be the prefix of a longer one.
         """
         name = name.lower()
-        named = [one for one in self.known if name in (one.plural, one.singular)]
-        for found in named:
-            if not group or found.group == group:
-                return found
-        for found in named:
-            if found.group.startswith(group):
-                return found
+        named = [resource for resource in self.known if name in (resource.plural, resource.singular)]
+        for resource in named:
+            if not group or resource.group == group:
+                return resource
+        for resource in named:
+            if resource.group.startswith(group):
+                return resource
         where = f" in the group {group}" if group else ""
         raise ResourceError(f"saw {name}{where}, expected a resource of the cluster such as pod, namespace or deployment")
 
     def singular(self, plural: str) -> str:
         """The common singular of all resources called ``plural``. Raises :class:`ResourceError`."""
-        found = {one.singular for one in self.known if plural.lower() in (one.plural, one.singular)}
+        found = {resource.singular for resource in self.known if plural.lower() in (resource.plural, resource.singular)}
         if len(found) != 1:
             raise ResourceError(f"saw {plural} with {len(found)} singulars, expected one")
         return found.pop()

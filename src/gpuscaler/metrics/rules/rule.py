@@ -141,9 +141,9 @@ class _Parts:
     @classmethod
     def of(cls, selector: Iterable[Requirement]) -> "_Parts":
         parts = cls([], {})
-        for one in selector:
-            parts.matchers.append(required(one))
-            parts.values[one.key] = "|".join(one.values)
+        for requirement in selector:
+            parts.matchers.append(required(requirement))
+            parts.values[requirement.key] = "|".join(requirement.values)
         return parts
 
     def add(self, label: str, names: Sequence[str]) -> None:

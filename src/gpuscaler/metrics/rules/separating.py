@@ -93,8 +93,8 @@ def selectors(query: str) -> Mapping[str, float]:
     Raises :class:`~.promql.PromqlError`.
     """
     found: dict[str, float] = {}
-    for one in _selectors(parse(query)):
-        found[one.text] = max(one.reach, found.get(one.text, 0.0))
+    for selector in _selectors(parse(query)):
+        found[selector.text] = max(selector.reach, found.get(selector.text, 0.0))
     return found
 
 
@@ -122,8 +122,8 @@ def _selectors(expression: Expression) -> Iterator[Selector]:
         case Selector():
             yield expression
         case Call() | Aggregation():
-            for one in expression.arguments:
-                yield from _selectors(one)
+            for argument in expression.arguments:
+                yield from _selectors(argument)
         case Operation():
             yield from _selectors(expression.left)
             yield from _selectors(expression.right)
@@ -172,7 +172,7 @@ class _Split:
     @classmethod
     def of(cls, telling: "Iterator[Matcher] | tuple[Matcher, ...]", also: tuple[Matcher, ...] = ()) -> "_Split":
         matchers = tuple(telling)
-        return cls(frozenset((*matchers, *also)), frozenset(one.label for one in matchers))
+        return cls(frozenset((*matchers, *also)), frozenset(matcher.label for matcher in matchers))
 
     def shape(self, expression: Expression) -> _Shape:
         match expression:
@@ -196,14 +196,14 @@ class _Split:
         return _Shape.SPLIT if selector.name else _Shape.MIXED
 
     def _of_aggregation(self, aggregation: Aggregation) -> _Shape:
-        *parameters, inner = [self.shape(one) for one in aggregation.arguments] or [_Shape.NUMBER]
+        *parameters, inner = [self.shape(argument) for argument in aggregation.arguments] or [_Shape.NUMBER]
         if inner not in (_Shape.SPLIT, _Shape.MIXED):
             return inner
         by = aggregation.clause != "without"
         lost = self.labels - aggregation.labels if by else self.labels & aggregation.labels
         if lost:
             raise _Inseparable(f"{aggregation.operator} does not keep {', '.join(sorted(lost))}")
-        if any(one is not _Shape.NUMBER for one in parameters):
+        if any(shape is not _Shape.NUMBER for shape in parameters):
             raise _Inseparable(f"{aggregation.operator} has a parameter that is not a number")
         if aggregation.operator in ("limitk", "limit_ratio", "count_values"):
             raise _Inseparable(f"{aggregation.operator} is not supported")
@@ -242,16 +242,16 @@ class _Split:
             raise _Inseparable("ignoring may fail for all where it fails for one")
 
     def _of_call(self, call: Call) -> _Shape:
-        shapes = [self.shape(one) for one in call.arguments]
-        vectors = [one for one in shapes if one is not _Shape.NUMBER]
+        shapes = [self.shape(argument) for argument in call.arguments]
+        vectors = [shape for shape in shapes if shape is not _Shape.NUMBER]
         name = call.function
         if name == "vector":
             return _Shape.BARE if not vectors else _refuse(name)
         if name == "scalar":
-            return _Shape.NUMBER if all(one in (_Shape.CONSTANT, _Shape.BARE) for one in vectors) else _refuse(name)
+            return _Shape.NUMBER if all(shape in (_Shape.CONSTANT, _Shape.BARE) for shape in vectors) else _refuse(name)
         if not vectors:
             return _Shape.NUMBER if name in ("time", "pi", "-") else _Shape.BARE
-        if all(one is _Shape.CONSTANT for one in vectors):
+        if all(shape is _Shape.CONSTANT for shape in vectors):
             return _Shape.CONSTANT
         if name not in _OF_SERIES or len(vectors) > 1:
             return _refuse(name)

@@ -52,18 +52,18 @@ class Answers:
 
     def known(self, question: Hashable, namespace: str = "", labels: LabelSelector | None = None) -> tuple[Value, ...] | None:
         """The previous answer, if nothing has changed since. This counts as a request for the metric."""
-        found = self._known.get(question)
-        if found is None:
+        answer = self._known.get(question)
+        if answer is None:
             return None
         now = self._clock()
-        table = found.state.table
-        if table is None or table.at != found.at or now > found.until:
+        table = answer.state.table
+        if table is None or table.at != answer.at or now > answer.until:
             return None
-        if found.objects is not None and labels is not None and found.objects.select(namespace, labels) is not found.selection:
+        if answer.objects is not None and labels is not None and answer.objects.select(namespace, labels) is not answer.selection:
             return None
-        found.state.asked_at = now
+        answer.state.asked_at = now
         self.kept += 1
-        return found.values
+        return answer.values
 
     def made(
         self,
@@ -128,7 +128,7 @@ def _text(number: float) -> str | None:
 def _found(table: Table, selection: tuple[Key, ...], *, of_objects: bool) -> Iterator[tuple[Key, Cell, dict[str, str]]]:
     """The requested entries of ``table``: name, number, and labels of an external series."""
     if not of_objects:
-        yield from ((("", ""), one.cell, one.labels) for one in table.series)
+        yield from ((("", ""), series.cell, series.labels) for series in table.series)
         return
     for key in selection:
         cell = table.cells.get(key)

@@ -123,8 +123,8 @@ class ExporterSource:
 
     def outages(self) -> Finding:
         """The exporters that do not answer, and those that do; one that has not been scraped yet is in neither group."""
-        scraped = (one for one in self.exporters.values() if one.trouble or one.at > float("-inf"))
-        return unanswered((f"exporter {one.address} on node {one.node}", one.trouble) for one in scraped)
+        scraped = (exporter for exporter in self.exporters.values() if exporter.trouble or exporter.at > float("-inf"))
+        return unanswered((f"exporter {exporter.address} on node {exporter.node}", exporter.trouble) for exporter in scraped)
 
     async def run(self) -> None:
         """Run until cancelled."""
@@ -142,17 +142,19 @@ class ExporterSource:
 
     async def round(self, session: aiohttp.ClientSession) -> None:
         """Scrape all exporters once, concurrently, without waiting for those that take longer than a round."""
-        there, known = self._there(), self.exporters
+        there, exporters = self._there(), self.exporters
         self.exporters = {
-            key: held if (held := known.get(key)) is not None and (held.address, held.node) == (pod.address, pod.node) else _exporter(pod)
+            key: held
+            if (held := exporters.get(key)) is not None and (held.address, held.node) == (pod.address, pod.node)
+            else _exporter(pod)
             for key, pod in there.items()
         }
         kept = set(map(id, self.exporters.values()))
-        _cancel(one for one in known.values() if id(one) not in kept)
-        for one in self.exporters.values():
-            if one.task is None or one.task.done():
-                one.task = asyncio.create_task(self._scrape(session, one), name=f"scrape {one.address}")
-        scrapes = [one.task for one in self.exporters.values() if one.task is not None]
+        _cancel(exporter for exporter in exporters.values() if id(exporter) not in kept)
+        for exporter in self.exporters.values():
+            if exporter.task is None or exporter.task.done():
+                exporter.task = asyncio.create_task(self._scrape(session, exporter), name=f"scrape {exporter.address}")
+        scrapes = [exporter.task for exporter in self.exporters.values() if exporter.task is not None]
         if scrapes:
             await asyncio.wait(scrapes, timeout=self.scraping.interval)
         began = self._clock()
@@ -279,12 +281,12 @@ class ExporterSource:
 
     def _table(self, group_resource: str, metric: str, selector: LabelSelector) -> tuple[State, Table]:
         if metric not in self._metrics or group_resource not in _NAMED:
-            raise UnknownMetric("; ".join(one.trouble for one in self.exporters.values() if one.trouble))
+            raise UnknownMetric("; ".join(exporter.trouble for exporter in self.exporters.values() if exporter.trouble))
         now = self._clock()
         asked = (group_resource, metric, selector)
         state = self._states.get(asked)
         if state is None:
-            if len(self._states) >= _MOST or sum(len(one.table.cells) for one in self._states.values() if one.table) > _MOST_NUMBERS:
+            if len(self._states) >= _MOST or sum(len(state.table.cells) for state in self._states.values() if state.table) > _MOST_NUMBERS:
                 self._forget(now)
             state = self._states[asked] = State(Question(metric, "", ""), now)
         state.asked_at = now

@@ -163,13 +163,13 @@ class Evaluator:
     def state(self, question: Question) -> State:
         """The state of ``question``, which counts as asked. Raises :class:`PrometheusAway` if too many questions wait for an answer."""
         now = self._clock()
-        found = self.states.get(question)
-        if found is None:
+        state = self.states.get(question)
+        if state is None:
             if len(self.states) >= self._most:
                 self._make_room()
-            found = self.states[question] = State(question, now)
-        found.asked_at = now
-        return found
+            state = self.states[question] = State(question, now)
+        state.asked_at = now
+        return state
 
     def usable(self, state: State) -> Table | None:
         """The last result if it is recent enough to be used without waiting."""
@@ -197,7 +197,7 @@ class Evaluator:
             self.counts.held += 1
             return state.table, True
         if state.error is None:
-            under_way = sum(one.flight is not None for one in self.states.values())
+            under_way = sum(state.flight is not None for state in self.states.values())
             raise PrometheusAway(
                 f"Prometheus: saw no recent answer for {state.question.metric} while {under_way} evaluations are running, expected one "
                 f"within {min(self.timing.patience, self.timing.good):g} s; reduce the load on Prometheus, or raise period in --settings"
@@ -218,11 +218,11 @@ class Evaluator:
 
     def _make_room(self) -> None:
         """Forget a tenth of the idle questions, so that this is not needed for each new question."""
-        idle = sorted((one for one in self.states.values() if one.flight is None), key=lambda one: one.asked_at)
+        idle = sorted((state for state in self.states.values() if state.flight is None), key=lambda state: state.asked_at)
         if not idle:
             raise PrometheusAway(f"Prometheus: saw {len(self.states)} questions waiting for an answer, expected fewer; try again later")
-        for one in idle[: max(1, len(idle) // 10)]:
-            self._forget(one)
+        for state in idle[: max(1, len(idle) // 10)]:
+            self._forget(state)
 
     def _forget(self, state: State) -> None:
         # Cached answers refer to the state, so its table is removed, too.
@@ -231,15 +231,15 @@ class Evaluator:
 
     def _trim(self, kept: State) -> None:
         """Forget the least recently asked questions while all results together are too large; never ``kept``, which is new."""
-        total = sum(_size(one) for one in self.states.values())
+        total = sum(_size(state) for state in self.states.values())
         if total <= self._most_numbers:
             return
-        for one in sorted(self.states.values(), key=lambda one: one.asked_at):
+        for state in sorted(self.states.values(), key=lambda state: state.asked_at):
             if total <= self._most_numbers:
                 return
-            if one is not kept and one.flight is None:
-                total -= _size(one)
-                self._forget(one)
+            if state is not kept and state.flight is None:
+                total -= _size(state)
+                self._forget(state)
 
     def _due(self, state: State) -> bool:
         """Whether the next evaluation is due; after a failure the period is halved."""

@@ -148,7 +148,12 @@ class Index:
                 self.selected = 0
             spaces = {namespace: self._found.get(namespace, {})} if namespace else self._found
             known = tuple(
-                sorted((space, name) for space, held in spaces.items() for name, one in held.items() if selector.matches(one.labels))
+                sorted(
+                    (space, name)
+                    for space, held in spaces.items()
+                    for name, described in held.items()
+                    if selector.matches(described.labels)
+                )
             )
             self._selections[namespace, selector] = known
             self.selected += len(known)

@@ -57,7 +57,9 @@ class Finding(NamedTuple):
 def evaluations(evaluator: Evaluator) -> list[Attempt]:
     """The last attempts for the metrics in use."""
     states = evaluator.states.values()
-    return [Attempt(f"metric {one.question.metric}", one.error) for one in states if one.error is not None or evaluator.usable(one)]
+    return [
+        Attempt(f"metric {state.question.metric}", state.error) for state in states if state.error is not None or evaluator.usable(state)
+    ]
 
 
 def looks(discoverer: Discoverer) -> list[Attempt]:
@@ -74,9 +76,9 @@ def judged(metrics: Iterable[Attempt], series: Iterable[Attempt]) -> Finding:
     """
     metrics, series = tuple(metrics), tuple(series)
     decisive = metrics or series
-    away = bool(decisive) and all(isinstance(one.error, PrometheusAway) for one in decisive)
+    away = bool(decisive) and all(isinstance(attempt.error, PrometheusAway) for attempt in decisive)
     wrong = {PROMETHEUS: str(decisive[0].error)} if away else {}
-    well = {PROMETHEUS} if any(one.error is None for one in decisive) else set()
+    well = {PROMETHEUS} if any(attempt.error is None for attempt in decisive) else set()
     for about, error in (*metrics, *series):
         if error is None:
             well.add(about)
@@ -120,10 +122,10 @@ class Telling:
             await asyncio.sleep(LOOK)
 
     def look(self) -> None:
-        now, found = self.clock(), self.find()
+        now, finding = self.clock(), self.find()
         # A metric that is no longer in use is neither wrong nor well, so its end is not logged.
-        self._since = {about: self._since.get(about, now) for about in found.wrong}
-        for about, why in found.wrong.items():
+        self._since = {about: self._since.get(about, now) for about in finding.wrong}
+        for about, why in finding.wrong.items():
             if about not in self._told and now - self._since[about] >= self.patience:
                 self._told.add(about)
                 whole = _WHOLE.get(about)
@@ -131,7 +133,7 @@ class Telling:
                     _LOG.warning(whole.begins, problem=why)
                 else:
                     _LOG.warning(self.words.begins, about=about, problem=why)
-        for about in sorted(self._told & found.well):
+        for about in sorted(self._told & finding.well):
             self._told.remove(about)
             whole = _WHOLE.get(about)
             if whole is not None:

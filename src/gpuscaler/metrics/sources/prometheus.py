@@ -208,12 +208,12 @@ class Prometheus:
         # With a time-out the server also gives up, and frees its memory.
         form = [("query", promql), ("timeout", f"{self.timeout:g}s")]
         async with self._asked(path, form, post=self.post) as raw:
-            found = self._read(_data, raw, path)
-            if found.result_type != "vector":
+            data = self._read(_data, raw, path)
+            if data.result_type != "vector":
                 raise BadAnswer(
-                    f"Prometheus: query {_short(promql)}: saw a {found.result_type or 'result without a type'}, expected a vector"
+                    f"Prometheus: query {_short(promql)}: saw a {data.result_type or 'result without a type'}, expected a vector"
                 )
-            return self._read(_samples, found.result, path)
+            return self._read(_samples, data.result, path)
 
     async def series(self, match: str, *, start: float, end: float) -> list[dict[str, str]]:
         """The label sets, including ``__name__``, of all series that ``match`` selects between two Unix times."""
@@ -315,25 +315,25 @@ class Prometheus:
                     )
             return _Head(answer.status, bytes(body), server.name)
 
-    def _judged(self, found: _Head, path: str) -> msgspec.Raw:
+    def _judged(self, head: _Head, path: str) -> msgspec.Raw:
         """``data`` of a successful answer; raises the matching error for any other answer."""
         try:
-            answer = _answer(found.body)
+            answer = _answer(head.body)
         except (msgspec.MsgspecError, RecursionError):
             answer = _Answer()
-        if found.status == 200 and answer.status == "success":
+        if head.status == 200 and answer.status == "success":
             for warning in answer.warnings or ():
                 self.metrics.warnings += 1
-                self.warn(f"{found.server}: {path}: Prometheus warns: {_short(warning)}")
+                self.warn(f"{head.server}: {path}: Prometheus warns: {_short(warning)}")
             return answer.data
-        said = answer.error or _short(found.body[: 4 * _MOST_QUOTED].decode(errors="replace")) or "nothing"
+        said = answer.error or _short(head.body[: 4 * _MOST_QUOTED].decode(errors="replace")) or "nothing"
         kind = f" {answer.error_type}" if answer.error_type else ""
-        text = f"{found.server}: {path}: saw status {found.status}{kind}: {_short(said)}"
-        if found.status in {400, 413, 414, 422} and answer.error_type not in {"timeout", "canceled"}:
+        text = f"{head.server}: {path}: saw status {head.status}{kind}: {_short(said)}"
+        if head.status in {400, 413, 414, 422} and answer.error_type not in {"timeout", "canceled"}:
             raise QueryRefused(f"{text}; correct the rule")
-        if found.status == 200:
+        if head.status == 200:
             raise BadAnswer(f"{text}, expected Prometheus' JSON; is this the URL of Prometheus?")
-        if 300 <= found.status < 400:
+        if 300 <= head.status < 400:
             raise PrometheusAway(f"{text}: redirects are not followed; set --prometheus-url to the target of the redirect")
         raise PrometheusAway(text)
 

@@ -33,10 +33,10 @@ def of_objects(metric: str, origin: Origin, *, namespace: str, selection: Sequen
     try:
         breadth = prove(rule, origin.series, resource).breadth
         if breadth == "names":
-            found = _narrow(metric, origin, resource, namespace=namespace, selection=selection, selector=selector)
+            question = _narrow(metric, origin, resource, namespace=namespace, selection=selection, selector=selector)
         else:
-            found = _wide(metric, origin, resource, namespace="" if breadth == "cluster" else namespace, selector=selector)
-        return replace(found, below_zero=below_zero)
+            question = _wide(metric, origin, resource, namespace="" if breadth == "cluster" else namespace, selector=selector)
+        return replace(question, below_zero=below_zero)
     except QueryError as error:
         raise Rejected(str(error)) from error
 
@@ -59,7 +59,7 @@ def of_series(metric: str, origin: Origin, *, namespace: str, selector: LabelSel
 
 def _told(origin: Origin, selector: LabelSelector) -> tuple[LabelSelector, bool]:
     """The part of ``selector`` that concerns series, and whether numbers below zero are served."""
-    series = tuple(one for one in selector.requirements if one != NOT_BELOW_ZERO)
+    series = tuple(requirement for requirement in selector.requirements if requirement != NOT_BELOW_ZERO)
     if len(series) == len(selector.requirements):
         return selector, origin.rule.below_zero
     return LabelSelector(series), False
@@ -92,7 +92,7 @@ def _narrow(
 
 
 def _check_names(names: Iterable[str]) -> None:
-    wrong = next((one for one in names if not _NAME.fullmatch(one)), None)
+    wrong = next((name for name in names if not _NAME.fullmatch(name)), None)
     if wrong is not None:
         raise QueryError(f"saw the name {wrong[:80]!r}, expected letters, digits, '-', '.', '_' and ':'")
 

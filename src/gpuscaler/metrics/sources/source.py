@@ -17,7 +17,7 @@ from gpuscaler.metrics.sources.questions import of_objects, of_series
 from gpuscaler.metrics.sources.values import EVERYTHING, MetricInfo, Unavailable, UnknownMetric, Value
 from gpuscaler.model.selectors import LabelSelector
 
-_KNOWN = {one.label: one for one in vars(kube).values() if isinstance(one, Resource)}
+_KNOWN = {var.label: var for var in vars(kube).values() if isinstance(var, Resource)}
 #: Versions that are tried after v1 for a resource of which only the name and the group are known.
 _VERSIONS = ("v1beta2", "v1beta1", "v2", "v1alpha2", "v1alpha1")
 
@@ -115,16 +115,16 @@ class PrometheusSource:
 
     def _discovered(self) -> Discovery:
         """The current metrics of the rules; clears cached answers if they changed."""
-        found = self.discoverer.found
-        if found is not self._found:
-            self._found = found
+        discovery = self.discoverer.found
+        if discovery is not self._found:
+            self._found = discovery
             self.answers.forget()
             listed = (
                 MetricInfo(text, origin.resource is None or origin.resource.namespaced, metric)
-                for (text, metric), origin in found.custom.items()
+                for (text, metric), origin in discovery.custom.items()
             )
-            self._custom, self._external = tuple(sorted(listed)), tuple(sorted(found.external))
-        return found
+            self._custom, self._external = tuple(sorted(listed)), tuple(sorted(discovery.external))
+        return discovery
 
     def _origin(self, group_resource: str, metric: str) -> Origin:
         origin = self._discovered().custom.get((group_resource, metric))

@@ -135,8 +135,8 @@ class Pictures:
         stand = self._stand
         if stand is not None and stand.nodes is nodes and stand.unlisted == unlisted:
             return stand.belonging
-        before, known = (stand.nodes, stand.belonging) if stand is not None else ({}, Belonging({}, {}))
-        by_node, worths = dict(known.members), dict(known.worths)
+        before, belonging = (stand.nodes, stand.belonging) if stand is not None else ({}, Belonging({}, {}))
+        by_node, worths = dict(belonging.members), dict(belonging.worths)
         moved = unlisted ^ (stand.unlisted if stand is not None else frozenset())
         changed = {name: node for name, node in nodes.items() if before.get(name) is not node or name in moved}
         for name in (before.keys() - nodes.keys()) | changed.keys():
@@ -194,8 +194,8 @@ def standing(
     names += tuple(waiting)
     least = None
     if keeping:
-        found = {**belonging.members, **pools}
-        least = least_gpus([member.pool if (member := found.get(name)) is not None else None for name in names])
+        members = {**belonging.members, **pools}
+        least = least_gpus([member.pool if (member := members.get(name)) is not None else None for name in names])
     return Stand(cluster.nodes, belonging, coming, registered, pools, Rows(table, least), np.array(ready, dtype=np.bool_), names)
 
 

@@ -19,7 +19,12 @@ WHY = "its reservation ends"
 
 def closing(pools: Iterable[Pool]) -> Mapping[OfferingKey, float]:
     """The last moment at which each offering that ends may be bought."""
-    return {one.key: one.ends - EMPTY_SECONDS - SAVE_SECONDS - WORTH_SECONDS for pool in pools for one in pool.offerings if one.ends}
+    return {
+        offering.key: offering.ends - EMPTY_SECONDS - SAVE_SECONDS - WORTH_SECONDS
+        for pool in pools
+        for offering in pool.offerings
+        if offering.ends
+    }
 
 
 def without_closed(state: State, closes: Mapping[OfferingKey, float], now: float) -> State:
@@ -30,8 +35,10 @@ def without_closed(state: State, closes: Mapping[OfferingKey, float], now: float
 
 def told(policy: Policy, key: OfferingKey, now: float) -> str:
     """Why an offering that is about to end is not bought; empty where it is not about to end."""
-    for one in (one for pool in policy.pools if pool.name == key.pool for one in pool.offerings if one.key == key and one.ends):
-        if now > closing((Pool(key.pool, (one,)),))[key]:
-            until = datetime.fromtimestamp(one.ends, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
-            return f"{one.market} {one.instance_type} {one.zone}: its machines end at {until}, too soon to buy one"
+    for offering in (
+        offering for pool in policy.pools if pool.name == key.pool for offering in pool.offerings if offering.key == key and offering.ends
+    ):
+        if now > closing((Pool(key.pool, (offering,)),))[key]:
+            until = datetime.fromtimestamp(offering.ends, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+            return f"{offering.market} {offering.instance_type} {offering.zone}: its machines end at {until}, too soon to buy one"
     return ""

@@ -33,7 +33,7 @@ def with_fallbacks(
         return tuple(machines)
     left = slack(policy, state, have, (machine.keys for machine in machines))
     offerings, known = policy.sold, templates.fallbacks
-    found: list[PlannedMachine] = []
+    planneds: list[PlannedMachine] = []
     for machine in machines:
         others = alternatives(
             machine,
@@ -45,9 +45,9 @@ def with_fallbacks(
             known=known,
         )
         admitted = within_limits(machine, [offerings[key] for key in others], offerings, left) if others else []
-        choices = tuple(Choice(one.instance_type, one.market, one.zone, one.price) for one in admitted)
-        found.append(replace(machine, fallbacks=choices) if choices else machine)
-    return tuple(found)
+        choices = tuple(Choice(offering.instance_type, offering.market, offering.zone, offering.price) for offering in admitted)
+        planneds.append(replace(machine, fallbacks=choices) if choices else machine)
+    return tuple(planneds)
 
 
 def may_fall_back(machine: PlannedMachine) -> bool:
@@ -62,9 +62,9 @@ def within_limits(
     admitted = left.admit(offerings[machine.keys[0]], others)
     if not machine.choices:
         return admitted
-    keys = {one.key for one in admitted}
-    cut = {one.zone for one in others if one.key not in keys}
-    return [one for one in admitted if one.zone not in cut]
+    keys = {offering.key for offering in admitted}
+    cut = {offering.zone for offering in others if offering.key not in keys}
+    return [offering for offering in admitted if offering.zone not in cut]
 
 
 def alternatives(
@@ -101,8 +101,8 @@ def alternatives(
     key = (chosen.key, bound, frozenset(Counter(pod.spec.digest for pod in pods).items()))
     if key not in known:
         known[key] = others(chosen, [pod.spec for pod in pods], offerings, overhead=overhead, bound=bound)
-    able = [one.key for one in known[key] if one.key not in blocked]
-    return tuple(sorted(able, key=lambda one: one in half_open))
+    able = [offering.key for offering in known[key] if offering.key not in blocked]
+    return tuple(sorted(able, key=lambda key: key in half_open))
 
 
 def others(
@@ -111,11 +111,11 @@ def others(
     """Spot offerings other than ``chosen`` that hold all ``pods`` and cost less than on-demand, cheapest first."""
     wanted = total(pods)
     specs = list({spec.digest: spec for spec in pods}.values())
-    fitting = [one for one in offerings.values() if one.pool == chosen.pool and is_like(one, chosen if bound else None)]
-    fitting = [one for one in fitting if holds(one, wanted, overhead) and all(one.admits(spec) for spec in specs)]
-    most = min((one.price for one in fitting if one.market == ON_DEMAND), default=float("inf"))
-    cheap = (one for one in fitting if one.market == SPOT and one.key != chosen.key and one.price < most)
-    return tuple(sorted(cheap, key=lambda one: (one.price, one.key)))
+    fitting = [offering for offering in offerings.values() if offering.pool == chosen.pool and is_like(offering, chosen if bound else None)]
+    fitting = [offering for offering in fitting if holds(offering, wanted, overhead) and all(offering.admits(spec) for spec in specs)]
+    most = min((offering.price for offering in fitting if offering.market == ON_DEMAND), default=float("inf"))
+    cheap = (offering for offering in fitting if offering.market == SPOT and offering.key != chosen.key and offering.price < most)
+    return tuple(sorted(cheap, key=lambda offering: (offering.price, offering.key)))
 
 
 def other_zones(
@@ -132,16 +132,16 @@ def other_zones(
     """
     wanted, zones = total(pods), {choice.zone for choice in machine.choices}
     by_zone: dict[str, list[Offering]] = {}
-    for one in offerings.values():
-        if one.pool == machine.pool and one.zone not in zones:
-            by_zone.setdefault(one.zone, []).append(one)
+    for offering in offerings.values():
+        if offering.pool == machine.pool and offering.zone not in zones:
+            by_zone.setdefault(offering.zone, []).append(offering)
     able = [
-        sorted(members, key=lambda one: (one.price, one.key))
+        sorted(members, key=lambda offering: (offering.price, offering.key))
         for members in by_zone.values()
-        if all(holds(one, wanted, overhead) and all(one.admits(spec) for spec in pods) for one in members)
-        and not all(one.key in blocked for one in members)
+        if all(holds(offering, wanted, overhead) and all(offering.admits(spec) for spec in pods) for offering in members)
+        and not all(offering.key in blocked for offering in members)
     ]
-    return tuple(one.key for members in sorted(able, key=lambda members: (members[0].price, members[0].key)) for one in members)
+    return tuple(offering.key for members in sorted(able, key=lambda members: (members[0].price, members[0].key)) for offering in members)
 
 
 def is_bound(pod: Pod) -> bool:

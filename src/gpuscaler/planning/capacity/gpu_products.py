@@ -29,4 +29,4 @@ def products_of_types(templates: Templates) -> dict[str, str]:
     found: dict[str, set[str]] = {}
     for node, offering in zip(templates.nodes, templates.offerings, strict=True):
         found.setdefault(first_label(node, INSTANCE_TYPE_LABELS), set()).add(first_label(node, PRODUCT_LABELS) or offering.product)
-    return {instance_type: one for instance_type, names in found.items() if len(names) == 1 for one in names if one}
+    return {instance_type: name for instance_type, names in found.items() if len(names) == 1 for name in names if name}

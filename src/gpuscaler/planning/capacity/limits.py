@@ -137,7 +137,7 @@ def fleets(policy: Policy, offerings: Mapping[OfferingKey, Offering], state: Sta
             choices = may_be(keys_of(machine), offerings)
             gpus[machine.pool].append(max((offering.gpus for offering in choices), default=0))
             prices[machine.pool].append(max((offering.price for offering in choices), default=0.0))
-    vacated = Counter(one.offering.pool for one in state.ending)
+    vacated = Counter(ending.offering.pool for ending in state.ending)
     for ending in state.ending:
         if ending.node not in nodes and ending.offering.pool in gpus:
             # Its Node is gone, but the machine costs money until it is gone, too.
@@ -168,11 +168,11 @@ class Slack:
         if self.gpus == self.dollars_per_hour == math.inf:
             return list(others)
         more, dearer, admitted = 0, 0.0, []
-        for one in others:
-            gpus, dollars = one.gpus - planned.gpus, one.price - planned.price
+        for offering in others:
+            gpus, dollars = offering.gpus - planned.gpus, offering.price - planned.price
             if gpus <= self.gpus and dollars <= self.dollars_per_hour + 1e-9:
                 more, dearer = max(more, gpus), max(dearer, dollars)
-                admitted.append(one)
+                admitted.append(offering)
         self.gpus -= more
         self.dollars_per_hour -= dearer
         return admitted
@@ -184,8 +184,8 @@ def slack(policy: Policy, state: State, have: Mapping[str, Fleet], planned: Iter
     if left.gpus is None and left.dollars_per_hour is None:
         return Slack(math.inf, math.inf)
     new = [[offerings[key] for key in keys if key in offerings] for keys in planned]
-    gpus = sum(max((one.gpus for one in may_be), default=0) for may_be in new)
-    dollars = math.fsum(max((one.price for one in may_be), default=0.0) for may_be in new)
+    gpus = sum(max((offering.gpus for offering in may_be), default=0) for may_be in new)
+    dollars = math.fsum(max((offering.price for offering in may_be), default=0.0) for may_be in new)
     return Slack(
         math.inf if left.gpus is None else left.gpus - gpus,
         math.inf if left.dollars_per_hour is None else left.dollars_per_hour - dollars,

@@ -185,7 +185,7 @@ class Templates:
         for index, kind in enumerate(self.kinds):
             alone = index if apart[index] else -1
             size = tuple(sorted(self.capacity(kind).items()))
-            members = tuple((one.market, one.instance_type, one.price) for one in kind.members)
+            members = tuple((offering.market, offering.instance_type, offering.price) for offering in kind.members)
             keys.append((kind.pool.name, kind.offering.instance_type, kind.price, size, members, alone))
             alike.setdefault(keys[-1], []).append(index)
         return tuple(tuple(alike[key]) for key in keys)
@@ -348,8 +348,8 @@ class Overhead:
 
 def daemon_sets(cluster: Cluster) -> tuple[Workload, ...]:
     """The DaemonSets with a pod template, sorted by key."""
-    found = [workload for workload in cluster.workloads.values() if workload.kind == "DaemonSet" and workload.template is not None]
-    return tuple(sorted(found, key=lambda workload: workload.key))
+    workloads = [workload for workload in cluster.workloads.values() if workload.kind == "DaemonSet" and workload.template is not None]
+    return tuple(sorted(workloads, key=lambda workload: workload.key))
 
 
 def runs_on(daemon: Workload, node: Node) -> bool:

@@ -31,7 +31,7 @@ class Membership:
 
     def of(self, nodes: Mapping[str, Node], unlisted: Set[str] = frozenset()) -> dict[str, Member]:
         """The pool of every node that has one, by name. ``unlisted`` nodes have none, regardless of their labels."""
-        found: dict[str, Member] = {}
+        members: dict[str, Member] = {}
         for name, node in nodes.items():
             if name in unlisted:
                 continue
@@ -41,8 +41,8 @@ class Membership:
                 self._alike[values] = Member(chosen, offering_of(node, chosen)) if chosen is not None else None
             member = self._alike[values]
             if member is not None:
-                found[name] = member
-        return found
+                members[name] = member
+        return members
 
 
 def members(nodes: Mapping[str, Node], policy: Policy, unlisted: Set[str] = frozenset()) -> dict[str, Member]:

@@ -34,4 +34,8 @@ def taken_for(key: OfferingKey, offerings: Mapping[OfferingKey, Offering]) -> Of
     if key in offerings:
         return offerings[key]
     _, market, _, zone = key
-    return max(alike(key, offerings.values()), key=lambda one: (one.zone == zone, one.market == market, one.price, one.key), default=None)
+    return max(
+        alike(key, offerings.values()),
+        key=lambda offering: (offering.zone == zone, offering.market == market, offering.price, offering.key),
+        default=None,
+    )

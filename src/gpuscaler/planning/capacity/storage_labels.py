@@ -35,7 +35,9 @@ def with_storage_places(policy: Policy, cluster: Cluster) -> Policy:
     def labels_in(zone: str) -> Mapping[str, str]:
         return {**(dict.fromkeys(zone_keys, zone) if zone else {}), **places.get(zone, {})}
 
-    pools = tuple(replace(pool, offerings=tuple(_with(one, labels_in(one.zone)) for one in pool.offerings)) for pool in policy.pools)
+    pools = tuple(
+        replace(pool, offerings=tuple(_with(offering, labels_in(offering.zone)) for offering in pool.offerings)) for pool in policy.pools
+    )
     return policy if pools == policy.pools else replace(policy, pools=pools)
 
 

@@ -21,8 +21,10 @@ def evacuees(cluster: Cluster, state: State, policy: Policy) -> tuple[PodClass, 
         for pod in cluster.on_node.get(name, {}).values():
             if _comes_back(pod, policy):
                 alike.setdefault((pod.spec.digest, pod.labels, pod.options), []).append(pod)
-    found = [PodClass(pods[0].spec, pods[0].labels, pods[0].options, tuple(sorted(pod.key for pod in pods))) for pods in alike.values()]
-    return tuple(sorted(found, key=lambda one: one.order))
+    pod_classes = [
+        PodClass(pods[0].spec, pods[0].labels, pods[0].options, tuple(sorted(pod.key for pod in pods))) for pods in alike.values()
+    ]
+    return tuple(sorted(pod_classes, key=lambda pod_class: pod_class.order))
 
 
 def _comes_back(pod: Pod, policy: Policy) -> bool:
@@ -44,11 +46,11 @@ def of_waiting(plan: Plan, some: tuple[PodClass, ...], cluster: Cluster) -> Plan
 
     Their placements on ordered machines stay, because those machines are reserved for them.
     """
-    running = {key for one in some for key in one.keys}
+    running = {key for pod_class in some for key in pod_class.keys}
     return replace(
         plan,
-        placements=tuple(one for one in plan.placements if one.pod not in running or one.node not in cluster.nodes),
-        unplaced=tuple(one for one in plan.unplaced if one.pod not in running),
+        placements=tuple(placement for placement in plan.placements if placement.pod not in running or placement.node not in cluster.nodes),
+        unplaced=tuple(unplaced for unplaced in plan.unplaced if unplaced.pod not in running),
     )
 
 

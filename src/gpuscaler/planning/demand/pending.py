@@ -68,11 +68,11 @@ class Gang:
 
     @property
     def count(self) -> int:
-        return sum(one.count for one in self.classes)
+        return sum(pod_class.count for pod_class in self.classes)
 
     @property
     def priority(self) -> int:
-        return max(one.spec.priority for one in self.classes)
+        return max(pod_class.spec.priority for pod_class in self.classes)
 
 
 @dataclass(frozen=True)
@@ -119,20 +119,20 @@ def demand(cluster: Cluster, state: State, policy: Policy, now: float, *, live: 
             wanted.append(pod_class(pod, ready, coming.get(pod.owner.uid, 0)))
     ignored += [Ignored(key, "finished") for key in cluster.finished]
     merged = merge(wanted, live_selectors(cluster, wanted))
-    together = [one for one in merged if one.options.gang and not is_basic(cluster, one)]
+    together = [pod_class for pod_class in merged if pod_class.options.gang and not is_basic(cluster, pod_class)]
     gangs = gather(cluster, together, nominated)
     apart = set(map(id, merged)) - set(map(id, together))
     return Demand(
-        classes=tuple(sorted((one for one in merged if id(one) in apart), key=lambda one: one.order)),
+        classes=tuple(sorted((pod_class for pod_class in merged if id(pod_class) in apart), key=lambda pod_class: pod_class.order)),
         gangs=gangs,
         nominated=tuple(sorted(nominated, key=lambda n: (n.node, n.one.order))),
         ignored=tuple(sorted(ignored, key=lambda entry: entry.pod)),
     )
 
 
-def asks_for_device(one: PodClass) -> bool:
+def asks_for_device(pod_class: PodClass) -> bool:
     """Whether the pods of a class request an accelerator or a part of one."""
-    return any(amount > 0 and is_device(name) for name, amount in one.spec.requests.items())
+    return any(amount > 0 and is_device(name) for name, amount in pod_class.spec.requests.items())
 
 
 def pod_class(pod: Pod, keys: tuple[str, ...], announced: int = 0) -> PodClass:
@@ -202,7 +202,7 @@ def live_selectors(cluster: Cluster, classes: Iterable[PodClass]) -> tuple[LiveS
     """Every selector of a pending or bound pod that could match the labels of a pending pod."""
     found: dict[tuple[LabelSelector, tuple[str, ...], LabelSelector | None], None] = {}
     specs = {user.spec.digest: user.spec for user in cluster.users.values()}
-    specs.update((one.spec.digest, one.spec) for one in classes)
+    specs.update((pod_class.spec.digest, pod_class.spec) for pod_class in classes)
     for spec in specs.values():
         for term in spec.affinity + spec.anti_affinity:
             if term.selector is not None:
@@ -236,18 +236,18 @@ def merge(classes: Sequence[PodClass], selectors: Sequence[LiveSelector]) -> lis
     joined: dict[tuple[object, ...], list[PodClass]] = {}
     signatures: dict[LabelSet, tuple[int, ...]] = {}
     index = SelectorIndex(live.selector for live in selectors)
-    for one in classes:
-        if one.labels not in signatures:
-            signatures[one.labels] = tuple(n for n in index.near(one.labels) if selectors[n].selector.matches(one.labels))
-        joined.setdefault((one.spec.digest, signatures[one.labels], one.options), []).append(one)
+    for pod_class in classes:
+        if pod_class.labels not in signatures:
+            signatures[pod_class.labels] = tuple(n for n in index.near(pod_class.labels) if selectors[n].selector.matches(pod_class.labels))
+        joined.setdefault((pod_class.spec.digest, signatures[pod_class.labels], pod_class.options), []).append(pod_class)
     return [alike[0] if len(alike) == 1 else join(alike) for alike in joined.values()]
 
 
 def join(alike: Sequence[PodClass]) -> PodClass:
     """Join several classes into one, with the labels of the class that has the first pod key."""
-    first = min(alike, key=lambda one: one.keys[0])
-    keys = tuple(sorted(key for one in alike for key in one.keys))
-    return PodClass(first.spec, first.labels, first.options, keys, sum(one.announced for one in alike))
+    first = min(alike, key=lambda pod_class: pod_class.keys[0])
+    keys = tuple(sorted(key for pod_class in alike for key in pod_class.keys))
+    return PodClass(first.spec, first.labels, first.options, keys, sum(pod_class.announced for pod_class in alike))
 
 
 def group_of(cluster: Cluster, source: str, namespace: str, name: str) -> PodGroup | None:
@@ -256,11 +256,11 @@ def group_of(cluster: Cluster, source: str, namespace: str, name: str) -> PodGro
     return cluster.pod_groups.get(f"{source}/{namespace}/{own}")
 
 
-def is_basic(cluster: Cluster, one: PodClass) -> bool:
+def is_basic(cluster: Cluster, pod_class: PodClass) -> bool:
     """Whether a class belongs to a group of a native Workload that is scheduled pod by pod, so that it is not a gang."""
-    if one.options.gang_source != "workload":
+    if pod_class.options.gang_source != "workload":
         return False
-    group = group_of(cluster, "workload", one.spec.namespace, one.options.gang)
+    group = group_of(cluster, "workload", pod_class.spec.namespace, pod_class.options.gang)
     return group is not None and group.min_member == 0
 
 
@@ -280,25 +280,25 @@ def gather(cluster: Cluster, classes: Sequence[PodClass], nominated: Sequence[No
     The size of a gang comes from its group object or annotation, else from the parallelism of its Jobs, else it is the number of its pods.
     """
     by_name: dict[tuple[str, str, str], list[PodClass]] = {}
-    for one in classes:
-        by_name.setdefault((one.options.gang_source, one.spec.namespace, one.options.gang), []).append(one)
+    for pod_class in classes:
+        by_name.setdefault((pod_class.options.gang_source, pod_class.spec.namespace, pod_class.options.gang), []).append(pod_class)
     running = seated_members(cluster, nominated) if by_name else {}
     gangs = []
     for (source, namespace, name), members in by_name.items():
         group = group_of(cluster, source, namespace, name)
         here = running.get((source, namespace, name), [])
-        asked = max([one.options.gang_size for one in members] + [group.min_member if group is not None else 0])
+        asked = max([pod_class.options.gang_size for pod_class in members] + [group.min_member if group is not None else 0])
         if not asked and source == "annotation":
             asked = parallelism(cluster, namespace, name)
-        total = sum(one.count for one in members)
+        total = sum(pod_class.count for pod_class in members)
         if any(map(asks_for_device, members)):
-            members = [one if asks_for_device(one) else replace(one, beside_gpus=True) for one in members]
+            members = [pod_class if asks_for_device(pod_class) else replace(pod_class, beside_gpus=True) for pod_class in members]
         gangs.append(
             Gang(
                 name=f"{namespace}/{name}",
                 size=asked or total + len(here),
                 topology=members[0].options.gang_topology,
-                classes=tuple(sorted(members, key=lambda one: one.order)),
+                classes=tuple(sorted(members, key=lambda pod_class: pod_class.order)),
                 nodes=tuple(sorted(here)),
             )
         )

@@ -80,7 +80,7 @@ def rationed(
     needs = {whose: sum(item.units for item in mine) for whose, mine in _grouped(items, _whose).items()}
     late = (item for mine in waiting.values() for item in mine if id(item.what) in beyond)
     cuts = [BudgetCut(_keys(item.what), _because(item, shares[_whose(item)], needs[_whose(item)], total)) for item in late]
-    classes = tuple(one for one in wants.classes if id(one) in admitted)
+    classes = tuple(pod_class for pod_class in wants.classes if id(pod_class) in admitted)
     return replace(wants, classes=classes, gangs=tuple(gang for gang in wants.gangs if id(gang) in admitted)), cuts
 
 
@@ -106,9 +106,9 @@ def units(what: PodClass | Gang) -> int:
     return cost(what)
 
 
-def cost(one: PodClass) -> int:
+def cost(pod_class: PodClass) -> int:
     """The estimated planning cost of a class, regardless of the rest of the demand."""
-    spec = one.spec
+    spec = pod_class.spec
     anti = [term for term in spec.anti_affinity if term.topology_key != HOSTNAME]
     units = CLASS + (WIDE if any(term.topology_key != HOSTNAME for term in spec.affinity) else 0) + (WIDE_ANTI if anti else 0)
     units += HOST * (len(spec.affinity) + len(spec.anti_affinity)) + SPREAD * len(spec.spread)
@@ -121,8 +121,8 @@ def cost(one: PodClass) -> int:
 
 def _words(rule: PodAffinityTerm | SpreadConstraint) -> int:
     """The size of a rule's selector beyond one label, in words."""
-    said = rule.selector.requirements if rule.selector is not None else ()
-    return max(0, sum(1 + len(requirement.values) for requirement in said) - 2)
+    requirements = rule.selector.requirements if rule.selector is not None else ()
+    return max(0, sum(1 + len(requirement.values) for requirement in requirements) - 2)
 
 
 def _item(what: PodClass | Gang, cluster: Cluster, first: Set[str]) -> _Item:
@@ -133,11 +133,17 @@ def _item(what: PodClass | Gang, cluster: Cluster, first: Set[str]) -> _Item:
     owner = (pod.owner.uid or pod.owner.name) if pod is not None else ""
     spec = classes[0].spec
     ahead = first.isdisjoint(keys)
-    return _Item(what, spec.namespace, owner, units(what), (ahead, -max(one.spec.priority for one in classes), not isinstance(what, Gang)))
+    return _Item(
+        what,
+        spec.namespace,
+        owner,
+        units(what),
+        (ahead, -max(pod_class.spec.priority for pod_class in classes), not isinstance(what, Gang)),
+    )
 
 
 def _keys(what: PodClass | Gang) -> tuple[str, ...]:
-    return tuple(key for one in what.classes for key in one.keys) if isinstance(what, Gang) else what.keys
+    return tuple(key for pod_class in what.classes for key in pod_class.keys) if isinstance(what, Gang) else what.keys
 
 
 def _grouped(items: Iterable[_Item], key: Callable[[_Item], K]) -> dict[K, list[_Item]]:

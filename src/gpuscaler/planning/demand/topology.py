@@ -13,14 +13,18 @@ from gpuscaler.planning.demand.pending import PodClass, covers
 from gpuscaler.planning.mix.problem import Together
 
 
-def selects(cluster: Cluster, term: PodAffinityTerm, one: PodClass) -> bool:
-    """Whether an affinity term matches the pods of ``one``."""
-    return term.selector is not None and term.selector.matches(one.labels) and covers(term, one.spec.namespace, cluster)
+def selects(cluster: Cluster, term: PodAffinityTerm, pod_class: PodClass) -> bool:
+    """Whether an affinity term matches the pods of ``pod_class``."""
+    return term.selector is not None and term.selector.matches(pod_class.labels) and covers(term, pod_class.spec.namespace, cluster)
 
 
-def spreads_over(constraint: SpreadConstraint, owner: PodClass, one: PodClass) -> bool:
-    """Whether a spread constraint of ``owner`` counts the pods of ``one``: those of its own namespace that its selector matches."""
-    return constraint.selector is not None and owner.spec.namespace == one.spec.namespace and constraint.selector.matches(one.labels)
+def spreads_over(constraint: SpreadConstraint, owner: PodClass, pod_class: PodClass) -> bool:
+    """Whether a spread constraint of ``owner`` counts the pods of ``pod_class``: those of its own namespace that its selector matches."""
+    return (
+        constraint.selector is not None
+        and owner.spec.namespace == pod_class.spec.namespace
+        and constraint.selector.matches(pod_class.labels)
+    )
 
 
 @dataclass(frozen=True)
@@ -48,25 +52,25 @@ class Shape:
         return bool(self.wide_affinity or self.self_wide_anti or self.self_wide_spread)
 
 
-def shape(cluster: Cluster, one: PodClass) -> Shape:
-    spec = one.spec
+def shape(cluster: Cluster, pod_class: PodClass) -> Shape:
+    spec = pod_class.spec
     hard = tuple(constraint for constraint in spec.spread if constraint.hard)
     wide_anti = tuple(term for term in spec.anti_affinity if term.topology_key != HOSTNAME)
     wide_spread = tuple(constraint for constraint in hard if constraint.topology_key != HOSTNAME)
     host_anti = tuple(term for term in spec.anti_affinity if term.topology_key == HOSTNAME)
     host_spread = tuple(constraint for constraint in hard if constraint.topology_key == HOSTNAME)
     wide_affinity = tuple(term for term in spec.affinity if term.topology_key != HOSTNAME)
-    alone = bool(spec.host_ports) or any(selects(cluster, term, one) for term in host_anti)
+    alone = bool(spec.host_ports) or any(selects(cluster, term, pod_class) for term in host_anti)
     return Shape(
         wide_affinity=wide_affinity,
         host_affinity=tuple(term for term in spec.affinity if term.topology_key == HOSTNAME),
-        self_wide_anti=tuple(term for term in wide_anti if selects(cluster, term, one)),
+        self_wide_anti=tuple(term for term in wide_anti if selects(cluster, term, pod_class)),
         host_anti=host_anti,
-        self_wide_spread=tuple(constraint for constraint in wide_spread if spreads_over(constraint, one, one)),
+        self_wide_spread=tuple(constraint for constraint in wide_spread if spreads_over(constraint, pod_class, pod_class)),
         host_spread=host_spread,
         wide=bool(wide_affinity or wide_anti or wide_spread),
         by_host=bool(host_anti or host_spread or spec.host_ports),
-        per_host=1 if alone else min((c.max_skew for c in host_spread if spreads_over(c, one, one)), default=None),
+        per_host=1 if alone else min((c.max_skew for c in host_spread if spreads_over(c, pod_class, pod_class)), default=None),
     )
 
 
@@ -143,13 +147,13 @@ def host_rules(cluster: Cluster, classes: Sequence[PodClass], shapes: Sequence[S
 def _families(cluster: Cluster, classes: Sequence[PodClass], shapes: Sequence[Shape]) -> list[tuple[set[int], set[int], int]]:
     """Tuples of (classes that carry one constraint, classes that it counts, number of those that one machine may hold)."""
     carriers: dict[object, tuple[set[int], PodAffinityTerm | SpreadConstraint, int]] = {}
-    for i, (one, its) in enumerate(zip(classes, shapes, strict=True)):
+    for i, (pod_class, its) in enumerate(zip(classes, shapes, strict=True)):
         for term in its.host_anti:
             carriers.setdefault(term, (set(), term, i))[0].add(i)
         for constraint in its.host_spread:
-            carriers.setdefault((constraint, one.spec.namespace), (set(), constraint, i))[0].add(i)
+            carriers.setdefault((constraint, pod_class.spec.namespace), (set(), constraint, i))[0].add(i)
     families = []
-    index = LabelIndex((one.spec.namespace, one.labels) for one in classes)
+    index = LabelIndex((pod_class.spec.namespace, pod_class.labels) for pod_class in classes)
     for who, rule, first in carriers.values():
         if isinstance(rule, SpreadConstraint):
             near = index.near(classes[first].spec.namespace, rule.selector)
@@ -167,7 +171,7 @@ def _port_clashes(classes: Sequence[PodClass]) -> list[tuple[int, ...]]:
     Addresses are ignored: two pods with the same port on different addresses could share a machine, but get one machine each here.
     """
     users: dict[tuple[int, str], list[int]] = {}
-    for i, one in enumerate(classes):
-        for port in dict.fromkeys((port.port, port.protocol) for port in one.spec.host_ports):
+    for i, pod_class in enumerate(classes):
+        for port in dict.fromkeys((port.port, port.protocol) for port in pod_class.spec.host_ports):
             users.setdefault(port, []).append(i)
     return sorted({tuple(who) for who in users.values()})

@@ -66,9 +66,9 @@ def optimise(instance: ProblemArrays, *, start: Mixture | None = None, meter: Me
     for mixture in [*mixtures, best]:
         if _serves(instance, mixture):
             master.add(mixture.kinds, mixture.held)
-    found = generate(instance, master, prices, enough=best.cost(instance) / (1 + TOLERANCE), share=_GENERATE, meter=meter)
-    best, proven = _whole(instance, master, found, best, meter)
-    return Result(best, found.prices, found.bound, found.converged, proven or _close(instance, best, found.bound))
+    generated = generate(instance, master, prices, enough=best.cost(instance) / (1 + TOLERANCE), share=_GENERATE, meter=meter)
+    best, proven = _whole(instance, master, generated, best, meter)
+    return Result(best, generated.prices, generated.bound, generated.converged, proven or _close(instance, best, generated.bound))
 
 
 def _settled(instance: ProblemArrays, mixture: Mixture, bound: float) -> bool:
@@ -101,50 +101,50 @@ def _better(instance: ProblemArrays, best: Mixture, others: list[Mixture]) -> Mi
     return found if rank(instance, found) < rank(instance, best) else best
 
 
-def _whole(instance: ProblemArrays, master: Master, found: Generated, best: Mixture, meter: Meter) -> tuple[Mixture, bool]:
+def _whole(instance: ProblemArrays, master: Master, generated: Generated, best: Mixture, meter: Meter) -> tuple[Mixture, bool]:
     """Make the numbers of machines integers, by the cheapest method that closes the gap.
 
     Also returns whether the mix is proven to be the cheapest.
     """
-    times = np.floor(found.values + TOLERANCE).astype(np.int64)
+    times = np.floor(generated.values + TOLERANCE).astype(np.int64)
     parts = list(zip(map(int, master.kinds[: len(times)]), master.held[: len(times)], map(int, times), strict=True))
     floor = trim(Mixture.of(parts, len(instance.demand)), instance.demand)
-    best = _better(instance, best, constructions(instance, found.prices, start=floor, meter=meter))
-    if _close(instance, best, found.bound) or not meter.left() or _large_and_near(instance, best, found.bound):
+    best = _better(instance, best, constructions(instance, generated.prices, start=floor, meter=meter))
+    if _close(instance, best, generated.bound) or not meter.left() or _large_and_near(instance, best, generated.bound):
         return best, False
-    return _integers(instance, master, found, best, meter)
+    return _integers(instance, master, generated, best, meter)
 
 
-def _integers(instance: ProblemArrays, master: Master, found: Generated, best: Mixture, meter: Meter) -> tuple[Mixture, bool]:
+def _integers(instance: ProblemArrays, master: Master, generated: Generated, best: Mixture, meter: Meter) -> tuple[Mixture, bool]:
     """Solve integer programmes over the patterns that can still pay, as long as they find cheaper mixes: each makes the next smaller."""
-    dived = not found.converged
+    dived = not generated.converged
     if dived:
         # Bounds are weak here, so a search for all patterns that can pay would find too many.
-        best = _dives(instance, master, found, best, meter)
-    while meter.left() and not _close(instance, best, found.bound):
-        which, complete = pool(instance, master, found.prices, gap=best.cost(instance) - found.bound, meter=meter)
+        best = _dives(instance, master, generated, best, meter)
+    while meter.left() and not _close(instance, best, generated.bound):
+        which, complete = pool(instance, master, generated.prices, gap=best.cost(instance) - generated.bound, meter=meter)
         if not meter.left():
             return best, False
         integer, finished = master.integer(which, meter=meter)
         better = best if integer is None else _better(instance, best, [trim(integer, instance.demand)])
         improved, best = better is not best, better
-        if (complete and finished) or best.cost(instance) <= found.bound * (1 + _NEAR):
+        if (complete and finished) or best.cost(instance) <= generated.bound * (1 + _NEAR):
             return best, complete and finished
         if not improved:
             if dived:
                 return best, False
-            best, dived = _dives(instance, master, found, best, meter), True
+            best, dived = _dives(instance, master, generated, best, meter), True
             if best is better:
                 return best, False
     return best, False
 
 
-def _dives(instance: ProblemArrays, master: Master, found: Generated, best: Mixture, meter: Meter) -> Mixture:
-    known: dict[bytes, Programme] = {}
+def _dives(instance: ProblemArrays, master: Master, generated: Generated, best: Mixture, meter: Meter) -> Mixture:
+    programmes: dict[bytes, Programme] = {}
     for round_at in _ROUND_AT:
-        if _close(instance, best, found.bound) or not meter.left():
+        if _close(instance, best, generated.bound) or not meter.left():
             break
-        start = Programme(master.kinds, master.held, found.values, found.bound)
-        dived = dive(instance, start, found.prices, below=best.cost(instance), round_at=round_at, known=known, meter=meter)
+        start = Programme(master.kinds, master.held, generated.values, generated.bound)
+        dived = dive(instance, start, generated.prices, below=best.cost(instance), round_at=round_at, programmes=programmes, meter=meter)
         best = best if dived is None else _better(instance, best, [dived])
     return best

@@ -41,15 +41,15 @@ def _stage(stage: ProblemArrays, before: Mixture, asked: Mask, meter: Meter) -> 
     relaxed = resource_prices(stage, penalty=penalty)
     meter.add(2000 + relaxed.iterations * (20 + len(stage.demand)))
     prices = relaxed.prices
-    found = [poured(stage, relaxed, penalty=penalty, meter=meter)] if many(stage) else []
-    best = _best(stage, [before, *found])
-    if not (found and crowded(best)):
-        found += [*constructions(stage, prices, meter=meter), *constructions(stage, prices, start=before, meter=meter)]
-        best = _best(stage, [best, *found])
+    mixtures = [poured(stage, relaxed, penalty=penalty, meter=meter)] if many(stage) else []
+    best = _best(stage, [before, *mixtures])
+    if not (mixtures and crowded(best)):
+        mixtures += [*constructions(stage, prices, meter=meter), *constructions(stage, prices, start=before, meter=meter)]
+        best = _best(stage, [best, *mixtures])
     if not (stage.demand - best.served()).any() or (many(stage) and crowded(best)) or not meter.left():
         return best
     master = Master(stage, penalty=penalty)
-    for mixture in found:
+    for mixture in mixtures:
         master.add(mixture.kinds, mixture.held)
     result = generate(stage, master, prices, share=0.5, meter=meter)
     best = _best(stage, [best, *constructions(stage, result.prices, meter=meter)])

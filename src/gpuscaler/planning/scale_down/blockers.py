@@ -91,12 +91,12 @@ def twins(nodes: Iterable[Node]) -> Mapping[str, Blocker]:
     for node in nodes:
         if node.provider_id:
             alike.setdefault(node.provider_id, []).append(node.name)
-    found = {}
+    blockers = {}
     for instance, names in alike.items():
         for name in names if len(names) > 1 else ():
             other = next(one for one in names if one != name)
-            found[name] = Blocker("same-machine", f"node {other} has the same spec.providerID, {instance}")
-    return found
+            blockers[name] = Blocker("same-machine", f"node {other} has the same spec.providerID, {instance}")
+    return blockers
 
 
 def unread(cluster: Cluster) -> tuple[Blocker | None, Mapping[str, Blocker]]:
@@ -139,11 +139,13 @@ class Protection:
         As in Karpenter, its annotation also counts on pods that leave with the machine (DaemonSet pods, mirror pods).
         """
         # Most nodes run only classes that have been checked already and have no blocker.
-        for one in sorted(residents.load.keys() - self._harmless, key=lambda one: one.order):
-            found = self._class_blocker(one)
-            if found is not None and not (found.word == "pdb" and self._ignored(self.budgets(one), residents.load[one])):
-                return Blocker(found.word, f"pod {first_key(residents.load[one])} {found.detail}")
-            for pod in sorted(residents.load[one], key=lambda pod: pod.key):
+        for running_class in sorted(residents.load.keys() - self._harmless, key=lambda running_class: running_class.order):
+            blocker = self._class_blocker(running_class)
+            if blocker is not None and not (
+                blocker.word == "pdb" and self._ignored(self.budgets(running_class), residents.load[running_class])
+            ):
+                return Blocker(blocker.word, f"pod {first_key(residents.load[running_class])} {blocker.detail}")
+            for pod in sorted(residents.load[running_class], key=lambda pod: pod.key):
                 if (timed := self._do_not_disrupt(pod)) is not None:
                     return timed
         if residents.going:
@@ -156,8 +158,8 @@ class Protection:
     def evictions(self, load: Load) -> dict[str, int]:
         """How many evictions each PodDisruptionBudget, by its key, must allow for the pods of ``load``."""
         counts: dict[str, int] = {}
-        for one, pods in load.items() if self._budgets else ():
-            for budget in self.budgets(one):
+        for running_class, pods in load.items() if self._budgets else ():
+            for budget in self.budgets(running_class):
                 if many := sum(not is_evicted_anyway(pod, budget) for pod in pods):
                     counts[budget.key] = counts.get(budget.key, 0) + many
         return counts
@@ -167,57 +169,57 @@ class Protection:
         """Whether the eviction API skips the budget for all of ``pods``. It always refuses pods that several budgets cover."""
         return len(over) == 1 and all(is_evicted_anyway(pod, over[0]) for pod in pods)
 
-    def budgets(self, one: RunningClass) -> tuple[PodDisruptionBudget, ...]:
-        """The PodDisruptionBudgets that cover the pods of ``one``, sorted by name."""
-        key = (one.spec.namespace, one.labels)
-        found = self._matching.get(key)
-        if found is None:
-            here = self._budgets.get(one.spec.namespace, ())
-            over = (budget for budget in here if budget.selector is not None and budget.selector.matches(one.labels))
-            found = self._matching[key] = tuple(sorted(over, key=lambda budget: budget.name))
-        return found
+    def budgets(self, running_class: RunningClass) -> tuple[PodDisruptionBudget, ...]:
+        """The PodDisruptionBudgets that cover the pods of ``running_class``, sorted by name."""
+        key = (running_class.spec.namespace, running_class.labels)
+        budgets = self._matching.get(key)
+        if budgets is None:
+            here = self._budgets.get(running_class.spec.namespace, ())
+            over = (budget for budget in here if budget.selector is not None and budget.selector.matches(running_class.labels))
+            budgets = self._matching[key] = tuple(sorted(over, key=lambda budget: budget.name))
+        return budgets
 
-    def _class_blocker(self, one: RunningClass) -> Blocker | None:
-        if one not in self._memo:
-            found = self._memo[one] = self._find(one)
-            if found is None and one.options.do_not_disrupt is False:
-                self._harmless.add(one)
-        return self._memo[one]
+    def _class_blocker(self, running_class: RunningClass) -> Blocker | None:
+        if running_class not in self._memo:
+            blocker = self._memo[running_class] = self._find(running_class)
+            if blocker is None and running_class.options.do_not_disrupt is False:
+                self._harmless.add(running_class)
+        return self._memo[running_class]
 
-    def _find(self, one: RunningClass) -> Blocker | None:
+    def _find(self, running_class: RunningClass) -> Blocker | None:
         """The blocker that applies to every pod of a class.
 
         As in Cluster Autoscaler, ``safe-to-evict: true`` overrides the weaker reasons.
         """
-        options, spec = one.options, one.spec
+        options, spec = running_class.options, running_class.spec
         if options.do_not_drain:
             return Blocker("do-not-drain", "has the label openai/do-not-drain")
         if options.safe_to_evict is False:
             return Blocker("safe-to-evict", "has the annotation cluster-autoscaler.kubernetes.io/safe-to-evict: false")
-        if one.restarts and options.restart_cost is None:
+        if running_class.restarts and options.restart_cost is None:
             what = f"belongs to the gang {options.gang!r}" if options.gang else "belongs to a running Job"
             return Blocker("job", f"{what} and has no gpuscaler.io/restart-cost")
         if spec.resource_claims:
             return Blocker("in-use", "uses dynamic resource allocation, so it is unknown where else it fits")
         if spec.scheduler_name not in self._policy.schedulers:
             return Blocker("in-use", f"is scheduled by {spec.scheduler_name!r}, so it is unknown where it would go")
-        return self._weaker(one) or self._budget_blocker(one)
+        return self._weaker(running_class) or self._budget_blocker(running_class)
 
-    def _weaker(self, one: RunningClass) -> Blocker | None:
-        options, spec = one.options, one.spec
+    def _weaker(self, running_class: RunningClass) -> Blocker | None:
+        options, spec = running_class.options, running_class.spec
         if options.safe_to_evict is True:
             return None
-        if not one.owner_kind:
+        if not running_class.owner_kind:
             return Blocker("bare-pod", "has no controller that would recreate it")
-        if spec.namespace == SYSTEM_NAMESPACE and not self.budgets(one):
+        if spec.namespace == SYSTEM_NAMESPACE and not self.budgets(running_class):
             return Blocker("kube-system", "is in kube-system and no PodDisruptionBudget covers it")
         local = [name for name in spec.local_storage if name not in options.safe_to_evict_local_volumes]
         if local:
             return Blocker("local-storage", f"keeps data on the node in {', '.join(local)}")
         return None
 
-    def _budget_blocker(self, one: RunningClass) -> Blocker | None:
-        over = self.budgets(one)
+    def _budget_blocker(self, running_class: RunningClass) -> Blocker | None:
+        over = self.budgets(running_class)
         if len(over) > 1:
             names = ", ".join(budget.name for budget in over)
             return Blocker("pdb", f"is covered by several PodDisruptionBudgets ({names}), which the eviction API refuses")

@@ -103,7 +103,7 @@ class Allowances:
         for name in self._leaving & cluster.nodes.keys() if left else ():
             load = grouping.load(cluster.nodes[name]).load
             # Terminating pods no longer count as healthy.
-            staying = {one: tuple(pod for pod in pods if not pod.deleted) for one, pods in load.items()}
+            staying = {running_class: tuple(pod for pod in pods if not pod.deleted) for running_class, pods in load.items()}
             for key, count in protection.evictions(staying).items():
                 left[key] -= count
         return left

@@ -123,11 +123,16 @@ class CandidateCache:
         before, self.looks, self._table = self.looks, {}, table
         self.twins = twins(table.nodes)
         for name, node in zip(table.names, table.nodes, strict=True):
-            pods, member, known = on_node.get(name), members.get(name), before.pop(name, None)
-            if known is None or known.node is not node or known.pods is not pods or not (known.member is member or known.member == member):
-                known = Inspection(node, pods, member, own_blocker(node, member), is_leaving(node, frozenset()))
-                self._unsettle(name, known)
-            self.looks[name] = known
+            pods, member, inspection = on_node.get(name), members.get(name), before.pop(name, None)
+            if (
+                inspection is None
+                or inspection.node is not node
+                or inspection.pods is not pods
+                or not (inspection.member is member or inspection.member == member)
+            ):
+                inspection = Inspection(node, pods, member, own_blocker(node, member), is_leaving(node, frozenset()))
+                self._unsettle(name, inspection)
+            self.looks[name] = inspection
         for name in before:
             self.steady.pop(name, None)
         self.leaving = frozenset(name for name, look in self.looks.items() if look.leaves)
@@ -148,7 +153,7 @@ def survey(situation: Situation, memory: CandidateCache) -> Survey:
     guard = unhealthy(cluster.nodes.values(), situation.members, promised) or unread_somewhere
     if guard is not None:
         return Survey(blocked=dict.fromkeys(memory.looks, guard))
-    found, members, row_of = Survey(blocked=memory.steady.copy()), situation.members, situation.room.table.row
+    survey, members, row_of = Survey(blocked=memory.steady.copy()), situation.members, situation.room.table.row
     asking = _Asking(situation, memory.classes)
     special = promised | situation.state.disrupting | situation.state.spared.keys() | situation.state.unlisted
     here = {**unread_here, **memory.twins}
@@ -164,13 +169,13 @@ def survey(situation: Situation, memory: CandidateCache) -> Survey:
             if blocker is not None and not residents.ages:
                 memory.steady[name] = blocker
         if blocker is not None:
-            found.blocked[name] = blocker
+            survey.blocked[name] = blocker
             continue
         candidate = Candidate(look.node, row_of[name], members[name], load, look.evictions)
-        (found.busy if load else found.idle).append(candidate)
-    movable = {one for candidate in found.busy for one in candidate.load}
-    found.classes = tuple(sorted(movable, key=lambda one: one.order))
-    return found
+        (survey.busy if load else survey.idle).append(candidate)
+    movable = {running_class for candidate in survey.busy for running_class in candidate.load}
+    survey.classes = tuple(sorted(movable, key=lambda running_class: running_class.order))
+    return survey
 
 
 class _Asking:

@@ -67,9 +67,9 @@ def consolidate(situation: Situation, ledger: Decided, first: Survey, kept: Mapp
         return
     if not first.busy:
         return
-    classes = [one for one in first.classes if one.spec.priority >= situation.policy.priority_cutoff]
+    classes = [running_class for running_class in first.classes if running_class.spec.priority >= situation.policy.priority_cutoff]
     rules = manners(classes, Watchers(situation.cluster, first.classes), displaced(first.busy, classes, situation.room))
-    needed = frozenset(one for one in classes if rules[one].needed)
+    needed = frozenset(running_class for running_class in classes if rules[running_class].needed)
     disruption = ledger.allowances.disruption
     movable: list[Candidate] = []
     for candidate in first.busy:
@@ -84,7 +84,7 @@ def consolidate(situation: Situation, ledger: Decided, first: Survey, kept: Mapp
     homes = Homes.on_nodes(situation, open_nodes(situation, first, ledger, kept.keys() | leaving))
     movable, local = localised(movable, rules)
     seats = seats_of(movable)
-    moving = sorted(seats.keys() & local.keys(), key=lambda one: one.order)
+    moving = sorted(seats.keys() & local.keys(), key=lambda running_class: running_class.order)
     worlds = Worlds.of(situation, moving, {candidate.name for candidate in movable} | {removal.node for removal in ledger.removals})
     work = Deletion(situation, ledger, homes, moving, local, seats, worlds)
     fleet, emptied = delete(work, movable)
@@ -107,7 +107,7 @@ def anchor_blocker(candidate: Candidate, anchors: frozenset[RunningClass]) -> Bl
     """The blocker of a candidate with pods that affinity or spread rules of pending pods refer to: the plan relies on their place."""
     if anchors.isdisjoint(candidate.load):
         return None
-    pods = [pod for one, pods in candidate.load.items() if one in anchors for pod in pods]
+    pods = [pod for running_class, pods in candidate.load.items() if running_class in anchors for pod in pods]
     return Blocker("needed", f"pending pods have affinity or spread rules that select pod {first_key(pods)}")
 
 

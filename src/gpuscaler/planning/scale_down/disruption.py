@@ -45,7 +45,9 @@ class Disruption:
     def _is_spoken_of(self) -> bool:
         """Whether any owner or namespace has the annotation."""
         cluster = self._cluster
-        return any(one.disruption for one in cluster.namespaces.values()) or any(one.disruption for one in cluster.workloads.values())
+        return any(namespace.disruption for namespace in cluster.namespaces.values()) or any(
+            workload.disruption for workload in cluster.workloads.values()
+        )
 
     def blocker(self, pods: Iterable[Pod]) -> Blocker | None:
         """Why ``pods``, all pods of one machine that would have to move, may not be moved to save money; the first reason by pod name."""

@@ -12,13 +12,13 @@ from gpuscaler.planning.scale_down.contract import Situation
 
 def held(situation: Situation, staying: frozenset[str], leaving: Set[str]) -> Mapping[str, Blocker]:
     """The nodes that the ``spare`` of each pool keeps, with the reason. Nodes of ``staying`` are not removed anyway, so they come first."""
-    found: dict[str, Blocker] = {}
+    blockers: dict[str, Blocker] = {}
     for pool in situation.policy.pools:
         if pool.spare.machines or pool.spare.gpus:
             nodes = _usable(situation, pool, leaving)
-            found.update(_machines(situation, pool, nodes, staying))
-            found.update(_gpus(situation, pool, nodes, staying))
-    return found
+            blockers.update(_machines(situation, pool, nodes, staying))
+            blockers.update(_gpus(situation, pool, nodes, staying))
+    return blockers
 
 
 def _usable(situation: Situation, pool: Pool, leaving: Set[str]) -> list[str]:
@@ -46,15 +46,15 @@ def _gpus(situation: Situation, pool: Pool, nodes: list[str], staying: frozenset
     room = situation.room
     unused = {name: _unused_gpus(room, room.table.row[name]) for name in nodes}
     order = sorted((name for name in nodes if unused[name]), key=lambda name: (name not in staying, unused[name], name))
-    found: dict[str, Blocker] = {}
+    blockers: dict[str, Blocker] = {}
     missing = pool.spare.gpus
     for name in order:
         if missing <= 0:
             break
         wanted = f"{pool.spare.gpus} GPU{'s' if pool.spare.gpus != 1 else ''}"
-        found[name] = Blocker("spare", f"pool {pool.name} keeps {wanted} unused, {unused[name]} of them here")
+        blockers[name] = Blocker("spare", f"pool {pool.name} keeps {wanted} unused, {unused[name]} of them here")
         missing -= unused[name]
-    return found
+    return blockers
 
 
 def _unused_gpus(room: Room, row: int) -> int:

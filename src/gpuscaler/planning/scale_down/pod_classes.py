@@ -78,10 +78,10 @@ class Grouping:
     ``known`` are existing classes by content; new ones are added.
     """
 
-    def __init__(self, cluster: Cluster, now: float, known: Classes) -> None:
+    def __init__(self, cluster: Cluster, now: float, running_classes: Classes) -> None:
         self._cluster = cluster
         self._now = now
-        self._by_content = known
+        self._by_content = running_classes
         self._plain: dict[tuple[str, bool], tuple[Origin, dict[tuple[object, ...], RunningClass]]] = {}
         self._timed: set[RunningClass] = set()
 
@@ -96,16 +96,16 @@ class Grouping:
         plain, identity = self._plain[has]
         for pod in self._cluster.on_node.get(node.name, {}).values():
             # Read once, compared by identity: the loop runs for every pod of the cluster.
-            one = identity.get((id(pod.spec), id(pod.labels), id(pod.options), pod.owner.kind))
-            if one is None or pod.deleted:
+            running_class = identity.get((id(pod.spec), id(pod.labels), id(pod.options), pod.owner.kind))
+            if running_class is None or pod.deleted:
                 if leaves_with_machine(pod, self._now):
                     attached.append(pod)
                     continue
                 if pod.deleted:
                     going.append(pod)
-                one = self._class_of(pod, node, plain)
-            pods = load.get(one)
-            load[one] = (pod,) if pods is None else (*pods, pod)
+                running_class = self._class_of(pod, node, plain)
+            pods = load.get(running_class)
+            load[running_class] = (pod,) if pods is None else (*pods, pod)
         ages = bool(going) or not self._timed.isdisjoint(load) or any(pod.deleted or is_timed(pod.options) for pod in attached)
         return Residents(load, tuple(going), tuple(attached), ages)
 
@@ -114,16 +114,16 @@ class Grouping:
         if pod.options.gang and pod.options.gang_topology != "any":
             origin = replace(plain, zone=first_label(node, ZONE_LABELS), product=own_product(node))
         content = (pod.spec.digest, pod.labels, pod.options, pod.owner.kind, origin)
-        one = self._by_content.get(content)
-        if one is None:
-            one = RunningClass(pod.spec, pod.labels, pod.options, pod.owner.kind, origin)
-            self._by_content[content] = one
+        running_class = self._by_content.get(content)
+        if running_class is None:
+            running_class = RunningClass(pod.spec, pod.labels, pod.options, pod.owner.kind, origin)
+            self._by_content[content] = running_class
         if is_timed(pod.options):
-            self._timed.add(one)
+            self._timed.add(running_class)
         if origin is plain:
             # The cluster keeps the parts alive, so their id() is not reused while this object is in use.
-            self._plain[plain.arch, plain.bare][1][id(pod.spec), id(pod.labels), id(pod.options), pod.owner.kind] = one
-        return one
+            self._plain[plain.arch, plain.bare][1][id(pod.spec), id(pod.labels), id(pod.options), pod.owner.kind] = running_class
+        return running_class
 
 
 def pods_of(load: Load) -> Iterable[Pod]:

@@ -20,24 +20,27 @@ def dominant_share(spec: PodSpec, candidate: Candidate) -> float:
     return max((amount / allocatable[name] for name, amount in spec.requests.items() if allocatable.get(name)), default=0.0)
 
 
-def loss_of(one: RunningClass, candidate: Candidate) -> float:
-    """Dollars of work that restarting one pod of ``one`` on ``candidate`` loses. A gang loses the work of all its members."""
-    seconds = one.options.restart_cost
+def loss_of(running_class: RunningClass, candidate: Candidate) -> float:
+    """Dollars of work that restarting one pod of ``running_class`` on ``candidate`` loses. A gang loses the work of all its members."""
+    seconds = running_class.options.restart_cost
     if seconds is None:
         return 0.0
-    members = max(1, one.options.gang_size) if one.options.gang else 1
-    return seconds / 3600 * candidate.price * min(1.0, dominant_share(one.spec, candidate)) * members
+    members = max(1, running_class.options.gang_size) if running_class.options.gang else 1
+    return seconds / 3600 * candidate.price * min(1.0, dominant_share(running_class.spec, candidate)) * members
 
 
 def restart_loss(candidate: Candidate) -> float:
     """Dollars lost by moving all pods of ``candidate``: lost work, and the machine's cost while the pods save their work."""
-    costly = sorted((one for one in candidate.load if one.options.restart_cost is not None), key=lambda one: one.order)
-    return sum(loss_of(one, candidate) * len(candidate.load[one]) for one in costly) + waiting_loss(candidate)
+    costly = sorted(
+        (running_class for running_class in candidate.load if running_class.options.restart_cost is not None),
+        key=lambda running_class: running_class.order,
+    )
+    return sum(loss_of(running_class, candidate) * len(candidate.load[running_class]) for running_class in costly) + waiting_loss(candidate)
 
 
 def waiting_loss(candidate: Candidate) -> float:
     """Dollars that the machine of ``candidate`` costs while the pod with the longest grace period saves its work."""
-    return candidate.price * max((one.options.grace or 0.0 for one in candidate.load), default=0.0) / 3600
+    return candidate.price * max((running_class.options.grace or 0.0 for running_class in candidate.load), default=0.0) / 3600
 
 
 def net_saving(saving: float, loss: float) -> float:
@@ -68,9 +71,9 @@ def value_blocker(situation: Situation, candidate: Candidate) -> Blocker | None:
     if pays(candidate.price, loss, situation.policy):
         return None
     if loss > 0 and pays(candidate.price, 0.0, situation.policy):
-        costly = [pod for one, pods in candidate.load.items() if one.options.restart_cost is not None for pod in pods]
+        costly = [pod for running_class, pods in candidate.load.items() if running_class.options.restart_cost is not None for pod in pods]
         if not costly:
-            slow = [pod for one, pods in candidate.load.items() if one.options.grace for pod in pods]
+            slow = [pod for running_class, pods in candidate.load.items() if running_class.options.grace for pod in pods]
             lost = f"${loss:.2f} for the machine, and an hour without it saves ${candidate.price:.2f}"
             return Blocker("job", f"waiting while pod {first_key(slow)} and others like it save their work (grace) costs {lost}")
         lost = f"${loss:.2f} of work, and an hour without the machine saves ${candidate.price:.2f}"

@@ -108,7 +108,7 @@ def domains(desk: Desk, gang: Gang) -> list[Mask]:
     members = {desk.room.table.row[name] for name in gang.nodes if name in desk.room.table.row}
     # A running member without a GPU does not determine the product, unless only such members run.
     members = (members and members.difference(*others.values())) or members
-    usable = [usable_templates(desk.templates, one) & suiting(desk, one)[desk.template_rows] for one in gang.classes]
+    usable = [usable_templates(desk.templates, pod_class) & suiting(desk, pod_class)[desk.template_rows] for pod_class in gang.classes]
     found = []
     for domain, rows in sorted(codes.items()):
         mask = np.zeros(len(desk.room), dtype=np.bool_)
@@ -116,22 +116,23 @@ def domains(desk: Desk, gang: Gang) -> list[Mask]:
         if members and not mask[list(members)].any():
             continue
         estimate = sum(
-            one.count * share_price(desk, one, good & mask[desk.template_rows]) for one, good in zip(gang.classes, usable, strict=True)
+            pod_class.count * share_price(desk, pod_class, good & mask[desk.template_rows])
+            for pod_class, good in zip(gang.classes, usable, strict=True)
         )
-        machines = sum(one.count for one in gang.classes if not room_exists(desk, one, mask))
+        machines = sum(pod_class.count for pod_class in gang.classes if not room_exists(desk, pod_class, mask))
         found.append((min(estimate, 1e18) if machines else 0.0, domain, mask))
     return [mask for _, _, mask in sorted(found, key=lambda entry: entry[:2])]
 
 
-def suiting(desk: Desk, one: PodClass) -> Mask:
+def suiting(desk: Desk, pod_class: PodClass) -> Mask:
     """Rows that the pods of a class can go to and prefer, regardless of the pods already there."""
-    return desk.room.static_mask(one.spec) & wished(desk.room, one)
+    return desk.room.static_mask(pod_class.spec) & wished(desk.room, pod_class)
 
 
 def by_domain(desk: Desk, gang: Gang) -> tuple[dict[tuple[str, str], list[int]], dict[str, list[int]]]:
     """Rows by zone and GPU product, and rows without accelerators by zone. A gang that needs no accelerators has one domain per zone."""
     table = desk.room.table
-    wanted = {name for one in gang.classes for name, amount in one.spec.requests.items() if amount > 0 and is_device(name)}
+    wanted = {name for pod_class in gang.classes for name, amount in pod_class.spec.requests.items() if amount > 0 and is_device(name)}
     keys = (*ZONE_LABELS, *((*PRODUCT_LABELS, *INSTANCE_TYPE_LABELS) if wanted else ()))
     devices = np.zeros(len(table), dtype=np.bool_)
     for name in wanted.union(DIVISIBLE) if wanted else ():
@@ -155,17 +156,19 @@ def by_domain(desk: Desk, gang: Gang) -> tuple[dict[tuple[str, str], list[int]],
     return codes, others
 
 
-def room_exists(desk: Desk, one: PodClass, mask: Mask) -> bool:
+def room_exists(desk: Desk, pod_class: PodClass, mask: Mask) -> bool:
     """Whether existing or ordered machines within ``mask`` have room for all pods of the class."""
-    free = np.where(mask & desk.open_rows & ~desk.template_mask & wished(desk.room, one), desk.room.capacity(one.spec, one.labels), 0)
-    return int(free.sum()) >= one.count
+    free = np.where(
+        mask & desk.open_rows & ~desk.template_mask & wished(desk.room, pod_class), desk.room.capacity(pod_class.spec, pod_class.labels), 0
+    )
+    return int(free.sum()) >= pod_class.count
 
 
-def share_price(desk: Desk, one: PodClass, good: Mask) -> float:
+def share_price(desk: Desk, pod_class: PodClass, good: Mask) -> float:
     """The price of one pod on the cheapest template of ``good``, by its largest share of a machine; infinite when there is none."""
     prices = np.array([offering.price for offering in desk.templates.offerings])
     share = np.zeros(len(prices))
-    for resource, amount in one.spec.requests.items():
+    for resource, amount in pod_class.spec.requests.items():
         offered = desk.templates.table.allocatable(resource)
         share = np.maximum(share, amount / np.maximum(offered, 1))
     return float(np.where(good, prices * share, np.inf).min(initial=np.inf))

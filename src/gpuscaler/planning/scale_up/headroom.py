@@ -23,7 +23,7 @@ def spare_machines(desk: Desk, pools: tuple[Pool, ...], have: Mapping[str, Fleet
     members = seen.members
     bought: list[NewMachine] = []
     busy = {taken.row for taken in desk.taken} | busy_rows(desk)
-    for pool in sorted(kept, key=lambda one: (-one.priority, one.name)):
+    for pool in sorted(kept, key=lambda pool: (-pool.priority, pool.name)):
         rows = [row for row, member in members.items() if member.pool.name == pool.name]
         new = [machine.row for machine in desk.bought if machine.kind.pool.name == pool.name]
         idle = sum(1 for row in rows if row not in busy and desk.open_rows[row])

@@ -37,38 +37,38 @@ Wish = tuple[tuple[str, ...], str]
 
 def in_their_markets(desk: Desk, wants: Demand, policy: Policy, state: State, now: float) -> Demand:
     """The demand restricted to the markets that may be bought for each pod at ``now``; a class whose pods differ in this is split."""
-    spot = frozenset(one.key for one in policy.offerings.values() if one.market == SPOT and not one.retired)
+    spot = frozenset(offering.key for offering in policy.offerings.values() if offering.market == SPOT and not offering.retired)
     has_spot, untried = bool(spot), spot - state.proven_offerings
 
-    def is_plain(one: PodClass) -> bool:
-        return not has_spot or (state.hunting is None and one.options.spot_wait is None and one.options.deadline is None)
+    def is_plain(pod_class: PodClass) -> bool:
+        return not has_spot or (state.hunting is None and pod_class.options.spot_wait is None and pod_class.options.deadline is None)
 
     everybody = chain(wants.classes, *(gang.classes for gang in wants.gangs))
     if not (state.paused_offerings or state.refusing) and all(map(is_plain, everybody)):
         return wants
 
-    def split(one: PodClass, together: float | None = None) -> list[PodClass]:
-        if one.spec.digest in state.paused_offerings:
-            one = replace(one, paused=state.paused_offerings[one.spec.digest])
-        if one.spec.digest in state.refusing:
-            one = replace(one, spec=avoiding(one.spec, state.refusing[one.spec.digest]))
-        if is_plain(one):
-            return [one]
+    def split(pod_class: PodClass, together: float | None = None) -> list[PodClass]:
+        if pod_class.spec.digest in state.paused_offerings:
+            pod_class = replace(pod_class, paused=state.paused_offerings[pod_class.spec.digest])
+        if pod_class.spec.digest in state.refusing:
+            pod_class = replace(pod_class, spec=avoiding(pod_class.spec, state.refusing[pod_class.spec.digest]))
+        if is_plain(pod_class):
+            return [pod_class]
         pods, done = desk.cluster.pods, state.progress
 
         def wish_of(key: str) -> Wish:
             hunting = state.hunting if together is None or now >= together + GANG_SECONDS else None
-            return wish(one.options, waiting_since(pods[key], together), hunting, now, done=done.get(key, 0.0))
+            return wish(pod_class.options, waiting_since(pods[key], together), hunting, now, done=done.get(key, 0.0))
 
-        return divided(one, wish_of, desk, untried)
+        return divided(pod_class, wish_of, desk, untried)
 
     gangs = []
     for gang in wants.gangs:
         # Members are placed together, so the one that waited longest decides for all.
-        first = min(waiting_since(desk.cluster.pods[key]) for one in gang.classes for key in one.keys)
-        gangs.append(replace(gang, classes=tuple(part for one in gang.classes for part in split(one, first))))
-    classes = [part for one in wants.classes for part in split(one)]
-    return replace(wants, classes=tuple(sorted(classes, key=lambda one: one.order)), gangs=tuple(gangs))
+        first = min(waiting_since(desk.cluster.pods[key]) for pod_class in gang.classes for key in pod_class.keys)
+        gangs.append(replace(gang, classes=tuple(part for pod_class in gang.classes for part in split(pod_class, first))))
+    classes = [part for pod_class in wants.classes for part in split(pod_class)]
+    return replace(wants, classes=tuple(sorted(classes, key=lambda pod_class: pod_class.order)), gangs=tuple(gangs))
 
 
 def waiting_since(pod: Pod, together: float | None = None) -> float:
@@ -76,32 +76,32 @@ def waiting_since(pod: Pod, together: float | None = None) -> float:
     return together if together is not None else pod.unschedulable_since or pod.created
 
 
-def divided(one: PodClass, wish_of: Callable[[str], Wish], desk: Desk, untried: frozenset[OfferingKey]) -> list[PodClass]:
+def divided(pod_class: PodClass, wish_of: Callable[[str], Wish], desk: Desk, untried: frozenset[OfferingKey]) -> list[PodClass]:
     """The pods of a class, split by the markets that may be bought for them now.
 
     A pod that should hurry is not planned onto ``untried`` spot offerings, and takes recently granted spot where that fits. Where
     neither such spot nor on-demand fits, its markets stay as they were.
     """
     groups: dict[Wish, list[str]] = {}
-    for key in one.keys:
+    for key in pod_class.keys:
         groups.setdefault(wish_of(key), []).append(key)
     parts: list[PodClass] = []
     for (markets, why), keys in sorted(groups.items()):
-        part = replace(one, keys=tuple(keys), announced=0 if parts else one.announced)
-        if markets != one.options.market:
-            changed = replace(part, options=replace_struct(one.options, market=markets), market_because=why)
+        part = replace(pod_class, keys=tuple(keys), announced=0 if parts else pod_class.announced)
+        if markets != pod_class.options.market:
+            changed = replace(part, options=replace_struct(pod_class.options, market=markets), market_because=why)
             if why == HURRY:
                 sure = replace(part, paused=part.paused | untried, market_because=HURRY)
-                only_spot = replace(sure, options=replace_struct(one.options, market=(SPOT,)))
+                only_spot = replace(sure, options=replace_struct(pod_class.options, market=(SPOT,)))
                 changed = sure if can_be_bought(desk, only_spot) else changed if can_be_bought(desk, changed) else part
             part = changed
         parts.append(part)
     return parts
 
 
-def can_be_bought(desk: Desk, one: PodClass) -> bool:
+def can_be_bought(desk: Desk, pod_class: PodClass) -> bool:
     """Whether a pod of the class fits on an empty machine that may be ordered now and that the limits admit."""
-    rows = usable_templates(desk.templates, one) & desk.room.static_mask(one.spec)[desk.template_rows]
+    rows = usable_templates(desk.templates, pod_class) & desk.room.static_mask(pod_class.spec)[desk.template_rows]
     kinds = desk.templates.kinds_within(rows)
     return any(good and desk.remaining.most(kind, 1) > 0 for kind, good in zip(desk.templates.kinds, kinds.tolist(), strict=True))
 
@@ -182,14 +182,14 @@ def changed(before: Policy, after: Policy, now: float) -> tuple[Changed, ...]:
     """The pools that differ ``after``, or all pools if anything else differs. Changed prices and stocks do not count: they fix nothing."""
     if replace_struct(before, pools=()) != replace_struct(after, pools=()):
         return (Changed(now),)
-    known = {pool.name: face(pool) for pool in before.pools}
-    return tuple(Changed(now, pool.name) for pool in after.pools if pool.name in known and face(pool) != known[pool.name])
+    pools = {pool.name: face(pool) for pool in before.pools}
+    return tuple(Changed(now, pool.name) for pool in after.pools if pool.name in pools and face(pool) != pools[pool.name])
 
 
 def face(pool: Pool) -> Pool:
     """``pool`` without its prices, counts and priority."""
-    sold = (one for one in pool.offerings if not one.retired)
-    return replace_struct(pool, priority=0, offerings=tuple(replace_struct(one, price=0.0, count=None) for one in sold))
+    sold = (offering for offering in pool.offerings if not offering.retired)
+    return replace_struct(pool, priority=0, offerings=tuple(replace_struct(offering, price=0.0, count=None) for offering in sold))
 
 
 def clock(moment: float) -> str:
@@ -205,7 +205,7 @@ def avoiding(spec: PodSpec, nodes: Set[str]) -> PodSpec:
     else:
         # A term without any requirement matches no node; with the new fields it would match some.
         terms = tuple(
-            replace_struct(one, fields=(*one.fields, *fields)) for one in spec.node_affinity.terms if one.expressions or one.fields
+            replace_struct(term, fields=(*term.fields, *fields)) for term in spec.node_affinity.terms if term.expressions or term.fields
         )
     mark = sha256("\n".join(names).encode()).hexdigest()[:12]
     return replace_struct(spec, digest=f"{spec.digest}:avoids-{mark}", node_affinity=NodeSelector(terms))

@@ -56,10 +56,10 @@ def hardened(spec: PodSpec, kept: Set[tuple[str, int]]) -> PodSpec:
 def place_classes(desk: Desk, classes: Sequence[PodClass]) -> list[Queue]:
     """Like :func:`~gpuscaler.planning.scale_up.rounds.scale_up`, with preferences respected; higher priorities are placed first."""
     queues: list[Queue] = []
-    for priority in sorted({one.spec.priority for one in classes}, reverse=True):
-        waiting = [one for one in classes if one.spec.priority == priority]
+    for priority in sorted({pod_class.spec.priority for pod_class in classes}, reverse=True):
+        waiting = [pod_class for pod_class in classes if pod_class.spec.priority == priority]
         for given_up in count():
-            pairs = [Pair(harder(one, given_up if desk.effort.left else ALL), one) for one in waiting]
+            pairs = [Pair(harder(pod_class, given_up if desk.effort.left else ALL), pod_class) for pod_class in waiting]
             taken, bought = len(desk.taken), len(desk.bought)
             found = scale_up(desk, [pair.hard for pair in pairs])
             soften(desk, pairs, taken=taken, bought=bought)
@@ -74,7 +74,7 @@ def place_classes(desk: Desk, classes: Sequence[PodClass]) -> list[Queue]:
 def place_gang(desk: Desk, gang: Gang) -> tuple[Desk, list[UnplacedGang]]:
     """Like :func:`~gpuscaler.planning.scale_up.gangs.settle_gang`, with preferences respected: all members give up equally many."""
     for given_up in count():
-        pairs = [Pair(harder(one, given_up if desk.effort.left else ALL), one) for one in gang.classes]
+        pairs = [Pair(harder(pod_class, given_up if desk.effort.left else ALL), pod_class) for pod_class in gang.classes]
         placed, refused = settle_gang(desk, replace(gang, classes=tuple(pair.hard for pair in pairs)))
         if not refused:
             soften(placed, pairs, taken=len(desk.taken), bought=len(desk.bought))
@@ -91,14 +91,14 @@ class Pair:
     plain: PodClass
 
 
-def harder(one: PodClass, given_up: int) -> PodClass:
-    """``one`` with its preferences as requirements, except the ``given_up`` lightest ones."""
-    every = preferences(one.spec)
+def harder(pod_class: PodClass, given_up: int) -> PodClass:
+    """``pod_class`` with its preferences as requirements, except the ``given_up`` lightest ones."""
+    every = preferences(pod_class.spec)
     kept = {(name, index) for _, name, index in every[: max(0, len(every) - given_up)]}
     if not kept:
-        return one
-    wishes = tuple(term for index, (_, term) in enumerate(one.spec.preferred_nodes) if ("preferred_nodes", index) in kept)
-    return replace(one, spec=hardened(one.spec, kept), wishes=wishes)
+        return pod_class
+    wishes = tuple(term for index, (_, term) in enumerate(pod_class.spec.preferred_nodes) if ("preferred_nodes", index) in kept)
+    return replace(pod_class, spec=hardened(pod_class.spec, kept), wishes=wishes)
 
 
 def soften(desk: Desk, pairs: Sequence[Pair], *, taken: int, bought: int) -> None:
@@ -111,9 +111,9 @@ def soften(desk: Desk, pairs: Sequence[Pair], *, taken: int, bought: int) -> Non
         return
     for index in range(taken, len(desk.taken)):
         entry = desk.taken[index]
-        one = plain.get(id(entry.one), entry.one)
-        exchange(desk, entry.one, one, row=entry.row, copies=len(entry.keys))
-        desk.taken[index] = Placed(one, entry.row, entry.keys)
+        pod_class = plain.get(id(entry.one), entry.one)
+        exchange(desk, entry.one, pod_class, row=entry.row, copies=len(entry.keys))
+        desk.taken[index] = Placed(pod_class, entry.row, entry.keys)
     for index in range(bought, len(desk.bought)):
         machine = desk.bought[index]
         inside = tuple(replace(part, one=plain.get(id(part.one), part.one)) for part in machine.contents)

@@ -81,10 +81,10 @@ def doubting(desk: Desk, every: Sequence[Family]) -> list[Family]:
     """Families with unplaced pods that were kept off machines whose zone the cloud has not chosen: such a machine is better than none."""
     if not desk.undecided and all(len(kind.rows) == 1 for kind in desk.templates.kinds):
         return []
-    found = [family for family in every if family.left and family.counted]
-    for family in found:
+    families = [family for family in every if family.left and family.counted]
+    for family in families:
         family.counted = frozenset()
-    return found
+    return families
 
 
 def unique(order: Iterable[Family]) -> list[Family]:

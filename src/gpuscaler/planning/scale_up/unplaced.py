@@ -41,35 +41,35 @@ WORDS: Mapping[str, str] = {
 PLACES = ("selector", "affinity", "volume", "topology")
 
 
-def reasons(desk: Desk, one: PodClass, pools: Sequence[Pool], gang: str = "") -> tuple[Reason, ...]:
+def reasons(desk: Desk, pod_class: PodClass, pools: Sequence[Pool], gang: str = "") -> tuple[Reason, ...]:
     """One reason per pool, in the order of the pools, from the pool's offering that came nearest. ``gang`` is what a gang lacks."""
     rows: dict[str, list[int]] = {pool.name: [] for pool in pools}
     for row, pool in enumerate(desk.templates.pools):
         rows[pool.name].append(row)
-    stages = hurdles(desk, one)
+    stages = hurdles(desk, pod_class)
     first = np.full(len(desk.templates.nodes), len(stages))
     for place, (_, passes) in reversed(list(enumerate(stages))):
         first[~passes] = place
     able = {kind.pool.name for kind in desk.templates.kinds}
-    found = []
+    reasons = []
     for pool in pools:
         if not rows[pool.name]:
-            found.append(Reason(pool.name, "market", refused(desk, pool)))
+            reasons.append(Reason(pool.name, "market", refused(desk, pool)))
             continue
         # Where the cloud chooses, all offerings of a set must fit, so the first that does not gives the reason for the set.
         order = lambda r: (first[r], nearness(desk, r, fits=first[r] == len(stages)), -r)  # noqa: E731
         row = max((min(its, key=order) for its in sets(desk, pool, rows[pool.name])), key=order)
         word = stages[first[row]][0] if first[row] < len(stages) else ""
         if not word and pool.name not in able:
-            found.append(Reason(pool.name, "market", refused(desk, pool)))
+            reasons.append(Reason(pool.name, "market", refused(desk, pool)))
             continue
-        excluded_by, detail = told(desk, one, row, word=word, gang=gang)
+        excluded_by, detail = told(desk, pod_class, row, word=word, gang=gang)
         fitting = {desk.templates.offerings[r].zone for r in rows[pool.name] if first[r] == len(stages)}
-        advice = zone_advice(pool, one, fitting, gang=gang)
-        if excluded_by in PLACES and (elsewhere := paused(desk, one, pool, rows[pool.name])):
+        advice = zone_advice(pool, pod_class, fitting, gang=gang)
+        if excluded_by in PLACES and (elsewhere := paused(desk, pod_class, pool, rows[pool.name])):
             excluded_by, advice = "market", f"{advice}; {elsewhere}"
-        found.append(Reason(pool.name, excluded_by, detail + advice))
-    return tuple(found)
+        reasons.append(Reason(pool.name, excluded_by, detail + advice))
+    return tuple(reasons)
 
 
 def nearness(desk: Desk, row: int, *, fits: bool) -> tuple[int, ...]:
@@ -78,10 +78,10 @@ def nearness(desk: Desk, row: int, *, fits: bool) -> tuple[int, ...]:
     return tuple(-amount for amount in size) if fits else size
 
 
-def paused(desk: Desk, one: PodClass, pool: Pool, rows: Sequence[int]) -> str:
+def paused(desk: Desk, pod_class: PodClass, pool: Pool, rows: Sequence[int]) -> str:
     """Why an offering of ``pool`` whose labels and taints suit the pod cannot be bought now; empty where there is no such offering."""
     asked = {desk.templates.offerings[row].key for row in rows}
-    able = (offering for offering in pool.offerings if offering.key not in asked and offering.admits(one.spec))
+    able = (offering for offering in pool.offerings if offering.key not in asked and offering.admits(pod_class.spec))
     return next((f"{offering.instance_type} in {offering.zone}: {why}" for offering in able if (why := desk.trouble(offering.key))), "")
 
 
@@ -95,14 +95,14 @@ def sets(desk: Desk, pool: Pool, rows: Sequence[int]) -> list[list[int]]:
     return list(by_zone.values())
 
 
-def zone_advice(pool: Pool, one: PodClass, fitting: Set[str], *, gang: str) -> str:
+def zone_advice(pool: Pool, pod_class: PodClass, fitting: Set[str], *, gang: str) -> str:
     """Advice where the cloud chooses the zone of machines of ``pool`` and the pod fits only in the ``fitting`` zones; else empty."""
     if not is_scattered(pool) or not fitting:
         return ""
     zones = sorted({offering.zone for offering in pool.offerings})
     if fitting != set(zones):
         needed = f"the pod fits only in {' or '.join(sorted(fitting))}"
-    elif gang and one.options.gang_topology != "any":
+    elif gang and pod_class.options.gang_topology != "any":
         needed = "a gang goes to one zone"
     else:
         return ""
@@ -111,72 +111,74 @@ def zone_advice(pool: Pool, one: PodClass, fitting: Set[str], *, gang: str) -> s
 
 def refused(desk: Desk, pool: Pool) -> str:
     """Why no offering of ``pool`` can be bought now: the reason of the cheapest one that has a reason."""
-    if all(one.retired for one in pool.offerings):
+    if all(offering.retired for offering in pool.offerings):
         return "no offering of this pool is sold any more"
-    known = [said for one in sorted(pool.offerings, key=lambda one: one.price) if (said := desk.trouble(one.key))]
+    known = [said for offering in sorted(pool.offerings, key=lambda offering: offering.price) if (said := desk.trouble(offering.key))]
     why = f": {known[0]}" if known else ""
     return f"no offering of this pool can be bought now{why}"
 
 
-def hurdles(desk: Desk, one: PodClass) -> list[tuple[str, Mask]]:
+def hurdles(desk: Desk, pod_class: PodClass) -> list[tuple[str, Mask]]:
     """The checks that a pod must pass on each template, most static first: (name of the filter or our word, templates that pass)."""
-    passes = {name: mask[desk.template_rows] for name, mask in desk.room.verdict(without_hosts(one.spec), one.labels).passes.items()}
-    ours = {"resource": desk.templates.holds_one(one.spec), "market": of_market(desk.templates, one)}
+    passes = {
+        name: mask[desk.template_rows] for name, mask in desk.room.verdict(without_hosts(pod_class.spec), pod_class.labels).passes.items()
+    }
+    ours = {"resource": desk.templates.holds_one(pod_class.spec), "market": of_market(desk.templates, pod_class)}
     if desk.templates.for_gpus is not None:
-        ours[FOR_GPUS] = open_to(desk.templates, one)
-    if not admits_arch(one.spec):
+        ours[FOR_GPUS] = open_to(desk.templates, pod_class)
+    if not admits_arch(pod_class.spec):
         ours["architecture"] = ~desk.templates.foreign_arch
     named = [(WORDS.get(name, name), name, mask) for name, mask in (passes | ours).items()]
     return [(name, mask) for _, name, mask in sorted(named, key=lambda entry: EXCLUSIONS.index(entry[0]))]
 
 
-def told(desk: Desk, one: PodClass, row: int, *, word: str, gang: str) -> tuple[str, str]:
+def told(desk: Desk, pod_class: PodClass, row: int, *, word: str, gang: str) -> tuple[str, str]:
     """The exclusion of one template as (word, detail). ``word`` is the first check that it failed, empty when it failed none."""
     offering = desk.templates.offerings[row]
     where = f"{offering.instance_type} in {offering.zone}" if offering.zone else offering.instance_type
     if word == "architecture":
         return word, f"{where} is {offering.labels[ARCH]}; the pod has no selector or affinity on {ARCH} that admits it"
     if word in ("resource", "NodeResourcesFit"):
-        return "resource", f"{where}: {shortage(desk, one, row)}"
-    if word == "market" and offering.market == SPOT and one.market_because == HURRY:
+        return "resource", f"{where}: {shortage(desk, pod_class, row)}"
+    if word == "market" and offering.market == SPOT and pod_class.market_because == HURRY:
         return word, f"{where} was not granted recently and is not tried now: {HURRY}"
-    if word == "market" and offering.key in one.paused:
+    if word == "market" and offering.key in pod_class.paused:
         return word, f"{where}: the last machines bought for these pods did not get them scheduled; paused for these pods"
     if word == "market":
-        because = f": {one.market_because}" if one.market_because else ""
+        because = f": {pod_class.market_because}" if pod_class.market_because else ""
         if desk.templates.pools[row].divides and not because:
             because = "; the cloud divides the machines of this pool between markets: make one group per market"
-        return word, f"{where} is {offering.market}; the pod wants {', '.join(one.options.market)}{because}"
+        return word, f"{where} is {offering.market}; the pod wants {', '.join(pod_class.options.market)}{because}"
     if word == MIN_GPUS:
-        return WORDS[word], f"{where} {explain_min_gpus(one.spec, desk.templates.pools[row].min_gpus_per_pod)}"
+        return WORDS[word], f"{where} {explain_min_gpus(pod_class.spec, desk.templates.pools[row].min_gpus_per_pod)}"
     if word == FOR_GPUS:
         advice = f"set min_gpus_per_pod: 0 on pool {offering.pool} to buy it for other pods, too"
         return WORDS[word], f"{where} is bought only for pods that request GPUs, and the pod requests none; {advice}"
     if word:
-        _, detail = desk.room.reason(without_hosts(one.spec), one.labels, desk.first_template + row)
+        _, detail = desk.room.reason(without_hosts(pod_class.spec), pod_class.labels, desk.first_template + row)
         # The name of a machine is known once it exists; the template's name is internal.
         detail = detail.replace(desk.templates.nodes[row].name, "(a new name)")
-        return selector_word(desk, one, row) if word == "NodeAffinity" else WORDS[word], f"{where}: {detail}"
+        return selector_word(desk, pod_class, row) if word == "NodeAffinity" else WORDS[word], f"{where}: {detail}"
     if gang:
         return "gang", gang
     used_up = limited(desk, row)
-    near_others = one.spec.affinity or one.spec.anti_affinity or any(constraint.hard for constraint in one.spec.spread)
+    near_others = pod_class.spec.affinity or pod_class.spec.anti_affinity or any(constraint.hard for constraint in pod_class.spec.spread)
     if near_others and not used_up:
         return "topology", f"{where}: affinity or topology spread admits no more pods of this class"
     return "limit", used_up or f"{where}: more pods were pending than the limits admit"
 
 
-def selector_word(desk: Desk, one: PodClass, row: int) -> str:
+def selector_word(desk: Desk, pod_class: PodClass, row: int) -> str:
     """Whether a plain node selector or node affinity excludes a template, as a word of ``EXCLUSIONS``."""
     labels = desk.templates.nodes[row].labels
-    return "selector" if any(labels.get(key) != value for key, value in one.spec.node_selector) else "affinity"
+    return "selector" if any(labels.get(key) != value for key, value in pod_class.spec.node_selector) else "affinity"
 
 
-def shortage(desk: Desk, one: PodClass, row: int) -> str:
+def shortage(desk: Desk, pod_class: PodClass, row: int) -> str:
     """The resource that an empty machine lacks for one pod, accelerators first, with both amounts; empty when the pod fits."""
     room = desk.templates.nodes[row].allocatable
     whole = desk.templates.offerings[row].allocatable
-    for resource, amount in sorted({**one.spec.requests, "pods": 1}.items(), key=lambda entry: (not is_device(entry[0]), entry)):
+    for resource, amount in sorted({**pod_class.spec.requests, "pods": 1}.items(), key=lambda entry: (not is_device(entry[0]), entry)):
         if room.get(resource, 0) < amount:
             taken = whole.get(resource, 0) - room.get(resource, 0)
             daemons = f" ({spoken(resource, taken)} go to DaemonSets)" if taken else ""

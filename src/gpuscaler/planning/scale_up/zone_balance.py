@@ -21,20 +21,20 @@ def balanced(
 ) -> tuple[PlannedMachine, ...]:
     """``machines`` of a plan, moved to the emptiest zones that suit their pods at no higher price."""
     pools = {pool.name: pool for pool in policy.pools if pool.balances and (pool.chooser == "buyer" or pool.names_zone)}
-    if not pools or not any(one.pool in pools for one in machines):
+    if not pools or not any(machine.pool in pools for machine in machines):
         return tuple(machines)
     counts = _standing(pools, cluster, state, members)
     overhead = Overhead(cluster)
     chosen: list[PlannedMachine] = []
-    for one in machines:
-        pool = pools.get(one.pool)
+    for machine in machines:
+        pool = pools.get(machine.pool)
         if pool is None:
-            chosen.append(one)
+            chosen.append(machine)
             continue
-        zones = [one.zone, *sorted(zone for zone in counts[one.pool] if zone != one.zone)]
-        able = [moved for zone in zones if (moved := _moved(one, zone, pool, cluster, state, overhead=overhead)) is not None]
-        best = min(able, key=lambda moved: counts[one.pool][moved.zone], default=one)
-        counts[one.pool][best.zone] += 1
+        zones = [machine.zone, *sorted(zone for zone in counts[machine.pool] if zone != machine.zone)]
+        able = [moved for zone in zones if (moved := _moved(machine, zone, pool, cluster, state, overhead=overhead)) is not None]
+        best = min(able, key=lambda moved: counts[machine.pool][moved.zone], default=machine)
+        counts[machine.pool][best.zone] += 1
         chosen.append(best)
     return tuple(chosen)
 
@@ -61,16 +61,19 @@ def _moved(machine: PlannedMachine, zone: str, pool: Pool, cluster: Cluster, sta
     if machine.purpose == "replacement" or any(pod is None or is_bound(pod) for pod in pods):
         return None
     specs = [pod.spec for pod in pods if pod is not None]
-    by_key = {one.key: one for one in pool.offerings}
-    wanted = {(one.market, one.instance_type) for one in machine.choices} or {(machine.market, machine.instance_type)}
+    by_key = {offering.key: offering for offering in pool.offerings}
+    wanted = {(choice.market, choice.instance_type) for choice in machine.choices} or {(machine.market, machine.instance_type)}
     there = [by_key.get(OfferingKey(pool.name, market, kind, zone)) for market, kind in wanted]
     refused = state.blocked_offerings | state.half_open_offerings | state.unsettled_offerings
-    if any(one is None or one.key in refused or one.count is not None or not _serves(one, specs, overhead) for one in there):
+    if any(
+        offering is None or offering.key in refused or offering.count is not None or not _serves(offering, specs, overhead)
+        for offering in there
+    ):
         return None
-    prices = {(one.market, one.instance_type): one.price for one in there if one is not None}
+    prices = {(offering.market, offering.instance_type): offering.price for offering in there if offering is not None}
     if any(price > by_key[OfferingKey(pool.name, market, kind, machine.zone)].price + 1e-9 for (market, kind), price in prices.items()):
         return None
-    choices = tuple(replace(one, zone=zone, price_per_hour=prices[one.market, one.instance_type]) for one in machine.choices)
+    choices = tuple(replace(choice, zone=zone, price_per_hour=prices[choice.market, choice.instance_type]) for choice in machine.choices)
     return replace(machine, zone=zone, price_per_hour=prices[machine.market, machine.instance_type], choices=choices)
 
 

@@ -52,32 +52,32 @@ def openness(breakers: Breakers, offerings: Iterable[OfferingKey], now: float) -
     hurry = hunt is not None and hunt.since + HUNT_SECONDS <= now <= hunt.last + HUNT_QUIET
     # A pod that arrived during the hunt got its own refusal a second later, and hurries after the same time from then.
     hunting = max(hunt.since, hunt.last - HUNT_SECONDS - ANSWER_SECONDS) if hunt is not None and hurry else None
-    proven = frozenset(one.offering for one in breakers.proofs if hurry and now < one.at + PROOF_SECONDS)
+    proven = frozenset(proof.offering for proof in breakers.proofs if hurry and now < proof.at + PROOF_SECONDS)
     restless = {pool: at + RETURN_SECONDS for pool, at in breakers.reclaims.items()}
-    active = [one for one in breakers.open if counts(one) and not withholds(one)]
-    fresh = [one.target for one in breakers.closed if now < one.at + SETTLE_SECONDS]
+    active = [breaker for breaker in breakers.open if counts(breaker) and not withholds(breaker)]
+    fresh = [closed.target for closed in breakers.closed if now < closed.at + SETTLE_SECONDS]
     if not active and not fresh:
         return Openness(hunting=hunting, proven=proven, restless=restless)
-    exact = {place_of(one.target): one for one in active if is_exact(one.target)}
-    wide = [one for one in active if not is_exact(one.target)]
+    exact = {place_of(breaker.target): breaker for breaker in active if is_exact(breaker.target)}
+    wide = [breaker for breaker in active if not is_exact(breaker.target)]
     fresh_places, fresh = {place_of(target) for target in fresh if is_exact(target)}, [target for target in fresh if not is_exact(target)]
     blocked, half_open, probing, unsettled = set(), set(), set(), set()
     for key in offerings:
         place = key[1:]
         if place in fresh_places or (fresh and any(target.covers(key) for target in fresh)):
             unsettled.add(key)
-        found = [one for one in wide if one.target.covers(key)]
-        if (one := exact.get(place)) is not None:
-            found.append(one)
+        found = [breaker for breaker in wide if breaker.target.covers(key)]
+        if (breaker := exact.get(place)) is not None:
+            found.append(breaker)
         if not found:
             continue
-        if any(is_open(one, now) for one in found):
+        if any(is_open(breaker, now) for breaker in found):
             blocked.add(key)
         else:
             half_open.add(key)
-            if any(one.cause not in LIGHT for one in found):
+            if any(breaker.cause not in LIGHT for breaker in found):
                 probing.add(key)
-        if any(not is_settled(one, now) for one in found):
+        if any(not is_settled(breaker, now) for breaker in found):
             unsettled.add(key)
     return Openness(frozenset(blocked), frozenset(half_open), frozenset(probing), frozenset(unsettled), hunting, proven - blocked, restless)
 
@@ -87,24 +87,24 @@ def with_breakers(state: State, breakers: Breakers, offerings: Iterable[Offering
     return with_openness(state, openness(breakers, offerings, now), breakers)
 
 
-def with_openness(state: State, found: Openness, breakers: Breakers) -> State:
-    """``state`` with the openness ``found``, which was derived from ``breakers``."""
+def with_openness(state: State, openness: Openness, breakers: Breakers) -> State:
+    """``state`` with the openness ``openness``, which was derived from ``breakers``."""
     return replace(
         state,
-        blocked_offerings=found.blocked,
-        half_open_offerings=found.half_open,
-        probed_offerings=found.probing,
-        unsettled_offerings=found.unsettled,
-        hunting=found.hunting,
-        proven_offerings=found.proven,
-        restless=found.restless,
+        blocked_offerings=openness.blocked,
+        half_open_offerings=openness.half_open,
+        probed_offerings=openness.probing,
+        unsettled_offerings=openness.unsettled,
+        hunting=openness.hunting,
+        proven_offerings=openness.proven,
+        restless=openness.restless,
         breakers=breakers,
     )
 
 
-def is_settled(one: Breaker, now: float) -> bool:
-    """Whether the last failure of ``one`` is so long ago that running pods may be moved to a probe machine."""
-    return one.cause == THROTTLED or (not is_open(one, now) and now >= one.last + SETTLE_SECONDS)
+def is_settled(breaker: Breaker, now: float) -> bool:
+    """Whether the last failure of ``breaker`` is so long ago that running pods may be moved to a probe machine."""
+    return breaker.cause == THROTTLED or (not is_open(breaker, now) and now >= breaker.last + SETTLE_SECONDS)
 
 
 def is_exact(target: Target) -> bool:
@@ -119,11 +119,11 @@ def place_of(target: Target) -> tuple[str, str, str]:
 
 def next_change(breakers: Breakers, now: float) -> float | None:
     """The next moment after ``now`` at which :func:`openness` changes without an event; None when it does not."""
-    moments = [one.until for one in breakers.open if counts(one) and one.until is not None]
-    moments += [one.probe + PROBE_SECONDS for one in breakers.open if one.probe is not None]
-    moments += [one.last + SETTLE_SECONDS for one in breakers.open if counts(one) and one.until is not None]
-    moments += [one.at + SETTLE_SECONDS for one in breakers.closed]
+    moments = [breaker.until for breaker in breakers.open if counts(breaker) and breaker.until is not None]
+    moments += [breaker.probe + PROBE_SECONDS for breaker in breakers.open if breaker.probe is not None]
+    moments += [breaker.last + SETTLE_SECONDS for breaker in breakers.open if counts(breaker) and breaker.until is not None]
+    moments += [closed.at + SETTLE_SECONDS for closed in breakers.closed]
     if breakers.hunt is not None:
         moments += [breakers.hunt.since + HUNT_SECONDS, breakers.hunt.last + HUNT_QUIET]
-        moments += [one.at + PROOF_SECONDS for one in breakers.proofs]
+        moments += [proof.at + PROOF_SECONDS for proof in breakers.proofs]
     return min((moment for moment in moments if moment > now), default=None)

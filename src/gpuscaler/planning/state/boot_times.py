@@ -55,13 +55,16 @@ class Forecast(Struct, frozen=True, gc=False):
 def step(boots: Boots, event: Arrived) -> Boots:
     """The boot times after ``event``."""
     pool, _, instance_type, _ = event.offering
-    known = next((one for one in boots.kinds if (one.pool, one.instance_type) == (pool, instance_type)), BootTimes(pool, instance_type))
-    grown = replace(
-        known,
-        boots=(*known.boots, round(max(0.0, event.boot), 1))[-REMEMBERED:],
-        plugins=(*known.plugins, round(max(0.0, event.plugin), 1))[-REMEMBERED:],
+    boot_times = next(
+        (boot_times for boot_times in boots.kinds if (boot_times.pool, boot_times.instance_type) == (pool, instance_type)),
+        BootTimes(pool, instance_type),
     )
-    return Boots((*(one for one in boots.kinds if one is not known), grown))
+    grown = replace(
+        boot_times,
+        boots=(*boot_times.boots, round(max(0.0, event.boot), 1))[-REMEMBERED:],
+        plugins=(*boot_times.plugins, round(max(0.0, event.plugin), 1))[-REMEMBERED:],
+    )
+    return Boots((*(one for one in boots.kinds if one is not boot_times), grown))
 
 
 def forecast(boots: Boots, offering: OfferingKey, assumed: Forecast | None = None) -> Forecast:
@@ -71,14 +74,14 @@ def forecast(boots: Boots, offering: OfferingKey, assumed: Forecast | None = Non
     Without any it is ``assumed``, for example from the cloud's settings.
     """
     pool, _, instance_type, _ = offering
-    own = [one for one in boots.kinds if (one.pool, one.instance_type) == (pool, instance_type)]
+    own = [boot_times for boot_times in boots.kinds if (boot_times.pool, boot_times.instance_type) == (pool, instance_type)]
     if own:
         took = _took(own)
         few = f"only {len(took)} of its kind observed" if len(took) < FEW else ""
         return _of(took, seen=len(took), basis=few)
     for kin, words in (
-        ([one for one in boots.kinds if one.pool == pool], "of other types of its pool"),
-        ([one for one in boots.kinds if one.instance_type == instance_type], "of its type in other pools"),
+        ([boot_times for boot_times in boots.kinds if boot_times.pool == pool], "of other types of its pool"),
+        ([boot_times for boot_times in boots.kinds if boot_times.instance_type == instance_type], "of its type in other pools"),
         (boots.kinds, "of other types"),
     ):
         if took := _took(kin):
@@ -87,7 +90,7 @@ def forecast(boots: Boots, offering: OfferingKey, assumed: Forecast | None = Non
 
 
 def _took(kinds: Iterable[BootTimes]) -> list[float]:
-    return [boot + plugin for one in kinds for boot, plugin in zip(one.boots, one.plugins, strict=True)]
+    return [boot + plugin for boot_times in kinds for boot, plugin in zip(boot_times.boots, boot_times.plugins, strict=True)]
 
 
 def _of(took: list[float], *, seen: int, basis: str) -> Forecast:

@@ -30,31 +30,31 @@ WORDS: Mapping[str, str] = {
 
 def trouble(breakers: Breakers, key: OfferingKey, now: float) -> str:
     """Why an offering is blocked, or was refused before, by the breaker that stays open longest; empty without such a breaker."""
-    found = [one for one in breakers.open if counts(one) and not withholds(one) and one.target.covers(key)]
-    return told(max(found, key=lambda one: math.inf if one.until is None else one.until), now) if found else ""
+    found = [breaker for breaker in breakers.open if counts(breaker) and not withholds(breaker) and breaker.target.covers(key)]
+    return told(max(found, key=lambda breaker: math.inf if breaker.until is None else breaker.until), now) if found else ""
 
 
-def told(one: Breaker, now: float) -> str:
+def told(breaker: Breaker, now: float) -> str:
     """The message of a breaker: "spot g5.xlarge us-east-1a: no capacity, 3 times since 10:02:11 UTC; retried at 10:14:20 UTC"."""
-    if one.cause == offering_events.UNFAMILIAR:
-        return f"{one.target.words}: nothing is bought until this is resolved: {one.detail}"
-    times = "" if one.strikes == 1 else f", {one.strikes} times"
-    said = f" ({one.detail})" if one.detail else ""
-    probe = "probed" if one.cause in LIGHT else "probed with one machine"
-    if one.until is None:
+    if breaker.cause == offering_events.UNFAMILIAR:
+        return f"{breaker.target.words}: nothing is bought until this is resolved: {breaker.detail}"
+    times = "" if breaker.strikes == 1 else f", {breaker.strikes} times"
+    said = f" ({breaker.detail})" if breaker.detail else ""
+    probe = "probed" if breaker.cause in LIGHT else "probed with one machine"
+    if breaker.until is None:
         again = "retried when the settings or the pool change"
-    elif one.probe is not None and is_open(one, now):
-        again = f"{probe} at {clock(one.probe)}, no answer yet"
-    elif is_open(one, now):
-        again = f"retried at {clock(one.until, now)}"
-        if one.cause in (offering_events.CONFIGURATION, offering_events.PRICE):
+    elif breaker.probe is not None and is_open(breaker, now):
+        again = f"{probe} at {clock(breaker.probe)}, no answer yet"
+    elif is_open(breaker, now):
+        again = f"retried at {clock(breaker.until, now)}"
+        if breaker.cause in (offering_events.CONFIGURATION, offering_events.PRICE):
             again += " with one machine, or as soon as the settings or the pool change"
     else:
         again = f"may be {probe} now"
-    what = f"machines never showed {one.lacks}" if one.lacks else WORDS.get(one.cause, one.cause)
-    if withholds(one):
+    what = f"machines never showed {breaker.lacks}" if breaker.lacks else WORDS.get(breaker.cause, breaker.cause)
+    if withholds(breaker):
         again = f"nothing is bought for pods that request it; {again}"
-    return f"{one.target.words}: {what}{times} since {clock(one.since)}{said}; {again}"
+    return f"{breaker.target.words}: {what}{times} since {clock(breaker.since)}{said}; {again}"
 
 
 def clock(moment: float, now: float | None = None) -> str:

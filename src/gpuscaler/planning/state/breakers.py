@@ -193,21 +193,25 @@ def step(breakers: Breakers, event: Event) -> Breakers:
         case Failed() | Lacking() | Absent() | Fruitless():
             return failed(breakers, event)
         case Asked():
-            return replace(breakers, open=tuple(probed(one, event) for one in breakers.open))
+            return replace(breakers, open=tuple(probed(breaker, event) for breaker in breakers.open))
         case Granted():
             return proven(granted(breakers, event), event)
         case Dropped(offering=offering):
-            return replace(breakers, open=tuple(unprobed(one, offering) for one in breakers.open))
+            return replace(breakers, open=tuple(unprobed(breaker, offering) for breaker in breakers.open))
         case Registered():
-            return replace(breakers, open=tuple(one for one in breakers.open if one.cause != ABSENT or not closes(event, one)))
+            return replace(
+                breakers, open=tuple(breaker for breaker in breakers.open if breaker.cause != ABSENT or not closes(event, breaker))
+            )
         case Ready():
-            return replace(breakers, open=tuple(one for one in breakers.open if not disproved(one, event)))
+            return replace(breakers, open=tuple(breaker for breaker in breakers.open if not disproved(breaker, event)))
         case Served():
-            return replace(breakers, open=tuple(one for one in breakers.open if one.cause != FRUITLESS or not closes(event, one)))
+            return replace(
+                breakers, open=tuple(breaker for breaker in breakers.open if breaker.cause != FRUITLESS or not closes(event, breaker))
+            )
         case Changed(pool=pool):
-            waits = (one for one in breakers.open if one.until is None or one.cause in MENDED_BY_PEOPLE)
-            gone = {one.target for one in waits if pool in ("", one.target.pool)}
-            return replace(breakers, open=tuple(one for one in breakers.open if one.target not in gone))
+            waits = (breaker for breaker in breakers.open if breaker.until is None or breaker.cause in MENDED_BY_PEOPLE)
+            gone = {breaker.target for breaker in waits if pool in ("", breaker.target.pool)}
+            return replace(breakers, open=tuple(breaker for breaker in breakers.open if breaker.target not in gone))
 
 
 def interrupted(breakers: Breakers, event: Reclaimed) -> Breakers:
@@ -221,18 +225,18 @@ def granted(breakers: Breakers, event: Granted) -> Breakers:
     """Close the breakers that a grant disproves, except those about machines that do not come up."""
     if not breakers.open and not breakers.closed:
         return breakers
-    proven = [one for one in breakers.open if one.cause not in AFTER_GRANTS and closes(event, one)]
-    recent = [one for one in breakers.closed if event.at < one.at + SETTLE_SECONDS]
-    recent += [Closed(one.target, event.at, one.strikes, one.since) for one in proven if one.cause != THROTTLED]
-    return replace(breakers, open=tuple(one for one in breakers.open if one not in proven), closed=tuple(recent))
+    proven = [breaker for breaker in breakers.open if breaker.cause not in AFTER_GRANTS and closes(event, breaker)]
+    recent = [closed for closed in breakers.closed if event.at < closed.at + SETTLE_SECONDS]
+    recent += [Closed(breaker.target, event.at, breaker.strikes, breaker.since) for breaker in proven if breaker.cause != THROTTLED]
+    return replace(breakers, open=tuple(breaker for breaker in breakers.open if breaker not in proven), closed=tuple(recent))
 
 
 def proven(breakers: Breakers, event: Granted) -> Breakers:
     """Record a grant of spot."""
     if event.offering.market != "spot":
         return breakers
-    known = next((one.at for one in breakers.proofs if one.offering == event.offering), event.at)
-    others = tuple(one for one in breakers.proofs if one.offering != event.offering and event.at < one.at + PROOF_SECONDS)
+    known = next((proof.at for proof in breakers.proofs if proof.offering == event.offering), event.at)
+    others = tuple(proof for proof in breakers.proofs if proof.offering != event.offering and event.at < proof.at + PROOF_SECONDS)
     return replace(breakers, proofs=(*others, Proof(event.offering, max(known, event.at))))
 
 
@@ -255,9 +259,9 @@ def target_of(event: Refused) -> Target:
             return Target(pool, market, (instance_type,), zone)
 
 
-def closes(event: Granted | Registered | Ready | Served, one: Breaker) -> bool:
-    """Whether ``event`` disproves ``one``: it is about a covered offering, and not before the last strike."""
-    return one.target.covers(event.offering) and event.at >= one.last
+def closes(event: Granted | Registered | Ready | Served, breaker: Breaker) -> bool:
+    """Whether ``event`` disproves ``breaker``: it is about a covered offering, and not before the last strike."""
+    return breaker.target.covers(event.offering) and event.at >= breaker.last
 
 
 def failed(breakers: Breakers, event: Failed | Lacking | Absent | Fruitless) -> Breakers:
@@ -276,37 +280,37 @@ def failed(breakers: Breakers, event: Failed | Lacking | Absent | Fruitless) -> 
             return struck(breakers, event, Target(pool, "", (instance_type,), zone), FRUITLESS)
 
 
-def disproved(one: Breaker, event: Ready) -> bool:
-    """Whether a ready machine shows that machines of ``one`` come up now: it has the resource that they lacked."""
-    return one.cause in STRIKES and closes(event, one) and (not one.lacks or one.lacks in event.shows)
+def disproved(breaker: Breaker, event: Ready) -> bool:
+    """Whether a ready machine shows that machines of ``breaker`` come up now: it has the resource that they lacked."""
+    return breaker.cause in STRIKES and closes(event, breaker) and (not breaker.lacks or breaker.lacks in event.shows)
 
 
 def absent(breakers: Breakers, event: Absent) -> Breakers:
     """Add a strike against the pool, unless the machine was ordered before the last strike: machines bought together are one attempt."""
     target = Target(event.offering.pool)
-    known = next((one for one in breakers.open if one.target == target and one.cause == ABSENT), None)
-    return breakers if known is not None and event.tried < known.last else struck(breakers, event, target, ABSENT)
+    breaker = next((breaker for breaker in breakers.open if breaker.target == target and breaker.cause == ABSENT), None)
+    return breakers if breaker is not None and event.tried < breaker.last else struck(breakers, event, target, ABSENT)
 
 
 def struck(
     breakers: Breakers, event: Refused | Failed | Lacking | Absent | Fruitless | Reclaimed, target: Target, cause: str, *, lacks: str = ""
 ) -> Breakers:
     """Add a strike against ``target``. While its breaker is open without a probe, further refusals and reclaims are not new strikes."""
-    known = next((one for one in breakers.open if (one.target, one.lacks) == (target, lacks)), None)
+    breaker = next((breaker for breaker in breakers.open if (breaker.target, breaker.lacks) == (target, lacks)), None)
     # A probe of other breakers by this request has proved nothing; they may be probed again elsewhere.
-    others = tuple(unprobed(one, event.offering) for one in breakers.open if one is not known)
+    others = tuple(unprobed(one, event.offering) for one in breakers.open if one is not breaker)
     detail = "" if isinstance(event, Reclaimed) else event.detail
-    if known is None:
+    if breaker is None:
         # Spot that comes and goes is requested less and less often: a few minutes of capacity do not reset its strikes.
-        before = [one for one in breakers.closed if one.target == target and event.at < one.at + SETTLE_SECONDS]
-        last_time = max(before, key=lambda one: one.strikes, default=None) if cause == RECLAIMED else None
+        before = [closed for closed in breakers.closed if closed.target == target and event.at < closed.at + SETTLE_SECONDS]
+        last_time = max(before, key=lambda closed: closed.strikes, default=None) if cause == RECLAIMED else None
         strikes, since = (last_time.strikes, last_time.since or event.at) if last_time is not None else (0, event.at)
         new = Breaker(target, cause, strikes + 1, since, event.at, None, detail=detail, lacks=lacks)
-    elif known.probe is None and is_open(known, event.at):
-        return replace(breakers, open=(*others, replace(known, detail=detail or known.detail)))
+    elif breaker.probe is None and is_open(breaker, event.at):
+        return replace(breakers, open=(*others, replace(breaker, detail=detail or breaker.detail)))
     else:
-        since, last = min(known.since, event.at), max(known.last, event.at)
-        new = Breaker(target, cause, known.strikes + 1, since, last, None, detail=detail, lacks=lacks)
+        since, last = min(breaker.since, event.at), max(breaker.last, event.at)
+        new = Breaker(target, cause, breaker.strikes + 1, since, last, None, detail=detail, lacks=lacks)
     if cause in PERIODS:
         asked = event.retry_after if isinstance(event, Refused) else 0.0
         new = replace(new, until=event.at + max(period(new), asked))
@@ -315,26 +319,31 @@ def struck(
 
 def recalled(breakers: Breakers) -> Breakers:
     """Complete ``breakers`` that were read from storage: earlier versions had no period for some causes."""
-    if all(one.until is not None or one.cause not in PERIODS for one in breakers.open):
+    if all(breaker.until is not None or breaker.cause not in PERIODS for breaker in breakers.open):
         return breakers
     return replace(
         breakers,
         open=tuple(
-            replace(one, until=one.last + period(one)) if one.until is None and one.cause in PERIODS else one for one in breakers.open
+            replace(breaker, until=breaker.last + period(breaker)) if breaker.until is None and breaker.cause in PERIODS else breaker
+            for breaker in breakers.open
         ),
     )
 
 
-def unprobed(one: Breaker, key: OfferingKey) -> Breaker:
-    return replace(one, probe=None) if one.probe is not None and one.cause not in AFTER_GRANTS and one.target.covers(key) else one
+def unprobed(breaker: Breaker, key: OfferingKey) -> Breaker:
+    return (
+        replace(breaker, probe=None)
+        if breaker.probe is not None and breaker.cause not in AFTER_GRANTS and breaker.target.covers(key)
+        else breaker
+    )
 
 
-def period(one: Breaker) -> float:
-    """How long ``one`` stays open: longer with every strike, plus a jitter that is derived from its target and strikes."""
-    first, most = PERIODS[one.cause]
+def period(breaker: Breaker) -> float:
+    """How long ``breaker`` stays open: longer with every strike, plus a jitter that is derived from its target and strikes."""
+    first, most = PERIODS[breaker.cause]
     # Beyond twenty doublings every period is at its maximum. Doubling starts after the strike that first opens the breaker.
-    length = min(first * 2.0 ** min(20, max(0, one.strikes - STRIKES.get(one.cause, 1))), most)
-    luck = zlib.crc32(f"{one.target.words}/{one.strikes}".encode()) / 2**32
+    length = min(first * 2.0 ** min(20, max(0, breaker.strikes - STRIKES.get(breaker.cause, 1))), most)
+    luck = zlib.crc32(f"{breaker.target.words}/{breaker.strikes}".encode()) / 2**32
     return length * (1.0 + JITTER * luck)
 
 
@@ -351,32 +360,32 @@ def hunted(breakers: Breakers, event: Refused) -> Breakers:
     return replace(breakers, hunt=Hunt(event.at, event.at))
 
 
-def probed(one: Breaker, event: Asked) -> Breaker:
+def probed(breaker: Breaker, event: Asked) -> Breaker:
     """Record in a half-open breaker that its probe was sent."""
-    asks = one.lacks in event.resources if withholds(one) else True
-    half_open = asks and counts(one) and one.target.covers(event.offering) and not is_open(one, event.at)
-    return replace(one, probe=event.at) if half_open else one
+    asks = breaker.lacks in event.resources if withholds(breaker) else True
+    half_open = asks and counts(breaker) and breaker.target.covers(event.offering) and not is_open(breaker, event.at)
+    return replace(breaker, probe=event.at) if half_open else breaker
 
 
-def withholds(one: Breaker) -> bool:
-    """Whether ``one`` stops purchases only for pods that request the lacking resource: one that is not a GPU, such as EFA."""
-    return bool(one.lacks) and not is_device(one.lacks)
+def withholds(breaker: Breaker) -> bool:
+    """Whether ``breaker`` stops purchases only for pods that request the lacking resource: one that is not a GPU, such as EFA."""
+    return bool(breaker.lacks) and not is_device(breaker.lacks)
 
 
-def counts(one: Breaker) -> bool:
-    """Whether ``one`` has enough strikes to stop purchases: a first machine that failed does not stop any."""
-    return one.strikes >= STRIKES.get(one.cause, 1)
+def counts(breaker: Breaker) -> bool:
+    """Whether ``breaker`` has enough strikes to stop purchases: a first machine that failed does not stop any."""
+    return breaker.strikes >= STRIKES.get(breaker.cause, 1)
 
 
 def paused_pools(breakers: Breakers, now: float) -> frozenset[str]:
     """Pools that are paused because machine after machine never became a node."""
-    return frozenset(one.target.pool for one in breakers.open if one.cause == ABSENT and is_open(one, now))
+    return frozenset(breaker.target.pool for breaker in breakers.open if breaker.cause == ABSENT and is_open(breaker, now))
 
 
-def is_open(one: Breaker, now: float) -> bool:
-    """Whether ``one`` blocks the offerings that it covers at ``now``."""
-    if not counts(one):
+def is_open(breaker: Breaker, now: float) -> bool:
+    """Whether ``breaker`` blocks the offerings that it covers at ``now``."""
+    if not counts(breaker):
         return False
-    if one.until is None or now < one.until:
+    if breaker.until is None or now < breaker.until:
         return True
-    return one.probe is not None and now < one.probe + PROBE_SECONDS
+    return breaker.probe is not None and now < breaker.probe + PROBE_SECONDS

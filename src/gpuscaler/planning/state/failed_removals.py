@@ -35,23 +35,25 @@ class GivenUp(Struct, frozen=True, gc=False):
     at: float
 
 
-def step(known: Sparing, event: GivenUp) -> Sparing:
-    before = next((one for one in known.nodes if (one.node, one.instance) == (event.node, event.instance)), None)
+def step(sparing: Sparing, event: GivenUp) -> Sparing:
+    before = next((spared for spared in sparing.nodes if (spared.node, spared.instance) == (event.node, event.instance)), None)
     times = before.times + 1 if before is not None else 1
     until = event.at + min(FIRST_SECONDS * 2.0 ** min(times - 1, 10), MOST_SECONDS)
-    others = tuple(one for one in known.nodes if one.node != event.node)
+    others = tuple(spared for spared in sparing.nodes if spared.node != event.node)
     return Sparing((*others, Spared(event.node, event.instance, event.offering, event.why, until, times)))
 
 
-def remaining(known: Sparing, instances: Iterable[str], now: float) -> Sparing:
-    """``known`` without machines that no longer exist, and without those whose pause ended longer ago than the longest pause."""
-    if not known.nodes:
-        return known
+def remaining(sparing: Sparing, instances: Iterable[str], now: float) -> Sparing:
+    """``sparing`` without machines that no longer exist, and without those whose pause ended longer ago than the longest pause."""
+    if not sparing.nodes:
+        return sparing
     there = set(instances)
-    left = tuple(one for one in known.nodes if one.instance in there and now < one.until + MOST_SECONDS)
-    return known if len(left) == len(known.nodes) else Sparing(left)
+    left = tuple(spared for spared in sparing.nodes if spared.instance in there and now < spared.until + MOST_SECONDS)
+    return sparing if len(left) == len(sparing.nodes) else Sparing(left)
 
 
-def spared(known: Sparing, now: float) -> Mapping[str, str]:
+def spared(sparing: Sparing, now: float) -> Mapping[str, str]:
     """The reason that each paused node is not removed at ``now``."""
-    return {one.node: f"{one.why}; its removal was abandoned and will be retried later" for one in known.nodes if now < one.until}
+    return {
+        spared.node: f"{spared.why}; its removal was abandoned and will be retried later" for spared in sparing.nodes if now < spared.until
+    }

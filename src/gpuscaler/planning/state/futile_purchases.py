@@ -48,22 +48,22 @@ class Efforts(Struct, frozen=True, gc=False):
 
 
 def left(
-    before: Iterable[OrderedMachine], book: Ledger, there: Set[str], now: float, *, ended: Set[str] = frozenset()
+    before: Iterable[OrderedMachine], ledger: Ledger, there: Set[str], now: float, *, ended: Set[str] = frozenset()
 ) -> Iterator[PurchaseAttempt]:
-    """The machines of ``before`` that ``book`` no longer has. ``there`` are machines that the cloud lists or that have a node.
+    """The machines of ``before`` that ``ledger`` no longer has. ``there`` are machines that the cloud lists or that have a node.
 
     ``ended`` are those that their group ends by itself, for example to balance zones.
     """
-    known = {one.id for one in book.coming}
-    taken = {one.instance for one in book.leaving if one.forced} | ended
-    opened = {one.node for one in book.promises}
-    for one in before:
+    known = {machine.id for machine in ledger.coming}
+    taken = {removal.instance for removal in ledger.leaving if removal.forced} | ended
+    opened = {promise.node for promise in ledger.promises}
+    for machine in before:
         # A spot machine that no longer exists is assumed to have been reclaimed.
-        reclaimed = one.instance in taken or (one.key.market == "spot" and one.instance not in there)
-        halved = bool(one.gang) and not one.pods
-        if one.instance and one.order and one.bought_for and one.id not in known and not (reclaimed or halved):
-            lost = not one.ready and one.node not in opened
-            yield PurchaseAttempt(one.instance, one.key, one.bought_for[:PODS], now, one.node, lost)
+        reclaimed = machine.instance in taken or (machine.key.market == "spot" and machine.instance not in there)
+        halved = bool(machine.gang) and not machine.pods
+        if machine.instance and machine.order and machine.bought_for and machine.id not in known and not (reclaimed or halved):
+            lost = not machine.ready and machine.node not in opened
+            yield PurchaseAttempt(machine.instance, machine.key, machine.bought_for[:PODS], now, machine.node, lost)
 
 
 def judged(efforts: Efforts, more: Iterable[PurchaseAttempt], pods: Mapping[str, Pod], now: float) -> tuple[Efforts, tuple[Event, ...]]:
@@ -71,31 +71,33 @@ def judged(efforts: Efforts, more: Iterable[PurchaseAttempt], pods: Mapping[str,
     machines: list[PurchaseAttempt] = []
     fates: list[Event] = []
     lately = {pool: kept for pool, moments in efforts.lately.items() if (kept := tuple(at for at in moments if at > now - HOUR))}
-    for one in (*efforts.machines, *more):
-        known = [pod for key in one.pods if (pod := pods.get(key)) is not None and not pod.finished]
+    for attempt in (*efforts.machines, *more):
+        known = [pod for key in attempt.pods if (pod := pods.get(key)) is not None and not pod.finished]
         if any(pod.node_name for pod in known):
-            if any(pod.node_name == one.node for pod in known):
-                fates.append(Served(one.offering, now))
+            if any(pod.node_name == attempt.node for pod in known):
+                fates.append(Served(attempt.offering, now))
             continue
-        if not known or now >= one.at + DAY:
+        if not known or now >= attempt.at + DAY:
             continue
-        if not one.fruitless and (one.lost or now >= one.at + SETTLE_SECONDS):
-            one = replace(one, fruitless=True)  # it stays fruitless from now on
-            pool = one.offering.pool
+        if not attempt.fruitless and (attempt.lost or now >= attempt.at + SETTLE_SECONDS):
+            attempt = replace(attempt, fruitless=True)  # it stays fruitless from now on
+            pool = attempt.offering.pool
             lately[pool] = (*lately.get(pool, ()), now)
-            fates += _too_many(one, machines, now)
-        machines.append(one)
+            fates += _too_many(attempt, machines, now)
+        machines.append(attempt)
     found = Efforts(tuple(machines[-MOST:]), lately)
     return (efforts if found == efforts else found), tuple(fates)
 
 
-def _too_many(one: PurchaseAttempt, before: Iterable[PurchaseAttempt], now: float) -> Iterator[Event]:
+def _too_many(attempt: PurchaseAttempt, before: Iterable[PurchaseAttempt], now: float) -> Iterator[Event]:
     others = [other for other in before if other.fruitless]
-    worst = max(one.pods, key=lambda pod: sum(pod in other.pods for other in others))
+    worst = max(attempt.pods, key=lambda pod: sum(pod in other.pods for other in others))
     times = 1 + sum(worst in other.pods for other in others)
     if times >= IN_A_ROW:
-        how = "ended before it opened" if one.lost else "opened without the pod being bound to it"
-        yield Fruitless(one.offering, now, f"pod {worst} is still pending after {times} machines; the last one, {one.machine}, {how}")
+        how = "ended before it opened" if attempt.lost else "opened without the pod being bound to it"
+        yield Fruitless(
+            attempt.offering, now, f"pod {worst} is still pending after {times} machines; the last one, {attempt.machine}, {how}"
+        )
 
 
 def with_hourly(breakers: Breakers, efforts: Efforts, most: int, now: float) -> Breakers:

@@ -102,18 +102,20 @@ def _observed(learned: Learned, event: Observed) -> Learned:
 
 
 def lesson_of(learned: Learned, pool: str, instance_type: str) -> Lesson | None:
-    return next((one for one in learned.lessons if (one.pool, one.instance_type) == (pool, instance_type)), None)
+    return next((lesson for lesson in learned.lessons if (lesson.pool, lesson.instance_type) == (pool, instance_type)), None)
 
 
 def _with(learned: Learned, known: Lesson | None, lesson: Lesson) -> Learned:
-    return Learned((*(one for one in learned.lessons if one is not known), lesson))
+    return Learned((*(lesson for lesson in learned.lessons if lesson is not known), lesson))
 
 
 def corrected(policy: Policy, learned: Learned) -> Policy:
     """``policy`` with corrected offerings. A planner works for one policy: make a new planner when the result differs."""
-    by_kind = {(one.pool, one.instance_type): one for one in learned.lessons}
+    by_kind = {(lesson.pool, lesson.instance_type): lesson for lesson in learned.lessons}
     pools = tuple(
-        replace(pool, offerings=tuple(honest(one, by_kind.get((one.pool, one.instance_type))) for one in pool.offerings))
+        replace(
+            pool, offerings=tuple(honest(offering, by_kind.get((offering.pool, offering.instance_type))) for offering in pool.offerings)
+        )
         for pool in policy.pools
     )
     return policy if pools == policy.pools else replace(policy, pools=pools)

@@ -85,24 +85,24 @@ def step(refusals: Refusals, event: Event) -> Refusals:
     waits, avoided = refusals.waits, refusals.avoided
     match event:
         case Planned(placements=placements, at=at):
-            known = {(one.pod, one.node): one.since for one in waits}
+            known = {(wait.pod, wait.node): wait.since for wait in waits}
             found = tuple(Wait(pod, node, known.get((pod, node), at)) for pod, node in placements[:MOST])
             return refusals if found == waits else replace(refusals, waits=found)
         case Suspected(pod=pod, node=node, since=since):
-            others = tuple(one for one in waits if one.pod != pod)
+            others = tuple(wait for wait in waits if wait.pod != pod)
             return replace(refusals, waits=(*others, Wait(pod, node, since, suspected=True))[-MOST:])
         case NodeRefused():
             new = NodeRefusal(event.pods, event.node, event.face, event.at + AVOIDED_SECONDS, event.detail)
-            kept = (one for one in avoided if one.until > event.at and (one.pods, one.node) != (new.pods, new.node))
-            return Refusals(tuple(one for one in waits if one.pod != event.pod), (*kept, new)[-MOST:])
+            kept = (refusal for refusal in avoided if refusal.until > event.at and (refusal.pods, refusal.node) != (new.pods, new.node))
+            return Refusals(tuple(wait for wait in waits if wait.pod != event.pod), (*kept, new)[-MOST:])
         case Cleared(node=node):
-            return replace(refusals, avoided=tuple(one for one in avoided if one.node != node))
+            return replace(refusals, avoided=tuple(refusal for refusal in avoided if refusal.node != node))
 
 
 def refusing(refusals: Refusals, now: float) -> Mapping[str, frozenset[str]]:
     """The names of nodes that are avoided now, by the digest of the specification of the pods that avoid them."""
     found: dict[str, set[str]] = {}
-    for one in refusals.avoided:
-        if now < one.until:
-            found.setdefault(one.pods, set()).add(one.node)
+    for refusal in refusals.avoided:
+        if now < refusal.until:
+            found.setdefault(refusal.pods, set()).add(refusal.node)
     return {pods: frozenset(nodes) for pods, nodes in sorted(found.items())}

@@ -122,7 +122,7 @@ class SimulatedCloud:
         """Return the answer to an order again; None if it has not been answered yet, or was never made."""
         if token not in self._answers or self.unanswered(token):
             return None
-        return Answer(token, tuple(one for one in self._fleet.all.values() if one.purchase == token), self._answers[token])
+        return Answer(token, tuple(machine for machine in self._fleet.all.values() if machine.purchase == token), self._answers[token])
 
     def image_pull(self, machine_id: str, now: float) -> float:
         """Return the seconds until a pod's image is on a machine: the first pod pulls it, later pods wait for the same pull."""
@@ -188,7 +188,7 @@ class SimulatedCloud:
     def dollars_per_hour(self, now: float) -> float:
         """Return the current cost of all existing machines in US dollars per hour."""
         alive = (self._fleet.of_offering[key].values() for key in self._fleet.in_use)
-        return sum(len(found) * self.markets.price(next(iter(found)).offering, now) for found in alive)
+        return sum(len(values) * self.markets.price(next(iter(values)).offering, now) for values in alive)
 
     def set_pools(self, pools: Iterable[Pool]) -> None:
         """Offer other pools from now on; machines of the old ones stay."""
@@ -200,7 +200,7 @@ class SimulatedCloud:
 
     def dump(self, *, ended_after: float = float("-inf"), tokens: int = 1_000) -> CloudState:
         """Return the whole state, without machines that ended before ``ended_after`` and with only the last ``tokens`` tokens."""
-        kept = [one for one in self._fleet.all.values() if one.ended_at is None or one.ended_at > ended_after]
+        kept = [machine for machine in self._fleet.all.values() if machine.ended_at is None or machine.ended_at > ended_after]
         offerings, rows = rows_of(kept, self._images)
         last = set(list(self._answers)[-tokens:]) | self._orders.keys()
         return CloudState(
@@ -209,7 +209,7 @@ class SimulatedCloud:
             put=self._put_so_far,
             offerings=offerings,
             machines=rows,
-            answers=tuple(found for found in self._answers.items() if found[0] in last),
+            answers=tuple(item for item in self._answers.items() if item[0] in last),
             orders=tuple(copy(order) for order in self._orders.values()),
             in_use=tuple(self._fleet.in_use),
             doomed=tuple(sorted(self._doomed & self._fleet.alive.keys())),
@@ -223,7 +223,7 @@ class SimulatedCloud:
         self._fleet.granted, self._asked, self._put_so_far = state.granted, state.asked, state.put
         self._fleet.in_use = dict.fromkeys(state.in_use)
         # Machines share their offering with the pools if the pools still have it.
-        offerings = tuple(one if (own := self._offerings.get(one.key)) != one else own for one in state.offerings)
+        offerings = tuple(offering if (own := self._offerings.get(offering.key)) != offering else own for offering in state.offerings)
         for row in state.machines:
             self._fleet.admit(machine_of(row, offerings))
             if row.image_at is not None:
@@ -234,7 +234,7 @@ class SimulatedCloud:
         self._due = list(state.due)
         self._watched = {due.key for due in state.due if due.kind == _MARKET}
         self._unanswered = sum(not order.answered for order in self._orders.values())
-        self._booting = sum(one.arrives for one in self._fleet.alive.values())
+        self._booting = sum(machine.arrives for machine in self._fleet.alive.values())
 
     def look_at_markets(self, now: float) -> None:
         """Check all markets ``now``, since their settings may have changed: machines beyond their capacity are reclaimed."""
@@ -327,7 +327,7 @@ class SimulatedCloud:
         pool = self._pools.get(due.key.pool)
         if pool is None or self.replacements is None:
             return
-        for offering in sorted(pool.offerings, key=lambda one: (one.key != due.key, one.market != due.key.market)):
+        for offering in sorted(pool.offerings, key=lambda offering: (offering.key != due.key, offering.market != due.key.market)):
             capacity = self.markets.capacity(offering.key, due.at)
             granted, _ = room(offering, 1, capacity=capacity, pool=pool, fleet=self._fleet, quotas=self._quotas)
             if granted and offering.market == due.key.market:

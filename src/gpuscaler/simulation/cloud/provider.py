@@ -169,15 +169,18 @@ class SimulatedProvider:
         """The pools at the current prices."""
         await self._call()
         now, price = self._now(), self.core.markets.price
-        return tuple(replace(pool, offerings=tuple(replace(one, price=price(one, now)) for one in pool.offerings)) for pool in self._pools)
+        return tuple(
+            replace(pool, offerings=tuple(replace(offering, price=price(offering, now)) for offering in pool.offerings))
+            for pool in self._pools
+        )
 
     async def inventory(self) -> Inventory:
         await self._call()
         now = self._now()
         seen = now - self._faults.stale_seconds
         machines = self.core.history() if self._faults.stale_seconds else self.core.list()
-        there = (one for one in machines if one.bought_at <= seen and (one.ended_at is None or one.ended_at > seen))
-        return Inventory(now, tuple(instance_of(one, seen, tagged=self.keeps_tokens) for one in there), self._deliveries(seen))
+        there = (machine for machine in machines if machine.bought_at <= seen and (machine.ended_at is None or machine.ended_at > seen))
+        return Inventory(now, tuple(instance_of(machine, seen, tagged=self.keeps_tokens) for machine in there), self._deliveries(seen))
 
     def _deliveries(self, at: float) -> tuple[Delivery, ...]:
         """What pools still owed at a moment, if they replace machines by themselves."""
@@ -204,10 +207,16 @@ class SimulatedProvider:
             raise LostAnswerError(f"the connection broke while order {order.token} was answered")
         answer = await asyncio.shield(self._answers[token])
         return Bought(
-            instances=tuple(instance_of(one, self._now(), tagged=self.keeps_tokens) for one in answer.machines),
+            instances=tuple(instance_of(machine, self._now(), tagged=self.keeps_tokens) for machine in answer.machines),
             refusals=tuple(
-                Refusal(_CAUSES.get(one.kind, UNKNOWN), one.offering, one.detail, bucket=one.bucket, every_zone=bool(one.bucket))
-                for one in answer.refusals
+                Refusal(
+                    _CAUSES.get(refusal.kind, UNKNOWN),
+                    refusal.offering,
+                    refusal.detail,
+                    bucket=refusal.bucket,
+                    every_zone=bool(refusal.bucket),
+                )
+                for refusal in answer.refusals
             ),
         )
 
@@ -222,7 +231,7 @@ class SimulatedProvider:
 
     async def remove(self, ids: Sequence[str]) -> Mapping[str, Refusal | None]:
         lost = await self._call(writes=True)
-        by_id = {provider_id(one): one for one in self.core.list()}
+        by_id = {provider_id(machine): machine for machine in self.core.list()}
         for name in ids:
             if name in by_id:
                 ended = self.core.terminate(by_id[name].id, self._now())
@@ -241,8 +250,8 @@ class SimulatedProvider:
 
     async def notices(self) -> Sequence[Notice]:
         await self._call()
-        found, self._notices = self._notices, []
-        return found
+        notices, self._notices = self._notices, []
+        return notices
 
     async def close(self) -> None:
         """Do nothing: no connection is open."""

@@ -37,8 +37,12 @@ class Replacements:
 
     def missing(self, pool: str, at: float) -> int:
         """Return how many machines ``pool`` owed at a moment."""
-        return sum(one.since <= at < one.launched for one in self.all.values() if one.pool == pool)
+        return sum(replacement.since <= at < replacement.launched for replacement in self.all.values() if replacement.pool == pool)
 
     def failing(self, pool: str, at: float) -> bool:
         """Whether a machine that ``pool`` owed at a moment had failed to launch by then."""
-        return any(one.since <= at < one.launched and one.failed <= at for one in self.all.values() if one.pool == pool)
+        return any(
+            replacement.since <= at < replacement.launched and replacement.failed <= at
+            for replacement in self.all.values()
+            if replacement.pool == pool
+        )

@@ -89,13 +89,13 @@ def rows_of(machines: Iterable[CloudMachine], images: dict[str, float]) -> tuple
     places: dict[int, int] = {}
     offerings: list[Offering] = []
     rows = []
-    for one in machines:
+    for machine in machines:
         # Machines of one offering share it; two equal offerings are written twice, which is harmless.
-        place = places.setdefault(id(one.offering), len(offerings))
+        place = places.setdefault(id(machine.offering), len(offerings))
         if place == len(offerings):
-            offerings.append(one.offering)
-        times = (_written(one.registered_at), _written(one.visible_at), one.ended_at, images.get(one.id))
-        rows.append(Row(one.id, place, one.purchase, one.state, one.bought_at, *times, one.fault))
+            offerings.append(machine.offering)
+        times = (_written(machine.registered_at), _written(machine.visible_at), machine.ended_at, images.get(machine.id))
+        rows.append(Row(machine.id, place, machine.purchase, machine.state, machine.bought_at, *times, machine.fault))
     return tuple(offerings), tuple(rows)
 
 

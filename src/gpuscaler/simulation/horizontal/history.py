@@ -38,7 +38,7 @@ class History(Struct, frozen=True, gc=False):
     conditions: tuple[Condition, ...] = ()
 
     def condition(self, kind: str) -> Condition | None:
-        return next((one for one in self.conditions if one.type == kind), None)
+        return next((condition for condition in self.conditions if condition.type == kind), None)
 
     def recommended(self, replicas: int, now: float, *, over: int | None) -> "History":
         """Return the history with one more recommendation, in place of number ``over`` if that one is too old to matter."""
@@ -62,7 +62,7 @@ class History(Struct, frozen=True, gc=False):
         new = Condition(kind, status, reason, message, since)  # type: ignore[arg-type]  # the callers' literals
         if old is None:
             return replace(self, conditions=(*self.conditions, new))
-        return replace(self, conditions=tuple(new if one.type == kind else one for one in self.conditions))
+        return replace(self, conditions=tuple(new if condition.type == kind else condition for condition in self.conditions))
 
 
 def changed_within(events: tuple[ScaleEvent, ...], period: int, now: float) -> int:

@@ -123,8 +123,8 @@ def words(selector: MetricSelector | None) -> str:
         return "nil"
     labels = "".join(f"{key}: {value}," for key, value in selector.labels)
     expressions = "".join(
-        f"LabelSelectorRequirement{{Key:{one.key},Operator:{one.operator},Values:[{' '.join(one.values)}],}},"
-        for one in selector.expressions
+        f"LabelSelectorRequirement{{Key:{requirement.key},Operator:{requirement.operator},Values:[{' '.join(requirement.values)}],}},"
+        for requirement in selector.expressions
     )
     return f"&LabelSelector{{MatchLabels:map[string]string{{{labels}}},MatchExpressions:[]LabelSelectorRequirement{{{expressions}}},}}"
 

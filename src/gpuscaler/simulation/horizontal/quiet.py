@@ -34,7 +34,7 @@ def repeated(outcome: Outcome, until: float) -> History:
     Of equal recommendations the latest outlasts all others, so it can replace them.
     """
     history, past = outcome.history, outcome.history.recommendations
-    same = [number for number, one in enumerate(past) if one.replicas == outcome.recommendation]
+    same = [number for number, recommendation in enumerate(past) if recommendation.replicas == outcome.recommendation]
     if not same:
         return history
     latest = max(same, key=lambda number: past[number].at)

@@ -209,8 +209,8 @@ class _Reading:
         if wire is None:
             return None
         expressions = []
-        for number, one in enumerate(wire.match_expressions or ()):
-            taken = specs.SelectorRequirement(one.key, one.operator, one.values or ())
+        for number, expression in enumerate(wire.match_expressions or ()):
+            taken = specs.SelectorRequirement(expression.key, expression.operator, expression.values or ())
             if taken.operator not in _OPERATORS or bool(taken.values) != _OPERATORS[taken.operator] or not taken.key:
                 seen = f"{taken.key or 'no key'} {taken.operator or 'no operator'} with {len(taken.values)} values"
                 expected = "a key with In or NotIn and values, or with Exists or DoesNotExist and none"

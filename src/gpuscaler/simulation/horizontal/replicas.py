@@ -198,7 +198,7 @@ def _request(pod: ReplicaPod, container: str, resource: str) -> int:
     counted = [one for one in pod.containers if container in ("", one.name)]
     if container and not counted:
         raise MetricError(f"container {container} not found in Pod {pod.name}")
-    return wrapped64(sum(_container_request(one, pod, resource) for one in (counted[:1] if container else counted)))
+    return wrapped64(sum(_container_request(container, pod, resource) for container in (counted[:1] if container else counted)))
 
 
 def _container_request(container: Container, pod: ReplicaPod, resource: str) -> int:

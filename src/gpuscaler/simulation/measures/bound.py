@@ -25,7 +25,7 @@ def lower_bound(work: Sequence[tuple[PodSpec, float]], offerings: Sequence[Offer
 
     A specification that no offering admits is left out.
     """
-    done = [(spec, hours) for spec, hours in work if hours > 0 and any(serves(one, spec) for one in offerings)]
+    done = [(spec, hours) for spec, hours in work if hours > 0 and any(serves(offering, spec) for offering in offerings)]
     if not done:
         return 0.0
     specs = [spec for spec, _ in done]

@@ -84,7 +84,7 @@ def wait_of(waits: Sequence[PodWait]) -> Wait:
     if not waits:
         return Wait()
     times, waiting = _still_waiting(waits)
-    longest = max(one.seconds for one in waits)
+    longest = max(pod_wait.seconds for pod_wait in waits)
     values: dict[str, float] = {}
     unknown: list[str] = []
     before = np.concatenate(([1.0], waiting))
@@ -103,10 +103,12 @@ def wait_of(waits: Sequence[PodWait]) -> Wait:
 def by_class(waits: Iterable[PodWait]) -> tuple[ClassWait, ...]:
     """The waits of every kind of pods that occurred, in the order of ``CLASSES``."""
     kinds: dict[str, list[PodWait]] = {}
-    for one in waits:
-        kinds.setdefault(one.pod_class, []).append(one)
+    for pod_wait in waits:
+        kinds.setdefault(pod_wait.pod_class, []).append(pod_wait)
     return tuple(
-        ClassWait(name, len(kinds[name]), sum(one.ran for one in kinds[name]), wait_of(kinds[name])) for name in CLASSES if name in kinds
+        ClassWait(name, len(kinds[name]), sum(pod_wait.ran for pod_wait in kinds[name]), wait_of(kinds[name]))
+        for name in CLASSES
+        if name in kinds
     )
 
 
@@ -125,8 +127,8 @@ def curve_of(waits: Sequence[PodWait]) -> Curve:
 
 def _still_waiting(waits: Sequence[PodWait]) -> tuple[np.ndarray, np.ndarray]:
     """The distinct waits of pods that ran, ascending, and the share of pods that waited longer than each."""
-    seconds = np.array([one.seconds for one in waits])
-    ran = np.array([one.ran for one in waits])
+    seconds = np.array([pod_wait.seconds for pod_wait in waits])
+    ran = np.array([pod_wait.ran for pod_wait in waits])
     times, ended = np.unique(seconds[ran], return_counts=True)
     at_risk = len(seconds) - np.searchsorted(np.sort(seconds), times, side="left")
     return times, np.cumprod(1.0 - ended / at_risk)

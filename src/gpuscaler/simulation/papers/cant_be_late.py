@@ -125,7 +125,7 @@ def table(file: SpotFile) -> Published:
     Raises :class:`~gpuscaler.simulation.traces.spot.SpotError` when all are.
     """
     steps, apart = int(DEADLINE / STEP), int(SPACING / STEP)
-    series = [sampled(one) for one in file.availability]
+    series = [sampled(series) for series in file.availability]
     jobs = [one[start : start + steps] for one in series for start in range(0, len(one) - steps + 1, apart)]
     if not jobs:
         most = max(map(len, series), default=0)

@@ -52,15 +52,15 @@ class Fleet:
 
     def spot(self, *, ready: bool = False) -> list[int]:
         """The zones of the spot replicas, one entry per replica."""
-        return [one.zone for one in self.replicas if one.zone != ON_DEMAND and (not ready or one.ready <= self.now)]
+        return [replica.zone for replica in self.replicas if replica.zone != ON_DEMAND and (not ready or replica.ready <= self.now)]
 
     def keep_on_demand(self, wanted: int) -> None:
         """Launch or end on-demand replicas, the youngest first, until there are ``wanted``."""
-        here = [one for one in self.replicas if one.zone == ON_DEMAND]
+        here = [replica for replica in self.replicas if replica.zone == ON_DEMAND]
         for _ in range(wanted - len(here)):
             self.launch(ON_DEMAND)
-        for one in sorted(here, key=lambda one: one.ready)[wanted:]:
-            self.replicas.remove(one)
+        for replica in sorted(here, key=lambda replica: replica.ready)[wanted:]:
+            self.replicas.remove(replica)
 
 
 class OnDemand:
@@ -190,18 +190,20 @@ class Outcome:
 
 def replay(series: Sequence[Series], kind: type[OnDemand]) -> Outcome:
     """Run one policy from the beginning of the series to the end of the shortest."""
-    end = min(one.period for one in series)
-    changes = sorted({at for one in series for at, _ in one.steps if at < end})
-    fleet, policy, outcome, place = Fleet([one.as_steps() for one in series]), kind(len(series)), Outcome(), 0
+    end = min(series.period for series in series)
+    changes = sorted({at for series in series for at, _ in series.steps if at < end})
+    fleet, policy, outcome, place = Fleet([series.as_steps() for series in series]), kind(len(series)), Outcome(), 0
     while fleet.now < end:
         while place < len(changes) and changes[place] <= fleet.now:
             place += 1
-        for one in [one for one in fleet.replicas if one.zone != ON_DEMAND and fleet.zones[one.zone].at(fleet.now) == 0]:
-            fleet.replicas.remove(one)
+        for replica in [
+            replica for replica in fleet.replicas if replica.zone != ON_DEMAND and fleet.zones[replica.zone].at(fleet.now) == 0
+        ]:
+            fleet.replicas.remove(replica)
             fleet.lost += 1
-            policy.lost(one.zone, fleet.now)
+            policy.lost(replica.zone, fleet.now)
         again = policy.act(fleet)
-        upcoming = [one.ready for one in fleet.replicas if one.ready > fleet.now]
+        upcoming = [replica.ready for replica in fleet.replicas if replica.ready > fleet.now]
         moment = min([end, *changes[place : place + 1], *upcoming, *([again] if again is not None else [])])
         account(outcome, fleet, moment - fleet.now, end)
         fleet.now = moment
@@ -211,9 +213,9 @@ def replay(series: Sequence[Series], kind: type[OnDemand]) -> Outcome:
 
 def account(outcome: Outcome, fleet: Fleet, seconds: float, whole: float) -> None:
     """Add the cost and worth of ``seconds`` with the current fleet, of ``whole`` seconds in total."""
-    prices = [ON_DEMAND_PRICE if one.zone == ON_DEMAND else SPOT_PRICE for one in fleet.replicas]
+    prices = [ON_DEMAND_PRICE if replica.zone == ON_DEMAND else SPOT_PRICE for replica in fleet.replicas]
     outcome.cost += sum(prices) * seconds / 3600
-    if sum(one.ready <= fleet.now for one in fleet.replicas) >= TARGET:
+    if sum(replica.ready <= fleet.now for replica in fleet.replicas) >= TARGET:
         outcome.available += seconds / whole
     outcome.spot += len(fleet.spot(ready=True)) * seconds / whole
 
@@ -230,19 +232,19 @@ def table(file: SpotFile) -> Published:
     rows = [
         Row(
             name,
-            100 * one.cost / whole,
+            100 * outcome.cost / whole,
             PUBLISHED.get(name),
             {
-                "available, %": 100 * one.available,
-                "cost, $": one.cost,
-                "spot replicas": one.spot,
-                "reclaimed": float(one.lost),
-                "refused": float(one.refused),
+                "available, %": 100 * outcome.available,
+                "cost, $": outcome.cost,
+                "spot replicas": outcome.spot,
+                "reclaimed": float(outcome.lost),
+                "refused": float(outcome.refused),
             },
         )
-        for name, one in outcomes.items()
+        for name, outcome in outcomes.items()
     ]
-    days = min(one.period for one in file.availability) / 86_400
+    days = min(series.period for series in file.availability) / 86_400
     return Published(
         name="skyserve",
         title=f"A service of {TARGET} replicas and {SPARE} spares: cost",

@@ -186,7 +186,8 @@ class Gpuscaler:
     def _answered(self, answer: Answer, now: float) -> None:
         """Record the cloud's grants and refusals."""
         refused = (
-            offering_events.Refused(one.offering, now, CAUSES.get(one.kind, offering_events.UNKNOWN), one.detail) for one in answer.refusals
+            offering_events.Refused(refusal.offering, now, CAUSES.get(refusal.kind, offering_events.UNKNOWN), refusal.detail)
+            for refusal in answer.refusals
         )
         self._fold(*of_answer((machine.offering.key for machine in answer.machines), refused, now, missing=answer.missing))
         for machine in answer.machines:
@@ -200,14 +201,14 @@ class Gpuscaler:
 
     def _never_registered(self, view: View, now: float) -> list[PlannedRemoval]:
         """Machines that did not register in time."""
-        found = []
+        removals = []
         while self._late and self._late[0][0] <= now:
             _, name = heapq.heappop(self._late)
             if view.missing(name):
                 key = view.offering_of(name).key
                 self._fold(*of_absence(key, now - PACE.register, now, "it never became a node"))
-                found.append(PlannedRemoval(name, f"did not register within {PACE.register:g} s"))
-        return found
+                removals.append(PlannedRemoval(name, f"did not register within {PACE.register:g} s"))
+        return removals
 
     def _ask_again(self, decisions: Decisions, view: View, now: float) -> None:
         """While something waits that time alone could help, plan again, ever more rarely."""
@@ -238,7 +239,8 @@ def purchases_of(plan: Plan, number: int) -> tuple[tuple[Purchase, ...], Mapping
             offerings=offerings,
             count=len(machines),
             intents=tuple(
-                Intent(names[one.id], one.pods, tuple(names[after] for after in one.opens_after if after in names)) for one in machines
+                Intent(names[machine.id], machine.pods, tuple(names[after] for after in machine.opens_after if after in names))
+                for machine in machines
             ),
             why=purpose(machines),
             meant=len(machines[0].keys),

@@ -99,15 +99,15 @@ def with_waits(result: Result) -> Result:
 
 def difference(a: Sequence[Result], b: Sequence[Result]) -> Difference:
     """Compute what ``b`` changes. Both are of one policy and the same seeds in the same order; pods are paired by name and seed."""
-    if [(one.policy, one.seed) for one in a] != [(one.policy, one.seed) for one in b]:
+    if [(result.policy, result.seed) for result in a] != [(result.policy, result.seed) for result in b]:
         raise ValueError("only runs of one policy on the same seeds can be compared")
     figures, at_least_a, at_least_b = _figures(a, b)
-    costs = [other.cost - one.cost for one, other in zip(a, b, strict=True)]
-    pairs = [pair for one, other in zip(a, b, strict=True) for pair in _paired(one.waits, other.waits)]
+    costs = [other.cost - result.cost for result, other in zip(a, b, strict=True)]
+    pairs = [pair for result, other in zip(a, b, strict=True) for pair in _paired(result.waits, other.waits)]
     return Difference(
         policy=a[0].policy,
         seeds=len(a),
-        cost=change(statistics.fmean(one.cost for one in a), statistics.fmean(one.cost for one in b)),
+        cost=change(statistics.fmean(result.cost for result in a), statistics.fmean(result.cost for result in b)),
         sd=statistics.stdev(costs) if len(costs) > 1 else None,
         cheaper=sum(cost < 0 for cost in costs),
         figures=figures,
@@ -116,8 +116,8 @@ def difference(a: Sequence[Result], b: Sequence[Result]) -> Difference:
         offerings=_offerings(a, b),
         classes=_classes(a, b),
         waits=_waits(a, b, pairs),
-        only_a=_only((one for one, other in pairs if one.ran and not other.ran)),
-        only_b=_only((other for one, other in pairs if other.ran and not one.ran)),
+        only_a=_only((pod_wait for pod_wait, other in pairs if pod_wait.ran and not other.ran)),
+        only_b=_only((other for pod_wait, other in pairs if other.ran and not pod_wait.ran)),
         why_not_a=a[0].unserved_reasons,
         why_not_b=b[0].unserved_reasons,
     )
@@ -137,8 +137,8 @@ def _figures(a: Sequence[Result], b: Sequence[Result]) -> tuple[dict[str, Change
 
 def _paired(a: Iterable[PodWait], b: Iterable[PodWait]) -> list[tuple[PodWait, PodWait]]:
     """The pods that existed in both runs: replicas of services may have been created in only one."""
-    others = {one.pod: one for one in b}
-    return [(one, others[one.pod]) for one in a if one.pod in others]
+    others = {pod_wait.pod: pod_wait for pod_wait in b}
+    return [(pod_wait, others[pod_wait.pod]) for pod_wait in a if pod_wait.pod in others]
 
 
 def _offerings(a: Sequence[Result], b: Sequence[Result]) -> tuple[OfferingChange, ...]:
@@ -146,37 +146,37 @@ def _offerings(a: Sequence[Result], b: Sequence[Result]) -> tuple[OfferingChange
     rows = [{(row.pool, row.instance_type, row.market, row.zone): row for row in mean_machines(runs)} for runs in (a, b)]
     changes = []
     for key in sorted({*rows[0], *rows[1]}):
-        one, other = (found.get(key, MachineHours(*key, hours=0.0, cost=0.0, machines=0)) for found in rows)
-        changes.append(OfferingChange(*key, hours=change(one.hours, other.hours), cost=change(one.cost, other.cost)))
-    return tuple(sorted(changes, key=lambda one: -abs(one.cost.difference or 0.0)))
+        machine_hours, other = (machine_hours.get(key, MachineHours(*key, hours=0.0, cost=0.0, machines=0)) for machine_hours in rows)
+        changes.append(OfferingChange(*key, hours=change(machine_hours.hours, other.hours), cost=change(machine_hours.cost, other.cost)))
+    return tuple(sorted(changes, key=lambda offering_change: -abs(offering_change.cost.difference or 0.0)))
 
 
 def _classes(a: Sequence[Result], b: Sequence[Result]) -> tuple[ClassChange, ...]:
     shares = [mean_shares([result.classes for result in runs]) for runs in (a, b)]
-    names: list[str | None] = [name for name in CLASSES if any(name in one for one in shares)]
-    costs = [[one[name].cost if name in one else 0.0 for one in shares] for name in (*names, None)]
+    names: list[str | None] = [name for name in CLASSES if any(name in shares for shares in shares)]
+    costs = [[shares[name].cost if name in shares else 0.0 for shares in shares] for name in (*names, None)]
     return tuple(ClassChange(name, change(*cost)) for name, cost in zip((*names, None), costs, strict=True) if any(cost))
 
 
 def _waits(a: Sequence[Result], b: Sequence[Result], pairs: Sequence[tuple[PodWait, PodWait]]) -> tuple[WaitChange, ...]:
     changes = []
     for name in CLASSES:
-        own = [[one for result in runs for one in result.waits if one.pod_class == name] for runs in (a, b)]
+        own = [[pod_wait for result in runs for pod_wait in result.waits if pod_wait.pod_class == name] for runs in (a, b)]
         both = [pair for pair in pairs if pair[0].pod_class == name]
         if any(own):
-            longer = sum(_later(other, one) for one, other in both)
-            shorter = sum(_later(one, other) for one, other in both)
+            longer = sum(_later(other, pod_wait) for pod_wait, other in both)
+            shorter = sum(_later(pod_wait, other) for pod_wait, other in both)
             changes.append(WaitChange(name, len(own[0]), longer, shorter, wait_of(own[0]), wait_of(own[1])))
     return tuple(changes)
 
 
-def _later(one: PodWait, other: PodWait) -> bool:
+def _later(pod_wait: PodWait, other: PodWait) -> bool:
     """Whether a pod waited noticeably longer than another; unknown, so False, for two that never ran."""
-    return other.ran and (not one.ran or one.seconds > other.seconds + NOTICEABLE)
+    return other.ran and (not pod_wait.ran or pod_wait.seconds > other.seconds + NOTICEABLE)
 
 
 def _only(pods: Iterable[PodWait]) -> tuple[Served, ...]:
     kinds: dict[str, list[str]] = {}
-    for one in pods:
-        kinds.setdefault(one.pod_class, []).append(one.pod)
+    for pod_wait in pods:
+        kinds.setdefault(pod_wait.pod_class, []).append(pod_wait.pod)
     return tuple(Served(name, len(kinds[name]), tuple(dict.fromkeys(kinds[name]))[:NAMED]) for name in CLASSES if name in kinds)

@@ -24,10 +24,18 @@ TOLD = (
 )
 
 
-def explained(one: Difference) -> list[str]:
+def explained(difference: Difference) -> list[str]:
     """Return sentences, the most important first."""
-    counted = [f"Pods are counted over all {one.seeds} seeds together."] if one.seeds > 1 else []
-    return [*_cost(one), *_served(one), *_machines(one), *_holders(one), *_waits(one), *_others(one), *counted]
+    counted = [f"Pods are counted over all {difference.seeds} seeds together."] if difference.seeds > 1 else []
+    return [
+        *_cost(difference),
+        *_served(difference),
+        *_machines(difference),
+        *_holders(difference),
+        *_waits(difference),
+        *_others(difference),
+        *counted,
+    ]
 
 
 def pool_changes(a: Policy, b: Policy) -> list[str]:
@@ -57,13 +65,13 @@ def _differing(value: object, other: object) -> object:
 
 
 def _pool_changes(a: Pool, b: Pool) -> list[str]:
-    offerings = [{one.key: one for one in pool.offerings} for pool in (a, b)]
+    offerings = [{offering.key: offering for offering in pool.offerings} for pool in (a, b)]
     lines = []
     for name, own, other in (("A", *offerings), ("B", *reversed(offerings))):
         extra = sorted({f"{key[2]} {key[1]} in {key[3]}" for key in own if key not in other})
         if extra:
             lines.append(f"pool {a.name}: only {name} has {_listed(extra)}")
-    prices = [key for key, one in offerings[0].items() if key in offerings[1] and one.price != offerings[1][key].price]
+    prices = [key for key, offering in offerings[0].items() if key in offerings[1] and offering.price != offerings[1][key].price]
     if prices:
         lines.append(
             f"pool {a.name}: {len(prices)} {'offering has a different price' if len(prices) == 1 else 'offerings have different prices'}"
@@ -83,22 +91,23 @@ def _plain(value: object) -> str:
     return "none" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def _cost(one: Difference) -> list[str]:
-    change = one.cost.difference or 0.0
-    a, b = one.cost.a or 0.0, one.cost.b or 0.0
+def _cost(difference: Difference) -> list[str]:
+    change = difference.cost.difference or 0.0
+    a, b = difference.cost.a or 0.0, difference.cost.b or 0.0
     if abs(change) < NOTHING:
         return [f"B costs the same as A: ${b:,.2f}."]
     part = "" if not a else f" ({change / a:+.1%})" if abs(change / a) >= 0.0005 else " (less than 0.1 %)"
     text = f"B costs ${abs(change):,.2f} {'less' if change < 0 else 'more'} than A: ${b:,.2f} instead of ${a:,.2f}{part}"
-    if one.sd is None:
+    if difference.sd is None:
         return [f"{text}, with one seed."]
-    return [f"{text}, on average over {one.seeds} seeds (standard deviation ${one.sd:,.2f}); B costs less with {one.cheaper} of them."]
+    spread = f"on average over {difference.seeds} seeds (standard deviation ${difference.sd:,.2f})"
+    return [f"{text}, {spread}; B costs less with {difference.cheaper} of them."]
 
 
-def _machines(one: Difference) -> list[str]:
+def _machines(difference: Difference) -> list[str]:
     """Break the difference down by offering; the contributions add up to it."""
-    told = [_machine(row) for row in one.offerings if abs(row.cost.difference or 0.0) >= NOTHING]
-    rest = sum(row.cost.difference or 0.0 for row in one.offerings[SHOWN:])
+    told = [_machine(row) for row in difference.offerings if abs(row.cost.difference or 0.0) >= NOTHING]
+    rest = sum(row.cost.difference or 0.0 for row in difference.offerings[SHOWN:])
     if len(told) > SHOWN:
         told[SHOWN:] = [f"{_dollars(rest)} {len(told) - SHOWN} more"]
     return [f"By machine: {'; '.join(told)}."] if told else []
@@ -109,17 +118,17 @@ def _machine(row: OfferingChange) -> str:
     return f"{_signed(row.cost)} {row.instance_type} {row.market} in {row.zone} (pool {row.pool}, {hours})"
 
 
-def _holders(one: Difference) -> list[str]:
+def _holders(difference: Difference) -> list[str]:
     told = [
         f"{_signed(row.cost)} {'held by ' + _pods(row.pod_class) if row.pod_class is not None else 'unattributed: boot and idle time'}"
-        for row in one.classes
+        for row in difference.classes
         if abs(row.cost.difference or 0.0) >= NOTHING
     ]
     return [f"By kind of pods: {'; '.join(told)}."] if told else []
 
 
-def _waits(one: Difference) -> list[str]:
-    changed = [row for row in one.waits if row.longer or row.shorter]
+def _waits(difference: Difference) -> list[str]:
+    changed = [row for row in difference.waits if row.longer or row.shorter]
     if not changed:
         return ["No pod's wait changes noticeably."]
     return [_wait(row) for row in changed]
@@ -134,9 +143,12 @@ def _wait(row: WaitChange) -> str:
     return f"{who[0].upper()}{who[1:]} {verb}: {percentiles}; of {row.pods:,} pods, {row.longer:,} longer and {row.shorter:,} less."
 
 
-def _served(one: Difference) -> list[str]:
+def _served(difference: Difference) -> list[str]:
     lines = []
-    for name, other, rows, reasons in (("A", "B", one.only_a, one.why_not_b), ("B", "A", one.only_b, one.why_not_a)):
+    for name, other, rows, reasons in (
+        ("A", "B", difference.only_a, difference.why_not_b),
+        ("B", "A", difference.only_b, difference.why_not_a),
+    ):
         if rows:
             told = "; ".join(_some(row) for row in rows)
             lines.append(f"Run only with {name}: {told}." + _reasons(other, reasons))
@@ -155,10 +167,10 @@ def _reasons(name: str, reasons: Sequence[UnservedReason]) -> str:
     return f" With {name} {reasons[0].pods:,} {'pod' if reasons[0].pods == 1 else 'pods'} never ran because of: {reasons[0].reason}."
 
 
-def _others(one: Difference) -> list[str]:
+def _others(difference: Difference) -> list[str]:
     told = []
     for key, title in TOLD:
-        change = one.figures[key]
+        change = difference.figures[key]
         if change.a is not None and change.b is not None and _number(change.a) != _number(change.b):
             told.append(f"{title} {_number(change.a)} → {_number(change.b)}")
     return [f"Also: {', '.join(told)}."] if told else []

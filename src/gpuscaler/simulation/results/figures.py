@@ -68,32 +68,32 @@ def late_wait(result: Result) -> Wait:
 
 
 FIGURES = (
-    Figure("cost", "cost", DOLLARS, lambda one: one.cost),
-    Figure("lower_bound", "no policy can cost less than", DOLLARS, lambda one: one.lower_bound),
+    Figure("cost", "cost", DOLLARS, lambda result: result.cost),
+    Figure("lower_bound", "no policy can cost less than", DOLLARS, lambda result: result.lower_bound),
     Figure("cost_per_gpu_hour_used", "cost per GPU-hour used", DOLLARS, cost_per_gpu_hour),
-    Figure("gpu_hours_used", "GPU-hours used", HOURS, lambda one: one.gpu_hours_used),
-    Figure("gpu_hours_paid", "GPU-hours paid", HOURS, lambda one: one.gpu_hours_paid if one.gpu_hours_held is not None else None),
+    Figure("gpu_hours_used", "GPU-hours used", HOURS, lambda result: result.gpu_hours_used),
+    Figure("gpu_hours_paid", "GPU-hours paid", HOURS, lambda result: result.gpu_hours_paid if result.gpu_hours_held is not None else None),
     Figure("gpu_hours_idle", "GPU-hours idle", HOURS, idle_gpu_hours),
     Figure("gpu_allocation", "paid GPUs allocated", PART, allocation),
-    Figure("wait_mean", "wait, mean", SECONDS, lambda one: one.wait.mean, wait="mean"),
-    Figure("wait_p50", "wait, median", SECONDS, lambda one: one.wait.p50, wait="p50"),
-    Figure("wait_p95", "wait, p95", SECONDS, lambda one: one.wait.p95, wait="p95"),
-    Figure("wait_p99", "wait, p99", SECONDS, lambda one: one.wait.p99, wait="p99"),
-    Figure("served", "pods that ran", COUNT, lambda one: one.served),
-    Figure("unserved", "pods that never ran", COUNT, lambda one: one.unserved),
-    Figure("evictions", "evictions", COUNT, lambda one: one.evictions),
-    Figure("lost_gpu_hours", "GPU-hours lost to evictions", HOURS, lambda one: one.lost_gpu_hours),
-    Figure("capacity_errors", "capacity errors", COUNT, lambda one: one.capacity_errors, always=False),
-    Figure("failover_p50", "failover time, median", SECONDS, lambda one: one.failover.p50, always=False),
-    Figure("failover_max", "failover time, longest", SECONDS, lambda one: one.failover.max, always=False),
-    Figure("reclaimed", "machines reclaimed", COUNT, lambda one: one.reclaimed, always=False),
-    Figure("failed", "machines that failed", COUNT, lambda one: one.failed, always=False),
+    Figure("wait_mean", "wait, mean", SECONDS, lambda result: result.wait.mean, wait="mean"),
+    Figure("wait_p50", "wait, median", SECONDS, lambda result: result.wait.p50, wait="p50"),
+    Figure("wait_p95", "wait, p95", SECONDS, lambda result: result.wait.p95, wait="p95"),
+    Figure("wait_p99", "wait, p99", SECONDS, lambda result: result.wait.p99, wait="p99"),
+    Figure("served", "pods that ran", COUNT, lambda result: result.served),
+    Figure("unserved", "pods that never ran", COUNT, lambda result: result.unserved),
+    Figure("evictions", "evictions", COUNT, lambda result: result.evictions),
+    Figure("lost_gpu_hours", "GPU-hours lost to evictions", HOURS, lambda result: result.lost_gpu_hours),
+    Figure("capacity_errors", "capacity errors", COUNT, lambda result: result.capacity_errors, always=False),
+    Figure("failover_p50", "failover time, median", SECONDS, lambda result: result.failover.p50, always=False),
+    Figure("failover_max", "failover time, longest", SECONDS, lambda result: result.failover.max, always=False),
+    Figure("reclaimed", "machines reclaimed", COUNT, lambda result: result.reclaimed, always=False),
+    Figure("failed", "machines that failed", COUNT, lambda result: result.failed, always=False),
     Figure("last_quarter_cost", "cost, last quarter", DOLLARS, late_cost, always=False),
     Figure(
         "last_quarter_wait_p95",
         "wait, last quarter, p95",
         SECONDS,
-        lambda one: late_wait(one).p95,
+        lambda result: late_wait(result).p95,
         wait="p95",
         always=False,
         waits=late_wait,
@@ -114,7 +114,7 @@ def spread(figure: Figure, results: Sequence[Result]) -> Spread | None:
     values = [value for value in map(figure.of, results) if value is not None]
     if not values:
         return None
-    at_least = bool(figure.wait) and any(figure.wait in figure.waits(one).at_least for one in results)
+    at_least = bool(figure.wait) and any(figure.wait in figure.waits(result).at_least for result in results)
     sd = statistics.stdev(values) if len(values) > 1 else None
     return Spread(statistics.fmean(values), sd, min(values), max(values), at_least)
 
@@ -126,7 +126,7 @@ def told(figures: Iterable[Figure], results: Sequence[Result]) -> tuple[Figure, 
     return tuple(
         figure
         for figure in figures
-        if figure.always or any(figure.of(one) not in (nothing if figure.unit != SECONDS else {None}) for one in results)
+        if figure.always or any(figure.of(result) not in (nothing if figure.unit != SECONDS else {None}) for result in results)
     )
 
 
@@ -183,13 +183,13 @@ def mean_shares(shares: Sequence[Sequence[Share]]) -> dict[str | None, Share]:
 
 def classes_of(results: Iterable[Result]) -> tuple[str, ...]:
     """The kinds of pods that occurred, in their usual order."""
-    seen = {one.pod_class for result in results for one in result.wait_by_class}
+    seen = {class_wait.pod_class for result in results for class_wait in result.wait_by_class}
     return tuple(name for name in CLASSES if name in seen)
 
 
 def class_wait(pod_class: str, field: str, results: Sequence[Result]) -> Spread | None:
     """``field`` of the wait of one kind of pods, over the runs of one policy."""
-    waits = [one.wait for result in results for one in result.wait_by_class if one.pod_class == pod_class]
+    waits = [class_wait.wait for result in results for class_wait in result.wait_by_class if class_wait.pod_class == pod_class]
     values = [value for value in (getattr(wait, field) for wait in waits) if value is not None]
     if not values:
         return None

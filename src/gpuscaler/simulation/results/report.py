@@ -149,7 +149,7 @@ def document(inputs: Inputs, results: Sequence[Result]) -> dict[str, Any]:
 def _summary(name: str, runs: Sequence[Result]) -> dict[str, Any]:
     """Every figure of a policy over its seeds."""
     spreads = {figure.key: spread(figure, runs) for figure in FIGURES}
-    return {"name": name, "seeds": len(runs), "figures": {key: one and msgspec.to_builtins(one) for key, one in spreads.items()}}
+    return {"name": name, "seeds": len(runs), "figures": {key: spread and msgspec.to_builtins(spread) for key, spread in spreads.items()}}
 
 
 def policy_document(result: Result) -> dict[str, Any]:
@@ -168,12 +168,18 @@ def policy_document(result: Result) -> dict[str, Any]:
         "wait": _wait(result.wait),
         "wait_at_least": result.wait.at_least,
         "wait_by_class": [
-            {"class": one.pod_class, "pods": one.pods, "served": one.served, **_wait(one.wait), "at_least": one.wait.at_least}
-            for one in result.wait_by_class
+            {
+                "class": class_wait.pod_class,
+                "pods": class_wait.pods,
+                "served": class_wait.served,
+                **_wait(class_wait.wait),
+                "at_least": class_wait.wait.at_least,
+            }
+            for class_wait in result.wait_by_class
         ],
         "served": result.served,
         "unserved": result.unserved,
-        "unserved_reasons": [{"pods": one.pods, "reason": one.reason} for one in result.unserved_reasons],
+        "unserved_reasons": [{"pods": reason.pods, "reason": reason.reason} for reason in result.unserved_reasons],
         "evictions": result.evictions,
         "lost_gpu_hours": result.lost_gpu_hours,
         "failover_seconds": msgspec.to_builtins(result.failover),
@@ -183,7 +189,7 @@ def policy_document(result: Result) -> dict[str, Any]:
         "promises": {"kept": result.kept, "broken": result.broken},
         "planner_calls": result.plans,
         "machine_hours": msgspec.to_builtins(result.machine_hours),
-        "services": [one._asdict() for one in result.services],
+        "services": [service_result._asdict() for service_result in result.services],
         "cost_by_user": _shares("user", result.users),
         "cost_by_namespace": _shares("namespace", result.namespaces),
         "cost_by_class": _shares("class", result.classes),

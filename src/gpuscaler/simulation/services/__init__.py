@@ -43,7 +43,7 @@ class Services:
     @property
     def next_at(self) -> float:
         """When to call :meth:`advance` next; infinity once all services have ended. Any other call here may make it earlier."""
-        return min((one.next_at for one in self._running), default=math.inf)
+        return min((running.next_at for running in self._running), default=math.inf)
 
     def owns(self, key: str) -> bool:
         return key in self._pods
@@ -52,9 +52,9 @@ class Services:
         """Let every autoscaler decide that is due."""
         add: list[Member] = []
         remove: list[str] = []
-        for number, one in enumerate(self._running):
-            if one.next_at <= now:
-                new, gone = one.advance(now)
+        for number, running in enumerate(self._running):
+            if running.next_at <= now:
+                new, gone = running.advance(now)
                 add += [self._member(number, replica, now) for replica in new]
                 remove += [self._key(number, replica) for replica in gone]
         for key in remove:
@@ -73,7 +73,7 @@ class Services:
 
     def results(self) -> tuple[ServiceResult, ...]:
         """Results of the services so far, up to their last change."""
-        return tuple(one.result() for one in self._running)
+        return tuple(running.result() for running in self._running)
 
     def _member(self, service: int, replica: Replica, now: float) -> Member:
         found = self._running[service].service

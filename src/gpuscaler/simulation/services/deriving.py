@@ -35,18 +35,19 @@ class Service(NamedTuple):
 def services_of(load: LoadFile, *, seed: int = 0) -> tuple[tuple[Service, ...], tuple[str, ...]]:
     """The services of a load, and a line for the report about everything that was derived."""
     if load.unit == "requests/s":
-        found = tuple(_of_requests(series, random.Random(f"{seed}/service/{series.name}")) for series in load.series)
+        services = tuple(_of_requests(series, random.Random(f"{seed}/service/{series.name}")) for series in load.series)
         lines = [
-            f"{load.name}: {one.name}: a replica on {one.gpus} GPUs serves {one.capacity:.3g} requests/s, kept at {REQUEST_TARGET:.0%} "
-            f"(drawn, seed {seed}), 1 to {one.autoscaler.max_replicas} replicas"
-            for one in found
+            f"{load.name}: {service.name}: a replica on {service.gpus} GPUs serves {service.capacity:.3g} requests/s, "
+            f"kept at {REQUEST_TARGET:.0%} "
+            f"(drawn, seed {seed}), 1 to {service.autoscaler.max_replicas} replicas"
+            for service in services
         ]
     else:
-        found = _of_duty_cycles(load, seed)
-        dealt = f"{len(load.series)} pods distributed over {len(found)} services (drawn, seed {seed}), each replica on one GPU"
+        services = _of_duty_cycles(load, seed)
+        dealt = f"{len(load.series)} pods distributed over {len(services)} services (drawn, seed {seed}), each replica on one GPU"
         lines = [f"{load.name}: {dealt}, kept at a duty cycle of {DUTY_CYCLE_TARGET} %"]
     lines.append(f"{load.name}: replicas load their model for 30 to 120 s (assumed)")
-    return found, tuple(lines)
+    return services, tuple(lines)
 
 
 def derived_from(load: LoadFile, *, seed: int = 0) -> tuple[str, ...]:
@@ -74,14 +75,14 @@ def _of_duty_cycles(load: LoadFile, seed: int) -> tuple[Service, ...]:
     pods = list(load.series)
     random.Random(f"{seed}/services").shuffle(pods)
     groups = [tuple(pods[number::GROUPS]) for number in range(min(GROUPS, len(pods)))]
-    found = []
+    services = []
     for number, group in enumerate(groups, 1):
         series = added(f"service-{number}", group)
         target = Target("AverageValue", average_value=1000 * DUTY_CYCLE_TARGET)
         metric = Metric("Pods", "duty_cycle_current", target)
         autoscaler = _autoscaler(series.name, metric, most=max(series.values) * 100 / DUTY_CYCLE_TARGET)
-        found.append(Service(series.name, series, 1.0, 1, autoscaler))
-    return tuple(found)
+        services.append(Service(series.name, series, 1.0, 1, autoscaler))
+    return tuple(services)
 
 
 def _autoscaler(name: str, metric: Metric, *, most: float) -> Autoscaler:

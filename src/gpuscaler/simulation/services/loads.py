@@ -96,7 +96,7 @@ def _shape(header: list[str], path: Path) -> _Shape:
     def missing(shape: _Shape) -> list[str]:
         return [name for name in (TIME_COLUMN, shape.name, shape.value) if name not in header]
 
-    shape = min((RATES, DUTY_CYCLES), key=lambda one: len(missing(one)))
+    shape = min((RATES, DUTY_CYCLES), key=lambda shape: len(missing(shape)))
     lacking = missing(shape)
     if lacking:
         seen = ", ".join(header[:20]) if any(header) else "no header"
@@ -144,12 +144,12 @@ def added(name: str, several: tuple[Series, ...]) -> Series:
     def change(at: float, by: float) -> None:
         changes[at] = changes.get(at, 0.0) + by
 
-    for one in several:
+    for series in several:
         before = 0.0
-        for at, value in zip(one.times, one.values, strict=True):
+        for at, value in zip(series.times, series.values, strict=True):
             change(at, value - before)
             before = value
-        change(one.end, -before)
+        change(series.end, -before)
     times, values, total = tuple(sorted(changes)), [], 0.0
     for at in times:
         total += changes[at]

@@ -154,13 +154,13 @@ class Running:
         full = self._load / (self.service.capacity * len(self._ready)) if self._ready else 0.0
         busy = Sample(int(100_000 * min(1.0, full)), now)
         idle = Sample(0, now)
-        running = (number for number, one in self.replicas.items() if one.runs(now))
+        running = (number for number, replica in self.replicas.items() if replica.runs(now))
         return PodSamples({str(number): busy if number in self._ready else idle for number in running})
 
     def _pods(self, now: float) -> list[ReplicaPod]:
         return [
-            ReplicaPod(str(number), phase="Running" if one.runs(now) else "Pending", started=one.started)
-            for number, one in self.replicas.items()
+            ReplicaPod(str(number), phase="Running" if replica.runs(now) else "Pending", started=replica.started)
+            for number, replica in self.replicas.items()
         ]
 
     def _add(self, count: int, now: float, *, loading: float | None = None) -> list[Replica]:
@@ -168,14 +168,14 @@ class Running:
         for _ in range(count):
             self._numbers += 1
             new.append(Replica(self._numbers, now, self._loading(self._numbers) if loading is None else loading))
-        self.replicas.update((one.number, one) for one in new)
+        self.replicas.update((replica.number, replica) for replica in new)
         self._most = max(self._most, len(self.replicas))
         return new
 
     def _remove(self, gone: Iterable[Replica]) -> None:
-        for one in gone:
-            del self.replicas[one.number]
-            self._ready.discard(one.number)
+        for replica in gone:
+            del self.replicas[replica.number]
+            self._ready.discard(replica.number)
 
     def _loading(self, number: int) -> float:
         """Drawn for each replica by its number, so that a decision elsewhere changes nothing here."""
@@ -204,8 +204,8 @@ class Running:
             self._next_load += 1
         while self._readying and self._readying[0][0] <= at:
             ready_at, number = heapq.heappop(self._readying)
-            one = self.replicas.get(number)
-            if one is not None and one.ready_at == ready_at:
+            replica = self.replicas.get(number)
+            if replica is not None and replica.ready_at == ready_at:
                 self._ready.add(number)
 
     def _disturbed(self, at: float) -> None:

@@ -34,8 +34,8 @@ def offer_of(node: Node, policy: Policy | None) -> Offer:
     if offering is not None and offering.market == market and offering.zone in ("", zone):
         return Offer(pool, market, kind, zone, offering.price, "pools file")
     region = first_label(node, REGION_LABELS) or region_of(zone, policy.region if policy is not None else "")
-    known = catalogue.lookup(kind, region) if region else None
-    price = known.prices[region] if known is not None else None
+    instance_type = catalogue.lookup(kind, region) if region else None
+    price = instance_type.prices[region] if instance_type is not None else None
     if price is None or market not in ("spot", "on-demand"):
         return Offer(pool, market, kind, zone, None, "")
     return Offer(pool, market, kind, zone, price.spot if market == "spot" else price.on_demand, "catalogue")

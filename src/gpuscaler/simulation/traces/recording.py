@@ -187,23 +187,23 @@ class Recording:
     def node(self, name: str, node: Node | None, now: float) -> None:
         """Record that the node is now ``node``, or gone."""
         at = now - self.origin
-        known = self._nodes.get(name)
-        if known is not None and (node is None or node.uid != known.uid):
-            known.over, known.end = True, at
+        machine = self._nodes.get(name)
+        if machine is not None and (node is None or node.uid != machine.uid):
+            machine.over, machine.end = True, at
             del self._nodes[name]
-            known = None
+            machine = None
         if node is None:
             return
         self._awaited.discard(node.uid)
         gpus = gpus_of(node.allocatable, node.labels)
-        if known is None:
+        if machine is None:
             begin = max(self.began, node.created or now) - self.origin
-            self._nodes[name] = known = Machine(name, node.uid, self._offer_of(node), gpus, begin)
-            self.machines.append(known)
-        elif not known.offer.instance_type:
+            self._nodes[name] = machine = Machine(name, node.uid, self._offer_of(node), gpus, begin)
+            self.machines.append(machine)
+        elif not machine.offer.instance_type:
             # A cloud's own controller adds these labels to a node after it has registered.
-            known.offer = self._offer_of(node)
-        known.gpus = max(known.gpus, gpus)
+            machine.offer = self._offer_of(node)
+        machine.gpus = max(machine.gpus, gpus)
 
     # Rows
 
@@ -242,11 +242,11 @@ class Recording:
 
     def machine_rows(self) -> Iterator[Row]:
         """Rows of :data:`MACHINE_COLUMNS`."""
-        for one in self.machines:
-            offer, price = one.offer, one.offer.price
-            times = (round(one.begin, 3), round(one.end, 3), "" if price is None else price, offer.source)
-            rest = (OVER if one.over else THERE, self.trace, one.uid)
-            yield (one.node, offer.pool, offer.market, offer.instance_type, offer.zone, one.gpus, *times, *rest)
+        for machine in self.machines:
+            offer, price = machine.offer, machine.offer.price
+            times = (round(machine.begin, 3), round(machine.end, 3), "" if price is None else price, offer.source)
+            rest = (OVER if machine.over else THERE, self.trace, machine.uid)
+            yield (machine.node, offer.pool, offer.market, offer.instance_type, offer.zone, machine.gpus, *times, *rest)
 
     def resume(self, jobs: Iterable[Mapping[str, str]], machines: Iterable[Mapping[str, str]]) -> None:
         """Continue from rows that were written before. Raises ValueError or KeyError for rows that were not."""

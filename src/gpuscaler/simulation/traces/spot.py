@@ -151,12 +151,12 @@ def _series(rows: Iterable[Row], value: int, last: float) -> tuple[Series, ...]:
     groups: dict[tuple[str, str, str], dict[float, float]] = {}
     for name, instance_type, place, at, values in rows:
         groups.setdefault((name, instance_type, place), {})[at] = values[value]
-    found = []
+    series = []
     for (name, instance_type, place), points in sorted(groups.items()):
         moments = sorted(points)
         steps = [(at, points[at]) for at in moments if not math.isnan(points[at])]
         if steps:
             start = steps[0][0]
             end = moments[-1] if math.isnan(points[moments[-1]]) else moments[-1] + last
-            found.append(Series(name, instance_type, place, tuple((at - start, amount) for at, amount in steps), end - start))
-    return tuple(found)
+            series.append(Series(name, instance_type, place, tuple((at - start, amount) for at, amount in steps), end - start))
+    return tuple(series)

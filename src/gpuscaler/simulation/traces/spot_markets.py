@@ -38,13 +38,13 @@ def read_spot_map(path: Path) -> SpotMap:
         raise SpotError(f"{path}: not YAML or JSON: {error}") from error
     if not isinstance(content, dict):
         raise SpotError(f"{path}: saw no mapping, expected lines such as g5.*/us-east-1a: us-east-1c")
-    found: dict[str, Choice] = {}
+    choices: dict[str, Choice] = {}
     for pattern, chosen in content.items():
         try:
-            found[str(pattern)] = msgspec.convert({"availability": chosen} if isinstance(chosen, str) else chosen, Choice)
+            choices[str(pattern)] = msgspec.convert({"availability": chosen} if isinstance(chosen, str) else chosen, Choice)
         except msgspec.ValidationError as error:
             raise SpotError(f"{path}: {pattern}: {error}; expected a series, or availability, price and shift") from error
-    return found
+    return choices
 
 
 def markets_of(
@@ -98,22 +98,22 @@ class _Chooser:
 
     @staticmethod
     def own(series: Sequence[Series], instance_type: str, place: str) -> Series | None:
-        return next((one for one in series if one.instance_type == instance_type and one.place == place), None)
+        return next((series for series in series if series.instance_type == instance_type and series.place == place), None)
 
-    def availability(self, offering: Offering, found: dict[OfferingKey, Steps]) -> None:
+    def availability(self, offering: Offering, steps: dict[OfferingKey, Steps]) -> None:
         if not self._available:
             return
         choice = self._mapped(offering)
         own = self.own(self._available, offering.instance_type, offering.zone)
         if choice is not None and choice.availability:
-            found[offering.key] = _by_name(self._available, choice.availability).as_steps(shift=choice.shift)
+            steps[offering.key] = _by_name(self._available, choice.availability).as_steps(shift=choice.shift)
         elif own is not None:
-            found[offering.key] = own.as_steps()
+            steps[offering.key] = own.as_steps()
         else:
             series, shift = self._draw("availability", self._available, offering)
-            found[offering.key] = series.as_steps(shift=shift)
+            steps[offering.key] = series.as_steps(shift=shift)
 
-    def price(self, offering: Offering, region: str, found: dict[OfferingKey, Steps]) -> None:
+    def price(self, offering: Offering, region: str, steps: dict[OfferingKey, Steps]) -> None:
         if not self._spot:
             return
         choice = self._mapped(offering)
@@ -121,11 +121,11 @@ class _Chooser:
         if choice is not None and choice.price:
             series, shift = _by_name(self._spot, choice.price), choice.shift
         elif own is not None:
-            found[offering.key] = own.as_steps()
+            steps[offering.key] = own.as_steps()
             return
         else:
             series, shift = self._draw("price", self._spot, offering)
-        found[offering.key] = series.as_steps(shift=shift, factor=offering.price / series.mean)
+        steps[offering.key] = series.as_steps(shift=shift, factor=offering.price / series.mean)
 
     def notes(self) -> list[str]:
         what = {"availability": "spot availability", "price": "spot price, relative to its average,"}
@@ -149,9 +149,9 @@ class _Chooser:
 
 def _by_name(series: Sequence[Series], name: str) -> Series:
     """The series with a name, or with a part of a name that no other has."""
-    found = [one for one in series if one.name == name] or [one for one in series if name in one.name.split("/")]
+    found = [series for series in series if series.name == name] or [series for series in series if name in series.name.split("/")]
     if len(found) == 1:
         return found[0]
-    known = ", ".join(one.name for one in (found or series)[:8])
+    known = ", ".join(series.name for series in (found or series)[:8])
     seen = "several series" if found else "no series"
     raise SpotError(f"--spot-map: {name!r} names {seen}, expected one of {known}")

@@ -160,7 +160,9 @@ def without_spot(policy: Policy) -> tuple[Policy, int]:
 
     Without interruptions spot machines would make every result too good; they are added when the simulated cloud takes them away.
     """
-    left = tuple(replace(pool, offerings=tuple(one for one in pool.offerings if one.market != "spot")) for pool in policy.pools)
+    left = tuple(
+        replace(pool, offerings=tuple(offering for offering in pool.offerings if offering.market != "spot")) for pool in policy.pools
+    )
     dropped = sum(len(pool.offerings) for pool in policy.pools) - sum(len(pool.offerings) for pool in left)
     return replace(policy, pools=tuple(pool for pool in left if pool.offerings)), dropped
 

@@ -94,12 +94,12 @@ def _judge(decisions: Decisions, world: World) -> None:
     world.refusals = decisions.unplaced
     # Thousands of pods share the reasons of their class: judge each list of reasons once.
     final: dict[int, bool] = {}
-    hopeless = {one.pod for one in decisions.ignored}
+    hopeless = {ignored.pod for ignored in decisions.ignored}
     world.ignored = decisions.ignored
-    for one in decisions.unplaced:
-        reasons = one.reasons
+    for unplaced in decisions.unplaced:
+        reasons = unplaced.reasons
         if id(reasons) not in final:
             final[id(reasons)] = bool(reasons) and not any(reason.excluded_by in PASSING for reason in reasons)
         if final[id(reasons)]:
-            hopeless.add(one.pod)
-    world.waiting.judge(hopeless=hopeless, refused={one.pod for one in decisions.unplaced})
+            hopeless.add(unplaced.pod)
+    world.waiting.judge(hopeless=hopeless, refused={unplaced.pod for unplaced in decisions.unplaced})

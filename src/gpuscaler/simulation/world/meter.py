@@ -244,7 +244,7 @@ def unserved_reasons(
 
     Not every policy gives reasons; ``serves`` says whether any machine could hold one pod of a specification.
     """
-    reasons = {one.pod: one.reason for one in ignored}
+    reasons = {ignored.pod: ignored.reason for ignored in ignored}
     for one in unplaced:
         told = [f"pool {reason.pool}: {reason.excluded_by}: {reason.detail}" for reason in one.reasons]
         reasons[one.pod] = "; ".join(told) or "there is no pool"

@@ -39,10 +39,12 @@ def machines_at_start(policy: Policy, sizes: Mapping[str, int]) -> dict[Offering
 
 def _zones(pool: Pool, instance_type: str) -> list[Offering]:
     """The offerings of one type and one market, one per zone."""
-    offered = [one for one in pool.offerings if instance_type in ("", one.instance_type)]
+    offered = [offering for offering in pool.offerings if instance_type in ("", offering.instance_type)]
     if not offered:
-        types = sorted({one.instance_type for one in pool.offerings})
+        types = sorted({offering.instance_type for offering in pool.offerings})
         raise StartError(f"saw the type {instance_type}, which pool {pool.name} does not have; expected one of {', '.join(types)}")
-    first = min(offered, key=lambda one: (STEADIEST.index(one.market), one.price, one.instance_type))
-    zones = {one.zone: one for one in offered if (one.market, one.instance_type) == (first.market, first.instance_type)}
+    first = min(offered, key=lambda offering: (STEADIEST.index(offering.market), offering.price, offering.instance_type))
+    zones = {
+        offering.zone: offering for offering in offered if (offering.market, offering.instance_type) == (first.market, first.instance_type)
+    }
     return [zones[zone] for zone in sorted(zones)]

@@ -74,20 +74,20 @@ def test_a_client_error_on_launch_suggests_a_grant_for_the_kms_key(code: str, te
 
 def test_an_error_of_one_type_in_one_zone_does_not_affect_others() -> None:
     asked = [OfferingKey("p", "on-demand", kind, zone) for kind in ("p5.48xlarge", "p4d.24xlarge") for zone in ("us-east-1a", "us-east-1b")]
-    (found,) = refusals([verdict("InsufficientInstanceCapacity", ON_DEMAND)], asked)
-    assert found.offering == OfferingKey("p", "on-demand", "p5.48xlarge", "us-east-1a")
+    (refusal,) = refusals([verdict("InsufficientInstanceCapacity", ON_DEMAND)], asked)
+    assert refusal.offering == OfferingKey("p", "on-demand", "p5.48xlarge", "us-east-1a")
 
 
 def test_an_error_that_names_nothing_concerns_the_whole_order() -> None:
     asked = [OfferingKey("p", "spot", "p5.48xlarge", zone) for zone in ("us-east-1a", "us-east-1b")]
     found = refusals([verdict("UnfulfillableCapacity", "Unable to fulfill capacity.")] * 3, asked)
-    assert [one.offering for one in found] == asked
+    assert [refusal.offering for refusal in found] == asked
 
 
 def test_a_quota_concerns_its_whole_bucket_in_every_zone() -> None:
     asked = [OfferingKey("p", "on-demand", kind, "us-east-1a") for kind in ("p5.48xlarge", "p4d.24xlarge", "g6.48xlarge")]
     found = refusals([verdict("VcpuLimitExceeded", QUOTA_TEXT)], asked)
-    assert [(one.bucket, one.every_zone) for one in found] == [
+    assert [(refusal.bucket, refusal.every_zone) for refusal in found] == [
         (("p5.48xlarge", "p4d.24xlarge"), True),
         (("p5.48xlarge", "p4d.24xlarge"), True),
         (("g6.48xlarge",), True),
@@ -106,8 +106,8 @@ def test_a_subnet_without_addresses_concerns_every_type_in_its_zone() -> None:
     asked = [OfferingKey("p", "spot", kind, zone) for kind in ("p5.48xlarge", "g6.48xlarge") for zone in ("us-east-1a", "us-east-1b")]
     text = "There are not enough free addresses in subnet subnet-1 (us-east-1a)"
     found = refusals([verdict("InsufficientFreeAddressesInSubnet", text)], asked)
-    assert {one.bucket for one in found} == {("p5.48xlarge", "g6.48xlarge")}
-    assert {one.offering[3] for one in found} == {"us-east-1a"}
+    assert {refusal.bucket for refusal in found} == {("p5.48xlarge", "g6.48xlarge")}
+    assert {refusal.offering[3] for refusal in found} == {"us-east-1a"}
 
 
 def test_types_are_assigned_to_the_quotas_of_ec2() -> None:

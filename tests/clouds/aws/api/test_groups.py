@@ -89,15 +89,17 @@ def test_invalid_labels_and_taints_of_a_node_group_are_left_out() -> None:
         {"key": "c", "effect": "NEVER"},
     ]
 
-    found = nodegroup_of({"nodegroupName": "gpu", "labels": {"team": "ml", "a b": "c", "d": "two words"}, "taints": taints})
+    nodegroup = nodegroup_of({"nodegroupName": "gpu", "labels": {"team": "ml", "a b": "c", "d": "two words"}, "taints": taints})
 
-    assert found.labels == {"eks.amazonaws.com/nodegroup": "gpu", "team": "ml"}
-    assert found.taints == (Taint("gpu", "true", "NoExecute"),)
+    assert nodegroup.labels == {"eks.amazonaws.com/nodegroup": "gpu", "team": "ml"}
+    assert nodegroup.taints == (Taint("gpu", "true", "NoExecute"),)
 
 
 def test_an_unreadable_reservation_is_left_out() -> None:
     good = {"CapacityReservationId": "cr-1", "InstanceType": "p5.48xlarge", "AvailabilityZone": "a", "AvailableInstanceCount": 2}
 
-    found = reservations_of([{}, good | {"State": "active"}, good | {"CapacityReservationId": "cr-2", "State": "expired"}, {"EndDate": 5}])
+    reservations = reservations_of(
+        [{}, good | {"State": "active"}, good | {"CapacityReservationId": "cr-2", "State": "expired"}, {"EndDate": 5}]
+    )
 
-    assert [one.usable(0.0) for one in found.values()] == [True, False]
+    assert [reservation.usable(0.0) for reservation in reservations.values()] == [True, False]

@@ -58,17 +58,17 @@ def test_a_group_in_a_region_without_its_type_is_skipped_and_the_other_regions_i
     everywhere = instance_types.in_region
 
     def in_region(region: str) -> tuple[InstanceType, ...]:
-        return tuple(one for one in everywhere(region) if region == "us-east-1" or one.name != "g5.xlarge")
+        return tuple(instance_type for instance_type in everywhere(region) if region == "us-east-1" or instance_type.name != "g5.xlarge")
 
     monkeypatch.setattr(instance_types, "in_region", in_region)
     aws = Aws(regions=regions)
     for region in regions:
         aws.group(f"gpus-{region}", region=region, instance_type="g5.xlarge")
 
-    found = aws.look()
+    discovered = aws.look()
 
-    assert [one.pool.name for one in found.pools] == ["gpus-us-east-1"]
-    assert "region us-west-2 does not offer type g5.xlarge; it is not used there" in reasons(found)["gpus-us-west-2"]
+    assert [aws_pool.pool.name for aws_pool in discovered.pools] == ["gpus-us-east-1"]
+    assert "region us-west-2 does not offer type g5.xlarge; it is not used there" in reasons(discovered)["gpus-us-west-2"]
 
 
 def test_answers_of_a_simulated_account_are_not_used_for_the_real_one(tmp_path: Path) -> None:

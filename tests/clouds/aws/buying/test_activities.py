@@ -23,7 +23,7 @@ def activity(status: str = "Failed", *, seconds: float = 1.0, **more: Any) -> di
 
 
 def test_launches_are_distinguished_by_their_results() -> None:
-    found = told(
+    report = told(
         [
             activity(StatusMessage="Could not launch Spot Instances. InsufficientInstanceCapacity - There is no Spot capacity available."),
             activity("Successful", Description="Launching a new EC2 instance: i-0123456789abcdef0"),
@@ -32,14 +32,14 @@ def test_launches_are_distinguished_by_their_results() -> None:
         ],
         since=BEGAN.timestamp(),
     )
-    assert found.instances == ("i-0123456789abcdef0",)
-    assert [one.cause for one in found.failures] == [CAPACITY]
+    assert report.instances == ("i-0123456789abcdef0",)
+    assert [verdict.cause for verdict in report.failures] == [CAPACITY]
 
 
 def test_the_attempted_zone_is_read_from_the_details() -> None:
     details = '{"Subnet ID":"subnet-1","Availability Zone":"us-east-1b"}'
-    found = told([activity(Details=details), activity(Details="{broken"), activity(Details="[1]")], since=BEGAN.timestamp())
-    assert [one.zone for one in found.failures] == ["us-east-1b", "", ""]
+    report = told([activity(Details=details), activity(Details="{broken"), activity(Details="[1]")], since=BEGAN.timestamp())
+    assert [verdict.zone for verdict in report.failures] == ["us-east-1b", "", ""]
 
 
 def test_earlier_launches_and_terminations_are_ignored() -> None:

@@ -16,11 +16,11 @@ async def test_machines_held_long_by_an_ending_hook_are_reported_until_it_is_com
     shop = Shop(aws)
     bought = await shop.provider.buy(await shop.order(1))
     await shop.pass_time(120)
-    await shop.provider.remove([one.id for one in bought.instances])
+    await shop.provider.remove([instance.id for instance in bought.instances])
 
     async def said() -> list[str]:
         await shop.provider.inventory()
-        return [one for one in (await shop.provider.look()).warnings if "lifecycle hook" in one]
+        return [warning for warning in (await shop.provider.look()).warnings if "lifecycle hook" in warning]
 
     assert await said() == []
     await shop.pass_time(1000)

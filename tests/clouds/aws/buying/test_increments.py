@@ -26,16 +26,16 @@ async def shops() -> AsyncIterator[Callable[..., tuple[Shop, Shop]]]:
         return made[0], made[1]
 
     yield make
-    for one in made:
-        await one.provider.close()
+    for shop in made:
+        await shop.provider.close()
 
 
-def dry(one: Shop, machines: int | None = 0) -> None:
-    set_capacity(one.aws.account.region("us-east-1"), Limit(machines))
+def dry(shop: Shop, machines: int | None = 0) -> None:
+    set_capacity(shop.aws.account.region("us-east-1"), Limit(machines))
 
 
-def raise_group(one: Shop, desired: int) -> None:
-    one.aws.client("autoscaling").set_desired_capacity(AutoScalingGroupName="gpus", DesiredCapacity=desired)
+def raise_group(shop: Shop, desired: int) -> None:
+    shop.aws.client("autoscaling").set_desired_capacity(AutoScalingGroupName="gpus", DesiredCapacity=desired)
 
 
 def rest(order: Order, at: float, *, missing: int = 0, accepted: bool = True) -> Unfilled:
@@ -75,7 +75,7 @@ async def test_a_later_process_reports_the_result_of_an_accepted_order(shops: Ca
     assert await then.provider.follow([unfilled]) == []
     await then.pass_time(20)
     ((token, settled),) = await then.provider.follow([unfilled])
-    assert (token, settled.instances, {one.cause for one in settled.refusals}) == ("order-1", (), {CAPACITY})
+    assert (token, settled.instances, {refusal.cause for refusal in settled.refusals}) == ("order-1", (), {CAPACITY})
     assert then.group()["DesiredCapacity"] == 0
     raise_group(then, 2)
     assert await then.provider.follow([unfilled]) == []
@@ -90,7 +90,7 @@ async def test_the_groups_activities_show_whether_an_order_was_sent(shops: Calla
     await first.pass_time(5)
     await then.provider.pools()
     ((_, settled),) = await then.provider.follow([rest(order, at, accepted=False)])
-    assert (settled.pending, {one.cause for one in settled.refusals}) == (0, {CAPACITY})
+    assert (settled.pending, {refusal.cause for refusal in settled.refusals}) == (0, {CAPACITY})
     assert then.group()["DesiredCapacity"] == 0
 
 
@@ -113,9 +113,9 @@ async def test_an_order_that_was_never_sent_takes_nothing_from_others(shops: Cal
 async def test_launch_instances_is_known_to_keep_tokens_only_after_it_has_answered() -> None:
     aws = Aws()
     aws.group("gpus", instance_type="g6.xlarge")
-    one = Shop(aws)
-    order = await one.order(1)
-    before = one.provider.keeps_tokens
-    await one.provider.buy(order)
-    assert (before, one.provider.keeps_tokens) == (False, True)
-    await one.provider.close()
+    shop = Shop(aws)
+    order = await shop.order(1)
+    before = shop.provider.keeps_tokens
+    await shop.provider.buy(order)
+    assert (before, shop.provider.keeps_tokens) == (False, True)
+    await shop.provider.close()

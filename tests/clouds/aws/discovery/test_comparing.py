@@ -29,7 +29,7 @@ def node(place: int = 0, labels: Mapping[str, str] = TEMPLATE, taints: tuple[Tai
 
 def shown(*nodes: Node, states: tuple[str, ...] = ("InService", "InService")) -> tuple[Offering, tuple[str, ...]]:
     """The offering and the new warnings."""
-    result = compared(found(*states), {f"i-{place}": one for place, one in enumerate(nodes)})
+    result = compared(found(*states), {f"i-{place}": node for place, node in enumerate(nodes)})
     assert result.warnings[0] == "an old word"
     return result.pool.offerings[0], result.warnings[1:]
 

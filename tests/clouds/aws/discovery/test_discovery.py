@@ -31,15 +31,21 @@ def test_a_named_group_with_a_launch_template_is_a_pool() -> None:
     aws.group("gpus", {}, instance_type="g5.xlarge")
     aws.group("others", {}, instance_type="g5.xlarge")
 
-    found = aws.look(groups=("gpus",))
+    discovered = aws.look(groups=("gpus",))
 
-    one = pool(found, "gpus")
-    assert (one.source, one.pool.min, one.pool.max, one.pool.chooser, one.launch) == ("named", 0, 5, "buyer", "launch-instances")
-    (offering,) = one.pool.offerings
+    aws_pool = pool(discovered, "gpus")
+    assert (aws_pool.source, aws_pool.pool.min, aws_pool.pool.max, aws_pool.pool.chooser, aws_pool.launch) == (
+        "named",
+        0,
+        5,
+        "buyer",
+        "launch-instances",
+    )
+    (offering,) = aws_pool.pool.offerings
     assert offering.key == ("gpus", "on-demand", "g5.xlarge", "us-east-1a")
     assert offering.price == 1.006
     assert offering.allocatable["nvidia.com/gpu"] == 1
-    assert found.set_aside == ()
+    assert discovered.set_aside == ()
 
 
 def test_a_spot_group_of_eksctl_has_an_offering_for_each_type_and_zone() -> None:
@@ -58,21 +64,21 @@ def test_a_spot_group_of_eksctl_has_an_offering_for_each_type_and_zone() -> None
     shares: dict[str, Any] = {"OnDemandBaseCapacity": 0, "OnDemandPercentageAboveBaseCapacity": 0, "SpotAllocationStrategy": "lowest-price"}
     aws.group("gpu-spot", tags, AvailabilityZones=["us-east-1a", "us-east-1b"], **mixed("gpu-spot", *types, **shares))
 
-    one = pool(aws.look(), "gpu-spot")
+    aws_pool = pool(aws.look(), "gpu-spot")
 
-    assert {offering.key[1:] for offering in one.pool.offerings} == {
+    assert {offering.key[1:] for offering in aws_pool.pool.offerings} == {
         ("spot", name, zone) for name in ("g5.xlarge", "g5.2xlarge", "g5.12xlarge") for zone in ("us-east-1a", "us-east-1b")
     }
-    assert (one.pool.chooser, one.pool.names_zone, one.launch) == ("cloud", True, "launch-instances")
-    first = one.pool.offerings[0]
+    assert (aws_pool.pool.chooser, aws_pool.pool.names_zone, aws_pool.launch) == ("cloud", True, "launch-instances")
+    first = aws_pool.pool.offerings[0]
     assert first.labels["k8s.amazonaws.com/accelerator"] == "nvidia-tesla"
     assert first.taints == (Taint("nvidia.com/gpu", "true"),)
-    assert one.pool.match_labels == {
+    assert aws_pool.pool.match_labels == {
         "topology.kubernetes.io/region": "us-east-1",
         "nvidia.com/gpu": "true",
         "k8s.amazonaws.com/accelerator": "nvidia-tesla",
     }
-    said = "\n".join(one.warnings)
+    said = "\n".join(aws_pool.warnings)
     assert "expected VALUE:EFFECT" in said
     assert "its types have 1, 4 GPUs" in said
     assert "lowest-price gets the machines that are interrupted most" in said
@@ -99,10 +105,10 @@ def test_a_group_of_kops_has_the_labels_that_openais_autoscaler_selects_by() -> 
     tags = {"KubernetesCluster": CLUSTER, "Name": f"gpu.{CLUSTER}", "k8s.io/role/node": "1", "KubernetesRole": "worker", "kube/gpu": "true"}
     aws.group(f"gpu.{CLUSTER}", tags, instance_type="g5.xlarge", MinSize=1, MaxSize=10)
 
-    one = pool(aws.look(), f"gpu.{CLUSTER}")
+    aws_pool = pool(aws.look(), f"gpu.{CLUSTER}")
 
-    labels = one.pool.offerings[0].labels
-    assert (one.source, one.pool.min, one.pool.max) == ("kops", 1, 10)
+    labels = aws_pool.pool.offerings[0].labels
+    assert (aws_pool.source, aws_pool.pool.min, aws_pool.pool.max) == ("kops", 1, 10)
     assert (labels["aws/type"], labels["aws/class"], labels["aws/region"]) == ("g5.xlarge", "g", "us-east-1")
     assert (labels["aws/az"], labels["aws/ami-id"], labels["gpu"]) == ("us-east-1a", "ami-0123", "true")
 
@@ -117,14 +123,14 @@ def test_a_managed_node_group_has_the_labels_and_taints_from_eks() -> None:
     aws.template("eks-gpu", InstanceType="g5.xlarge", InstanceMarketOptions={"MarketType": "spot"})
     aws.group("eks-gpu", tags, LaunchTemplate={"LaunchTemplateName": "eks-gpu"})
 
-    one = pool(aws.look(), "eks-gpu")
+    aws_pool = pool(aws.look(), "eks-gpu")
 
-    (offering,) = one.pool.offerings
-    assert (one.source, offering.market) == ("eks", "spot")
+    (offering,) = aws_pool.pool.offerings
+    assert (aws_pool.source, offering.market) == ("eks", "spot")
     assert offering.labels["eks.amazonaws.com/capacityType"] == "SPOT"
     assert (offering.labels["team"], offering.labels["eks.amazonaws.com/nodegroup"]) == ("ml", "gpu")
     assert offering.taints == (Taint("nvidia.com/gpu", "true"),)
-    assert one.pool.match_labels == {"eks.amazonaws.com/nodegroup": "gpu", "topology.kubernetes.io/zone": "us-east-1a"}
+    assert aws_pool.pool.match_labels == {"eks.amazonaws.com/nodegroup": "gpu", "topology.kubernetes.io/zone": "us-east-1a"}
 
 
 def test_without_permission_for_eks_the_action_is_named_and_the_group_is_still_a_pool() -> None:
@@ -132,10 +138,10 @@ def test_without_permission_for_eks_the_action_is_named_and_the_group_is_still_a
     aws.endpoint.faults.all.append(denied("DescribeNodegroup"))
     aws.group("eks-gpu", {"eks:cluster-name": CLUSTER, "eks:nodegroup-name": "gpu"}, instance_type="g5.xlarge")
 
-    found = aws.look()
+    discovered = aws.look()
 
-    assert pool(found, "eks-gpu").pool.match_labels["eks.amazonaws.com/nodegroup"] == "gpu"
-    (note,) = found.set_aside
+    assert pool(discovered, "eks-gpu").pool.match_labels["eks.amazonaws.com/nodegroup"] == "gpu"
+    (note,) = discovered.set_aside
     assert note.object == "Region us-east-1 node groups"
     assert "IAM does not allow eks:DescribeNodegroup in us-east-1" in note.reason
 
@@ -159,10 +165,10 @@ def test_a_launch_configuration_is_supported_and_reported_as_outdated() -> None:
     )
     aws.group("old", LaunchConfigurationName="old")
 
-    one = pool(aws.look(), "old")
+    aws_pool = pool(aws.look(), "old")
 
-    assert (one.pool.offerings[0].market, one.launch) == ("spot", "desired-capacity")
-    said = "\n".join(one.warnings)
+    assert (aws_pool.pool.offerings[0].market, aws_pool.launch) == ("spot", "desired-capacity")
+    said = "\n".join(aws_pool.warnings)
     assert "launch configuration (old), which is outdated" in said
     assert "its maximum spot price is $0.9" in said
 
@@ -173,11 +179,11 @@ def test_an_unknown_type_is_skipped_and_the_others_of_its_group_are_used() -> No
     aws.group("gpus", **mixed("gpus", {"InstanceType": "g2.2xlarge"}, {"InstanceType": "g5.xlarge"}))
     aws.group("retired", instance_type="g2.8xlarge", NewInstancesProtectedFromScaleIn=False)
 
-    found = aws.look()
+    discovered = aws.look()
 
-    assert [offering.instance_type for offering in pool(found, "gpus").pool.offerings] == ["g5.xlarge"]
-    assert any("region us-east-1 does not offer type g2.2xlarge" in text for text in pool(found, "gpus").warnings)
-    fatal, *others = reasons(found)["retired"].split("; ")
+    assert [offering.instance_type for offering in pool(discovered, "gpus").pool.offerings] == ["g5.xlarge"]
+    assert any("region us-east-1 does not offer type g2.2xlarge" in text for text in pool(discovered, "gpus").warnings)
+    fatal, *others = reasons(discovered)["retired"].split("; ")
     assert fatal == "region us-east-1 does not offer type g2.8xlarge"
     assert any("not protected from scale-in" in text for text in others)
 
@@ -189,11 +195,11 @@ def test_one_unreadable_group_does_not_stop_the_others() -> None:
     aws.group("counted", instance_type="g5.xlarge", DesiredCapacityType="vcpu")
     aws.client("ec2").delete_launch_template(LaunchTemplateName="gone")
 
-    found = aws.look()
+    discovered = aws.look()
 
-    assert [one.pool.name for one in found.pools] == ["good"]
-    assert reasons(found)["gone"] == "its launch template gone could not be read"
-    assert "counted in vcpu, expected units" in reasons(found)["counted"]
+    assert [aws_pool.pool.name for aws_pool in discovered.pools] == ["good"]
+    assert reasons(discovered)["gone"] == "its launch template gone could not be read"
+    assert "counted in vcpu, expected units" in reasons(discovered)["counted"]
 
 
 def test_a_group_divided_between_markets_has_offerings_in_both_and_aws_chooses() -> None:
@@ -201,11 +207,11 @@ def test_a_group_divided_between_markets_has_offerings_in_both_and_aws_chooses()
     aws.template("both", InstanceType="g5.xlarge")
     aws.group("both", **mixed("both", OnDemandBaseCapacity=2, OnDemandPercentageAboveBaseCapacity=25))
 
-    one = pool(aws.look(), "both")
+    aws_pool = pool(aws.look(), "both")
 
-    assert {offering.market for offering in one.pool.offerings} == {"spot", "on-demand"}
-    assert (one.pool.chooser, one.pool.names_zone, one.launch) == ("cloud", False, "desired-capacity")
-    assert "AWS divides it between markets: the first 2 on demand, then 25 % of the rest" in one.warnings
+    assert {offering.market for offering in aws_pool.pool.offerings} == {"spot", "on-demand"}
+    assert (aws_pool.pool.chooser, aws_pool.pool.names_zone, aws_pool.launch) == ("cloud", False, "desired-capacity")
+    assert "AWS divides it between markets: the first 2 on demand, then 25 % of the rest" in aws_pool.warnings
 
 
 def test_weights_convert_units_to_machines() -> None:
@@ -214,10 +220,10 @@ def test_weights_convert_units_to_machines() -> None:
     overrides = ({"InstanceType": "g5.xlarge", "WeightedCapacity": "1"}, {"InstanceType": "g5.12xlarge", "WeightedCapacity": "4"})
     aws.group("weighed", MinSize=2, MaxSize=10, **mixed("weighed", *overrides, OnDemandPercentageAboveBaseCapacity=0))
 
-    one = pool(aws.look(), "weighed")
+    aws_pool = pool(aws.look(), "weighed")
 
-    assert (one.pool.min, one.pool.max) == (1, 2)
-    assert one.weights == {"g5.xlarge": 1, "g5.12xlarge": 4}
+    assert (aws_pool.pool.min, aws_pool.pool.max) == (1, 2)
+    assert aws_pool.weights == {"g5.xlarge": 1, "g5.12xlarge": 4}
 
 
 def test_disks_and_network_devices_come_from_the_launch_template() -> None:
@@ -228,9 +234,9 @@ def test_disks_and_network_devices_come_from_the_launch_template() -> None:
     aws.group("fast", LaunchTemplate={"LaunchTemplateName": "fast"})
     aws.group("plain", instance_type="p4d.24xlarge")
 
-    found = aws.look()
+    discovered = aws.look()
 
-    fast, plain = (pool(found, name).pool.offerings[0].allocatable for name in ("fast", "plain"))
+    fast, plain = (pool(discovered, name).pool.offerings[0].allocatable for name in ("fast", "plain"))
     assert fast["vpc.amazonaws.com/efa"] == 4
     assert fast["ephemeral-storage"] == 179 * 2**30
     assert "vpc.amazonaws.com/efa" not in plain
@@ -252,11 +258,11 @@ def test_a_capacity_reservation_is_an_offering_without_further_cost() -> None:
     }
     aws.group("first", instance_type="p4d.24xlarge", CapacityReservationSpecification=first)
 
-    found = aws.look()
+    discovered = aws.look()
 
-    (offering,) = pool(found, "block").pool.offerings
+    (offering,) = pool(discovered, "block").pool.offerings
     assert (offering.market, offering.price, offering.count) == ("reserved", 0, 3)
-    assert [one.market for one in pool(found, "first").pool.offerings] == ["reserved", "on-demand"]
+    assert [offering.market for offering in pool(discovered, "first").pool.offerings] == ["reserved", "on-demand"]
 
 
 def test_a_reservation_that_is_over_or_gone_is_reported_and_offers_nothing() -> None:
@@ -270,11 +276,11 @@ def test_a_reservation_that_is_over_or_gone_is_reported_and_offers_nothing() -> 
     first = {"CapacityReservationPreference": "capacity-reservations-first", "CapacityReservationTarget": ids}
     aws.group("first", instance_type="g5.xlarge", CapacityReservationSpecification=first)
 
-    one = pool(aws.look(), "first")
+    aws_pool = pool(aws.look(), "first")
 
-    assert [offering.market for offering in one.pool.offerings] == ["on-demand"]
-    assert f"its capacity reservation {ident} is over; it is not used" in one.warnings
-    assert "its capacity reservation cr-0123456789abcdef0 could not be read, so it is not used" in one.warnings
+    assert [offering.market for offering in aws_pool.pool.offerings] == ["on-demand"]
+    assert f"its capacity reservation {ident} is over; it is not used" in aws_pool.warnings
+    assert "its capacity reservation cr-0123456789abcdef0 could not be read, so it is not used" in aws_pool.warnings
 
 
 def test_machines_end_half_an_hour_before_their_capacity_block_and_an_hour_for_ultraservers() -> None:
@@ -297,11 +303,11 @@ def test_machines_end_half_an_hour_before_their_capacity_block_and_an_hour_for_u
             entry = aws.account.region("us-east-1").reservations[ident]
             entry["ReservationType"] = "capacity-block"
 
-    found = aws.look()
+    discovered = aws.look()
 
-    ends = {one.pool.name: [offering.ends for offering in one.pool.offerings] for one in found.pools}
+    ends = {aws_pool.pool.name: [offering.ends for offering in aws_pool.pool.offerings] for aws_pool in discovered.pools}
     assert ends == {"block": [BEGAN + 86_400 - 1800], "open": [0.0]}
-    assert list(pool(found, "block").ends.values()) == [BEGAN + 86_400 - 1800]
+    assert list(pool(discovered, "block").ends.values()) == [BEGAN + 86_400 - 1800]
     assert reservation("p6e-gb200.36xlarge", block=True).taken_at == 7200.0 - 3600.0
     assert [reservation("p5.48xlarge", block=True).usable(at) for at in (5399.0, 5400.0)] == [True, False]
 
@@ -332,11 +338,11 @@ def test_groups_of_another_cluster_and_those_only_enabled_are_reported() -> None
     aws.group("anybodys", {f"{CA}/enabled": "true"}, instance_type="g5.xlarge")
     aws.group("web", {"Name": "web"}, instance_type="g5.xlarge")
 
-    found = aws.look()
+    discovered = aws.look()
 
-    assert found.pools == ()
-    assert set(reasons(found)) == {"theirs", "anybodys"}
-    assert "'other', expected research" in reasons(found)["theirs"]
+    assert discovered.pools == ()
+    assert set(reasons(discovered)) == {"theirs", "anybodys"}
+    assert "'other', expected research" in reasons(discovered)["theirs"]
 
 
 def test_groups_with_the_tags_of_the_settings_are_pools() -> None:
@@ -344,9 +350,9 @@ def test_groups_with_the_tags_of_the_settings_are_pools() -> None:
     aws.group("marked", {"team": "ml", "env": "prod"}, instance_type="g5.xlarge")
     aws.group("half", {"team": "ml"}, instance_type="g5.xlarge")
 
-    found = aws.look(tags={"team": "ml", "env": "prod"})
+    discovered = aws.look(tags={"team": "ml", "env": "prod"})
 
-    assert [(one.pool.name, one.source) for one in found.pools] == [("marked", "tags")]
+    assert [(aws_pool.pool.name, aws_pool.source) for aws_pool in discovered.pools] == [("marked", "tags")]
 
 
 def test_the_settings_file_overrides_discovery() -> None:
@@ -354,11 +360,11 @@ def test_the_settings_file_overrides_discovery() -> None:
     aws.group("gpus", instance_type="g5.xlarge")
     override = PoolOverride("gpus", max=3, priority=5, prices=(OfferingPrice("g5.xlarge", 0.7),))
 
-    found = aws.look(overrides=(override, PoolOverride("gpu")), prices=(OfferingPrice("g5.xlarge", 9.0),))
+    discovered = aws.look(overrides=(override, PoolOverride("gpu")), prices=(OfferingPrice("g5.xlarge", 9.0),))
 
-    one = pool(found, "gpus").pool
+    one = pool(discovered, "gpus").pool
     assert (one.max, one.priority, one.offerings[0].price) == (3, 5, 0.7)
-    assert [(aside.object, aside.reason[:15]) for aside in found.set_aside] == [("Pool gpu", "saw it in the f")]
+    assert [(aside.object, aside.reason[:15]) for aside in discovered.set_aside] == [("Pool gpu", "saw it in the f")]
 
 
 def test_several_regions_are_read_and_a_failing_one_keeps_its_last_known_pools() -> None:
@@ -372,8 +378,8 @@ def test_several_regions_are_read_and_a_failing_one_keeps_its_last_known_pools()
     after = discovery.look()
     discovery.close()
 
-    assert {one.pool.name for one in before.pools} == {"gpus.us-east-1", "gpus.eu-west-1"}
-    assert [one.pool for one in after.pools] == [one.pool for one in before.pools]
+    assert {aws_pool.pool.name for aws_pool in before.pools} == {"gpus.us-east-1", "gpus.eu-west-1"}
+    assert [aws_pool.pool for aws_pool in after.pools] == [aws_pool.pool for aws_pool in before.pools]
     assert (after.failed, after.forbidden) == (("eu-west-1",), False)
     assert [aside.object for aside in after.set_aside] == ["Region eu-west-1"]
 
@@ -382,10 +388,10 @@ def test_without_permission_to_read_groups_the_action_is_named() -> None:
     aws = Aws()
     aws.endpoint.faults.all.append(denied("DescribeAutoScalingGroups"))
 
-    found = aws.look()
+    discovered = aws.look()
 
-    assert (found.failed, found.forbidden) == (("us-east-1",), True)
-    assert "IAM does not allow autoscaling:DescribeAutoScalingGroups in us-east-1" in found.set_aside[0].reason
+    assert (discovered.failed, discovered.forbidden) == (("us-east-1",), True)
+    assert "IAM does not allow autoscaling:DescribeAutoScalingGroups in us-east-1" in discovered.set_aside[0].reason
     assert aws.waited == []
 
 
@@ -396,12 +402,12 @@ def test_answers_that_iam_denies_come_from_the_catalogue() -> None:
     for operation in ("DescribeInstanceTypes", "DescribeInstanceTypeOfferings", "GetProducts", "DescribeSpotPriceHistory"):
         aws.endpoint.faults.all.append(denied(operation))
 
-    found = aws.look()
+    discovered = aws.look()
 
-    (offering,) = pool(found, "gpus").pool.offerings
+    (offering,) = pool(discovered, "gpus").pool.offerings
     assert offering.allocatable["nvidia.com/gpu"] == 1
     assert 0 < offering.price < 1.006
-    assert {aside.object.removeprefix("Region us-east-1 ") for aside in found.set_aside} == {
+    assert {aside.object.removeprefix("Region us-east-1 ") for aside in discovered.set_aside} == {
         "instance types",
         "zones of instance types",
         "spot prices",
@@ -413,9 +419,9 @@ def test_throttled_reads_are_retried_with_growing_waits() -> None:
     aws.group("gpus", instance_type="g5.xlarge")
     aws.endpoint.faults.all.append(throttled("DescribeAutoScalingGroups", times=3))
 
-    found = aws.look()
+    discovered = aws.look()
 
-    assert [one.pool.name for one in found.pools] == ["gpus"]
+    assert [aws_pool.pool.name for aws_pool in discovered.pools] == ["gpus"]
     assert len(aws.waited) == 3
     assert all(low <= wait <= high for wait, low, high in zip(aws.waited, (0.125, 0.25, 0.5), (0.25, 0.5, 1.0), strict=True))
 
@@ -424,9 +430,9 @@ def test_a_region_that_stays_throttled_is_reported_and_retry_after_is_observed()
     aws = Aws()
     aws.endpoint.faults.all.append(throttled("DescribeAutoScalingGroups", retry_after=3))
 
-    found = aws.look()
+    discovered = aws.look()
 
-    assert found.failed == ("us-east-1",)
+    assert discovered.failed == ("us-east-1",)
     assert aws.waited == [3.0] * 4
 
 
@@ -458,10 +464,10 @@ def test_a_new_version_of_a_launch_template_is_found_in_the_next_pass() -> None:
     discovery.look()
     aws.client("ec2").create_launch_template_version(LaunchTemplateName="gpus", LaunchTemplateData={"InstanceType": "g5.2xlarge"})
 
-    found = discovery.look()
+    discovered = discovery.look()
     discovery.close()
 
-    types = {one.pool.name: one.pool.offerings[0].instance_type for one in found.pools}
+    types = {aws_pool.pool.name: aws_pool.pool.offerings[0].instance_type for aws_pool in discovered.pools}
     assert types == {"gpus-Latest": "g5.2xlarge", "gpus-Default": "g5.xlarge", "gpus-1": "g5.xlarge"}
 
 
@@ -512,7 +518,7 @@ def test_a_broken_cache_file_is_ignored(tmp_path: Path) -> None:
         (file,) = tmp_path.iterdir()
         file.write_text(text)
 
-        assert [one.pool.name for one in aws.look(folder=tmp_path).pools] == ["gpus"]
+        assert [aws_pool.pool.name for aws_pool in aws.look(folder=tmp_path).pools] == ["gpus"]
 
 
 def test_a_pool_can_be_named_by_its_nodes_label_and_a_long_name_is_cut() -> None:
@@ -521,10 +527,10 @@ def test_a_pool_can_be_named_by_its_nodes_label_and_a_long_name_is_cut() -> None
     aws.template("gpus", InstanceType="g5.xlarge")
     aws.group("an odd: name", LaunchTemplate={"LaunchTemplateName": "gpus"})
 
-    found = aws.look()
+    discovered = aws.look()
 
-    assert pool(found, "gpus").pool.offerings[0].labels["gpuscaler.io/pool"] == "gpus"
-    assert "it is called an-odd--name here" in pool(found, "an-odd--name").warnings
+    assert pool(discovered, "gpus").pool.offerings[0].labels["gpuscaler.io/pool"] == "gpus"
+    assert "it is called an-odd--name here" in pool(discovered, "an-odd--name").warnings
 
 
 def test_hundreds_of_groups_are_read_in_pages() -> None:
@@ -533,9 +539,9 @@ def test_hundreds_of_groups_are_read_in_pages() -> None:
     for number in range(130):
         aws.group(f"gpus-{number}", LaunchTemplate={"LaunchTemplateName": "gpus"})
 
-    found = aws.look()
+    discovered = aws.look()
 
-    assert len(found.pools) == 130
+    assert len(discovered.pools) == 130
     assert aws.session.asked["DescribeAutoScalingGroups"] == 2
     assert aws.session.asked["DescribeLaunchTemplateVersions"] == 1
 
@@ -553,17 +559,19 @@ def test_each_group_of_a_terraform_module_with_one_per_type_and_market_is_a_pool
             tags = DISCOVERED | {f"{CA}/node-template/label/market": market}
             aws.group(group, tags, MaxSize=8, LaunchTemplate={"LaunchTemplateName": group})
 
-    found = aws.look()
+    discovered = aws.look()
 
-    assert {(one.pool.name, one.pool.chooser, one.launch, one.pool.offerings[0].market) for one in found.pools} == {
+    assert {
+        (aws_pool.pool.name, aws_pool.pool.chooser, aws_pool.launch, aws_pool.pool.offerings[0].market) for aws_pool in discovered.pools
+    } == {
         (f"{market}-{name}", "buyer", "launch-instances", market)
         for name in ("g5-xlarge", "g5-2xlarge", "g4dn-xlarge")
         for market in ("spot", "on-demand")
     }
-    assert list(pool(found, "spot-g5-xlarge").warnings) == [
+    assert list(pool(discovered, "spot-g5-xlarge").warnings) == [
         "its maximum spot price is $0.2, above which nothing is granted; remove the maximum"
     ]
-    assert pool(found, "on-demand-g5-xlarge").warnings == ()
+    assert pool(discovered, "on-demand-g5-xlarge").warnings == ()
 
 
 def test_denied_templates_are_reported_once_and_requested_once_per_pass() -> None:
@@ -572,10 +580,10 @@ def test_denied_templates_are_reported_once_and_requested_once_per_pass() -> Non
         aws.group(f"gpus-{number}", instance_type="g5.xlarge")
     aws.endpoint.faults.all.append(denied("DescribeLaunchTemplateVersions"))
 
-    found = aws.look()
+    discovered = aws.look()
 
-    assert found.pools == ()
-    notes = [aside for aside in found.set_aside if aside.object.startswith("Region")]
+    assert discovered.pools == ()
+    notes = [aside for aside in discovered.set_aside if aside.object.startswith("Region")]
     assert [note.object for note in notes] == ["Region us-east-1 versions of launch templates"]
     # As many as were in progress when the first one was refused.
     assert aws.session.asked["DescribeLaunchTemplateVersions"] <= 8
@@ -590,10 +598,10 @@ def test_one_missing_template_causes_no_further_reads_of_the_others() -> None:
     discovery.look()
     aws.session.asked.clear()
 
-    found = discovery.look()
+    discovered = discovery.look()
     discovery.close()
 
-    assert [one.pool.name for one in found.pools] == ["good"]
+    assert [aws_pool.pool.name for aws_pool in discovered.pools] == ["good"]
     assert aws.session.asked["DescribeLaunchTemplateVersions"] == 1
 
 
@@ -601,10 +609,10 @@ def test_prices_of_the_settings_file_are_not_checked() -> None:
     aws = Aws()
     aws.group("gpus", instance_type="g5.xlarge")
 
-    found = aws.look(prices=(OfferingPrice("g5.xlarge", 500.0), OfferingPrice("g5.xlarge", 0.0, "reserved")))
+    discovered = aws.look(prices=(OfferingPrice("g5.xlarge", 500.0), OfferingPrice("g5.xlarge", 0.0, "reserved")))
 
-    assert pool(found, "gpus").pool.offerings[0].price == 500
-    assert not any("price" in text for text in pool(found, "gpus").warnings)
+    assert pool(discovered, "gpus").pool.offerings[0].price == 500
+    assert not any("price" in text for text in pool(discovered, "gpus").warnings)
 
 
 def test_a_type_unknown_to_a_region_is_requested_again_within_the_hour() -> None:
@@ -634,19 +642,19 @@ def test_only_managed_node_groups_with_accelerators_are_pools() -> None:
     aws.group("taken", managed, instance_type="m5.xlarge")
     aws.group("self-managed", DISCOVERED, instance_type="m5.xlarge")
 
-    found = aws.look(groups=("taken",))
+    discovered = aws.look(groups=("taken",))
 
-    sources = {one.pool.name: one.source for one in found.pools}
+    sources = {aws_pool.pool.name: aws_pool.source for aws_pool in discovered.pools}
     assert sources == {"gpus": "eks", "taken": "named", "self-managed": "cluster-autoscaler"}
-    assert reasons(found)["system"] == "it has no accelerator; name it in aws.groups to adopt it"
-    assert [one.pool.name for one in found.let_go] == ["system"]
+    assert reasons(discovered)["system"] == "it has no accelerator; name it in aws.groups to adopt it"
+    assert [aws_pool.pool.name for aws_pool in discovered.let_go] == ["system"]
 
 
 def test_an_override_of_a_group_without_accelerators_is_reported_with_how_to_adopt_it() -> None:
     aws = Aws()
     aws.group("system", {"eks:cluster-name": CLUSTER, "eks:nodegroup-name": "system"}, instance_type="m5.xlarge")
 
-    found = aws.look(overrides=[PoolOverride("system", max=3)])
+    discovered = aws.look(overrides=[PoolOverride("system", max=3)])
 
     reason = "saw it in the file, but its group is not adopted: it has no accelerator; name it in aws.groups to adopt it"
-    assert [one.reason for one in found.set_aside if one.object == "Pool system"] == [reason]
+    assert [skipped.reason for skipped in discovered.set_aside if skipped.object == "Pool system"] == [reason]

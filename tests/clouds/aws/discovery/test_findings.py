@@ -15,7 +15,7 @@ GOOD = Group(
 )  # fmt: skip
 WAY = Way("g5.xlarge", 1, Launch(instance_type="g5.xlarge", arriving=True))
 KEEPING = msgspec.structs.replace(WAY.launch, source="launch template gpus (version 3)", left=("/dev/xvdf", "/dev/xvdg"))
-TYPES = {one.name: one for one in catalogue.types("aws")}
+TYPES = {instance_type.name: instance_type for instance_type in catalogue.types("aws")}
 
 
 def said(group: Group = GOOD, *ways: Way) -> tuple[str, ...]:

@@ -15,7 +15,7 @@ ROLE = "arn:aws:iam::123456789012:role/nodes"
 def statements(*options: str) -> dict[str, Any]:
     done = CliRunner().invoke(generate, ["iam", "--cluster", "prod.example.com", *options])
     assert done.exit_code == 0, done.output
-    return {one["Sid"]: one for one in json.loads(done.stdout)["Statement"]}
+    return {load["Sid"]: load for load in json.loads(done.stdout)["Statement"]}
 
 
 def test_every_change_of_a_group_is_restricted_to_the_clusters_tag() -> None:
@@ -26,10 +26,10 @@ def test_every_change_of_a_group_is_restricted_to_the_clusters_tag() -> None:
 
 
 def test_only_reading_is_allowed_on_all_resources_without_a_condition() -> None:
-    for one in statements("--queue", QUEUE, "--node-role", ROLE).values():
-        reads = all(action.partition(":")[2].startswith(("Describe", "Get")) for action in one["Action"])
-        assert reads or "Condition" in one or one["Resource"] != "*", one
-        assert not any("*" in action for action in one["Action"])
+    for statement in statements("--queue", QUEUE, "--node-role", ROLE).values():
+        reads = all(action.partition(":")[2].startswith(("Describe", "Get")) for action in statement["Action"])
+        assert reads or "Condition" in statement or statement["Resource"] != "*", statement
+        assert not any("*" in action for action in statement["Action"])
 
 
 def test_machines_are_launched_only_through_auto_scaling() -> None:

@@ -28,12 +28,12 @@ async def shop() -> AsyncIterator[Shop]:
     aws.group("gpus", LaunchTemplate={"LaunchTemplateName": "spots", "Version": "$Latest"}, MaxSize=500)
     url = aws.client("sqs").create_queue(QueueName="events")["QueueUrl"]
     aws.account.region("us-east-1").queues["events"].told = True
-    one = Shop(aws, queue_url=url)
-    await one.provider.buy(await one.order(2))
-    await one.pass_time(120)
-    await one.provider.inventory()
-    yield one
-    await one.provider.close()
+    shop = Shop(aws, queue_url=url)
+    await shop.provider.buy(await shop.order(2))
+    await shop.pass_time(120)
+    await shop.provider.inventory()
+    yield shop
+    await shop.provider.close()
 
 
 def machines(shop: Shop) -> list[Any]:
@@ -57,18 +57,18 @@ def name(one: Any) -> str:
 
 async def drain(shop: Shop) -> list[Notice]:
     """All announcements until no more come."""
-    found: list[Notice] = []
+    notices: list[Notice] = []
     for _ in range(3):
-        found += await shop.provider.notices()
-    return found
+        notices += await shop.provider.notices()
+    return notices
 
 
 async def test_a_spot_warning_is_reported_once_with_its_time(shop: Shop) -> None:
     await drain(shop)
     one = machines(shop)[0]
     scaling.reclaim(shop.aws.account.region("us-east-1"), one, notice=120.0)
-    (found,) = (each for each in await drain(shop) if each.kind == INTERRUPTION)
-    assert found == Notice(INTERRUPTION, name(one), shop.aws.time + 120)
+    (notice,) = (each for each in await drain(shop) if each.kind == INTERRUPTION)
+    assert notice == Notice(INTERRUPTION, name(one), shop.aws.time + 120)
 
 
 async def test_maintenance_and_rebalance_recommendations_are_reported(shop: Shop) -> None:
@@ -114,15 +114,15 @@ async def test_a_queue_without_delete_permission_is_still_read_and_reported(shop
     first, second = machines(shop)
     shop.aws.endpoint.faults.all.append(denied("DeleteMessage*"))
     send(shop, warning(first.id))
-    assert [one.instance for one in await shop.provider.notices()] == [name(first)]
+    assert [notice.instance for notice in await shop.provider.notices()] == [name(first)]
     send(shop, warning(second.id))
-    assert [one.instance for one in await shop.provider.notices()] == [name(second)]
-    (said,) = (one for one in (await shop.provider.look()).warnings if one.startswith("the queue"))
+    assert [notice.instance for notice in await shop.provider.notices()] == [name(second)]
+    (said,) = (warning for warning in (await shop.provider.look()).warnings if warning.startswith("the queue"))
     assert "IAM does not allow sqs:DeleteMessage in us-east-1" in said
     shop.aws.endpoint.faults.all.clear()
     shop.aws.time += 60
     await drain(shop)
-    assert not any(one.startswith("the queue") for one in (await shop.provider.look()).warnings)
+    assert not any(warning.startswith("the queue") for warning in (await shop.provider.look()).warnings)
 
 
 async def test_a_message_about_an_unlisted_machine_is_reported_once_it_is_listed(shop: Shop) -> None:
@@ -151,7 +151,7 @@ async def test_a_thousand_messages_in_any_order_are_each_acted_on_once(shop: Sho
     shop.aws.account.region("us-east-1").queues["events"].told = False
     await shop.provider.buy(await shop.order(100, token="order-2"))
     await shop.provider.inventory()
-    ours = [one.id for one in machines(shop)]
+    ours = [machine.id for machine in machines(shop)]
     luck = random.Random(1)
     bodies = [warning(luck.choice(ours)) for _ in range(940)]
     bodies += [warning(f"i-{number:017x}") for number in range(0xF000, 0xF000 + 50)]

@@ -31,9 +31,9 @@ def test_a_machine_of_a_capacity_block_is_reserved_and_ends_with_it() -> None:
     one = {"InstanceId": "i-0123456789", "LaunchTime": launched, "InstanceLifecycle": "capacity-block", "CapacityReservationId": "cr-1"}
     detail = details_of([{"Instances": [one]}])["i-0123456789"]
     group = Group("block", "us-east-1", "arn", {}, 0, 4, 1, ("us-east-1a",))
-    found = AwsPool(Pool("block", ()), group, "named", ends={"cr-1": 5000.0})
+    aws_pool = AwsPool(Pool("block", ()), group, "named", ends={"cr-1": 5000.0})
 
-    seen = instance_of(Machine("i-0123456789", "p5.48xlarge", "us-east-1a", "InService"), found, detail)
+    seen = instance_of(Machine("i-0123456789", "p5.48xlarge", "us-east-1a", "InService"), aws_pool, detail)
 
     assert (seen.market, seen.ends) == ("reserved", 5000.0)
 

@@ -29,12 +29,14 @@ def account(region: str, *faults: Fault, types: tuple[str, ...] = TYPES) -> Aws:
     return aws
 
 
-def prices(found: Discovered, market: str) -> dict[str, float]:
-    return {one.instance_type: one.price for some in found.pools for one in some.pool.offerings if one.market == market}
+def prices(discovered: Discovered, market: str) -> dict[str, float]:
+    return {
+        offering.instance_type: offering.price for some in discovered.pools for offering in some.pool.offerings if offering.market == market
+    }
 
 
-def guesses(found: Discovered) -> set[str]:
-    return {one.price_from for some in found.pools for one in some.pool.offerings}
+def guesses(discovered: Discovered) -> set[str]:
+    return {offering.price_from for some in discovered.pools for offering in some.pool.offerings}
 
 
 def in_order(some: dict[str, float]) -> list[str]:
@@ -59,15 +61,15 @@ REGIONS = (
 )
 @pytest.mark.parametrize("region", REGIONS)
 def test_the_order_of_prices_is_that_of_aws_whatever_the_pricing_api_answers(region: str, fault: Fault | None) -> None:
-    found = account(region, *([fault] if fault else [])).look()
+    discovered = account(region, *([fault] if fault else [])).look()
 
     for market in ("spot", "on-demand"):
         true = {name: instance_types.price(name, region, market) for name in TYPES}
-        assert in_order(prices(found, market)) == in_order(true)
-    spot, on_demand = prices(found, "spot"), prices(found, "on-demand")
+        assert in_order(prices(discovered, market)) == in_order(true)
+    spot, on_demand = prices(discovered, "spot"), prices(discovered, "on-demand")
     assert all(spot[name] < on_demand[name] for name in TYPES)
     assert spot == {name: pytest.approx(instance_types.price(name, region, "spot"), rel=0.02) for name in TYPES}
-    assert not any("expected about" in warning for some in found.pools for warning in some.warnings)
+    assert not any("expected about" in warning for some in discovered.pools for warning in some.warnings)
 
 
 @pytest.mark.parametrize(
@@ -82,17 +84,17 @@ def test_prices_are_requested_in_the_partition_of_the_region(region: str, where:
 
 def test_the_pricing_api_is_not_called_in_govcloud() -> None:
     aws = account("us-gov-west-1")
-    found = aws.look()
+    discovered = aws.look()
     assert "GetProducts" not in aws.session.asked
-    assert guesses(found) == {"", "us-west-2", "us-east-1"}
-    (said,) = [text for text in pool(found, "g5-xlarge-on-demand").warnings if "price" in text]
+    assert guesses(discovered) == {"", "us-west-2", "us-east-1"}
+    (said,) = [text for text in pool(discovered, "g5-xlarge-on-demand").warnings if "price" in text]
     assert said == "no price of g5.xlarge in us-gov-west-1 is known; the price in us-west-2 is used: add it to aws.prices"
 
 
 def test_prices_in_yuan_are_converted_and_reported() -> None:
-    found = account("cn-north-1").look()
-    assert 0.9 < prices(found, "on-demand")["g5.xlarge"] / instance_types.price("g5.xlarge", "cn-north-1", "on-demand") < 1.1
-    assert "prices in cn-north-1 are in yuan; 7 yuan count as a dollar" in pool(found, "g5-xlarge-spot").warnings
+    discovered = account("cn-north-1").look()
+    assert 0.9 < prices(discovered, "on-demand")["g5.xlarge"] / instance_types.price("g5.xlarge", "cn-north-1", "on-demand") < 1.1
+    assert "prices in cn-north-1 are in yuan; 7 yuan count as a dollar" in pool(discovered, "g5-xlarge-spot").warnings
 
 
 def test_one_throttled_call_changes_nothing() -> None:
@@ -119,7 +121,7 @@ def test_known_prices_stay_valid_and_missing_ones_are_retried_ever_more_rarely()
     assert 5 <= sum(asked) <= 8
     aws.endpoint.faults.all.clear()
     aws.time += 3700.0
-    notes = [one for one in discovery.look().set_aside if "list prices" in one.object]
+    notes = [skipped for skipped in discovery.look().set_aside if "list prices" in skipped.object]
     discovery.close()
     assert notes == []
 
@@ -130,16 +132,18 @@ def test_prices_are_stored_per_type_even_if_some_have_no_answer() -> None:
     discovery.look()
     some = aws.session.asked["GetProducts"]
     aws.time += 180.0
-    found = discovery.look()
+    discovered = discovery.look()
     discovery.close()
-    assert guesses(found) == {""}
+    assert guesses(discovered) == {""}
     assert aws.session.asked["GetProducts"] == some + 1
 
 
 def test_a_user_price_on_demand_does_not_change_spot_prices() -> None:
     aws = account("ap-northeast-2", SEVERED, types=("g4dn.xlarge",))
     own = (OfferingPrice("g4dn.xlarge", 0.647, market="on-demand"),)
-    found = aws.look(prices=own)
-    assert prices(found, "on-demand") == {"g4dn.xlarge": 0.647}
-    assert prices(found, "spot")["g4dn.xlarge"] == pytest.approx(instance_types.price("g4dn.xlarge", "ap-northeast-2", "spot"), rel=0.01)
-    assert prices(found, "spot")["g4dn.xlarge"] < 0.647
+    discovered = aws.look(prices=own)
+    assert prices(discovered, "on-demand") == {"g4dn.xlarge": 0.647}
+    assert prices(discovered, "spot")["g4dn.xlarge"] == pytest.approx(
+        instance_types.price("g4dn.xlarge", "ap-northeast-2", "spot"), rel=0.01
+    )
+    assert prices(discovered, "spot")["g4dn.xlarge"] < 0.647

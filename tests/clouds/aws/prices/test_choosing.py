@@ -87,16 +87,16 @@ def test_the_newest_spot_price_is_used_and_malformed_entries_are_left_out() -> N
         at = datetime(2026, 11, 21, hour, tzinfo=UTC)
         return {"InstanceType": "g5.xlarge", "AvailabilityZone": ZONE, "SpotPrice": price, "Timestamp": at}
 
-    found = spot_of([entry("0.3", 1), entry("0.5", 3), entry("0.4", 2), entry("cheap", 4), {"InstanceType": "g5.xlarge"}])
+    spot_prices = spot_of([entry("0.3", 1), entry("0.5", 3), entry("0.4", 2), entry("cheap", 4), {"InstanceType": "g5.xlarge"}])
 
-    assert found == {("g5.xlarge", ZONE): SpotPrice(0.5, datetime(2026, 11, 21, 3, tzinfo=UTC).timestamp())}
+    assert spot_prices == {("g5.xlarge", ZONE): SpotPrice(0.5, datetime(2026, 11, 21, 3, tzinfo=UTC).timestamp())}
 
 
 def newcomer(like: str, name: str) -> InstanceType:
     """A type without a price in any region, of the size of ``like``."""
-    known = lookup(like)
-    assert known is not None
-    return replace(known, name=name)
+    instance_type = lookup(like)
+    assert instance_type is not None
+    return replace(instance_type, name=name)
 
 
 def test_the_price_of_a_type_without_any_is_guessed_from_its_family_and_reported() -> None:

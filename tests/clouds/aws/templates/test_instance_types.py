@@ -24,31 +24,31 @@ def gpu(maker: str, name: str, count: int, memory: int, **more: Any) -> dict[str
 
 def test_allocatable_resources_agree_with_the_catalogue_for_every_type() -> None:
     """The catalogue's figures come from Karpenter's own tables, this formula from its documentation."""
-    for known in catalogue.types("aws"):
-        interfaces, addresses = 1, known.allocatable["pods"] - 1
+    for instance_type in catalogue.types("aws"):
+        interfaces, addresses = 1, instance_type.allocatable["pods"] - 1
         made = type_of(
             reply(
-                known.name,
-                ProcessorInfo={"SupportedArchitectures": ["arm64" if known.arch == "arm64" else "x86_64"]},
-                VCpuInfo={"DefaultVCpus": known.vcpu},
-                MemoryInfo={"SizeInMiB": known.memory_mib},
+                instance_type.name,
+                ProcessorInfo={"SupportedArchitectures": ["arm64" if instance_type.arch == "arm64" else "x86_64"]},
+                VCpuInfo={"DefaultVCpus": instance_type.vcpu},
+                MemoryInfo={"SizeInMiB": instance_type.memory_mib},
                 NetworkInfo={"MaximumNetworkInterfaces": interfaces, "Ipv4AddressesPerInterface": addresses},
             )
         )
 
         for resource in ("cpu", "pods", "ephemeral-storage"):
-            assert made.allocatable[resource] == known.allocatable[resource], known.name
-        assert abs(made.allocatable["memory"] - known.allocatable["memory"]) <= MIB, known.name
+            assert made.allocatable[resource] == instance_type.allocatable[resource], instance_type.name
+        assert abs(made.allocatable["memory"] - instance_type.allocatable["memory"]) <= MIB, instance_type.name
 
 
 def test_a_type_unknown_to_the_catalogue_has_the_product_of_another_type_with_its_gpu() -> None:
-    known = catalogue.lookup("g5.xlarge")
-    assert known is not None
+    instance_type = catalogue.lookup("g5.xlarge")
+    assert instance_type is not None
 
-    made = type_of(reply(**gpu("NVIDIA", "A10G", 2, known.gpu_memory_mib)))
+    made = type_of(reply(**gpu("NVIDIA", "A10G", 2, instance_type.gpu_memory_mib)))
 
     assert made.allocatable["nvidia.com/gpu"] == 2
-    assert (made.gpu_product, made.gpu_visible_memory_mib) == (known.gpu_product, known.gpu_visible_memory_mib)
+    assert (made.gpu_product, made.gpu_visible_memory_mib) == (instance_type.gpu_product, instance_type.gpu_visible_memory_mib)
 
 
 def test_a_fraction_of_a_gpu_counts_as_one_device() -> None:

@@ -54,10 +54,10 @@ echo "it's a node"
 
 @pytest.mark.parametrize("text", [NODEADM, BOOTSTRAP, BOTTLEROCKET, MULTIPART], ids=["nodeadm", "script", "bottlerocket", "mime"])
 def test_labels_and_taints_of_each_form_are_read(text: str) -> None:
-    found = kubelet_of(encoded(text))
+    kubelet = kubelet_of(encoded(text))
 
-    assert found.labels["team"] == "red"
-    assert found.taints == (ARRIVING, Taint("nvidia.com/gpu", "true"))
+    assert kubelet.labels["team"] == "red"
+    assert kubelet.taints == (ARRIVING, Taint("nvidia.com/gpu", "true"))
 
 
 @pytest.mark.parametrize(("text", "pods"), [(NODEADM, 110), (BOTTLEROCKET, 42), ("kubelet --max-pods 20", 20), (BOOTSTRAP, 0)])
@@ -68,10 +68,10 @@ def test_pods_per_node_are_read(text: str, pods: int) -> None:
 def test_a_later_flag_of_taints_replaces_the_earlier_one_and_labels_are_merged() -> None:
     first = ("--node-labels=eks.amazonaws.com/nodegroup=gpu", "--register-with-taints=nvidia.com/gpu=true:NoSchedule")
 
-    found = kubelet_of(encoded("kubelet --node-labels=team=red --register-with-taints=gpuscaler.io/arriving=:NoSchedule"), first=first)
+    kubelet = kubelet_of(encoded("kubelet --node-labels=team=red --register-with-taints=gpuscaler.io/arriving=:NoSchedule"), first=first)
 
-    assert found.taints == (ARRIVING,)
-    assert found.labels == {"eks.amazonaws.com/nodegroup": "gpu", "team": "red"}
+    assert kubelet.taints == (ARRIVING,)
+    assert kubelet.labels == {"eks.amazonaws.com/nodegroup": "gpu", "team": "red"}
 
 
 def test_a_flag_of_taints_hides_those_of_the_configuration_file() -> None:
@@ -105,20 +105,20 @@ def test_user_data_of_tests_matches_the_tags() -> None:
         f"{prefix}/taint/dedicated": "nvidia.com/gpu=true",
     }
 
-    found = kubelet_of(encoded(node_config(tags)))
+    kubelet = kubelet_of(encoded(node_config(tags)))
 
-    assert (found.labels, found.taints) == ({"team": "red"}, (Taint("nvidia.com/gpu", "true"), ARRIVING))
+    assert (kubelet.labels, kubelet.taints) == ({"team": "red"}, (Taint("nvidia.com/gpu", "true"), ARRIVING))
 
 
 def test_an_instance_without_user_data_registers_without_labels_and_taints() -> None:
-    found = kubelet_of("")
+    kubelet = kubelet_of("")
 
-    assert (found.labels, found.taints, found.max_pods) == ({}, (), 0)
+    assert (kubelet.labels, kubelet.taints, kubelet.max_pods) == ({}, (), 0)
 
 
 def test_the_user_data_on_the_page_about_the_simulated_account_is_read() -> None:
     page = (Path(__file__).parents[4] / "docs" / "how-to" / "aws-simulated.md").read_text(encoding="utf-8")
-    (line,) = [one for one in page.splitlines() if one.startswith("user_data=")]
+    (line,) = [splitline for splitline in page.splitlines() if splitline.startswith("user_data=")]
     script = line.partition("printf '")[2].partition("' |")[0].replace("\\n", "\n")
 
     assert kubelet_of(encoded(script)).taints == (ARRIVING,)

@@ -24,10 +24,10 @@ def latest(*boots: float, bought: Boots | None = None, listed: bool = True) -> L
 
 
 def test_the_forecast_is_based_on_existing_nodes_until_a_machine_was_bought() -> None:
-    found = latest(40.0, 60.0, 50.0).outlook(KIND.key)
+    forecast = latest(40.0, 60.0, 50.0).outlook(KIND.key)
 
-    assert (found.typical, found.seen) == (50.0, 0)
-    assert found.basis == "from 3 of its kind that became nodes, without device plugins; none was bought by gpuscaler yet"
+    assert (forecast.typical, forecast.seen) == (50.0, 0)
+    assert forecast.basis == "from 3 of its kind that became nodes, without device plugins; none was bought by gpuscaler yet"
 
 
 def test_machines_that_were_bought_take_precedence_over_existing_nodes() -> None:

@@ -50,10 +50,10 @@ class Kept(Sink):
         self.decisions.append(decision)
 
     def kinds(self) -> list[str]:
-        return [one.kind for one in self.told]
+        return [event.kind for event in self.told]
 
     def of(self, kind: str) -> list[HistoryEvent]:
-        return [one for one in self.told if one.kind == kind]
+        return [event for event in self.told if event.kind == kind]
 
 
 def recorded(here: World, *sinks: Sink) -> Records:
@@ -117,7 +117,9 @@ async def test_events_name_the_plan_that_led_to_them() -> None:
         await here.sleep(120.0)
 
     decision = kept.decisions[0].id
-    assert [one.decision for one in kept.told if one.kind in (kinds.PLANNED, kinds.ORDERED, kinds.GRANTED, kinds.OPENED)] == [decision] * 4
+    assert [event.decision for event in kept.told if event.kind in (kinds.PLANNED, kinds.ORDERED, kinds.GRANTED, kinds.OPENED)] == [
+        decision
+    ] * 4
 
 
 async def test_ids_of_decisions_continue_in_the_next_process() -> None:
@@ -135,7 +137,7 @@ async def test_ids_of_decisions_continue_in_the_next_process() -> None:
         await here.submit("c")
         await here.sleep(5.0)
 
-    assert [one.id.split("-")[1] for one in (*first.decisions, *second.decisions)] == ["1", "2", "3"]
+    assert [decision.id.split("-")[1] for decision in (*first.decisions, *second.decisions)] == ["1", "2", "3"]
 
 
 async def test_events_name_their_plan_in_the_next_process_too() -> None:
@@ -150,7 +152,7 @@ async def test_events_name_their_plan_in_the_next_process_too() -> None:
         await here.sleep(600.0)
 
     opened, removed = second.of(kinds.OPENED), second.of(kinds.REMOVED)
-    assert [one.decision for one in (*opened, *removed)] == [first.decisions[0].id, second.decisions[-1].id]
+    assert [event.decision for event in (*opened, *removed)] == [first.decisions[0].id, second.decisions[-1].id]
 
 
 async def test_a_forecast_is_compared_with_the_actual_time() -> None:
@@ -187,9 +189,9 @@ async def test_the_reason_of_an_unplaced_pod_is_reported_once_and_again_when_it_
         await here.user.create(PODS, changed, namespace="default")
         await here.sleep(120.0)
 
-    assert [one.pods for one in once] == [("default/big",)]
+    assert [event.pods for event in once] == [("default/big",)]
     assert "pool gpu: g4dn.xlarge in us-east-1a: 8 nvidia.com/gpu requested" in once[0].text
-    assert [one.pods for one in kept.of(kinds.UNPLACED)] == [("default/big",)] * 2
+    assert [event.pods for event in kept.of(kinds.UNPLACED)] == [("default/big",)] * 2
     assert "color" in kept.of(kinds.UNPLACED)[1].text
 
 
@@ -240,7 +242,7 @@ async def test_a_failing_sink_does_not_affect_other_sinks_or_the_controller() ->
 
     assert kinds.OPENED in kept.kinds()
     assert records.failures > 5
-    complaints = [one["record"] for one in logs if one["event"] == "a record was not kept"]
+    complaints = [log["record"] for log in logs if log["event"] == "a record was not kept"]
     assert "a plan" in complaints
     assert len(complaints) == len(set(complaints))
 
@@ -254,9 +256,9 @@ async def test_the_log_has_a_line_for_a_decision_and_names_few_of_many_pods() ->
                 await here.user.create(PODS, pod(f"p{number}", gpus=4), namespace="default")
             await here.sleep(60.0)
 
-    lines = [one for one in logs if one.get("kind") == kinds.UNPLACED]
-    assert sum(one["pod_count"] for one in lines) == 12
-    assert all(len(one["pods"]) <= 3 and one["log_level"] == "warning" for one in lines)
+    lines = [log for log in logs if log.get("kind") == kinds.UNPLACED]
+    assert sum(line["pod_count"] for line in lines) == 12
+    assert all(len(line["pods"]) <= 3 and line["log_level"] == "warning" for line in lines)
     assert len(lines) <= 3
 
 
@@ -271,7 +273,7 @@ def test_failures_are_reported_with_their_text(call: Callable[[Records], None], 
     kept = Kept()
     call(Records((kept,)))
 
-    assert [one.at for one in kept.told] == [5.0]
+    assert [event.at for event in kept.told] == [5.0]
     assert text in kept.told[0].text
 
 
@@ -282,7 +284,7 @@ def test_a_lasting_failure_is_reported_once_a_minute() -> None:
         records.failed("the memory could not be written", OSError("no route"), 1_000.0 + second)
     records.failed("the memory could not be written", OSError("refused"), 1_090.0)
 
-    assert [(one.at, one.text.rpartition(": ")[2]) for one in kept.told] == [
+    assert [(event.at, event.text.rpartition(": ")[2]) for event in kept.told] == [
         (1_000.0, "no route"),
         (1_060.0, "no route"),
         (1_090.0, "refused"),
@@ -304,4 +306,4 @@ def test_an_unchanged_decision_is_recorded_once_and_again_after_an_action() -> N
     records.looked(Reconciliation(Memory()), decision.cluster, 1_002.0)
     plan()
     assert len(kept.decisions) == 2
-    assert len({one.id for one in kept.decisions}) == 2
+    assert len({decision.id for decision in kept.decisions}) == 2

@@ -40,7 +40,7 @@ class Kept(Sink):
         self.told.append(what)
 
     def of_machines(self) -> list[tuple[str, str]]:
-        return [(one.kind, one.node) for one in self.told if one.machine == "i-1"]
+        return [(event.kind, event.node) for event in self.told if event.machine == "i-1"]
 
 
 class Life:
@@ -110,7 +110,7 @@ def test_an_open_machine_with_a_lost_answer_is_reported_by_its_name() -> None:
     life.look(WAITS, node("n", KIND, provider_id="i-1", created=NOW + 50.0), at=60.0)
 
     assert life.kept.of_machines() == OPEN_AT_ONCE
-    assert "machine i-1 has become node n" in next(one.text for one in life.kept.told if one.kind == kinds.REGISTERED)
+    assert "machine i-1 has become node n" in next(event.text for event in life.kept.told if event.kind == kinds.REGISTERED)
 
 
 @pytest.mark.parametrize("node_came", [False, True])
@@ -121,9 +121,9 @@ def test_a_machine_that_ends_before_it_opened_is_reported_as_lost(node_came: boo
     life.look(WAITS, *([closed] if node_came else []), at=60.0)
     life.look(WAITS, at=120.0, there=False)
 
-    told = [one for one in life.kept.told if one.kind in (kinds.LOST, kinds.OPENED)]
-    assert [(one.kind, one.machine, one.node) for one in told] == [(kinds.LOST, "i-1", "n" if node_came else "")]
-    assert told[0].text.endswith("is lost: it ended before it opened")
+    events = [event for event in life.kept.told if event.kind in (kinds.LOST, kinds.OPENED)]
+    assert [(event.kind, event.machine, event.node) for event in events] == [(kinds.LOST, "i-1", "n" if node_came else "")]
+    assert events[0].text.endswith("is lost: it ended before it opened")
 
 
 def answer_of(
@@ -134,7 +134,7 @@ def answer_of(
     order = ledger.Order("t", KIND.pool, (KIND.key,), asked, at=NOW, since=NOW)
     step = ledger.Answered("t", NOW, tuple((f"i-{number}", KIND.key) for number in range(granted)), pending)
     Records((kept,), Latest(policy=POLICY)).answered(Answered(order, (step,), refused), NOW)
-    return [(one.kind, one.text, one.cause) for one in kept.told]
+    return [(event.kind, event.text, event.cause) for event in kept.told]
 
 
 def test_grants_and_refusals_of_one_order_are_counted_in_one_line() -> None:
@@ -163,7 +163,7 @@ def test_an_answer_that_comes_in_parts_is_counted_in_parts() -> None:
         fates = () if step.pending else (offering_events.Refused(KIND.key, NOW),)
         life.records.answered(Answered(order, (step,), fates), NOW)
 
-    assert [one.text.partition(", ready")[0] for one in life.kept.told if one.kind == kinds.ANSWERED] == [
+    assert [event.text.partition(", ready")[0] for event in life.kept.told if event.kind == kinds.ANSWERED] == [
         f"1 of 3 machines granted: 1 x g.1 on-demand in {KIND.zone}",
         f"1 of 2 machines granted: 1 x g.1 on-demand in {KIND.zone}",
     ]
@@ -175,7 +175,7 @@ def test_an_answer_that_neither_grants_nor_refuses_has_no_count(step: ledger.Eve
     order = ledger.Order("t", KIND.pool, (KIND.key,), 1, at=NOW, since=NOW)
     Records((kept,)).answered(Answered(order, (step,), ()), NOW)
 
-    assert tuple(one.kind for one in kept.told) == words
+    assert tuple(event.kind for event in kept.told) == words
 
 
 def test_the_log_has_the_count_and_the_parts_at_debug_only() -> None:
@@ -194,7 +194,7 @@ def test_a_forbidden_act_is_reported_when_it_is_tried_and_not_during_the_pause()
     for tried in (True, False, False, True):
         records.acted(Outcome(act, "pods is forbidden", 10.0, tried=tried), NOW)
 
-    assert [(one.kind, one.text) for one in kept.told] == [(kinds.ACTED, "nominate failed: pods is forbidden")] * 2
+    assert [(event.kind, event.text) for event in kept.told] == [(kinds.ACTED, "nominate failed: pods is forbidden")] * 2
 
 
 def test_a_broken_promise_is_reported_with_its_reason_for_each_pod_even_if_already_paused() -> None:
@@ -202,9 +202,9 @@ def test_a_broken_promise_is_reported_with_its_reason_for_each_pod_even_if_alrea
     outcomes = tuple(Broken(KIND.key, WAITS.spec.digest, NOW, pod=one, node=on, why=why) for one, (on, why) in told.items())
     book = ledger.Ledger(broken=tuple((one, on) for one, (on, _) in told.items()))
 
-    found = of_look(Memory(), Reconciliation(Memory(ledger=book), outcomes=outcomes), Cluster(), {}, NOW)
+    events = of_look(Memory(), Reconciliation(Memory(ledger=book), outcomes=outcomes), Cluster(), {}, NOW)
 
-    assert [(one.kind, one.node, one.text) for one in found] == [
+    assert [(event.kind, event.node, event.text) for event in events] == [
         (
             kinds.BROKEN,
             "a",

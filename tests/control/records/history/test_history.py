@@ -35,12 +35,12 @@ def test_events_are_found_by_pod_node_and_decision_oldest_first() -> None:
     history = memory()
     history.add([told(1, pods=("a/x", "a/y"), decision="d-1"), told(2, node="n"), told(3, pods=("a/x",), node="n")], [])
 
-    assert [one.text for one in history.about("pod/a/x")] == ["number 1", "number 3"]
-    assert [one.text for one in history.about("pod/a/y")] == ["number 1"]
-    assert [one.text for one in history.about("node/n")] == ["number 2", "number 3"]
-    assert [one.text for one in history.about("decision/d-1")] == ["number 1"]
+    assert [event.text for event in history.about("pod/a/x")] == ["number 1", "number 3"]
+    assert [event.text for event in history.about("pod/a/y")] == ["number 1"]
+    assert [event.text for event in history.about("node/n")] == ["number 2", "number 3"]
+    assert [event.text for event in history.about("decision/d-1")] == ["number 1"]
     assert history.about("pod/a/x", most=1) == [told(3, pods=("a/x",), node="n")]
-    assert history.about("pod/nobody/knows") == []
+    assert history.about("pod/unknown/pod") == []
 
 
 def test_only_the_newest_decisions_and_events_are_kept() -> None:
@@ -48,7 +48,7 @@ def test_only_the_newest_decisions_and_events_are_kept() -> None:
     for number in range(50):
         history.add([told(number, node="n")], [made(number, 1)])
 
-    assert [one.id for one in history.decisions()] == ["d-49", "d-48", "d-47"]
+    assert [brief.id for brief in history.decisions()] == ["d-49", "d-48", "d-47"]
     assert len(history.recent(most=1_000)) == 3 * EACH
     assert len(history.about("node/n", most=1_000)) == 3 * EACH
     assert history.decision("d-1") is None
@@ -59,7 +59,7 @@ def test_the_inputs_of_old_decisions_are_deleted_first_and_the_reason_is_kept() 
     for number in range(4):
         history.add([], [made(number)])
 
-    assert [one.size for one in history.decisions()] == [100, 100, 0, 0]
+    assert [brief.size for brief in history.decisions()] == [100, 100, 0, 0]
     old = history.decision("d-0", inputs=True)
     assert old is not None
     assert old.inputs is None
@@ -97,7 +97,7 @@ def test_a_file_keeps_the_history_across_restarts(tmp_path: Path) -> None:
 
     assert trouble == ""
     assert again.on_disk
-    assert [one.id for one in again.decisions()] == ["d-1"]
+    assert [brief.id for brief in again.decisions()] == ["d-1"]
     assert again.about("node/n") == [told(1, node="n")]
     again.close()
 
@@ -173,4 +173,4 @@ async def test_a_history_that_cannot_be_written_is_reported_once_and_counted() -
 
     assert keeper.lost == 3
     assert keeper.trouble.startswith("the history of decisions cannot be written: ")
-    assert [one["event"] for one in logs] == ["decisions could not be kept"]
+    assert [log["event"] for log in logs] == ["decisions could not be kept"]

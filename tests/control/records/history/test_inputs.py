@@ -56,7 +56,7 @@ def test_replaying_any_cluster_gives_the_identical_plan(policy: Policy, seed: in
     assert (again.state, again.policy, again.at, again.plan) == (decision.state, decision.policy, decision.at, decision.plan)
     assert replayed(again).identical
     # Pods that no scheduler has tried yet are ignored in a live cluster: plan for them as well.
-    for_all = [plan(one.cluster, one.state, one.policy, one.at) for one in (decision, again)]
+    for_all = [plan(decision.cluster, decision.state, decision.policy, decision.at) for decision in (decision, again)]
     assert msgspec.json.encode(for_all[0]) == msgspec.json.encode(for_all[1])
 
 
@@ -93,7 +93,7 @@ def test_only_the_changes_of_a_large_cluster_are_written_again() -> None:
     first = packer.packed(decided(cluster, State(), POLICY, NOW))
     some = [cluster.pods[f"default/a-{number}"] for number in (7, 2999)]
     upserts: tuple[Item, ...] = (
-        *(replace(one, phase="Failed") for one in some),
+        *(replace(pod, phase="Failed") for pod in some),
         *pods("b", 2),
         node("n3", unschedulable=True),
         node("n20"),
@@ -109,7 +109,7 @@ def test_only_the_changes_of_a_large_cluster_are_written_again() -> None:
     assert list(again.pods.items()) == list(changed.pods.items())
     assert list(again.nodes.items()) == list(changed.nodes.items())
     # After many changes everything is written again.
-    other = cluster.apply(Delta(upserts=tuple(replace(one, phase="Failed") for one in cluster.pods.values())))
+    other = cluster.apply(Delta(upserts=tuple(replace(pod, phase="Failed") for pod in cluster.pods.values())))
     fourth = packer.packed(decided(other, State(), POLICY, NOW))
     assert len(streams(fourth)) == 3
     assert list(unpacked(fourth)[0].cluster.pods.items()) == list(other.pods.items())
@@ -182,8 +182,8 @@ async def test_each_decision_of_a_running_controller_replays_identically(seed: i
             await here.sleep(dice.choice((1.0, 20.0, 60.0)))
         await here.sleep(900.0)
 
-    assert any(one.plan.machines for one in kept.decisions)
-    assert any(one.plan.removals for one in kept.decisions)
+    assert any(decision.plan.machines for decision in kept.decisions)
+    assert any(decision.plan.removals for decision in kept.decisions)
     for decision in kept.decisions:
         assert replayed(unpacked(packed(decision))[0]).differences == ()
 

@@ -34,9 +34,9 @@ def last(*happenings: HistoryEvent) -> list[str]:
     reporter = Reporter(
         client, latest(), namespace="here", process=lambda: Process("me"), troubles=lambda: (), leading=lambda: True, now=lambda: 1_000.0
     )
-    for one in happenings:
-        reporter.happened(one)
-    return [one.text for one in asyncio.run(reporter.look()).happened]
+    for event in happenings:
+        reporter.happened(event)
+    return [entry.text for entry in asyncio.run(reporter.look()).happened]
 
 
 def removal(number: int, *, decision: str = "d-1", seconds: int = 60, why: str = "idle for") -> HistoryEvent:

@@ -40,9 +40,9 @@ def known(*removals: Removal, spared: tuple[Spared, ...] = ()) -> Latest:
 
 def test_held_removals_come_first_and_the_most_expensive_at_the_top() -> None:
     given_up = Spared("n4", "i-4", G8.key, "it could not be drained", NOW + 600.0)
-    found = removals_of(known(leaving("n1"), leaving("n2", detail=HELD), leaving("n3", G8, detail=HELD), spared=(given_up,)), NOW)
+    removals = removals_of(known(leaving("n1"), leaving("n2", detail=HELD), leaving("n3", G8, detail=HELD), spared=(given_up,)), NOW)
 
-    assert [(one.node, one.step, one.dollars_per_hour) for one in found] == [
+    assert [(removal.node, removal.step, removal.dollars_per_hour) for removal in removals] == [
         ("n3", "draining", 6.5),
         ("n4", "given-up", 6.5),
         ("n2", "draining", 1.0),
@@ -53,14 +53,16 @@ def test_held_removals_come_first_and_the_most_expensive_at_the_top() -> None:
 def test_a_node_with_a_failed_drain_is_listed_as_long_as_it_is_spared() -> None:
     latest = known(spared=(Spared("n4", "i-4", G8.key, "it could not be drained", NOW + 90.0),))
 
-    assert [told(one, NOW) for one in removals_of(latest, NOW)] == ["n4 ($6.50/h) stays: it could not be drained; tried again in 1m30s"]
+    assert [told(removal, NOW) for removal in removals_of(latest, NOW)] == [
+        "n4 ($6.50/h) stays: it could not be drained; tried again in 1m30s"
+    ]
     assert removals_of(latest, NOW + 90.0) == ()
 
 
 def test_a_line_states_the_step_its_age_the_holdup_and_when_the_machine_ends() -> None:
-    one = removals_of(known(leaving(detail=HELD, forced=True, ends=NOW + 45.0)), NOW)[0]
+    removal = removals_of(known(leaving(detail=HELD, forced=True, ends=NOW + 45.0)), NOW)[0]
 
-    assert told(one, NOW) == f"n1 ($1.00/h): its pods are being evicted, since 1m: {HELD}; the machine ends in 45s [idle]"
+    assert told(removal, NOW) == f"n1 ($1.00/h): its pods are being evicted, since 1m: {HELD}; the machine ends in 45s [idle]"
     assert told(RemovalNow("n", "gone", "ending", NOW, "idle"), NOW) == "n: its machine is being ended, since 0s [idle]"
 
 
@@ -83,7 +85,7 @@ def test_gauges_count_removals_and_sum_the_cost_of_held_ones() -> None:
 def happened(before: Removal | None, after: Removal | None) -> list[tuple[str, str]]:
     memory = Memory(ledger=Ledger(leaving=(before,) if before is not None else ()))
     seen = Reconciliation(Memory(ledger=Ledger(leaving=(after,) if after is not None else ())))
-    return [(one.kind, one.text) for one in of_look(memory, seen, Cluster(), {}, NOW)]
+    return [(event.kind, event.text) for event in of_look(memory, seen, Cluster(), {}, NOW)]
 
 
 def test_the_reason_for_a_held_removal_is_reported_once() -> None:

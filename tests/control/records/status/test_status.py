@@ -40,13 +40,13 @@ def machine(name: str, of: Any = G8, **fields: Any) -> OrderedMachine:
 
 def test_a_pool_counts_each_machine_once_and_its_gpus_and_dollars() -> None:
     closed = machine("m1", node="n3", instance="i-3", offering=G8.key, granted=NOW - 20)
-    book = Ledger(coming=(closed, machine("m2", G1)), leaving=(Removal("n2", "i-2", G1.key, "idle", NOW, NOW),))
-    found = status(node("n1", G8), node("n2", G1), node("n3", G8), pod("a", spec(gpus=3), on="n1"), ledger=book)
+    ledger = Ledger(coming=(closed, machine("m2", G1)), leaving=(Removal("n2", "i-2", G1.key, "idle", NOW, NOW),))
+    found = status(node("n1", G8), node("n2", G1), node("n3", G8), pod("a", spec(gpus=3), on="n1"), ledger=ledger)
 
-    (one,) = found.pools
-    assert (one.machines, one.coming, one.leaving) == (2, 2, 1)
-    assert (one.gpus, one.used) == (9, 3)
-    assert one.dollars_per_hour == 7.5
+    (pool,) = found.pools
+    assert (pool.machines, pool.coming, pool.leaving) == (2, 2, 1)
+    assert (pool.gpus, pool.used) == (9, 3)
+    assert pool.dollars_per_hour == 7.5
     assert [(kind.instance_type, kind.state, kind.machines) for kind in found.kinds] == [
         ("g.1", "coming", 1),
         ("g.1", "leaving", 1),
@@ -64,25 +64,25 @@ def test_nodes_of_no_pool_count_as_nodes_and_not_as_machines() -> None:
 def test_limits_count_ordered_machines() -> None:
     found = status(node("n1", G8), ledger=Ledger(coming=(machine("m1", G8),)))
 
-    assert {one.name: (one.used, one.most) for one in found.limits} == {"gpus": (16.0, 20.0), "dollars_per_hour": (13.0, 50.0)}
+    assert {limit.name: (limit.used, limit.most) for limit in found.limits} == {"gpus": (16.0, 20.0), "dollars_per_hour": (13.0, 50.0)}
 
 
 def test_a_breaker_says_until_when() -> None:
     target = Target("", "spot", ("g.1",), "z1")
     found = status(breakers=Breakers((Breaker(target, "capacity", 2, NOW - 60, NOW - 10, NOW + 100, detail="none left"),)))
 
-    (one,) = found.breakers
-    assert (one.target, one.cause, one.open, one.until) == ("spot g.1 z1", "capacity", True, NOW + 100)
-    assert "none left" in one.text
+    (breaker,) = found.breakers
+    assert (breaker.target, breaker.cause, breaker.open, breaker.until) == ("spot g.1 z1", "capacity", True, NOW + 100)
+    assert "none left" in breaker.text
 
 
 def test_pods_that_are_pending_for_the_same_reason_are_one_entry_with_a_few_names() -> None:
     why = (Reason("gpu", "resource", "too large"),)
     plan = Plan(unplaced=tuple(Unplaced(f"default/p{number:02}", why) for number in range(12)))
-    (one,) = status(plan=plan).waiting
+    (waiting,) = status(plan=plan).waiting
 
-    assert (one.count, one.reason) == (12, "pool gpu: too large")
-    assert one.pods == tuple(f"default/p{number:02}" for number in range(NAMED))
+    assert (waiting.count, waiting.reason) == (12, "pool gpu: too large")
+    assert waiting.pods == tuple(f"default/p{number:02}" for number in range(NAMED))
 
 
 def test_lists_are_limited_and_counts_include_everything() -> None:
@@ -118,12 +118,12 @@ def test_blockers_of_machines_are_one_line_with_their_number_and_cost(capsys: py
         BlockedNode("n2", "job", "pod default/b belongs to a running Job and states no restart cost"),
         BlockedNode("n3", "pdb", "budget default/web allows no eviction"),
         BlockedNode("n4", "in-use", "pod default/c fits on no other node"),
-        BlockedNode("other", "not-listed", "it is somebody else's"),
+        BlockedNode("other", "not-listed", "it is another program's"),
     )
     found = status(node("n1", G8), node("n2", G8), node("n3", G1), node("n4", G1), node("other", G8), plan=Plan(blocked_nodes=stays))
     print_status(found, NOW)
 
-    assert [(one.blocker, one.machines, one.dollars_per_hour, one.node) for one in found.held] == [
+    assert [(held.blocker, held.machines, held.dollars_per_hour, held.node) for held in found.held] == [
         ("job", 2, 13.0, "n1"),
         ("pdb", 1, 1.0, "n3"),
     ]
@@ -201,4 +201,4 @@ def test_the_status_lists_machines_by_type_the_time_of_the_plan_and_the_leaders_
     assert "\nLast reconciled 3s ago: 3 nodes and 0 pods; planned 1m ago. Its pages are at 127.0.0.1:8081 of pod gpu/leader.\n" in said
     assert "; not planned yet. Its pages are at [::1]:1 of h.\n" in said
     assert f"\nMachines:\n  {found.kinds[0].pool}: " in said
-    assert {f"{one.machines} x {one.market} {one.instance_type} {one.state}" in said for one in found.kinds} == {True}
+    assert {f"{kind.machines} x {kind.market} {kind.instance_type} {kind.state}" in said for kind in found.kinds} == {True}

@@ -30,9 +30,9 @@ SEEN = Boots((BootTimes(G1.pool, "g.1", (50.0, 50.0), (10.0, 10.0)),))
 WAITS = pod("a", spec(gpus=1))
 
 
-def latest(*items: Item, book: Ledger | None = None, plan: Plan | None = None, idle: float | None = None) -> Latest:
+def latest(*items: Item, ledger: Ledger | None = None, plan: Plan | None = None, idle: float | None = None) -> Latest:
     clocks = IdleClocks({"n1": NOW - idle}) if idle is not None else IdleClocks()
-    memory = Memory(ledger=book or Ledger(), boots=SEEN, clocks=clocks)
+    memory = Memory(ledger=ledger or Ledger(), boots=SEEN, clocks=clocks)
     return Latest(Cluster.of(items), memory, plan or Plan(), POLICY, NOW, NOW)
 
 
@@ -41,16 +41,16 @@ def machine(**fields: object) -> OrderedMachine:
     return OrderedMachine(**{**made, **fields})  # type: ignore[arg-type]  # a few fields of many
 
 
-def pod_lines(known: Latest, key: str = WAITS.key) -> tuple[str, ...]:
-    return why_pod(known, key, [], NOW).now
+def pod_lines(latest: Latest, key: str = WAITS.key) -> tuple[str, ...]:
+    return why_pod(latest, key, [], NOW).now
 
 
-def node_lines(known: Latest, name: str = "n1") -> tuple[str, ...]:
-    return why_node(known, name, [], NOW).now
+def node_lines(latest: Latest, name: str = "n1") -> tuple[str, ...]:
+    return why_node(latest, name, [], NOW).now
 
 
 def test_a_pod_with_an_ordered_machine_shows_the_order_and_the_forecast() -> None:
-    (line,) = pod_lines(latest(WAITS, book=Ledger(coming=(machine(),))))
+    (line,) = pod_lines(latest(WAITS, ledger=Ledger(coming=(machine(),))))
 
     assert line == f"g.1 {G1.market} in {G1.zone} was ordered 30s ago; it takes about 1m after its grant; $1.00/h"
 
@@ -61,31 +61,33 @@ def test_a_ready_machine_shows_why_it_is_still_closed() -> None:
     sent = Ledger(coming=(ready,), promises=(Promise("n1", G1.key, (WAITS.key,), NOW - 1, nominated=NOW - 1, sent=(WAITS.key,)),))
     why = "is ready as node n1 and is still closed: the binding of pod default/a was sent but is not visible yet"
 
-    assert any(why in line for line in node_lines(latest(WAITS, shut, book=sent)))
-    assert any(why in line for line in pod_lines(latest(WAITS, shut, book=sent)))
+    assert any(why in line for line in node_lines(latest(WAITS, shut, ledger=sent)))
+    assert any(why in line for line in pod_lines(latest(WAITS, shut, ledger=sent)))
     kept = Ledger(promises=sent.promises)
-    assert any("the binding of pod default/a was sent" in line for line in node_lines(latest(WAITS, shut, book=kept)))
+    assert any("the binding of pod default/a was sent" in line for line in node_lines(latest(WAITS, shut, ledger=kept)))
 
 
 def test_a_pod_with_a_booting_machine_shows_when_it_should_be_ready() -> None:
     granted = machine(instance="i-1", offering=G1.key, granted=NOW - 20)
     late = machine(instance="i-1", offering=G1.key, granted=NOW - 90, node="n9", registered=NOW - 10)
 
-    assert "was granted; it should be ready in about 40s" in pod_lines(latest(WAITS, book=Ledger(coming=(granted,))))[0]
-    assert "is node n9, not ready yet; it should have been ready 30s ago" in pod_lines(latest(WAITS, book=Ledger(coming=(late,))))[0]
+    assert "was granted; it should be ready in about 40s" in pod_lines(latest(WAITS, ledger=Ledger(coming=(granted,))))[0]
+    assert "is node n9, not ready yet; it should have been ready 30s ago" in pod_lines(latest(WAITS, ledger=Ledger(coming=(late,))))[0]
 
 
 def test_a_promised_pod_shows_its_node() -> None:
     promised = Ledger(promises=(Promise("n1", G1.key, (WAITS.key,), NOW, OPEN),))
 
-    assert pod_lines(latest(WAITS, book=promised)) == ("node n1 is promised to it and is open, waiting for kube-scheduler to bind the pod",)
+    assert pod_lines(latest(WAITS, ledger=promised)) == (
+        "node n1 is promised to it and is open, waiting for kube-scheduler to bind the pod",
+    )
 
 
 def test_a_promised_pod_is_not_shown_as_ignored() -> None:
     promised = Ledger(promises=(Promise("n1", G1.key, (WAITS.key,), NOW, OPEN),))
     ignored = Plan(ignored=(Ignored(WAITS.key, "nominated to node n1"),))
 
-    assert pod_lines(latest(WAITS, book=promised, plan=ignored)) == (
+    assert pod_lines(latest(WAITS, ledger=promised, plan=ignored)) == (
         "node n1 is promised to it and is open, waiting for kube-scheduler to bind the pod",
     )
 
@@ -113,7 +115,7 @@ def test_a_running_pod_shows_its_node_and_whether_that_is_leaving() -> None:
     leaving = Ledger(leaving=(Removal("n1", "i-1", G1.key, "idle for 10m", NOW - 5, NOW),))
 
     assert pod_lines(latest(runs)) == ("it is on node n1",)
-    assert pod_lines(latest(runs, book=leaving)) == ("it is on node n1, which is leaving: idle for 10m",)
+    assert pod_lines(latest(runs, ledger=leaving)) == ("it is on node n1, which is leaving: idle for 10m",)
 
 
 @pytest.mark.parametrize(
@@ -134,10 +136,10 @@ def test_a_running_pod_shows_its_node_and_whether_that_is_leaving() -> None:
     ],
 )
 def test_a_pod_on_a_leaving_node_shows_the_progress_of_its_eviction(eviction: dict[str, Any], more: dict[str, Any], line: str) -> None:
-    known = (Eviction("default/a", "u-a", **eviction), Eviction("default/b", "u-b", why="somebody else's"))
-    leaving = Removal("n1", "i-1", G1.key, "idle for 10m", NOW - 50, NOW - 30, step=DRAINING, evictions=known)
+    evictions = (Eviction("default/a", "u-a", **eviction), Eviction("default/b", "u-b", why="another program's"))
+    leaving = Removal("n1", "i-1", G1.key, "idle for 10m", NOW - 50, NOW - 30, step=DRAINING, evictions=evictions)
 
-    found = pod_lines(latest(pod("a", spec(gpus=1), on="n1", uid="u-a", **more), book=Ledger(leaving=(leaving,))))
+    found = pod_lines(latest(pod("a", spec(gpus=1), on="n1", uid="u-a", **more), ledger=Ledger(leaving=(leaving,))))
     assert found == ("it is on node n1, which is leaving: idle for 10m", line)
 
 
@@ -148,7 +150,9 @@ def test_a_pod_that_does_not_exist_is_unknown_unless_it_has_events() -> None:
     remembered = why_pod(latest(), "x/y", happened, NOW)
     assert remembered.known
     assert remembered.now == ("there is no such pod now",)
-    assert [(one.about, one.text, one.at, one.decision) for one in remembered.happened] == [("ordered", "g.1 ordered", NOW - 60, "d-7")]
+    assert [(entry.about, entry.text, entry.at, entry.decision) for entry in remembered.happened] == [
+        ("ordered", "g.1 ordered", NOW - 60, "d-7")
+    ]
 
 
 def test_a_node_that_stays_shows_its_blocker_and_its_pods() -> None:
@@ -187,7 +191,7 @@ def test_an_idle_node_shows_for_how_long_apart_from_daemon_sets() -> None:
 def test_a_leaving_node_shows_the_reason_and_the_step() -> None:
     leaving = Removal("n1", "i-1", G1.key, "idle for 10m", NOW - 70, NOW, DRAINING, detail="a budget allows none")
 
-    assert node_lines(latest(node("n1", G1), book=Ledger(leaving=(leaving,))))[:2] == (
+    assert node_lines(latest(node("n1", G1), ledger=Ledger(leaving=(leaving,))))[:2] == (
         "its removal began 1m10s ago: idle for 10m",
         "its pods are being evicted: a budget allows none",
     )
@@ -209,13 +213,13 @@ def test_a_node_with_a_pools_labels_that_the_cloud_does_not_list_shows_no_price(
 def test_a_machine_that_is_no_node_yet_is_explained_by_its_id() -> None:
     granted = Ledger(coming=(machine(instance="i-1", offering=G1.key, granted=NOW - 20),))
 
-    answer = why_node(latest(book=granted), "i-1", [], NOW)
+    answer = why_node(latest(ledger=granted), "i-1", [], NOW)
 
     assert answer.known
     assert answer.now[0].endswith("was granted; it should be ready in about 40s; $1.00/h, bought for 1 pod")
 
 
 def test_a_node_that_never_existed_is_unknown() -> None:
-    answer = why_node(latest(), "nobody", [], NOW)
+    answer = why_node(latest(), "unknown", [], NOW)
 
     assert (answer.known, answer.now) == (False, ("there is no such node now",))

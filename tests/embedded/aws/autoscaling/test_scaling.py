@@ -192,8 +192,11 @@ def test_balancing_launches_before_it_ends_and_ignores_protected_instances(aws: 
     aws.later(300)
     assert sorted(zone[-1] for _, zone, _ in members(scaling)) == ["a", "b"]
     assert both[1] in ids(scaling)
-    causes = [one["Cause"] for one in scaling.describe_scaling_activities(AutoScalingGroupName="gpus")["Activities"]]
-    assert any("instances were launched to balance instances in zones us-east-1b with other zones" in one for one in causes)
+    causes = [
+        describe_scaling_activity["Cause"]
+        for describe_scaling_activity in scaling.describe_scaling_activities(AutoScalingGroupName="gpus")["Activities"]
+    ]
+    assert any("instances were launched to balance instances in zones us-east-1b with other zones" in cause for cause in causes)
 
 
 def test_a_lowered_capacity_ends_the_policys_choice_but_no_protected_instance(aws: Aws) -> None:

@@ -27,7 +27,7 @@ def test_machines_are_prepared_stopped_and_used_before_others_are_launched(aws: 
     assert pool(scaling) == ["Warmed:Stopped"] * 2
     assert (ids(scaling), group_of(scaling)["WarmPoolSize"]) == ([], 2)
     prepared = {one["InstanceId"] for one in scaling.describe_warm_pool(AutoScalingGroupName="gpus")["Instances"]}
-    (found, _) = (one["Instances"][0] for one in aws.client("ec2").describe_instances()["Reservations"])
+    (found, _) = (describe_instance["Instances"][0] for describe_instance in aws.client("ec2").describe_instances()["Reservations"])
     assert found["State"]["Name"] == "stopped"
 
     scaling.set_desired_capacity(AutoScalingGroupName="gpus", DesiredCapacity=1)
@@ -48,7 +48,9 @@ def test_a_pool_goes_with_its_machines(aws: Aws) -> None:
     aws.later(120)
 
     assert pool(scaling) == []
-    assert {one["Instances"][0]["State"]["Name"] for one in aws.client("ec2").describe_instances()["Reservations"]} == {"terminated"}
+    assert {
+        describe_instance["Instances"][0]["State"]["Name"] for describe_instance in aws.client("ec2").describe_instances()["Reservations"]
+    } == {"terminated"}
 
 
 async def test_a_prepared_machine_becomes_a_node_long_before_another_could_boot(tmp_path: Path) -> None:

@@ -39,12 +39,12 @@ class Alike:
             text = text.replace(found, name)
         return _ZONE.sub("ZONE", text)
 
-    def _numbered(self, found: re.Match[str]) -> str:
-        if found.group() not in self._ids:
-            kind = found[1]
+    def _numbered(self, match: re.Match[str]) -> str:
+        if match.group() not in self._ids:
+            kind = match[1]
             self._counts[kind] = self._counts.get(kind, 0) + 1
-            self._ids[found.group()] = f"{kind}-#{self._counts[kind]}"
-        return self._ids[found.group()]
+            self._ids[match.group()] = f"{kind}-#{self._counts[kind]}"
+        return self._ids[match.group()]
 
 
 def differences(theirs: Any, ours: Any, path: str = "") -> Iterator[str]:

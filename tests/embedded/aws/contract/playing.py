@@ -34,10 +34,10 @@ class Report:
 
 def cost(kind: str, region: str) -> float:
     """The maximum cost of the paid part in US dollars; infinite if the catalogue does not have the type there."""
-    known = lookup(kind)
-    if known is None or region not in known.prices:
+    instance_type = lookup(kind)
+    if instance_type is None or region not in instance_type.prices:
         return float("inf")
-    return MOST_MACHINES * MOST_HOURS * known.prices[region].on_demand
+    return MOST_MACHINES * MOST_HOURS * instance_type.prices[region].on_demand
 
 
 def account_side(session: Any, region: str, *, run: str, kind: str, image: str, subnet: str, wait: Callable[[float], None]) -> Side:

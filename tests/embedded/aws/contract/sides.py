@@ -70,7 +70,7 @@ class Side:
     def left(self) -> list[str]:
         """Machines and groups of this run that are not ending."""
         groups = self.client("autoscaling").describe_auto_scaling_groups(Filters=self._filters)["AutoScalingGroups"]
-        found = [f"group {one['AutoScalingGroupName']}" for one in groups if not one.get("Status")]
+        found = [f"group {group['AutoScalingGroupName']}" for group in groups if not group.get("Status")]
         return [*found, *(f"machine {ident}" for ident in self.machines())]
 
     @property

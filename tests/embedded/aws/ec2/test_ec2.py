@@ -37,7 +37,7 @@ def test_an_instance_has_its_zone_market_and_tags(aws: Aws) -> None:
         ec2.describe_instances(InstanceIds=["i-0nobody"])
     assert code(refused) == "InvalidInstanceID.NotFound"
     rows = scaling.describe_auto_scaling_instances(InstanceIds=[ident])["AutoScalingInstances"]
-    assert [(one["AutoScalingGroupName"], one["LifecycleState"]) for one in rows] == [("gpus", "InService")]
+    assert [(row["AutoScalingGroupName"], row["LifecycleState"]) for row in rows] == [("gpus", "InService")]
 
 
 def test_an_instance_ended_by_hand_is_replaced_by_its_group(aws: Aws) -> None:
@@ -76,10 +76,10 @@ def test_spot_prices_are_by_type_and_zone(aws: Aws) -> None:
     found = aws.client("ec2").describe_spot_price_history(InstanceTypes=["g5.xlarge"], ProductDescriptions=["Linux/UNIX"])[
         "SpotPriceHistory"
     ]
-    known = catalogue.lookup("g5.xlarge")
-    assert known is not None
+    instance_type = catalogue.lookup("g5.xlarge")
+    assert instance_type is not None
     assert {one["AvailabilityZone"] for one in found} == {"us-east-1a", "us-east-1b", "us-east-1c"}
-    assert {float(one["SpotPrice"]) for one in found} == {known.prices["us-east-1"].spot}
+    assert {float(one["SpotPrice"]) for one in found} == {instance_type.prices["us-east-1"].spot}
 
 
 def test_reservations_are_counted(aws: Aws) -> None:
@@ -113,9 +113,9 @@ def test_the_price_list_has_on_demand_prices(aws: Aws) -> None:
     (row,) = aws.client("pricing").get_products(ServiceCode="AmazonEC2", Filters=filters)["PriceList"]
     (term,) = json.loads(row)["terms"]["OnDemand"].values()
     (price,) = term["priceDimensions"].values()
-    known = catalogue.lookup("g5.xlarge")
-    assert known is not None
-    assert float(price["pricePerUnit"]["USD"]) == pytest.approx(known.prices["us-west-2"].on_demand)
+    instance_type = catalogue.lookup("g5.xlarge")
+    assert instance_type is not None
+    assert float(price["pricePerUnit"]["USD"]) == pytest.approx(instance_type.prices["us-west-2"].on_demand)
 
 
 def test_the_caller_is_identified_by_its_account(aws: Aws) -> None:

@@ -30,11 +30,11 @@ async def managed(here: Stage, count: int, *, zones: int = 1, **told: Any) -> li
 
 
 async def registered(here: Stage, count: int) -> bool:
-    return sum("nvidia.com/gpu" in one["status"]["allocatable"] for one in await here.nodes()) == count
+    return sum("nvidia.com/gpu" in node["status"]["allocatable"] for node in await here.nodes()) == count
 
 
 def states(here: Stage) -> Mapping[str, str]:
-    return {one.id: one.lifecycle for one in here.region.groups["gpus"].members.values()}
+    return {instance.id: instance.lifecycle for instance in here.region.groups["gpus"].members.values()}
 
 
 async def all_bound(here: Stage) -> bool:
@@ -102,7 +102,7 @@ async def test_an_update_surges_zone_by_zone_replaces_every_node_and_shrinks_aga
         group = here.region.groups["gpus"]
         assert (group.desired, group.max) == (2, 10)
         assert not set(before) & set(group.members)
-        assert {one["metadata"]["labels"].get("team") for one in await here.nodes()} == {"red"}
+        assert {node["metadata"]["labels"].get("team") for node in await here.nodes()} == {"red"}
 
 
 @pytest.mark.parametrize("enabled", [True, False])

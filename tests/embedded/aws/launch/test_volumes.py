@@ -96,14 +96,14 @@ def test_an_instance_keeps_its_volumes_until_it_is_terminated(aws: Aws) -> None:
     ec2, ident = launched(aws)
     ec2.terminate_instances(InstanceIds=[ident])
     assert devices(ec2, ident) == {"/dev/xvda": True}
-    assert [one["State"] for one in ec2.describe_volumes()["Volumes"]] == ["in-use"]
+    assert [describe_volume["State"] for describe_volume in ec2.describe_volumes()["Volumes"]] == ["in-use"]
 
 
 def test_volumes_are_found_by_id_and_by_filters(aws: Aws) -> None:
     ec2, ident = launched(aws, disk("/dev/xvdf", DeleteOnTermination=False))
 
     def found(**told: Any) -> list[str]:
-        return [one["Attachments"][0]["Device"] for one in ec2.describe_volumes(**told)["Volumes"]]
+        return [describe_volume["Attachments"][0]["Device"] for describe_volume in ec2.describe_volumes(**told)["Volumes"]]
 
     def by(name: str, value: str) -> list[str]:
         return found(Filters=[{"Name": name, "Values": [value]}])

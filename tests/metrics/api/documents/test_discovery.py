@@ -19,7 +19,7 @@ async def test_both_groups_are_listed_with_their_versions(tmp_path: Path) -> Non
     async with scene(tmp_path) as made:
         groups = (await made.get("/apis")).json
         assert groups["kind"] == "APIGroupList"
-        assert [[one["name"], [version["version"] for version in one["versions"]]] for one in groups["groups"]] == [
+        assert [[group["name"], [version["version"] for version in group["versions"]]] for group in groups["groups"]] == [
             [CUSTOM, ["v1beta2", "v1beta1"]],
             [EXTERNAL, ["v1beta1"]],
         ]

@@ -61,8 +61,8 @@ def test_cpu_and_memory_limit_placement(name: str) -> None:
 def test_packing_prefers_devices_in_use_then_nodes_in_use_then_small_nodes() -> None:
     pods = load_of((1, 500, 1)).classes
     scores = [
-        Packing().scores(pods, one)[0]
-        for one in (room(9, 500, 1000), room(9, 900, 1000), room(9, 100, 1000), room(9, 1000), room(9, *[1000] * 8))
+        Packing().scores(pods, room)[0]
+        for room in (room(9, 500, 1000), room(9, 900, 1000), room(9, 100, 1000), room(9, 1000), room(9, *[1000] * 8))
     ]
     assert scores == [95, 91, 49, 32, 25]
 
@@ -71,8 +71,8 @@ def test_clustering_prefers_nodes_with_only_the_same_kind() -> None:
     pods = load_of((1, 500, 1), (2, 1000, 1)).classes
     sharing, pairs = 1, 1 << 2
     scores = [Clustering().scores(pods, room(9, 0, 0, kinds=kinds)) for kinds in (sharing, sharing | pairs, 0, pairs)]
-    assert [one[0] for one in scores] == [100, 75, 50, 25]
-    assert [one[1] for one in scores] == [25, 75, 50, 100]
+    assert [score[0] for score in scores] == [100, 75, 50, 25]
+    assert [score[1] for score in scores] == [25, 75, 50, 100]
 
 
 def test_fgd_expects_only_the_most_frequent_pods() -> None:

@@ -154,7 +154,7 @@ def bursts(jobs_later: int) -> tuple[Recording, list[float]]:
     jobs += [Job(f"b{number}", 1300.0 + 30.0 * number, 20000.0, gpus=1) for number in range(jobs_later)]
     recording = Recording(ClusterAutoscaler(policy))
     result = replay(trace(*jobs), policy, recording)
-    return recording, [one.seconds for one in result.waits]
+    return recording, [pod_wait.seconds for pod_wait in result.waits]
 
 
 def test_at_most_ten_soft_taints_are_set_in_a_loop_and_the_rest_in_the_next() -> None:

@@ -18,7 +18,9 @@ ALONE = pool(G8)
 
 def moved(result: Result) -> list[float]:
     """When nodes with pods were removed, in seconds since the run began."""
-    gone = [one.at - result.began for one in result.decisions if one.kind == "remove" and one.why.startswith("its pods fit")]
+    gone = [
+        decision.at - result.began for decision in result.decisions if decision.kind == "remove" and decision.why.startswith("its pods fit")
+    ]
     return [at for at in gone if at < LONG]
 
 
@@ -51,7 +53,7 @@ def test_a_node_is_replaced_by_a_cheaper_one_and_drained_when_that_is_open() -> 
     bought, result = shrinking(pool(G8, machine("g1", 1, 1.5), machine("g2", 2, 2.0)))
     assert bought == [("on-demand g1", "on-demand g2")]
     (gone,) = moved(result)
-    opened = [one.at - result.began for one in result.decisions if one.kind == "buy"][-1] + 120.0
+    opened = [decision.at - result.began for decision in result.decisions if decision.kind == "buy"][-1] + 120.0
     assert gone == pytest.approx(opened, abs=0.1)
     assert result.evictions == 1
 
@@ -117,7 +119,9 @@ def test_spot_is_replaced_by_spot_only_with_fifteen_cheaper_types_and_the_gate(c
 
 def test_if_a_pool_has_both_markets_an_on_demand_machine_is_replaced_only_by_spot() -> None:
     offerings = [
-        one for kind, gpus, price in (("g8", 8, 8.0), ("g1", 1, 1.5)) for one in (_spot(kind, gpus, price), machine(kind, gpus, price))
+        offering
+        for kind, gpus, price in (("g8", 8, 8.0), ("g1", 1, 1.5))
+        for offering in (_spot(kind, gpus, price), machine(kind, gpus, price))
     ]
     policy = pool(*offerings)
     bought, result = shrinking(policy, markets=dry(policy, "spot", until=SHORT + 1000.0))

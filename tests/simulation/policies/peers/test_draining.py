@@ -15,7 +15,7 @@ G8 = pool(machine("g8", 8, 8.0))
 def drained(first: int, second: int, settings: ClusterAutoscalerSettings | None = None, **options: object) -> list[float]:
     """When a node was removed while pods ran on it, in seconds after the short jobs of its wave ended."""
     recording, result = recorded(leaving(first, second), G8, ClusterAutoscaler(G8, settings), **options)
-    with_pods = [one.at for one in result.decisions if one.kind == "remove" and one.why.startswith("underutilized")]
+    with_pods = [decision.at for decision in result.decisions if decision.kind == "remove" and decision.why.startswith("underutilized")]
     assert len(with_pods) == len([at for at, _ in recording.removals if SHORT < at < LONG])
     return [at - result.began - SHORT - DELAY for at in with_pods]
 
@@ -52,7 +52,9 @@ def test_on_a_machine_with_gpus_only_gpus_count() -> None:
     policy = pool(machine("g8", 8, 8.0, cpu=10600))
     jobs = wave("a", 0.0, long=2, of=3, cpu_milli=3500) + wave("b", 400.0, long=5, cpu_milli=600)
     _, result = recorded(jobs, policy, ClusterAutoscaler(policy))
-    assert [one.why[:13] for one in result.decisions if one.kind == "remove" and one.at < result.began + LONG] == ["underutilized"]
+    assert [decision.why[:13] for decision in result.decisions if decision.kind == "remove" and decision.at < result.began + LONG] == [
+        "underutilized"
+    ]
     assert result.evictions == 2
 
 
@@ -76,7 +78,7 @@ def test_a_node_that_could_not_be_removed_is_tried_again_after_five_minutes() ->
     freed = wave("c", 400.0, long=0, of=1, short=SHORT + 60.0)
     first, second = wave("a", 0.0, long=3), wave("b", 400.0, long=5, of=7)
     _, result = recorded([*first, *second, *freed], G8, ClusterAutoscaler(G8))
-    moments = [one.at - result.began - SHORT - DELAY for one in result.decisions if one.why.startswith("underutilized")]
+    moments = [decision.at - result.began - SHORT - DELAY for decision in result.decisions if decision.why.startswith("underutilized")]
     assert len(moments) == 1
     assert 900.0 <= moments[0] <= 920.0
 
@@ -91,6 +93,6 @@ def test_no_node_is_drained_for_ten_minutes_after_a_scale_up() -> None:
     large = Job("large", SHORT + 500.0, 9000.0, gpus=8, cpu_milli=1000, memory=GIB)
     recording, result = recorded([*leaving(3, 5), large], G8, ClusterAutoscaler(G8))
     bought = recording.purchases[-1][0]
-    moments = [one.at - result.began for one in result.decisions if one.why.startswith("underutilized")]
+    moments = [decision.at - result.began for decision in result.decisions if decision.why.startswith("underutilized")]
     assert bought > SHORT + 500.0
     assert moments == [pytest.approx(bought + 600.0, abs=10.0)]

@@ -81,7 +81,7 @@ def test_the_page_fetches_nothing_and_runs_nothing(results: list[Result]) -> Non
 
 def test_external_names_are_only_text(results: list[Result]) -> None:
     named = replace(SETTING, trace=Trace(EVIL, JOBS.jobs))
-    text, page = page_of(named, [replace(one, policy=EVIL) if one.policy == "static" else one for one in results], pools=EVIL)
+    text, page = page_of(named, [replace(result, policy=EVIL) if result.policy == "static" else result for result in results], pools=EVIL)
     assert "<script>" not in text
     assert EVIL in page.words
     assert f"Simulation of {EVIL}" in page.words
@@ -99,10 +99,10 @@ def test_there_are_four_plots_with_a_description_in_words(results: list[Result])
     pictures = [one for one in page.all("svg") if one.get("role") == "img"]
     idents = {attributes["id"] for name, attributes in page.tags if name in {"title", "desc"} and attributes}
     assert len(pictures) == 4
-    assert {ident for one in pictures for ident in (one["aria-labelledby"] or "").split()} == idents
+    assert {ident for picture in pictures for ident in (picture["aria-labelledby"] or "").split()} == idents
     assert len(idents) == 8
     for words in ("gpuscaler: at most", "static spent $", "half of the pods ran within"):
-        assert any(words in one for one in page.words)
+        assert any(words in word for word in page.words)
 
 
 def test_the_page_names_everything_that_was_not_read_from_a_file(results: list[Result]) -> None:
@@ -166,8 +166,8 @@ def test_machines_beyond_the_most_used_kinds_share_a_band() -> None:
     (row,), (line,) = result.machine_hours, result.fleet
     many = replace(
         result,
-        machine_hours=tuple(replace(row, instance_type=one.instance_type, hours=one.price) for one in kinds),
-        fleet=tuple(replace(line, instance_type=one.instance_type) for one in kinds),
+        machine_hours=tuple(replace(row, instance_type=offering.instance_type, hours=offering.price) for offering in kinds),
+        fleet=tuple(replace(line, instance_type=offering.instance_type) for offering in kinds),
     )
     _, page = page_of(Setting(trace=trace(Job("c", 0, 1)), policy=POLICY), [many])
     assert "other offerings" in page.words

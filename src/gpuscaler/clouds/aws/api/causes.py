@@ -175,8 +175,8 @@ def _by_text(text: str) -> tuple[str, str] | None:
 
 def _named(text: str) -> tuple[str, str]:
     """The instance type and the zone that a sentence is about; zones named later in it are advice on where to launch instead."""
-    found, zone = _TYPE.search(text), _ZONE.search(text)
-    return (found.group() if found else "", zone.group() if zone else "")
+    match, zone = _TYPE.search(text), _ZONE.search(text)
+    return (match.group() if match else "", zone.group() if zone else "")
 
 
 def refusals(verdicts: Iterable[Verdict], offerings: Iterable[OfferingKey], *, retry_after: float = 0.0) -> tuple[Refusal, ...]:
@@ -185,34 +185,35 @@ def refusals(verdicts: Iterable[Verdict], offerings: Iterable[OfferingKey], *, r
     An error that names no type, zone or market concerns everything that was requested.
     """
     asked = tuple(offerings)
-    found: dict[tuple[OfferingKey, str], Refusal] = {}
-    for one in verdicts:
-        told = [key for key in asked if one.instance_type in ("", key.instance_type) and one.zone in ("", key.zone)] or asked
-        for key in [key for key in told if not one.market or (one.market == "spot") == (key.market == "spot")] or told:
-            found.setdefault((key, one.cause), _refusal(one, key, asked, retry_after))
-    return tuple(found.values())
+    refusals: dict[tuple[OfferingKey, str], Refusal] = {}
+    for verdict in verdicts:
+        keys = [key for key in asked if verdict.instance_type in ("", key.instance_type) and verdict.zone in ("", key.zone)] or asked
+        for key in [key for key in keys if not verdict.market or (verdict.market == "spot") == (key.market == "spot")] or keys:
+            refusals.setdefault((key, verdict.cause), _refusal(verdict, key, asked, retry_after))
+    return tuple(refusals.values())
 
 
-def _refusal(one: Verdict, key: OfferingKey, asked: Iterable[OfferingKey], retry_after: float) -> Refusal:
+def _refusal(verdict: Verdict, key: OfferingKey, asked: Iterable[OfferingKey], retry_after: float) -> Refusal:
     alike: tuple[str, ...] = ()
-    if one.speaks_of == ZONE:
+    if verdict.speaks_of == ZONE:
         alike = tuple(dict.fromkeys(other.instance_type for other in asked if other.zone == key.zone))
-    elif one.speaks_of == BUCKET:
+    elif verdict.speaks_of == BUCKET:
         alike = tuple(
             dict.fromkeys(other.instance_type for other in asked if quota_bucket(other.instance_type) == quota_bucket(key.instance_type))
         )
-    return Refusal(one.cause, key, one.detail, bucket=alike, every_zone=one.speaks_of == BUCKET, retry_after=retry_after)
+    return Refusal(verdict.cause, key, verdict.detail, bucket=alike, every_zone=verdict.speaks_of == BUCKET, retry_after=retry_after)
 
 
 def widened(refusals: Iterable[Refusal], offerings: Iterable[OfferingKey]) -> tuple[Refusal, ...]:
     """``refusals``; those for a quota cover all types of its bucket among ``offerings``, not only the requested ones."""
     kinds = sorted({key.instance_type for key in offerings})
 
-    def wide(one: Refusal) -> Refusal:
-        if one.cause != QUOTA:
-            return one
+    def wide(refusal: Refusal) -> Refusal:
+        if refusal.cause != QUOTA:
+            return refusal
         return replace(
-            one, bucket=tuple(kind for kind in kinds if quota_bucket(kind) == quota_bucket(one.offering.instance_type)) or one.bucket
+            refusal,
+            bucket=tuple(kind for kind in kinds if quota_bucket(kind) == quota_bucket(refusal.offering.instance_type)) or refusal.bucket,
         )
 
     return tuple(map(wide, refusals))

@@ -109,8 +109,8 @@ class Group(Struct, frozen=True):
     @property
     def templates(self) -> tuple[TemplateRef, ...]:
         """All launch templates that a machine of the group may be made from."""
-        found = [self.template, *(choice.template for choice in self.choices)]
-        return tuple(dict.fromkeys(one for one in found if one is not None))
+        template_refs = [self.template, *(choice.template for choice in self.choices)]
+        return tuple(dict.fromkeys(template_ref for template_ref in template_refs if template_ref is not None))
 
 
 def tags_of(reply: Reply) -> dict[str, str]:

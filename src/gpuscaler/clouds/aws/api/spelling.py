@@ -64,7 +64,7 @@ def same(word: object, other: str) -> bool:
 def spelt(word: object, words: Iterable[str]) -> str:
     """``word`` of a reply as ``words`` spell it; unchanged if it is none of them, empty if it is not text."""
     text = word if isinstance(word, str) else ""
-    return next((one for one in words if _plain(one) == _plain(text)), text)
+    return next((word for word in words if _plain(word) == _plain(text)), text)
 
 
 def _plain(word: str) -> str:

@@ -51,17 +51,17 @@ def told(activities: Iterable[Reply], *, since: float) -> LaunchReport:
     """
     instances: list[str] = []
     failures: list[Verdict] = []
-    for one in activities:
-        description = str(one.get("Description") or "")
-        began = one.get("StartTime")
+    for activity in activities:
+        description = str(activity.get("Description") or "")
+        began = activity.get("StartTime")
         if not description.startswith(_LAUNCHING) or not isinstance(began, datetime) or began.timestamp() < since:
             continue
-        status = _status(one)
+        status = _status(activity)
         named = _INSTANCE.search(description)
         if status == _DONE and named is not None:
             instances.append(named.group())
         elif status in _OVER:
-            failed = _verdict(one, description)
+            failed = _verdict(activity, description)
             # A launch that was cancelled because it was no longer wanted says nothing about capacity.
             if status == "Failed" or failed.cause != UNKNOWN:
                 failures.append(failed)
@@ -71,9 +71,9 @@ def told(activities: Iterable[Reply], *, since: float) -> LaunchReport:
 def last_failure(activities: Iterable[Reply], *, since: float) -> str:
     """Why a group's newest launch failed, in the group's words, if it began at ``since`` or later; else empty."""
     launches = [
-        (began.timestamp(), one)
-        for one in activities
-        if str(one.get("Description") or "").startswith(_LAUNCHING) and isinstance(began := one.get("StartTime"), datetime)
+        (began.timestamp(), activity)
+        for activity in activities
+        if str(activity.get("Description") or "").startswith(_LAUNCHING) and isinstance(began := activity.get("StartTime"), datetime)
     ]
     if not launches:
         return ""
@@ -119,9 +119,9 @@ def logged(activities: Iterable[Reply], *, since: float) -> Log:
 
 
 def _launching(activities: Iterable[Reply], since: float) -> Iterator[str]:
-    for one in activities:
-        description = str(one.get("Description") or "")
-        status, ended = _status(one), one.get("EndTime")
+    for activity in activities:
+        description = str(activity.get("Description") or "")
+        status, ended = _status(activity), activity.get("EndTime")
         over = status in _OVER or (status == _DONE and isinstance(ended, datetime) and ended.timestamp() < since)
         if description.startswith(_LAUNCHING) and not over:
             named = _INSTANCE.search(description)
@@ -133,10 +133,10 @@ def changes(activities: Iterable[Reply], *, since: float) -> tuple[Change, ...]:
 
     Activities only name changes that launched or ended a machine.
     """
-    found = set()
-    for one in activities:
-        for at, before, after in _CHANGED.findall(str(one.get("Cause") or "")):
+    changes = set()
+    for activity in activities:
+        for at, before, after in _CHANGED.findall(str(activity.get("Cause") or "")):
             moment = datetime.fromisoformat(at).replace(tzinfo=UTC).timestamp()
             if moment >= int(since):
-                found.add(Change(moment, int(before), int(after)))
-    return tuple(sorted(found))
+                changes.add(Change(moment, int(before), int(after)))
+    return tuple(sorted(changes))

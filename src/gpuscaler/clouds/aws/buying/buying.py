@@ -50,12 +50,12 @@ class Increment:
 
     @property
     def missing(self) -> int:
-        return max(0, self.units - sum(one.weight for one in self.came.values()))
+        return max(0, self.units - sum(machine.weight for machine in self.came.values()))
 
 
-def least_weight(found: AwsPool, offerings: Iterable[OfferingKey]) -> int:
+def least_weight(aws_pool: AwsPool, offerings: Iterable[OfferingKey]) -> int:
     """Units to request per machine: those of the smallest of ``offerings``, so that units never yield more machines than ordered."""
-    return max(1, min((found.weights.get(key.instance_type, 1) for key in offerings), default=1))
+    return max(1, min((aws_pool.weights.get(key.instance_type, 1) for key in offerings), default=1))
 
 
 def client_token(order: Order, zone: str, part: int) -> str:
@@ -66,7 +66,7 @@ def client_token(order: Order, zone: str, part: int) -> str:
 # At once
 
 
-async def launch(ask: Asking, found: AwsPool, order: Order) -> Bought:
+async def launch(ask: Asking, aws_pool: AwsPool, order: Order) -> Bought:
     """Buy with LaunchInstances. Raises the first call's error; if a later call fails, what was granted before it is kept."""
     instances: list[Instance] = []
     refused: list[Refusal] = []
@@ -76,7 +76,7 @@ async def launch(ask: Asking, found: AwsPool, order: Order) -> Bought:
         for part, first in enumerate(range(0, left := order.count - len(instances), MOST_LAUNCHED)):
             asked = min(left - first, MOST_LAUNCHED)
             try:
-                granted, refusals_ = await _launch(ask, found, order, keys, count=asked, token=client_token(order, zone, part))
+                granted, refusals_ = await _launch(ask, aws_pool, order, keys, count=asked, token=client_token(order, zone, part))
             except CloudError as error:
                 if not instances and not refused:
                     raise
@@ -93,14 +93,14 @@ async def launch(ask: Asking, found: AwsPool, order: Order) -> Bought:
 
 
 async def _launch(
-    ask: Asking, found: AwsPool, order: Order, keys: tuple[OfferingKey, ...], *, count: int, token: str
+    ask: Asking, aws_pool: AwsPool, order: Order, keys: tuple[OfferingKey, ...], *, count: int, token: str
 ) -> tuple[list[Instance], tuple[Refusal, ...]]:
-    weight = least_weight(found, keys)
+    weight = least_weight(aws_pool, keys)
     reply = await ask.write(
         "autoscaling",
-        found.group.region,
+        aws_pool.group.region,
         "LaunchInstances",
-        AutoScalingGroupName=found.group.name,
+        AutoScalingGroupName=aws_pool.group.name,
         RequestedCapacity=count * weight,
         ClientToken=token,
         AvailabilityZones=[keys[0].zone],
@@ -138,61 +138,66 @@ def _of_error(one: Reply) -> Verdict:
 # By a number
 
 
-async def tell(ask: Asking, found: AwsPool, order: Order) -> tuple[Increment | None, Bought]:
+async def tell(ask: Asking, aws_pool: AwsPool, order: Order) -> tuple[Increment | None, Bought]:
     """Raise the desired capacity for ``order``; returns the outstanding increment, None if the group is at its maximum.
 
     Raises CloudError, and LostAnswerError if it is unknown whether the capacity was raised.
     """
-    region, name = found.group.region, found.group.name
+    region, name = aws_pool.group.region, aws_pool.group.name
     group = await ask.group(region, name)
     if "Launch" in group.suspended:
         raise CloudError(CONFIGURATION, f"group {name} in {region} has its process Launch suspended; resume it, or set the pool's max to 0")
-    weight = least_weight(found, order.offerings)
+    weight = least_weight(aws_pool, order.offerings)
     driver = _Driver(ask, group)
     outcome = await driver.drive(raising(order.count * weight))
     if not outcome.units:
         full = f"group {name} in {region} is at its maximum of {group.max}"
         return None, Bought(refusals=tuple(Refusal(UNKNOWN, key, full) for key in order.offerings))
-    before = frozenset(one.id for one in group.machines)
-    increment = Increment(order, outcome.units, weight, driver.since, before, found, at=ask.now())
+    before = frozenset(machine.id for machine in group.machines)
+    increment = Increment(order, outcome.units, weight, driver.since, before, aws_pool, at=ask.now())
     return increment, Bought(pending=outcome.units // weight)
 
 
-async def raised(ask: Asking, found: AwsPool, order: Order, *, since: float) -> bool:
+async def raised(ask: Asking, aws_pool: AwsPool, order: Order, *, since: float) -> bool:
     """Whether a group's activities show that it was raised for ``order`` after ``since``: by the full number, or up to its maximum."""
-    group = await ask.group(found.group.region, found.group.name)
-    units = order.count * least_weight(found, order.offerings)
+    group = await ask.group(aws_pool.group.region, aws_pool.group.name)
+    units = order.count * least_weight(aws_pool, order.offerings)
     log = logged(await _activities(ask, group), since=since)
-    return any(one.after - one.before == units or (one.before < one.after == group.max) for one in log.changes)
+    return any(change.after - change.before == units or (change.before < change.after == group.max) for change in log.changes)
 
 
-async def look(ask: Asking, one: Increment, claimed: Callable[[str], bool]) -> LaunchReport:
+async def look(ask: Asking, increment: Increment, claimed: Callable[[str], bool]) -> LaunchReport:
     """Read the results of an increment: new machines that no other order has ``claimed`` are added to ``came``."""
-    group = await ask.group(one.found.group.region, one.found.group.name)
-    take_up(one, group, claimed)
-    return told(await _activities(ask, group), since=one.since)
+    group = await ask.group(increment.found.group.region, increment.found.group.name)
+    take_up(increment, group, claimed)
+    return told(await _activities(ask, group), since=increment.since)
 
 
-def take_up(one: Increment, group: Group, claimed: Callable[[str], bool]) -> None:
+def take_up(increment: Increment, group: Group, claimed: Callable[[str], bool]) -> None:
     """Assign new machines of ``group`` to the increment, as long as it lacks any."""
     for machine in group.machines:
-        if machine.id in one.came or (one.missing and machine.state in HERE and machine.id not in one.before and not claimed(machine.id)):
-            one.came[machine.id] = machine
+        if machine.id in increment.came or (
+            increment.missing and machine.state in HERE and machine.id not in increment.before and not claimed(machine.id)
+        ):
+            increment.came[machine.id] = machine
 
 
-async def give_up(ask: Asking, one: Increment) -> Outcome:
+async def give_up(ask: Asking, increment: Increment) -> Outcome:
     """Withdraw what an increment still lacks. Machines that exist stay."""
-    group = await ask.group(one.found.group.region, one.found.group.name)
-    return await _Driver(ask, group).drive(withdrawing(one.missing))
+    group = await ask.group(increment.found.group.region, increment.found.group.name)
+    return await _Driver(ask, group).drive(withdrawing(increment.missing))
 
 
-def answer(one: Increment, said: LaunchReport, *, pending: int) -> Bought:
+def answer(increment: Increment, report: LaunchReport, *, pending: int) -> Bought:
     """The answer to an increment as known so far."""
-    instances = tuple(instance_of(machine, one.found, None, token=one.order.token) for machine in one.came.values())
-    found = refusals(said.failures, one.order.offerings)
-    if not found and len(instances) + pending < one.order.count and not pending:
-        detail = f"group {one.found.group.name} launched {len(instances)} of {one.order.count} machines and gave no reason for the others"
-        found = tuple(Refusal(CAPACITY, key, detail) for key in one.order.offerings)
+    instances = tuple(instance_of(machine, increment.found, None, token=increment.order.token) for machine in increment.came.values())
+    found = refusals(report.failures, increment.order.offerings)
+    if not found and len(instances) + pending < increment.order.count and not pending:
+        detail = (
+            f"group {increment.found.group.name} launched {len(instances)} of {increment.order.count} machines and "
+            "gave no reason for the others"
+        )
+        found = tuple(Refusal(CAPACITY, key, detail) for key in increment.order.offerings)
     return Bought(instances, pending, found)
 
 

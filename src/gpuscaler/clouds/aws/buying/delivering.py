@@ -28,15 +28,15 @@ class Delivering:
     async def of(self, groups: Iterable[Group], pools: Mapping[tuple[str, str], AwsPool]) -> tuple[Delivery, ...]:
         """A delivery for each group that is a pool. If a group's activities cannot be read, it is assumed to be launching what it lacks."""
         here = [(pools[group.region, group.name], group) for group in groups if (group.region, group.name) in pools]
-        lacks = {(group.region, group.name): many for found, group in here if (many := missing(group, found.weights))}
+        lacks = {(group.region, group.name): many for aws_pool, group in here if (many := missing(group, aws_pool.weights))}
         now = self._ask.now()
         self._since = {key: self._since.get(key, now) for key in lacks}
         failures = dict(zip(lacks, await asyncio.gather(*(self._failure(*key) for key in lacks)), strict=True))
         return tuple(
             Delivery(
-                found.pool.name, lacks.get(key, 0), failures.get(key, ""), early=group.capacity_rebalance, surplus=max(0, group.surplus)
+                aws_pool.pool.name, lacks.get(key, 0), failures.get(key, ""), early=group.capacity_rebalance, surplus=max(0, group.surplus)
             )
-            for found, group in here
+            for aws_pool, group in here
             for key in [(group.region, group.name)]
         )
 

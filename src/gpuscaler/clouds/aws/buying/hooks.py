@@ -101,6 +101,6 @@ class Ends:
 
 def _giving_up(rows: tuple[Row, ...]) -> Iterator[str]:
     """Names of hooks that end a starting machine unless they are completed, which is EC2 Auto Scaling's default."""
-    for one in rows:
-        if one.get("LifecycleTransition") == LAUNCHING and not same(one.get("DefaultResult"), "CONTINUE"):
-            yield str(one["LifecycleHookName"])
+    for row in rows:
+        if row.get("LifecycleTransition") == LAUNCHING and not same(row.get("DefaultResult"), "CONTINUE"):
+            yield str(row["LifecycleHookName"])

@@ -37,31 +37,33 @@ class Increments:
         self._locks: dict[tuple[str, str], asyncio.Lock] = {}
         self._tasks: set[asyncio.Task[Bought | None]] = set()
 
-    def lock(self, found: AwsPool) -> asyncio.Lock:
+    def lock(self, aws_pool: AwsPool) -> asyncio.Lock:
         """The lock of a group: concurrent read-modify-write changes of its desired capacity would undo each other."""
-        return self._locks.setdefault((found.group.region, found.group.name), asyncio.Lock())
+        return self._locks.setdefault((aws_pool.group.region, aws_pool.group.name), asyncio.Lock())
 
     def named(self, order: Order, bought: Bought) -> Bought:
         """Remember which order the machines came from."""
-        self.tokens |= {instance_id(one.id): order.token for one in bought.instances}
+        self.tokens |= {instance_id(instance.id): order.token for instance in bought.instances}
         return bought
 
-    async def buy(self, found: AwsPool, order: Order) -> Bought:
-        """Raise the group of ``found``, and return the result known within an order's time limit."""
-        bought = await self._surely(self._by_number(found, order), order.token)
+    async def buy(self, aws_pool: AwsPool, order: Order) -> Bought:
+        """Raise the group of ``aws_pool``, and return the result known within an order's time limit."""
+        bought = await self._surely(self._by_number(aws_pool, order), order.token)
         assert bought is not None, "a purchase has an answer"
         return bought
 
     async def follow(self) -> list[tuple[str, Bought]]:
         """Final answers of settled orders, each returned once. What a group could not launch is withdrawn first."""
         asked = tuple(self._open.values())
-        answers = await asyncio.gather(*(self._surely(self._followed(one), one.order.token) for one in asked), return_exceptions=True)
+        answers = await asyncio.gather(
+            *(self._surely(self._followed(increment), increment.order.token) for increment in asked), return_exceptions=True
+        )
         failure: BaseException | None = None
-        for one, settled in zip(asked, answers, strict=True):
+        for increment, settled in zip(asked, answers, strict=True):
             if isinstance(settled, BaseException):
                 failure = settled
             elif settled is not None:
-                self._late.append((one.order.token, settled))
+                self._late.append((increment.order.token, settled))
         if failure is not None and not (self._late and isinstance(failure, CloudError | LostAnswerError)):
             raise failure
         found, self._late = self._late, []
@@ -71,24 +73,24 @@ class Increments:
         """Whether an order was settled recently."""
         return token in self._over
 
-    async def resume(self, rest: Unfilled, found: AwsPool, before: Iterable[str]) -> None:
+    async def resume(self, rest: Unfilled, aws_pool: AwsPool, before: Iterable[str]) -> None:
         """Continue an order of another process, unless it is unknown whether its group was raised and the activities do not show it.
 
         The caller knows the machines that have come from the order: ``rest.missing`` are still missing, and none of those is in ``before``.
         """
-        order, one = rest.order, self._open.get(rest.order.token)
-        if one is not None and not one.resumed:
+        order, increment = rest.order, self._open.get(rest.order.token)
+        if increment is not None and not increment.resumed:
             return
-        if one is None and not rest.accepted and not await raised(self._ask, found, order, since=rest.at - SKEW_SECONDS):
+        if increment is None and not rest.accepted and not await raised(self._ask, aws_pool, order, since=rest.at - SKEW_SECONDS):
             return
-        weight = least_weight(found, order.offerings)
+        weight = least_weight(aws_pool, order.offerings)
         known = frozenset(before) | self.tokens.keys()
         lacking = replace(order, count=rest.missing)
-        self._open[order.token] = Increment(lacking, rest.missing * weight, weight, rest.at, known, found, resumed=True, at=rest.at)
+        self._open[order.token] = Increment(lacking, rest.missing * weight, weight, rest.at, known, aws_pool, resumed=True, at=rest.at)
 
     def forget(self, tokens: Collection[str]) -> None:
         """Drop resumed orders other than ``tokens``: they lack nothing any more."""
-        self._open = {token: one for token, one in self._open.items() if token in tokens or not one.resumed}
+        self._open = {token: increment for token, increment in self._open.items() if token in tokens or not increment.resumed}
 
     async def withdraw(self, rest: Unfilled) -> None:
         """Withdraw what an order still lacks. Raises CloudError while activities may not show yet whether its group was raised."""
@@ -123,12 +125,12 @@ class Increments:
 
         return keep
 
-    async def _by_number(self, found: AwsPool, order: Order) -> Bought:
-        async with self.lock(found):
-            return self.named(order, await self._told(found, order))
+    async def _by_number(self, aws_pool: AwsPool, order: Order) -> Bought:
+        async with self.lock(aws_pool):
+            return self.named(order, await self._told(aws_pool, order))
 
-    async def _told(self, found: AwsPool, order: Order) -> Bought:
-        increment, bought = await tell(self._ask, found, order)
+    async def _told(self, aws_pool: AwsPool, order: Order) -> Bought:
+        increment, bought = await tell(self._ask, aws_pool, order)
         if increment is None:
             return bought
         self._open[order.token] = increment
@@ -142,52 +144,52 @@ class Increments:
             if self._ask.now() >= until:
                 return answer(increment, LaunchReport(), pending=-(-increment.missing // increment.weight))
 
-    async def _settled(self, one: Increment) -> Bought | None:
+    async def _settled(self, increment: Increment) -> Bought | None:
         """The answer to an order once its increment is filled or has failed; what failed is withdrawn first."""
-        said = await self._look(one)
-        if not one.missing:
-            self._close(one)
-            return answer(one, said, pending=0)
-        if not said.failures:
+        report = await self._look(increment)
+        if not increment.missing:
+            self._close(increment)
+            return answer(increment, report, pending=0)
+        if not report.failures:
             return None
-        outcome = await give_up(self._ask, one)
-        one.units -= outcome.units
-        if outcome.waiting or self._unseen(one):
+        outcome = await give_up(self._ask, increment)
+        increment.units -= outcome.units
+        if outcome.waiting or self._unseen(increment):
             # It is withdrawn as soon as possible: until then, machines may still come from it.
             return None
         # Machines that launched during the withdrawal belong to this order.
-        await self._look(one)
-        self._close(one)
-        return answer(one, said, pending=0)
+        await self._look(increment)
+        self._close(increment)
+        return answer(increment, report, pending=0)
 
-    async def _followed(self, one: Increment) -> Bought | None:
-        async with self.lock(one.found):
+    async def _followed(self, increment: Increment) -> Bought | None:
+        async with self.lock(increment.found):
             # The previous holder of the lock may have settled it.
-            settled = await self._settled(one) if one.order.token in self._open else None
-        return self.named(one.order, settled) if settled is not None else None
+            settled = await self._settled(increment) if increment.order.token in self._open else None
+        return self.named(increment.order, settled) if settled is not None else None
 
-    async def _withdrawn(self, one: Increment) -> None:
-        async with self.lock(one.found):
-            await self._look(one)
-            outcome = await give_up(self._ask, one)
-            one.units -= outcome.units
-        if outcome.waiting or self._unseen(one):
-            group, why = one.found.group, outcome.why or "its raised capacity does not show yet"
+    async def _withdrawn(self, increment: Increment) -> None:
+        async with self.lock(increment.found):
+            await self._look(increment)
+            outcome = await give_up(self._ask, increment)
+            increment.units -= outcome.units
+        if outcome.waiting or self._unseen(increment):
+            group, why = increment.found.group, outcome.why or "its raised capacity does not show yet"
             raise CloudError(THROTTLED, f"group {group.name} in {group.region} cannot be lowered yet: {why}")
-        self._close(one)
+        self._close(increment)
 
-    def _unseen(self, one: Increment) -> bool:
+    def _unseen(self, increment: Increment) -> bool:
         """Whether the group may not show its raised capacity yet: it would look as if others had lowered it, while it goes on launching."""
-        return one.missing > 0 and self._ask.now() < one.at + READ_LAG
+        return increment.missing > 0 and self._ask.now() < increment.at + READ_LAG
 
-    async def _look(self, one: Increment) -> LaunchReport:
-        return await look(self._ask, one, self._claimed)
+    async def _look(self, increment: Increment) -> LaunchReport:
+        return await look(self._ask, increment, self._claimed)
 
     def _claimed(self, instance: str) -> bool:
         return instance in self.tokens or any(instance in other.came for other in self._open.values())
 
-    def _close(self, one: Increment) -> None:
+    def _close(self, increment: Increment) -> None:
         """Mark an increment as final: it is never continued again."""
         now = self._ask.now()
-        self._open.pop(one.order.token, None)
-        self._over = {token: at for token, at in self._over.items() if at > now - REMEMBERED} | {one.order.token: now}
+        self._open.pop(increment.order.token, None)
+        self._over = {token: at for token, at in self._over.items() if at > now - REMEMBERED} | {increment.order.token: now}

@@ -74,13 +74,13 @@ class Terminations:
 
     def of(self, instance: str) -> Termination | None:
         """What is known about a machine that its group ends on its own."""
-        found = self._found.get(instance)
-        return None if found is None or found.lost else found
+        termination = self._found.get(instance)
+        return None if termination is None or termination.lost else termination
 
     async def follow(self, machines: Mapping[str, tuple[Group, Machine]], own: Collection[str]) -> None:
         """Update what is known of ``machines``, by EC2 id, that are terminating without being ended by us (``own``)."""
         going = {name: pair for name, pair in machines.items() if pair[1].state.startswith(ENDS) and name not in own}
-        self._found = {name: one for name, one in self._found.items() if name in machines}
+        self._found = {name: termination for name, termination in self._found.items() if name in machines}
         for name, (group, _) in going.items():
             if name not in self._found:
                 self._found[name] = await self._first(group)
@@ -95,7 +95,7 @@ class Terminations:
         now = self._ask.now()
         holds = await self.hooks(group.region, group.name)
         # Several hooks can hold a machine at once, and the first one that times out may end it.
-        seconds = min((one.seconds for one in holds), default=0.0)
+        seconds = min((hold.seconds for hold in holds), default=0.0)
         return Termination(now, now + seconds if holds else 0.0, seconds)
 
     async def hooks(self, region: str, group: str) -> tuple[Hold, ...]:
@@ -113,7 +113,7 @@ class Terminations:
         for name in names:
             before = self._found[name]
             text = f"Terminating EC2 instance: {name}"
-            activity = next((one for one in activities if str(one.get("Description") or "").startswith(text)), None)
+            activity = next((activity for activity in activities if str(activity.get("Description") or "").startswith(text)), None)
             after = replace(before, asked=before.asked + 1)
             if activity is not None:
                 lost = _LOST in str(activity.get("Cause") or "")
@@ -121,12 +121,12 @@ class Terminations:
             self._found[name] = after
 
 
-def _began(one: Termination, at: object) -> Termination:
+def _began(termination: Termination, at: object) -> Termination:
     """Use the group's own start time if it is earlier than our first observation and plausible."""
-    began = at.timestamp() if isinstance(at, datetime) else one.since
-    if not one.until or not one.since - one.seconds < began < one.since:
-        return one
-    return replace(one, since=began, until=began + one.seconds)
+    began = at.timestamp() if isinstance(at, datetime) else termination.since
+    if not termination.until or not termination.since - termination.seconds < began < termination.since:
+        return termination
+    return replace(termination, since=began, until=began + termination.seconds)
 
 
 def why(activity: Mapping[str, Any]) -> str:
@@ -138,9 +138,9 @@ def why(activity: Mapping[str, Any]) -> str:
 
 def holds_of(hooks: Iterable[Mapping[str, Any]]) -> Iterable[Hold]:
     """The hooks that hold ending machines. A hook with a notification target is meant for the listener there, not for us."""
-    for one in hooks:
-        if one.get("LifecycleTransition") == TERMINATING:
-            name = one["LifecycleHookName"]
-            seconds = one.get("HeartbeatTimeout")
-            ours = name != EKS_HOOK and not one.get("NotificationTargetARN")
+    for hook in hooks:
+        if hook.get("LifecycleTransition") == TERMINATING:
+            name = hook["LifecycleHookName"]
+            seconds = hook.get("HeartbeatTimeout")
+            ours = name != EKS_HOOK and not hook.get("NotificationTargetARN")
             yield Hold(name, float(seconds) if isinstance(seconds, int | float) and seconds > 0 else HEARTBEAT, ours)

@@ -63,14 +63,14 @@ class Outcome(Struct, frozen=True, gc=False):
 
 def raising(units: int) -> Steps:
     """Raise the desired capacity by ``units``, or up to the group's maximum."""
-    known: Log = yield ReadActivities()
+    log: Log = yield ReadActivities()
     group: Group = yield Read()
     # Machines above the desired capacity stay, since they are protected: new ones come on top of them.
     base = max(group.desired, existing(group) - _leaving(group))
     target = min(base + units, group.max)
     if target <= base:
         return Outcome(0, group.desired)
-    desired = yield from _written(group, target, known.changes)
+    desired = yield from _written(group, target, log.changes)
     return Outcome(target - base, desired)
 
 
@@ -101,22 +101,22 @@ def withdrawing(units: int) -> Steps:
     return Outcome(lowered, desired, kept, "machines are still ending" if kept else "")
 
 
-def _written(read: Group, target: int, known: Collection[Change]) -> Generator[Step, Any, int]:
+def _written(read: Group, target: int, changes: Collection[Change]) -> Generator[Step, Any, int]:
     """Write ``target``, derived from ``read``; write again while that undid others' changes or is below what exists.
 
-    ``known`` are changes from before the read. Returns the final desired capacity.
+    ``changes`` are changes from before the read. Returns the final desired capacity.
     """
     yield Write(target)
     for _ in range(_LOOKS):
         log: Log = yield ReadActivities()
         group: Group = yield Read()
-        lost = missed(read.desired, target, [one for one in log.changes if one not in known])
+        lost = missed(read.desired, target, [change for change in log.changes if change not in changes])
         wanted = max(group.desired + lost, existing(group) - _leaving(group))
         wanted = min(wanted, max(group.max, group.desired))
         if wanted <= group.desired:
             return group.desired
         yield Write(wanted)
-        read, target, known = group, wanted, log.changes
+        read, target, changes = group, wanted, log.changes
     return target
 
 
@@ -127,22 +127,22 @@ def missed(read: int, written: int, changes: Iterable[Change]) -> int:
     second have no order. A write of the same number at the same moment cannot be distinguished from ours.
     """
     left = sorted(changes)
-    if ours := [one.before for one in left if one.after == written]:
+    if ours := [change.before for change in left if change.after == written]:
         return max(0, max(ours) - read)
     level = read
-    while (found := next((one for one in left if one.before == level), None)) is not None:
-        left.remove(found)
-        level = found.after
+    while (change := next((change for change in left if change.before == level), None)) is not None:
+        left.remove(change)
+        level = change.after
     return max(0, level - read)
 
 
 def existing(group: Group) -> int:
     """Units of machines in any state, including those that are leaving."""
-    return sum(one.weight for one in group.machines if one.state not in _GONE and not one.state.startswith(_WARM))
+    return sum(machine.weight for machine in group.machines if machine.state not in _GONE and not machine.state.startswith(_WARM))
 
 
 def _leaving(group: Group) -> int:
-    return sum(one.weight for one in group.machines if one.state.startswith(_LEAVING))
+    return sum(machine.weight for machine in group.machines if machine.state.startswith(_LEAVING))
 
 
 def _to_lower(group: Group, units: int) -> int:
@@ -163,10 +163,10 @@ def _nothing(group: Group, units: int) -> Outcome:
 
 def _bare(group: Group) -> tuple[str, ...]:
     """Machines in service that a group may end when it is lowered."""
-    return tuple(one.id for one in group.machines if one.state == _IN_SERVICE and not one.protected)
+    return tuple(machine.id for machine in group.machines if machine.state == _IN_SERVICE and not machine.protected)
 
 
 def _unlisted(log: Log, group: Group) -> bool:
     """Whether the group is launching a machine that it does not list yet."""
-    listed = {one.id for one in group.machines}
+    listed = {machine.id for machine in group.machines}
     return any(one not in listed for one in log.launching)

@@ -10,23 +10,23 @@ from gpuscaler.model.live_templates import is_complete, shown_by, with_devices, 
 from gpuscaler.model.nodes import Node
 
 
-def compared(found: AwsPool, nodes: Mapping[str, Node]) -> AwsPool:
+def compared(aws_pool: AwsPool, nodes: Mapping[str, Node]) -> AwsPool:
     """The pool corrected by its ``nodes``, by EC2 id of their machines; nodes that are not ready or lack devices are ignored."""
     live: dict[str, list[Node]] = {}
-    for machine in found.group.machines:
+    for machine in aws_pool.group.machines:
         node = nodes.get(machine.id)
         if node is not None and node.ready and machine.state in HERE:
             live.setdefault(machine.instance_type, []).append(node)
     offerings, said = [], dict[str, None]()
-    for offering in found.pool.offerings:
+    for offering in aws_pool.pool.offerings:
         complete = [node for node in live.get(offering.instance_type, ()) if is_complete(node, offering.allocatable)]
         if complete:
             shown = shown_by(offering, complete)
             offering = with_devices(with_resources(with_labels(offering, shown), shown.resources), shown.devices)
             said |= dict.fromkeys(shown.words)
         offerings.append(offering)
-    shared = set(offerings[0].labels.items()).intersection(*(one.labels.items() for one in offerings[1:]))
+    shared = set(offerings[0].labels.items()).intersection(*(offering.labels.items() for offering in offerings[1:]))
     # Labels that identify a pool's nodes: one that the nodes do not carry would make them unrecognisable.
-    matching = {key: value for key, value in shared if key in found.pool.match_labels}
-    pool = msgspec.structs.replace(found.pool, offerings=tuple(offerings), match_labels=matching)
-    return msgspec.structs.replace(found, pool=pool, warnings=(*found.warnings, *said))
+    matching = {key: value for key, value in shared if key in aws_pool.pool.match_labels}
+    pool = msgspec.structs.replace(aws_pool.pool, offerings=tuple(offerings), match_labels=matching)
+    return msgspec.structs.replace(aws_pool, pool=pool, warnings=(*aws_pool.warnings, *said))

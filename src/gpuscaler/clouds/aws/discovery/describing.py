@@ -10,20 +10,20 @@ from gpuscaler.model.pools import Offering, sold
 NAMES = 3
 
 
-def described(one: AwsPool) -> dict[str, Any]:
+def described(aws_pool: AwsPool) -> dict[str, Any]:
     """The pool with the keys of the reference. Labels and resources are those that all of its machines have."""
-    pool = one.pool
+    pool = aws_pool.pool
     offerings = sold(pool)
     return {
         "name": pool.name,
-        "group": one.group.name,
-        "region": one.group.region,
-        "source": one.source,
-        "launch": one.bought_by,
+        "group": aws_pool.group.name,
+        "region": aws_pool.group.region,
+        "source": aws_pool.source,
+        "launch": aws_pool.bought_by,
         "min": pool.min,
         "max": pool.max,
-        "desired": one.group.desired,
-        "machines": one.group.coming_or_here,
+        "desired": aws_pool.group.desired,
+        "machines": aws_pool.group.coming_or_here,
         "priority": pool.priority,
         "labels": common_labels(offerings),
         "taints": [str(taint) for taint in offerings[0].taints],
@@ -33,16 +33,16 @@ def described(one: AwsPool) -> dict[str, Any]:
             | ({} if offering.count is None else {"count": offering.count})
             for offering in pool.offerings
         ],
-        "warnings": list(one.warnings),
+        "warnings": list(aws_pool.warnings),
     }
 
 
 def by_warning(pools: Iterable[AwsPool]) -> dict[str, list[str]]:
     """Pool names by warning: most warnings apply to many pools."""
     names: dict[str, list[str]] = {}
-    for one in pools:
-        for warning in one.warnings:
-            names.setdefault(warning, []).append(one.pool.name)
+    for aws_pool in pools:
+        for warning in aws_pool.warnings:
+            names.setdefault(warning, []).append(aws_pool.pool.name)
     return names
 
 

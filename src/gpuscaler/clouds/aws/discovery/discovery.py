@@ -68,7 +68,7 @@ class Discovery:
         folder: Path | None = None,
     ) -> None:
         self._scope, self._launch, self._folder = scope, launch, folder
-        self._overrides = {one.name: one for one in overrides}
+        self._overrides = {pool_override.name: pool_override for pool_override in overrides}
         names = tuple(dict.fromkeys(regions))
         endpoint = calls.endpoint("ec2", names[0]) if names and folder is not None else ""
         # All regions of an account share one file.
@@ -86,18 +86,18 @@ class Discovery:
     def look(self) -> Discovered:
         """Read the account now. Never raises for an answer of AWS: a region that fails is listed in the result."""
         seen = dict(zip((reader.region for reader in self._readers), self._outer.map(self._look, self._readers), strict=True))
-        failed = tuple(region for region, one in seen.items() if one.failed)
-        forbidden = any(one.forbidden for one in seen.values())
+        failed = tuple(region for region, seen in seen.items() if seen.failed)
+        forbidden = any(seen.forbidden for seen in seen.values())
         for region, one in seen.items():
             if not one.failed:
                 self._last[region] = one
         self._keep()
         kept = [self._last[region] for region in seen if region in self._last]
-        apart = _named_apart([one for some in kept for one in (*some.pools, *some.let_go)])
-        left = {(one.group.region, one.group.name) for some in kept for one in some.let_go}
-        let_go = [one for one in apart if (one.group.region, one.group.name) in left]
-        pools = self._changed(one for one in apart if one not in let_go)
-        without = {one.pool.name for one in let_go}
+        apart = _named_apart([aws_pool for some in kept for aws_pool in (*some.pools, *some.let_go)])
+        left = {(aws_pool.group.region, aws_pool.group.name) for some in kept for aws_pool in some.let_go}
+        let_go = [aws_pool for aws_pool in apart if (aws_pool.group.region, aws_pool.group.name) in left]
+        pools = self._changed(aws_pool for aws_pool in apart if aws_pool not in let_go)
+        without = {aws_pool.pool.name for aws_pool in let_go}
         unused = [
             Skipped(
                 f"Pool {name}",
@@ -106,15 +106,15 @@ class Discovery:
                 else "saw it in the file, expected a group of that name in the account; nothing is changed",
             )
             for name in self._overrides
-            if name not in {one.pool.name for one in pools}
+            if name not in {aws_pool.pool.name for aws_pool in pools}
         ]
-        set_aside = (*(one for some in seen.values() for one in some.set_aside), *unused)
+        set_aside = (*(skipped for some in seen.values() for skipped in some.set_aside), *unused)
         unknown = tuple(region for region in failed if region not in self._last)
         return Discovered(tuple(pools), tuple(let_go), set_aside, failed, forbidden, unknown)
 
     def override(self, overrides: Iterable[PoolOverride]) -> None:
         """Use ``overrides`` as the user's settings from the next pass on."""
-        self._overrides = {one.name: one for one in overrides}
+        self._overrides = {pool_override.name: pool_override for pool_override in overrides}
 
     def close(self) -> None:
         for executor in (self._outer, *self._workers):
@@ -133,45 +133,45 @@ class Discovery:
         groups: list[tuple[Group, str]] = []
         odd: list[Skipped] = []
         last = self._last.get(reader.region, _Seen())
-        before = {one.group.name: one for one in (*last.pools, *last.let_go)}
+        before = {aws_pool.group.name: aws_pool for aws_pool in (*last.pools, *last.let_go)}
         left: list[AwsPool] = []
         for entry in reader.entries(self._scope, before):
             name = str(entry.get("AutoScalingGroupName"))
             scope = self._scope
-            found = whose(name, tags_of(entry), cluster=scope.cluster, named=scope.groups, extra=scope.tags, exclude=scope.exclude)
-            if name in before and not found.source and not found.foreign:
+            verdict = whose(name, tags_of(entry), cluster=scope.cluster, named=scope.groups, extra=scope.tags, exclude=scope.exclude)
+            if name in before and not verdict.source and not verdict.foreign:
                 left.append(before[name])
-                odd += [] if found.reason else [aside(name, reader.region, "no tag assigns it to the cluster any more")]
-            if found.reason:
-                odd.append(aside(name, reader.region, found.reason))
-            elif found.source:
+                odd += [] if verdict.reason else [aside(name, reader.region, "no tag assigns it to the cluster any more")]
+            if verdict.reason:
+                odd.append(aside(name, reader.region, verdict.reason))
+            elif verdict.source:
                 try:
-                    groups.append((group_of(entry, reader.region), found.source))
+                    groups.append((group_of(entry, reader.region), verdict.source))
                 except GroupError as error:
                     odd.append(aside(name, reader.region, str(error)))
         seen = self._pools(reader, sorted(groups, key=lambda one: one[0].name), odd, before)
         return msgspec.structs.replace(seen, let_go=(*seen.let_go, *left))
 
     def _pools(self, reader: RegionReader, groups: list[tuple[Group, str]], odd: list[Skipped], before: Mapping[str, AwsPool]) -> _Seen:
-        known = reader.surroundings([group for group, _ in groups], self._scope.cluster) if groups else Surroundings(reader.region)
+        surroundings = reader.surroundings([group for group, _ in groups], self._scope.cluster) if groups else Surroundings(reader.region)
         pools, let_go = [], []
         for group, source in groups:
             try:
-                found = pool_of(group, source, known, launch=self._launch)
+                aws_pool = pool_of(group, source, surroundings, launch=self._launch)
             except UnreadError as error:
                 if group.name not in before:
                     odd.append(aside(group.name, reader.region, str(error)))
                     continue
                 # An error of EC2 is no reason to forget the machines of a group.
                 said = (f"{error}; its last known state is used", *before[group.name].warnings)
-                found = msgspec.structs.replace(before[group.name], group=group, warnings=tuple(dict.fromkeys(said)))
+                aws_pool = msgspec.structs.replace(before[group.name], group=group, warnings=tuple(dict.fromkeys(said)))
             except GroupError as error:
                 odd.append(aside(group.name, reader.region, str(error)))
                 continue
-            if source != EKS or found.has_accelerators:
-                pools.append(found)
+            if source != EKS or aws_pool.has_accelerators:
+                pools.append(aws_pool)
             else:
-                let_go.append(found)
+                let_go.append(aws_pool)
                 odd.append(aside(group.name, reader.region, NO_ACCELERATOR))
         notes = [Skipped(f"Region {reader.region} {what}", text) for what, text in reader.notes.items()] if groups else []
         return _Seen(tuple(pools), tuple(let_go), (*odd, *notes))
@@ -179,15 +179,15 @@ class Discovery:
     def _changed(self, pools: Iterable[AwsPool]) -> list[AwsPool]:
         """The pools with the user's overrides applied."""
         changed = []
-        for one in pools:
-            override = self._overrides.get(one.pool.name, PoolOverride(one.pool.name))
-            pool = overridden(one.pool, override)
-            warnings = one.warnings
+        for aws_pool in pools:
+            override = self._overrides.get(aws_pool.pool.name, PoolOverride(aws_pool.pool.name))
+            pool = overridden(aws_pool.pool, override)
+            warnings = aws_pool.warnings
             if pool.max is not None and pool.min > pool.max:
                 warnings = (*warnings, f"its minimum {pool.min} is above its maximum {pool.max}")
-            changed.append(msgspec.structs.replace(one, pool=pool, warnings=warnings))
+            changed.append(msgspec.structs.replace(aws_pool, pool=pool, warnings=warnings))
         # By labels, the first matching pool wins, so the most specific come first; the list of machines is more reliable if there is one.
-        return sorted(changed, key=lambda one: -len(one.pool.match_labels))
+        return sorted(changed, key=lambda aws_pool: -len(aws_pool.pool.match_labels))
 
     def _keep(self) -> None:
         now = msgspec.json.encode(self._kept)
@@ -198,22 +198,24 @@ class Discovery:
 
 def _named_apart(pools: list[AwsPool]) -> list[AwsPool]:
     """Append the region, or a number, to the names of groups that would share one, in two regions or by the same label."""
-    often = Counter(one.pool.name for one in pools)
+    often = Counter(aws_pool.pool.name for aws_pool in pools)
     taken: set[str] = set()
-    found = []
-    for one in pools:
-        name = one.pool.name
+    aws_pools = []
+    for aws_pool in pools:
+        name = aws_pool.pool.name
         if often[name] > 1:
-            name = f"{name[:40]}.{one.group.region}"
+            name = f"{name[:40]}.{aws_pool.group.region}"
             numbered = (f"{name}.{number}" if number else name for number in range(len(pools) + 1))
             name = next(free for free in numbered if free not in taken)
         taken.add(name)
-        found.append(one if name == one.pool.name else renamed(one, name))
-    return found
+        aws_pools.append(aws_pool if name == aws_pool.pool.name else renamed(aws_pool, name))
+    return aws_pools
 
 
-def renamed(one: AwsPool, name: str) -> AwsPool:
+def renamed(aws_pool: AwsPool, name: str) -> AwsPool:
     """The same pool under another name, with a warning about it."""
-    offerings = tuple(msgspec.structs.replace(offering, pool=name) for offering in one.pool.offerings)
-    pool = msgspec.structs.replace(one.pool, name=name, offerings=offerings)
-    return msgspec.structs.replace(one, pool=pool, warnings=(*one.warnings, f"it is called {name} here: another pool has its name"))
+    offerings = tuple(msgspec.structs.replace(offering, pool=name) for offering in aws_pool.pool.offerings)
+    pool = msgspec.structs.replace(aws_pool.pool, name=name, offerings=offerings)
+    return msgspec.structs.replace(
+        aws_pool, pool=pool, warnings=(*aws_pool.warnings, f"it is called {name} here: another pool has its name")
+    )

@@ -51,14 +51,17 @@ def _user_data(ways: Sequence[Way], taints: Sequence[Taint], promised: Sequence[
             text = f"the user data of its {source} replaces the taint {', '.join(map(str, lost))} of its node group"
             mend = f"leave the flag out, and give {ARRIVING_TAINT} to the node group"
             yield f"{text}: the kubelet uses only its last --register-with-taints; {mend}"
-        if missing := [one for one in promised if own is not None and one not in own and one not in lost]:
+        if missing := [taint for taint in promised if own is not None and taint not in own and taint not in lost]:
             text = f"its tags promise the taint {', '.join(map(str, missing))}, which the user data of its {source} does not set"
             yield f"{text}: pods that do not tolerate it can run on its machines; add it to --register-with-taints"
     theirs = any(taint.key == ARRIVING_TAINT for taint in taints)
     launches = [way.launch for way in ways]
     # EKS passes the taints of a node group as a flag, which overrides the kubelet's configuration file.
     filed = not taints
-    found = (one.unusable or (one.arriving and (filed or one.taints is not None)) or (theirs and one.taints is None) for one in launches)
+    found = (
+        launch.unusable or (launch.arriving and (filed or launch.taints is not None)) or (theirs and launch.taints is None)
+        for launch in launches
+    )
     if not all(found):
         taint = f"{ARRIVING_TAINT}:NoSchedule"
         yield f"its user data does not register nodes with the taint {taint}: pods may land elsewhere than planned; add it"

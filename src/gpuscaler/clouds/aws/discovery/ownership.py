@@ -52,11 +52,11 @@ def tag_keys(cluster: str) -> tuple[str, ...]:
 def excluded(name: str, tags: Mapping[str, str], exclude: Iterable[str]) -> str:
     """The entry of ``aws.exclude`` that excludes a group: a name, a pattern such as ``system-*``, ``tag:KEY`` or ``tag:KEY=VALUE``."""
     for entry in exclude:
-        key, is_told, value = entry.removeprefix(TAG).partition("=")
+        key, separator, value = entry.removeprefix(TAG).partition("=")
         if not entry.startswith(TAG):
             if fnmatchcase(name, entry):
                 return entry
-        elif key in tags and (not is_told or tags[key] == value):
+        elif key in tags and (not separator or tags[key] == value):
             return entry
     return ""
 

@@ -67,7 +67,7 @@ class AwsPool(Struct, frozen=True):
     @property
     def has_accelerators(self) -> bool:
         """Whether any of its machines has accelerators."""
-        return any(amount > 0 and is_device(name) for one in self.pool.offerings for name, amount in one.allocatable.items())
+        return any(amount > 0 and is_device(name) for offering in self.pool.offerings for name, amount in offering.allocatable.items())
 
     @property
     def bought_by(self) -> str:
@@ -88,31 +88,31 @@ def requirements_key(requirements: Mapping[str, object]) -> str:
     return msgspec.json.encode(requirements, order="deterministic").decode()
 
 
-def ways_of(group: Group, known: Surroundings) -> tuple[Way, ...]:
+def ways_of(group: Group, surroundings: Surroundings) -> tuple[Way, ...]:
     """All types that the group can launch. Raises :class:`GroupError` if they cannot be determined."""
-    base = _base(group, known)
-    ways = [way for choice in group.choices for way in _of_choice(choice, base, known)] or list(_of_launch(base, 1, known))
+    base = _base(group, surroundings)
+    ways = [way for choice in group.choices for way in _of_choice(choice, base, surroundings)] or list(_of_launch(base, 1, surroundings))
     if not ways:
         raise GroupError("saw no instance type in its launch template and its overrides, expected one")
     return tuple({way.instance_type: way for way in reversed(ways)}.values())[::-1]
 
 
-def _base(group: Group, known: Surroundings) -> Launch:
+def _base(group: Group, surroundings: Surroundings) -> Launch:
     if group.template is not None:
-        found = known.launches.get(group.template)
-        if found is None:
+        launch = surroundings.launches.get(group.template)
+        if launch is None:
             raise UnreadError(f"its launch template {group.template.name or group.template.id} could not be read")
-        return found
+        return launch
     if group.configuration:
-        found = known.configurations.get(group.configuration)
-        if found is None:
+        launch = surroundings.configurations.get(group.configuration)
+        if launch is None:
             raise UnreadError(f"its launch configuration {group.configuration} could not be read")
-        return found
+        return launch
     raise GroupError("saw neither a launch template nor a launch configuration, expected one")
 
 
-def _of_choice(choice: Choice, base: Launch, known: Surroundings) -> tuple[Way, ...]:
-    launch = known.launches.get(choice.template) if choice.template is not None else base
+def _of_choice(choice: Choice, base: Launch, surroundings: Surroundings) -> tuple[Way, ...]:
+    launch = surroundings.launches.get(choice.template) if choice.template is not None else base
     if launch is None:
         raise UnreadError(f"the launch template of an override, {choice.template}, could not be read")
     if choice.image:
@@ -121,15 +121,15 @@ def _of_choice(choice: Choice, base: Launch, known: Surroundings) -> tuple[Way, 
         return (Way(choice.instance_type, choice.weight, launch),)
     if choice.requirements is not None:
         launch = msgspec.structs.replace(launch, requirements=choice.requirements, instance_type="")
-    return _of_launch(launch, choice.weight, known)
+    return _of_launch(launch, choice.weight, surroundings)
 
 
-def _of_launch(launch: Launch, weight: int, known: Surroundings) -> tuple[Way, ...]:
+def _of_launch(launch: Launch, weight: int, surroundings: Surroundings) -> tuple[Way, ...]:
     if launch.instance_type:
         return (Way(launch.instance_type, weight, launch),)
     if launch.requirements is None:
         return ()
-    return tuple(Way(name, weight, launch) for name in known.matching.get(requirements_key(launch.requirements), ()))
+    return tuple(Way(name, weight, launch) for name in surroundings.matching.get(requirements_key(launch.requirements), ()))
 
 
 def launch_of(group: Group, told: str) -> str:
@@ -143,24 +143,24 @@ def launch_of(group: Group, told: str) -> str:
     return LAUNCH if group.template is not None and pure else DESIRED
 
 
-def pool_of(group: Group, source: str, known: Surroundings, *, name: str = "", launch: str = "auto") -> AwsPool:
+def pool_of(group: Group, source: str, surroundings: Surroundings, *, name: str = "", launch: str = "auto") -> AwsPool:
     """The group as a pool called ``name``, or by its own name. Raises :class:`GroupError` if it cannot be a pool."""
     if group.deleting:
         raise GroupError("it is being deleted")
     if group.unit != "units":
         raise GroupError(f"its capacity is counted in {group.unit}, expected units: machines")
     hints = hints_of(group.tags)
-    ways = ways_of(group, known)
+    ways = ways_of(group, surroundings)
     # The reason why a group has no offerings comes before its other findings.
-    warnings = [*_unusable(group, ways, known)]
+    warnings = [*_unusable(group, ways, surroundings)]
     name = name or pool_name(group, hints)
-    template = NodeTemplate(name, group.region, hints, known.nodegroups.get(group.name), openai=source == "kops")
-    offerings = _offerings(group, ways, known, template, warnings)
+    template = NodeTemplate(name, group.region, hints, surroundings.nodegroups.get(group.name), openai=source == "kops")
+    offerings = _offerings(group, ways, surroundings, template, warnings)
     warnings = warnings or ([] if offerings else ["saw no availability zone, expected one"])
-    warnings += [*hints.warnings, *findings_of(group, ways, known.types, known.nodegroups.get(group.name))]
-    retired = tuple(_retired(group, ways[0].launch, known, template, {one.instance_type for one in offerings}))
+    warnings += [*hints.warnings, *findings_of(group, ways, surroundings.types, surroundings.nodegroups.get(group.name))]
+    retired = tuple(_retired(group, ways[0].launch, surroundings, template, {offering.instance_type for offering in offerings}))
     if not offerings and not retired:
-        unread = any(known.reservations.get(ident) is None for way in ways for ident in reserved_for(group, way.launch))
+        unread = any(surroundings.reservations.get(ident) is None for way in ways for ident in reserved_for(group, way.launch))
         raise (UnreadError if unread else GroupError)("; ".join(dict.fromkeys(warnings)))
     if name != group.name:
         warnings.append(f"it is called {name} here")
@@ -169,58 +169,58 @@ def pool_of(group: Group, source: str, known: Surroundings, *, name: str = "", l
     if way_to_buy == FLEET:
         warnings.append(f"{NO_FLEETS}: its desired capacity is raised instead; set launch to auto")
     pool = _pool(group, offerings or retired, template, max(weights.values()), launch=way_to_buy)
-    balances = balances_zones(group, managed=source == "eks" or group.name in known.nodegroups)
+    balances = balances_zones(group, managed=source == "eks" or group.name in surroundings.nodegroups)
     pool = msgspec.structs.replace(pool, offerings=(*offerings, *retired), revision=_revision(group, ways), balances=balances)
     if is_scattered(pool):
         warnings.append(SCATTERED)
-    known_reservations = [known.reservations.get(ident) for way in ways for ident in reserved_for(group, way.launch)]
-    ends = {one.id: one.taken_at for one in known_reservations if one is not None and one.taken_at}
+    known_reservations = [surroundings.reservations.get(ident) for way in ways for ident in reserved_for(group, way.launch)]
+    ends = {reservation.id: reservation.taken_at for reservation in known_reservations if reservation is not None and reservation.taken_at}
     return AwsPool(pool, group, source, tuple(dict.fromkeys(warnings)), weights, way_to_buy, ends)
 
 
 def _offerings(
-    group: Group, ways: tuple[Way, ...], known: Surroundings, template: NodeTemplate, warnings: list[str]
+    group: Group, ways: tuple[Way, ...], surroundings: Surroundings, template: NodeTemplate, warnings: list[str]
 ) -> tuple[Offering, ...]:
-    found: list[Offering] = []
+    offerings: list[Offering] = []
     for way in ways:
-        kind = known.types.get(way.instance_type)
+        kind = surroundings.types.get(way.instance_type)
         if kind is None:
-            warnings.append(f"region {known.region} does not offer type {way.instance_type}; it is not used there")
+            warnings.append(f"region {surroundings.region} does not offer type {way.instance_type}; it is not used there")
             continue
-        missing = [zone for zone in group.zones if zone not in known.offered.get(way.instance_type, group.zones)]
+        missing = [zone for zone in group.zones if zone not in surroundings.offered.get(way.instance_type, group.zones)]
         if missing:
             warnings.append(f"{way.instance_type} is not offered in {', '.join(missing)}; it is not used there")
-        found += _reserved(group, way, kind, known, template)
+        offerings += _reserved(group, way, kind, surroundings, template)
         for zone in group.zones:
             for market in markets_of(group, way.launch) if zone not in missing else ():
-                price = known.tariff.of(way.instance_type, market, zone, kind)
+                price = surroundings.tariff.of(way.instance_type, market, zone, kind)
                 if price.warning:
                     warnings.append(price.warning)
                 offering = template.offering(way.launch, kind, market=market, zone=zone, price=price.price)
-                found.append(msgspec.structs.replace(offering, price_from=price.price_from))
-    warnings += _guesses(found, known.region)
-    return tuple(found)
+                offerings.append(msgspec.structs.replace(offering, price_from=price.price_from))
+    warnings += _guesses(offerings, surroundings.region)
+    return tuple(offerings)
 
 
-def _retired(group: Group, launch: Launch, known: Surroundings, template: NodeTemplate, sold: Collection[str]) -> Iterator[Offering]:
+def _retired(group: Group, launch: Launch, surroundings: Surroundings, template: NodeTemplate, sold: Collection[str]) -> Iterator[Offering]:
     """Offerings of machines that the group has but no longer launches, because its launch template changed or its reservation ended.
 
     They are counted at their price while they exist, and ended when idle.
     """
-    for name in dict.fromkeys(one.instance_type for one in group.machines):
-        kind = known.types.get(name) if name not in sold else None
+    for name in dict.fromkeys(machine.instance_type for machine in group.machines):
+        kind = surroundings.types.get(name) if name not in sold else None
         for market, zone in product(("on-demand", "spot"), group.zones if kind is not None else ()):
-            price = known.tariff.of(name, market, zone, kind)
-            offering = template.offering(launch, known.types[name], market=market, zone=zone, price=price.price)
+            price = surroundings.tariff.of(name, market, zone, kind)
+            offering = template.offering(launch, surroundings.types[name], market=market, zone=zone, price=price.price)
             yield msgspec.structs.replace(offering, price_from=price.price_from, count=0)
 
 
 def _guesses(offerings: Sequence[Offering], region: str) -> Iterator[str]:
     """Warnings about prices that come from another region, or are in another currency."""
     by_region: dict[str, dict[str, None]] = {}
-    for one in offerings:
-        if one.price_from not in ("", BY_SIZE):
-            by_region.setdefault(one.price_from, {})[one.instance_type] = None
+    for offering in offerings:
+        if offering.price_from not in ("", BY_SIZE):
+            by_region.setdefault(offering.price_from, {})[offering.instance_type] = None
     for other, names in sorted(by_region.items()):
         yield f"no price of {', '.join(names)} in {region} is known; the price in {other} is used: add it to aws.prices"
     if in_yuan(region) and offerings:
@@ -232,35 +232,43 @@ def reserved_for(group: Group, launch: Launch) -> tuple[str, ...]:
     return (*launch.reservations, *group.reservations)
 
 
-def _unusable(group: Group, ways: tuple[Way, ...], known: Surroundings) -> Iterator[str]:
+def _unusable(group: Group, ways: tuple[Way, ...], surroundings: Surroundings) -> Iterator[str]:
     for ident in dict.fromkeys(ident for way in ways for ident in reserved_for(group, way.launch)):
-        one = known.reservations.get(ident)
-        if one is None:
+        reservation = surroundings.reservations.get(ident)
+        if reservation is None:
             yield f"its capacity reservation {ident} could not be read, so it is not used"
-        elif not one.usable(known.tariff.now):
-            yield f"its capacity reservation {ident} is {'over' if one.state in (ACTIVE, EXPIRED) else one.state}; it is not used"
+        elif not reservation.usable(surroundings.tariff.now):
+            yield (
+                f"its capacity reservation {ident} is "
+                f"{'over' if reservation.state in (ACTIVE, EXPIRED) else reservation.state}; it is not used"
+            )
 
 
-def _reserved(group: Group, way: Way, kind: InstanceType, known: Surroundings, template: NodeTemplate) -> Iterator[Offering]:
+def _reserved(group: Group, way: Way, kind: InstanceType, surroundings: Surroundings, template: NodeTemplate) -> Iterator[Offering]:
     """Reserved capacity that is already paid for: an offering for each zone, with the number of free machines.
 
     EC2 chooses which of several reservations a machine goes into, so a plan assumes the one that ends first.
     """
     free: dict[str, list[Reservation]] = {}
-    for one in map(known.reservations.get, reserved_for(group, way.launch)):
-        if one is not None and one.usable(known.tariff.now) and one.instance_type == kind.name and one.zone in group.zones:
-            free.setdefault(one.zone, []).append(one)
+    for reservation in map(surroundings.reservations.get, reserved_for(group, way.launch)):
+        if (
+            reservation is not None
+            and reservation.usable(surroundings.tariff.now)
+            and reservation.instance_type == kind.name
+            and reservation.zone in group.zones
+        ):
+            free.setdefault(reservation.zone, []).append(reservation)
     for zone, some in free.items():
         offering = template.offering(way.launch, kind, market="reserved", zone=zone, price=0.0)
-        ends = min((one.taken_at for one in some if one.taken_at and one.available), default=0.0)
-        yield msgspec.structs.replace(offering, count=sum(one.available for one in some), ends=ends)
+        ends = min((reservation.taken_at for reservation in some if reservation.taken_at and reservation.available), default=0.0)
+        yield msgspec.structs.replace(offering, count=sum(reservation.available for reservation in some), ends=ends)
 
 
 def _pool(group: Group, offerings: tuple[Offering, ...], template: NodeTemplate, weight: int, *, launch: str) -> Pool:
     """The pool. LaunchInstances names a zone, in which AWS chooses the instance type; otherwise AWS chooses among all offerings."""
-    kinds = {(one.market, one.instance_type) for one in offerings}
+    kinds = {(offering.market, offering.instance_type) for offering in offerings}
     named = len(offerings) == 1 or (launch == LAUNCH and len(kinds) == 1)
-    names_zone = launch == LAUNCH and not named and len({one.zone for one in offerings}) > 1
+    names_zone = launch == LAUNCH and not named and len({offering.zone for offering in offerings}) > 1
     (arch, *others) = {offering.labels["kubernetes.io/arch"] for offering in offerings}
     idle, unready = template.hints.idle_after, template.hints.unready_after
     return Pool(
@@ -275,7 +283,7 @@ def _pool(group: Group, offerings: tuple[Offering, ...], template: NodeTemplate,
         arch=None if others else arch,
         match_labels=template.telling(group.zones),
         buys_without_gpus=not for_gpus(offerings),
-        divides=launch != LAUNCH and len({one.market for one in offerings if one.market != "reserved"}) > 1,
+        divides=launch != LAUNCH and len({offering.market for offering in offerings if offering.market != "reserved"}) > 1,
     )
 
 

@@ -95,7 +95,7 @@ class RegionReader:
         tariff, notes = self._tariffs.of(types, on_spot=types if spot else ())
         self.notes |= notes
         reserved = {ident for group in groups for ident in group.reservations} | {
-            ident for one in launches.values() for ident in one.reservations
+            ident for launch in launches.values() for ident in launch.reservations
         }
         return Surroundings(
             region=self.region,
@@ -119,13 +119,13 @@ class RegionReader:
 
     def _configurations(self, names: set[str]) -> dict[str, Launch]:
         def ask() -> dict[str, Launch]:
-            found = {}
+            launches = {}
             for some in chunks(sorted(names), NAMES):
                 for entry in self._calls.pages(
                     "autoscaling", self.region, "DescribeLaunchConfigurations", "LaunchConfigurations", LaunchConfigurationNames=some
                 ):
-                    found[entry["LaunchConfigurationName"]] = configuration_of(entry)
-            return found
+                    launches[entry["LaunchConfigurationName"]] = configuration_of(entry)
+            return launches
 
         return self._attempt("launch configurations", ask, {}) if names else {}
 
@@ -136,13 +136,13 @@ class RegionReader:
         wanted += [launch.requirements for launch in launches if launch.requirements is not None]
         found = {}
         for key, one in {requirements_key(one): one for one in wanted}.items():
-            known = self._matching.get(key)
-            if known is None or not known.fresh(self._now(), TYPES):
+            dated = self._matching.get(key)
+            if dated is None or not dated.fresh(self._now(), TYPES):
                 names = self._attempt("types by requirements", partial(self._ask_matching, one, images), None)
                 if names is None:
                     continue
-                known = self._matching[key] = Dated(self._now(), names)
-            found[key] = known.value
+                dated = self._matching[key] = Dated(self._now(), names)
+            found[key] = dated.value
         return found
 
     def _ask_matching(self, requirements: Mapping[str, object], images: Collection[str]) -> tuple[str, ...]:
@@ -159,12 +159,12 @@ class RegionReader:
 
     def _architectures_of(self, images: Collection[str]) -> list[str]:
         """Architectures of the images that groups use; x86_64 if none is known."""
-        unknown = sorted(one for one in images if one.startswith("ami-") and one not in self._architectures)
+        unknown = sorted(image for image in images if image.startswith("ami-") and image not in self._architectures)
         for some in chunks(unknown, NAMES):
             nothing: list[Reply] = []
             entries = self._attempt("images", partial(self._images, some), nothing)
             self._architectures |= {entry["ImageId"]: entry.get("Architecture", "") for entry in entries}
-        found = {self._architectures.get(one, "") for one in images} & instance_types.ARCHITECTURES.keys()
+        found = {self._architectures.get(image, "") for image in images} & instance_types.ARCHITECTURES.keys()
         return sorted(found) or ["x86_64"]
 
     def _images(self, some: list[str]) -> list[Reply]:
@@ -173,20 +173,20 @@ class RegionReader:
     def _types(self, names: Collection[str]) -> dict[str, InstanceType]:
         """All known types; the catalogue fills in those the account could not be asked about."""
         now, key = self._now(), f"{self.region}/"
-        stale = [name for name in sorted(names) if not (one := self._kept.types.get(key + name)) or not one.fresh(now, TYPES)]
+        stale = [name for name in sorted(names) if not (dated := self._kept.types.get(key + name)) or not dated.fresh(now, TYPES)]
         asked = self._attempt("instance types", lambda: self._ask_types(stale), None)
         if asked is not None:
             for name in stale:
                 self._kept.types[key + name] = Dated(now, asked.get(name))
-        found = {}
+        instance_types = {}
         for name in names:
             kept = self._kept.types.get(key + name)
             described = self._attempt_type(name, kept.value) if kept is not None and kept.value else None
             # A type that the account does not have cannot be bought, even if the catalogue lists it.
             kind = described or (catalogue.lookup(name) if kept is None else None)
             if kind is not None:
-                found[name] = kind
-        return found
+                instance_types[name] = kind
+        return instance_types
 
     def _attempt_type(self, name: str, entry: Reply) -> InstanceType | None:
         try:
@@ -207,12 +207,12 @@ class RegionReader:
     def _offered(self, types: Collection[str]) -> dict[str, frozenset[str]]:
         """Zones by type, as far as known."""
         now, key = self._now(), f"{self.region}/"
-        stale = [name for name in sorted(types) if not (one := self._kept.offered.get(key + name)) or not one.fresh(now, TYPES)]
+        stale = [name for name in sorted(types) if not (dated := self._kept.offered.get(key + name)) or not dated.fresh(now, TYPES)]
         asked = self._attempt("zones of instance types", lambda: self._ask_offered(stale), None)
         if asked is not None:
             for name in stale:
                 self._kept.offered[key + name] = Dated(now, sorted(asked.get(name, ())))
-        return {name: frozenset(one.value) for name in types if (one := self._kept.offered.get(key + name)) is not None}
+        return {name: frozenset(dated.value) for name in types if (dated := self._kept.offered.get(key + name)) is not None}
 
     def _ask_offered(self, names: Iterable[str]) -> dict[str, set[str]]:
         found: dict[str, set[str]] = {}
@@ -231,13 +231,13 @@ class RegionReader:
 
     def _reservations(self, ids: list[str]) -> dict[str, Reservation]:
         """Reservations, one call each: a deleted one would fail a call for several, and there are few."""
-        found: dict[str, Reservation] = {}
+        reservations: dict[str, Reservation] = {}
         for ident, one in zip(ids, self._workers.map(self._reservation, ids), strict=True):
             if isinstance(one, CloudError):
                 self.notes[f"capacity reservation {ident}"] = one.detail
             else:
-                found |= one
-        return found
+                reservations |= one
+        return reservations
 
     def _reservation(self, ident: str) -> dict[str, Reservation] | CloudError:
         try:
@@ -250,7 +250,9 @@ class RegionReader:
         """Managed node groups by the name of their Auto Scaling group."""
         managed = {group.name: group.tags[ownership.EKS_NODEGROUP] for group in groups if ownership.EKS_NODEGROUP in group.tags}
         now = self._now()
-        stale = {name: said for name, said in managed.items() if not (one := self._nodegroups.get(name)) or not one.fresh(now, NODEGROUPS)}
+        stale = {
+            name: said for name, said in managed.items() if not (dated := self._nodegroups.get(name)) or not dated.fresh(now, NODEGROUPS)
+        }
         for name, found in zip(stale, self._workers.map(lambda said: self._nodegroup(cluster, said), stale.values()), strict=True):
             if isinstance(found, CloudError):
                 self.notes["node groups"] = f"{found.detail}; labels and taints of managed node groups come from tags only"
@@ -270,4 +272,4 @@ class RegionReader:
 
 def _on_spot(groups: Iterable[Group], launches: Iterable[Launch]) -> bool:
     """Whether anything is bought on the spot market."""
-    return any(group.shares and "spot" in group.shares.markets for group in groups) or any(one.market == "spot" for one in launches)
+    return any(group.shares and "spot" in group.shares.markets for group in groups) or any(launch.market == "spot" for launch in launches)

@@ -53,17 +53,17 @@ class Departed:
         if not self._swept:
             # Machines that ended while no process was observing.
             swept = await asyncio.gather(*(self._sweep(region, some) for region, some in _by_region(pools)))
-            self._ended |= {one.id: _Ended(self._ask.now(), one) for found in swept for one in self._of_groups(found, pools)}
+            self._ended |= {instance.id: _Ended(self._ask.now(), instance) for found in swept for instance in self._of_groups(found, pools)}
             self._swept = True
-        now = {one.id: (region, one) for region, one in listed}
+        now = {instance.id: (region, instance) for region, instance in listed}
         at = self._ask.now()
         self._asked |= {name: (*one, at) for name, one in self._listed.items() if name not in now}
         self._listed = now
         for name in self._asked.keys() & now.keys():
             del self._asked[name]
         await self._ask_for(dict(self._asked))
-        self._ended = {name: one for name, one in self._ended.items() if one.since > at - LISTED_SECONDS and name not in now}
-        return [one.instance for one in self._ended.values()]
+        self._ended = {name: ended for name, ended in self._ended.items() if ended.since > at - LISTED_SECONDS and name not in now}
+        return [ended.instance for ended in self._ended.values()]
 
     async def _ask_for(self, asked: Mapping[str, tuple[str, Instance, float]]) -> None:
         regions = sorted({region for region, _, _ in asked.values()})
@@ -72,11 +72,11 @@ class Departed:
         for found in await asyncio.gather(*(self._states(region, some) for region, some in asks)):
             told |= found
         now = self._ask.now()
-        for name, (_, one, since) in asked.items():
+        for name, (_, instance, since) in asked.items():
             state, reason = told.get(instance_id(name), ("", ""))
-            forgotten = not state and (one.launched or since) < now - YOUNG_SECONDS
+            forgotten = not state and (instance.launched or since) < now - YOUNG_SECONDS
             if state == _GONE or forgotten:
-                self._ended[name] = _Ended(now, replace(one, state=TERMINATED, fault=reason))
+                self._ended[name] = _Ended(now, replace(instance, state=TERMINATED, fault=reason))
             if (state and state not in _GOING) or forgotten:
                 del self._asked[name]
 
@@ -98,10 +98,10 @@ class Departed:
         details = details_of(entries)
         for one in (one for entry in entries for one in entry.get("Instances") or ()):
             tags = {tag["Key"]: tag["Value"] for tag in one.get("Tags") or ()}
-            found = pools.get((region, tags.get(GROUP_TAG, "")))
-            if found is not None:
+            aws_pool = pools.get((region, tags.get(GROUP_TAG, "")))
+            if aws_pool is not None:
                 machine = Machine(one["InstanceId"], one["InstanceType"], one["Placement"]["AvailabilityZone"], "Terminated")
-                yield instance_of(machine, found, details.get(machine.id))
+                yield instance_of(machine, aws_pool, details.get(machine.id))
 
 
 def reason_of(entry: Reply) -> str:

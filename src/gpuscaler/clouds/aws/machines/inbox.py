@@ -75,38 +75,38 @@ class Inbox:
     def _take(self, message: Mapping[str, Any]) -> None:
         self.counts.messages += 1
         try:
-            found = said(message.get("Body") or "")
+            announcements = said(message.get("Body") or "")
         except MalformedError as error:
             self._senseless.append(message["ReceiptHandle"])
             self.counts.malformed += 1
             self.odd = str(error)
             return
         self._done.append(message["ReceiptHandle"])
-        for one in found:
-            self._held.setdefault((one.kind, one.instance), (self._ask.now(), one))
+        for announcement in announcements:
+            self._held.setdefault((announcement.kind, announcement.instance), (self._ask.now(), announcement))
             if len(self._held) > MOST_HELD:
                 # Senders may name any number of machines; the oldest unknown one is taken to be foreign.
                 self._held.pop(next(iter(self._held)))
                 self.counts.foreign += 1
-            if one.hook is not None:
-                self.hooks[one.instance] = one.hook
+            if announcement.hook is not None:
+                self.hooks[announcement.instance] = announcement.hook
 
     def told(self, ours: Iterable[str]) -> list[Announcement]:
         """New messages about machines in ``ours``, EC2 ids; messages about foreign machines expire."""
         now, known = self._ask.now(), set(ours)
         self._told = {key: at for key, at in self._told.items() if now < at + REMEMBERED}
-        found = []
-        for key, (since, one) in list(self._held.items()):
-            if one.instance in known:
+        announcements = []
+        for key, (since, announcement) in list(self._held.items()):
+            if announcement.instance in known:
                 del self._held[key]
                 if key not in self._told:
-                    found.append(one)
+                    announcements.append(announcement)
                 self._told[key] = now
             elif now >= since + HELD_SECONDS:
                 del self._held[key]
-                self.hooks.pop(one.instance, None)
+                self.hooks.pop(announcement.instance, None)
                 self.counts.foreign += key not in self._told
-        return found
+        return announcements
 
     async def _delete(self, done: Sequence[str]) -> None:
         """Delete messages that were reported or unreadable. A message that stays comes again, and is recognised."""

@@ -34,8 +34,8 @@ def provider_id(zone: str, instance: str) -> str:
 
 def instance_id(provider: str) -> str:
     """The EC2 id of the machine with the provider id ``provider``; empty if it is not one of AWS."""
-    found = _ID.fullmatch(provider)
-    return found["id"] if found else ""
+    match = _ID.fullmatch(provider)
+    return match["id"] if match else ""
 
 
 def state_of(lifecycle: str) -> str:
@@ -47,29 +47,31 @@ def state_of(lifecycle: str) -> str:
     return TERMINATED if lifecycle == _GONE else RUNNING
 
 
-def instance_of(machine: Machine, found: AwsPool, detail: Detail | None, *, token: str = "") -> Instance:
-    market = market_of(machine, found, detail)
+def instance_of(machine: Machine, aws_pool: AwsPool, detail: Detail | None, *, token: str = "") -> Instance:
+    market = market_of(machine, aws_pool, detail)
     return Instance(
         id=provider_id(machine.zone, machine.id),
-        pool=found.pool.name,
+        pool=aws_pool.pool.name,
         market=market,
         instance_type=machine.instance_type,
         zone=machine.zone,
         state=state_of(machine.state),
         launched=detail.launched if detail is not None else 0.0,
         token=token,
-        fault="" if machine.healthy else f"group {found.group.name} finds it unhealthy",
-        ends=found.ends.get(detail.reservation, 0.0) if detail is not None else 0.0,
+        fault="" if machine.healthy else f"group {aws_pool.group.name} finds it unhealthy",
+        ends=aws_pool.ends.get(detail.reservation, 0.0) if detail is not None else 0.0,
         protected=machine.protected,
     )
 
 
-def market_of(machine: Machine, found: AwsPool, detail: Detail | None) -> str:
+def market_of(machine: Machine, aws_pool: AwsPool, detail: Detail | None) -> str:
     """The market it was bought on: as EC2 reports it, else its group's only one, or the more expensive of two."""
     if detail is not None:
         return detail.market
-    same = [one for one in found.pool.offerings if (one.instance_type, one.zone) == (machine.instance_type, machine.zone)]
-    dearest = max((one for one in same if one.market != "reserved"), key=lambda one: one.price, default=None)
+    same = [
+        offering for offering in aws_pool.pool.offerings if (offering.instance_type, offering.zone) == (machine.instance_type, machine.zone)
+    ]
+    dearest = max((offering for offering in same if offering.market != "reserved"), key=lambda offering: offering.price, default=None)
     return dearest.market if dearest is not None else "on-demand"
 
 
@@ -80,12 +82,12 @@ def listed(groups: Iterable[Group]) -> dict[str, tuple[Group, Machine]]:
 
 def details_of(reservations: Iterable[Reply]) -> dict[str, Detail]:
     """Details by EC2 id, from ``Reservations`` of DescribeInstances. Entries that cannot be read are left out."""
-    found = {}
+    details = {}
     for one in (instance for reservation in reservations for instance in reservation.get("Instances") or ()):
         launched = one.get("LaunchTime")
         if isinstance(one.get("InstanceId"), str) and isinstance(launched, datetime):
-            found[one["InstanceId"]] = Detail(_market(one), launched.timestamp(), str(one.get("CapacityReservationId") or ""))
-    return found
+            details[one["InstanceId"]] = Detail(_market(one), launched.timestamp(), str(one.get("CapacityReservationId") or ""))
+    return details
 
 
 def _market(one: Mapping[str, object]) -> str:

@@ -60,7 +60,7 @@ class Tariffs:
     def _on_demand(self, types: Collection[str], notes: dict[str, str]) -> dict[str, float]:
         """The last known price of each type; a price that AWS no longer lists stays valid."""
         now, kept = self._now(), self._kept.prices
-        stale = [name for name in sorted(types) if not (one := kept.get(self._key(name))) or not one.fresh(now, LIST_PRICES)]
+        stale = [name for name in sorted(types) if not (dated := kept.get(self._key(name))) or not dated.fresh(now, LIST_PRICES)]
         if self._pricing and now >= self._quiet_until and stale:
             self._unanswered.clear()
             refused: CloudError | None = None
@@ -71,7 +71,7 @@ class Tariffs:
                 before = kept.get(self._key(name))
                 kept[self._key(name)] = Dated(now, found if found is not None or before is None else before.value)
             self._pause(refused, notes)
-        return {name: one.value for name in types if (one := kept.get(self._key(name))) is not None and one.value is not None}
+        return {name: dated.value for name in types if (dated := kept.get(self._key(name))) is not None and dated.value is not None}
 
     def _pause(self, refused: CloudError | None, notes: dict[str, str]) -> None:
         """Schedule the next attempt after a failure, with a pause that grows while failures continue."""

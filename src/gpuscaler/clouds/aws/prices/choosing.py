@@ -58,7 +58,7 @@ def _hourly(entry: str) -> list[float]:
     try:
         terms = json.loads(entry)["terms"]["OnDemand"].values()
         dimensions = [one for term in terms for one in term["priceDimensions"].values()]
-        prices = [_dollars(one["pricePerUnit"]) for one in dimensions if one.get("unit") == "Hrs"]
+        prices = [_dollars(dimension["pricePerUnit"]) for dimension in dimensions if dimension.get("unit") == "Hrs"]
     except (ValueError, KeyError, TypeError, AttributeError):
         return []
     return [price for price in prices if price > 0 and math.isfinite(price)]
@@ -79,16 +79,16 @@ def spot_of(entries: Iterable[Reply], *, per_dollar: float = 1.0) -> dict[Place,
 
     ``per_dollar`` is the exchange rate of the region's currency.
     """
-    found: dict[Place, SpotPrice] = {}
+    spot_prices: dict[Place, SpotPrice] = {}
     for entry in entries:
         try:
             place = (str(entry["InstanceType"]), str(entry["AvailabilityZone"]))
-            one = SpotPrice(float(entry["SpotPrice"]) / per_dollar, _seconds(entry["Timestamp"]))
+            spot_price = SpotPrice(float(entry["SpotPrice"]) / per_dollar, _seconds(entry["Timestamp"]))
         except (KeyError, TypeError, ValueError, AttributeError):
             continue
-        if place not in found or found[place].since < one.since:
-            found[place] = one
-    return found
+        if place not in spot_prices or spot_prices[place].since < spot_price.since:
+            spot_prices[place] = spot_price
+    return spot_prices
 
 
 def _seconds(moment: Any) -> float:
@@ -134,32 +134,33 @@ class Tariff(NamedTuple):
         if near is not None:
             return Judged(near.price.on_demand, price_from="" if near.region == self.region else near.region)
         guess = guessed(kind, self.region) if kind is not None else None
-        spot = [one.price for (name, _), one in self.spot.items() if name == instance_type and _possible(one.price)]
+        spot = [spot_price.price for (name, _), spot_price in self.spot.items() if name == instance_type and _possible(spot_price.price)]
         price = max([guess or 0.0, *spot]) or UNKNOWN
         what = f"prices unknown: no region has a price of {instance_type}"
         return Judged(price, f"{what}; ${price:g} is assumed, and no pod is moved to save money there: add it to aws.prices", BY_SIZE)
 
     def _spot(self, instance_type: str, zone: str, on_demand: Judged) -> Judged:
-        what, told = f"the spot price of {instance_type} in {zone or self.region}", self.spot.get((instance_type, zone))
+        what, spot_price = f"the spot price of {instance_type} in {zone or self.region}", self.spot.get((instance_type, zone))
         near = nearest(instance_type, self.region)
         listed = near.price.spot if near is not None else None
         estimate = min(listed, on_demand.price) if listed is not None else on_demand.price
-        if told is None:
+        if spot_price is None:
             return Judged(estimate, price_from=near.region if near is not None and near.region != self.region else on_demand.price_from)
         # A guess is no reason to reject AWS's price; a known price of this type in any region may be.
         known = _references(instance_type)
         known += (on_demand.price,) if not on_demand.price_from else ()
-        if not _possible(told.price) or told.price < min(known, default=0.0) / SPOT_PART:
-            return Judged(estimate, f"{what} is ${told.price:g}, expected about ${estimate:g}; ${estimate:g} is used")
-        if known and told.price > max(known) * FACTOR:
+        if not _possible(spot_price.price) or spot_price.price < min(known, default=0.0) / SPOT_PART:
+            return Judged(estimate, f"{what} is ${spot_price.price:g}, expected about ${estimate:g}; ${estimate:g} is used")
+        if known and spot_price.price > max(known) * FACTOR:
             instead = on_demand.price
-            return Judged(instead, f"{what} is ${told.price:g}, expected at most the on-demand price; ${instead:g} is used")
-        if self.now - told.since > REACH:
-            days = (self.now - told.since) / 86_400
+            return Judged(instead, f"{what} is ${spot_price.price:g}, expected at most the on-demand price; ${instead:g} is used")
+        if self.now - spot_price.since > REACH:
+            days = (self.now - spot_price.since) / 86_400
             return Judged(
-                max(estimate, told.price), f"{what} is {days:.0f} days old, expected at most 90; the higher of it and ${estimate:g} is used"
+                max(estimate, spot_price.price),
+                f"{what} is {days:.0f} days old, expected at most 90; the higher of it and ${estimate:g} is used",
             )
-        return Judged(told.price)
+        return Judged(spot_price.price)
 
 
 def _possible(price: float) -> bool:
@@ -175,4 +176,4 @@ def _plausible(price: float, references: tuple[float, ...]) -> bool:
 def _references(instance_type: str) -> tuple[float, ...]:
     """Known on-demand prices of a type, in any region."""
     known = catalogue.lookup(instance_type)
-    return tuple(one.on_demand for one in known.prices.values()) if known else ()
+    return tuple(price.on_demand for price in known.prices.values()) if known else ()

@@ -40,14 +40,14 @@ class Reservation(Struct, frozen=True, gc=False):
 
 def reservations_of(entries: Iterable[Reply]) -> dict[str, Reservation]:
     """Reservations by id, from ``CapacityReservations``; entries that cannot be read are left out."""
-    found = {}
+    reservations = {}
     for entry in entries:
         try:
-            one = _reservation(entry)
+            reservation = _reservation(entry)
         except (KeyError, TypeError, ValueError, AttributeError):
             continue
-        found[one.id] = one
-    return found
+        reservations[reservation.id] = reservation
+    return reservations
 
 
 def _reservation(entry: Reply) -> Reservation:

@@ -38,8 +38,8 @@ def _type(reply: Reply) -> InstanceType:
     network = reply.get("NetworkInfo") or {}
     efa = int((network.get("EfaInfo") or {}).get("MaximumEfaInterfaces") or 0)
     gpus, maker, model, gpu_memory = _gpus(reply.get("GpuInfo") or {})
-    known = catalogue.lookup(name)
-    product, visible = _product(known, maker, model, gpu_memory)
+    instance_type = catalogue.lookup(name)
+    product, visible = _product(instance_type, maker, model, gpu_memory)
     return InstanceType(
         name=name,
         cloud="aws",
@@ -48,14 +48,14 @@ def _type(reply: Reply) -> InstanceType:
         memory_mib=memory,
         gpus=gpus,
         gpu_product=product,
-        gpu_karpenter_name=known.gpu_karpenter_name if known else model,
+        gpu_karpenter_name=instance_type.gpu_karpenter_name if instance_type else model,
         gpu_manufacturer=maker,
         gpu_memory_mib=gpu_memory,
         gpu_visible_memory_mib=visible,
         efa=efa,
         allocatable=_allocatable(vcpu, memory, _pods(network), arch=arch) | _devices(reply, gpus, maker),
-        prices=known.prices if known else {},
-        zone_ids=known.zone_ids if known else {},
+        prices=instance_type.prices if instance_type else {},
+        zone_ids=instance_type.zone_ids if instance_type else {},
         source=_SOURCE,
         allocatable_source=_RULE,
         instance_store=int((reply.get("InstanceStorageInfo") or {}).get("TotalSizeInGB") or 0) * 10**9,
@@ -68,25 +68,28 @@ def _gpus(info: Reply) -> tuple[int, str, str, int]:
     if not entries:
         return 0, "", "", 0
     first = entries[0]
-    count = sum(int(one.get("LogicalGpuCount") or one["Count"]) for one in entries)
+    count = sum(int(entry.get("LogicalGpuCount") or entry["Count"]) for entry in entries)
     maker = str(first.get("Manufacturer", "")).lower()
     model = str(first.get("Name", "")).lower().replace(" ", "-")
     return count, maker, model, int((first.get("MemoryInfo") or {}).get("SizeInMiB") or 0)
 
 
-def _product(known: InstanceType | None, maker: str, model: str, memory: int) -> tuple[str, int]:
+def _product(instance_type: InstanceType | None, maker: str, model: str, memory: int) -> tuple[str, int]:
     """(value of ``nvidia.com/gpu.product``, visible MiB): the catalogue's for the type, else for another type with this GPU."""
-    if known is not None:
-        return known.gpu_product, known.gpu_visible_memory_mib
+    if instance_type is not None:
+        return instance_type.gpu_product, instance_type.gpu_visible_memory_mib
     return _products().get((maker, model, memory), ("", memory))
 
 
 @cache
 def _products() -> Mapping[tuple[str, str, int], tuple[str, int]]:
     return {
-        (one.gpu_manufacturer, one.gpu_karpenter_name, one.gpu_memory_mib): (one.gpu_product, one.gpu_visible_memory_mib)
-        for one in catalogue.types("aws")
-        if one.gpus
+        (instance_type.gpu_manufacturer, instance_type.gpu_karpenter_name, instance_type.gpu_memory_mib): (
+            instance_type.gpu_product,
+            instance_type.gpu_visible_memory_mib,
+        )
+        for instance_type in catalogue.types("aws")
+        if instance_type.gpus
     }
 
 

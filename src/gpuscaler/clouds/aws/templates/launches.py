@@ -124,7 +124,7 @@ def _dollars(text: str | None) -> float | None:
 def _disk(data: Reply) -> int:
     """The largest of the disks that can hold pods' files, in GiB; 0 if the image decides."""
     roots = (one for one in data.get("BlockDeviceMappings") or () if one.get("DeviceName") in _ROOTS)
-    sizes = [int((one.get("Ebs") or {}).get("VolumeSize") or 0) for one in roots]
+    sizes = [int((root.get("Ebs") or {}).get("VolumeSize") or 0) for root in roots]
     return max(sizes, default=0)
 
 

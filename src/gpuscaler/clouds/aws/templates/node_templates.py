@@ -60,8 +60,8 @@ class NodeTemplate(Struct, frozen=True):
 
     def taints(self) -> tuple[Taint, ...]:
         """Taints of the open node, that is, without our startup taint."""
-        said = (*(self.nodegroup.taints if self.nodegroup else ()), *self.hints.taints)
-        return tuple({(one.key, one.effect): one for one in said if one.key != ARRIVING_TAINT}.values())
+        taints = (*(self.nodegroup.taints if self.nodegroup else ()), *self.hints.taints)
+        return tuple({(taint.key, taint.effect): taint for taint in taints if taint.key != ARRIVING_TAINT}.values())
 
     def _own_labels(self, kind: InstanceType, *, market: str, zone: str, allocatable: Resources) -> dict[str, str]:
         """Labels that kubelet, cloud provider and storage drivers write, without the pool's name, Karpenter's labels and EKS's market.

@@ -115,35 +115,35 @@ def _parts(text: str) -> Iterator[str]:
             yield content.decode() if isinstance(content, bytes) else ""
 
 
-def _read(part: str, said: _UserData) -> None:
+def _read(part: str, user_data: _UserData) -> None:
     if _NODE_CONFIG in part:
         for config in yaml.safe_load_all(part):
-            _node_config(config, said)
+            _node_config(config, user_data)
     elif "[settings" in part:
-        _bottlerocket(tomllib.loads(part), said)
+        _bottlerocket(tomllib.loads(part), user_data)
     else:
         for name, value in _flags(_words(part)):
-            said.flag(name, value)
+            user_data.flag(name, value)
 
 
-def _node_config(config: Mapping[str, Any], said: _UserData) -> None:
+def _node_config(config: Mapping[str, Any], user_data: _UserData) -> None:
     kubelet = (config.get("spec") or {}).get("kubelet") or {}
     for name, value in _flags(kubelet.get("flags") or ()):
-        said.flag(name, value)
+        user_data.flag(name, value)
     file = kubelet.get("config") or {}
-    said.max_pods = said.max_pods or int(file.get("maxPods") or 0)
+    user_data.max_pods = user_data.max_pods or int(file.get("maxPods") or 0)
     if taints := file.get("registerWithTaints"):
-        said.configured = tuple(_taint(one.get("key", ""), one.get("value") or "", one.get("effect", "")) for one in taints)
+        user_data.configured = tuple(_taint(taint.get("key", ""), taint.get("value") or "", taint.get("effect", "")) for taint in taints)
 
 
-def _bottlerocket(settings: Mapping[str, Any], said: _UserData) -> None:
+def _bottlerocket(settings: Mapping[str, Any], user_data: _UserData) -> None:
     kubernetes = (settings.get("settings") or {}).get("kubernetes") or {}
-    said.labels.update(kubernetes.get("node-labels") or {})
-    said.max_pods = int(kubernetes.get("max-pods") or said.max_pods)
+    user_data.labels.update(kubernetes.get("node-labels") or {})
+    user_data.max_pods = int(kubernetes.get("max-pods") or user_data.max_pods)
     for key, told in (kubernetes.get("node-taints") or {}).items():
         for one in [told] if isinstance(told, str) else told:
             value, _, effect = one.rpartition(":")
-            said.taints = (*(said.taints or ()), _taint(key, value, effect))
+            user_data.taints = (*(user_data.taints or ()), _taint(key, value, effect))
 
 
 def _words(script: str) -> Iterator[str]:
@@ -162,15 +162,15 @@ def _flags(words: Iterable[str]) -> Iterator[tuple[str, str]]:
     name = ""
     for word in words:
         # In an assignment to a variable, the variable's name precedes the first flag.
-        found = re.match(r"(?:\w+=)?['\"]?--([a-z-]+)(?:=(.*))?$", word, re.DOTALL)
-        if found is None:
+        match = re.match(r"(?:\w+=)?['\"]?--([a-z-]+)(?:=(.*))?$", word, re.DOTALL)
+        if match is None:
             if name:
                 yield name, word
             name = ""
-        elif found[2] is None:
-            name = found[1]
+        elif match[2] is None:
+            name = match[1]
         else:
-            yield found[1], found[2].strip("'\"")
+            yield match[1], match[2].strip("'\"")
             name = ""
 
 

@@ -11,7 +11,7 @@ from gpuscaler.kube.resources import DAEMON_SETS, DEPLOYMENTS, JOBS, REPLICA_SET
 #: How many pods get a Kubernetes Event for one event; for an order for thousands of pods, more would add no information.
 MOST_PODS = 500
 #: The API versions of watched owners; Events on other owners have only kind and name.
-API_VERSIONS = {one.kind: one.api_version for one in (DEPLOYMENTS, REPLICA_SETS, STATEFUL_SETS, DAEMON_SETS, JOBS)}
+API_VERSIONS = {resource.kind: resource.api_version for resource in (DEPLOYMENTS, REPLICA_SETS, STATEFUL_SETS, DAEMON_SETS, JOBS)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,29 +24,29 @@ class Announcer(Sink):
     own: Reference | None = None
 
     def happened(self, what: HistoryEvent, /) -> None:
-        told = EVENTS.get(what.kind)
-        if told is None:
+        template = EVENTS.get(what.kind)
+        if template is None:
             return
-        if told.on == "controller":
+        if template.on == "controller":
             about = [self.own] if self.own is not None else []
         else:
-            about = self._pods(what) if told.on == "pod" else self._node(what.node)
+            about = self._pods(what) if template.on == "pod" else self._node(what.node)
         if what.owner.kind:
             about.append(self._owner(what))
-        related = next(iter(self._node(what.node)), None) if told.on == "pod" else None
-        for one in about:
-            self.events.record(one, told.reason, what.text, action=told.action, warning=told.warning, related=related)
+        related = next(iter(self._node(what.node)), None) if template.on == "pod" else None
+        for reference in about:
+            self.events.record(reference, template.reason, what.text, action=template.action, warning=template.warning, related=related)
 
     def _pods(self, what: HistoryEvent) -> list[Reference]:
         if what.uid:
             namespace, _, name = what.pods[0].partition("/")
             return [Reference("Pod", name, namespace, what.uid)]
-        found = []
+        references = []
         for key in what.pods[:MOST_PODS]:
             pod = self.latest.cluster.pods.get(key)
             if pod is not None and not (pod.finished or pod.deleted):
-                found.append(Reference("Pod", pod.name, pod.namespace, pod.uid))
-        return found
+                references.append(Reference("Pod", pod.name, pod.namespace, pod.uid))
+        return references
 
     def _owner(self, what: HistoryEvent) -> Reference:
         owner, namespace = what.owner, what.pods[0].partition("/")[0]

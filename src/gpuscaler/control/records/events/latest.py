@@ -78,9 +78,9 @@ class Latest:
 def joined(inventory: Inventory, nodes: Iterable[Node]) -> Boots:
     """Boot times from a cloud's list and nodes. A machine that registered long after its launch was stopped, and is ignored."""
     created = {node.provider_id: node.created for node in nodes if node.provider_id}
-    found = Boots()
-    for one in sorted(inventory.instances, key=lambda one: one.launched)[-NEWEST:]:
-        boot = created.get(one.id, 0.0) - one.launched
-        if one.launched and 0.0 < boot < STOPPED_SECONDS:
-            found = step(found, Arrived(one.key, boot, 0.0))
-    return found
+    boots = Boots()
+    for instance in sorted(inventory.instances, key=lambda instance: instance.launched)[-NEWEST:]:
+        boot = created.get(instance.id, 0.0) - instance.launched
+        if instance.launched and 0.0 < boot < STOPPED_SECONDS:
+            boots = step(boots, Arrived(instance.key, boot, 0.0))
+    return boots

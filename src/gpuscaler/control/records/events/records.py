@@ -127,9 +127,9 @@ class Records:
     def failed(self, what: str, error: BaseException, now: float, /) -> None:
         self._guarded("a failure", lambda: self._failed(f"{what}: {error}", now))
 
-    def pools_from(self, found: DiscoveredPools | None, /) -> None:
+    def pools_from(self, discovered_pools: DiscoveredPools | None, /) -> None:
         """Set the source of discovered pools, None if there are only those of the file."""
-        self.latest.found = found
+        self.latest.found = discovered_pools
 
     # Conversion to events
 
@@ -140,28 +140,28 @@ class Records:
             self._tell(HistoryEvent(now, kinds.FAILED, words))
 
     def _looked(self, seen: Reconciliation, cluster: Cluster, now: float) -> None:
-        latest, book = self.latest, seen.memory.ledger
+        latest, ledger = self.latest, seen.memory.ledger
         before, self._seen = self._seen, seen.memory
         self.decisions = max(self.decisions, seen.memory.decisions)
         self._decisions = {**seen.memory.decided, **self._decisions}
         # Forecasts from before this observation are those that were shown to people.
-        granted = [one for one in book.coming if one.granted]
-        expected = {key: latest.outlook(key) for key in {one.key for one in granted if one.id not in latest.forecasts}}
+        granted = [machine for machine in ledger.coming if machine.granted]
+        expected = {key: latest.outlook(key) for key in {machine.key for machine in granted if machine.id not in latest.forecasts}}
         latest.memory = seen.memory
         latest.cluster, latest.looked_at, latest.unpooled = cluster, now, seen.unpooled
         latest.unlisted = seen.unlisted
-        told, latest.let_go = {one.pool for one in latest.let_go}, seen.let_go
-        for what in (HistoryEvent(now, kinds.NOTICED, is_let_go(one)) for one in seen.let_go if one.pool not in told):
+        told, latest.let_go = {released.pool for released in latest.let_go}, seen.let_go
+        for what in (HistoryEvent(now, kinds.NOTICED, is_let_go(released)) for released in seen.let_go if released.pool not in told):
             self._tell(what)
         # A pod may be gone before its eviction is answered.
-        leaving = {one.node for one in book.leaving}
+        leaving = {removal.node for removal in ledger.leaving}
         there = {pod.uid: pod for name in leaving for pod in cluster.on_node.get(name, {}).values()}
         self._residents = {uid: pod for uid, pod in {**self._residents, **there}.items() if pod.node_name in leaving}
         self._evicted &= self._residents.keys()
-        if {one.node for one in before.ledger.leaving} != {one.node for one in book.leaving}:
+        if {removal.node for removal in before.ledger.leaving} != {removal.node for removal in ledger.leaving}:
             # A removal that was given up may be decided again in the same words.
             self._same = None
-        forecasts = {one.id: latest.forecasts.get(one.id) or expected[one.key] for one in granted}
+        forecasts = {machine.id: latest.forecasts.get(machine.id) or expected[machine.key] for machine in granted}
         known: dict[str, Forecast] = {**latest.forecasts, **forecasts}
         self._each("an observation", lambda sink: sink.looked(seen))
         if self._begun:
@@ -169,16 +169,16 @@ class Records:
                 self._tell(what)
         self._begun = True
         latest.forecasts = forecasts
-        alive = {one.order for one in book.coming} | {one.token for one in book.orders}
+        alive = {machine.order for machine in ledger.coming} | {order.token for order in ledger.orders}
         self._orders = {token: pods for token, pods in self._orders.items() if token in alive}
-        kept = alive | {one.node for one in book.leaving}
+        kept = alive | {removal.node for removal in ledger.leaving}
         self._decisions = {name: decision for name, decision in self._decisions.items() if name in kept}
 
     def _planned(self, plan: Plan, cluster: Cluster, state: State, policy: Policy, now: float) -> None:
         latest = self.latest
         latest.plan, latest.policy, latest.cluster, latest.planned_at, latest.decision = plan, policy, cluster, now, ""
         if state.consolidating:
-            latest.weighed, latest.weighed_at = {one.node: one for one in plan.blocked_nodes}, now
+            latest.weighed, latest.weighed_at = {blocked.node: blocked for blocked in plan.blocked_nodes}, now
         self._each("a plan", lambda sink: sink.planned(plan))
         # On a dry run each plan is the same, since nothing is carried out: it is recorded once.
         same = (plan.purchases, plan.removals, len(plan.unplaced))
@@ -190,7 +190,7 @@ class Records:
 
     def _tell_cut(self, plan: Plan, now: float) -> None:
         """Report what the hard stop cut from a plan when that changes."""
-        cut = tuple((one.pool, one.machines) for one in plan.cut)
+        cut = tuple((cut.pool, cut.machines) for cut in plan.cut)
         if cut != self._cut:
             for one in plan.cut:
                 self._tell(telling.of_cut(one, plan, now))
@@ -206,7 +206,7 @@ class Records:
         self.decisions += 1
         name = f"{datetime.fromtimestamp(now, UTC):%Y%m%dT%H%M%S}-{self.decisions}"
         self.latest.decision = name
-        self._decisions.update((one.node, name) for one in plan.removals)
+        self._decisions.update((removal.node, name) for removal in plan.removals)
         decision = Decision(name, now, what.text, cluster, state, policy, plan)
         self._each("a decision", lambda sink: sink.decided(decision))
         self._tell(HistoryEvent(now, kinds.PLANNED, what.text, decision=name))
@@ -218,17 +218,17 @@ class Records:
         # Pods of one class share their reasons.
         words: dict[int, tuple[tuple[str, str], ...]] = {}
         number = 0
-        for one in plan.unplaced:
-            why = words.get(id(one.reasons))
+        for unplaced in plan.unplaced:
+            why = words.get(id(unplaced.reasons))
             if why is None:
                 # Details contain amounts and times that change all the time; the words in excluded_by do not.
-                why = words[id(one.reasons)] = tuple((reason.pool, reason.excluded_by) for reason in one.reasons)
-            if before.get(one.pod) != why:
+                why = words[id(unplaced.reasons)] = tuple((reason.pool, reason.excluded_by) for reason in unplaced.reasons)
+            if before.get(unplaced.pod) != why:
                 number += 1
                 if number > TOLD_AT_ONCE:
                     continue
-                fresh.setdefault(one.reasons, []).append(one.pod)
-            self._told[one.pod] = why
+                fresh.setdefault(unplaced.reasons, []).append(unplaced.pod)
+            self._told[unplaced.pod] = why
         for reasons, pods in fresh.items():
             self._tell(telling.of_reasons(reasons, tuple(pods), now))
 
@@ -238,7 +238,7 @@ class Records:
         # Pages must show ordered machines at once, and not only after the next observation.
         self.latest.memory = memory
         self._fold(ledger.Intended(order, machines))
-        self._orders[order.token] = tuple(pod for one in machines for pod in one.pods)
+        self._orders[order.token] = tuple(pod for machine in machines for pod in machine.pods)
         if self.latest.decision:
             self._decisions[order.token] = self.latest.decision
         self._tell(telling.of_order(order, machines, self.latest.policy, self.latest.outlook, now))
@@ -246,7 +246,7 @@ class Records:
     def _answered(self, answer: Answered, now: float) -> None:
         token, policy, outlook = answer.order.token, self.latest.policy, self.latest.outlook
         # An answer that comes in parts is counted in parts.
-        asked = sum(one.order == token and not one.instance for one in self._seen.ledger.coming) or answer.order.count
+        asked = sum(machine.order == token and not machine.instance for machine in self._seen.ledger.coming) or answer.order.count
         self._fold(*answer.steps)
         self._tell(telling.counted_answer(answer, asked, policy, outlook, now))
         for what in telling.of_answer(answer, self._orders.get(token, ()), policy, outlook, now):
@@ -260,7 +260,7 @@ class Records:
             self._evicted.add(act.uid)
             pod = self._residents.get(act.uid)
             top = NO_OWNER if pod is None else top_of(self.latest.cluster.workloads, pod.namespace, pod.owner)
-            removal = next((one for one in self.latest.memory.ledger.leaving if one.node == act.node), None)
+            removal = next((removal for removal in self.latest.memory.ledger.leaving if removal.node == act.node), None)
             self._tell(telling.of_eviction(act, removal, pod, top, now))
 
     def _fold(self, *steps: ledger.Event) -> None:
@@ -270,8 +270,8 @@ class Records:
         if what is None:
             return
         decision = what.decision or self._decisions.get(what.order) or self._decisions.get(what.node) or ""
-        told = replace(what, decision=decision)
-        self._each(f"an event ({told.kind})", lambda sink: sink.happened(told))
+        event = replace(what, decision=decision)
+        self._each(f"an event ({event.kind})", lambda sink: sink.happened(event))
 
     def _each(self, what: str, call: Callable[[Sink], None]) -> None:
         for sink in self.sinks:

@@ -37,10 +37,10 @@ def of_plan(plan: Plan, now: float) -> HistoryEvent:
     """The event of a plan, in one line."""
     parts = []
     if plan.machines:
-        pods = sum(len(one.pods) for one in plan.machines)
+        pods = sum(len(machine.pods) for machine in plan.machines)
         parts.append(f"buys {counted(len(plan.machines), 'machine')} at {costing.of_plan(plan.machines)} for {counted(pods, 'pod')}")
     if plan.removals:
-        saving = sum(one.saving_per_hour for one in plan.removals)
+        saving = sum(removal.saving_per_hour for removal in plan.removals)
         parts.append(f"removes {counted(len(plan.removals), 'node')}, saving {money(saving)}/h")
     if plan.unplaced:
         parts.append(f"cannot place {counted(len(plan.unplaced), 'pod')}")
@@ -49,13 +49,13 @@ def of_plan(plan: Plan, now: float) -> HistoryEvent:
 
 def of_cut(cut: Cut, plan: Plan, now: float) -> HistoryEvent:
     """The event of machines of one pool that the hard stop cut from a plan, for the pods that they were for."""
-    pods = tuple(one.pod for one in plan.unplaced if any(reason.detail == cut.text for reason in one.reasons))
+    pods = tuple(unplaced.pod for unplaced in plan.unplaced if any(reason.detail == cut.text for reason in unplaced.reasons))
     return HistoryEvent(now, kinds.STOPPED, cut.text, pods=pods, machines=cut.machines, cause=cut.pool)
 
 
 def of_reasons(reasons: tuple[Reason, ...], pods: tuple[str, ...], now: float) -> HistoryEvent:
     """The event of pods that are unplaced for the same reasons."""
-    said = "; ".join(f"pool {one.pool}: {one.detail}" for one in reasons) or "there is no pool"
+    said = "; ".join(f"pool {reason.pool}: {reason.detail}" for reason in reasons) or "there is no pool"
     return HistoryEvent(now, kinds.UNPLACED, f"no machine can be bought for it now: {said}", pods=pods)
 
 
@@ -64,12 +64,12 @@ def of_order(
 ) -> HistoryEvent:
     """The event of an order that is being sent, with its forecast and price."""
     key = order.offerings[0]
-    meant = max((one.meant for one in machines), default=1)
+    meant = max((machine.meant for machine in machines), default=1)
     number = f"{order.count} x " if order.count > 1 else ""
     others = f" (or another of {meant} offerings, chosen by the cloud)" if meant > 1 else ""
     price = costing.of_coming(machines[0], policy) if machines else hourly(0.0, 0.0)
     text = f"{number}{offering(key)} ordered{others}: {expected(outlook(key), price)}"
-    pods = tuple(pod for one in machines for pod in one.pods)
+    pods = tuple(pod for machine in machines for pod in machine.pods)
     return HistoryEvent(now, kinds.ORDERED, text, pods=pods, machines=order.count, offering=key, order=order.token)
 
 
@@ -105,7 +105,7 @@ def of_refusal(fate: offering_events.Refused) -> str:
 
 def counted_answer(answer: Answered, asked: int, policy: Policy | None, outlook: Outlook, now: float) -> HistoryEvent | None:
     """The event of an answer: grants and refusals of the ``asked`` machines, counted in one line; None if there are neither."""
-    step = next((one for one in answer.steps if isinstance(one, ledger.Answered)), None)
+    step = next((step for step in answer.steps if isinstance(step, ledger.Answered)), None)
     refusals = list(dict.fromkeys(of_refusal(fate) for fate in answer.fates if isinstance(fate, offering_events.Refused)))
     if step is None or not (step.granted or refusals):
         return None
@@ -127,22 +127,25 @@ def of_look(
     before: Memory, seen: Reconciliation, cluster: Cluster, forecasts: Mapping[str, Forecast], now: float
 ) -> Iterator[HistoryEvent]:
     """The events of an observation. ``forecasts`` were made when machines were granted, by the ledger's names."""
-    known = _known(before, seen)
-    yield from _arriving(known, seen, cluster, forecasts, now)
+    machines = _known(before, seen)
+    yield from _arriving(machines, seen, cluster, forecasts, now)
     yield from _unfamiliar(before, seen, now)
-    yield from _gone(known, seen, cluster, now)
+    yield from _gone(machines, seen, cluster, now)
     yield from _leaving(before, seen, now)
     for remark in seen.remarks:
         yield HistoryEvent(now, kinds.NOTICED, remark.text, node=remark.node, machine=remark.machine)
     for away in seen.turned_away:
         text = f"pod {away.pod} was bound to node {away.node}, and the kubelet rejected it: {away.reason}; the pod has failed for good"
         yield HistoryEvent(now, kinds.TURNED_AWAY, text, pods=(away.pod,), node=away.node, uid=away.uid)
-    for one in seen.unfit:
-        text = f"node {one.node} was bought for pod {one.pod} and does not admit it: {one.why}; no other like it is bought for the pod"
-        yield HistoryEvent(now, kinds.BROKEN, text, pods=(one.pod,), node=one.node)
+    for unfit_node in seen.unfit:
+        text = (
+            f"node {unfit_node.node} was bought for pod {unfit_node.pod} and does not admit it: {unfit_node.why}; no "
+            "other like it is bought for the pod"
+        )
+        yield HistoryEvent(now, kinds.BROKEN, text, pods=(unfit_node.pod,), node=unfit_node.node)
     # The ledger also has the broken promises of nominated pods.
     broken = dict.fromkeys(set(seen.memory.ledger.broken) - set(before.ledger.broken), "")
-    broken |= {(one.pod, one.node): one.why for one in seen.outcomes if isinstance(one, Broken) and not one.certain}
+    broken |= {(outcome.pod, outcome.node): outcome.why for outcome in seen.outcomes if isinstance(outcome, Broken) and not outcome.certain}
     for (pod, node), why in sorted(broken.items()):
         text = f"node {node} was meant for pod {pod}, which did not run there{f': {why}' if why else ''}; the pod is planned again"
         yield HistoryEvent(now, kinds.BROKEN, text, pods=(pod,), node=node)
@@ -151,40 +154,40 @@ def of_look(
 def _known(before: Memory, seen: Reconciliation) -> Mapping[str, OrderedMachine]:
     """The machines of the ledger by its names, updated by the observation: a machine may get its id, become a node and open in one."""
     learned = ledger.folded(before.ledger, (step for step in seen.arrivals.steps if not isinstance(step, ledger.Lost)))
-    return {one.id: one for one in (*before.ledger.coming, *learned.coming)}
+    return {machine.id: machine for machine in (*before.ledger.coming, *learned.coming)}
 
 
-def _untainted(one: OrderedMachine, node: Node | None, now: float) -> Iterator[HistoryEvent]:
+def _untainted(machine: OrderedMachine, node: Node | None, now: float) -> Iterator[HistoryEvent]:
     """The event of a node that has registered without gpuscaler's taint: other pods may have been scheduled on it."""
     if node is not None and not any(taint.key == ARRIVING_TAINT for taint in node.taints):
-        text = f"node {node.name} of pool {one.key.pool} registered without the taint {ARRIVING_TAINT}:NoSchedule: {_UNTAINTED}"
-        yield HistoryEvent(now, kinds.NOTICED, text, node=node.name, machine=one.instance, offering=one.key)
+        text = f"node {node.name} of pool {machine.key.pool} registered without the taint {ARRIVING_TAINT}:NoSchedule: {_UNTAINTED}"
+        yield HistoryEvent(now, kinds.NOTICED, text, node=node.name, machine=machine.instance, offering=machine.key)
 
 
 def _arriving(
-    known: Mapping[str, OrderedMachine], seen: Reconciliation, cluster: Cluster, forecasts: Mapping[str, Forecast], now: float
+    machines: Mapping[str, OrderedMachine], seen: Reconciliation, cluster: Cluster, forecasts: Mapping[str, Forecast], now: float
 ) -> Iterator[HistoryEvent]:
-    closed = {one.id for one in seen.memory.ledger.coming}
+    closed = {machine.id for machine in seen.memory.ledger.coming}
     for step in seen.arrivals.steps:
         match step:
-            case ledger.Found(machine=machine, instance=instance, offering=key) if machine in known:
+            case ledger.Found(machine=machine, instance=instance, offering=key) if machine in machines:
                 text = f"machine {instance} granted: {offering(key)}, as the cloud's list shows"
-                yield HistoryEvent(now, kinds.GRANTED, text, machine=instance, offering=key, order=known[machine].order)
+                yield HistoryEvent(now, kinds.GRANTED, text, machine=instance, offering=key, order=machines[machine].order)
             case ledger.Adopted(machine=one):
                 text = f"machine {one.instance} ({offering(one.key)}) is no node and was not ordered here; it counts as an ordered machine"
                 yield HistoryEvent(now, kinds.NOTICED, text, machine=one.instance, offering=one.key)
-            case ledger.Registered(machine=machine, node=node) if machine in known:
-                one = known[machine]
+            case ledger.Registered(machine=machine, node=node) if machine in machines:
+                one = machines[machine]
                 text = f"machine {one.instance} has become node {node} {spoken(now - (one.began or now))} after its grant"
                 yield HistoryEvent(now, kinds.REGISTERED, text, node=node, machine=one.instance, offering=one.key, order=one.order)
                 if machine in closed:
                     yield from _untainted(one, cluster.nodes.get(node), now)
-            case ledger.Ready(machine=machine) if machine in known:
-                one = known[machine]
+            case ledger.Ready(machine=machine) if machine in machines:
+                one = machines[machine]
                 took = now - (one.began or now)
-                said = forecasts.get(machine)
-                late = None if said is None else took - said.typical
-                against = "" if said is None else f" (forecast: {spoken(said.typical)})"
+                forecast = forecasts.get(machine)
+                late = None if forecast is None else took - forecast.typical
+                against = "" if forecast is None else f" (forecast: {spoken(forecast.typical)})"
                 yield HistoryEvent(
                     now,
                     kinds.READY,
@@ -194,7 +197,7 @@ def _arriving(
                     offering=one.key,
                     order=one.order,
                     late=late,
-                    seen=said is not None and said.seen > 0,
+                    seen=forecast is not None and forecast.seen > 0,
                 )
     for token in seen.arrivals.unfilled:
         yield HistoryEvent(now, kinds.UNFILLED, f"order {token} was not filled in time; the rest of it is withdrawn", order=token)
@@ -202,11 +205,11 @@ def _arriving(
 
 def _unfamiliar(before: Memory, seen: Reconciliation, now: float) -> Iterator[HistoryEvent]:
     """The events of machines that were granted with an offering outside their pool."""
-    coming = {one.instance: one for one in seen.memory.ledger.coming if one.instance}
+    coming = {machine.instance: machine for machine in seen.memory.ledger.coming if machine.instance}
     for machine, key in seen.memory.unfamiliar.items():
         if machine not in before.unfamiliar:
-            one = coming.get(machine)
-            pods, node = (one.pods, one.node) if one is not None else ((), "")
+            ordered = coming.get(machine)
+            pods, node = (ordered.pods, ordered.node) if ordered is not None else ((), "")
             text = (
                 f"machine {machine} of pool {key.pool} is {offering(key)}, which the pool does not offer; it counts as the most expensive "
                 f"machine that it may be, and nothing more is bought in the pool while it exists; end it, or add the offering to the pool"
@@ -214,54 +217,70 @@ def _unfamiliar(before: Memory, seen: Reconciliation, now: float) -> Iterator[Hi
             yield HistoryEvent(now, kinds.UNFAMILIAR, text, pods=pods, node=node, machine=machine, offering=key)
 
 
-def _gone(known: Mapping[str, OrderedMachine], seen: Reconciliation, cluster: Cluster, now: float) -> Iterator[HistoryEvent]:
+def _gone(machines: Mapping[str, OrderedMachine], seen: Reconciliation, cluster: Cluster, now: float) -> Iterator[HistoryEvent]:
     """The events of machines that left the ledger: open or lost. Those without an id were refused, which is reported already."""
-    left = {one.id for one in seen.memory.ledger.coming}
+    left = {machine.id for machine in seen.memory.ledger.coming}
     lost = {step.machine for step in seen.arrivals.steps if isinstance(step, ledger.Lost)}
-    overdue = {one.machine.id: one.reason for one in seen.arrivals.overdue}
-    taken = {one.instance for one in seen.memory.ledger.leaving if one.forced}
-    for one in known.values():
-        if one.id in left or not one.instance:
+    overdue = {overdue.machine.id: overdue.reason for overdue in seen.arrivals.overdue}
+    taken = {removal.instance for removal in seen.memory.ledger.leaving if removal.forced}
+    for machine in machines.values():
+        if machine.id in left or not machine.instance:
             continue
-        if one.id in lost or one.id in overdue or one.instance in taken or one.node not in cluster.nodes:
-            why = overdue.get(one.id) or ("the cloud takes it away" if one.instance in taken else "it ended before it opened")
-            text = f"machine {one.instance} ({offering(one.key)}) is lost: {why}"
-            yield HistoryEvent(now, kinds.LOST, text, pods=one.pods, node=one.node, machine=one.instance, offering=one.key, order=one.order)
-        else:
-            pods = f" for {some(one.pods)}" if one.pods else ""
-            text = f"node {one.node} is open{pods}"
+        if machine.id in lost or machine.id in overdue or machine.instance in taken or machine.node not in cluster.nodes:
+            why = overdue.get(machine.id) or ("the cloud takes it away" if machine.instance in taken else "it ended before it opened")
+            text = f"machine {machine.instance} ({offering(machine.key)}) is lost: {why}"
             yield HistoryEvent(
-                now, kinds.OPENED, text, pods=one.pods, node=one.node, machine=one.instance, offering=one.key, order=one.order
+                now,
+                kinds.LOST,
+                text,
+                pods=machine.pods,
+                node=machine.node,
+                machine=machine.instance,
+                offering=machine.key,
+                order=machine.order,
+            )
+        else:
+            pods = f" for {some(machine.pods)}" if machine.pods else ""
+            text = f"node {machine.node} is open{pods}"
+            yield HistoryEvent(
+                now,
+                kinds.OPENED,
+                text,
+                pods=machine.pods,
+                node=machine.node,
+                machine=machine.instance,
+                offering=machine.key,
+                order=machine.order,
             )
 
 
 def _leaving(before: Memory, seen: Reconciliation, now: float) -> Iterator[HistoryEvent]:
-    known = {one.node: one for one in before.ledger.leaving}
-    going = {one.node: one for one in seen.memory.ledger.leaving}
+    removals = {removal.node: removal for removal in before.ledger.leaving}
+    going = {removal.node: removal for removal in seen.memory.ledger.leaving}
     kept = dict(seen.kept)
     for node, why in seen.kept:
-        yield _of_leaving(going.get(node) or known.get(node), node, kinds.KEPT, f"node {node} is not removed after all: {why}", now)
-    for node, one in going.items():
-        earlier = known.get(node)
+        yield _of_leaving(going.get(node) or removals.get(node), node, kinds.KEPT, f"node {node} is not removed after all: {why}", now)
+    for node, removal in going.items():
+        earlier = removals.get(node)
         if earlier is None:
-            moved = f"; {counted(len(one.pods), 'pod')} must move first" if one.pods else ""
-            ends = f"; its machine ends in {spoken(one.ends - now)}" if one.ends else ""
-            yield _of_leaving(one, node, kinds.DECIDED, f"node {node} will be removed: {one.reason}{ends}{moved}", now)
-        if one.detail and (earlier is None or earlier.detail != one.detail):
-            yield _of_leaving(one, node, kinds.HELD, f"the removal of node {node} waits: {one.detail}", now)
-        if one.step == DRAINING and one.pods and (earlier is None or earlier.step != DRAINING):
-            yield _of_leaving(one, node, kinds.DRAINING, f"the pods of node {node} are evicted: {one.reason}", now)
-        if one.step == ENDING and (earlier is None or earlier.step != ENDING):
-            yield _of_leaving(one, node, kinds.ENDING, f"the machine of node {node} is ended: {one.reason}", now)
-    for node, one in known.items():
-        if node not in going and node not in kept and one.step in (ENDING, CLEARING):
-            yield _of_leaving(one, node, kinds.REMOVED, f"node {node} is gone: {one.reason}", now)
+            moved = f"; {counted(len(removal.pods), 'pod')} must move first" if removal.pods else ""
+            ends = f"; its machine ends in {spoken(removal.ends - now)}" if removal.ends else ""
+            yield _of_leaving(removal, node, kinds.DECIDED, f"node {node} will be removed: {removal.reason}{ends}{moved}", now)
+        if removal.detail and (earlier is None or earlier.detail != removal.detail):
+            yield _of_leaving(removal, node, kinds.HELD, f"the removal of node {node} waits: {removal.detail}", now)
+        if removal.step == DRAINING and removal.pods and (earlier is None or earlier.step != DRAINING):
+            yield _of_leaving(removal, node, kinds.DRAINING, f"the pods of node {node} are evicted: {removal.reason}", now)
+        if removal.step == ENDING and (earlier is None or earlier.step != ENDING):
+            yield _of_leaving(removal, node, kinds.ENDING, f"the machine of node {node} is ended: {removal.reason}", now)
+    for node, removal in removals.items():
+        if node not in going and node not in kept and removal.step in (ENDING, CLEARING):
+            yield _of_leaving(removal, node, kinds.REMOVED, f"node {node} is gone: {removal.reason}", now)
 
 
-def _of_leaving(one: Removal | None, node: str, kind: str, text: str, now: float) -> HistoryEvent:
-    if one is None:
+def _of_leaving(removal: Removal | None, node: str, kind: str, text: str, now: float) -> HistoryEvent:
+    if removal is None:
         return HistoryEvent(now, kind, text, node=node)
-    return HistoryEvent(now, kind, text, node=node, machine=one.instance, offering=one.offering)
+    return HistoryEvent(now, kind, text, node=node, machine=removal.instance, offering=removal.offering)
 
 
 def of_outcome(outcome: Outcome, now: float) -> HistoryEvent | None:

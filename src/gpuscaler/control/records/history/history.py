@@ -68,12 +68,12 @@ class History:
         """Add events and decisions, and delete the oldest ones."""
         encode = msgspec.json.Encoder().encode
         with self._lock, self._db:
-            for one in happenings:
-                number = self._db.execute("INSERT INTO happenings (body) VALUES (?)", (encode(one).decode(),)).lastrowid
-                about = {f"pod/{pod}" for pod in one.pods[:NAMED]} | ({f"node/{one.node}"} if one.node else set())
-                about |= {f"decision/{one.decision}"} if one.decision else set()
-                if one.owner.kind and one.pods:
-                    about.add(owner_subject(one.pods[0], one.owner))
+            for event in happenings:
+                number = self._db.execute("INSERT INTO happenings (body) VALUES (?)", (encode(event).decode(),)).lastrowid
+                about = {f"pod/{pod}" for pod in event.pods[:NAMED]} | ({f"node/{event.node}"} if event.node else set())
+                about |= {f"decision/{event.decision}"} if event.decision else set()
+                if event.owner.kind and event.pods:
+                    about.add(owner_subject(event.pods[0], event.owner))
                 self._db.executemany("INSERT INTO subjects VALUES (?, ?)", [(name, number) for name in sorted(about)])
             for made in decisions:
                 size = len(made.inputs or b"")

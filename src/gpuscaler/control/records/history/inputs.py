@@ -32,16 +32,16 @@ def unpacked(data: bytes) -> tuple[Decision, str]:
         form = msgspec.msgpack.decode(next(frames, b""), type=Form)
         if form.form != FORM:
             raise InputsError(f"saw inputs of form {form.form} written by gpuscaler {form.version}, expected form {FORM}")
-        found = _DecodedFrames()
+        decoded_frames = _DecodedFrames()
         while True:
             frames, rest = _split(rest, len(data))
             if not rest:
                 break
-            found.take(frames)
+            decoded_frames.take(frames)
         head = msgspec.msgpack.decode(next(frames, b""), type=Head)
     except (zlib.error, msgspec.MsgspecError, LookupError) as error:
         raise InputsError(f"saw {len(data)} bytes that cannot be read ({error}), expected the inputs of a decision") from error
-    cluster = Cluster().apply(Delta(upserts=tuple(found.items())), set_aside=head.set_aside)
+    cluster = Cluster().apply(Delta(upserts=tuple(decoded_frames.items())), set_aside=head.set_aside)
     return Decision(head.id, head.at, head.text, cluster, head.state, head.policy, head.plan), form.version
 
 
@@ -85,7 +85,7 @@ class _DecodedFrames:
                 kind, items = self._shared[chunk.kind]
                 items += _decoded(chunk, kind)
             elif chunk.kind == Pod.__name__:
-                self._objects[chunk.kind].update((one.key, one) for one in self._pods(_decoded(chunk, WirePod)))
+                self._objects[chunk.kind].update((pod.key, pod) for pod in self._pods(_decoded(chunk, WirePod)))
             elif (left := self._objects.get(chunk.kind.removeprefix(GONE))) is not None:
                 for key in _decoded(chunk, str):
                     del left[key]
@@ -94,8 +94,8 @@ class _DecodedFrames:
 
     def _pods(self, wires: list[WirePod]) -> Iterator[Pod]:
         specs, labels, options, owners = (items for _, items in self._shared.values())
-        for one in wires:
-            yield _pod(one, specs[one.spec], labels[one.labels], options=options[one.options], owner=owners[one.owner])
+        for pod in wires:
+            yield _pod(pod, specs[pod.spec], labels[pod.labels], options=options[pod.options], owner=owners[pod.owner])
 
 
 def _decoded(chunk: Chunk, kind: type[_T]) -> list[_T]:
@@ -108,26 +108,26 @@ def _hook(kind: type, value: Any) -> Any:
     raise NotImplementedError(kind)
 
 
-def _pod(one: WirePod, spec: PodSpec, labels: LabelSet, *, options: PodOptions, owner: Owner) -> Pod:
+def _pod(pod: WirePod, spec: PodSpec, labels: LabelSet, *, options: PodOptions, owner: Owner) -> Pod:
     return Pod(
-        namespace=one.namespace,
-        name=one.name,
+        namespace=pod.namespace,
+        name=pod.name,
         spec=spec,
         labels=labels,
-        uid=one.uid,
-        node_name=one.node_name,
-        nominated_node=one.nominated_node,
-        phase=one.phase,
-        created=one.created,
-        deleted=one.deleted,
-        started=one.started,
-        unschedulable=one.unschedulable,
-        unschedulable_since=one.unschedulable_since,
+        uid=pod.uid,
+        node_name=pod.node_name,
+        nominated_node=pod.nominated_node,
+        phase=pod.phase,
+        created=pod.created,
+        deleted=pod.deleted,
+        started=pod.started,
+        unschedulable=pod.unschedulable,
+        unschedulable_since=pod.unschedulable_since,
         owner=owner,
         options=options,
-        warnings=one.warnings,
-        checkpoint_requested=one.checkpoint_requested,
-        checkpointed=one.checkpointed,
-        ready=one.ready,
-        reason=one.reason,
+        warnings=pod.warnings,
+        checkpoint_requested=pod.checkpoint_requested,
+        checkpointed=pod.checkpointed,
+        ready=pod.ready,
+        reason=pod.reason,
     )

@@ -67,7 +67,7 @@ class Keeper(Sink):
     async def flush(self) -> None:
         """Write the records collected so far."""
         happenings, decisions = self._taken()
-        size = sum(len(one.cluster.pods) + len(one.cluster.nodes) for one in decisions)
+        size = sum(len(decision.cluster.pods) + len(decision.cluster.nodes) for decision in decisions)
         if size <= INLINE and not self.history.on_disk:
             self._write(happenings, decisions)
         else:
@@ -85,7 +85,10 @@ class Keeper(Sink):
         if not happenings and not decisions:
             return
         try:
-            self.history.add(happenings, [Made(one.id, one.at, one.text, one.plan, self._packer.packed(one)) for one in decisions])
+            self.history.add(
+                happenings,
+                [Made(decision.id, decision.at, decision.text, decision.plan, self._packer.packed(decision)) for decision in decisions],
+            )
             self.trouble = ""
         except (sqlite3.Error, OSError, msgspec.MsgspecError, TypeError) as error:
             self.lost += len(happenings) + len(decisions)

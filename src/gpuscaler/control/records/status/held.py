@@ -49,8 +49,8 @@ def staying(latest: Latest, now: float) -> Iterator[BlockedNode]:
     for blocked in latest.plan.blocked_nodes:
         if blocked.detail != NOT_NOW.detail:
             yield blocked
-        elif (found := latest.weighed.get(blocked.node)) is not None:
-            yield replace(found, detail=f"{found.detail} (found {spoken(now - latest.weighed_at)} ago)")
+        elif (blocked_node := latest.weighed.get(blocked.node)) is not None:
+            yield replace(blocked_node, detail=f"{blocked_node.detail} (found {spoken(now - latest.weighed_at)} ago)")
         else:
             yield replace(
                 blocked, detail="pods run on it; whether they fit elsewhere has not been checked yet, which is done about once a minute"
@@ -63,16 +63,16 @@ def held(latest: Latest, members: Mapping[str, Member], now: float) -> tuple[Hel
     for blocked in staying(latest, now):
         if blocked.blocker in HOLDERS and blocked.node in members:
             nodes[blocked.blocker].append(blocked.node)
-    found = []
+    held = []
     for blocker, names in nodes.items():
         offerings = (members[name].offering for name in names)
-        dollars = sum(one.price for one in offerings if one is not None)
+        dollars = sum(offering.price for offering in offerings if offering is not None)
         text = f"{counted(len(names), 'machine')} ({money(dollars)}/h) by {HOLDERS[blocker]}"
-        found.append(Held(blocker, len(names), round(dollars, 6), min(names), text))
-    return tuple(sorted(found, key=lambda one: (-one.dollars_per_hour, one.blocker)))
+        held.append(Held(blocker, len(names), round(dollars, 6), min(names), text))
+    return tuple(sorted(held, key=lambda held: (-held.dollars_per_hour, held.blocker)))
 
 
-def told(found: tuple[Held, ...]) -> str:
+def told(held: tuple[Held, ...]) -> str:
     """All blockers in one line for people."""
-    node = found[0].node
-    return f"Held: {'; '.join(one.text for one in found)}. gpuscaler why node {node} names the object."
+    node = held[0].node
+    return f"Held: {'; '.join(held.text for held in held)}. gpuscaler why node {node} names the object."

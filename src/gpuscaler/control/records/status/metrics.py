@@ -93,8 +93,8 @@ class Metrics(Sink):
                 pool, _, instance_type, _ = fate.offering
                 self._lacking.labels(pool, instance_type, fate.resource).inc()
         self._stray.inc(len(seen.stray))
-        for one in seen.turned_away:
-            self._turned_away.labels(one.pool, one.reason).inc()
+        for turned_away in seen.turned_away:
+            self._turned_away.labels(turned_away.pool, turned_away.reason).inc()
         for outcome in seen.outcomes:
             self._promises.labels("kept" if isinstance(outcome, Kept) else "broken").inc()
 
@@ -168,10 +168,12 @@ class Gauges(Collector):
 def _of_removals(status: Status) -> Iterator[Metric]:
     steps = GaugeMetricFamily("gpuscaler_removals_under_way", "Removals in progress, by step.", labels=("pool", "step"))
     held = GaugeMetricFamily("gpuscaler_held_removals_dollars_per_hour", "Cost per hour of machines with held removals.", labels=("pool",))
-    for (pool, step), count in Counts((one.pool, one.step) for one in status.removals).items():
+    for (pool, step), count in Counts((removal.pool, removal.step) for removal in status.removals).items():
         steps.add_metric((pool, step), count)
-    for pool in sorted({one.pool for one in status.removals if one.held}):
-        held.add_metric((pool,), sum(one.dollars_per_hour or 0.0 for one in status.removals if one.held and one.pool == pool))
+    for pool in sorted({removal.pool for removal in status.removals if removal.held}):
+        held.add_metric(
+            (pool,), sum(removal.dollars_per_hour or 0.0 for removal in status.removals if removal.held and removal.pool == pool)
+        )
     yield from (steps, held)
 
 
@@ -179,16 +181,16 @@ def _of_unready(status: Status) -> Iterator[Metric]:
     nodes = GaugeMetricFamily("gpuscaler_unready_nodes", "Nodes that have not been Ready for 5 minutes.", labels=("pool",))
     dollars = GaugeMetricFamily("gpuscaler_unready_dollars_per_hour", "Cost per hour of the machines of such nodes.", labels=("pool",))
     for pool in status.pools:
-        here = [one for one in status.unready if one.pool == pool.name]
+        here = [unready for unready in status.unready if unready.pool == pool.name]
         nodes.add_metric((pool.name,), len(here))
-        dollars.add_metric((pool.name,), sum(one.dollars_per_hour for one in here))
+        dollars.add_metric((pool.name,), sum(unready.dollars_per_hour for unready in here))
     yield from (nodes, dollars)
 
 
 def _of_status(status: Status) -> Iterator[Metric]:
     machines = GaugeMetricFamily("gpuscaler_machines", "Machines of the pools.", labels=(*OFFERING, "state"))
-    for one in status.kinds:
-        machines.add_metric((one.pool, one.market, one.instance_type, one.state), one.machines)
+    for kind in status.kinds:
+        machines.add_metric((kind.pool, kind.market, kind.instance_type, kind.state), kind.machines)
     gpus = GaugeMetricFamily("gpuscaler_gpus", "GPUs of open machines.", labels=("pool",))
     used = GaugeMetricFamily("gpuscaler_gpus_requested", "GPUs that bound pods request.", labels=("pool",))
     dollars = GaugeMetricFamily("gpuscaler_dollars_per_hour", "Cost per hour of open machines.", labels=("pool",))
@@ -203,7 +205,7 @@ def _of_status(status: Status) -> Iterator[Metric]:
     waiting.add_metric(("coming",), status.coming)
     yield from (machines, gpus, used, dollars, waiting, *_of_removals(status))
     yield from _of_unready(status)
-    stopping = sum(one.open for one in status.breakers)
+    stopping = sum(breaker.open for breaker in status.breakers)
     holds = GaugeMetricFamily("gpuscaler_hold", "1 while a person holds this activity.", labels=("activity",))
     held = {hold.activity for hold in status.holds}
     for activity in ACTIVITIES:
@@ -211,7 +213,7 @@ def _of_status(status: Status) -> Iterator[Metric]:
     yield holds
     yield GaugeMetricFamily("gpuscaler_breakers_open", "Breakers that are open.", stopping)
     causes = GaugeMetricFamily("gpuscaler_breakers", "Breakers that are open, by cause.", labels=("cause",))
-    for cause, number in sorted(Counts(one.cause for one in status.breakers if one.open).items()):
+    for cause, number in sorted(Counts(breaker.cause for breaker in status.breakers if breaker.open).items()):
         causes.add_metric((cause,), number)
     yield causes
     yield GaugeMetricFamily("gpuscaler_set_aside_objects", "Objects that could not be parsed.", status.set_aside_count)

@@ -17,13 +17,13 @@ _CLIENT, _PAUSED = "nvidia.com/gpu.deploy.client", "paused-for-"
 def misplaced(cluster: Cluster, pod: str) -> Iterator[str]:
     """Sentences about the leader's own ``pod`` (``namespace/name``) on a node with GPUs, and about GPUs that no exporter measures."""
     yield from _leading(cluster, pod)
-    exporters = [one for one in daemon_sets(cluster) if _EXPORTER.items() <= one.template_labels.items()]
+    exporters = [workload for workload in daemon_sets(cluster) if _EXPORTER.items() <= workload.template_labels.items()]
     if not exporters:
         return
     has = [node for node in cluster.nodes.values() if _measurable(node)]
-    left = [node.name for node in has if not any(runs_on(one, node) for one in exporters)]
+    left = [node.name for node in has if not any(runs_on(workload, node) for workload in exporters)]
     if left:
-        names = ", ".join(f"{one.namespace}/{one.name}" for one in exporters)
+        names = ", ".join(f"{workload.namespace}/{workload.name}" for workload in exporters)
         yield (
             f"DaemonSet {names} matches {len(has) - len(left)} of {len(has)} nodes with NVIDIA GPUs, and not {nodes(sorted(left))}: "
             f"saw none of the labels that it expects on them, so their GPUs are not measured; label them, or set exporter.affinity of the "

@@ -84,8 +84,8 @@ class Pages:
         return _answered(why_node(self._latest, name, history, self._now()))
 
     async def _decisions(self, _request: web.Request) -> web.Response:
-        found: list[Brief] = await self._asked(lambda kept: kept.decisions(most=DECISIONS))
-        return _json(found)
+        briefs: list[Brief] = await self._asked(lambda kept: kept.decisions(most=DECISIONS))
+        return _json(briefs)
 
     async def _decision(self, request: web.Request) -> web.Response:
         name = request.match_info["id"]
@@ -93,7 +93,7 @@ class Pages:
         if made is None:
             raise web.HTTPNotFound(text=missing(name))
         where = made.missing or f"/decisions/{name}/inputs"
-        return _json(Detail(made.id, made.at, made.text, made.plan, tuple(one.text for one in after), where))
+        return _json(Detail(made.id, made.at, made.text, made.plan, tuple(event.text for event in after), where))
 
     async def _inputs(self, request: web.Request) -> web.Response:
         name = request.match_info["id"]
@@ -109,7 +109,7 @@ def about_pod(kept: History, key: str, top: Owner) -> list[HistoryEvent]:
     """The events of a pod, and those of other pods of its owner ``top`` that it may have replaced; the oldest first."""
     own = kept.about(f"pod/{key}", most=HAPPENINGS)
     others = kept.about(owner_subject(key, top), most=EVICTIONS) if top.kind else []
-    return sorted((*own, *(one for one in others if one not in own)), key=lambda one: one.at)
+    return sorted((*own, *(event for event in others if event not in own)), key=lambda event: event.at)
 
 
 def missing(name: str) -> str:

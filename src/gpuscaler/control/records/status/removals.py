@@ -46,61 +46,65 @@ class RemovalNow(Struct, frozen=True, omit_defaults=True):
 def removals_of(latest: Latest, now: float) -> tuple[RemovalNow, ...]:
     """All removals; those that are held up come first, the most expensive at the top."""
     memory = latest.memory
-    offerings = [one for pool in (latest.policy.pools if latest.policy is not None else ()) for one in pool.offerings]
-    prices = {one.key: one.price for one in offerings}
-    found = [
+    offerings = [offering for pool in (latest.policy.pools if latest.policy is not None else ()) for offering in pool.offerings]
+    prices = {offering.key: offering.price for offering in offerings}
+    removals = [
         RemovalNow(
-            node=one.node,
-            pool=one.offering.pool,
-            step=one.step,
-            since=one.since,
-            reason=shortened(one.reason, SENTENCE),
-            held=shortened(one.detail, SENTENCE),
-            dollars_per_hour=prices.get(one.offering),
-            until=one.ends or None,
+            node=removal.node,
+            pool=removal.offering.pool,
+            step=removal.step,
+            since=removal.since,
+            reason=shortened(removal.reason, SENTENCE),
+            held=shortened(removal.detail, SENTENCE),
+            dollars_per_hour=prices.get(removal.offering),
+            until=removal.ends or None,
         )
-        for one in memory.ledger.leaving
+        for removal in memory.ledger.leaving
     ]
-    leaving = {one.node for one in found}
+    leaving = {removal.node for removal in removals}
     for spared in memory.spared.nodes:
         if now < spared.until and spared.node not in leaving:
             price = prices.get(spared.offering)
             why = shortened(spared.why, SENTENCE)
-            found.append(RemovalNow(spared.node, spared.offering.pool, GIVEN_UP, held=why, dollars_per_hour=price, until=spared.until))
-    return tuple(sorted(found, key=lambda one: (not one.held, -(one.dollars_per_hour or 0.0), one.node)))
+            removals.append(RemovalNow(spared.node, spared.offering.pool, GIVEN_UP, held=why, dollars_per_hour=price, until=spared.until))
+    return tuple(sorted(removals, key=lambda removal: (not removal.held, -(removal.dollars_per_hour or 0.0), removal.node)))
 
 
-def told(one: RemovalNow, now: float) -> str:
+def told(removal: RemovalNow, now: float) -> str:
     """A removal in one line for people."""
-    cost = f" ({money(one.dollars_per_hour)}/h)" if one.dollars_per_hour is not None else ""
-    if one.step == GIVEN_UP:
-        return f"{one.node}{cost} stays: {one.held}; tried again in {spoken((one.until or now) - now)}"
-    ends = f"; the machine ends in {spoken(one.until - now)}" if one.until is not None else ""
-    held = f": {one.held}" if one.held else ""
-    return f"{one.node}{cost}: {STEPS.get(one.step, one.step)}, since {spoken(now - one.since)}{held}{ends} [{one.reason}]"
+    cost = f" ({money(removal.dollars_per_hour)}/h)" if removal.dollars_per_hour is not None else ""
+    if removal.step == GIVEN_UP:
+        return f"{removal.node}{cost} stays: {removal.held}; tried again in {spoken((removal.until or now) - now)}"
+    ends = f"; the machine ends in {spoken(removal.until - now)}" if removal.until is not None else ""
+    held = f": {removal.held}" if removal.held else ""
+    return (
+        f"{removal.node}{cost}: {STEPS.get(removal.step, removal.step)}, since {spoken(now - removal.since)}{held}{ends} [{removal.reason}]"
+    )
 
 
-def of_resident(one: Removal, pod: Pod, now: float) -> Iterator[str]:
-    """Sentences about the eviction of ``pod``, which is on the node of the removal ``one``."""
-    found = next((entry for entry in one.evictions if (entry.pod, entry.uid) == (pod.key, pod.uid)), None)
+def of_resident(removal: Removal, pod: Pod, now: float) -> Iterator[str]:
+    """Sentences about the eviction of ``pod``, which is on the node of the removal ``removal``."""
+    eviction = next((entry for entry in removal.evictions if (entry.pod, entry.uid) == (pod.key, pod.uid)), None)
     if pod.deleted:
         yield "it is terminating" + (f"; its grace period ends in {spoken(pod.deleted - now)}" if pod.deleted > now else " and is overdue")
-    elif found is not None and found.signalled and is_saving(one, pod, found, now):
-        until = saves_until(one, pod, found.signalled)
-        yield f"it was asked {spoken(now - found.signalled)} ago to save its work, and has {spoken(until - now)} left (gpuscaler.io/grace)"
-    elif found is not None and found.why:
-        yield f"its eviction failed {counted(found.tries, 'time')}: {found.why}; tried again in {spoken(found.again - now)}"
-
-
-def of_leaving(one: Removal, now: float) -> Iterator[str]:
-    """Sentences about the removal of one node."""
-    yield f"its removal began {spoken(now - one.at)} ago: {one.reason}"
-    needs = f" ({counted(len(one.needs), 'machine')})" if one.needs else ""
-    detail = f": {one.detail}" if one.detail else ""
-    yield f"{STEPS.get(one.step, one.step)}{needs}{detail}"
-    if one.ends:
+    elif eviction is not None and eviction.signalled and is_saving(removal, pod, eviction, now):
+        until = saves_until(removal, pod, eviction.signalled)
         yield (
-            f"the machine ends in {spoken(one.ends - now)}"
-            if one.ends > now
-            else f"the machine should have ended {spoken(now - one.ends)} ago"
+            f"it was asked {spoken(now - eviction.signalled)} ago to save its work, and has {spoken(until - now)} left (gpuscaler.io/grace)"
+        )
+    elif eviction is not None and eviction.why:
+        yield f"its eviction failed {counted(eviction.tries, 'time')}: {eviction.why}; tried again in {spoken(eviction.again - now)}"
+
+
+def of_leaving(removal: Removal, now: float) -> Iterator[str]:
+    """Sentences about the removal of one node."""
+    yield f"its removal began {spoken(now - removal.at)} ago: {removal.reason}"
+    needs = f" ({counted(len(removal.needs), 'machine')})" if removal.needs else ""
+    detail = f": {removal.detail}" if removal.detail else ""
+    yield f"{STEPS.get(removal.step, removal.step)}{needs}{detail}"
+    if removal.ends:
+        yield (
+            f"the machine ends in {spoken(removal.ends - now)}"
+            if removal.ends > now
+            else f"the machine should have ended {spoken(now - removal.ends)} ago"
         )

@@ -130,10 +130,10 @@ class Reporter(Sink):
             self.trouble = f"ConfigMap {self._namespace}/{NAME}: {error}"
 
 
-def are_alike(one: HistoryEvent, other: HistoryEvent) -> bool:
+def are_alike(event: HistoryEvent, other: HistoryEvent) -> bool:
     """Whether two events of one decision say the same about two nodes, apart from durations."""
-    said = [_NUMBERS.sub("", what.text.replace(f"node {what.node}", "node")) for what in (one, other)]
-    return bool(one.node) and (one.kind, one.decision, said[0]) == (other.kind, other.decision, said[1])
+    said = [_NUMBERS.sub("", what.text.replace(f"node {what.node}", "node")) for what in (event, other)]
+    return bool(event.node) and (event.kind, event.decision, said[0]) == (other.kind, other.decision, said[1])
 
 
 def together(alike: Sequence[HistoryEvent]) -> HistoryEvent:
@@ -142,21 +142,21 @@ def together(alike: Sequence[HistoryEvent]) -> HistoryEvent:
     if len(alike) == 1:
         return first
     more = f" and {len(alike) - NAMED} more" if len(alike) > NAMED else ""
-    names = ", ".join(one.node for one in alike[:NAMED]) + more
+    names = ", ".join(event.node for event in alike[:NAMED]) + more
     text = first.text.replace(f"node {first.node}", f"each of {len(alike)} nodes ({names})", 1)
     return replace(alike[-1], text=text)
 
 
-def _same(one: Status, other: Status) -> bool:
+def _same(status: Status, other: Status) -> bool:
     """Whether two statuses are equal, apart from their times and durations in sentences."""
-    return _timeless(one) == _timeless(other)
+    return _timeless(status) == _timeless(other)
 
 
-def _timeless(one: Status) -> Status:
-    waiting = tuple(replace(entry, reason=_NUMBERS.sub("", entry.reason)) for entry in one.waiting)
-    unready = tuple(replace(entry, text=_NUMBERS.sub("", entry.text)) for entry in one.unready)
-    troubles = tuple(_NUMBERS.sub("", entry) for entry in one.troubles)
-    return replace(one, at=0.0, looked_at=0.0, planned_at=0.0, waiting=waiting, unready=unready, troubles=troubles)
+def _timeless(status: Status) -> Status:
+    waiting = tuple(replace(entry, reason=_NUMBERS.sub("", entry.reason)) for entry in status.waiting)
+    unready = tuple(replace(entry, text=_NUMBERS.sub("", entry.text)) for entry in status.unready)
+    troubles = tuple(_NUMBERS.sub("", entry) for entry in status.troubles)
+    return replace(status, at=0.0, looked_at=0.0, planned_at=0.0, waiting=waiting, unready=unready, troubles=troubles)
 
 
 def body_of(status: Status, namespace: str) -> dict[str, Any]:

@@ -175,10 +175,10 @@ def status_of(
     found = members(cluster.nodes, policy, latest.unlisted)
     account = latest.found.newest if latest.found is not None else AccountReport()
     aside = (*cluster.set_aside, *account.set_aside)
-    coming_nodes = {one.node for one in memory.ledger.coming if one.node}
-    leaving = {one.node for one in memory.ledger.leaving}
+    coming_nodes = {machine.node for machine in memory.ledger.coming if machine.node}
+    leaving = {removal.node for removal in memory.ledger.leaving}
     pools = _pools(policy, cluster, found, memory.ledger, coming_nodes)
-    pools = tuple(replace(one, way=account.ways.get(one.name, "")) for one in pools)
+    pools = tuple(replace(pool, way=account.ways.get(pool.name, "")) for pool in pools)
     waiting = _waiting(latest, now)
     unready = _unready(latest, policy, now)
     standing = latest.priorities()
@@ -194,19 +194,19 @@ def status_of(
         limits=_limits(policy, pools, memory.ledger),
         breakers=_breakers(breakers_of(memory, policy, now), now)[:MOST],
         unplaced=len(plan.unplaced),
-        coming=sum(len(one.pods) for one in memory.ledger.coming),
+        coming=sum(len(machine.pods) for machine in memory.ledger.coming),
         waiting=waiting[:MOST],
         removals=removals_of(latest, now)[:MOST],
-        happened=tuple(StatusEntry(one.kind, shortened(one.text, SENTENCE), one.at, one.decision) for one in happened),
+        happened=tuple(StatusEntry(event.kind, shortened(event.text, SENTENCE), event.at, event.decision) for event in happened),
         set_aside_count=len(aside),
-        set_aside=tuple(StatusEntry(one.object, shortened(one.reason, SENTENCE)) for one in aside[:MOST]),
+        set_aside=tuple(StatusEntry(skipped.object, shortened(skipped.reason, SENTENCE)) for skipped in aside[:MOST]),
         holds=_holds(holds or Holds(), now),
         troubles=tuple(
             shortened(one, SENTENCE)
             for one in (
                 *troubles,
                 *prices_unknown(policy),
-                *(one.text for one in unready),
+                *(unready.text for unready in unready),
                 *uneven(memory.guarding, policy),
                 *device_plugins.reports(memory.away, now),
                 *unbound(memory.unbinding, now),
@@ -235,23 +235,23 @@ def status_of(
 
 def _unready(latest: Latest, policy: Policy, now: float) -> tuple[UnreadyNow, ...]:
     """Nodes that have not been Ready for long enough to be reported, the most expensive first."""
-    prices = {one.key: one.price for one in policy.offerings.values()}
-    found = [
-        UnreadyNow(one.node, one.offering.pool, one.since, prices.get(one.offering, 0.0), described(one, policy, now))
-        for one in latest.memory.unready.nodes
-        if one.reported
+    prices = {offering.key: offering.price for offering in policy.offerings.values()}
+    unready = [
+        UnreadyNow(silence.node, silence.offering.pool, silence.since, prices.get(silence.offering, 0.0), described(silence, policy, now))
+        for silence in latest.memory.unready.nodes
+        if silence.reported
     ]
-    return tuple(sorted(found, key=lambda one: (-one.dollars_per_hour, one.since, one.node)))
+    return tuple(sorted(unready, key=lambda unready: (-unready.dollars_per_hour, unready.since, unready.node)))
 
 
-def _pools(policy: Policy, cluster: Cluster, found: Mapping[str, Member], book: Ledger, closed: set[str]) -> tuple[PoolNow, ...]:
+def _pools(policy: Policy, cluster: Cluster, members: Mapping[str, Member], ledger: Ledger, closed: set[str]) -> tuple[PoolNow, ...]:
     """The pools. A node that is still ``closed`` counts as coming and not as a machine yet: each is counted once."""
     names: dict[str, list[str]] = defaultdict(list)
-    for name, member in found.items():
+    for name, member in members.items():
         if name not in closed:
             names[member.pool.name].append(name)
-    coming = Counter(one.key.pool for one in book.coming)
-    leaving = Counter(one.offering.pool for one in book.leaving)
+    coming = Counter(machine.key.pool for machine in ledger.coming)
+    leaving = Counter(removal.offering.pool for removal in ledger.leaving)
     return tuple(
         PoolNow(
             name=pool.name,
@@ -262,7 +262,7 @@ def _pools(policy: Policy, cluster: Cluster, found: Mapping[str, Member], book: 
             max=pool.max,
             gpus=sum(gpus_of(cluster.nodes[name].allocatable, cluster.nodes[name].labels) for name in names[pool.name]),
             used=_gpus_requested(cluster, names[pool.name]),
-            dollars_per_hour=round(sum(worth(cluster.nodes[name], found[name]).price for name in names[pool.name]), 6),
+            dollars_per_hour=round(sum(worth(cluster.nodes[name], members[name]).price for name in names[pool.name]), 6),
         )
         for pool in policy.pools
     )
@@ -275,16 +275,16 @@ def _gpus_requested(cluster: Cluster, names: Sequence[str]) -> int:
     return gpus_in(asked)
 
 
-def _kinds(cluster: Cluster, found: Mapping[str, Member], book: Ledger, coming: set[str], leaving: set[str]) -> tuple[Kind, ...]:
+def _kinds(cluster: Cluster, members: Mapping[str, Member], ledger: Ledger, coming: set[str], leaving: set[str]) -> tuple[Kind, ...]:
     tally: Counter[tuple[str, str, str, str]] = Counter()
     for name in cluster.nodes:
-        member = found.get(name)
+        member = members.get(name)
         if member is None or name in coming:
             continue
         _, market, instance_type, _ = member.offering.key if member.offering is not None else ("", "", "", "")
         tally[member.pool.name, market, instance_type, "leaving" if name in leaving else "open"] += 1
-    for one in book.coming:
-        tally[*one.key[:3], "coming"] += 1
+    for machine in ledger.coming:
+        tally[*machine.key[:3], "coming"] += 1
     return tuple(Kind(*kind, count) for kind, count in sorted(tally.items()))
 
 
@@ -298,10 +298,13 @@ def prices_unknown(policy: Policy) -> Iterator[str]:
         yield f"prices unknown: no region has a price for {some} (pool {pools}); {guess}; add the prices to aws.prices"
 
 
-def _limits(policy: Policy, pools: tuple[PoolNow, ...], book: Ledger) -> tuple[Limit, ...]:
+def _limits(policy: Policy, pools: tuple[PoolNow, ...], ledger: Ledger) -> tuple[Limit, ...]:
     offerings = policy.offerings
-    gpus = sum(max((offering.gpus for offering in may_be((one.key,), offerings)), default=0) for one in book.coming)
-    dollars = sum(range_of_coming(one, policy)[1] if one.key in offerings else _dearest(one.key, offerings) for one in book.coming)
+    gpus = sum(max((offering.gpus for offering in may_be((machine.key,), offerings)), default=0) for machine in ledger.coming)
+    dollars = sum(
+        range_of_coming(machine, policy)[1] if machine.key in offerings else _most_expensive(machine.key, offerings)
+        for machine in ledger.coming
+    )
     used = {
         "machines": sum(pool.machines + pool.coming for pool in pools),
         "gpus": sum(pool.gpus for pool in pools) + gpus,
@@ -312,15 +315,16 @@ def _limits(policy: Policy, pools: tuple[PoolNow, ...], book: Ledger) -> tuple[L
     return tuple(Limit(name, float(used[name]), float(value)) for name, value in most.items() if value is not None)
 
 
-def _dearest(key: OfferingKey, offerings: Mapping[OfferingKey, Offering]) -> float:
+def _most_expensive(key: OfferingKey, offerings: Mapping[OfferingKey, Offering]) -> float:
     """The maximum price of a machine with an unknown offering."""
     return max((offering.price for offering in may_be((key,), offerings)), default=0.0)
 
 
 def _breakers(breakers: Breakers, now: float) -> tuple[BreakerNow, ...]:
-    stopping = sorted((one for one in breakers.open if counts(one)), key=lambda one: one.target.words)
+    stopping = sorted((breaker for breaker in breakers.open if counts(breaker)), key=lambda breaker: breaker.target.words)
     return tuple(
-        BreakerNow(one.target.words, one.cause, is_open(one, now), one.until, shortened(told(one, now), SENTENCE)) for one in stopping
+        BreakerNow(breaker.target.words, breaker.cause, is_open(breaker, now), breaker.until, shortened(told(breaker, now), SENTENCE))
+        for breaker in stopping
     )
 
 
@@ -337,42 +341,47 @@ def _waiting(latest: Latest, now: float) -> tuple[Waiting, ...]:
     for pod, reason in unplaced(latest.plan):
         groups[reason].append(pod)
     closed = still_closed(latest, now)
-    for one in latest.memory.ledger.coming:
-        if one.pods:
-            groups[coming(one, latest, now, closed)] += one.pods
+    for machine in latest.memory.ledger.coming:
+        if machine.pods:
+            groups[coming(machine, latest, now, closed)] += machine.pods
     return tuple(Waiting(shortened(reason, SENTENCE), len(pods), tuple(pods[:NAMED])) for reason, pods in groups.items())
 
 
 def unplaced(plan: Plan) -> Iterable[tuple[str, str]]:
     """All unplaced pods with their reasons."""
     said: dict[int, str] = {}
-    for one in plan.unplaced:
+    for unplaced in plan.unplaced:
         # Pods of one class share their reasons.
-        if id(one.reasons) not in said:
-            said[id(one.reasons)] = "; ".join(f"pool {reason.pool}: {reason.detail}" for reason in one.reasons) or "there is no pool"
-        yield one.pod, said[id(one.reasons)]
+        if id(unplaced.reasons) not in said:
+            said[id(unplaced.reasons)] = (
+                "; ".join(f"pool {reason.pool}: {reason.detail}" for reason in unplaced.reasons) or "there is no pool"
+            )
+        yield unplaced.pod, said[id(unplaced.reasons)]
 
 
-def coming(one: OrderedMachine, latest: Latest, now: float, closed: Mapping[str, str] | None = None) -> str:
+def coming(machine: OrderedMachine, latest: Latest, now: float, closed: Mapping[str, str] | None = None) -> str:
     """The progress of an ordered machine, and when it should be ready; ``closed`` is :func:`still_closed`, if it is known."""
-    if one.ready:
+    if machine.ready:
         closed = still_closed(latest, now) if closed is None else closed
-        return f"{offering(one.key)} is ready as node {one.node} and {kept_closed(one.node, closed)}"
-    expected = latest.outlook(one.key)
-    if not one.granted:
-        return f"{offering(one.key)} was ordered {spoken(now - one.asked)} ago; it takes about {spoken(expected.typical)} after its grant"
-    left = one.began + expected.typical - now
+        return f"{offering(machine.key)} is ready as node {machine.node} and {kept_closed(machine.node, closed)}"
+    expected = latest.outlook(machine.key)
+    if not machine.granted:
+        return (
+            f"{offering(machine.key)} was ordered {spoken(now - machine.asked)} ago; it takes about "
+            f"{spoken(expected.typical)} after its grant"
+        )
+    left = machine.began + expected.typical - now
     when = f"should be ready in about {spoken(left)}" if left > 0 else f"should have been ready {spoken(-left)} ago"
-    stage = f"is node {one.node}, not ready yet{lacking(one, latest)}" if one.node else "was granted"
-    return f"{offering(one.key)} {stage}; it {when}"
+    stage = f"is node {machine.node}, not ready yet{lacking(machine, latest)}" if machine.node else "was granted"
+    return f"{offering(machine.key)} {stage}; it {when}"
 
 
 def still_closed(latest: Latest, now: float) -> Mapping[str, str]:
     """Why ready machines are still closed, by node."""
-    book, policy = latest.memory.ledger, latest.policy
-    if policy is None or not (book.promises or any(one.ready for one in book.coming)):
+    ledger, policy = latest.memory.ledger, latest.policy
+    if policy is None or not (ledger.promises or any(machine.ready for machine in ledger.coming)):
         return {}
-    return opening.still_closed(book, latest.cluster, policy, nominating=latest.memory.unbinding.keys(), now=now)
+    return opening.still_closed(ledger, latest.cluster, policy, nominating=latest.memory.unbinding.keys(), now=now)
 
 
 def kept_closed(node: str, closed: Mapping[str, str]) -> str:
@@ -380,13 +389,13 @@ def kept_closed(node: str, closed: Mapping[str, str]) -> str:
     return f"is still closed: {closed[node]}" if node in closed else "is being opened"
 
 
-def lacking(one: OrderedMachine, latest: Latest) -> str:
+def lacking(machine: OrderedMachine, latest: Latest) -> str:
     """The resources that an ordered machine's node still lacks, as part of a sentence; empty if unknown."""
-    node = latest.cluster.nodes.get(one.node)
+    node = latest.cluster.nodes.get(machine.node)
     if node is None or latest.policy is None:
         return ""
-    pool = next((pool for pool in latest.policy.pools if pool.name == one.key.pool), None)
-    lacks = lack(node, taken_for(one.key, latest.policy.offerings), pool, asked_for(one.pods, latest.cluster))
+    pool = next((pool for pool in latest.policy.pools if pool.name == machine.key.pool), None)
+    lacks = lack(node, taken_for(machine.key, latest.policy.offerings), pool, asked_for(machine.pods, latest.cluster))
     return f": {lacks.words}" if lacks is not None else ""
 
 

@@ -46,23 +46,23 @@ def why_pod(latest: Latest, key: str, history: Sequence[HistoryEvent], now: floa
 def why_node(latest: Latest, name: str, history: Sequence[HistoryEvent], now: float) -> Answer:
     """Explain the node ``name``, or the machine with that id if it is no node yet."""
     node = latest.cluster.nodes.get(name)
-    machine = next((one for one in latest.memory.ledger.coming if name in (one.node, one.instance) and name), None)
+    machine = next((machine for machine in latest.memory.ledger.coming if name in (machine.node, machine.instance) and name), None)
     lines = tuple(_of_node(latest, node, name, machine, now))
     known = node is not None or machine is not None or bool(history)
     return Answer(f"node {name}", known, lines or ("there is no such node now",), _said(history), now)
 
 
 def _said(history: Sequence[HistoryEvent]) -> tuple[StatusEntry, ...]:
-    return tuple(StatusEntry(one.kind, one.text, one.at, one.decision) for one in history)
+    return tuple(StatusEntry(event.kind, event.text, event.at, event.decision) for event in history)
 
 
 def _of_pod(latest: Latest, pod: Pod, key: str, now: float) -> Iterator[str]:
-    book, plan = latest.memory.ledger, latest.plan
+    ledger, plan = latest.memory.ledger, latest.plan
     yield from (f"could not be parsed completely: {warning}" for warning in pod.warnings)
     if pod.finished:
         yield f"it has ended ({pod.phase})"
         return
-    leaving = next((one for one in book.leaving if one.node == pod.node_name), None)
+    leaving = next((removal for removal in ledger.leaving if removal.node == pod.node_name), None)
     if pod.node_name:
         yield f"it is on node {pod.node_name}" + (f", which is leaving: {leaving.reason}" if leaving is not None else "")
         yield from of_resident(leaving, pod, now) if leaving is not None else ()
@@ -74,13 +74,13 @@ def _of_pod(latest: Latest, pod: Pod, key: str, now: float) -> Iterator[str]:
     for entry in plan.unplaced:
         if entry.pod == key:
             yield "no machine can be bought for it now:"
-            yield from (f"  pool {one.pool}: {one.excluded_by}: {one.detail}" for one in entry.reasons)
-            pools = {one.pool for one in entry.reasons}
-            lessons = (one for one in latest.memory.learned.lessons if one.pool in pools)
-            yield from (f"  pool {one.pool}: {word}" for one in lessons for word in one.shown.words)
+            yield from (f"  pool {reason.pool}: {reason.excluded_by}: {reason.detail}" for reason in entry.reasons)
+            pools = {reason.pool for reason in entry.reasons}
+            lessons = (lesson for lesson in latest.memory.learned.lessons if lesson.pool in pools)
+            yield from (f"  pool {lesson.pool}: {word}" for lesson in lessons for word in lesson.shown.words)
             yield from () if entry.reasons else ("  there is no pool",)
     # A promised pod is always ignored as demand: the promise is reported above.
-    promised = any(key in promise.pods for promise in book.promises)
+    promised = any(key in promise.pods for promise in ledger.promises)
     yield from (f"it is ignored: {ignored.reason}" for ignored in plan.ignored if ignored.pod == key and not promised)
     if not latest.planned_at:
         yield "no plan has been made yet"
@@ -89,14 +89,14 @@ def _of_pod(latest: Latest, pod: Pod, key: str, now: float) -> Iterator[str]:
 
 
 def _waits(latest: Latest, key: str, now: float) -> Iterator[str]:
-    book, plan = latest.memory.ledger, latest.plan
-    names = {one.id: one for one in book.coming}
-    meant = {one.pod: one.node for one in plan.placements}
-    for machine in book.coming:
+    ledger, plan = latest.memory.ledger, latest.plan
+    names = {machine.id: machine for machine in ledger.coming}
+    meant = {placement.pod: placement.node for placement in plan.placements}
+    for machine in ledger.coming:
         if key in machine.pods:
             yield f"{coming(machine, latest, now)}; {costing.of_coming(machine, latest.policy)}"
             return
-    for promise in book.promises:
+    for promise in ledger.promises:
         if key in promise.pods:
             closed = promise.step == NOMINATING
             opened = "is open, waiting for kube-scheduler to bind the pod"
@@ -107,13 +107,13 @@ def _waits(latest: Latest, key: str, now: float) -> Iterator[str]:
         to = names.get(meant[key])
         yield f"it fits on {coming(to, latest, now) if to is not None else f'node {meant[key]}'}; kube-scheduler will bind it"
     for machine_ in plan.machines:
-        if key in machine_.pods and not any(one.order for one in book.coming):
+        if key in machine_.pods and not any(machine.order for machine in ledger.coming):
             yield f"the newest plan buys {offering(machine_.key)} for it, at {costing.of_plan([machine_])}"
 
 
 def _of_node(latest: Latest, node: Node | None, name: str, machine: OrderedMachine | None, now: float) -> Iterator[str]:
-    book = latest.memory.ledger
-    leaving = next((one for one in book.leaving if one.node == name), None)
+    ledger = latest.memory.ledger
+    leaving = next((removal for removal in ledger.leaving if removal.node == name), None)
     if machine is not None:
         yield f"{coming(machine, latest, now)}; {costing.of_coming(machine, latest.policy)}, bought for {counted(len(machine.pods), 'pod')}"
     if leaving is not None:
@@ -121,7 +121,7 @@ def _of_node(latest: Latest, node: Node | None, name: str, machine: OrderedMachi
     if node is None:
         return
     yield from (f"could not be parsed completely: {warning}" for warning in node.warnings)
-    promise = next((one for one in book.promises if one.node == name), None)
+    promise = next((promise for promise in ledger.promises if promise.node == name), None)
     if promise is not None:
         yield f"it is kept for {counted(len(promise.pods), 'pod')} that it was opened for: {some(promise.pods)}"
         if machine is None and promise.step == NOMINATING:
@@ -135,7 +135,7 @@ def _of_node(latest: Latest, node: Node | None, name: str, machine: OrderedMachi
         return
     kind = f"{offering(member.offering.key)} at {money(member.offering.price)}/h" if member.offering is not None else "a machine"
     yield f"it is {kind} of pool {member.pool.name}"
-    yield from (described(one, latest.policy, now) for one in latest.memory.unready.nodes if one.node == name and latest.policy)
+    yield from (described(silence, latest.policy, now) for silence in latest.memory.unready.nodes if silence.node == name and latest.policy)
     if (window := latest.memory.windows.get(name)) is not None:
         yield from explained(window, now)
     if machine is None and leaving is None:
@@ -145,13 +145,13 @@ def _of_node(latest: Latest, node: Node | None, name: str, machine: OrderedMachi
 def _stays(latest: Latest, name: str, now: float) -> Iterator[str]:
     here = [pod for pod in latest.cluster.on_node.get(name, {}).values() if not leaves_with_machine(pod, now)]
     # Most plans do not consider consolidation, but the pods that keep the node can be found here.
-    unasked = any(one.node == name and one.detail == NOT_NOW.detail for one in latest.plan.blocked_nodes)
-    leaving = frozenset(one.node for one in latest.memory.ledger.leaving)
+    unasked = any(blocked.node == name and blocked.detail == NOT_NOW.detail for blocked in latest.plan.blocked_nodes)
+    leaving = frozenset(removal.node for removal in latest.memory.ledger.leaving)
     kept = Disruption(latest.cluster, leaving).blocker(here) if unasked else None
     if kept is not None:
         yield f"it stays: {kept.word}: {kept.detail}"
     else:
-        yield from (f"it stays: {one.blocker}: {one.detail}" for one in staying(latest, now) if one.node == name)
+        yield from (f"it stays: {blocked.blocker}: {blocked.detail}" for blocked in staying(latest, now) if blocked.node == name)
     if here:
         keys = tuple(sorted(pod.key for pod in here))
         yield f"{counted(len(here), 'pod')} {'runs' if len(here) == 1 else 'run'} there: {some(keys)}"

@@ -66,13 +66,13 @@ class Aggregator:
         if len(steps) < 4 or steps[1] != "apis" or tuple(steps[2:4]) in _LOCAL:
             return None
         stored = self._store.get(API_SERVICES, f"{steps[3]}.{steps[2]}")
-        found = None if stored is None else read(stored)
-        if found is None or found.spec.service is None:
+        api_service = None if stored is None else read(stored)
+        if api_service is None or api_service.spec.service is None:
             return None
-        if not found.available:
+        if not api_service.available:
             return text_reply("service unavailable\n", status=503)
         try:
-            return await self._pass_on(found, found.spec.service, request)
+            return await self._pass_on(api_service, api_service.spec.service, request)
         except (ClientError, OSError, TimeoutError, BundleError) as error:
             return text_reply(f"error trying to reach service: {_words(error)}\n", status=503)
         except UnavailableError:
@@ -81,15 +81,15 @@ class Aggregator:
     def groups(self) -> dict[str, list[Json]]:
         """Every aggregated group with its versions, in the form of discovery; a version whose server does not answer is stale."""
         found: dict[str, list[Json]] = {}
-        for _, one in registered(self._store):
-            key = (one.spec.group, one.spec.version)
-            if one.spec.service is not None and one.spec.group not in _GROUPS:
-                stale = {"version": one.spec.version, "freshness": "Stale"}
-                found.setdefault(one.spec.group, []).append(self._served.get(key, stale) if one.available else stale)
+        for _, api_service in registered(self._store):
+            key = (api_service.spec.group, api_service.spec.version)
+            if api_service.spec.service is not None and api_service.spec.group not in _GROUPS:
+                stale = {"version": api_service.spec.version, "freshness": "Stale"}
+                found.setdefault(api_service.spec.group, []).append(self._served.get(key, stale) if api_service.available else stale)
         return found
 
-    async def _pass_on(self, one: WireApiService, service: WireReference, request: Request) -> Answer:
-        context = self._proxy.context(None if one.spec.insecure else one.spec.ca_bundle or "")
+    async def _pass_on(self, api_service: WireApiService, service: WireReference, request: Request) -> Answer:
+        context = self._proxy.context(None if api_service.spec.insecure else api_service.spec.ca_bundle or "")
         headers = vouched(request.headers)
         headers.update({name: request.headers[name] for name in _ASKED if name in request.headers})
         query = f"?{urlencode(request.query)}" if request.query else ""
@@ -99,7 +99,7 @@ class Aggregator:
             headers=headers,
             data=request.body or None,
             ssl=context,
-            server_hostname=one.host,
+            server_hostname=api_service.host,
             allow_redirects=False,
             timeout=aiohttp.ClientTimeout(request.timeout or _REQUEST),
         )
@@ -116,22 +116,22 @@ class Aggregator:
     async def _check(self) -> bool:
         """Check every API once; returns whether all answer."""
         every = registered(self._store)
-        found = await asyncio.gather(*(self._condition(one) for _, one in every))
+        found = await asyncio.gather(*(self._condition(api_service) for _, api_service in every))
         for (name, _), condition in zip(every, found, strict=True):
             self._tell(name, condition)
         return all(condition["status"] == "True" for condition in found)
 
-    async def _condition(self, one: WireApiService) -> Json:
-        if one.spec.service is None:
+    async def _condition(self, api_service: WireApiService) -> Json:
+        if api_service.spec.service is None:
             return _available("True", "Local", "Local APIServices are always available")
-        path = f"/apis/{one.spec.group}/{one.spec.version}"
+        path = f"/apis/{api_service.spec.group}/{api_service.spec.version}"
         try:
-            url = _url(endpoint(self._store, one.spec.service), path)
+            url = _url(endpoint(self._store, api_service.spec.service), path)
         except UnavailableError as error:
             return _available("False", error.reason, str(error))
         try:
             await self._asked(url, {})
-            await self._discover(one, url)
+            await self._discover(api_service, url)
         except (ClientError, OSError, TimeoutError, ValueError) as error:
             why = f"failing or missing response from {url}: {_words(error)}"
             return _available("False", "FailedDiscoveryCheck", why)
@@ -149,13 +149,13 @@ class Aggregator:
                 raise ValueError(f"bad status from {url}: {got.status}")
             return body
 
-    async def _discover(self, one: WireApiService, url: URL) -> None:
+    async def _discover(self, api_service: WireApiService, url: URL) -> None:
         """Store the server's discovery document. If it does not support the newer form, clients use the older one."""
-        key = (one.spec.group, one.spec.version)
+        key = (api_service.spec.group, api_service.spec.version)
         try:
             found = msgspec.json.decode(await self._asked(url.with_path("/apis"), {"accept": AGGREGATED}))
-            versions = next(item["versions"] for item in found["items"] if item["metadata"]["name"] == one.spec.group)
-            self._served[key] = next(item for item in versions if item["version"] == one.spec.version)
+            versions = next(item["versions"] for item in found["items"] if item["metadata"]["name"] == api_service.spec.group)
+            self._served[key] = next(item for item in versions if item["version"] == api_service.spec.version)
         except (ValueError, LookupError, TypeError, StopIteration):
             self._served.pop(key, None)
 

@@ -54,7 +54,7 @@ class WireApiService(Struct):
     @property
     def available(self) -> bool:
         conditions = (self.status.conditions if self.status else None) or ()
-        return any((one.type, one.status) == ("Available", "True") for one in conditions)
+        return any((condition.type, condition.status) == ("Available", "True") for condition in conditions)
 
     @property
     def host(self) -> str:
@@ -107,7 +107,7 @@ def read(stored: Stored) -> WireApiService | None:
 def registered(store: Store) -> list[tuple[str, WireApiService]]:
     """All APIServices that can be parsed, with their names; those that clients should prefer come first."""
     found = ((stored.key, read(stored)) for stored in store[API_SERVICES].within(""))
-    known = [(name, one) for name, one in found if one is not None]
+    known = [(name, api_service) for name, api_service in found if api_service is not None]
     return sorted(known, key=lambda item: (-item[1].spec.group_priority_minimum, item[1].spec.group, -item[1].spec.version_priority))
 
 
@@ -119,7 +119,7 @@ def endpoint(store: Store, asked: WireReference) -> tuple[str, int]:
         if stored is None:
             raise UnavailableError("ServiceNotFound", f"{what} is not present")
         service = _service(stored.body).spec
-        port = next((one for one in service.ports or () if one.port == asked.port), None)
+        port = next((port for port in service.ports or () if port.port == asked.port), None)
         if port is None and service.type != "ExternalName":
             raise UnavailableError("ServicePortError", f"{what} is not listening on port {asked.port}")
         if port is None or service.type == "ExternalName":

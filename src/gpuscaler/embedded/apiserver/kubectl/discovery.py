@@ -69,7 +69,7 @@ def _group(group: str, named: Iterable[str]) -> dict[str, Any]:
 
 
 def _named(versions: Iterable[Mapping[str, Any]]) -> list[str]:
-    return [str(one["version"]) for one in versions]
+    return [str(version["version"]) for version in versions]
 
 
 def _parts(kind: Kind) -> Iterable[tuple[str, list[str], dict[str, str]]]:

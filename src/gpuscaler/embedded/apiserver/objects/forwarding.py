@@ -41,20 +41,20 @@ class Forwards:
 
     def find(self, request: Request) -> PodPort:
         """The port to forward. Raises :class:`~gpuscaler.embedded.apiserver.wire.failures.Failure`."""
-        found = _PATH.fullmatch(request.path)
-        if found is None:
+        match = _PATH.fullmatch(request.path)
+        if match is None:
             raise no_such_path()
-        stored = self._store.get(PODS, key_of(found["namespace"], found["name"]))
+        stored = self._store.get(PODS, key_of(match["namespace"], match["name"]))
         if stored is None:
-            raise not_found(PODS, found["name"])
+            raise not_found(PODS, match["name"])
         if not stored.read().get("spec", {}).get("nodeName"):
-            raise bad_request(f"pod {found['name']} does not have a host assigned")
+            raise bad_request(f"pod {match['name']} does not have a host assigned")
         port = request.query.get("ports", "")
         if request.headers.get("upgrade", "").lower() != "websocket":
             raise bad_request("Upgrade request required")
         if not port.isdecimal() or not 0 < int(port) < 2**16:
             raise bad_request(f"unable to parse {port!r} as a port")
-        return PodPort(namespace=found["namespace"], pod=found["name"], port=int(port))
+        return PodPort(namespace=match["namespace"], pod=match["name"], port=int(port))
 
 
 async def forward(request: web.Request, where: PodPort, local: int | None) -> web.StreamResponse:

@@ -35,16 +35,16 @@ class Proxies:
 
     async def answer(self, request: Request) -> Answer | None:
         """The answer to a request through the proxy; None for any other request."""
-        found = _PATH.fullmatch(request.path)
-        if found is None:
+        match = _PATH.fullmatch(request.path)
+        if match is None:
             return None
-        namespace, name, port = found["namespace"], found["name"], found["port"] or "80"
+        namespace, name, port = match["namespace"], match["name"], match["port"] or "80"
         if self._store.get(PODS, key_of(namespace, name)) is None:
             raise not_found(PODS, name)
         handler = self._handlers.get((namespace, name, port))
         if handler is None:
             raise _refused(name, port)
-        return await handler(replace(request, path=found["rest"] or "/"))
+        return await handler(replace(request, path=match["rest"] or "/"))
 
 
 def _refused(name: str, why: str) -> Failure:

@@ -52,38 +52,38 @@ def describe(region: Region, params: dict[str, Any]) -> dict[str, Any]:
         raise no_group(name)
     wanted, filters = params.get("ActivityIds"), {one["Name"]: one["Values"] for one in params.get("Filters", ())}
     rows = [
-        (group, one)
+        (group, activity)
         for group in region.groups.values()
         if name in (None, group.name)
-        for one in group.activities
-        if one.visible_at <= region.now and (not wanted or one.id in wanted) and _passes(one, filters)
+        for activity in group.activities
+        if activity.visible_at <= region.now and (not wanted or activity.id in wanted) and _passes(activity, filters)
     ]
     rows.sort(key=lambda row: (row[1].started_at, row[1].id), reverse=True)
     shown, more = page(rows, params, size="MaxRecords", default=100, most=100)
-    return {"Activities": [as_shown(group, one) for group, one in shown], **more}
+    return {"Activities": [as_shown(group, activity) for group, activity in shown], **more}
 
 
-def _passes(one: Activity, filters: dict[str, list[str]]) -> bool:
-    if "StartTimeLowerBound" in filters and one.started_at < moment(filters["StartTimeLowerBound"][0]).timestamp():
+def _passes(activity: Activity, filters: dict[str, list[str]]) -> bool:
+    if "StartTimeLowerBound" in filters and activity.started_at < moment(filters["StartTimeLowerBound"][0]).timestamp():
         return False
-    if "StartTimeUpperBound" in filters and one.started_at > moment(filters["StartTimeUpperBound"][0]).timestamp():
+    if "StartTimeUpperBound" in filters and activity.started_at > moment(filters["StartTimeUpperBound"][0]).timestamp():
         return False
-    return "Status" not in filters or one.status in filters["Status"]
+    return "Status" not in filters or activity.status in filters["Status"]
 
 
-def as_shown(group: Group, one: Activity) -> dict[str, Any]:
+def as_shown(group: Group, activity: Activity) -> dict[str, Any]:
     """An activity in the form of the API."""
     reply = {
-        "ActivityId": one.id,
+        "ActivityId": activity.id,
         "AutoScalingGroupName": group.name,
         "AutoScalingGroupARN": group.arn,
-        "Description": one.description,
-        "Cause": one.cause,
-        "StartTime": at(one.started_at),
-        "StatusCode": one.status,
-        "StatusMessage": one.message or None,
-        "Progress": 100 if one.status in _DONE else 50,
-        "Details": json.dumps({"Subnet ID": subnet_id(one.zone), "Availability Zone": one.zone} if one.zone else {}),
-        "EndTime": at(one.ended_at) if one.ended_at is not None else None,
+        "Description": activity.description,
+        "Cause": activity.cause,
+        "StartTime": at(activity.started_at),
+        "StatusCode": activity.status,
+        "StatusMessage": activity.message or None,
+        "Progress": 100 if activity.status in _DONE else 50,
+        "Details": json.dumps({"Subnet ID": subnet_id(activity.zone), "Availability Zone": activity.zone} if activity.zone else {}),
+        "EndTime": at(activity.ended_at) if activity.ended_at is not None else None,
     }
     return {key: value for key, value in reply.items() if value is not None}

@@ -31,7 +31,7 @@ def _terminate(region: Region, params: dict[str, Any]) -> dict[str, Any]:
     idents = [*params.get("InstanceIds", ()), *([params["InstanceId"]] if "InstanceId" in params else [])]
     for ident in idents:
         found = region.instances.get(ident)
-        if found is None or ident not in (group := region.groups.get(found.group, _NOBODY)).members:
+        if found is None or ident not in (group := region.groups.get(found.group, _NO_GROUP)).members:
             raise invalid(f"Instance Id not found - No managed instance found for instance ID: {ident}")
         instance = found
         if params["ShouldDecrementDesiredCapacity"] and not instance.lifecycle.startswith("Terminating"):
@@ -50,19 +50,19 @@ def _terminate(region: Region, params: dict[str, Any]) -> dict[str, Any]:
     return {"Activity": activities.as_shown(group, last)} if last is not None else {}
 
 
-_NOBODY: Final = Group("", "", 0.0, (), {}, 0, 0, 0)
+_NO_GROUP: Final = Group("", "", 0.0, (), {}, 0, 0, 0)
 
 
 def _protect(region: Region, params: dict[str, Any]) -> dict[str, Any]:
     group, idents = groups.group(region, params["AutoScalingGroupName"]), params["InstanceIds"]
     if len(idents) > MOST_PROTECTED:
         raise invalid(f"The number of instance ids must be at most {MOST_PROTECTED}, saw {len(idents)}")
-    found = [lifecycle.member(region, group, ident) for ident in idents]
-    for one in found:
-        if one.lifecycle not in {"InService", "EnteringStandby", "Standby"}:
-            raise invalid(f"The instance {one.id} is not in InService or EnteringStandby or Standby.")
-    for one in found:
-        one.protected = params["ProtectedFromScaleIn"]
+    instances = [lifecycle.member(region, group, ident) for ident in idents]
+    for instance in instances:
+        if instance.lifecycle not in {"InService", "EnteringStandby", "Standby"}:
+            raise invalid(f"The instance {instance.id} is not in InService or EnteringStandby or Standby.")
+    for instance in instances:
+        instance.protected = params["ProtectedFromScaleIn"]
     lifecycle.note(region, group)
     if not params["ProtectedFromScaleIn"]:
         region.wake(group)
@@ -152,7 +152,7 @@ def _launched(region: Region, params: dict[str, Any]) -> dict[str, Any]:
         "AutoScalingGroupName": group.name,
         "ClientToken": params["ClientToken"],
         "Instances": _collected(made),
-        "Errors": [_error(one) for one in failures],
+        "Errors": [_error(failure) for failure in failures],
     }
 
 
@@ -187,14 +187,14 @@ def _zone(group: Group, params: dict[str, Any]) -> str:
 
 def _collected(made: list[Instance]) -> list[dict[str, Any]]:
     rows: dict[tuple[str, str, str], list[str]] = {}
-    for one in made:
-        offering = one.machine.offering
-        rows.setdefault((offering.instance_type, offering.market, offering.zone), []).append(one.id)
+    for instance in made:
+        offering = instance.machine.offering
+        rows.setdefault((offering.instance_type, offering.market, offering.zone), []).append(instance.id)
     return [{**_where(*key), "InstanceIds": idents} for key, idents in rows.items()]
 
 
-def _error(one: Failure) -> dict[str, Any]:
-    return {**_where(one.instance_type, one.market, one.zone), "ErrorCode": one.code, "ErrorMessage": one.message}
+def _error(failure: Failure) -> dict[str, Any]:
+    return {**_where(failure.instance_type, failure.market, failure.zone), "ErrorCode": failure.code, "ErrorMessage": failure.message}
 
 
 def _where(instance_type: str, market: str, zone: str) -> dict[str, Any]:

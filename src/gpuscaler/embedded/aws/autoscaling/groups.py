@@ -94,8 +94,8 @@ def delete(region: Region, params: dict[str, Any]) -> dict[str, Any]:
     if made.members and not params.get("ForceDelete"):
         text = "You cannot delete an AutoScalingGroup while there are instances or pending Spot instance request(s) still in the group."
         raise AwsError("ResourceInUse", text)
-    for one in list(made.members.values()):
-        lifecycle.terminate(region, one)
+    for instance in list(made.members.values()):
+        lifecycle.terminate(region, instance)
     del region.groups[made.name]
     return {}
 
@@ -128,9 +128,9 @@ def _mixed(region: Region, policy: Mapping[str, Any]) -> dict[str, Any]:
         raise invalid("The LaunchTemplateSpecification of a MixedInstancesPolicy must be given.")
     template["LaunchTemplateSpecification"] = _specified(region, template["LaunchTemplateSpecification"])
     overrides = [dict(one) for one in template.get("Overrides", ())]
-    for one in overrides:
-        if "LaunchTemplateSpecification" in one:
-            one["LaunchTemplateSpecification"] = _specified(region, one["LaunchTemplateSpecification"])
+    for override in overrides:
+        if "LaunchTemplateSpecification" in override:
+            override["LaunchTemplateSpecification"] = _specified(region, override["LaunchTemplateSpecification"])
     told = policy.get("InstancesDistribution", {})
     distribution = {
         "OnDemandAllocationStrategy": "prioritized",
@@ -175,18 +175,18 @@ def _check_sizes(made: Group) -> None:
 
 def describe(region: Region, params: dict[str, Any]) -> dict[str, Any]:
     names = params.get("AutoScalingGroupNames")
-    found = [region.groups[one] for one in names if one in region.groups] if names else list(region.groups.values())
-    kept = [one for one in found if _passes(one, params.get("Filters", ()))]
+    groups = [region.groups[name] for name in names if name in region.groups] if names else list(region.groups.values())
+    kept = [group for group in groups if _passes(group, params.get("Filters", ()))]
     shown, more = page(kept, params, size="MaxRecords", default=50, most=100)
-    rows = [lifecycle.seen(region, one) for one in shown]
+    rows = [lifecycle.seen(region, group) for group in shown]
     return {"AutoScalingGroups": [row for row in rows if row is not None], **more}
 
 
-def _passes(one: Group, filters: Iterable[Mapping[str, Any]]) -> bool:
+def _passes(group: Group, filters: Iterable[Mapping[str, Any]]) -> bool:
     fields = {
-        "tag": lambda: [f"{tag['Key']}={tag['Value']}" for tag in one.tags.values()],
-        "tag-key": lambda: list(one.tags),
-        "tag-value": lambda: [tag["Value"] for tag in one.tags.values()],
+        "tag": lambda: [f"{tag['Key']}={tag['Value']}" for tag in group.tags.values()],
+        "tag-key": lambda: list(group.tags),
+        "tag-value": lambda: [tag["Value"] for tag in group.tags.values()],
     }
     return matches(filters, fields)
 
@@ -194,13 +194,13 @@ def _passes(one: Group, filters: Iterable[Mapping[str, Any]]) -> bool:
 # Tags
 
 
-def _shown_tags(one: Group) -> list[dict[str, Any]]:
-    return [{"ResourceId": one.name, "ResourceType": "auto-scaling-group", **tag} for tag in one.tags.values()]
+def _shown_tags(group: Group) -> list[dict[str, Any]]:
+    return [{"ResourceId": group.name, "ResourceType": "auto-scaling-group", **tag} for tag in group.tags.values()]
 
 
-def _put_tags(one: Group, tags: Iterable[Mapping[str, Any]]) -> None:
+def _put_tags(group: Group, tags: Iterable[Mapping[str, Any]]) -> None:
     for tag in tags:
-        one.tags[tag["Key"]] = {
+        group.tags[tag["Key"]] = {
             "Key": tag["Key"],
             "Value": tag.get("Value", ""),
             "PropagateAtLaunch": tag.get("PropagateAtLaunch", True),
@@ -221,8 +221,8 @@ def delete_tags(region: Region, params: dict[str, Any]) -> dict[str, Any]:
 
 def describe_tags(region: Region, params: dict[str, Any]) -> dict[str, Any]:
     rows = []
-    for one in region.groups.values():
-        for tag in _shown_tags(one):
+    for group in region.groups.values():
+        for tag in _shown_tags(group):
             fields = {
                 "auto-scaling-group": lambda tag=tag: (tag["ResourceId"],),
                 "key": lambda tag=tag: (tag["Key"],),

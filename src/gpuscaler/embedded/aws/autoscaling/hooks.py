@@ -49,8 +49,8 @@ def _delete(region: Region, params: dict[str, Any]) -> dict[str, Any]:
     hook = group.hooks.get(params["LifecycleHookName"])
     if hook is None:
         raise invalid(f"No Lifecycle Hook found: {params['LifecycleHookName']}")
-    for one in [one for one in group.members.values() if one.token and one.hook == hook.name]:
-        lifecycle.complete(region, group, one, "ABANDON" if hook.transition == LAUNCHING else "CONTINUE")
+    for instance in [instance for instance in group.members.values() if instance.token and instance.hook == hook.name]:
+        lifecycle.complete(region, group, instance, "ABANDON" if hook.transition == LAUNCHING else "CONTINUE")
     del group.hooks[hook.name]
     return {}
 
@@ -59,16 +59,16 @@ def _describe(region: Region, params: dict[str, Any]) -> dict[str, Any]:
     group, names = _group(region, params), params.get("LifecycleHookNames")
     rows = [
         {
-            "LifecycleHookName": one.name,
+            "LifecycleHookName": hook.name,
             "AutoScalingGroupName": group.name,
-            "LifecycleTransition": one.transition,
-            "HeartbeatTimeout": int(one.timeout),
-            "GlobalTimeout": min(LONGEST, int(one.timeout) * 100),
-            "DefaultResult": one.default,
-            **one.settings,
+            "LifecycleTransition": hook.transition,
+            "HeartbeatTimeout": int(hook.timeout),
+            "GlobalTimeout": min(LONGEST, int(hook.timeout) * 100),
+            "DefaultResult": hook.default,
+            **hook.settings,
         }
-        for one in group.hooks.values()
-        if not names or one.name in names
+        for hook in group.hooks.values()
+        if not names or hook.name in names
     ]
     return {"LifecycleHooks": rows}
 
@@ -76,9 +76,13 @@ def _describe(region: Region, params: dict[str, Any]) -> dict[str, Any]:
 def _waiting(region: Region, params: Mapping[str, Any]) -> tuple[Group, Instance]:
     """The instance that waits for the given lifecycle action."""
     group, token, ident = _group(region, params), params.get("LifecycleActionToken"), params.get("InstanceId")
-    for one in group.members.values():
-        if one.token and one.hook == params["LifecycleHookName"] and (one.token == token or (token is None and one.id == ident)):
-            return group, one
+    for instance in group.members.values():
+        if (
+            instance.token
+            and instance.hook == params["LifecycleHookName"]
+            and (instance.token == token or (token is None and instance.id == ident))
+        ):
+            return group, instance
     meant = f"token {token}" if token else f"instance ID {ident}"
     raise invalid(f"No active Lifecycle Action found with {meant}")
 

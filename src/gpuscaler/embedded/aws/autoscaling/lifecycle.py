@@ -128,7 +128,7 @@ def lost(region: Region, instance: Instance) -> None:
 
 def _wait(region: Region, group: Group, instance: Instance, transition: str) -> None:
     """Wait for the hook of a transition, or continue at once if there is none."""
-    hook = next((one for one in group.hooks.values() if one.transition == transition), None)
+    hook = next((hook for hook in group.hooks.values() if hook.transition == transition), None)
     if hook is None:
         proceed(region, group, instance)
         return
@@ -248,43 +248,43 @@ def member(region: Region, group: Group, ident: str) -> Instance:
 # Descriptions
 
 
-def shown(one: Instance, *, weighted: bool) -> dict[str, Any]:
+def shown(instance: Instance, *, weighted: bool) -> dict[str, Any]:
     """An instance of a group as in Auto Scaling's Describe calls."""
-    offering = one.machine.offering
+    offering = instance.machine.offering
     reply = {
-        "InstanceId": one.id,
+        "InstanceId": instance.id,
         "InstanceType": offering.instance_type,
         "AvailabilityZone": offering.zone,
-        "LifecycleState": one.lifecycle,
-        "HealthStatus": one.health,
-        "ProtectedFromScaleIn": one.protected,
+        "LifecycleState": instance.lifecycle,
+        "HealthStatus": instance.health,
+        "ProtectedFromScaleIn": instance.protected,
     }
-    if one.template:
-        reply["LaunchTemplate"] = one.template
+    if instance.template:
+        reply["LaunchTemplate"] = instance.template
     if weighted:
-        reply["WeightedCapacity"] = str(one.weight)
+        reply["WeightedCapacity"] = str(instance.weight)
     return reply
 
 
-def shown_group(one: Group) -> dict[str, Any]:
+def shown_group(group: Group) -> dict[str, Any]:
     """A group as DescribeAutoScalingGroups shows it now."""
-    overrides = one.settings.get("MixedInstancesPolicy", {}).get("LaunchTemplate", {}).get("Overrides", ())
+    overrides = group.settings.get("MixedInstancesPolicy", {}).get("LaunchTemplate", {}).get("Overrides", ())
     weighted = any("WeightedCapacity" in override for override in overrides)
     return {
-        **one.settings,
-        "AutoScalingGroupName": one.name,
-        "AutoScalingGroupARN": one.arn,
-        "MinSize": one.min,
-        "MaxSize": one.max,
-        "DesiredCapacity": one.desired,
-        "AvailabilityZones": list(one.zones),
+        **group.settings,
+        "AutoScalingGroupName": group.name,
+        "AutoScalingGroupARN": group.arn,
+        "MinSize": group.min,
+        "MaxSize": group.max,
+        "DesiredCapacity": group.desired,
+        "AvailabilityZones": list(group.zones),
         "LoadBalancerNames": [],
         "TargetGroupARNs": [],
-        "Instances": [shown(instance, weighted=weighted) for instance in one.members.values()],
-        "CreatedTime": at(one.created_at),
-        "SuspendedProcesses": [{"ProcessName": name, "SuspensionReason": why} for name, why in one.suspended.items()],
+        "Instances": [shown(instance, weighted=weighted) for instance in group.members.values()],
+        "CreatedTime": at(group.created_at),
+        "SuspendedProcesses": [{"ProcessName": name, "SuspensionReason": why} for name, why in group.suspended.items()],
         "EnabledMetrics": [],
-        "Tags": [{"ResourceId": one.name, "ResourceType": "auto-scaling-group", **tag} for tag in one.tags.values()],
+        "Tags": [{"ResourceId": group.name, "ResourceType": "auto-scaling-group", **tag} for tag in group.tags.values()],
         "TrafficSources": [],
     }
 

@@ -43,17 +43,17 @@ class Refresh:
 
 def _start(region: Region, params: dict[str, Any]) -> dict[str, Any]:
     group = groups.group(region, params["AutoScalingGroupName"])
-    if any(one.status in _UNDER_WAY for one in group.refreshes):
+    if any(refresh.status in _UNDER_WAY for refresh in group.refreshes):
         text = "An Instance Refresh is already in progress and blocks the execution of this Instance Refresh."
         raise AwsError("InstanceRefreshInProgress", text)
     if changed := params.get("DesiredConfiguration"):
         groups.update(region, {"AutoScalingGroupName": group.name, **changed})
     preferences = {"MinHealthyPercentage": 90, "SkipMatching": False, "ScaleInProtectedInstances": "Wait", **params.get("Preferences", {})}
-    members = [one for one in group.members.values() if one.counted]
+    members = [instance for instance in group.members.values() if instance.counted]
     if preferences["SkipMatching"]:
         wanted = [choice.template for choice in choosing.choices(region, group)]
-        members = [one for one in members if one.template not in wanted]
-    made = Refresh(region.uuid(), group.name, preferences, region.now, [one.id for one in members], len(members))
+        members = [instance for instance in members if instance.template not in wanted]
+    made = Refresh(region.uuid(), group.name, preferences, region.now, [instance.id for instance in members], len(members))
     group.refreshes.append(made)
     region.put(region.now, partial(_step, region, group, made))
     return {"InstanceRefreshId": made.id}
@@ -61,75 +61,79 @@ def _start(region: Region, params: dict[str, Any]) -> dict[str, Any]:
 
 def _cancel(region: Region, params: dict[str, Any]) -> dict[str, Any]:
     group = groups.group(region, params["AutoScalingGroupName"])
-    for one in group.refreshes:
-        if one.status in _UNDER_WAY:
-            _finish(region, one, "Cancelled", "Cancelled by user.")
-            return {"InstanceRefreshId": one.id}
+    for refresh in group.refreshes:
+        if refresh.status in _UNDER_WAY:
+            _finish(region, refresh, "Cancelled", "Cancelled by user.")
+            return {"InstanceRefreshId": refresh.id}
     raise AwsError("ActiveInstanceRefreshNotFound", "No in progress or pending Instance Refresh found for Auto Scaling group")
 
 
 def _describe(region: Region, params: dict[str, Any]) -> dict[str, Any]:
     wanted = params.get("InstanceRefreshIds")
-    found = [one for one in reversed(groups.group(region, params["AutoScalingGroupName"]).refreshes) if not wanted or one.id in wanted]
+    found = [
+        refresh
+        for refresh in reversed(groups.group(region, params["AutoScalingGroupName"]).refreshes)
+        if not wanted or refresh.id in wanted
+    ]
     shown, more = page(found, params, size="MaxRecords", default=50, most=100)
     return {"InstanceRefreshes": [_shown(one) for one in shown], **more}
 
 
-def _shown(one: Refresh) -> dict[str, Any]:
-    left = len(one.left) + bool(one.going)
+def _shown(refresh: Refresh) -> dict[str, Any]:
+    left = len(refresh.left) + bool(refresh.going)
     reply = {
-        "InstanceRefreshId": one.id,
-        "AutoScalingGroupName": one.group,
-        "Status": one.status,
-        "StatusReason": one.reason or None,
-        "StartTime": at(one.started_at),
-        "EndTime": at(one.ended_at) if one.ended_at is not None else None,
-        "PercentageComplete": 100 * (one.total - left) // one.total if one.total else 100,
+        "InstanceRefreshId": refresh.id,
+        "AutoScalingGroupName": refresh.group,
+        "Status": refresh.status,
+        "StatusReason": refresh.reason or None,
+        "StartTime": at(refresh.started_at),
+        "EndTime": at(refresh.ended_at) if refresh.ended_at is not None else None,
+        "PercentageComplete": 100 * (refresh.total - left) // refresh.total if refresh.total else 100,
         "InstancesToUpdate": left,
-        "Preferences": dict(one.preferences),
+        "Preferences": dict(refresh.preferences),
         "Strategy": "Rolling",
     }
     return {key: value for key, value in reply.items() if value is not None}
 
 
-def _finish(region: Region, one: Refresh, status: str, reason: str = "") -> None:
-    one.status, one.reason, one.ended_at = status, reason, region.now
+def _finish(region: Region, refresh: Refresh, status: str, reason: str = "") -> None:
+    refresh.status, refresh.reason, refresh.ended_at = status, reason, region.now
 
 
-def _step(region: Region, group: Group, one: Refresh, now: float) -> None:
+def _step(region: Region, group: Group, refresh: Refresh, now: float) -> None:
     """Replace the next instance, once the previous one is replaced and its replacement is warm."""
-    if one.status not in _UNDER_WAY or region.groups.get(group.name) is not group:
+    if refresh.status not in _UNDER_WAY or region.groups.get(group.name) is not group:
         return
-    region.put(now + STEP, partial(_step, region, group, one))
+    region.put(now + STEP, partial(_step, region, group, refresh))
     in_service = sum(member.weight for member in group.members.values() if member.lifecycle == "InService")
-    if one.going in group.members or in_service < group.desired:
-        one.warm_at = now + one.preferences.get("InstanceWarmup", group.settings.get("DefaultInstanceWarmup", 0))
+    if refresh.going in group.members or in_service < group.desired:
+        refresh.warm_at = now + refresh.preferences.get("InstanceWarmup", group.settings.get("DefaultInstanceWarmup", 0))
         return
-    if now < one.warm_at:
+    if now < refresh.warm_at:
         return
-    one.going = ""
-    one.left = [ident for ident in one.left if ident in group.members and group.members[ident].counted]
-    if not one.left:
-        _finish(region, one, "Successful")
+    refresh.going = ""
+    refresh.left = [ident for ident in refresh.left if ident in group.members and group.members[ident].counted]
+    if not refresh.left:
+        _finish(region, refresh, "Successful")
         return
-    _replace(region, group, one, now)
+    _replace(region, group, refresh, now)
 
 
-def _replace(region: Region, group: Group, one: Refresh, now: float) -> None:
+def _replace(region: Region, group: Group, refresh: Refresh, now: float) -> None:
     """End the next replaceable instance; fail if only protected ones are left for too long."""
-    how = one.preferences["ScaleInProtectedInstances"]
+    how = refresh.preferences["ScaleInProtectedInstances"]
     if how == "Ignore":
-        one.left = [ident for ident in one.left if not group.members[ident].protected]
-    free = [ident for ident in one.left if how == "Refresh" or not group.members[ident].protected]
+        refresh.left = [ident for ident in refresh.left if not group.members[ident].protected]
+    free = [ident for ident in refresh.left if how == "Refresh" or not group.members[ident].protected]
     if not free:
-        one.waits_since = now if one.waits_since is None else one.waits_since
-        if one.left and now - one.waits_since >= PATIENCE:
-            _finish(region, one, "Failed", "Instances protected from scale in were found in your Auto Scaling group.")
+        refresh.waits_since = now if refresh.waits_since is None else refresh.waits_since
+        if refresh.left and now - refresh.waits_since >= PATIENCE:
+            _finish(region, refresh, "Failed", "Instances protected from scale in were found in your Auto Scaling group.")
         return
-    one.waits_since, one.going = None, free[0]
-    one.left.remove(one.going)
+    refresh.waits_since, refresh.going = None, free[0]
+    refresh.left.remove(refresh.going)
     lifecycle.replace(
-        region, group, group.members[one.going], "an instance refresh", first=one.preferences.get("MaxHealthyPercentage", 100) > 100
+        region, group, group.members[refresh.going], "an instance refresh", first=refresh.preferences.get("MaxHealthyPercentage", 100) > 100
     )
 
 

@@ -30,8 +30,8 @@ def want(region: Region, group: Group, desired: int, why: str) -> None:
 
 def look(region: Region, group: Group) -> None:
     """Compare the actual with the desired capacity of a group, and act."""
-    risky = sum(one.weight for one in group.members.values() if one.counted and one.risky)
-    evening = sum(one.weight for one in group.members.values() if one.counted and one.evens)
+    risky = sum(instance.weight for instance in group.members.values() if instance.counted and instance.risky)
+    evening = sum(instance.weight for instance in group.members.values() if instance.counted and instance.evens)
     lacks = group.desired - (group.has - risky - evening)
     if lacks > 0 and "Launch" not in group.suspended:
         if region.now >= group.retry_at:
@@ -73,12 +73,12 @@ def launch(region: Region, group: Group, market: str, zone: str, units: int) -> 
     """Launch ``units`` in one zone at once; returns the launched units, and the refusals on the way."""
     granted, failures = 0, list[Failure]()
     try:
-        found = choosing.ordered(region, group, market, zone)
+        choices = choosing.ordered(region, group, market, zone)
     except AwsError as error:
         return 0, [Failure(error.code, error.message, market, "", zone, units)]
     while granted < units and (prepared := warm_pools.take(region, group, market, zone)) is not None:
         granted += prepared.weight
-    for choice in found:
+    for choice in choices:
         if granted >= units:
             break
         count = ceil((units - granted) / choice.weight)
@@ -93,11 +93,11 @@ def launch(region: Region, group: Group, market: str, zone: str, units: int) -> 
 
 def _failed(region: Region, group: Group, failures: Iterable[Failure], before: int) -> None:
     mixed = "MixedInstancesPolicy" in group.settings
-    for one in failures:
-        text = activity_text(one, mixed=mixed)
+    for failure in failures:
+        text = activity_text(failure, mixed=mixed)
         cause = activities.started(region, group, before)
         description = f"Launching a new EC2 instance.  Status Reason: {text}"
-        activities.add(region, group, description, cause, status="Failed", message=text, ended=True, zone=one.zone)
+        activities.add(region, group, description, cause, status="Failed", message=text, ended=True, zone=failure.zone)
 
 
 def _shrink(region: Region, group: Group, units: int) -> None:
@@ -105,7 +105,7 @@ def _shrink(region: Region, group: Group, units: int) -> None:
     while units > 0:
         victim = _selected(group, units)
         if victim is None:
-            if any(one.counted and one.protected for one in group.members.values()):
+            if any(instance.counted and instance.protected for instance in group.members.values()):
                 activities.once(region, group, _ALL_PROTECTED)
             return
         units -= victim.weight
@@ -119,11 +119,11 @@ def _shrink(region: Region, group: Group, units: int) -> None:
 def _selected(group: Group, units: int) -> Instance | None:
     """The choice of the default termination policy: the oldest in the fullest zone that has an unprotected instance."""
     load: dict[str, int] = {}
-    for one in group.members.values():
-        if one.counted:
-            load[one.machine.offering.zone] = load.get(one.machine.offering.zone, 0) + one.weight
-    free = [one for one in group.members.values() if one.counted and not one.protected and one.weight <= units]
-    return min(free, key=lambda one: (-load[one.machine.offering.zone], one.launched_at, one.id), default=None)
+    for instance in group.members.values():
+        if instance.counted:
+            load[instance.machine.offering.zone] = load.get(instance.machine.offering.zone, 0) + instance.weight
+    free = [instance for instance in group.members.values() if instance.counted and not instance.protected and instance.weight <= units]
+    return min(free, key=lambda instance: (-load[instance.machine.offering.zone], instance.launched_at, instance.id), default=None)
 
 
 def _balance(region: Region, group: Group) -> None:
@@ -133,15 +133,15 @@ def _balance(region: Region, group: Group) -> None:
     are in service. Both are assumptions.
     """
     zones = dict.fromkeys(group.zones, 0)
-    for one in group.members.values():
-        if one.counted and one.machine.offering.zone in zones:
-            zones[one.machine.offering.zone] += 1
+    for instance in group.members.values():
+        if instance.counted and instance.machine.offering.zone in zones:
+            zones[instance.machine.offering.zone] += 1
     if "AZRebalance" in group.suspended or "Launch" in group.suspended or max(zones.values()) - min(zones.values()) < 2:
         return
     fullest, emptiest = max(zones, key=lambda zone: zones[zone]), min(zones, key=lambda zone: zones[zone])
-    there = [one for one in group.members.values() if one.counted and one.machine.offering.zone == fullest]
-    victim = next((one for one in there if not one.protected), None)
-    if victim is None or any(one.lifecycle != "InService" for one in group.members.values() if one.counted):
+    there = [instance for instance in group.members.values() if instance.counted and instance.machine.offering.zone == fullest]
+    victim = next((instance for instance in there if not instance.protected), None)
+    if victim is None or any(instance.lifecycle != "InService" for instance in group.members.values() if instance.counted):
         return
     if region.now < group.retry_at or group.has >= group.max + max(1, group.max // 10):
         return
@@ -149,9 +149,9 @@ def _balance(region: Region, group: Group) -> None:
     group.cause = f"At {iso(at(region.now))} {what} resulting in more than desired number of instances in the group."
     before = group.members.keys() | set()
     launch(region, group, victim.machine.offering.market, emptiest, victim.weight)
-    came = [one for name, one in group.members.items() if name not in before]
-    for one in came:
-        one.evens = True
+    came = [instance for name, instance in group.members.items() if name not in before]
+    for instance in came:
+        instance.evens = True
     if not came:
         group.retry_at = region.now + region.conditions.retry
         region.wake(group, group.retry_at)
@@ -163,12 +163,12 @@ def _evened(region: Region, group: Group) -> None:
     The termination policy chooses the instance at that time, as always (user guide, "Control which Auto Scaling instances terminate
     during scale in"), so protection that was set in between counts. If all others are protected, the launched instance is ended.
     """
-    came = [one for one in group.members.values() if one.evens and one.counted]
-    if "Terminate" in group.suspended or any(one.lifecycle != "InService" for one in group.members.values() if one.counted):
+    came = [instance for instance in group.members.values() if instance.evens and instance.counted]
+    if "Terminate" in group.suspended or any(instance.lifecycle != "InService" for instance in group.members.values() if instance.counted):
         return
-    for one in came:
-        one.evens = False
-        if (victim := _selected(group, one.weight)) is None:
+    for instance in came:
+        instance.evens = False
+        if (victim := _selected(group, instance.weight)) is None:
             continue
         now = f"At {iso(at(region.now))}"
         # The wording was seen in real groups: aws/containers-roadmap#1453.
@@ -180,11 +180,11 @@ def _evened(region: Region, group: Group) -> None:
 
 def _replaced(region: Region, group: Group) -> None:
     """End instances to be replaced, once enough others are in service."""
-    safe = sum(one.weight for one in group.members.values() if one.lifecycle == "InService" and not one.risky)
-    for one in [one for one in group.members.values() if one.risky and one.counted]:
+    safe = sum(instance.weight for instance in group.members.values() if instance.lifecycle == "InService" and not instance.risky)
+    for instance in [instance for instance in group.members.values() if instance.risky and instance.counted]:
         if safe >= group.desired and "Terminate" not in group.suspended:
-            text = f"At {iso(at(region.now))} an instance was taken out of service in response to {one.why}."
-            lifecycle.end(region, group, one, text)
+            text = f"At {iso(at(region.now))} an instance was taken out of service in response to {instance.why}."
+            lifecycle.end(region, group, instance, text)
 
 
 # Events of machines

@@ -35,8 +35,8 @@ def prepare(region: Region, group: Group) -> None:
 
 def _launch(region: Region, group: Group) -> bool:
     """Prepare one more machine, in the zone with the fewest; returns whether there was one."""
-    found = [*group.members.values(), *group.warm.values()]
-    zones = sorted(group.zones, key=lambda zone: sum(one.machine.offering.zone == zone for one in found))
+    instances = [*group.members.values(), *group.warm.values()]
+    zones = sorted(group.zones, key=lambda zone: sum(instance.machine.offering.zone == zone for instance in instances))
     for zone in zones:
         for market, _ in choosing.markets(region, group, 1):
             for choice in choosing.ordered(region, group, market, zone):

@@ -13,7 +13,7 @@ from gpuscaler.embedded.aws.wire.pages import page
 
 def _types(region: Region, params: dict[str, Any]) -> dict[str, Any]:
     if names := params.get("InstanceTypes"):
-        known = {one.name for one in instance_types.in_region(region.name)}
+        known = {instance_type.name for instance_type in instance_types.in_region(region.name)}
         if unknown := [name for name in names if name not in known]:
             text = f"The following supplied instance types do not exist: [{', '.join(unknown)}]"
             raise AwsError("InvalidInstanceType", text)
@@ -21,20 +21,20 @@ def _types(region: Region, params: dict[str, Any]) -> dict[str, Any]:
     else:
         found = list(instance_types.in_region(region.name))
     kept = [
-        one
-        for one in found
-        if matches(params.get("Filters", ()), {"instance-type": lambda name=one.name: (name,)})  # type: ignore[misc]
+        instance_type
+        for instance_type in found
+        if matches(params.get("Filters", ()), {"instance-type": lambda name=instance_type.name: (name,)})  # type: ignore[misc]
     ]
     shown, more = page(kept, params, size="MaxResults", default=100, most=100)
-    return {"InstanceTypes": [instance_types.info(one) for one in shown], **more}
+    return {"InstanceTypes": [instance_types.info(instance_type) for instance_type in shown], **more}
 
 
 def _type_offerings(region: Region, params: dict[str, Any]) -> dict[str, Any]:
     kind = params.get("LocationType", "region")
     places = {"region": (region.name,), "availability-zone": region.zones, "availability-zone-id": tuple(map(zone_id, region.zones))}
     found = [
-        {"InstanceType": one.name, "LocationType": kind, "Location": place}
-        for one in instance_types.in_region(region.name)
+        {"InstanceType": instance_type.name, "LocationType": kind, "Location": place}
+        for instance_type in instance_types.in_region(region.name)
         for place in places[kind]
     ]
 

@@ -35,66 +35,66 @@ def private_name(machine: CloudMachine) -> str:
     return f"ip-{address(machine).replace('.', '-')}.{domain}"
 
 
-def _shown(one: Instance) -> dict[str, Any]:
-    offering = one.machine.offering
+def _shown(instance: Instance) -> dict[str, Any]:
+    offering = instance.machine.offering
     reply: dict[str, Any] = {
-        "InstanceId": one.id,
+        "InstanceId": instance.id,
         "InstanceType": offering.instance_type,
-        "ImageId": one.image,
-        "State": {"Code": _CODES[one.state], "Name": one.state},
-        "LaunchTime": at(one.launched_at),
+        "ImageId": instance.image,
+        "State": {"Code": _CODES[instance.state], "Name": instance.state},
+        "LaunchTime": at(instance.launched_at),
         "Placement": {"AvailabilityZone": offering.zone, "AvailabilityZoneId": zone_id(offering.zone), "Tenancy": "default"},
         "SubnetId": subnet_id(offering.zone),
         "VpcId": VPC,
-        "PrivateIpAddress": address(one.machine),
-        "PrivateDnsName": private_name(one.machine),
-        **volumes.shown_with(one),
-        "Tags": [{"Key": key, "Value": value} for key, value in one.tags.items()],
+        "PrivateIpAddress": address(instance.machine),
+        "PrivateDnsName": private_name(instance.machine),
+        **volumes.shown_with(instance),
+        "Tags": [{"Key": key, "Value": value} for key, value in instance.tags.items()],
     }
     if offering.market == "spot":
         reply["InstanceLifecycle"] = "spot"
-    if one.reason:
-        reply["StateReason"] = {"Code": one.reason, "Message": reason_text(one.reason)}
+    if instance.reason:
+        reply["StateReason"] = {"Code": instance.reason, "Message": reason_text(instance.reason)}
     return reply
 
 
 def _named(region: Region, idents: list[str]) -> list[Instance]:
-    if unknown := [one for one in idents if one not in region.instances]:
+    if unknown := [ident for ident in idents if ident not in region.instances]:
         plural = "s" if len(unknown) > 1 else ""
         text = f"The instance ID{plural} '{', '.join(unknown)}' do{'' if plural else 'es'} not exist"
         raise AwsError("InvalidInstanceID.NotFound", text)
-    return [region.instances[one] for one in idents]
+    return [region.instances[ident] for ident in idents]
 
 
 def _describe(region: Region, params: dict[str, Any]) -> dict[str, Any]:
     idents = params.get("InstanceIds")
-    found = _named(region, idents) if idents else list(region.instances.values())
+    instances = _named(region, idents) if idents else list(region.instances.values())
 
-    def passes(one: Instance) -> bool:
+    def passes(instance: Instance) -> bool:
         fields = {
-            "instance-id": lambda: (one.id,),
-            "instance-type": lambda: (one.machine.offering.instance_type,),
-            "instance-state-name": lambda: (one.state,),
-            "instance-lifecycle": lambda: (one.machine.offering.market,),
-            "availability-zone": lambda: (one.machine.offering.zone,),
-            "private-dns-name": lambda: (private_name(one.machine),),
-            "tag": lambda: [f"{key}={value}" for key, value in one.tags.items()],
-            "tag-key": lambda: list(one.tags),
+            "instance-id": lambda: (instance.id,),
+            "instance-type": lambda: (instance.machine.offering.instance_type,),
+            "instance-state-name": lambda: (instance.state,),
+            "instance-lifecycle": lambda: (instance.machine.offering.market,),
+            "availability-zone": lambda: (instance.machine.offering.zone,),
+            "private-dns-name": lambda: (private_name(instance.machine),),
+            "tag": lambda: [f"{key}={value}" for key, value in instance.tags.items()],
+            "tag-key": lambda: list(instance.tags),
         }
         return matches(params.get("Filters", ()), fields)
 
-    shown, more = page([one for one in found if passes(one)], params, size="MaxResults", default=1000, most=1000)
-    rows = [{"ReservationId": f"r-{one.id[2:]}", "OwnerId": region.account, "Instances": [_shown(one)]} for one in shown]
+    shown, more = page([instance for instance in instances if passes(instance)], params, size="MaxResults", default=1000, most=1000)
+    rows = [{"ReservationId": f"r-{instance.id[2:]}", "OwnerId": region.account, "Instances": [_shown(instance)]} for instance in shown]
     return {"Reservations": rows, **more}
 
 
 def _terminate(region: Region, params: dict[str, Any]) -> dict[str, Any]:
     rows = []
-    for one in _named(region, params["InstanceIds"]):
-        before = {"Code": _CODES[one.state], "Name": one.state}
-        lifecycle.terminate(region, one)
-        after = {"Code": _CODES[one.state], "Name": one.state}
-        rows.append({"InstanceId": one.id, "PreviousState": before, "CurrentState": after})
+    for instance in _named(region, params["InstanceIds"]):
+        before = {"Code": _CODES[instance.state], "Name": instance.state}
+        lifecycle.terminate(region, instance)
+        after = {"Code": _CODES[instance.state], "Name": instance.state}
+        rows.append({"InstanceId": instance.id, "PreviousState": before, "CurrentState": after})
     return {"TerminatingInstances": rows}
 
 
@@ -182,7 +182,7 @@ def _cancel(region: Region, params: dict[str, Any]) -> dict[str, Any]:
 
 
 def _known(region: Region, idents: Iterable[str]) -> None:
-    if unknown := [one for one in idents if one not in region.reservations]:
+    if unknown := [ident for ident in idents if ident not in region.reservations]:
         text = f"The capacity reservation ID '{unknown[0]}' does not exist"
         raise AwsError("InvalidCapacityReservationId.NotFound", text)
 

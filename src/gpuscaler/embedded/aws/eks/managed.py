@@ -61,7 +61,7 @@ class NodeGroups:
     async def run(self) -> None:
         """Run until cancelled."""
         while True:
-            for group in [one for one in self.region.groups.values() if NODEGROUP in one.tags]:
+            for group in [group for group in self.region.groups.values() if NODEGROUP in group.tags]:
                 try:
                     await self.step(group)
                 except (ApiError, Unreachable):
@@ -74,7 +74,7 @@ class NodeGroups:
         for name, transition in _HOOKS.items():
             if name not in group.hooks:
                 group.hooks[name] = Hook(name, transition, _HEARTBEAT, "CONTINUE", {})
-        waiting = any(one.token and one.hook in _HOOKS for one in group.members.values())
+        waiting = any(instance.token and instance.hook in _HOOKS for instance in group.members.values())
         changed = self._changed(group)
         nodes = await self._nodes() if waiting or changed or _updates(group) else {}
         if changed:
@@ -93,8 +93,8 @@ class NodeGroups:
     async def _write(self, group: Group, nodes: Mapping[str, Mapping[str, Any]]) -> None:
         """Update labels and taints of existing nodes: add the new ones, remove the deleted ones, keep all others."""
         (old_labels, old_taints), (labels, taints) = self.written[group.name], _wanted(self.region, group)
-        gone = [one for one in old_taints if one not in taints]
-        added = [one for one in taints if one not in old_taints]
+        gone = [old_taint for old_taint in old_taints if old_taint not in taints]
+        added = [taint for taint in taints if taint not in old_taints]
         for ident in group.members:
             if (node := nodes.get(ident)) is not None:
                 kept = [one for one in node["spec"].get("taints") or () if _told(one) not in [*gone, *added]]
@@ -151,21 +151,21 @@ class NodeGroups:
         if not update.surged:
             self._surge(group, update)
             return
-        fresh = [one for one in group.members.values() if one.id not in update.old and one.lifecycle == "InService"]
-        zones = {one.machine.offering.zone for one in old}
-        ready = {one.machine.offering.zone for one in fresh if is_ready(nodes.get(one.id))}
+        fresh = [instance for instance in group.members.values() if instance.id not in update.old and instance.lifecycle == "InService"]
+        zones = {instance.machine.offering.zone for instance in old}
+        ready = {instance.machine.offering.zone for instance in fresh if is_ready(nodes.get(instance.id))}
         if old and not zones <= ready:
             return
-        for one in old:
-            if (node := nodes.get(one.id)) is not None:
+        for instance in old:
+            if (node := nodes.get(instance.id)) is not None:
                 await self._cordon(node)
-        for one in old[: update.at_once]:
-            began = self.draining.setdefault(one.id, self.now())
-            if await self._drained(one, nodes.get(one.id)):
-                if self.now() - began >= DRAIN and not update.forced and nodes.get(one.id) is not None:
+        for instance in old[: update.at_once]:
+            began = self.draining.setdefault(instance.id, self.now())
+            if await self._drained(instance, nodes.get(instance.id)):
+                if self.now() - began >= DRAIN and not update.forced and nodes.get(instance.id) is not None:
                     self._settle(group, update, "Failed", "PodEvictionFailure: Reached max retries while trying to evict pods from nodes")
                     return
-                lifecycle.replace(self.region, group, one, "a user request")
+                lifecycle.replace(self.region, group, instance, "a user request")
         if not old:
             self._settle(group, update, "Successful")
 
@@ -198,7 +198,7 @@ class NodeGroups:
 
 def is_ready(node: Mapping[str, Any] | None) -> bool:
     conditions = (node or {}).get("status", {}).get("conditions", ())
-    return any(one["type"] == "Ready" and one["status"] == "True" for one in conditions)
+    return any(condition["type"] == "Ready" and condition["status"] == "True" for condition in conditions)
 
 
 def begin(region: Region, group: Group, told: Mapping[str, Any], *, forced: bool) -> Update:
@@ -207,7 +207,7 @@ def begin(region: Region, group: Group, told: Mapping[str, Any], *, forced: bool
     percent = limits.get("maxUnavailablePercentage")
     at_once = max(1, -(-group.desired * percent // 100)) if percent else limits.get("maxUnavailable", 1)
     surge = max(2 * len(group.zones), at_once)
-    members = {one.id for one in group.members.values() if one.counted}
+    members = {instance.id for instance in group.members.values() if instance.counted}
     before = (group.min, group.max, group.desired)
     update = Update(region.uuid(), told["nodegroupName"], region.now, before, surge, at_once, forced, members)
     group.updates.append(update)
@@ -233,7 +233,7 @@ def _wanted(region: Region, group: Group) -> tuple[dict[str, str], list[dict[str
     """The labels and taints for nodes of a managed node group, with taints in the form of a Node."""
     told = _nodegroup(region, group)
     taints = [{"key": one["key"], "value": one.get("value", ""), "effect": EFFECTS[one["effect"]]} for one in told.get("taints") or ()]
-    return dict(told.get("labels") or {}), [_told(one) for one in taints]
+    return dict(told.get("labels") or {}), [_told(taint) for taint in taints]
 
 
 def _told(taint: Mapping[str, str]) -> dict[str, str]:
@@ -242,7 +242,7 @@ def _told(taint: Mapping[str, str]) -> dict[str, str]:
 
 
 def _updates(group: Group) -> list[Update]:
-    return [one for one in group.updates if one.status == "InProgress"]
+    return [update for update in group.updates if update.status == "InProgress"]
 
 
 def _repairs(region: Region, group: Group) -> bool:

@@ -98,15 +98,22 @@ def _scaled(region: Region, params: Mapping[str, Any]) -> Group:
 
 def _describe_update(region: Region, params: dict[str, Any]) -> dict[str, Any]:
     for group in region.groups.values():
-        for one in group.updates:
-            if one.id == params["updateId"]:
-                return {"update": _shown_update(one)}
+        for update in group.updates:
+            if update.id == params["updateId"]:
+                return {"update": _shown_update(update)}
     raise AwsError("ResourceNotFoundException", f"No update found for ID: {params['updateId']}", status=404)
 
 
-def _shown_update(one: managed.Update) -> dict[str, Any]:
-    errors = [{"errorCode": "PodEvictionFailure", "errorMessage": one.problem}] if one.problem else []
-    return {"id": one.id, "status": one.status, "type": "VersionUpdate", "createdAt": at(one.started_at), "params": [], "errors": errors}
+def _shown_update(update: managed.Update) -> dict[str, Any]:
+    errors = [{"errorCode": "PodEvictionFailure", "errorMessage": update.problem}] if update.problem else []
+    return {
+        "id": update.id,
+        "status": update.status,
+        "type": "VersionUpdate",
+        "createdAt": at(update.started_at),
+        "params": [],
+        "errors": errors,
+    }
 
 
 OPERATIONS: Final = {

@@ -123,7 +123,7 @@ class Hardware:
     def in_reservations(self, instance_type: str, zone: str) -> int:
         """The number of reserved machines in use."""
         wanted = (RESERVED, instance_type, zone)
-        return sum(one.offering.key[1:] == wanted for one in self.core.list())
+        return sum(machine.offering.key[1:] == wanted for machine in self.core.list())
 
     def end(self, machine: CloudMachine, now: float) -> None:
         """End a machine, and report it."""
@@ -144,9 +144,9 @@ class Hardware:
         """Its key in the core; added when it is requested for the first time."""
         key = OfferingKey(EC2, market, name, zone)
         if key not in self._offerings:
-            known = instance_types.known(name)
+            instance_type = instance_types.known(name)
             price = instance_types.price(name, self._region, market)
-            self._offerings[key] = Offering(EC2, market, name, zone, price, known.allocatable, {})
+            self._offerings[key] = Offering(EC2, market, name, zone, price, instance_type.allocatable, {})
             self.core.set_pools([Pool(EC2, tuple(self._offerings.values()))])
         return self._offerings[key]
 
@@ -173,8 +173,10 @@ class Hardware:
             return self._failure("SpotMaxPriceTooLow", offering, count, bid=f"{bid:g}", price=f"{price:g}")
         limit = self.vcpu_limits.get((bucket(name), market))
         if limit is not None:
-            mine = (one.offering for one in self.core.list() if one.offering.market == market)
-            used = sum(instance_types.known(one.instance_type).vcpu for one in mine if bucket(one.instance_type) == bucket(name))
+            mine = (machine.offering for machine in self.core.list() if machine.offering.market == market)
+            used = sum(
+                instance_types.known(offering.instance_type).vcpu for offering in mine if bucket(offering.instance_type) == bucket(name)
+            )
             if used + count * instance_types.known(name).vcpu > limit:
                 code = "MaxSpotInstanceCountExceeded" if market == "spot" else "VcpuLimitExceeded"
                 return self._failure(code, offering, count, limit=str(limit))
@@ -182,11 +184,11 @@ class Hardware:
 
     def _trouble(self, market: str, name: str, zone: str, *, late: bool = False) -> Trouble | None:
         """The first trouble that applies to a launch, counted: of those that refuse at once, or of the ``late`` ones."""
-        for place, one in enumerate(self.troubles):
-            if is_late(one.code) == late and one.hits(market, name, zone):
-                if one.times is not None:
-                    self.troubles[place : place + 1] = [replace(one, times=one.times - 1)] if one.times > 1 else []
-                return one
+        for place, trouble in enumerate(self.troubles):
+            if is_late(trouble.code) == late and trouble.hits(market, name, zone):
+                if trouble.times is not None:
+                    self.troubles[place : place + 1] = [replace(trouble, times=trouble.times - 1)] if trouble.times > 1 else []
+                return trouble
         return None
 
     @staticmethod

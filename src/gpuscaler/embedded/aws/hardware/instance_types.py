@@ -29,24 +29,28 @@ _IN_BLOCKS: Final = frozenset(
 
 def in_region(region: str) -> tuple[InstanceType, ...]:
     """The types of a region: all without accelerators, and those with accelerators that have a price there, or all if none has one."""
-    priced = {one.name for one in types("aws", region)}
-    catalogue = [one for one in types("aws") if not priced or one.name in priced or not (one.gpus or one.efa)]
+    priced = {instance_type.name for instance_type in types("aws", region)}
+    catalogue = [
+        instance_type
+        for instance_type in types("aws")
+        if not priced or instance_type.name in priced or not (instance_type.gpus or instance_type.efa)
+    ]
     return (*catalogue, *small_types().values(), *neuron_types().values())
 
 
 def known(name: str) -> InstanceType:
     """The type of that name. Raises :class:`AwsError` if there is none."""
-    found = lookup(name) or small_types().get(name) or neuron_types().get(name)
-    if found is None or found.cloud != "aws":
+    instance_type = lookup(name) or small_types().get(name) or neuron_types().get(name)
+    if instance_type is None or instance_type.cloud != "aws":
         raise AwsError("InvalidInstanceType", f"The following supplied instance types do not exist: [{name}]")
-    return found
+    return instance_type
 
 
 def price(name: str, region: str, market: str) -> float:
     """US dollars per hour, from the catalogue; the price of us-east-1 if the region's is unknown."""
     prices = known(name).prices
-    found = prices.get(region) or prices.get("us-east-1") or next(iter(prices.values()))
-    return (found.spot or found.on_demand) if market == "spot" else found.on_demand
+    price = prices.get(region) or prices.get("us-east-1") or next(iter(prices.values()))
+    return (price.spot or price.on_demand) if market == "spot" else price.on_demand
 
 
 def per_dollar(region: str) -> float:
@@ -54,64 +58,64 @@ def per_dollar(region: str) -> float:
     return _YUAN if region.startswith("cn-") else 1.0
 
 
-def info(found: InstanceType) -> dict[str, Any]:
+def info(instance_type: InstanceType) -> dict[str, Any]:
     """A type as in DescribeInstanceTypes, as far as our catalogue has the data."""
     reply: dict[str, Any] = {
-        "InstanceType": found.name,
+        "InstanceType": instance_type.name,
         "CurrentGeneration": True,
         "FreeTierEligible": False,
-        "SupportedUsageClasses": [*(["capacity-block"] if found.name in _IN_BLOCKS else []), "on-demand", "spot"],
+        "SupportedUsageClasses": [*(["capacity-block"] if instance_type.name in _IN_BLOCKS else []), "on-demand", "spot"],
         "SupportedRootDeviceTypes": ["ebs"],
         "SupportedVirtualizationTypes": ["hvm"],
-        "BareMetal": ".metal" in found.name,
+        "BareMetal": ".metal" in instance_type.name,
         "Hypervisor": "nitro",
-        "ProcessorInfo": {"SupportedArchitectures": ["arm64" if found.arch == "arm64" else "x86_64"]},
-        "VCpuInfo": {"DefaultVCpus": found.vcpu},
-        "MemoryInfo": {"SizeInMiB": found.memory_mib},
-        "NetworkInfo": network(found),
-        "BurstablePerformanceSupported": found.name.startswith("t"),
+        "ProcessorInfo": {"SupportedArchitectures": ["arm64" if instance_type.arch == "arm64" else "x86_64"]},
+        "VCpuInfo": {"DefaultVCpus": instance_type.vcpu},
+        "MemoryInfo": {"SizeInMiB": instance_type.memory_mib},
+        "NetworkInfo": network(instance_type),
+        "BurstablePerformanceSupported": instance_type.name.startswith("t"),
     }
-    if found.gpus and found.gpu_manufacturer:
+    if instance_type.gpus and instance_type.gpu_manufacturer:
         reply["GpuInfo"] = {
             "Gpus": [
                 {
-                    "Name": gpu_name(found),
-                    "Manufacturer": found.gpu_manufacturer.upper(),
-                    "Count": found.gpus,
-                    "MemoryInfo": {"SizeInMiB": found.gpu_memory_mib},
+                    "Name": gpu_name(instance_type),
+                    "Manufacturer": instance_type.gpu_manufacturer.upper(),
+                    "Count": instance_type.gpus,
+                    "MemoryInfo": {"SizeInMiB": instance_type.gpu_memory_mib},
                 }
             ],
-            "TotalGpuMemoryInMiB": found.gpus * found.gpu_memory_mib,
+            "TotalGpuMemoryInMiB": instance_type.gpus * instance_type.gpu_memory_mib,
         }
-    if devices := found.allocatable.get(DEVICES):
-        cores = {"Count": found.allocatable[CORES] // devices, "Version": 1 if found.name.startswith("inf1.") else 2}
-        name = "Trainium" if found.name.startswith("trn") else "Inferentia" if cores["Version"] == 1 else "Inferentia2"
+    if devices := instance_type.allocatable.get(DEVICES):
+        cores = {"Count": instance_type.allocatable[CORES] // devices, "Version": 1 if instance_type.name.startswith("inf1.") else 2}
+        name = "Trainium" if instance_type.name.startswith("trn") else "Inferentia" if cores["Version"] == 1 else "Inferentia2"
         memory = 8192 if cores["Version"] == 1 else 32768
         device = {"Count": devices, "Name": name, "CoreInfo": cores, "MemoryInfo": {"SizeInMiB": memory}}
         reply["NeuronInfo"] = {"NeuronDevices": [device], "TotalNeuronDeviceMemoryInMiB": devices * memory}
     return reply
 
 
-def gpu_name(found: InstanceType) -> str:
+def gpu_name(instance_type: InstanceType) -> str:
     """EC2's name of a GPU."""
-    own = found.gpu_karpenter_name
+    own = instance_type.gpu_karpenter_name
     return _GPU_NAMES.get(own, own.upper())
 
 
-def network(found: InstanceType) -> dict[str, Any]:
+def network(instance_type: InstanceType) -> dict[str, Any]:
     """Interfaces, as far as they determine the pods per node: a number and addresses that give exactly the catalogue's pods."""
-    interfaces, addresses = _network_of(found.allocatable["pods"])
+    interfaces, addresses = _network_of(instance_type.allocatable["pods"])
     reply: dict[str, Any] = {
         "MaximumNetworkInterfaces": interfaces,
-        "MaximumNetworkCards": max(1, found.efa),
+        "MaximumNetworkCards": max(1, instance_type.efa),
         "DefaultNetworkCardIndex": 0,
         "Ipv4AddressesPerInterface": addresses,
         "Ipv6Supported": True,
         "EnaSupport": "required",
-        "EfaSupported": found.efa > 0,
+        "EfaSupported": instance_type.efa > 0,
     }
-    if found.efa:
-        reply["EfaInfo"] = {"MaximumEfaInterfaces": found.efa}
+    if instance_type.efa:
+        reply["EfaInfo"] = {"MaximumEfaInterfaces": instance_type.efa}
     return reply
 
 
@@ -128,18 +132,18 @@ def satisfying(requirements: Mapping[str, Any], region: str, architectures: Iter
     """The types that match attribute-based requirements, by name: vCPUs, memory, accelerators, included and excluded types."""
     allowed, excluded = requirements.get("AllowedInstanceTypes") or ["*"], requirements.get("ExcludedInstanceTypes") or []
     names = []
-    for found in in_region(region):
-        memory, count, gpus = requirements.get("MemoryMiB", {}), requirements.get("AcceleratorCount"), gpus_in(found.allocatable)
+    for instance_type in in_region(region):
+        memory, count, gpus = requirements.get("MemoryMiB", {}), requirements.get("AcceleratorCount"), gpus_in(instance_type.allocatable)
         if (
-            any(fnmatchcase(found.name, one) for one in allowed)
-            and not any(fnmatchcase(found.name, one) for one in excluded)
-            and ("arm64" if found.arch == "arm64" else "x86_64") in set(architectures)
-            and _inside(found.vcpu, requirements.get("VCpuCount", {}))
-            and _inside(found.memory_mib, memory)
+            any(fnmatchcase(instance_type.name, one) for one in allowed)
+            and not any(fnmatchcase(instance_type.name, one) for one in excluded)
+            and ("arm64" if instance_type.arch == "arm64" else "x86_64") in set(architectures)
+            and _inside(instance_type.vcpu, requirements.get("VCpuCount", {}))
+            and _inside(instance_type.memory_mib, memory)
             and (_inside(gpus, count) if count else not gpus or bool(requirements.get("AcceleratorTypes")))
-            and _accelerated(found, requirements)
+            and _accelerated(instance_type, requirements)
         ):
-            names.append(found.name)
+            names.append(instance_type.name)
     return names
 
 
@@ -147,11 +151,11 @@ def _inside(value: float, bounds: Mapping[str, float]) -> bool:
     return bounds.get("Min", 0) <= value <= bounds.get("Max", float("inf"))
 
 
-def _accelerated(found: InstanceType, requirements: Mapping[str, Any]) -> bool:
+def _accelerated(instance_type: InstanceType, requirements: Mapping[str, Any]) -> bool:
     makers, names = requirements.get("AcceleratorManufacturers"), requirements.get("AcceleratorNames")
     total = requirements.get("AcceleratorTotalMemoryMiB")
-    if makers and found.gpu_manufacturer not in makers:
+    if makers and instance_type.gpu_manufacturer not in makers:
         return False
-    if names and gpu_name(found).lower() not in names:
+    if names and gpu_name(instance_type).lower() not in names:
         return False
-    return not total or _inside(found.gpus * found.gpu_memory_mib, total)
+    return not total or _inside(instance_type.gpus * instance_type.gpu_memory_mib, total)

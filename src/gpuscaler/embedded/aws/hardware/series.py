@@ -18,10 +18,12 @@ def series_of(path: Path, *, regions: Iterable[str], zones: int, seed: int, bega
     Second 0 of the series is ``began``. Raises :class:`~gpuscaler.simulation.traces.spot.SpotError` for an unusable file.
     """
     offerings = [
-        Offering(EC2, "spot", one.name, zone, instance_types.price(one.name, region, "spot"), one.allocatable, {})
+        Offering(
+            EC2, "spot", instance_type.name, zone, instance_types.price(instance_type.name, region, "spot"), instance_type.allocatable, {}
+        )
         for region in regions
         for zone in zones_of(region, zones)
-        for one in instance_types.in_region(region)
-        if one.gpus
+        for instance_type in instance_types.in_region(region)
+        if instance_type.gpus
     ]
     return markets_of(Policy(pools=(Pool(EC2, tuple(offerings)),)), [read_spot(path)], seed=seed, began=began)[0]

@@ -15,12 +15,12 @@ def zones_of(region: str, count: int) -> tuple[str, ...]:
 
 def zone_id(zone: str) -> str:
     """The zone id, the same for all accounts, as if names and ids had the same order: use1-az1 for us-east-1a."""
-    found = _REGION.fullmatch(zone[:-1])
+    match = _REGION.fullmatch(zone[:-1])
     number = ord(zone[-1]) - ord("a") + 1
-    if found is None:
+    if match is None:
         return f"{zone[:-1]}-az{number}"
-    where = _SHORT.get(found["where"], found["where"][:1])
-    return f"{found['part']}{where}{found['number']}-az{number}"
+    where = _SHORT.get(match["where"], match["where"][:1])
+    return f"{match['part']}{where}{match['number']}-az{number}"
 
 
 def subnet_id(zone: str) -> str:

@@ -32,12 +32,12 @@ def choices(region: Region, group: Group) -> list[Choice]:
         template, data = resolve(region, group.settings["LaunchTemplate"])
         return [Choice(name, 1, template, data) for name in _types(region, data)]
     told = policy["LaunchTemplate"]
-    found = []
+    choices = []
     for override in told.get("Overrides") or [{}]:
         template, data = resolve(region, override.get("LaunchTemplateSpecification") or told["LaunchTemplateSpecification"])
         weight = int(override.get("WeightedCapacity", "1"))
-        found += [Choice(name, weight, template, data) for name in _types(region, {**data, **override})]
-    return found
+        choices += [Choice(name, weight, template, data) for name in _types(region, {**data, **override})]
+    return choices
 
 
 def resolve(region: Region, told: Mapping[str, str]) -> tuple[dict[str, str], dict[str, Any]]:
@@ -66,7 +66,9 @@ def markets(region: Region, group: Group, units: int) -> Iterator[tuple[str, int
     base, percent = distribution["OnDemandBaseCapacity"], distribution["OnDemandPercentageAboveBaseCapacity"]
     total = group.has + units
     wanted = min(total, base + ceil(max(0, total - base) * percent / 100))
-    has = sum(one.weight for one in group.members.values() if one.counted and one.machine.offering.market == "on-demand")
+    has = sum(
+        instance.weight for instance in group.members.values() if instance.counted and instance.machine.offering.market == "on-demand"
+    )
     on_demand = min(units, max(0, wanted - has))
     if on_demand:
         yield "on-demand", on_demand
@@ -90,7 +92,7 @@ def ordered(region: Region, group: Group, market: str, zone: str) -> list[Choice
     if strategy in {"prioritized", "capacity-optimized-prioritized"}:
         return found
     # EC2 knows the depth of its pools; here all pools with machines are equally deep, and the cheapest comes first.
-    return sorted(found, key=lambda one: region.hardware.price(market, one.instance_type, zone, region.now) / one.weight)
+    return sorted(found, key=lambda choice: region.hardware.price(market, choice.instance_type, zone, region.now) / choice.weight)
 
 
 def bid(group: Group) -> float | None:
@@ -102,9 +104,9 @@ def bid(group: Group) -> float | None:
 def balanced(group: Group, units: int, zones: Sequence[str]) -> dict[str, int]:
     """Distribute ``units`` over ``zones``, so that they have equal numbers in the end."""
     load = dict.fromkeys(zones, 0)
-    for one in group.members.values():
-        if one.counted and one.machine.offering.zone in load:
-            load[one.machine.offering.zone] += one.weight
+    for instance in group.members.values():
+        if instance.counted and instance.machine.offering.zone in load:
+            load[instance.machine.offering.zone] += instance.weight
     shares = dict.fromkeys(zones, 0)
     for _ in range(units):
         zone = min(zones, key=lambda zone: load[zone] + shares[zone])

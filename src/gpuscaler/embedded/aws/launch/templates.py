@@ -35,7 +35,7 @@ def _create(region: Region, params: dict[str, Any]) -> dict[str, Any]:
             "A launch template name must be between 3 and 128 characters, and may contain letters, numbers, and the following characters: "
             "- ( ) . / _.",
         )
-    if any(one.name == name for one in region.templates.values()):
+    if any(template.name == name for template in region.templates.values()):
         raise AwsError("InvalidLaunchTemplateName.AlreadyExistsException", f"Launch template name already in use: {name}")
     tags = [tag for one in params.get("TagSpecifications", []) if one.get("ResourceType") == "launch-template" for tag in one["Tags"]]
     template = Template(region.identifier("lt"), name, region.now, [params["LaunchTemplateData"]], tags=tags)
@@ -67,11 +67,11 @@ def _delete(region: Region, params: dict[str, Any]) -> dict[str, Any]:
 
 def _describe(region: Region, params: dict[str, Any]) -> dict[str, Any]:
     if ids := params.get("LaunchTemplateIds"):
-        found = [find(region, {"LaunchTemplateId": one}) for one in ids]
+        templates = [find(region, {"LaunchTemplateId": one}) for one in ids]
     elif names := params.get("LaunchTemplateNames"):
-        found = [find(region, {"LaunchTemplateName": one}) for one in names]
+        templates = [find(region, {"LaunchTemplateName": name}) for name in names]
     else:
-        found = list(region.templates.values())
+        templates = list(region.templates.values())
 
     def passes(template: Template) -> bool:
         fields = {
@@ -81,8 +81,8 @@ def _describe(region: Region, params: dict[str, Any]) -> dict[str, Any]:
         }
         return matches(params.get("Filters", ()), fields)
 
-    shown, more = page([one for one in found if passes(one)], params, size="MaxResults", default=200, most=200)
-    return {"LaunchTemplates": [_shown(region, one) for one in shown], **more}
+    shown, more = page([template for template in templates if passes(template)], params, size="MaxResults", default=200, most=200)
+    return {"LaunchTemplates": [_shown(region, template) for template in shown], **more}
 
 
 def _describe_versions(region: Region, params: dict[str, Any]) -> dict[str, Any]:
@@ -96,7 +96,7 @@ def _describe_versions(region: Region, params: dict[str, Any]) -> dict[str, Any]
         words = params.get("Versions", [])
         if not words or not set(words) <= {"$Latest", "$Default"}:
             raise AwsError("MissingParameter", "The request must contain the parameter LaunchTemplateName or LaunchTemplateId")
-        found = [_version(region, one, one.version(word)) for one in region.templates.values() for word in words]
+        found = [_version(region, template, template.version(word)) for template in region.templates.values() for word in words]
     shown, more = page(found, params, size="MaxResults", default=200, most=200)
     return {"LaunchTemplateVersions": shown, **more}
 

@@ -65,41 +65,41 @@ def shown_with(instance: Instance) -> dict[str, Any]:
     """An instance's volumes as in DescribeInstances."""
     mappings = [
         {
-            "DeviceName": one.device,
+            "DeviceName": volume.device,
             "Ebs": {
-                "AttachTime": at(one.created_at),
-                "DeleteOnTermination": one.deleted,
+                "AttachTime": at(volume.created_at),
+                "DeleteOnTermination": volume.deleted,
                 "Status": "attached",
-                "VolumeId": one.id,
+                "VolumeId": volume.id,
             },
         }
-        for one in instance.volumes
+        for volume in instance.volumes
     ]
     root = {"RootDeviceName": mappings[0]["DeviceName"]} if mappings else {}
     return {"RootDeviceType": "ebs", **root, "BlockDeviceMappings": mappings}
 
 
-def _shown(one: Volume) -> dict[str, Any]:
+def _shown(volume: Volume) -> dict[str, Any]:
     attached = {
-        "VolumeId": one.id,
-        "InstanceId": one.instance,
-        "Device": one.device,
+        "VolumeId": volume.id,
+        "InstanceId": volume.instance,
+        "Device": volume.device,
         "State": "attached",
-        "AttachTime": at(one.created_at),
-        "DeleteOnTermination": one.deleted,
+        "AttachTime": at(volume.created_at),
+        "DeleteOnTermination": volume.deleted,
     }
     known = ("VolumeType", "Encrypted", "Iops", "Throughput", "SnapshotId", "KmsKeyId")
     return {
-        "VolumeId": one.id,
-        "Size": one.settings["VolumeSize"],
-        "State": one.state,
-        "AvailabilityZone": one.zone,
-        "AvailabilityZoneId": zone_id(one.zone),
-        "CreateTime": at(one.created_at),
-        "Attachments": [attached] if one.instance else [],
+        "VolumeId": volume.id,
+        "Size": volume.settings["VolumeSize"],
+        "State": volume.state,
+        "AvailabilityZone": volume.zone,
+        "AvailabilityZoneId": zone_id(volume.zone),
+        "CreateTime": at(volume.created_at),
+        "Attachments": [attached] if volume.instance else [],
         "MultiAttachEnabled": False,
-        "Tags": [{"Key": key, "Value": value} for key, value in one.tags.items()],
-        **{key: one.settings[key] for key in known if key in one.settings},
+        "Tags": [{"Key": key, "Value": value} for key, value in volume.tags.items()],
+        **{key: volume.settings[key] for key in known if key in volume.settings},
     }
 
 
@@ -108,22 +108,22 @@ def _describe(region: Region, params: dict[str, Any]) -> dict[str, Any]:
     if unknown := [one for one in wanted or () if one not in region.volumes]:
         raise AwsError("InvalidVolume.NotFound", f"The volume '{unknown[0]}' does not exist.")
 
-    def passes(one: Volume) -> bool:
+    def passes(volume: Volume) -> bool:
         fields = {
-            "volume-id": lambda: (one.id,),
-            "status": lambda: (one.state,),
-            "availability-zone": lambda: (one.zone,),
-            "attachment.instance-id": lambda: (one.instance,) if one.instance else (),
-            "attachment.device": lambda: (one.device,) if one.instance else (),
-            "attachment.delete-on-termination": lambda: (str(one.deleted).lower(),) if one.instance else (),
-            "tag": lambda: [f"{key}={value}" for key, value in one.tags.items()],
-            "tag-key": lambda: list(one.tags),
+            "volume-id": lambda: (volume.id,),
+            "status": lambda: (volume.state,),
+            "availability-zone": lambda: (volume.zone,),
+            "attachment.instance-id": lambda: (volume.instance,) if volume.instance else (),
+            "attachment.device": lambda: (volume.device,) if volume.instance else (),
+            "attachment.delete-on-termination": lambda: (str(volume.deleted).lower(),) if volume.instance else (),
+            "tag": lambda: [f"{key}={value}" for key, value in volume.tags.items()],
+            "tag-key": lambda: list(volume.tags),
         }
         return matches(params.get("Filters", ()), fields)
 
-    found = [region.volumes[one] for one in wanted or region.volumes]
-    shown, more = page([one for one in found if passes(one)], params, size="MaxResults", default=1000, most=1000)
-    return {"Volumes": [_shown(one) for one in shown], **more}
+    volumes = [region.volumes[one] for one in wanted or region.volumes]
+    shown, more = page([volume for volume in volumes if passes(volume)], params, size="MaxResults", default=1000, most=1000)
+    return {"Volumes": [_shown(volume) for volume in shown], **more}
 
 
 OPERATIONS: Final = {"DescribeVolumes": _describe}

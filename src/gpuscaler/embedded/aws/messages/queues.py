@@ -32,8 +32,8 @@ def make(region: Region, name: str, attributes: dict[str, str], *, host: str = "
 
 def region_in(url: str) -> str:
     """The region in the path of a queue's URL, if one endpoint serves all regions; "" if there is none."""
-    found = _ADDRESS.search(url)
-    return found[1] if found is not None else ""
+    match = _ADDRESS.search(url)
+    return match[1] if match is not None else ""
 
 
 def _queue(region: Region, params: dict[str, Any]) -> Queue:
@@ -59,7 +59,7 @@ def _url(region: Region, params: dict[str, Any]) -> dict[str, Any]:
 
 def _list(region: Region, params: dict[str, Any]) -> dict[str, Any]:
     prefix = params.get("QueueNamePrefix", "")
-    return {"QueueUrls": [one.url for one in region.queues.values() if one.name.startswith(prefix)]}
+    return {"QueueUrls": [queue.url for queue in region.queues.values() if queue.name.startswith(prefix)]}
 
 
 def _attributes(region: Region, params: dict[str, Any]) -> dict[str, Any]:
@@ -93,16 +93,16 @@ def _send_batch(region: Region, params: dict[str, Any]) -> dict[str, Any]:
     """Send each entry by itself; errors of single entries are returned beside the results."""
     entries = _batch(params["Entries"])
     _queue(region, params)
-    size = sum(len(one["MessageBody"].encode()) for one in entries)
+    size = sum(len(entry["MessageBody"].encode()) for entry in entries)
     if size > LONGEST:
         text = f"Batch requests cannot be longer than {LONGEST} bytes. You have sent {size} bytes."
         raise AwsError("AWS.SimpleQueueService.BatchRequestTooLong", text)
     sent, failed = [], []
-    for one in entries:
+    for entry in entries:
         try:
-            sent.append({"Id": one["Id"], **_send(region, {"QueueUrl": params["QueueUrl"], **one})})
+            sent.append({"Id": entry["Id"], **_send(region, {"QueueUrl": params["QueueUrl"], **entry})})
         except AwsError as error:
-            failed.append({"Id": one["Id"], "SenderFault": True, "Code": error.code, "Message": error.message})
+            failed.append({"Id": entry["Id"], "SenderFault": True, "Code": error.code, "Message": error.message})
     return {"Successful": sent, "Failed": failed}
 
 
@@ -112,13 +112,13 @@ def _receive(region: Region, params: dict[str, Any]) -> dict[str, Any]:
     if not 1 <= most <= 10:
         text = f"Value {most} for parameter MaxNumberOfMessages is invalid. Reason: Must be between 1 and 10, if provided."
         raise AwsError("InvalidParameterValue", text)
-    found = queue.ready(region.now)[:most]
-    for one in found:
-        one.received += 1
-        one.receipt = f"{one.id}#{one.received}"
-        one.visible_at = region.now + params.get("VisibilityTimeout", queue.visibility)
+    messages = queue.ready(region.now)[:most]
+    for message in messages:
+        message.received += 1
+        message.receipt = f"{message.id}#{message.received}"
+        message.visible_at = region.now + params.get("VisibilityTimeout", queue.visibility)
     wanted = {*params.get("AttributeNames", ()), *params.get("MessageSystemAttributeNames", ())}
-    return {"Messages": [_shown(one, wanted) for one in found]} if found else {}
+    return {"Messages": [_shown(message, wanted) for message in messages]} if messages else {}
 
 
 def waits(region: Region, params: dict[str, Any]) -> float:
@@ -126,9 +126,14 @@ def waits(region: Region, params: dict[str, Any]) -> float:
     return float(params.get("WaitTimeSeconds", _queue(region, params).wait))
 
 
-def _shown(one: Message, wanted: Set[str]) -> dict[str, Any]:
-    reply: dict[str, Any] = {"MessageId": one.id, "ReceiptHandle": one.receipt, "Body": one.body, "MD5OfBody": _md5(one.body)}
-    told = {"SentTimestamp": str(int(one.sent_at * 1000)), "ApproximateReceiveCount": str(one.received)}
+def _shown(message: Message, wanted: Set[str]) -> dict[str, Any]:
+    reply: dict[str, Any] = {
+        "MessageId": message.id,
+        "ReceiptHandle": message.receipt,
+        "Body": message.body,
+        "MD5OfBody": _md5(message.body),
+    }
+    told = {"SentTimestamp": str(int(message.sent_at * 1000)), "ApproximateReceiveCount": str(message.received)}
     if kept := {name: value for name, value in told.items() if name in wanted or "All" in wanted}:
         reply["Attributes"] = kept
     return reply
@@ -157,17 +162,17 @@ def _forget(queue: Queue, receipt: str) -> bool:
     ident, mark, count = receipt.partition("#")
     if not mark or not count.isdigit():
         return False
-    found = queue.messages.get(ident)
-    if found is not None and found.receipt == receipt:
+    message = queue.messages.get(ident)
+    if message is not None and message.receipt == receipt:
         del queue.messages[ident]
     return True
 
 
 def _change(region: Region, params: dict[str, Any]) -> dict[str, Any]:
     queue = _queue(region, params)
-    found = queue.messages.get(params["ReceiptHandle"].partition("#")[0])
-    if found is not None and found.receipt == params["ReceiptHandle"]:
-        found.visible_at = region.now + params["VisibilityTimeout"]
+    message = queue.messages.get(params["ReceiptHandle"].partition("#")[0])
+    if message is not None and message.receipt == params["ReceiptHandle"]:
+        message.visible_at = region.now + params["VisibilityTimeout"]
     return {}
 
 

@@ -28,7 +28,7 @@ def shown_memory(mib: int) -> int:
 def finish(machine: CloudMachine, node: dict[str, Any]) -> None:
     """Complete the Node of an instance."""
     status, where = node["status"], address(machine)
-    found = known(machine.offering.instance_type)
+    instance_type = known(machine.offering.instance_type)
     node["metadata"]["annotations"] = {
         "alpha.kubernetes.io/provided-node-ip": where,
         "csi.volume.kubernetes.io/nodeid": json.dumps({"ebs.csi.aws.com": machine.id}),
@@ -48,9 +48,13 @@ def finish(machine: CloudMachine, node: dict[str, Any]) -> None:
     pressures = [{"type": kind, "status": "False", "reason": reason, "message": text, **times} for kind, reason, text in _PRESSURES]
     status["conditions"] = [*pressures, ready]
     status["allocatable"] = {**status["allocatable"], **_NONE}
-    status["capacity"] = {**status["allocatable"], "cpu": str(found.vcpu), "memory": str(shown_memory(found.memory_mib) * MIB)}
+    status["capacity"] = {
+        **status["allocatable"],
+        "cpu": str(instance_type.vcpu),
+        "memory": str(shown_memory(instance_type.memory_mib) * MIB),
+    }
     status["nodeInfo"] = {
-        "architecture": found.arch,
+        "architecture": instance_type.arch,
         "bootID": machine.id,
         "containerRuntimeVersion": "containerd://2.1.5",
         "kernelVersion": "6.12.46-66.121.amzn2023.x86_64",

@@ -54,7 +54,7 @@ def _absent(nodes: Nodes, request: Request) -> Any:
         nodes.devices.hide(asked.resource, asked.instance_type)
     elif request.method == "DELETE":
         nodes.devices.unhide()
-    return [{"resource": one.resource, "instance_type": one.instance_type} for one in nodes.devices.hidden]
+    return [{"resource": absent.resource, "instance_type": absent.instance_type} for absent in nodes.devices.hidden]
 
 
 def _kubelets(nodes: Nodes, request: Request) -> Any:

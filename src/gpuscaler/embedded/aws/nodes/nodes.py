@@ -83,22 +83,22 @@ def dressed(region: Region, instance: Instance, machine: CloudMachine) -> CloudM
     offering = machine.offering
     group = region.groups.get(instance.group)
     tags = {key: tag["Value"] for key, tag in group.tags.items()} if group is not None else {}
-    known = known_type(offering.instance_type)
+    instance_type = known_type(offering.instance_type)
     kubelet = kubelet_of(instance.launch.get("UserData") or "", first=_flags_of_eks(region, instance, tags))
     labels = {
-        **_by_cloud_controller(region, instance, known),
+        **_by_cloud_controller(region, instance, instance_type),
         **kubelet.labels,
         **_by_kops(instance),
-        **_by_daemons(region, offering.zone, known, offering.allocatable),
+        **_by_daemons(region, offering.zone, instance_type, offering.allocatable),
     }
-    amounts = _amounts(instance, known, offering.allocatable, pods=_pods(kubelet, tags, known, offering.allocatable))
+    amounts = _amounts(instance, instance_type, offering.allocatable, pods=_pods(kubelet, tags, instance_type, offering.allocatable))
     return replace(machine, offering=replace(offering, pool=instance.group, labels=labels, taints=kubelet.taints, allocatable=amounts))
 
 
-def _by_cloud_controller(region: Region, instance: Instance, known: InstanceType) -> dict[str, str]:
+def _by_cloud_controller(region: Region, instance: Instance, instance_type: InstanceType) -> dict[str, str]:
     """Labels that the cloud controller manager writes, and the kubelet by itself."""
     _, _, name, zone = instance.machine.offering.key
-    labels = {"kubernetes.io/os": "linux", "kubernetes.io/arch": known.arch, "node.kubernetes.io/instance-type": name}
+    labels = {"kubernetes.io/os": "linux", "kubernetes.io/arch": instance_type.arch, "node.kubernetes.io/instance-type": name}
     labels |= {f"beta.{key}": value for key, value in labels.items() if key.startswith("kubernetes.io/")}
     labels["beta.kubernetes.io/instance-type"] = name
     for key, value in (("zone", zone), ("region", region.name)):
@@ -125,7 +125,7 @@ def _flags_of_eks(region: Region, instance: Instance, tags: Mapping[str, str]) -
     labels |= told.get("labels") or {}
     yield f"--node-labels={','.join(f'{key}={value}' for key, value in labels.items())}"
     if taints := told.get("taints"):
-        rows = (f"{one['key']}={one.get('value', '')}:{EFFECTS[one['effect']]}" for one in taints)
+        rows = (f"{taint['key']}={taint.get('value', '')}:{EFFECTS[taint['effect']]}" for taint in taints)
         yield f"--register-with-taints={','.join(rows)}"
 
 
@@ -136,13 +136,13 @@ def _by_kops(instance: Instance) -> dict[str, str]:
     return {"node-role.kubernetes.io/node": "", INSTANCE_GROUP: instance.tags[INSTANCE_GROUP], **copied}
 
 
-def _by_daemons(region: Region, zone: str, known: InstanceType, allocatable: Resources) -> dict[str, str]:
+def _by_daemons(region: Region, zone: str, instance_type: InstanceType, allocatable: Resources) -> dict[str, str]:
     """Labels of node plugins and discovery, if they run."""
     labels = {"topology.ebs.csi.aws.com/zone": zone} if region.conditions.ebs_csi else {}
-    return labels | (dict(gpu_feature_discovery(known, allocatable)) if region.conditions.gpu_feature_discovery else {})
+    return labels | (dict(gpu_feature_discovery(instance_type, allocatable)) if region.conditions.gpu_feature_discovery else {})
 
 
-def _pods(kubelet: Kubelet, tags: Mapping[str, str], known: InstanceType, allocatable: Resources) -> int:
+def _pods(kubelet: Kubelet, tags: Mapping[str, str], instance_type: InstanceType, allocatable: Resources) -> int:
     """Pods per node: from user data, else by the network and the limit of EKS."""
     if kubelet.max_pods:
         return kubelet.max_pods
@@ -150,13 +150,13 @@ def _pods(kubelet: Kubelet, tags: Mapping[str, str], known: InstanceType, alloca
         return _KOPS_PODS
     pods = allocatable.get("pods", _KOPS_PODS)
     if NODEGROUP in tags:
-        return min(pods, _LARGE_MANAGED_PODS if known.vcpu >= _LARGE else _MANAGED_PODS)
+        return min(pods, _LARGE_MANAGED_PODS if instance_type.vcpu >= _LARGE else _MANAGED_PODS)
     return pods
 
 
-def _amounts(instance: Instance, known: InstanceType, allocatable: Resources, *, pods: int) -> dict[str, int]:
+def _amounts(instance: Instance, instance_type: InstanceType, allocatable: Resources, *, pods: int) -> dict[str, int]:
     """Allocatable resources. EFA devices exist only if the launch template attaches them."""
-    memory = shown_memory(known.memory_mib) - _BASE - _A_POD * pods - _EVICTION
+    memory = shown_memory(instance_type.memory_mib) - _BASE - _A_POD * pods - _EVICTION
     amounts = {**allocatable, "pods": pods, "memory": memory * MIB}
     disk = max((volume.settings["VolumeSize"] for volume in instance.volumes if volume.device in _DISKS), default=0)
     if disk:

@@ -60,7 +60,7 @@ class Beside:
         serving = await serve(Endpoint(account), port=self.port, speed=speed)
         urls = _prepare(account, machines, serving)
         eks = [NodeGroups(region, client, now, speed) for region in account.regions.values()]
-        parts = [machines.run(), _pass(account, speed), *(one.run() for one in eks)]
+        parts = [machines.run(), _pass(account, speed), *(node_groups.run() for node_groups in eks)]
         tasks = [asyncio.create_task(part) for part in parts]
         try:
             self.ready(serving.url, urls)

@@ -102,16 +102,16 @@ def _shown(key: tuple[str, str, str], machines: int) -> Mapping[str, Any]:
 
 
 def _interrupt(regions: list[Region], _faults: Faults, request: Request) -> Any:
-    told = msgspec.json.decode(request.body, type=Interruption)
+    interruption = msgspec.json.decode(request.body, type=Interruption)
     for region in regions:
-        if (found := region.instances.get(told.instance)) is not None:
-            if told.notice is None:
-                notices.rebalance(region, found)
-                scaling.risk(region, found)
+        if (instance := region.instances.get(interruption.instance)) is not None:
+            if interruption.notice is None:
+                notices.rebalance(region, instance)
+                scaling.risk(region, instance)
             else:
-                scaling.reclaim(region, found, notice=told.notice)
-            return {"instance": told.instance}
-    raise ValueError(f"saw {told.instance}, expected an instance of this account")
+                scaling.reclaim(region, instance, notice=interruption.notice)
+            return {"instance": interruption.instance}
+    raise ValueError(f"saw {interruption.instance}, expected an instance of this account")
 
 
 def _conditions(regions: list[Region], _faults: Faults, request: Request) -> Any:

@@ -67,11 +67,11 @@ class Faults:
 
     def pick(self, call: Call) -> Fault | None:
         """The fault for a call, counted."""
-        for place, one in enumerate(self.all):
-            if one.hits(call) and (one.chance >= 1 or self._random.random() < one.chance):
-                if one.times is not None:
-                    self.all[place : place + 1] = [replace(one, times=one.times - 1)] if one.times > 1 else []
-                return one
+        for place, fault in enumerate(self.all):
+            if fault.hits(call) and (fault.chance >= 1 or self._random.random() < fault.chance):
+                if fault.times is not None:
+                    self.all[place : place + 1] = [replace(fault, times=fault.times - 1)] if fault.times > 1 else []
+                return fault
         return None
 
 

@@ -57,8 +57,8 @@ class Models:
     def route(self, service: str, method: str, path: str) -> tuple[str, Mapping[str, str]]:
         """The operation of a REST service, and the parameters in the path."""
         for wanted, pattern, name in self._routes(service):
-            if wanted == method and (found := pattern.fullmatch(path)):
-                return name, {label: unquote(value) for label, value in found.groupdict().items()}
+            if wanted == method and (match := pattern.fullmatch(path)):
+                return name, {label: unquote(value) for label, value in match.groupdict().items()}
         raise AwsError("UnknownOperationException", f"{method} {path}", status=404)
 
     def _routes_of(self, service: str) -> list[tuple[str, re.Pattern[str], str]]:

@@ -42,10 +42,10 @@ class Call:
 
 def scope_of(request: Request) -> tuple[str, str, str]:
     """(access key, region, service) that a request is signed for."""
-    found = _SCOPE.search(request.headers.get("authorization", ""))
-    if found is None:
+    match = _SCOPE.search(request.headers.get("authorization", ""))
+    if match is None:
         raise AwsError("MissingAuthenticationToken", "Request is missing Authentication Token", status=403)
-    return found["key"], found["region"], found["service"]
+    return match["key"], match["region"], match["service"]
 
 
 def read(models: Models, request: Request) -> Call:

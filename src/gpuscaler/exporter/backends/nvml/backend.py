@@ -43,12 +43,12 @@ class Nvml:
     def devices(self) -> tuple[Device, ...]:
         with _sorted():
             self._gpus = look(self._gpus)
-            self._measure_anew()
+            self._measure_again()
         if not self._gpus:
             raise UnavailableError("no-devices", "saw a driver that shows no GPU, expected at least one; see nvidia-smi and the kernel log")
         return tuple(gpu.device for gpu in self._gpus.values())
 
-    def _measure_anew(self) -> None:
+    def _measure_again(self) -> None:
         """Start measuring new devices and stop measuring removed ones. A GPU whose MIG mode changed is set up again: its probes differ."""
         gpus = {gpu.device.uuid: gpu for gpu in self._gpus.values() if gpu.handle is not None}
         parts = {part.instance.uuid: (gpu.handle, part) for gpu in self._gpus.values() for part in gpu.parts}

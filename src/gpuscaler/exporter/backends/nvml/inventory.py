@@ -29,16 +29,16 @@ def look(before: dict[int, Gpu]) -> dict[int, Gpu]:
 
     Raises NVML's errors that concern all GPUs.
     """
-    found = {}
+    gpus = {}
     for number in range(nvml.nvmlDeviceGetCount()):
         try:
-            found[number] = _gpu(number)
+            gpus[number] = _gpu(number)
         except NvmlError as error:
             if is_closed(error) or is_stale(error):
                 raise
             if number in before:
-                found[number] = before[number]._replace(handle=None, parts=())
-    return found
+                gpus[number] = before[number]._replace(handle=None, parts=())
+    return gpus
 
 
 def _gpu(number: int) -> Gpu:

@@ -82,7 +82,7 @@ class Measured:
             if is_unsupported(error):
                 self._fine_since = None
             return {}
-        fresh = [one for one in samples if one.timeStamp > self._fine_since and one.sampleValue.uiVal <= 100]
+        fresh = [sample for sample in samples if sample.timeStamp > self._fine_since and sample.sampleValue.uiVal <= 100]
         if not fresh:
             return {}
         # The first answer has all samples that the driver kept, also from before this process started.

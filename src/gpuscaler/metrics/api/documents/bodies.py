@@ -116,7 +116,7 @@ def selector_of(terms: Sequence[Term]) -> WireSelector | None:
     ordered = sorted(terms, key=lambda term: term.key)
     equal = {term.key: term.values[0] for term in ordered if term.operator in ("=", "==")}
     others = [term.requirement for term in ordered if term.operator not in ("=", "==")]
-    return WireSelector(equal, tuple(WireExpression(one.key, one.operator, one.values) for one in others))
+    return WireSelector(equal, tuple(WireExpression(requirement.key, requirement.operator, requirement.values) for requirement in others))
 
 
 def timestamp(seconds: float) -> str:

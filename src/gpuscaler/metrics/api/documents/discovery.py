@@ -24,8 +24,8 @@ Json = dict[str, Any]
 def aggregated_version(accept: str) -> str:
     """The version of ``apidiscovery.k8s.io`` that an Accept header prefers, empty for the old form."""
     for one in accept.split(","):
-        found = _AGGREGATED.fullmatch(one)
-        told: dict[str, str] = dict(part.strip().partition("=")[::2] for part in found[1].split(";")[1:]) if found else {}
+        match = _AGGREGATED.fullmatch(one)
+        told: dict[str, str] = dict(part.strip().partition("=")[::2] for part in match[1].split(";")[1:]) if match else {}
         if told.get("g") == "apidiscovery.k8s.io" and told.get("as") == "APIGroupDiscoveryList" and told.get("v") in ("v2", "v2beta1"):
             return told["v"]
         if one.partition(";")[0].strip() in ("application/json", "*/*", "application/*") and not told.get("g"):
@@ -52,7 +52,7 @@ def aggregated(version: str, custom: Sequence[MetricInfo] | None, external: Sequ
 
 
 def group_list(groups: Iterable[str]) -> bytes:
-    return encoded({"kind": "APIGroupList", "apiVersion": "v1", "groups": [_group(one) for one in groups]})
+    return encoded({"kind": "APIGroupList", "apiVersion": "v1", "groups": [_group(group) for group in groups]})
 
 
 def group(name: str) -> bytes:
@@ -63,7 +63,7 @@ def resource_list(name: str, version: str, *, custom: Sequence[MetricInfo] = (),
     """The list of one version of the group ``name``."""
     kind = _LISTS[name]
     if name == CUSTOM:
-        found = [(f"{one.group_resource}/{one.metric}", one.namespaced) for one in _of_one_scope(custom)]
+        found = [(f"{metric_info.group_resource}/{metric_info.metric}", metric_info.namespaced) for metric_info in _of_one_scope(custom)]
     else:
         found = [(one, True) for one in external]
     resources = [
@@ -85,10 +85,10 @@ def _group(name: str) -> Json:
 def _nested(metrics: Sequence[MetricInfo]) -> list[Json]:
     """Metrics as subresources of the resources they describe. A parent has no kind, since it cannot be read itself."""
     found: dict[str, Json] = {}
-    for one in _of_one_scope(metrics):
-        scope = "Namespaced" if one.namespaced else "Cluster"
-        parent = found.setdefault(one.group_resource, {**_resource(one.group_resource, "", scope), "subresources": []})
-        parent["subresources"].append({"subresource": one.metric, "responseKind": _kind(_LISTS[CUSTOM]), "verbs": _VERBS})
+    for metric_info in _of_one_scope(metrics):
+        scope = "Namespaced" if metric_info.namespaced else "Cluster"
+        parent = found.setdefault(metric_info.group_resource, {**_resource(metric_info.group_resource, "", scope), "subresources": []})
+        parent["subresources"].append({"subresource": metric_info.metric, "responseKind": _kind(_LISTS[CUSTOM]), "verbs": _VERBS})
     return list(found.values()) or [_resource(EMPTY[CUSTOM], _LISTS[CUSTOM], "Namespaced")]
 
 
@@ -108,4 +108,8 @@ def _kind(kind: str) -> Json:
 def _of_one_scope(metrics: Sequence[MetricInfo]) -> list[MetricInfo]:
     """Leave out metrics that give their resource another scope than its first metric: clients would reject the whole group."""
     scopes: dict[str, bool] = {}
-    return [one for one in metrics if scopes.setdefault(one.group_resource, one.namespaced) == one.namespaced]
+    return [
+        metric_info
+        for metric_info in metrics
+        if scopes.setdefault(metric_info.group_resource, metric_info.namespaced) == metric_info.namespaced
+    ]

@@ -43,7 +43,7 @@ def plain(value: Value) -> str:
 
 def check_verbs(template: str, count: int) -> None:
     """Raise :class:`~.errors.TemplateError` unless :func:`sprintf` can format ``template`` with ``count`` values."""
-    verbs = [found[0] for found in _VERB.finditer(template)]
+    verbs = [match[0] for match in _VERB.finditer(template)]
     for verb in verbs:
         if verb not in _VERBS:
             raise TemplateError(f"saw {verb} in printf, which is not supported here; expected %s, %q, %d, %v or %%")
@@ -58,7 +58,7 @@ def sprintf(template: str, *values: Value) -> str:
     Raises :class:`~.errors.TemplateError` for a value of the wrong type for its verb, which Go would describe in the text.
     """
     following = iter(values)
-    return _VERB.sub(lambda found: "%" if found[0] == "%%" else _formatted(found[0], next(following)), template)
+    return _VERB.sub(lambda match: "%" if match[0] == "%%" else _formatted(match[0], next(following)), template)
 
 
 def _formatted(verb: str, value: Value) -> str:

@@ -67,7 +67,7 @@ def _is_within(value: Value, least: int, most: int) -> TypeGuard[int]:
 def _print(*values: Value) -> str:
     """Join values, with spaces between values of which neither is text."""
     text = "".join(plain(left) + ("" if isinstance(left, str) or isinstance(right, str) else " ") for left, right in pairwise(values))
-    return text + "".join(plain(one) for one in values[-1:])
+    return text + "".join(plain(value) for value in values[-1:])
 
 
 def _same(left: Value, right: Value) -> bool:
@@ -97,7 +97,7 @@ _FUNCTIONS: Mapping[str, _Signature] = {
     "slice": _Signature(_slice, 2, 3),
     "print": _Signature(_print, 0, None),
     "printf": _Signature(sprintf, 1, None),
-    "eq": _Signature(lambda first, *others: any(_same(first, one) for one in others), 2, None),
+    "eq": _Signature(lambda first, *others: any(_same(first, other) for other in others), 2, None),
     "ne": _Signature(lambda left, right: not _same(left, right), 2, 2),
     "lt": _Signature(_less, 2, 2),
     "le": _Signature(lambda left, right: not _less(right, left), 2, 2),

@@ -94,12 +94,12 @@ class _Action:
 
     def _token(self) -> Token:
         line = _line(self.source, self.place)
-        found = _TOKEN.match(self.source, self.place)
-        if found is None:
+        match = _TOKEN.match(self.source, self.place)
+        if match is None:
             if self.place >= len(self.source):
                 raise TemplateError(f"line {_line(self.source, self.start)}: saw << without its end, expected >>")
             raise TemplateError(f"line {line}: saw {self.source[self.place : self.place + 10]!r} in an action, expected a value or >>")
-        kind, text = found.lastgroup or "", found[0]
+        kind, text = match.lastgroup or "", match[0]
         if kind == "space":
             text = self._spaces(text)
         if kind == "number" and _NUMBER.fullmatch(text) is None:

@@ -228,10 +228,10 @@ class _Parser:
             f"saw {word}, which {'is not supported here' if word in _REFUSED else 'is not a function'}; expected one of {known}"
         )
 
-    def _unescaped(self, found: re.Match[str]) -> str:
-        if found[1] not in _ESCAPES:
-            raise self._wrong(f'saw {found[0]} in quoted text, which is not supported here; expected \\", \\\\, \\n or \\t, or text in `')
-        return _ESCAPES[found[1]]
+    def _unescaped(self, match: re.Match[str]) -> str:
+        if match[1] not in _ESCAPES:
+            raise self._wrong(f'saw {match[0]} in quoted text, which is not supported here; expected \\", \\\\, \\n or \\t, or text in `')
+        return _ESCAPES[match[1]]
 
     def _peek(self) -> Token | None:
         return self.found[self.place] if self.place < len(self.found) else None

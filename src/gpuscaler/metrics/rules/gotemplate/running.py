@@ -16,7 +16,7 @@ class Fields:
         self.values = values
 
     def __str__(self) -> str:
-        return f"{{{' '.join(plain(one) for one in self.values.values())}}}"
+        return f"{{{' '.join(plain(value) for value in self.values.values())}}}"
 
 
 class _Left(Exception):  # noqa: N818  # no error
@@ -124,12 +124,12 @@ class _Run:
 
     def _call(self, name: str, arguments: list[syntax.Operand], dot: syntax.Value, given: list[syntax.Value]) -> syntax.Value:
         if name not in ("and", "or"):
-            return call(name, [*(self._operand(one, dot) for one in arguments), *given])
+            return call(name, [*(self._operand(argument, dot) for argument in arguments), *given])
         if not arguments and not given:
             raise TemplateError(f"saw {name} without values, expected at least one")
         value: syntax.Value = None
-        for one in arguments:
-            value = self._operand(one, dot)
+        for argument in arguments:
+            value = self._operand(argument, dot)
             if bool(value) == (name == "or"):
                 return value
         return given[0] if given else value
@@ -156,7 +156,7 @@ class _Run:
 def _field(value: syntax.Value, name: str) -> syntax.Value:
     if isinstance(value, Fields):
         if name not in value.values:
-            raise TemplateError(f"saw .{name}, expected one of {', '.join(f'.{one}' for one in value.values)}")
+            raise TemplateError(f"saw .{name}, expected one of {', '.join(f'.{value}' for value in value.values)}")
         return value.values[name]
     if isinstance(value, dict):
         return value.get(name)

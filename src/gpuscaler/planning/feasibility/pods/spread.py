@@ -47,10 +47,10 @@ class SpreadMasks:
         self._fixed: dict[tuple[str, SpreadConstraint], _Fixed] = {}
 
     def fixed(self, spec: PodSpec, constraint: SpreadConstraint) -> _Fixed:
-        known = self._fixed.get((spec.digest, constraint))
-        if known is None:
-            known = self._fixed[spec.digest, constraint] = self._compute(spec, constraint)
-        return known
+        fixed = self._fixed.get((spec.digest, constraint))
+        if fixed is None:
+            fixed = self._fixed[spec.digest, constraint] = self._compute(spec, constraint)
+        return fixed
 
     def _compute(self, spec: PodSpec, constraint: SpreadConstraint) -> _Fixed:
         table = self._nodes.table
@@ -100,38 +100,40 @@ class Spread:
         """Rows where one more copy keeps the skew of every hard constraint; rows without a constraint's label do not pass."""
         mask = np.ones(len(self._table), dtype=np.bool_)
         for constraint in hard(self._spec):
-            found = self.counts(constraint)
-            ceiling = self.minimum(constraint, found) + constraint.max_skew - self._counts_itself(constraint)
-            allowed = found.counts <= ceiling
+            spread_counts = self.counts(constraint)
+            ceiling = self.minimum(constraint, spread_counts) + constraint.max_skew - self._counts_itself(constraint)
+            allowed = spread_counts.counts <= ceiling
             allowed[-1] = False
-            mask &= allowed[found.codes]
+            mask &= allowed[spread_counts.codes]
         return mask
 
-    def minimum(self, constraint: SpreadConstraint, found: SpreadCounts) -> int:
+    def minimum(self, constraint: SpreadConstraint, spread_counts: SpreadCounts) -> int:
         """The smallest count of an eligible domain; 0 if there are fewer eligible domains than ``minDomains``."""
         domains = self._masks.fixed(self._spec, constraint).domains
-        return int(found.counts[found.eligible].min()) if domains and domains >= constraint.min_domains else 0
+        return int(spread_counts.counts[spread_counts.eligible].min()) if domains and domains >= constraint.min_domains else 0
 
     def copies_per_host(self) -> Array:
         """How many more copies the constraints over hostnames allow on each row while nothing is placed elsewhere."""
         fits = np.full(len(self._table), UNBOUNDED, dtype=np.int64)
         for constraint in hard(self._spec):
             if constraint.topology_key == HOSTNAME and self._counts_itself(constraint) and _counts_at_all(constraint):
-                found = self.counts(constraint)
-                np.minimum(fits, self._room_per_domain(constraint, found)[found.codes], out=fits)
+                spread_counts = self.counts(constraint)
+                np.minimum(fits, self._room_per_domain(constraint, spread_counts)[spread_counts.codes], out=fits)
         return fits
 
-    def _room_per_domain(self, constraint: SpreadConstraint, found: SpreadCounts) -> Array:
+    def _room_per_domain(self, constraint: SpreadConstraint, spread_counts: SpreadCounts) -> Array:
         fixed = self._masks.fixed(self._spec, constraint)
-        others = np.zeros(len(found.counts), dtype=np.int64)
+        others = np.zeros(len(spread_counts.counts), dtype=np.int64)
         if fixed.domains >= constraint.min_domains:
             # The minimum over the other domains: growth of a domain raises the minimum only if it is the single smallest one.
-            least = np.sort(found.counts[fixed.eligible])
+            least = np.sort(spread_counts.counts[fixed.eligible])
             others[:] = least[0]
             second = int(least[1]) if len(least) > 1 else UNBOUNDED // 2
-            others[fixed.eligible & (found.counts == least[0]) & ((found.counts[fixed.eligible] == least[0]).sum() == 1)] = second
+            others[
+                fixed.eligible & (spread_counts.counts == least[0]) & ((spread_counts.counts[fixed.eligible] == least[0]).sum() == 1)
+            ] = second
         # Pods on a row that is not eligible are not counted, so its count never grows.
-        room = np.where(fixed.eligible, np.maximum(others + constraint.max_skew - found.counts, 0), UNBOUNDED)
+        room = np.where(fixed.eligible, np.maximum(others + constraint.max_skew - spread_counts.counts, 0), UNBOUNDED)
         room[-1] = 0
         return room
 
@@ -141,8 +143,8 @@ class Spread:
             key = constraint.topology_key
             if key not in labels:
                 return f"topology spread needs the node label {key}, node has none"
-            found = self.counts(constraint)
-            here, least = int(found.counts[found.codes[row]]), self.minimum(constraint, found)
+            spread_counts = self.counts(constraint)
+            here, least = int(spread_counts.counts[spread_counts.codes[row]]), self.minimum(constraint, spread_counts)
             if here + self._counts_itself(constraint) - least > constraint.max_skew:
                 return f"{key}={labels[key]} has {here} matching pods, the minimum is {least}, maxSkew is {constraint.max_skew}"
         return "topology spread is satisfied"

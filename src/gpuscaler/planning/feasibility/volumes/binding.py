@@ -54,7 +54,7 @@ class VolumeBinding:
     def _found(self, group: list[PersistentVolumeClaim]) -> Mask:
         """Rows where every claim of ``group``, all of one class, finds a volume or can have one made."""
         candidates = {claim.key: self._candidates(claim) for claim in group}
-        volumes = list({volume.name: volume for found in candidates.values() for volume, _ in found}.values())
+        volumes = list({volume.name: volume for candidate in candidates.values() for volume, _ in candidate}.values())
         masks = {volume.name: self._reach.unbound(volume) for volume in volumes}
         if len(group) == 1:
             return self._found_one(group[0], candidates[group[0].key], masks)
@@ -119,27 +119,27 @@ class VolumeBinding:
             return ""
         group = [c for c in claims.delayed if c.storage_class == claim.storage_class and not self._selected_node(c)]
         candidates = {c.key: self._candidates(c) for c in group}
-        masks = {volume.name: self._reach.unbound(volume) for found in candidates.values() for volume, _ in found}
+        masks = {volume.name: self._reach.unbound(volume) for candidate in candidates.values() for volume, _ in candidate}
         return (self._choose(group, candidates, masks, row) or {}).get(claim.key, "")
 
     def _hold(self, claim: PersistentVolumeClaim, volume: str, node: str, count: int) -> None:
-        known = self._settled.get(claim.key)
-        if known is not None:
-            self._settled[claim.key] = known._replace(holders=known.holders + count)
+        settled = self._settled.get(claim.key)
+        if settled is not None:
+            self._settled[claim.key] = settled._replace(holders=settled.holders + count)
             return
         self._settled[claim.key] = _Settled(volume, "" if volume else node, count)
         if volume:
             self._promised[volume] = claim.key
 
     def _let_go(self, key: str, count: int) -> None:
-        known = self._settled.get(key)
-        if known is None:
+        settled = self._settled.get(key)
+        if settled is None:
             return
-        if known.holders > count:
-            self._settled[key] = known._replace(holders=known.holders - count)
+        if settled.holders > count:
+            self._settled[key] = settled._replace(holders=settled.holders - count)
             return
         del self._settled[key]
-        self._promised.pop(known.volume, None)
+        self._promised.pop(settled.volume, None)
 
     def explain(self, claims: Claims, row: int, name: str) -> str:
         if "VolumeBinding" in claims.problems:

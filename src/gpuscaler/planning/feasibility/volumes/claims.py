@@ -51,10 +51,10 @@ class ClaimReader:
         self._known: dict[str, Claims] = {}
 
     def read(self, spec: PodSpec) -> Claims:
-        known = self._known.get(spec.digest)
-        if known is None:
-            known = self._known[spec.digest] = self._read(spec)
-        return known
+        claims = self._known.get(spec.digest)
+        if claims is None:
+            claims = self._known[spec.digest] = self._read(spec)
+        return claims
 
     def _read(self, spec: PodSpec) -> Claims:
         problems: dict[str, str] = {}
@@ -154,8 +154,8 @@ class ClaimReader:
             return None
         # A volume that does not exist yet has no handle; the scheduler makes one up from the claim.
         handle = f"\0{claim.key}"
-        known = PLUGINS.get(storage_class.provisioner)
-        return Attachment(known.driver, handle, known.plugin) if known else Attachment(storage_class.provisioner, handle)
+        in_tree = PLUGINS.get(storage_class.provisioner)
+        return Attachment(in_tree.driver, handle, in_tree.plugin) if in_tree else Attachment(storage_class.provisioner, handle)
 
 
 def claim_uses(spec: PodSpec) -> Iterator[VolumeUse]:

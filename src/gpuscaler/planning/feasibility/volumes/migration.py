@@ -61,15 +61,15 @@ class Attachment(NamedTuple):
 
 def attachment(kind: str, handle: str, zones: str = "") -> Attachment | None:
     """The attachment of an in-tree disk, or None if it has no translation. ``zones`` is the zone label of its volume."""
-    known = KINDS.get(kind)
-    if known is None:
+    in_tree = KINDS.get(kind)
+    if in_tree is None:
         return None
     named: str | None = handle
     if kind == "awsElasticBlockStore":
         named = _ebs(handle)
     elif kind == "gcePersistentDisk":
         named = _gce(handle, zones.split("__"))
-    return None if named is None else Attachment(known.driver, named, known.plugin)
+    return None if named is None else Attachment(in_tree.driver, named, in_tree.plugin)
 
 
 def _ebs(handle: str) -> str | None:

@@ -80,28 +80,28 @@ class Reach:
         """Rows for which a volume for ``claim`` can be made, by provisioner, topology and capacity of its storage class."""
         mask = self._made.get(claim.key)
         if mask is None:
-            found = self._cluster.storage_classes.get(claim.storage_class or "")
-            if found is None or found.provisioner in ("", NO_PROVISIONER):
+            storage_class = self._cluster.storage_classes.get(claim.storage_class or "")
+            if storage_class is None or storage_class.provisioner in ("", NO_PROVISIONER):
                 mask = self._all(False)
             else:
-                mask = self._topologies(found) & self._capacity(claim, found)
+                mask = self._topologies(storage_class) & self._capacity(claim, storage_class)
             self._made[claim.key] = mask
         return mask
 
-    def _topologies(self, found: StorageClass) -> Mask:
-        mask = self._all(not found.allowed_topologies)
-        for term in found.allowed_topologies:
+    def _topologies(self, storage_class: StorageClass) -> Mask:
+        mask = self._all(not storage_class.allowed_topologies)
+        for term in storage_class.allowed_topologies:
             if term.expressions:
                 mask |= self._nodes.requirements(term.expressions)
         return mask
 
-    def _capacity(self, claim: PersistentVolumeClaim, found: StorageClass) -> Mask:
-        driver = self._cluster.csi_drivers.get(found.provisioner)
+    def _capacity(self, claim: PersistentVolumeClaim, storage_class: StorageClass) -> Mask:
+        driver = self._cluster.csi_drivers.get(storage_class.provisioner)
         if not claim.request or driver is None or not driver.storage_capacity:
             return self._all(True)
         mask = self._all(False)
         for capacity in self._cluster.csi_capacities.values():
-            if capacity.storage_class == found.name and capacity.node_topology is not None and _largest(capacity) >= claim.request:
+            if capacity.storage_class == storage_class.name and capacity.node_topology is not None and _largest(capacity) >= claim.request:
                 mask |= self._nodes.requirements(capacity.node_topology.requirements)
         return mask
 

@@ -105,8 +105,8 @@ def guide(instance: ProblemArrays, prices: Prices, *, penalty: Floats | None = N
         capped=capped,
     )
     unmet = None if penalty is None else part @ penalty
-    found = _solve(together, _Programme(_of_every_size(together), instance.capacity.shape[1], unmet, capped=True))
-    return Relaxed(prices, found.machines, part.T @ found.flows, found.iterations)
+    relaxed = _solve(together, _Programme(_of_every_size(together), instance.capacity.shape[1], unmet, capped=True))
+    return Relaxed(prices, relaxed.machines, part.T @ relaxed.flows, relaxed.iterations)
 
 
 def _of_every_size(instance: ProblemArrays) -> Ints:

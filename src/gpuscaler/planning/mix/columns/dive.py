@@ -28,11 +28,18 @@ class Programme:
 
 
 def dive(
-    instance: ProblemArrays, start: Programme, prices: Prices, *, below: float, round_at: float, known: dict[bytes, Programme], meter: Meter
+    instance: ProblemArrays,
+    start: Programme,
+    prices: Prices,
+    *,
+    below: float,
+    round_at: float,
+    programmes: dict[bytes, Programme],
+    meter: Meter,
 ) -> Mixture | None:
     """Round ``start`` to a mix that serves the demand; None as soon as it cannot be cheaper than ``below``.
 
-    ``known`` caches programmes of other dives by the remaining demand.
+    ``programmes`` caches programmes of other dives by the remaining demand.
     """
     parts: list[tuple[int, Floats, int]] = []
     remaining, cost, now = instance.demand, 0.0, start
@@ -56,9 +63,9 @@ def dive(
         if not meter.left():
             return None
         place = remaining.tobytes()
-        if place not in known:
-            known[place] = _again(residual(instance, remaining), now, prices, meter)
-        now = known[place]
+        if place not in programmes:
+            programmes[place] = _again(residual(instance, remaining), now, prices, meter)
+        now = programmes[place]
         if cost + now.bound >= below or not len(now.values):
             return None
 
@@ -89,5 +96,5 @@ def _again(rest: ProblemArrays, before: Programme, prices: Prices, meter: Meter)
     master = Master(rest)
     singles(rest, master)
     master.add(cheapest(rest, kinds, cut), cut)
-    found = generate(rest, master, prices, thorough=False, meter=meter)
-    return Programme(master.kinds, master.held, found.values, found.bound)
+    generated = generate(rest, master, prices, thorough=False, meter=meter)
+    return Programme(master.kinds, master.held, generated.values, generated.bound)

@@ -53,25 +53,27 @@ def generate(
             return best
         patterns = optimum.values[master.slack :]
         now = Prices(values, prices.resources, charges)
-        found = search(instance, values=values, targets=now.kind_costs(instance), starts=starts, width=widths[width], meter=meter)
-        starts = (prices.resources, found.prices)
-        proven = safe(instance, now, found.worth)
+        improving_patterns = search(
+            instance, values=values, targets=now.kind_costs(instance), starts=starts, width=widths[width], meter=meter
+        )
+        starts = (prices.resources, improving_patterns.prices)
+        proven = safe(instance, now, improving_patterns.worth)
         bound = proven.bound(instance, instance.demand)
-        done = not len(found.kinds) and _proves(instance, now, found)
+        done = not len(improving_patterns.kinds) and _proves(instance, now, improving_patterns)
         better = bound > best.bound
         # A bound that equals the cost is as good as the programme's own optimum.
         done = done or (better and bound >= enough >= 0.0)
         best = Generated(proven if better else best.prices, max(bound, best.bound), patterns, done)
         if done or not meter.left(share):
             return best
-        if not master.add(found.kinds, found.held):
+        if not master.add(improving_patterns.kinds, improving_patterns.held):
             if width + 1 == len(widths) or not meter.left(share / 2):
                 return best
             width += 1
 
 
-def _proves(instance: ProblemArrays, prices: Prices, found: ImprovingPatterns) -> bool:
-    return bool(np.all(found.worth <= prices.kind_costs(instance) * (1 + 1e-7)))
+def _proves(instance: ProblemArrays, prices: Prices, improving_patterns: ImprovingPatterns) -> bool:
+    return bool(np.all(improving_patterns.worth <= prices.kind_costs(instance) * (1 + 1e-7)))
 
 
 def reduced_costs(instance: ProblemArrays, master: Master, prices: Prices) -> Floats:

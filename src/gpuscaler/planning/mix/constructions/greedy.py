@@ -24,13 +24,13 @@ def constructions(
     instance: ProblemArrays, prices: Prices, *, start: Mixture | None = None, below: float = np.inf, meter: Meter
 ) -> list[Mixture]:
     """A mix for each of :func:`orders`; only the first ones if the budget ends or none of them costs less than ``below``."""
-    found: list[Mixture] = []
+    mixtures: list[Mixture] = []
     for order in orders(instance, prices):
-        if found and (not meter.left() or min(mixture.cost(instance) for mixture in found) >= below):
+        if mixtures and (not meter.left() or min(mixture.cost(instance) for mixture in mixtures) >= below):
             break
-        mixture = construct(instance, prices, order, start=start, meter=meter, must=not found)
-        found += [] if mixture is None else [mixture]
-    return found
+        mixture = construct(instance, prices, order, start=start, meter=meter, must=not mixtures)
+        mixtures += [] if mixture is None else [mixture]
+    return mixtures
 
 
 def construct(

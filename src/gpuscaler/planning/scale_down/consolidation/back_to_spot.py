@@ -43,7 +43,7 @@ class Returns:
         A candidate that needs only the new machines of the first one goes together with it.
         """
         spot = {machine.id: machine.pool for machine in machines if may_be_spot(machine)}
-        found: dict[Candidate, Blocker] = {}
+        blockers: dict[Candidate, Blocker] = {}
         first: dict[str, frozenset[str]] = {}
         for candidate in candidates:
             mine = frozenset(needs[candidate]) & spot.keys()
@@ -58,8 +58,8 @@ class Returns:
                 for pool in (source, *targets):
                     first.setdefault(pool, mine)
             else:
-                found[candidate] = why
-        return found
+                blockers[candidate] = why
+        return blockers
 
     def _restless(self, pools: Iterable[str]) -> Blocker | None:
         state, now = self._situation.state, self._situation.now
@@ -76,10 +76,12 @@ class Returns:
         distrusted = state.blocked_offerings | state.unsettled_offerings
         if not distrusted:
             return {}
-        offered = (one for one in self._situation.policy.offerings.values() if one.market == SPOT and one.key in distrusted)
+        offered = (
+            offering for offering in self._situation.policy.offerings.values() if offering.market == SPOT and offering.key in distrusted
+        )
         cheapest: dict[str, Offering] = {}
-        for one in sorted(offered, key=lambda one: (one.price, one.key)):
-            cheapest.setdefault(one.instance_type, one)
+        for offering in sorted(offered, key=lambda offering: (offering.price, offering.key)):
+            cheapest.setdefault(offering.instance_type, offering)
         found = {}
         for candidate in candidates:
             own = candidate.member.offering
@@ -94,10 +96,10 @@ def is_spot(candidate: Candidate) -> bool:
     return market(candidate.node, candidate.member) == SPOT
 
 
-def admits_spot(one: RunningClass) -> bool:
+def admits_spot(running_class: RunningClass) -> bool:
     """Whether the annotations of a class let its pods be moved onto spot."""
-    wanted = one.options.market
-    return one.options.deadline is None and (not wanted or SPOT in wanted or "any" in wanted)
+    wanted = running_class.options.market
+    return running_class.options.deadline is None and (not wanted or SPOT in wanted or "any" in wanted)
 
 
 def may_be_spot(machine: PlannedMachine) -> bool:

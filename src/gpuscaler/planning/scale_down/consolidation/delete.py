@@ -79,7 +79,7 @@ def delete(work: Deletion, candidates: Sequence[Candidate]) -> tuple[CandidateAr
     worlds, room = work.worlds, work.situation.room
     looks = looks_within(work.situation.policy.work_budget, room)
     company = Company(worlds, work.manners, work.seats, looks=looks)
-    free = [one for one in work.classes if not work.manners[one].exact]
+    free = [running_class for running_class in work.classes if not work.manners[running_class].exact]
     fleet = fleet_of(candidates, work.classes, free=free, homes=work.homes, company=company)
     order = leaving_order(fleet, room).tolist()
     ordered = [candidates[number] for number in order]
@@ -120,7 +120,7 @@ def move_exactly(work: Deletion, candidates: Sequence[Candidate], bound: Collect
     for position, candidate in enumerate(candidates):
         preference[candidate.row] = len(candidates) - position
     for candidate in candidates:
-        mine = [one for one in candidate.load if one in bound]
+        mine = [running_class for running_class in candidate.load if running_class in bound]
         if not mine or candidate not in work.admitted:
             continue
         if candidate.row in work.pinned:
@@ -192,13 +192,13 @@ def leave(work: Deletion, fleet: CandidateArrays, emptied: Emptied) -> None:
     places: list[list[str]] = [[] for _ in range(len(fleet.sizes))]
     for size, rows, counts in emptied.packed.placed:
         places[size] += np.repeat(names[rows], counts).tolist()
-    rank = {one: number for number, one in enumerate(fleet.size_of)}
+    rank = {running_class: number for number, running_class in enumerate(fleet.size_of)}
     for number in np.flatnonzero(emptied.leaving).tolist():
         candidate = fleet.candidates[number]
         moves = [Move(step.pod.key, names[step.target]) for step in work.steps.get(candidate, ())]
-        for one in sorted((one for one in candidate.load if one in rank), key=rank.__getitem__):
-            here = places[fleet.size_of[one]]
-            pods = candidate.load[one]
+        for running_class in sorted((running_class for running_class in candidate.load if running_class in rank), key=rank.__getitem__):
+            here = places[fleet.size_of[running_class]]
+            pods = candidate.load[running_class]
             keys = [pods[0].key] if len(pods) == 1 else sorted([pod.key for pod in pods])
             moves += [Move(key, here.pop()) for key in keys]
         work.ledger.remove(candidate, deletion_reason(candidate, moves), saving=candidate.price, moves=moves)

@@ -15,18 +15,18 @@ def in_use(fleet: CandidateArrays, emptied: Emptied, targets: Mask) -> dict[str,
     """The blocker of each candidate that stays: it names a pod that fits nowhere else, or says that its pods do not fit together."""
     alone = stuck(fleet, emptied, targets)
     shortage = Shortage(fleet, emptied.packed.free, alone.open_rows)
-    found = {}
+    blockers = {}
     for number in np.flatnonzero(~emptied.leaving).tolist():
         candidate = fleet.candidates[number]
         size = alone.size.get(number)
         if size is None:
-            count = sum(len(pods) for one, pods in candidate.load.items() if one in fleet.size_of)
+            count = sum(len(pods) for running_class, pods in candidate.load.items() if running_class in fleet.size_of)
             said = f"its {count} pods do not all fit into the free room of other nodes"
         else:
-            pods = [pod for one, pods in candidate.load.items() if fleet.size_of.get(one) == size for pod in pods]
+            pods = [pod for running_class, pods in candidate.load.items() if fleet.size_of.get(running_class) == size for pod in pods]
             said = f"pod {first_key(pods)} fits on no other node: {shortage.of(size, int(fleet.rows[number]))}"
-        found[candidate.name] = Blocker("in-use", said)
-    return found
+        blockers[candidate.name] = Blocker("in-use", said)
+    return blockers
 
 
 class Shortage:

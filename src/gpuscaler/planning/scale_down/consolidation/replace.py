@@ -83,9 +83,13 @@ def replace_machines(work: Deletion, fleet: CandidateArrays, emptied: Emptied) -
     limits, returns = work.situation.limits, Returns(work.situation)
     numbers = np.flatnonzero(~emptied.leaving).tolist()
     staying = [fleet.candidates[number] for number in numbers]
-    loose = [one for one in staying if one not in work.steps and one.row not in receiving and one.row not in work.pinned]
+    loose = [
+        candidate
+        for candidate in staying
+        if candidate not in work.steps and candidate.row not in receiving and candidate.row not in work.pinned
+    ]
     for tier in sorted({candidate.member.pool.priority for candidate in loose}, reverse=True):
-        here = promising(work, fleet, [one for one in loose if one.member.pool.priority == tier], tier)
+        here = promising(work, fleet, [candidate for candidate in loose if candidate.member.pool.priority == tier], tier)
         if here and not work.stopped:
             goods = goods_of(fleet, menu, here, tier=tier)
             machines = replace_tier(Replacing(work, fleet, emptied, goods, limits, templates, returns), here)

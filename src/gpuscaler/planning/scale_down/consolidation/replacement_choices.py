@@ -20,9 +20,9 @@ class Menu:
         self._templates = templates
         self._homes = Homes.on_templates(templates)
 
-    def kinds(self, one: RunningClass, *, tier: int) -> tuple[int, ...]:
-        """Kinds in pools with at least the priority ``tier``, of which every template takes pods of ``one``."""
-        mask = self._homes.admitting(one) & self._templates.holds_one(one.spec)
+    def kinds(self, running_class: RunningClass, *, tier: int) -> tuple[int, ...]:
+        """Kinds in pools with at least the priority ``tier``, of which every template takes pods of ``running_class``."""
+        mask = self._homes.admitting(running_class) & self._templates.holds_one(running_class.spec)
         return tuple(np.flatnonzero(self._templates.kinds_within(mask) & (self._templates.tiers >= tier)).tolist())
 
 
@@ -42,21 +42,23 @@ class Goods:
         """Pods by item on ``candidates``."""
         total = np.zeros(len(self.size), dtype=np.int64)
         for candidate in candidates:
-            for one, pods in candidate.load.items():
-                if one in self.item_of:
-                    total[self.item_of[one]] += len(pods)
+            for running_class, pods in candidate.load.items():
+                if running_class in self.item_of:
+                    total[self.item_of[running_class]] += len(pods)
         return total
 
 
 def goods_of(fleet: CandidateArrays, menu: Menu, candidates: Sequence[Candidate], *, tier: int) -> Goods:
     """Sort the classes on ``candidates`` into items: same size, same kinds that may take them, same pods that they keep apart from."""
-    present = {one for candidate in candidates for one in candidate.load if one in fleet.size_of}
+    present = {running_class for candidate in candidates for running_class in candidate.load if running_class in fleet.size_of}
     known: dict[tuple[int, tuple[int, ...], str], int] = {}
     item_of = {}
-    for one in fleet.size_of:
-        if one in present:
-            kinds = menu.kinds(one, tier=tier) if fleet.company.settled(one) else ()
-            item_of[one] = known.setdefault((fleet.size_of[one], kinds, fleet.company.siblings(one)), len(known))
+    for running_class in fleet.size_of:
+        if running_class in present:
+            kinds = menu.kinds(running_class, tier=tier) if fleet.company.settled(running_class) else ()
+            item_of[running_class] = known.setdefault(
+                (fleet.size_of[running_class], kinds, fleet.company.siblings(running_class)), len(known)
+            )
     return Goods(
         item_of,
         size=tuple(size for size, _, _ in known),

@@ -74,9 +74,12 @@ def deal_of(
     moves: dict[Candidate, list[Move]] = {candidate: [] for candidate in candidates}
     weight = np.zeros((len(candidates), len(bought)))
     for index, candidate in enumerate(candidates):
-        for one in sorted((one for one in candidate.load if one in goods.item_of), key=lambda one: one.order):
-            item = goods.item_of[one]
-            for key in sorted(pod.key for pod in candidate.load[one]):
+        for running_class in sorted(
+            (running_class for running_class in candidate.load if running_class in goods.item_of),
+            key=lambda running_class: running_class.order,
+        ):
+            item = goods.item_of[running_class]
+            for key in sorted(pod.key for pod in candidate.load[running_class]):
                 if slots[item]:
                     number = slots[item].pop()
                     weight[index, number] += portion(fleet, goods.size[item], bought[number].kind)
@@ -86,7 +89,7 @@ def deal_of(
     price = np.array([machine.kind.price for machine in bought])
     share = (weight / np.maximum(weight.sum(axis=0), 1e-12)) @ price
     return Deal(
-        machines=tuple(machine_of(one, moves) for one in bought),
+        machines=tuple(machine_of(replacement, moves) for replacement in bought),
         cost=float(price.sum()),
         moves={candidate: tuple(its) for candidate, its in moves.items()},
         needs={c: tuple(bought[n].name for n in np.flatnonzero(weight[i]).tolist()) for i, c in enumerate(candidates)},
@@ -102,19 +105,19 @@ def portion(fleet: CandidateArrays, size: int, kind: Kind) -> float:
     return max(float(amount / allocatable[name]) for name, amount in amounts if allocatable.get(name))
 
 
-def machine_of(one: Replacement, moves: Mapping[Candidate, Sequence[Move]]) -> PlannedMachine:
-    offering = one.kind.offering
-    members = sorted(one.kind.members, key=lambda o: (o.price, o.key))
+def machine_of(replacement: Replacement, moves: Mapping[Candidate, Sequence[Move]]) -> PlannedMachine:
+    offering = replacement.kind.offering
+    members = sorted(replacement.kind.members, key=lambda o: (o.price, o.key))
     choices = tuple(Choice(o.instance_type, o.market, o.zone, o.price) for o in members)
     return PlannedMachine(
-        id=one.name,
+        id=replacement.name,
         pool=offering.pool,
         instance_type=offering.instance_type,
         market=offering.market,
         zone=offering.zone,
         price_per_hour=offering.price,
         purpose="replacement",
-        pods=tuple(sorted(move.pod for its in moves.values() for move in its if move.to == one.name)),
+        pods=tuple(sorted(move.pod for its in moves.values() for move in its if move.to == replacement.name)),
         choices=choices,
     )
 

@@ -24,31 +24,36 @@ APART = "apart:"
 
 def displaced(candidates: Sequence[Candidate], classes: Collection[RunningClass], room: Room) -> set[RunningClass]:
     """Classes with spread rules and a pod on a node that would not admit it now, so that its domain does not count the pod."""
-    admitting = {one: room.static_mask(one.spec) for one in classes if hard(one.spec)}
+    admitting = {running_class: room.static_mask(running_class.spec) for running_class in classes if hard(running_class.spec)}
     if not admitting:
         return set()
-    return {one for candidate in candidates for one in candidate.load if one in admitting and not admitting[one][candidate.row]}
+    return {
+        running_class
+        for candidate in candidates
+        for running_class in candidate.load
+        if running_class in admitting and not admitting[running_class][candidate.row]
+    }
 
 
 def localised(
     candidates: Sequence[Candidate], manners: Mapping[RunningClass, Manner]
 ) -> tuple[list[Candidate], dict[RunningClass, Manner]]:
     """The candidates with their classes split by the domains that pods must keep, and how each resulting class may move."""
-    keeping = {one for one, manner in manners.items() if manner.keys}
+    keeping = {running_class for running_class, manner in manners.items() if manner.keys}
     split: dict[tuple[RunningClass, object], RunningClass] = {}
-    of = {one: manner for one, manner in manners.items() if one not in keeping}
+    of = {running_class: manner for running_class, manner in manners.items() if running_class not in keeping}
     found = []
     for candidate in candidates:
         if not keeping.isdisjoint(candidate.load):
             load = {}
-            for one, pods in candidate.load.items():
-                here = one
-                if one in keeping:
-                    domain = tuple([(key, candidate.node.labels.get(key)) for key in manners[one].keys])
-                    known = split.get((one, domain))
+            for running_class, pods in candidate.load.items():
+                here = running_class
+                if running_class in keeping:
+                    domain = tuple([(key, candidate.node.labels.get(key)) for key in manners[running_class].keys])
+                    known = split.get((running_class, domain))
                     if known is None:
-                        known = split[one, domain] = replace(one, origin=replace(one.origin, domain=domain))
-                        of[known] = manners[one]
+                        known = split[running_class, domain] = replace(running_class, origin=replace(running_class.origin, domain=domain))
+                        of[known] = manners[running_class]
                     here = known
                 load[here] = pods
             candidate = structs.replace(candidate, load=load)
@@ -71,38 +76,38 @@ class Company:
         self._looks = looks
         self._memo: dict[RunningClass, Mask] = {}
 
-    def admitting(self, one: RunningClass) -> Mask | None:
-        """Rows that other pods leave open to a pod of ``one`` after it has left its own; None if no rule concerns it."""
-        manner = self._manners[one]
+    def admitting(self, running_class: RunningClass) -> Mask | None:
+        """Rows that other pods leave open to a pod of ``running_class`` after it has left its own; None if no rule concerns it."""
+        manner = self._manners[running_class]
         if not manner.keys and not manner.apart:
             return None
-        mask = self._memo.get(one)
+        mask = self._memo.get(running_class)
         if mask is None and len(self._memo) * len(self._worlds) >= self._looks:
             return np.zeros(len(self._worlds.planned), dtype=np.bool_)
         if mask is None:
-            seat = self._seats[one]
-            self._worlds.remove(one.spec, one.labels, seat)
-            passes = self._worlds.verdict(one.spec, one.labels).passes
-            self._worlds.place(one.spec, one.labels, seat)
+            seat = self._seats[running_class]
+            self._worlds.remove(running_class.spec, running_class.labels, seat)
+            passes = self._worlds.verdict(running_class.spec, running_class.labels).passes
+            self._worlds.place(running_class.spec, running_class.labels, seat)
             asked = [passes[name] for name in BETWEEN_PODS if name in passes]
-            mask = self._memo[one] = np.logical_and.reduce(asked) if asked else np.ones(len(self._worlds.planned), dtype=np.bool_)
+            mask = self._memo[running_class] = np.logical_and.reduce(asked) if asked else np.ones(len(self._worlds.planned), dtype=np.bool_)
         return mask
 
-    def settled(self, one: RunningClass) -> bool:
-        """Whether a pod of ``one`` could be placed again where it is; if not, rules are violated already and it stays."""
-        mask = self.admitting(one)
-        return mask is None or bool(mask[self._seats[one]])
+    def settled(self, running_class: RunningClass) -> bool:
+        """Whether a pod of ``running_class`` could be placed again where it is; if not, rules are violated already and it stays."""
+        mask = self.admitting(running_class)
+        return mask is None or bool(mask[self._seats[running_class]])
 
-    def siblings(self, one: RunningClass) -> str:
-        """The resource that keeps ``one`` apart from its siblings; empty if there is none."""
-        return f"{APART}{one.spec.digest}/{one.origin.domain}" if self._manners[one].apart else ""
+    def siblings(self, running_class: RunningClass) -> str:
+        """The resource that keeps ``running_class`` apart from its siblings; empty if there is none."""
+        return f"{APART}{running_class.spec.digest}/{running_class.origin.domain}" if self._manners[running_class].apart else ""
 
-    def berths(self, one: RunningClass) -> Array:
-        """How much of the resource that keeps ``one`` apart each row has left."""
-        mask = self.admitting(one)
+    def berths(self, running_class: RunningClass) -> Array:
+        """How much of the resource that keeps ``running_class`` apart each row has left."""
+        mask = self.admitting(running_class)
         assert mask is not None
         berths = mask.astype(np.int64)
-        berths[self._seats[one]] = 0
+        berths[self._seats[running_class]] = 0
         return berths
 
 
@@ -110,6 +115,6 @@ def seats_of(candidates: Sequence[Candidate]) -> dict[RunningClass, int]:
     """A row for each class: that of its first candidate by name."""
     seats: dict[RunningClass, int] = {}
     for candidate in sorted(candidates, key=lambda c: c.name):
-        for one in candidate.load.keys() - seats.keys():
-            seats[one] = candidate.row
+        for running_class in candidate.load.keys() - seats.keys():
+            seats[running_class] = candidate.row
     return seats

@@ -46,10 +46,10 @@ class CandidateArrays:
         position = np.full(len(self.candidates), -1, dtype=np.int64)
         position[chosen] = np.arange(len(chosen))
         kept = np.zeros(len(self.sizes), dtype=np.bool_)
-        kept[[self.size_of[one] for one in classes]] = True
+        kept[[self.size_of[running_class] for running_class in classes]] = True
         mine = kept[self.size] & (position[self.owner] >= 0)
         owner, size, amount = position[self.owner[mine]], self.size[mine], self.amount[mine]
-        size_of = {one: size for one, size in self.size_of.items() if kept[size]}
+        size_of = {running_class: size for running_class, size in self.size_of.items() if kept[size]}
         return replace(
             self,
             candidates=tuple(self.candidates[number] for number in chosen.tolist()),
@@ -71,12 +71,12 @@ def fleet_of(
 
     ``classes`` are the classes of their pods that have to move, ordered; ``free`` those of them that may move in any order.
     """
-    names = {name for one in classes for name in wanted(one.spec)} | {PODS}
-    resources = tuple(sorted(names | {company.siblings(one) for one in free} - {""}))
+    names = {name for running_class in classes for name in wanted(running_class.spec)} | {PODS}
+    resources = tuple(sorted(names | {company.siblings(running_class) for running_class in free} - {""}))
     column = {name: index for index, name in enumerate(resources)}
     sizes, size_of = sizes_of(classes, free, column, homes=homes, company=company)
     # The size -1 stands for pods that need no new place.
-    size = np.array([size_of.get(one, -1) for candidate in candidates for one in candidate.load], dtype=np.int64)
+    size = np.array([size_of.get(running_class, -1) for candidate in candidates for running_class in candidate.load], dtype=np.int64)
     amount = np.array([len(pods) for candidate in candidates for pods in candidate.load.values()], dtype=np.int64)
     owner = np.repeat(np.arange(len(candidates)), [len(candidate.load) for candidate in candidates])
     moving = size >= 0
@@ -98,7 +98,7 @@ def fleet_of(
 
 def free_in(room: Room, resources: Sequence[str], free: Iterable[RunningClass], company: Company) -> Array:
     """What each row has left of ``resources``; for resources that keep siblings of ``free`` apart, ``company`` gives it."""
-    berths = {name: one for one in free if (name := company.siblings(one))}
+    berths = {name: running_class for running_class in free if (name := company.siblings(running_class))}
     columns = [company.berths(berths[name]) if name in berths else room.free(name) for name in resources]
     return np.maximum(np.stack(columns, axis=1), 0)
 
@@ -120,10 +120,10 @@ def sizes_of(
     requests: list[Array] = []
     group: list[int] = []
     size_of: dict[RunningClass, int] = {}
-    for one in classes:
-        mask, amounts = homes.admitting(one), wanted(one.spec)
-        if one in loose:
-            social, apart = company.admitting(one), company.siblings(one)
+    for running_class in classes:
+        mask, amounts = homes.admitting(running_class), wanted(running_class.spec)
+        if running_class in loose:
+            social, apart = company.admitting(running_class), company.siblings(running_class)
             if apart:
                 amounts[apart] = 1
             elif social is not None:
@@ -131,7 +131,7 @@ def sizes_of(
         number = groups.setdefault(mask.tobytes(), len(groups))
         if number == len(masks):
             masks.append(mask)
-        key = (one in loose, number, *sorted(amounts.items()))
+        key = (running_class in loose, number, *sorted(amounts.items()))
         if key not in known:
             known[key] = len(known)
             row = np.zeros(len(column), dtype=np.int64)
@@ -140,7 +140,7 @@ def sizes_of(
                 row[column[name]] = amount
             requests.append(row)
             group.append(number)
-        size_of[one] = known[key]
+        size_of[running_class] = known[key]
     admits = np.stack(masks) if masks else np.zeros((0, len(homes.targets)), dtype=np.bool_)
     return Sizes(np.array(requests, dtype=np.int64).reshape(-1, len(column)), np.array(group, dtype=np.int64), admits), size_of
 

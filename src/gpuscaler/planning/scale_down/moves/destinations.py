@@ -46,23 +46,25 @@ class Homes:
         markets = [offering.market for offering in templates.offerings]
         return cls(room, np.ones(len(templates.nodes), dtype=np.bool_), nodes=templates.nodes, markets=markets)
 
-    def admitting(self, one: RunningClass) -> Mask:
-        """Rows that may take pods of ``one``: open to them, and with the properties of ``Origin`` that they rely on."""
-        mask = self.targets & self.room.static_mask(one.spec)
-        if not admits_arch(one.spec):
-            mask &= self._where(("arch", one.origin.arch), lambda node, _: node.labels.get(ARCH, "amd64") == one.origin.arch)
-        wanted = one.options.market
+    def admitting(self, running_class: RunningClass) -> Mask:
+        """Rows that may take pods of ``running_class``: open to them, and with the properties of ``Origin`` that they rely on."""
+        mask = self.targets & self.room.static_mask(running_class.spec)
+        if not admits_arch(running_class.spec):
+            mask &= self._where(
+                ("arch", running_class.origin.arch), lambda node, _: node.labels.get(ARCH, "amd64") == running_class.origin.arch
+            )
+        wanted = running_class.options.market
         if wanted and "any" not in wanted:
             mask &= self._where(("market", wanted), lambda _, its: its in wanted)
-        if one.options.deadline is not None:
+        if running_class.options.deadline is not None:
             # Whether spot is still safe for a deadline is decided when a pod starts; it is not moved onto spot later.
             mask &= self._where("deadline", lambda _, its: its != "spot")
-        if one.origin.bare:
+        if running_class.origin.bare:
             mask &= self._where("bare", lambda node, _: is_bare(node))
-        if one.origin.zone is not None:
-            origin = one.origin
+        if running_class.origin.zone is not None:
+            origin = running_class.origin
             mask &= self._where(("gang", origin.zone, origin.product), lambda node, _: same_place(node, origin))
-        for key, value in one.origin.domain:
+        for key, value in running_class.origin.domain:
             codes, values = self.room.table.column(key)
             mask &= codes == (values.index(value) if value in values else -1)
         return mask

@@ -53,27 +53,27 @@ class Mover:
 
         ``preference`` orders the rows that may take a pod, lowest first. A cleared machine takes no pods afterwards.
         """
-        order = sorted(classes, key=lambda one: one.order)
-        hopeless = next((one for one in order if one in self._hopeless), None)
+        order = sorted(classes, key=lambda running_class: running_class.order)
+        hopeless = next((running_class for running_class in order if running_class in self._hopeless), None)
         if hopeless is not None:
             return fits_nowhere(first_key(candidate.load[hopeless]), self._hopeless[hopeless])
         steps: list[Step] = []
         self._leaving[candidate.row] = True
-        for one in order:
-            for pod in sorted(candidate.load[one], key=lambda pod: pod.key):
-                self.worlds.remove(one.spec, one.labels, candidate.row)
-                target = self._choose(one, preference)
+        for running_class in order:
+            for pod in sorted(candidate.load[running_class], key=lambda pod: pod.key):
+                self.worlds.remove(running_class.spec, running_class.labels, candidate.row)
+                target = self._choose(running_class, preference)
                 if target is None:
-                    why = refusals(self.worlds, one, self._homes.admitting(one), self._homes.targets & ~self._leaving)
-                    self.worlds.place(one.spec, one.labels, candidate.row)
+                    why = refusals(self.worlds, running_class, self._homes.admitting(running_class), self._homes.targets & ~self._leaving)
+                    self.worlds.place(running_class.spec, running_class.labels, candidate.row)
                     self._undo(steps)
                     self._leaving[candidate.row] = False
-                    if not steps and not one.spec.spread and not one.spec.affinity:
+                    if not steps and not running_class.spec.spread and not running_class.spec.affinity:
                         # Nothing that happens later in this plan makes room for such a pod.
-                        self._hopeless[one] = why
+                        self._hopeless[running_class] = why
                     return fits_nowhere(pod.key, why)
-                self.worlds.place(one.spec, one.labels, target)
-                steps.append(Step(one, pod, candidate.row, target))
+                self.worlds.place(running_class.spec, running_class.labels, target)
+                steps.append(Step(running_class, pod, candidate.row, target))
         return steps
 
     def _undo(self, steps: Sequence[Step]) -> None:
@@ -81,9 +81,11 @@ class Mover:
             self.worlds.remove(step.one.spec, step.one.labels, step.target)
             self.worlds.place(step.one.spec, step.one.labels, step.source)
 
-    def _choose(self, one: RunningClass, preference: Array) -> int | None:
+    def _choose(self, running_class: RunningClass, preference: Array) -> int | None:
         self._looks -= len(self.worlds)
-        rows = np.flatnonzero(self.worlds.verdict(one.spec, one.labels).mask & self._homes.admitting(one) & ~self._leaving)
+        rows = np.flatnonzero(
+            self.worlds.verdict(running_class.spec, running_class.labels).mask & self._homes.admitting(running_class) & ~self._leaving
+        )
         return int(rows[np.argmin(preference[rows])]) if len(rows) else None
 
 
@@ -91,12 +93,12 @@ def fits_nowhere(pod: str, why: str) -> Blocker:
     return Blocker("in-use", f"pod {pod} fits on no other node: {why}")
 
 
-def refusals(worlds: Worlds, one: RunningClass, admitting: Mask, others: Mask) -> str:
+def refusals(worlds: Worlds, running_class: RunningClass, admitting: Mask, others: Mask) -> str:
     """How many of the rows ``others`` each filter rejects, in kube-scheduler's words; ``admitting`` are the rows with the right origin."""
     total = int(others.sum())
     if not total:
         return "there is no other open node"
-    verdict = worlds.verdict(one.spec, one.labels)
+    verdict = worlds.verdict(running_class.spec, running_class.labels)
     counts = {name: int((mask & others).sum()) for name, mask in verdict.excluded.items()}
     said = [f"{count} {name}" for name, count in sorted(counts.items(), key=lambda entry: (-entry[1], entry[0])) if count]
     unlike = int((others & verdict.mask & ~admitting).sum())

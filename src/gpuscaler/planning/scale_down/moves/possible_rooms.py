@@ -75,7 +75,7 @@ def without_pods(room: Room, pods: Iterable[Pod]) -> Room:
 def company_lost(situation: Situation, classes: Iterable[RunningClass], leaving: Set[str]) -> Iterator[Pod]:
     """Pods that leave with ``leaving`` nodes and are not replaced, and that affinity or spread rules of ``classes`` rely on."""
     cluster, policy = situation.cluster, situation.policy
-    queries = {watch.query for one in classes for watch in rules_of(one.spec, pending=False) if not watch.repels}
+    queries = {watch.query for running_class in classes for watch in rules_of(running_class.spec, pending=False) if not watch.repels}
     if not queries:
         return
     index = PeerIndex(situation.room.table, cluster)

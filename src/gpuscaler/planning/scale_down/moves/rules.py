@@ -53,7 +53,7 @@ class Watchers:
         self._cluster = cluster
         self._index: dict[tuple[str, str] | None, list[Watch]] = {}
         pending = {bucket.sample.spec.digest: bucket.sample.spec for bucket in cluster.unbound.values()}
-        moving = {one.spec.digest: one.spec for one in running}
+        moving = {running_class.spec.digest: running_class.spec for running_class in running}
         staying = {digest: user.spec for digest, user in cluster.users.items() if digest not in moving}
         watches = [watch for spec in moving.values() for watch in rules_of(spec, pending=False)]
         watches += [watch for spec in staying.values() for watch in rules_of(spec, pending=False) if watch.repels]
@@ -62,23 +62,23 @@ class Watchers:
             for label in labels_needed(watch.query):
                 self._index.setdefault(label, []).append(watch)
 
-    def over(self, one: RunningClass) -> list[Watch]:
-        """The rules that select pods of ``one``."""
+    def over(self, running_class: RunningClass) -> list[Watch]:
+        """The rules that select pods of ``running_class``."""
         if not self._index:
             return []
-        peer = PeerKey(one.spec.namespace, one.labels, False)
-        watches = (watch for label in (None, *one.labels.items()) for watch in self._index.get(label, ()))
+        peer = PeerKey(running_class.spec.namespace, running_class.labels, False)
+        watches = (watch for label in (None, *running_class.labels.items()) for watch in self._index.get(label, ()))
         return [watch for watch in watches if watch.query.matches(peer, self._cluster.namespaces)]
 
 
 def rules_of(spec: PodSpec, *, pending: bool) -> list[Watch]:
     restricted = bool(spec.node_selector or spec.node_affinity)
-    found = [Watch(Query.of(term), term.topology_key, spec.digest, True, False, pending) for term in spec.anti_affinity]
-    found += [Watch(Query.of(term), term.topology_key, spec.digest, False, False, pending) for term in spec.affinity]
+    watches = [Watch(Query.of(term), term.topology_key, spec.digest, True, False, pending) for term in spec.anti_affinity]
+    watches += [Watch(Query.of(term), term.topology_key, spec.digest, False, False, pending) for term in spec.affinity]
     for rule in hard(spec):
         query = Query(rule.selector, (spec.namespace,))
-        found.append(Watch(query, rule.topology_key, spec.digest, False, restricted or rule.honor_taints, pending))
-    return found
+        watches.append(Watch(query, rule.topology_key, spec.digest, False, restricted or rule.honor_taints, pending))
+    return watches
 
 
 def labels_needed(query: Query) -> list[tuple[str, str] | None]:
@@ -94,27 +94,36 @@ def manners(classes: Sequence[RunningClass], watchers: Watchers, displaced: Coll
 
     ``displaced`` are classes with a pod that does not count in the domain that it runs in.
     """
-    over = {one: watchers.over(one) for one in classes}
-    exact = {one.spec.digest for one in classes if one in displaced or depends_on_order(one, over[one])}
+    over = {running_class: watchers.over(running_class) for running_class in classes}
+    exact = {
+        running_class.spec.digest
+        for running_class in classes
+        if running_class in displaced or depends_on_order(running_class, over[running_class])
+    }
     # If moves within a domain can change a count, the pods with the rule that counts must be moved exactly as well.
-    exact |= {watch.digest for one in classes for watch in over[one] if watch.counts_nodes and watch.digest != one.spec.digest}
-    found = {}
-    for one in classes:
-        foreign = {watch.key for watch in over[one] if watch.digest != one.spec.digest}
-        own = {watch.key for watch in rules_of(one.spec, pending=False)}
-        is_exact = one.spec.digest in exact
-        found[one] = Manner(
+    exact |= {
+        watch.digest
+        for running_class in classes
+        for watch in over[running_class]
+        if watch.counts_nodes and watch.digest != running_class.spec.digest
+    }
+    manners = {}
+    for running_class in classes:
+        foreign = {watch.key for watch in over[running_class] if watch.digest != running_class.spec.digest}
+        own = {watch.key for watch in rules_of(running_class.spec, pending=False)}
+        is_exact = running_class.spec.digest in exact
+        manners[running_class] = Manner(
             exact=is_exact,
             apart=not is_exact and HOSTNAME in own,
             keys=tuple(sorted((foreign if is_exact else own | foreign) - {HOSTNAME})),
-            needed=any(w.pending and not w.repels and (w.key == HOSTNAME or w.counts_nodes) for w in over[one]),
+            needed=any(w.pending and not w.repels and (w.key == HOSTNAME or w.counts_nodes) for w in over[running_class]),
         )
-    return found
+    return manners
 
 
-def depends_on_order(one: RunningClass, over: Sequence[Watch]) -> bool:
-    """Whether a move of ``one`` can make another move impossible in a way that zones and room do not describe."""
-    spec = one.spec
+def depends_on_order(running_class: RunningClass, over: Sequence[Watch]) -> bool:
+    """Whether a move of ``running_class`` can make another move impossible in a way that zones and room do not describe."""
+    spec = running_class.spec
     if spec.host_ports or spec.volumes or spec.requests.get(GPU_MILLI):
         return True
     if any(watch.key == HOSTNAME and not watch.repels for watch in rules_of(spec, pending=False)):

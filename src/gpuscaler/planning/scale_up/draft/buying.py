@@ -24,20 +24,20 @@ PORTS = 64
 ANSWERS = 1000
 
 
-def starts_alone(desk: Desk, one: PodClass, terms: Sequence[PodAffinityTerm]) -> bool:
+def starts_alone(desk: Desk, pod_class: PodClass, terms: Sequence[PodAffinityTerm]) -> bool:
     """Whether a class with host affinity may open a new machine: all its terms match itself, and ``terms`` match no placed pod yet.
 
     This is the scheduler's rule for the first pod of a group.
     """
-    return all(selects(desk.cluster, term, one) for term in one.spec.affinity) and not any(
+    return all(selects(desk.cluster, term, pod_class) for term in pod_class.spec.affinity) and not any(
         desk.room.matching(term.namespaces, term.namespace_selector, term.selector).any() for term in terms
     )
 
 
-def wide_keys(one: PodClass) -> list[str]:
-    """Topology keys of the hard constraints of ``one`` that are larger than a machine."""
-    keys = {term.topology_key for term in one.spec.affinity + one.spec.anti_affinity}
-    keys |= {constraint.topology_key for constraint in one.spec.spread if constraint.hard}
+def wide_keys(pod_class: PodClass) -> list[str]:
+    """Topology keys of the hard constraints of ``pod_class`` that are larger than a machine."""
+    keys = {term.topology_key for term in pod_class.spec.affinity + pod_class.spec.anti_affinity}
+    keys |= {constraint.topology_key for constraint in pod_class.spec.spread if constraint.hard}
     return sorted(keys - {HOSTNAME})
 
 
@@ -111,17 +111,17 @@ def bound(desk: Desk, counts: Mapping[int, int], classes: Mapping[int, PodClass]
     """The mix for classes by id without any rules between pods and without limits: its lower bound holds for any plan."""
     places, masks = distinct([desk.relaxed[key] for key in classes])
     alike: dict[tuple[tuple[tuple[str, int], ...], int], tuple[PodClass, int]] = {}
-    for (key, one), place in zip(classes.items(), places, strict=True):
-        what = (tuple(sorted(one.spec.requests.items())), place)
-        first, number = alike.get(what, (one, 0))
+    for (key, pod_class), place in zip(classes.items(), places, strict=True):
+        what = (tuple(sorted(pod_class.spec.requests.items())), place)
+        first, number = alike.get(what, (pod_class, 0))
         alike[what] = (first, number + counts[key])
     kinds = desk.templates.mix_kinds
     kept = unlike(kinds, masks)
     allowed = [tuple(np.flatnonzero(mask[kept]).tolist()) for mask in masks]
-    entries = sorted(((one, count, place) for (_, place), (one, count) in alike.items()), key=lambda entry: entry[0].order)
+    entries = sorted(((pod_class, count, place) for (_, place), (pod_class, count) in alike.items()), key=lambda entry: entry[0].order)
     items = tuple(
-        Item(key=str(number), count=count, request={**one.spec.requests, "pods": 1}, allowed=allowed[place])
-        for number, (one, count, place) in enumerate(entries)
+        Item(key=str(number), count=count, request={**pod_class.spec.requests, "pods": 1}, allowed=allowed[place])
+        for number, (pod_class, count, place) in enumerate(entries)
     )
     problem = Problem(items=items, kinds=tuple(kinds[index] for index in kept))
     # If a mix was packed without optimising, only the quick bound by resources is computed.

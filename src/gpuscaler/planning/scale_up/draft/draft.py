@@ -183,34 +183,36 @@ def new_node(templates: Templates, machine: NewMachine) -> Node:
     return undecided_node(f"machine-{machine.row}", [templates.nodes[member] for member in machine.kind.rows])
 
 
-def usable_templates(templates: Templates, one: PodClass) -> Mask:
+def usable_templates(templates: Templates, pod_class: PodClass) -> Mask:
     """Templates that may serve a class by architecture, market and size; the scheduler's filters apply in addition."""
-    return templates.holds_one(one.spec) & wanted_templates(templates, one)
+    return templates.holds_one(pod_class.spec) & wanted_templates(templates, pod_class)
 
 
-def wanted_templates(templates: Templates, one: PodClass) -> Mask:
+def wanted_templates(templates: Templates, pod_class: PodClass) -> Mask:
     """Templates whose architecture and market a class admits, and that are bought for such pods."""
-    usable = open_to(templates, one)
-    if not admits_arch(one.spec, one.wishes):
+    usable = open_to(templates, pod_class)
+    if not admits_arch(pod_class.spec, pod_class.wishes):
         usable = usable & ~templates.foreign_arch
-    return usable & of_market(templates, one)
+    return usable & of_market(templates, pod_class)
 
 
-def open_to(templates: Templates, one: PodClass) -> Mask:
+def open_to(templates: Templates, pod_class: PodClass) -> Mask:
     """Templates that are bought for pods of a class, depending on whether they request accelerators."""
     closed = templates.for_gpus
-    if closed is None or one.beside_gpus or asks_for_device(one):
+    if closed is None or pod_class.beside_gpus or asks_for_device(pod_class):
         return np.ones(len(templates.nodes), dtype=np.bool_)
     return ~closed
 
 
-def of_market(templates: Templates, one: PodClass) -> Mask:
+def of_market(templates: Templates, pod_class: PodClass) -> Mask:
     """Templates of a market that a class admits, except those that are paused for it."""
-    wanted = set(one.options.market)
-    if (not wanted or "any" in wanted) and not one.paused:
+    wanted = set(pod_class.options.market)
+    if (not wanted or "any" in wanted) and not pod_class.paused:
         return np.ones(len(templates.nodes), dtype=np.bool_)
     markets = wanted if wanted and "any" not in wanted else set(MARKETS)
-    return np.array([offering.market in markets and offering.key not in one.paused for offering in templates.offerings], dtype=np.bool_)
+    return np.array(
+        [offering.market in markets and offering.key not in pod_class.paused for offering in templates.offerings], dtype=np.bool_
+    )
 
 
 def rank(desk: Desk, spec: PodSpec) -> Array:

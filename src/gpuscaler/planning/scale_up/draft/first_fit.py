@@ -62,11 +62,11 @@ def signatures(cluster: Cluster, lots: Sequence[Lot]) -> _Rules:
     shapes: list[Shape] = []
     of_lot = []
     for lot in lots:
-        one, its = lot.queue.one, lot.queue.shape
-        key = (one.spec.namespace, one.labels, its.host_anti, its.host_spread, one.spec.host_ports)
+        pod_class, its = lot.queue.one, lot.queue.shape
+        key = (pod_class.spec.namespace, pod_class.labels, its.host_anti, its.host_spread, pod_class.spec.host_ports)
         if key not in known:
             known[key] = len(models)
-            models.append(one)
+            models.append(pod_class)
             shapes.append(its)
         of_lot.append(known[key])
     rules = host_rules(cluster, models, shapes)
@@ -154,8 +154,8 @@ class _Packing:
         larger = {size: place for place, size in enumerate(sorted(range(len(self.wanted)), key=lambda s: tuple(-self.wanted[s])))}
 
         def key(index: int) -> tuple[object, ...]:
-            one = self.lots[index].queue.one
-            return (-one.spec.priority, least[self.rules.of_lot[index]], larger[self.size_of[index]], one.order, index)
+            pod_class = self.lots[index].queue.one
+            return (-pod_class.spec.priority, least[self.rules.of_lot[index]], larger[self.size_of[index]], pod_class.order, index)
 
         return sorted(range(len(self.lots)), key=key)
 

@@ -56,19 +56,19 @@ class Share(Struct, frozen=True, gc=False):
     count: int
 
 
-def fill(ground: Ground, one: PodClass, shape: Shape, count: int) -> list[Share]:
-    """Place up to ``count`` pods of ``one`` on ``ground`` and return their rows; there is no room for the rest.
+def fill(ground: Ground, pod_class: PodClass, shape: Shape, count: int) -> list[Share]:
+    """Place up to ``count`` pods of ``pod_class`` on ``ground`` and return their rows; there is no room for the rest.
 
     Machines come before templates within every domain, so templates only take pods to buy for. Without constraints on larger domains,
     templates are not used at all, and the mix decides freely.
     """
     one_by_one = shape.by_host and ground.shares_hosts
     if not shape.wide and not shape.host_affinity and not one_by_one:
-        return _spill(ground, one, count, _room_on_machines(ground, one))
+        return _spill(ground, pod_class, count, _room_on_machines(ground, pod_class))
     shares: dict[int, int] = {}
     left = count
     while left > 0:
-        step = list(_step(ground, one, shape, 1 if one_by_one else left))
+        step = list(_step(ground, pod_class, shape, 1 if one_by_one else left))
         if not step:
             break
         for share in step:
@@ -77,44 +77,44 @@ def fill(ground: Ground, one: PodClass, shape: Shape, count: int) -> list[Share]
     return [Share(row, number) for row, number in sorted(shares.items())]
 
 
-def _room_on_machines(ground: Ground, one: PodClass) -> Array:
-    room = ground.room.capacity(one.spec, one.labels, ground.usable & ~ground.templates)
-    by_host = [constraint for constraint in one.spec.spread if constraint.hard and constraint.topology_key == HOSTNAME]
+def _room_on_machines(ground: Ground, pod_class: PodClass) -> Array:
+    room = ground.room.capacity(pod_class.spec, pod_class.labels, ground.usable & ~ground.templates)
+    by_host = [constraint for constraint in pod_class.spec.spread if constraint.hard and constraint.topology_key == HOSTNAME]
     for constraint in by_host if ground.has_templates else ():
         # A bought machine starts empty, regardless of the pods on its template, so the minimum counts as 0.
         selector = constraint.selector
-        here = ground.room.matching((one.spec.namespace,), None, selector, exclude_terminating=True)
-        counted = selector is not None and selector.matches(one.labels)
+        here = ground.room.matching((pod_class.spec.namespace,), None, selector, exclude_terminating=True)
+        counted = selector is not None and selector.matches(pod_class.labels)
         room = np.minimum(room, np.maximum(constraint.max_skew - here, 0) if counted else np.where(here <= constraint.max_skew, room, 0))
     return room
 
 
-def _room_now(ground: Ground, one: PodClass) -> Array:
+def _room_now(ground: Ground, pod_class: PodClass) -> Array:
     """How many pods each row takes now, if no other row takes any."""
-    room = _room_on_machines(ground, one)
+    room = _room_on_machines(ground, pod_class)
     if ground.has_templates:
-        allowed = ground.room.verdict(without_hosts(one.spec), one.labels).mask & ground.usable & ground.templates
+        allowed = ground.room.verdict(without_hosts(pod_class.spec), pod_class.labels).mask & ground.usable & ground.templates
         room[allowed] = ground.most[allowed]
     return room
 
 
-def _put(ground: Ground, one: PodClass, row: int, count: int) -> Share:
-    spec = without_hosts(one.spec) if ground.templates[row] else one.spec
+def _put(ground: Ground, pod_class: PodClass, row: int, count: int) -> Share:
+    spec = without_hosts(pod_class.spec) if ground.templates[row] else pod_class.spec
     ground.most[row] -= count
-    ground.room.place(spec, one.labels, row, count)
+    ground.room.place(spec, pod_class.labels, row, count)
     return Share(row, count)
 
 
-def _spill(ground: Ground, one: PodClass, count: int, room: Array) -> list[Share]:
+def _spill(ground: Ground, pod_class: PodClass, count: int, room: Array) -> list[Share]:
     """Fill rows in order of rank, the tightest first among equals, so that large rooms stay large."""
     order = _in_turn(ground, room, count)
     takes = np.minimum(room[order], count)
     before = np.cumsum(takes) - takes
     order, takes, before = order[before < count], takes[before < count], before[before < count]
     takes = np.minimum(takes, count - before)
-    for part, spec in ((~ground.templates[order], one.spec), (ground.templates[order], without_hosts(one.spec))):
+    for part, spec in ((~ground.templates[order], pod_class.spec), (ground.templates[order], without_hosts(pod_class.spec))):
         if part.any():
-            ground.room.place_all(spec, one.labels, order[part], takes[part])
+            ground.room.place_all(spec, pod_class.labels, order[part], takes[part])
     ground.most[order] -= takes
     return [Share(row, number) for row, number in zip(order.tolist(), takes.tolist(), strict=True)]
 
@@ -134,14 +134,14 @@ def _in_turn(ground: Ground, room: Array, count: int) -> Array:
     return rows[np.lexsort((*ties, room[rows], ground.rank[rows]))][:count]
 
 
-def _step(ground: Ground, one: PodClass, shape: Shape, left: int) -> Iterator[Share]:
+def _step(ground: Ground, pod_class: PodClass, shape: Shape, left: int) -> Iterator[Share]:
     """Place the largest batch of pods that do not change where the other pods of the batch may go."""
-    hard = [constraint for constraint in one.spec.spread if constraint.hard]
+    hard = [constraint for constraint in pod_class.spec.spread if constraint.hard]
     alone = not (shape.self_wide_anti or shape.wide_affinity or shape.host_affinity)
     if alone and hard == list(shape.self_wide_spread) and len(hard) == 1:
-        yield from _spread(ground, one, hard[0], left)
+        yield from _spread(ground, pod_class, hard[0], left)
         return
-    room = _room_now(ground, one) if shape.wide else _room_on_machines(ground, one)
+    room = _room_now(ground, pod_class) if shape.wide else _room_on_machines(ground, pod_class)
     if not room.any():
         return
     if shape.host_affinity:
@@ -151,18 +151,20 @@ def _step(ground: Ground, one: PodClass, shape: Shape, left: int) -> Iterator[Sh
             # A machine bought for the group is in one domain, so the group is, too.
             ground.usable[:] = False
             ground.usable[home] = True
-        yield _put(ground, one, home, 1)
+        yield _put(ground, pod_class, home, 1)
         if left > 1 and not shape.wide:
-            yield from _spill(ground, one, left - 1, _room_on_machines(ground, one))
+            yield from _spill(ground, pod_class, left - 1, _room_on_machines(ground, pod_class))
     elif not shape.moves_domains:
-        yield from _spill(ground, one, left, room) if ground.watched is None else _evenly(ground, one, left, room, ground.watched)
+        yield from (
+            _spill(ground, pod_class, left, room) if ground.watched is None else _evenly(ground, pod_class, left, room, ground.watched)
+        )
     elif shape.wide_affinity and not shape.self_wide_spread and not shape.self_wide_anti:
         row = _best_domain(ground, shape.wide_affinity[0].topology_key, room, left)
-        yield _put(ground, one, row, 1)
+        yield _put(ground, pod_class, row, 1)
         if left > 1:
-            yield from _spill(ground, one, left - 1, _room_now(ground, one))
+            yield from _spill(ground, pod_class, left - 1, _room_now(ground, pod_class))
     else:
-        yield _put(ground, one, _least_crowded(ground, one, shape, room), 1)
+        yield _put(ground, pod_class, _least_crowded(ground, pod_class, shape, room), 1)
 
 
 def _home(ground: Ground, room: Array, left: int) -> int:
@@ -187,20 +189,20 @@ def _best_domain(ground: Ground, key: str, room: Array, left: int) -> int:
     return int(candidates[np.lexsort((candidates, -np.minimum(room[candidates], left), ground.rank[candidates]))[0]])
 
 
-def _least_crowded(ground: Ground, one: PodClass, shape: Shape, room: Array) -> int:
+def _least_crowded(ground: Ground, pod_class: PodClass, shape: Shape, room: Array) -> int:
     """The allowed row whose domains have the fewest pods that the class's own spread constraints count."""
     crowd = np.zeros(len(room), dtype=np.int64)
     for constraint in shape.self_wide_spread:
-        codes, counts, _ = ground.room.spread_counts(one.spec, one.labels, constraint)
+        codes, counts, _ = ground.room.spread_counts(pod_class.spec, pod_class.labels, constraint)
         crowd += np.where(codes >= 0, counts[np.maximum(codes, 0)], 0)
     rows = np.flatnonzero(room)
     return int(rows[np.lexsort((rows, room[rows], ground.rank[rows], crowd[rows]))[0]])
 
 
-def _spread(ground: Ground, one: PodClass, constraint: SpreadConstraint, left: int) -> Iterator[Share]:
+def _spread(ground: Ground, pod_class: PodClass, constraint: SpreadConstraint, left: int) -> Iterator[Share]:
     """Water-fill the domains of one constraint: always the emptiest domain that has room, as long as the skew allows it."""
-    codes, counts, eligible = ground.room.spread_counts(one.spec, one.labels, constraint)
-    room = _room_but_spread(ground, one)
+    codes, counts, eligible = ground.room.spread_counts(pod_class.spec, pod_class.labels, constraint)
+    room = _room_but_spread(ground, pod_class)
     room[codes < 0] = 0
     if not room.any():
         return
@@ -209,45 +211,45 @@ def _spread(ground: Ground, one: PodClass, constraint: SpreadConstraint, left: i
     np.add.at(held, codes[inside], np.minimum(room[inside], left))
     wanted = balance(counts, held, eligible, constraint, left)
     for domain in np.flatnonzero(wanted):
-        yield from _spill(ground, one, int(wanted[domain]), np.where(codes == domain, room, 0))
+        yield from _spill(ground, pod_class, int(wanted[domain]), np.where(codes == domain, room, 0))
 
 
-def _evenly(ground: Ground, one: PodClass, left: int, room: Array, watched: tuple[SpreadConstraint, PodClass]) -> Iterator[Share]:
+def _evenly(ground: Ground, pod_class: PodClass, left: int, room: Array, watched: tuple[SpreadConstraint, PodClass]) -> Iterator[Share]:
     """Fill machines, then buy in the domains where ``watched`` counts the fewest pods, so that they are spread evenly at any time."""
     machines = np.where(ground.templates, 0, room)
     if machines.any():
-        yield from _spill(ground, one, left, machines)
+        yield from _spill(ground, pod_class, left, machines)
         return
     constraint, owner = watched
     codes, counts, _ = ground.room.spread_counts(owner.spec, owner.labels, constraint)
     free = np.where(codes >= 0, room, 0)
     if not free.any():
-        yield from _spill(ground, one, left, room)
+        yield from _spill(ground, pod_class, left, room)
         return
     held = np.zeros(len(counts), dtype=np.int64)
     np.add.at(held, codes[free > 0], np.minimum(free[free > 0], left))
     # The constraint belongs to another class, so its skew does not restrict these pods.
     wanted = balance(counts, held, held > 0, msgspec.structs.replace(constraint, max_skew=PLENTY, min_domains=1), left)
     for domain in np.flatnonzero(wanted):
-        yield from _spill(ground, one, int(wanted[domain]), np.where(codes == domain, free, 0))
+        yield from _spill(ground, pod_class, int(wanted[domain]), np.where(codes == domain, free, 0))
 
 
-def _room_but_spread(ground: Ground, one: PodClass) -> Array:
+def _room_but_spread(ground: Ground, pod_class: PodClass) -> Array:
     """Like :func:`_room_now`, without the spread filter: domains that are too full now become available as the others fill."""
-    fits = ground.room.fits(one.spec)
-    if one.spec.host_ports or one.spec.anti_affinity:
+    fits = ground.room.fits(pod_class.spec)
+    if pod_class.spec.host_ports or pod_class.spec.anti_affinity:
         fits = np.minimum(fits, 1)
-    room = np.where(ground.usable & ~ground.templates & ~_shut(ground.room, one.spec, one), fits, 0)
+    room = np.where(ground.usable & ~ground.templates & ~_shut(ground.room, pod_class.spec, pod_class), fits, 0)
     if ground.has_templates:
-        allowed = ground.usable & ground.templates & ~_shut(ground.room, without_hosts(one.spec), one)
+        allowed = ground.usable & ground.templates & ~_shut(ground.room, without_hosts(pod_class.spec), pod_class)
         room[allowed] = ground.most[allowed]
     return room
 
 
-def _shut(room: Room, spec: PodSpec, one: PodClass) -> Mask:
+def _shut(room: Room, spec: PodSpec, pod_class: PodClass) -> Mask:
     """Rows that a filter other than the spread constraints excludes."""
     shut = np.zeros(len(room.table), dtype=np.bool_)
-    for name, mask in room.verdict(spec, one.labels).excluded.items():
+    for name, mask in room.verdict(spec, pod_class.labels).excluded.items():
         if name != "PodTopologySpread":
             shut |= mask
     return shut

@@ -28,9 +28,9 @@ def has_taste(spec: PodSpec) -> bool:
     )
 
 
-def taste(room: Room, one: PodClass) -> Array | None:
-    """The score of each row for a pod of ``one``, by the weights of its preferences; None when it has none."""
-    spec = one.spec
+def taste(room: Room, pod_class: PodClass) -> Array | None:
+    """The score of each row for a pod of ``pod_class``, by the weights of its preferences; None when it has none."""
+    spec = pod_class.spec
     if not has_taste(spec):
         return None
     liking = np.zeros(len(room), dtype=np.int64)
@@ -47,10 +47,10 @@ def taste(room: Room, one: PodClass) -> Array | None:
     return liking
 
 
-def wished(room: Room, one: PodClass) -> Mask:
-    """Rows that match all ``wishes`` of ``one``."""
+def wished(room: Room, pod_class: PodClass) -> Mask:
+    """Rows that match all ``wishes`` of ``pod_class``."""
     mask = np.ones(len(room), dtype=np.bool_)
-    for term in one.wishes:
+    for term in pod_class.wishes:
         mask &= room.selected(probe(term))
     return mask
 

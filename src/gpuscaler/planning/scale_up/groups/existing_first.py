@@ -101,13 +101,15 @@ class _Settling:
 
     def _fill(self, family: Family, queue: Queue, room: Room) -> Iterator[Share]:
         """Fill ``room`` with one queue. Affinity is checked on all machines, so that decisions about ordered ones stay valid."""
-        one, left = queue.one, self.left(queue)
-        near = self.whole.verdict(one.spec, one.labels).passes.get("InterPodAffinity")
+        pod_class, left = queue.one, self.left(queue)
+        near = self.whole.verdict(pod_class.spec, pod_class.labels).passes.get("InterPodAffinity")
         usable = self.usable if near is None else self.usable & near[: len(room)]
         nowhere, most = np.zeros(len(room), dtype=np.bool_), np.full(len(room), PLENTY, dtype=np.int64)
         while left and usable.any():
-            ground = Ground(self.desk.cluster, room, nowhere, usable.copy(), rank(self.desk, one.spec)[: len(room)], most, taste(room, one))
-            shares = fill(ground, one, family.shape, family.at_once(left))
+            ground = Ground(
+                self.desk.cluster, room, nowhere, usable.copy(), rank(self.desk, pod_class.spec)[: len(room)], most, taste(room, pod_class)
+            )
+            shares = fill(ground, pod_class, family.shape, family.at_once(left))
             yield from shares
             left -= total(shares)
             if not shares or not spreads(family):

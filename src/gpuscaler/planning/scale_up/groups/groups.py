@@ -67,18 +67,26 @@ class Family:
 def families(desk: Desk, classes: Sequence[PodClass]) -> list[Family]:
     """Group ``classes`` into families: by priority, then those with constraints on larger domains first, then by size."""
     groups: dict[tuple[object, ...], list[PodClass]] = {}
-    for one in classes:
-        rank = desk.templates.rank_of(one.spec)
-        what = (IDENTITY(one.spec), frozenset(one.spec.requests), one.labels, one.options, one.wishes, one.paused, rank)
-        groups.setdefault(what, []).append(one)
-    found = []
+    for pod_class in classes:
+        rank = desk.templates.rank_of(pod_class.spec)
+        what = (
+            IDENTITY(pod_class.spec),
+            frozenset(pod_class.spec.requests),
+            pod_class.labels,
+            pod_class.options,
+            pod_class.wishes,
+            pod_class.paused,
+            rank,
+        )
+        groups.setdefault(what, []).append(pod_class)
+    families = []
     loose = frozenset(volume.storage_class for volume in desk.cluster.volumes.values() if not volume.claim)
     for members in groups.values():
-        ordered = sorted(members, key=lambda one: one.order)
+        ordered = sorted(members, key=lambda pod_class: pod_class.order)
         its = shape(desk.cluster, ordered[0])
         volumes = shared_volumes(desk.cluster, ordered[0].spec, loose)
-        found.append(Family(largest(ordered), its, [Queue(one, its) for one in ordered], volumes))
-    return sorted(found, key=lambda family: (-family.model.spec.priority, not family.shape.wide, family.queues[0].one.order))
+        families.append(Family(largest(ordered), its, [Queue(pod_class, its) for pod_class in ordered], volumes))
+    return sorted(families, key=lambda family: (-family.model.spec.priority, not family.shape.wide, family.queues[0].one.order))
 
 
 def largest(members: Sequence[PodClass]) -> PodClass:
@@ -86,7 +94,7 @@ def largest(members: Sequence[PodClass]) -> PodClass:
     first = members[0]
     if len(members) == 1:
         return first
-    requests = {name: max(one.spec.requests[name] for one in members) for name in first.spec.requests}
+    requests = {name: max(pod_class.spec.requests[name] for pod_class in members) for name in first.spec.requests}
     return replace(first, spec=msgspec.structs.replace(first.spec, digest=f"{first.spec.digest}:family", requests=requests))
 
 
@@ -134,13 +142,13 @@ def sure_of(desk: Desk, keys: Iterable[str]) -> Mask:
     for kind in (kind for kind in kinds if len(kind.rows) > 1) if len(kinds) < count else ():
         rows = list(kind.rows)
         labels = [desk.templates.nodes[row].labels for row in rows]
-        mask[rows] = all(len({one.get(key) for one in labels}) == 1 for key in keys)
+        mask[rows] = all(len({label.get(key) for label in labels}) == 1 for key in keys)
     return mask
 
 
-def admitted_by_others(desk: Desk, one: PodClass) -> Mask:
+def admitted_by_others(desk: Desk, pod_class: PodClass) -> Mask:
     """Templates that admit a class if its own rules about other pods are ignored."""
-    return desk.room.admitting(by_itself(one.spec), one.labels, desk.template_rows)
+    return desk.room.admitting(by_itself(pod_class.spec), pod_class.labels, desk.template_rows)
 
 
 def shared_volumes(cluster: Cluster, spec: PodSpec, loose: Container[str]) -> frozenset[str]:
@@ -170,10 +178,10 @@ def unwanted(desk: Desk, wanted: Mask) -> Mask:
     return mask
 
 
-def doubtful(desk: Desk, one: PodClass, admitted: Mask) -> Mask:
+def doubtful(desk: Desk, pod_class: PodClass, admitted: Mask) -> Mask:
     """Machines that the cloud has not chosen yet and that might turn out not to take a class. ``admitted`` flags templates."""
     mask = np.zeros(len(desk.open_rows), dtype=np.bool_)
-    apart = {term.topology_key for term in one.spec.anti_affinity}
+    apart = {term.topology_key for term in pod_class.spec.anti_affinity}
     for row, templates in desk.undecided.items():
         mask[row] = not admitted[list(templates)].all() or not apart <= desk.room.table.nodes[row].labels.keys()
     return mask
@@ -184,19 +192,19 @@ def padded(mask: Mask, length: int) -> Mask:
     return np.concatenate([mask, np.zeros(length - len(mask), dtype=np.bool_)])
 
 
-def place(desk: Desk, family: Family, one: PodClass, queue: Queue | None, *, machines: Mask, usable: Mask) -> list[Share]:
+def place(desk: Desk, family: Family, pod_class: PodClass, queue: Queue | None, *, machines: Mask, usable: Mask) -> list[Share]:
     """Fill rows with one class, or with the whole family as its model; return the shares of templates, recorded as phantoms."""
     ground_rows = machines.copy()
-    ground_rows[desk.template_rows] = usable & desk.templates.holds_one(one.spec)
+    ground_rows[desk.template_rows] = usable & desk.templates.holds_one(pod_class.spec)
     most = most_to_buy(desk, family, ground_rows)
-    liking = taste(desk.room, one)
-    ground = Ground(desk.cluster, desk.room, desk.template_mask, ground_rows, rank(desk, one.spec), most, liking, family.watched)
-    shares = fill(ground, one, family.shape, family.at_once(family.left if queue is None else queue.left))
+    liking = taste(desk.room, pod_class)
+    ground = Ground(desk.cluster, desk.room, desk.template_mask, ground_rows, rank(desk, pod_class.spec), most, liking, family.watched)
+    shares = fill(ground, pod_class, family.shape, family.at_once(family.left if queue is None else queue.left))
     templates = range(*desk.template_rows.indices(len(desk.room)))
     to_buy = [share for share in shares if share.row in templates]
-    family.phantoms += [(without_hosts(one.spec), share) for share in to_buy]
+    family.phantoms += [(without_hosts(pod_class.spec), share) for share in to_buy]
     if queue is not None:
-        desk.taken += [Placed(one, share.row, queue.take(share.count)) for share in shares if share.row not in templates]
+        desk.taken += [Placed(pod_class, share.row, queue.take(share.count)) for share in shares if share.row not in templates]
     return to_buy
 
 
@@ -235,8 +243,8 @@ def spread_evenly(desk: Desk, family: Family, admitted: Mask) -> list[Share]:
     there = [0] * len(chosen)
     if family.watched is not None:
         constraint, owner = family.watched
-        found = desk.room.spread_counts(owner.spec, owner.labels, constraint)
-        there = [int(found.counts[found.codes[first + row]]) for row in chosen]
+        spread_counts = desk.room.spread_counts(owner.spec, owner.labels, constraint)
+        there = [int(spread_counts.counts[spread_counts.codes[first + row]]) for row in chosen]
     wanted = levelled(there, family.left)
     shares = [Share(first + row, count) for row, count in zip(chosen, wanted, strict=True) if count]
     spec = without_hosts(family.model.spec)

@@ -23,13 +23,13 @@ def side_by_side(desk: Desk, order: Sequence[Family]) -> list[Family]:
     busy: set[str] = set()
     later: set[int] = set()
     beside = neighbours(desk, order)
-    found = []
+    families = []
     for family in order:
         if busy.isdisjoint(family.volumes) and id(family) not in later:
-            found.append(family)
+            families.append(family)
             busy |= family.volumes
             later |= beside.get(id(family), set())
-    return found
+    return families
 
 
 def neighbours(desk: Desk, order: Sequence[Family]) -> Mapping[int, set[int]]:
@@ -93,18 +93,18 @@ def leaders(desk: Desk, every: Sequence[Family]) -> list[Family]:
 def counted_first(order: Sequence[Family], counted: Mapping[int, Sequence[Family]]) -> list[Family]:
     """``order`` with the families that a family counts, by its ``id``, ahead of it."""
     seen: set[int] = set()
-    found = []
+    families = []
     for first in order:
         waiting = [(first, False)]
         while waiting:
             family, ready = waiting.pop()
             if ready:
-                found.append(family)
+                families.append(family)
             elif id(family) not in seen:
                 seen.add(id(family))
                 waiting.append((family, True))
                 waiting += [(other, False) for other in reversed(counted.get(id(family), ()))]
-    return found
+    return families
 
 
 def notice_each_other(desk: Desk, every: Sequence[Family]) -> None:

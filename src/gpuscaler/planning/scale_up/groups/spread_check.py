@@ -17,8 +17,8 @@ from gpuscaler.planning.scale_up.draft.draft import Desk, Placed
 from gpuscaler.planning.scale_up.groups.groups import Family
 
 
-def hard_spread(one: PodClass) -> tuple[SpreadConstraint, ...]:
-    return tuple(constraint for constraint in one.spec.spread if constraint.hard)
+def hard_spread(pod_class: PodClass) -> tuple[SpreadConstraint, ...]:
+    return tuple(constraint for constraint in pod_class.spec.spread if constraint.hard)
 
 
 def spreads(family: Family) -> bool:
@@ -60,37 +60,37 @@ def upset(desk: Desk) -> frozenset[str]:
     today[: len(desk.stages[0].open_rows)] = desk.stages[0].open_rows
     places = [(entry.one, entry.row, entry.keys) for entry in desk.taken if hard_spread(entry.one)]
     places += [(part.one, machine.row, part.keys) for machine in desk.bought for part in machine.contents if hard_spread(part.one)]
-    waiting = {gang_of(one) for one, row, _ in places if not today[row]}
+    waiting = {gang_of(pod_class) for pod_class, row, _ in places if not today[row]}
     by_class: dict[int, tuple[PodClass, dict[int, list[str]]]] = {}
-    for one, row, keys in places:
-        if not today[row] or (one.options.gang and gang_of(one) in waiting):
-            by_class.setdefault(id(one), (one, {}))[1].setdefault(row, []).extend(keys)
+    for pod_class, row, keys in places:
+        if not today[row] or (pod_class.options.gang and gang_of(pod_class) in waiting):
+            by_class.setdefault(id(pod_class), (pod_class, {}))[1].setdefault(row, []).extend(keys)
     if by_class:
         desk.build()
     return frozenset(
         key
-        for one, rows in by_class.values()
-        for row, late in zip(rows, crowded(desk.room, one, list(rows), templates=desk.template_mask, bought=True), strict=True)
+        for pod_class, rows in by_class.values()
+        for row, late in zip(rows, crowded(desk.room, pod_class, list(rows), templates=desk.template_mask, bought=True), strict=True)
         if late
         for key in rows[row]
     )
 
 
-def gang_of(one: PodClass) -> tuple[str, str]:
-    return one.spec.namespace, one.options.gang
+def gang_of(pod_class: PodClass) -> tuple[str, str]:
+    return pod_class.spec.namespace, pod_class.options.gang
 
 
-def even(room: Room, one: PodClass, rows: Sequence[int], *, templates: Mask, bought: bool) -> bool:
-    """Whether pods of ``one`` on ``rows`` keep the skew of all its constraints."""
-    return not crowded(room, one, rows, templates=templates, bought=bought).any()
+def even(room: Room, pod_class: PodClass, rows: Sequence[int], *, templates: Mask, bought: bool) -> bool:
+    """Whether pods of ``pod_class`` on ``rows`` keep the skew of all its constraints."""
+    return not crowded(room, pod_class, rows, templates=templates, bought=bought).any()
 
 
-def crowded(room: Room, one: PodClass, rows: Sequence[int], *, templates: Mask, bought: bool) -> Mask:
-    """Flags for ``rows`` on which pods of ``one`` break the skew of one of its constraints."""
+def crowded(room: Room, pod_class: PodClass, rows: Sequence[int], *, templates: Mask, bought: bool) -> Mask:
+    """Flags for ``rows`` on which pods of ``pod_class`` break the skew of one of its constraints."""
     at = np.array(rows, dtype=np.int64)
     found = np.zeros(len(at), dtype=np.bool_)
-    for constraint in hard_spread(one):
-        codes, counts, domains = room.spread_counts(one.spec, one.labels, constraint)
+    for constraint in hard_spread(pod_class):
+        codes, counts, domains = room.spread_counts(pod_class.spec, pod_class.labels, constraint)
         if bought:
             real = np.zeros(len(domains), dtype=np.bool_)
             real[codes[~templates]] = True

@@ -7,8 +7,8 @@ from gpuscaler.planning.state.ledger.ledger import Ledger, step
 class Draft:
     """A ledger and the ``steps`` that led from its original state to ``book``."""
 
-    def __init__(self, book: Ledger) -> None:
-        self.book = book
+    def __init__(self, ledger: Ledger) -> None:
+        self.book = ledger
         self.steps: list[Event] = []
 
     def fold(self, event: Event) -> None:

@@ -140,11 +140,11 @@ def step(ledger: Ledger, event: Event) -> Ledger:
         case Promised(promise=promise):
             return replace(ledger, promises=(*(one for one in ledger.promises if one.node != promise.node), promise))
         case Redeemed(node=node):
-            return replace(ledger, promises=tuple(one for one in ledger.promises if one.node != node))
+            return replace(ledger, promises=tuple(promise for promise in ledger.promises if promise.node != node))
         case Left(leaving=leaving):
-            return replace(ledger, leaving=(*(one for one in ledger.leaving if one.node != leaving.node), leaving))
+            return replace(ledger, leaving=(*(removal for removal in ledger.leaving if removal.node != leaving.node), leaving))
         case Finished(node=node):
-            return replace(ledger, leaving=tuple(one for one in ledger.leaving if one.node != node))
+            return replace(ledger, leaving=tuple(removal for removal in ledger.leaving if removal.node != node))
         case Broken(pod=pod, node=node):
             return replace(ledger, broken=(*(one for one in ledger.broken if one[0] != pod), (pod, node)))
         case Mended(pod=pod):
@@ -172,16 +172,19 @@ def _of_order(ledger: Ledger, event: Intended | Answered | Doubted | Settled | W
         case Answered():
             return _answered(ledger, event)
         case Doubted(token=token, at=at):
-            return _order(ledger, token, lambda one: replace(one, state=DOUBTFUL, since=at))
+            return _order(ledger, token, lambda order: replace(order, state=DOUBTFUL, since=at))
         case Settled(token=token):
-            without = {one.id for one in ledger.coming if one.order == token and not one.instance}
-            told = tuple(Withdrawal(token, order=one, missing=len(without)) for one in ledger.orders if one.token == token)
-            return _without(_bereaved(replace(ledger, withdrawals=ledger.withdrawals + told), without), without)
+            without = {machine.id for machine in ledger.coming if machine.order == token and not machine.instance}
+            withdrawals = tuple(Withdrawal(token, order=order, missing=len(without)) for order in ledger.orders if order.token == token)
+            return _without(_bereaved(replace(ledger, withdrawals=ledger.withdrawals + withdrawals), without), without)
         case Withdrawing(token=token, at=at):
-            tried = (replace(one, tried=at, times=one.times + 1) if one.token == token else one for one in ledger.withdrawals)
+            tried = (
+                replace(withdrawal, tried=at, times=withdrawal.times + 1) if withdrawal.token == token else withdrawal
+                for withdrawal in ledger.withdrawals
+            )
             return replace(ledger, withdrawals=tuple(tried))
         case Withdrawn(token=token):
-            return replace(ledger, withdrawals=tuple(one for one in ledger.withdrawals if one.token != token))
+            return replace(ledger, withdrawals=tuple(withdrawal for withdrawal in ledger.withdrawals if withdrawal.token != token))
 
 
 def _of_machine(
@@ -189,43 +192,48 @@ def _of_machine(
 ) -> Ledger:
     match event:
         case Found(machine=machine, instance=instance, offering=offering, at=at, launched=launched):
-            return _tidied(_machine(ledger, machine, lambda one: _granted(one, instance, offering, at=at, launched=launched)))
+            return _tidied(_machine(ledger, machine, lambda machine: _granted(machine, instance, offering, at=at, launched=launched)))
         case Recognised(machine=machine, offering=offering):
-            return _machine(ledger, machine, lambda one: replace(one, offering=offering))
+            return _machine(ledger, machine, lambda machine: replace(machine, offering=offering))
         case Adopted(machine=stranger):
             return replace(ledger, coming=(*ledger.coming, stranger))
         case Registered(machine=machine, node=node, at=at):
-            return _machine(ledger, machine, lambda one: replace(one, node=node, registered=at))
+            return _machine(ledger, machine, lambda machine: replace(machine, node=node, registered=at))
         case Ready(machine=machine, at=at):
-            return _machine(ledger, machine, lambda one: replace(one, ready=at))
+            return _machine(ledger, machine, lambda machine: replace(machine, ready=at))
         case Lost(machine=machine):
             return _without(_bereaved(ledger, {machine}), {machine})
         case Opened(machine=machine):
-            leaving = tuple(replace(one, needs=tuple(needed for needed in one.needs if needed != machine)) for one in ledger.leaving)
+            leaving = tuple(
+                replace(removal, needs=tuple(needed for needed in removal.needs if needed != machine)) for removal in ledger.leaving
+            )
             return _without(replace(ledger, leaving=leaving), {machine})
         case Planned(pods=pods):
-            coming = tuple(one if (to := pods.get(one.id, ())) == one.pods else replace(one, pods=to) for one in ledger.coming)
+            coming = tuple(
+                machine if (to := pods.get(machine.id, ())) == machine.pods else replace(machine, pods=to) for machine in ledger.coming
+            )
             return ledger if coming == ledger.coming else replace(ledger, coming=coming)
         case Unfit(machine=machine, pods=unfit):
             left = (
-                replace(one, pods=tuple(pod for pod in one.pods if pod not in unfit)) if one.id == machine else one for one in ledger.coming
+                replace(ordered, pods=tuple(pod for pod in ordered.pods if pod not in unfit)) if ordered.id == machine else ordered
+                for ordered in ledger.coming
             )
             return replace(ledger, coming=tuple(left))
         case Exchanged(machine=machine, pairs=pairs):
             come, back = dict(pairs), {new: old for old, new in pairs}
-            swaps = (come if one.id == machine else back for one in ledger.coming)
-            changed = (tuple(swap.get(pod, pod) for pod in one.pods) for one, swap in zip(ledger.coming, swaps, strict=True))
-            return replace(ledger, coming=tuple(replace(one, pods=to) for one, to in zip(ledger.coming, changed, strict=True)))
+            swaps = (come if ordered.id == machine else back for ordered in ledger.coming)
+            changed = (tuple(swap.get(pod, pod) for pod in machine.pods) for machine, swap in zip(ledger.coming, swaps, strict=True))
+            return replace(ledger, coming=tuple(replace(machine, pods=to) for machine, to in zip(ledger.coming, changed, strict=True)))
 
 
 def unnamed(ledger: Ledger) -> Mapping[str, int]:
     """The number of machines of each order without a known id, by token."""
-    return Counter(one.order for one in ledger.coming if not one.instance)
+    return Counter(machine.order for machine in ledger.coming if not machine.instance)
 
 
 def named(ledger: Ledger) -> Mapping[str, OfferingKey]:
     """The offerings of the machines of the ledger, by id: an outdated list of the cloud does not have them yet."""
-    return {one.instance: one.key for one in ledger.coming if one.instance}
+    return {machine.instance: machine.key for machine in ledger.coming if machine.instance}
 
 
 def folded(ledger: Ledger, events: Iterable[Event]) -> Ledger:
@@ -237,33 +245,33 @@ def folded(ledger: Ledger, events: Iterable[Event]) -> Ledger:
 
 def _answered(ledger: Ledger, event: Answered) -> Ledger:
     """Assign ids to the granted machines, and remove the last of those that the cloud neither granted nor accepted."""
-    known = {one.instance for one in ledger.coming if one.instance} | ledger.past
+    known = {machine.instance for machine in ledger.coming if machine.instance} | ledger.past
     # The cloud repeats its answer to a repeated order.
     grants = [grant for grant in dict.fromkeys(event.granted) if grant[0] not in known]
     coming, pending, refused = [], event.pending, set[str]()
-    for one in ledger.coming:
-        if one.order != event.token or one.instance:
-            coming.append(one)
+    for machine in ledger.coming:
+        if machine.order != event.token or machine.instance:
+            coming.append(machine)
         elif grants:
-            instance, offering = _best(grants, one)
+            instance, offering = _best(grants, machine)
             grants.remove((instance, offering))
-            coming.append(_granted(one, instance, offering, at=event.at, launched=event.launched.get(instance, 0.0)))
+            coming.append(_granted(machine, instance, offering, at=event.at, launched=event.launched.get(instance, 0.0)))
         elif pending:
             pending -= 1
-            coming.append(one)
+            coming.append(machine)
         else:
-            coming.append(one)
-            refused.add(one.id)
+            coming.append(machine)
+            refused.add(machine.id)
     coming += _surplus(ledger, event, grants)
-    order = next((one for one in ledger.orders if one.token == event.token), None)
+    order = next((order for order in ledger.orders if order.token == event.token), None)
     bought = _unbought(ledger.bought, order.at, len(refused)) if order is not None else ledger.bought
     ledger = _without(_bereaved(replace(ledger, coming=tuple(coming), bought=bought), refused), refused)
-    return _tidied(_order(ledger, event.token, lambda one: replace(one, state=ACCEPTED, since=event.at)))
+    return _tidied(_order(ledger, event.token, lambda order: replace(order, state=ACCEPTED, since=event.at)))
 
 
 def _surplus(ledger: Ledger, event: Answered, grants: Iterable[tuple[str, OfferingKey]]) -> list[OrderedMachine]:
     """Machines that were granted beyond the size of an order: no pod needs them, but they cost as much as others."""
-    first = next((one for one in ledger.coming if one.order == event.token), None)
+    first = next((machine for machine in ledger.coming if machine.order == event.token), None)
     # The machines of an order that waits for nothing any more are no longer known.
     if first is None or all(order.token != event.token for order in ledger.orders):
         return []
@@ -279,10 +287,10 @@ def _surplus(ledger: Ledger, event: Answered, grants: Iterable[tuple[str, Offeri
     ]
 
 
-def _granted(one: OrderedMachine, instance: str, offering: OfferingKey, *, at: float, launched: float) -> OrderedMachine:
-    """``one`` with its id. Its launch time counts only if the id became known late, because it comes from the cloud's clock."""
-    late = max(launched, one.asked) if 0.0 < launched < at - SKEW_SECONDS else 0.0
-    return replace(one, instance=instance, offering=offering, granted=at, launched=late)
+def _granted(machine: OrderedMachine, instance: str, offering: OfferingKey, *, at: float, launched: float) -> OrderedMachine:
+    """``machine`` with its id. Its launch time counts only if the id became known late, because it comes from the cloud's clock."""
+    late = max(launched, machine.asked) if 0.0 < launched < at - SKEW_SECONDS else 0.0
+    return replace(machine, instance=instance, offering=offering, granted=at, launched=late)
 
 
 def _unbought(bought: tuple[tuple[float, int], ...], at: float, refused: int) -> tuple[tuple[float, int], ...]:
@@ -295,35 +303,35 @@ def _unbought(bought: tuple[tuple[float, int], ...], at: float, refused: int) ->
     return tuple(one for one in left if one[1])
 
 
-def _best(grants: list[tuple[str, OfferingKey]], one: OrderedMachine) -> tuple[str, OfferingKey]:
-    """The granted machine that ``one`` prefers."""
-    return min(grants, key=lambda grant: one.offerings.index(grant[1]) if grant[1] in one.offerings else len(one.offerings))
+def _best(grants: list[tuple[str, OfferingKey]], machine: OrderedMachine) -> tuple[str, OfferingKey]:
+    """The granted machine that ``machine`` prefers."""
+    return min(grants, key=lambda grant: machine.offerings.index(grant[1]) if grant[1] in machine.offerings else len(machine.offerings))
 
 
 def _order(ledger: Ledger, token: str, change: Callable[[Order], Order]) -> Ledger:
-    return replace(ledger, orders=tuple(change(one) if one.token == token else one for one in ledger.orders))
+    return replace(ledger, orders=tuple(change(order) if order.token == token else order for order in ledger.orders))
 
 
 def _machine(ledger: Ledger, machine: str, change: Callable[[OrderedMachine], OrderedMachine]) -> Ledger:
-    return replace(ledger, coming=tuple(change(one) if one.id == machine else one for one in ledger.coming))
+    return replace(ledger, coming=tuple(change(ordered) if ordered.id == machine else ordered for ordered in ledger.coming))
 
 
 def _bereaved(ledger: Ledger, machines: set[str]) -> Ledger:
     """Drop the pods of all machines of the gangs of the lost ``machines``, until the complete gang is planned again."""
-    gangs = {one.gang for one in ledger.coming if one.id in machines and one.gang}
+    gangs = {machine.gang for machine in ledger.coming if machine.id in machines and machine.gang}
     if not gangs:
         return ledger
-    return replace(ledger, coming=tuple(replace(one, pods=()) if one.gang in gangs else one for one in ledger.coming))
+    return replace(ledger, coming=tuple(replace(machine, pods=()) if machine.gang in gangs else machine for machine in ledger.coming))
 
 
 def _without(ledger: Ledger, machines: set[str]) -> Ledger:
     """The ledger without ``machines``; removals that depend on one of these are marked ``bereft``."""
-    gone = {one.instance for one in ledger.coming if one.id in machines and one.instance}
+    gone = {machine.instance for machine in ledger.coming if machine.id in machines and machine.instance}
     return _tidied(
         replace(
             ledger,
-            coming=tuple(one for one in ledger.coming if one.id not in machines),
-            leaving=tuple(one if machines.isdisjoint(one.needs) else replace(one, bereft=True) for one in ledger.leaving),
+            coming=tuple(machine for machine in ledger.coming if machine.id not in machines),
+            leaving=tuple(removal if machines.isdisjoint(removal.needs) else replace(removal, bereft=True) for removal in ledger.leaving),
             past=ledger.past | gone,
         )
     )
@@ -331,8 +339,8 @@ def _without(ledger: Ledger, machines: set[str]) -> Ledger:
 
 def _tidied(ledger: Ledger) -> Ledger:
     """The ledger without orders whose machines all have a known id."""
-    awaited = {one.order for one in ledger.coming if not one.instance}
-    orders = tuple(one for one in ledger.orders if one.token in awaited)
+    awaited = {machine.order for machine in ledger.coming if not machine.instance}
+    orders = tuple(order for order in ledger.orders if order.token in awaited)
     return replace(ledger, orders=orders, past=ledger.past if orders else frozenset())
 
 
@@ -340,16 +348,20 @@ def upcoming(ledger: Ledger) -> tuple[Upcoming, ...]:
     """Every machine that is not open yet, once, for :class:`~gpuscaler.planning.state.State`."""
     return tuple(
         Upcoming(
-            id=one.id,
-            pool=one.key.pool,
-            instance_type=one.key.instance_type,
-            market=one.key.market,
-            zone=one.key.zone,
-            node=one.node,
-            since=one.asked,
-            choices=tuple((kind, market, zone) for _, market, kind, zone in one.offerings[: one.meant]) if one.offering is None else (),
-            behind=tuple((kind, market, zone) for _, market, kind, zone in one.offerings[one.meant :]) if one.offering is None else (),
-            pods=one.pods,
+            id=machine.id,
+            pool=machine.key.pool,
+            instance_type=machine.key.instance_type,
+            market=machine.key.market,
+            zone=machine.key.zone,
+            node=machine.node,
+            since=machine.asked,
+            choices=tuple((kind, market, zone) for _, market, kind, zone in machine.offerings[: machine.meant])
+            if machine.offering is None
+            else (),
+            behind=tuple((kind, market, zone) for _, market, kind, zone in machine.offerings[machine.meant :])
+            if machine.offering is None
+            else (),
+            pods=machine.pods,
         )
-        for one in ledger.coming
+        for machine in ledger.coming
     )

@@ -81,15 +81,15 @@ def solve(classes: PodClasses, *, devices: int, cpu: float) -> Prices:
     for number in range(len(classes)):
         add({number: 1})
     for number in range(_MOST_MIXES):
-        found = run(highs)
-        assert found.optimal, "serving nothing is feasible, and devices bound what is served"
-        duals = np.maximum(-found.duals, 0.0)
+        optimum = run(highs)
+        assert optimum.optimal, "serving nothing is feasible, and devices bound what is served"
+        duals = np.maximum(-optimum.duals, 0.0)
         values = parts - duals[: len(classes)] - duals[of_cpu] * per_device / WHOLE
         table, taken = packing_values(values, sizes)
         if table[SLOTS] <= duals[of_devices] + _WORTH or number + 1 == _MOST_MIXES:
             break
         add(_mix(taken, sizes))
-    return Prices(duals[: len(classes)], float(duals[of_cpu]), -found.objective)
+    return Prices(duals[: len(classes)], float(duals[of_cpu]), -optimum.objective)
 
 
 def _mix(taken: Ints, sizes: Ints) -> dict[int, int]:

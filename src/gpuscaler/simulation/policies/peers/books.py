@@ -33,10 +33,10 @@ class Backoff:
 
     def fail(self, group: OfferingKey, now: float) -> None:
         """Record a failed scale-up of ``group``. A failure during a back-off restarts it with the shortest time."""
-        known = self._failures.get(group)
+        failure = self._failures.get(group)
         duration = self._settings.initial
-        if known is not None and known.until < now:
-            duration = min(2 * known.duration, self._settings.longest)
+        if failure is not None and failure.until < now:
+            duration = min(2 * failure.duration, self._settings.longest)
         self._failures[group] = _Failure(duration, now + duration, now)
 
     def clear(self, group: OfferingKey) -> None:
@@ -45,14 +45,14 @@ class Backoff:
 
     def until(self, group: OfferingKey, now: float) -> float | None:
         """Return when the group may be asked again; None if it may be asked now."""
-        known = self._failures.get(group)
-        if known is None or known.until < now:
+        failure = self._failures.get(group)
+        if failure is None or failure.until < now:
             return None
-        return known.until
+        return failure.until
 
     def forget(self, now: float) -> None:
         """Drop failures that are too long ago to count."""
-        for group in [group for group, known in self._failures.items() if known.last + self._settings.reset < now]:
+        for group in [group for group, failure in self._failures.items() if failure.last + self._settings.reset < now]:
             del self._failures[group]
 
 

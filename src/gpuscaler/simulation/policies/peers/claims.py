@@ -95,12 +95,12 @@ class Claim:
         plain = [offering for offering in left if not any("/" in name for name in offering.allocatable if name not in asked)]
         left = plain or left
         for market in ("reserved", "spot", "on-demand"):
-            found = [offering for offering in left if offering.market == market]
+            offerings = [offering for offering in left if offering.market == market]
             if market == "spot":
                 ceiling = min((offering.price for offering in left if offering.market == "on-demand"), default=float("inf"))
-                found = [offering for offering in found if offering.price <= ceiling] or found
-            if found:
-                return _cheapest_types(found)
+                offerings = [offering for offering in offerings if offering.price <= ceiling] or offerings
+            if offerings:
+                return _cheapest_types(offerings)
         return ()
 
 

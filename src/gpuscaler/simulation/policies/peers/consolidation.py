@@ -94,18 +94,18 @@ class Consolidation:
 
     def find(self, candidates: Sequence[Candidate], budgets: Mapping[str, int]) -> Command | None:
         """Several nodes at once if possible, else one; None if nothing is possible within ``budgets`` (nodes by pool)."""
-        ordered = sorted(candidates, key=lambda one: -one.ratio)
+        ordered = sorted(candidates, key=lambda candidate: -candidate.ratio)
         return self._several(ordered, budgets) or self._one(ordered, budgets)
 
     def _several(self, ordered: Sequence[Candidate], budgets: Mapping[str, int]) -> Command | None:
         """The longest prefix of the list for which a binary search finds a command; a larger half is tried only if the last one held."""
         taken: Counter[str] = Counter()
         allowed = []
-        for one in ordered:
-            pool = one.seen.offering.pool
+        for candidate in ordered:
+            pool = candidate.seen.offering.pool
             if taken[pool] < budgets[pool]:
                 taken[pool] += 1
-                allowed.append(one)
+                allowed.append(candidate)
         found = None
         low, high = 1, min(len(allowed) - 1, MOST_NODES)
         while low <= high:
@@ -120,24 +120,26 @@ class Consolidation:
     def _one(self, ordered: Sequence[Candidate], budgets: Mapping[str, int]) -> Command | None:
         """The first node with a command; the pools take turns."""
         queues: dict[str, list[Candidate]] = defaultdict(list)
-        for one in ordered:
-            queues[one.seen.offering.pool].append(one)
-        turns = sorted(((place, pool, one) for pool, queue in queues.items() for place, one in enumerate(queue)), key=lambda turn: turn[:2])
-        for _, pool, one in turns:
-            replaceable = self._rules.spot_to_spot or one.seen.offering.market != "spot"
-            if budgets[pool] > 0 and self._trial.promising(one.seen, replaceable=replaceable):
-                command = self.compute([one])
+        for candidate in ordered:
+            queues[candidate.seen.offering.pool].append(candidate)
+        turns = sorted(
+            ((place, pool, candidate) for pool, queue in queues.items() for place, candidate in enumerate(queue)), key=lambda turn: turn[:2]
+        )
+        for _, pool, candidate in turns:
+            replaceable = self._rules.spot_to_spot or candidate.seen.offering.market != "spot"
+            if budgets[pool] > 0 and self._trial.promising(candidate.seen, replaceable=replaceable):
+                command = self.compute([candidate])
                 if command is not None:
                     return command
         return None
 
     def compute(self, candidates: Sequence[Candidate]) -> Command | None:
         """A command that deletes or replaces these nodes together, or None (``computeConsolidation``)."""
-        nodes = tuple(one.name for one in candidates)
-        packed = self._trial.without([one.seen for one in candidates])
+        nodes = tuple(candidate.name for candidate in candidates)
+        packed = self._trial.without([candidate.seen for candidate in candidates])
         if packed is None or len(packed.claims) > 1:
             return None
-        moved = [pod for one in candidates for pod in one.seen.pods]
+        moved = [pod for candidate in candidates for pod in candidate.seen.pods]
         takers = frozenset(packed.placed[pod] for pod in moved if pod in packed.placed)
         command = Command(nodes, "its pods fit on other nodes", takers=takers)
         if packed.claims:
@@ -151,7 +153,7 @@ class Consolidation:
 
     def holds(self, command: Command, candidates: Sequence[Candidate]) -> bool:
         """Whether a command that was found earlier is still valid (``validateCommand``)."""
-        packed = self._trial.without([one.seen for one in candidates])
+        packed = self._trial.without([candidate.seen for candidate in candidates])
         if packed is None or len(packed.claims) != bool(command.options):
             return False
         types = {offering.instance_type for claim in packed.claims for offering in claim.left()}
@@ -163,31 +165,31 @@ class Consolidation:
         If a pool has both markets, the replacement is spot only: falling back to on-demand might be more expensive.
         """
         markets = {offering.market for offering in claim.shelf.offerings}
-        price = sum(one.price for one in candidates)
+        price = sum(candidate.price for candidate in candidates)
         left = claim.left()
-        if "spot" in markets and all(one.seen.offering.market == "spot" for one in candidates):
+        if "spot" in markets and all(candidate.seen.offering.market == "spot" for candidate in candidates):
             if not self._rules.spot_to_spot:
                 return []
-            found = _cheaper([offering for offering in left if offering.market == "spot"], price)
+            offerings = _cheaper([offering for offering in left if offering.market == "spot"], price)
             if len(candidates) == 1:
-                found = _cheapest_types(found, SPOT_TO_SPOT_TYPES)
+                offerings = _cheapest_types(offerings, SPOT_TO_SPOT_TYPES)
         else:
-            found = _cheaper(left, price)
+            offerings = _cheaper(left, price)
             if {"spot", "on-demand"} <= markets:
-                found = [offering for offering in found if offering.market == "spot"]
-        return found if len(candidates) == 1 else _other_types(found, candidates)
+                offerings = [offering for offering in offerings if offering.market == "spot"]
+        return offerings if len(candidates) == 1 else _other_types(offerings, candidates)
 
     def _approved(self, command: Command, candidates: Sequence[Candidate]) -> bool:
         """Whether the policy accepts a move: Balanced accepts those that save enough for their disruption, in every affected pool."""
         if self._rules.consolidation_policy != "Balanced":
             return True
-        price = sum(one.price for one in candidates)
+        price = sum(candidate.price for candidate in candidates)
         saved = price - min((offering.price for offering in command.options), default=0.0)
-        for pool in {one.seen.offering.pool for one in candidates}:
-            of_pool = [one for one in candidates if one.seen.offering.pool == pool]
-            share = sum(one.price for one in of_pool) / price if price else 1.0
+        for pool in {candidate.seen.offering.pool for candidate in candidates}:
+            of_pool = [candidate for candidate in candidates if candidate.seen.offering.pool == pool]
+            share = sum(candidate.price for candidate in of_pool) / price if price else 1.0
             totals = self._totals[pool]
-            if saved * share * totals.disruption < BALANCED * sum(one.disruption for one in of_pool) * totals.cost:
+            if saved * share * totals.disruption < BALANCED * sum(candidate.disruption for candidate in of_pool) * totals.cost:
                 return False
         return True
 
@@ -220,5 +222,5 @@ def _cheapest_types(offerings: Iterable[Offering], number: int) -> list[Offering
 def _other_types(offerings: Sequence[Offering], candidates: Sequence[Candidate]) -> list[Offering]:
     """Only offerings cheaper than a candidate of the same type: otherwise that candidate could stay (``filterOutSameInstanceType``)."""
     types = {offering.instance_type for offering in offerings}
-    ceiling = min((one.price for one in candidates if one.seen.offering.instance_type in types), default=math.inf)
+    ceiling = min((candidate.price for candidate in candidates if candidate.seen.offering.instance_type in types), default=math.inf)
     return _cheaper(offerings, ceiling)

@@ -108,11 +108,11 @@ class Disruption:
             still = [view.node(name) for name in command.nodes]
             return Command(tuple(seen.node for seen in still if seen is not None and not seen.pods), EMPTY)
         young = self._young(view, now)
-        candidates = {one.name: one for one in self._candidates(view, now, young)}
+        candidates = {candidate.name: candidate for candidate in self._candidates(view, now, young)}
         if any(name not in candidates for name in command.nodes):
             return None
         chosen = [candidates[name] for name in command.nodes]
-        if len(self._within_budgets((one.seen for one in chosen), view)) < len(chosen):
+        if len(self._within_budgets((candidate.seen for candidate in chosen), view)) < len(chosen):
             return None
         if not self._consolidation(view, now, young).holds(command, chosen):
             return None
@@ -177,7 +177,7 @@ class Disruption:
             return self._look_again
         young = self._young(view, now)
         budgets = self._budgets(view)
-        candidates = [one for one in self._candidates(view, now, young) if budgets[one.seen.offering.pool] > 0]
+        candidates = [candidate for candidate in self._candidates(view, now, young) if budgets[candidate.seen.offering.pool] > 0]
         command = self._consolidation(view, now, young).find(candidates, budgets) if candidates else None
         if command is not None:
             self._plan(command, now)

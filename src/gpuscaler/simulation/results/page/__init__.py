@@ -41,8 +41,8 @@ def report_page(
         *_section("Waits", tables.classes(policies)),
         *_section(
             "Cost by user and namespace",
-            tables.shares("namespace", {name: [one.namespaces for one in runs] for name, runs in policies.items()}),
-            tables.shares("user", {name: [one.users for one in runs] for name, runs in policies.items()}),
+            tables.shares("namespace", {name: [result.namespaces for result in runs] for name, runs in policies.items()}),
+            tables.shares("user", {name: [result.users for result in runs] for name, runs in policies.items()}),
         ),
         *_section("Machines", tables.machines(policies)),
         *_section("Services", tables.services(first)),
@@ -75,7 +75,7 @@ def _summary(inputs: Inputs, policies: tables.Policies) -> list[str]:
     seeds = (
         f" Mean ± standard deviation of {inputs.seeds} seeds, starting at {inputs.seed}." if inputs.seeds > 1 else f" Seed {inputs.seed}."
     )
-    figure = next(one for one in FIGURES if one.key == "cost")
+    figure = next(figure for figure in FIGURES if figure.key == "cost")
     costs = "; ".join(f"{name} {shown(figure.unit, spread(figure, runs))}" for name, runs in policies.items())
     return [f"<p>{escape(jobs + seeds)}</p>", f"<p><strong>Cost: {escape(costs)}.</strong></p>"]
 
@@ -142,4 +142,4 @@ def _list(title: str, entries: Sequence[str]) -> list[str]:
     if not entries:
         return []
     head = [f"<p>{escape(title)}</p>"] if title else []
-    return [*head, "<ul>" + "".join(f"<li>{escape(one)}</li>" for one in entries) + "</ul>"]
+    return [*head, "<ul>" + "".join(f"<li>{escape(entry)}</li>" for entry in entries) + "</ul>"]

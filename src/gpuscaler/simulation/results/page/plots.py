@@ -36,23 +36,23 @@ Kind = tuple[str, str]
 
 def capacity(results: Sequence[Result]) -> str | None:
     """GPUs wanted, in use and paid over time, one panel per result on one scale; None if there were no GPUs."""
-    results = [one for one in results if one.timeline]
-    data = [bins(one.timeline, began=one.began, ended=one.ended, count=STRETCHES) for one in results]
-    most = max((max(part.wanted, part.paid) for part in (part for one in data for part in one)), default=0.0)
+    results = [result for result in results if result.timeline]
+    data = [bins(result.timeline, began=result.began, ended=result.ended, count=STRETCHES) for result in results]
+    most = max((max(part.wanted, part.paid) for part in (part for bins in data for part in bins)), default=0.0)
     if most <= 0:
         return None
     keys = (Key("used", "GPUs in use", box=True), Key("paid", "GPUs paid, not in use", box=True), Key("wanted", "GPUs wanted"))
     parts, top = legend(keys, 0)
-    hours = max(_hours(one) for one in results)
+    hours = max(_hours(result) for result in results)
     for result, line in zip(results, data, strict=True):
         frame = Frame(top + GAP, PANEL, hours, ceiling(most))
         parts += [text(LEFT, frame.top - 10, result.policy, name=True), *levels(frame), *_gpus(line, frame, _hours(result))]
         parts += hours_below(frame)
         top = frame.bottom + BELOW
     told = "; ".join(
-        f"{one.policy}: at most {max((part.wanted for part in line), default=0):,.0f} GPUs wanted and "
+        f"{result.policy}: at most {max((part.wanted for part in line), default=0):,.0f} GPUs wanted and "
         f"{max((part.paid for part in line), default=0):,.0f} paid"
-        for one, line in zip(results, data, strict=True)
+        for result, line in zip(results, data, strict=True)
     )
     return picture("capacity", title="GPUs paid against GPUs wanted over time", told=told, parts=parts, height=top)
 
@@ -71,22 +71,22 @@ def _gpus(data: Sequence[Bin], frame: Frame, hours: float) -> list[str]:
 
 def machines(results: Sequence[Result]) -> str | None:
     """Machines of every type and market over time, stacked, one panel per result on one scale; None if there were none."""
-    results = [one for one in results if one.fleet]
+    results = [result for result in results if result.fleet]
     if not results:
         return None
     kinds = _kinds(results)
-    stacks = [_stack(one, kinds) for one in results]
+    stacks = [_stack(result, kinds) for result in results]
     most = max(map(_most, stacks))
     keys = [Key(f"band fill{number}", name, box=True, hatched=market == "spot") for number, (name, market) in enumerate(kinds)]
     parts, top = legend(keys, 0)
-    hours = max(_hours(one) for one in results)
+    hours = max(_hours(result) for result in results)
     for result, stack in zip(results, stacks, strict=True):
         frame = Frame(top + GAP, PANEL, hours, ceiling(most))
         parts += [text(LEFT, frame.top - 10, result.policy, name=True), *levels(frame)]
         parts += _bands(stack, frame, _hours(result))
         parts += hours_below(frame)
         top = frame.bottom + BELOW
-    told = "; ".join(f"{one.policy}: at most {_most(stack):,.0f} machines" for one, stack in zip(results, stacks, strict=True))
+    told = "; ".join(f"{result.policy}: at most {_most(stack):,.0f} machines" for result, stack in zip(results, stacks, strict=True))
     return picture("machines", title="Machines by type and market over time", told=told, parts=parts, height=top)
 
 
@@ -129,55 +129,57 @@ def _kind(instance_type: str, market: str) -> Kind:
 def _stack(result: Result, kinds: Sequence[Kind]) -> dict[Kind, list[float]]:
     """Average numbers of machines in each interval, for each of ``kinds``."""
     stack = {kind: [0.0] * STRETCHES for kind in kinds}
-    for one in result.fleet:
-        kind = _kind(one.instance_type, one.market)
+    for presence in result.fleet:
+        kind = _kind(presence.instance_type, presence.market)
         sums = stack[kind if kind in stack else kinds[-1]]
-        for number, count in enumerate(one.machines):
+        for number, count in enumerate(presence.machines):
             sums[number] += count
     return stack
 
 
 def spending(results: Sequence[Result]) -> str | None:
     """Dollars spent from the beginning on, one line per result, and the bound that holds for all; None if nothing was spent."""
-    results = [one for one in results if one.timeline]
-    lines = [(one, bins(one.timeline, began=one.began, ended=one.ended, count=STRETCHES)) for one in results]
+    results = [result for result in results if result.timeline]
+    lines = [(result, bins(result.timeline, began=result.began, ended=result.ended, count=STRETCHES)) for result in results]
     most = max((part.spent for _, line in lines for part in line), default=0.0)
     if most <= 0:
         return None
-    keys = [Key(f"line line{number % SERIES}", f"{one.policy}, ${one.cost:,.2f}") for number, one in enumerate(results)]
+    keys = [Key(f"line line{number % SERIES}", f"{result.policy}, ${result.cost:,.2f}") for number, result in enumerate(results)]
     # If services or failures make one policy's work less than another's, the bounds differ.
-    bound = min(one.lower_bound for one in results)
+    bound = min(result.lower_bound for result in results)
     keys.append(Key("bound", f"no policy can cost less than ${bound:,.2f}"))
     parts, top = legend(keys, 0)
-    frame = Frame(top + 12, TALL, max(_hours(one) for one in results), ceiling(max(most, bound)))
+    frame = Frame(top + 12, TALL, max(_hours(result) for result in results), ceiling(max(most, bound)))
     parts += [*levels(frame, before="$"), *hours_below(frame)]
     parts.append(path("bound", f"M{LEFT} {frame.y(bound):.1f}H{WIDTH - RIGHT}"))
-    for number, (one, line) in enumerate(lines):
-        hours = _hours(one)
+    for number, (result, line) in enumerate(lines):
+        hours = _hours(result)
         drawn = "".join(f"L{frame.x(hours * (place + 1) / len(line)):.1f} {frame.y(part.spent):.1f}" for place, part in enumerate(line))
         if drawn:
             parts.append(path(f"line line{number % SERIES}", f"M{LEFT} {frame.bottom:.1f}{drawn}"))
-    told = "; ".join(f"{one.policy} spent ${one.cost:,.2f}" for one in results)
+    told = "; ".join(f"{result.policy} spent ${result.cost:,.2f}" for result in results)
     return picture("spending", title="Dollars spent over time", told=told, parts=parts, height=frame.bottom + BELOW)
 
 
 def waiting(results: Sequence[Result]) -> str | None:
     """The share of all pods that ran within a time, one line per result; None if no pod ran."""
-    results = [one for one in results if one.wait_curve.seconds]
+    results = [result for result in results if result.wait_curve.seconds]
     if not results:
         return None
-    keys = [Key(f"line line{number % SERIES}", one.policy) for number, one in enumerate(results)]
+    keys = [Key(f"line line{number % SERIES}", result.policy) for number, result in enumerate(results)]
     parts, top = legend(keys, 0)
-    longest = max(one.wait_curve.seconds[-1] for one in results)
+    longest = max(result.wait_curve.seconds[-1] for result in results)
     frame = Frame(top + 12, TALL, max(60.0, longest * 1.2), 100.0, logarithmic=True)
     parts += [*levels(frame, after=" %"), *waits_below(frame)]
-    for number, one in enumerate(results):
-        curve = one.wait_curve
+    for number, result in enumerate(results):
+        curve = result.wait_curve
         drawn = "".join(
             f"H{frame.x(seconds):.1f}V{frame.y(100 * share):.1f}" for seconds, share in zip(curve.seconds, curve.shares, strict=True)
         )
         parts.append(path(f"line line{number % SERIES}", f"M{LEFT} {frame.bottom:.1f}{drawn}H{WIDTH - RIGHT}"))
-    told = "; ".join(f"{one.policy}: half of the pods ran within {_wait('p50', one)}, 95 % within {_wait('p95', one)}" for one in results)
+    told = "; ".join(
+        f"{result.policy}: half of the pods ran within {_wait('p50', result)}, 95 % within {_wait('p95', result)}" for result in results
+    )
     return picture("waiting", title="Pods that ran within a time", told=told, parts=parts, height=frame.bottom + BELOW)
 
 

@@ -49,7 +49,7 @@ def table(caption: str, headings: Sequence[str], rows: Sequence[Sequence[str]], 
 def figures(policies: Policies) -> str:
     """All figures, side by side."""
     results = [result for runs in policies.values() for result in runs]
-    rows = [(one.title, *(shown(one.unit, spread(one, runs)) for runs in policies.values())) for one in told(FIGURES, results)]
+    rows = [(figure.title, *(shown(figure.unit, spread(figure, runs)) for runs in policies.values())) for figure in told(FIGURES, results)]
     return table("All figures, by policy", ("", *policies), rows)
 
 
@@ -59,9 +59,12 @@ def classes(policies: Policies) -> str:
     rows = []
     for name in classes_of(results):
         for policy, runs in policies.items():
-            kinds = [one for run in runs for one in run.wait_by_class if one.pod_class == name]
+            kinds = [class_wait for run in runs for class_wait in run.wait_by_class if class_wait.pod_class == name]
             if kinds:
-                counts = (f"{sum(one.pods for one in kinds) / len(kinds):,.0f}", f"{sum(one.served for one in kinds) / len(kinds):,.0f}")
+                counts = (
+                    f"{sum(class_wait.pods for class_wait in kinds) / len(kinds):,.0f}",
+                    f"{sum(class_wait.served for class_wait in kinds) / len(kinds):,.0f}",
+                )
                 waits = (shown(SECONDS, class_wait(name, field, runs)) for field in ("mean", "p50", "p95", "p99"))
                 rows.append((name, policy, *counts, *waits))
     headings = ("size of pod", "policy", "pods", "ran", "mean wait", "median", "p95", "p99")
@@ -70,10 +73,10 @@ def classes(policies: Policies) -> str:
 
 def shares(kind: str, policies: Mapping[str, Sequence[Sequence[Share]]]) -> str:
     """Cost and GPU-hours by user or namespace; empty if the trace names none."""
-    divided = {name: mean_shares(runs) for name, runs in policies.items() if any(names_anybody(one) for one in runs)}
+    divided = {name: mean_shares(runs) for name, runs in policies.items() if any(names_anybody(shares) for shares in runs)}
     if not divided:
         return ""
-    names = list(dict.fromkeys(share.name for one in divided.values() for share in one.values() if share.name is not None))
+    names = list(dict.fromkeys(share.name for shares in divided.values() for share in shares.values() if share.name is not None))
     groups: list[tuple[str, list[str | None]]] = [(name or "(unknown)", [name]) for name in names[:ROWS]]
     if names[ROWS:]:
         groups.append((f"{len(names) - ROWS} more", list(names[ROWS:])))
@@ -81,8 +84,8 @@ def shares(kind: str, policies: Mapping[str, Sequence[Sequence[Share]]]) -> str:
     rows = []
     for title, members in groups:
         sums = []
-        for one in divided.values():
-            found = [one[name] for name in members if name in one]
+        for shares in divided.values():
+            found = [shares[name] for name in members if name in shares]
             sums.append(shown(DOLLARS, exactly(sum(share.cost for share in found))))
             sums.append(shown(HOURS, exactly(sum(share.gpu_hours for share in found))))
         rows.append((title, *sums))
@@ -95,9 +98,9 @@ def machines(policies: Policies) -> str:
     rows = []
     left = 0
     for policy, runs in policies.items():
-        found = mean_machines(runs)
-        left += max(0, len(found) - ROWS)
-        for row in found[:ROWS]:
+        machine_hours = mean_machines(runs)
+        left += max(0, len(machine_hours) - ROWS)
+        for row in machine_hours[:ROWS]:
             numbers = (f"{row.machines:,}", f"{row.hours:,.1f}", shown(DOLLARS, exactly(row.cost)))
             rows.append((policy, row.pool, row.instance_type, row.market, row.zone, *numbers))
     more = f"; {left:,} more offerings are in report.json" if left else ""
@@ -109,16 +112,16 @@ def services(runs: Sequence[Result]) -> str:
     """Results of services, under each policy."""
     rows = [
         (
-            one.name,
+            service_result.name,
             result.policy,
-            f"{one.served / one.load:.2%}" if one.load else "-",
-            f"{one.replica_hours:,.1f}",
-            f"{one.ready_hours:,.1f}",
-            f"{one.most_replicas:,}",
-            f"{one.rescales:,}",
+            f"{service_result.served / service_result.load:.2%}" if service_result.load else "-",
+            f"{service_result.replica_hours:,.1f}",
+            f"{service_result.ready_hours:,.1f}",
+            f"{service_result.most_replicas:,}",
+            f"{service_result.rescales:,}",
         )
         for result in runs
-        for one in result.services[:ROWS]
+        for service_result in result.services[:ROWS]
     ]
     left = sum(max(0, len(result.services) - ROWS) for result in runs)
     more = f"; {left:,} more are in report.json" if left else ""
@@ -133,8 +136,8 @@ def services(runs: Sequence[Result]) -> str:
 def unserved(runs: Sequence[Result]) -> str:
     """Reasons why pods never ran."""
     items = "".join(
-        f"<li>{escape(result.policy)}: {one.pods:,} {'pod' if one.pods == 1 else 'pods'}: {escape(one.reason)}</li>"
+        f"<li>{escape(result.policy)}: {reason.pods:,} {'pod' if reason.pods == 1 else 'pods'}: {escape(reason.reason)}</li>"
         for result in runs
-        for one in result.unserved_reasons[:5]
+        for reason in result.unserved_reasons[:5]
     )
     return f"<ul>{items}</ul>" if items else ""

@@ -43,8 +43,8 @@ def entries(text: str, path: Path) -> Iterator[tuple[int, Any]]:
     decoder = json.JSONDecoder()
     line, place = 1, 0
     while True:
-        found = _BETWEEN.match(text, place)
-        start = found.end() if found else place
+        match = _BETWEEN.match(text, place)
+        start = match.end() if match else place
         line += text.count("\n", place, start)
         if start == len(text):
             return
@@ -75,7 +75,7 @@ def job(entry: Any) -> Job:
         known = msgspec.convert(entry, Entry)
     except msgspec.ValidationError as error:
         raise ValueError(str(error)) from error
-    ran = [one for one in known.attempts if _logged(one.start_time) and _logged(one.end_time)]
+    ran = [attempt for attempt in known.attempts if _logged(attempt.start_time) and _logged(attempt.end_time)]
     servers = [len(server.gpus) for server in (ran[-1].detail if ran else ()) if server.gpus]
     if not servers:
         raise ValueError(f"attempts has {len(known.attempts)} attempts, expected one with a start, an end and GPUs")
@@ -83,7 +83,9 @@ def job(entry: Any) -> Job:
     return Job(
         id=identity(known.jobid, "jobid"),
         submit=moment(known.submitted_time, "submitted_time"),
-        duration=sum(lasting(moment(str(one.end_time), "end_time") - moment(str(one.start_time), "start_time"), "attempt") for one in ran),
+        duration=sum(
+            lasting(moment(str(attempt.end_time), "end_time") - moment(str(attempt.start_time), "start_time"), "attempt") for attempt in ran
+        ),
         pods=sum(servers) // each,
         gpus=each,
         user=label(known.user or "", "user"),

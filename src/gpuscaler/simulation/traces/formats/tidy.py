@@ -38,11 +38,11 @@ def write(trace: Trace, file: TextIO, *, note: str = "") -> None:
     """Write jobs so that reading them gives the same again, memory to the MiB. Each row has the ``note``, which reports show."""
     rows = csv.writer(file, lineterminator="\n")
     rows.writerow((*COLUMNS, *MORE_COLUMNS))
-    for one in trace.jobs:
-        memory = "" if one.memory is None else one.memory // MIB
-        cpu = "" if one.cpu_milli is None else one.cpu_milli
-        amounts = (one.pods, one.gpus, one.gpu_milli, cpu, memory)
-        rows.writerow((one.id, one.submit, one.duration, *amounts, "|".join(one.gpu_models), one.priority, one.user, one.namespace, note))
+    for job in trace.jobs:
+        memory = "" if job.memory is None else job.memory // MIB
+        cpu = "" if job.cpu_milli is None else job.cpu_milli
+        amounts = (job.pods, job.gpus, job.gpu_milli, cpu, memory)
+        rows.writerow((job.id, job.submit, job.duration, *amounts, "|".join(job.gpu_models), job.priority, job.user, job.namespace, note))
 
 
 TIDY = Layout("a trace of this program", COLUMNS, job, note="note")
