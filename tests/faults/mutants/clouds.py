@@ -13,7 +13,7 @@ MUTANTS = (
     Mutant(
         case=12,
         at="causes._market",
-        old="named.group().lower() if named else",
+        old="match.group().lower() if match else",
         new="'' if named else",
         removes="missing spot capacity of a mixed group also pauses the on-demand offerings of others",
     ),

@@ -141,27 +141,27 @@ class AwsProvider:
         if self._looking is None or self._looking.done():
             self._looking = asyncio.get_running_loop().run_in_executor(self._executor, self._discovery.look)
         # The pass continues even if the caller is cancelled, and two must not run at once.
-        seen = await asyncio.shield(self._looking)
-        self._found = {aws_pool.pool.name: aws_pool for aws_pool in (*seen.pools, *seen.let_go)}
-        self._forgone = tuple(aws_pool.pool.name for aws_pool in seen.let_go)
-        self._unknown, self._forbidden = seen.unknown, seen.forbidden
-        troubles = {f"Region {region}" for region in seen.failed}
-        self._failed = tuple(f"{skipped.object}: {skipped.reason}" for skipped in seen.set_aside if skipped.object in troubles)
+        discovered = await asyncio.shield(self._looking)
+        self._found = {aws_pool.pool.name: aws_pool for aws_pool in (*discovered.pools, *discovered.let_go)}
+        self._forgone = tuple(aws_pool.pool.name for aws_pool in discovered.let_go)
+        self._unknown, self._forbidden = discovered.unknown, discovered.forbidden
+        troubles = {f"Region {region}" for region in discovered.failed}
+        self._failed = tuple(f"{skipped.object}: {skipped.reason}" for skipped in discovered.set_aside if skipped.object in troubles)
         return AccountReport(
-            pools=tuple(map(self._as_bought, seen.pools)),
-            set_aside=tuple(skipped for skipped in seen.set_aside if skipped.object not in troubles),
+            pools=tuple(map(self._as_bought, discovered.pools)),
+            set_aside=tuple(skipped for skipped in discovered.set_aside if skipped.object not in troubles),
             warnings=(
                 *self._queue_warnings(),
                 *self._terminations.warnings(),
                 *self._ends.warnings(),
                 *(
                     f"{'pool' if len(names) == 1 else 'pools'} {some_names(names)}: {warning}"
-                    for warning, names in by_warning(seen.pools).items()
+                    for warning, names in by_warning(discovered.pools).items()
                 ),
             ),
             ways={name: ": ".join(filter(None, self.way(name))) for name in self._found},
             failed=self._failed,
-            complete=not seen.unknown,
+            complete=not discovered.unknown,
         )
 
     def _as_bought(self, aws_pool: AwsPool) -> Pool:
@@ -172,14 +172,14 @@ class AwsProvider:
     def _queue_warnings(self) -> tuple[str, ...]:
         if self._inbox is None:
             return ()
-        counts, found = self._inbox.counts, []
+        counts, warnings = self._inbox.counts, []
         if counts.malformed:
-            found.append(
+            warnings.append(
                 f"the queue: {counts.malformed} of {counts.messages} messages could not be read and were dropped, last: {self._inbox.odd}"
             )
         if self._inbox.undeleted:
-            found.append(f"the queue: processed messages could not be deleted, and come again: {self._inbox.undeleted}")
-        return tuple(found)
+            warnings.append(f"the queue: processed messages could not be deleted, and come again: {self._inbox.undeleted}")
+        return tuple(warnings)
 
     async def inventory(self) -> Inventory:
         """All machines of the groups that are pools, and ended ones for as long as EC2 reports them.
@@ -189,8 +189,8 @@ class AwsProvider:
         if self._unknown is None or self._unknown:
             await self.look()
         if self._unknown:
-            said = f"nothing is known yet about {', '.join(self._unknown)}, and a list without their machines would be incomplete"
-            raise CloudError(UNAUTHORISED if self._forbidden else UNKNOWN, "; ".join((*self._failed, said)))
+            problem = f"nothing is known yet about {', '.join(self._unknown)}, and a list without their machines would be incomplete"
+            raise CloudError(UNAUTHORISED if self._forbidden else UNKNOWN, "; ".join((*self._failed, problem)))
         at = self._ask.now()
         pools = {(aws_pool.group.region, aws_pool.group.name): aws_pool for aws_pool in self._found.values()}
         groups = await self._groups(pools)
@@ -201,10 +201,10 @@ class AwsProvider:
         await self._terminations.follow(machines, self._ended)
         self._known = _Listing(machines, pools)
         self._forget(machines)
-        instances = [(group.region, self._instance(group, machine)) for group, machine in machines.values()]
-        gone = await self._departed.beside(instances, pools)
+        listed_instances = [(group.region, self._instance(group, machine)) for group, machine in machines.values()]
+        ended = await self._departed.beside(listed_instances, pools)
         deliveries = await self._delivering.of(groups, pools)
-        return Inventory(at, (*(instance for _, instance in instances), *gone), deliveries, self._forgone)
+        return Inventory(at, (*(instance for _, instance in listed_instances), *ended), deliveries, self._forgone)
 
     async def _groups(self, pools: Iterable[tuple[str, str]]) -> list[Group]:
         by_region: dict[str, list[str]] = {}
@@ -240,10 +240,12 @@ class AwsProvider:
 
     def _instance(self, group: Group, machine: Machine) -> Instance:
         aws_pool = self._known.pools[group.region, group.name]
-        made = instance_of(machine, aws_pool, self._details.get(machine.id), token=self._increments.tokens.get(machine.id, ""))
-        made = replace(made, guarded=machine.id in self._ask.protected, doubt=self._starts.doubt(machine.id))
-        ended = self._terminations.of(machine.id)
-        return made if ended is None else replace(made, cause=ended.why, until=ended.until, held=ended.seconds)
+        instance = instance_of(machine, aws_pool, self._details.get(machine.id), token=self._increments.tokens.get(machine.id, ""))
+        instance = replace(instance, guarded=machine.id in self._ask.protected, doubt=self._starts.doubt(machine.id))
+        termination = self._terminations.of(machine.id)
+        return (
+            instance if termination is None else replace(instance, cause=termination.why, until=termination.until, held=termination.seconds)
+        )
 
     def _forget(self, machines: Mapping[str, object]) -> None:
         """Drop what is known about machines that are gone; tokens stay, since machines that were just bought may not be listed yet."""
@@ -310,8 +312,8 @@ class AwsProvider:
             return False
         if not self._known.machines:
             await self.inventory()
-        here = (aws_pool.group.region, aws_pool.group.name)
-        listed = [name for name, (group, _) in self._known.machines.items() if (group.region, group.name) == here]
+        key = (aws_pool.group.region, aws_pool.group.name)
+        listed = [name for name, (group, _) in self._known.machines.items() if (group.region, group.name) == key]
         await self._increments.resume(rest, aws_pool, listed)
         return True
 
@@ -390,9 +392,9 @@ class AwsProvider:
         if self._inbox is None:
             return ()
         hook = self._inbox.hooks.get(instance)
-        ours = [hold.name for hold in await self._terminations.hooks(group.region, group.name) if hold.ours]
+        own_hooks = [hold.name for hold in await self._terminations.hooks(group.region, group.name) if hold.ours]
         named = [hook.name] if hook is not None and hook.name != EKS_HOOK else []
-        return tuple(dict.fromkeys((*named, *ours)))
+        return tuple(dict.fromkeys((*named, *own_hooks)))
 
     # Announcements
 

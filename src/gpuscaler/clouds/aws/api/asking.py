@@ -62,8 +62,8 @@ class Asking:
         """The items of all pages."""
 
         def every() -> list[Any]:
-            found: Iterator[Any] = self._calls.pages(service, region, operation, key, **parameters)
-            return list(found)
+            items: Iterator[Any] = self._calls.pages(service, region, operation, key, **parameters)
+            return list(items)
 
         return await self._run(every)
 
@@ -110,15 +110,15 @@ def refused(response: Mapping[str, Any], *, service: str, region: str, operation
     code, text = str(error.get("Code") or ""), str(error.get("Message") or "")
     if code in _DENIED:
         return DeniedError(action_of(service, operation, text), region)
-    found = verdict(code, text[:300])
-    said = f"{service} in {region}: {operation} answered {found.detail}"
+    meaning = verdict(code, text[:300])
+    message = f"{service} in {region}: {operation} answered {meaning.detail}"
     status = int(meta.get("HTTPStatusCode") or 0)
-    cause = THROTTLED if status == 429 else found.cause
+    cause = THROTTLED if status == 429 else meaning.cause
     if status >= 500 and cause == UNKNOWN:
-        return LostAnswerError(said)
-    after = str((meta.get("HTTPHeaders") or {}).get("retry-after") or "")
-    seconds = float(after) if after.isascii() and after.isdecimal() else 0.0
-    return RefusedError(cause, said, code=code, text=text, retry_after=seconds)
+        return LostAnswerError(message)
+    retry_after = str((meta.get("HTTPHeaders") or {}).get("retry-after") or "")
+    seconds = float(retry_after) if retry_after.isascii() and retry_after.isdecimal() else 0.0
+    return RefusedError(cause, message, code=code, text=text, retry_after=seconds)
 
 
 def told_at(reply: Reply, now: float) -> float:

@@ -83,15 +83,15 @@ class Calls:
     def client(self, service: str, region: str) -> Client:
         """boto3's client, which may be used from any thread."""
         with self._lock:
-            found = self._clients.get((service, region))
-            if found is None:
+            client = self._clients.get((service, region))
+            if client is None:
                 # Creating clients is not thread-safe: https://boto3.amazonaws.com/v1/documentation/api/latest/guide/clients.html
                 try:
-                    found = self._session.client(service, region_name=region, endpoint_url=self._endpoint, config=self._config)
+                    client = self._session.client(service, region_name=region, endpoint_url=self._endpoint, config=self._config)
                 except (self._errors.BotoCoreError, ValueError) as error:
                     raise CloudError(UNKNOWN, f"{service} in {region}: {error}") from error
-                self._clients[(service, region)] = found
-            return found
+                self._clients[(service, region)] = client
+            return client
 
     def endpoint(self, service: str, region: str) -> str:
         """The URL that calls go to, from settings, boto3's own configuration or its default; empty if boto3 has none."""
@@ -124,14 +124,14 @@ class Calls:
         while True:
             reply = self.read(service, region, operation, **parameters, **token)
             yield from reply.get(key) or ()
-            following = reply.get("NextToken")
-            if not following:
+            next_token = reply.get("NextToken")
+            if not next_token:
                 return
-            token = {"NextToken": following}
+            token = {"NextToken": next_token}
 
-    def _wait(self, attempt: int, least: float) -> float:
-        most = min(FIRST_WAIT * 2**attempt, LONGEST_WAIT)
-        return max(self._random.uniform(most / 2, most), min(least, LONGEST_WAIT))
+    def _wait(self, attempt: int, minimum: float) -> float:
+        wait = min(FIRST_WAIT * 2**attempt, LONGEST_WAIT)
+        return max(self._random.uniform(wait / 2, wait), min(minimum, LONGEST_WAIT))
 
     def _passing(self, error: Exception, failure: CloudError) -> bool:
         """Whether a retry may succeed: after throttling, connection errors and errors of the service itself."""
@@ -150,32 +150,32 @@ class Calls:
         message = error.response.get("Error", {}).get("Message", "")
         if code in _DENIED:
             return DeniedError(action_of(service, operation, message), region)
-        said = f"{service} in {region}: {operation} answered {code}: {message[:200]}"
+        text = f"{service} in {region}: {operation} answered {code}: {message[:200]}"
         cause = THROTTLED if _status(error) == 429 else verdict(code, "").cause
-        return CloudError(cause, said, retry_after=_retry_after(error))
+        return CloudError(cause, text, retry_after=_retry_after(error))
 
 
-def action_of(service: str, operation: str, said: str) -> str:
+def action_of(service: str, operation: str, message: str) -> str:
     """The missing IAM action: the one that AWS names, else the operation's own. Batch operations share the action of the single call.
 
     LaunchInstances is also denied for calls it makes on behalf of the caller, such as ``ec2:CreateFleet``.
     """
-    named = _ACTION.search(said)
-    return (named[1] if named is not None else f"{service}:{operation}").removesuffix("Batch")
+    denied = _ACTION.search(message)
+    return (denied[1] if denied is not None else f"{service}:{operation}").removesuffix("Batch")
 
 
 def _session(credentials: Mapping[str, str]) -> Any:
     """A boto3 session that parses timestamps with ``fromisoformat``: with botocore's dateutil they take a third of reading many groups."""
     core = import_module("botocore.session").get_session()
-    otherwise = import_module("botocore.utils").parse_timestamp
+    parse_timestamp = import_module("botocore.utils").parse_timestamp
 
-    def moment(told: Any) -> datetime:
-        if isinstance(told, str) and told.endswith("Z"):
+    def moment(text: Any) -> datetime:
+        if isinstance(text, str) and text.endswith("Z"):
             with suppress(ValueError):
-                return datetime.fromisoformat(told)
-        found = otherwise(told)
-        assert isinstance(found, datetime)
-        return found
+                return datetime.fromisoformat(text)
+        parsed = parse_timestamp(text)
+        assert isinstance(parsed, datetime)
+        return parsed
 
     core.get_component("response_parser_factory").set_parser_defaults(timestamp_parser=moment)
     return import_module("boto3").session.Session(botocore_session=core, **credentials)

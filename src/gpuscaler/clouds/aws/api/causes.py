@@ -128,17 +128,19 @@ _ZONE: Final = re.compile(r"\b[a-z]{2}(?:-[a-z]+)+-\d[a-z]\b")
 def verdict(code: str, text: str) -> Verdict:
     """What the error ``code`` with the sentence ``text`` means; either may be empty."""
     instance_type, zone = _named(text)
-    found = _by_text(text) if _vague(code) else None
-    found = found or _by_code(code) or _by_words(text) or _by_text(text) or (UNKNOWN, OFFERING)
+    cause_and_scope = _by_text(text) if _vague(code) else None
+    cause_and_scope = cause_and_scope or _by_code(code) or _by_words(text) or _by_text(text) or (UNKNOWN, OFFERING)
     detail = ": ".join(filter(None, (code if code not in text else "", text))) or "no reason was given"
-    hint = next((said for word, said in _HINTS.items() if word in (code, *_WORDS.findall(text))), "")
-    return Verdict(found[0], f"{detail} ({hint})" if hint else detail, found[1], instance_type, zone, _market(code, text))
+    hint = next((text_of_hint for word, text_of_hint in _HINTS.items() if word in (code, *_WORDS.findall(text))), "")
+    return Verdict(
+        cause_and_scope[0], f"{detail} ({hint})" if hint else detail, cause_and_scope[1], instance_type, zone, _market(code, text)
+    )
 
 
 def _market(code: str, text: str) -> str:
     """The market that an error is about: groups that use both markets name the one in which a launch failed."""
-    named = _MARKET.search(text)
-    return named.group().lower() if named else "spot" if "Spot" in code else ""
+    match = _MARKET.search(text)
+    return match.group().lower() if match else "spot" if "Spot" in code else ""
 
 
 def _vague(code: str) -> bool:
@@ -169,8 +171,10 @@ def _by_words(text: str) -> tuple[str, str] | None:
 
 def _by_text(text: str) -> tuple[str, str] | None:
     small = text.lower()
-    found = next(((cause, speaks_of) for words, cause, speaks_of in _TEXTS if words in small), None)
-    return found if found is not None and found[0] != CONFIGURATION else (UNKNOWN, OFFERING) if _FULL.search(text) else found
+    cause_and_scope = next(((cause, speaks_of) for words, cause, speaks_of in _TEXTS if words in small), None)
+    if cause_and_scope is not None and cause_and_scope[0] != CONFIGURATION:
+        return cause_and_scope
+    return (UNKNOWN, OFFERING) if _FULL.search(text) else cause_and_scope
 
 
 def _named(text: str) -> tuple[str, str]:
@@ -184,24 +188,30 @@ def refusals(verdicts: Iterable[Verdict], offerings: Iterable[OfferingKey], *, r
 
     An error that names no type, zone or market concerns everything that was requested.
     """
-    asked = tuple(offerings)
+    requested = tuple(offerings)
     refusals: dict[tuple[OfferingKey, str], Refusal] = {}
     for verdict in verdicts:
-        keys = [key for key in asked if verdict.instance_type in ("", key.instance_type) and verdict.zone in ("", key.zone)] or asked
+        keys = [
+            key for key in requested if verdict.instance_type in ("", key.instance_type) and verdict.zone in ("", key.zone)
+        ] or requested
         for key in [key for key in keys if not verdict.market or (verdict.market == "spot") == (key.market == "spot")] or keys:
-            refusals.setdefault((key, verdict.cause), _refusal(verdict, key, asked, retry_after))
+            refusals.setdefault((key, verdict.cause), _refusal(verdict, key, requested, retry_after))
     return tuple(refusals.values())
 
 
-def _refusal(verdict: Verdict, key: OfferingKey, asked: Iterable[OfferingKey], retry_after: float) -> Refusal:
-    alike: tuple[str, ...] = ()
+def _refusal(verdict: Verdict, key: OfferingKey, requested: Iterable[OfferingKey], retry_after: float) -> Refusal:
+    instance_types: tuple[str, ...] = ()
     if verdict.speaks_of == ZONE:
-        alike = tuple(dict.fromkeys(other.instance_type for other in asked if other.zone == key.zone))
+        instance_types = tuple(dict.fromkeys(other.instance_type for other in requested if other.zone == key.zone))
     elif verdict.speaks_of == BUCKET:
-        alike = tuple(
-            dict.fromkeys(other.instance_type for other in asked if quota_bucket(other.instance_type) == quota_bucket(key.instance_type))
+        instance_types = tuple(
+            dict.fromkeys(
+                other.instance_type for other in requested if quota_bucket(other.instance_type) == quota_bucket(key.instance_type)
+            )
         )
-    return Refusal(verdict.cause, key, verdict.detail, bucket=alike, every_zone=verdict.speaks_of == BUCKET, retry_after=retry_after)
+    return Refusal(
+        verdict.cause, key, verdict.detail, bucket=instance_types, every_zone=verdict.speaks_of == BUCKET, retry_after=retry_after
+    )
 
 
 def widened(refusals: Iterable[Refusal], offerings: Iterable[OfferingKey]) -> tuple[Refusal, ...]:

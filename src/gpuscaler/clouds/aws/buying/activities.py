@@ -57,9 +57,9 @@ def told(activities: Iterable[Reply], *, since: float) -> LaunchReport:
         if not description.startswith(_LAUNCHING) or not isinstance(began, datetime) or began.timestamp() < since:
             continue
         status = _status(activity)
-        named = _INSTANCE.search(description)
-        if status == _DONE and named is not None:
-            instances.append(named.group())
+        match = _INSTANCE.search(description)
+        if status == _DONE and match is not None:
+            instances.append(match.group())
         elif status in _OVER:
             failed = _verdict(activity, description)
             # A launch that was cancelled because it was no longer wanted says nothing about capacity.
@@ -78,27 +78,27 @@ def last_failure(activities: Iterable[Reply], *, since: float) -> str:
     if not launches:
         return ""
     began, newest = max(launches, key=lambda launch: launch[0])
-    status, said = _status(newest), str(newest.get("StatusMessage") or newest.get("Description"))
+    status, message = _status(newest), str(newest.get("StatusMessage") or newest.get("Description"))
     # A launch that was cancelled because it was no longer wanted is no failure; one that a lifecycle hook abandoned is.
-    failed = status == "Failed" or (status == "Cancelled" and _HOOK in said)
-    return said if failed and began >= since else ""
+    failed = status == "Failed" or (status == "Cancelled" and _HOOK in message)
+    return message if failed and began >= since else ""
 
 
-def _status(one: Reply) -> str:
-    return spelt(one.get("StatusCode"), (*_OVER, _DONE))
+def _status(activity: Reply) -> str:
+    return spelt(activity.get("StatusCode"), (*_OVER, _DONE))
 
 
-def _verdict(one: Reply, description: str) -> Verdict:
-    text = str(one.get("StatusMessage") or description.partition(_REASON)[2]).strip()
-    coded = _CODED.search(text)
-    found = verdict(coded["code"], coded["text"]) if coded is not None else verdict("", text)
-    return found if found.zone else msgspec.structs.replace(found, zone=_zone(one))
+def _verdict(activity: Reply, description: str) -> Verdict:
+    text = str(activity.get("StatusMessage") or description.partition(_REASON)[2]).strip()
+    match = _CODED.search(text)
+    meaning = verdict(match["code"], match["text"]) if match is not None else verdict("", text)
+    return meaning if meaning.zone else msgspec.structs.replace(meaning, zone=_zone(activity))
 
 
-def _zone(one: Reply) -> str:
+def _zone(activity: Reply) -> str:
     """The zone of the launch attempt: activities carry it next to the text."""
     try:
-        details = msgspec.json.decode(str(one.get("Details") or "{}"))
+        details = msgspec.json.decode(str(activity.get("Details") or "{}"))
     except msgspec.DecodeError:
         return ""
     zone = details.get("Availability Zone", "") if isinstance(details, dict) else ""
@@ -114,8 +114,8 @@ class Log(Struct, frozen=True, gc=False):
 
 def logged(activities: Iterable[Reply], *, since: float) -> Log:
     """The log since the whole second of ``since``, in seconds since the epoch; launches in progress are included whatever their age."""
-    every = tuple(activities)
-    return Log(changes(every, since=since), tuple(_launching(every, int(since))))
+    all_activities = tuple(activities)
+    return Log(changes(all_activities, since=since), tuple(_launching(all_activities, int(since))))
 
 
 def _launching(activities: Iterable[Reply], since: float) -> Iterator[str]:
@@ -124,8 +124,8 @@ def _launching(activities: Iterable[Reply], since: float) -> Iterator[str]:
         status, ended = _status(activity), activity.get("EndTime")
         over = status in _OVER or (status == _DONE and isinstance(ended, datetime) and ended.timestamp() < since)
         if description.startswith(_LAUNCHING) and not over:
-            named = _INSTANCE.search(description)
-            yield named.group() if named is not None else ""
+            match = _INSTANCE.search(description)
+            yield match.group() if match is not None else ""
 
 
 def changes(activities: Iterable[Reply], *, since: float) -> tuple[Change, ...]:

@@ -74,9 +74,9 @@ async def launch(ask: Asking, aws_pool: AwsPool, order: Order) -> Bought:
     for zone in dict.fromkeys(key.zone for key in order.offerings):
         keys = tuple(key for key in order.offerings if key.zone == zone)
         for part, first in enumerate(range(0, left := order.count - len(instances), MOST_LAUNCHED)):
-            asked = min(left - first, MOST_LAUNCHED)
+            count = min(left - first, MOST_LAUNCHED)
             try:
-                granted, refusals_ = await _launch(ask, aws_pool, order, keys, count=asked, token=client_token(order, zone, part))
+                granted, refusals_ = await _launch(ask, aws_pool, order, keys, count=count, token=client_token(order, zone, part))
             except CloudError as error:
                 if not instances and not refused:
                     raise
@@ -84,7 +84,7 @@ async def launch(ask: Asking, aws_pool: AwsPool, order: Order) -> Bought:
                 break
             instances += granted
             refused += refusals_
-            if len(granted) < asked:
+            if len(granted) < count:
                 break
         # Each further zone takes seconds, and the caller can try other offerings.
         if len(instances) >= order.count or ask.now() - began > PATIENCE:
@@ -108,30 +108,34 @@ async def _launch(
     )
     now = ask.now()
     instances = [
-        Instance(provider_id(keys[0].zone, ident), *launched_as(one, keys), state=PENDING, launched=now, token=order.token)
-        for one in reply.get("Instances") or ()
-        for ident in one.get("InstanceIds") or ()
+        Instance(provider_id(keys[0].zone, ident), *launched_as(entry, keys), state=PENDING, launched=now, token=order.token)
+        for entry in reply.get("Instances") or ()
+        for ident in entry.get("InstanceIds") or ()
     ]
-    verdicts = [_of_error(one) for one in reply.get("Errors") or ()]
+    verdicts = [_of_error(entry) for entry in reply.get("Errors") or ()]
     if len(instances) * weight < count * weight and not verdicts:
         verdicts = [Verdict(UNKNOWN, f"{len(instances)} of {count} machines were launched, and AWS gave no reason for the others")]
     return instances, refusals(verdicts, keys)
 
 
-def launched_as(one: Reply, keys: tuple[OfferingKey, ...]) -> OfferingKey:
+def launched_as(entry: Reply, keys: tuple[OfferingKey, ...]) -> OfferingKey:
     """The offering that was launched: one that was requested, else as AWS reports it."""
     kinds, markets = ({key[place] for key in keys} for place in (2, 1))
     # If the order leaves no choice, the spelling in the reply does not matter.
-    kind = str(one.get("InstanceType") or (keys[0].instance_type if len(kinds) == 1 else "")).lower()
-    is_spot = keys[0].market == "spot" if len({market == "spot" for market in markets}) == 1 else same(one.get("MarketType"), "spot")
-    alike = [key for key in keys if key.instance_type == kind and (key.market == "spot") == is_spot]
-    return alike[0] if alike else OfferingKey(keys[0].pool, "spot" if is_spot else "on-demand", kind, keys[0].zone)
+    kind = str(entry.get("InstanceType") or (keys[0].instance_type if len(kinds) == 1 else "")).lower()
+    is_spot = keys[0].market == "spot" if len({market == "spot" for market in markets}) == 1 else same(entry.get("MarketType"), "spot")
+    matching = [key for key in keys if key.instance_type == kind and (key.market == "spot") == is_spot]
+    return matching[0] if matching else OfferingKey(keys[0].pool, "spot" if is_spot else "on-demand", kind, keys[0].zone)
 
 
-def _of_error(one: Reply) -> Verdict:
-    said = verdict(str(one.get("ErrorCode") or ""), str(one.get("ErrorMessage") or ""))
+def _of_error(entry: Reply) -> Verdict:
+    meaning = verdict(str(entry.get("ErrorCode") or ""), str(entry.get("ErrorMessage") or ""))
     return Verdict(
-        said.cause, said.detail, said.speaks_of, one.get("InstanceType") or said.instance_type, one.get("AvailabilityZone") or said.zone
+        meaning.cause,
+        meaning.detail,
+        meaning.speaks_of,
+        entry.get("InstanceType") or meaning.instance_type,
+        entry.get("AvailabilityZone") or meaning.zone,
     )
 
 
@@ -151,8 +155,8 @@ async def tell(ask: Asking, aws_pool: AwsPool, order: Order) -> tuple[Increment 
     driver = _Driver(ask, group)
     outcome = await driver.drive(raising(order.count * weight))
     if not outcome.units:
-        full = f"group {name} in {region} is at its maximum of {group.max}"
-        return None, Bought(refusals=tuple(Refusal(UNKNOWN, key, full) for key in order.offerings))
+        detail = f"group {name} in {region} is at its maximum of {group.max}"
+        return None, Bought(refusals=tuple(Refusal(UNKNOWN, key, detail) for key in order.offerings))
     before = frozenset(machine.id for machine in group.machines)
     increment = Increment(order, outcome.units, weight, driver.since, before, aws_pool, at=ask.now())
     return increment, Bought(pending=outcome.units // weight)
@@ -191,14 +195,14 @@ async def give_up(ask: Asking, increment: Increment) -> Outcome:
 def answer(increment: Increment, report: LaunchReport, *, pending: int) -> Bought:
     """The answer to an increment as known so far."""
     instances = tuple(instance_of(machine, increment.found, None, token=increment.order.token) for machine in increment.came.values())
-    found = refusals(report.failures, increment.order.offerings)
-    if not found and len(instances) + pending < increment.order.count and not pending:
+    refused = refusals(report.failures, increment.order.offerings)
+    if not refused and len(instances) + pending < increment.order.count and not pending:
         detail = (
             f"group {increment.found.group.name} launched {len(instances)} of {increment.order.count} machines and "
             "gave no reason for the others"
         )
-        found = tuple(Refusal(CAPACITY, key, detail) for key in increment.order.offerings)
-    return Bought(instances, pending, found)
+        refused = tuple(Refusal(CAPACITY, key, detail) for key in increment.order.offerings)
+    return Bought(instances, pending, refused)
 
 
 async def _activities(ask: Asking, group: Group) -> list[Any]:
@@ -276,9 +280,9 @@ class _Driver:
 
     async def _protect(self, names: tuple[str, ...]) -> None:
         for first in range(0, len(names), MOST_PROTECTED):
-            some = list(names[first : first + MOST_PROTECTED])
-            await self._write("SetInstanceProtection", InstanceIds=some, ProtectedFromScaleIn=True)
-            self._ask.protected.update(some)
+            batch = list(names[first : first + MOST_PROTECTED])
+            await self._write("SetInstanceProtection", InstanceIds=batch, ProtectedFromScaleIn=True)
+            self._ask.protected.update(batch)
 
     async def _write(self, operation: str, **parameters: Any) -> None:
         await self._ask.write("autoscaling", self._region, operation, AutoScalingGroupName=self._name, **parameters)

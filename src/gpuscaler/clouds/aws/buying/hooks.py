@@ -32,19 +32,19 @@ class Hooks:
 
     async def of(self, region: str, group: str) -> tuple[Row, ...]:
         """The hooks of a group as DescribeLifecycleHooks returns them; if they cannot be read, the last known ones, or none."""
-        at, known = self._known.get((region, group), (-HOOKS_SECONDS, ()))
+        at, hooks = self._known.get((region, group), (-HOOKS_SECONDS, ()))
         now = self._ask.now()
         if now < at + HOOKS_SECONDS:
-            return known
+            return hooks
         try:
             reply = await self._ask.read("autoscaling", region, "DescribeLifecycleHooks", AutoScalingGroupName=group)
         except CloudError as error:
             self.unread[region] = str(error)
-            return known
+            return hooks
         self.unread.pop(region, None)
-        found = tuple(one for one in reply.get("LifecycleHooks") or () if isinstance(one.get("LifecycleHookName"), str))
-        self._known[region, group] = (now, found)
-        return found
+        hooks = tuple(hook for hook in reply.get("LifecycleHooks") or () if isinstance(hook.get("LifecycleHookName"), str))
+        self._known[region, group] = (now, hooks)
+        return hooks
 
 
 class Starts:
@@ -64,13 +64,13 @@ class Starts:
 
     async def follow(self, machines: Mapping[str, tuple[Group, Machine]]) -> None:
         """Find which of ``machines``, by EC2 id, a hook holds at their start; those that were held and are ending now are remembered."""
-        found = {name: words for name, words in self._doubts.items() if name in machines and machines[name][1].state.startswith(ENDS)}
+        doubts = {name: words for name, words in self._doubts.items() if name in machines and machines[name][1].state.startswith(ENDS)}
         for name, (group, machine) in machines.items():
             if machine.state == STARTS and (held := tuple(_giving_up(await self._hooks.of(group.region, group.name)))):
-                found[name] = (
+                doubts[name] = (
                     f"lifecycle hook {', '.join(held)} of group {group.name} holds it, and ends machines unless the hook is completed"
                 )
-        self._doubts = found
+        self._doubts = doubts
 
 
 class Ends:
@@ -89,8 +89,8 @@ class Ends:
 
     def warnings(self) -> tuple[str, ...]:
         """A sentence for each group with machines that are held for long."""
-        late = [name for name, since in self._since.items() if self._ask.now() >= since + LONG_SECONDS]
-        groups = {group: [name for name in late if self._group[name] == group] for group in sorted({self._group[name] for name in late})}
+        held = [name for name, since in self._since.items() if self._ask.now() >= since + LONG_SECONDS]
+        groups = {group: [name for name in held if self._group[name] == group] for group in sorted({self._group[name] for name in held})}
         return tuple(
             f"group {group}: saw {', '.join(names[:3])}{' and others' if len(names) > 3 else ''} ({len(names)} in all) in {_ENDS_LATER} "
             f"for over {LONG_SECONDS / 60:.0f} min, expected its lifecycle hook to be completed; they are billed until then: "

@@ -54,20 +54,20 @@ class Increments:
 
     async def follow(self) -> list[tuple[str, Bought]]:
         """Final answers of settled orders, each returned once. What a group could not launch is withdrawn first."""
-        asked = tuple(self._open.values())
+        increments = tuple(self._open.values())
         answers = await asyncio.gather(
-            *(self._surely(self._followed(increment), increment.order.token) for increment in asked), return_exceptions=True
+            *(self._surely(self._followed(increment), increment.order.token) for increment in increments), return_exceptions=True
         )
         failure: BaseException | None = None
-        for increment, settled in zip(asked, answers, strict=True):
+        for increment, settled in zip(increments, answers, strict=True):
             if isinstance(settled, BaseException):
                 failure = settled
             elif settled is not None:
                 self._late.append((increment.order.token, settled))
         if failure is not None and not (self._late and isinstance(failure, CloudError | LostAnswerError)):
             raise failure
-        found, self._late = self._late, []
-        return found
+        late_answers, self._late = self._late, []
+        return late_answers
 
     def settled(self, token: str) -> bool:
         """Whether an order was settled recently."""
@@ -84,9 +84,9 @@ class Increments:
         if increment is None and not rest.accepted and not await raised(self._ask, aws_pool, order, since=rest.at - SKEW_SECONDS):
             return
         weight = least_weight(aws_pool, order.offerings)
-        known = frozenset(before) | self.tokens.keys()
+        existing = frozenset(before) | self.tokens.keys()
         lacking = replace(order, count=rest.missing)
-        self._open[order.token] = Increment(lacking, rest.missing * weight, weight, rest.at, known, aws_pool, resumed=True, at=rest.at)
+        self._open[order.token] = Increment(lacking, rest.missing * weight, weight, rest.at, existing, aws_pool, resumed=True, at=rest.at)
 
     def forget(self, tokens: Collection[str]) -> None:
         """Drop resumed orders other than ``tokens``: they lack nothing any more."""

@@ -79,13 +79,13 @@ class Terminations:
 
     async def follow(self, machines: Mapping[str, tuple[Group, Machine]], own: Collection[str]) -> None:
         """Update what is known of ``machines``, by EC2 id, that are terminating without being ended by us (``own``)."""
-        going = {name: pair for name, pair in machines.items() if pair[1].state.startswith(ENDS) and name not in own}
+        terminating = {name: pair for name, pair in machines.items() if pair[1].state.startswith(ENDS) and name not in own}
         self._found = {name: termination for name, termination in self._found.items() if name in machines}
-        for name, (group, _) in going.items():
+        for name, (group, _) in terminating.items():
             if name not in self._found:
                 self._found[name] = await self._first(group)
         unexplained: dict[tuple[str, str], list[str]] = {}
-        for name, (group, _) in going.items():
+        for name, (group, _) in terminating.items():
             if not self._found[name].known and self._found[name].asked < ASKED_MOST:
                 unexplained.setdefault((group.region, group.name), []).append(name)
         for (region, group_name), names in unexplained.items():
@@ -111,14 +111,14 @@ class Terminations:
         else:
             activities = reply.get("Activities") or ()
         for name in names:
-            before = self._found[name]
+            previous = self._found[name]
             text = f"Terminating EC2 instance: {name}"
             activity = next((activity for activity in activities if str(activity.get("Description") or "").startswith(text)), None)
-            after = replace(before, asked=before.asked + 1)
+            updated = replace(previous, asked=previous.asked + 1)
             if activity is not None:
                 lost = _LOST in str(activity.get("Cause") or "")
-                after = replace(_began(after, activity.get("StartTime")), why=why(activity), known=True, lost=lost)
-            self._found[name] = after
+                updated = replace(_began(updated, activity.get("StartTime")), why=why(activity), known=True, lost=lost)
+            self._found[name] = updated
 
 
 def _began(termination: Termination, at: object) -> Termination:
@@ -132,8 +132,8 @@ def _began(termination: Termination, at: object) -> Termination:
 def why(activity: Mapping[str, Any]) -> str:
     """Why a group ended a machine, as text."""
     cause = str(activity.get("Cause") or "")
-    found = next((words for pattern, words in _CAUSES if pattern.search(cause)), "")
-    return f"Auto Scaling ended it {found}".rstrip()
+    reason = next((words for pattern, words in _CAUSES if pattern.search(cause)), "")
+    return f"Auto Scaling ended it {reason}".rstrip()
 
 
 def holds_of(hooks: Iterable[Mapping[str, Any]]) -> Iterable[Hold]:

@@ -82,20 +82,20 @@ def withdrawing(units: int) -> Steps:
     group: Group = yield Read()
     if _to_lower(group, units) >= group.desired:
         return _nothing(group, units)
-    if bare := _bare(group):
-        yield Protect(bare)
-    known: Log = yield ReadActivities()
+    if unprotected := _bare(group):
+        yield Protect(unprotected)
+    earlier: Log = yield ReadActivities()
     group = yield Read()
     target = _to_lower(group, units)
     if target >= group.desired:
         return _nothing(group, units)
     # A machine that launches between this and the write would be above the desired capacity and not yet protected.
     log: Log = yield ReadActivities()
-    if bare := _bare(group):
-        return Outcome(0, group.desired, units, f"machine {bare[0]} is not protected from scale-in yet")
+    if unprotected := _bare(group):
+        return Outcome(0, group.desired, units, f"machine {unprotected[0]} is not protected from scale-in yet")
     if _unlisted(log, group):
         return Outcome(0, group.desired, units, "a machine is being launched at this moment")
-    desired = yield from _written(group, target, known.changes)
+    desired = yield from _written(group, target, earlier.changes)
     lowered = group.desired - target
     kept = _kept(group, units) - lowered
     return Outcome(lowered, desired, kept, "machines are still ending" if kept else "")
@@ -110,8 +110,8 @@ def _written(read: Group, target: int, changes: Collection[Change]) -> Generator
     for _ in range(_LOOKS):
         log: Log = yield ReadActivities()
         group: Group = yield Read()
-        lost = missed(read.desired, target, [change for change in log.changes if change not in changes])
-        wanted = max(group.desired + lost, existing(group) - _leaving(group))
+        missed_units = missed(read.desired, target, [change for change in log.changes if change not in changes])
+        wanted = max(group.desired + missed_units, existing(group) - _leaving(group))
         wanted = min(wanted, max(group.max, group.desired))
         if wanted <= group.desired:
             return group.desired
@@ -126,12 +126,12 @@ def missed(read: int, written: int, changes: Iterable[Change]) -> int:
     The change recorded for our own write is the best evidence. Without it, changes are chained from number to number, since those of one
     second have no order. A write of the same number at the same moment cannot be distinguished from ours.
     """
-    left = sorted(changes)
-    if ours := [change.before for change in left if change.after == written]:
+    remaining = sorted(changes)
+    if ours := [change.before for change in remaining if change.after == written]:
         return max(0, max(ours) - read)
     level = read
-    while (change := next((change for change in left if change.before == level), None)) is not None:
-        left.remove(change)
+    while (change := next((change for change in remaining if change.before == level), None)) is not None:
+        remaining.remove(change)
         level = change.after
     return max(0, level - read)
 
@@ -169,4 +169,4 @@ def _bare(group: Group) -> tuple[str, ...]:
 def _unlisted(log: Log, group: Group) -> bool:
     """Whether the group is launching a machine that it does not list yet."""
     listed = {machine.id for machine in group.machines}
-    return any(one not in listed for one in log.launching)
+    return any(instance not in listed for instance in log.launching)

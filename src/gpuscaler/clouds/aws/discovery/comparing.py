@@ -17,16 +17,16 @@ def compared(aws_pool: AwsPool, nodes: Mapping[str, Node]) -> AwsPool:
         node = nodes.get(machine.id)
         if node is not None and node.ready and machine.state in HERE:
             live.setdefault(machine.instance_type, []).append(node)
-    offerings, said = [], dict[str, None]()
+    offerings, warnings = [], dict[str, None]()
     for offering in aws_pool.pool.offerings:
         complete = [node for node in live.get(offering.instance_type, ()) if is_complete(node, offering.allocatable)]
         if complete:
             shown = shown_by(offering, complete)
             offering = with_devices(with_resources(with_labels(offering, shown), shown.resources), shown.devices)
-            said |= dict.fromkeys(shown.words)
+            warnings |= dict.fromkeys(shown.words)
         offerings.append(offering)
     shared = set(offerings[0].labels.items()).intersection(*(offering.labels.items() for offering in offerings[1:]))
     # Labels that identify a pool's nodes: one that the nodes do not carry would make them unrecognisable.
     matching = {key: value for key, value in shared if key in aws_pool.pool.match_labels}
     pool = msgspec.structs.replace(aws_pool.pool, offerings=tuple(offerings), match_labels=matching)
-    return msgspec.structs.replace(aws_pool, pool=pool, warnings=(*aws_pool.warnings, *said))
+    return msgspec.structs.replace(aws_pool, pool=pool, warnings=(*aws_pool.warnings, *warnings))

@@ -86,23 +86,23 @@ class Discovery:
     def look(self) -> Discovered:
         """Read the account now. Never raises for an answer of AWS: a region that fails is listed in the result."""
         seen = dict(zip((reader.region for reader in self._readers), self._outer.map(self._look, self._readers), strict=True))
-        failed = tuple(region for region, seen in seen.items() if seen.failed)
-        forbidden = any(seen.forbidden for seen in seen.values())
-        for region, one in seen.items():
-            if not one.failed:
-                self._last[region] = one
+        failed = tuple(region for region, result in seen.items() if result.failed)
+        forbidden = any(result.forbidden for result in seen.values())
+        for region, result in seen.items():
+            if not result.failed:
+                self._last[region] = result
         self._keep()
         kept = [self._last[region] for region in seen if region in self._last]
-        apart = _named_apart([aws_pool for some in kept for aws_pool in (*some.pools, *some.let_go)])
-        left = {(aws_pool.group.region, aws_pool.group.name) for some in kept for aws_pool in some.let_go}
-        let_go = [aws_pool for aws_pool in apart if (aws_pool.group.region, aws_pool.group.name) in left]
-        pools = self._changed(aws_pool for aws_pool in apart if aws_pool not in let_go)
-        without = {aws_pool.pool.name for aws_pool in let_go}
+        aws_pools = _named_apart([aws_pool for some in kept for aws_pool in (*some.pools, *some.let_go)])
+        let_go_names = {(aws_pool.group.region, aws_pool.group.name) for some in kept for aws_pool in some.let_go}
+        let_go = [aws_pool for aws_pool in aws_pools if (aws_pool.group.region, aws_pool.group.name) in let_go_names]
+        pools = self._changed(aws_pool for aws_pool in aws_pools if aws_pool not in let_go)
+        without_accelerators = {aws_pool.pool.name for aws_pool in let_go}
         unused = [
             Skipped(
                 f"Pool {name}",
                 f"saw it in the file, but its group is not adopted: {NO_ACCELERATOR}"
-                if name in without
+                if name in without_accelerators
                 else "saw it in the file, expected a group of that name in the account; nothing is changed",
             )
             for name in self._overrides
@@ -131,28 +131,28 @@ class Discovery:
 
     def _read(self, reader: RegionReader) -> _Seen:
         groups: list[tuple[Group, str]] = []
-        odd: list[Skipped] = []
+        skipped: list[Skipped] = []
         last = self._last.get(reader.region, _Seen())
         before = {aws_pool.group.name: aws_pool for aws_pool in (*last.pools, *last.let_go)}
         left: list[AwsPool] = []
         for entry in reader.entries(self._scope, before):
             name = str(entry.get("AutoScalingGroupName"))
             scope = self._scope
-            verdict = whose(name, tags_of(entry), cluster=scope.cluster, named=scope.groups, extra=scope.tags, exclude=scope.exclude)
-            if name in before and not verdict.source and not verdict.foreign:
+            ownership = whose(name, tags_of(entry), cluster=scope.cluster, named=scope.groups, extra=scope.tags, exclude=scope.exclude)
+            if name in before and not ownership.source and not ownership.foreign:
                 left.append(before[name])
-                odd += [] if verdict.reason else [aside(name, reader.region, "no tag assigns it to the cluster any more")]
-            if verdict.reason:
-                odd.append(aside(name, reader.region, verdict.reason))
-            elif verdict.source:
+                skipped += [] if ownership.reason else [aside(name, reader.region, "no tag assigns it to the cluster any more")]
+            if ownership.reason:
+                skipped.append(aside(name, reader.region, ownership.reason))
+            elif ownership.source:
                 try:
-                    groups.append((group_of(entry, reader.region), verdict.source))
+                    groups.append((group_of(entry, reader.region), ownership.source))
                 except GroupError as error:
-                    odd.append(aside(name, reader.region, str(error)))
-        seen = self._pools(reader, sorted(groups, key=lambda one: one[0].name), odd, before)
+                    skipped.append(aside(name, reader.region, str(error)))
+        seen = self._pools(reader, sorted(groups, key=lambda found: found[0].name), skipped, before)
         return msgspec.structs.replace(seen, let_go=(*seen.let_go, *left))
 
-    def _pools(self, reader: RegionReader, groups: list[tuple[Group, str]], odd: list[Skipped], before: Mapping[str, AwsPool]) -> _Seen:
+    def _pools(self, reader: RegionReader, groups: list[tuple[Group, str]], skipped: list[Skipped], before: Mapping[str, AwsPool]) -> _Seen:
         surroundings = reader.surroundings([group for group, _ in groups], self._scope.cluster) if groups else Surroundings(reader.region)
         pools, let_go = [], []
         for group, source in groups:
@@ -160,28 +160,28 @@ class Discovery:
                 aws_pool = pool_of(group, source, surroundings, launch=self._launch)
             except UnreadError as error:
                 if group.name not in before:
-                    odd.append(aside(group.name, reader.region, str(error)))
+                    skipped.append(aside(group.name, reader.region, str(error)))
                     continue
                 # An error of EC2 is no reason to forget the machines of a group.
-                said = (f"{error}; its last known state is used", *before[group.name].warnings)
-                aws_pool = msgspec.structs.replace(before[group.name], group=group, warnings=tuple(dict.fromkeys(said)))
+                warnings = (f"{error}; its last known state is used", *before[group.name].warnings)
+                aws_pool = msgspec.structs.replace(before[group.name], group=group, warnings=tuple(dict.fromkeys(warnings)))
             except GroupError as error:
-                odd.append(aside(group.name, reader.region, str(error)))
+                skipped.append(aside(group.name, reader.region, str(error)))
                 continue
             if source != EKS or aws_pool.has_accelerators:
                 pools.append(aws_pool)
             else:
                 let_go.append(aws_pool)
-                odd.append(aside(group.name, reader.region, NO_ACCELERATOR))
+                skipped.append(aside(group.name, reader.region, NO_ACCELERATOR))
         notes = [Skipped(f"Region {reader.region} {what}", text) for what, text in reader.notes.items()] if groups else []
-        return _Seen(tuple(pools), tuple(let_go), (*odd, *notes))
+        return _Seen(tuple(pools), tuple(let_go), (*skipped, *notes))
 
     def _changed(self, pools: Iterable[AwsPool]) -> list[AwsPool]:
         """The pools with the user's overrides applied."""
         changed = []
         for aws_pool in pools:
-            override = self._overrides.get(aws_pool.pool.name, PoolOverride(aws_pool.pool.name))
-            pool = overridden(aws_pool.pool, override)
+            pool_override = self._overrides.get(aws_pool.pool.name, PoolOverride(aws_pool.pool.name))
+            pool = overridden(aws_pool.pool, pool_override)
             warnings = aws_pool.warnings
             if pool.max is not None and pool.min > pool.max:
                 warnings = (*warnings, f"its minimum {pool.min} is above its maximum {pool.max}")
@@ -198,15 +198,15 @@ class Discovery:
 
 def _named_apart(pools: list[AwsPool]) -> list[AwsPool]:
     """Append the region, or a number, to the names of groups that would share one, in two regions or by the same label."""
-    often = Counter(aws_pool.pool.name for aws_pool in pools)
+    counts = Counter(aws_pool.pool.name for aws_pool in pools)
     taken: set[str] = set()
     aws_pools = []
     for aws_pool in pools:
         name = aws_pool.pool.name
-        if often[name] > 1:
+        if counts[name] > 1:
             name = f"{name[:40]}.{aws_pool.group.region}"
             numbered = (f"{name}.{number}" if number else name for number in range(len(pools) + 1))
-            name = next(free for free in numbered if free not in taken)
+            name = next(candidate for candidate in numbered if candidate not in taken)
         taken.add(name)
         aws_pools.append(aws_pool if name == aws_pool.pool.name else renamed(aws_pool, name))
     return aws_pools

@@ -49,20 +49,20 @@ def _user_data(ways: Sequence[Way], taints: Sequence[Taint], promised: Sequence[
         lost = [taint for taint in taints if own is not None and taint not in own]
         if lost:
             text = f"the user data of its {source} replaces the taint {', '.join(map(str, lost))} of its node group"
-            mend = f"leave the flag out, and give {ARRIVING_TAINT} to the node group"
-            yield f"{text}: the kubelet uses only its last --register-with-taints; {mend}"
+            remedy = f"leave the flag out, and give {ARRIVING_TAINT} to the node group"
+            yield f"{text}: the kubelet uses only its last --register-with-taints; {remedy}"
         if missing := [taint for taint in promised if own is not None and taint not in own and taint not in lost]:
             text = f"its tags promise the taint {', '.join(map(str, missing))}, which the user data of its {source} does not set"
             yield f"{text}: pods that do not tolerate it can run on its machines; add it to --register-with-taints"
-    theirs = any(taint.key == ARRIVING_TAINT for taint in taints)
+    on_nodegroup = any(taint.key == ARRIVING_TAINT for taint in taints)
     launches = [way.launch for way in ways]
     # EKS passes the taints of a node group as a flag, which overrides the kubelet's configuration file.
-    filed = not taints
-    found = (
-        launch.unusable or (launch.arriving and (filed or launch.taints is not None)) or (theirs and launch.taints is None)
+    file_applies = not taints
+    registered = (
+        launch.unusable or (launch.arriving and (file_applies or launch.taints is not None)) or (on_nodegroup and launch.taints is None)
         for launch in launches
     )
-    if not all(found):
+    if not all(registered):
         taint = f"{ARRIVING_TAINT}:NoSchedule"
         yield f"its user data does not register nodes with the taint {taint}: pods may land elsewhere than planned; add it"
 

@@ -85,9 +85,9 @@ def whose(
             return Verdict(reason=f"the tag {key} says cluster {shortened(claimed)}, expected {cluster}; it is never touched", foreign=True)
     if entry := excluded(name, tags, exclude):
         return Verdict(reason=f"aws.exclude has {shortened(entry)}; it is left alone")
-    other = next((key for key in _KOPS_OTHERS if key in tags), "")
-    if other and name not in named:
-        return Verdict(reason=f"saw the tag {other}, expected a group of workers; its machines are not scaled")
+    kops_role = next((key for key in _KOPS_OTHERS if key in tags), "")
+    if kops_role and name not in named:
+        return Verdict(reason=f"saw the tag {kops_role}, expected a group of workers; its machines are not scaled")
     if name in named:
         return Verdict("named")
     return _discovered(tags, cluster=cluster, marked=marked)
@@ -113,23 +113,25 @@ def _discovered(tags: Mapping[str, str], *, cluster: str, marked: bool) -> Verdi
     if marked:
         return Verdict("tags")
     if ENABLED in tags:
-        whose = _claims(tags).get(cluster)
-        known = f"the tag {whose} says that it is this cluster's" if whose else "no tag names its cluster"
-        return Verdict(reason=f"saw the tag {ENABLED} without {ours}, expected both: {known}; add {ours}=owned, or name it in aws.groups")
+        claim = _claims(tags).get(cluster)
+        explanation = f"the tag {claim} says that it is this cluster's" if claim else "no tag names its cluster"
+        return Verdict(
+            reason=f"saw the tag {ENABLED} without {ours}, expected both: {explanation}; add {ours}=owned, or name it in aws.groups"
+        )
     lacking = ENABLED if ours in tags else f"{ENABLED} and {ours}"
     return Verdict(reason=f"it belongs to the cluster, but no tag says that it may be scaled; add {lacking}, or name it in aws.groups")
 
 
 def _claims(tags: Mapping[str, str]) -> dict[str, str]:
     """The clusters that tags name, with the tag of each."""
-    found: dict[str, str] = {}
+    claims: dict[str, str] = {}
     for key, value in tags.items():
         if key in _NAMING and value:
-            found.setdefault(value, key)
+            claims.setdefault(value, key)
         elif key.startswith(_OWNED):
-            found.setdefault(key.removeprefix(_OWNED), key)
+            claims.setdefault(key.removeprefix(_OWNED), key)
         elif key.startswith(CLUSTER_AUTOSCALER):
             rest = key.removeprefix(CLUSTER_AUTOSCALER)
             if rest and rest.partition("/")[0] not in _NOT_CLUSTERS:
-                found.setdefault(rest, key)
-    return found
+                claims.setdefault(rest, key)
+    return claims

@@ -132,13 +132,13 @@ def _of_launch(launch: Launch, weight: int, surroundings: Surroundings) -> tuple
     return tuple(Way(name, weight, launch) for name in surroundings.matching.get(requirements_key(launch.requirements), ()))
 
 
-def launch_of(group: Group, told: str) -> str:
-    """How machines of the group are bought: as ``aws.launch`` of the settings (``told``) says, if the group allows it.
+def launch_of(group: Group, setting: str) -> str:
+    """How machines of the group are bought: as ``aws.launch`` of the settings (``setting``) says, if the group allows it.
 
     LaunchInstances needs a launch template, and a mixed group must be entirely spot or entirely on demand.
     """
-    if told in (DESIRED, FLEET) and not (told == FLEET and group.template is None):
-        return told
+    if setting in (DESIRED, FLEET) and not (setting == FLEET and group.template is None):
+        return setting
     pure = group.shares is None or len(group.shares.markets) == 1
     return LAUNCH if group.template is not None and pure else DESIRED
 
@@ -258,23 +258,23 @@ def _reserved(group: Group, way: Way, kind: InstanceType, surroundings: Surround
             and reservation.zone in group.zones
         ):
             free.setdefault(reservation.zone, []).append(reservation)
-    for zone, some in free.items():
+    for zone, reservations in free.items():
         offering = template.offering(way.launch, kind, market="reserved", zone=zone, price=0.0)
-        ends = min((reservation.taken_at for reservation in some if reservation.taken_at and reservation.available), default=0.0)
-        yield msgspec.structs.replace(offering, count=sum(reservation.available for reservation in some), ends=ends)
+        ends = min((reservation.taken_at for reservation in reservations if reservation.taken_at and reservation.available), default=0.0)
+        yield msgspec.structs.replace(offering, count=sum(reservation.available for reservation in reservations), ends=ends)
 
 
 def _pool(group: Group, offerings: tuple[Offering, ...], template: NodeTemplate, weight: int, *, launch: str) -> Pool:
     """The pool. LaunchInstances names a zone, in which AWS chooses the instance type; otherwise AWS chooses among all offerings."""
     kinds = {(offering.market, offering.instance_type) for offering in offerings}
-    named = len(offerings) == 1 or (launch == LAUNCH and len(kinds) == 1)
-    names_zone = launch == LAUNCH and not named and len({offering.zone for offering in offerings}) > 1
+    is_single = len(offerings) == 1 or (launch == LAUNCH and len(kinds) == 1)
+    names_zone = launch == LAUNCH and not is_single and len({offering.zone for offering in offerings}) > 1
     (arch, *others) = {offering.labels["kubernetes.io/arch"] for offering in offerings}
     idle, unready = template.hints.idle_after, template.hints.unready_after
     return Pool(
         name=template.pool,
         offerings=offerings,
-        chooser="buyer" if named else "cloud",
+        chooser="buyer" if is_single else "cloud",
         names_zone=names_zone,
         min=-(-group.min // weight),
         max=group.max // weight,
@@ -297,15 +297,15 @@ def balances_zones(group: Group, *, managed: bool) -> bool:
 
 def _revision(group: Group, ways: tuple[Way, ...]) -> str:
     """A hash that changes with the group's launch templates and its suspended processes."""
-    said = (sorted(group.suspended), sorted({way.launch.digest for way in ways}))
-    return hashlib.sha256(repr(said).encode()).hexdigest()[:16]
+    parts = (sorted(group.suspended), sorted({way.launch.digest for way in ways}))
+    return hashlib.sha256(repr(parts).encode()).hexdigest()[:16]
 
 
 def pool_name(group: Group, hints: Hints) -> str:
     """The pool label of its nodes, else the group's name, made a valid label value."""
-    said = hints.labels.get(POOL_LABEL, "")
-    if said or (is_label_value(group.name) and group.name):
-        return said or group.name
+    label = hints.labels.get(POOL_LABEL, "")
+    if label or (is_label_value(group.name) and group.name):
+        return label or group.name
     cleaned = "".join(letter if letter.isascii() and (letter.isalnum() or letter in "-_.") else "-" for letter in group.name)[:63]
     return cleaned.strip("-_.") or "group"
 

@@ -40,8 +40,8 @@ class Scope(Struct, frozen=True):
 
 def chunks(items: Iterable[T], size: int) -> list[list[T]]:
     """The items in lists of at most ``size``."""
-    every = list(items)
-    return [every[start : start + size] for start in range(0, len(every), size)]
+    all_items = list(items)
+    return [all_items[start : start + size] for start in range(0, len(all_items), size)]
 
 
 class RegionReader:
@@ -68,10 +68,14 @@ class RegionReader:
         if scope.tags:
             asks.append({"Filters": [{"Name": f"tag:{key}", "Values": [value]} for key, value in scope.tags.items()]})
         asks += [{"AutoScalingGroupNames": names} for names in chunks(scope.groups, NAMES)]
-        found = {entry.get("AutoScalingGroupName"): entry for entries in self._workers.map(self._groups, asks) for entry in entries}
-        lost = [{"AutoScalingGroupNames": names} for names in chunks((name for name in before if name not in found), NAMES)]
-        found |= {entry.get("AutoScalingGroupName"): entry for entries in self._workers.map(self._groups, lost) for entry in entries}
-        return list(found.values())
+        entries_by_name = {
+            entry.get("AutoScalingGroupName"): entry for entries in self._workers.map(self._groups, asks) for entry in entries
+        }
+        lost = [{"AutoScalingGroupNames": names} for names in chunks((name for name in before if name not in entries_by_name), NAMES)]
+        entries_by_name |= {
+            entry.get("AutoScalingGroupName"): entry for entries in self._workers.map(self._groups, lost) for entry in entries
+        }
+        return list(entries_by_name.values())
 
     def _groups(self, ask: Mapping[str, object]) -> list[Reply]:
         pages = self._calls.pages("autoscaling", self.region, "DescribeAutoScalingGroups", "AutoScalingGroups", MaxRecords=100, **ask)
@@ -134,16 +138,16 @@ class RegionReader:
         images = {launch.image for launch in launches if launch.image}
         wanted = [choice.requirements for group in groups for choice in group.choices if choice.requirements is not None]
         wanted += [launch.requirements for launch in launches if launch.requirements is not None]
-        found = {}
-        for key, one in {requirements_key(one): one for one in wanted}.items():
+        matching = {}
+        for key, requirements in {requirements_key(requirements): requirements for requirements in wanted}.items():
             dated = self._matching.get(key)
             if dated is None or not dated.fresh(self._now(), TYPES):
-                names = self._attempt("types by requirements", partial(self._ask_matching, one, images), None)
+                names = self._attempt("types by requirements", partial(self._ask_matching, requirements, images), None)
                 if names is None:
                     continue
                 dated = self._matching[key] = Dated(self._now(), names)
-            found[key] = dated.value
-        return found
+            matching[key] = dated.value
+        return matching
 
     def _ask_matching(self, requirements: Mapping[str, object], images: Collection[str]) -> tuple[str, ...]:
         entries = self._calls.pages(
@@ -164,8 +168,8 @@ class RegionReader:
             nothing: list[Reply] = []
             entries = self._attempt("images", partial(self._images, some), nothing)
             self._architectures |= {entry["ImageId"]: entry.get("Architecture", "") for entry in entries}
-        found = {self._architectures.get(image, "") for image in images} & instance_types.ARCHITECTURES.keys()
-        return sorted(found) or ["x86_64"]
+        architectures = {self._architectures.get(image, "") for image in images} & instance_types.ARCHITECTURES.keys()
+        return sorted(architectures) or ["x86_64"]
 
     def _images(self, some: list[str]) -> list[Reply]:
         return list(self._calls.pages("ec2", self.region, "DescribeImages", "Images", Filters=[{"Name": "image-id", "Values": some}]))
@@ -197,12 +201,12 @@ class RegionReader:
 
     def _ask_types(self, names: Iterable[str]) -> dict[str, dict[str, Any]]:
         """Types by filter: in a call by name, one unknown name would fail the whole call."""
-        found = {}
+        entries = {}
         for some in chunks(names, VALUES):
             ask = [{"Name": "instance-type", "Values": some}]
             for entry in self._calls.pages("ec2", self.region, "DescribeInstanceTypes", "InstanceTypes", Filters=ask):
-                found[entry["InstanceType"]] = entry
-        return found
+                entries[entry["InstanceType"]] = entry
+        return entries
 
     def _offered(self, types: Collection[str]) -> dict[str, frozenset[str]]:
         """Zones by type, as far as known."""
@@ -215,7 +219,7 @@ class RegionReader:
         return {name: frozenset(dated.value) for name in types if (dated := self._kept.offered.get(key + name)) is not None}
 
     def _ask_offered(self, names: Iterable[str]) -> dict[str, set[str]]:
-        found: dict[str, set[str]] = {}
+        zones: dict[str, set[str]] = {}
         for some in chunks(names, VALUES):
             ask = [{"Name": "instance-type", "Values": some}]
             for entry in self._calls.pages(
@@ -226,17 +230,17 @@ class RegionReader:
                 LocationType="availability-zone",
                 Filters=ask,
             ):
-                found.setdefault(entry["InstanceType"], set()).add(entry["Location"])
-        return found
+                zones.setdefault(entry["InstanceType"], set()).add(entry["Location"])
+        return zones
 
     def _reservations(self, ids: list[str]) -> dict[str, Reservation]:
         """Reservations, one call each: a deleted one would fail a call for several, and there are few."""
         reservations: dict[str, Reservation] = {}
-        for ident, one in zip(ids, self._workers.map(self._reservation, ids), strict=True):
-            if isinstance(one, CloudError):
-                self.notes[f"capacity reservation {ident}"] = one.detail
+        for ident, answer in zip(ids, self._workers.map(self._reservation, ids), strict=True):
+            if isinstance(answer, CloudError):
+                self.notes[f"capacity reservation {ident}"] = answer.detail
             else:
-                reservations |= one
+                reservations |= answer
         return reservations
 
     def _reservation(self, ident: str) -> dict[str, Reservation] | CloudError:
@@ -251,14 +255,18 @@ class RegionReader:
         managed = {group.name: group.tags[ownership.EKS_NODEGROUP] for group in groups if ownership.EKS_NODEGROUP in group.tags}
         now = self._now()
         stale = {
-            name: said for name, said in managed.items() if not (dated := self._nodegroups.get(name)) or not dated.fresh(now, NODEGROUPS)
+            name: nodegroup
+            for name, nodegroup in managed.items()
+            if not (dated := self._nodegroups.get(name)) or not dated.fresh(now, NODEGROUPS)
         }
-        for name, found in zip(stale, self._workers.map(lambda said: self._nodegroup(cluster, said), stale.values()), strict=True):
-            if isinstance(found, CloudError):
-                self.notes["node groups"] = f"{found.detail}; labels and taints of managed node groups come from tags only"
+        for name, answer in zip(
+            stale, self._workers.map(lambda nodegroup: self._nodegroup(cluster, nodegroup), stale.values()), strict=True
+        ):
+            if isinstance(answer, CloudError):
+                self.notes["node groups"] = f"{answer.detail}; labels and taints of managed node groups come from tags only"
             else:
-                self._nodegroups[name] = Dated(now, found)
-        return {name: self._nodegroups[name].value if name in self._nodegroups else bare(said) for name, said in managed.items()}
+                self._nodegroups[name] = Dated(now, answer)
+        return {name: self._nodegroups[name].value if name in self._nodegroups else bare(nodegroup) for name, nodegroup in managed.items()}
 
     def _nodegroup(self, cluster: str, name: str) -> Nodegroup | CloudError:
         try:

@@ -53,11 +53,13 @@ class Departed:
         if not self._swept:
             # Machines that ended while no process was observing.
             swept = await asyncio.gather(*(self._sweep(region, some) for region, some in _by_region(pools)))
-            self._ended |= {instance.id: _Ended(self._ask.now(), instance) for found in swept for instance in self._of_groups(found, pools)}
+            self._ended |= {
+                instance.id: _Ended(self._ask.now(), instance) for found_there in swept for instance in self._of_groups(found_there, pools)
+            }
             self._swept = True
         now = {instance.id: (region, instance) for region, instance in listed}
         at = self._ask.now()
-        self._asked |= {name: (*one, at) for name, one in self._listed.items() if name not in now}
+        self._asked |= {name: (*pair, at) for name, pair in self._listed.items() if name not in now}
         self._listed = now
         for name in self._asked.keys() & now.keys():
             del self._asked[name]
@@ -67,24 +69,28 @@ class Departed:
 
     async def _ask_for(self, asked: Mapping[str, tuple[str, Instance, float]]) -> None:
         regions = sorted({region for region, _, _ in asked.values()})
-        asks = [(here, some) for here in regions for some in chunks((name for name, one in asked.items() if one[0] == here), VALUES)]
-        told: dict[str, tuple[str, str]] = {}
-        for found in await asyncio.gather(*(self._states(region, some) for region, some in asks)):
-            told |= found
+        asks = [
+            (region, some)
+            for region in regions
+            for some in chunks((name for name, (where, _, _) in asked.items() if where == region), VALUES)
+        ]
+        states: dict[str, tuple[str, str]] = {}
+        for answer in await asyncio.gather(*(self._states(region, some) for region, some in asks)):
+            states |= answer
         now = self._ask.now()
         for name, (_, instance, since) in asked.items():
-            state, reason = told.get(instance_id(name), ("", ""))
+            state, reason = states.get(instance_id(name), ("", ""))
             forgotten = not state and (instance.launched or since) < now - YOUNG_SECONDS
             if state == _GONE or forgotten:
                 self._ended[name] = _Ended(now, replace(instance, state=TERMINATED, fault=reason))
             if (state and state not in _GOING) or forgotten:
                 del self._asked[name]
 
-    async def _states(self, region: str, names: list[str]) -> dict[str, tuple[str, str]]:
+    async def _states(self, region: str, ids: list[str]) -> dict[str, tuple[str, str]]:
         """The state of each machine by EC2 id, and the reason for it."""
-        entries = await self._describe(region, {"instance-id": [instance_id(name) for name in names]})
-        told = (one for entry in entries for one in entry.get("Instances") or ())
-        return {one["InstanceId"]: (spelt(one["State"]["Name"], (_GONE, *_GOING)), reason_of(one)) for one in told}
+        entries = await self._describe(region, {"instance-id": [instance_id(name) for name in ids]})
+        instances = (instance for entry in entries for instance in entry.get("Instances") or ())
+        return {instance["InstanceId"]: (spelt(instance["State"]["Name"], (_GONE, *_GOING)), reason_of(instance)) for instance in instances}
 
     async def _sweep(self, region: str, groups: list[str]) -> tuple[str, list[Any]]:
         return region, await self._describe(region, {f"tag:{GROUP_TAG}": groups, "instance-state-name": [_GONE]})
@@ -96,18 +102,18 @@ class Departed:
     def _of_groups(self, swept: tuple[str, list[Any]], pools: Mapping[tuple[str, str], AwsPool]) -> Iterable[Instance]:
         region, entries = swept
         details = details_of(entries)
-        for one in (one for entry in entries for one in entry.get("Instances") or ()):
-            tags = {tag["Key"]: tag["Value"] for tag in one.get("Tags") or ()}
+        for instance in (instance for entry in entries for instance in entry.get("Instances") or ()):
+            tags = {tag["Key"]: tag["Value"] for tag in instance.get("Tags") or ()}
             aws_pool = pools.get((region, tags.get(GROUP_TAG, "")))
             if aws_pool is not None:
-                machine = Machine(one["InstanceId"], one["InstanceType"], one["Placement"]["AvailabilityZone"], "Terminated")
+                machine = Machine(instance["InstanceId"], instance["InstanceType"], instance["Placement"]["AvailabilityZone"], "Terminated")
                 yield instance_of(machine, aws_pool, details.get(machine.id))
 
 
 def reason_of(entry: Reply) -> str:
     """Why EC2 ended a machine, in its words; empty if a user or a program requested it."""
-    told = entry.get("StateReason") or {}
-    code, text = str(told.get("Code") or ""), str(told.get("Message") or "")
+    reason = entry.get("StateReason") or {}
+    code, text = str(reason.get("Code") or ""), str(reason.get("Message") or "")
     return "" if not code or code.startswith(_ASKED_FOR) else verdict(code, text).detail
 
 
@@ -115,4 +121,4 @@ def _by_region(pools: Iterable[tuple[str, str]]) -> list[tuple[str, list[str]]]:
     names: dict[str, list[str]] = {}
     for region, name in pools:
         names.setdefault(region, []).append(name)
-    return [(region, some) for region, found in names.items() for some in chunks(found, VALUES)]
+    return [(region, some) for region, group_names in names.items() for some in chunks(group_names, VALUES)]

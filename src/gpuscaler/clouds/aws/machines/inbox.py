@@ -93,11 +93,11 @@ class Inbox:
 
     def told(self, ours: Iterable[str]) -> list[Announcement]:
         """New messages about machines in ``ours``, EC2 ids; messages about foreign machines expire."""
-        now, known = self._ask.now(), set(ours)
+        now, our_ids = self._ask.now(), set(ours)
         self._told = {key: at for key, at in self._told.items() if now < at + REMEMBERED}
         announcements = []
         for key, (since, announcement) in list(self._held.items()):
-            if announcement.instance in known:
+            if announcement.instance in our_ids:
                 del self._held[key]
                 if key not in self._told:
                     announcements.append(announcement)
@@ -110,10 +110,10 @@ class Inbox:
 
     async def _delete(self, done: Sequence[str]) -> None:
         """Delete messages that were reported or unreadable. A message that stays comes again, and is recognised."""
-        some = [done[first : first + BATCH] for first in range(0, len(done), BATCH)]
+        batches = [done[first : first + BATCH] for first in range(0, len(done), BATCH)]
         try:
-            for first in range(0, len(some), AT_ONCE):
-                await asyncio.gather(*(self._forget(handles) for handles in some[first : first + AT_ONCE]))
+            for first in range(0, len(batches), AT_ONCE):
+                await asyncio.gather(*(self._forget(handles) for handles in batches[first : first + AT_ONCE]))
         except (CloudError, LostAnswerError) as error:
             # An announcement must not wait for that: a machine has two minutes.
             self.undeleted = str(error)

@@ -68,10 +68,10 @@ def market_of(machine: Machine, aws_pool: AwsPool, detail: Detail | None) -> str
     """The market it was bought on: as EC2 reports it, else its group's only one, or the more expensive of two."""
     if detail is not None:
         return detail.market
-    same = [
+    offerings = [
         offering for offering in aws_pool.pool.offerings if (offering.instance_type, offering.zone) == (machine.instance_type, machine.zone)
     ]
-    dearest = max((offering for offering in same if offering.market != "reserved"), key=lambda offering: offering.price, default=None)
+    dearest = max((offering for offering in offerings if offering.market != "reserved"), key=lambda offering: offering.price, default=None)
     return dearest.market if dearest is not None else "on-demand"
 
 
@@ -83,15 +83,17 @@ def listed(groups: Iterable[Group]) -> dict[str, tuple[Group, Machine]]:
 def details_of(reservations: Iterable[Reply]) -> dict[str, Detail]:
     """Details by EC2 id, from ``Reservations`` of DescribeInstances. Entries that cannot be read are left out."""
     details = {}
-    for one in (instance for reservation in reservations for instance in reservation.get("Instances") or ()):
-        launched = one.get("LaunchTime")
-        if isinstance(one.get("InstanceId"), str) and isinstance(launched, datetime):
-            details[one["InstanceId"]] = Detail(_market(one), launched.timestamp(), str(one.get("CapacityReservationId") or ""))
+    for instance in (instance for reservation in reservations for instance in reservation.get("Instances") or ()):
+        launched = instance.get("LaunchTime")
+        if isinstance(instance.get("InstanceId"), str) and isinstance(launched, datetime):
+            details[instance["InstanceId"]] = Detail(
+                _market(instance), launched.timestamp(), str(instance.get("CapacityReservationId") or "")
+            )
     return details
 
 
-def _market(one: Mapping[str, object]) -> str:
-    lifecycle = one.get("InstanceLifecycle")
+def _market(instance: Mapping[str, object]) -> str:
+    lifecycle = instance.get("InstanceLifecycle")
     if same(lifecycle, "spot"):
         return "spot"
-    return "reserved" if one.get("CapacityReservationId") or same(lifecycle, "capacity-block") else "on-demand"
+    return "reserved" if instance.get("CapacityReservationId") or same(lifecycle, "capacity-block") else "on-demand"

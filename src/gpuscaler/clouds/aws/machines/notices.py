@@ -114,13 +114,13 @@ def _worked_on(detail: Mapping[str, Any]) -> tuple[Announcement, ...]:
     if detail.get("service") != "EC2" or detail.get("eventTypeCategory") != "scheduledChange":
         return ()
     at = _sensible(parsedate_to_datetime(detail["startTime"]).timestamp())
-    names = (one.get("entityValue", "") for one in detail.get("affectedEntities") or ())
+    names = (entity.get("entityValue", "") for entity in detail.get("affectedEntities") or ())
     return tuple(Announcement(MAINTENANCE, name, at) for name in names if isinstance(name, str) and _INSTANCE.fullmatch(name) is not None)
 
 
 def _moment(message: Mapping[str, Any]) -> float:
-    found = datetime.fromisoformat(message["time"])
-    return _sensible((found if found.tzinfo is not None else found.replace(tzinfo=UTC)).timestamp())
+    moment = datetime.fromisoformat(message["time"])
+    return _sensible((moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)).timestamp())
 
 
 def _sensible(at: float) -> float:

@@ -32,7 +32,7 @@ _PLATFORM = "Linux/UNIX"
 
 def pricing_region(region: str) -> str:
     """The region whose Pricing API has prices for ``region``; empty if its partition has none."""
-    return _PRICING[max((one for one in _PRICING if region.startswith(one)), key=len)]
+    return _PRICING[max((prefix for prefix in _PRICING if region.startswith(prefix)), key=len)]
 
 
 class Tariffs:
@@ -64,12 +64,12 @@ class Tariffs:
         if self._pricing and now >= self._quiet_until and stale:
             self._unanswered.clear()
             refused: CloudError | None = None
-            for name, found in zip(stale, self._workers.map(self._ask, stale), strict=True):
-                if isinstance(found, CloudError):
-                    refused = found if refused is None or isinstance(found, DeniedError) else refused
+            for name, answer in zip(stale, self._workers.map(self._ask, stale), strict=True):
+                if isinstance(answer, CloudError):
+                    refused = answer if refused is None or isinstance(answer, DeniedError) else refused
                     continue
                 before = kept.get(self._key(name))
-                kept[self._key(name)] = Dated(now, found if found is not None or before is None else before.value)
+                kept[self._key(name)] = Dated(now, answer if answer is not None or before is None else before.value)
             self._pause(refused, notes)
         return {name: dated.value for name in types if (dated := kept.get(self._key(name))) is not None and dated.value is not None}
 
@@ -112,7 +112,7 @@ class Tariffs:
         stale = [name for name in sorted(types) if not 0 <= now - self._spot_at.get(name, -SPOT_PRICES) < SPOT_PRICES]
         moment = datetime.fromtimestamp(now, UTC)
         for start in range(0, len(stale), _AT_ONCE):
-            some = stale[start : start + _AT_ONCE]
+            batch = stale[start : start + _AT_ONCE]
             try:
                 entries = list(
                     self._calls.pages(
@@ -120,7 +120,7 @@ class Tariffs:
                         self._region,
                         "DescribeSpotPriceHistory",
                         "SpotPriceHistory",
-                        InstanceTypes=some,
+                        InstanceTypes=batch,
                         ProductDescriptions=[_PLATFORM],
                         StartTime=moment,
                         EndTime=moment,
@@ -130,4 +130,4 @@ class Tariffs:
                 notes["spot prices"] = f"{error.detail}; older prices are used, else the catalogue's"
                 return
             self._spot |= spot_of(entries, per_dollar=YUAN_PER_DOLLAR if in_yuan(self._region) else 1.0)
-            self._spot_at |= dict.fromkeys(some, now)
+            self._spot_at |= dict.fromkeys(batch, now)

@@ -50,23 +50,23 @@ def on_demand_of(entries: Iterable[str]) -> float | None:
 
     Of several prices, the highest is used, so that a machine is never more expensive than planned.
     """
-    found = [price for entry in entries for price in _hourly(entry)]
-    return max(found, default=None)
+    prices = [price for entry in entries for price in _hourly(entry)]
+    return max(prices, default=None)
 
 
 def _hourly(entry: str) -> list[float]:
     try:
         terms = json.loads(entry)["terms"]["OnDemand"].values()
-        dimensions = [one for term in terms for one in term["priceDimensions"].values()]
+        dimensions = [dimension for term in terms for dimension in term["priceDimensions"].values()]
         prices = [_dollars(dimension["pricePerUnit"]) for dimension in dimensions if dimension.get("unit") == "Hrs"]
     except (ValueError, KeyError, TypeError, AttributeError):
         return []
     return [price for price in prices if price > 0 and math.isfinite(price)]
 
 
-def _dollars(told: Mapping[str, str]) -> float:
+def _dollars(amounts: Mapping[str, str]) -> float:
     """A price per unit in dollars, converted from its only currency."""
-    return float(told["USD"]) if "USD" in told else float(told["CNY"]) / YUAN_PER_DOLLAR
+    return float(amounts["USD"]) if "USD" in amounts else float(amounts["CNY"]) / YUAN_PER_DOLLAR
 
 
 def in_yuan(region: str) -> bool:
@@ -107,26 +107,26 @@ class Tariff(NamedTuple):
 
     def of(self, instance_type: str, market: str, zone: str, kind: catalogue.InstanceType | None = None) -> Judged:
         """The price of one offering. ``reserved`` is already paid for. ``kind`` is the basis of a guess if no price is known."""
-        said = price_told(self.own, instance_type=instance_type, market=market, zone=zone)
-        if said is not None:
-            return Judged(said)
+        own_price = price_told(self.own, instance_type=instance_type, market=market, zone=zone)
+        if own_price is not None:
+            return Judged(own_price)
         if market == "reserved":
             return Judged(0.0)
         on_demand = self._on_demand(instance_type, zone, kind)
         return on_demand if market == "on-demand" else self._spot(instance_type, zone, on_demand)
 
     def _on_demand(self, instance_type: str, zone: str, kind: catalogue.InstanceType | None) -> Judged:
-        said = price_told(self.own, instance_type=instance_type, market="on-demand", zone=zone)
-        told, references = self.on_demand.get(instance_type), _references(instance_type)
-        if said is not None:
-            return Judged(said)
-        if told is None:
+        own_price = price_told(self.own, instance_type=instance_type, market="on-demand", zone=zone)
+        listed, references = self.on_demand.get(instance_type), _references(instance_type)
+        if own_price is not None:
+            return Judged(own_price)
+        if listed is None:
             return self._otherwise(instance_type, kind)
-        if _plausible(told, references):
-            return Judged(told)
-        instead = self._otherwise(instance_type, kind)
-        text = f"is ${told:g}, expected about ${instead.price:g}; ${instead.price:g} is used"
-        return instead._replace(warning=f"the on-demand price of {instance_type} in {self.region} {text}")
+        if _plausible(listed, references):
+            return Judged(listed)
+        substitute = self._otherwise(instance_type, kind)
+        text = f"is ${listed:g}, expected about ${substitute.price:g}; ${substitute.price:g} is used"
+        return substitute._replace(warning=f"the on-demand price of {instance_type} in {self.region} {text}")
 
     def _otherwise(self, instance_type: str, kind: catalogue.InstanceType | None) -> Judged:
         """A price in place of AWS's: the catalogue's for the region, that of the nearest region, or a guess at or above any spot price."""
@@ -147,13 +147,13 @@ class Tariff(NamedTuple):
         if spot_price is None:
             return Judged(estimate, price_from=near.region if near is not None and near.region != self.region else on_demand.price_from)
         # A guess is no reason to reject AWS's price; a known price of this type in any region may be.
-        known = _references(instance_type)
-        known += (on_demand.price,) if not on_demand.price_from else ()
-        if not _possible(spot_price.price) or spot_price.price < min(known, default=0.0) / SPOT_PART:
+        references = _references(instance_type)
+        references += (on_demand.price,) if not on_demand.price_from else ()
+        if not _possible(spot_price.price) or spot_price.price < min(references, default=0.0) / SPOT_PART:
             return Judged(estimate, f"{what} is ${spot_price.price:g}, expected about ${estimate:g}; ${estimate:g} is used")
-        if known and spot_price.price > max(known) * FACTOR:
-            instead = on_demand.price
-            return Judged(instead, f"{what} is ${spot_price.price:g}, expected at most the on-demand price; ${instead:g} is used")
+        if references and spot_price.price > max(references) * FACTOR:
+            substitute = on_demand.price
+            return Judged(substitute, f"{what} is ${spot_price.price:g}, expected at most the on-demand price; ${substitute:g} is used")
         if self.now - spot_price.since > REACH:
             days = (self.now - spot_price.since) / 86_400
             return Judged(
@@ -175,5 +175,5 @@ def _plausible(price: float, references: tuple[float, ...]) -> bool:
 
 def _references(instance_type: str) -> tuple[float, ...]:
     """Known on-demand prices of a type, in any region."""
-    known = catalogue.lookup(instance_type)
-    return tuple(price.on_demand for price in known.prices.values()) if known else ()
+    described = catalogue.lookup(instance_type)
+    return tuple(price.on_demand for price in described.prices.values()) if described else ()

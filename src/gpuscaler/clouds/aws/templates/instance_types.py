@@ -31,7 +31,7 @@ def type_of(reply: Reply) -> InstanceType:
 def _type(reply: Reply) -> InstanceType:
     name = reply["InstanceType"]
     listed = reply["ProcessorInfo"]["SupportedArchitectures"]
-    arch = next((ARCHITECTURES[one] for one in listed if one in ARCHITECTURES), "")
+    arch = next((ARCHITECTURES[architecture] for architecture in listed if architecture in ARCHITECTURES), "")
     if not arch:
         raise ValueError(f"saw the architectures {', '.join(listed)}, expected {' or '.join(ARCHITECTURES)}")
     vcpu, memory = int(reply["VCpuInfo"]["DefaultVCpus"]), int(reply["MemoryInfo"]["SizeInMiB"])
@@ -97,8 +97,8 @@ def _devices(reply: Reply, gpus: int, maker: str) -> dict[str, int]:
     if gpus:
         return {"habana.ai/gaudi" if maker == _HABANA else f"{maker}.com/gpu": gpus}
     neuron = (reply.get("NeuronInfo") or {}).get("NeuronDevices") or ()
-    devices = sum(int(one["Count"]) for one in neuron)
-    cores = sum(int(one["Count"]) * int((one.get("CoreInfo") or {}).get("Count") or 0) for one in neuron)
+    devices = sum(int(device["Count"]) for device in neuron)
+    cores = sum(int(device["Count"]) * int((device.get("CoreInfo") or {}).get("Count") or 0) for device in neuron)
     if not devices:
         return {}
     # The device plug-in of Neuron 2.20 (September 2024) and later no longer shows "neurondevice".
@@ -118,8 +118,8 @@ def _allocatable(vcpu: int, memory: int, pods: int, *, arch: str) -> dict[str, i
     memory -= _CMA if arch == "arm64" else 0
     tiers = ((0, 1, 60.0), (1, 2, 10.0), (2, 4, 5.0), (4, vcpu, 2.5))
     reserved = sum((min(vcpu, high) - low) * rate for low, high, rate in tiers if vcpu > low)
-    left = memory * (1 - OVERHEAD) - (_BASE + _A_POD * pods) - _EVICTION
-    return {"cpu": vcpu * 1000 - int(reserved), "memory": int(left) * MIB, "ephemeral-storage": 17 * 1024 * MIB, "pods": pods}
+    remaining = memory * (1 - OVERHEAD) - (_BASE + _A_POD * pods) - _EVICTION
+    return {"cpu": vcpu * 1000 - int(reserved), "memory": int(remaining) * MIB, "ephemeral-storage": 17 * 1024 * MIB, "pods": pods}
 
 
 def with_disk(kind: InstanceType, gib: int) -> InstanceType:

@@ -79,7 +79,7 @@ def launch_of(data: Reply, source: str = "launch template") -> Launch:
         requirements=data.get("InstanceRequirements") or None,
         market=spelt(options.get("MarketType"), _MARKETS) or "on-demand",
         spot_max_price=_dollars((options.get("SpotOptions") or {}).get("MaxPrice")),
-        efa=sum(spelt(one.get("InterfaceType"), _EFA) in _EFA for one in data.get("NetworkInterfaces") or ()),
+        efa=sum(spelt(interface.get("InterfaceType"), _EFA) in _EFA for interface in data.get("NetworkInterfaces") or ()),
         disk=_disk(data),
         reservations=tuple(filter(None, [target.get("CapacityReservationId")])),
         reservation_groups=(group,) if group else (),
@@ -87,8 +87,8 @@ def launch_of(data: Reply, source: str = "launch template") -> Launch:
         local_disks=_local_disks(data.get("UserData")),
         digest=_digest(data),
         source=source,
-        left=_deleted(data, said=False),
-        unsaid=tuple(device for device in _deleted(data, said=None) if device not in _ROOTS),
+        left=_deleted(data, setting=False),
+        unsaid=tuple(device for device in _deleted(data, setting=None) if device not in _ROOTS),
     )
 
 
@@ -109,7 +109,7 @@ def configuration_of(data: Reply) -> Launch:
         outdated=True,
         digest=_digest(data),
         source=f"launch configuration {data.get('LaunchConfigurationName') or ''}",
-        left=_deleted(data, said=False),
+        left=_deleted(data, setting=False),
     )
 
 
@@ -123,20 +123,24 @@ def _dollars(text: str | None) -> float | None:
 
 def _disk(data: Reply) -> int:
     """The largest of the disks that can hold pods' files, in GiB; 0 if the image decides."""
-    roots = (one for one in data.get("BlockDeviceMappings") or () if one.get("DeviceName") in _ROOTS)
+    roots = (mapping for mapping in data.get("BlockDeviceMappings") or () if mapping.get("DeviceName") in _ROOTS)
     sizes = [int((root.get("Ebs") or {}).get("VolumeSize") or 0) for root in roots]
     return max(sizes, default=0)
 
 
-def _deleted(data: Reply, *, said: bool | None) -> tuple[str, ...]:
-    """Devices of EBS disks whose DeleteOnTermination is ``said``, None: not given.
+def _deleted(data: Reply, *, setting: bool | None) -> tuple[str, ...]:
+    """Devices of EBS disks whose DeleteOnTermination is ``setting``, None: not given.
 
     For a disk of the image, the image's value applies. For others, AWS's pages contradict each other: according to "Block device mappings
     for volumes on Amazon EC2 instances" EC2 keeps them, according to "Preserve data when an instance is terminated" only those of the
     console (November 2026).
     """
-    mapped = (one for one in data.get("BlockDeviceMappings") or () if one.get("NoDevice") in (None, False) and one.get("Ebs") is not None)
-    return tuple(one.get("DeviceName") or "a disk" for one in mapped if one["Ebs"].get("DeleteOnTermination") is said)
+    mappings = (
+        mapping
+        for mapping in data.get("BlockDeviceMappings") or ()
+        if mapping.get("NoDevice") in (None, False) and mapping.get("Ebs") is not None
+    )
+    return tuple(mapping.get("DeviceName") or "a disk" for mapping in mappings if mapping["Ebs"].get("DeleteOnTermination") is setting)
 
 
 def _registers(user_data: str | None) -> Registers:

@@ -47,16 +47,16 @@ class NodeTemplate(Struct, frozen=True):
             labels.update({_CAPACITY_TYPE: in_eks, **self.nodegroup.labels})
         labels.update(self.hints.labels)
         taints = self.taints()
-        sold = gpus_in(kind.allocatable)
-        return Offering(self.pool, market, kind.name, zone, price, allocatable, labels, taints, product=kind.gpu_product, accelerators=sold)
+        gpus = gpus_in(kind.allocatable)
+        return Offering(self.pool, market, kind.name, zone, price, allocatable, labels, taints, product=kind.gpu_product, accelerators=gpus)
 
     def allocatable(self, launch: Launch, kind: InstanceType) -> Resources:
         """Allocatable resources; EFA devices are included only if the launch template attaches them."""
         sized = with_local_disks(kind) if launch.local_disks and kind.instance_store else with_disk(kind, launch.disk)
-        found = {**with_pods(sized, launch.pods).allocatable}
+        allocatable = {**with_pods(sized, launch.pods).allocatable}
         if launch.efa:
-            found[_EFA] = min(launch.efa, kind.efa or launch.efa)
-        return {**found, **self.hints.resources}
+            allocatable[_EFA] = min(launch.efa, kind.efa or launch.efa)
+        return {**allocatable, **self.hints.resources}
 
     def taints(self) -> tuple[Taint, ...]:
         """Taints of the open node, that is, without our startup taint."""
@@ -68,7 +68,7 @@ class NodeTemplate(Struct, frozen=True):
 
         Labels of GPU feature discovery are left out too: only a tag or a live node shows whether it runs.
         """
-        found = node_labels(
+        labels = node_labels(
             pool=self.pool,
             instance_type=kind.name,
             market=market,
@@ -76,12 +76,12 @@ class NodeTemplate(Struct, frozen=True):
             region=self.region,
             arch=kind.arch,
             cloud="aws",
-            known=kind,
+            details=kind,
             allocatable=allocatable,
         )
-        return {key: value for key, value in found.items() if not key.startswith(_OTHERS) and key not in (POOL_LABEL, _CAPACITY_TYPE)}
+        return {key: value for key, value in labels.items() if not key.startswith(_OTHERS) and key not in (POOL_LABEL, _CAPACITY_TYPE)}
 
 
 def _openai_labels(instance_type: str, *, region: str, zone: str, image: str) -> dict[str, str]:
-    found = {"aws/type": instance_type, "aws/class": instance_type[0], "aws/region": region, "aws/az": zone}
-    return found | ({"aws/ami-id": image} if image else {})
+    labels = {"aws/type": instance_type, "aws/class": instance_type[0], "aws/region": region, "aws/az": zone}
+    return labels | ({"aws/ami-id": image} if image else {})

@@ -28,12 +28,12 @@ class Nodegroup(Struct, frozen=True, gc=False):
 def nodegroup_of(reply: Reply) -> Nodegroup:
     """Decode ``nodegroup``; labels and taints that Kubernetes would reject are left out. Raises KeyError without a name."""
     name = reply["nodegroupName"]
-    told = (reply.get("labels") or {}).items()
-    labels = {key: value for key, value in told if is_qualified_name(key) and isinstance(value, str) and is_label_value(value)}
+    pairs = (reply.get("labels") or {}).items()
+    labels = {key: value for key, value in pairs if is_qualified_name(key) and isinstance(value, str) and is_label_value(value)}
     taints = [
-        Taint(one.get("key", ""), one.get("value") or "", _EFFECTS[spelt(one["effect"], _EFFECTS)])
-        for one in reply.get("taints") or ()
-        if spelt(one.get("effect"), _EFFECTS) in _EFFECTS and is_qualified_name(one.get("key", ""))
+        Taint(taint.get("key", ""), taint.get("value") or "", _EFFECTS[spelt(taint["effect"], _EFFECTS)])
+        for taint in reply.get("taints") or ()
+        if spelt(taint.get("effect"), _EFFECTS) in _EFFECTS and is_qualified_name(taint.get("key", ""))
     ]
     return Nodegroup(name, {NAME_LABEL: name, **labels}, tuple(taints))
 

@@ -27,17 +27,17 @@ class Templates:
 
     def resolve(self, refs: Iterable[TemplateRef]) -> tuple[dict[TemplateRef, Launch], dict[str, str]]:
         """Launch data by reference, and notes on what could not be read."""
-        wanted = list(dict.fromkeys(refs))
-        numbers, notes = self._numbers([ref for ref in wanted if ref.version in _NUMBERS])
-        numbers |= {ref: ref.version for ref in wanted if ref.version not in _NUMBERS}
+        unique_refs = list(dict.fromkeys(refs))
+        numbers, notes = self._numbers([ref for ref in unique_refs if ref.version in _NUMBERS])
+        numbers |= {ref: ref.version for ref in unique_refs if ref.version not in _NUMBERS}
         keys = {ref: (ref.id or ref.name, number) for ref, number in numbers.items()}
         missing = {key: ref for ref, key in keys.items() if key not in self._versions}
         self._denied.clear()
-        for key, found in zip(missing, self._workers.map(self._read, missing.values(), [key[1] for key in missing]), strict=True):
-            if isinstance(found, Launch):
-                self._versions[key] = found
+        for key, answer in zip(missing, self._workers.map(self._read, missing.values(), [key[1] for key in missing]), strict=True):
+            if isinstance(answer, Launch):
+                self._versions[key] = answer
             elif not self._denied:
-                notes[f"launch template {key[0]}"] = found
+                notes[f"launch template {key[0]}"] = answer
         if self._denied:
             notes["versions of launch templates"] = self._denied[0].detail
         return {ref: self._versions[key] for ref, key in keys.items() if key in self._versions}, notes
@@ -57,14 +57,14 @@ class Templates:
                 continue
             for entry in entries:
                 current[str(entry["LaunchTemplateId"])] = current[str(entry["LaunchTemplateName"])] = entry
-        found = {}
+        numbers = {}
         for ref in refs:
-            told = current.get(ref.id or ref.name)
+            entry_of_ref = current.get(ref.id or ref.name)
             # If the numbers may not be read, ``$Latest`` or ``$Default`` itself is read each time.
-            found[ref] = str(told[_NUMBERS[ref.version]]) if told is not None else ref.version
+            numbers[ref] = str(entry_of_ref[_NUMBERS[ref.version]]) if entry_of_ref is not None else ref.version
         for ref in refs:
             self._versions.pop((ref.id or ref.name, ref.version), None)
-        return found, notes
+        return numbers, notes
 
     def _describe(self, ask: Mapping[str, Any]) -> list[Mapping[str, object]] | CloudError:
         try:
@@ -76,9 +76,9 @@ class Templates:
         """The version, or the error of reading it."""
         if self._denied:
             return self._denied[0].detail
-        named: dict[str, Any] = {"LaunchTemplateId": ref.id} if ref.id else {"LaunchTemplateName": ref.name}
+        template: dict[str, Any] = {"LaunchTemplateId": ref.id} if ref.id else {"LaunchTemplateName": ref.name}
         try:
-            reply = self._calls.read("ec2", self._region, "DescribeLaunchTemplateVersions", Versions=[number], **named)
+            reply = self._calls.read("ec2", self._region, "DescribeLaunchTemplateVersions", Versions=[number], **template)
         except DeniedError as error:
             self._denied.append(error)
             return error.detail

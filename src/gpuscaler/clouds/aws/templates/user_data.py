@@ -87,21 +87,21 @@ def kubelet_of(user_data: str, *, first: Iterable[str] = ()) -> Kubelet:
 
     Raises :class:`UserDataError` if the kubelet would not start, :class:`UnreadableError` if that cannot be determined.
     """
-    said = _UserData()
+    parsed = _UserData()
     for name, value in _flags(first):
-        said.flag(name, value)
-    before, said.taints = said.taints, None
+        parsed.flag(name, value)
+    before, parsed.taints = parsed.taints, None
     try:
         text = base64.b64decode(user_data, validate=True).decode()
         for part in _parts(text):
-            _read(part, said)
+            _read(part, parsed)
     except (binascii.Error, yaml.YAMLError, AttributeError, TypeError, ValueError) as error:
         raise UnreadableError(f"saw user data that cannot be read, expected text in base64: {error}") from error
-    replaces = said.taints is not None
-    said.taints = said.taints if replaces else before
-    for key, value in said.labels.items():
+    replaces = parsed.taints is not None
+    parsed.taints = parsed.taints if replaces else before
+    for key, value in parsed.labels.items():
         _check(key, value)
-    return Kubelet(said.labels, said.configured if said.taints is None else said.taints, said.max_pods, replaces)
+    return Kubelet(parsed.labels, parsed.configured if parsed.taints is None else parsed.taints, parsed.max_pods, replaces)
 
 
 def _parts(text: str) -> Iterator[str]:
@@ -140,9 +140,9 @@ def _bottlerocket(settings: Mapping[str, Any], user_data: _UserData) -> None:
     kubernetes = (settings.get("settings") or {}).get("kubernetes") or {}
     user_data.labels.update(kubernetes.get("node-labels") or {})
     user_data.max_pods = int(kubernetes.get("max-pods") or user_data.max_pods)
-    for key, told in (kubernetes.get("node-taints") or {}).items():
-        for one in [told] if isinstance(told, str) else told:
-            value, _, effect = one.rpartition(":")
+    for key, values in (kubernetes.get("node-taints") or {}).items():
+        for text in [values] if isinstance(values, str) else values:
+            value, _, effect = text.rpartition(":")
             user_data.taints = (*(user_data.taints or ()), _taint(key, value, effect))
 
 
@@ -175,17 +175,17 @@ def _flags(words: Iterable[str]) -> Iterator[tuple[str, str]]:
 
 
 def _labels(text: str) -> Iterator[tuple[str, str]]:
-    for one in filter(None, text.split(",")):
-        key, equals, value = one.partition("=")
+    for label in filter(None, text.split(",")):
+        key, equals, value = label.partition("=")
         if not equals:
-            raise UserDataError(f"--node-labels: saw {one!r}, expected key=value")
+            raise UserDataError(f"--node-labels: saw {label!r}, expected key=value")
         yield key.strip(), value.strip()
 
 
 def _taints(text: str) -> Iterator[Taint]:
-    for one in filter(None, text.split(",")):
-        told, _, effect = one.rpartition(":")
-        key, _, value = told.partition("=")
+    for taint in filter(None, text.split(",")):
+        key_and_value, _, effect = taint.rpartition(":")
+        key, _, value = key_and_value.partition("=")
         yield _taint(key, value, effect)
 
 
@@ -200,6 +200,6 @@ def _check(key: str, value: str) -> None:
         raise UserDataError(f"--node-labels: saw {key}={value}, expected the key and value of a label")
     space = key.partition("/")[0] if "/" in key else ""
     reserved = space in {"kubernetes.io", "k8s.io"} or space.endswith((".kubernetes.io", ".k8s.io"))
-    allowed = key in _OWN or any(space == one or space.endswith(f".{one}") for one in _ALLOWED)
+    allowed = key in _OWN or any(space == domain or space.endswith(f".{domain}") for domain in _ALLOWED)
     if reserved and not allowed:
         raise UserDataError(f"unknown 'kubernetes.io' or 'k8s.io' labels specified with --node-labels: {key}")
