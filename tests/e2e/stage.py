@@ -318,7 +318,7 @@ class Stage:
         For nodes that are not ``ours``, only the Leases are renewed. Their pods are run by others, or not at all.
         """
         picture = Picture(self.admin, clock=asyncio.get_running_loop().time, random=Random(1), resources=(PODS, NODES))
-        kubelets = Kubelets(self.admin, picture, now=lambda: time.time() + ahead, pull=pull, ours=ours)
+        kubelets = Kubelets(self.admin, picture, now=lambda: time.time() + ahead, pull=pull, is_ours=ours)
         leases = Leases(self.admin, now=time.time, again=_left_alone)
 
         def hear(batch: Batch) -> None:

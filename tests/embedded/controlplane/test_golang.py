@@ -39,7 +39,7 @@ def test_a_failed_build_shows_the_compilers_output_and_leaves_nothing(tmp_path: 
 def test_each_compiled_package_is_reported_to_the_builder(tmp_path: Path) -> None:
     go = Go(working_go(tmp_path / "bin", "print('k8s.io/api', file=sys.stderr)"), {})
     heard: list[str] = []
-    go.build(tmp_path, tmp_path / "binary", told=heard.append)
+    go.build(tmp_path, tmp_path / "binary", say=heard.append)
     assert heard == ["k8s.io/api"]
     assert (tmp_path / "binary").read_text() == "binary"
 

@@ -235,11 +235,11 @@ class ApiServer:
         given = deletion(request.query, bodies.read_options(request))
         options = Deletion(grace=given.grace, propagation=given.propagation, dry_run=given.dry_run)
         chosen = Filter(place.kind, request.query.get("labelSelector", ""), request.query.get("fieldSelector", ""))
-        gone = [
+        deleted = [
             self._writer.delete(place.kind, place.namespace, stored.key.rpartition("/")[2], options)
             for stored in chosen.among(self.store[place.kind].within(place.namespace))
             if self.store.get(place.kind, stored.key)
         ]
         metadata = {"resourceVersion": str(self.store.revision)}
-        items = [stored.read() for stored in gone]
+        items = [stored.read() for stored in deleted]
         return {"kind": f"{place.kind.kind}List", "apiVersion": place.kind.api_version, "metadata": metadata, "items": items}

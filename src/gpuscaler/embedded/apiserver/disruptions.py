@@ -47,16 +47,16 @@ class Disruptions:
 
     def _changed(self, watched: Sequence[Collection]) -> set[str] | None:
         """The namespaces with changes since the last time, or None for all."""
-        found: set[str] | None = set()
+        namespaces: set[str] | None = set()
         for collection in watched:
             since = self._seen.get(collection.kind.plural)
             changes = None if since is None else collection.changes(since, most=collection.position - since)
             self._seen[collection.kind.plural] = collection.position
             if changes is None:
-                found = None
-            elif found is not None:
-                found |= {change.stored.key.partition("/")[0] for change in changes}
-        return found
+                namespaces = None
+            elif namespaces is not None:
+                namespaces |= {change.stored.key.partition("/")[0] for change in changes}
+        return namespaces
 
     def _look(self, namespace: str, budget: Object) -> None:
         chosen = selector((budget.get("spec") or {}).get("selector"))
@@ -66,11 +66,11 @@ class Disruptions:
         scale = self._scale(namespace, pods)
         budget["status"] = {**before, **budget_status(budget, pods, scale=scale, now=self._clock())}
         allowed = budget["status"]["disruptionsAllowed"] > 0
-        known = [item for item in before.get("conditions") or () if item.get("type") == "DisruptionAllowed"]
-        if not known or (known[0].get("status") == "True") is not allowed:
-            told = {"type": "DisruptionAllowed", "status": "True" if allowed else "False", "message": ""}
+        previous = [item for item in before.get("conditions") or () if item.get("type") == "DisruptionAllowed"]
+        if not previous or (previous[0].get("status") == "True") is not allowed:
+            condition = {"type": "DisruptionAllowed", "status": "True" if allowed else "False", "message": ""}
             reason = "SufficientPods" if allowed else "InsufficientPods"
-            set_condition(budget, {**told, "reason": reason, "lastTransitionTime": self._timestamp()})
+            set_condition(budget, {**condition, "reason": reason, "lastTransitionTime": self._timestamp()})
         if budget["status"] != before:
             self._store.put(BUDGETS, budget)
 
@@ -79,15 +79,15 @@ class Disruptions:
         wanted: dict[str, int] = {}
         for pod in pods:
             owner = _controller(pod)
-            found = self._find(namespace, owner) if owner else None
+            controller = self._find(namespace, owner) if owner else None
             if owner is None:
                 continue
-            above = _controller(found) if found else None
-            found = self._find(namespace, above) or found if above else found
-            replicas = ((found or {}).get("spec") or {}).get("replicas")
-            if found is None or not isinstance(replicas, int):
+            above = _controller(controller) if controller else None
+            controller = self._find(namespace, above) or controller if above else controller
+            replicas = ((controller or {}).get("spec") or {}).get("replicas")
+            if controller is None or not isinstance(replicas, int):
                 return None
-            wanted[found["metadata"]["uid"]] = replicas
+            wanted[controller["metadata"]["uid"]] = replicas
         return sum(wanted.values())
 
     def _find(self, namespace: str, owner: Mapping[str, Any]) -> Object | None:
@@ -108,7 +108,7 @@ def budget_status(budget: Mapping[str, Any], pods: Sequence[Mapping[str, Any]], 
     granted = {name: time for name, time in granted.items() if datetime.fromisoformat(time).timestamp() + DELETION_TIMEOUT > now}
     healthy = sum(1 for pod in alive if is_ready(pod) and pod["metadata"]["name"] not in granted)
     most, least = spec.get("maxUnavailable"), spec.get("minAvailable")
-    expected, known = (scale or 0, scale is not None) if most is not None or isinstance(least, str) else (len(pods), True)
+    expected, is_known = (scale or 0, scale is not None) if most is not None or isinstance(least, str) else (len(pods), True)
     desired = max(0, expected - _share(most, expected)) if most is not None else _share(least or 0, expected)
     return {
         "observedGeneration": budget["metadata"].get("generation", 1),
@@ -116,7 +116,7 @@ def budget_status(budget: Mapping[str, Any], pods: Sequence[Mapping[str, Any]], 
         "currentHealthy": healthy,
         "desiredHealthy": desired,
         "expectedPods": expected,
-        "disruptionsAllowed": max(0, healthy - desired) if known and expected > 0 else 0,
+        "disruptionsAllowed": max(0, healthy - desired) if is_known and expected > 0 else 0,
     }
 
 

@@ -28,9 +28,9 @@ def selector(spec: Mapping[str, Any] | None) -> LabelSelector | None:
 
 def set_condition(obj: Object, condition: Object) -> None:
     """Replace the condition of the same type by ``condition``, or append it."""
-    found = obj.setdefault("status", {}).setdefault("conditions", [])
-    place = next((i for i, other in enumerate(found) if other.get("type") == condition["type"]), len(found))
-    found[place : place + 1] = [condition]
+    conditions = obj.setdefault("status", {}).setdefault("conditions", [])
+    place = next((i for i, other in enumerate(conditions) if other.get("type") == condition["type"]), len(conditions))
+    conditions[place : place + 1] = [condition]
 
 
 def is_ready(pod: Mapping[str, Any]) -> bool:
@@ -47,10 +47,10 @@ def evict(store: Store, writer: Writer, stored: Stored, options: Deletion) -> No
     if not ends and status.get("phase") not in ("Succeeded", "Failed", "Pending"):
         _ask_budgets(store, writer, pod, dry_run=options.dry_run)
     if not options.dry_run:
-        told = {"type": "DisruptionTarget", "status": "True", "reason": "EvictionByEvictionAPI", "message": "Eviction API: evicting"}
+        condition = {"type": "DisruptionTarget", "status": "True", "reason": "EvictionByEvictionAPI", "message": "Eviction API: evicting"}
         conditions = status.get("conditions") or ()
-        if not any({**item, **told} == item for item in conditions):
-            set_condition(pod, {**told, "lastProbeTime": None, "lastTransitionTime": writer.now()})
+        if not any({**item, **condition} == item for item in conditions):
+            set_condition(pod, {**condition, "lastProbeTime": None, "lastTransitionTime": writer.now()})
             store.put(PODS, pod)
     metadata = pod["metadata"]
     writer.delete(PODS, metadata["namespace"], metadata["name"], replace(options, revision=""))
@@ -74,15 +74,15 @@ def _check(pod: Object, stored: Stored, options: Deletion) -> None:
 
 def _ask_budgets(store: Store, writer: Writer, pod: Object, *, dry_run: bool) -> None:
     labels = pod["metadata"].get("labels") or {}
-    found = []
+    matching = []
     for stored in store[BUDGETS].within(pod["metadata"]["namespace"]):
         budget = stored.read()
         chosen = selector((budget.get("spec") or {}).get("selector"))
         if chosen is not None and chosen.matches(labels):
-            found.append(budget)
-    if len(found) > 1:
+            matching.append(budget)
+    if len(matching) > 1:
         raise Failure(500, "", "This pod has more than one PodDisruptionBudget, which the eviction subresource does not support.")
-    for budget in found:
+    for budget in matching:
         _take_one(store, writer, budget, pod, dry_run=dry_run)
 
 

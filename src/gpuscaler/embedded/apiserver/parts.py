@@ -93,9 +93,9 @@ class Parts:
             raise bad_request("a Binding needs target.name, the node")
         stored = self._found(place)
         pod = stored.read()
-        asked = (binding.get("metadata") or {}).get("uid")
-        if asked and asked != stored.uid:
-            raise conflict(PODS, place.name, f"Precondition failed: UID in precondition: {asked}, UID in object meta: {stored.uid}")
+        uid = (binding.get("metadata") or {}).get("uid")
+        if uid and uid != stored.uid:
+            raise conflict(PODS, place.name, f"Precondition failed: UID in precondition: {uid}, UID in object meta: {stored.uid}")
         if pod["metadata"].get("deletionTimestamp"):
             raise conflict(PODS, place.name, f"pod {place.name} is being deleted, cannot be assigned to a host")
         if pod["spec"].get("nodeName"):

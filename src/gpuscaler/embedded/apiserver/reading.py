@@ -67,33 +67,33 @@ class Reader:
         if token := query.get("continue"):
             if query.get("resourceVersion"):
                 raise bad_request("specifying resource version is not allowed when using continue")
-            revision, found, start = self._continued(kind, namespace, chosen, token)
+            revision, objects, start = self._continued(kind, namespace, chosen, token)
         else:
             self._check_revision(kind, query)
-            revision, found, start = self._store.revision, chosen.among(self._store[kind].within(namespace)), 0
+            revision, objects, start = self._store.revision, chosen.among(self._store[kind].within(namespace)), 0
         metadata: Object = {"resourceVersion": str(revision)}
-        end = len(found)
+        end = len(objects)
         if limit and end - start > limit:
             end = start + limit
-            metadata["continue"] = self._keep(Page(revision, found, end))
+            metadata["continue"] = self._keep(Page(revision, objects, end))
             if chosen.everything:
-                metadata["remainingItemCount"] = len(found) - end
-        found = found[start:end]
+                metadata["remainingItemCount"] = len(objects) - end
+        objects = objects[start:end]
         if tables.wanted(request):
-            table = tables.table(kind, [stored.read() for stored in found], now=self._clock(), request=request)
+            table = tables.table(kind, [stored.read() for stored in objects], now=self._clock(), request=request)
             table["metadata"] = metadata
             return reply(msgspec.json.encode(table))
-        return streamed(list_body(kind, metadata, found))
+        return streamed(list_body(kind, metadata, objects))
 
     def _check_revision(self, kind: Kind, query: Mapping[str, str]) -> None:
-        asked, match = number(kind, query, "resourceVersion"), query.get("resourceVersionMatch", "")
+        revision, match = number(kind, query, "resourceVersion"), query.get("resourceVersionMatch", "")
         if match not in ("", "Exact", "NotOlderThan") or (match and "resourceVersion" not in query):
             message = f'Invalid value: "{match}": resourceVersionMatch is forbidden unless resourceVersion is provided'
             raise invalid(kind, "", (("FieldValueForbidden", "resourceVersionMatch", message),))
-        if asked > self._store.revision:
-            raise too_new(asked, self._store.revision)
-        if match == "Exact" and 0 < asked < self._store.revision:
-            raise too_old(asked, self._store.revision)
+        if revision > self._store.revision:
+            raise too_new(revision, self._store.revision)
+        if match == "Exact" and 0 < revision < self._store.revision:
+            raise too_old(revision, self._store.revision)
 
     def _keep(self, page: Page) -> str:
         self._lists += 1
@@ -105,13 +105,13 @@ class Reader:
     def _continued(self, kind: Kind, namespace: str, chosen: Filter, token: str) -> Page:
         """The rest of a list at its revision; a token without a revision continues from the same key at the newest one."""
         try:
-            told = msgspec.json.decode(base64.urlsafe_b64decode(token + "=" * (-len(token) % 4)))
-            revision, number_, last = int(told["rv"]), int(told["list"]), str(told["start"])
+            fields = msgspec.json.decode(base64.urlsafe_b64decode(token + "=" * (-len(token) % 4)))
+            revision, number_, last = int(fields["rv"]), int(fields["list"]), str(fields["start"])
         except (ValueError, KeyError, TypeError, msgspec.DecodeError) as error:
             raise bad_request("continue key is not valid: the token cannot be read") from error
         if revision < 0:
-            found = [stored for stored in chosen.among(self._store[kind].within(namespace)) if stored.key > last]
-            return Page(self._store.revision, found, 0)
+            remaining = [stored for stored in chosen.among(self._store[kind].within(namespace)) if stored.key > last]
+            return Page(self._store.revision, remaining, 0)
         page = self._pages.get((revision, number_))
         if page is None:
             raise expired(EXPIRED_PAGE, _token(-1, 0, last))
@@ -120,8 +120,8 @@ class Reader:
 
 
 def _token(revision: int, number_: int, last: str) -> str:
-    told = msgspec.json.encode({"v": "meta.k8s.io/v1", "rv": revision, "list": number_, "start": last})
-    return base64.urlsafe_b64encode(told).decode().rstrip("=")
+    content = msgspec.json.encode({"v": "meta.k8s.io/v1", "rv": revision, "list": number_, "start": last})
+    return base64.urlsafe_b64encode(content).decode().rstrip("=")
 
 
 def number(kind: Kind, query: Mapping[str, str], name: str) -> int:
@@ -142,13 +142,13 @@ def shown(kind: Kind, stored: Stored) -> bytes:
     return msgspec.json.encode(events.to_new(stored.read())) if kind is NEW_EVENTS else stored.body
 
 
-async def list_body(kind: Kind, metadata: Mapping[str, Any], found: Sequence[Stored]) -> AsyncIterator[bytes]:
+async def list_body(kind: Kind, metadata: Mapping[str, Any], objects: Sequence[Stored]) -> AsyncIterator[bytes]:
     """The list in pieces of about 256 kB, so that neither side holds a second copy of all of it."""
     head = f'{{"kind":"{kind.kind}List","apiVersion":"{kind.api_version}","metadata":'.encode()
     parts: list[bytes | memoryview] = [head, msgspec.json.encode(metadata), b',"items":[']
     size, separator = 0, b"{"
     start = len(kind.prefix)
-    for stored in found:
+    for stored in objects:
         # Items of a list have neither kind nor version; those are the same first bytes of every body.
         body = memoryview(shown(kind, stored))[start:]
         parts += (separator, body)

@@ -52,16 +52,16 @@ def key_of(namespace: str, name: str) -> str:
 
 def dotted(obj: Mapping[str, Any], path: str) -> str:
     """The value at ``path`` as a field selector compares it: as text; a missing value is empty, and a bool is spelt as in Go."""
-    found: Any = obj
+    value: Any = obj
     for step in path.split("."):
-        found = found.get(step) if isinstance(found, Mapping) else None
-    match found:
+        value = value.get(step) if isinstance(value, Mapping) else None
+    match value:
         case None | Mapping():
             return ""
         case bool():
-            return "true" if found else "false"
+            return "true" if value else "false"
         case _:
-            return str(found)
+            return str(value)
 
 
 class Collection:
@@ -226,7 +226,7 @@ class Store:
 
     def dependents(self, uid: str) -> list[tuple[Kind, str]]:
         """All objects that name the object ``uid`` as an owner, in an order that is the same in every run."""
-        return sorted(self._dependents.get(uid, ()), key=lambda found: (found[0].qualified, found[1]))
+        return sorted(self._dependents.get(uid, ()), key=lambda dependent: (dependent[0].qualified, dependent[1]))
 
     def exists(self, uid: str) -> bool:
         """Whether an object of any kind has that uid."""

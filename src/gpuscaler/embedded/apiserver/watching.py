@@ -59,13 +59,13 @@ class Watches:
         query, collection = request.query, self._store[kind]
         fields = ",".join(filter(None, (query.get("fieldSelector", ""), name and f"metadata.name={name}")))
         chosen = Filter(kind, query.get("labelSelector", ""), fields)
-        asked, initial = number(kind, query, "resourceVersion"), self._initial(kind, request)
-        if asked > self._store.revision:
-            raise too_new(asked, self._store.revision)
-        position = collection.position if initial or not asked else collection.since(asked)
+        revision, initial = number(kind, query, "resourceVersion"), self._initial(kind, request)
+        if revision > self._store.revision:
+            raise too_new(revision, self._store.revision)
+        position = collection.position if initial or not revision else collection.since(revision)
         if position is None:
-            return too_old(asked, collection.forgotten)
-        everything = initial or (initial is None and not asked)
+            return too_old(revision, collection.forgotten)
+        everything = initial or (initial is None and not revision)
         seconds = float(number(kind, query, "timeoutSeconds")) or SHORTEST * (1 + self._random.random())
         return Plan(
             kind,
@@ -81,8 +81,8 @@ class Watches:
         )
 
     def _initial(self, kind: Kind, request: Request) -> bool | None:
-        asked, match = request.query.get("sendInitialEvents"), request.query.get("resourceVersionMatch", "")
-        if asked is None:
+        requested, match = request.query.get("sendInitialEvents"), request.query.get("resourceVersionMatch", "")
+        if requested is None:
             return None
         if not self._streaming_lists:
             message = "Forbidden: sendInitialEvents is forbidden for watch unless the WatchList feature gate is enabled"
@@ -90,7 +90,7 @@ class Watches:
         if match != "NotOlderThan":
             message = "Forbidden: sendInitialEvents requires setting resourceVersionMatch to NotOlderThan"
             raise invalid(kind, "", (("FieldValueForbidden", "resourceVersionMatch", message),))
-        return asked in ("true", "1")
+        return requested in ("true", "1")
 
     async def stream(self, plan: Plan | Failure) -> AsyncIterator[bytes]:
         """The lines of one watch, many in a piece. Raises :class:`Severed` if a fault breaks it."""

@@ -138,7 +138,7 @@ class Writer:
         return self.settle(kind, obj)
 
     def _removed(self, kind: Kind, obj: Object) -> Stored:
-        gone = self._store.remove(kind, obj)
+        removed = self._store.remove(kind, obj)
         if kind is NAMESPACES:
             for collection in self._store:
                 for inner in collection.within(obj["metadata"]["name"]) if collection.kind.namespaced else ():
@@ -146,7 +146,7 @@ class Writer:
         for dependent, key in self._store.dependents(obj["metadata"]["uid"]):
             if not any(self._store.exists(uid) for uid in self._store[dependent].objects[key].owners):
                 self._collect(dependent, key)
-        return gone
+        return removed
 
     def _collect(self, kind: Kind, key: str) -> None:
         # Its removal may have removed others of the same list.
@@ -177,11 +177,11 @@ class Writer:
 
     def _check_revision(self, kind: Kind, before: Stored, metadata: Mapping[str, Any]) -> None:
         name = before.key.rpartition("/")[2]
-        asked, uid = metadata.get("resourceVersion") or "", metadata.get("uid") or before.uid
-        if not asked and kind.plural in VERSIONED:
+        revision, uid = metadata.get("resourceVersion") or "", metadata.get("uid") or before.uid
+        if not revision and kind.plural in VERSIONED:
             why = "Invalid value: 0: must be specified for an update"
             raise invalid(kind, name, (("FieldValueInvalid", "metadata.resourceVersion", why),))
-        if asked and asked != str(before.revision):
+        if revision and revision != str(before.revision):
             raise conflict(kind, name)
         if uid != before.uid:
             raise conflict(kind, name, f"Precondition failed: UID in precondition: {uid}, UID in object meta: {before.uid}")

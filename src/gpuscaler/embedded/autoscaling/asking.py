@@ -73,7 +73,7 @@ class MetricsClient:
         path = f"/apis/{_RESOURCE}/v1beta1/namespaces/{namespace}/pods"
         samples = {}
         for item in await self._items(path, {"labelSelector": pods}, f"pods.{_RESOURCE}"):
-            uses = [one["usage"] for one in item["containers"] if metric.container in ("", one["name"])]
+            uses = [container["usage"] for container in item["containers"] if metric.container in ("", container["name"])]
             if uses and all(metric.name in use for use in uses):
                 amount = sum(parse_milli(use[metric.name]) for use in uses)
                 window = parse_duration(item["window"]) if item.get("window") else _WINDOW
@@ -99,8 +99,8 @@ class MetricsClient:
             rest = f"{f'namespaces/{namespace}/' if kind.namespaced else ''}{kind.qualified}/{name}/{value}"
         path = f"/apis/{_CUSTOM}/{await self._version()}/{rest}"
         items = await self._items(path, _selecting(metric.selector), f"{kind.plural}.{_CUSTOM} {described.name}")
-        found = next((parse_milli(item["value"]) for item in items), None)
-        return Unavailable("no metrics returned from custom metrics API") if found is None else ObjectSample(found)
+        milli = next((parse_milli(item["value"]) for item in items), None)
+        return Unavailable("no metrics returned from custom metrics API") if milli is None else ObjectSample(milli)
 
     async def _external(self, namespace: str, metric: Metric) -> Answer:
         path = f"/apis/{_EXTERNAL}/v1beta1/namespaces/{namespace}/{quote(metric.name, safe='')}"
@@ -115,7 +115,7 @@ class MetricsClient:
         versions = next((group["versions"] for group in groups["items"] if group["metadata"]["name"] == _CUSTOM), ())
         # Versions whose server does not answer are stale, and ignored.
         served = [version["version"] for version in versions if version["freshness"] == "Current"]
-        version = next((one for one in _VERSIONS if one in served), "")
+        version = next((candidate for candidate in _VERSIONS if candidate in served), "")
         if not version:
             raise _Unanswered("no known available metric versions found")
         return version
@@ -127,12 +127,12 @@ class MetricsClient:
     async def _get(self, path: str, query: Mapping[str, str], what: str, headers: Mapping[str, str] = _HEADERS) -> Json:
         try:
             async with self._client.exchange(Request("GET", path, query, headers)) as answer:
-                found: Json = msgspec.json.decode(b"".join([piece async for piece in answer.pieces]))
+                content: Json = msgspec.json.decode(b"".join([piece async for piece in answer.pieces]))
         except ApiError as error:
             raise _Unanswered(_said(error, what)) from error
         except Unreachable as error:
             raise _Unanswered(str(error)) from error
-        return found
+        return content
 
 
 def _said(error: ApiError, what: str) -> str:

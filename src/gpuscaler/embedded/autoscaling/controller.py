@@ -139,10 +139,10 @@ class Autoscalers:
             raise _Stopped(able, "FailedGetScale", f"{unable}: {cause}", cause)
         resource = Resource(kind.group, kind.version, kind.plural, kind.kind)
         try:
-            found = await self._client.get(resource, target.name, namespace=autoscaler.namespace, subresource="scale")
+            raw_scale = await self._client.get(resource, target.name, namespace=autoscaler.namespace, subresource="scale")
         except ApiError as error:
             raise _Stopped(able, "FailedGetScale", f"{unable}: {error.message}", error.message) from error
-        scale: Object = msgspec.json.decode(found)
+        scale: Object = msgspec.json.decode(raw_scale)
         selector = scale["status"].get("selector", "")
         if not selector:
             missing = "the HPA target's scale is missing a selector"
@@ -151,13 +151,15 @@ class Autoscalers:
 
     async def _decided(self, autoscaler: Autoscaler, scale: Object, selector: str, history: History) -> Outcome:
         replicas = scale["spec"]["replicas"]
-        asked = autoscaler.min_replicas <= replicas <= autoscaler.max_replicas
-        listed = await self._client.list_all(PODS, namespace=autoscaler.namespace, query={"labelSelector": selector}) if asked else []
+        is_in_bounds = autoscaler.min_replicas <= replicas <= autoscaler.max_replicas
+        listed = (
+            await self._client.list_all(PODS, namespace=autoscaler.namespace, query={"labelSelector": selector}) if is_in_bounds else []
+        )
         return step(
             autoscaler,
             Scale(replicas, scale["status"].get("replicas", 0)),
-            metrics=[await self._metrics.answer(autoscaler, metric, selector) for metric in autoscaler.metrics] if asked else (),
-            pods=[replica(msgspec.json.decode(one)) for one in listed],
+            metrics=[await self._metrics.answer(autoscaler, metric, selector) for metric in autoscaler.metrics] if is_in_bounds else (),
+            pods=[replica(msgspec.json.decode(pod)) for pod in listed],
             history=history,
             now=self._now(),
         )
@@ -183,8 +185,8 @@ class Autoscalers:
 
     def _tell(self, obj: Object, reason: str, note: str, *, warning: bool = False) -> None:
         metadata = obj["metadata"]
-        about = Reference(RESOURCE.kind, metadata["name"], metadata["namespace"], metadata["uid"], RESOURCE.api_version)
-        self._events.record(about, reason, note, action="Rescale", warning=warning)
+        reference = Reference(RESOURCE.kind, metadata["name"], metadata["namespace"], metadata["uid"], RESOURCE.api_version)
+        self._events.record(reference, reason, note, action="Rescale", warning=warning)
 
     async def _show(self, obj: Object, remembered: _Remembered, current: int | None, metrics: list[Any]) -> None:
         before = obj.get("status") or {}

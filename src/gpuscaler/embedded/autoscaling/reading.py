@@ -21,22 +21,25 @@ def replica(pod: Object) -> ReplicaPod:
         ready=cast(Status, ready["status"]) if ready.get("status") in ("True", "False", "Unknown") else None,
         ready_since=seconds_of(ready.get("lastTransitionTime")),
         started=seconds_of(status["startTime"]) if status.get("startTime") else None,
-        containers=tuple(Container(one.get("name", ""), _requests(one.get("resources") or {})) for one in _running(spec)),
+        containers=tuple(Container(container.get("name", ""), _requests(container.get("resources") or {})) for container in _running(spec)),
         pod_requests=_requests(resources) if resources.get("requests") else None,
     )
 
 
 def _running(spec: Object) -> Iterable[Object]:
     """Containers, and init containers that keep running beside them."""
-    return [*(spec.get("containers") or ()), *(one for one in spec.get("initContainers") or () if one.get("restartPolicy") == "Always")]
+    return [
+        *(spec.get("containers") or ()),
+        *(container for container in spec.get("initContainers") or () if container.get("restartPolicy") == "Always"),
+    ]
 
 
 def _requests(resources: Object) -> dict[str, int]:
     """Requests in thousandths; unreadable ones are left out."""
-    found = {}
+    requests = {}
     for name, amount in (resources.get("requests") or {}).items():
         try:
-            found[name] = parse_milli(amount)
+            requests[name] = parse_milli(amount)
         except QuantityError:
             continue
-    return found
+    return requests

@@ -29,25 +29,25 @@ def metrics(autoscaler: Autoscaler, spec: Mapping[str, Any], current: Sequence[C
     """``status.currentMetrics``; a metric without a value has an empty entry."""
     raw = spec.get("metrics") or [{}] * len(autoscaler.metrics)
     return [
-        {"type": ""} if now is None else _metric(metric, told, now)
-        for metric, told, now in zip(autoscaler.metrics, raw, current, strict=False)
+        {"type": ""} if now is None else _metric(metric, metric_spec, now)
+        for metric, metric_spec, now in zip(autoscaler.metrics, raw, current, strict=False)
     ]
 
 
-def _metric(metric: Metric, told: Mapping[str, Any], current: Current) -> Json:
+def _metric(metric: Metric, metric_spec: Mapping[str, Any], current: Current) -> Json:
     field = f"{metric.type[0].lower()}{metric.type[1:]}"
     if metric.type in ("Resource", "ContainerResource"):
-        about: Json = {"name": metric.name, **({"container": metric.container} if metric.container else {})}
+        target: Json = {"name": metric.name, **({"container": metric.container} if metric.container else {})}
     else:
-        source = told[field]
-        about = {name: source[name] for name in ("metric", "describedObject") if name in source}
-    return {"type": metric.type, field: {**about, "current": _current(current)}}
+        source = metric_spec[field]
+        target = {name: source[name] for name in ("metric", "describedObject") if name in source}
+    return {"type": metric.type, field: {**target, "current": _current(current)}}
 
 
 def _current(current: Current) -> Json:
-    found: Json = {"value": _quantity(current.value), "averageValue": _quantity(current.average_value)}
-    found["averageUtilization"] = current.average_utilization
-    return {name: value for name, value in found.items() if value is not None}
+    result: Json = {"value": _quantity(current.value), "averageValue": _quantity(current.average_value)}
+    result["averageUtilization"] = current.average_utilization
+    return {name: value for name, value in result.items() if value is not None}
 
 
 def _quantity(milli: int | None) -> str | None:

@@ -36,12 +36,21 @@ class Account:
         self.now = now
         #: Possible faults of nodes, if its instances are nodes of a cluster.
         self.nodes: Nodes | None = None
-        told = conditions or Conditions()
+        first_conditions = conditions or Conditions()
         self.regions: dict[str, Region] = {}
         for place, name in enumerate(regions):
-            made = Region(name, account=self.id, zones=zones, conditions=told, look=scaling.look, place=place, seed=seed, series=series)
-            made.heard.append(partial(scaling.hear, made))
-            self.regions[name] = made
+            region = Region(
+                name,
+                account=self.id,
+                zones=zones,
+                conditions=first_conditions,
+                reconcile=scaling.look,
+                place=place,
+                seed=seed,
+                series=series,
+            )
+            region.heard.append(partial(scaling.hear, region))
+            self.regions[name] = region
         self.advance()
 
     def region(self, name: str) -> Region:

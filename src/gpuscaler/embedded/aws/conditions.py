@@ -38,13 +38,13 @@ class Conditions(Struct, frozen=True, gc=False):
 CHANGEABLE = tuple(name for name in Conditions.__struct_fields__ if name not in {"machines", "boot"})
 
 
-def changed(before: Conditions, told: Mapping[str, Any]) -> Conditions:
-    """``before`` with the changes in ``told``, by name. Raises ValueError for an unknown name or value."""
-    if unknown := sorted(told.keys() - set(CHANGEABLE)):
+def changed(before: Conditions, changes: Mapping[str, Any]) -> Conditions:
+    """``before`` with the changes in ``changes``, by name. Raises ValueError for an unknown name or value."""
+    if unknown := sorted(changes.keys() - set(CHANGEABLE)):
         raise ValueError(f"saw {unknown[0]!r}, expected one of {', '.join(CHANGEABLE)}")
     kept = {name: getattr(before, name) for name in CHANGEABLE}
     try:
-        checked = msgspec.convert({**kept, **told}, _Changed, strict=False)
+        checked = msgspec.convert({**kept, **changes}, _Changed, strict=False)
     except msgspec.ValidationError as error:
         raise ValueError(str(error)) from error
     return msgspec.structs.replace(before, **msgspec.structs.asdict(checked))

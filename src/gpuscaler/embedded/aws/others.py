@@ -32,9 +32,9 @@ def _products(region: Region, params: dict[str, Any]) -> dict[str, Any]:
     """On-demand prices of Linux machines; the filters ``instanceType`` and ``regionCode`` narrow them."""
     if params["ServiceCode"] != "AmazonEC2":
         return {"FormatVersion": "aws_v1", "PriceList": []}
-    wanted = {one["Field"]: one["Value"] for one in params.get("Filters", ())}
+    wanted = {item["Field"]: item["Value"] for item in params.get("Filters", ())}
     where = wanted.get("regionCode", _LISTED)
-    found = [
+    products = [
         instance_type
         for instance_type in instance_types.in_region(where)
         if wanted.get("instanceType", instance_type.name) == instance_type.name
@@ -43,7 +43,7 @@ def _products(region: Region, params: dict[str, Any]) -> dict[str, Any]:
         and wanted.get("tenancy", "Shared") == "Shared"
         and wanted.get("preInstalledSw", "NA") == "NA"
     ]
-    shown, more = page(found, params, size="MaxResults", default=100, most=100)
+    shown, more = page(products, params, size="MaxResults", default=100, most=100)
     return {"FormatVersion": "aws_v1", "PriceList": [json.dumps(_product(instance_type, where, region)) for instance_type in shown], **more}
 
 
@@ -90,8 +90,8 @@ def _configure(region: Region, params: dict[str, Any]) -> dict[str, Any]:
 
 def _configurations(region: Region, params: dict[str, Any]) -> dict[str, Any]:
     names = params.get("LaunchConfigurationNames")
-    found = [one for name, one in region.configurations.items() if not names or name in names]
-    shown, more = page(found, params, size="MaxRecords", default=50, most=100)
+    configurations = [configuration for name, configuration in region.configurations.items() if not names or name in names]
+    shown, more = page(configurations, params, size="MaxRecords", default=50, most=100)
     return {"LaunchConfigurations": shown, **more}
 
 
@@ -101,8 +101,8 @@ def _configurations(region: Region, params: dict[str, Any]) -> dict[str, Any]:
 def _put_warm_pool(region: Region, params: dict[str, Any]) -> dict[str, Any]:
     group = groups.group(region, params["AutoScalingGroupName"])
     kept = ("MaxGroupPreparedCapacity", "MinSize", "InstanceReusePolicy")
-    told = {key: params[key] for key in kept if key in params}
-    group.settings["WarmPoolConfiguration"] = {"MinSize": 0, "PoolState": params.get("PoolState", "Stopped"), **told}
+    configuration = {key: params[key] for key in kept if key in params}
+    group.settings["WarmPoolConfiguration"] = {"MinSize": 0, "PoolState": params.get("PoolState", "Stopped"), **configuration}
     group.settings["WarmPoolSize"] = len(group.warm)
     lifecycle.note(region, group)
     region.wake(group)
@@ -111,9 +111,9 @@ def _put_warm_pool(region: Region, params: dict[str, Any]) -> dict[str, Any]:
 
 def _warm_pool(region: Region, params: dict[str, Any]) -> dict[str, Any]:
     group = groups.group(region, params["AutoScalingGroupName"])
-    told = group.settings.get("WarmPoolConfiguration")
+    configuration = group.settings.get("WarmPoolConfiguration")
     shown = [lifecycle.shown(instance, weighted=False) for instance in group.warm.values()]
-    return {"Instances": shown, **({"WarmPoolConfiguration": told} if told else {})}
+    return {"Instances": shown, **({"WarmPoolConfiguration": configuration} if configuration else {})}
 
 
 def _delete_warm_pool(region: Region, params: dict[str, Any]) -> dict[str, Any]:

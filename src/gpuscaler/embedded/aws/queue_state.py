@@ -29,9 +29,9 @@ class Queue:
 
     def send(self, body: str, *, ident: str, now: float, delay: float = 0.0) -> Message:
         """Add a message."""
-        made = Message(ident, body, now, now + delay)
-        self.messages[ident] = made
-        return made
+        message = Message(ident, body, now, now + delay)
+        self.messages[ident] = message
+        return message
 
     def ready(self, now: float) -> list[Message]:
         """The messages that can be received; expired ones are dropped."""

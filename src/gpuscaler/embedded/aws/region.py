@@ -27,12 +27,12 @@ class Region:
         account: str,
         zones: int,
         conditions: Conditions,
-        look: Callable[["Region", Group], None],
+        reconcile: Callable[["Region", Group], None],
         place: int = 0,
         seed: int = 0,
         series: Markets | None = None,
     ) -> None:
-        self._look = look
+        self._look = reconcile
         self.name, self.account, self.conditions, self.first_conditions = name, account, conditions, conditions
         self.zones = zones_of(name, zones)
         self.now = 0.0

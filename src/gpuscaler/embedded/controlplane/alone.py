@@ -75,13 +75,13 @@ class RealAlone:
                 plane.stop()
 
     async def _live(self, plane: ControlPlane, picture: Picture, kubelets: Kubelets) -> None:
-        lives = [asyncio.create_task(one.run()) for one in (plane, picture, kubelets)]
+        lives = [asyncio.create_task(part.run()) for part in (plane, picture, kubelets)]
         try:
             await asyncio.wait(lives, return_when=asyncio.FIRST_COMPLETED)
         finally:
             for life in lives:
                 life.cancel()
             ended = await asyncio.gather(*lives, return_exceptions=True)
-        for one in ended:
-            if isinstance(one, Exception):
-                raise one
+        for result in ended:
+            if isinstance(result, Exception):
+                raise result

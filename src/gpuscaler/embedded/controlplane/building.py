@@ -83,7 +83,7 @@ def _compile(release: str, folder: Path, *, environ: Mapping[str, str], progress
         progress.say(f"Compiling the control plane of Kubernetes {release} with {go.version()}: takes minutes, happens once.")
         done = 0
 
-        def told(line: str) -> None:
+        def count_package(line: str) -> None:
             nonlocal done
             # Lines about fetched modules begin with "go: ".
             if not line.startswith("go: "):
@@ -92,7 +92,7 @@ def _compile(release: str, folder: Path, *, environ: Mapping[str, str], progress
 
         mode = "-mod=readonly" if pinned.is_dir() else "-mod=mod"
         try:
-            go.build(work, work / "controlplane", flags=(mode,), link=_stamp(release), told=told)
+            go.build(work, work / "controlplane", flags=(mode,), link=_stamp(release), say=count_package)
         except BuildError as error:
             # A module proxy may have only some of the thirty modules of an old release.
             advice = "if some of its modules are not available, use another release with the same first two numbers"
@@ -106,8 +106,8 @@ def _stamp(release: str) -> str:
     """The version information of the programs, without which kubectl refuses them."""
     package = "k8s.io/component-base/version"
     major, minor, _ = release.split(".")
-    said = {"gitVersion": f"v{release}", "gitMajor": major, "gitMinor": minor, "gitTreeState": "clean"}
-    return " ".join(f"-X {package}.{name}={value}" for name, value in said.items())
+    values = {"gitVersion": f"v{release}", "gitMajor": major, "gitMinor": minor, "gitTreeState": "clean"}
+    return " ".join(f"-X {package}.{name}={value}" for name, value in values.items())
 
 
 def _move(work: Path, folder: Path) -> None:

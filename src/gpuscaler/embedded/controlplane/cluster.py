@@ -42,7 +42,7 @@ class RealCluster:
             now=now,
             pull=lambda node: self.core.image_pull(node, now()),
             plugin_pull=self.core.plugin_pull,
-            lasts=self.core.kubelet_lasts,
+            lasts=self.core.kubelet_lifetime,
         )
 
     def _hear(self, event: CloudEvent) -> None:

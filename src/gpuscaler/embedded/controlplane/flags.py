@@ -48,25 +48,25 @@ class Layout:
         return self.secrets / f"{user}.kubeconfig"
 
 
-def etcd(there: Layout, ports: Ports) -> Iterator[str]:
+def etcd(layout: Layout, ports: Ports) -> Iterator[str]:
     clients, peers = f"https://{HOST}:{ports.etcd}", f"https://{HOST}:{ports.peers}"
     yield from _flags(
         {
             "name": "default",
-            "data-dir": there.root / "etcd",
+            "data-dir": layout.root / "etcd",
             "listen-client-urls": clients,
             "advertise-client-urls": clients,
             "listen-peer-urls": peers,
             "initial-advertise-peer-urls": peers,
             "initial-cluster": f"default={peers}",
             "client-cert-auth": "true",
-            "trusted-ca-file": there.file("etcd-ca.crt"),
-            "cert-file": there.file("etcd.crt"),
-            "key-file": there.file("etcd.key"),
+            "trusted-ca-file": layout.file("etcd-ca.crt"),
+            "cert-file": layout.file("etcd.crt"),
+            "key-file": layout.file("etcd.key"),
             "peer-client-cert-auth": "true",
-            "peer-trusted-ca-file": there.file("etcd-ca.crt"),
-            "peer-cert-file": there.file("etcd.crt"),
-            "peer-key-file": there.file("etcd.key"),
+            "peer-trusted-ca-file": layout.file("etcd-ca.crt"),
+            "peer-cert-file": layout.file("etcd.crt"),
+            "peer-key-file": layout.file("etcd.key"),
             # Its data are deleted at the end, so waiting for the disk would be useless.
             "unsafe-no-fsync": "true",
             "log-level": "warn",
@@ -74,58 +74,58 @@ def etcd(there: Layout, ports: Ports) -> Iterator[str]:
     )
 
 
-def api_server(there: Layout, ports: Ports, *, audit: bool, features: str) -> Iterator[str]:
+def api_server(layout: Layout, ports: Ports, *, audit: bool, features: str) -> Iterator[str]:
     yield from _flags(
         {
             "etcd-servers": f"https://{HOST}:{ports.etcd}",
-            "etcd-cafile": there.file("etcd-ca.crt"),
-            "etcd-certfile": there.file("etcd-client.crt"),
-            "etcd-keyfile": there.file("etcd-client.key"),
+            "etcd-cafile": layout.file("etcd-ca.crt"),
+            "etcd-certfile": layout.file("etcd-client.crt"),
+            "etcd-keyfile": layout.file("etcd-client.key"),
             "bind-address": HOST,
             "advertise-address": HOST,
             "secure-port": ports.api,
             "endpoint-reconciler-type": "none",
-            "tls-cert-file": there.file("server.crt"),
-            "tls-private-key-file": there.file("server.key"),
-            "client-ca-file": there.file("ca.crt"),
+            "tls-cert-file": layout.file("server.crt"),
+            "tls-private-key-file": layout.file("server.key"),
+            "client-ca-file": layout.file("ca.crt"),
             "authorization-mode": "RBAC",
             "service-account-issuer": ISSUER,
-            "service-account-key-file": there.file("accounts.pub"),
-            "service-account-signing-key-file": there.file("accounts.key"),
+            "service-account-key-file": layout.file("accounts.pub"),
+            "service-account-signing-key-file": layout.file("accounts.key"),
             "service-cluster-ip-range": SERVICES,
             "enable-aggregator-routing": "true",
-            "requestheader-client-ca-file": there.file("front-proxy-ca.crt"),
+            "requestheader-client-ca-file": layout.file("front-proxy-ca.crt"),
             "requestheader-allowed-names": "front-proxy-client",
             "requestheader-username-headers": "X-Remote-User",
             "requestheader-group-headers": "X-Remote-Group",
             "requestheader-extra-headers-prefix": "X-Remote-Extra-",
-            "proxy-client-cert-file": there.file("front-proxy-client.crt"),
-            "proxy-client-key-file": there.file("front-proxy-client.key"),
+            "proxy-client-cert-file": layout.file("front-proxy-client.crt"),
+            "proxy-client-key-file": layout.file("front-proxy-client.key"),
             "feature-gates": features,
-            **({"audit-policy-file": there.file("audit.yaml"), "audit-log-path": there.audit} if audit else {}),
+            **({"audit-policy-file": layout.file("audit.yaml"), "audit-log-path": layout.audit} if audit else {}),
         }
     )
 
 
-def controllers(there: Layout, ports: Ports, *, features: str) -> Iterator[str]:
+def controllers(layout: Layout, ports: Ports, *, features: str) -> Iterator[str]:
     yield from _flags(
         {
-            **_beside(there, "kube-controller-manager", ports.controllers),
+            **_beside(layout, "kube-controller-manager", ports.controllers),
             "use-service-account-credentials": "true",
-            "service-account-private-key-file": there.file("accounts.key"),
-            "root-ca-file": there.file("ca.crt"),
+            "service-account-private-key-file": layout.file("accounts.key"),
+            "root-ca-file": layout.file("ca.crt"),
             "feature-gates": features,
         }
     )
 
 
-def scheduler(there: Layout, ports: Ports, *, features: str) -> Iterator[str]:
-    yield from _flags({**_beside(there, "kube-scheduler", ports.scheduler), "feature-gates": features})
+def scheduler(layout: Layout, ports: Ports, *, features: str) -> Iterator[str]:
+    yield from _flags({**_beside(layout, "kube-scheduler", ports.scheduler), "feature-gates": features})
 
 
-def _beside(there: Layout, user: str, port: int) -> dict[str, object]:
+def _beside(layout: Layout, user: str, port: int) -> dict[str, object]:
     """Configuration for programs beside the API server."""
-    kubeconfig = there.kubeconfig(user)
+    kubeconfig = layout.kubeconfig(user)
     return {
         "kubeconfig": kubeconfig,
         "authentication-kubeconfig": kubeconfig,
@@ -133,10 +133,10 @@ def _beside(there: Layout, user: str, port: int) -> dict[str, object]:
         "leader-elect": "false",
         "bind-address": HOST,
         "secure-port": port,
-        "tls-cert-file": there.file("server.crt"),
-        "tls-private-key-file": there.file("server.key"),
+        "tls-cert-file": layout.file("server.crt"),
+        "tls-private-key-file": layout.file("server.key"),
     }
 
 
-def _flags(told: Mapping[str, object]) -> Iterator[str]:
-    return (f"--{name}={value}" for name, value in told.items() if value != "")
+def _flags(values: Mapping[str, object]) -> Iterator[str]:
+    return (f"--{name}={value}" for name, value in values.items() if value != "")

@@ -44,16 +44,16 @@ class Go:
     def version(self) -> str:
         return self.run("version").strip()
 
-    def build(self, sources: Path, binary: Path, *, flags: Sequence[str] = (), link: str = "", told: Say | None = None) -> None:
+    def build(self, sources: Path, binary: Path, *, flags: Sequence[str] = (), link: str = "", say: Say | None = None) -> None:
         """Compile the module in ``sources`` into ``binary``, which appears only when it is complete.
 
-        ``told`` gets the name of each package that was compiled or fetched.
+        ``say`` gets the name of each package that was compiled or fetched.
         """
         binary.parent.mkdir(parents=True, exist_ok=True)
         unfinished = binary.with_name(f"unfinished-{os.getpid()}-{binary.name}")
         words = ("build", "-v", *FLAGS, *flags, "-ldflags", f"{STRIPPED} {link}".strip(), "-o", str(unfinished), ".")
         try:
-            run((str(self.program), *words), cwd=sources, environ=self._environ(), told=told)
+            run((str(self.program), *words), cwd=sources, environ=self._environ(), say=say)
             unfinished.replace(binary)
         finally:
             unfinished.unlink(missing_ok=True)
@@ -105,8 +105,8 @@ def release(version: str) -> tuple[int, ...]:
     return tuple(int(part or 0) for part in match.groups()) if match else ()
 
 
-def run(command: Sequence[str], *, environ: Mapping[str, str], cwd: Path | None = None, told: Say | None = None) -> str:
-    """Standard output of a command; ``told`` gets each line of its standard error. Raises :exc:`BuildError` with the last of these."""
+def run(command: Sequence[str], *, environ: Mapping[str, str], cwd: Path | None = None, say: Say | None = None) -> str:
+    """Standard output of a command; ``say`` gets each line of its standard error. Raises :exc:`BuildError` with the last of these."""
     lines: deque[str] = deque(maxlen=SHOWN)
     with tempfile.TemporaryFile("w+", encoding="utf-8") as out:
         try:
@@ -119,8 +119,8 @@ def run(command: Sequence[str], *, environ: Mapping[str, str], cwd: Path | None 
                 assert process.stderr is not None
                 for line in process.stderr:
                     lines.append(line.rstrip())
-                    if told is not None:
-                        told(lines[-1])
+                    if say is not None:
+                        say(lines[-1])
             except BaseException:
                 process.kill()
                 raise

@@ -26,24 +26,24 @@ def release_of(text: str) -> str:
 def go_mod_of(go: Go, release: str) -> str:
     """The go.mod of ``release``, without indirect requirements: Go adds those. Raises :exc:`BuildError`."""
     try:
-        told = json.loads(go.run("mod", "download", "-json", f"{KUBERNETES}@v{release}"))
+        download = json.loads(go.run("mod", "download", "-json", f"{KUBERNETES}@v{release}"))
     except BuildError as error:
         raise BuildError(
             f"Kubernetes {release}: cannot be fetched; expected a release that exists, and a module proxy that answers.\n{error}"
         ) from error
-    return go_mod(Path(told["GoMod"]).read_text(encoding="utf-8"), release)
+    return go_mod(Path(download["GoMod"]).read_text(encoding="utf-8"), release)
 
 
-def go_mod(theirs: str, release: str) -> str:
-    """Our go.mod for ``release``, given ``theirs``."""
+def go_mod(upstream: str, release: str) -> str:
+    """Our go.mod for ``release``, given ``upstream``."""
     staging = f"v0.{release.removeprefix('1.')}"
-    match = re.search(r"^go (\S+)$", theirs, re.MULTILINE)
-    staged = STAGED.findall(theirs)
+    match = re.search(r"^go (\S+)$", upstream, re.MULTILINE)
+    staged = STAGED.findall(upstream)
     if match is None or not staged:
         raise BuildError(
             f"Kubernetes {release}: saw a go.mod without a go line or without staging modules, expected both; use another release"
         )
-    requires = [*((name, _required(theirs, name, release)) for name in BESIDE)]
+    requires = [*((name, _required(upstream, name, release)) for name in BESIDE)]
     requires += [("k8s.io/component-base", staging), (KUBERNETES, f"v{release}")]
     lines = ["module gpuscaler.io/embedded/controlplane", "", f"go {match[1]}", "", "require ("]
     lines += [f"\t{name} {version}" for name, version in requires]
@@ -52,8 +52,8 @@ def go_mod(theirs: str, release: str) -> str:
     return "\n".join([*lines, ")", ""])
 
 
-def _required(theirs: str, name: str, release: str) -> str:
-    match = re.search(rf"^\t(?:require )?{re.escape(name)} (v\S+)", theirs, re.MULTILINE)
+def _required(upstream: str, name: str, release: str) -> str:
+    match = re.search(rf"^\t(?:require )?{re.escape(name)} (v\S+)", upstream, re.MULTILINE)
     if match is None:
         raise BuildError(f"Kubernetes {release}: saw a go.mod without {name}, expected its release there; use another release")
     return match[1]

@@ -120,15 +120,15 @@ class ControlPlane:
 
     def config(self, *, pair: Pair | None = None, token: str = "") -> dict[str, Any]:
         """A kubeconfig with one context."""
-        mine = {"token": token} if token else {}
+        credentials = {"token": token} if token else {}
         if pair is not None:
-            mine = {"client-certificate-data": _base64(pair.certificate), "client-key-data": _base64(pair.key)}
+            credentials = {"client-certificate-data": _base64(pair.certificate), "client-key-data": _base64(pair.key)}
         cluster = {"server": self.url, "certificate-authority-data": _base64(self._authority.certificate)}
         return {
             "apiVersion": "v1",
             "kind": "Config",
             "clusters": [{"name": NAME, "cluster": cluster}],
-            "users": [{"name": NAME, "user": mine}],
+            "users": [{"name": NAME, "user": credentials}],
             "contexts": [{"name": NAME, "context": {"cluster": NAME, "user": NAME, "namespace": "default"}}],
             "current-context": NAME,
         }
@@ -140,35 +140,35 @@ class ControlPlane:
     # Files that are written before anything starts
 
     def _write(self) -> None:
-        there = self.layout
-        for folder in (there.secrets, there.logs):
+        layout = self.layout
+        for folder in (layout.secrets, layout.logs):
             folder.mkdir(parents=True, mode=0o700)
         hosts = (HOST, "localhost", FIRST_SERVICE, "kubernetes.default.svc")
-        write_private(there.file("ca.crt"), self._authority.certificate)
-        self._authority.issue("server", hosts=hosts).write(there.secrets, "server")
+        write_private(layout.file("ca.crt"), self._authority.certificate)
+        self._authority.issue("server", hosts=hosts).write(layout.secrets, "server")
         for name, client in (("etcd", "etcd-client"), ("front-proxy", "front-proxy-client")):
             authority = Authority(name, now=self._now)
-            write_private(there.file(f"{name}-ca.crt"), authority.certificate)
-            authority.issue(client).write(there.secrets, client)
+            write_private(layout.file(f"{name}-ca.crt"), authority.certificate)
+            authority.issue(client).write(layout.secrets, client)
             if name == "etcd":
-                authority.issue(name, hosts=hosts).write(there.secrets, name)
+                authority.issue(name, hosts=hosts).write(layout.secrets, name)
         for file, content in zip(("accounts.key", "accounts.pub"), signing_key(), strict=True):
-            write_private(there.file(file), content)
-        write_private(there.file("audit.yaml"), yaml.safe_dump(AUDIT).encode())
+            write_private(layout.file(file), content)
+        write_private(layout.file("audit.yaml"), yaml.safe_dump(AUDIT).encode())
         self.write_kubeconfig(ADMIN, pair=self.certificate(ADMIN, MASTERS))
         for user in (CONTROLLERS, SCHEDULER):
             self.write_kubeconfig(user, pair=self.certificate(f"system:{user}"))
 
     def _process(self, name: str) -> Process:
-        there, ports, features = self.layout, self._ports, self._features
+        layout, ports, features = self.layout, self._ports, self._features
         words = {
-            ETCD: lambda: flags.etcd(there, ports),
-            API_SERVER: lambda: flags.api_server(there, ports, audit=self._audit, features=features),
-            CONTROLLERS: lambda: flags.controllers(there, ports, features=features),
-            SCHEDULER: lambda: flags.scheduler(there, ports, features=features),
+            ETCD: lambda: flags.etcd(layout, ports),
+            API_SERVER: lambda: flags.api_server(layout, ports, audit=self._audit, features=features),
+            CONTROLLERS: lambda: flags.controllers(layout, ports, features=features),
+            SCHEDULER: lambda: flags.scheduler(layout, ports, features=features),
         }[name]()
         command = [str(self._programs.folder / name), *words]
-        return Process(name, command, log=there.logs / f"{name}.log", environ=self._environ, tied=self._programs.tied)
+        return Process(name, command, log=layout.logs / f"{name}.log", environ=self._environ, tied=self._programs.tied)
 
     # Health
 
@@ -224,8 +224,8 @@ def _free_ports(api: int) -> Ports:
     """Ports that are free now; if another program takes one first, the program that was to use it ends."""
     with ExitStack() as stack:
         sockets = [stack.enter_context(socket.socket()) for _ in range(5)]
-        for one in sockets:
-            one.bind((HOST, 0))
+        for reserved in sockets:
+            reserved.bind((HOST, 0))
         etcd, peers, free, controllers, scheduler = (socket.getsockname()[1] for socket in sockets)
     return Ports(etcd=etcd, peers=peers, api=api or free, controllers=controllers, scheduler=scheduler)
 

@@ -6,7 +6,7 @@ from msgspec import Struct
 
 from gpuscaler.control.records.events import happening as kinds
 from gpuscaler.control.records.events.happening import HistoryEvent
-from gpuscaler.control.records.words import counted, some
+from gpuscaler.control.records.words import format_count, format_names
 
 #: The kinds of events that are shown, and the word for each.
 WORDS = {
@@ -68,9 +68,9 @@ def _line(group: list[HistoryEvent]) -> Line:
         text = _refused(group)
     elif first.kind == kinds.ORDERED:
         what, _, more = first.text.partition(" ordered")
-        text = f"{what} for {some(first.pods, 1)}{more}" if first.pods else f"{what}{more}"
+        text = f"{what} for {format_names(first.pods, 1)}{more}" if first.pods else f"{what}{more}"
     elif first.kind in {kinds.DECIDED, kinds.KEPT}:
-        text = f"{some(tuple(event.node for event in group))}: {_reason(first)}"
+        text = f"{format_names(tuple(event.node for event in group))}: {_reason(first)}"
     else:
         text = first.text
     return Line(first.at, first.kind, WORDS[first.kind], text)
@@ -84,4 +84,4 @@ def _refused(group: list[HistoryEvent]) -> str:
         return f"{what}: {why}"
     cause = why.partition(" (")[0]
     market = first.offering.market if first.offering else ""
-    return f"{counted(len(group), f'{market} offering')}: {cause}"
+    return f"{format_count(len(group), f'{market} offering')}: {cause}"

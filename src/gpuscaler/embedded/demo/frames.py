@@ -6,8 +6,8 @@ from msgspec import Struct
 
 from gpuscaler.control.records.events.happening import HistoryEvent
 from gpuscaler.control.records.events.latest import Latest
-from gpuscaler.control.records.words import offering as named
-from gpuscaler.control.records.words import spoken
+from gpuscaler.control.records.words import format_offering as named
+from gpuscaler.control.records.words import format_duration
 from gpuscaler.embedded.demo.tally import GPU
 from gpuscaler.embedded.nodes.machines import name_of
 from gpuscaler.lifecycle.memory import state_of
@@ -175,4 +175,4 @@ class _Waits:
         if not machine.instance:
             return f"{named(machine.key)} is ordered"
         left = machine.began + forecast(self._boots, machine.key).typical - self._now
-        return f"{named(machine.key)} is on its way" + (f", ready in about {spoken(left)}" if left >= 1 else ", due any moment")
+        return f"{named(machine.key)} is on its way" + (f", ready in about {format_duration(left)}" if left >= 1 else ", due any moment")

@@ -84,7 +84,7 @@ def _unserved(demo: Demo) -> tuple[UnservedReason, ...]:
 
 def failovers(happenings: Iterable[HistoryEvent]) -> list[float]:
     """Seconds from each first refusal of a market until another market was tried."""
-    found: list[float] = []
+    delays: list[float] = []
     dry: set[str] = set()
     since = 0.0
     for event in happenings:
@@ -93,9 +93,9 @@ def failovers(happenings: Iterable[HistoryEvent]) -> list[float]:
             since = since if dry else event.at
             dry.add(market)
         elif event.kind == ORDERED and dry and market not in dry:
-            found.append(event.at - since)
+            delays.append(event.at - since)
             dry.clear()
-    return found
+    return delays
 
 
 def _decision(event: HistoryEvent) -> Decision:
@@ -106,13 +106,13 @@ def _decision(event: HistoryEvent) -> Decision:
 def inputs_of(demo: Demo) -> Inputs:
     """The settings and inputs of a demo."""
     scenario, trace, delays, faults = demo.scenario, demo.scenario.trace, Delays(), Faults()
-    spell = f"spot machines: none available from {scenario.dry / 60:.0f} to {scenario.back / 60:.0f} minutes"
+    dry_spell = f"spot machines: none available from {scenario.dry / 60:.0f} to {scenario.back / 60:.0f} minutes"
     drawn = [
         f"boot delay: {delays.boot}",
         f"device plugin delay: {delays.device_plugin}",
         f"answer of the cloud: {delays.answer}",
         f"image pull of a machine's first pod: {delays.image_pull}",
-        f"{spell}; running ones are reclaimed after {faults.reclaim}, with a notice of {faults.notice_seconds:.0f} s",
+        f"{dry_spell}; running ones are reclaimed after {faults.reclaim}, with a notice of {faults.notice_seconds:.0f} s",
     ]
     return Inputs(
         trace=printable(trace.name),

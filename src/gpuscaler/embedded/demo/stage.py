@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from random import Random
 
 from gpuscaler.control.loop.controller import Controller
-from gpuscaler.control.process.running import Made, Place, Running
+from gpuscaler.control.process.running import ProviderSetup, ProcessContext, ControllerProcess
 from gpuscaler.control.process.settings_file import SettingsFile
 from gpuscaler.control.records.events.announcing import Announcer
 from gpuscaler.control.records.events.happening import HistoryEvent
@@ -50,9 +50,9 @@ class Notes(Sink):
     def happened(self, what: HistoryEvent, /) -> None:
         self.happenings.append(what)
 
-    def looked(self, seen: Reconciliation, /) -> None:
-        self.kept = seen.memory.promises.kept
-        self.broken = seen.memory.promises.broken
+    def looked(self, reconciliation: Reconciliation, /) -> None:
+        self.kept = reconciliation.memory.promises.kept
+        self.broken = reconciliation.memory.promises.broken
 
     def planned(self, _plan: Plan, /) -> None:
         self.plans += 1
@@ -61,7 +61,7 @@ class Notes(Sink):
 class DemoRecords(Records):
     """The controller's records, which also write Events."""
 
-    def __init__(self, place: Place, notes: Notes) -> None:
+    def __init__(self, place: ProcessContext, notes: Notes) -> None:
         # Events have a rate limit of their own, so that nothing waits behind them.
         client = Client(place.client.transport, limit=RateLimit())
         self.events = EventRecorder(client.fenced(place.client.fence), place.now)
@@ -137,7 +137,7 @@ class Demo:
             client = Client(user, field_manager="demo", limit=RateLimit(qps=1e6, burst=1_000_000))
             self._seen = Picture(client, clock=self.monotonic, random=Random(self.scenario.seed), resources=(NODES, PODS))
             self._seen.listen(self.tally.hear)
-            running = Running(
+            running = ControllerProcess(
                 file=self._file,
                 transport=transport,
                 namespace="kube-system",
@@ -146,7 +146,9 @@ class Demo:
                 make_provider=self._made,
                 make_records=self._make_records,
             )
-            lives = [asyncio.create_task(one) for one in (self.cluster.run(), self._seen.run(), running.run(), self._submit(client))]
+            lives = [
+                asyncio.create_task(coroutine) for coroutine in (self.cluster.run(), self._seen.run(), running.run(), self._submit(client))
+            ]
             try:
                 await self._until_done(lives)
             finally:
@@ -163,10 +165,10 @@ class Demo:
         stack.push_async_callback(serving.close)
         return Access(serving.url, "the demo")
 
-    async def _made(self, _settings: RunSettings, _place: Place) -> Made:
-        return Made(provider=self.cluster.provider)
+    async def _made(self, _settings: RunSettings, _place: ProcessContext) -> ProviderSetup:
+        return ProviderSetup(provider=self.cluster.provider)
 
-    def _make_records(self, _settings: RunSettings, place: Place) -> DemoRecords:
+    def _make_records(self, _settings: RunSettings, place: ProcessContext) -> DemoRecords:
         self._records = DemoRecords(place, self.notes)
         return self._records
 

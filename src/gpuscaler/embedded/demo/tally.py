@@ -43,10 +43,10 @@ def first_waits(lives: Iterable[Life], sizes: Mapping[str, int], now: float) -> 
 
     A Job replaces an evicted pod. That counts as an eviction and as no further wait, unless the evicted pod never ran.
     """
-    made: dict[str, list[Life]] = {}
+    by_job: dict[str, list[Life]] = {}
     for life in lives:
-        made.setdefault(life.job or life.key, []).append(life)
-    for job, group in made.items():
+        by_job.setdefault(life.job or life.key, []).append(life)
+    for job, group in by_job.items():
         group.sort(key=lambda life: life.created)
         count = sizes.get(job, len(group))
         again = iter(group[count:])

@@ -38,14 +38,14 @@ class Submission(Struct, frozen=True):
 
 def drawn(seed: int, span: float) -> Trace:
     """A trace of :data:`JOBS` jobs for a demo of ``span`` seconds; the same seed gives the same jobs."""
-    luck = random.Random(f"demo/{seed}")
+    rng = random.Random(f"demo/{seed}")
     # The first jobs are submitted right at the start.
-    waves = luck.choices(WAVES, weights=[weight for _, _, weight in WAVES], k=JOBS - 3)
-    submits = sorted([1.0, 5.0, 10.0, *(span * luck.uniform(begin, end) for begin, end, _ in waves)])
-    shapes = luck.choices(SHAPES, weights=[weight for _, _, weight in SHAPES], k=JOBS)
+    waves = rng.choices(WAVES, weights=[weight for _, _, weight in WAVES], k=JOBS - 3)
+    submits = sorted([1.0, 5.0, 10.0, *(span * rng.uniform(begin, end) for begin, end, _ in waves)])
+    shapes = rng.choices(SHAPES, weights=[weight for _, _, weight in SHAPES], k=JOBS)
     jobs = []
     for number, (submit, (pods, gpus, _)) in enumerate(zip(submits, shapes, strict=True)):
-        lasts = min(LONGEST, max(SHORTEST, luck.lognormvariate(math.log(MEDIAN), SPREAD)))
+        lasts = min(LONGEST, max(SHORTEST, rng.lognormvariate(math.log(MEDIAN), SPREAD)))
         kind = "gang" if pods > 1 else "train"
         jobs.append(
             Job(

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from gpuscaler.model.accelerators import is_device
 from gpuscaler.model.nodes import Node
 from gpuscaler.model.pods import Pod
-from gpuscaler.planning.feasibility.resources import PODS, wanted
+from gpuscaler.planning.feasibility.resources import PODS, counted_requests
 
 
 class Refusal(NamedTuple):
@@ -41,25 +41,27 @@ class Admission:
 
     def admit(self, pod: Pod) -> Refusal | None:
         """Admit ``pod`` to its node, or return why not; an admitted pod stays admitted."""
-        asked = {**wanted(pod.spec), PODS: 1}
+        requests = {**counted_requests(pod.spec), PODS: 1}
         if pod.uid not in self._nodes:
             # A running pod was admitted before this process began to simulate its kubelet.
-            if pod.phase == "Pending" and (refusal := self._refusal(pod.node_name, asked)) is not None:
+            if pod.phase == "Pending" and (refusal := self._refusal(pod.node_name, requests)) is not None:
                 return refusal
             self._nodes[pod.uid] = pod.node_name
-            self._taken.setdefault(pod.node_name, {})[pod.uid] = asked
+            self._taken.setdefault(pod.node_name, {})[pod.uid] = requests
         return None
 
-    def _refusal(self, node: str, asked: Mapping[str, int]) -> Refusal | None:
-        there = self._allocatable.get(node, {})
-        for resource, amount in asked.items() if there else ():
-            used = sum(one.get(resource, 0) for one in self._taken.get(node, {}).values())
-            left = there.get(resource, 0) - used
-            if amount <= left:
+    def _refusal(self, node: str, requests: Mapping[str, int]) -> Refusal | None:
+        allocatable = self._allocatable.get(node, {})
+        for resource, amount in requests.items() if allocatable else ():
+            used = sum(taken.get(resource, 0) for taken in self._taken.get(node, {}).values())
+            free = allocatable.get(resource, 0) - used
+            if amount <= free:
                 continue
             if is_device(resource):
-                what = f"requested number of devices unavailable for {resource}. Requested: {amount}, Available: {max(0, left)}"
+                what = f"requested number of devices unavailable for {resource}. Requested: {amount}, Available: {max(0, free)}"
                 return Refusal("UnexpectedAdmissionError", f"Allocate failed due to {what}, which is unexpected")
-            what = f"Node didn't have enough resource: {resource}, requested: {amount}, used: {used}, capacity: {there.get(resource, 0)}"
+            what = (
+                f"Node didn't have enough resource: {resource}, requested: {amount}, used: {used}, capacity: {allocatable.get(resource, 0)}"
+            )
             return Refusal(f"OutOf{resource}", what)
         return None

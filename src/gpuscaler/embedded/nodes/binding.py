@@ -65,16 +65,16 @@ class Binder:
         for other in weaker:
             self._leave(other, other.nominated_node)
         verdict = self.room.verdict(pod.spec, pod.labels)
-        found: str | None = None
+        chosen: str | None = None
         if own is not None and verdict.mask[self._rows[own.nominated_node]]:
-            found = own.nominated_node
+            chosen = own.nominated_node
         elif verdict.mask.any():
-            found = min(self._best(pod, verdict.mask))
+            chosen = min(self._best(pod, verdict.mask))
         for other in weaker:
             self._place(other, other.nominated_node)
-        if found is not None:
-            self._place(pod, found)
-        return found
+        if chosen is not None:
+            self._place(pod, chosen)
+        return chosen
 
     def best(self, pod: Pod) -> list[str]:
         """The nodes with the best score for ``pod``, of which kube-scheduler draws one; empty if it fits nowhere. No resources are used up.

@@ -101,9 +101,9 @@ class Devices:
     def restart(self, node: str = "", *, seconds: float = 45.0, plugin: str = "") -> None:
         """Restart device plugins: their devices are away for ``seconds``. "" stands for all nodes and for all plugins."""
         for name, promise in self._promised.items():
-            for made in {plugin_of(resource).name for resource in promise.amounts}:
-                if node in ("", name) and plugin in ("", made):
-                    self._away[name, made] = self._now() + seconds
+            for name_ in {plugin_of(resource).name for resource in promise.amounts}:
+                if node in ("", name) and plugin in ("", name_):
+                    self._away[name, name_] = self._now() + seconds
                     self._stir(name)
 
     def spoil(self, node: str, resource: str, count: int = 1) -> None:
@@ -129,8 +129,8 @@ class Devices:
     def _restart_later(self, node: str, instance: str, times: int) -> None:
         """Restart the plugins of a node at random times, again and again."""
         if self.faults.plugin_hours:
-            luck = Random(f"{self._seed}/plugin/{instance}/{times}")
-            wait = luck.expovariate(1.0) * self.faults.plugin_hours * 3600.0 / self._speed
+            rng = Random(f"{self._seed}/plugin/{instance}/{times}")
+            wait = rng.expovariate(1.0) * self.faults.plugin_hours * 3600.0 / self._speed
             asyncio.get_running_loop().call_later(wait, self._restarts, node, instance, times)
 
     def _restarts(self, node: str, instance: str, times: int) -> None:
@@ -140,8 +140,8 @@ class Devices:
 
     def _drop(self, node: str) -> None:
         promise = self._promised.pop(node, None)
-        for book in (self._shown, self._capacity) if promise is not None else ():
-            book.pop(node, None)
+        for amounts in (self._shown, self._capacity) if promise is not None else ():
+            amounts.pop(node, None)
         for key in [key for key in (*self._shows, *self._stopped, *self._away) if key[0] == node]:
             for moments in (self._shows, self._stopped, self._away):
                 moments.pop(key, None)
@@ -176,7 +176,7 @@ class Devices:
     async def run(self) -> None:
         """Write the devices of nodes until cancelled."""
         clock = asyncio.get_running_loop().time
-        reflector = Reflector(self._client, PODS, PluginPods(), self._receive, clock=clock, random=Random(0), turn=Turn())
+        reflector = Reflector(self._client, PODS, PluginPods(), self._receive, clock=clock, random=Random(0), decode_lock=Turn())
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._install())
             # Without machines that have devices there is nothing to watch.
@@ -209,15 +209,15 @@ class Devices:
         if promise is None:
             return
         allocatable, capacity = self._due(node, promise)
-        shown, had = self._shown.get(node, {}), self._capacity.get(node, {})
-        patch = {"capacity": _changes(had, capacity), "allocatable": _changes(shown, allocatable)}
+        shown, old_capacity = self._shown.get(node, {}), self._capacity.get(node, {})
+        patch = {"capacity": _changes(old_capacity, capacity), "allocatable": _changes(shown, allocatable)}
         if not patch["capacity"] and not patch["allocatable"]:
             return
         try:
-            found = msgspec.json.decode(await self._client.get(NODES, node))
-            if (found.get("spec") or {}).get("providerID") != promise.instance:
+            current = msgspec.json.decode(await self._client.get(NODES, node))
+            if (current.get("spec") or {}).get("providerID") != promise.instance:
                 return
-            body = {"metadata": {"uid": found["metadata"]["uid"]}, "status": {name: part for name, part in patch.items() if part}}
+            body = {"metadata": {"uid": current["metadata"]["uid"]}, "status": {name: part for name, part in patch.items() if part}}
             await self._client.merge_patch(NODES, node, body, subresource="status")
         except NotFound:
             return
@@ -226,7 +226,7 @@ class Devices:
     def _due(self, node: str, promise: Promise) -> tuple[dict[str, int], dict[str, int]]:
         """Allocatable and capacity that a node shows by now; if time alone changes them, the node is checked again then."""
         now = self._now()
-        shown, had = self._shown.get(node, {}), self._capacity.get(node, {})
+        shown, old_capacity = self._shown.get(node, {}), self._capacity.get(node, {})
         allocatable, capacity = {}, {}
         for name, amount in promise.amounts.items():
             at, kept = self._times(node, promise, plugin_of(name).name, now, showed=bool(shown.get(name)))
@@ -235,14 +235,14 @@ class Devices:
                 if now < moment < float("inf"):
                     asyncio.get_running_loop().call_later((moment - now) / self._speed + 0.001, self._stir, node)
             allocatable[name] = max(amount - self._broken.get((node, name), 0), 0) if at <= now else 0
-            capacity[name] = amount if at <= now else had.get(name, 0) if now < kept else 0
+            capacity[name] = amount if at <= now else old_capacity.get(name, 0) if now < kept else 0
         return allocatable, capacity
 
     def _is_absent(self, resource: str, promise: Promise) -> bool:
         """Whether a machine never shows a resource."""
         for absent in (*self.faults.absent, *self._hidden):
-            luck = Random(f"{self._seed}/absent/{promise.instance}/{resource}")
-            if absent.hits(resource, promise.instance_type) and luck.random() < absent.share:
+            rng = Random(f"{self._seed}/absent/{promise.instance}/{resource}")
+            if absent.hits(resource, promise.instance_type) and rng.random() < absent.share:
                 return True
         return False
 
@@ -272,22 +272,22 @@ def _changes(before: Mapping[str, int], after: Mapping[str, int]) -> dict[str, s
     return {name: str(amount) for name, amount in after.items() if before.get(name, 0) != amount}
 
 
-async def failed(write: Callable[[], Coroutine[Any, Any, None]], said: str = "") -> str:
-    """Try ``write``; returns the API server's error, empty on success. An error equal to ``said`` is not logged again."""
+async def failed(write: Callable[[], Coroutine[Any, Any, None]], logged: str = "") -> str:
+    """Try ``write``; returns the API server's error, empty on success. An error equal to ``logged`` is not logged again."""
     try:
         await write()
     except (ApiError, Unreachable) as error:
-        if str(error) != said:
+        if str(error) != logged:
             _LOG.warning("an object of a simulated machine could not be written", problem=str(error))
         return str(error) or type(error).__name__
     return ""
 
 
-async def until_done(write: Callable[[], Coroutine[Any, Any, None]], said: str = "") -> None:
-    """Try ``write`` until the API server accepts it; after an earlier error ``said`` it waits before the first try."""
+async def until_done(write: Callable[[], Coroutine[Any, Any, None]], logged: str = "") -> None:
+    """Try ``write`` until the API server accepts it; after an earlier error ``logged`` it waits before the first try."""
     pause = FIRST_PAUSE
-    said = said or await failed(write)
-    while said:
+    logged = logged or await failed(write)
+    while logged:
         await asyncio.sleep(pause)
         pause = min(2 * pause, LONGEST_PAUSE)
-        said = await failed(write, said)
+        logged = await failed(write, logged)

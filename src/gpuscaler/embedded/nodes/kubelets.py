@@ -75,11 +75,11 @@ class Kubelets:
         pull: Callable[[str], float],
         plugin_pull: Callable[[str], float] = lambda _node: 0.0,
         speed: float = 1.0,
-        ours: Callable[[Node], bool] = lambda _node: True,
+        is_ours: Callable[[Node], bool] = lambda _node: True,
         leases: bool = True,
         lasts: Callable[[str], float] = lambda _node: float("inf"),
     ) -> None:
-        self._client, self._now, self._pull, self._speed, self._ours = client, now, pull, speed, ours
+        self._client, self._now, self._pull, self._speed, self._ours = client, now, pull, speed, is_ours
         self._plugin_pull, self._lasts = plugin_pull, lasts
         self._leases = Leases(client, now=now, again=self._post_ready, speed=speed) if leases else None
         #: Nodes whose kubelet has stopped.
@@ -106,20 +106,20 @@ class Kubelets:
                 self._hear_pod(key, item if isinstance(item, Pod) and item.node_name else None)
 
     def _hear_nodes(self, changes: Mapping[str, Node | None]) -> None:
-        there = {name: node.uid for name, node in changes.items() if node is not None and self._ours(node)}
-        gone = {name for name, node in changes.items() if node is None and name in self._nodes}
+        uids = {name: node.uid for name, node in changes.items() if node is not None and self._ours(node)}
+        removed = {name for name, node in changes.items() if node is None and name in self._nodes}
         for name, node in changes.items():
             self._admission.node_changed(name, node)
-        self._welcome(there)
-        for name in gone:
+        self._welcome(uids)
+        for name in removed:
             del self._nodes[name]
         if self._leases is not None:
-            for name in there.keys() - self.stopped:
-                self._leases.keep(name, there[name])
-            for name in gone:
+            for name in uids.keys() - self.stopped:
+                self._leases.keep(name, uids[name])
+            for name in removed:
                 self._leases.leave(name)
-        self.stopped -= gone
-        for orphan in [pod for pod in self._pods.values() if pod.node_name in gone] if gone else ():
+        self.stopped -= removed
+        for orphan in [pod for pod in self._pods.values() if pod.node_name in removed] if removed else ():
             self._plan(orphan, REMOVE, self._now())
 
     def _hear_pod(self, key: str, pod: Pod | None) -> None:
@@ -154,14 +154,17 @@ class Kubelets:
 
     async def _post_ready(self, node: str) -> None:
         """Set a node that was declared unreachable to Ready."""
-        found = msgspec.json.decode(await self._client.get(NODES, node))
-        known = (found.get("status") or {}).get("conditions") or []
-        if not any((one["type"], one.get("reason")) == ("Ready", "NodeStatusUnknown") for one in known):
+        current = msgspec.json.decode(await self._client.get(NODES, node))
+        conditions = (current.get("status") or {}).get("conditions") or []
+        if not any((condition["type"], condition.get("reason")) == ("Ready", "NodeStatusUnknown") for condition in conditions):
             return
         moment = timestamp(self._now())
         ready = {"type": "Ready", "status": "True", "reason": "KubeletReady", "message": "kubelet is posting ready status"}
-        told = [*({**one, "status": "False"} for one in known if one["type"] != "Ready"), {**ready, "lastTransitionTime": moment}]
-        await self._client.merge_patch(NODES, node, {"status": {"conditions": told}}, subresource="status")
+        updated = [
+            *({**condition, "status": "False"} for condition in conditions if condition["type"] != "Ready"),
+            {**ready, "lastTransitionTime": moment},
+        ]
+        await self._client.merge_patch(NODES, node, {"status": {"conditions": updated}}, subresource="status")
 
     def _stop_later(self, node: str) -> None:
         if (left := self._lasts(node)) < float("inf"):
@@ -171,10 +174,10 @@ class Kubelets:
         if node in self._nodes:
             self.stop(node)
 
-    def _welcome(self, there: Mapping[str, str]) -> None:
+    def _welcome(self, uids: Mapping[str, str]) -> None:
         """Add nodes; pods that are bound to them may have been seen before."""
-        fresh = there.keys() - self._nodes.keys()
-        self._nodes |= there
+        fresh = uids.keys() - self._nodes.keys()
+        self._nodes |= uids
         for name in fresh:
             self._stop_later(name)
         for pod in [pod for pod in self._pods.values() if pod.node_name in fresh] if fresh else ():
@@ -244,8 +247,8 @@ class Kubelets:
             if what == REMOVE:
                 await self._client.delete(PODS, pod.name, namespace=pod.namespace, uid=pod.uid, grace=0)
             else:
-                found = msgspec.json.decode(await self._client.get(PODS, pod.name, namespace=pod.namespace), type=WirePod)
-                body = {"metadata": {"uid": pod.uid}, "status": self._status(pod, what, found)}
+                current = msgspec.json.decode(await self._client.get(PODS, pod.name, namespace=pod.namespace), type=WirePod)
+                body = {"metadata": {"uid": pod.uid}, "status": self._status(pod, what, current)}
                 await self._client.merge_patch(PODS, pod.name, body, namespace=pod.namespace, subresource="status")
         except NotFound:
             pass
@@ -260,10 +263,10 @@ class Kubelets:
         if self._planned.get((pod.key, what)) == pod.uid and what == REMOVE:
             del self._planned[pod.key, what]
 
-    def _status(self, pod: Pod, what: str, found: WirePod) -> dict[str, Any]:
+    def _status(self, pod: Pod, what: str, current: WirePod) -> dict[str, Any]:
         if what == TURN_AWAY:
             return turned_away(self._refusals[pod.uid])
-        return started(self._now(), found) if what == START else succeeded(self._now(), found)
+        return started(self._now(), current) if what == START else succeeded(self._now(), current)
 
 
 def _is_plugin(pod: Pod) -> bool:
@@ -292,11 +295,11 @@ def succeeded(now: float, pod: WirePod) -> dict[str, Any]:
 def containers(pod: WirePod, state: dict[str, Any], *, ready: bool) -> dict[str, Any]:
     """The statuses of containers: init containers complete at once."""
     done = {"terminated": {"exitCode": 0, "reason": "Completed"}}
-    told = {
+    by_field = {
         "containerStatuses": [_container(container, state, ready=ready) for container in pod.spec.containers],
         "initContainerStatuses": [_container(container, done, ready=True) for container in pod.spec.init],
     }
-    return {name: statuses for name, statuses in told.items() if statuses}
+    return {name: statuses for name, statuses in by_field.items() if statuses}
 
 
 def _container(container: WireContainer, state: dict[str, Any], *, ready: bool) -> dict[str, Any]:
@@ -305,5 +308,5 @@ def _container(container: WireContainer, state: dict[str, Any], *, ready: bool) 
 
 
 def conditions(moment: str, *, ready: bool) -> list[dict[str, str]]:
-    told = {"PodScheduled": True, "Initialized": True, "ContainersReady": ready, "Ready": ready}
-    return [{"type": name, "status": str(value), "lastTransitionTime": moment} for name, value in told.items()]
+    values = {"PodScheduled": True, "Initialized": True, "ContainersReady": ready, "Ready": ready}
+    return [{"type": name, "status": str(value), "lastTransitionTime": moment} for name, value in values.items()]

@@ -102,18 +102,18 @@ class Machines:
                 name = event.machine.id
                 if name in self._held:
                     self._held[name].append(event)
-                elif said := await failed(partial(self._follow, event.kind, event.machine)):
+                elif error := await failed(partial(self._follow, event.kind, event.machine)):
                     self._held[name] = deque([event])
-                    tasks.create_task(self._catch_up(name, said))
+                    tasks.create_task(self._catch_up(name, error))
 
-    async def _catch_up(self, name: str, said: str) -> None:
-        """Retry the queued events of one machine, after the API server refused the first with ``said``."""
+    async def _catch_up(self, name: str, error: str) -> None:
+        """Retry the queued events of one machine, after the API server refused the first with ``error``."""
         while self._held[name]:
             event = self._held[name][0]
             assert event.machine is not None, "only events of machines are kept"
-            await until_done(partial(self._follow, event.kind, event.machine), said)
+            await until_done(partial(self._follow, event.kind, event.machine), error)
             self._held[name].popleft()
-            said = ""
+            error = ""
         del self._held[name]
 
     async def agree(self, machines: Sequence[CloudMachine]) -> None:
@@ -125,13 +125,13 @@ class Machines:
         await until_done(partial(self._clear, names))
 
     async def _clear(self, names: Set[str]) -> None:
-        found = [msgspec.json.decode(raw) for raw in await self._client.list_all(NODES)]
-        ours = [node for node in found if self._naming.is_ours(_instance(node))]
-        for node in ours:
+        nodes = [msgspec.json.decode(raw) for raw in await self._client.list_all(NODES)]
+        own = [node for node in nodes if self._naming.is_ours(_instance(node))]
+        for node in own:
             self.devices.seen(node["metadata"]["name"], node.get("status") or {})
-        gone = [node for node in ours if _instance(node) not in names]
+        ended = [node for node in own if _instance(node) not in names]
         # A Node that cannot be deleted now must not block leading.
-        self._left = [node for node in gone if await failed(partial(self._remove, node))]
+        self._left = [node for node in ended if await failed(partial(self._remove, node))]
 
     async def _remove(self, node: dict[str, Any]) -> None:
         try:

@@ -38,8 +38,8 @@ class PluginPods:
         owner = next((owner.name for owner in metadata.owners if owner.kind == "DaemonSet"), "")
         if not pod.spec.node or not is_plugin(metadata.namespace, owner):
             return Decoded(identity, (), ())
-        made = PluginPod(metadata.uid, owner, pod.spec.node, pod.status.phase == "Running")
-        return Decoded(identity, (cast(Item, made),))
+        plugin_pod = PluginPod(metadata.uid, owner, pod.spec.node, pod.status.phase == "Running")
+        return Decoded(identity, (cast(Item, plugin_pod),))
 
 
 class _Owner(Struct, frozen=True):

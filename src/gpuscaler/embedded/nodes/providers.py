@@ -5,7 +5,7 @@ from hashlib import sha256
 from pathlib import Path
 from random import Random
 
-from gpuscaler.control.process.running import Made, Part, Place, UnusableError
+from gpuscaler.control.process.running import ProviderSetup, Part, ProcessContext, UnusableError
 from gpuscaler.embedded.nodes.keeping import CloudStore, Keeper
 from gpuscaler.embedded.nodes.kubelets import Kubelets
 from gpuscaler.embedded.nodes.machines import Machines, Naming
@@ -26,7 +26,7 @@ from gpuscaler.simulation.traces.jobs import TraceError
 from gpuscaler.simulation.traces.spot import read_spot
 
 
-async def make(settings: RunSettings, place: Place) -> Made:
+async def make(settings: RunSettings, place: ProcessContext) -> ProviderSetup:
     """The simulated cloud, whose machines become Nodes of the cluster behind ``place``; it continues from its saved state."""
     simulated, pools = settings.simulated, settings.policy.pools
     store = CloudStore(place.client, namespace=place.namespace)
@@ -60,7 +60,7 @@ async def make(settings: RunSettings, place: Place) -> Made:
         parts.append(keeper.run)
     if simulated.kubelet:
         parts += _kubelets(place, core, simulated.seed, naming)
-    return Made(provider=provider, parts=parts, reload=lambda now: provider.set_pools(now.policy.pools))
+    return ProviderSetup(provider=provider, parts=parts, reload=lambda now: provider.set_pools(now.policy.pools))
 
 
 def naming_in(namespace: str) -> Naming:
@@ -68,7 +68,7 @@ def naming_in(namespace: str) -> Naming:
     return Naming(prefix=f"sim-{sha256(namespace.encode()).hexdigest()[:4]}-")
 
 
-def _kubelets(place: Place, core: SimulatedCloud, seed: int, naming: Naming) -> list[Part]:
+def _kubelets(place: ProcessContext, core: SimulatedCloud, seed: int, naming: Naming) -> list[Part]:
     # They need a picture of their own, because they must receive everything that exists when they begin.
     picture = Picture(place.client, clock=asyncio.get_running_loop().time, random=Random(seed), resources=(PODS, NODES))
 
@@ -80,7 +80,9 @@ def _kubelets(place: Place, core: SimulatedCloud, seed: int, naming: Naming) -> 
         return naming.is_ours(node.provider_id)
 
     return [
-        Kubelets(place.client, picture, now=place.now, pull=pull, plugin_pull=core.plugin_pull, ours=ours, lasts=core.kubelet_lasts).run,
+        Kubelets(
+            place.client, picture, now=place.now, pull=pull, plugin_pull=core.plugin_pull, is_ours=ours, lasts=core.kubelet_lifetime
+        ).run,
         picture.run,
     ]
 
@@ -134,9 +136,9 @@ def markets_of(policy: Policy, settings: Simulated, began: float) -> Markets:
     return Markets(capacity, {}, began=began)
 
 
-def _matches(asked: Dry, there: Dry) -> bool:
-    pairs = ((asked.pool, there.pool), (asked.type, there.type), (asked.market, there.market), (asked.zone, there.zone))
-    return all(not want or want == have for want, have in pairs)
+def _matches(pattern: Dry, dry: Dry) -> bool:
+    pairs = ((pattern.pool, dry.pool), (pattern.type, dry.type), (pattern.market, dry.market), (pattern.zone, dry.zone))
+    return all(not wanted or wanted == actual for wanted, actual in pairs)
 
 
 def _delay(span: Span) -> Delay:

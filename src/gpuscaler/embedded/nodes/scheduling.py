@@ -72,13 +72,13 @@ class Scheduler:
             await self._changed()
             taken = await self._picture.take()
             if taken.kinds:
-                for one in self._tries.values():
-                    one.moved = True
+                for attempt in self._tries.values():
+                    attempt.moved = True
             await self.turn(taken.cluster)
 
     async def _changed(self) -> None:
         """Wait until something has changed, or until a pod is to be tried again."""
-        due = min((one.due() for one in self._tries.values()), default=None)
+        due = min((attempt.due() for attempt in self._tries.values()), default=None)
         try:
             async with asyncio.timeout(None if due is None else max(0.001, (due - self._now()) / self._speed)):
                 await self._picture.changed.wait()
@@ -89,7 +89,7 @@ class Scheduler:
         """Try every pod that is due."""
         now = self._now()
         waiting = {pod.key: pod for pod in self._waiting(cluster)}
-        self._tries = {key: one for key, one in self._tries.items() if key in waiting}
+        self._tries = {key: attempt for key, attempt in self._tries.items() if key in waiting}
         self._said = {key: failure for key, failure in self._said.items() if key in waiting}
         self._assumed = {key: node for key, node in self._assumed.items() if key in waiting}
         queue = [pod for pod in waiting.values() if pod.key not in self._assumed and self._is_due(pod, now)]
@@ -119,9 +119,9 @@ class Scheduler:
                     yield pod
 
     def _is_due(self, pod: Pod, now: float) -> bool:
-        known = self._tries.get(pod.key)
+        attempt = self._tries.get(pod.key)
         # Sums of times are rounded, and a loop that wakes a moment too early would wake again at once.
-        return known is None or known.due() <= now + 0.001
+        return attempt is None or attempt.due() <= now + 0.001
 
     async def _bind(self, pod: Pod, node: str) -> None:
         async with self._slots:

@@ -107,15 +107,15 @@ def ready_at(now: float) -> list[dict[str, str]]:
 
 def node_named(name: str, amounts: Mapping[str, int], labels: Mapping[str, str]) -> dict[str, Any]:
     """A Node with ``amounts``, in the model's base units."""
-    found = quantities(amounts)
+    capacity = quantities(amounts)
     return {
         "apiVersion": "v1",
         "kind": "Node",
         "metadata": {"name": name, "labels": {"kubernetes.io/os": "linux", **labels, "kubernetes.io/hostname": name}},
         "spec": {},
         "status": {
-            "capacity": found,
-            "allocatable": found,
+            "capacity": capacity,
+            "allocatable": capacity,
             "nodeInfo": {"kubeletVersion": "v1.35.4", "operatingSystem": "linux", "architecture": "amd64"},
         },
     }
@@ -139,8 +139,8 @@ def kubeconfig_of(url: str, pair: Pair | None, token: str) -> dict[str, Any]:
 def check_ours(path: Path) -> None:
     """Raise :class:`TakenError` if ``path`` must not be overwritten."""
     try:
-        found = yaml.safe_load(path.read_text(encoding="utf-8"))
-        names = [one["name"] for one in found["contexts"]]
+        config = yaml.safe_load(path.read_text(encoding="utf-8"))
+        names = [context["name"] for context in config["contexts"]]
     except FileNotFoundError:
         return
     except (OSError, UnicodeDecodeError, yaml.YAMLError, TypeError, KeyError):

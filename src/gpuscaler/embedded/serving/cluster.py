@@ -84,7 +84,7 @@ class EmbeddedCluster:
             plugin_pull=self.core.plugin_pull,
             speed=speed,
             leases=conditions.leases,
-            lasts=self.core.kubelet_lasts,
+            lasts=self.core.kubelet_lifetime,
         )
         self._scheduler = Scheduler(client, self._seen, now=now, speed=speed)
         clock = asyncio.get_running_loop().time

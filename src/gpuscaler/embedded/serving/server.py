@@ -8,7 +8,7 @@ from typing import Final
 
 from aiohttp import ClientConnectionResetError, web
 
-from gpuscaler.control.records.guarding import asks_here
+from gpuscaler.control.records.guarding import is_addressed_by_loopback
 from gpuscaler.embedded.apiserver.api import ApiServer
 from gpuscaler.embedded.apiserver.objects.forwarding import forward
 from gpuscaler.embedded.apiserver.wire.failures import Failure, Severed
@@ -44,7 +44,7 @@ async def serve(api: ApiServer, host: str = "127.0.0.1", port: int = 0, *, tls: 
     for_this_machine = tls is None and is_loopback(host)
 
     async def handle(request: web.Request) -> web.StreamResponse:
-        if for_this_machine and not asks_here(request):
+        if for_this_machine and not is_addressed_by_loopback(request):
             return await _send(request, reply(_ELSEWHERE.body(), status=_ELSEWHERE.code, headers=_ELSEWHERE.headers()))
         return await _handle(api, request)
 
@@ -64,14 +64,14 @@ async def serve(api: ApiServer, host: str = "127.0.0.1", port: int = 0, *, tls: 
 
 async def _handle(api: ApiServer, request: web.Request) -> web.StreamResponse:
     headers = {name.lower(): value for name, value in request.headers.items()}
-    asked = Request(request.method, request.rel_url.raw_path, dict(request.query), headers, await request.read())
+    api_request = Request(request.method, request.rel_url.raw_path, dict(request.query), headers, await request.read())
     try:
-        found = await api.forwarded(asked)
-        if isinstance(found, PodPort):
-            return await forward(request, found, api.forwards.local(found))
-        if found is not None:
-            return await _send(request, found)
-        async with api.handle(asked) as answer:
+        forwarded = await api.forwarded(api_request)
+        if isinstance(forwarded, PodPort):
+            return await forward(request, forwarded, api.forwards.local(forwarded))
+        if forwarded is not None:
+            return await _send(request, forwarded)
+        async with api.handle(api_request) as answer:
             return await _send(request, answer)
     except Severed:
         if request.transport is not None:

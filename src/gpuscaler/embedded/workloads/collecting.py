@@ -51,23 +51,23 @@ class Collector:
     async def without_owner(self, owners: Resource, objects: Sequence[Object], resource: Resource) -> None:
         """Delete those of ``objects``, of ``resource``, whose controller, one of ``owners``, really does not exist any more."""
         for obj in objects:
-            owner = next(one for one in obj["metadata"]["ownerReferences"] if one.get("controller"))
+            owner = next(reference for reference in obj["metadata"]["ownerReferences"] if reference.get("controller"))
             namespace = obj["metadata"].get("namespace", "")
             if not obj["metadata"].get("deletionTimestamp") and not await self._there(owners, owner["name"], namespace, owner["uid"]):
                 await self._delete(resource, obj, None)
 
     async def _there(self, resource: Resource, name: str, namespace: str = "", uid: str = "") -> bool:
         try:
-            found = msgspec.json.decode(await self._client.get(resource, name, namespace=namespace))
+            current = msgspec.json.decode(await self._client.get(resource, name, namespace=namespace))
         except NotFound:
             return False
-        return not uid or found["metadata"]["uid"] == uid
+        return not uid or current["metadata"]["uid"] == uid
 
     async def _end(self, pod: Object, now: float) -> None:
         if not is_finished(pod):
-            told = {"type": "DisruptionTarget", "status": "True", "reason": "DeletionByPodGC", "lastTransitionTime": timestamp(now)}
-            kept = [one for one in (pod.get("status") or {}).get("conditions") or () if one.get("type") != told["type"]]
-            status = {"phase": "Failed", "conditions": [*kept, {**told, "message": "PodGC: node no longer exists"}]}
+            condition = {"type": "DisruptionTarget", "status": "True", "reason": "DeletionByPodGC", "lastTransitionTime": timestamp(now)}
+            kept = [item for item in (pod.get("status") or {}).get("conditions") or () if item.get("type") != condition["type"]]
+            status = {"phase": "Failed", "conditions": [*kept, {**condition, "message": "PodGC: node no longer exists"}]}
             body = {"metadata": {"uid": pod["metadata"]["uid"]}, "status": status}
             try:
                 await self._client.merge_patch(PODS, name_of(pod), body, namespace=pod["metadata"]["namespace"], subresource="status")

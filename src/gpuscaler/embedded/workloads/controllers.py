@@ -88,8 +88,8 @@ class Workloads:
             self._look("", "", at)
 
     def _node_changed(self, name: str) -> None:
-        found = self._mirror.get("Node", name)
-        node = None if found is None else decode_object(found, Interner())
+        obj = self._mirror.get("Node", name)
+        node = None if obj is None else decode_object(obj, Interner())
         before = self._nodes.pop(name, None)
         if isinstance(node, Node):
             self._nodes[name] = node
@@ -148,7 +148,7 @@ class Workloads:
         workload = self._mirror.get(*key)
         owned = self._mirror.owned(key, "ReplicaSet" if key[0] == "Deployment" else "Pod")
         uid = workload["metadata"]["uid"] if workload is not None else ""
-        strays = [one for one in owned if (controller_of(one) or {}).get("uid") != uid]
+        strays = [obj for obj in owned if (controller_of(obj) or {}).get("uid") != uid]
         if strays:
             if key[0] == "Job":
                 await self._carry_out(JOBS, None, jobs.orphaned(strays))
@@ -157,7 +157,7 @@ class Workloads:
         if workload is None:
             self._jobs.forget(key[1])
             return None
-        steps = self._decide(key[0], workload, [one for one in owned if one not in strays])
+        steps = self._decide(key[0], workload, [obj for obj in owned if obj not in strays])
         await self._carry_out(WORKLOADS[key[0]], workload, steps)
         return steps.again
 
@@ -166,14 +166,14 @@ class Workloads:
         if key[0] not in {"StatefulSet", "DaemonSet"}:
             return
         uid = workload["metadata"]["uid"] if workload is not None else ""
-        known = self._mirror.owned(key, CONTROLLER_REVISIONS.kind)
-        if strays := [one for one in known if (controller_of(one) or {}).get("uid") != uid]:
+        existing = self._mirror.owned(key, CONTROLLER_REVISIONS.kind)
+        if strays := [revision for revision in existing if (controller_of(revision) or {}).get("uid") != uid]:
             await self._collector.without_owner(WORKLOADS[key[0]], strays, CONTROLLER_REVISIONS)
         if workload is None:
             return
         labels = [(pod["metadata"].get("labels") or {}).get(stateful_sets.REVISION, "") for pod in pods]
         used = set(labels) if key[0] == "StatefulSet" else {f"{name_of(workload)}-{label}" for label in labels}
-        steps = revisions.record(workload, WORKLOADS[key[0]], [one for one in known if one not in strays], used)
+        steps = revisions.record(workload, WORKLOADS[key[0]], [revision for revision in existing if revision not in strays], used)
         await self._carry_out(WORKLOADS[key[0]], None, steps)
 
     def _decide(self, kind: str, workload: Object, owned: list[Object]) -> Steps:
@@ -194,8 +194,8 @@ class Workloads:
             await self._patch(resource, workload, {"metadata": {"uid": workload["metadata"]["uid"]}, "status": patch}, "status")
         await self._all(self._patch(*patch) for patch in steps.patches)
         await self._all(self._patch(resource, obj, {"status": status}, "status") for resource, obj, status in steps.statuses)
-        await self._all(self._delete(*gone) for gone in steps.deletes)
-        await self._all(self._create(*made) for made in steps.creates)
+        await self._all(self._delete(*deletion) for deletion in steps.deletes)
+        await self._all(self._create(*creation) for creation in steps.creates)
 
     async def _all(self, writes: Any) -> None:
         """Try every write; raise the first error at the end."""
@@ -227,9 +227,9 @@ class Workloads:
             # It is gone, or another has that name: the watch will show it.
             return
         # It counts as leaving until the watch shows its deletion.
-        known = self._mirror.get(resource.kind, identity(obj))
-        if known is not None and known["metadata"]["uid"] == metadata["uid"]:
-            metadata_now = known["metadata"]
+        current = self._mirror.get(resource.kind, identity(obj))
+        if current is not None and current["metadata"]["uid"] == metadata["uid"]:
+            metadata_now = current["metadata"]
             metadata_now.setdefault("deletionTimestamp", metadata_now.get("creationTimestamp"))
 
     async def _create(self, resource: Resource, obj: Object) -> None:
@@ -239,8 +239,8 @@ class Workloads:
     def _know(self, resource: Resource, answer: bytes) -> None:
         obj = msgspec.json.decode(answer)
         # The last step of a deletion returns the object as it was.
-        gone = obj["metadata"].get("deletionTimestamp") and not obj["metadata"].get("finalizers")
-        if not gone and self._mirror.keeps(resource.kind):
+        is_gone = obj["metadata"].get("deletionTimestamp") and not obj["metadata"].get("finalizers")
+        if not is_gone and self._mirror.keeps(resource.kind):
             self._mirror.put(resource.kind, obj)
 
 
@@ -248,11 +248,11 @@ def difference(before: Object, wanted: Object) -> Object:
     """The merge patch that gives the fields of ``wanted`` in ``before`` these values; None stands for a missing field."""
     patch: Object = {}
     for name, value in wanted.items():
-        known = before.get(name)
-        if isinstance(value, dict) and isinstance(known, dict):
-            inner = difference(known, {**dict.fromkeys(known), **value})
+        current = before.get(name)
+        if isinstance(value, dict) and isinstance(current, dict):
+            inner = difference(current, {**dict.fromkeys(current), **value})
             if inner:
                 patch[name] = inner
-        elif known != value:
+        elif current != value:
             patch[name] = value
     return patch

@@ -75,14 +75,14 @@ def _bare(daemon_set: Mapping[str, Any]) -> PodSpec | None:
     pod = pod_of(daemon_set["spec"]["template"], daemon_set, DAEMON_SETS)
     pod["metadata"] |= {"name": name_of(daemon_set), "uid": "template"}
     pod["spec"]["tolerations"] = _tolerations(pod["spec"])
-    found = decode_object(pod, Interner())
-    return found.spec if isinstance(found, Pod) else None
+    decoded = decode_object(pod, Interner())
+    return decoded.spec if isinstance(decoded, Pod) else None
 
 
 def _tolerations(spec: Mapping[str, Any]) -> list[Object]:
     own = list(spec.get("tolerations") or ())
     added = [{"key": f"node.kubernetes.io/{name}", "operator": "Exists", "effect": effect} for name, effect in TOLERATED]
-    return [*own, *(one for one in added if one not in own)]
+    return [*own, *(toleration for toleration in added if toleration not in own)]
 
 
 def _pod(daemon_set: Mapping[str, Any], node: str, revision: str) -> Object:
@@ -94,10 +94,10 @@ def _pod(daemon_set: Mapping[str, Any], node: str, revision: str) -> Object:
     spec["tolerations"] = _tolerations(spec)
     field = {"key": "metadata.name", "operator": "In", "values": [node]}
     affinity = dict(spec.get("affinity") or {})
-    told = dict(affinity.get("nodeAffinity") or {})
+    node_affinity = dict(affinity.get("nodeAffinity") or {})
     # It replaces the template's own terms, by which the node was chosen.
-    told["requiredDuringSchedulingIgnoredDuringExecution"] = {"nodeSelectorTerms": [{"matchFields": [field]}]}
-    spec["affinity"] = {**affinity, "nodeAffinity": told}
+    node_affinity["requiredDuringSchedulingIgnoredDuringExecution"] = {"nodeSelectorTerms": [{"matchFields": [field]}]}
+    spec["affinity"] = {**affinity, "nodeAffinity": node_affinity}
     return pod
 
 
@@ -105,8 +105,8 @@ def _node_of(pod: Mapping[str, Any]) -> str:
     """The node that a pod is bound to or intended for."""
     if node := pod["spec"].get("nodeName"):
         return str(node)
-    told = ((pod["spec"].get("affinity") or {}).get("nodeAffinity") or {}).get("requiredDuringSchedulingIgnoredDuringExecution") or {}
-    for term in told.get("nodeSelectorTerms") or ():
+    required = ((pod["spec"].get("affinity") or {}).get("nodeAffinity") or {}).get("requiredDuringSchedulingIgnoredDuringExecution") or {}
+    for term in required.get("nodeSelectorTerms") or ():
         for field in term.get("matchFields") or ():
             if field.get("key") == "metadata.name" and field.get("values"):
                 return str(field["values"][0])
@@ -122,8 +122,10 @@ def _outdated(daemon_set: Mapping[str, Any], pods: Sequence[Object], wanted: Seq
     strategy = daemon_set["spec"].get("updateStrategy") or {}
     if strategy.get("type") == "OnDelete":
         return []
-    told = (strategy.get("rollingUpdate") or {}).get("maxUnavailable", 1)
-    most = max(1, int(told.removesuffix("%")) * len(wanted) // 100) if isinstance(told, str) else max(1, told)
+    max_unavailable = (strategy.get("rollingUpdate") or {}).get("maxUnavailable", 1)
+    most = (
+        max(1, int(max_unavailable.removesuffix("%")) * len(wanted) // 100) if isinstance(max_unavailable, str) else max(1, max_unavailable)
+    )
     old = sorted((pod for pod in pods if not _is_current(pod, revision)), key=lambda pod: (is_ready(pod), name_of(pod)))
     unready = [pod for pod in old if not is_ready(pod)]
     room = max(0, most - sum(1 for pod in pods if not is_ready(pod)))
@@ -132,16 +134,16 @@ def _outdated(daemon_set: Mapping[str, Any], pods: Sequence[Object], wanted: Seq
 
 def _status(daemon_set: Mapping[str, Any], by_node: Mapping[str, Sequence[Object]], wanted: Sequence[str], revision: str) -> Object:
     here = [next((pod for pod in by_node.get(name, ()) if is_active(pod)), None) for name in wanted]
-    there = [pod for pod in here if pod is not None]
-    ready = sum(map(is_ready, there))
+    scheduled = [pod for pod in here if pod is not None]
+    ready = sum(map(is_ready, scheduled))
     astray = sum(1 for name, pods in by_node.items() if name not in wanted and any(pod["spec"].get("nodeName") for pod in pods))
     return {
         "observedGeneration": daemon_set["metadata"].get("generation"),
         "desiredNumberScheduled": len(wanted),
-        "currentNumberScheduled": len(there),
+        "currentNumberScheduled": len(scheduled),
         "numberMisscheduled": astray,
         "numberReady": ready,
         "numberAvailable": ready or None,
         "numberUnavailable": len(wanted) - ready or None,
-        "updatedNumberScheduled": sum(1 for pod in there if _is_current(pod, revision)) or None,
+        "updatedNumberScheduled": sum(1 for pod in scheduled if _is_current(pod, revision)) or None,
     }

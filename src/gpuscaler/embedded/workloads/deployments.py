@@ -19,9 +19,12 @@ def decide(deployment: Mapping[str, Any], replica_sets: Sequence[Object], now: f
     """The steps for ``deployment``, which owns ``replica_sets``."""
     steps = Steps()
     current = hash_of(deployment["spec"]["template"])
-    found = [replica_set for replica_set in replica_sets if not is_leaving(replica_set)]
-    new = next((one for one in found if (one["metadata"].get("labels") or {}).get(HASH) == current), None)
-    old = sorted((one for one in found if one is not new), key=lambda one: (_revision(one), name_of(one)))
+    existing = [replica_set for replica_set in replica_sets if not is_leaving(replica_set)]
+    new = next((replica_set for replica_set in existing if (replica_set["metadata"].get("labels") or {}).get(HASH) == current), None)
+    old = sorted(
+        (replica_set for replica_set in existing if replica_set is not new),
+        key=lambda replica_set: (_revision(replica_set), name_of(replica_set)),
+    )
     if not is_leaving(deployment):
         paused = bool(deployment["spec"].get("paused"))
         revision = max([0, *map(_revision, old)]) + 1 if new is None or _revision(new) <= max([0, *map(_revision, old)]) else _revision(new)
@@ -59,10 +62,10 @@ def _settled(replica_set: Mapping[str, Any]) -> bool:
 
 def _limits(deployment: Mapping[str, Any]) -> tuple[int, int]:
     """The maximum number of pods during a rollout, and the minimum number of available ones."""
-    told = (deployment["spec"].get("strategy") or {}).get("rollingUpdate") or {}
+    rolling = (deployment["spec"].get("strategy") or {}).get("rollingUpdate") or {}
     wanted = _wanted(deployment)
-    surge = _share(told.get("maxSurge", "25%"), wanted, up=True)
-    missing = min(wanted, _share(told.get("maxUnavailable", "25%"), wanted, up=False))
+    surge = _share(rolling.get("maxSurge", "25%"), wanted, up=True)
+    missing = min(wanted, _share(rolling.get("maxUnavailable", "25%"), wanted, up=False))
     if not surge and not missing:
         missing = 1
     return wanted + surge, wanted - missing
@@ -83,46 +86,46 @@ def _room_for_new(deployment: Mapping[str, Any], old: Sequence[Object]) -> int:
     """The number of pods that the new template may have now."""
     wanted = _wanted(deployment)
     if _recreates(deployment):
-        return 0 if any(_wanted(one) or _counted(one, "replicas") for one in old) else wanted
+        return 0 if any(_wanted(replica_set) or _counted(replica_set, "replicas") for replica_set in old) else wanted
     return max(0, min(wanted, _limits(deployment)[0] - sum(map(_wanted, old))))
 
 
 def _roll(steps: Steps, deployment: Mapping[str, Any], new: Object, old: Sequence[Object], revision: int) -> None:
-    wanted, has = _wanted(deployment), _wanted(new)
+    wanted, current = _wanted(deployment), _wanted(new)
     room = _room_for_new(deployment, old)
-    target = has if deployment["spec"].get("paused") and any(map(_wanted, old)) else wanted if has > wanted else max(has, room)
-    patch: Object = {} if target == has else {"spec": {"replicas": target}}
+    target = current if deployment["spec"].get("paused") and any(map(_wanted, old)) else wanted if current > wanted else max(current, room)
+    patch: Object = {} if target == current else {"spec": {"replicas": target}}
     if _revision(new) != revision:
         patch["metadata"] = {"annotations": {REVISION: str(revision)}}
     if patch:
         steps.patches.append((REPLICA_SETS, new, patch))
     if deployment["spec"].get("paused"):
         return
-    for one, left in _shrunk(deployment, new, old):
-        steps.patches.append((REPLICA_SETS, one, {"spec": {"replicas": left}}))
+    for replica_set, left in _shrunk(deployment, new, old):
+        steps.patches.append((REPLICA_SETS, replica_set, {"spec": {"replicas": left}}))
 
 
 def _shrunk(deployment: Mapping[str, Any], new: Object, old: Sequence[Object]) -> list[tuple[Object, int]]:
     """New sizes of old ReplicaSets that shrink: unavailable pods are removed first, then dispensable ones."""
-    alive = [one for one in old if _wanted(one)]
+    alive = [replica_set for replica_set in old if _wanted(replica_set)]
     if _recreates(deployment):
-        return [(one, 0) for one in alive]
+        return [(replica_set, 0) for replica_set in alive]
     if not all(map(_settled, (new, *alive))):
         return []
     least = _limits(deployment)[1]
     unavailable = max(0, _wanted(new) - _counted(new, "availableReplicas"))
     spare = sum(map(_wanted, (new, *alive))) - least - unavailable
-    left = {name_of(one): _wanted(one) for one in alive}
-    for one in alive:
-        gone = max(0, min(spare, _wanted(one) - _counted(one, "availableReplicas")))
-        left[name_of(one)] -= gone
-        spare -= gone
-    spare = min(spare, sum(_counted(one, "availableReplicas") for one in (new, *alive)) - least)
-    for one in alive:
-        gone = max(0, min(spare, left[name_of(one)]))
-        left[name_of(one)] -= gone
-        spare -= gone
-    return [(one, left[name_of(one)]) for one in alive if left[name_of(one)] != _wanted(one)]
+    left = {name_of(replica_set): _wanted(replica_set) for replica_set in alive}
+    for replica_set in alive:
+        removed = max(0, min(spare, _wanted(replica_set) - _counted(replica_set, "availableReplicas")))
+        left[name_of(replica_set)] -= removed
+        spare -= removed
+    spare = min(spare, sum(_counted(replica_set, "availableReplicas") for replica_set in (new, *alive)) - least)
+    for replica_set in alive:
+        removed = max(0, min(spare, left[name_of(replica_set)]))
+        left[name_of(replica_set)] -= removed
+        spare -= removed
+    return [(replica_set, left[name_of(replica_set)]) for replica_set in alive if left[name_of(replica_set)] != _wanted(replica_set)]
 
 
 def _replica_set(deployment: Mapping[str, Any], current: str, revision: int, replicas: int) -> Object:
@@ -151,13 +154,17 @@ def _replica_set(deployment: Mapping[str, Any], current: str, revision: int, rep
 def _forget(steps: Steps, deployment: Mapping[str, Any], old: Sequence[Object]) -> None:
     """Delete old ReplicaSets without pods, the oldest first, down to the revision history limit."""
     limit = deployment["spec"].get("revisionHistoryLimit", 10)
-    empty = [one for one in old if not _wanted(one) and not _counted(one, "replicas") and _settled(one)]
-    steps.deletes += [(REPLICA_SETS, one) for one in empty[: max(0, len(old) - limit)]]
+    empty = [
+        replica_set for replica_set in old if not _wanted(replica_set) and not _counted(replica_set, "replicas") and _settled(replica_set)
+    ]
+    steps.deletes += [(REPLICA_SETS, replica_set) for replica_set in empty[: max(0, len(old) - limit)]]
 
 
 def _status(deployment: Mapping[str, Any], new: Object | None, old: Sequence[Object], now: float) -> Object:
-    found = [*old, *([new] if new else [])]
-    replicas, ready, available = (sum(_counted(one, what) for one in found) for what in ("replicas", "readyReplicas", "availableReplicas"))
+    all_sets = [*old, *([new] if new else [])]
+    replicas, ready, available = (
+        sum(_counted(replica_set, what) for replica_set in all_sets) for what in ("replicas", "readyReplicas", "availableReplicas")
+    )
     updated = _counted(new, "replicas") if new else 0
     wanted = _wanted(deployment)
     done = new is not None and updated == replicas == wanted == available and _settled(new)
@@ -169,7 +176,7 @@ def _status(deployment: Mapping[str, Any], new: Object | None, old: Sequence[Obj
         if new is not None
         else ("NewReplicaSetCreated", "Created new replica set")
     )
-    told = [
+    conditions = [
         {
             "type": "Available",
             "status": "True" if enough else "False",
@@ -185,5 +192,5 @@ def _status(deployment: Mapping[str, Any], new: Object | None, old: Sequence[Obj
         "readyReplicas": counted(ready),
         "availableReplicas": counted(available),
         "unavailableReplicas": counted(max(0, max(wanted, replicas) - available)),
-        "conditions": with_conditions(deployment, told, now),
+        "conditions": with_conditions(deployment, conditions, now),
     }

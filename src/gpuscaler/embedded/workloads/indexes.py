@@ -5,11 +5,11 @@ from collections.abc import Iterable
 
 def indexes_of(text: str) -> set[int]:
     """Parse ``text`` into its indexes."""
-    found: set[int] = set()
+    indexes: set[int] = set()
     for part in filter(None, text.split(",")):
         first, _, last = part.partition("-")
-        found |= set(range(int(first), int(last or first) + 1))
-    return found
+        indexes |= set(range(int(first), int(last or first) + 1))
+    return indexes
 
 
 def text_of(indexes: Iterable[int]) -> str:

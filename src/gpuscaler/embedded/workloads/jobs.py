@@ -62,10 +62,10 @@ class Jobs:
             failures.many += 1
             failures.at = now
         steps = Steps(patches=[(PODS, pod, without_finalizer(pod)) for pod in pods if tally.written(pod) and has_finalizer(pod)])
-        told = _verdict(job, tally, now)
+        verdict = _verdict(job, tally, now)
         pause = min(LONGEST_PAUSE, FIRST_PAUSE * 2.0 ** min(failures.many - 1, 10)) if failures.many else 0.0
         active = [pod for pod in pods if is_active(pod)]
-        if told or job["spec"].get("suspend"):
+        if verdict or job["spec"].get("suspend"):
             _give_up(steps, active)
             active = []
         else:
@@ -73,7 +73,7 @@ class Jobs:
         if limit := job["spec"].get("activeDeadlineSeconds"):
             end = (seconds_of((job.get("status") or {}).get("startTime")) or now) + limit
             steps.again = end if steps.again is None else min(end, steps.again)
-        steps.status = _status(job, pods, tally, told, active=len(active) + len(steps.creates), now=now)
+        steps.status = _status(job, pods, tally, verdict, active=len(active) + len(steps.creates), now=now)
         return steps
 
     def forget(self, name: str) -> None:
@@ -105,11 +105,11 @@ class _Tally:
 
     def __init__(self, job: Mapping[str, Any], pods: Sequence[Object]) -> None:
         status = job.get("status") or {}
-        told = status.get("uncountedTerminatedPods") or {}
+        uncounted = status.get("uncountedTerminatedPods") or {}
         held = {pod["metadata"]["uid"] for pod in pods if has_finalizer(pod)}
         self.indexed = job["spec"].get("completionMode") == "Indexed"
         self.done: set[int] = indexes_of(status.get("completedIndexes") or "") if self.indexed else set()
-        before = {word: set(told.get(word) or ()) for word in ("succeeded", "failed")}
+        before = {word: set(uncounted.get(word) or ()) for word in ("succeeded", "failed")}
         # Pods that were released are counted now.
         self.succeeded = (status.get("succeeded") or 0) + len(before["succeeded"] - held)
         self.failed = (status.get("failed") or 0) + len(before["failed"] - held)
@@ -167,8 +167,8 @@ def _policy(job: Mapping[str, Any], pod: Mapping[str, Any]) -> str:
     """The action of the first rule that matches a condition of a failed pod."""
     for rule in (job["spec"].get("podFailurePolicy") or {}).get("rules") or ():
         for pattern in rule.get("onPodConditions") or ():
-            found = [one for one in (pod.get("status") or {}).get("conditions") or () if one.get("type") == pattern.get("type")]
-            if found and found[0].get("status") == (pattern.get("status") or "True"):
+            matching = [item for item in (pod.get("status") or {}).get("conditions") or () if item.get("type") == pattern.get("type")]
+            if matching and matching[0].get("status") == (pattern.get("status") or "True"):
                 return str(rule.get("action"))
     return "Count"
 
@@ -232,23 +232,23 @@ def _pod(job: Mapping[str, Any], index: int | None) -> Object:
 
 
 def _status(
-    job: Mapping[str, Any], pods: Sequence[Object], tally: _Tally, told: Sequence[Mapping[str, str]], *, active: int, now: float
+    job: Mapping[str, Any], pods: Sequence[Object], tally: _Tally, verdict: Sequence[Mapping[str, str]], *, active: int, now: float
 ) -> Object:
     before, suspended = job.get("status") or {}, bool(job["spec"].get("suspend"))
-    conditions = list(told)
+    conditions = list(verdict)
     if suspended or holds(job, "Suspended"):
         words = ("JobSuspended", "Job suspended") if suspended else ("JobResumed", "Job resumed")
         conditions.append({"type": "Suspended", "status": str(suspended), "reason": words[0], "message": words[1]})
     began = None if suspended else before.get("startTime") or timestamp(now)
-    complete = any(one["type"] == "Complete" for one in told)
-    uncounted = {word: sorted(uids) for word, uids in tally.uncounted.items() if uids and not told}
+    complete = any(item["type"] == "Complete" for item in verdict)
+    uncounted = {word: sorted(uids) for word, uids in tally.uncounted.items() if uids and not verdict}
     return {
         "active": counted(active),
         "ready": sum(1 for pod in pods if is_active(pod) and is_ready(pod)) if active else 0,
         "terminating": sum(1 for pod in pods if is_leaving(pod) and not is_finished(pod)),
         # A finished Job has counted everything.
-        "succeeded": counted(tally.successes if told else tally.succeeded),
-        "failed": counted(tally.failures if told else tally.failed),
+        "succeeded": counted(tally.successes if verdict else tally.succeeded),
+        "failed": counted(tally.failures if verdict else tally.failed),
         "completedIndexes": text_of(tally.done) or None if tally.indexed else None,
         "uncountedTerminatedPods": uncounted,
         "startTime": began,
@@ -264,7 +264,7 @@ def _after(job: Mapping[str, Any], pods: Sequence[Object], now: float) -> Steps:
     steps.status = {"active": None, "ready": 0, "terminating": sum(map(is_leaving, pods))} if not is_leaving(job) else {}
     keep = job["spec"].get("ttlSecondsAfterFinished")
     if keep is not None and not is_leaving(job):
-        ended = max((seconds_of(one.get("lastTransitionTime")) for one in (job.get("status") or {}).get("conditions") or ()), default=now)
+        ended = max((seconds_of(item.get("lastTransitionTime")) for item in (job.get("status") or {}).get("conditions") or ()), default=now)
         if now >= ended + keep:
             steps.deletes.append((JOBS, dict(job)))
         else:

@@ -63,21 +63,21 @@ class Lifecycle:
         cordoned = bool(node["spec"].get("unschedulable"))
         if cordoned == (len(others) < len(taints)):
             return
-        said = [{"key": UNSCHEDULABLE, "effect": "NoSchedule", "timeAdded": timestamp(self._now())}] if cordoned else []
+        added = [{"key": UNSCHEDULABLE, "effect": "NoSchedule", "timeAdded": timestamp(self._now())}] if cordoned else []
         metadata = {"resourceVersion": node["metadata"]["resourceVersion"]}
-        await self._client.merge_patch(NODES, name, {"metadata": metadata, "spec": {"taints": [*others, *said] or None}})
+        await self._client.merge_patch(NODES, name, {"metadata": metadata, "spec": {"taints": [*others, *added] or None}})
 
     async def _unreachable(self, name: str) -> None:
         now = self._now()
         node = msgspec.json.decode(await self._client.get(NODES, name))
         conditions = (node.get("status") or {}).get("conditions") or []
-        told = [{**condition, **_SILENT, "lastTransitionTime": timestamp(now)} for condition in conditions]
-        status = {"metadata": {"uid": node["metadata"]["uid"]}, "status": {"conditions": told}}
+        updated = [{**condition, **_SILENT, "lastTransitionTime": timestamp(now)} for condition in conditions]
+        status = {"metadata": {"uid": node["metadata"]["uid"]}, "status": {"conditions": updated}}
         await self._client.merge_patch(NODES, name, status, subresource="status")
         await self._taint(name, silent=True)
         self._silent[name] = now
         for pod in self._pods(name):
-            kept = [one for one in (pod.get("status") or {}).get("conditions") or () if one.get("type") != "Ready"]
+            kept = [item for item in (pod.get("status") or {}).get("conditions") or () if item.get("type") != "Ready"]
             unready = {"type": "Ready", "status": "False", "reason": "NodeNotReady", "lastTransitionTime": timestamp(now)}
             await self._patch_pod(pod, {"conditions": [*kept, unready]})
 
@@ -88,12 +88,12 @@ class Lifecycle:
 
     async def _taint(self, name: str, *, silent: bool) -> None:
         node = msgspec.json.decode(await self._client.get(NODES, name))
-        others = [one for one in node["spec"].get("taints") or () if one["key"] != UNREACHABLE]
+        others = [taint for taint in node["spec"].get("taints") or () if taint["key"] != UNREACHABLE]
         moment = timestamp(self._now())
-        ours = [{"key": UNREACHABLE, "effect": effect, "timeAdded": moment} for effect in ("NoSchedule", "NoExecute")]
+        added = [{"key": UNREACHABLE, "effect": effect, "timeAdded": moment} for effect in ("NoSchedule", "NoExecute")]
         metadata = {"resourceVersion": node["metadata"]["resourceVersion"]}
         await self._client.merge_patch(
-            NODES, name, {"metadata": metadata, "spec": {"taints": [*others, *(ours if silent else ())] or None}}
+            NODES, name, {"metadata": metadata, "spec": {"taints": [*others, *(added if silent else ())] or None}}
         )
 
     async def _evict(self, name: str) -> None:
@@ -119,7 +119,7 @@ class Lifecycle:
 
 def tolerated(pod: Mapping[str, Any]) -> float | None:
     """How many seconds a pod stays on an unreachable node; None if it stays forever."""
-    tolerations = [one for one in pod["spec"].get("tolerations") or () if _matches(one)]
+    tolerations = [toleration for toleration in pod["spec"].get("tolerations") or () if _matches(toleration)]
     if not tolerations:
         return 0.0
     return min(

@@ -54,7 +54,8 @@ class Mirror:
         self._owned: dict[Key, dict[str, dict[str, None]]] = {}
         turn = Turn()
         self.reflectors = tuple(
-            Reflector(client, resource, WholeObjects(), self._receive, clock=clock, random=random, turn=turn) for resource in resources
+            Reflector(client, resource, WholeObjects(), self._receive, clock=clock, random=random, decode_lock=turn)
+            for resource in resources
         )
 
     @property
@@ -79,8 +80,8 @@ class Mirror:
     def put(self, kind: str, obj: Object) -> None:
         """Add an object as the API server returned it, unless a newer version is known."""
         name = identity(obj)
-        known = self._objects[kind].get(name)
-        if known is None or _version(obj) > _version(known):
+        current = self._objects[kind].get(name)
+        if current is None or _version(obj) > _version(current):
             self._drop(kind, name)
             self._objects[kind][name] = obj
             if (owner := owner_of(obj)) is not None:
@@ -88,22 +89,22 @@ class Mirror:
             self._touched(kind, obj)
 
     def _drop(self, kind: str, name: str) -> Object | None:
-        gone = self._objects[kind].pop(name, None)
-        owner = None if gone is None else owner_of(gone)
+        removed = self._objects[kind].pop(name, None)
+        owner = None if removed is None else owner_of(removed)
         if owner is not None:
             kinds = self._owned[owner]
             del kinds[kind][name]
             if not any(kinds.values()):
                 del self._owned[owner]
-        return gone
+        return removed
 
     def _receive(self, batch: Batch) -> None:
         kind = batch.resource.kind
         for name, item in batch.changes.items():
             if item is not None:
                 self.put(kind, cast(Object, item))
-            elif (gone := self._drop(kind, name)) is not None:
-                self._touched(kind, gone)
+            elif (removed := self._drop(kind, name)) is not None:
+                self._touched(kind, removed)
 
 
 def owner_of(obj: Mapping[str, Any]) -> Key | None:

@@ -20,21 +20,23 @@ def name_for(workload: Mapping[str, Any]) -> str:
     return f"{name_of(workload)}-{hash_of(workload['spec']['template'])}"
 
 
-def record(workload: Mapping[str, Any], resource: Resource, known: Sequence[Object], used: Set[str]) -> Steps:
+def record(workload: Mapping[str, Any], resource: Resource, existing: Sequence[Object], used: Set[str]) -> Steps:
     """Keep the template of ``workload`` as its newest revision, and its limit of older ones. ``used`` are the revisions of its pods."""
     steps = Steps()
     if is_leaving(workload):
         return steps
-    name, newest = name_for(workload), max((one.get("revision") or 0 for one in known), default=0)
-    mine = next((one for one in known if name_of(one) == name), None)
-    if mine is None:
+    name, newest = name_for(workload), max((revision.get("revision") or 0 for revision in existing), default=0)
+    current = next((revision for revision in existing if name_of(revision) == name), None)
+    if current is None:
         steps.creates.append((CONTROLLER_REVISIONS, _revision(workload, resource, name, newest + 1)))
-    elif mine.get("revision") != newest:
+    elif current.get("revision") != newest:
         # A template that returns becomes the newest again.
-        steps.patches.append((CONTROLLER_REVISIONS, mine, {"revision": newest + 1}))
-    old = sorted((one for one in known if name_of(one) not in used | {name}), key=lambda one: one.get("revision") or 0)
+        steps.patches.append((CONTROLLER_REVISIONS, current, {"revision": newest + 1}))
+    old = sorted(
+        (revision for revision in existing if name_of(revision) not in used | {name}), key=lambda revision: revision.get("revision") or 0
+    )
     kept = workload["spec"].get("revisionHistoryLimit", KEPT)
-    steps.deletes = [(CONTROLLER_REVISIONS, one) for one in old[: max(0, len(old) - kept)] if not is_leaving(one)]
+    steps.deletes = [(CONTROLLER_REVISIONS, revision) for revision in old[: max(0, len(old) - kept)] if not is_leaving(revision)]
     return steps
 
 

@@ -74,15 +74,15 @@ def _claim(stateful_set: Mapping[str, Any], pod: str, claim_of: Callable[[str], 
     """Create the claims of ``pod``, and set them to bound once they exist."""
     namespace = stateful_set["metadata"]["namespace"]
     for name, template in _claims(stateful_set, pod):
-        found = claim_of(f"{namespace}/{name}")
+        claim = claim_of(f"{namespace}/{name}")
         volume = f"{namespace}-{name}"
-        if found is None:
-            made = _bound(stateful_set, template, namespace, name, volume=volume)
-            steps.creates += [(PERSISTENT_VOLUMES, made[0]), (PERSISTENT_VOLUME_CLAIMS, made[1])]
-        elif found["spec"].get("volumeName") == volume and (found.get("status") or {}).get("phase") != "Bound":
-            spec = found["spec"]
+        if claim is None:
+            bound = _bound(stateful_set, template, namespace, name, volume=volume)
+            steps.creates += [(PERSISTENT_VOLUMES, bound[0]), (PERSISTENT_VOLUME_CLAIMS, bound[1])]
+        elif claim["spec"].get("volumeName") == volume and (claim.get("status") or {}).get("phase") != "Bound":
+            spec = claim["spec"]
             status = {"phase": "Bound", "accessModes": spec.get("accessModes"), "capacity": (spec.get("resources") or {}).get("requests")}
-            steps.statuses += [(PERSISTENT_VOLUME_CLAIMS, found, status)]
+            steps.statuses += [(PERSISTENT_VOLUME_CLAIMS, claim, status)]
             steps.statuses += [(PERSISTENT_VOLUMES, {"metadata": {"name": volume}}, {"phase": "Bound"})]
 
 
@@ -132,9 +132,9 @@ def _pod(stateful_set: Mapping[str, Any], name: str, ordinal: int, revision: str
     claims = {name_of(template): claim for claim, template in _claims(stateful_set, name)}
     # It replaces a volume of that name in the pod template.
     other = [one for one in pod["spec"].get("volumes") or () if one.get("name") not in claims]
-    mine = [{"name": volume, "persistentVolumeClaim": {"claimName": claim}} for volume, claim in claims.items()]
+    claimed = [{"name": volume, "persistentVolumeClaim": {"claimName": claim}} for volume, claim in claims.items()]
     if claims:
-        pod["spec"]["volumes"] = [*mine, *other]
+        pod["spec"]["volumes"] = [*claimed, *other]
     return pod
 
 

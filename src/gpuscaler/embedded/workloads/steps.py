@@ -61,24 +61,24 @@ def owned_by(owner: Mapping[str, Any], resource: Resource) -> list[Object]:
 
 def condition(obj: Mapping[str, Any], kind: str) -> Mapping[str, Any]:
     """The condition of that type; empty if there is none."""
-    found = (obj.get("status") or {}).get("conditions") or ()
-    return next((item for item in found if item.get("type") == kind), {})
+    conditions = (obj.get("status") or {}).get("conditions") or ()
+    return next((item for item in conditions if item.get("type") == kind), {})
 
 
 def holds(obj: Mapping[str, Any], kind: str) -> bool:
     return condition(obj, kind).get("status") == "True"
 
 
-def with_conditions(obj: Mapping[str, Any], told: Iterable[Mapping[str, str]], now: float) -> list[Object]:
-    """The conditions of ``obj`` with ``told`` merged in; a condition whose status is unchanged keeps its time."""
-    found = {item["type"]: item for item in (obj.get("status") or {}).get("conditions") or ()}
-    for one in told:
-        before = found.get(one["type"])
-        if before is None or any(before.get(name) != value for name, value in one.items()):
-            same = before is not None and before.get("status") == one["status"]
+def with_conditions(obj: Mapping[str, Any], updates: Iterable[Mapping[str, str]], now: float) -> list[Object]:
+    """The conditions of ``obj`` with ``updates`` merged in; a condition whose status is unchanged keeps its time."""
+    conditions = {item["type"]: item for item in (obj.get("status") or {}).get("conditions") or ()}
+    for update in updates:
+        before = conditions.get(update["type"])
+        if before is None or any(before.get(name) != value for name, value in update.items()):
+            same = before is not None and before.get("status") == update["status"]
             at = before["lastTransitionTime"] if before is not None and same else timestamp(now)
-            found[one["type"]] = {**one, "lastUpdateTime": timestamp(now), "lastTransitionTime": at}
-    return list(found.values())
+            conditions[update["type"]] = {**update, "lastUpdateTime": timestamp(now), "lastTransitionTime": at}
+    return list(conditions.values())
 
 
 def is_finished(pod: Mapping[str, Any]) -> bool:

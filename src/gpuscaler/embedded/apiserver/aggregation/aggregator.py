@@ -52,9 +52,9 @@ class Aggregator:
         watched = [self._store[kind] for kind in (API_SERVICES, SERVICES, ENDPOINTS)]
         try:
             while True:
-                before = [one.position for one in watched]
+                before = [collection.position for collection in watched]
                 well = await self._check()
-                if [one.position for one in watched] == before:
+                if [collection.position for collection in watched] == before:
                     await change_in(watched, RARELY if well else SOON)
         finally:
             if self._session is not None:
@@ -80,20 +80,20 @@ class Aggregator:
 
     def groups(self) -> dict[str, list[Json]]:
         """Every aggregated group with its versions, in the form of discovery; a version whose server does not answer is stale."""
-        found: dict[str, list[Json]] = {}
+        by_group: dict[str, list[Json]] = {}
         for _, api_service in registered(self._store):
             key = (api_service.spec.group, api_service.spec.version)
             if api_service.spec.service is not None and api_service.spec.group not in _GROUPS:
                 stale = {"version": api_service.spec.version, "freshness": "Stale"}
-                found.setdefault(api_service.spec.group, []).append(self._served.get(key, stale) if api_service.available else stale)
-        return found
+                by_group.setdefault(api_service.spec.group, []).append(self._served.get(key, stale) if api_service.available else stale)
+        return by_group
 
     async def _pass_on(self, api_service: WireApiService, service: WireReference, request: Request) -> Answer:
         context = self._proxy.context(None if api_service.spec.insecure else api_service.spec.ca_bundle or "")
         headers = vouched(request.headers)
         headers.update({name: request.headers[name] for name in _ASKED if name in request.headers})
         query = f"?{urlencode(request.query)}" if request.query else ""
-        asked = self._client().request(
+        call = self._client().request(
             request.method,
             _url(endpoint(self._store, service), f"{request.path}{query}"),
             headers=headers,
@@ -103,9 +103,9 @@ class Aggregator:
             allow_redirects=False,
             timeout=aiohttp.ClientTimeout(request.timeout or _REQUEST),
         )
-        async with asked as got:
-            said = {name: got.headers[name] for name in _ANSWERED if name in got.headers}
-            return reply(await got.read(), status=got.status, headers=said)
+        async with call as response:
+            response_headers = {name: response.headers[name] for name in _ANSWERED if name in response.headers}
+            return reply(await response.read(), status=response.status, headers=response_headers)
 
     def _client(self) -> aiohttp.ClientSession:
         if self._session is None:
@@ -116,10 +116,10 @@ class Aggregator:
     async def _check(self) -> bool:
         """Check every API once; returns whether all answer."""
         every = registered(self._store)
-        found = await asyncio.gather(*(self._condition(api_service) for _, api_service in every))
-        for (name, _), condition in zip(every, found, strict=True):
+        conditions = await asyncio.gather(*(self._condition(api_service) for _, api_service in every))
+        for (name, _), condition in zip(every, conditions, strict=True):
             self._tell(name, condition)
-        return all(condition["status"] == "True" for condition in found)
+        return all(condition["status"] == "True" for condition in conditions)
 
     async def _condition(self, api_service: WireApiService) -> Json:
         if api_service.spec.service is None:
@@ -139,22 +139,22 @@ class Aggregator:
 
     async def _asked(self, url: URL, headers: Mapping[str, str]) -> bytes:
         """The answer to a check, from any server: an untrusted certificate is noticed only by real requests."""
-        said = vouched(_CHECKER)
-        said.update(headers)
+        request_headers = vouched(_CHECKER)
+        request_headers.update(headers)
         timeout = aiohttp.ClientTimeout(_CHECK)
         context = self._proxy.context(None)
-        async with self._client().get(url, headers=said, ssl=context, allow_redirects=False, timeout=timeout) as got:
-            body = await got.read()
-            if not 200 <= got.status < 300:
-                raise ValueError(f"bad status from {url}: {got.status}")
+        async with self._client().get(url, headers=request_headers, ssl=context, allow_redirects=False, timeout=timeout) as response:
+            body = await response.read()
+            if not 200 <= response.status < 300:
+                raise ValueError(f"bad status from {url}: {response.status}")
             return body
 
     async def _discover(self, api_service: WireApiService, url: URL) -> None:
         """Store the server's discovery document. If it does not support the newer form, clients use the older one."""
         key = (api_service.spec.group, api_service.spec.version)
         try:
-            found = msgspec.json.decode(await self._asked(url.with_path("/apis"), {"accept": AGGREGATED}))
-            versions = next(item["versions"] for item in found["items"] if item["metadata"]["name"] == api_service.spec.group)
+            document = msgspec.json.decode(await self._asked(url.with_path("/apis"), {"accept": AGGREGATED}))
+            versions = next(item["versions"] for item in document["items"] if item["metadata"]["name"] == api_service.spec.group)
             self._served[key] = next(item for item in versions if item["version"] == api_service.spec.version)
         except (ValueError, LookupError, TypeError, StopIteration):
             self._served.pop(key, None)
@@ -168,9 +168,9 @@ class Aggregator:
         others = [item for item in status.get("conditions") or () if item.get("type") != condition["type"]]
         before: Json = next((item for item in status.get("conditions") or () if item.get("type") == condition["type"]), {})
         since = before.get("lastTransitionTime") if before.get("status") == condition["status"] else None
-        told = {**condition, "lastTransitionTime": since or self._timestamp()}
-        if told != before:
-            self._store.put(API_SERVICES, {**obj, "status": {**status, "conditions": [*others, told]}})
+        updated = {**condition, "lastTransitionTime": since or self._timestamp()}
+        if updated != before:
+            self._store.put(API_SERVICES, {**obj, "status": {**status, "conditions": [*others, updated]}})
 
 
 def _available(status: str, reason: str, message: str) -> Json:

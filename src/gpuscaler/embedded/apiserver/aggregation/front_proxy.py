@@ -52,9 +52,9 @@ class FrontProxy:
 
         None trusts any server. Raises :class:`BundleError`.
         """
-        known = self._contexts.get(bundle)
-        if known is not None:
-            return known
+        cached = self._contexts.get(bundle)
+        if cached is not None:
+            return cached
         context = ssl.create_default_context() if bundle == "" else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         if bundle is None:
             context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
@@ -73,7 +73,7 @@ def vouched(headers: Mapping[str, str]) -> CIMultiDict[str]:
     """The headers with the caller's identity: the user that the request is made for, else the user who may do everything."""
     user, groups = str(USER["username"]), list(USER["groups"])
     if name := headers.get("impersonate-user", ""):
-        user, groups = name, [one for one in (headers.get("impersonate-group", ""),) if one]
+        user, groups = name, [group for group in (headers.get("impersonate-group", ""),) if group]
         if name.startswith(_ACCOUNT) and not groups:
             groups = ["system:serviceaccounts", f"system:serviceaccounts:{name.removeprefix(_ACCOUNT).partition(':')[0]}"]
         groups.append("system:authenticated")

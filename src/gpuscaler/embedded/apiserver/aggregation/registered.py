@@ -106,32 +106,32 @@ def read(stored: Stored) -> WireApiService | None:
 
 def registered(store: Store) -> list[tuple[str, WireApiService]]:
     """All APIServices that can be parsed, with their names; those that clients should prefer come first."""
-    found = ((stored.key, read(stored)) for stored in store[API_SERVICES].within(""))
-    known = [(name, api_service) for name, api_service in found if api_service is not None]
-    return sorted(known, key=lambda item: (-item[1].spec.group_priority_minimum, item[1].spec.group, -item[1].spec.version_priority))
+    decoded = ((stored.key, read(stored)) for stored in store[API_SERVICES].within(""))
+    readable = [(name, api_service) for name, api_service in decoded if api_service is not None]
+    return sorted(readable, key=lambda item: (-item[1].spec.group_priority_minimum, item[1].spec.group, -item[1].spec.version_priority))
 
 
-def endpoint(store: Store, asked: WireReference) -> tuple[str, int]:
+def endpoint(store: Store, reference: WireReference) -> tuple[str, int]:
     """Address and port of the server behind a Service. Raises :class:`UnavailableError`."""
-    what = f'service/{asked.name} in "{asked.namespace}"'
+    what = f'service/{reference.name} in "{reference.namespace}"'
     try:
-        stored = store.get(SERVICES, key_of(asked.namespace, asked.name))
+        stored = store.get(SERVICES, key_of(reference.namespace, reference.name))
         if stored is None:
             raise UnavailableError("ServiceNotFound", f"{what} is not present")
         service = _service(stored.body).spec
-        port = next((port for port in service.ports or () if port.port == asked.port), None)
+        port = next((port for port in service.ports or () if port.port == reference.port), None)
         if port is None and service.type != "ExternalName":
-            raise UnavailableError("ServicePortError", f"{what} is not listening on port {asked.port}")
+            raise UnavailableError("ServicePortError", f"{what} is not listening on port {reference.port}")
         if port is None or service.type == "ExternalName":
-            return service.external_name, asked.port
-        kept = store.get(ENDPOINTS, key_of(asked.namespace, asked.name))
+            return service.external_name, reference.port
+        kept = store.get(ENDPOINTS, key_of(reference.namespace, reference.name))
         if kept is None:
             raise UnavailableError("EndpointsNotFound", f"cannot find endpointslices for {what}")
         subsets = _endpoints(kept.body).subsets or ()
     except msgspec.MsgspecError as error:
         raise UnavailableError("ServiceNotFound", f"{what} cannot be read: {error}") from error
     for subset in subsets:
-        number = next((one.port for one in subset.ports or () if one.name == port.name), 0)
+        number = next((subset_port.port for subset_port in subset.ports or () if subset_port.name == port.name), 0)
         for address in subset.addresses or () if number else ():
             return address.ip, number
     raise UnavailableError("MissingEndpoints", f'endpointslices for {what} have no addresses with port name "{port.name}"')

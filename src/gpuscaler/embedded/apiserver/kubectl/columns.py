@@ -78,11 +78,11 @@ def at(obj: Any, path: str) -> Any:
 
 
 def _get(path: str, other: Any = "") -> Cell:
-    return lambda obj, _: found if (found := at(obj, path)) is not None else other
+    return lambda obj, _: value if (value := at(obj, path)) is not None else other
 
 
 def _word(path: str, other: str = _NONE) -> Cell:
-    return lambda obj, _: str(found) if (found := at(obj, path)) not in (None, "") else other
+    return lambda obj, _: str(value) if (value := at(obj, path)) not in (None, "") else other
 
 
 def _count(path: str) -> Cell:
@@ -102,7 +102,7 @@ def _text(path: str) -> Cell:
 
 
 def _time(path: str, other: str = "<unknown>") -> Cell:
-    return lambda obj, now: _since(found, now) if (found := at(obj, path)) else other
+    return lambda obj, now: _since(value, now) if (value := at(obj, path)) else other
 
 
 def _names(path: str, field: str) -> Cell:
@@ -111,9 +111,9 @@ def _names(path: str, field: str) -> Cell:
 
 def _selector(path: str) -> Cell:
     def cell(obj: Object, _: float) -> str:
-        found = at(obj, path) or {}
-        terms = [f"{key}={value}" for key, value in sorted((found.get("matchLabels") or {}).items())]
-        terms += [f"{item.get('key')} {item.get('operator')} {item.get('values')}" for item in found.get("matchExpressions") or ()]
+        selector = at(obj, path) or {}
+        terms = [f"{key}={value}" for key, value in sorted((selector.get("matchLabels") or {}).items())]
+        terms += [f"{item.get('key')} {item.get('operator')} {item.get('values')}" for item in selector.get("matchExpressions") or ()]
         return ",".join(terms) or _NONE
 
     return cell
@@ -149,8 +149,8 @@ def _node_status(node: Object, _: float) -> str:
 def _roles(node: Object, _: float) -> str:
     labels = at(node, "metadata.labels") or {}
     prefix = "node-role.kubernetes.io/"
-    found = {key.removeprefix(prefix) for key in labels if key.startswith(prefix)} | {labels.get("kubernetes.io/role", "")}
-    return ",".join(sorted(role for role in found if role)) or _NONE
+    roles = {key.removeprefix(prefix) for key in labels if key.startswith(prefix)} | {labels.get("kubernetes.io/role", "")}
+    return ",".join(sorted(role for role in roles if role)) or _NONE
 
 
 def _address(kind: str) -> Cell:
@@ -177,7 +177,7 @@ def _job_duration(job: Object, now: float) -> str:
 
 
 def _controller(obj: Object, _: float) -> str:
-    owner: Object = next((one for one in at(obj, "metadata.ownerReferences") or () if one.get("controller")), {})
+    owner: Object = next((reference for reference in at(obj, "metadata.ownerReferences") or () if reference.get("controller")), {})
     group = str(owner.get("apiVersion", "")).rpartition("/")[0]
     return f"{str(owner['kind']).lower()}{f'.{group}' if group else ''}/{owner['name']}" if owner else _NONE
 
@@ -198,8 +198,8 @@ def _service(api: Object, _: float) -> str:
 
 
 def _available(api: Object, _: float) -> str:
-    found: Object = next((one for one in at(api, "status.conditions") or () if one.get("type") == "Available"), {})
-    status, reason = found.get("status", "Unknown"), found.get("reason", "")
+    condition: Object = next((item for item in at(api, "status.conditions") or () if item.get("type") == "Available"), {})
+    status, reason = condition.get("status", "Unknown"), condition.get("reason", "")
     return f"{status} ({reason})" if status == "False" and reason else str(status)
 
 

@@ -25,8 +25,8 @@ def answer(request: Request, others: Others) -> Answer | None:
     if path in ("/api", "/apis"):
         return _roots(path, request, others)
     steps = path.strip("/").split("/")
-    if len(steps) == 2 and steps[0] == "apis" and (told := others().get(steps[1])):
-        return json_reply({"kind": "APIGroup", "apiVersion": "v1", **_group(steps[1], _named(told))})
+    if len(steps) == 2 and steps[0] == "apis" and (versions := others().get(steps[1])):
+        return json_reply({"kind": "APIGroup", "apiVersion": "v1", **_group(steps[1], _named(versions))})
     version = steps[1] if steps[0] == "api" and len(steps) == 2 else "/".join(steps[1:]) if steps[0] == "apis" and len(steps) == 3 else ""
     kinds = [kind for kind in KINDS if kind.api_version == version]
     if not kinds:
@@ -41,16 +41,18 @@ def _roots(path: str, request: Request, others: Others) -> Answer:
     accept = request.headers.get("accept", "")
     if "as=APIGroupDiscoveryList" in accept and "v=v2" in accept.replace("v=v2beta1", ""):
         items = [{"metadata": {"name": group, "creationTimestamp": None}, "versions": list(_aggregated(group))} for group in groups]
-        items += [{"metadata": {"name": group, "creationTimestamp": None}, "versions": list(told)} for group, told in beside.items()]
-        found = {"kind": "APIGroupDiscoveryList", "apiVersion": "apidiscovery.k8s.io/v2", "metadata": {}, "items": items}
-        answered = json_reply(found)
+        items += [
+            {"metadata": {"name": group, "creationTimestamp": None}, "versions": list(versions)} for group, versions in beside.items()
+        ]
+        body = {"kind": "APIGroupDiscoveryList", "apiVersion": "apidiscovery.k8s.io/v2", "metadata": {}, "items": items}
+        answered = json_reply(body)
         headers = {**answered.headers, "content-type": AGGREGATED}
         return Answer(answered.status, headers, answered.pieces)
     if path == "/api":
         return json_reply({"kind": "APIVersions", "versions": ["v1"], "serverAddressByClientCIDRs": []})
-    told = [_group(group, _versions(group)) for group in groups]
-    told += [_group(group, _named(versions)) for group, versions in beside.items()]
-    return json_reply({"kind": "APIGroupList", "apiVersion": "v1", "groups": told})
+    api_groups = [_group(group, _versions(group)) for group in groups]
+    api_groups += [_group(group, _named(versions)) for group, versions in beside.items()]
+    return json_reply({"kind": "APIGroupList", "apiVersion": "v1", "groups": api_groups})
 
 
 def _groups(*, core: bool) -> list[str]:
@@ -59,8 +61,8 @@ def _groups(*, core: bool) -> list[str]:
 
 def _versions(group: str) -> list[str]:
     """The versions of a group, stable ones first, as clients prefer them."""
-    found = dict.fromkeys(kind.version for kind in KINDS if kind.group == group)
-    return sorted(found, key=lambda version: ("alpha" in version, "beta" in version))
+    versions = dict.fromkeys(kind.version for kind in KINDS if kind.group == group)
+    return sorted(versions, key=lambda version: ("alpha" in version, "beta" in version))
 
 
 def _group(group: str, named: Iterable[str]) -> dict[str, Any]:

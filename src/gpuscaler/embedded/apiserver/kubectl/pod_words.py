@@ -11,8 +11,8 @@ def _statuses(pod: Mapping[str, Any], field: str = "containerStatuses") -> Seque
 
 
 def _condition(pod: Mapping[str, Any], kind: str) -> Mapping[str, Any]:
-    found = (pod.get("status") or {}).get("conditions") or ()
-    return next((item for item in found if item.get("type") == kind), {})
+    conditions = (pod.get("status") or {}).get("conditions") or ()
+    return next((item for item in conditions if item.get("type") == kind), {})
 
 
 def pod_ready(pod: Object, _: float) -> str:

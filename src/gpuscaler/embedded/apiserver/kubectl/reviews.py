@@ -48,8 +48,8 @@ class Reviews:
         if request.method != "POST":
             raise method_not_allowed()
         # All clients get the same answer about themselves, whatever they ask for.
-        asked = {} if kind.startswith("Self") else bodies.read_object(request).get("spec")
-        spec = asked if isinstance(asked, dict) else {}
+        raw_spec = {} if kind.startswith("Self") else bodies.read_object(request).get("spec")
+        spec = raw_spec if isinstance(raw_spec, dict) else {}
         return json_reply({"kind": kind, "apiVersion": version, "metadata": {}, "spec": spec, "status": status(spec)}, status=201)
 
     def _token(self, spec: Json) -> Json:
@@ -59,9 +59,9 @@ class Reviews:
 
 
 def _access(spec: Json) -> Json:
-    groups, asked = spec.get("groups"), spec.get("resourceAttributes")
+    groups, attributes = spec.get("groups"), spec.get("resourceAttributes")
     if isinstance(groups, list) and MASTERS in groups:
         return {"allowed": True}
-    if spec.get("user") == AUTOSCALERS and isinstance(asked, dict):
-        return {"allowed": asked.get("group") in _METRICS and asked.get("verb") in ("get", "list")}
+    if spec.get("user") == AUTOSCALERS and isinstance(attributes, dict):
+        return {"allowed": attributes.get("group") in _METRICS and attributes.get("verb") in ("get", "list")}
     return {"allowed": False, "reason": "this cluster has no roles: an accepted client may do everything, and others nothing"}

@@ -19,7 +19,7 @@ def warning(kind: Kind, created: Stored) -> dict[str, str]:
     """The header for an object that was created; none if the cluster acts on all of it."""
     text = _IDLE.get(kind.plural, "")
     if kind.plural == "statefulsets":
-        told = (created.read().get("spec") or {}).get("persistentVolumeClaimRetentionPolicy") or {}
-        if "Delete" in told.values():
+        policy = (created.read().get("spec") or {}).get("persistentVolumeClaimRetentionPolicy") or {}
+        if "Delete" in policy.values():
             text = "no controller of this cluster deletes the claims of a StatefulSet: those of its volumeClaimTemplates remain"
     return {"warning": f'299 - "{text}"'} if text else {}

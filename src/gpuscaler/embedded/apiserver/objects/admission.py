@@ -57,8 +57,8 @@ def _priority(pod: Object, spec: Object, store: Store) -> None:
             raise forbidden(PODS, pod["metadata"]["name"], f"no PriorityClass with name {name} was found")
         chosen: Object | None = stored.read()
     else:
-        defaults_ = [found for entry in classes.objects.values() if (found := entry.read()).get("globalDefault")]
-        chosen = min(defaults_, key=lambda found: int(found.get("value", 0)), default=None)
+        defaults_ = [priority_class for entry in classes.objects.values() if (priority_class := entry.read()).get("globalDefault")]
+        chosen = min(defaults_, key=lambda priority_class: int(priority_class.get("value", 0)), default=None)
         if chosen is not None:
             spec["priorityClassName"] = chosen["metadata"]["name"]
     spec["priority"] = int(chosen.get("value", 0)) if chosen else 0
@@ -72,10 +72,10 @@ def _runtime_class(pod: Object, spec: Object, store: Store) -> None:
     stored = store.get(RUNTIME_CLASSES, name)
     if stored is None:
         raise forbidden(PODS, pod["metadata"]["name"], f'pod rejected: RuntimeClass "{name}" not found')
-    found = stored.read()
-    if overhead := (found.get("overhead") or {}).get("podFixed"):
+    runtime_class = stored.read()
+    if overhead := (runtime_class.get("overhead") or {}).get("podFixed"):
         spec["overhead"] = overhead
-    scheduling = found.get("scheduling") or {}
+    scheduling = runtime_class.get("scheduling") or {}
     if scheduling.get("nodeSelector"):
         spec["nodeSelector"] = {**(spec.get("nodeSelector") or {}), **scheduling["nodeSelector"]}
     extra = [toleration for toleration in scheduling.get("tolerations") or () if toleration not in (spec.get("tolerations") or ())]
@@ -136,12 +136,12 @@ def _settled(spec: Mapping[str, Any], old: Mapping[str, Any]) -> Object:
     return kept
 
 
-def grace(pod: Object, asked: int | None) -> int:
+def grace(pod: Object, requested: int | None) -> int:
     """Seconds that a pod gets to end: none if nothing runs."""
     spec, status = pod.get("spec") or {}, pod.get("status") or {}
     if not spec.get("nodeName") or status.get("phase") in ("Succeeded", "Failed"):
         return 0
-    seconds = spec.get("terminationGracePeriodSeconds", 30) if asked is None else asked
+    seconds = spec.get("terminationGracePeriodSeconds", 30) if requested is None else requested
     return max(0, int(seconds))
 
 

@@ -59,33 +59,35 @@ class Forwards:
 
 async def forward(request: web.Request, where: PodPort, local: int | None) -> web.StreamResponse:
     """Carry bytes between the client and ``local`` until either side ends; without ``local`` the port refuses connections."""
-    ours = web.WebSocketResponse(protocols=(PROTOCOL,))
-    await ours.prepare(request)
+    websocket = web.WebSocketResponse(protocols=(PROTOCOL,))
+    await websocket.prepare(request)
     for channel in (DATA, ERROR):
-        await ours.send_bytes(bytes([channel]) + where.port.to_bytes(PORT_BYTES, "little"))
+        await websocket.send_bytes(bytes([channel]) + where.port.to_bytes(PORT_BYTES, "little"))
     try:
         if local is None:
             raise ConnectionRefusedError
         reader, writer = await asyncio.open_connection("127.0.0.1", local)
     except OSError:
-        said = f"error forwarding port {where.port} to pod {where.pod}, uid : dial tcp4 127.0.0.1:{where.port}: connect: connection refused"
-        await ours.send_bytes(bytes([ERROR]) + said.encode())
+        message = (
+            f"error forwarding port {where.port} to pod {where.pod}, uid : dial tcp4 127.0.0.1:{where.port}: connect: connection refused"
+        )
+        await websocket.send_bytes(bytes([ERROR]) + message.encode())
     else:
-        up = asyncio.create_task(_upwards(ours, writer))
+        up = asyncio.create_task(_upwards(websocket, writer))
         try:
             # A client that has its answer may close without a message.
             with suppress(ClientConnectionResetError):
                 while piece := await reader.read(_PIECE):
-                    await ours.send_bytes(bytes([DATA]) + piece)
+                    await websocket.send_bytes(bytes([DATA]) + piece)
         finally:
             up.cancel()
             writer.close()
-    await ours.close()
-    return ours
+    await websocket.close()
+    return websocket
 
 
-async def _upwards(ours: web.WebSocketResponse, writer: asyncio.StreamWriter) -> None:
-    async for message in ours:
+async def _upwards(websocket: web.WebSocketResponse, writer: asyncio.StreamWriter) -> None:
+    async for message in websocket:
         if message.type is WSMsgType.BINARY and message.data[:1] == bytes([DATA]):
             writer.write(message.data[1:])
             await writer.drain()

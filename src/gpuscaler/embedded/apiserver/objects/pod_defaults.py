@@ -58,11 +58,11 @@ def _quantity(amount: Any) -> Any:
 
 def tolerations(pod: Object) -> None:
     """Let the pod stay 300 s on a node that is not ready or unreachable, unless it has its own toleration."""
-    found = list(pod.get("tolerations") or ())
+    result = list(pod.get("tolerations") or ())
     for key in _EVICTING:
-        if not any(item.get("key") in (key, None, "") and item.get("effect") in ("NoExecute", None, "") for item in found):
-            found.append({"key": key, "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 300})
-    pod["tolerations"] = found
+        if not any(item.get("key") in (key, None, "") and item.get("effect") in ("NoExecute", None, "") for item in result):
+            result.append({"key": key, "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 300})
+    pod["tolerations"] = result
     pod.setdefault("serviceAccountName", "default")
     pod.setdefault("serviceAccount", pod["serviceAccountName"])
     pod.setdefault("enableServiceLinks", True)
@@ -70,12 +70,12 @@ def tolerations(pod: Object) -> None:
 
 def status(pod: Mapping[str, Any], now: str) -> Object:
     """The status of a new pod."""
-    found: Object = {"phase": "Pending", "qosClass": qos_class(pod)}
+    result: Object = {"phase": "Pending", "qosClass": qos_class(pod)}
     if pod.get("schedulingGates"):
         message = "Scheduling is blocked due to non-empty scheduling gates"
         gated = {"type": "PodScheduled", "status": "False", "reason": "SchedulingGated", "message": message}
-        found["conditions"] = [{**gated, "lastProbeTime": None, "lastTransitionTime": now}]
-    return found
+        result["conditions"] = [{**gated, "lastProbeTime": None, "lastTransitionTime": now}]
+    return result
 
 
 def qos_class(pod: Mapping[str, Any]) -> str:
@@ -90,5 +90,5 @@ def qos_class(pod: Mapping[str, Any]) -> str:
 
 def _shares(containers: Iterable[Mapping[str, Any]], which: str) -> Iterable[Object]:
     for container in containers:
-        found = (container.get("resources") or {}).get(which) or {}
-        yield {name: found[name] for name in ("cpu", "memory") if str(found.get(name, "0")) != "0"}
+        amounts = (container.get("resources") or {}).get(which) or {}
+        yield {name: amounts[name] for name in ("cpu", "memory") if str(amounts.get(name, "0")) != "0"}

@@ -34,20 +34,20 @@ def applied(place: Target, old: Object, config: Any, *, query: Mapping[str, str]
     if (config.get("metadata") or {}).get("managedFields"):
         raise bad_request("metadata.managedFields must be nil")
     entries = list((old.get("metadata") or {}).get("managedFields") or ())
-    mine = next((entry for entry in entries if _is(entry, manager, place.part)), None)
-    others = [entry for entry in entries if entry is not mine]
+    own_entry = next((entry for entry in entries if _is(entry, manager, place.part)), None)
+    others = [entry for entry in entries if entry is not own_entry]
     leaves = dict(_leaves(config, ()))
     lost = _clashes(place, old, leaves, others, force=query.get("force") in ("true", "1"))
     new: Object = deepcopy(old) if old else {"metadata": {"name": place.name}}
     kept = {path for entry in others for path in _paths(entry["fieldsV1"], ())}
-    for path in _paths(mine["fieldsV1"], ()) if mine else ():
+    for path in _paths(own_entry["fieldsV1"], ()) if own_entry else ():
         if path not in leaves and path not in kept:
             _remove(new, path)
     new = _overlaid(new, config)
     entry: Object = {"manager": manager, "operation": "Apply", "apiVersion": place.kind.api_version, "time": now, "fieldsType": "FieldsV1"}
     entry |= {"fieldsV1": _tree(leaves)} | ({"subresource": place.part} if place.part else {})
-    if mine and mine["fieldsV1"] == entry["fieldsV1"]:
-        entry["time"] = mine["time"]
+    if own_entry and own_entry["fieldsV1"] == entry["fieldsV1"]:
+        entry["time"] = own_entry["time"]
     new["metadata"]["managedFields"] = [*(_without(other, lost) for other in others), entry]
     return new
 
@@ -75,8 +75,10 @@ def _conflict(kind: Kind, clashes: Sequence[tuple[str, Path]]) -> Failure:
         {"reason": "FieldManagerConflict", "message": f'conflict with "{manager}"', "field": _dotted(path)} for manager, path in clashes
     ]
     word = "conflict" if len(clashes) == 1 else "conflicts"
-    told = ", ".join(f'conflict with "{manager}": {_dotted(path)}' for manager, path in clashes)
-    return Failure(409, "Conflict", f"Apply failed with {len(clashes)} {word}: {told}", details={"kind": kind.plural, "causes": causes})
+    conflicts = ", ".join(f'conflict with "{manager}": {_dotted(path)}' for manager, path in clashes)
+    return Failure(
+        409, "Conflict", f"Apply failed with {len(clashes)} {word}: {conflicts}", details={"kind": kind.plural, "causes": causes}
+    )
 
 
 def _dotted(path: Path) -> str:

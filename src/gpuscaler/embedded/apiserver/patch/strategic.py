@@ -112,13 +112,13 @@ def _merged(name: str, key: str, old: list[Any], new: Sequence[dict[str, Any]]) 
 
 def _order(merged: dict[str, Any], name: str, wanted: Sequence[Any]) -> None:
     """Sort the list ``name`` into the order ``wanted``; other elements stay behind their predecessors."""
-    found = merged.get(name)
-    if not isinstance(found, list):
+    items = merged.get(name)
+    if not isinstance(items, list):
         return
-    key = merge_key(name, found)
+    key = merge_key(name, items)
     places = {_identity(item, key): i for i, item in enumerate(wanted)}
     ranked, last = [], -1
-    for item in found:
+    for item in items:
         last = places.get(_identity(item, key), last)
         ranked.append((last, item))
     merged[name] = [item for _, item in sorted(ranked, key=lambda pair: pair[0])]

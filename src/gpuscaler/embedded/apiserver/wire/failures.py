@@ -94,7 +94,7 @@ def conflict(kind: Kind, name: str, why: str = "") -> Failure:
 
 def invalid(kind: Kind, name: str, causes: Sequence[tuple[str, str, str]]) -> Failure:
     """``causes`` are (reason, field, message); the message already says what kind of problem it is."""
-    told = ", ".join(f"{field}: {message}" for _, field, message in causes)
+    messages = ", ".join(f"{field}: {message}" for _, field, message in causes)
     details = {
         "name": name,
         **({"group": kind.group} if kind.group else {}),
@@ -104,13 +104,13 @@ def invalid(kind: Kind, name: str, causes: Sequence[tuple[str, str, str]]) -> Fa
     return Failure(
         422,
         "Invalid",
-        f'{kind.kind}{f".{kind.group}" if kind.group else ""} "{name}" is invalid: {_several(told, causes)}',
+        f'{kind.kind}{f".{kind.group}" if kind.group else ""} "{name}" is invalid: {_several(messages, causes)}',
         details=details,
     )
 
 
-def _several(told: str, causes: Sequence[tuple[str, str, str]]) -> str:
-    return f"[{told}]" if len(causes) > 1 else told
+def _several(messages: str, causes: Sequence[tuple[str, str, str]]) -> str:
+    return f"[{messages}]" if len(causes) > 1 else messages
 
 
 def bad_request(message: str) -> Failure:
@@ -125,13 +125,13 @@ def expired(message: str, resume: str = "") -> Failure:
     return Failure(410, "Expired", message, resume=resume)
 
 
-def too_old(asked: int, oldest: int) -> Failure:
-    return expired(f"too old resource version: {asked} ({oldest})")
+def too_old(revision: int, oldest: int) -> Failure:
+    return expired(f"too old resource version: {revision} ({oldest})")
 
 
-def too_new(asked: int, current: int) -> Failure:
+def too_new(revision: int, current: int) -> Failure:
     details = {"causes": [{"reason": "ResourceVersionTooLarge", "message": "Too large resource version"}]}
-    message = f"Too large resource version: {asked}, current: {current}"
+    message = f"Too large resource version: {revision}, current: {current}"
     return Failure(504, "Timeout", message, details=details, retry_after=1)
 
 

@@ -87,25 +87,25 @@ def _fields(data: bytes) -> Iterator[tuple[int, int | bytes]]:
 def _message(name: str, data: bytes) -> Any:
     if special := _SPECIAL.get(name):
         return special(data)
-    told = _messages()[name]
-    found: dict[str, Any] = {}
+    schema = _messages()[name]
+    result: dict[str, Any] = {}
     for number, raw in _fields(data):
-        if number not in told:
+        if number not in schema:
             continue
-        field, kind, often = told[number]
+        field, kind, often = schema[number]
         if often == "map":
             entry = dict(_fields(raw if isinstance(raw, bytes) else b""))
-            found.setdefault(field, {})[_value("string", entry.get(1, b""))] = _value(kind, entry.get(2, b""))
+            result.setdefault(field, {})[_value("string", entry.get(1, b""))] = _value(kind, entry.get(2, b""))
             continue
         value = _value(kind, raw)
         if often:
-            found.setdefault(field, []).append(value)
+            result.setdefault(field, []).append(value)
         elif field in _INLINE and isinstance(value, dict):
-            found |= value
+            result |= value
         elif value not in ("", None):
             # Go writes unset fields as empty text or a zero time; in JSON it leaves them out.
-            found[field] = value
-    return found
+            result[field] = value
+    return result
 
 
 def _value(kind: str, raw: int | bytes) -> Any:
@@ -129,16 +129,16 @@ def _time(data: bytes) -> str | None:
     if not parts or (seconds, nanos) == (-62_135_596_800, 0):
         return None
     try:
-        told = datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%S")
+        text = datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%S")
     except (OverflowError, OSError, ValueError) as error:
         raise ProtobufError(f"{seconds} s is not a time") from error
-    return told + (f".{nanos // 1000:06d}Z" if nanos else "Z")
+    return text + (f".{nanos // 1000:06d}Z" if nanos else "Z")
 
 
 def _number_or_text(data: bytes) -> int | str:
     parts = dict(_fields(data))
-    found: int | str = _value("string", parts.get(3, b"")) if parts.get(1) else _value("int", parts.get(2, 0))
-    return found
+    value: int | str = _value("string", parts.get(3, b"")) if parts.get(1) else _value("int", parts.get(2, 0))
+    return value
 
 
 def _raw(data: bytes) -> Any:

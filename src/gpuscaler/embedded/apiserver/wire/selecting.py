@@ -73,5 +73,5 @@ class Filter:
     def __call__(self, stored: Stored) -> bool:
         return all((value(stored) == wanted) == equal for value, wanted, equal in self._fields) and self._labels.matches(stored.labels)
 
-    def among(self, found: Iterable[Stored]) -> list[Stored]:
-        return list(found) if self.everything else [stored for stored in found if self(stored)]
+    def among(self, objects: Iterable[Stored]) -> list[Stored]:
+        return list(objects) if self.everything else [stored for stored in objects if self(stored)]

@@ -20,12 +20,12 @@ def add(
     region: Region, group: Group, description: str, cause: str, *, status: str, message: str = "", ended: bool = False, zone: str = ""
 ) -> Activity:
     """Record an activity that starts, or is already over."""
-    seen = region.now + region.conditions.activity
-    made = Activity(region.uuid(), description, cause[:1023], region.now, seen, status, message[:255])
-    made.zone, made.ended_at = zone, region.now if ended else None
-    group.activities.append(made)
+    visible_at = region.now + region.conditions.activity
+    activity = Activity(region.uuid(), description, cause[:1023], region.now, visible_at, status, message[:255])
+    activity.zone, activity.ended_at = zone, region.now if ended else None
+    group.activities.append(activity)
     del group.activities[:-KEPT]
-    return made
+    return activity
 
 
 def once(region: Region, group: Group, text: str) -> None:
@@ -50,7 +50,7 @@ def describe(region: Region, params: dict[str, Any]) -> dict[str, Any]:
     name = params.get("AutoScalingGroupName")
     if name is not None and name not in region.groups:
         raise no_group(name)
-    wanted, filters = params.get("ActivityIds"), {one["Name"]: one["Values"] for one in params.get("Filters", ())}
+    wanted, filters = params.get("ActivityIds"), {item["Name"]: item["Values"] for item in params.get("Filters", ())}
     rows = [
         (group, activity)
         for group in region.groups.values()

@@ -30,10 +30,10 @@ def _set_desired(region: Region, params: dict[str, Any]) -> dict[str, Any]:
 def _terminate(region: Region, params: dict[str, Any]) -> dict[str, Any]:
     idents = [*params.get("InstanceIds", ()), *([params["InstanceId"]] if "InstanceId" in params else [])]
     for ident in idents:
-        found = region.instances.get(ident)
-        if found is None or ident not in (group := region.groups.get(found.group, _NO_GROUP)).members:
+        candidate = region.instances.get(ident)
+        if candidate is None or ident not in (group := region.groups.get(candidate.group, _NO_GROUP)).members:
             raise invalid(f"Instance Id not found - No managed instance found for instance ID: {ident}")
-        instance = found
+        instance = candidate
         if params["ShouldDecrementDesiredCapacity"] and not instance.lifecycle.startswith("Terminating"):
             if group.desired - instance.weight < group.min:
                 raise invalid(
@@ -75,10 +75,10 @@ def _describe_instances(region: Region, params: dict[str, Any]) -> dict[str, Any
     if wanted and len(wanted) > MOST_DESCRIBED:
         raise invalid(f"The number of instance ids that may be passed in is limited to {MOST_DESCRIBED}")
     rows = [
-        {**one, "AutoScalingGroupName": group.name, "HealthStatus": one["HealthStatus"].upper()}
+        {**item, "AutoScalingGroupName": group.name, "HealthStatus": item["HealthStatus"].upper()}
         for group in region.groups.values()
-        for one in (lifecycle.seen(region, group) or {}).get("Instances", ())
-        if not wanted or one["InstanceId"] in wanted
+        for item in (lifecycle.seen(region, group) or {}).get("Instances", ())
+        if not wanted or item["InstanceId"] in wanted
     ]
     shown, more = page(rows, params, size="MaxRecords", default=50, most=50)
     return {"AutoScalingInstances": shown, **more}
@@ -137,8 +137,10 @@ def _launched(region: Region, params: dict[str, Any]) -> dict[str, Any]:
     if "Launch" in group.suspended:
         raise invalid("The Launch process of the AutoScalingGroup is suspended.")
     split = list(choosing.markets(region, group, units))
-    told = group.settings.get("MixedInstancesPolicy", {}).get("InstancesDistribution")
-    if (told and told["OnDemandPercentageAboveBaseCapacity"] not in {0, 100}) or (told and told["OnDemandBaseCapacity"] and len(split) > 1):
+    distribution = group.settings.get("MixedInstancesPolicy", {}).get("InstancesDistribution")
+    if (distribution and distribution["OnDemandPercentageAboveBaseCapacity"] not in {0, 100}) or (
+        distribution and distribution["OnDemandBaseCapacity"] and len(split) > 1
+    ):
         raise invalid("LaunchInstances is not supported for Auto Scaling groups that mix Spot and On-Demand Instances.")
     before = set(group.members)
     group.cause = f"At {iso(at(region.now))} a user request launched instances synchronously."
@@ -147,11 +149,11 @@ def _launched(region: Region, params: dict[str, Any]) -> dict[str, Any]:
     lifecycle.note(region, group)
     if retry and granted < units:
         region.wake(group)
-    made = [group.members[ident] for ident in group.members if ident not in before]
+    launched = [group.members[ident] for ident in group.members if ident not in before]
     return {
         "AutoScalingGroupName": group.name,
         "ClientToken": params["ClientToken"],
-        "Instances": _collected(made),
+        "Instances": _collected(launched),
         "Errors": [_error(failure) for failure in failures],
     }
 
@@ -162,8 +164,8 @@ def once(region: Region, operation: str, params: dict[str, Any], act: Callable[[
     if not token:
         return act(region, params)
     if (operation, token) in region.tokens:
-        asked, answer = region.tokens[operation, token]
-        if asked != params:
+        earlier, answer = region.tokens[operation, token]
+        if earlier != params:
             raise AwsError("IdempotentParameterMismatch", f"The client token {token} was used before with other parameters.")
         return answer
     answer = act(region, params)
@@ -172,22 +174,22 @@ def once(region: Region, operation: str, params: dict[str, Any], act: Callable[[
 
 
 def _zone(group: Group, params: dict[str, Any]) -> str:
-    told = [one for key in ("AvailabilityZones", "AvailabilityZoneIds", "SubnetIds") for one in params.get(key, ())]
-    if not told:
+    places = [place for key in ("AvailabilityZones", "AvailabilityZoneIds", "SubnetIds") for place in params.get(key, ())]
+    if not places:
         if len(group.zones) > 1:
             raise invalid("AvailabilityZones, AvailabilityZoneIds or SubnetIds must be given for a group with several Availability Zones.")
         return group.zones[0]
-    if len(told) > 1:
+    if len(places) > 1:
         raise invalid("Only one of AvailabilityZones, AvailabilityZoneIds and SubnetIds may be given, with one entry.")
     for zone in group.zones:
-        if told[0] in (zone, zone_id(zone), subnet_id(zone)):
+        if places[0] in (zone, zone_id(zone), subnet_id(zone)):
             return zone
-    raise invalid(f"{told[0]} is not an Availability Zone or subnet of the AutoScalingGroup.")
+    raise invalid(f"{places[0]} is not an Availability Zone or subnet of the AutoScalingGroup.")
 
 
-def _collected(made: list[Instance]) -> list[dict[str, Any]]:
+def _collected(instances: list[Instance]) -> list[dict[str, Any]]:
     rows: dict[tuple[str, str, str], list[str]] = {}
-    for instance in made:
+    for instance in instances:
         offering = instance.machine.offering
         rows.setdefault((offering.instance_type, offering.market, offering.zone), []).append(instance.id)
     return [{**_where(*key), "InstanceIds": idents} for key, idents in rows.items()]

@@ -102,14 +102,14 @@ def delete(region: Region, params: dict[str, Any]) -> dict[str, Any]:
 
 def _set(region: Region, made: Group, params: Mapping[str, Any]) -> None:
     """Set the fields in ``params``, with launch templates under both their names."""
-    ways = [one for one in ("LaunchTemplate", "LaunchConfigurationName", "MixedInstancesPolicy", "InstanceId") if params.get(one)]
+    ways = [way for way in ("LaunchTemplate", "LaunchConfigurationName", "MixedInstancesPolicy", "InstanceId") if params.get(way)]
     if len(ways) > 1 or not (ways or made.settings):
         raise invalid(
             "Valid requests must contain either LaunchTemplate, LaunchConfigurationName, InstanceId or MixedInstancesPolicy parameter."
         )
     if ways:
-        for one in ("LaunchTemplate", "LaunchConfigurationName", "MixedInstancesPolicy"):
-            made.settings.pop(one, None)
+        for way in ("LaunchTemplate", "LaunchConfigurationName", "MixedInstancesPolicy"):
+            made.settings.pop(way, None)
     made.settings |= {key: params[key] for key in _PASSED if params.get(key) is not None}
     if "LaunchTemplate" in params:
         made.settings["LaunchTemplate"] = _specified(region, params["LaunchTemplate"])
@@ -127,41 +127,41 @@ def _mixed(region: Region, policy: Mapping[str, Any]) -> dict[str, Any]:
     if "LaunchTemplateSpecification" not in template:
         raise invalid("The LaunchTemplateSpecification of a MixedInstancesPolicy must be given.")
     template["LaunchTemplateSpecification"] = _specified(region, template["LaunchTemplateSpecification"])
-    overrides = [dict(one) for one in template.get("Overrides", ())]
+    overrides = [dict(override) for override in template.get("Overrides", ())]
     for override in overrides:
         if "LaunchTemplateSpecification" in override:
             override["LaunchTemplateSpecification"] = _specified(region, override["LaunchTemplateSpecification"])
-    told = policy.get("InstancesDistribution", {})
+    wanted = policy.get("InstancesDistribution", {})
     distribution = {
         "OnDemandAllocationStrategy": "prioritized",
         "OnDemandBaseCapacity": 0,
         "OnDemandPercentageAboveBaseCapacity": 100,
         "SpotAllocationStrategy": "lowest-price",
-        **({} if told.get("SpotAllocationStrategy", "lowest-price") != "lowest-price" else {"SpotInstancePools": 2}),
-        **told,
+        **({} if wanted.get("SpotAllocationStrategy", "lowest-price") != "lowest-price" else {"SpotInstancePools": 2}),
+        **wanted,
     }
     return {"LaunchTemplate": {**template, "Overrides": overrides}, "InstancesDistribution": distribution}
 
 
-def _specified(region: Region, told: Mapping[str, Any]) -> dict[str, Any]:
+def _specified(region: Region, specification: Mapping[str, Any]) -> dict[str, Any]:
     try:
-        template = find(region, told)
+        template = find(region, specification)
     except AwsError as error:
         raise invalid(f"You must use a valid fully-formed launch template. {error.message}") from error
-    return {"LaunchTemplateId": template.id, "LaunchTemplateName": template.name, "Version": told.get("Version", "$Default")}
+    return {"LaunchTemplateId": template.id, "LaunchTemplateName": template.name, "Version": specification.get("Version", "$Default")}
 
 
 def _zones(region: Region, params: Mapping[str, Any]) -> tuple[str, ...]:
     if subnets := params.get("VPCZoneIdentifier"):
         by_subnet = {subnet_id(zone): zone for zone in region.zones}
-        wanted = [one.strip() for one in subnets.split(",") if one.strip()]
-        if unknown := [one for one in wanted if one not in by_subnet]:
+        wanted = [subnet.strip() for subnet in subnets.split(",") if subnet.strip()]
+        if unknown := [subnet for subnet in wanted if subnet not in by_subnet]:
             raise invalid(f"The subnet ID '{unknown[0]}' does not exist")
-        return tuple(by_subnet[one] for one in wanted)
+        return tuple(by_subnet[subnet] for subnet in wanted)
     wanted = params.get("AvailabilityZones", [])
     if not wanted:
         raise invalid("At least one Availability Zone or VPC Subnet is required.")
-    if unknown := [one for one in wanted if one not in region.zones]:
+    if unknown := [zone for zone in wanted if zone not in region.zones]:
         raise invalid(f"Invalid availability zone(s): [{', '.join(unknown)}]")
     return tuple(wanted)
 

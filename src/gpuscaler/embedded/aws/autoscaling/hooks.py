@@ -13,23 +13,23 @@ LONGEST: Final = 172_800
 MOST: Final = 50
 
 
-def put(group: Group, told: Mapping[str, Any]) -> None:
+def put(group: Group, params: Mapping[str, Any]) -> None:
     """Give a group a hook, or change one."""
-    name = told["LifecycleHookName"]
+    name = params["LifecycleHookName"]
     before = group.hooks.get(name)
-    transition = told.get("LifecycleTransition", before.transition if before else "")
+    transition = params.get("LifecycleTransition", before.transition if before else "")
     if transition not in {LAUNCHING, TERMINATING}:
         raise invalid(f"Lifecycle transition must be {LAUNCHING} or {TERMINATING}")
-    timeout = told.get("HeartbeatTimeout", before.timeout if before else 3600)
+    timeout = params.get("HeartbeatTimeout", before.timeout if before else 3600)
     if not 30 <= timeout <= 7200:
         raise invalid("HeartbeatTimeout must be between 30 and 7200 seconds")
-    default = told.get("DefaultResult", before.default if before else "ABANDON")
+    default = params.get("DefaultResult", before.default if before else "ABANDON")
     if default not in {"CONTINUE", "ABANDON"}:
         raise invalid("DefaultResult must be CONTINUE or ABANDON")
     if before is None and len(group.hooks) >= MOST:
         raise AwsError("LimitExceeded", f"You have reached the limit of {MOST} lifecycle hooks of an Auto Scaling group.")
     kept = ("NotificationMetadata", "NotificationTargetARN", "RoleARN")
-    group.hooks[name] = Hook(name, transition, timeout, default, {key: told[key] for key in kept if key in told})
+    group.hooks[name] = Hook(name, transition, timeout, default, {key: params[key] for key in kept if key in params})
 
 
 def _group(region: Region, params: Mapping[str, Any]) -> Group:
@@ -83,8 +83,8 @@ def _waiting(region: Region, params: Mapping[str, Any]) -> tuple[Group, Instance
             and (instance.token == token or (token is None and instance.id == ident))
         ):
             return group, instance
-    meant = f"token {token}" if token else f"instance ID {ident}"
-    raise invalid(f"No active Lifecycle Action found with {meant}")
+    what = f"token {token}" if token else f"instance ID {ident}"
+    raise invalid(f"No active Lifecycle Action found with {what}")
 
 
 def _complete(region: Region, params: dict[str, Any]) -> dict[str, Any]:

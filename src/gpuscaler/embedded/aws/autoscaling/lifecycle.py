@@ -63,13 +63,18 @@ def replace(region: Region, group: Group, instance: Instance, why: str, *, first
 def register(region: Region, machine: CloudMachine, choice: Choice, *, group: str = "") -> Instance:
     """Create a pending instance in EC2."""
     data, offering = choice.data, machine.offering
-    told = [tag for one in data.get("TagSpecifications", ()) if one.get("ResourceType") == "instance" for tag in one.get("Tags", ())]
+    tags = [
+        tag
+        for specification in data.get("TagSpecifications", ())
+        if specification.get("ResourceType") == "instance"
+        for tag in specification.get("Tags", ())
+    ]
     instance = Instance(
         machine=machine,
         group=group,
         template=dict(choice.template),
         image=data.get("ImageId", ""),
-        tags={tag["Key"]: tag["Value"] for tag in told},
+        tags={tag["Key"]: tag["Value"] for tag in tags},
         launched_at=region.now,
         launch=data,
     )
@@ -162,8 +167,8 @@ def complete(
     instance.lifecycle = instance.lifecycle.replace(":Wait", ":Proceed")
     if abandoned:
         if instance.activity is not None:
-            said = f"Instance failed to complete user's Lifecycle Action: Lifecycle Action with token {token} was abandoned: {why}"
-            activities.finish(region, instance.activity, status="Cancelled", message=said)
+            message = f"Instance failed to complete user's Lifecycle Action: Lifecycle Action with token {token} was abandoned: {why}"
+            activities.finish(region, instance.activity, status="Cancelled", message=message)
         end(region, group, instance, "an instance was abandoned by a lifecycle hook", hooks=False)
         region.wake(group)
     else:
@@ -303,4 +308,4 @@ def seen(region: Region, group: Group) -> dict[str, Any] | None:
     lag = region.conditions.read_lag
     if not lag:
         return shown_group(group)
-    return next((found for when, found in reversed(group.history) if when <= region.now - lag), None)
+    return next((description for when, description in reversed(group.history) if when <= region.now - lag), None)

@@ -53,10 +53,10 @@ def _start(region: Region, params: dict[str, Any]) -> dict[str, Any]:
     if preferences["SkipMatching"]:
         wanted = [choice.template for choice in choosing.choices(region, group)]
         members = [instance for instance in members if instance.template not in wanted]
-    made = Refresh(region.uuid(), group.name, preferences, region.now, [instance.id for instance in members], len(members))
-    group.refreshes.append(made)
-    region.put(region.now, partial(_step, region, group, made))
-    return {"InstanceRefreshId": made.id}
+    new_refresh = Refresh(region.uuid(), group.name, preferences, region.now, [instance.id for instance in members], len(members))
+    group.refreshes.append(new_refresh)
+    region.put(region.now, partial(_step, region, group, new_refresh))
+    return {"InstanceRefreshId": new_refresh.id}
 
 
 def _cancel(region: Region, params: dict[str, Any]) -> dict[str, Any]:
@@ -70,13 +70,13 @@ def _cancel(region: Region, params: dict[str, Any]) -> dict[str, Any]:
 
 def _describe(region: Region, params: dict[str, Any]) -> dict[str, Any]:
     wanted = params.get("InstanceRefreshIds")
-    found = [
+    refreshes = [
         refresh
         for refresh in reversed(groups.group(region, params["AutoScalingGroupName"]).refreshes)
         if not wanted or refresh.id in wanted
     ]
-    shown, more = page(found, params, size="MaxRecords", default=50, most=100)
-    return {"InstanceRefreshes": [_shown(one) for one in shown], **more}
+    shown, more = page(refreshes, params, size="MaxRecords", default=50, most=100)
+    return {"InstanceRefreshes": [_shown(refresh) for refresh in shown], **more}
 
 
 def _shown(refresh: Refresh) -> dict[str, Any]:

@@ -57,10 +57,10 @@ def launch_missing(region: Region, group: Group, units: int) -> None:
         zones = list(group.zones)
         while left > 0 and zones:
             shares = choosing.balanced(group, left, zones)
-            for zone, asked in shares.items():
-                granted, failures = launch(region, group, market, zone, asked)
+            for zone, count in shares.items():
+                granted, failures = launch(region, group, market, zone, count)
                 left -= granted
-                if granted < asked:
+                if granted < count:
                     zones.remove(zone)
                     _failed(region, group, failures[-1:], before)
         missing += max(0, left)
@@ -139,8 +139,8 @@ def _balance(region: Region, group: Group) -> None:
     if "AZRebalance" in group.suspended or "Launch" in group.suspended or max(zones.values()) - min(zones.values()) < 2:
         return
     fullest, emptiest = max(zones, key=lambda zone: zones[zone]), min(zones, key=lambda zone: zones[zone])
-    there = [instance for instance in group.members.values() if instance.counted and instance.machine.offering.zone == fullest]
-    victim = next((instance for instance in there if not instance.protected), None)
+    in_fullest = [instance for instance in group.members.values() if instance.counted and instance.machine.offering.zone == fullest]
+    victim = next((instance for instance in in_fullest if not instance.protected), None)
     if victim is None or any(instance.lifecycle != "InService" for instance in group.members.values() if instance.counted):
         return
     if region.now < group.retry_at or group.has >= group.max + max(1, group.max // 10):
@@ -149,10 +149,10 @@ def _balance(region: Region, group: Group) -> None:
     group.cause = f"At {iso(at(region.now))} {what} resulting in more than desired number of instances in the group."
     before = group.members.keys() | set()
     launch(region, group, victim.machine.offering.market, emptiest, victim.weight)
-    came = [instance for name, instance in group.members.items() if name not in before]
-    for instance in came:
+    launched = [instance for name, instance in group.members.items() if name not in before]
+    for instance in launched:
         instance.evens = True
-    if not came:
+    if not launched:
         group.retry_at = region.now + region.conditions.retry
         region.wake(group, group.retry_at)
 
@@ -163,10 +163,10 @@ def _evened(region: Region, group: Group) -> None:
     The termination policy chooses the instance at that time, as always (user guide, "Control which Auto Scaling instances terminate
     during scale in"), so protection that was set in between counts. If all others are protected, the launched instance is ended.
     """
-    came = [instance for instance in group.members.values() if instance.evens and instance.counted]
+    launched = [instance for instance in group.members.values() if instance.evens and instance.counted]
     if "Terminate" in group.suspended or any(instance.lifecycle != "InService" for instance in group.members.values() if instance.counted):
         return
-    for instance in came:
+    for instance in launched:
         instance.evens = False
         if (victim := _selected(group, instance.weight)) is None:
             continue

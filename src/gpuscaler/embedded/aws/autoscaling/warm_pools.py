@@ -20,11 +20,11 @@ _STATES: Final = {"Stopped": "stopped", "Running": "running", "Hibernated": "sto
 
 def prepare(region: Region, group: Group) -> None:
     """Fill the pool up to the group's maximum (or its maximum prepared capacity) less the desired capacity, but at least to its minimum."""
-    told = group.settings.get("WarmPoolConfiguration")
-    if told is None or "Launch" in group.suspended:
+    configuration = group.settings.get("WarmPoolConfiguration")
+    if configuration is None or "Launch" in group.suspended:
         return
-    most = told.get("MaxGroupPreparedCapacity", -1)
-    wanted = max(told["MinSize"], (group.max if most < 0 else most) - group.desired)
+    most = configuration.get("MaxGroupPreparedCapacity", -1)
+    wanted = max(configuration["MinSize"], (group.max if most < 0 else most) - group.desired)
     for instance in list(group.warm.values())[wanted:]:
         lifecycle.terminate(region, instance)
     for _ in range(wanted - len(group.warm)):

@@ -13,16 +13,16 @@ from gpuscaler.embedded.aws.wire.pages import page
 
 def _types(region: Region, params: dict[str, Any]) -> dict[str, Any]:
     if names := params.get("InstanceTypes"):
-        known = {instance_type.name for instance_type in instance_types.in_region(region.name)}
-        if unknown := [name for name in names if name not in known]:
+        available = {instance_type.name for instance_type in instance_types.in_region(region.name)}
+        if unknown := [name for name in names if name not in available]:
             text = f"The following supplied instance types do not exist: [{', '.join(unknown)}]"
             raise AwsError("InvalidInstanceType", text)
-        found = [instance_types.known(name) for name in names]
+        chosen = [instance_types.known(name) for name in names]
     else:
-        found = list(instance_types.in_region(region.name))
+        chosen = list(instance_types.in_region(region.name))
     kept = [
         instance_type
-        for instance_type in found
+        for instance_type in chosen
         if matches(params.get("Filters", ()), {"instance-type": lambda name=instance_type.name: (name,)})  # type: ignore[misc]
     ]
     shown, more = page(kept, params, size="MaxResults", default=100, most=100)
@@ -32,7 +32,7 @@ def _types(region: Region, params: dict[str, Any]) -> dict[str, Any]:
 def _type_offerings(region: Region, params: dict[str, Any]) -> dict[str, Any]:
     kind = params.get("LocationType", "region")
     places = {"region": (region.name,), "availability-zone": region.zones, "availability-zone-id": tuple(map(zone_id, region.zones))}
-    found = [
+    offerings = [
         {"InstanceType": instance_type.name, "LocationType": kind, "Location": place}
         for instance_type in instance_types.in_region(region.name)
         for place in places[kind]
@@ -42,7 +42,7 @@ def _type_offerings(region: Region, params: dict[str, Any]) -> dict[str, Any]:
         fields = {"instance-type": lambda: (offering["InstanceType"],), "location": lambda: (offering["Location"],)}
         return matches(params.get("Filters", ()), fields)
 
-    shown, more = page([one for one in found if passes(one)], params, size="MaxResults", default=1000, most=1000)
+    shown, more = page([offering for offering in offerings if passes(offering)], params, size="MaxResults", default=1000, most=1000)
     return {"InstanceTypeOfferings": shown, **more}
 
 
@@ -54,10 +54,10 @@ def _satisfying(region: Region, params: dict[str, Any]) -> dict[str, Any]:
 
 def _subnets(region: Region, params: dict[str, Any]) -> dict[str, Any]:
     wanted = params.get("SubnetIds")
-    found = {subnet_id(zone): subnet(zone, region.account) for zone in region.zones}
-    if unknown := [one for one in wanted or () if one not in found]:
+    subnets = {subnet_id(zone): subnet(zone, region.account) for zone in region.zones}
+    if unknown := [ident for ident in wanted or () if ident not in subnets]:
         raise AwsError("InvalidSubnetID.NotFound", f"The subnet ID '{unknown[0]}' does not exist")
-    shown, more = page([found[one] for one in wanted or found], params, size="MaxResults", default=1000, most=1000)
+    shown, more = page([subnets[ident] for ident in wanted or subnets], params, size="MaxResults", default=1000, most=1000)
     return {"Subnets": shown, **more}
 
 

@@ -44,10 +44,15 @@ def _made(region: Region, params: dict[str, Any]) -> dict[str, Any]:
     granted: list[tuple[_Line, CloudMachine]] = []
     errors: list[tuple[_Line, Failure]] = []
     for market, units in counts.items():
-        got, refused = _fill(region, params, market, units, lines)
-        granted += got
+        filled, refused = _fill(region, params, market, units, lines)
+        granted += filled
         errors += refused
-    tags = [tag for one in params.get("TagSpecifications", ()) if one.get("ResourceType") == "instance" for tag in one.get("Tags", ())]
+    tags = [
+        tag
+        for specification in params.get("TagSpecifications", ())
+        if specification.get("ResourceType") == "instance"
+        for tag in specification.get("Tags", ())
+    ]
     for line, machine in granted:
         lifecycle.register(region, machine, line.choice).tags |= {tag["Key"]: tag["Value"] for tag in tags}
     return {
@@ -74,10 +79,10 @@ def _lines(region: Region, params: dict[str, Any]) -> Iterator[_Line]:
 
 def _zones(region: Region, override: Mapping[str, Any]) -> tuple[str, ...]:
     if "SubnetId" in override:
-        found = tuple(zone for zone in region.zones if subnet_id(zone) == override["SubnetId"])
-        if not found:
+        zones = tuple(zone for zone in region.zones if subnet_id(zone) == override["SubnetId"])
+        if not zones:
             raise AwsError("InvalidSubnetID.NotFound", f"The subnet ID '{override['SubnetId']}' does not exist")
-        return found
+        return zones
     return (override["AvailabilityZone"],) if "AvailabilityZone" in override else region.zones
 
 

@@ -138,7 +138,7 @@ def _price(name: str, zone: str, price: str, when: float) -> dict[str, Any]:
 
 def _reserve(region: Region, params: dict[str, Any]) -> dict[str, Any]:
     ident, count = region.identifier("cr"), params["InstanceCount"]
-    tags = [tag for one in params.get("TagSpecifications", ()) for tag in one.get("Tags", ())]
+    tags = [tag for specification in params.get("TagSpecifications", ()) for tag in specification.get("Tags", ())]
     zone = params.get("AvailabilityZone", region.zones[0])
     region.hardware.reserve(instance_types.known(params["InstanceType"]).name, zone, count)
     if "EndDate" in params:
@@ -168,10 +168,10 @@ def _reserve(region: Region, params: dict[str, Any]) -> dict[str, Any]:
 
 def _expire(region: Region, ident: str, _now: float) -> None:
     """End a reservation; its instances continue on demand."""
-    found = region.reservations[ident]
-    if found["State"] == "active":
-        region.hardware.reserve(found["InstanceType"], found["AvailabilityZone"], -found["TotalInstanceCount"])
-        region.reservations[ident] = {**found, "State": "expired"}
+    reservation = region.reservations[ident]
+    if reservation["State"] == "active":
+        region.hardware.reserve(reservation["InstanceType"], reservation["AvailabilityZone"], -reservation["TotalInstanceCount"])
+        region.reservations[ident] = {**reservation, "State": "expired"}
 
 
 def _cancel(region: Region, params: dict[str, Any]) -> dict[str, Any]:
@@ -187,30 +187,32 @@ def _known(region: Region, idents: Iterable[str]) -> None:
         raise AwsError("InvalidCapacityReservationId.NotFound", text)
 
 
-def _counted(region: Region, one: dict[str, Any]) -> dict[str, Any]:
+def _counted(region: Region, reservation: dict[str, Any]) -> dict[str, Any]:
     """A reservation with its free capacity: reservations of one type and zone share their capacity here."""
-    used = region.hardware.in_reservations(one["InstanceType"], one["AvailabilityZone"])
-    left = max(0, one["TotalInstanceCount"] - used) if one["State"] == "active" else 0
-    return {**one, "AvailableInstanceCount": left}
+    used = region.hardware.in_reservations(reservation["InstanceType"], reservation["AvailabilityZone"])
+    left = max(0, reservation["TotalInstanceCount"] - used) if reservation["State"] == "active" else 0
+    return {**reservation, "AvailableInstanceCount": left}
 
 
 def _reservations(region: Region, params: dict[str, Any]) -> dict[str, Any]:
     wanted = params.get("CapacityReservationIds")
     _known(region, wanted or ())
 
-    def passes(one: dict[str, Any]) -> bool:
+    def passes(reservation: dict[str, Any]) -> bool:
         fields = {
-            "instance-type": lambda: (one["InstanceType"],),
-            "state": lambda: (one["State"],),
-            "availability-zone": lambda: (one["AvailabilityZone"],),
-            "instance-match-criteria": lambda: (one["InstanceMatchCriteria"],),
-            "tag": lambda: [f"{tag['Key']}={tag['Value']}" for tag in one["Tags"]],
+            "instance-type": lambda: (reservation["InstanceType"],),
+            "state": lambda: (reservation["State"],),
+            "availability-zone": lambda: (reservation["AvailabilityZone"],),
+            "instance-match-criteria": lambda: (reservation["InstanceMatchCriteria"],),
+            "tag": lambda: [f"{tag['Key']}={tag['Value']}" for tag in reservation["Tags"]],
         }
         return matches(params.get("Filters", ()), fields)
 
-    found = [one for ident, one in region.reservations.items() if (not wanted or ident in wanted) and passes(one)]
-    shown, more = page(found, params, size="MaxResults", default=1000, most=1000)
-    return {"CapacityReservations": [_counted(region, one) for one in shown], **more}
+    reservations = [
+        reservation for ident, reservation in region.reservations.items() if (not wanted or ident in wanted) and passes(reservation)
+    ]
+    shown, more = page(reservations, params, size="MaxResults", default=1000, most=1000)
+    return {"CapacityReservations": [_counted(region, reservation) for reservation in shown], **more}
 
 
 OPERATIONS: Final = {

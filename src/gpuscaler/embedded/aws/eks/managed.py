@@ -93,13 +93,13 @@ class NodeGroups:
     async def _write(self, group: Group, nodes: Mapping[str, Mapping[str, Any]]) -> None:
         """Update labels and taints of existing nodes: add the new ones, remove the deleted ones, keep all others."""
         (old_labels, old_taints), (labels, taints) = self.written[group.name], _wanted(self.region, group)
-        gone = [old_taint for old_taint in old_taints if old_taint not in taints]
+        removed = [old_taint for old_taint in old_taints if old_taint not in taints]
         added = [taint for taint in taints if taint not in old_taints]
         for ident in group.members:
             if (node := nodes.get(ident)) is not None:
-                kept = [one for one in node["spec"].get("taints") or () if _told(one) not in [*gone, *added]]
+                kept = [taint for taint in node["spec"].get("taints") or () if _told(taint) not in [*removed, *added]]
                 change: dict[str, Any] = {"metadata": {"labels": {**dict.fromkeys(old_labels), **labels}}}
-                if gone or added:
+                if removed or added:
                     change["spec"] = {"taints": [*kept, *added]}
                 await self.client.merge_patch(NODES, node["metadata"]["name"], change)
         self.written[group.name] = labels, taints
@@ -130,7 +130,7 @@ class NodeGroups:
         left = 0
         for raw in await self.client.list_all(PODS, query={"fieldSelector": f"spec.nodeName={node}"}):
             pod = msgspec.json.decode(raw)
-            owners = {one["kind"] for one in pod["metadata"].get("ownerReferences", ())}
+            owners = {owner["kind"] for owner in pod["metadata"].get("ownerReferences", ())}
             over = pod.get("status", {}).get("phase") in {"Succeeded", "Failed"}
             if pod["spec"].get("nodeName") != node or owners & {"DaemonSet", "Node"} or over:
                 continue
@@ -140,8 +140,8 @@ class NodeGroups:
         return left
 
     async def _nodes(self) -> dict[str, dict[str, Any]]:
-        found = [msgspec.json.decode(one) for one in await self.client.list_all(NODES)]
-        return {(one["spec"].get("providerID") or "").rpartition("/")[2]: one for one in found}
+        nodes = [msgspec.json.decode(raw) for raw in await self.client.list_all(NODES)]
+        return {(node["spec"].get("providerID") or "").rpartition("/")[2]: node for node in nodes}
 
     # Updates
 
@@ -201,15 +201,15 @@ def is_ready(node: Mapping[str, Any] | None) -> bool:
     return any(condition["type"] == "Ready" and condition["status"] == "True" for condition in conditions)
 
 
-def begin(region: Region, group: Group, told: Mapping[str, Any], *, forced: bool) -> Update:
+def begin(region: Region, group: Group, nodegroup: Mapping[str, Any], *, forced: bool) -> Update:
     """Start to replace all instances of a managed node group, by its current template."""
-    limits = told.get("updateConfig") or {}
+    limits = nodegroup.get("updateConfig") or {}
     percent = limits.get("maxUnavailablePercentage")
     at_once = max(1, -(-group.desired * percent // 100)) if percent else limits.get("maxUnavailable", 1)
     surge = max(2 * len(group.zones), at_once)
     members = {instance.id for instance in group.members.values() if instance.counted}
     before = (group.min, group.max, group.desired)
-    update = Update(region.uuid(), told["nodegroupName"], region.now, before, surge, at_once, forced, members)
+    update = Update(region.uuid(), nodegroup["nodegroupName"], region.now, before, surge, at_once, forced, members)
     group.updates.append(update)
     return update
 
@@ -231,9 +231,12 @@ def _nodegroup(region: Region, group: Group) -> Mapping[str, Any]:
 
 def _wanted(region: Region, group: Group) -> tuple[dict[str, str], list[dict[str, str]]]:
     """The labels and taints for nodes of a managed node group, with taints in the form of a Node."""
-    told = _nodegroup(region, group)
-    taints = [{"key": one["key"], "value": one.get("value", ""), "effect": EFFECTS[one["effect"]]} for one in told.get("taints") or ()]
-    return dict(told.get("labels") or {}), [_told(taint) for taint in taints]
+    nodegroup = _nodegroup(region, group)
+    taints = [
+        {"key": taint["key"], "value": taint.get("value", ""), "effect": EFFECTS[taint["effect"]]}
+        for taint in nodegroup.get("taints") or ()
+    ]
+    return dict(nodegroup.get("labels") or {}), [_told(taint) for taint in taints]
 
 
 def _told(taint: Mapping[str, str]) -> dict[str, str]:

@@ -57,26 +57,26 @@ def _found(region: Region, params: Mapping[str, Any]) -> dict[str, Any]:
 
 def _update_version(region: Region, params: dict[str, Any]) -> dict[str, Any]:
     """Replace all nodes, by the current version of the group's launch template or by a given one."""
-    told = _found(region, params)
+    nodegroup = _found(region, params)
     group = _scaled(region, params)
     if template := params.get("launchTemplate"):
         wanted = {
             {"name": "LaunchTemplateName", "id": "LaunchTemplateId", "version": "Version"}[key]: value for key, value in template.items()
         }
         groups.update(region, {"AutoScalingGroupName": group.name, "LaunchTemplate": wanted})
-    return {"update": _shown_update(managed.begin(region, group, told, forced=params.get("force", False)))}
+    return {"update": _shown_update(managed.begin(region, group, nodegroup, forced=params.get("force", False)))}
 
 
 def _update_config(region: Region, params: dict[str, Any]) -> dict[str, Any]:
     """Change sizes, labels and taints; those of existing nodes change a moment later."""
-    told, group = _found(region, params), _scaled(region, params)
+    nodegroup, group = _found(region, params), _scaled(region, params)
     if sizes := params.get("scalingConfig"):
         names = {"minSize": "MinSize", "maxSize": "MaxSize", "desiredSize": "DesiredCapacity"}
         groups.update(region, {"AutoScalingGroupName": group.name, **{names[key]: value for key, value in sizes.items()}})
     for kind, added, removed in (("labels", "addOrUpdateLabels", "removeLabels"), ("taints", "addOrUpdateTaints", "removeTaints")):
         if kind in params:
-            told[kind] = _merged(kind, told.get(kind), params[kind].get(added), params[kind].get(removed))
-    told |= {key: params[key] for key in ("updateConfig", "nodeRepairConfig") if key in params}
+            nodegroup[kind] = _merged(kind, nodegroup.get(kind), params[kind].get(added), params[kind].get(removed))
+    nodegroup |= {key: params[key] for key in ("updateConfig", "nodeRepairConfig") if key in params}
     update = {"id": region.uuid(), "status": "Successful", "type": "ConfigUpdate", "createdAt": at(region.now), "params": [], "errors": []}
     return {"update": update}
 
@@ -84,9 +84,9 @@ def _update_config(region: Region, params: dict[str, Any]) -> dict[str, Any]:
 def _merged(kind: str, before: Any, added: Any, removed: Any) -> Any:
     if kind == "labels":
         return {key: value for key, value in {**(before or {}), **(added or {})}.items() if key not in (removed or ())}
-    rows = {(one["key"], one["effect"]): one for one in (*(before or ()), *(added or ()))}
-    gone = {(one["key"], one["effect"]) for one in removed or ()}
-    return [one for key, one in rows.items() if key not in gone]
+    rows = {(taint["key"], taint["effect"]): taint for taint in (*(before or ()), *(added or ()))}
+    removed_keys = {(taint["key"], taint["effect"]) for taint in removed or ()}
+    return [taint for key, taint in rows.items() if key not in removed_keys]
 
 
 def _scaled(region: Region, params: Mapping[str, Any]) -> Group:

@@ -49,11 +49,11 @@ class Scarcity(Markets):
         self.limits: dict[tuple[str, str, str], int] = {}
 
     def capacity(self, key: OfferingKey, now: float) -> float:
-        found = self._series.capacity(key, now)
+        capacity = self._series.capacity(key, now)
         for limit, count in self.limits.items():
-            if all(want in ("", have) for want, have in zip(limit, key[1:], strict=True)):
-                found = min(found, count)
-        return found
+            if all(pattern in ("", value) for pattern, value in zip(limit, key[1:], strict=True)):
+                capacity = min(capacity, count)
+        return capacity
 
     def next_change(self, key: OfferingKey, now: float) -> float | None:
         return self._series.next_change(key, now)
@@ -173,9 +173,11 @@ class Hardware:
             return self._failure("SpotMaxPriceTooLow", offering, count, bid=f"{bid:g}", price=f"{price:g}")
         limit = self.vcpu_limits.get((bucket(name), market))
         if limit is not None:
-            mine = (machine.offering for machine in self.core.list() if machine.offering.market == market)
+            offerings = (machine.offering for machine in self.core.list() if machine.offering.market == market)
             used = sum(
-                instance_types.known(offering.instance_type).vcpu for offering in mine if bucket(offering.instance_type) == bucket(name)
+                instance_types.known(offering.instance_type).vcpu
+                for offering in offerings
+                if bucket(offering.instance_type) == bucket(name)
             )
             if used + count * instance_types.known(name).vcpu > limit:
                 code = "MaxSpotInstanceCountExceeded" if market == "spot" else "VcpuLimitExceeded"

@@ -135,8 +135,8 @@ def satisfying(requirements: Mapping[str, Any], region: str, architectures: Iter
     for instance_type in in_region(region):
         memory, count, gpus = requirements.get("MemoryMiB", {}), requirements.get("AcceleratorCount"), gpus_in(instance_type.allocatable)
         if (
-            any(fnmatchcase(instance_type.name, one) for one in allowed)
-            and not any(fnmatchcase(instance_type.name, one) for one in excluded)
+            any(fnmatchcase(instance_type.name, pattern) for pattern in allowed)
+            and not any(fnmatchcase(instance_type.name, pattern) for pattern in excluded)
             and ("arm64" if instance_type.arch == "arm64" else "x86_64") in set(architectures)
             and _inside(instance_type.vcpu, requirements.get("VCpuCount", {}))
             and _inside(instance_type.memory_mib, memory)

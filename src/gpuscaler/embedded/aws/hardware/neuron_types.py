@@ -35,5 +35,5 @@ def neuron_types() -> Mapping[str, InstanceType]:
 
 
 def _type(name: str, size: tuple[int, int, int, float], devices: int, cores: int, efa: int) -> InstanceType:
-    has = {DEVICES: devices, CORES: devices * cores, **({"vpc.amazonaws.com/efa": efa} if efa else {})}
-    return made(name, *size, efa=efa, devices=has)
+    resources = {DEVICES: devices, CORES: devices * cores, **({"vpc.amazonaws.com/efa": efa} if efa else {})}
+    return made(name, *size, efa=efa, devices=resources)

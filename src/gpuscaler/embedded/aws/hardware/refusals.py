@@ -65,9 +65,9 @@ def ended_text(code: str) -> str:
 
     The words of ``Server.InternalError`` are from cloudcaptainsh/cloudcaptain#204; other reasons use the same sentence.
     """
-    said = f"{code}: {_TEXTS.get(code, code)}"
+    text = f"{code}: {_TEXTS.get(code, code)}"
     waiting = "Instance became unhealthy while waiting for instance to be in InService state. Termination Reason: "
-    return f"{said}." if code == CLIENT_ERROR else f"{waiting}{said}"
+    return f"{text}." if code == CLIENT_ERROR else f"{waiting}{text}"
 
 
 def reason_text(code: str) -> str:

@@ -37,7 +37,7 @@ def made(
     name: str, vcpu: int, memory: int, pods: int, price: float, *, efa: int = 0, devices: Mapping[str, int] | None = None
 ) -> InstanceType:
     """A type that is missing in the catalogue, with ``memory`` in MiB and ``price`` in dollars per hour in us-east-1."""
-    left = int(memory * 0.925) - 255 - 11 * pods - 100
+    allocatable_mib = int(memory * 0.925) - 255 - 11 * pods - 100
     reserved = 60 if vcpu == 1 else 70 if vcpu == 2 else 70 + 5 * (min(vcpu, 4) - 2) + int(2.5 * max(0, vcpu - 4))
     return InstanceType(
         name=name,
@@ -54,7 +54,7 @@ def made(
         efa=efa,
         allocatable={
             "cpu": vcpu * 1000 - reserved,
-            "memory": left * MIB,
+            "memory": allocatable_mib * MIB,
             "ephemeral-storage": 17 * 1024 * MIB,
             "pods": pods,
             **(devices or {}),

@@ -31,21 +31,21 @@ def choices(region: Region, group: Group) -> list[Choice]:
             return [Choice(data["InstanceType"], 1, {}, data)]
         template, data = resolve(region, group.settings["LaunchTemplate"])
         return [Choice(name, 1, template, data) for name in _types(region, data)]
-    told = policy["LaunchTemplate"]
+    launch_template = policy["LaunchTemplate"]
     choices = []
-    for override in told.get("Overrides") or [{}]:
-        template, data = resolve(region, override.get("LaunchTemplateSpecification") or told["LaunchTemplateSpecification"])
+    for override in launch_template.get("Overrides") or [{}]:
+        template, data = resolve(region, override.get("LaunchTemplateSpecification") or launch_template["LaunchTemplateSpecification"])
         weight = int(override.get("WeightedCapacity", "1"))
         choices += [Choice(name, weight, template, data) for name in _types(region, {**data, **override})]
     return choices
 
 
-def resolve(region: Region, told: Mapping[str, str]) -> tuple[dict[str, str], dict[str, Any]]:
+def resolve(region: Region, specification: Mapping[str, str]) -> tuple[dict[str, str], dict[str, Any]]:
     """The current version of a template specification: as instances name it, and its data."""
-    template: Template | None = region.templates.get(told["LaunchTemplateId"])
+    template: Template | None = region.templates.get(specification["LaunchTemplateId"])
     if template is None:
-        raise AwsError("InvalidLaunchTemplateId.NotFound", f"The launch template {told['LaunchTemplateName']} does not exist.")
-    number = template.version(told.get("Version", "$Default"))
+        raise AwsError("InvalidLaunchTemplateId.NotFound", f"The launch template {specification['LaunchTemplateName']} does not exist.")
+    number = template.version(specification.get("Version", "$Default"))
     spec = {"LaunchTemplateId": template.id, "LaunchTemplateName": template.name, "Version": str(number)}
     return spec, template.versions[number - 1]
 
@@ -66,10 +66,10 @@ def markets(region: Region, group: Group, units: int) -> Iterator[tuple[str, int
     base, percent = distribution["OnDemandBaseCapacity"], distribution["OnDemandPercentageAboveBaseCapacity"]
     total = group.has + units
     wanted = min(total, base + ceil(max(0, total - base) * percent / 100))
-    has = sum(
+    present = sum(
         instance.weight for instance in group.members.values() if instance.counted and instance.machine.offering.market == "on-demand"
     )
-    on_demand = min(units, max(0, wanted - has))
+    on_demand = min(units, max(0, wanted - present))
     if on_demand:
         yield "on-demand", on_demand
     if units > on_demand:
@@ -86,19 +86,19 @@ def market_of(data: Mapping[str, Any]) -> str:
 
 def ordered(region: Region, group: Group, market: str, zone: str) -> list[Choice]:
     """The types in the order in which a market's allocation strategy tries them."""
-    found = choices(region, group)
+    candidates = choices(region, group)
     distribution = group.settings.get("MixedInstancesPolicy", {}).get("InstancesDistribution", {})
     strategy = distribution.get("SpotAllocationStrategy" if market == "spot" else "OnDemandAllocationStrategy", "prioritized")
     if strategy in {"prioritized", "capacity-optimized-prioritized"}:
-        return found
+        return candidates
     # EC2 knows the depth of its pools; here all pools with machines are equally deep, and the cheapest comes first.
-    return sorted(found, key=lambda choice: region.hardware.price(market, choice.instance_type, zone, region.now) / choice.weight)
+    return sorted(candidates, key=lambda choice: region.hardware.price(market, choice.instance_type, zone, region.now) / choice.weight)
 
 
 def bid(group: Group) -> float | None:
     """The group's maximum price for spot, in US dollars per hour; None means the on-demand price."""
-    told = group.settings.get("MixedInstancesPolicy", {}).get("InstancesDistribution", {}).get("SpotMaxPrice")
-    return float(told) if told else None
+    max_price = group.settings.get("MixedInstancesPolicy", {}).get("InstancesDistribution", {}).get("SpotMaxPrice")
+    return float(max_price) if max_price else None
 
 
 def balanced(group: Group, units: int, zones: Sequence[str]) -> dict[str, int]:

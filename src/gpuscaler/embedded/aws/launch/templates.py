@@ -37,7 +37,12 @@ def _create(region: Region, params: dict[str, Any]) -> dict[str, Any]:
         )
     if any(template.name == name for template in region.templates.values()):
         raise AwsError("InvalidLaunchTemplateName.AlreadyExistsException", f"Launch template name already in use: {name}")
-    tags = [tag for one in params.get("TagSpecifications", []) if one.get("ResourceType") == "launch-template" for tag in one["Tags"]]
+    tags = [
+        tag
+        for specification in params.get("TagSpecifications", [])
+        if specification.get("ResourceType") == "launch-template"
+        for tag in specification["Tags"]
+    ]
     template = Template(region.identifier("lt"), name, region.now, [params["LaunchTemplateData"]], tags=tags)
     region.templates[template.id] = template
     return {"LaunchTemplate": _shown(region, template)}
@@ -67,7 +72,7 @@ def _delete(region: Region, params: dict[str, Any]) -> dict[str, Any]:
 
 def _describe(region: Region, params: dict[str, Any]) -> dict[str, Any]:
     if ids := params.get("LaunchTemplateIds"):
-        templates = [find(region, {"LaunchTemplateId": one}) for one in ids]
+        templates = [find(region, {"LaunchTemplateId": ident}) for ident in ids]
     elif names := params.get("LaunchTemplateNames"):
         templates = [find(region, {"LaunchTemplateName": name}) for name in names]
     else:
@@ -89,15 +94,15 @@ def _describe_versions(region: Region, params: dict[str, Any]) -> dict[str, Any]
     if "LaunchTemplateId" in params or "LaunchTemplateName" in params:
         template = find(region, params)
         wanted = params.get("Versions")
-        numbers = [template.version(one) for one in wanted] if wanted else range(len(template.versions), 0, -1)
-        found = [_version(region, template, number) for number in numbers]
+        numbers = [template.version(word) for word in wanted] if wanted else range(len(template.versions), 0, -1)
+        versions = [_version(region, template, number) for number in numbers]
     else:
         # Across templates only the two words are allowed.
         words = params.get("Versions", [])
         if not words or not set(words) <= {"$Latest", "$Default"}:
             raise AwsError("MissingParameter", "The request must contain the parameter LaunchTemplateName or LaunchTemplateId")
-        found = [_version(region, template, template.version(word)) for template in region.templates.values() for word in words]
-    shown, more = page(found, params, size="MaxResults", default=200, most=200)
+        versions = [_version(region, template, template.version(word)) for template in region.templates.values() for word in words]
+    shown, more = page(versions, params, size="MaxResults", default=200, most=200)
     return {"LaunchTemplateVersions": shown, **more}
 
 

@@ -26,7 +26,12 @@ IMAGE: Final[Mapping[str, Any]] = {"DeleteOnTermination": True, "VolumeSize": 20
 
 def attach(region: Region, instance: Instance, data: Mapping[str, Any]) -> None:
     """Create the volumes of an instance that is launched by ``data``, of a launch template or configuration."""
-    told = [tag for one in data.get("TagSpecifications", ()) if one.get("ResourceType") == "volume" for tag in one.get("Tags", ())]
+    tags = [
+        tag
+        for specification in data.get("TagSpecifications", ())
+        if specification.get("ResourceType") == "volume"
+        for tag in specification.get("Tags", ())
+    ]
     for device, ebs in _mapped(data, deleted=not instance.template):
         volume = Volume(
             id=region.identifier("vol"),
@@ -34,7 +39,7 @@ def attach(region: Region, instance: Instance, data: Mapping[str, Any]) -> None:
             created_at=region.now,
             device=device,
             settings=ebs,
-            tags={tag["Key"]: tag["Value"] for tag in told},
+            tags={tag["Key"]: tag["Value"] for tag in tags},
             instance=instance.id,
         )
         region.volumes[volume.id] = volume
@@ -43,12 +48,14 @@ def attach(region: Region, instance: Instance, data: Mapping[str, Any]) -> None:
 
 def _mapped(data: Mapping[str, Any], *, deleted: bool) -> Iterator[tuple[str, dict[str, Any]]]:
     """Devices with the settings of their volumes, the root first; ``deleted`` is the default of DeleteOnTermination for the others."""
-    said = {
-        one.get("DeviceName", ROOT): one["Ebs"] for one in data.get("BlockDeviceMappings", ()) if "Ebs" in one and "NoDevice" not in one
+    mappings = {
+        mapping.get("DeviceName", ROOT): mapping["Ebs"]
+        for mapping in data.get("BlockDeviceMappings", ())
+        if "Ebs" in mapping and "NoDevice" not in mapping
     }
-    root = next((name for name in _ROOTS if name in said), ROOT)
-    yield root, {**IMAGE, **said.pop(root, {})}
-    for device, ebs in said.items():
+    root = next((name for name in _ROOTS if name in mappings), ROOT)
+    yield root, {**IMAGE, **mappings.pop(root, {})}
+    for device, ebs in mappings.items():
         yield device, {"VolumeSize": 8, "VolumeType": "gp2", "Encrypted": False, "DeleteOnTermination": deleted, **ebs}
 
 
@@ -88,7 +95,7 @@ def _shown(volume: Volume) -> dict[str, Any]:
         "AttachTime": at(volume.created_at),
         "DeleteOnTermination": volume.deleted,
     }
-    known = ("VolumeType", "Encrypted", "Iops", "Throughput", "SnapshotId", "KmsKeyId")
+    optional = ("VolumeType", "Encrypted", "Iops", "Throughput", "SnapshotId", "KmsKeyId")
     return {
         "VolumeId": volume.id,
         "Size": volume.settings["VolumeSize"],
@@ -99,13 +106,13 @@ def _shown(volume: Volume) -> dict[str, Any]:
         "Attachments": [attached] if volume.instance else [],
         "MultiAttachEnabled": False,
         "Tags": [{"Key": key, "Value": value} for key, value in volume.tags.items()],
-        **{key: volume.settings[key] for key in known if key in volume.settings},
+        **{key: volume.settings[key] for key in optional if key in volume.settings},
     }
 
 
 def _describe(region: Region, params: dict[str, Any]) -> dict[str, Any]:
     wanted = params.get("VolumeIds")
-    if unknown := [one for one in wanted or () if one not in region.volumes]:
+    if unknown := [ident for ident in wanted or () if ident not in region.volumes]:
         raise AwsError("InvalidVolume.NotFound", f"The volume '{unknown[0]}' does not exist.")
 
     def passes(volume: Volume) -> bool:
@@ -121,7 +128,7 @@ def _describe(region: Region, params: dict[str, Any]) -> dict[str, Any]:
         }
         return matches(params.get("Filters", ()), fields)
 
-    volumes = [region.volumes[one] for one in wanted or region.volumes]
+    volumes = [region.volumes[ident] for ident in wanted or region.volumes]
     shown, more = page([volume for volume in volumes if passes(volume)], params, size="MaxResults", default=1000, most=1000)
     return {"Volumes": [_shown(volume) for volume in shown], **more}
 

@@ -65,7 +65,7 @@ def _list(region: Region, params: dict[str, Any]) -> dict[str, Any]:
 def _attributes(region: Region, params: dict[str, Any]) -> dict[str, Any]:
     queue = _queue(region, params)
     ready = len(queue.ready(region.now))
-    found = {
+    attributes = {
         "QueueArn": f"arn:aws:sqs:{region.name}:{region.account}:{queue.name}",
         "ApproximateNumberOfMessages": str(ready),
         "ApproximateNumberOfMessagesNotVisible": str(len(queue.messages) - ready),
@@ -74,7 +74,7 @@ def _attributes(region: Region, params: dict[str, Any]) -> dict[str, Any]:
         "ReceiveMessageWaitTimeSeconds": f"{queue.wait:g}",
     }
     wanted = params.get("AttributeNames", [])
-    return {"Attributes": {name: value for name, value in found.items() if name in wanted or "All" in wanted}}
+    return {"Attributes": {name: value for name, value in attributes.items() if name in wanted or "All" in wanted}}
 
 
 def _send(region: Region, params: dict[str, Any]) -> dict[str, Any]:
@@ -85,8 +85,8 @@ def _send(region: Region, params: dict[str, Any]) -> dict[str, Any]:
     if len(body.encode()) > LONGEST:
         text = f"One or more parameters are invalid. Reason: Message must be shorter than {LONGEST} bytes."
         raise AwsError("InvalidParameterValue", text)
-    made = queue.send(body, ident=region.uuid(), now=region.now, delay=delay)
-    return {"MessageId": made.id, "MD5OfMessageBody": _md5(made.body)}
+    message = queue.send(body, ident=region.uuid(), now=region.now, delay=delay)
+    return {"MessageId": message.id, "MD5OfMessageBody": _md5(message.body)}
 
 
 def _send_batch(region: Region, params: dict[str, Any]) -> dict[str, Any]:
@@ -133,8 +133,8 @@ def _shown(message: Message, wanted: Set[str]) -> dict[str, Any]:
         "Body": message.body,
         "MD5OfBody": _md5(message.body),
     }
-    told = {"SentTimestamp": str(int(message.sent_at * 1000)), "ApproximateReceiveCount": str(message.received)}
-    if kept := {name: value for name, value in told.items() if name in wanted or "All" in wanted}:
+    attributes = {"SentTimestamp": str(int(message.sent_at * 1000)), "ApproximateReceiveCount": str(message.received)}
+    if kept := {name: value for name, value in attributes.items() if name in wanted or "All" in wanted}:
         reply["Attributes"] = kept
     return reply
 
@@ -148,12 +148,12 @@ def _delete(region: Region, params: dict[str, Any]) -> dict[str, Any]:
 def _delete_batch(region: Region, params: dict[str, Any]) -> dict[str, Any]:
     queue = _queue(region, params)
     done, failed = [], []
-    for one in _batch(params["Entries"]):
-        if _forget(queue, one["ReceiptHandle"]):
-            done.append({"Id": one["Id"]})
+    for entry in _batch(params["Entries"]):
+        if _forget(queue, entry["ReceiptHandle"]):
+            done.append({"Id": entry["Id"]})
         else:
             text = "The input receipt handle is not a valid receipt handle."
-            failed.append({"Id": one["Id"], "SenderFault": True, "Code": "ReceiptHandleIsInvalid", "Message": text})
+            failed.append({"Id": entry["Id"], "SenderFault": True, "Code": "ReceiptHandleIsInvalid", "Message": text})
     return {"Successful": done, "Failed": failed}
 
 
@@ -182,15 +182,15 @@ def _purge(region: Region, params: dict[str, Any]) -> dict[str, Any]:
 
 
 def _batch(entries: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-    found = list(entries)
-    if not found:
+    batch = list(entries)
+    if not batch:
         raise AwsError("AWS.SimpleQueueService.EmptyBatchRequest", "There should be at least one entry in the request.")
-    if len(found) > 10:
-        text = f"Maximum number of entries per request are 10. You have sent {len(found)}."
+    if len(batch) > 10:
+        text = f"Maximum number of entries per request are 10. You have sent {len(batch)}."
         raise AwsError("AWS.SimpleQueueService.TooManyEntriesInBatchRequest", text)
-    if len({one["Id"] for one in found}) < len(found):
+    if len({entry["Id"] for entry in batch}) < len(batch):
         raise AwsError("AWS.SimpleQueueService.BatchEntryIdsNotDistinct", "Two or more batch entries in the request have the same Id.")
-    return found
+    return batch
 
 
 def _md5(text: str) -> str:

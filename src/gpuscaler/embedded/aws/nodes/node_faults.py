@@ -43,15 +43,15 @@ class Nodes:
 
 def _plugins(nodes: Nodes, request: Request) -> Any:
     if request.method == "PUT":
-        asked = msgspec.json.decode(request.body, type=Restart)
-        nodes.devices.restart(asked.node, seconds=asked.seconds, plugin=asked.plugin)
+        restart = msgspec.json.decode(request.body, type=Restart)
+        nodes.devices.restart(restart.node, seconds=restart.seconds, plugin=restart.plugin)
     return {}
 
 
 def _absent(nodes: Nodes, request: Request) -> Any:
     if request.method == "PUT":
-        asked = msgspec.json.decode(request.body, type=Hidden)
-        nodes.devices.hide(asked.resource, asked.instance_type)
+        hidden = msgspec.json.decode(request.body, type=Hidden)
+        nodes.devices.hide(hidden.resource, hidden.instance_type)
     elif request.method == "DELETE":
         nodes.devices.unhide()
     return [{"resource": absent.resource, "instance_type": absent.instance_type} for absent in nodes.devices.hidden]

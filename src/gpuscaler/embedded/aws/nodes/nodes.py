@@ -112,19 +112,19 @@ def _flags_of_eks(region: Region, instance: Instance, tags: Mapping[str, str]) -
     """The kubelet's flags that EKS puts before those of user data, for nodes of its managed node groups."""
     if (name := tags.get(NODEGROUP)) is None:
         return
-    told = region.nodegroups.get((tags.get(EKS_CLUSTER, ""), name), {})
+    nodegroup = region.nodegroups.get((tags.get(EKS_CLUSTER, ""), name), {})
     market = "SPOT" if instance.machine.offering.market == "spot" else "ON_DEMAND"
     labels = {
         "eks.amazonaws.com/nodegroup": name,
         "eks.amazonaws.com/nodegroup-image": instance.image,
-        "eks.amazonaws.com/capacityType": told.get("capacityType") or market,
+        "eks.amazonaws.com/capacityType": nodegroup.get("capacityType") or market,
     }
     if instance.template:
         labels["eks.amazonaws.com/sourceLaunchTemplateId"] = instance.template["LaunchTemplateId"]
         labels["eks.amazonaws.com/sourceLaunchTemplateVersion"] = instance.template["Version"]
-    labels |= told.get("labels") or {}
+    labels |= nodegroup.get("labels") or {}
     yield f"--node-labels={','.join(f'{key}={value}' for key, value in labels.items())}"
-    if taints := told.get("taints"):
+    if taints := nodegroup.get("taints"):
         rows = (f"{taint['key']}={taint.get('value', '')}:{EFFECTS[taint['effect']]}" for taint in taints)
         yield f"--register-with-taints={','.join(rows)}"
 
@@ -162,7 +162,7 @@ def _amounts(instance: Instance, instance_type: InstanceType, allocatable: Resou
     if disk:
         # A tenth is the eviction threshold, and 1 GiB is for the kubelet.
         amounts["ephemeral-storage"] = max(int(disk * 0.9 * 1024) - 1024, 0) * MIB
-    attached = sum(one.get("InterfaceType") in {"efa", "efa-only"} for one in instance.launch.get("NetworkInterfaces") or ())
+    attached = sum(interface.get("InterfaceType") in {"efa", "efa-only"} for interface in instance.launch.get("NetworkInterfaces") or ())
     if attached and amounts.get(_EFA):
         amounts[_EFA] = min(attached, amounts[_EFA])
     else:

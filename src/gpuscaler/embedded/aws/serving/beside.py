@@ -92,5 +92,5 @@ async def _pass(account: Account, speed: float) -> None:
     while True:
         account.advance()
         following = account.next_event()
-        left = LOOKED_AT if following is None else min(LOOKED_AT, max(0.001, (following - account.now()) / speed))
-        await asyncio.sleep(left)
+        pause = LOOKED_AT if following is None else min(LOOKED_AT, max(0.001, (following - account.now()) / speed))
+        await asyncio.sleep(pause)

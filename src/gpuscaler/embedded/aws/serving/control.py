@@ -50,8 +50,8 @@ def handle(account: Account, faults: Faults, request: Request) -> Answer:
     name, nodes = request.path.removeprefix(PATH), account.nodes
     act, of_nodes = _ACTS.get(name), node_faults.ACTS.get(name) if nodes is not None else None
     if act is None and of_nodes is None:
-        known = (*_ACTS, *(node_faults.ACTS if nodes is not None else ()))
-        return _json(404, {"message": f"saw {request.path}, expected one of {', '.join(known)} below {PATH}"})
+        paths = (*_ACTS, *(node_faults.ACTS if nodes is not None else ()))
+        return _json(404, {"message": f"saw {request.path}, expected one of {', '.join(paths)} below {PATH}"})
     try:
         if nodes is not None and of_nodes is not None:
             return _json(200, of_nodes(nodes, request))
@@ -67,7 +67,7 @@ def set_capacity(region: Region, limit: Limit) -> None:
     limits.pop(key, None)
     if limit.machines is not None:
         limits[key] = limit.machines
-    region.hardware.core.look_at_markets(region.now)
+    region.hardware.core.check_markets(region.now)
     region.advance(region.now)
 
 

@@ -117,9 +117,9 @@ def _refuse(call: Call, fault: Fault, account: Account) -> None:
     if call.service in {"eks", "pricing", "sqs"}:
         code = {"Throttling": "ThrottlingException", "AccessDenied": "AccessDeniedException"}.get(code, code)
     if not message:
-        who = f"arn:aws:iam::{account.id}:user/gpuscaler"
+        user = f"arn:aws:iam::{account.id}:user/gpuscaler"
         action = f"{call.service}:{call.operation}"
-        message = f"User: {who} is not authorized to perform: {action} because no identity-based policy allows the {action} action"
+        message = f"User: {user} is not authorized to perform: {action} because no identity-based policy allows the {action} action"
         if fault.status != 403:
             message = code
     raise AwsError(code, message, status=503 if code == "RequestLimitExceeded" else fault.status, retry_after=fault.retry_after)

@@ -75,8 +75,8 @@ class Faults:
         return None
 
 
-def _names(said: object, what: str) -> bool:
+def _names(value: object, what: str) -> bool:
     """Whether one of a call's parameters, at any depth, is ``what``."""
-    if isinstance(said, Mapping):
-        said = list(said.values())
-    return not what or said == what or (isinstance(said, list) and any(_names(one, what) for one in said))
+    if isinstance(value, Mapping):
+        value = list(value.values())
+    return not what or value == what or (isinstance(value, list) and any(_names(item, what) for item in value))

@@ -47,13 +47,13 @@ async def serve(endpoint: Endpoint, host: str = "127.0.0.1", port: int = 0, *, s
     return Serving(f"http://{host}:{runner.addresses[0][1]}", runner)
 
 
-async def _answer(endpoint: Endpoint, asked: Request, speed: float) -> Answer:
+async def _answer(endpoint: Endpoint, request: Request, speed: float) -> Answer:
     """The answer, when it is due; if it was empty, with what has come in while waiting."""
-    answer = endpoint.handle(asked)
+    answer = endpoint.handle(request)
     end = endpoint.account.now() + answer.wait
     while answer.wait and endpoint.account.now() < end:
         await asyncio.sleep(ASK_AGAIN)
-        answer = endpoint.handle(asked)
+        answer = endpoint.handle(request)
     if answer.after:
         await asyncio.sleep(answer.after / speed)
     return answer
@@ -61,9 +61,9 @@ async def _answer(endpoint: Endpoint, asked: Request, speed: float) -> Answer:
 
 async def _handle(endpoint: Endpoint, request: web.Request, speed: float) -> web.StreamResponse:
     headers = {name.lower(): value for name, value in request.headers.items()}
-    asked = Request(request.method, request.rel_url.raw_path, headers, await request.read(), request.rel_url.raw_query_string)
+    aws_request = Request(request.method, request.rel_url.raw_path, headers, await request.read(), request.rel_url.raw_query_string)
     try:
-        answer = await _answer(endpoint, asked, speed)
+        answer = await _answer(endpoint, aws_request, speed)
     except BrokenError:
         if request.transport is not None:
             request.transport.abort()

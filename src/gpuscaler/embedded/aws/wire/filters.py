@@ -12,7 +12,7 @@ def matches(filters: Iterable[Mapping[str, Any]], fields: Mapping[str, Callable[
 
     A filter with another name is refused, as by the services.
     """
-    return all(_passes(one["Name"], one.get("Values", []), fields) for one in filters)
+    return all(_passes(item["Name"], item.get("Values", []), fields) for item in filters)
 
 
 def _passes(name: str, values: Sequence[str], fields: Mapping[str, Callable[[], Sequence[str]]]) -> bool:
@@ -21,5 +21,5 @@ def _passes(name: str, values: Sequence[str], fields: Mapping[str, Callable[[], 
         name, prefix = "tag", f"{name.removeprefix('tag:')}="
     if name not in fields:
         raise AwsError("InvalidParameterValue", f"The filter '{name}' is invalid")
-    has = fields[name]()
-    return any(fnmatchcase(one, prefix + value) for one in has for value in values)
+    actual = fields[name]()
+    return any(fnmatchcase(text, prefix + value) for text in actual for value in values)

@@ -63,9 +63,9 @@ class Models:
 
     def _routes_of(self, service: str) -> list[tuple[str, re.Pattern[str], str]]:
         model = self.service(service)
-        found = []
+        routes = []
         for name in model.operation_names:
             http = model.operation_model(name).http
             path = re.escape(http["requestUri"].split("?")[0]).replace(r"\{", "{").replace(r"\}", "}").replace(r"\+", "+")
-            found.append((http["method"], re.compile(_LABEL.sub(r"(?P<\1>[^/]+)", path)), name))
-        return found
+            routes.append((http["method"], re.compile(_LABEL.sub(r"(?P<\1>[^/]+)", path)), name))
+        return routes

@@ -93,54 +93,54 @@ def _tree(fields: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _structure(shape: Any, tree: Mapping[str, Any], protocol: str) -> dict[str, Any]:
-    found = {}
-    known = set()
+    result = {}
+    names = set()
     for name, member in shape.members.items():
         on_wire = _name(member, name, protocol)
-        known.add(on_wire)
+        names.add(on_wire)
         if on_wire in tree:
-            found[name] = _value(member, tree[on_wire], protocol)
-    if unknown := tree.keys() - known:
+            result[name] = _value(member, tree[on_wire], protocol)
+    if unknown := tree.keys() - names:
         raise AwsError("UnknownParameter", f"The parameter {min(unknown)} is not recognized")
-    return found
+    return result
 
 
-def _value(shape: Any, found: Any, protocol: str) -> Any:
+def _value(shape: Any, content: Any, protocol: str) -> Any:
     if shape.type_name == "structure":
-        return _structure(shape, found if isinstance(found, dict) else {}, protocol)
+        return _structure(shape, content if isinstance(content, dict) else {}, protocol)
     if shape.type_name == "list":
-        return _list(shape, found, protocol)
+        return _list(shape, content, protocol)
     if shape.type_name == "map":
-        entries = _numbered(found if shape.serialization.get("flattened") else found["entry"])
+        entries = _numbered(content if shape.serialization.get("flattened") else content["entry"])
         key, value = shape.key.serialization.get("name", "key"), shape.value.serialization.get("name", "value")
         return {entry[key]: _value(shape.value, entry[value], protocol) for entry in entries}
-    return _scalar(shape, found)
+    return _scalar(shape, content)
 
 
-def _list(shape: Any, found: Any, protocol: str) -> list[Any]:
-    if not isinstance(found, dict):
+def _list(shape: Any, content: Any, protocol: str) -> list[Any]:
+    if not isinstance(content, dict):
         return []
     if protocol != "ec2" and not shape.serialization.get("flattened"):
-        found = found.get(shape.member.serialization.get("name", "member"), {})
-    return [_value(shape.member, entry, protocol) for entry in _numbered(found)]
+        content = content.get(shape.member.serialization.get("name", "member"), {})
+    return [_value(shape.member, entry, protocol) for entry in _numbered(content)]
 
 
-def _numbered(found: Mapping[str, Any]) -> list[Any]:
-    if not all(number.isdigit() for number in found):
-        raise AwsError("MalformedQueryString", f"saw {sorted(found)}, expected numbers")
-    return [found[number] for number in sorted(found, key=int)]
+def _numbered(entries: Mapping[str, Any]) -> list[Any]:
+    if not all(number.isdigit() for number in entries):
+        raise AwsError("MalformedQueryString", f"saw {sorted(entries)}, expected numbers")
+    return [entries[number] for number in sorted(entries, key=int)]
 
 
 def _name(member: Any, name: str, protocol: str) -> str:
-    told = member.serialization
+    serialization = member.serialization
     if protocol == "ec2":
-        if "queryName" in told:
-            return str(told["queryName"])
-        own = str(told.get("name", name))
+        if "queryName" in serialization:
+            return str(serialization["queryName"])
+        own = str(serialization.get("name", name))
         return own[:1].upper() + own[1:]
-    if member.type_name == "list" and told.get("flattened") and member.member.serialization.get("name"):
+    if member.type_name == "list" and serialization.get("flattened") and member.member.serialization.get("name"):
         return str(member.member.serialization["name"])
-    return str(told.get("name", name))
+    return str(serialization.get("name", name))
 
 
 def _scalar(shape: Any, text: Any) -> Any:
@@ -165,8 +165,8 @@ def moment(text: str | float) -> datetime:
     """A time as clients write it: ISO 8601, UTC by default, or seconds since the epoch."""
     if isinstance(text, int | float):
         return datetime.fromtimestamp(text, UTC)
-    found = datetime.fromisoformat(text)
-    return found if found.tzinfo else found.replace(tzinfo=UTC)
+    parsed = datetime.fromisoformat(text)
+    return parsed if parsed.tzinfo else parsed.replace(tzinfo=UTC)
 
 
 # JSON
@@ -176,23 +176,23 @@ def _rest(model: Any, request: Request, labels: Mapping[str, str]) -> dict[str, 
     shape = model.input_shape
     query = dict(parse_qsl(request.query, keep_blank_values=True))
     body = json.loads(request.body) if request.body else {}
-    found = {}
+    result = {}
     for name, member in shape.members.items():
         on_wire, where = member.serialization.get("name", name), member.serialization.get("location")
         source: Mapping[str, Any] = {"uri": labels, "querystring": query, "header": request.headers}.get(where, body)
         if on_wire in source:
-            found[name] = _scalar(member, source[on_wire]) if where and member.type_name != "list" else _from_json(member, source[on_wire])
-    return found
+            result[name] = _scalar(member, source[on_wire]) if where and member.type_name != "list" else _from_json(member, source[on_wire])
+    return result
 
 
-def _from_json(shape: Any, found: Any) -> Any:
-    if found is None:
+def _from_json(shape: Any, content: Any) -> Any:
+    if content is None:
         return None
     if shape.type_name == "structure":
         names = {member.serialization.get("name", name): (name, member) for name, member in shape.members.items()}
-        return {names[key][0]: _from_json(names[key][1], value) for key, value in found.items() if key in names and value is not None}
+        return {names[key][0]: _from_json(names[key][1], value) for key, value in content.items() if key in names and value is not None}
     if shape.type_name == "list":
-        return [_from_json(shape.member, one) for one in found]
+        return [_from_json(shape.member, item) for item in content]
     if shape.type_name == "map":
-        return {key: _from_json(shape.value, value) for key, value in found.items()}
-    return _scalar(shape, found) if shape.type_name in {"timestamp", "blob"} else found
+        return {key: _from_json(shape.value, value) for key, value in content.items()}
+    return _scalar(shape, content) if shape.type_name in {"timestamp", "blob"} else content

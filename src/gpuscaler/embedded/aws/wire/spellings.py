@@ -43,7 +43,7 @@ def _field(key: str, value: Any, spelling: str, dice: Random) -> Any:
         inside = {"Name": _word("State", value["Name"], spelling, dice)} if key in _STATES and "Name" in value else {}
         return {**respelt(value, spelling, dice), **inside}
     if isinstance(value, list):
-        return [respelt(one, spelling, dice) if isinstance(one, Mapping) else one for one in value]
+        return [respelt(item, spelling, dice) if isinstance(item, Mapping) else item for item in value]
     return _word(key, value, spelling, dice) if key in FREE | _STATES and isinstance(value, str) else value
 
 

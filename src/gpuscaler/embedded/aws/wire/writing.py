@@ -88,11 +88,11 @@ def _members(shape: Any, value: Mapping[str, Any], *, ec2: bool) -> Iterator[str
     for name, member in shape.members.items():
         if value.get(name) is None:
             continue
-        told = member.serialization
-        tag = told.get("name", name)
-        if member.type_name == "list" and told.get("flattened"):
+        serialization = member.serialization
+        tag = serialization.get("name", name)
+        if member.type_name == "list" and serialization.get("flattened"):
             tag = member.member.serialization.get("name", tag)
-            yield from (f"<{tag}>{_text(member.member, one, ec2=ec2)}</{tag}>" for one in value[name])
+            yield from (f"<{tag}>{_text(member.member, item, ec2=ec2)}</{tag}>" for item in value[name])
         else:
             yield f"<{tag}>{_text(member, value[name], ec2=ec2)}</{tag}>"
 
@@ -103,11 +103,11 @@ def _text(shape: Any, value: Any, *, ec2: bool) -> str:
             return "".join(_members(shape, value, ec2=ec2))
         case "list":
             tag = shape.member.serialization.get("name", "item" if ec2 else "member")
-            return "".join(f"<{tag}>{_text(shape.member, one, ec2=ec2)}</{tag}>" for one in value)
+            return "".join(f"<{tag}>{_text(shape.member, item, ec2=ec2)}</{tag}>" for item in value)
         case "map":
             key, worth = shape.key.serialization.get("name", "key"), shape.value.serialization.get("name", "value")
-            pairs = ((escape(name), _text(shape.value, one, ec2=ec2)) for name, one in value.items())
-            return "".join(f"<entry><{key}>{name}</{key}><{worth}>{one}</{worth}></entry>" for name, one in pairs)
+            pairs = ((escape(name), _text(shape.value, item, ec2=ec2)) for name, item in value.items())
+            return "".join(f"<entry><{key}>{name}</{key}><{worth}>{text}</{worth}></entry>" for name, text in pairs)
         case "boolean":
             return "true" if value else "false"
         case "timestamp":
@@ -131,9 +131,9 @@ def _to_json(shape: Any, value: Any) -> Any:
             names = ((name, member) for name, member in shape.members.items() if value.get(name) is not None)
             return {member.serialization.get("name", name): _to_json(member, value[name]) for name, member in names}
         case "list":
-            return [_to_json(shape.member, one) for one in value]
+            return [_to_json(shape.member, item) for item in value]
         case "map":
-            return {name: _to_json(shape.value, one) for name, one in value.items()}
+            return {name: _to_json(shape.value, item) for name, item in value.items()}
         case "timestamp":
             return value.timestamp()
         case "blob":
