@@ -111,8 +111,8 @@ async def taken_back(here: World) -> str:
     """Take the only machine back without notice, and delete its Node; return its id."""
     (machine,) = here.cluster.core.list()
     at = here.now()
-    here.cluster.core._put(at, LOST, machine.id, why=RECLAIMED)
-    here.cluster.provider._stirred.set()
+    here.cluster.core._schedule(at, LOST, machine.id, why=RECLAIMED)
+    here.cluster.provider._changed.set()
     return machine.id
 
 

@@ -92,8 +92,8 @@ async def lose(here: World) -> None:
     """Let the pool replace a machine while another pod comes."""
     await run(here, "web")
     await here.sleep(120.0)
-    here.cluster.core._put(here.now(), LOST, here.cluster.core.list()[0].id, why=RECLAIMED)
-    here.cluster.provider._stirred.set()
+    here.cluster.core._schedule(here.now(), LOST, here.cluster.core.list()[0].id, why=RECLAIMED)
+    here.cluster.provider._changed.set()
     await here.sleep(20.0)
     await here.submit("more")
     await here.sleep(5.0)

@@ -40,10 +40,10 @@ class Watched(Gpuscaler):
         super().__init__(policy, steers=steers)
         self.sizes: dict[str, set[int]] = {}
 
-    def noticed(self, moment: Moment, view: View) -> None:
-        for machine in view.seen():
+    def observe(self, moment: Moment, view: View) -> None:
+        for machine in view.machines():
             self.sizes.setdefault(machine.offering.pool, set()).update(gpus_in(spec.requests) for spec in machine.pods.values())
-        super().noticed(moment, view)
+        super().observe(moment, view)
 
 
 def replay(jobs: Trace, policy: Policy, *, steers: bool = True) -> tuple[Result, dict[str, set[int]]]:

@@ -22,14 +22,14 @@ from gpuscaler.simulation.results.figures import (
     by_policy,
     class_wait,
     classes_of,
-    exactly,
+    format_figure,
     mean_machines,
     mean_shares,
-    shown,
+    reported_figures,
+    single_value,
     spread,
-    told,
 )
-from gpuscaler.simulation.results.report import Inputs, document, names_anybody
+from gpuscaler.simulation.results.report import Inputs, document, has_named_shares
 from gpuscaler.simulation.world.meter import Result
 
 #: Maximum rows of a table; the rest is only counted. ``--json`` has everything.
@@ -123,8 +123,8 @@ def print_comparison(console: Console, results: Sequence[Result]) -> None:
     table.add_column("")
     for name in policies:
         table.add_column(name, justify="right")
-    for figure in told(FIGURES, results):
-        table.add_row(figure.title, *(shown(figure.unit, spread(figure, runs)) for runs in policies.values()))
+    for figure in reported_figures(FIGURES, results):
+        table.add_row(figure.title, *(format_figure(figure.unit, spread(figure, runs)) for runs in policies.values()))
     console.print(table)
     if any(result.wait.at_least for result in results):
         console.print(AT_LEAST)
@@ -144,7 +144,7 @@ def print_classes(console: Console, results: Sequence[Result]) -> None:
         table.add_column(name, justify="right")
     for name in names:
         pods = max(class_wait.pods for result in results for class_wait in result.wait_by_class if class_wait.pod_class == name)
-        waits = [[shown(SECONDS, class_wait(name, field, runs)) for field in ("p50", "p95")] for runs in policies.values()]
+        waits = [[format_figure(SECONDS, class_wait(name, field, runs)) for field in ("p50", "p95")] for runs in policies.values()]
         table.add_row(name, f"{pods:,}", *(", ".join(pair) for pair in waits))
     console.print(table)
     console.print()
@@ -152,25 +152,25 @@ def print_classes(console: Console, results: Sequence[Result]) -> None:
 
 def print_shares(console: Console, kind: str, policies: Sequence[tuple[str, Sequence[Sequence[Share]]]]) -> None:
     """Print the cost by user or namespace under every policy, highest first; nothing if the trace has none."""
-    divided = [(name, mean_shares(runs)) for name, runs in policies if any(names_anybody(shares) for shares in runs)]
-    if not divided:
+    shares_by_policy = [(name, mean_shares(runs)) for name, runs in policies if any(has_named_shares(shares) for shares in runs)]
+    if not shares_by_policy:
         return
     table = Table(title=f"Cost by {kind}", title_justify="left", box=None, pad_edge=False)
     table.add_column("")
-    for name, _ in divided:
+    for name, _ in shares_by_policy:
         table.add_column(name, justify="right")
-    names = list(dict.fromkeys(share.name for _, shares in divided for share in shares.values() if share.name is not None))
+    names = list(dict.fromkeys(share.name for _, shares in shares_by_policy for share in shares.values() if share.name is not None))
     for one in names[:SHARES]:
-        table.add_row(escape(one or "(unknown)"), *(_dollars(shares, [one]) for _, shares in divided))
+        table.add_row(escape(one or "(unknown)"), *(_dollars(shares, [one]) for _, shares in shares_by_policy))
     if names[SHARES:]:
-        table.add_row(f"{len(names) - SHARES} more", *(_dollars(shares, names[SHARES:]) for _, shares in divided))
-    table.add_row("unattributed: boot and idle time", *(_dollars(shares, [None]) for _, shares in divided))
+        table.add_row(f"{len(names) - SHARES} more", *(_dollars(shares, names[SHARES:]) for _, shares in shares_by_policy))
+    table.add_row("unattributed: boot and idle time", *(_dollars(shares, [None]) for _, shares in shares_by_policy))
     console.print(table)
     console.print()
 
 
 def _dollars(shares: Mapping[str | None, Share], names: Sequence[str | None]) -> str:
-    return shown(DOLLARS, exactly(sum(shares[name].cost for name in names if name in shares)))
+    return format_figure(DOLLARS, single_value(sum(shares[name].cost for name in names if name in shares)))
 
 
 def print_machines(console: Console, runs: Sequence[Result]) -> None:

@@ -46,13 +46,13 @@ def what_if(*, asked: Asked, pools_files: tuple[str, ...], policies: tuple[str, 
         raise click.BadParameter(f"saw {len(pools_files)}, expected two files: --pools A --pools B", param_hint="--pools")
     prepare(asked, policies)
     with telling(asked):
-        (setting, own), (other, others) = settings_of(asked, pools_files)
-        pairs, swept = _paired((setting, other), tuple(dict.fromkeys(policies)), asked)
-    inputs = inputs_of(setting, pools=pools_files[0], seed=asked.seed, seeds=asked.seeds, derived=[*_notes(own, others), *swept])
+        (setting, notes), (other_setting, other_notes) = settings_of(asked, pools_files)
+        pairs, swept = _paired((setting, other_setting), tuple(dict.fromkeys(policies)), asked)
+    inputs = inputs_of(setting, pools=pools_files[0], seed=asked.seed, seeds=asked.seeds, derived=[*_notes(notes, other_notes), *swept])
     comparison = _Comparison(
         inputs=inputs,
         pools=[printable(path) for path in pools_files],
-        changes=pool_changes(setting.policy, other.policy),
+        changes=pool_changes(setting.policy, other_setting.policy),
         differences=[difference(*pair) for pair in pairs],
         runs=pairs,
     )
@@ -67,7 +67,7 @@ def what_if(*, asked: Asked, pools_files: tuple[str, ...], policies: tuple[str, 
 def _paired(settings: "Sequence[Setting]", names: Sequence[str], asked: Asked) -> tuple[list[Pair], list[str]]:
     """Run every policy with A and with B; return the pairs and notes on the settings found by a sweep."""
     from gpuscaler.simulation.results.campaign import best_setting, run_each
-    from gpuscaler.simulation.results.comparing import with_waits
+    from gpuscaler.simulation.results.comparing import reduced_for_comparison
 
     workers = os.cpu_count() or 1
     columns: list[tuple[str, Sequence[str]]] = [(name, (name, name)) for name in names]
@@ -76,10 +76,10 @@ def _paired(settings: "Sequence[Setting]", names: Sequence[str], asked: Asked) -
         if set(best) != {name}:
             columns.append((f"{name} at its best", best))
     runs = [(setting, best[side], seed) for _, best in columns for side, setting in enumerate(settings) for seed in asked.all_seeds]
-    results = iter(run_each(runs, workers=workers, told=with_waits))
+    results = iter(run_each(runs, workers=workers, told=reduced_for_comparison))
     pairs = [[[msgspec.structs.replace(next(results), policy=title) for _ in asked.all_seeds] for _ in settings] for title, _ in columns]
-    said = [f"{title}: with A {best[0]}, with B {best[1]}" for title, best in columns[len(names) :]]
-    return [(a, b) for a, b in pairs], said
+    sweep_notes = [f"{title}: with A {best[0]}, with B {best[1]}" for title, best in columns[len(names) :]]
+    return [(a, b) for a, b in pairs], sweep_notes
 
 
 def _notes(a: Sequence[str], b: Sequence[str]) -> list[str]:
@@ -101,19 +101,19 @@ class _Comparison:
     runs: Sequence[Pair]
 
     def document(self) -> dict[str, Any]:
-        from gpuscaler.simulation.results.explaining import explained
+        from gpuscaler.simulation.results.explaining import explain
         from gpuscaler.simulation.results.report import policy_document
 
         return {
             "inputs": {**msgspec.to_builtins(self.inputs), "pools": list(self.pools)},
             "pool_changes": self.changes,
-            "differences": [{**msgspec.to_builtins(difference), "explanation": explained(difference)} for difference in self.differences],
+            "differences": [{**msgspec.to_builtins(difference), "explanation": explain(difference)} for difference in self.differences],
             "a": [policy_document(result) for a, _ in self.runs for result in a],
             "b": [policy_document(result) for _, b in self.runs for result in b],
         }
 
     def page(self) -> str:
-        from gpuscaler.simulation.results.explaining import explained
+        from gpuscaler.simulation.results.explaining import explain
         from gpuscaler.simulation.results.page import report_page
 
         named = [
@@ -123,7 +123,7 @@ class _Comparison:
             for result in results
         ]
         lead = {"B differs from A:": self.changes or ["no pool differs"]}
-        lead |= {f"Under {difference.policy}:": explained(difference) for difference in self.differences}
+        lead |= {f"Under {difference.policy}:": explain(difference) for difference in self.differences}
         a, b = self.pools
         inputs = msgspec.structs.replace(self.inputs, pools=f"A: {a}, and B: {b}")
         return report_page(inputs, named, heading="What if the pools were different:", lead=lead)
@@ -132,7 +132,7 @@ class _Comparison:
 def _print(comparison: _Comparison) -> None:
     from gpuscaler.cli.printing import uncut_console
     from gpuscaler.cli.reporting import print_notes, print_trace
-    from gpuscaler.simulation.results.explaining import explained
+    from gpuscaler.simulation.results.explaining import explain
 
     console = uncut_console()
     inputs = comparison.inputs
@@ -142,19 +142,19 @@ def _print(comparison: _Comparison) -> None:
     console.print("A: {}\nB: {}".format(*comparison.pools), markup=False)
     for line in comparison.changes or ["no pool differs"]:
         console.print(f"  {line}", markup=False)
-    for one in comparison.differences:
-        console.print(f"\nUnder {one.policy}:")
-        for sentence in explained(one):
+    for difference in comparison.differences:
+        console.print(f"\nUnder {difference.policy}:")
+        for sentence in explain(difference):
             console.print(f"  {sentence}", markup=False)
         console.print()
-        _print_figures(console, one)
+        _print_figures(console, difference)
     print_notes(console, inputs)
 
 
 def _print_figures(console: "Console", difference: "Difference") -> None:
     from rich.table import Table
 
-    from gpuscaler.simulation.results.figures import AT_LEAST, FIGURES, exactly, shown
+    from gpuscaler.simulation.results.figures import AT_LEAST, FIGURES, format_figure, single_value
 
     table = Table(box=None, pad_edge=False)
     table.add_column("")
@@ -164,7 +164,9 @@ def _print_figures(console: "Console", difference: "Difference") -> None:
         change = difference.figures[figure.key]
         if figure.always or change.a or change.b:
             bounds = (figure.key in difference.at_least_a, figure.key in difference.at_least_b)
-            a, b = (shown(figure.unit, exactly(value, at_least=at)) for value, at in zip((change.a, change.b), bounds, strict=True))
+            a, b = (
+                format_figure(figure.unit, single_value(value, at_least=at)) for value, at in zip((change.a, change.b), bounds, strict=True)
+            )
             table.add_row(figure.title, a, b, _by(figure.unit, change.difference))
     console.print(table)
     if difference.at_least_a or difference.at_least_b:
@@ -174,7 +176,7 @@ def _print_figures(console: "Console", difference: "Difference") -> None:
 
 def _by(unit: str, value: float | None) -> str:
     """Format a difference with its sign; a difference that is displayed as zero has none."""
-    from gpuscaler.simulation.results.figures import exactly, shown
+    from gpuscaler.simulation.results.figures import format_figure, single_value
 
-    text = shown(unit, exactly(None if value is None else abs(value)))
-    return text if not value or text == shown(unit, exactly(0.0)) else f"{'-' if value < 0 else '+'}{text}"
+    text = format_figure(unit, single_value(None if value is None else abs(value)))
+    return text if not value or text == format_figure(unit, single_value(0.0)) else f"{'-' if value < 0 else '+'}{text}"

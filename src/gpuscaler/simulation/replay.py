@@ -25,7 +25,7 @@ from gpuscaler.simulation.world.autoscaler import Autoscaler, Moment, Notice
 from gpuscaler.simulation.world.meter import Result, failover_of, gpu_hours_paid, machine_hours, unserved_reasons
 from gpuscaler.simulation.world.queue import Task
 from gpuscaler.simulation.world.scheduler import LEAST_ALLOCATED
-from gpuscaler.simulation.world.view import Picture
+from gpuscaler.simulation.world.view import WorldView
 from gpuscaler.simulation.world.world import World
 
 #: The moment of a trace's second 0: Monday 2024-01-01 00:00 UTC. Schedules of budgets need a calendar.
@@ -79,13 +79,15 @@ def run(
     cloud = SimulatedCloud(policy.pools, seed=seed, delays=delays, faults=Faults() if faults is None else faults, markets=markets)
     pods = members(trace, shaping)
     autoscaler = autoscaler or autoscaler_of(name, policy, pods, steering=steering)
-    world = World(policy, cloud, scoring=scoring, steers=autoscaler.steers, discourages=autoscaler.discourages, checkpoint=checkpoint)
+    world = World(
+        policy, cloud, scoring=scoring, steers=autoscaler.steers, soft_taint_shares=autoscaler.soft_taint_shares, checkpoint=checkpoint
+    )
     found = services_of(load, seed=seed)[0] if load is not None else ()
     began = float(math.ceil(EPOCH + pods[0].submit))
     services = Services(found, began=began, seed=seed, shaping=shaping, fractional=trace.fractional)
     replay = _Replay(pods, world, autoscaler, services, progress)
-    replay.begin_with(start or {})
-    replay.go()
+    replay.add_start_machines(start or {})
+    replay.run_to_end()
     return replay.result(policy, seed)
 
 
@@ -107,13 +109,13 @@ class _Replay:
         self._arrived = 0
         self._ends: list[End] = []
         self._autoscaler = autoscaler
-        self._view = Picture(world, moves=services.next_at < math.inf or any(pod.movable for pod in pods))
+        self._view = WorldView(world, moves=services.next_at < math.inf or any(pod.movable for pod in pods))
         self._progress = progress
         self._order = 0
         #: When something was last under way: a pod running or to come, a machine or an answer on its way.
         self._alive_at = self.began
 
-    def begin_with(self, start: Mapping[OfferingKey, int]) -> None:
+    def add_start_machines(self, start: Mapping[OfferingKey, int]) -> None:
         """Add the machines that exist at the beginning: those of ``start``, and those the autoscaler wants beyond them."""
         self.world.moment = Moment(self.began)
         machines = Counter(start) | Counter(dict(self._autoscaler.start()))
@@ -125,9 +127,9 @@ class _Replay:
             moment = self.world.moment
             moment.registered += moment.idled
             moment.opened += moment.idled
-            self._tell()
+            self._report()
 
-    def go(self) -> None:
+    def run_to_end(self) -> None:
         """Run until nothing is left that could change anything."""
         while (at := self._next()) is not None:
             self.now = at
@@ -188,12 +190,12 @@ class _Replay:
             heapq.heappop(self._ends)
         arrival = EPOCH + self._pods[self._arrived].submit if self._arrived < len(self._pods) else None
         end = self._ends[0].at if self._ends else None
-        cloud, asks = self.world.cloud.next_event(), self._autoscaler.ask_at
+        cloud, asks = self.world.cloud.next_event(), self._autoscaler.decide_at
         service = self._services.next_at if self._services.next_at < math.inf else None
         at = min((time for time in (arrival, end, cloud, asks, service) if time is not None), default=None)
         if arrival is not None or end is not None or service is not None or self.world.cloud.busy:
             self._alive_at = self.now if at is None else at
-        elif at is not None and (at > self._alive_at + LINGER_SECONDS or (asks is None and not self.world.waiting.hopeful)):
+        elif at is not None and (at > self._alive_at + LINGER_SECONDS or (asks is None and not self.world.waiting.has_servable_pods)):
             return None
         return at
 
@@ -206,7 +208,7 @@ class _Replay:
             if end.task.attempt == end.attempt and end.task.started is not None:
                 world.finish(end.task, now)
         for event in world.cloud.advance(now):
-            self._happened(event)
+            self._process_cloud_event(event)
         changes = self._services.advance(now)
         for key in changes.remove:
             world.finish(world.tasks[key], now)
@@ -217,45 +219,45 @@ class _Replay:
             new.append(world.arrive(self._pods[self._arrived], now))
             self._arrived += 1
         self._bind(new)
-        self._tell()
+        self._report()
         for _ in range(MOST_DECISIONS):
-            asks = self._autoscaler.ask_at
+            asks = self._autoscaler.decide_at
             if asks is None or asks > now:
                 break
-            self._ask()
+            self._decide_and_act()
         else:
             raise RuntimeError(f"{self._autoscaler.name} keeps deciding at {now:.3f} and never lets time pass")
         if new and self._progress is not None:
             self._progress(self._arrived)
 
-    def _happened(self, event: CloudEvent) -> None:
+    def _process_cloud_event(self, event: CloudEvent) -> None:
         world = self.world
         if event.kind == ANSWERED and event.answer is not None:
-            world.answered(event.answer, self.now)
+            world.process_answer(event.answer, self.now)
         elif event.machine is None:
             raise AssertionError(f"{event.kind} names no machine")
         elif event.kind == REGISTERED:
-            world.registered(event.machine, self.now)
+            world.register_node(event.machine, self.now)
         elif event.kind == NOTICE:
             world.moment.notices.append(Notice(event.machine, event.gone_at))
         elif event.kind == LOST:
-            world.lost(event.machine, event.why, self.now)
+            world.lose_machine(event.machine, event.why, self.now)
         else:
-            world.visible(event.machine)
+            world.mark_ready(event.machine)
 
     def _bind(self, new: list[Task]) -> None:
         """Let the scheduler react: consider all pending pods if room has come, otherwise only the new pods."""
         world, moment = self.world, self.world.moment
         if moment.opened:
             finish_drains(world, self.now)
-            world.waiting.forget()
+            world.waiting.forget_refusals()
         if moment.finished or moment.opened or moment.evicted or moment.lost or (moment.registered and not world.steers):
             world.schedule(None, self.now)
         elif new:
             world.schedule(new, self.now)
         world.settle_promises()
 
-    def _ask(self) -> None:
+    def _decide_and_act(self) -> None:
         """Ask the autoscaler, carry out its decisions, and report the consequences to it."""
         world = self.world
         world.meter.plans += 1
@@ -263,27 +265,27 @@ class _Replay:
         if carry_out(self._autoscaler.decide(self._view, self.now), world, self.now):
             world.open_ready(self.now)
             world.schedule(None, self.now)
-        self._tell(decided=True)
+        self._report(decided=True)
 
-    def _tell(self, *, decided: bool = False) -> None:
+    def _report(self, *, decided: bool = False) -> None:
         """Report the events to the autoscaler, put what follows from them on the calendar, and measure."""
         world, moment = self.world, self.world.moment
         for key in moment.evicted:
             if self._services.owns(key):
-                self._services.stopped(key, self.now)
+                self._services.record_stop(key, self.now)
         for task in world.started:
             if task.started is None:
                 continue
             if self._services.owns(task.key):
-                self._services.started(task.key, task.working_from)
+                self._services.record_start(task.key, task.working_from)
             else:
                 self._order += 1
                 heapq.heappush(self._ends, End(task.ends_at, self._order, task, task.attempt))
         changed = any((moment.arrived, moment.finished, moment.evicted, moment.answers, moment.registered, moment.opened, moment.idled))
-        changed |= any((moment.notices, moment.lost, moment.given_back, moment.broken, world.started))
+        changed |= any((moment.notices, moment.lost, moment.removed, moment.broken, world.started))
         world.started.clear()
         if changed or decided:
-            self._autoscaler.noticed(moment, self._view)
+            self._autoscaler.observe(moment, self._view)
         if changed:
             self.ended = self.now
             world.meter.sample(self.now, world.cloud.dollars_per_hour(self.now))

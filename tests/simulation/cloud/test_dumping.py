@@ -128,7 +128,7 @@ def test_a_market_that_ran_dry_meanwhile_reclaims_its_machines() -> None:
     twin = cloud(1, Steps([0], [0]))
     twin.restore(sky.dump())
     assert twin.advance(100.0) == ()
-    twin.look_at_markets(100.0)
+    twin.check_markets(100.0)
     lost = [event for event in twin.advance(500.0) if event.kind == "lost"]
     assert [event.machine and event.machine.id for event in lost] == [machine.id]
 
@@ -138,7 +138,7 @@ def test_machines_of_removed_pools_stay_until_they_end() -> None:
     machine = sky.start(SPOT.key, 0.0)
     other = SimulatedCloud((POOLS[1],), seed=1)
     other.restore(sky.dump())
-    other.look_at_markets(0.0)
+    other.check_markets(0.0)
     other.advance(10.0)
     assert other.list() == (machine,)
     assert other.dollars_per_hour(0.0) == SPOT.price

@@ -6,7 +6,7 @@ import random
 import pytest
 from tests.simulation.horizontal.kit import CPU, NOW, QUEUE, Json, autoscaler, decide, samples, series
 
-from gpuscaler.simulation.horizontal import History, quiet_until, repeated
+from gpuscaler.simulation.horizontal import History, quiet_until, repeat_outcome
 from gpuscaler.simulation.horizontal.specs import Answer, Autoscaler, Unavailable
 
 TICK, TICKS = 15.0, 400
@@ -41,7 +41,7 @@ def followed(autoscaler: Autoscaler, changes: dict[int, Answer], *, skipping: bo
         now = NOW + tick * TICK
         if not skipping or tick in changes or now >= quiet:
             if outcome is not None and skipping:
-                history = repeated(outcome, now - TICK)
+                history = repeat_outcome(outcome, now - TICK)
             answer = changes.get(tick, answer)
             outcome = decide(autoscaler, answer, running=0, replicas=replicas, history=history, now=now)
             quiet = quiet_until(autoscaler, outcome, replicas=replicas)
@@ -91,4 +91,4 @@ def test_without_an_answer_there_is_nothing_to_wait_for() -> None:
     outcome = decide(autoscaler(), Unavailable("away"), running=2)
 
     assert quiet_until(autoscaler(), outcome, replicas=2) == math.inf
-    assert repeated(outcome, NOW + 60) == outcome.history
+    assert repeat_outcome(outcome, NOW + 60) == outcome.history

@@ -7,8 +7,8 @@ from tests.simulation.pools import C8, G1, G4, POLICY, trace
 from gpuscaler.model.pools import Limits, Policy, Pool
 from gpuscaler.simulation.measures.waits import PodWait, by_class
 from gpuscaler.simulation.results.campaign import Setting, run_each
-from gpuscaler.simulation.results.comparing import NAMED, Difference, difference, with_waits
-from gpuscaler.simulation.results.explaining import explained, pool_changes
+from gpuscaler.simulation.results.comparing import NAMED, Difference, difference, reduced_for_comparison
+from gpuscaler.simulation.results.explaining import explain, pool_changes
 from gpuscaler.simulation.traces.traces import Job
 from gpuscaler.simulation.world.meter import Result
 
@@ -23,7 +23,7 @@ SMALL = Policy((Pool("gpu", (G1,), idle_after=300), Pool("cpu", (C8,), idle_afte
 
 def runs(policy: Policy, *, seeds: int = 1) -> list[Result]:
     setting = Setting(trace=JOBS, policy=policy)
-    return run_each([(setting, "gpuscaler", seed) for seed in range(seeds)], workers=1, told=with_waits)
+    return run_each([(setting, "gpuscaler", seed) for seed in range(seeds)], workers=1, told=reduced_for_comparison)
 
 
 @pytest.fixture(scope="module")
@@ -54,7 +54,7 @@ def test_pods_that_run_with_one_file_only_are_counted_over_seeds_and_some_are_na
     assert (large.pod_class, large.pods, large.some) == ("4-7 GPUs", 14, tuple(f"trace/large-{number}" for number in range(NAMED)))
     assert difference.only_b == ()
     assert [reason.pods for reason in difference.why_not_b] == [7]
-    (told,) = [sentence for sentence in explained(difference) if sentence.startswith("Run only with A")]
+    (told,) = [sentence for sentence in explain(difference) if sentence.startswith("Run only with A")]
     assert told.startswith("Run only with A: 14 pods with 4-7 GPUs (trace/large-0, ")
     assert "With B 7 pods never ran because of: pool gpu" in told
 
@@ -64,7 +64,7 @@ def test_pods_that_never_run_with_b_wait_longer_there(found: dict[str, Differenc
     assert (row.pods, row.longer, row.shorter) == (14, 14, 0)
     assert "p50" in row.b.at_least
     assert any(
-        sentence.startswith("Pods with 4-7 GPUs wait longer: median ") and "→ ≥ " in sentence for sentence in explained(found["small"])
+        sentence.startswith("Pods with 4-7 GPUs wait longer: median ") and "→ ≥ " in sentence for sentence in explain(found["small"])
     )
 
 
@@ -79,16 +79,16 @@ def test_the_difference_from_a_lower_bound_is_unknown(found: dict[str, Differenc
 def test_the_cost_is_shown_with_its_spread_over_seeds(found: dict[str, Difference]) -> None:
     difference = found["large"]
     assert (difference.seeds, difference.cheaper, difference.sd is not None) == (2, 0, True)
-    assert explained(difference)[0].startswith(
+    assert explain(difference)[0].startswith(
         f"B costs ${difference.cost.difference:,.2f} more than A: ${difference.cost.b:,.2f} instead of ${difference.cost.a:,.2f} (+"
     )
-    assert explained(difference)[0].endswith("B costs less with 0 of them.")
-    assert explained(difference)[-1] == "Pods are counted over all 2 seeds together."
+    assert explain(difference)[0].endswith("B costs less with 0 of them.")
+    assert explain(difference)[-1] == "Pods are counted over all 2 seeds together."
 
 
 def test_equal_pools_have_no_differences() -> None:
     one = difference(runs(POLICY), runs(POLICY))
-    assert explained(one) == [f"B costs the same as A: ${one.cost.a:,.2f}.", "No pod's wait changes noticeably."]
+    assert explain(one) == [f"B costs the same as A: ${one.cost.a:,.2f}.", "No pod's wait changes noticeably."]
     assert all(change.difference in (0, None) for change in one.figures.values())
     assert (one.sd, one.only_a, one.only_b) == (None, (), ())
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from gpuscaler.simulation.services import read_load
-from gpuscaler.simulation.services.loads import Series, added
+from gpuscaler.simulation.services.loads import Series, sum_series
 from gpuscaler.simulation.traces.traces import TraceError
 
 DATA = Path(__file__).parents[3].parent / "shared" / "data"
@@ -93,7 +93,7 @@ def test_a_missing_file_is_an_error(tmp_path: Path) -> None:
 def test_series_are_added_up_each_from_its_beginning_to_its_end() -> None:
     series, other = Series("a", (0.0, 60.0), (0.5, 0.25)), Series("b", (60.0, 120.0, 180.0), (1.0, 0.5, 0.1))
 
-    assert added("sum", (series, other)) == Series("sum", (0.0, 60.0, 120.0, 180.0, 240.0), (0.5, 1.25, 0.5, 0.1, 0.0))
+    assert sum_series("sum", (series, other)) == Series("sum", (0.0, 60.0, 120.0, 180.0, 240.0), (0.5, 1.25, 0.5, 0.1, 0.0))
 
 
 @pytest.mark.skipif(not (DATA / RATES).exists(), reason="../shared/data is not there")

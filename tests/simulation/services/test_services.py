@@ -51,7 +51,7 @@ class Playing:
             if start_at <= self.services.next_at:
                 _, key = heapq.heappop(self._starting)
                 if key in self.live:
-                    self.services.started(key, at)
+                    self.services.record_start(key, at)
                 continue
             self._advance(at)
 
@@ -118,7 +118,7 @@ def test_replicas_without_a_node_are_removed_first() -> None:
     services = Services((service(70, 35),), began=BEGAN)
     keys = [member.key for member in services.advance(BEGAN).add]
     for key in keys[:6]:
-        services.started(key, BEGAN + 200)
+        services.record_start(key, BEGAN + 200)
     removed: tuple[str, ...] = ()
     while not removed:
         removed = services.advance(services.next_at).remove
@@ -138,9 +138,9 @@ def test_a_load_is_served_as_far_as_replicas_are_ready() -> None:
 def test_a_replica_that_lost_its_node_serves_again_after_loading_its_model_elsewhere() -> None:
     services = Services((service(7),), began=BEGAN)
     key = services.advance(BEGAN).add[0].key
-    services.started(key, BEGAN)
-    services.stopped(key, BEGAN + 100)
-    services.started(key, BEGAN + 200)
+    services.record_start(key, BEGAN)
+    services.record_stop(key, BEGAN + 100)
+    services.record_start(key, BEGAN + 200)
     services.advance(BEGAN + 600)
     result = services.results()[0]
 
@@ -214,7 +214,7 @@ def sizes_of(service: Service, delays: Callable[[int], float], *, every_step: bo
         while starting and starting[0][0] <= at:
             started, number = heapq.heappop(starting)
             if number in running.replicas:
-                running.started(number, started)
+                running.record_start(number, started)
         if every_step or running.next_at <= at:
             new, _ = running.advance(at)
             for replica in new:

@@ -129,7 +129,7 @@ def test_whole_gpus_need_whole_devices() -> None:
 
 
 def test_soft_taints_send_pods_to_used_machines_and_keep_none_from_running() -> None:
-    scheduler = Scheduler([G4], discourages=LIMITS)
+    scheduler = Scheduler([G4], soft_taint_shares=LIMITS)
     for name in "abc":
         scheduler.add(name, G4)
     gpu, three = spec(Job("one", 0, 1, gpus=1)), spec(Job("three", 0, 1, gpus=3))

@@ -35,7 +35,7 @@ from gpuscaler.simulation.cloud.machines import (
 )
 from gpuscaler.simulation.cloud.markets import Markets
 from gpuscaler.simulation.cloud.replacing import REPLACE, RETRY_SECONDS, Replacements
-from gpuscaler.simulation.cloud.room import Quota, room
+from gpuscaler.simulation.cloud.room import Quota, grantable
 from gpuscaler.simulation.cloud.state import FORM, CloudState, Due, Standing, machine_of, rows_of
 
 #: Billing is by the second with a minimum of a minute, as EC2 bills on-demand Linux machines.
@@ -83,7 +83,7 @@ class SimulatedCloud:
         self._watched: set[OfferingKey] = set()
         self._doomed: set[str] = set()
         self._due: list[Due] = []
-        self._put_so_far = 0
+        self._events_scheduled = 0
 
     # Calls
 
@@ -104,7 +104,7 @@ class SimulatedCloud:
         self._orders[token] = Standing(token, offerings, count, spread, standing)
         self._unanswered += 1
         luck = random.Random(f"{self._seed}/answer/{self._asked}")
-        self._put(now + self._delays.answer.sample(luck), _ORDER, token)
+        self._schedule(now + self._delays.answer.sample(luck), _ORDER, token)
 
     def withdraw(self, token: str) -> None:
         """Cancel the unfilled part of an order. An order that has not been answered yet still gets its answer."""
@@ -134,16 +134,16 @@ class SimulatedCloud:
         """Return the seconds until a device plugin's image is on a machine: a tenth of a job's image, since it is small."""
         return self._delays.image_pull.sample(random.Random(f"{self._seed}/plugin/{machine_id}")) / 10.0
 
-    def kubelet_lasts(self, machine_id: str) -> float:
+    def kubelet_lifetime(self, machine_id: str) -> float:
         """Return the seconds after which the kubelet of a machine stops for good."""
         luck = random.Random(f"{self._seed}/kubelet/{machine_id}")
         return luck.expovariate(1.0) * self._faults.kubelet_hours * 3600.0 if self._faults.kubelet_hours else float("inf")
 
     def start(self, key: OfferingKey, now: float) -> CloudMachine:
         """Add a machine that exists from the beginning, open from ``now`` on. An unknown offering raises KeyError."""
-        machine = self._new(self._offerings[key], "start", now, registered=now, visible=now)
+        machine = self._add_machine(self._offerings[key], "start", now, registered=now, visible=now)
         machine.state = VISIBLE
-        self._age(machine)
+        self._schedule_failure(machine)
         return machine
 
     def terminate(self, machine_id: str, now: float) -> CloudMachine:
@@ -153,7 +153,7 @@ class SimulatedCloud:
         self._end(machine, TERMINATED, now)
         pool = self._pools.get(machine.offering.pool)
         if alive and pool is not None and self._fleet.in_pool[pool.name] < pool.min:
-            self._replace(machine, now)
+            self._owe_replacement(machine, now)
         return machine
 
     # Reading
@@ -194,7 +194,7 @@ class SimulatedCloud:
         """Offer other pools from now on; machines of the old ones stay."""
         self._pools = {pool.name: pool for pool in pools}
         self._offerings = {offering.key: offering for pool in self._pools.values() for offering in pool.offerings}
-        self._fleet.know(self._pools, self._offerings)
+        self._fleet.add_index_entries(self._pools, self._offerings)
 
     # Saving
 
@@ -206,7 +206,7 @@ class SimulatedCloud:
         return CloudState(
             granted=self._fleet.granted,
             asked=self._asked,
-            put=self._put_so_far,
+            put=self._events_scheduled,
             offerings=offerings,
             machines=rows,
             answers=tuple(item for item in self._answers.items() if item[0] in last),
@@ -220,7 +220,7 @@ class SimulatedCloud:
         """Load a saved state into a cloud in which nothing has happened yet. :meth:`advance` catches up with overdue events."""
         if state.form != FORM:
             raise ValueError(f"saw a saved cloud of form {state.form}, expected {FORM}")
-        self._fleet.granted, self._asked, self._put_so_far = state.granted, state.asked, state.put
+        self._fleet.granted, self._asked, self._events_scheduled = state.granted, state.asked, state.put
         self._fleet.in_use = dict.fromkeys(state.in_use)
         # Machines share their offering with the pools if the pools still have it.
         offerings = tuple(offering if (own := self._offerings.get(offering.key)) != offering else own for offering in state.offerings)
@@ -236,7 +236,7 @@ class SimulatedCloud:
         self._unanswered = sum(not order.answered for order in self._orders.values())
         self._booting = sum(machine.arrives for machine in self._fleet.alive.values())
 
-    def look_at_markets(self, now: float) -> None:
+    def check_markets(self, now: float) -> None:
         """Check all markets ``now``, since their settings may have changed: machines beyond their capacity are reclaimed."""
         self._due = [due for due in self._due if due.kind != _MARKET]
         heapq.heapify(self._due)
@@ -245,13 +245,13 @@ class SimulatedCloud:
         for key in dict.fromkeys([*self._fleet.in_use, *wanted]):
             if key in self._fleet.of_offering:
                 self._watched.add(key)
-                self._put(now, _MARKET, "", key)
+                self._schedule(now, _MARKET, "", key)
 
     # Time
 
     def next_event(self) -> float | None:
         """Return the time of the next event, or None."""
-        while self._due and not self._matters(self._due[0]):
+        while self._due and not self._is_relevant(self._due[0]):
             heapq.heappop(self._due)
         return self._due[0].at if self._due else None
 
@@ -264,25 +264,25 @@ class SimulatedCloud:
             due = heapq.heappop(self._due)
             if due.kind == _ORDER:
                 self._unanswered -= 1
-                yield self._answer(self._orders[due.what], at)
+                yield self._fill_order(self._orders[due.what], at)
             elif due.kind == _MARKET:
-                yield from self._market(due.key, at)
+                yield from self._change_capacity(due.key, at)
             elif due.kind == REPLACE:
-                self._launch(due)
+                self._launch_replacement(due)
             else:
-                yield self._change(due)
+                yield self._change_machine(due)
 
-    def _matters(self, due: Due) -> bool:
-        if due.kind == _MARKET and not self._fleet.of_offering.get(due.key) and not self._wanting(due.key):
+    def _is_relevant(self, due: Due) -> bool:
+        if due.kind == _MARKET and not self._fleet.of_offering.get(due.key) and not self._unfilled_orders(due.key):
             self._watched.discard(due.key)
             return False
         return due.kind in {_ORDER, _MARKET, REPLACE} or due.what in self._fleet.alive
 
-    def _change(self, due: Due) -> CloudEvent:
+    def _change_machine(self, due: Due) -> CloudEvent:
         machine = self._fleet.alive[due.what]
         if due.kind == LOST:
             self._end(machine, LOST, due.at)
-            self._replace(machine, due.at)
+            self._owe_replacement(machine, due.at)
         elif due.kind == NOTICE:
             return CloudEvent(due.at, NOTICE, machine, gone_at=due.at + self._faults.notice_seconds)
         else:
@@ -290,13 +290,13 @@ class SimulatedCloud:
             self._booting -= due.kind == VISIBLE
         return CloudEvent(due.at, due.kind, machine, why=due.why)
 
-    def _market(self, key: OfferingKey, now: float) -> Iterator[CloudEvent]:
+    def _change_capacity(self, key: OfferingKey, now: float) -> Iterator[CloudEvent]:
         """Handle a change of capacity: reclaim machines beyond it, the youngest first, and fill standing orders."""
         alive = list(self._fleet.of_offering[key].values())
         for machine in alive[int(min(len(alive), self.markets.capacity(key, now))) :]:
             self._reclaim(machine, now)
-        for order in self._wanting(key):
-            answer = self._answer(order, now)
+        for order in self._unfilled_orders(key):
+            answer = self._fill_order(order, now)
             if answer.answer is not None and answer.answer.machines:
                 yield answer
         self._watched.discard(key)
@@ -309,37 +309,37 @@ class SimulatedCloud:
         luck = random.Random(f"{self._seed}/reclaim/{machine.id}")
         gone = now + self._faults.reclaim.sample(luck)
         if luck.random() >= self._faults.without_notice:
-            self._put(gone, NOTICE, machine.id)
+            self._schedule(gone, NOTICE, machine.id)
             gone += self._faults.notice_seconds
-        self._put(gone, LOST, machine.id, why=RECLAIMED)
+        self._schedule(gone, LOST, machine.id, why=RECLAIMED)
 
     # Replacing
 
-    def _replace(self, machine: CloudMachine, now: float) -> None:
+    def _owe_replacement(self, machine: CloudMachine, now: float) -> None:
         """Have the pool launch another machine to replace one that is gone."""
         if self.replacements is not None:
-            self.replacements.owe(machine.id, machine.offering.pool, now)
+            self.replacements.add(machine.id, machine.offering.pool, now)
             luck = random.Random(f"{self._seed}/replacement/{machine.id}")
-            self._put(now + self._delays.answer.sample(luck), REPLACE, machine.id, machine.offering.key)
+            self._schedule(now + self._delays.answer.sample(luck), REPLACE, machine.id, machine.offering.key)
 
-    def _launch(self, due: Due) -> None:
+    def _launch_replacement(self, due: Due) -> None:
         """Launch the replacement that the pool owes, in the same market if possible; retry later if there is no capacity."""
         pool = self._pools.get(due.key.pool)
         if pool is None or self.replacements is None:
             return
         for offering in sorted(pool.offerings, key=lambda offering: (offering.key != due.key, offering.market != due.key.market)):
             capacity = self.markets.capacity(offering.key, due.at)
-            granted, _ = room(offering, 1, capacity=capacity, pool=pool, fleet=self._fleet, quotas=self._quotas)
+            granted, _ = grantable(offering, 1, capacity=capacity, pool=pool, fleet=self._fleet, quotas=self._quotas)
             if granted and offering.market == due.key.market:
                 self._buy(offering, f"replacing {due.what}", due.at)
-                self.replacements.launched(due.what, due.at)
+                self.replacements.record_launch(due.what, due.at)
                 return
-        self.replacements.failed(due.what, due.at)
-        self._put(due.at + RETRY_SECONDS, REPLACE, due.what, due.key)
+        self.replacements.record_failure(due.what, due.at)
+        self._schedule(due.at + RETRY_SECONDS, REPLACE, due.what, due.key)
 
     # Granting
 
-    def _answer(self, order: Standing, now: float) -> CloudEvent:
+    def _fill_order(self, order: Standing, now: float) -> CloudEvent:
         machines: list[CloudMachine] = []
         refusals: dict[OfferingKey, Refusal] = {}
         for key, wanted in order.shares():
@@ -348,9 +348,9 @@ class SimulatedCloud:
                 refusals[key] = Refusal(UNKNOWN_OFFERING, key, wanted, f"no offering {'/'.join(key)}")
                 continue
             pool, capacity = self._pools[offering.pool], self.markets.capacity(key, now)
-            granted, refusal = room(offering, wanted, capacity=capacity, pool=pool, fleet=self._fleet, quotas=self._quotas)
+            granted, refusal = grantable(offering, wanted, capacity=capacity, pool=pool, fleet=self._fleet, quotas=self._quotas)
             if granted > 1 and offering.market == "spot":
-                granted, refusal = self._part(offering, granted, refusal)
+                granted, refusal = self._grant_part(offering, granted, refusal)
             machines += [self._buy(offering, order.token, now) for _ in range(granted)]
             order.missing -= granted
             if refusal is not None:
@@ -364,11 +364,11 @@ class SimulatedCloud:
             del self._orders[order.token]
         return CloudEvent(now, ANSWERED, answer=Answer(order.token, tuple(machines), tuple(refusals.values()), order.missing))
 
-    def _wanting(self, key: OfferingKey) -> tuple[Standing, ...]:
+    def _unfilled_orders(self, key: OfferingKey) -> tuple[Standing, ...]:
         """Answered standing orders that still lack machines of an offering."""
         return tuple(order for order in self._orders.values() if order.standing and order.answered and key in order.offerings)
 
-    def _part(self, offering: Offering, count: int, refusal: Refusal | None) -> tuple[int, Refusal | None]:
+    def _grant_part(self, offering: Offering, count: int, refusal: Refusal | None) -> tuple[int, Refusal | None]:
         """A spot market may have fewer machines than were asked for."""
         luck = random.Random(f"{self._seed}/part/{self._fleet.granted + 1}")
         if luck.random() >= self._faults.partial_grants:
@@ -392,31 +392,31 @@ class SimulatedCloud:
         visible = registered + plugin if devices else registered
         if devices and self._faults.never_visible and luck.random() < self._faults.never_visible:
             visible = float("inf")
-        machine = self._new(offering, token, now, registered=registered, visible=visible)
+        machine = self._add_machine(offering, token, now, registered=registered, visible=visible)
         if registered == float("inf") and self._faults.impaired and luck.random() < self._faults.impaired:
             machine.fault = IMPAIRED
         if registered < float("inf"):
-            self._put(registered, REGISTERED, machine.id)
+            self._schedule(registered, REGISTERED, machine.id)
         if visible < float("inf"):
             self._booting += 1
-            self._put(visible, VISIBLE, machine.id)
-        self._age(machine)
+            self._schedule(visible, VISIBLE, machine.id)
+        self._schedule_failure(machine)
         return machine
 
-    def _new(self, offering: Offering, token: str, now: float, *, registered: float, visible: float) -> CloudMachine:
+    def _add_machine(self, offering: Offering, token: str, now: float, *, registered: float, visible: float) -> CloudMachine:
         self._fleet.granted += 1
         machine = CloudMachine(self._ids.format(self._fleet.granted), offering, token, BOOTING, now, registered, visible)
         self._fleet.admit(machine)
         self._watch(offering.key, now)
         return machine
 
-    def _age(self, machine: CloudMachine) -> None:
+    def _schedule_failure(self, machine: CloudMachine) -> None:
         """Draw when the machine fails."""
         mean = self._faults.gpu_hours_between_failures
         if mean:
             luck = random.Random(f"{self._seed}/failure/{machine.id}")
             hours = luck.expovariate(1.0) * mean / machine.accelerators
-            self._put(machine.bought_at + 3600.0 * hours, LOST, machine.id, why=FAILED)
+            self._schedule(machine.bought_at + 3600.0 * hours, LOST, machine.id, why=FAILED)
 
     def _end(self, machine: CloudMachine, state: str, now: float) -> None:
         if machine.id in self._fleet.alive:
@@ -430,8 +430,8 @@ class SimulatedCloud:
         change = self.markets.next_change(key, now)
         if change is not None:
             self._watched.add(key)
-            self._put(change, _MARKET, "", key)
+            self._schedule(change, _MARKET, "", key)
 
-    def _put(self, at: float, kind: str, what: str, key: OfferingKey = NO_OFFERING, why: str = "") -> None:
-        self._put_so_far += 1
-        heapq.heappush(self._due, Due(at, self._put_so_far, kind, what, key, why))
+    def _schedule(self, at: float, kind: str, what: str, key: OfferingKey = NO_OFFERING, why: str = "") -> None:
+        self._events_scheduled += 1
+        heapq.heappush(self._due, Due(at, self._events_scheduled, kind, what, key, why))

@@ -21,7 +21,7 @@ class Fleet:
         self.of_offering: dict[OfferingKey, dict[str, CloudMachine]] = {}
         self.in_use: dict[OfferingKey, None] = {}
 
-    def know(self, pools: Iterable[str], offerings: Iterable[OfferingKey]) -> None:
+    def add_index_entries(self, pools: Iterable[str], offerings: Iterable[OfferingKey]) -> None:
         """Add index entries for ``pools`` and ``offerings``."""
         for pool in pools:
             self.in_pool.setdefault(pool, 0)
@@ -34,7 +34,7 @@ class Fleet:
         if machine.ended_at is None:
             key = machine.offering.key
             self.alive[machine.id] = machine
-            self.know((key.pool,), (key,))
+            self.add_index_entries((key.pool,), (key,))
             self.in_pool[key.pool] += 1
             self.of_offering[key][machine.id] = machine
             self.in_use[key] = None

@@ -74,7 +74,7 @@ class ProviderState(Struct, frozen=True, gc=False):
     core: CloudState = CloudState()
 
 
-async def keep_nothing() -> None:
+async def save_nothing() -> None:
     """Save nothing, for a cloud that lives only as long as the process."""
 
 
@@ -101,7 +101,7 @@ class SimulatedProvider:
     ) -> None:
         self.core = core
         self.outage = ""
-        self.keep: Callable[[], Awaitable[None]] = keep_nothing
+        self.keep: Callable[[], Awaitable[None]] = save_nothing
         self.keeps_tokens = faults.tokens
         self.read_lag = faults.stale_seconds
         self._pools = tuple(pools)
@@ -109,7 +109,7 @@ class SimulatedProvider:
         self._luck = random.Random(f"{seed}/calls")
         self._answers: dict[str, asyncio.Future[CoreAnswer]] = {}
         self._notices: list[Notice] = []
-        self._stirred = asyncio.Event()
+        self._changed = asyncio.Event()
         self._sent = 0
 
     def state(self, began: float) -> ProviderState:
@@ -126,8 +126,8 @@ class SimulatedProvider:
         self.core.restore(state.core)
         self._notices, self._sent = list(state.notices), state.sent
         for event in self.core.advance(now):
-            self._tell(event)
-        self.core.look_at_markets(now)
+            self._process_event(event)
+        self.core.check_markets(now)
 
     def set_pools(self, pools: Iterable[Pool]) -> None:
         """Offer other pools from now on; machines of the old ones stay."""
@@ -142,18 +142,18 @@ class SimulatedProvider:
             if events:
                 await self.keep()
             for event in events:
-                self._tell(event)
-            self._stirred.clear()
+                self._process_event(event)
+            self._changed.clear()
             following = self.core.next_event()
             # At least what a clock can resolve: in virtual time a shorter wait would never end.
             left = None if following is None else max(0.001, (following - now) / self._speed)
             try:
                 async with asyncio.timeout(left):
-                    await self._stirred.wait()
+                    await self._changed.wait()
             except TimeoutError:
                 continue
 
-    def _tell(self, event: CloudEvent) -> None:
+    def _process_event(self, event: CloudEvent) -> None:
         if event.answer is not None:
             waiting = self._answers.get(event.answer.purchase)
             if waiting is not None and not waiting.done():
@@ -201,7 +201,7 @@ class SimulatedProvider:
             if (before := self.core.answer(token)) is not None:
                 self._answers[token].set_result(before)
             self.core.ask(token, order.offerings, count=order.count, now=self._now())
-            self._stirred.set()
+            self._changed.set()
             await self.keep()
         if lost:
             raise LostAnswerError(f"the connection broke while order {order.token} was answered")
@@ -236,7 +236,7 @@ class SimulatedProvider:
             if name in by_id:
                 ended = self.core.terminate(by_id[name].id, self._now())
                 self._listener(CloudEvent(self._now(), ended.state, ended))
-        self._stirred.set()
+        self._changed.set()
         await self.keep()
         if lost:
             raise LostAnswerError(f"the connection broke while {len(ids)} machines were ended")

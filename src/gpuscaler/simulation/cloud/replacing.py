@@ -24,14 +24,14 @@ class Replacements:
     def __init__(self) -> None:
         self.all: dict[str, Replacement] = {}
 
-    def owe(self, machine: str, pool: str, now: float) -> None:
+    def add(self, machine: str, pool: str, now: float) -> None:
         self.all[machine] = Replacement(pool, now)
 
-    def launched(self, machine: str, now: float) -> None:
+    def record_launch(self, machine: str, now: float) -> None:
         if machine in self.all:
             self.all[machine].launched = now
 
-    def failed(self, machine: str, now: float) -> None:
+    def record_failure(self, machine: str, now: float) -> None:
         if machine in self.all:
             self.all[machine].failed = now
 

@@ -24,7 +24,7 @@ class Quota(Struct, frozen=True, gc=False):
         return self.market in ("", key.market) and (not self.types or key.instance_type in self.types)
 
 
-def room(
+def grantable(
     offering: Offering, count: int, *, capacity: float, pool: Pool, fleet: Fleet, quotas: Iterable[Quota]
 ) -> tuple[int, Refusal | None]:
     """How many of ``count`` can be granted, and the tightest limit if not all. The market has ``capacity`` machines in total."""

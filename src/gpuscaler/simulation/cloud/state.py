@@ -94,20 +94,20 @@ def rows_of(machines: Iterable[CloudMachine], images: dict[str, float]) -> tuple
         place = places.setdefault(id(machine.offering), len(offerings))
         if place == len(offerings):
             offerings.append(machine.offering)
-        times = (_written(machine.registered_at), _written(machine.visible_at), machine.ended_at, images.get(machine.id))
+        times = (_encode_time(machine.registered_at), _encode_time(machine.visible_at), machine.ended_at, images.get(machine.id))
         rows.append(Row(machine.id, place, machine.purchase, machine.state, machine.bought_at, *times, machine.fault))
     return tuple(offerings), tuple(rows)
 
 
 def machine_of(row: Row, offerings: tuple[Offering, ...]) -> CloudMachine:
     """Return the machine of a row."""
-    times = (row.bought_at, _read(row.registered_at), _read(row.visible_at), row.ended_at)
+    times = (row.bought_at, _decode_time(row.registered_at), _decode_time(row.visible_at), row.ended_at)
     return CloudMachine(row.id, offerings[row.offering], row.purchase, row.state, *times, row.fault)
 
 
-def _written(at: float) -> float:
+def _encode_time(at: float) -> float:
     return NEVER if at == float("inf") else at
 
 
-def _read(at: float) -> float:
+def _decode_time(at: float) -> float:
     return float("inf") if at == NEVER else at

@@ -5,8 +5,18 @@ again.
 """
 
 from gpuscaler.simulation.horizontal.history import History, Recommendation, ScaleEvent
-from gpuscaler.simulation.horizontal.quiet import quiet_until, repeated
+from gpuscaler.simulation.horizontal.quiet import quiet_until, repeat_outcome
 from gpuscaler.simulation.horizontal.reading import AutoscalerError, read_autoscaler
 from gpuscaler.simulation.horizontal.stepping import Outcome, step
 
-__all__ = ["AutoscalerError", "History", "Outcome", "Recommendation", "ScaleEvent", "quiet_until", "read_autoscaler", "repeated", "step"]
+__all__ = [
+    "AutoscalerError",
+    "History",
+    "Outcome",
+    "Recommendation",
+    "ScaleEvent",
+    "quiet_until",
+    "read_autoscaler",
+    "repeat_outcome",
+    "step",
+]

@@ -32,14 +32,14 @@ def ratio(amount: float, by: float) -> float:
     return math.copysign(math.inf, amount) if amount else math.nan
 
 
-def cut32(value: float) -> int:
+def truncate32(value: float) -> int:
     """``int32(value)``."""
     return int(value) if -(2.0**31) - 1 < value < 2.0**31 else -(2**31)
 
 
 def ceiling32(value: float) -> int:
     """``int32(math.Ceil(value))``."""
-    return cut32(math.ceil(value)) if math.isfinite(value) else -(2**31)
+    return truncate32(math.ceil(value)) if math.isfinite(value) else -(2**31)
 
 
 def ceiling64(value: float) -> int:

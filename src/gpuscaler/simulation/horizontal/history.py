@@ -40,11 +40,11 @@ class History(Struct, frozen=True, gc=False):
     def condition(self, kind: str) -> Condition | None:
         return next((condition for condition in self.conditions if condition.type == kind), None)
 
-    def recommended(self, replicas: int, now: float, *, over: int | None) -> "History":
+    def with_recommendation(self, replicas: int, now: float, *, over: int | None) -> "History":
         """Return the history with one more recommendation, in place of number ``over`` if that one is too old to matter."""
-        return replace(self, recommendations=_placed(self.recommendations, Recommendation(replicas, now), over))
+        return replace(self, recommendations=_with_entry(self.recommendations, Recommendation(replicas, now), over))
 
-    def scaled(self, rules: ScalingRules, *, change: int, now: float) -> "History":
+    def with_scale_event(self, rules: ScalingRules, *, change: int, now: float) -> "History":
         """Return the history with one more scale event, up if ``change`` is positive; ``rules`` are those of its direction."""
         cutoff = now - max((policy.period for policy in rules.policies), default=0)
         events = tuple(
@@ -52,7 +52,7 @@ class History(Struct, frozen=True, gc=False):
             for event in (self.ups if change > 0 else self.downs)
         )
         over = max((number for number, event in enumerate(events) if event.outdated), default=None)
-        events = _placed(events, ScaleEvent(abs(change), now), over)
+        events = _with_entry(events, ScaleEvent(abs(change), now), over)
         return replace(self, ups=events) if change > 0 else replace(self, downs=events)
 
     def with_condition(self, kind: str, status: Status, reason: str, message: str, *, now: float) -> "History":
@@ -70,5 +70,5 @@ def changed_within(events: tuple[ScaleEvent, ...], period: int, now: float) -> i
     return wrapped32(sum(event.change for event in events if event.at > now - period))
 
 
-def _placed(entries: tuple[_Entry, ...], new: _Entry, over: int | None) -> tuple[_Entry, ...]:
+def _with_entry(entries: tuple[_Entry, ...], new: _Entry, over: int | None) -> tuple[_Entry, ...]:
     return (*entries, new) if over is None else (*entries[:over], new, *entries[over + 1 :])

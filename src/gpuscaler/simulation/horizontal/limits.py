@@ -6,7 +6,7 @@ Source: ``normalizeDesiredReplicas`` and ``normalizeDesiredReplicasWithBehaviors
 from collections.abc import Callable
 from typing import NamedTuple
 
-from gpuscaler.simulation.horizontal.arithmetic import INT32_MAX, ceiling32, cut32, wrapped32
+from gpuscaler.simulation.horizontal.arithmetic import INT32_MAX, ceiling32, truncate32, wrapped32
 from gpuscaler.simulation.horizontal.history import History, changed_within
 from gpuscaler.simulation.horizontal.specs import Autoscaler, Behavior, ControllerSettings, ScalingRules, Status
 
@@ -29,7 +29,7 @@ class Bounded(NamedTuple):
     words: Words
 
 
-def limited(
+def apply_limits(
     autoscaler: Autoscaler, history: History, *, current: int, wanted: int, now: float, settings: ControllerSettings
 ) -> tuple[int, History]:
     """Return the replicas that the target gets now, and the history with the recommendation and the conditions."""
@@ -58,7 +58,7 @@ def _stabilized(history: History, wanted: int, *, now: float, window: float) -> 
             over = number
         else:
             highest = max(highest, past.replicas)
-    return Bounded(highest, ("ScaleDownStabilized", HIGHER)), history.recommended(wanted, now, over=over)
+    return Bounded(highest, ("ScaleDownStabilized", HIGHER)), history.with_recommendation(wanted, now, over=over)
 
 
 def _stabilized_by(
@@ -77,12 +77,12 @@ def _stabilized_by(
             over = number
     stable = min(max(current, lowest), highest)
     words = ("ScaleUpStabilized", LOWER) if wanted >= current else ("ScaleDownStabilized", HIGHER)
-    return Bounded(stable, words), history.recommended(wanted, now, over=over)
+    return Bounded(stable, words), history.with_recommendation(wanted, now, over=over)
 
 
 def _within_default_rate(autoscaler: Autoscaler, *, current: int, wanted: int) -> Bounded:
     """Limit without behaviours: at most twice the current number, or 4."""
-    fastest = cut32(max(2.0 * current, 4.0))
+    fastest = truncate32(max(2.0 * current, 4.0))
     limit, words = (fastest, TOO_FAST_UP) if autoscaler.max_replicas > fastest else (autoscaler.max_replicas, TOO_MANY)
     if wanted < autoscaler.min_replicas:
         return Bounded(autoscaler.min_replicas, TOO_FEW)
@@ -117,6 +117,6 @@ def _fastest(rules: ScalingRules, history: History, *, current: int, now: float,
         elif up:
             proposed = ceiling32(before * (1 + policy.value / 100))
         else:
-            proposed = cut32(before * (1 - policy.value / 100))
+            proposed = truncate32(before * (1 - policy.value / 100))
         result = furthest(result, proposed)
     return result

@@ -39,29 +39,31 @@ class UnusableMetricError(Exception):
         self.cause = cause
 
 
-def proposal(autoscaler: Autoscaler, metric: Metric, answer: Answer, seen: Situation) -> Proposal:
+def propose(autoscaler: Autoscaler, metric: Metric, answer: Answer, situation: Situation) -> Proposal:
     """Raises :class:`UnusableMetricError`."""
     match metric.type:
         case "Resource" | "ContainerResource":
-            return _of_resource(metric, answer, seen)
+            return _of_resource(metric, answer, situation)
         case "Pods":
-            return _of_pods(metric, answer, seen)
+            return _of_pods(metric, answer, situation)
         case "Object":
-            return _of_object(autoscaler, metric, answer, seen)
+            return _of_object(autoscaler, metric, answer, situation)
         case _:
-            return _of_external(autoscaler, metric, answer, seen)
+            return _of_external(autoscaler, metric, answer, situation)
 
 
-def _of_resource(metric: Metric, answer: Answer, seen: Situation) -> Proposal:
+def _of_resource(metric: Metric, answer: Answer, situation: Situation) -> Proposal:
     name, target, containers = metric.name, metric.target, metric.type == "ContainerResource"
     kind = "usage" if target.average_value is not None else "utilization"
     try:
-        samples = _expected(answer, PodSamples, f"unable to get metrics for resource {name}: ").of
+        samples = _samples_of(answer, PodSamples, f"unable to get metrics for resource {name}: ").of
         if target.average_value is not None:
-            replicas, current = by_average(samples, target.average_value, resource=name, seen=seen)
+            replicas, current = by_average(samples, target.average_value, resource=name, situation=situation)
             return Proposal(replicas, f"{name} resource", current)
         assert target.average_utilization is not None
-        replicas, current = by_utilization(samples, target.average_utilization, resource=name, container=metric.container, seen=seen)
+        replicas, current = by_utilization(
+            samples, target.average_utilization, resource=name, container=metric.container, situation=situation
+        )
     except MetricError as error:
         cause = f"failed to get {name} {kind}: {error}"
         if containers:
@@ -70,17 +72,17 @@ def _of_resource(metric: Metric, answer: Answer, seen: Situation) -> Proposal:
     return Proposal(replicas, f"{name} {'container ' if containers else ''}resource utilization (percentage of request)", current)
 
 
-def _of_pods(metric: Metric, answer: Answer, seen: Situation) -> Proposal:
+def _of_pods(metric: Metric, answer: Answer, situation: Situation) -> Proposal:
     assert metric.target.average_value is not None
     try:
-        samples = _expected(answer, PodSamples, f"unable to get metric {metric.name}: ").of
-        replicas, current = by_average(samples, metric.target.average_value, seen=seen)
+        samples = _samples_of(answer, PodSamples, f"unable to get metric {metric.name}: ").of
+        replicas, current = by_average(samples, metric.target.average_value, situation=situation)
     except MetricError as error:
         _refuse("FailedGetPodsMetric", str(error), f"failed to get pods metric value: {error}")
     return Proposal(replicas, f"pods metric {metric.name}", current)
 
 
-def _of_object(autoscaler: Autoscaler, metric: Metric, answer: Answer, seen: Situation) -> Proposal:
+def _of_object(autoscaler: Autoscaler, metric: Metric, answer: Answer, situation: Situation) -> Proposal:
     name, target, described = metric.name, metric.target, metric.described or ObjectReference("", "")
     of_value = target.type == "Value" and target.value is not None
     of_average = target.type == "AverageValue" and target.average_value is not None
@@ -90,34 +92,34 @@ def _of_object(autoscaler: Autoscaler, metric: Metric, answer: Answer, seen: Sit
             raise MetricError("invalid object metric source: neither a value target nor an average value target was set")
         # Kubernetes prints the described object in this order.
         before = f"unable to get metric {name}: {described.kind} on {autoscaler.namespace} {described.name}/"
-        usage = _expected(answer, ObjectSample, before).value
+        usage = _samples_of(answer, ObjectSample, before).value
         if of_value and target.value is not None:
-            replicas, current = by_value(usage, target.value, seen=seen)
+            replicas, current = by_value(usage, target.value, situation=situation)
             return Proposal(replicas, f"{described.kind} metric {name}", current)
-        replicas, current = by_share(usage, target.average_value or 0, seen=seen, bounded=False)
+        replicas, current = by_share(usage, target.average_value or 0, situation=situation, bounded=False)
     except MetricError as error:
         _refuse("FailedGetObjectMetric", str(error), f"failed to get object metric value: {wrapping}{error}")
     # Kubernetes calls an Object metric with an average target external here, and conditions are compared by their texts.
-    return Proposal(replicas, f"external metric {name}({words(metric.selector)})", current)
+    return Proposal(replicas, f"external metric {name}({format_selector(metric.selector)})", current)
 
 
-def _of_external(autoscaler: Autoscaler, metric: Metric, answer: Answer, seen: Situation) -> Proposal:
-    name, target, shown = metric.name, metric.target, words(metric.selector)
+def _of_external(autoscaler: Autoscaler, metric: Metric, answer: Answer, situation: Situation) -> Proposal:
+    name, target, shown = metric.name, metric.target, format_selector(metric.selector)
     per_pod = target.average_value is not None
     wrapping = f"failed to get {name} external metric: " if per_pod else f"failed to get external metric {name}: "
     try:
-        values = _expected(answer, SeriesSamples, f"unable to get external metric {autoscaler.namespace}/{name}/{shown}: ").values
+        values = _samples_of(answer, SeriesSamples, f"unable to get external metric {autoscaler.namespace}/{name}/{shown}: ").values
         usage = total(values, per_pod=per_pod)
         if target.average_value is not None:
-            replicas, current = by_share(usage, target.average_value, seen=seen, bounded=True)
+            replicas, current = by_share(usage, target.average_value, situation=situation, bounded=True)
         else:
-            replicas, current = by_value(usage, target.value or 0, seen=seen)
+            replicas, current = by_value(usage, target.value or 0, situation=situation)
     except MetricError as error:
         _refuse("FailedGetExternalMetric", str(error), f"failed to get {name} external metric value: {wrapping}{error}")
     return Proposal(replicas, f"external metric {name}({shown})", current)
 
 
-def words(selector: MetricSelector | None) -> str:
+def format_selector(selector: MetricSelector | None) -> str:
     """Format a label selector as Go prints it."""
     if selector is None:
         return "nil"
@@ -129,7 +131,7 @@ def words(selector: MetricSelector | None) -> str:
     return f"&LabelSelector{{MatchLabels:map[string]string{{{labels}}},MatchExpressions:[]LabelSelectorRequirement{{{expressions}}},}}"
 
 
-def _expected(answer: Answer, kind: type[_Samples], before: str) -> _Samples:
+def _samples_of(answer: Answer, kind: type[_Samples], before: str) -> _Samples:
     if isinstance(answer, Unavailable):
         raise MetricError(f"{before}{answer.message}")
     if not isinstance(answer, kind):

@@ -28,7 +28,7 @@ def quiet_until(autoscaler: Autoscaler, outcome: Outcome, *, replicas: int, sett
     return min(_ends(autoscaler, outcome.history, outcome.recommendation, settings), default=math.inf)
 
 
-def repeated(outcome: Outcome, until: float) -> History:
+def repeat_outcome(outcome: Outcome, until: float) -> History:
     """Return the history after steps that all had ``outcome``, the last of them at ``until``.
 
     Of equal recommendations the latest outlasts all others, so it can replace them.

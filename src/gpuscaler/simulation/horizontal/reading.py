@@ -55,7 +55,7 @@ class _Reading:
 
     def __init__(self, wire: wires.Object) -> None:
         self._wire = wire
-        self._name = f"HorizontalPodAutoscaler {_shown(wire.metadata.namespace or 'default')}/{_shown(wire.metadata.name)}"
+        self._name = f"HorizontalPodAutoscaler {_escape(wire.metadata.namespace or 'default')}/{_escape(wire.metadata.name)}"
 
     def autoscaler(self) -> specs.Autoscaler:
         wire, spec = self._wire, self._wire.spec
@@ -95,10 +95,10 @@ class _Reading:
         target = self._target(source.target, f"{path}.target")
         resource = wire.type in ("Resource", "ContainerResource")
         name = source.name if resource else source.metric.name
-        self._named(name, f"{path}.name" if resource else f"{path}.metric.name", segment=not resource)
-        self._complete(wire.type, target, f"{path}.target")
+        self._check_name(name, f"{path}.name" if resource else f"{path}.metric.name", segment=not resource)
+        self._check_fields(wire.type, target, f"{path}.target")
         if wire.type == "ContainerResource":
-            self._of_container(source, path)
+            self._check_container(source, path)
         described = None
         if wire.type == "Object":
             described = self._reference(source.described_object or wires.Reference(), f"{path}.describedObject")
@@ -111,13 +111,13 @@ class _Reading:
             selector=None if resource else self._selector(source.metric.selector, f"{path}.metric.selector"),
         )
 
-    def _of_container(self, source: wires.Source, path: str) -> None:
+    def _check_container(self, source: wires.Source, path: str) -> None:
         if not _RESOURCE.fullmatch(source.name):
             self._refuse(f"{path}.name", source.name, "cpu, memory, ephemeral-storage, hugepages-… or a name such as example.com/gpu")
         if not _LABEL.fullmatch(source.container):
             self._refuse(f"{path}.container", source.container or "nothing", "a container's name, in lower case")
 
-    def _complete(self, kind: str, target: specs.Target, path: str) -> None:
+    def _check_fields(self, kind: str, target: specs.Target, path: str) -> None:
         """Check that a target has exactly the fields that metrics of its kind need."""
         ways = {
             "value": target.value,
@@ -197,8 +197,8 @@ class _Reading:
 
     def _reference(self, wire: wires.Reference, path: str, *, grouped: bool = False) -> specs.ObjectReference:
         """``grouped``: in core v1 only ReplicationController is accepted, the only kind there that can be scaled."""
-        self._named(wire.kind, f"{path}.kind")
-        self._named(wire.name, f"{path}.name")
+        self._check_name(wire.kind, f"{path}.kind")
+        self._check_name(wire.name, f"{path}.name")
         group, slash, version = wire.api_version.partition("/")
         if "/" in version or (grouped and wire.kind != "ReplicationController" and not (group and slash)):
             self._refuse(f"{path}.apiVersion", wire.api_version or "nothing", "a group and a version such as apps/v1")
@@ -218,15 +218,15 @@ class _Reading:
             expressions.append(taken)
         return specs.MetricSelector(tuple(sorted((wire.match_labels or {}).items())), tuple(expressions))
 
-    def _named(self, text: str, path: str, *, segment: bool = True) -> None:
+    def _check_name(self, text: str, path: str, *, segment: bool = True) -> None:
         if not text or (segment and (text in (".", "..") or "/" in text or "%" in text)):
             self._refuse(path, text or "nothing", "a name without '/' and '%'" if segment else "a name")
 
     def _refuse(self, path: str, seen: object, expected: str) -> NoReturn:
-        raise AutoscalerError(self._name, path, _shown(seen) if isinstance(seen, str) else shortened(seen), expected)
+        raise AutoscalerError(self._name, path, _escape(seen) if isinstance(seen, str) else shortened(seen), expected)
 
 
-def _shown(text: str) -> str:
+def _escape(text: str) -> str:
     """Escape a text for a message on a terminal."""
     return text[:80] if text[:80].isprintable() else repr(text[:80])
 

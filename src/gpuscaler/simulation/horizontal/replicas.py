@@ -50,51 +50,53 @@ class _Groups(NamedTuple):
     ignored: frozenset[str]
 
 
-def by_utilization(samples: Mapping[str, Sample], target: int, *, resource: str, container: str, seen: Situation) -> tuple[int, Current]:
+def by_utilization(
+    samples: Mapping[str, Sample], target: int, *, resource: str, container: str, situation: Situation
+) -> tuple[int, Current]:
     """Replicas that bring the use of ``resource`` to ``target`` percent of what is requested. Raises :class:`MetricError`."""
-    groups, values = _grouped(samples, resource, seen)
-    requests = {pod.name: _request(pod, container, resource) for pod in seen.pods}
+    groups, values = _grouped(samples, resource, situation)
+    requests = {pod.name: _request(pod, container, resource) for pod in situation.pods}
     # A missing pod counts as using all that it requests, or the target if that is more.
     full = max(100, target)
     return _replicas(
         values,
         groups,
-        seen,
+        situation,
         usage=lambda known: _utilization(known, requests, target),
         on_target=lambda name: quotient(wrapped64(requests[name] * full), 100),
     )
 
 
-def by_average(samples: Mapping[str, Sample], target: int, *, resource: str = "", seen: Situation) -> tuple[int, Current]:
+def by_average(samples: Mapping[str, Sample], target: int, *, resource: str = "", situation: Situation) -> tuple[int, Current]:
     """Replicas that bring the average over the pods to ``target``. Raises :class:`MetricError`."""
-    groups, values = _grouped(samples, resource, seen)
-    return _replicas(values, groups, seen, usage=lambda known: _average(known, target), on_target=lambda _: target)
+    groups, values = _grouped(samples, resource, situation)
+    return _replicas(values, groups, situation, usage=lambda known: _average(known, target), on_target=lambda _: target)
 
 
-def by_value(usage: int, target: int, *, seen: Situation) -> tuple[int, Current]:
+def by_value(usage: int, target: int, *, situation: Situation) -> tuple[int, Current]:
     """Replicas that bring the total value of all replicas to ``target``; also from zero replicas. Raises :class:`MetricError`."""
-    usage_ratio, replicas = ratio(usage, target), seen.scale.replicas
+    usage_ratio, replicas = ratio(usage, target), situation.scale.replicas
     if replicas == 0:
         return ceiling32(usage_ratio), Current(value=usage)
-    if seen.tolerances.allow(usage_ratio):
+    if situation.tolerances.allow(usage_ratio):
         return replicas, Current(value=usage)
-    if not seen.pods:
+    if not situation.pods:
         raise MetricError("unable to calculate ready pods: no pods returned by selector while calculating replica count")
-    ready = sum(pod.phase == "Running" and pod.ready == "True" for pod in seen.pods)
+    ready = sum(pod.phase == "Running" and pod.ready == "True" for pod in situation.pods)
     wanted = usage_ratio * ready
     return (INT32_MAX if wanted > INT32_MAX else ceiling32(wanted)), Current(value=usage)
 
 
-def by_share(usage: int, target: int, *, seen: Situation, bounded: bool) -> tuple[int, Current]:
+def by_share(usage: int, target: int, *, situation: Situation, bounded: bool) -> tuple[int, Current]:
     """Replicas that bring the share of ``usage`` per replica to ``target``. ``bounded``: clamp values beyond int32 to its maximum."""
-    observed = seen.scale.observed
-    replicas = observed
-    if not seen.tolerances.allow(ratio(usage, float(target) * float(observed))):
+    status_replicas = situation.scale.observed
+    replicas = status_replicas
+    if not situation.tolerances.allow(ratio(usage, float(target) * float(status_replicas))):
         wanted = ratio(usage, target)
         replicas = INT32_MAX if bounded and wanted > INT32_MAX else ceiling32(wanted)
     if bounded and float(usage) >= float(INT64_MAX):
         return replicas, Current(average_value=INT64_MAX)
-    return replicas, Current(average_value=ceiling64(ratio(usage, observed)))
+    return replicas, Current(average_value=ceiling64(ratio(usage, status_replicas)))
 
 
 def total(values: Iterable[int], *, per_pod: bool) -> int:
@@ -112,61 +114,61 @@ def total(values: Iterable[int], *, per_pod: bool) -> int:
     return usage
 
 
-def _grouped(samples: Mapping[str, Sample], resource: str, seen: Situation) -> tuple[_Groups, dict[str, int]]:
+def _grouped(samples: Mapping[str, Sample], resource: str, situation: Situation) -> tuple[_Groups, dict[str, int]]:
     """Group the pods by what is known about them, and return the values that count at first."""
-    if not seen.pods:
+    if not situation.pods:
         raise MetricError("no pods returned by selector while calculating replica count")
-    groups = _groups(samples, resource, seen)
+    groups = _groups(samples, resource, situation)
     values = {name: sample.value for name, sample in samples.items() if name not in groups.ignored and name not in groups.unready}
     if not values:
         raise MetricError("did not receive metrics for targeted pods (pods might be unready)")
     return groups, values
 
 
-def _groups(samples: Mapping[str, Sample], resource: str, seen: Situation) -> _Groups:
+def _groups(samples: Mapping[str, Sample], resource: str, situation: Situation) -> _Groups:
     unready, missing, ignored = set(), set(), set()
-    for pod in seen.pods:
+    for pod in situation.pods:
         if pod.deleting or pod.phase == "Failed":
             ignored.add(pod.name)
         elif pod.phase == "Pending":
             unready.add(pod.name)
         elif pod.name not in samples:
             missing.add(pod.name)
-        elif resource == "cpu" and _starting(pod, samples[pod.name], seen):
+        elif resource == "cpu" and _starting(pod, samples[pod.name], situation):
             unready.add(pod.name)
-    ready = len(seen.pods) - len(unready) - len(missing) - len(ignored)
+    ready = len(situation.pods) - len(unready) - len(missing) - len(ignored)
     return _Groups(ready, frozenset(unready), frozenset(missing), frozenset(ignored))
 
 
-def _starting(pod: ReplicaPod, sample: Sample, seen: Situation) -> bool:
+def _starting(pod: ReplicaPod, sample: Sample, situation: Situation) -> bool:
     """Whether the CPU usage of a pod is not meaningful yet: it is starting, or has never been ready."""
     if pod.ready is None or pod.started is None:
         return True
-    if pod.started + seen.settings.cpu_initialization_period > seen.now:
+    if pod.started + situation.settings.cpu_initialization_period > situation.now:
         return pod.ready == "False" or sample.at < pod.ready_since + sample.window
-    return pod.ready == "False" and pod.started + seen.settings.initial_readiness_delay > pod.ready_since
+    return pod.ready == "False" and pod.started + situation.settings.initial_readiness_delay > pod.ready_since
 
 
 def _replicas(
     values: dict[str, int],
     groups: _Groups,
-    seen: Situation,
+    situation: Situation,
     *,
     usage: Callable[[Mapping[str, int]], Usage],
     on_target: Callable[[str], int],
 ) -> tuple[int, Current]:
     """Missing and unready pods are assumed to oppose the change: idle when scaling up, at the target when scaling down."""
-    replicas = seen.scale.replicas
+    replicas = situation.scale.replicas
     first, shown = usage(values)
     scale_up_with_unready = bool(groups.unready) and first > 1.0
     if not scale_up_with_unready and not groups.missing:
-        return (replicas if seen.tolerances.allow(first) else ceiling32(first * groups.ready)), shown
+        return (replicas if situation.tolerances.allow(first) else ceiling32(first * groups.ready)), shown
     if first < 1.0:
         values.update({name: on_target(name) for name in groups.missing})
     elif first > 1.0:
         values.update(dict.fromkeys(groups.missing | groups.unready, 0))
     second, _ = usage(values)
-    if seen.tolerances.allow(second) or first < 1.0 < second or second < 1.0 < first:
+    if situation.tolerances.allow(second) or first < 1.0 < second or second < 1.0 < first:
         return replicas, shown
     proposed = ceiling32(second * len(values))
     if (second < 1.0 and proposed > replicas) or (second > 1.0 and proposed < replicas):

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from msgspec import Struct
 
 from gpuscaler.simulation.horizontal.history import History
-from gpuscaler.simulation.horizontal.limits import limited
-from gpuscaler.simulation.horizontal.metrics import Proposal, UnusableMetricError, proposal
+from gpuscaler.simulation.horizontal.limits import apply_limits
+from gpuscaler.simulation.horizontal.metrics import Proposal, UnusableMetricError, propose
 from gpuscaler.simulation.horizontal.replicas import Situation, Tolerances
 from gpuscaler.simulation.horizontal.specs import Answer, Autoscaler, Condition, ControllerSettings, Current, ReplicaPod, Scale
 
@@ -33,7 +33,7 @@ class Outcome(Struct, frozen=True, gc=False):
         return self.history.conditions
 
 
-class _Computed(Struct, frozen=True, gc=False):
+class _MetricsResult(Struct, frozen=True, gc=False):
     """The combined result of all metrics: ``replicas`` is None if nothing may be done."""
 
     history: History
@@ -63,33 +63,33 @@ def step(
         "AbleToScale", "True", "SucceededGetScale", "the HPA controller was able to get the target's current scale", now=now
     )
     if not history.recommendations:
-        history = history.recommended(current, now, over=None)
+        history = history.with_recommendation(current, now, over=None)
     if current == 0 and autoscaler.min_replicas != 0:
         message = "scaling is disabled since the replica count of the target is zero"
         return Outcome(0, history.with_condition("ScalingActive", "False", "ScalingDisabled", message, now=now))
     if current > autoscaler.max_replicas:
         reason = "Current number of replicas above Spec.MaxReplicas"
-        return Outcome(autoscaler.max_replicas, _rescaled(autoscaler, history, current, autoscaler.max_replicas, now=now), reason)
+        return Outcome(autoscaler.max_replicas, _record_rescale(autoscaler, history, current, autoscaler.max_replicas, now=now), reason)
     if current < autoscaler.min_replicas:
         reason = "Current number of replicas below Spec.MinReplicas"
-        return Outcome(autoscaler.min_replicas, _rescaled(autoscaler, history, current, autoscaler.min_replicas, now=now), reason)
-    seen = Situation(scale, pods, _tolerances(autoscaler, settings), settings, now)
-    computed = _computed(autoscaler, metrics, seen, history)
+        return Outcome(autoscaler.min_replicas, _record_rescale(autoscaler, history, current, autoscaler.min_replicas, now=now), reason)
+    situation = Situation(scale, pods, _tolerances(autoscaler, settings), settings, now)
+    computed = _largest_proposal(autoscaler, metrics, situation, history)
     if computed.replicas is None:
         reference = f"{autoscaler.target.kind}/{autoscaler.namespace}/{autoscaler.target.name}"
         error = f"failed to compute desired number of replicas based on listed metrics for {reference}: {computed.error}"
         return Outcome(current, computed.history, error=error, current=computed.current)
-    return _scaled(autoscaler, computed, seen)
+    return _apply_limits(autoscaler, computed, situation)
 
 
-def _computed(autoscaler: Autoscaler, metrics: Sequence[Answer], seen: Situation, history: History) -> _Computed:
+def _largest_proposal(autoscaler: Autoscaler, metrics: Sequence[Answer], situation: Situation, history: History) -> _MetricsResult:
     """Return the largest proposal of all metrics. If one metric cannot be used, nothing is scaled down."""
     best = Proposal(0, "", Current())
     shown: list[Current | None] = []
     errors: list[UnusableMetricError] = []
     for metric, answer in zip(autoscaler.metrics, metrics, strict=True):
         try:
-            found = proposal(autoscaler, metric, answer, seen)
+            found = propose(autoscaler, metric, answer, situation)
         except UnusableMetricError as error:
             errors.append(error)
             shown.append(None)
@@ -100,37 +100,37 @@ def _computed(autoscaler: Autoscaler, metrics: Sequence[Answer], seen: Situation
     text = ""
     if errors:
         text = f"invalid metrics ({len(errors)} invalid out of {len(shown)}), first error is: {errors[0]}"
-        if len(errors) == len(shown) or best.replicas < seen.scale.replicas:
+        if len(errors) == len(shown) or best.replicas < situation.scale.replicas:
             message = f"the HPA was unable to compute the replica count: {errors[0].cause}"
-            history = history.with_condition("ScalingActive", "False", errors[0].reason, message, now=seen.now)
-            return _Computed(history, tuple(shown), None, error=text)
+            history = history.with_condition("ScalingActive", "False", errors[0].reason, message, now=situation.now)
+            return _MetricsResult(history, tuple(shown), None, error=text)
     message = f"the HPA was able to successfully calculate a replica count from {best.metric}"
-    history = history.with_condition("ScalingActive", "True", "ValidMetricFound", message, now=seen.now)
-    return _Computed(history, tuple(shown), best.replicas, best.metric, text)
+    history = history.with_condition("ScalingActive", "True", "ValidMetricFound", message, now=situation.now)
+    return _MetricsResult(history, tuple(shown), best.replicas, best.metric, text)
 
 
-def _scaled(autoscaler: Autoscaler, computed: _Computed, seen: Situation) -> Outcome:
+def _apply_limits(autoscaler: Autoscaler, computed: _MetricsResult, situation: Situation) -> Outcome:
     """Apply the limits to the metrics' result, and record the consequences."""
     assert computed.replicas is not None
-    current, now = seen.scale.replicas, seen.now
+    current, now = situation.scale.replicas, situation.now
     # A negative count becomes zero, and then no metric is named.
     wanted, metric = (computed.replicas, computed.metric) if computed.replicas > 0 else (0, "")
     reason = f"{metric} above target" if wanted > current else "All metrics below target" if wanted < current else ""
-    desired, history = limited(autoscaler, computed.history, current=current, wanted=wanted, now=now, settings=seen.settings)
+    desired, history = apply_limits(autoscaler, computed.history, current=current, wanted=wanted, now=now, settings=situation.settings)
     if desired == current:
         reason = ""
     else:
-        history = _rescaled(autoscaler, history, current, desired, now=now)
+        history = _record_rescale(autoscaler, history, current, desired, now=now)
     return Outcome(desired, history, reason, computed.error, wanted, computed.current)
 
 
-def _rescaled(autoscaler: Autoscaler, history: History, current: int, desired: int, *, now: float) -> History:
+def _record_rescale(autoscaler: Autoscaler, history: History, current: int, desired: int, *, now: float) -> History:
     message = f"the HPA controller was able to update the target scale to {desired}"
     history = history.with_condition("AbleToScale", "True", "SucceededRescale", message, now=now)
     behavior = autoscaler.behavior
     if behavior is None:
         return history
-    return history.scaled(behavior.up if desired > current else behavior.down, change=desired - current, now=now)
+    return history.with_scale_event(behavior.up if desired > current else behavior.down, change=desired - current, now=now)
 
 
 def _tolerances(autoscaler: Autoscaler, settings: ControllerSettings) -> Tolerances:

@@ -29,7 +29,7 @@ class Shares:
         #: By user, namespace and kind: dollars and GPU-hours.
         self._held: dict[tuple[str, str, str], list[float]] = defaultdict(lambda: [0.0, 0.0])
 
-    def held(self, member: Member, offering: Offering, *, hours: float, cost: float) -> None:
+    def add(self, member: Member, offering: Offering, *, hours: float, cost: float) -> None:
         """Add a pod that was bound for ``hours`` to a machine of ``offering``, which cost ``cost`` dollars in that time."""
         sums = self._held[(member.user, member.namespace, class_of(member.gpus, member.options.gang))]
         sums[0] += cost * part_of(member, offering)
@@ -42,17 +42,17 @@ class Shares:
 
     def by_user(self, cost: float, gpu_hours: float) -> tuple[Share, ...]:
         """Every user's share, most expensive first, and the unheld rest, so that they add up to ``cost`` and the paid ``gpu_hours``."""
-        return self._divided(lambda key: key[0], cost, gpu_hours)
+        return self._divide(lambda key: key[0], cost, gpu_hours)
 
     def by_namespace(self, cost: float, gpu_hours: float) -> tuple[Share, ...]:
         """The same by namespace."""
-        return self._divided(lambda key: key[1], cost, gpu_hours)
+        return self._divide(lambda key: key[1], cost, gpu_hours)
 
     def by_class(self, cost: float, gpu_hours: float) -> tuple[Share, ...]:
         """The same by kind of pods."""
-        return self._divided(lambda key: key[2], cost, gpu_hours)
+        return self._divide(lambda key: key[2], cost, gpu_hours)
 
-    def _divided(self, name: Callable[[tuple[str, str, str]], str], cost: float, gpu_hours: float) -> tuple[Share, ...]:
+    def _divide(self, name: Callable[[tuple[str, str, str]], str], cost: float, gpu_hours: float) -> tuple[Share, ...]:
         sums: dict[str, list[float]] = defaultdict(lambda: [0.0, 0.0])
         for key, held in self._held.items():
             sums[name(key)][0] += held[0]

@@ -10,7 +10,7 @@ from statistics import fmean
 import numpy as np
 from msgspec import Struct
 
-from gpuscaler.planning.demand.deadlines import ON_DEMAND, SPOT, WAIT, Job, choose, safe
+from gpuscaler.planning.demand.deadlines import ON_DEMAND, SPOT, WAIT, Job, choose_market, finishes_in_time
 from gpuscaler.simulation.papers import Published, Row
 from gpuscaler.simulation.papers.hindsight import cheapest
 from gpuscaler.simulation.traces.spot import Series, SpotError, SpotFile
@@ -43,7 +43,7 @@ def on_demand(job: Job) -> str:  # noqa: ARG001  # a policy is asked with the jo
 def greedy(job: Job) -> str:
     """Spot or nothing, until only on-demand is sure to finish in time."""
     wish = SPOT if job.spot else WAIT
-    return wish if safe(job, wish) else ON_DEMAND
+    return wish if finishes_in_time(job, wish) else ON_DEMAND
 
 
 def uniform_progress(job: Job) -> str:
@@ -57,7 +57,7 @@ def uniform_progress(job: Job) -> str:
         return ON_DEMAND
     behind = done < elapsed * rate or (job.on == ON_DEMAND and done < (elapsed + 2 * job.changeover) * rate)
     wish = SPOT if job.spot else ON_DEMAND if behind else WAIT
-    return wish if safe(job, wish) else ON_DEMAND
+    return wish if finishes_in_time(job, wish) else ON_DEMAND
 
 
 def uniform_progress_strict(job: Job) -> str:
@@ -100,7 +100,7 @@ POLICIES: Mapping[str, Choose] = {
     "Greedy": greedy,
     "Uniform Progress, strict": uniform_progress_strict,
     "Uniform Progress": uniform_progress,
-    "gpuscaler": choose,
+    "gpuscaler": choose_market,
 }
 
 

@@ -69,7 +69,7 @@ class OnDemand:
     def __init__(self, zones: int) -> None:
         self.zones = zones
 
-    def lost(self, zone: int, now: float) -> None:
+    def record_loss(self, zone: int, now: float) -> None:
         """Record that a replica in ``zone`` was reclaimed."""
 
     def act(self, fleet: Fleet) -> float | None:
@@ -115,7 +115,7 @@ class Hedge(OnDemand):
         super().__init__(zones)
         self.reclaiming: set[int] = set()
 
-    def lost(self, zone: int, now: float) -> None:  # noqa: ARG002  # other policies remember when
+    def record_loss(self, zone: int, now: float) -> None:  # noqa: ARG002  # other policies remember when
         self.reclaiming.add(zone)
         if self.zones - len(self.reclaiming) < 2:
             self.reclaiming.clear()
@@ -127,7 +127,7 @@ class Hedge(OnDemand):
             here = Counter(fleet.spot())
             zone = min(set(range(self.zones)) - self.reclaiming, key=lambda zone: (here[zone], zone))
             if not fleet.launch(zone):
-                self.lost(zone, fleet.now)
+                self.record_loss(zone, fleet.now)
                 again = fleet.now + ANSWER
                 break
         fleet.keep_on_demand(max(0, min(TARGET, TARGET + SPARE - len(fleet.spot(ready=True)))))
@@ -142,7 +142,7 @@ class Ours(OnDemand):
         self.breakers = Breakers()
         self.keys: tuple[OfferingKey, ...] = tuple(OfferingKey("fleet", "spot", "replica", f"zone-{zone}") for zone in range(zones))
 
-    def lost(self, zone: int, now: float) -> None:
+    def record_loss(self, zone: int, now: float) -> None:
         self.breakers = step(self.breakers, Reclaimed(self.keys[zone], now))
 
     def act(self, fleet: Fleet) -> float | None:
@@ -153,13 +153,13 @@ class Ours(OnDemand):
             if not zones:
                 break
             zone = min(zones, key=lambda zone: (here[zone], self.keys[zone] in may.half_open, zone))
-            refused = not self.ask(fleet, zone)
+            refused = not self.request(fleet, zone)
         unsettled = openness(self.breakers, self.keys, fleet.now).unsettled
         relied = sum(self.keys[zone] not in unsettled for zone in fleet.spot(ready=True))
         fleet.keep_on_demand(max(0, TARGET - relied))
         return fleet.now + ANSWER if refused else next_change(self.breakers, fleet.now)
 
-    def ask(self, fleet: Fleet, zone: int) -> bool:
+    def request(self, fleet: Fleet, zone: int) -> bool:
         key, now = self.keys[zone], fleet.now
         granted = fleet.launch(zone)
         for event in (Asked(key, now), Granted(key, now) if granted else Refused(key, now)):
@@ -201,17 +201,17 @@ def replay(series: Sequence[Series], kind: type[OnDemand]) -> Outcome:
         ]:
             fleet.replicas.remove(replica)
             fleet.lost += 1
-            policy.lost(replica.zone, fleet.now)
+            policy.record_loss(replica.zone, fleet.now)
         again = policy.act(fleet)
         upcoming = [replica.ready for replica in fleet.replicas if replica.ready > fleet.now]
         moment = min([end, *changes[place : place + 1], *upcoming, *([again] if again is not None else [])])
-        account(outcome, fleet, moment - fleet.now, end)
+        add_period(outcome, fleet, moment - fleet.now, end)
         fleet.now = moment
     outcome.lost, outcome.refused = fleet.lost, fleet.refused
     return outcome
 
 
-def account(outcome: Outcome, fleet: Fleet, seconds: float, whole: float) -> None:
+def add_period(outcome: Outcome, fleet: Fleet, seconds: float, whole: float) -> None:
     """Add the cost and worth of ``seconds`` with the current fleet, of ``whole`` seconds in total."""
     prices = [ON_DEMAND_PRICE if replica.zone == ON_DEMAND else SPOT_PRICE for replica in fleet.replicas]
     outcome.cost += sum(prices) * seconds / 3600

@@ -43,7 +43,7 @@ class Gpuscaler:
     It does so shortly after changes that a plan could act on, when machines were idle for long enough, and now and then while pods wait.
     """
 
-    discourages = LIMITS
+    soft_taint_shares = LIMITS
 
     def __init__(self, policy: Policy, *, name: str = "gpuscaler", steers: bool = True, decide: Decide | None = None) -> None:
         self.name = name
@@ -72,13 +72,13 @@ class Gpuscaler:
         self._acting: Decisions | None = None
 
     @property
-    def ask_at(self) -> float | None:
+    def decide_at(self) -> float | None:
         view = self._view
         if view is None:
             return None
         while self._idle and view.idle_since(self._idle[0][1]) != self._idle[0][2]:
             heapq.heappop(self._idle)
-        while self._late and not view.missing(self._late[0][1]):
+        while self._late and not view.is_unregistered(self._late[0][1]):
             heapq.heappop(self._late)
         at = min(self._plans_due.due, self._idle[0][0] if self._idle else math.inf, self._late[0][0] if self._late else math.inf)
         return at if at < math.inf else None
@@ -86,7 +86,7 @@ class Gpuscaler:
     def start(self) -> tuple[tuple[OfferingKey, int], ...]:
         return ()
 
-    def noticed(self, moment: Moment, view: View) -> None:
+    def observe(self, moment: Moment, view: View) -> None:
         now = moment.now
         if self._view is None:
             self._view = view
@@ -94,26 +94,26 @@ class Gpuscaler:
         for name in moment.idled:
             self._watch_idle(name, view)
         for answer in moment.answers:
-            self._answered(answer, now)
-        self._came(moment, view)
+            self._process_answer(answer, now)
+        self._record_nodes(moment, view)
         for notice in moment.notices:
-            self._fold(*interruptions.reclaimed((notice.machine.offering.key,), now))
+            self._step_breakers(*interruptions.reclaimed((notice.machine.offering.key,), now))
             self._going[notice.machine.id] = notice.gone_at
         for lost in moment.lost:
             self._going.pop(lost.machine.id, None)
             if lost.why == RECLAIMED:
-                self._fold(*interruptions.reclaimed((lost.machine.offering.key,), now))
+                self._step_breakers(*interruptions.reclaimed((lost.machine.offering.key,), now))
             elif lost.why == FAILED and lost.machine.registered_at > now:
-                self._fold(offering_events.Failed(lost.machine.offering.key, now, "it ended before it became a node"))
+                self._step_breakers(offering_events.Failed(lost.machine.offering.key, now, "it ended before it became a node"))
         self._plan_for(moment, view)
         if self._acting is not None:
-            self._ask_again(self._acting, view, now)
+            self._schedule_next_plan(self._acting, view, now)
             self._acting = None
 
     def _plan_for(self, moment: Moment, view: View) -> None:
         """Plan for the events, as soon as the controller would; not if no pending pod could benefit."""
-        now, plans, waits = moment.now, self._plans_due, view.promising
-        came, gone, freed = moment.arrived or moment.evicted, moment.given_back or moment.lost, moment.finished or moment.opened
+        now, plans, waits = moment.now, self._plans_due, view.has_fresh_demand
+        came, gone, freed = moment.arrived or moment.evicted, moment.removed or moment.lost, moment.finished or moment.opened
         self._changed |= bool(came or gone or freed)
         if waits and came:
             plans.pods_came(now)
@@ -122,35 +122,37 @@ class Gpuscaler:
         if waits and freed:
             plans.plan_at_resync(now)
 
-    def _came(self, moment: Moment, view: View) -> None:
+    def _record_nodes(self, moment: Moment, view: View) -> None:
         for name in moment.registered:
-            self._fold(offering_events.Registered(view.offering_of(name).key, moment.now))
+            self._step_breakers(offering_events.Registered(view.offering_of(name).key, moment.now))
         for name in moment.opened:
             offering = view.offering_of(name)
-            self._fold(offering_events.Ready(offering.key, moment.now, frozenset(offering.allocatable)))
+            self._step_breakers(offering_events.Ready(offering.key, moment.now, frozenset(offering.allocatable)))
 
     def decide(self, view: View, now: float) -> Decisions:
         self._plans_due.planned(now, resync=False)
         late = self._never_registered(view, now)
         while self._idle and self._idle[0][0] <= now:
             heapq.heappop(self._idle)
-        cluster, state = view.picture(now)
+        cluster, state = view.snapshot(now)
         self._plans += 1
         state = self._with_breakers(state, now)
         # Replacements for a machine that is about to vanish are ordered before its pods are evicted.
         going, self._going = self._going, {}
         vanishing = frozenset(going)
-        state = replace(state, consolidating=self._consolidates(state, now), vanishing=vanishing, disrupting=state.disrupting | vanishing)
+        state = replace(
+            state, consolidating=self._is_consolidation_due(state, now), vanishing=vanishing, disrupting=state.disrupting | vanishing
+        )
         plan = self._decide(cluster, state, now)
         purchases, names = purchases_of(plan, self._plans)
-        self._fold(*purchase_intents.probing(plan, state, now))
+        self._step_breakers(*purchase_intents.probing(plan, state, now))
         self._acting = Decisions(
             purchases=purchases,
             placements=plan.placements,
             removals=(
                 *late,
                 *(PlannedRemoval(name, f"{interruptions.TAKEN} at {gone_at:.0f}") for name, gone_at in going.items()),
-                *(renamed(removal, names) for removal in plan.removals),
+                *(with_intents(removal, names) for removal in plan.removals),
             ),
             unplaced=plan.unplaced,
             ignored=plan.ignored,
@@ -160,7 +162,7 @@ class Gpuscaler:
         self._running = bool(cluster.on_node)
         return self._acting
 
-    def _consolidates(self, state: State, now: float) -> bool:
+    def _is_consolidation_due(self, state: State, now: float) -> bool:
         """Whether a plan should look for better places for running pods."""
         unsettled = state.unsettled_offerings
         if self._movable and not self._consolidation.is_due(unsettled, now, PACE, changed=self._changed):
@@ -168,7 +170,7 @@ class Gpuscaler:
         self._consolidation, self._changed = Consolidation(now, unsettled), False
         return True
 
-    def _fold(self, *events: offering_events.Event) -> None:
+    def _step_breakers(self, *events: offering_events.Event) -> None:
         after = reduce(step, events, self._breakers)
         if after != self._breakers:
             self._breakers, self._openness_until = after, -1.0
@@ -183,13 +185,13 @@ class Gpuscaler:
             self._openness_until = now if on else math.inf if change is None else change
         return with_openness(state, self._openness, self._breakers)
 
-    def _answered(self, answer: Answer, now: float) -> None:
+    def _process_answer(self, answer: Answer, now: float) -> None:
         """Record the cloud's grants and refusals."""
         refused = (
             offering_events.Refused(refusal.offering, now, CAUSES.get(refusal.kind, offering_events.UNKNOWN), refusal.detail)
             for refusal in answer.refusals
         )
-        self._fold(*of_answer((machine.offering.key for machine in answer.machines), refused, now, missing=answer.missing))
+        self._step_breakers(*of_answer((machine.offering.key for machine in answer.machines), refused, now, missing=answer.missing))
         for machine in answer.machines:
             heapq.heappush(self._late, (now + PACE.register, machine.id))
 
@@ -204,27 +206,27 @@ class Gpuscaler:
         removals = []
         while self._late and self._late[0][0] <= now:
             _, name = heapq.heappop(self._late)
-            if view.missing(name):
+            if view.is_unregistered(name):
                 key = view.offering_of(name).key
-                self._fold(*of_absence(key, now - PACE.register, now, "it never became a node"))
+                self._step_breakers(*of_absence(key, now - PACE.register, now, "it never became a node"))
                 removals.append(PlannedRemoval(name, f"did not register within {PACE.register:g} s"))
         return removals
 
-    def _ask_again(self, decisions: Decisions, view: View, now: float) -> None:
+    def _schedule_next_plan(self, decisions: Decisions, view: View, now: float) -> None:
         """While something waits that time alone could help, plan again, ever more rarely."""
         if decisions.purchases or decisions.placements or decisions.removals:
             self._again = AGAIN_FIRST
         plans = self._plans_due
         if self._movable and self._running:
             plans.plan_by(now + (PACE.consolidate if self._changed or self._consolidation.unsettled else PACE.unchanged))
-        if not view.hopeful and not any(self._overstays(name, view, now) for name in view.idle()):
+        if not view.has_servable_pods and not any(self._is_idle_too_long(name, view, now) for name in view.idle()):
             return
         if self._next_change is not None:
             plans.plan_by(self._next_change)
         plans.plan_by(now + self._again)
         self._again = min(2 * self._again, AGAIN_LAST)
 
-    def _overstays(self, name: str, view: View, now: float) -> bool:
+    def _is_idle_too_long(self, name: str, view: View, now: float) -> bool:
         """Whether a node is idle for longer than its pool allows."""
         since = view.idle_since(name)
         return since is not None and since + self._idle_after[view.offering_of(name).pool] < now
@@ -250,7 +252,7 @@ def purchases_of(plan: Plan, number: int) -> tuple[tuple[Purchase, ...], Mapping
     return purchases, names
 
 
-def renamed(removal: PlannedRemoval, names: Mapping[str, str]) -> PlannedRemoval:
+def with_intents(removal: PlannedRemoval, names: Mapping[str, str]) -> PlannedRemoval:
     """Return a removal that names its replacements by their intents."""
     moves = tuple(replace(move, to=names.get(move.to, move.to)) for move in removal.moves)
     return replace(removal, moves=moves, needs=tuple(names[needed] for needed in removal.needs if needed in names))

@@ -29,7 +29,7 @@ class Static:
 
     name = "static"
     steers = False
-    discourages = ()
+    soft_taint_shares = ()
 
     def __init__(self, policy: Policy, pods: Sequence[Member]) -> None:
         # There is no steering here, so no machine can be kept for large pods.
@@ -37,21 +37,21 @@ class Static:
         self._fleet = fleet_for(without_spot(policy)[0] if without_spot(policy)[0].pools else policy, pods)
         self._lost: list[OfferingKey] = []
         self._bought = 0
-        self.ask_at: float | None = None
+        self.decide_at: float | None = None
 
     def start(self) -> tuple[tuple[OfferingKey, int], ...]:
         return tuple(sorted(self._fleet.items()))
 
-    def noticed(self, moment: Moment, _: View) -> None:
+    def observe(self, moment: Moment, _: View) -> None:
         self._lost += [lost.machine.offering.key for lost in moment.lost]
         self._lost += [refusal.offering for answer in moment.answers for refusal in answer.refusals for _ in range(refusal.missing)]
         if self._lost:
-            self.ask_at = moment.now
+            self.decide_at = moment.now
 
     def decide(self, _: View, __: float) -> Decisions:
         wanted = Counter(self._lost)
         self._lost = []
-        self.ask_at = None
+        self.decide_at = None
         self._bought += 1
         return Decisions(
             purchases=tuple(
@@ -73,7 +73,7 @@ def fleet_for(policy: Policy, pods: Sequence[Member]) -> Mapping[OfferingKey, in
         bought = [machine for machine in machines if not fleet or machine.purpose != "spare"]
         fleet.update(machine.key for machine in bought)
         before = len(left)
-        held = {digest for digest, spec in {pod.spec.digest: pod.spec for pod in left}.items() if _held(spec, fleet, offerings)}
+        held = {digest for digest, spec in {pod.spec.digest: pod.spec for pod in left}.items() if _is_served(spec, fleet, offerings)}
         left = [pod for pod in left if pod.spec.digest not in held]
         if len(left) == before:
             # Limits leave no room for the rest.
@@ -81,7 +81,7 @@ def fleet_for(policy: Policy, pods: Sequence[Member]) -> Mapping[OfferingKey, in
     return fleet
 
 
-def _held(spec: PodSpec, fleet: Iterable[OfferingKey], offerings: Mapping[OfferingKey, Offering]) -> bool:
+def _is_served(spec: PodSpec, fleet: Iterable[OfferingKey], offerings: Mapping[OfferingKey, Offering]) -> bool:
     return any(serves(offerings[key], spec) for key in fleet)
 
 

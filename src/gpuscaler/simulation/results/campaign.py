@@ -94,7 +94,7 @@ def run_each(runs: Sequence[tuple[Setting, str, int]], *, workers: int, told: Ca
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(workers, mp_context=context) as pool:
         try:
-            with _deaf_to_ctrl_c():
+            with _interrupts_blocked():
                 started = [pool.submit(_run, *run, told) for run in runs]
             return [run.result() for run in started]
         except KeyboardInterrupt:
@@ -111,7 +111,7 @@ def _worth_starting(runs: Sequence[tuple[Setting, str, int]]) -> int:
 
 
 @contextmanager
-def _deaf_to_ctrl_c() -> Iterator[None]:
+def _interrupts_blocked() -> Iterator[None]:
     """Keep Ctrl-C, which a terminal sends to all processes, from those started here: each would print a traceback. Ours still gets it."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:

@@ -72,13 +72,13 @@ def text_chart(data: Sequence[Bin], *, height: int, hours: float) -> list[str]:
     lines = []
     for row in reversed(range(height)):
         label = f"{(row + 1) * step:{margin}.0f}" if row % 3 == (height - 1) % 3 else " " * margin
-        lines.append(f"{label} ┤" + "".join(_cell(one, row * step, step) for one in data))
+        lines.append(f"{label} ┤" + "".join(_bar_character(one, row * step, step) for one in data))
     lines.append(f"{0:{margin}d} ┼" + "─" * len(data))
-    lines.append(" " * (margin + 2) + _hours(len(data), hours))
+    lines.append(" " * (margin + 2) + _hour_scale(len(data), hours))
     return lines
 
 
-def _cell(one: Bin, low: float, step: float) -> str:
+def _bar_character(one: Bin, low: float, step: float) -> str:
     if one.used >= low + step:
         return EIGHTHS[8]
     part = round(8 * (one.used - low) / step)
@@ -90,7 +90,7 @@ def _cell(one: Bin, low: float, step: float) -> str:
     return "·" if one.wanted > middle else " "
 
 
-def _hours(width: int, hours: float) -> str:
+def _hour_scale(width: int, hours: float) -> str:
     """A scale of hours under a chart of ``width`` columns: a mark about every dozen columns."""
     every = max(1, round(12 * hours / width)) if width else 1
     line = [" "] * (width + 4)

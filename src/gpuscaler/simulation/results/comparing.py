@@ -54,7 +54,7 @@ class WaitChange(Struct, frozen=True, gc=False):
     b: Wait
 
 
-class Served(Struct, frozen=True, gc=False):
+class ServedByOne(Struct, frozen=True, gc=False):
     """Pods of one kind that ran with only one of the two, over all seeds, and the names of some."""
 
     pod_class: str
@@ -81,8 +81,8 @@ class Difference(Struct, frozen=True, gc=False):
     offerings: tuple[OfferingChange, ...]
     classes: tuple[ClassChange, ...]
     waits: tuple[WaitChange, ...]
-    only_a: tuple[Served, ...]
-    only_b: tuple[Served, ...]
+    only_a: tuple[ServedByOne, ...]
+    only_b: tuple[ServedByOne, ...]
     why_not_a: tuple[UnservedReason, ...]
     why_not_b: tuple[UnservedReason, ...]
 
@@ -92,7 +92,7 @@ def change(a: float | None, b: float | None) -> Change:
     return Change(a, b, None if a is None or b is None else b - a)
 
 
-def with_waits(result: Result) -> Result:
+def reduced_for_comparison(result: Result) -> Result:
     """A result reduced to what a comparison needs."""
     return replace(thinned(result), waits=result.waits)
 
@@ -116,8 +116,8 @@ def difference(a: Sequence[Result], b: Sequence[Result]) -> Difference:
         offerings=_offerings(a, b),
         classes=_classes(a, b),
         waits=_waits(a, b, pairs),
-        only_a=_only((pod_wait for pod_wait, other in pairs if pod_wait.ran and not other.ran)),
-        only_b=_only((other for pod_wait, other in pairs if other.ran and not pod_wait.ran)),
+        only_a=_count_served((pod_wait for pod_wait, other in pairs if pod_wait.ran and not other.ran)),
+        only_b=_count_served((other for pod_wait, other in pairs if other.ran and not pod_wait.ran)),
         why_not_a=a[0].unserved_reasons,
         why_not_b=b[0].unserved_reasons,
     )
@@ -164,19 +164,19 @@ def _waits(a: Sequence[Result], b: Sequence[Result], pairs: Sequence[tuple[PodWa
         own = [[pod_wait for result in runs for pod_wait in result.waits if pod_wait.pod_class == name] for runs in (a, b)]
         both = [pair for pair in pairs if pair[0].pod_class == name]
         if any(own):
-            longer = sum(_later(other, pod_wait) for pod_wait, other in both)
-            shorter = sum(_later(pod_wait, other) for pod_wait, other in both)
+            longer = sum(_waited_longer(other, pod_wait) for pod_wait, other in both)
+            shorter = sum(_waited_longer(pod_wait, other) for pod_wait, other in both)
             changes.append(WaitChange(name, len(own[0]), longer, shorter, wait_of(own[0]), wait_of(own[1])))
     return tuple(changes)
 
 
-def _later(pod_wait: PodWait, other: PodWait) -> bool:
+def _waited_longer(pod_wait: PodWait, other: PodWait) -> bool:
     """Whether a pod waited noticeably longer than another; unknown, so False, for two that never ran."""
     return other.ran and (not pod_wait.ran or pod_wait.seconds > other.seconds + NOTICEABLE)
 
 
-def _only(pods: Iterable[PodWait]) -> tuple[Served, ...]:
+def _count_served(pods: Iterable[PodWait]) -> tuple[ServedByOne, ...]:
     kinds: dict[str, list[str]] = {}
     for pod_wait in pods:
         kinds.setdefault(pod_wait.pod_class, []).append(pod_wait.pod)
-    return tuple(Served(name, len(kinds[name]), tuple(dict.fromkeys(kinds[name]))[:NAMED]) for name in CLASSES if name in kinds)
+    return tuple(ServedByOne(name, len(kinds[name]), tuple(dict.fromkeys(kinds[name]))[:NAMED]) for name in CLASSES if name in kinds)

@@ -6,17 +6,17 @@ import msgspec
 
 from gpuscaler.model.pools import Policy, Pool
 from gpuscaler.simulation.measures.waits import FRACTION, GANGS, NO_GPU, Wait
-from gpuscaler.simulation.results.comparing import Change, Difference, OfferingChange, Served, WaitChange
-from gpuscaler.simulation.results.figures import SECONDS, exactly, shown
+from gpuscaler.simulation.results.comparing import Change, Difference, OfferingChange, ServedByOne, WaitChange
+from gpuscaler.simulation.results.figures import SECONDS, format_figure, single_value
 from gpuscaler.simulation.world.meter import UnservedReason
 
 #: Contributions named individually; the rest is added up.
 SHOWN = 6
 #: Smaller amounts in dollars are not mentioned.
-NOTHING = 0.005
+NEGLIGIBLE = 0.005
 
 #: Figures that are mentioned when they differ, besides cost and waits.
-TOLD = (
+MENTIONED = (
     ("evictions", "evictions"),
     ("lost_gpu_hours", "GPU-hours lost to evictions"),
     ("gpu_hours_idle", "GPU-hours idle"),
@@ -24,7 +24,7 @@ TOLD = (
 )
 
 
-def explained(difference: Difference) -> list[str]:
+def explain(difference: Difference) -> list[str]:
     """Return sentences, the most important first."""
     counted = [f"Pods are counted over all {difference.seeds} seeds together."] if difference.seeds > 1 else []
     return [
@@ -33,7 +33,7 @@ def explained(difference: Difference) -> list[str]:
         *_machines(difference),
         *_holders(difference),
         *_waits(difference),
-        *_others(difference),
+        *_other_figures(difference),
         *counted,
     ]
 
@@ -53,11 +53,13 @@ def pool_changes(a: Policy, b: Policy) -> list[str]:
     for field in ("limits", "preferences", "min_saving"):
         before, after = (msgspec.to_builtins(getattr(policy, field, None)) for policy in (a, b))
         if before != after:
-            lines.append(f"{field}: {_plain(_differing(before, after))} → {_plain(_differing(after, before))}")
+            lines.append(
+                f"{field}: {_format_value(_differing_entries(before, after))} → {_format_value(_differing_entries(after, before))}"
+            )
     return lines
 
 
-def _differing(value: object, other: object) -> object:
+def _differing_entries(value: object, other: object) -> object:
     """The entries of a mapping that differ from the other one; anything else unchanged."""
     if not (isinstance(value, dict) and isinstance(other, dict)):
         return value
@@ -70,7 +72,7 @@ def _pool_changes(a: Pool, b: Pool) -> list[str]:
     for name, own, other in (("A", *offerings), ("B", *reversed(offerings))):
         extra = sorted({f"{key[2]} {key[1]} in {key[3]}" for key in own if key not in other})
         if extra:
-            lines.append(f"pool {a.name}: only {name} has {_listed(extra)}")
+            lines.append(f"pool {a.name}: only {name} has {_join_names(extra)}")
     prices = [key for key, offering in offerings[0].items() if key in offerings[1] and offering.price != offerings[1][key].price]
     if prices:
         lines.append(
@@ -81,20 +83,22 @@ def _pool_changes(a: Pool, b: Pool) -> list[str]:
     for field in Pool.__struct_fields__:
         before, after = getattr(a, field), getattr(b, field)
         if field not in {"offerings", "idle_after"} and before != after:
-            lines.append(f"pool {a.name}: {field}: {_plain(msgspec.to_builtins(before))} → {_plain(msgspec.to_builtins(after))}")
+            lines.append(
+                f"pool {a.name}: {field}: {_format_value(msgspec.to_builtins(before))} → {_format_value(msgspec.to_builtins(after))}"
+            )
     return lines
 
 
-def _plain(value: object) -> str:
+def _format_value(value: object) -> str:
     if isinstance(value, dict):
-        return ", ".join(f"{key} {_plain(inner)}" for key, inner in value.items() if inner is not None) or "none"
+        return ", ".join(f"{key} {_format_value(inner)}" for key, inner in value.items() if inner is not None) or "none"
     return "none" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def _cost(difference: Difference) -> list[str]:
     change = difference.cost.difference or 0.0
     a, b = difference.cost.a or 0.0, difference.cost.b or 0.0
-    if abs(change) < NOTHING:
+    if abs(change) < NEGLIGIBLE:
         return [f"B costs the same as A: ${b:,.2f}."]
     part = "" if not a else f" ({change / a:+.1%})" if abs(change / a) >= 0.0005 else " (less than 0.1 %)"
     text = f"B costs ${abs(change):,.2f} {'less' if change < 0 else 'more'} than A: ${b:,.2f} instead of ${a:,.2f}{part}"
@@ -106,41 +110,41 @@ def _cost(difference: Difference) -> list[str]:
 
 def _machines(difference: Difference) -> list[str]:
     """Break the difference down by offering; the contributions add up to it."""
-    told = [_machine(row) for row in difference.offerings if abs(row.cost.difference or 0.0) >= NOTHING]
+    parts = [_describe_machine(row) for row in difference.offerings if abs(row.cost.difference or 0.0) >= NEGLIGIBLE]
     rest = sum(row.cost.difference or 0.0 for row in difference.offerings[SHOWN:])
-    if len(told) > SHOWN:
-        told[SHOWN:] = [f"{_dollars(rest)} {len(told) - SHOWN} more"]
-    return [f"By machine: {'; '.join(told)}."] if told else []
+    if len(parts) > SHOWN:
+        parts[SHOWN:] = [f"{_dollars(rest)} {len(parts) - SHOWN} more"]
+    return [f"By machine: {'; '.join(parts)}."] if parts else []
 
 
-def _machine(row: OfferingChange) -> str:
+def _describe_machine(row: OfferingChange) -> str:
     hours = f"{row.hours.a or 0.0:,.1f} → {row.hours.b or 0.0:,.1f} hours"
     return f"{_signed(row.cost)} {row.instance_type} {row.market} in {row.zone} (pool {row.pool}, {hours})"
 
 
 def _holders(difference: Difference) -> list[str]:
-    told = [
+    parts = [
         f"{_signed(row.cost)} {'held by ' + _pods(row.pod_class) if row.pod_class is not None else 'unattributed: boot and idle time'}"
         for row in difference.classes
-        if abs(row.cost.difference or 0.0) >= NOTHING
+        if abs(row.cost.difference or 0.0) >= NEGLIGIBLE
     ]
-    return [f"By kind of pods: {'; '.join(told)}."] if told else []
+    return [f"By kind of pods: {'; '.join(parts)}."] if parts else []
 
 
 def _waits(difference: Difference) -> list[str]:
     changed = [row for row in difference.waits if row.longer or row.shorter]
     if not changed:
         return ["No pod's wait changes noticeably."]
-    return [_wait(row) for row in changed]
+    return [_describe_wait(row) for row in changed]
 
 
-def _wait(row: WaitChange) -> str:
+def _describe_wait(row: WaitChange) -> str:
     verb = "wait longer" if row.longer > row.shorter else "wait less" if row.shorter > row.longer else "wait differently"
     percentiles = ", ".join(
         f"{title} {_seconds(row.a, field)} → {_seconds(row.b, field)}" for field, title in (("p50", "median"), ("p95", "p95"))
     )
-    who = _pods(row.pod_class)
-    return f"{who[0].upper()}{who[1:]} {verb}: {percentiles}; of {row.pods:,} pods, {row.longer:,} longer and {row.shorter:,} less."
+    pods = _pods(row.pod_class)
+    return f"{pods[0].upper()}{pods[1:]} {verb}: {percentiles}; of {row.pods:,} pods, {row.longer:,} longer and {row.shorter:,} less."
 
 
 def _served(difference: Difference) -> list[str]:
@@ -150,15 +154,15 @@ def _served(difference: Difference) -> list[str]:
         ("B", "A", difference.only_b, difference.why_not_a),
     ):
         if rows:
-            told = "; ".join(_some(row) for row in rows)
-            lines.append(f"Run only with {name}: {told}." + _reasons(other, reasons))
+            parts = "; ".join(_describe_served(row) for row in rows)
+            lines.append(f"Run only with {name}: {parts}." + _reasons(other, reasons))
     return lines
 
 
-def _some(row: Served) -> str:
+def _describe_served(row: ServedByOne) -> str:
     more = ", …" if row.pods > len(row.some) else ""
-    who = _pods(row.pod_class) if row.pods > 1 else _pods(row.pod_class).replace("pods", "pod", 1)
-    return f"{row.pods:,} {who} ({', '.join(row.some)}{more})"
+    pods = _pods(row.pod_class) if row.pods > 1 else _pods(row.pod_class).replace("pods", "pod", 1)
+    return f"{row.pods:,} {pods} ({', '.join(row.some)}{more})"
 
 
 def _reasons(name: str, reasons: Sequence[UnservedReason]) -> str:
@@ -167,13 +171,13 @@ def _reasons(name: str, reasons: Sequence[UnservedReason]) -> str:
     return f" With {name} {reasons[0].pods:,} {'pod' if reasons[0].pods == 1 else 'pods'} never ran because of: {reasons[0].reason}."
 
 
-def _others(difference: Difference) -> list[str]:
-    told = []
-    for key, title in TOLD:
+def _other_figures(difference: Difference) -> list[str]:
+    parts = []
+    for key, title in MENTIONED:
         change = difference.figures[key]
         if change.a is not None and change.b is not None and _number(change.a) != _number(change.b):
-            told.append(f"{title} {_number(change.a)} → {_number(change.b)}")
-    return [f"Also: {', '.join(told)}."] if told else []
+            parts.append(f"{title} {_number(change.a)} → {_number(change.b)}")
+    return [f"Also: {', '.join(parts)}."] if parts else []
 
 
 def _number(value: float) -> str:
@@ -198,8 +202,8 @@ def _dollars(value: float) -> str:
 
 
 def _seconds(wait: Wait, field: str) -> str:
-    return shown(SECONDS, exactly(getattr(wait, field), at_least=field in wait.at_least))
+    return format_figure(SECONDS, single_value(getattr(wait, field), at_least=field in wait.at_least))
 
 
-def _listed(names: Sequence[str]) -> str:
+def _join_names(names: Sequence[str]) -> str:
     return ", ".join(names[:SHOWN]) + (f" and {len(names) - SHOWN} more" if len(names) > SHOWN else "")

@@ -119,7 +119,7 @@ def spread(figure: Figure, results: Sequence[Result]) -> Spread | None:
     return Spread(statistics.fmean(values), sd, min(values), max(values), at_least)
 
 
-def told(figures: Iterable[Figure], results: Sequence[Result]) -> tuple[Figure, ...]:
+def reported_figures(figures: Iterable[Figure], results: Sequence[Result]) -> tuple[Figure, ...]:
     """The figures that a table has rows for."""
     # A time of 0 s is worth a row, a count of 0 is not.
     nothing = {None, 0.0}
@@ -130,7 +130,7 @@ def told(figures: Iterable[Figure], results: Sequence[Result]) -> tuple[Figure, 
     )
 
 
-def shown(unit: str, value: Spread | None) -> str:
+def format_figure(unit: str, value: Spread | None) -> str:
     """Format a figure: its mean, and its standard deviation if there are several seeds."""
     if value is None:
         return "-"
@@ -154,7 +154,7 @@ def _seconds(mean: float, sd: float | None) -> str:
     return f"{mean / size:,.1f}" + ("" if sd is None else f" ± {sd / size:,.1f}") + f" {unit}"
 
 
-def exactly(value: float | None, *, at_least: bool = False) -> Spread | None:
+def single_value(value: float | None, *, at_least: bool = False) -> Spread | None:
     """Wrap a value of a single run for display."""
     return None if value is None else Spread(value, None, value, value, at_least)
 

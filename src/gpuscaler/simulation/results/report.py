@@ -66,7 +66,7 @@ def inputs_of(
         seed=seed,
         seeds=seeds,
         lower_bound=KIND,
-        generated=(*_drawn(), *generated),
+        generated=(*_drawn_properties(), *generated),
         derived=(
             *_notes(trace),
             *_requests(trace.jobs, shaping),
@@ -85,7 +85,7 @@ def printable(name: str) -> str:
     return name if name.isprintable() else ascii(name)[1:-1]
 
 
-def _drawn() -> list[str]:
+def _drawn_properties() -> list[str]:
     """Describe the drawn properties of machines, which no file contains."""
     delays, faults = Delays(), Faults()
     return [
@@ -211,11 +211,11 @@ def _wait(wait: Wait) -> dict[str, float | None]:
 
 def _shares(key: str, shares: Sequence[Share]) -> list[dict[str, Any]]:
     """Empty if the trace names none."""
-    if not names_anybody(shares):
+    if not has_named_shares(shares):
         return []
     return [{key: share.name, "cost": share.cost, "gpu_hours": share.gpu_hours} for share in shares]
 
 
-def names_anybody(shares: Sequence[Share]) -> bool:
+def has_named_shares(shares: Sequence[Share]) -> bool:
     """Whether any share belongs to a name that the trace gives."""
     return any(share.name for share in shares)

@@ -54,22 +54,22 @@ class Services:
         remove: list[str] = []
         for number, running in enumerate(self._running):
             if running.next_at <= now:
-                new, gone = running.advance(now)
+                new, removed = running.advance(now)
                 add += [self._member(number, replica, now) for replica in new]
-                remove += [self._key(number, replica) for replica in gone]
+                remove += [self._key(number, replica) for replica in removed]
         for key in remove:
             del self._pods[key]
         return Changes(tuple(add), tuple(remove))
 
-    def started(self, key: str, at: float) -> None:
+    def record_start(self, key: str, at: float) -> None:
         """A pod runs from ``at`` on, which may be in the future because of its image pull."""
         service, replica = self._pods[key]
-        self._running[service].started(replica, at)
+        self._running[service].record_start(replica, at)
 
-    def stopped(self, key: str, now: float) -> None:
+    def record_stop(self, key: str, now: float) -> None:
         """A pod lost its node and waits again."""
         service, replica = self._pods[key]
-        self._running[service].stopped(replica, now)
+        self._running[service].record_stop(replica, now)
 
     def results(self) -> tuple[ServiceResult, ...]:
         """Results of the services so far, up to their last change."""

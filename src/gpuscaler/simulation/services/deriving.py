@@ -5,7 +5,7 @@ import random
 from typing import NamedTuple
 
 from gpuscaler.simulation.horizontal.specs import Autoscaler, Metric, ObjectReference, Target
-from gpuscaler.simulation.services.loads import LoadFile, Series, added
+from gpuscaler.simulation.services.loads import LoadFile, Series, sum_series
 
 #: Pods of a file of duty cycles are distributed over so many services.
 GROUPS = 8
@@ -77,7 +77,7 @@ def _of_duty_cycles(load: LoadFile, seed: int) -> tuple[Service, ...]:
     groups = [tuple(pods[number::GROUPS]) for number in range(min(GROUPS, len(pods)))]
     services = []
     for number, group in enumerate(groups, 1):
-        series = added(f"service-{number}", group)
+        series = sum_series(f"service-{number}", group)
         target = Target("AverageValue", average_value=1000 * DUTY_CYCLE_TARGET)
         metric = Metric("Pods", "duty_cycle_current", target)
         autoscaler = _autoscaler(series.name, metric, most=max(series.values) * 100 / DUTY_CYCLE_TARGET)

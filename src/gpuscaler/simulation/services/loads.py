@@ -6,7 +6,7 @@ from typing import Literal, NamedTuple
 
 from msgspec import Struct
 
-from gpuscaler.simulation.traces.jobs import KEPT_ROWS, MOST_SECONDS, BadRow, TraceError, fields_of, header_of, opened, rows_of
+from gpuscaler.simulation.traces.jobs import KEPT_ROWS, MOST_SECONDS, BadRow, TraceError, fields_of, header_of, open_text, rows_of
 
 #: Far above any real service, and small enough that sums stay sufficiently exact.
 MOST_REQUESTS = 1e9
@@ -14,7 +14,7 @@ MOST_REQUESTS = 1e9
 Unit = Literal["requests/s", "busy GPUs"]
 
 
-class _Shape(NamedTuple):
+class _LoadFormat(NamedTuple):
     """One kind of file: the columns of name and value, the largest value, and the factor to the series' unit."""
 
     name: str
@@ -28,8 +28,8 @@ class _Shape(NamedTuple):
 
 #: Second 0 of ``t_s`` is the beginning of a run.
 TIME_COLUMN = "t_s"
-RATES = _Shape("model", "rate_rps", MOST_REQUESTS, 1.0, "requests/s", gaps=False)
-DUTY_CYCLES = _Shape("pod", "gpu_duty_cycle_pct", 100.0, 0.01, "busy GPUs", gaps=True)
+RATES = _LoadFormat("model", "rate_rps", MOST_REQUESTS, 1.0, "requests/s", gaps=False)
+DUTY_CYCLES = _LoadFormat("pod", "gpu_duty_cycle_pct", 100.0, 0.01, "busy GPUs", gaps=True)
 
 
 class Series(Struct, frozen=True, gc=False):
@@ -71,14 +71,14 @@ def read_load(path: Path) -> LoadFile:
     points: dict[str, dict[float, float]] = {}
     bad: list[BadRow] = []
     count = gaps = 0
-    with opened(path) as text:
+    with open_text(path) as text:
         rows = rows_of(text)
         header = header_of(rows)
-        shape = _shape(header, path)
+        shape = _format_of(header, path)
         columns = {name: header.index(name) for name in (TIME_COLUMN, shape.name, shape.value)}
         for line, row in rows:
             try:
-                gaps += not _take(fields_of(row, len(header)), shape, columns, points)
+                gaps += not _add_row(fields_of(row, len(header)), shape, columns, points)
             except ValueError as error:
                 count += 1
                 if len(bad) < KEPT_ROWS:
@@ -90,10 +90,10 @@ def read_load(path: Path) -> LoadFile:
     return LoadFile(path.name, shape.unit, series, count, tuple(bad), gaps)
 
 
-def _shape(header: list[str], path: Path) -> _Shape:
+def _format_of(header: list[str], path: Path) -> _LoadFormat:
     """The kind of file that has these columns; otherwise the error is about the kind that lacks fewest."""
 
-    def missing(shape: _Shape) -> list[str]:
+    def missing(shape: _LoadFormat) -> list[str]:
         return [name for name in (TIME_COLUMN, shape.name, shape.value) if name not in header]
 
     shape = min((RATES, DUTY_CYCLES), key=lambda shape: len(missing(shape)))
@@ -105,7 +105,7 @@ def _shape(header: list[str], path: Path) -> _Shape:
     return shape
 
 
-def _take(row: list[str], shape: _Shape, columns: Mapping[str, int], points: dict[str, dict[float, float]]) -> bool:
+def _add_row(row: list[str], shape: _LoadFormat, columns: Mapping[str, int], points: dict[str, dict[float, float]]) -> bool:
     """Add a row to its series; return whether it contains a measurement."""
     name = row[columns[shape.name]].strip()
     if not name or len(name) > 100 or not name.isprintable() or "/" in name or "#" in name:
@@ -137,7 +137,7 @@ def _series(name: str, points: Mapping[float, float]) -> Series:
     return Series(name, times, tuple(points[at] for at in times))
 
 
-def added(name: str, several: tuple[Series, ...]) -> Series:
+def sum_series(name: str, several: tuple[Series, ...]) -> Series:
     """The sum of several series. Each counts from its first time to its end."""
     changes: dict[float, float] = {}
 

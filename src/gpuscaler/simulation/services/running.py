@@ -6,7 +6,7 @@ import random
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from gpuscaler.simulation.horizontal import History, Outcome, quiet_until, repeated, step
+from gpuscaler.simulation.horizontal import History, Outcome, quiet_until, repeat_outcome, step
 from gpuscaler.simulation.horizontal.specs import Answer, PodSamples, ReplicaPod, Sample, Scale, SeriesSamples
 from gpuscaler.simulation.services.deriving import Service
 
@@ -64,58 +64,58 @@ class Running:
         self._load = 0.0
         self._history = History()
         self._outcome: Outcome | None = None
-        self._ticked = -math.inf
+        self._last_step = -math.inf
         self._numbers = 0
         #: When the autoscaler may see a change of replicas.
         self._disturbances: list[float] = []
         #: When replicas become ready, for the accounting; entries of stopped replicas are skipped.
         self._readying: list[tuple[float, int]] = []
         self._ready: set[int] = set()
-        self._booked = began
+        self._accounted_until = began
         self._sums = dict.fromkeys(("load", "served", "replica", "ready"), 0.0)
         self._most = self._rescales = self._steps = 0
         #: When the autoscaler decides next: a multiple of its period after the beginning, or the end.
-        self.next_at = self._tick(self._times[0])
+        self.next_at = self._step_time(self._times[0])
 
     def advance(self, now: float) -> tuple[list[Replica], list[Replica]]:
         """Let the autoscaler decide; return the new replicas and the removed ones."""
-        self._book(now)
+        self._account(now)
         if now >= self.end:
-            gone = list(self.replicas.values())
-            self._remove(gone)
+            removed = list(self.replicas.values())
+            self._remove(removed)
             self.next_at = math.inf
-            return [], gone
-        if self._ticked == -math.inf:
-            wanted = self._first_size()
-            self._history = self._history.recommended(wanted, now, over=None)
+            return [], removed
+        if self._last_step == -math.inf:
+            wanted = self._initial_replicas()
+            self._history = self._history.with_recommendation(wanted, now, over=None)
             new = self._add(wanted, now, loading=0.0)
-            self._ticked = now
-            self.next_at = self._after(now + SYNC_SECONDS)
+            self._last_step = now
+            self.next_at = self._next_step(now + SYNC_SECONDS)
             return new, []
         current = len(self.replicas)
-        desired = self._decided(now, current)
+        desired = self._step_autoscaler(now, current)
         if desired < current:
-            gone = heapq.nsmallest(current - desired, self.replicas.values(), key=_dispensable)
-            self._remove(gone)
-            return [], gone
+            removed = heapq.nsmallest(current - desired, self.replicas.values(), key=_deletion_order)
+            self._remove(removed)
+            return [], removed
         return self._add(desired - current, now), []
 
-    def started(self, number: int, at: float) -> None:
+    def record_start(self, number: int, at: float) -> None:
         """The pod of a replica runs."""
         replica = self.replicas[number]
         replica.started, replica.ready_at = at, at + replica.loading
         heapq.heappush(self._readying, (replica.ready_at, number))
-        self._disturbed(at)
-        self._disturbed(replica.ready_at)
+        self._record_disturbance(at)
+        self._record_disturbance(replica.ready_at)
 
-    def stopped(self, number: int, now: float) -> None:
+    def record_stop(self, number: int, now: float) -> None:
         """The pod of a replica lost its node and waits again; it has to load its model again."""
-        self._book(now)
+        self._account(now)
         replica = self.replicas[number]
         replica.started, replica.ready_at = None, math.inf
         replica.loading = replica.loading or self._loading(number)
         self._ready.discard(number)
-        self._disturbed(now)
+        self._record_disturbance(now)
 
     def result(self) -> ServiceResult:
         sums = {name: total / 3600 for name, total in self._sums.items()}
@@ -123,16 +123,16 @@ class Running:
             self.service.name, sums["load"], sums["served"], sums["replica"], sums["ready"], self._most, self._rescales, self._steps
         )
 
-    def _first_size(self) -> int:
+    def _initial_replicas(self) -> int:
         autoscaler = self.service.autoscaler
         target = autoscaler.metrics[0].target.average_value or 0
         share = target / 1000 if self.service.by_requests else self.service.capacity * target / 100_000
         return min(max(math.ceil(self._load / share), autoscaler.min_replicas), autoscaler.max_replicas)
 
-    def _decided(self, now: float, current: int) -> int:
+    def _step_autoscaler(self, now: float, current: int) -> int:
         """One step of the autoscaler, after all steps that would have repeated the last one."""
-        if self._outcome is not None and now - SYNC_SECONDS > self._ticked:
-            self._history = repeated(self._outcome, now - SYNC_SECONDS)
+        if self._outcome is not None and now - SYNC_SECONDS > self._last_step:
+            self._history = repeat_outcome(self._outcome, now - SYNC_SECONDS)
         outcome = step(
             self.service.autoscaler,
             Scale(current, current),
@@ -143,8 +143,8 @@ class Running:
         )
         self._steps += 1
         self._rescales += outcome.desired != current
-        self._history, self._outcome, self._ticked = outcome.history, outcome, now
-        self.next_at = self._after(quiet_until(self.service.autoscaler, outcome, replicas=current))
+        self._history, self._outcome, self._last_step = outcome.history, outcome, now
+        self.next_at = self._next_step(quiet_until(self.service.autoscaler, outcome, replicas=current))
         return outcome.desired
 
     def _metric(self, now: float) -> Answer:
@@ -172,8 +172,8 @@ class Running:
         self._most = max(self._most, len(self.replicas))
         return new
 
-    def _remove(self, gone: Iterable[Replica]) -> None:
-        for replica in gone:
+    def _remove(self, removed: Iterable[Replica]) -> None:
+        for replica in removed:
             del self.replicas[replica.number]
             self._ready.discard(replica.number)
 
@@ -182,22 +182,22 @@ class Running:
         least, most, usual = LOADING_SECONDS
         return random.Random(f"{self._seed}/loading/{self.service.name}/{number}").triangular(least, most, usual)
 
-    def _book(self, until: float) -> None:
+    def _account(self, until: float) -> None:
         """Add up the load asked for and served since the last time, from one change to the next."""
-        while self._booked < until:
+        while self._accounted_until < until:
             load_at = self._times[self._next_load] if self._next_load < len(self._times) else math.inf
             ready_at = self._readying[0][0] if self._readying else math.inf
-            at = min(until, max(self._booked, load_at), max(self._booked, ready_at))
-            hours = at - self._booked
+            at = min(until, max(self._accounted_until, load_at), max(self._accounted_until, ready_at))
+            hours = at - self._accounted_until
             self._sums["load"] += hours * self._load
             self._sums["served"] += hours * min(self._load, self.service.capacity * len(self._ready))
             self._sums["replica"] += hours * len(self.replicas)
             self._sums["ready"] += hours * len(self._ready)
-            self._booked = at
-            self._change(at)
-        self._change(until)
+            self._accounted_until = at
+            self._apply_changes(at)
+        self._apply_changes(until)
 
-    def _change(self, at: float) -> None:
+    def _apply_changes(self, at: float) -> None:
         """Apply the load and the replicas of this moment."""
         while self._next_load < len(self._times) and self._times[self._next_load] <= at:
             self._load = self._values[self._next_load]
@@ -208,32 +208,32 @@ class Running:
             if replica is not None and replica.ready_at == ready_at:
                 self._ready.add(number)
 
-    def _disturbed(self, at: float) -> None:
+    def _record_disturbance(self, at: float) -> None:
         """Record an event that the autoscaler may see, if it observes pods."""
         if not self.service.by_requests:
             heapq.heappush(self._disturbances, at)
-            if self._ticked > -math.inf:
-                self.next_at = min(self.next_at, self._tick(at))
+            if self._last_step > -math.inf:
+                self.next_at = min(self.next_at, self._step_time(at))
 
-    def _after(self, quiet: float) -> float:
+    def _next_step(self, quiet: float) -> float:
         """When to decide next: at the end of a quiet time, when the load changes, or at an event of replicas."""
-        while self._disturbances and self._disturbances[0] <= self._ticked:
+        while self._disturbances and self._disturbances[0] <= self._last_step:
             heapq.heappop(self._disturbances)
         coming = [quiet, *self._disturbances[:1]]
         if self._next_load < len(self._times):
             coming.append(self._times[self._next_load])
-        return self._tick(min(coming))
+        return self._step_time(min(coming))
 
-    def _tick(self, at: float) -> float:
+    def _step_time(self, at: float) -> float:
         """The first step at or after ``at`` that has not been made yet, or the end if that is earlier."""
         if at == math.inf:
             return self.end
-        at = max(at, self._ticked + SYNC_SECONDS, self._began)
+        at = max(at, self._last_step + SYNC_SECONDS, self._began)
         # Sums of large times are rounded: a step that is a millionth too late is not the next step.
         return min(self.end, self._began + math.ceil((at - self._began) / SYNC_SECONDS - 1e-6) * SYNC_SECONDS)
 
 
-def _dispensable(replica: Replica) -> tuple[bool, float, float, int]:
+def _deletion_order(replica: Replica) -> tuple[bool, float, float, int]:
     """Sort key of the ReplicaSet controller's deletions: pods without a node first, then the last to get ready, then the youngest.
 
     Source: ``ActivePodsWithRanks`` of ``pkg/controller/controller_utils.go``, without properties that this simulation does not have.

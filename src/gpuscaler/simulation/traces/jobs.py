@@ -20,7 +20,7 @@ MIB = 1024 * 1024
 MOST_SECONDS, MOST_GPUS, MOST_PODS, MOST_MILLICORES, MOST_MIB = 1e11, 10_000, 100_000, 1e9, 1e8
 
 
-def shown(names: Iterable[object]) -> str:
+def printable_names(names: Iterable[object]) -> str:
     """The first names of an unexpected file, safe to print; empty if there are none."""
     cut = (str(name)[:40] for name in itertools.islice(names, 20))
     return ", ".join("".join(sign if sign.isprintable() else "?" for sign in name) for name in cut if name)
@@ -83,7 +83,7 @@ class Trace(Struct, frozen=True, gc=False):
 
 
 @contextmanager
-def opened(path: Path) -> Iterator[io.TextIOWrapper]:
+def open_text(path: Path) -> Iterator[io.TextIOWrapper]:
     """Open a file as text, unpacked if its first bytes are gzip's; foreign errors become TraceError."""
     try:
         with path.open("rb") as raw:

@@ -91,11 +91,11 @@ class Recording:
         #: Pods that have ended and still exist; whatever their status says later, they do not start again.
         self._finished: dict[str, str] = {}
         self._work: dict[str, Work] = {}
-        self._there: dict[str, Work] = {}
+        self._open: dict[str, Work] = {}
         self._gangs: dict[Gang | None, Work] = {}
         self._nodes: dict[str, Machine] = {}
         #: Existing pods and machines according to rows of an earlier recording; one that is not seen again ended meanwhile.
-        self._awaited: set[str] = set()
+        self._unconfirmed: set[str] = set()
         #: Whether everything that existed at the beginning has been reported.
         self._settled = False
 
@@ -115,29 +115,29 @@ class Recording:
         at = now - self.origin
         before = self._uids.get(key)
         if before is not None and (pod is None or pod.uid != before):
-            self._leave(before, at)
+            self._end_pod(before, at)
             del self._uids[key]
         if pod is None or pod.uid != self._finished.get(key):
             self._finished.pop(key, None)
         if pod is None or pod.options.mirror or pod.owner.kind in OF_NODES or key in self._finished:
             return
-        self._awaited.discard(pod.uid)
+        self._unconfirmed.discard(pod.uid)
         if pod.finished:
             self._finished[key] = pod.uid
-            self._leave(pod.uid, at)
+            self._end_pod(pod.uid, at)
             return
         self._uids[key] = pod.uid
         gang = gang_of(pod)
-        work = self._work.get(pod.uid) or self._join(pod, gang, at)
+        work = self._work.get(pod.uid) or self._work_of(pod, gang, at)
         if gang is not None:
             # Set here too, since a row of an earlier recording does not contain it.
             work.gang = gang
             self._gangs[gang] = work
         work.alive.add(pod.uid)
         if pod.phase == "Running" and pod.uid not in work.started:
-            self._start(work, pod, at)
+            self._start_pod(work, pod, at)
 
-    def _join(self, pod: Pod, gang: Gang | None, at: float) -> Work:
+    def _work_of(self, pod: Pod, gang: Gang | None, at: float) -> Work:
         """The row of a new pod: its own, or that of its gang if at least one other pod of it exists."""
         work = self._gangs.get(gang)
         if work is None:
@@ -153,12 +153,12 @@ class Recording:
             )
             if pod.created < int(self.began):
                 work.notes.add(BEFORE)
-            self._there[work.id] = work
+            self._open[work.id] = work
         work.uids.add(pod.uid)
         self._work[pod.uid] = work
         return work
 
-    def _start(self, work: Work, pod: Pod, at: float) -> None:
+    def _start_pod(self, work: Work, pod: Pod, at: float) -> None:
         # If a pod runs already when the recording begins, only its kubelet knows its start.
         known = pod.started - self.origin if pod.started and not self._settled else at
         work.started.add(pod.uid)
@@ -168,14 +168,14 @@ class Recording:
             work.most = running
             work.start = max(work.submit, work.start or 0.0, known)
 
-    def _leave(self, uid: str, at: float) -> None:
+    def _end_pod(self, uid: str, at: float) -> None:
         work = self._work.pop(uid, None)
         if work is None or work.over:
             return
         work.alive.discard(uid)
         if not work.alive:
             work.over, work.end = True, at
-            del self._there[work.id]
+            del self._open[work.id]
             self._gangs.pop(work.gang, None)
             if work.start is None:
                 self.unserved += len(work.uids)
@@ -194,7 +194,7 @@ class Recording:
             machine = None
         if node is None:
             return
-        self._awaited.discard(node.uid)
+        self._unconfirmed.discard(node.uid)
         gpus = gpus_of(node.allocatable, node.labels)
         if machine is None:
             begin = max(self.began, node.created or now) - self.origin
@@ -209,26 +209,26 @@ class Recording:
 
     def settle(self) -> None:
         """All existing objects have been reported: rows of an earlier recording that were not seen again ended when last seen."""
-        for uid in self._awaited:
+        for uid in self._unconfirmed:
             work = self._work.get(uid)
             if work is not None:
                 work.notes.add(UNSEEN)
-                self._leave(uid, work.end)
-        for name in [name for name, machine in self._nodes.items() if machine.uid in self._awaited]:
+                self._end_pod(uid, work.end)
+        for name in [name for name, machine in self._nodes.items() if machine.uid in self._unconfirmed]:
             self._nodes.pop(name).over = True
-        self._awaited.clear()
+        self._unconfirmed.clear()
         self._settled = True
 
     def until(self, now: float) -> None:
         """Record that all existing objects exist until ``now``."""
-        for work in self._there.values():
+        for work in self._open.values():
             work.end = now - self.origin
         for machine in self._nodes.values():
             machine.end = now - self.origin
 
     def open_rows(self) -> Iterator[Row]:
         """Rows of work that has started and still exists; together with ``over``, all of :data:`JOB_COLUMNS`."""
-        return (self._row(work) for work in self._there.values() if work.start is not None)
+        return (self._row(work) for work in self._open.values() if work.start is not None)
 
     def _row(self, work: Work) -> Row:
         gpus, cpu, memory = work.size
@@ -251,13 +251,13 @@ class Recording:
     def resume(self, jobs: Iterable[Mapping[str, str]], machines: Iterable[Mapping[str, str]]) -> None:
         """Continue from rows that were written before. Raises ValueError or KeyError for rows that were not."""
         for row in jobs:
-            self._begin(row)
+            self._resume_begin(row)
             self._resume_work(row)
         for row in machines:
-            self._begin(row)
+            self._resume_begin(row)
             self._resume_machine(row)
 
-    def _begin(self, row: Mapping[str, str]) -> None:
+    def _resume_begin(self, row: Mapping[str, str]) -> None:
         """Take over the beginning of the earlier recording."""
         began, told = row["trace"].removeprefix(RECORDED), row["trace"]
         if began == told:
@@ -285,9 +285,9 @@ class Recording:
             alive=set(uids),
             started=set(uids),
         )
-        self._there[work.id] = work
+        self._open[work.id] = work
         self._work.update(dict.fromkeys(uids, work))
-        self._awaited |= uids
+        self._unconfirmed |= uids
 
     def _resume_machine(self, row: Mapping[str, str]) -> None:
         price = float(row["usd_per_hour"]) if row["usd_per_hour"] else None
@@ -298,7 +298,7 @@ class Recording:
         self.machines.append(machine)
         if not over:
             self._nodes[machine.node] = machine
-            self._awaited.add(machine.uid)
+            self._unconfirmed.add(machine.uid)
 
 
 def size_of(pod: Pod) -> tuple[int, int, int]:

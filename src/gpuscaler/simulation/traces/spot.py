@@ -13,7 +13,7 @@ from pathlib import Path
 from msgspec import Struct
 
 from gpuscaler.simulation.cloud.markets import Steps
-from gpuscaler.simulation.traces.jobs import KEPT_ROWS, BadRow, TraceError, fields_of, header_of, opened, rows_of
+from gpuscaler.simulation.traces.jobs import KEPT_ROWS, BadRow, TraceError, fields_of, header_of, open_text, rows_of
 
 AVAILABILITY_COLUMNS = ("zone", "instance_type", "max_nodes_probed", "t_s", "nodes_available")
 PRICE_COLUMNS = ("date", "instance_type", "region", "on_demand_usd_h", "spot_usd_h")
@@ -74,11 +74,11 @@ def read_spot(path: Path) -> SpotFile:
     rows: list[Row] = []
     bad: list[BadRow] = []
     count = 0
-    with opened(path) as text:
+    with open_text(path) as text:
         read = rows_of(text)
         header = header_of(read)
         prices = "date" in header or "spot_usd_h" in header
-        parse = _priced if prices else _available
+        parse = _price_row if prices else _availability_row
         _check(header, PRICE_COLUMNS if prices else AVAILABILITY_COLUMNS, path)
         for line, row in read:
             try:
@@ -105,7 +105,7 @@ def _check(header: Sequence[str], wanted: Sequence[str], path: Path) -> None:
         raise SpotError(f"{path}: {what} missing; seen: {seen}. See docs/reference/spot-markets.md for the columns of spot files")
 
 
-def _available(row: Mapping[str, str]) -> Row:
+def _availability_row(row: Mapping[str, str]) -> Row:
     kind = row.get("kind", "")
     if kind not in ("", "availability"):
         raise ValueError(f"kind is {kind[:40]!r}, expected availability")
@@ -114,10 +114,10 @@ def _available(row: Mapping[str, str]) -> Row:
     # All requested machines came: how many more there were is unknown.
     machines = float("inf") if nodes >= most > 0 else nodes
     name = "/".join(filter(None, (row.get("dataset", ""), row["zone"], row["instance_type"])))
-    return name, _named(row, "instance_type"), _named(row, "zone"), _number(row, "t_s", most=MOST_SECONDS), (machines,)
+    return name, _required(row, "instance_type"), _required(row, "zone"), _number(row, "t_s", most=MOST_SECONDS), (machines,)
 
 
-def _priced(row: Mapping[str, str]) -> Row:
+def _price_row(row: Mapping[str, str]) -> Row:
     try:
         day = date.fromisoformat(row["date"])
     except ValueError:
@@ -127,10 +127,10 @@ def _priced(row: Mapping[str, str]) -> Row:
     if not all(prices):
         raise ValueError("a price is 0, expected US dollars per hour")
     name = f"{row['instance_type']}/{row['region']}"
-    return name, _named(row, "instance_type"), _named(row, "region"), day.toordinal() * 86_400.0, prices
+    return name, _required(row, "instance_type"), _required(row, "region"), day.toordinal() * 86_400.0, prices
 
 
-def _named(row: Mapping[str, str], name: str) -> str:
+def _required(row: Mapping[str, str], name: str) -> str:
     if not row[name]:
         raise ValueError(f"{name} is empty, expected a name")
     return row[name]

@@ -11,7 +11,7 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from gpuscaler.simulation.traces.formats import philly
-from gpuscaler.simulation.traces.formats.alibaba import OPENB, PAI_JOB_COLUMNS, PAI_SAMPLE, PAI_TASKS, SPOT, headless
+from gpuscaler.simulation.traces.formats.alibaba import OPENB, PAI_JOB_COLUMNS, PAI_SAMPLE, PAI_TASKS, SPOT, columns_without_header
 from gpuscaler.simulation.traces.formats.fields import Fields, Layout
 from gpuscaler.simulation.traces.formats.slurm import SLURM
 from gpuscaler.simulation.traces.formats.tidy import TIDY
@@ -26,12 +26,12 @@ from gpuscaler.simulation.traces.jobs import (
     TraceError,
     fields_of,
     header_of,
-    opened,
+    open_text,
+    printable_names,
     rows_of,
-    shown,
 )
 
-__all__ = ["KEPT_ROWS", "MIB", "MOST_SECONDS", "BadRow", "Job", "Trace", "TraceError", "opened", "read_trace"]
+__all__ = ["KEPT_ROWS", "MIB", "MOST_SECONDS", "BadRow", "Job", "Trace", "TraceError", "open_text", "read_trace"]
 
 #: Formats of CSV files; if a header fits several, the first is used.
 LAYOUTS = (TIDY, OPENB, SPOT, PAI_SAMPLE, PAI_TASKS, SLURM)
@@ -45,18 +45,18 @@ MONDAY = 4 * 86_400.0
 
 def read_trace(path: Path) -> Trace:
     """Read a trace. A malformed row is skipped; a file of the wrong shape raises :class:`TraceError`."""
-    gathered = _Gathered()
-    with opened(path) as text:
-        start = _start(text)
+    collected = _JobCollector()
+    with open_text(path) as text:
+        start = _leading_lines(text)
         if any("\0" in line for line in start):
             raise TraceError(f"{path}: saw an archive or another binary file, expected CSV or JSON, gzip or plain; unpack it first")
         if start and start[-1].lstrip()[:1] in {"[", "{"}:
-            _read_json("".join(start) + text.read(), path, gathered)
+            _read_json("".join(start) + text.read(), path, collected)
             calendar, finish = True, None
         else:
-            layout = _read_csv(itertools.chain(start, text), path, gathered)
+            layout = _read_csv(itertools.chain(start, text), path, collected)
             calendar, finish = layout.calendar, layout.finish
-    jobs, bad = gathered.jobs, gathered.bad
+    jobs, bad = collected.jobs, collected.bad
     if not jobs:
         why = f"; the first problem is in line {bad[0].line}: {bad[0].reason}" if bad else ""
         raise TraceError(f"{path}: no usable job, expected at least one row{why}")
@@ -66,10 +66,10 @@ def read_trace(path: Path) -> Trace:
     if calendar:
         begin = (jobs[0].submit - MONDAY) // WEEK * WEEK + MONDAY
         jobs = [replace(job, submit=job.submit - begin) for job in jobs]
-    return Trace(path.name, tuple(jobs), gathered.count, tuple(bad), tuple(gathered.notes.most_common(MOST_NOTES)))
+    return Trace(path.name, tuple(jobs), collected.count, tuple(bad), tuple(collected.notes.most_common(MOST_NOTES)))
 
 
-class _Gathered:
+class _JobCollector:
     """Jobs so far, and the skipped rows."""
 
     def __init__(self) -> None:
@@ -95,7 +95,7 @@ class _Gathered:
         return False
 
 
-def _start(text: io.TextIOWrapper) -> list[str]:
+def _leading_lines(text: io.TextIOWrapper) -> list[str]:
     """The lines up to the first that is not blank."""
     lines = []
     for line in iter(text.readline, ""):
@@ -105,18 +105,18 @@ def _start(text: io.TextIOWrapper) -> list[str]:
     return lines
 
 
-def _read_csv(lines: Iterable[str], path: Path, gathered: _Gathered) -> Layout:
+def _read_csv(lines: Iterable[str], path: Path, collected: _JobCollector) -> Layout:
     rows = rows_of(lines)
     top = header_of(rows)
-    columns = headless(top)
+    columns = columns_without_header(top)
     header = columns or tuple(top)
     layout = _layout(header, path)
     places = {name: header.index(name) for name in header}
     body: Iterable[tuple[int, Row]] = itertools.chain([(1, top)], rows) if columns else rows
     for line, row in body:
-        read = gathered.add(line, partial(_job, row, places, width=len(header), layout=layout))
+        read = collected.add(line, partial(_job, row, places, width=len(header), layout=layout))
         if read and layout.note in places and not isinstance(row, csv.Error):
-            gathered.notes.update({shown([part.strip()]) for part in row[places[layout.note]].split(";")} - {""})
+            collected.notes.update({printable_names([part.strip()]) for part in row[places[layout.note]].split(";")} - {""})
     return layout
 
 
@@ -139,14 +139,14 @@ def _layout(header: tuple[str, ...], path: Path) -> Layout:
             return layout
     nearest = min(LAYOUTS, key=lambda layout: len(lacks(layout)) / len(layout.needed))
     missing = lacks(nearest)
-    seen = shown(header) or "no header"
+    seen = printable_names(header) or "no header"
     wanted = "column " + missing[0] if len(missing) == 1 else "columns " + ", ".join(missing)
     meant = "" if nearest is TIDY else f"; read as {nearest.title}"
     raise TraceError(f"{path}: {wanted} missing; seen: {seen}{meant}. See docs/reference/traces.md for the columns of a trace")
 
 
-def _read_json(text: str, path: Path, gathered: _Gathered) -> None:
+def _read_json(text: str, path: Path, collected: _JobCollector) -> None:
     for number, (line, entry) in enumerate(philly.entries(text, path)):
         if number == 0:
             philly.check(entry, path)
-        gathered.add(line, partial(philly.job, entry))
+        collected.add(line, partial(philly.job, entry))

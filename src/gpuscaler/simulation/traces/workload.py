@@ -169,14 +169,14 @@ def without_spot(policy: Policy) -> tuple[Policy, int]:
 
 def with_gpu_milli(policy: Policy) -> Policy:
     """The same pools, with machines that offer thousandths of GPUs beside whole ones."""
-    return replace(policy, pools=tuple(_shared(pool) for pool in policy.pools))
+    return replace(policy, pools=tuple(_with_gpu_milli(pool) for pool in policy.pools))
 
 
-def _shared(pool: Pool) -> Pool:
-    def divided(offering: Offering) -> Offering:
+def _with_gpu_milli(pool: Pool) -> Pool:
+    def with_milli(offering: Offering) -> Offering:
         gpus = offering.allocatable.get(GPU, 0)
         if not gpus:
             return offering
         return replace(offering, allocatable={**offering.allocatable, GPU_MILLI: 1000 * gpus})
 
-    return replace(pool, offerings=tuple(divided(offering) for offering in pool.offerings))
+    return replace(pool, offerings=tuple(with_milli(offering) for offering in pool.offerings))

@@ -6,19 +6,19 @@ from gpuscaler.simulation.world.ledger import Drain
 from gpuscaler.simulation.world.world import World
 
 #: Exclusions that time can lift. A pod that every pool excludes for another reason is never served.
-PASSING = frozenset({"limit", "price", "market", "gang", "topology", "port", "volume"})
+TEMPORARY = frozenset({"limit", "price", "market", "gang", "topology", "port", "volume"})
 
 
 def carry_out(decisions: Decisions, world: World, now: float) -> bool:
     """Carry out the decisions; return whether anything was done."""
     # Removals below may lift a limit; pods that were refused may then ask again.
-    _judge(decisions, world)
+    _record_unplaced(decisions, world)
     for purchase in decisions.withdrawals:
         world.withdraw(purchase)
     for bought in decisions.purchases:
-        world.ask(bought, now)
-    placed = _place(decisions.placements, world, now)
-    removed = [_remove(removal, world, now) for removal in decisions.removals]
+        world.order_machines(bought, now)
+    placed = _carry_out_placements(decisions.placements, world, now)
+    removed = [_start_removal(removal, world, now) for removal in decisions.removals]
     for name, unneeded in decisions.marks:
         if name in world.on_node:
             world.scheduler.mark(name, unneeded=unneeded)
@@ -29,10 +29,10 @@ def finish_drains(world: World, now: float) -> None:
     """End the nodes that have open replacements."""
     for drain in list(world.drains.values()):
         if not any(needed in world.ledger for needed in drain.needs):
-            _give_back(drain, world, now)
+            _end_drained_node(drain, world, now)
 
 
-def _place(placements: tuple[Placement, ...], world: World, now: float) -> bool:
+def _carry_out_placements(placements: tuple[Placement, ...], world: World, now: float) -> bool:
     """Bind pods where there is room, or let them wait for an ordered machine."""
     done = False
     gangs = set()
@@ -52,14 +52,14 @@ def _place(placements: tuple[Placement, ...], world: World, now: float) -> bool:
     return done
 
 
-def _remove(removal: PlannedRemoval, world: World, now: float) -> bool:
+def _start_removal(removal: PlannedRemoval, world: World, now: float) -> bool:
     node = removal.node
     entry = world.ledger.get(node)
     if entry is not None and entry.machine is not None:
         node = entry.machine.id
     if node in world.entries and node not in world.on_node:
-        world.meter.decided(now, "remove", f"{node}, never opened", removal.reason)
-        world.give_back(node, now)
+        world.meter.record_decision(now, "remove", f"{node}, never opened", removal.reason)
+        world.end_machine(node, now)
         return True
     if node not in world.on_node or node in world.drains:
         return False
@@ -69,7 +69,7 @@ def _remove(removal: PlannedRemoval, world: World, now: float) -> bool:
     drain = Drain(node, removal.reason, tuple((move.pod, move.to) for move in removal.moves), removal.needs)
     world.close(drain)
     if not any(needed in world.ledger for needed in drain.needs):
-        _give_back(drain, world, now)
+        _end_drained_node(drain, world, now)
     return True
 
 
@@ -77,11 +77,11 @@ def _is_open(intent: str, world: World) -> bool:
     return world.node_of_intent.get(intent, "") in world.on_node
 
 
-def _give_back(drain: Drain, world: World, now: float) -> None:
+def _end_drained_node(drain: Drain, world: World, now: float) -> None:
     pods = list(world.on_node[drain.node].values())
     offering = world.cloud.machine(drain.node).offering
-    world.meter.decided(now, "remove", f"{drain.node}, {offering.instance_type} of {offering.pool}", drain.reason)
-    world.give_back(drain.node, now)
+    world.meter.record_decision(now, "remove", f"{drain.node}, {offering.instance_type} of {offering.pool}", drain.reason)
+    world.end_machine(drain.node, now)
     for task in pods:
         target = dict(drain.moves).get(task.key, "")
         target = world.node_of_intent.get(target, target)
@@ -89,17 +89,17 @@ def _give_back(drain: Drain, world: World, now: float) -> None:
             world.place(task, target, now)
 
 
-def _judge(decisions: Decisions, world: World) -> None:
+def _record_unplaced(decisions: Decisions, world: World) -> None:
     """Separate pods that no pool can ever serve from those that wait for a limit to lift, and remember the reasons."""
     world.refusals = decisions.unplaced
     # Thousands of pods share the reasons of their class: judge each list of reasons once.
     final: dict[int, bool] = {}
-    hopeless = {ignored.pod for ignored in decisions.ignored}
+    unservable = {ignored.pod for ignored in decisions.ignored}
     world.ignored = decisions.ignored
     for unplaced in decisions.unplaced:
         reasons = unplaced.reasons
         if id(reasons) not in final:
-            final[id(reasons)] = bool(reasons) and not any(reason.excluded_by in PASSING for reason in reasons)
+            final[id(reasons)] = bool(reasons) and not any(reason.excluded_by in TEMPORARY for reason in reasons)
         if final[id(reasons)]:
-            hopeless.add(unplaced.pod)
-    world.waiting.judge(hopeless=hopeless, refused={unplaced.pod for unplaced in decisions.unplaced})
+            unservable.add(unplaced.pod)
+    world.waiting.record_unplaced(unservable=unservable, refused={unplaced.pod for unplaced in decisions.unplaced})

@@ -1,8 +1,8 @@
 """The interface between a replay and an autoscaler, ours or a peer's: events, the view of the cluster, decisions.
 
-A replay has no separate loop for autoscalers. After each moment with events it reports them (:meth:`Autoscaler.noticed`), and it calls
-:meth:`Autoscaler.decide` when virtual time reaches :attr:`Autoscaler.ask_at`. A loop that runs every ten seconds therefore costs nothing
-while it would find nothing to do: such an autoscaler sets ``ask_at`` to the next tick of its grid after an event, to the next of its own
+A replay has no separate loop for autoscalers. After each moment with events it reports them (:meth:`Autoscaler.observe`), and it calls
+:meth:`Autoscaler.decide` when virtual time reaches :attr:`Autoscaler.decide_at`. A loop that runs every ten seconds therefore costs nothing
+while it would find nothing to do: such an autoscaler sets ``decide_at`` to the next tick of its grid after an event, to the next of its own
 deadlines otherwise, and to None if only an event can change its decision.
 """
 
@@ -98,7 +98,7 @@ class Moment(Struct, gc=False):
 
     ``arrived`` are pods that were created, ``finished`` the number of pods that ended, ``evicted`` pods that wait again. ``registered`` are
     nodes that are Ready without their GPUs, ``opened`` those that pods can use now, ``idled`` nodes that have just lost their last pod,
-    ``given_back`` nodes that were removed as decided, ``broken`` pods that did not find the room they were promised.
+    ``removed`` nodes that were removed as decided, ``broken`` pods that did not find the room they were promised.
     """
 
     now: float
@@ -111,7 +111,7 @@ class Moment(Struct, gc=False):
     idled: list[str] = []
     notices: list[Notice] = []
     lost: list[Lost] = []
-    given_back: list[str] = []
+    removed: list[str] = []
     broken: list[str] = []
 
 
@@ -125,7 +125,7 @@ class Pending(Struct, frozen=True, gc=False):
     newest: float
 
 
-class Seen(Struct, frozen=True, gc=False):
+class ObservedMachine(Struct, frozen=True, gc=False):
     """A machine as an autoscaler may see it. Times are seconds since the epoch, None if not reached.
 
     ``node`` is its name once it has registered. ``ready`` is when all its resources became allocatable, ``idle_since`` when its last pod
@@ -147,7 +147,7 @@ class Seen(Struct, frozen=True, gc=False):
 class View(Protocol):
     """The information available to an autoscaler. It does not contain how long a pod will run."""
 
-    def picture(self, now: float) -> tuple[Cluster, State]:
+    def snapshot(self, now: float) -> tuple[Cluster, State]:
         """The cluster as its watches would show it, with the ledger and idle clocks; breakers are the autoscaler's own."""
         ...
 
@@ -156,24 +156,24 @@ class View(Protocol):
         ...
 
     @property
-    def hopeful(self) -> bool:
+    def has_servable_pods(self) -> bool:
         """Whether some pending pod could ever be served by a pool, according to the last decisions."""
         ...
 
     @property
-    def promising(self) -> bool:
+    def has_fresh_demand(self) -> bool:
         """Whether some pending pod has no machine on its way and was not refused by the last decisions."""
         ...
 
-    def seen(self) -> Iterable[Seen]:
+    def machines(self) -> Iterable[ObservedMachine]:
         """Every machine that exists, oldest first."""
         ...
 
-    def node(self, name: str) -> Seen | None:
+    def node(self, name: str) -> ObservedMachine | None:
         """One registered node by its name, None if it is gone."""
         ...
 
-    def missing(self, name: str) -> bool:
+    def is_unregistered(self, name: str) -> bool:
         """Whether a machine that was granted exists and has not registered as a node."""
         ...
 
@@ -213,7 +213,7 @@ class Autoscaler(Protocol):
         ...
 
     @property
-    def discourages(self) -> tuple[float, ...]:
+    def soft_taint_shares(self) -> tuple[float, ...]:
         """Shares of use at or below which a machine has one more soft taint, see :mod:`gpuscaler.lifecycle.node_marks.soft_taints`.
 
         Empty for an autoscaler that sets none, or sets them by its decisions.
@@ -221,7 +221,7 @@ class Autoscaler(Protocol):
         ...
 
     @property
-    def ask_at(self) -> float | None:
+    def decide_at(self) -> float | None:
         """When to call it next; None if only an event can change its decision. Never before now."""
         ...
 
@@ -229,10 +229,10 @@ class Autoscaler(Protocol):
         """Machines that exist, open and empty, when the run begins."""
         ...
 
-    def noticed(self, moment: Moment, view: View) -> None:
+    def observe(self, moment: Moment, view: View) -> None:
         """Called after events, or after decisions were carried out, and before :meth:`decide` if both are due."""
         ...
 
     def decide(self, view: View, now: float) -> Decisions:
-        """Return what to do now. Called when ``ask_at`` has come; must move it."""
+        """Return what to do now. Called when ``decide_at`` has come; must move it."""
         ...

@@ -55,9 +55,9 @@ class Entry(Struct, gc=False):
         """Remove a pod that no longer waits for this machine."""
         self.upcoming = replace(self.upcoming, pods=tuple(pod for pod in self.upcoming.pods if pod != key))
 
-    def exchange(self, gone: str, come: str) -> None:
+    def replace_pod(self, old: str, new: str) -> None:
         """Replace a pod that waits for this machine by another."""
-        self.upcoming = replace(self.upcoming, pods=tuple(come if key == gone else key for key in self.upcoming.pods))
+        self.upcoming = replace(self.upcoming, pods=tuple(new if key == old else key for key in self.upcoming.pods))
 
 
 class Drain(Struct, frozen=True, gc=False):

@@ -141,19 +141,19 @@ class Meter:
         self._dry: set[str] = set()
         self._dry_since = 0.0
 
-    def arrived(self, task: Task) -> None:
+    def record_arrival(self, task: Task) -> None:
         self._wanted += task.member.gpus
 
-    def began(self, task: Task) -> None:
+    def record_start(self, task: Task) -> None:
         self._used += task.member.gpus
         if task.first_start is None:
-            self._waited(task, task.working_from - task.since, ran=True)
+            self._record_wait(task, task.working_from - task.since, ran=True)
 
-    def finished(self, task: Task, now: float) -> None:
+    def record_end(self, task: Task, now: float) -> None:
         """Record that a pod has ended, running or not; counts all its work, however often it started."""
         self._wanted -= task.member.gpus
         if task.first_start is None:
-            self._waited(task, now - task.since, ran=False)
+            self._record_wait(task, now - task.since, ran=False)
         if task.started is None:
             return
         hours = (task.done + task.worked(now)) / 3600.0
@@ -163,27 +163,27 @@ class Meter:
         self.hours[digest] += hours
         self.specs[digest] = task.member.spec
 
-    def left(self, task: Task, offering: Offering, *, cost: float, now: float) -> None:
+    def record_unbinding(self, task: Task, offering: Offering, *, cost: float, now: float) -> None:
         """Record that a pod leaves a machine of ``offering``, which cost ``cost`` dollars while the pod was bound to it."""
         if task.started is not None:
-            self.shares.held(task.member, offering, hours=(now - task.started) / 3600.0, cost=cost)
+            self.shares.add(task.member, offering, hours=(now - task.started) / 3600.0, cost=cost)
 
     def all_waits(self, unserved: Iterable[Task], ended: float) -> tuple[PodWait, ...]:
         """The waits of all pods, including those that had not run when the run ended."""
         for task in unserved:
-            self._waited(task, ended - task.since, ran=False)
+            self._record_wait(task, ended - task.since, ran=False)
         return tuple(self.waits)
 
-    def _waited(self, task: Task, seconds: float, *, ran: bool) -> None:
+    def _record_wait(self, task: Task, seconds: float, *, ran: bool) -> None:
         self.waits.append(PodWait(task.key, class_of(task.member.gpus, task.gang), seconds, ran, task.since))
 
-    def evicted(self, task: Task, *, lost: float) -> None:
+    def record_eviction(self, task: Task, *, lost: float) -> None:
         """Record that a running pod was evicted and lost ``lost`` seconds of its work."""
         self._used -= task.member.gpus
         self.lost_hours += lost / 3600.0 * task.member.gpus
         self.evictions += 1
 
-    def asked(self, purchase: Purchase, now: float) -> None:
+    def record_purchase(self, purchase: Purchase, now: float) -> None:
         """Record a purchase for no particular pods; asking a market other than those that refused before ends a failover."""
         if any(intent.pods for intent in purchase.intents):
             return
@@ -191,16 +191,16 @@ class Meter:
             self.failovers.append(now - self._dry_since)
             self._dry.clear()
 
-    def refused(self, answer: Answer, now: float) -> None:
+    def record_refusals(self, answer: Answer, now: float) -> None:
         for refusal in answer.refusals:
-            self.decided(now, "refused", f"{refusal.missing} x {'/'.join(refusal.offering)}", refusal.detail)
+            self.record_decision(now, "refused", f"{refusal.missing} x {'/'.join(refusal.offering)}", refusal.detail)
             if refusal.kind == NO_CAPACITY:
                 self.capacity_errors += 1
                 if not self._dry:
                     self._dry_since = now
                 self._dry.add(refusal.offering.market)
 
-    def granted(self, purchase: Purchase, machines: Sequence[CloudMachine], now: float) -> None:
+    def record_grant(self, purchase: Purchase, machines: Sequence[CloudMachine], now: float) -> None:
         """Record machines granted to a purchase; a market that grants is not dry."""
         groups: dict[OfferingKey, int] = defaultdict(int)
         for machine in machines:
@@ -209,21 +209,23 @@ class Meter:
             self._dry.discard(machine.offering.market)
         pods = sum(len(intent.pods) for intent in purchase.machines[: len(machines)])
         for key, count in groups.items():
-            self.decided(now, "buy", f"{count} x {'/'.join(key)}", purchase.why, pods)
+            self.record_decision(now, "buy", f"{count} x {'/'.join(key)}", purchase.why, pods)
 
-    def began_with(self, machine: CloudMachine) -> None:
+    def record_start_machine(self, machine: CloudMachine) -> None:
         """Record a machine that existed before the run."""
         self._paid += gpus_of(machine.offering)
 
-    def lost(self, machine: CloudMachine, why: str, now: float) -> None:
+    def record_loss(self, machine: CloudMachine, why: str, now: float) -> None:
         self.reclaimed += why == RECLAIMED
         self.failed += why == FAILED
-        self.decided(now, "lost", f"{machine.id}, {machine.offering.instance_type} of {machine.offering.pool}", f"{why} by the cloud")
+        self.record_decision(
+            now, "lost", f"{machine.id}, {machine.offering.instance_type} of {machine.offering.pool}", f"{why} by the cloud"
+        )
 
-    def gone(self, machine: CloudMachine) -> None:
+    def record_machine_end(self, machine: CloudMachine) -> None:
         self._paid -= gpus_of(machine.offering)
 
-    def decided(self, now: float, kind: str, what: str, why: str, pods: int = 0) -> None:
+    def record_decision(self, now: float, kind: str, what: str, why: str, pods: int = 0) -> None:
         self.decisions.append(Decision(now, kind, what, why, pods))
 
     def sample(self, now: float, dollars_per_hour: float) -> None:

@@ -72,7 +72,7 @@ class Task:
         """Seconds of work of this attempt so far."""
         return max(0.0, now - self.working_from) if self.started is not None else 0.0
 
-    def fall_back(self, now: float, checkpoint: float) -> float:
+    def restore_checkpoint(self, now: float, checkpoint: float) -> float:
         """Go back to the last checkpoint, one of which is made every ``checkpoint`` seconds of work; return the seconds of lost work."""
         work = self.done + self.worked(now)
         saved = work // checkpoint * checkpoint if checkpoint else 0.0
@@ -80,14 +80,14 @@ class Task:
         self.done = work if self.member.duration == math.inf else max(self.done, saved)
         return work - self.done
 
-    def note_refused(self, refusals: Iterable[Refusal], now: float) -> None:
+    def record_refusals(self, refusals: Iterable[Refusal], now: float) -> None:
         """Record that the cloud had no machine for it in some markets: from now on it waits for another."""
         dry = frozenset(refusal.offering.market for refusal in refusals if refusal.kind == NO_CAPACITY)
         if dry:
             since, before = self.refused or (now, frozenset())
             self.refused = (since, before | dry)
 
-    def failed_over(self, offerings: Iterable[OfferingKey], now: float) -> list[float]:
+    def end_failover(self, offerings: Iterable[OfferingKey], now: float) -> list[float]:
         """A machine was asked for: the seconds since the first refusal, if it is in none of the markets that refused."""
         if self.refused is None or {market for _, market, _, _ in offerings} & self.refused[1]:
             return []
@@ -98,15 +98,15 @@ class Task:
 class Waiting:
     """Pending pods by specification, so that reading the queue costs only as much as there are specifications.
 
-    The result of the last plan is kept: ``hopeless`` pods can never be served; ``stuck`` specifications can be once a limit lifts.
+    The result of the last plan is kept: ``unservable`` pods can never be served; ``stuck`` specifications can be once a limit lifts.
     """
 
     def __init__(self) -> None:
         self._by_spec: dict[str, dict[str, Task]] = {}
         #: Those pods for which no machine is on its way.
-        self._loose: dict[str, dict[str, Task]] = {}
+        self._unpromised: dict[str, dict[str, Task]] = {}
         self._gangs: dict[str, dict[str, Task]] = {}
-        self._hopeless: set[str] = set()
+        self._unservable: set[str] = set()
         self._stuck: set[str] = set()
 
     def __len__(self) -> int:
@@ -122,22 +122,22 @@ class Waiting:
         return self._gangs
 
     @property
-    def hopeful(self) -> bool:
+    def has_servable_pods(self) -> bool:
         """Whether some pending pod without a machine on its way could ever be served by a pool."""
-        loose = sum(map(len, self._loose.values()))
-        loose += sum(not task.promised for tasks in self._gangs.values() for task in tasks.values())
-        return loose > len(self._hopeless)
+        count = sum(map(len, self._unpromised.values()))
+        count += sum(not task.promised for tasks in self._gangs.values() for task in tasks.values())
+        return count > len(self._unservable)
 
     @property
-    def promising(self) -> bool:
+    def has_fresh_demand(self) -> bool:
         """Whether a policy may have an answer now that it did not have before.
 
         A pod of a specification that was refused because of a limit gets the same refusal until machines are removed; a gang may also be
         helped by room on open nodes, which only the policy assigns to gangs.
         """
-        if any(not task.promised and task.key not in self._hopeless for tasks in self._gangs.values() for task in tasks.values()):
+        if any(not task.promised and task.key not in self._unservable for tasks in self._gangs.values() for task in tasks.values()):
             return True
-        return any(digest not in self._stuck and next(iter(tasks)) not in self._hopeless for digest, tasks in self._loose.items())
+        return any(digest not in self._stuck and next(iter(tasks)) not in self._unservable for digest, tasks in self._unpromised.items())
 
     def add(self, task: Task) -> None:
         """Add a pending pod without a machine on its way."""
@@ -145,35 +145,35 @@ class Waiting:
             self._gangs.setdefault(task.gang, {})[task.key] = task
             return
         self._by_spec.setdefault(task.digest, {})[task.key] = task
-        self._loose.setdefault(task.digest, {})[task.key] = task
+        self._unpromised.setdefault(task.digest, {})[task.key] = task
 
     def remove(self, task: Task) -> None:
         """Remove a pod that is no longer pending."""
-        self._hopeless.discard(task.key)
+        self._unservable.discard(task.key)
         if task.gang:
             _discard(self._gangs, task.gang, task.key)
             return
         _discard(self._by_spec, task.digest, task.key)
-        _discard(self._loose, task.digest, task.key)
+        _discard(self._unpromised, task.digest, task.key)
 
     def promise(self, task: Task, machine: str) -> None:
         """Record that a machine is on its way for a pending pod."""
         task.promised = machine
         if not task.gang:
-            _discard(self._loose, task.digest, task.key)
+            _discard(self._unpromised, task.digest, task.key)
 
     def release(self, task: Task) -> None:
         """Record that no machine is on its way for a pod any more; if it is pending, it is demand again."""
         task.promised = ""
         if not task.gang and task.seat is None:
-            self._loose.setdefault(task.digest, {})[task.key] = task
+            self._unpromised.setdefault(task.digest, {})[task.key] = task
 
-    def judge(self, *, hopeless: set[str], refused: set[str]) -> None:
+    def record_unplaced(self, *, unservable: set[str], refused: set[str]) -> None:
         """Record a plan's result: the pods that no pool can ever serve, and those that were refused for now."""
-        self._hopeless = {task.key for task in self if task.key in hopeless} if hopeless else set()
-        self._stuck = {digest for digest, tasks in self._loose.items() if any(key in refused for key in tasks)} if refused else set()
+        self._unservable = {task.key for task in self if task.key in unservable} if unservable else set()
+        self._stuck = {digest for digest, tasks in self._unpromised.items() if any(key in refused for key in tasks)} if refused else set()
 
-    def forget(self) -> None:
+    def forget_refusals(self) -> None:
         """Forget refusals, since limits may have lifted."""
         self._stuck.clear()
 
@@ -181,7 +181,7 @@ class Waiting:
         """The pods of each specification that belong to no gang."""
         return self._by_spec.values()
 
-    def overtaken(self, promised: Iterable[Task]) -> list[tuple[Task, Task]]:
+    def overtaken_pairs(self, promised: Iterable[Task]) -> list[tuple[Task, Task]]:
         """Pods of ``promised``, which wait for one machine, each with an older, interchangeable pod that does not wait for it."""
         mine = [task for task in promised if not task.gang]
         pairs: list[tuple[Task, Task]] = []

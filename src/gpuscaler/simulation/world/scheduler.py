@@ -35,9 +35,9 @@ class Seat(Struct, frozen=True, gc=False):
 class Scheduler:
     """Open nodes and the room left on them. Rows of the arrays are nodes; a row is used again after its node is gone.
 
-    Nodes of the pools ``kept`` are closed to the scheduler: they take only pods that are placed on them explicitly. A node has a soft taint
-    for each of the shares in ``discourages`` that its utilization does not exceed, at any moment: the seconds until a controller's next
-    pass are left out. An autoscaler that sets such taints individually uses :meth:`mark`.
+    Nodes of the pools ``kept`` are closed to the scheduler: they take only pods that are placed on them explicitly. A node has a soft
+    taint for each of the ``soft_taint_shares`` that its utilization does not exceed, at any moment: the seconds until a controller's
+    next pass are left out. An autoscaler that sets such taints individually uses :meth:`mark`.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class Scheduler:
         *,
         scoring: str = LEAST_ALLOCATED,
         kept: Collection[str] = (),
-        discourages: Sequence[float] = (),
+        soft_taint_shares: Sequence[float] = (),
     ) -> None:
         names = sorted({name for offering in offerings for name in offering.allocatable} | {"cpu", "memory", "pods"})
         self._column = {name: number for number, name in enumerate(names)}
@@ -54,7 +54,7 @@ class Scheduler:
         self._offerings = tuple(offerings)
         self._unsteered: Mask = np.array([offering.pool not in kept for offering in offerings], dtype=np.bool_)
         self._fill = scoring == MOST_ALLOCATED
-        self._discourages = discourages
+        self._discourages = soft_taint_shares
         self._measured = [name for name in MEASURED if name in self._column]
         self._kind_of_offering = {offering.key: number for number, offering in enumerate(offerings)}
         self._devices = max((offering.allocatable.get(GPU_MILLI, 0) // 1000 for offering in offerings), default=0)

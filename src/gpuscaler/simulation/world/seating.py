@@ -32,7 +32,7 @@ class Seating:
         self.started: list[Task] = []
         self.running = 0
         self.moment = Moment(0.0)
-        #: Nodes and pods that pictures have to rebuild.
+        #: Nodes and pods that snapshots have to rebuild.
         self.nodes_changed: set[str] = set()
         self.pods_changed: set[str] = set()
         self.distrusted: set[str] = set()
@@ -46,7 +46,7 @@ class Seating:
         if task.gang:
             self._gangs.setdefault(task.gang, {})[task.key] = task
         self.waiting.add(task)
-        self.meter.arrived(task)
+        self.meter.record_arrival(task)
         self.pods_changed.add(task.key)
         self.moment.arrived.append(task.key)
         return task
@@ -58,37 +58,37 @@ class Seating:
         """
         if tasks is not None:
             for task in tasks:
-                self._try(task, now)
+                self._bind(task, now)
         else:
-            self._try_all(now)
+            self._bind_all(now)
         if not self.steers:
             for gang in [name for name in self.waiting.gangs if len(self.waiting.gangs[name]) == len(self._gangs[name])]:
-                self._try_gang(list(self._gangs[gang].values()), now)
+                self._bind_gang(list(self._gangs[gang].values()), now)
 
-    def _try_all(self, now: float) -> None:
+    def _bind_all(self, now: float) -> None:
         blocked: set[str] = set()
         while heads := [task for task in self.waiting.heads() if task.digest not in blocked]:
             for task in heads:
-                if self._try(task, now):
+                if self._bind(task, now):
                     break
                 blocked.add(task.digest)
 
-    def _try(self, task: Task, now: float) -> bool:
+    def _bind(self, task: Task, now: float) -> bool:
         node = None if task.gang else self.scheduler.best(task.member.spec)
         if node is None:
             return False
-        self._sit(task, node)
+        self._take_seat(task, node)
         self._start([task], now)
         return True
 
-    def _try_gang(self, tasks: list[Task], now: float) -> None:
+    def _bind_gang(self, tasks: list[Task], now: float) -> None:
         if len(tasks) < tasks[0].member.options.gang_size:
             return
         nodes = self.scheduler.best_for_all([task.member.spec for task in tasks])
         if nodes is None:
             return
         for task, node in zip(tasks, nodes, strict=True):
-            self._sit(task, node)
+            self._take_seat(task, node)
         self._start(tasks, now)
 
     def place(self, task: Task, node: str, now: float) -> bool:
@@ -96,7 +96,7 @@ class Seating:
         if not self.scheduler.fits(task.member.spec, node):
             self._break_promise(task, node)
             return False
-        self._sit(task, node)
+        self._take_seat(task, node)
         if task.gang:
             task.nominated = True
         else:
@@ -132,11 +132,11 @@ class Seating:
     def finish(self, task: Task, now: float) -> None:
         """End a pod that has done its work, or is no longer wanted."""
         if task.seat is not None:
-            self._leave(task, now)
+            self._free_seat(task, now)
         else:
             self._release(task)
             self.waiting.remove(task)
-        self.meter.finished(task, now)
+        self.meter.record_end(task, now)
         if task.started is not None:
             self.running -= 1
         del self.tasks[task.key]
@@ -153,10 +153,10 @@ class Seating:
                 self._evict(one, now)
 
     def _evict(self, task: Task, now: float) -> None:
-        self._leave(task, now)
+        self._free_seat(task, now)
         if task.started is not None:
             self.running -= 1
-            self.meter.evicted(task, lost=task.fall_back(now, self._checkpoint))
+            self.meter.record_eviction(task, lost=task.restore_checkpoint(now, self._checkpoint))
         task.started = None
         task.nominated = False
         task.waits_since = now
@@ -164,7 +164,7 @@ class Seating:
         self.pods_changed.add(task.key)
         self.moment.evicted.append(task.key)
 
-    def _sit(self, task: Task, node: str) -> None:
+    def _take_seat(self, task: Task, node: str) -> None:
         self._release(task)
         task.refused = None
         self.waiting.remove(task)
@@ -182,31 +182,31 @@ class Seating:
             task.nominated = False
             task.attempt += 1
             self.running += 1
-            self.meter.began(task)
+            self.meter.record_start(task)
             if task.first_start is None:
                 task.first_start = task.working_from
             self.started.append(task)
             self.pods_changed.add(task.key)
 
-    def _leave(self, task: Task, now: float) -> None:
+    def _free_seat(self, task: Task, now: float) -> None:
         seat = task.seat
         assert seat is not None, "only seated pods leave"
         self.scheduler.leave(task.member.spec, seat)
         if task.started is not None:
             offering = self.cloud.machine(seat.node).offering
-            self.meter.left(task, offering, cost=self.cloud.markets.cost(offering, task.started, now), now=now)
+            self.meter.record_unbinding(task, offering, cost=self.cloud.markets.cost(offering, task.started, now), now=now)
         task.seat = None
         del self.on_node[seat.node][task.key]
         if not self.on_node[seat.node]:
-            self._idle(seat.node, now)
+            self._mark_idle(seat.node, now)
         if seat.node in self.distrusted:
             self.distrusted.discard(seat.node)
             self.nodes_changed.add(seat.node)
         if self.kept and self.cloud.machine(seat.node).offering.pool in self.kept:
             # The scheduler will not fill the room again; a plan may.
-            self.waiting.forget()
+            self.waiting.forget_refusals()
 
-    def _idle(self, node: str, now: float) -> None:
+    def _mark_idle(self, node: str, now: float) -> None:
         self.idle_since[node] = now
         self.moment.idled.append(node)
 

@@ -7,7 +7,7 @@ from gpuscaler.model.nodes import Node
 from gpuscaler.model.pods import Pod
 from gpuscaler.model.pools import Offering
 from gpuscaler.planning.state import State
-from gpuscaler.simulation.world.autoscaler import Pending, Seen
+from gpuscaler.simulation.world.autoscaler import ObservedMachine, Pending
 from gpuscaler.simulation.world.ledger import ARRIVING, PROMISE_BROKEN, node_of
 from gpuscaler.simulation.world.queue import Task
 from gpuscaler.simulation.world.scheduler import Scheduler
@@ -17,8 +17,8 @@ from gpuscaler.simulation.world.world import World
 MINUTE = 60.0
 
 
-class Picture:
-    """A :class:`~gpuscaler.simulation.world.autoscaler.View` of a world. Its pictures share everything unchanged since the last one.
+class WorldView:
+    """A :class:`~gpuscaler.simulation.world.autoscaler.View` of a world. Its snapshots share everything unchanged since the last one.
 
     ``moves`` says whether any pod of the run may be moved; otherwise the search for movable pods is skipped.
     """
@@ -29,14 +29,14 @@ class Picture:
         self._cluster = Cluster()
 
     @property
-    def hopeful(self) -> bool:
-        return self._world.waiting.hopeful
+    def has_servable_pods(self) -> bool:
+        return self._world.waiting.has_servable_pods
 
     @property
-    def promising(self) -> bool:
-        return self._world.waiting.promising
+    def has_fresh_demand(self) -> bool:
+        return self._world.waiting.has_fresh_demand
 
-    def picture(self, now: float) -> tuple[Cluster, State]:
+    def snapshot(self, now: float) -> tuple[Cluster, State]:
         world = self._world
         upserts: list[Item] = []
         deletes: list[tuple[type, str]] = []
@@ -65,17 +65,17 @@ class Picture:
             _pending(list(tasks.values())) for tasks in waiting.gangs.values()
         ]
 
-    def seen(self) -> Iterator[Seen]:
+    def machines(self) -> Iterator[ObservedMachine]:
         for machine in self._world.cloud.list():
             yield self._seen(machine.id)
 
-    def node(self, name: str) -> Seen | None:
+    def node(self, name: str) -> ObservedMachine | None:
         entry = self._world.entries.get(name)
         if name in self._world.on_node or (entry is not None and entry.upcoming.node):
             return self._seen(name)
         return None
 
-    def missing(self, name: str) -> bool:
+    def is_unregistered(self, name: str) -> bool:
         entry = self._world.entries.get(name)
         return entry is not None and not entry.upcoming.node
 
@@ -97,12 +97,12 @@ class Picture:
     def room(self) -> Scheduler:
         return self._world.scheduler.copy()
 
-    def _seen(self, name: str) -> Seen:
+    def _seen(self, name: str) -> ObservedMachine:
         world = self._world
         machine = world.cloud.machine(name)
         entry = world.entries.get(name)
         joined = entry is None or bool(entry.upcoming.node)
-        return Seen(
+        return ObservedMachine(
             machine=machine,
             intent=entry.id if entry is not None else "",
             offering=machine.offering,

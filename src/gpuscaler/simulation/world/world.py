@@ -18,8 +18,8 @@ from gpuscaler.simulation.world.seating import Seating
 class World(Seating):
     """The whole state at a moment of virtual time: :class:`Seating` has the pods, this class the machines.
 
-    ``steers`` says whether machines arrive closed and seat the pods they were bought for first, ``discourages`` the shares of use up to
-    which they have soft taints. A pod saves its work every ``checkpoint`` seconds, never if that is 0.
+    ``steers`` says whether machines arrive closed and seat the pods they were bought for first, ``soft_taint_shares`` the shares of use up
+    to which they have soft taints. A pod saves its work every ``checkpoint`` seconds, never if that is 0.
     """
 
     def __init__(
@@ -29,12 +29,12 @@ class World(Seating):
         *,
         scoring: str,
         steers: bool = True,
-        discourages: Sequence[float] = (),
+        soft_taint_shares: Sequence[float] = (),
         checkpoint: float = 0.0,
     ) -> None:
         kept = frozenset(pool.name for pool in policy.pools if pool.min_gpus_per_pod and steers)
         offerings = list(policy.offerings.values())
-        scheduler = Scheduler(offerings, scoring=scoring, kept=kept, discourages=discourages)
+        scheduler = Scheduler(offerings, scoring=scoring, kept=kept, soft_taint_shares=soft_taint_shares)
         super().__init__(cloud, scheduler, steers=steers, kept=kept, checkpoint=checkpoint)
         self.entries: dict[str, Entry] = {}
         self.node_of_intent: dict[str, str] = {}
@@ -50,7 +50,7 @@ class World(Seating):
         #: Pods, with their machine that has just opened to all pods.
         self._expected: list[tuple[Task, str]] = []
 
-    def ask(self, purchase: Purchase, now: float) -> None:
+    def order_machines(self, purchase: Purchase, now: float) -> None:
         """Write a purchase into the ledger and ask the cloud; the pods it is for wait for it."""
         entries = deque(entry_of(purchase, intent, now) for intent in purchase.machines)
         self._orders[purchase.id] = entries
@@ -63,8 +63,8 @@ class World(Seating):
                     self._awaited_by[key] = entry.id
                 elif task is not None and (task.gang or not task.promised):
                     self.promise(task, entry.id)
-                    self.meter.failovers += task.failed_over(purchase.offerings, now)
-        self.meter.asked(purchase, now)
+                    self.meter.failovers += task.end_failover(purchase.offerings, now)
+        self.meter.record_purchase(purchase, now)
         self.cloud.ask(purchase.id, purchase.offerings, count=len(entries), now=now, spread=purchase.spread, standing=purchase.standing)
 
     def withdraw(self, purchase: str) -> None:
@@ -74,9 +74,9 @@ class World(Seating):
         if purchase not in self._orders or self.cloud.unanswered(purchase):
             return
         for entry in self._orders.pop(purchase):
-            self._forget(entry)
+            self._drop_entry(entry)
 
-    def answered(self, answer: Answer, now: float) -> None:
+    def process_answer(self, answer: Answer, now: float) -> None:
         """Process the cloud's answer: some intents get their machine, the rest are given up unless the order stands."""
         entries = self._orders[answer.purchase]
         purchase = entries[0].purchase
@@ -86,17 +86,17 @@ class World(Seating):
             self.entries[machine.id] = entry
             for task in self._promises.get(entry.id, {}).values():
                 task.refused = None
-        self.meter.granted(purchase, answer.machines, now)
+        self.meter.record_grant(purchase, answer.machines, now)
         if entries:
-            self.meter.refused(answer, now)
+            self.meter.record_refusals(answer, now)
             for task in [task for entry in entries for task in self._promises.get(entry.id, {}).values()]:
-                task.note_refused(answer.refusals, now)
+                task.record_refusals(answer.refusals, now)
         if not entries or not purchase.standing or answer.purchase in self._withdrawn:
             for entry in self._orders.pop(answer.purchase):
-                self._forget(entry)
+                self._drop_entry(entry)
         self.moment.answers.append(answer)
 
-    def registered(self, machine: CloudMachine, now: float) -> None:
+    def register_node(self, machine: CloudMachine, now: float) -> None:
         """Process a Node that has joined, without its GPUs yet."""
         entry = self.entries[machine.id]
         entry.name_node()
@@ -106,7 +106,7 @@ class World(Seating):
         if not self.steers:
             self._join(machine, now, devices=False)
 
-    def visible(self, machine: CloudMachine) -> None:
+    def mark_ready(self, machine: CloudMachine) -> None:
         """Record that all resources of a machine are allocatable."""
         self.entries[machine.id].ready = True
         self.nodes_changed.add(machine.id)
@@ -131,13 +131,13 @@ class World(Seating):
     def start(self, key: OfferingKey, now: float) -> None:
         """Add a machine that existed before the run."""
         machine = self.cloud.start(key, now)
-        self.meter.began_with(machine)
+        self.meter.record_start_machine(machine)
         self._join(machine, now, devices=True)
 
     def _join(self, machine: CloudMachine, now: float, *, devices: bool) -> None:
         self.scheduler.add(machine.id, machine.offering, devices=devices)
         self.on_node[machine.id] = {}
-        self._idle(machine.id, now)
+        self._mark_idle(machine.id, now)
         self.nodes_changed.add(machine.id)
 
     def _may_open(self, entry: Entry) -> bool:
@@ -177,35 +177,35 @@ class World(Seating):
 
         The younger pods wait in their place; otherwise slow machines would keep pods waiting while others overtake them.
         """
-        for task, older in self.waiting.overtaken(self._promises.get(entry.id, {}).values()):
+        for task, older in self.waiting.overtaken_pairs(self._promises.get(entry.id, {}).values()):
             other = older.promised
             self._release(task)
             self._release(older)
             self.promise(older, entry.id)
             if other:
                 self.promise(task, other)
-                self.ledger[other].exchange(older.key, task.key)
+                self.ledger[other].replace_pod(older.key, task.key)
 
     def close(self, drain: Drain) -> None:
         """Take no more pods on a node that is going away."""
         self.scheduler.close(drain.node)
         self.drains[drain.node] = drain
 
-    def give_back(self, name: str, now: float) -> None:
+    def end_machine(self, name: str, now: float) -> None:
         """End a machine and evict its remaining pods. ``name`` is a machine's, or an intent's that has its machine."""
         machine = self.cloud.terminate(name, now)
-        self.moment.given_back.append(name)
-        self._gone(machine, now)
-        self.waiting.forget()
+        self.moment.removed.append(name)
+        self._remove_machine(machine, now)
+        self.waiting.forget_refusals()
 
-    def lost(self, machine: CloudMachine, why: str, now: float) -> None:
+    def lose_machine(self, machine: CloudMachine, why: str, now: float) -> None:
         """Process a machine that is gone by itself."""
         self.moment.lost.append(Lost(machine, why))
-        self.meter.lost(machine, why, now)
-        self._gone(machine, now)
+        self.meter.record_loss(machine, why, now)
+        self._remove_machine(machine, now)
 
-    def _gone(self, machine: CloudMachine, now: float) -> None:
-        self.meter.gone(machine)
+    def _remove_machine(self, machine: CloudMachine, now: float) -> None:
+        self.meter.record_machine_end(machine)
         name = machine.id
         if name in self.on_node:
             for task in list(self.on_node[name].values()):
@@ -220,9 +220,9 @@ class World(Seating):
         self.nodes_changed.add(name)
         entry = self.entries.pop(name, None)
         if entry is not None:
-            self._forget(entry)
+            self._drop_entry(entry)
 
-    def _forget(self, entry: Entry) -> None:
+    def _drop_entry(self, entry: Entry) -> None:
         """Drop an entry that came to nothing: its pods are demand again, and a node that it was to replace stays."""
         del self.ledger[entry.id]
         for task in list(self._promises.pop(entry.id, {}).values()):

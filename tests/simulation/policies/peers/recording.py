@@ -36,19 +36,19 @@ class Recording:
         return self._inner.steers
 
     @property
-    def discourages(self) -> tuple[float, ...]:
-        return self._inner.discourages
+    def soft_taint_shares(self) -> tuple[float, ...]:
+        return self._inner.soft_taint_shares
 
     @property
-    def ask_at(self) -> float | None:
-        at = self._inner.ask_at
+    def decide_at(self) -> float | None:
+        at = self._inner.decide_at
         return None if at is None or at - EPOCH > self.until else at
 
     def start(self) -> tuple[tuple[OfferingKey, int], ...]:
         return self._inner.start()
 
-    def noticed(self, moment: Moment, view: View) -> None:
-        self._inner.noticed(moment, view)
+    def observe(self, moment: Moment, view: View) -> None:
+        self._inner.observe(moment, view)
 
     def decide(self, view: View, now: float) -> Decisions:
         decisions = self._inner.decide(view, now)

@@ -11,11 +11,11 @@ from gpuscaler.simulation.results.page.drawing import (
     area,
     band,
     ceiling,
-    hours_below,
+    hour_marks,
     legend,
-    levels,
+    level_lines,
     steps,
-    waits_below,
+    wait_marks,
 )
 
 FRAME = Frame(top=10, height=100, x_end=8, y_end=10)
@@ -49,20 +49,20 @@ def words(parts: list[str]) -> list[str]:
     [(0.3, "0 min", "18 min"), (8, "0 h", "8 h"), (60, "0 h", "60 h"), (24 * 30, "0 d", "28 d"), (9e5, "0 d", "36,036 d")],
 )
 def test_a_time_axis_has_a_few_round_marks(hours: float, first: str, last: str) -> None:
-    marks = words(hours_below(Frame(0, 10, hours, 1)))
+    marks = words(hour_marks(Frame(0, 10, hours, 1)))
     assert len(marks) <= 11
     assert (marks[0], marks[-1]) == (first, last)
 
 
 def test_a_wait_axis_is_logarithmic_and_ends_with_the_longest() -> None:
     frame = Frame(0, 10, 3600, 1, logarithmic=True)
-    assert words(waits_below(frame)) == ["1 s", "10 s", "1 min", "10 min", "1 h"]
+    assert words(wait_marks(frame)) == ["1 s", "10 s", "1 min", "10 min", "1 h"]
     assert [frame.x(seconds) for seconds in (0, 1, 60, 3600)] == pytest.approx([LEFT, LEFT, LEFT + SPAN / 2, WIDTH - RIGHT])
 
 
 def test_axis_values_have_the_digits_they_need() -> None:
-    assert words(levels(Frame(0, 10, 1, 100), after=" %")) == ["0 %", "50 %", "100 %"]
-    assert words(levels(Frame(0, 10, 1, 5), before="$")) == ["$0", "$2.5", "$5"]
+    assert words(level_lines(Frame(0, 10, 1, 100), after=" %")) == ["0 %", "50 %", "100 %"]
+    assert words(level_lines(Frame(0, 10, 1, 5), before="$")) == ["$0", "$2.5", "$5"]
 
 
 def test_a_legend_wraps_and_shows_names_as_text() -> None:

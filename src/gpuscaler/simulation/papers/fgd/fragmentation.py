@@ -40,7 +40,7 @@ class PodClasses:
         """Thousandths of devices that one pod takes in total, shape (K,)."""
         return self.gpus * self.milli
 
-    def only(self, kept: Mask | Ints) -> "PodClasses":
+    def subset(self, kept: Mask | Ints) -> "PodClasses":
         return PodClasses(self.gpus[kept], self.milli[kept], self.cpu[kept], self.weight[kept])
 
 

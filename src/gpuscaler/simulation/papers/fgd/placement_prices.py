@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gpuscaler.planning.mix.columns.lp import INFINITY, run, silent
+from gpuscaler.planning.mix.columns.lp import INFINITY, quiet_solver, run
 from gpuscaler.simulation.papers.fgd.fragmentation import WHOLE, Floats, Ints, PodClasses
 
 #: Resolution of the packing of one device: hundredths.
@@ -66,7 +66,7 @@ def solve(classes: PodClasses, *, devices: int, cpu: float) -> Prices:
     parts = classes.milli / WHOLE
     supply = classes.weight * classes.gpus
     sizes = slots(classes.milli)
-    highs = silent()
+    highs = quiet_solver()
     for limit in (*supply, float(devices), cpu / WHOLE):
         highs.addRow(-INFINITY, float(limit), 0, np.zeros(0, dtype=np.int32), np.zeros(0))
     of_devices, of_cpu = len(classes), len(classes) + 1

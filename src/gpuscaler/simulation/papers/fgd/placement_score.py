@@ -38,7 +38,7 @@ class PlacementScore:
     def __init__(self, classes: PodClasses, *, devices: int, cpu: int) -> None:
         self._fragmentation = Fragmentation(classes)
         asking = classes.gpus > 0
-        of_gpus = classes.only(asking)
+        of_gpus = classes.subset(asking)
         count = devices * WHOLE / float(of_gpus.demand @ of_gpus.weight)
         of_gpus = PodClasses(of_gpus.gpus, of_gpus.milli, of_gpus.cpu, of_gpus.weight * count)
         others = float(classes.cpu[~asking] @ classes.weight[~asking]) * count

@@ -57,7 +57,7 @@ class Cluster:
         # Memory decides where a pod fits but counts in no score: classes that differ only in memory share one.
         alike = np.column_stack((load.classes.gpus, load.classes.milli, load.classes.cpu))
         _, first, self._scored_as = np.unique(alike, axis=0, return_index=True, return_inverse=True)
-        self._scored = load.classes.only(first)
+        self._scored = load.classes.subset(first)
         self._known: dict[tuple[int, bytes, int], Floats] = {}
         self._table = np.empty((len(load.classes), len(nodes)))
         for number in range(len(nodes)):
@@ -73,7 +73,7 @@ class Cluster:
         gpus, milli = int(classes.gpus[member]), int(classes.milli[member])
         devices = self._devices[number]
         if gpus == 1 and milli < WHOLE:
-            taken = self._scoring.device(classes.only(np.array([member])), self._room(number), draw)
+            taken = self._scoring.device(classes.subset(np.array([member])), self._room(number), draw)
             devices[taken] -= milli
             devices.sort()
         elif gpus:

@@ -63,7 +63,7 @@ def runs(name: str, nodes: Nodes, load: Workload, *, seeds: int) -> list[float]:
 
 def bound(nodes: Nodes, load: Workload) -> float:
     """The minimum percent of GPUs left unallocated if pods as frequent as in the list ask for all GPUs, ignoring CPU and memory."""
-    asking = load.classes.only(load.classes.gpus > 0)
+    asking = load.classes.subset(load.classes.gpus > 0)
     count = nodes.capacity / float(asking.demand @ asking.weight)
     devices = nodes.capacity // WHOLE
     wanted = type(asking)(asking.gpus, asking.milli, asking.cpu, asking.weight * count)

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from gpuscaler.simulation.papers.fgd.fragmentation import WHOLE, Floats, Ints, PodClasses
-from gpuscaler.simulation.traces.jobs import MIB, Trace, TraceError, opened, shown
+from gpuscaler.simulation.traces.jobs import MIB, Trace, TraceError, open_text, printable_names
 
 #: Required columns of a file of nodes: GPUs, millicores and MiB of each, and the cluster if the file has several.
 NODE_COLUMNS = ("gpus", "cpu_milli", "mem_mib", "cluster")
@@ -55,7 +55,7 @@ def read_nodes(path: Path, cluster: str) -> Nodes:
     """Read the nodes with GPUs of one cluster from a file, or from a published list. Raises :class:`TraceError`."""
     rows: list[tuple[int, ...]] = []
     clusters: set[str] = set()
-    with opened(path) as text:
+    with open_text(path) as text:
         reader = csv.DictReader(text, strict=True)
         amounts = _amounts([name.strip() for name in reader.fieldnames or ()], path)
         for row in reader:
@@ -70,7 +70,7 @@ def read_nodes(path: Path, cluster: str) -> Nodes:
             if node[0] > 0:
                 rows.append(node)
     if not rows:
-        raise TraceError(f"{path}: no node with GPUs of cluster {cluster!r}; it has {shown(sorted(clusters)) or 'no cluster'}")
+        raise TraceError(f"{path}: no node with GPUs of cluster {cluster!r}; it has {printable_names(sorted(clusters)) or 'no cluster'}")
     gpus, cpu, memory = np.array(rows, dtype=np.int64).T
     return Nodes(gpus, cpu, memory)
 
@@ -81,7 +81,7 @@ def _amounts(header: list[str], path: Path) -> tuple[str, ...]:
         return OPENB_NODE_COLUMNS
     missing = [name for name in NODE_COLUMNS if name not in header]
     if missing:
-        seen = shown(header) or "no header"
+        seen = printable_names(header) or "no header"
         raise TraceError(f"{path}: column {missing[0]} missing; seen: {seen}; expected {', '.join(NODE_COLUMNS)}")
     return NODE_COLUMNS[:3]
 

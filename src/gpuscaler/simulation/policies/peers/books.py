@@ -6,7 +6,7 @@ Source of the back-off: kubernetes/autoscaler, ``cluster-autoscaler/clusterstate
 from msgspec import Struct
 
 from gpuscaler.model.offerings import OfferingKey
-from gpuscaler.simulation.world.autoscaler import Seen
+from gpuscaler.simulation.world.autoscaler import ObservedMachine
 from gpuscaler.simulation.world.scheduler import Scheduler
 
 
@@ -66,10 +66,10 @@ class Order(Struct, gc=False):
     refused: bool = False
 
 
-def expect(room: Scheduler, seen: Seen) -> None:
+def add_upcoming(room: Scheduler, observed: ObservedMachine) -> None:
     """Count a machine that is not ready yet with all resources of its type."""
-    if seen.node:
-        room.remove(seen.node)
-    room.add(seen.machine.id, seen.offering)
-    for spec in seen.pods.values():
-        room.place(spec, seen.machine.id)
+    if observed.node:
+        room.remove(observed.node)
+    room.add(observed.machine.id, observed.offering)
+    for spec in observed.pods.values():
+        room.place(spec, observed.machine.id)

@@ -18,7 +18,7 @@ from gpuscaler.simulation.world.scheduler import Scheduler
 FLEET_TYPES = 60
 
 
-class Shelf:
+class OfferingTable:
     """The offerings of one pool as arrays: one row per offering, one column per resource."""
 
     def __init__(self, pool: Pool) -> None:
@@ -56,11 +56,11 @@ class Shelf:
 class Claim:
     """A NodeClaim that is being filled: its pods, their total request, and the offerings that still fit."""
 
-    def __init__(self, shelf: Shelf, available: Mask) -> None:
-        self.shelf = shelf
+    def __init__(self, table: OfferingTable, available: Mask) -> None:
+        self.table = table
         self.pods: list[str] = []
         self.specs: dict[str, PodSpec] = {}
-        self._asked: Array = np.zeros(len(shelf.columns), dtype=np.int64)
+        self._asked: Array = np.zeros(len(table.columns), dtype=np.int64)
         self._left = available
         self._refused: set[str] = set()
 
@@ -68,10 +68,10 @@ class Claim:
         """Add a pod if some offering fits them all; offerings that do not fit are dropped for good."""
         if spec.digest in self._refused:
             return False
-        request = self.shelf.request(spec)
+        request = self.table.request(spec)
         if request is not None:
             asked = self._asked + request
-            left = self._left & self.shelf.admitting(spec) & (self.shelf.allocatable >= asked).all(axis=1)
+            left = self._left & self.table.admitting(spec) & (self.table.allocatable >= asked).all(axis=1)
             if left.any():
                 self.pods.append(pod)
                 self.specs[spec.digest] = spec
@@ -82,7 +82,7 @@ class Claim:
 
     def left(self) -> list[Offering]:
         """The offerings that fit all its pods."""
-        return [self.shelf.offerings[row] for row in np.flatnonzero(self._left).tolist()]
+        return [self.table.offerings[row] for row in np.flatnonzero(self._left).tolist()]
 
     def options(self, among: Sequence[Offering] | None = None) -> tuple[Offering, ...]:
         """The offerings to request from the fleet, cheapest first, out of those that still fit, or those of ``among``.
@@ -91,7 +91,7 @@ class Claim:
         only if nothing else fits or a pod asks for one (``filterUnwantedSpot``, ``filterExoticInstanceTypes``).
         """
         left = self.left() if among is None else list(among)
-        asked = {name for name, amount in zip(self.shelf.columns, self._asked.tolist(), strict=True) if amount and "/" in name}
+        asked = {name for name, amount in zip(self.table.columns, self._asked.tolist(), strict=True) if amount and "/" in name}
         plain = [offering for offering in left if not any("/" in name for name in offering.allocatable if name not in asked)]
         left = plain or left
         for market in ("reserved", "spot", "on-demand"):
@@ -111,7 +111,7 @@ def _cheapest_types(offerings: Iterable[Offering]) -> tuple[Offering, ...]:
     return tuple(offering for offering in ordered if offering.instance_type in types)
 
 
-class Packed:
+class PackingResult:
     """One round of provisioning: the node of each pod, what to launch, and the pods without a place."""
 
     def __init__(self) -> None:
@@ -123,20 +123,20 @@ class Packed:
 def pack(
     pending: Iterable[Pending],
     room: Scheduler,
-    shelves: Sequence[Shelf],
+    tables: Sequence[OfferingTable],
     *,
     available: Sequence[Mask],
     left_in_pool: dict[str, int | None],
-) -> Packed:
+) -> PackingResult:
     """Place ``pending`` pods the way Karpenter simulates it; ``room`` is used up.
 
     Existing and launched nodes come first, oldest first. Then NodeClaims of this round, the one with the fewest pods first, each taking
     pods while any of its types fits. Then a new NodeClaim of the first pool, by weight, that fits; ``left_in_pool`` says how many more
-    machines a pool may have, ``available`` which offerings of each shelf may be asked.
+    machines a pool may have, ``available`` which offerings of each table may be asked.
     """
-    packed = Packed()
+    packed = PackingResult()
     full: set[str] = set()
-    for pod, spec in in_order(pending):
+    for pod, spec in in_queue_order(pending):
         if spec.digest not in full:
             node = room.first(spec)
             if node is not None:
@@ -147,7 +147,7 @@ def pack(
         packed.claims.sort(key=lambda claim: len(claim.pods))
         if any(claim.add(pod, spec) for claim in packed.claims):
             continue
-        fresh = _new_claim(pod, spec, shelves, available, left_in_pool)
+        fresh = _new_claim(pod, spec, tables, available, left_in_pool)
         if fresh is None:
             packed.unplaced.append(pod)
         else:
@@ -155,13 +155,15 @@ def pack(
     return packed
 
 
-def _new_claim(pod: str, spec: PodSpec, shelves: Sequence[Shelf], masks: Sequence[Mask], left: dict[str, int | None]) -> Claim | None:
-    for shelf, mask in zip(shelves, masks, strict=True):
-        name = shelf.pool.name
+def _new_claim(
+    pod: str, spec: PodSpec, tables: Sequence[OfferingTable], masks: Sequence[Mask], left: dict[str, int | None]
+) -> Claim | None:
+    for table, mask in zip(tables, masks, strict=True):
+        name = table.pool.name
         room = left[name]
         if room is not None and room <= 0:
             continue
-        claim = Claim(shelf, mask)
+        claim = Claim(table, mask)
         if claim.add(pod, spec):
             if room is not None:
                 left[name] = room - 1
@@ -169,7 +171,7 @@ def _new_claim(pod: str, spec: PodSpec, shelves: Sequence[Shelf], masks: Sequenc
     return None
 
 
-def in_order(pending: Iterable[Pending]) -> Iterator[tuple[str, PodSpec]]:
+def in_queue_order(pending: Iterable[Pending]) -> Iterator[tuple[str, PodSpec]]:
     """Pods in the order of Karpenter's queue: most CPU first, then most memory; each specification's oldest pod first."""
     groups = sorted(
         pending,
@@ -178,5 +180,5 @@ def in_order(pending: Iterable[Pending]) -> Iterator[tuple[str, PodSpec]]:
     return ((pod, group.spec) for group in groups for pod in group.pods)
 
 
-def keys(options: Iterable[Offering]) -> tuple[OfferingKey, ...]:
+def offering_keys(options: Iterable[Offering]) -> tuple[OfferingKey, ...]:
     return tuple(offering.key for offering in options)

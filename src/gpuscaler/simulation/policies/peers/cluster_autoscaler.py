@@ -27,12 +27,12 @@ from gpuscaler.model.offerings import OfferingKey
 from gpuscaler.model.pods import PodSpec
 from gpuscaler.model.pools import Policy
 from gpuscaler.planning.plans import PlannedRemoval
-from gpuscaler.simulation.policies.peers.books import Backoff, Order, expect
+from gpuscaler.simulation.policies.peers.books import Backoff, Order, add_upcoming
 from gpuscaler.simulation.policies.peers.draining import Draining
 from gpuscaler.simulation.policies.peers.estimator import estimate
 from gpuscaler.simulation.policies.peers.expanders import Option, expander
 from gpuscaler.simulation.policies.peers.settings import ClusterAutoscalerSettings
-from gpuscaler.simulation.world.autoscaler import Decisions, Intent, Moment, Pending, Purchase, Seen, View
+from gpuscaler.simulation.world.autoscaler import Decisions, Intent, Moment, ObservedMachine, Pending, Purchase, View
 from gpuscaler.simulation.world.scheduler import Scheduler
 
 NEVER = math.inf
@@ -44,7 +44,7 @@ class Demand(NamedTuple):
     ``room`` is the room left after placing those, None if no pod waits; ``coming`` are the nodes in it that are not ready.
     """
 
-    unhelped: list[tuple[Pending, int]]
+    unplaced: list[tuple[Pending, int]]
     used: set[str]
     room: Scheduler | None = None
     coming: tuple[str, ...] = ()
@@ -55,7 +55,7 @@ class ClusterAutoscaler:
 
     name = "cluster-autoscaler"
     steers = False
-    discourages = ()
+    soft_taint_shares = ()
 
     def __init__(self, policy: Policy, settings: ClusterAutoscalerSettings | None = None, *, seed: int = 0) -> None:
         self._settings = settings or ClusterAutoscalerSettings()
@@ -81,17 +81,17 @@ class ClusterAutoscaler:
         self._last_scale_up = -NEVER
         self._began: float | None = None
         self._last_loop = -NEVER
-        self._ask_at: float | None = None
+        self._decide_at: float | None = None
 
     def start(self) -> tuple[tuple[OfferingKey, int], ...]:
         """Return nothing: Cluster Autoscaler does not raise a group to its minimum (``--enforce-node-group-min-size`` is off)."""
         return ()
 
     @property
-    def ask_at(self) -> float | None:
-        return self._ask_at
+    def decide_at(self) -> float | None:
+        return self._decide_at
 
-    def noticed(self, moment: Moment, view: View) -> None:
+    def observe(self, moment: Moment, view: View) -> None:
         if self._began is None:
             self._began = moment.now
         for answer in moment.answers:
@@ -102,31 +102,31 @@ class ClusterAutoscaler:
                 del self._orders[answer.purchase]
         self._interrupted += [notice.machine.id for notice in moment.notices]
         news = (moment.arrived, moment.evicted, moment.answers, moment.registered, moment.opened, moment.idled, moment.notices, moment.lost)
-        if any(news) or moment.given_back or (moment.finished and next(iter(view.movable()), None) is not None):
+        if any(news) or moment.removed or (moment.finished and next(iter(view.movable()), None) is not None):
             self._news = moment.now
             tick = self._tick(moment.now)
-            self._ask_at = tick if self._ask_at is None else min(tick, self._ask_at)
+            self._decide_at = tick if self._decide_at is None else min(tick, self._decide_at)
 
     def decide(self, view: View, now: float) -> Decisions:
         """Run one loop."""
         self._last_loop = now
-        machines = list(view.seen())
+        machines = list(view.machines())
         removals = [PlannedRemoval(name, "interrupted: drained at the notice") for name in self._interrupted if view.node(name) is not None]
         self._interrupted.clear()
         self._backoff.forget(now)
-        withdrawals, late = self._follow_up(machines, now)
-        removals += [PlannedRemoval(seen.machine.id, "did not register in time") for seen in late]
+        withdrawals, late = self._settle_orders(machines, now)
+        removals += [PlannedRemoval(observed.machine.id, "did not register in time") for observed in late]
         gone = {removal.node for removal in removals}
-        machines = [seen for seen in machines if seen.machine.id not in gone]
+        machines = [observed for observed in machines if observed.machine.id not in gone]
         demand = self._demand(view, machines)
-        unhelped = demand.unhelped
+        unplaced = demand.unplaced
         wake = [self._next_deadline(now)]
         purchase = None
-        young = self._too_new(unhelped, now)
+        young = self._wait_for_more_pods_until(unplaced, now)
         if young is not None:
             wake.append(young)
-        elif unhelped:
-            purchase = self._scale_up(unhelped, machines, now)
+        elif unplaced:
+            purchase = self._scale_up(unplaced, machines, now)
             wake += self._back_offs(now)
         if purchase is not None:
             self._last_scale_up = now
@@ -140,7 +140,7 @@ class ClusterAutoscaler:
         if more:
             wake.append(now + self._settings.scan_interval)
         at = min(wake)
-        self._ask_at = None if at == NEVER else self._tick(at)
+        self._decide_at = None if at == NEVER else self._tick(at)
         return Decisions(withdrawals=tuple(withdrawals), purchases=(purchase,) if purchase else (), removals=tuple(removals), marks=marks)
 
     def _tick(self, at: float) -> float:
@@ -153,7 +153,7 @@ class ClusterAutoscaler:
 
     # Orders
 
-    def _follow_up(self, machines: list[Seen], now: float) -> tuple[list[str], list[Seen]]:
+    def _settle_orders(self, machines: list[ObservedMachine], now: float) -> tuple[list[str], list[ObservedMachine]]:
         """Settle scale-ups that are done, failed or late. Returns orders to withdraw and machines to remove."""
         rules = self._settings
         upcoming = self._upcoming(machines)
@@ -173,21 +173,21 @@ class ClusterAutoscaler:
             if signalled:
                 self._backoff.fail(order.group, now)
                 self._expected.pop(order.group, None)
-        late = [seen for seen in machines if seen.registered is None and seen.bought + rules.max_node_provision_time < now]
+        late = [observed for observed in machines if observed.registered is None and observed.bought + rules.max_node_provision_time < now]
         return withdrawn, late
 
-    def _upcoming(self, machines: Iterable[Seen]) -> Counter[OfferingKey]:
+    def _upcoming(self, machines: Iterable[ObservedMachine]) -> Counter[OfferingKey]:
         """Return how many machines of each group are expected and not ready."""
         upcoming: Counter[OfferingKey] = Counter()
         for order in self._orders.values():
             upcoming[order.group] += order.missing
-        for seen in machines:
-            if not self._ready(seen):
-                upcoming[seen.offering.key] += 1
+        for observed in machines:
+            if not self._ready(observed):
+                upcoming[observed.offering.key] += 1
         return upcoming
 
-    def _ready(self, seen: Seen) -> bool:
-        return seen.ready is not None or (seen.registered is not None and not self._settings.gpu_label)
+    def _ready(self, observed: ObservedMachine) -> bool:
+        return observed.ready is not None or (observed.registered is not None and not self._settings.gpu_label)
 
     def _next_deadline(self, now: float) -> float:
         """Return when some open scale-up times out at the latest."""
@@ -202,21 +202,21 @@ class ClusterAutoscaler:
 
     # Scale-up
 
-    def _demand(self, view: View, machines: list[Seen]) -> Demand:
+    def _demand(self, view: View, machines: list[ObservedMachine]) -> Demand:
         pending = view.pending()
         if not pending:
             return Demand([], set())
         room, coming = view.room(), []
-        for seen in machines:
-            if not self._ready(seen):
-                expect(room, seen)
-                coming.append(seen.machine.id)
+        for observed in machines:
+            if not self._ready(observed):
+                add_upcoming(room, observed)
+                coming.append(observed.machine.id)
         for order in self._orders.values():
             for number in range(order.missing):
                 room.add(f"{order.id}/{number}", self._groups[order.group])
                 coming.append(f"{order.id}/{number}")
         used: set[str] = set()
-        unhelped = []
+        unplaced = []
         for group in sorted(pending, key=lambda group: (-group.spec.priority, group.oldest, group.pods[0])):
             placed = 0
             while placed < len(group.pods) and (node := room.first(group.spec)) is not None:
@@ -224,26 +224,26 @@ class ClusterAutoscaler:
                 used.add(node)
                 placed += 1
             if placed < len(group.pods):
-                unhelped.append((group, len(group.pods) - placed))
-        return Demand(unhelped, used, room, tuple(coming))
+                unplaced.append((group, len(group.pods) - placed))
+        return Demand(unplaced, used, room, tuple(coming))
 
-    def _too_new(self, unhelped: list[tuple[Pending, int]], now: float) -> float | None:
+    def _wait_for_more_pods_until(self, unplaced: list[tuple[Pending, int]], now: float) -> float | None:
         """Until when to wait for more pods before buying for these; None if they are old enough."""
-        if not unhelped:
+        if not unplaced:
             return None
-        oldest = [(group.oldest if left == len(group.pods) else group.newest, group.spec) for group, left in unhelped]
+        oldest = [(group.oldest if left == len(group.pods) else group.newest, group.spec) for group, left in unplaced]
         until = min(at for at, _ in oldest) + self._settings.new_pods
         with_gpus = [at for at, spec in oldest if any("/" in name and amount for name, amount in spec.requests.items())]
         if with_gpus:
             until = max(until, min(with_gpus) + self._settings.new_gpu_pods)
         return until if until > now else None
 
-    def _scale_up(self, unhelped: list[tuple[Pending, int]], machines: list[Seen], now: float) -> Purchase | None:
+    def _scale_up(self, unplaced: list[tuple[Pending, int]], machines: list[ObservedMachine], now: float) -> Purchase | None:
         pods: dict[str, tuple[PodSpec, int]] = {}
-        for group, left in unhelped:
+        for group, left in unplaced:
             known = pods.get(group.spec.digest, (group.spec, 0))
             pods[group.spec.digest] = (group.spec, known[1] + left)
-        sizes = Counter(seen.offering.pool for seen in machines)
+        sizes = Counter(observed.offering.pool for observed in machines)
         for order in self._orders.values():
             sizes[order.group[0]] += order.missing
         options = []
@@ -272,33 +272,37 @@ class ClusterAutoscaler:
 
     # Scale-down
 
-    def _scale_down(self, view: View, machines: list[Seen], demand: Demand, now: float) -> tuple[list[PlannedRemoval], float]:
+    def _scale_down(self, view: View, machines: list[ObservedMachine], demand: Demand, now: float) -> tuple[list[PlannedRemoval], float]:
         """Return the nodes to remove now, and when the next may follow."""
         rules = self._settings
-        empty = [seen for seen in machines if self._ready(seen) and not seen.pods and not seen.closed and seen.node not in demand.used]
-        little_used, following = self._little_used(view, machines, empty, demand, now)
-        self._unneeded = {seen.node: self._unneeded.get(seen.node, now) for seen in (*empty, *little_used)}
+        empty = [
+            observed
+            for observed in machines
+            if self._ready(observed) and not observed.pods and not observed.closed and observed.node not in demand.used
+        ]
+        little_used, following = self._underutilized(view, machines, empty, demand, now)
+        self._unneeded = {observed.node: self._unneeded.get(observed.node, now) for observed in (*empty, *little_used)}
         allowed = self._last_scale_up + rules.scale_down_delay_after_add
-        sizes = Counter(seen.offering.pool for seen in machines if seen.registered is not None)
+        sizes = Counter(observed.offering.pool for observed in machines if observed.registered is not None)
         removals: list[PlannedRemoval] = []
         for group, limit in ((empty, rules.max_empty), (little_used, rules.max_drain)):
             number = 0
-            for seen in sorted(group, key=lambda seen: (self._unneeded[seen.node], seen.node)):
-                due = max(self._unneeded[seen.node] + rules.scale_down_unneeded_time, allowed)
+            for observed in sorted(group, key=lambda observed: (self._unneeded[observed.node], observed.node)):
+                due = max(self._unneeded[observed.node] + rules.scale_down_unneeded_time, allowed)
                 if due > now + 0.001:
                     following = min(following, due)
                 elif number == limit or len(removals) == rules.max_empty:
                     following = min(following, now + rules.scan_interval)
-                elif sizes[seen.offering.pool] > self._pools[seen.offering.pool].min:
-                    sizes[seen.offering.pool] -= 1
+                elif sizes[observed.offering.pool] > self._pools[observed.offering.pool].min:
+                    sizes[observed.offering.pool] -= 1
                     number += 1
-                    what = "underutilized" if seen.pods else "empty"
-                    removals.append(PlannedRemoval(seen.node, f"{what} for {now - self._unneeded[seen.node]:.0f} s"))
+                    what = "underutilized" if observed.pods else "empty"
+                    removals.append(PlannedRemoval(observed.node, f"{what} for {now - self._unneeded[observed.node]:.0f} s"))
         return removals, following
 
-    def _soft_taints(self, machines: list[Seen], going: set[str]) -> tuple[tuple[tuple[str, bool], ...], bool]:
+    def _soft_taints(self, machines: list[ObservedMachine], going: set[str]) -> tuple[tuple[tuple[str, bool], ...], bool]:
         """Soft taints to lift from nodes that are needed again, then to set on unneeded ones, and whether some are left for later."""
-        nodes = {seen.node for seen in machines if seen.node and not seen.closed} - going
+        nodes = {observed.node for observed in machines if observed.node and not observed.closed} - going
         self._marked &= nodes
         due = [(name, False) for name in sorted(self._marked - self._unneeded.keys())]
         due += [(name, True) for name in sorted((self._unneeded.keys() & nodes) - self._marked)]
@@ -307,17 +311,19 @@ class ClusterAutoscaler:
             (self._marked.add if unneeded else self._marked.discard)(name)
         return tuple(due[:most]), 0 < most < len(due)
 
-    def _little_used(self, view: View, machines: list[Seen], empty: list[Seen], demand: Demand, now: float) -> tuple[list[Seen], float]:
+    def _underutilized(
+        self, view: View, machines: list[ObservedMachine], empty: list[ObservedMachine], demand: Demand, now: float
+    ) -> tuple[list[ObservedMachine], float]:
         """Nodes with pods that could be drained, and when to try others that are not tried now. Empty nodes take no pods."""
         movable = set(view.movable()) - demand.used
         if not movable:
             return [], NEVER
         room = demand.room or view.room()
-        unready = demand.coming or tuple(seen.node for seen in machines if seen.node and not self._ready(seen))
-        for name in (*unready, *(seen.node for seen in empty)):
+        unready = demand.coming or tuple(observed.node for observed in machines if observed.node and not self._ready(observed))
+        for name in (*unready, *(observed.node for observed in empty)):
             room.close(name)
-        nodes = [seen for seen in machines if seen.node in movable and self._ready(seen)]
-        nodes.sort(key=lambda seen: seen.node not in self._unneeded)
+        nodes = [observed for observed in machines if observed.node in movable and self._ready(observed)]
+        nodes.sort(key=lambda observed: observed.node not in self._unneeded)
         # It could not remove more than this many anyway (``unneededNodesLimit``).
         most = len(self._unneeded) + 2 * self._settings.max_empty - len(empty)
         return self._draining.find(nodes, room, most=most, now=now, news=self._news)

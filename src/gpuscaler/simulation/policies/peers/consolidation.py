@@ -16,7 +16,7 @@ from gpuscaler.model.pools import Offering
 from gpuscaler.simulation.policies.peers.claims import Claim
 from gpuscaler.simulation.policies.peers.settings import KarpenterSettings
 from gpuscaler.simulation.policies.peers.trials import Trial
-from gpuscaler.simulation.world.autoscaler import Seen
+from gpuscaler.simulation.world.autoscaler import ObservedMachine
 
 #: Maximum number of nodes that one command of multi-node consolidation removes.
 MOST_NODES = 100
@@ -29,16 +29,16 @@ BALANCED = 1 / 2
 class Candidate(Struct, frozen=True, gc=False):
     """A node that may be disrupted, and its disruption cost: 1, plus about 1 for each of its pods, depending on its priority."""
 
-    seen: Seen
+    observed: ObservedMachine
     disruption: float
 
     @property
     def name(self) -> str:
-        return self.seen.node
+        return self.observed.node
 
     @property
     def price(self) -> float:
-        return self.seen.offering.price
+        return self.observed.offering.price
 
     @property
     def ratio(self) -> float:
@@ -49,14 +49,14 @@ class Candidate(Struct, frozen=True, gc=False):
 class Command(Struct, frozen=True, gc=False):
     """Nodes to remove: at once, or when one machine of ``options`` that replaces them is open.
 
-    ``takers`` are the nodes that their pods would move to, ``pods`` those that would move to the new machine.
+    ``targets`` are the nodes that their pods would move to, ``pods`` those that would move to the new machine.
     """
 
     nodes: tuple[str, ...]
     why: str
     options: tuple[Offering, ...] = ()
     pods: tuple[str, ...] = ()
-    takers: frozenset[str] = frozenset()
+    targets: frozenset[str] = frozenset()
 
 
 class Totals(Struct, frozen=True, gc=False):
@@ -66,8 +66,8 @@ class Totals(Struct, frozen=True, gc=False):
     disruption: float
 
 
-def candidate(seen: Seen) -> Candidate:
-    return Candidate(seen, disruption_of(seen.pods.values()))
+def candidate(observed: ObservedMachine) -> Candidate:
+    return Candidate(observed, disruption_of(observed.pods.values()))
 
 
 def disruption_of(pods: Iterable[PodSpec]) -> float:
@@ -75,12 +75,14 @@ def disruption_of(pods: Iterable[PodSpec]) -> float:
     return 1.0 + sum(min(10.0, max(0.0, 1.0 + spec.priority / 2**25)) for spec in pods)
 
 
-def totals_of(machines: Iterable[Seen]) -> dict[str, Totals]:
+def totals_of(machines: Iterable[ObservedMachine]) -> dict[str, Totals]:
     """Totals by pool, over machines in any state."""
     totals: dict[str, Totals] = defaultdict(lambda: Totals(0.0, 0.0))
-    for seen in machines:
-        known = totals[seen.offering.pool]
-        totals[seen.offering.pool] = Totals(known.cost + seen.offering.price, known.disruption + disruption_of(seen.pods.values()))
+    for observed in machines:
+        known = totals[observed.offering.pool]
+        totals[observed.offering.pool] = Totals(
+            known.cost + observed.offering.price, known.disruption + disruption_of(observed.pods.values())
+        )
     return totals
 
 
@@ -95,14 +97,14 @@ class Consolidation:
     def find(self, candidates: Sequence[Candidate], budgets: Mapping[str, int]) -> Command | None:
         """Several nodes at once if possible, else one; None if nothing is possible within ``budgets`` (nodes by pool)."""
         ordered = sorted(candidates, key=lambda candidate: -candidate.ratio)
-        return self._several(ordered, budgets) or self._one(ordered, budgets)
+        return self._find_several(ordered, budgets) or self._find_one(ordered, budgets)
 
-    def _several(self, ordered: Sequence[Candidate], budgets: Mapping[str, int]) -> Command | None:
+    def _find_several(self, ordered: Sequence[Candidate], budgets: Mapping[str, int]) -> Command | None:
         """The longest prefix of the list for which a binary search finds a command; a larger half is tried only if the last one held."""
         taken: Counter[str] = Counter()
         allowed = []
         for candidate in ordered:
-            pool = candidate.seen.offering.pool
+            pool = candidate.observed.offering.pool
             if taken[pool] < budgets[pool]:
                 taken[pool] += 1
                 allowed.append(candidate)
@@ -117,17 +119,17 @@ class Consolidation:
                 high = middle - 1
         return found
 
-    def _one(self, ordered: Sequence[Candidate], budgets: Mapping[str, int]) -> Command | None:
+    def _find_one(self, ordered: Sequence[Candidate], budgets: Mapping[str, int]) -> Command | None:
         """The first node with a command; the pools take turns."""
         queues: dict[str, list[Candidate]] = defaultdict(list)
         for candidate in ordered:
-            queues[candidate.seen.offering.pool].append(candidate)
+            queues[candidate.observed.offering.pool].append(candidate)
         turns = sorted(
             ((place, pool, candidate) for pool, queue in queues.items() for place, candidate in enumerate(queue)), key=lambda turn: turn[:2]
         )
         for _, pool, candidate in turns:
-            replaceable = self._rules.spot_to_spot or candidate.seen.offering.market != "spot"
-            if budgets[pool] > 0 and self._trial.promising(candidate.seen, replaceable=replaceable):
+            replaceable = self._rules.spot_to_spot or candidate.observed.offering.market != "spot"
+            if budgets[pool] > 0 and self._trial.may_succeed_without(candidate.observed, replaceable=replaceable):
                 command = self.compute([candidate])
                 if command is not None:
                     return command
@@ -136,12 +138,12 @@ class Consolidation:
     def compute(self, candidates: Sequence[Candidate]) -> Command | None:
         """A command that deletes or replaces these nodes together, or None (``computeConsolidation``)."""
         nodes = tuple(candidate.name for candidate in candidates)
-        packed = self._trial.without([candidate.seen for candidate in candidates])
+        packed = self._trial.without([candidate.observed for candidate in candidates])
         if packed is None or len(packed.claims) > 1:
             return None
-        moved = [pod for candidate in candidates for pod in candidate.seen.pods]
-        takers = frozenset(packed.placed[pod] for pod in moved if pod in packed.placed)
-        command = Command(nodes, "its pods fit on other nodes", takers=takers)
+        moved = [pod for candidate in candidates for pod in candidate.observed.pods]
+        targets = frozenset(packed.placed[pod] for pod in moved if pod in packed.placed)
+        command = Command(nodes, "its pods fit on other nodes", targets=targets)
         if packed.claims:
             (claim,) = packed.claims
             options = claim.options(self._replacement(claim, candidates))
@@ -149,11 +151,11 @@ class Consolidation:
                 return None
             what = "a cheaper machine" if len(nodes) == 1 else f"a machine cheaper than these {len(nodes)}"
             command = replace(command, why=f"its pods fit on {what}", options=options, pods=tuple(claim.pods))
-        return command if self._approved(command, candidates) else None
+        return command if self._is_worthwhile(command, candidates) else None
 
-    def holds(self, command: Command, candidates: Sequence[Candidate]) -> bool:
+    def is_still_valid(self, command: Command, candidates: Sequence[Candidate]) -> bool:
         """Whether a command that was found earlier is still valid (``validateCommand``)."""
-        packed = self._trial.without([candidate.seen for candidate in candidates])
+        packed = self._trial.without([candidate.observed for candidate in candidates])
         if packed is None or len(packed.claims) != bool(command.options):
             return False
         types = {offering.instance_type for claim in packed.claims for offering in claim.left()}
@@ -164,10 +166,10 @@ class Consolidation:
 
         If a pool has both markets, the replacement is spot only: falling back to on-demand might be more expensive.
         """
-        markets = {offering.market for offering in claim.shelf.offerings}
+        markets = {offering.market for offering in claim.table.offerings}
         price = sum(candidate.price for candidate in candidates)
         left = claim.left()
-        if "spot" in markets and all(candidate.seen.offering.market == "spot" for candidate in candidates):
+        if "spot" in markets and all(candidate.observed.offering.market == "spot" for candidate in candidates):
             if not self._rules.spot_to_spot:
                 return []
             offerings = _cheaper([offering for offering in left if offering.market == "spot"], price)
@@ -179,14 +181,14 @@ class Consolidation:
                 offerings = [offering for offering in offerings if offering.market == "spot"]
         return offerings if len(candidates) == 1 else _other_types(offerings, candidates)
 
-    def _approved(self, command: Command, candidates: Sequence[Candidate]) -> bool:
+    def _is_worthwhile(self, command: Command, candidates: Sequence[Candidate]) -> bool:
         """Whether the policy accepts a move: Balanced accepts those that save enough for their disruption, in every affected pool."""
         if self._rules.consolidation_policy != "Balanced":
             return True
         price = sum(candidate.price for candidate in candidates)
         saved = price - min((offering.price for offering in command.options), default=0.0)
-        for pool in {candidate.seen.offering.pool for candidate in candidates}:
-            of_pool = [candidate for candidate in candidates if candidate.seen.offering.pool == pool]
+        for pool in {candidate.observed.offering.pool for candidate in candidates}:
+            of_pool = [candidate for candidate in candidates if candidate.observed.offering.pool == pool]
             share = sum(candidate.price for candidate in of_pool) / price if price else 1.0
             totals = self._totals[pool]
             if saved * share * totals.disruption < BALANCED * sum(candidate.disruption for candidate in of_pool) * totals.cost:
@@ -222,5 +224,5 @@ def _cheapest_types(offerings: Iterable[Offering], number: int) -> list[Offering
 def _other_types(offerings: Sequence[Offering], candidates: Sequence[Candidate]) -> list[Offering]:
     """Only offerings cheaper than a candidate of the same type: otherwise that candidate could stay (``filterOutSameInstanceType``)."""
     types = {offering.instance_type for offering in offerings}
-    ceiling = min((candidate.price for candidate in candidates if candidate.seen.offering.instance_type in types), default=math.inf)
+    ceiling = min((candidate.price for candidate in candidates if candidate.observed.offering.instance_type in types), default=math.inf)
     return _cheaper(offerings, ceiling)

@@ -10,21 +10,21 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
 
 from gpuscaler.model.table import Mask
-from gpuscaler.simulation.policies.peers.claims import Shelf
+from gpuscaler.simulation.policies.peers.claims import OfferingTable
 from gpuscaler.simulation.policies.peers.consolidation import Candidate, Command, Consolidation, candidate, totals_of
 from gpuscaler.simulation.policies.peers.settings import KarpenterSettings
 from gpuscaler.simulation.policies.peers.trials import Trial
-from gpuscaler.simulation.world.autoscaler import Moment, Seen, View
+from gpuscaler.simulation.world.autoscaler import Moment, ObservedMachine, View
 
 NEVER = math.inf
 EMPTY = "empty"
 
 
 class Disruption:
-    """Decides which nodes to remove. ``available`` says which offerings of each shelf may be asked at a time."""
+    """Decides which nodes to remove. ``available`` says which offerings of each table may be asked at a time."""
 
-    def __init__(self, shelves: Sequence[Shelf], rules: KarpenterSettings, available: Callable[[float], Sequence[Mask]]) -> None:
-        self._shelves = shelves
+    def __init__(self, tables: Sequence[OfferingTable], rules: KarpenterSettings, available: Callable[[float], Sequence[Mask]]) -> None:
+        self._tables = tables
         self._rules = rules
         self._available = available
         #: The command being validated, and when its validation ends.
@@ -38,12 +38,12 @@ class Disruption:
         #: Nodes that a round of provisioning promised to pods, with the time; nodes that a command sends pods to, and until when.
         self._nominated: Collection[str] = ()
         self._last_round = -NEVER
-        self._takers: dict[str, float] = {}
+        self._targets: dict[str, float] = {}
         #: The pods of a node when it was last observed, and when that set had changed.
         self._pods: dict[str, tuple[frozenset[str], float]] = {}
         #: Whether anything has changed since a search without result, and when to search again if nothing does.
         self._changed = True
-        self._look_again = -NEVER
+        self._search_again_at = -NEVER
 
     @property
     def at(self) -> float:
@@ -54,17 +54,17 @@ class Disruption:
         """Record that a round of provisioning has promised these nodes to pods."""
         self._nominated, self._last_round = nominated, now
 
-    def noticed(self, moment: Moment, view: View) -> None:
+    def observe(self, moment: Moment, view: View) -> None:
         """Track which nodes exist, and when to search."""
-        for name in (*moment.given_back, *(lost.machine.id for lost in moment.lost)):
+        for name in (*moment.removed, *(lost.machine.id for lost in moment.lost)):
             for known in (self._nodes, self._idle, self._pods):
                 known.pop(name, None)
         for name in moment.registered:
-            seen = view.node(name)
-            if seen is not None:
-                self._nodes[name] = seen.offering.pool
+            observed = view.node(name)
+            if observed is not None:
+                self._nodes[name] = observed.offering.pool
         self._idle.update(dict.fromkeys((*moment.opened, *moment.idled)))
-        emptied = moment.opened or moment.idled or moment.given_back or (moment.finished and self._nominated)
+        emptied = moment.opened or moment.idled or moment.removed or (moment.finished and self._nominated)
         changed = emptied or moment.arrived or moment.finished or moment.evicted or moment.registered or moment.lost
         self._changed |= bool(changed)
         if emptied or (changed and self._may_consolidate(view)):
@@ -76,26 +76,26 @@ class Disruption:
         if now >= self._validated_at:
             command = self._validate(view, now)
         if now >= self._poll_at:
-            self._look(view, now, synced=synced)
+            self._select_nodes(view, now, synced=synced)
         return command
 
     def _may_consolidate(self, view: View) -> bool:
         return self._rules.consolidation_policy != "WhenEmpty" and next(iter(view.movable()), None) is not None
 
-    def _look(self, view: View, now: float, *, synced: bool) -> None:
+    def _select_nodes(self, view: View, now: float, *, synced: bool) -> None:
         """Pick the nodes to remove next, as many as the budgets allow."""
         self._poll_at = NEVER
         if self._command is not None:
             return
-        ripe, later = self._ripe(view, now)
+        ripe, later = self._long_empty(view, now)
         chosen = self._within_budgets(ripe, view)
         if chosen:
-            self._plan(Command(tuple(chosen), EMPTY), now)
+            self._start_validation(Command(tuple(chosen), EMPTY), now)
         elif self._may_consolidate(view):
             later = min(later, self._consolidate(view, now) if synced else now + self._rules.poll)
         self._poll_at = later
 
-    def _plan(self, command: Command, now: float) -> None:
+    def _start_validation(self, command: Command, now: float) -> None:
         self._command, self._validated_at = command, now + self._rules.validation
 
     def _validate(self, view: View, now: float) -> Command | None:
@@ -106,64 +106,64 @@ class Disruption:
         assert command is not None, "a command is being validated"
         if command.why == EMPTY:
             still = [view.node(name) for name in command.nodes]
-            return Command(tuple(seen.node for seen in still if seen is not None and not seen.pods), EMPTY)
-        young = self._young(view, now)
+            return Command(tuple(observed.node for observed in still if observed is not None and not observed.pods), EMPTY)
+        young = self._recently_changed(view, now)
         candidates = {candidate.name: candidate for candidate in self._candidates(view, now, young)}
         if any(name not in candidates for name in command.nodes):
             return None
         chosen = [candidates[name] for name in command.nodes]
-        if len(self._within_budgets((candidate.seen for candidate in chosen), view)) < len(chosen):
+        if len(self._within_budgets((candidate.observed for candidate in chosen), view)) < len(chosen):
             return None
-        if not self._consolidation(view, now, young).holds(command, chosen):
+        if not self._consolidation(view, now, young).is_still_valid(command, chosen):
             return None
-        self._takers.update(dict.fromkeys(command.takers, now + self._rules.nomination))
+        self._targets.update(dict.fromkeys(command.targets, now + self._rules.nomination))
         if command.options:
             self._going.update(command.nodes)
         return command
 
     # Empty nodes
 
-    def _ripe(self, view: View, now: float) -> tuple[list[Seen], float]:
+    def _long_empty(self, view: View, now: float) -> tuple[list[ObservedMachine], float]:
         """Nodes that were empty for long enough, and when the next may be."""
         rules = self._rules
         waiting = bool(view.pending())
         nominated = self._nominated_now(now, waiting=waiting)
-        ripe: list[Seen] = []
+        ripe: list[ObservedMachine] = []
         later = NEVER
         for name in list(self._idle):
-            seen = view.node(name)
-            if seen is None or seen.pods or seen.idle_since is None:
+            observed = view.node(name)
+            if observed is None or observed.pods or observed.idle_since is None:
                 del self._idle[name]
-            elif seen.ready is None or seen.closed:
+            elif observed.ready is None or observed.closed:
                 continue
             elif name in nominated:
                 # While pods wait for the node, only an event can make it superfluous.
-                later = later if waiting else min(later, max(self._last_round + rules.nomination, self._takers.get(name, now)))
-            elif seen.idle_since + rules.consolidate_after <= now + 0.001:
+                later = later if waiting else min(later, max(self._last_round + rules.nomination, self._targets.get(name, now)))
+            elif observed.idle_since + rules.consolidate_after <= now + 0.001:
                 # A moment more: sums of times are rounded, and a node that is checked a microsecond too early would be checked for ever.
-                ripe.append(seen)
+                ripe.append(observed)
             else:
-                later = min(later, seen.idle_since + rules.consolidate_after)
+                later = min(later, observed.idle_since + rules.consolidate_after)
         return ripe, later
 
     def _nominated_now(self, now: float, *, waiting: bool) -> set[str]:
         """Nodes that count as in use because they were promised to pods."""
         promised = set(self._nominated) if waiting or now < self._last_round + self._rules.nomination else set()
-        self._takers = {name: until for name, until in self._takers.items() if until > now}
-        return promised | self._takers.keys()
+        self._targets = {name: until for name, until in self._targets.items() if until > now}
+        return promised | self._targets.keys()
 
-    def _within_budgets(self, ripe: Iterable[Seen], view: View) -> list[str]:
+    def _within_budgets(self, ripe: Iterable[ObservedMachine], view: View) -> list[str]:
         left = self._budgets(view)
         chosen = []
-        for seen in ripe:
-            if left[seen.offering.pool] > 0:
-                left[seen.offering.pool] -= 1
-                chosen.append(seen.node)
+        for observed in ripe:
+            if left[observed.offering.pool] > 0:
+                left[observed.offering.pool] -= 1
+                chosen.append(observed.node)
         return chosen
 
     def _budgets(self, view: View) -> dict[str, int]:
         """Return how many nodes of each pool may be removed now. Nodes that wait for their replacement count as removed."""
-        self._going = {name for name in self._going if (seen := view.node(name)) is not None and seen.closed}
+        self._going = {name for name in self._going if (observed := view.node(name)) is not None and observed.closed}
         going = Counter(self._nodes.get(name, "") for name in self._going)
         sizes = Counter(self._nodes.values())
         return {pool: math.ceil(count * self._rules.budget - 1e-9) - going[pool] for pool, count in sizes.items()}
@@ -173,47 +173,47 @@ class Disruption:
     def _consolidate(self, view: View, now: float) -> float:
         """Search for a command, and return when to search again if nothing changes."""
         rules = self._rules
-        if not self._changed and now < self._look_again:
-            return self._look_again
-        young = self._young(view, now)
+        if not self._changed and now < self._search_again_at:
+            return self._search_again_at
+        young = self._recently_changed(view, now)
         budgets = self._budgets(view)
-        candidates = [candidate for candidate in self._candidates(view, now, young) if budgets[candidate.seen.offering.pool] > 0]
+        candidates = [candidate for candidate in self._candidates(view, now, young) if budgets[candidate.observed.offering.pool] > 0]
         command = self._consolidation(view, now, young).find(candidates, budgets) if candidates else None
         if command is not None:
-            self._plan(command, now)
+            self._start_validation(command, now)
             return NEVER
         ripens = [at + rules.consolidate_after for name, (_, at) in self._pods.items() if name in young]
-        freed = [until for until in (self._last_round + rules.nomination, *self._takers.values()) if until > now]
+        freed = [until for until in (self._last_round + rules.nomination, *self._targets.values()) if until > now]
         # Karpenter searches again now and then in any case; only the availability of offerings can have changed.
         recheck = NEVER if all(mask.all() for mask in self._available(now)) else now + rules.recheck
-        self._changed, self._look_again = False, min([recheck, *ripens, *freed])
-        return self._look_again
+        self._changed, self._search_again_at = False, min([recheck, *ripens, *freed])
+        return self._search_again_at
 
     def _consolidation(self, view: View, now: float, young: Collection[str]) -> Consolidation:
-        trial = Trial(view, self._shelves, available=self._available(now), young=young)
-        totals = totals_of(view.seen()) if self._rules.consolidation_policy == "Balanced" else {}
+        trial = Trial(view, self._tables, available=self._available(now), young=young)
+        totals = totals_of(view.machines()) if self._rules.consolidation_policy == "Balanced" else {}
         return Consolidation(trial, self._rules, totals)
 
     def _candidates(self, view: View, now: float, young: Collection[str]) -> Iterable[Candidate]:
         """Initialised nodes with movable pods only, without promised pods and without recent changes."""
         nominated = self._nominated_now(now, waiting=bool(view.pending()))
         for name in view.movable():
-            seen = view.node(name)
-            if seen is not None and seen.ready is not None and name not in nominated and name not in young:
-                yield candidate(seen)
+            observed = view.node(name)
+            if observed is not None and observed.ready is not None and name not in nominated and name not in young:
+                yield candidate(observed)
 
-    def _young(self, view: View, now: float) -> set[str]:
+    def _recently_changed(self, view: View, now: float) -> set[str]:
         """Nodes that gained or lost a pod less than ``consolidateAfter`` ago, as far as observed."""
         rules = self._rules
         if not rules.consolidate_after:
             return set()
         young = set()
         for name in self._nodes:
-            seen = view.node(name)
-            if seen is None or seen.ready is None:
+            observed = view.node(name)
+            if observed is None or observed.ready is None:
                 continue
-            pods = frozenset(seen.pods)
-            before, at = self._pods.get(name, (frozenset(), seen.ready))
+            pods = frozenset(observed.pods)
+            before, at = self._pods.get(name, (frozenset(), observed.ready))
             self._pods[name] = (pods, at if before == pods else now)
             if self._pods[name][1] + rules.consolidate_after > now + 0.001:
                 young.add(name)

@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Iterable
 
 from gpuscaler.model.pods import PodSpec
-from gpuscaler.simulation.world.autoscaler import Seen
+from gpuscaler.simulation.world.autoscaler import ObservedMachine
 from gpuscaler.simulation.world.scheduler import Scheduler, Seat
 
 NEVER = math.inf
@@ -29,7 +29,9 @@ class Draining:
         self._recheck = recheck
         self._tried: dict[str, float] = {}
 
-    def find(self, nodes: Iterable[Seen], room: Scheduler, *, most: int, now: float, news: float) -> tuple[list[Seen], float]:
+    def find(
+        self, nodes: Iterable[ObservedMachine], room: Scheduler, *, most: int, now: float, news: float
+    ) -> tuple[list[ObservedMachine], float]:
         """The nodes that could be removed together, ``most`` at most, and when to try the next node that is not tried now.
 
         A node that was tried after the last ``news`` (time of the last event) would give the same result again.
@@ -37,37 +39,37 @@ class Draining:
         ``nodes`` are those with movable pods only, in the order of trial; ``room`` has the nodes that may take pods, and is used up.
         """
         self._tried = {name: until for name, until in self._tried.items() if until > now}
-        found: list[Seen] = []
+        found: list[ObservedMachine] = []
         again = NEVER
         moved: dict[str, list[PodSpec]] = defaultdict(list)
-        for seen in filter(self._little_used, nodes):
+        for observed in filter(self._underutilized, nodes):
             if len(found) >= most:
                 break
-            until = self._tried.get(seen.node)
+            until = self._tried.get(observed.node)
             if until is not None:
                 again = min(again, until) if until - self._recheck <= news else again
-            elif self._moves(seen, room, moved):
-                found.append(seen)
+            elif self._move_pods(observed, room, moved):
+                found.append(observed)
             else:
-                self._tried[seen.node] = now + self._recheck
+                self._tried[observed.node] = now + self._recheck
         return found, again
 
-    def _little_used(self, seen: Seen) -> bool:
-        there = seen.offering.allocatable
+    def _underutilized(self, observed: ObservedMachine) -> bool:
+        there = observed.offering.allocatable
         devices = [name for name in there if "/" in name]
-        used = max(_share(seen, name) for name in devices or ("cpu", "memory"))
+        used = max(_share(observed, name) for name in devices or ("cpu", "memory"))
         return used < (self._gpu_threshold if devices else self._threshold)
 
-    def _moves(self, seen: Seen, room: Scheduler, moved: dict[str, list[PodSpec]]) -> bool:
+    def _move_pods(self, observed: ObservedMachine, room: Scheduler, moved: dict[str, list[PodSpec]]) -> bool:
         """Move the pods of a node, and those moved to it, to others; if one finds no place, all stay."""
-        room.close(seen.node)
+        room.close(observed.node)
         seats: list[tuple[PodSpec, Seat]] = []
-        for spec in (*seen.pods.values(), *moved[seen.node]):
+        for spec in (*observed.pods.values(), *moved[observed.node]):
             node = room.first(spec)
             if node is None:
                 for taken, seat in seats:
                     room.leave(taken, seat)
-                room.open(seen.node)
+                room.open(observed.node)
                 return False
             seats.append((spec, room.place(spec, node)))
         for spec, seat in seats:
@@ -75,7 +77,7 @@ class Draining:
         return True
 
 
-def _share(seen: Seen, resource: str) -> float:
+def _share(observed: ObservedMachine, resource: str) -> float:
     """The share of a node's resource that its pods request."""
-    there = seen.offering.allocatable.get(resource, 0)
-    return sum(spec.requests.get(resource, 0) for spec in seen.pods.values()) / there if there else 0.0
+    there = observed.offering.allocatable.get(resource, 0)
+    return sum(spec.requests.get(resource, 0) for spec in observed.pods.values()) / there if there else 0.0

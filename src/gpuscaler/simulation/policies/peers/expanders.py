@@ -30,7 +30,7 @@ class Option(Struct, frozen=True, gc=False):
     count: int
     pods: tuple[tuple[PodSpec, int], ...]
 
-    def asked(self, resource: str) -> int:
+    def requested(self, resource: str) -> int:
         """The total request of its pods for a resource."""
         return sum(spec.requests.get(resource, 0) * number for spec, number in self.pods)
 
@@ -67,15 +67,15 @@ def waste(option: Option) -> float:
     total = 0.0
     for resource in ("cpu", "memory"):
         there = option.offering.allocatable.get(resource, 0) * option.count
-        total += (there - option.asked(resource)) / there if there else 0.0
+        total += (there - option.requested(resource)) / there if there else 0.0
     return total
 
 
 def price_score(option: Option) -> float:
     """The machines' cost relative to the pods' value, with a penalty for an unfit machine size that shrinks with their number."""
-    worth = STABILISING + option.asked("cpu") / 1000 * CPU_PRICE + option.asked("memory") / GIB * MEMORY_PRICE
+    worth = STABILISING + option.requested("cpu") / 1000 * CPU_PRICE + option.requested("memory") / GIB * MEMORY_PRICE
     devices = [name for name in option.offering.allocatable if "/" in name]
-    asked = sum(option.asked(name) for name in devices)
+    asked = sum(option.requested(name) for name in devices)
     worth += asked * GPU_PRICE
     unfit = GPU_UNFITNESS if devices and not asked else 1.0
     damped = (unfit - 1.0) * (1.0 - math.tanh((option.count - 1) / DAMPING)) + 1.0

@@ -29,11 +29,11 @@ from gpuscaler.model.pools import Offering, Policy
 from gpuscaler.model.table import Mask
 from gpuscaler.planning.plans import PlannedRemoval
 from gpuscaler.simulation.cloud.machines import NO_CAPACITY, Answer
-from gpuscaler.simulation.policies.peers.books import expect
-from gpuscaler.simulation.policies.peers.claims import Claim, Shelf, keys, pack
+from gpuscaler.simulation.policies.peers.books import add_upcoming
+from gpuscaler.simulation.policies.peers.claims import Claim, OfferingTable, offering_keys, pack
 from gpuscaler.simulation.policies.peers.disruption import Disruption
 from gpuscaler.simulation.policies.peers.settings import KarpenterSettings
-from gpuscaler.simulation.policies.peers.trials import waiting_as
+from gpuscaler.simulation.policies.peers.trials import as_pending
 from gpuscaler.simulation.world.autoscaler import Decisions, Intent, Moment, Purchase, View
 
 NEVER = math.inf
@@ -44,17 +44,17 @@ class Karpenter:
 
     name = "karpenter"
     steers = False
-    discourages = ()
+    soft_taint_shares = ()
 
     def __init__(self, policy: Policy, settings: KarpenterSettings | None = None) -> None:
         self._settings = settings or KarpenterSettings()
         self._pools = sorted(policy.pools, key=lambda pool: (-pool.priority, pool.name))
-        self._shelves = [Shelf(pool) for pool in self._pools]
+        self._tables = [OfferingTable(pool) for pool in self._pools]
         self._claims = 0
         #: Requests that have not been answered: the next round waits for them, as Karpenter waits for its cluster state.
         self._asked: set[str] = set()
         self._unavailable: dict[tuple[str, str, str], float] = {}
-        self._disruption = Disruption(self._shelves, self._settings, self._available)
+        self._disruption = Disruption(self._tables, self._settings, self._available)
         self._batch_began: float | None = None
         self._batch_at = NEVER
         self._last_round = -NEVER
@@ -68,51 +68,51 @@ class Karpenter:
         return ()
 
     @property
-    def ask_at(self) -> float | None:
+    def decide_at(self) -> float | None:
         batch = NEVER if self._asked else self._batch_at
         late = min(self._unregistered.values(), default=NEVER)
         at = min(batch, self._disruption.at, late, self._interrupted_at)
         return None if at == NEVER else at
 
-    def noticed(self, moment: Moment, view: View) -> None:
+    def observe(self, moment: Moment, view: View) -> None:
         now, rules = moment.now, self._settings
         for answer in moment.answers:
-            self._answered(answer, now)
+            self._process_answer(answer, now)
         if moment.notices:
             self._interrupted += [notice.machine.id for notice in moment.notices]
             self._interrupted_at = now
-        for name in (*moment.registered, *moment.given_back, *(lost.machine.id for lost in moment.lost)):
+        for name in (*moment.registered, *moment.removed, *(lost.machine.id for lost in moment.lost)):
             self._unregistered.pop(name, None)
-        self._disruption.noticed(moment, view)
+        self._disruption.observe(moment, view)
         if moment.arrived or moment.evicted:
-            self._trigger(now)
-        elif moment.answers or moment.lost or moment.given_back or moment.registered:
+            self._schedule_batch(now)
+        elif moment.answers or moment.lost or moment.removed or moment.registered:
             # Pending pods trigger rounds repeatedly; a round with the same result as the last one changes nothing.
-            self._trigger(max(now, self._last_round + rules.retry))
+            self._schedule_batch(max(now, self._last_round + rules.retry))
 
     def decide(self, view: View, now: float) -> Decisions:
         removals = [PlannedRemoval(name, "interrupted: drained at the notice") for name in self._interrupted if view.node(name) is not None]
         self._interrupted.clear()
         self._interrupted_at = NEVER
-        removals += self._give_up(now)
+        removals += self._delete_unregistered(now)
         purchases = self._provision(view, now) if now >= self._batch_at and not self._asked else []
         command = self._disruption.decide(view, now, synced=not self._asked)
         if command is not None:
             needs: tuple[str, ...] = ()
             if command.options:
-                purchases.append(self._ask(command.options, command.pods, why=f"cheaper than {', '.join(command.nodes)}"))
+                purchases.append(self._request_claim(command.options, command.pods, why=f"cheaper than {', '.join(command.nodes)}"))
                 needs = tuple(intent.id for intent in purchases[-1].intents)
             removals += [PlannedRemoval(node, command.why, needs=needs) for node in command.nodes]
         return Decisions(purchases=tuple(purchases), removals=tuple(removals))
 
-    def _trigger(self, now: float) -> None:
+    def _schedule_batch(self, now: float) -> None:
         """A pending pod opens a batch, or keeps it open a little longer."""
         rules = self._settings
         if self._batch_began is None or self._batch_began > now:
             self._batch_began = now
         self._batch_at = min(self._batch_began + rules.batch_max, max(now, self._batch_began) + rules.batch_idle)
 
-    def _answered(self, answer: Answer, now: float) -> None:
+    def _process_answer(self, answer: Answer, now: float) -> None:
         self._asked.discard(answer.purchase)
         for machine in answer.machines:
             self._unregistered[machine.id] = now + self._settings.registration
@@ -120,7 +120,7 @@ class Karpenter:
             if refusal.kind == NO_CAPACITY:
                 self._unavailable[refusal.offering[1:]] = now + self._settings.unavailable
 
-    def _give_up(self, now: float) -> list[PlannedRemoval]:
+    def _delete_unregistered(self, now: float) -> list[PlannedRemoval]:
         """Delete machines that should have registered by now; their pods are packed again."""
         late = [name for name, until in self._unregistered.items() if until <= now]
         for name in late:
@@ -131,40 +131,40 @@ class Karpenter:
 
     def _provision(self, view: View, now: float) -> list[Purchase]:
         self._batch_began, self._batch_at, self._last_round = None, NEVER, now
-        room, machines = view.room(), list(view.seen())
+        room, machines = view.room(), list(view.machines())
         going: dict[str, PodSpec] = {}
-        for seen in machines:
-            if seen.closed:
-                going.update(seen.pods)
-            elif seen.ready is None:
-                expect(room, seen)
+        for observed in machines:
+            if observed.closed:
+                going.update(observed.pods)
+            elif observed.ready is None:
+                add_upcoming(room, observed)
         left = {pool.name: pool.max for pool in self._pools}
-        for seen in machines:
-            limit = left[seen.offering.pool]
-            left[seen.offering.pool] = None if limit is None else limit - 1
+        for observed in machines:
+            limit = left[observed.offering.pool]
+            left[observed.offering.pool] = None if limit is None else limit - 1
         # The pods of nodes that wait for their replacement take room on it; otherwise the next round would give it to others.
-        waiting = [*view.pending(), *waiting_as(going)]
-        packed = pack(waiting, room, self._shelves, available=self._available(now), left_in_pool=left)
+        waiting = [*view.pending(), *as_pending(going)]
+        packed = pack(waiting, room, self._tables, available=self._available(now), left_in_pool=left)
         self._disruption.provisioned(set(packed.placed.values()), now)
         self._retry_when_available(packed.unplaced, now)
         return [self._launch(claim) for claim in packed.claims]
 
     def _launch(self, claim: Claim) -> Purchase:
-        return self._ask(claim.options(), claim.pods, why=f"{len(claim.pods)} pending pods fit no node")
+        return self._request_claim(claim.options(), claim.pods, why=f"{len(claim.pods)} pending pods fit no node")
 
-    def _ask(self, options: Sequence[Offering], pods: Sequence[str], *, why: str) -> Purchase:
+    def _request_claim(self, options: Sequence[Offering], pods: Sequence[str], *, why: str) -> Purchase:
         """Return the purchase of a NodeClaim."""
         self._claims += 1
         name = f"nodeclaim-{self._claims}"
         self._asked.add(name)
-        return Purchase(name, keys(options), intents=(Intent(name, tuple(pods)),), why=why)
+        return Purchase(name, offering_keys(options), intents=(Intent(name, tuple(pods)),), why=why)
 
     def _available(self, now: float) -> list[Mask]:
-        """Which offerings of each shelf may be asked."""
+        """Which offerings of each table may be asked."""
         dry = {offering for offering, until in self._unavailable.items() if until > now}
         if not dry:
-            return [np.ones(len(shelf.offerings), dtype=np.bool_) for shelf in self._shelves]
-        return [shelf.available(lambda offering: offering.key[1:] not in dry) for shelf in self._shelves]
+            return [np.ones(len(table.offerings), dtype=np.bool_) for table in self._tables]
+        return [table.available(lambda offering: offering.key[1:] not in dry) for table in self._tables]
 
     def _retry_when_available(self, unplaced: list[str], now: float) -> None:
         """Retry pods without a place when an offering may be asked again."""

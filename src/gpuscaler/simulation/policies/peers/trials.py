@@ -12,61 +12,61 @@ import numpy as np
 
 from gpuscaler.model.pods import PodSpec
 from gpuscaler.model.table import Mask
-from gpuscaler.simulation.policies.peers.books import expect
-from gpuscaler.simulation.policies.peers.claims import Packed, Shelf, pack
-from gpuscaler.simulation.world.autoscaler import Pending, Seen, View
+from gpuscaler.simulation.policies.peers.books import add_upcoming
+from gpuscaler.simulation.policies.peers.claims import OfferingTable, PackingResult, pack
+from gpuscaler.simulation.world.autoscaler import ObservedMachine, Pending, View
 
 
 class Trial:
     """The cluster at one moment, to try removals on.
 
-    ``available`` says which offerings of each shelf may be asked. ``young`` nodes take no pods: they changed less than ``consolidateAfter``
+    ``available`` says which offerings of each table may be asked. ``young`` nodes take no pods: they changed less than ``consolidateAfter``
     ago. (In reality pending pods may go there; only a gang's pods can wait for room that is open.)
     """
 
-    def __init__(self, view: View, shelves: Sequence[Shelf], *, available: Sequence[Mask], young: Collection[str] = ()) -> None:
-        self._shelves = shelves
+    def __init__(self, view: View, tables: Sequence[OfferingTable], *, available: Sequence[Mask], young: Collection[str] = ()) -> None:
+        self._tables = tables
         self._available = available
         self._room = view.room()
         self._coming: set[str] = set()
-        self._left = {shelf.pool.name: shelf.pool.max for shelf in shelves}
+        self._left = {table.pool.name: table.pool.max for table in tables}
         going: dict[str, PodSpec] = {}
-        for seen in view.seen():
-            limit = self._left[seen.offering.pool]
-            self._left[seen.offering.pool] = None if limit is None else limit - 1
-            if seen.closed:
-                going.update(seen.pods)
-            elif seen.ready is None:
-                expect(self._room, seen)
-                self._coming.add(seen.machine.id)
+        for observed in view.machines():
+            limit = self._left[observed.offering.pool]
+            self._left[observed.offering.pool] = None if limit is None else limit - 1
+            if observed.closed:
+                going.update(observed.pods)
+            elif observed.ready is None:
+                add_upcoming(self._room, observed)
+                self._coming.add(observed.machine.id)
         for name in young:
             self._room.close(name)
-        self._others = [*view.pending(), *waiting_as(going)]
+        self._others = [*view.pending(), *as_pending(going)]
         #: The first node that takes a pod of each specification.
         self._first: dict[str, str | None] = {}
 
-    def without(self, nodes: Sequence[Seen]) -> Packed | None:
+    def without(self, nodes: Sequence[ObservedMachine]) -> PackingResult | None:
         """Place all pods with ``nodes`` gone; None if some of their pods find no place, or none that is open yet."""
         room = self._room.copy()
         pods: dict[str, PodSpec] = {}
-        for seen in nodes:
-            room.close(seen.node)
-            pods.update(seen.pods)
-        waiting = [*self._others, *waiting_as(pods)]
-        packed = pack(waiting, room, self._shelves, available=self._available, left_in_pool=dict(self._left))
+        for observed in nodes:
+            room.close(observed.node)
+            pods.update(observed.pods)
+        waiting = [*self._others, *as_pending(pods)]
+        packed = pack(waiting, room, self._tables, available=self._available, left_in_pool=dict(self._left))
         if any(pod in pods for pod in packed.unplaced) or any(packed.placed.get(pod) in self._coming for pod in pods):
             return None
         return packed
 
-    def promising(self, seen: Seen, *, replaceable: bool) -> bool:
+    def may_succeed_without(self, observed: ObservedMachine, *, replaceable: bool) -> bool:
         """Whether a trial without this node can succeed, judged by its pods one by one: a cheap test before an expensive one.
 
         Pods that fit on no other node would have to fit together on one cheaper machine, if the node is ``replaceable`` by one.
         """
-        stranded = [spec for spec in seen.pods.values() if not self._elsewhere(spec, seen.node)]
-        return not stranded or (replaceable and self._fit_cheaper(stranded, seen.offering.price))
+        stranded = [spec for spec in observed.pods.values() if not self._fits_elsewhere(spec, observed.node)]
+        return not stranded or (replaceable and self._fit_cheaper(stranded, observed.offering.price))
 
-    def _elsewhere(self, spec: PodSpec, node: str) -> bool:
+    def _fits_elsewhere(self, spec: PodSpec, node: str) -> bool:
         if spec.digest not in self._first:
             self._first[spec.digest] = self._room.first(spec)
         first = self._first[spec.digest]
@@ -79,19 +79,19 @@ class Trial:
 
     def _fit_cheaper(self, specs: Sequence[PodSpec], price: float) -> bool:
         """Whether some offering cheaper than ``price`` takes pods of all ``specs`` together."""
-        for shelf, available in zip(self._shelves, self._available, strict=True):
-            requests = [shelf.request(spec) for spec in specs]
+        for table, available in zip(self._tables, self._available, strict=True):
+            requests = [table.request(spec) for spec in specs]
             asked = [request for request in requests if request is not None]
             if len(asked) == len(requests):
-                fitting = available & (shelf.prices < price) & (shelf.allocatable >= np.sum(asked, axis=0)).all(axis=1)
+                fitting = available & (table.prices < price) & (table.allocatable >= np.sum(asked, axis=0)).all(axis=1)
                 for spec in {spec.digest: spec for spec in specs}.values():
-                    fitting = fitting & shelf.admitting(spec)
+                    fitting = fitting & table.admitting(spec)
                 if fitting.any():
                     return True
         return False
 
 
-def waiting_as(pods: Mapping[str, PodSpec]) -> Iterable[Pending]:
+def as_pending(pods: Mapping[str, PodSpec]) -> Iterable[Pending]:
     """Running pods as if they were pending, by specification."""
     groups: dict[str, list[str]] = defaultdict(list)
     specs = {spec.digest: spec for spec in pods.values()}

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from html import escape
 
-from gpuscaler.simulation.results.figures import AT_LEAST, FIGURES, by_policy, shown, spread
+from gpuscaler.simulation.results.figures import AT_LEAST, FIGURES, by_policy, format_figure, spread
 from gpuscaler.simulation.results.page import plots, tables
 from gpuscaler.simulation.results.page.drawing import HATCH
 from gpuscaler.simulation.results.page.style import STYLE
@@ -76,7 +76,7 @@ def _summary(inputs: Inputs, policies: tables.Policies) -> list[str]:
         f" Mean ± standard deviation of {inputs.seeds} seeds, starting at {inputs.seed}." if inputs.seeds > 1 else f" Seed {inputs.seed}."
     )
     figure = next(figure for figure in FIGURES if figure.key == "cost")
-    costs = "; ".join(f"{name} {shown(figure.unit, spread(figure, runs))}" for name, runs in policies.items())
+    costs = "; ".join(f"{name} {format_figure(figure.unit, spread(figure, runs))}" for name, runs in policies.items())
     return [f"<p>{escape(jobs + seeds)}</p>", f"<p><strong>Cost: {escape(costs)}.</strong></p>"]
 
 

@@ -88,7 +88,7 @@ def ceiling(value: float) -> float:
     return next(step * power for step in (1.0, 1.2, 1.6, 2.0, 2.4, 3.0, 4.0, 5.0, 6.0, 8.0, 10.0) if step * power >= value * 0.999999)
 
 
-def levels(frame: Frame, *, before: str = "", after: str = "") -> list[str]:
+def level_lines(frame: Frame, *, before: str = "", after: str = "") -> list[str]:
     """Lines at zero, half and full height of the y axis, with their values."""
     parts = []
     for part in (0.0, 0.5, 1.0):
@@ -100,7 +100,7 @@ def levels(frame: Frame, *, before: str = "", after: str = "") -> list[str]:
     return parts
 
 
-def hours_below(frame: Frame) -> list[str]:
+def hour_marks(frame: Frame) -> list[str]:
     """Marks of time under a frame whose x is in hours."""
     step = next((one for one in STEPS if frame.x_end / one <= 10), STEPS[-1] * math.ceil(frame.x_end / STEPS[-1] / 10))
     parts = []
@@ -111,7 +111,7 @@ def hours_below(frame: Frame) -> list[str]:
     return parts
 
 
-def waits_below(frame: Frame) -> list[str]:
+def wait_marks(frame: Frame) -> list[str]:
     """Marks of waits, on a logarithmic axis of seconds."""
     return [part for seconds, words in WAITS if seconds <= frame.x_end * 1.0001 for part in _mark(frame, seconds, words)]
 

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 
 from gpuscaler.simulation.measures.fleet import STRETCHES
 from gpuscaler.simulation.results.chart import Bin, bins
-from gpuscaler.simulation.results.figures import SECONDS, exactly, shown
+from gpuscaler.simulation.results.figures import SECONDS, format_figure, single_value
 from gpuscaler.simulation.results.page.drawing import (
     LEFT,
     RIGHT,
@@ -15,14 +15,14 @@ from gpuscaler.simulation.results.page.drawing import (
     area,
     band,
     ceiling,
-    hours_below,
+    hour_marks,
     legend,
-    levels,
+    level_lines,
     path,
     picture,
     steps,
     text,
-    waits_below,
+    wait_marks,
 )
 from gpuscaler.simulation.results.page.style import SERIES
 from gpuscaler.simulation.world.meter import Result
@@ -46,8 +46,8 @@ def capacity(results: Sequence[Result]) -> str | None:
     hours = max(_hours(result) for result in results)
     for result, line in zip(results, data, strict=True):
         frame = Frame(top + GAP, PANEL, hours, ceiling(most))
-        parts += [text(LEFT, frame.top - 10, result.policy, name=True), *levels(frame), *_gpus(line, frame, _hours(result))]
-        parts += hours_below(frame)
+        parts += [text(LEFT, frame.top - 10, result.policy, name=True), *level_lines(frame), *_gpus(line, frame, _hours(result))]
+        parts += hour_marks(frame)
         top = frame.bottom + BELOW
     told = "; ".join(
         f"{result.policy}: at most {max((part.wanted for part in line), default=0):,.0f} GPUs wanted and "
@@ -76,17 +76,17 @@ def machines(results: Sequence[Result]) -> str | None:
         return None
     kinds = _kinds(results)
     stacks = [_stack(result, kinds) for result in results]
-    most = max(map(_most, stacks))
+    most = max(map(_peak, stacks))
     keys = [Key(f"band fill{number}", name, box=True, hatched=market == "spot") for number, (name, market) in enumerate(kinds)]
     parts, top = legend(keys, 0)
     hours = max(_hours(result) for result in results)
     for result, stack in zip(results, stacks, strict=True):
         frame = Frame(top + GAP, PANEL, hours, ceiling(most))
-        parts += [text(LEFT, frame.top - 10, result.policy, name=True), *levels(frame)]
+        parts += [text(LEFT, frame.top - 10, result.policy, name=True), *level_lines(frame)]
         parts += _bands(stack, frame, _hours(result))
-        parts += hours_below(frame)
+        parts += hour_marks(frame)
         top = frame.bottom + BELOW
-    told = "; ".join(f"{result.policy}: at most {_most(stack):,.0f} machines" for result, stack in zip(results, stacks, strict=True))
+    told = "; ".join(f"{result.policy}: at most {_peak(stack):,.0f} machines" for result, stack in zip(results, stacks, strict=True))
     return picture("machines", title="Machines by type and market over time", told=told, parts=parts, height=top)
 
 
@@ -104,7 +104,7 @@ def _bands(stack: Mapping[Kind, Sequence[float]], frame: Frame, hours: float) ->
     return parts
 
 
-def _most(stack: Mapping[Kind, Sequence[float]]) -> float:
+def _peak(stack: Mapping[Kind, Sequence[float]]) -> float:
     return max(map(sum, zip(*stack.values(), strict=True)))
 
 
@@ -150,7 +150,7 @@ def spending(results: Sequence[Result]) -> str | None:
     keys.append(Key("bound", f"no policy can cost less than ${bound:,.2f}"))
     parts, top = legend(keys, 0)
     frame = Frame(top + 12, TALL, max(_hours(result) for result in results), ceiling(max(most, bound)))
-    parts += [*levels(frame, before="$"), *hours_below(frame)]
+    parts += [*level_lines(frame, before="$"), *hour_marks(frame)]
     parts.append(path("bound", f"M{LEFT} {frame.y(bound):.1f}H{WIDTH - RIGHT}"))
     for number, (result, line) in enumerate(lines):
         hours = _hours(result)
@@ -170,7 +170,7 @@ def waiting(results: Sequence[Result]) -> str | None:
     parts, top = legend(keys, 0)
     longest = max(result.wait_curve.seconds[-1] for result in results)
     frame = Frame(top + 12, TALL, max(60.0, longest * 1.2), 100.0, logarithmic=True)
-    parts += [*levels(frame, after=" %"), *waits_below(frame)]
+    parts += [*level_lines(frame, after=" %"), *wait_marks(frame)]
     for number, result in enumerate(results):
         curve = result.wait_curve
         drawn = "".join(
@@ -184,7 +184,7 @@ def waiting(results: Sequence[Result]) -> str | None:
 
 
 def _wait(field: str, result: Result) -> str:
-    return shown(SECONDS, exactly(getattr(result.wait, field), at_least=field in result.wait.at_least))
+    return format_figure(SECONDS, single_value(getattr(result.wait, field), at_least=field in result.wait.at_least))
 
 
 def _hours(result: Result) -> float:

@@ -11,14 +11,14 @@ from gpuscaler.simulation.results.figures import (
     SECONDS,
     class_wait,
     classes_of,
-    exactly,
+    format_figure,
     mean_machines,
     mean_shares,
-    shown,
+    reported_figures,
+    single_value,
     spread,
-    told,
 )
-from gpuscaler.simulation.results.report import names_anybody
+from gpuscaler.simulation.results.report import has_named_shares
 from gpuscaler.simulation.world.meter import Result
 
 #: Maximum number of rows; the rest is added up or counted.
@@ -49,7 +49,10 @@ def table(caption: str, headings: Sequence[str], rows: Sequence[Sequence[str]], 
 def figures(policies: Policies) -> str:
     """All figures, side by side."""
     results = [result for runs in policies.values() for result in runs]
-    rows = [(figure.title, *(shown(figure.unit, spread(figure, runs)) for runs in policies.values())) for figure in told(FIGURES, results)]
+    rows = [
+        (figure.title, *(format_figure(figure.unit, spread(figure, runs)) for runs in policies.values()))
+        for figure in reported_figures(FIGURES, results)
+    ]
     return table("All figures, by policy", ("", *policies), rows)
 
 
@@ -65,7 +68,7 @@ def classes(policies: Policies) -> str:
                     f"{sum(class_wait.pods for class_wait in kinds) / len(kinds):,.0f}",
                     f"{sum(class_wait.served for class_wait in kinds) / len(kinds):,.0f}",
                 )
-                waits = (shown(SECONDS, class_wait(name, field, runs)) for field in ("mean", "p50", "p95", "p99"))
+                waits = (format_figure(SECONDS, class_wait(name, field, runs)) for field in ("mean", "p50", "p95", "p99"))
                 rows.append((name, policy, *counts, *waits))
     headings = ("size of pod", "policy", "pods", "ran", "mean wait", "median", "p95", "p99")
     return table("Waiting time by size of pod", headings, rows, words=2)
@@ -73,7 +76,7 @@ def classes(policies: Policies) -> str:
 
 def shares(kind: str, policies: Mapping[str, Sequence[Sequence[Share]]]) -> str:
     """Cost and GPU-hours by user or namespace; empty if the trace names none."""
-    divided = {name: mean_shares(runs) for name, runs in policies.items() if any(names_anybody(shares) for shares in runs)}
+    divided = {name: mean_shares(runs) for name, runs in policies.items() if any(has_named_shares(shares) for shares in runs)}
     if not divided:
         return ""
     names = list(dict.fromkeys(share.name for shares in divided.values() for share in shares.values() if share.name is not None))
@@ -86,8 +89,8 @@ def shares(kind: str, policies: Mapping[str, Sequence[Sequence[Share]]]) -> str:
         sums = []
         for shares in divided.values():
             found = [shares[name] for name in members if name in shares]
-            sums.append(shown(DOLLARS, exactly(sum(share.cost for share in found))))
-            sums.append(shown(HOURS, exactly(sum(share.gpu_hours for share in found))))
+            sums.append(format_figure(DOLLARS, single_value(sum(share.cost for share in found))))
+            sums.append(format_figure(HOURS, single_value(sum(share.gpu_hours for share in found))))
         rows.append((title, *sums))
     headings = [words for name in divided for words in (f"{name}, cost", "GPU-hours")]
     return table(f"Cost by {kind}: each is charged the part of a machine that its pods held", ("", *headings), rows)
@@ -101,7 +104,7 @@ def machines(policies: Policies) -> str:
         machine_hours = mean_machines(runs)
         left += max(0, len(machine_hours) - ROWS)
         for row in machine_hours[:ROWS]:
-            numbers = (f"{row.machines:,}", f"{row.hours:,.1f}", shown(DOLLARS, exactly(row.cost)))
+            numbers = (f"{row.machines:,}", f"{row.hours:,.1f}", format_figure(DOLLARS, single_value(row.cost)))
             rows.append((policy, row.pool, row.instance_type, row.market, row.zone, *numbers))
     more = f"; {left:,} more offerings are in report.json" if left else ""
     headings = ("policy", "pool", "type", "market", "zone", "machines", "hours", "cost")

@@ -5,8 +5,8 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from gpuscaler.simulation.traces.formats.fields import GIB, Fields, Layout, identity, label, lasting, number, share
-from gpuscaler.simulation.traces.jobs import MIB, MOST_GPUS, MOST_SECONDS, Job, TraceError, opened
+from gpuscaler.simulation.traces.formats.fields import GIB, Fields, Layout, duration_between, identity, label, number, share
+from gpuscaler.simulation.traces.jobs import MIB, MOST_GPUS, MOST_SECONDS, Job, TraceError, open_text
 
 #: The possible statuses of a task or a job of the PAI trace.
 STATUSES = frozenset({"Terminated", "Failed", "Running", "Waiting"})
@@ -29,7 +29,7 @@ def openb(row: Fields) -> Job:
     return Job(
         id=row.identity("name"),
         submit=created,
-        duration=lasting(row.seconds("deletion_time") - begun, "deletion_time minus scheduled_time"),
+        duration=duration_between(row.seconds("deletion_time") - begun, "deletion_time minus scheduled_time"),
         gpus=gpus,
         gpu_milli=milli,
         cpu_milli=row.milli("cpu_milli"),
@@ -79,7 +79,7 @@ def pai_task(row: Fields) -> Job:
     return Job(
         id=identity(f"{row.text('job_name')}.{row.text('task_name')}", "job_name.task_name"),
         submit=begun,
-        duration=lasting(row.seconds("end_time") - begun, "end_time minus start_time"),
+        duration=duration_between(row.seconds("end_time") - begun, "end_time minus start_time"),
         pods=row.pods("inst_num"),
         gpus=gpus,
         gpu_milli=milli,
@@ -96,7 +96,7 @@ def with_pai_jobs(jobs: list[Job], path: Path) -> list[Job]:
         return jobs
     wanted = {job.id.partition(".")[0] for job in jobs}
     known: dict[str, tuple[str, float]] = {}
-    with opened(table) as text:
+    with open_text(table) as text:
         for row in csv.reader(text, strict=True):
             if len(row) != len(PAI_JOB_COLUMNS):
                 raise TraceError(f"{table}: {len(row)} fields, expected {', '.join(PAI_JOB_COLUMNS)}; correct the file or move it away")
@@ -114,7 +114,7 @@ def with_pai_jobs(jobs: list[Job], path: Path) -> list[Job]:
     return result
 
 
-def headless(row: list[str]) -> tuple[str, ...] | None:
+def columns_without_header(row: list[str]) -> tuple[str, ...] | None:
     """The columns of a table that comes without a header, identified by its first row."""
     for columns in (PAI_TASK_COLUMNS, PAI_JOB_COLUMNS):
         if len(row) == len(columns) and row[columns.index("status")].strip() in STATUSES:

@@ -100,7 +100,7 @@ def label(text: str, name: str) -> str:
     return text
 
 
-def moment(text: str, name: str) -> float:
+def timestamp(text: str, name: str) -> float:
     """Seconds since 1970 of a date with a time, such as ``2020-06-09 18:41:01``; without an offset it counts as UTC."""
     try:
         when = datetime.fromisoformat(text)
@@ -109,7 +109,7 @@ def moment(text: str, name: str) -> float:
     return (when if when.tzinfo else when.replace(tzinfo=UTC)).timestamp()
 
 
-def lasting(seconds: float, name: str) -> float:
+def duration_between(seconds: float, name: str) -> float:
     """A duration computed from two times."""
     if not 0 <= seconds <= MOST_SECONDS:
         raise ValueError(f"{name} is {seconds:.0f} s, expected an end that is not before the start")

@@ -9,8 +9,8 @@ from typing import Any
 
 import msgspec
 
-from gpuscaler.simulation.traces.formats.fields import identity, label, lasting, moment
-from gpuscaler.simulation.traces.jobs import Job, TraceError, shown
+from gpuscaler.simulation.traces.formats.fields import duration_between, identity, label, timestamp
+from gpuscaler.simulation.traces.jobs import Job, TraceError, printable_names
 
 NEEDED = ("jobid", "submitted_time", "attempts")
 _BETWEEN = re.compile(r"[\s,\[\]]*")
@@ -64,7 +64,7 @@ def check(entry: Any, path: Path) -> None:
     keys = list(entry) if isinstance(entry, dict) else []
     missing = [key for key in NEEDED if key not in keys]
     if missing:
-        seen = shown(keys) or "no object"
+        seen = printable_names(keys) or "no object"
         wanted = "key " + missing[0] if len(missing) == 1 else "keys " + ", ".join(missing)
         raise TraceError(f"{path}: {wanted} missing in the first entry; seen: {seen}; read as cluster_job_log of the Philly trace")
 
@@ -82,9 +82,10 @@ def job(entry: Any) -> Job:
     each = math.gcd(*servers)
     return Job(
         id=identity(known.jobid, "jobid"),
-        submit=moment(known.submitted_time, "submitted_time"),
+        submit=timestamp(known.submitted_time, "submitted_time"),
         duration=sum(
-            lasting(moment(str(attempt.end_time), "end_time") - moment(str(attempt.start_time), "start_time"), "attempt") for attempt in ran
+            duration_between(timestamp(str(attempt.end_time), "end_time") - timestamp(str(attempt.start_time), "start_time"), "attempt")
+            for attempt in ran
         ),
         pods=sum(servers) // each,
         gpus=each,

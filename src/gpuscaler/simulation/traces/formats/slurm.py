@@ -1,6 +1,6 @@
 """Logs of Slurm clusters: Helios (SenseTime, SC 2021) and Acme (Shanghai AI Laboratory, NSDI 2024)."""
 
-from gpuscaler.simulation.traces.formats.fields import GIB, Fields, Layout, moment, spread
+from gpuscaler.simulation.traces.formats.fields import GIB, Fields, Layout, spread, timestamp
 from gpuscaler.simulation.traces.jobs import MOST_GPUS, MOST_MILLICORES, Job
 
 
@@ -13,7 +13,7 @@ def job(row: Fields) -> Job:
     cores = row.number("cpu_num", most=MOST_MILLICORES / 1000) if row.text("cpu_num") else None
     return Job(
         id=row.identity("job_id"),
-        submit=moment(row.text("submit_time"), "submit_time"),
+        submit=timestamp(row.text("submit_time"), "submit_time"),
         duration=row.seconds("duration"),
         pods=pods,
         gpus=gpus,
