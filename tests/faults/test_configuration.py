@@ -22,7 +22,7 @@ KEY = OfferingKey("gpus", "on-demand", "g5.xlarge", "us-east-1a")
 
 @pytest.mark.parametrize("code", CODES)
 def test_f82_a_refused_configuration_fixed_within_an_hour_is_asked_again_within_a_day(code: str) -> None:
-    cause = causes.verdict(code, "").cause
+    cause = causes.interpret_error(code, "").cause
     breakers, now = step(Breakers(), Refused(KEY, 0.0, cause=cause)), 0.0
     while now < HOUR:
         (breaker,) = breakers.open

@@ -7,7 +7,7 @@ import pytest
 from tests.control.replicas import Replica
 from tests.faults.kit import faulty, refusing, replicated, status
 
-from gpuscaler.clouds.aws.api.causes import verdict
+from gpuscaler.clouds.aws.api.causes import interpret_error
 from gpuscaler.clouds.protocol import Refusal
 
 #: Nothing but the event loop is waited for, so one check of it is enough before time advances.
@@ -115,7 +115,7 @@ async def test_f45_a_clock_that_jumps_by_an_hour_ends_no_machine_early_or_late(t
 
 @pytest.mark.parametrize("code", ["RequestExpired", "SignatureDoesNotMatch"])
 async def test_f45_a_signature_rejected_for_its_time_pauses_the_pool_for_minutes_and_is_reported(code: str) -> None:
-    said = verdict(code, "Signature expired: 20261122T080000Z is now earlier than 20261122T085500Z")
+    said = interpret_error(code, "Signature expired: 20261122T080000Z is now earlier than 20261122T085500Z")
     async with faulty() as here:
         asked = refusing(here, lambda key: Refusal(said.cause, key, said.detail))
         await here.submit("p")

@@ -122,10 +122,10 @@ async def test_f20_a_node_that_loses_a_gpu_is_planned_with_the_others_and_report
 def test_f20_one_broken_machine_does_not_reduce_what_is_expected_of_the_next() -> None:
     policy = parse_policy(EIGHT)
     (metal,) = [offering for offering in policy.pools[0].offerings if offering.instance_type == "g4dn.metal"]
-    seen = learned_templates.Seen(metal.key, 0.0, {**metal.allocatable, GPU: 7, "memory": metal.allocatable["memory"] - 1})
+    seen = learned_templates.ReadyNode(metal.key, 0.0, {**metal.allocatable, GPU: 7, "memory": metal.allocatable["memory"] - 1})
     (offering,) = [
         offering
-        for offering in learned_templates.corrected(policy, learned_templates.step(learned_templates.Learned(), seen)).pools[0].offerings
+        for offering in learned_templates.corrected_policy(policy, learned_templates.step(learned_templates.Learned(), seen)).pools[0].offerings
         if offering.instance_type == "g4dn.metal"
     ]
 

@@ -9,9 +9,9 @@ import pytest
 from tests.metrics.building import Serving, pod, serving
 from tests.metrics.prometheus_double import PrometheusDouble
 
-from gpuscaler.metrics.api.answering import Answering
+from gpuscaler.metrics.api.answering import Responder
 from gpuscaler.metrics.api.documents.statuses import Failure
-from gpuscaler.metrics.api.paths import read
+from gpuscaler.metrics.api.paths import parse_request
 from gpuscaler.metrics.rules.builtin import builtin
 from gpuscaler.metrics.sources.prometheus import PrometheusAway
 from gpuscaler.model.quantities import parse_milli
@@ -57,7 +57,7 @@ class Hpa:
         if here is None or here.source.trouble:
             return Unavailable("the server is currently unable to handle the request")
         try:
-            reply = await Answering(here.source).answer(read("GET", PATH), {})  # type: ignore[arg-type]  # only a path is asked for
+            reply = await Responder(here.source).answer(parse_request("GET", PATH), {})  # type: ignore[arg-type]  # only a path is asked for
         except Failure as failure:
             return Unavailable(failure.message)
         items = json.loads(reply.body)["items"]

@@ -15,7 +15,7 @@ from tests.objects import pod, workload
 
 from gpuscaler.clouds.protocol import INTERRUPTION, Notice
 from gpuscaler.control.records.service import Service
-from gpuscaler.control.records.status.pages import about_pod
+from gpuscaler.control.records.status.pages import pod_events
 from gpuscaler.control.records.status.why import why_node, why_pod
 from gpuscaler.embedded.nodes import machines
 from gpuscaler.kube.resources import DEPLOYMENTS, NAMESPACES, NODES, PODS, STATEFUL_SETS, Resource
@@ -127,7 +127,7 @@ async def evictions(here: World) -> dict[str, str]:
 async def heard(service: Service, pod: str, top: Owner) -> list[str]:
     """Return the evictions that `gpuscaler why pod` lists."""
     await service.keeper.flush()
-    return [event.text for event in about_pod(service.keeper.history, f"default/{pod}", top) if event.kind == "evicted"]
+    return [event.text for event in pod_events(service.keeper.history, f"default/{pod}", top) if event.kind == "evicted"]
 
 
 async def test_f87_an_eviction_is_reported_on_the_pod_and_its_owner_with_its_saving() -> None:

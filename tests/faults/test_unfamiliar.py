@@ -7,7 +7,7 @@ from msgspec.structs import replace
 from tests.control.world import World
 from tests.faults.kit import all_bound, faulty, status
 
-from gpuscaler.clouds.aws.buying.buying import launched_as
+from gpuscaler.clouds.aws.buying.buying import launched_offering
 from gpuscaler.clouds.protocol import Bought, Order
 from gpuscaler.model.instances import Instance, Inventory
 from gpuscaler.model.offerings import OfferingKey
@@ -91,5 +91,5 @@ async def test_f67_a_machine_of_unknown_type_counts_for_limits_like_the_most_exp
 def test_f67_an_aws_machine_is_spot_however_its_market_is_spelled(spelling: str) -> None:
     spot, on_demand = (OfferingKey("gpus", market, "g5.xlarge", "us-east-1a") for market in ("spot", "on-demand"))
 
-    assert launched_as({"MarketType": spelling, "InstanceType": "g5.xlarge"}, (on_demand, spot)) == spot
-    assert launched_as({"MarketType": "OnDemand", "InstanceType": "g5.xlarge"}, (spot, on_demand)) == on_demand
+    assert launched_offering({"MarketType": spelling, "InstanceType": "g5.xlarge"}, (on_demand, spot)) == spot
+    assert launched_offering({"MarketType": "OnDemand", "InstanceType": "g5.xlarge"}, (spot, on_demand)) == on_demand

@@ -43,7 +43,7 @@ def test_an_announced_interruption_removes_the_machine_and_counts_against_its_ma
     (left,) = interrupted.steps
     assert isinstance(left, ledger.Left)
     assert (left.leaving.node, left.leaving.pods, left.leaving.forced, left.leaving.ends) == ("n", ("default/p",), True, NOW + 120.0)
-    assert interrupted.fates == (offering_events.Reclaimed(SPOT.key, NOW),)
+    assert interrupted.breaker_events == (offering_events.Reclaimed(SPOT.key, NOW),)
 
 
 def test_an_interruption_begins_one_removal_even_if_our_own_was_in_progress() -> None:
@@ -58,7 +58,7 @@ def test_an_interruption_outside_spot_says_nothing_about_its_market() -> None:
     kept = offering(market="on-demand")
     interrupted = taken(Ledger(), Cluster.of([node("n", kept, provider_id="i-1")]), Policy((pool(kept),)), GOING, NOW)
 
-    assert (len(interrupted.steps), interrupted.fates) == (1, ())
+    assert (len(interrupted.steps), interrupted.breaker_events) == (1, ())
 
 
 def test_eviction_attempts_before_an_interruption_still_count() -> None:
@@ -82,7 +82,7 @@ def test_a_machine_with_planned_maintenance_is_removed_shortly_before_it() -> No
 
     (left,) = interrupted.steps
     assert isinstance(left, ledger.Left)
-    assert (left.leaving.reason, left.leaving.ends, interrupted.fates) == ("the cloud is about to work on it", late, ())
+    assert (left.leaving.reason, left.leaving.ends, interrupted.breaker_events) == ("the cloud is about to work on it", late, ())
     for elsewhen in (0.0, late + 1.0, NOW - 1.0):
         assert taken(Ledger(), cluster, POLICY, Announced(worked_on={"i-1": elsewhen}), NOW) == Interrupted()
 
@@ -92,7 +92,7 @@ def test_a_machine_interrupted_before_it_opened_is_marked_lost_first() -> None:
     interrupted = taken(book, Cluster.of([NODE]), POLICY, GOING, NOW)
 
     assert interrupted.steps[0] == ledger.Lost("o-0")
-    assert ledger.folded(book, interrupted.steps).coming == ()
+    assert ledger.fold_events(book, interrupted.steps).coming == ()
 
 
 def test_nodes_outside_our_pools_are_not_touched() -> None:

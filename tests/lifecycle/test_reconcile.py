@@ -121,7 +121,7 @@ def test_a_node_with_less_than_its_template_corrects_the_next_plan() -> None:
     small = {**KIND.allocatable, "memory": 28 * GI}
     found = seen(granted(memory), arrived(allocatable=small), pod("p", hungry)).memory
 
-    honest = learned_templates.corrected(POLICY, found.learned)
+    honest = learned_templates.corrected_policy(POLICY, found.learned)
     assert bought(planned([pod("q", hungry)], *POLICY.pools)) == {"g.1": 1}
     assert bought(planned([pod("q", hungry)], *honest.pools)) == {"g.2": 1}
 

@@ -61,10 +61,10 @@ class InstanceType(Struct, frozen=True, gc=False):
 
 def lookup(instance_type: str, region: str = "") -> InstanceType | None:
     """Return the type of that exact name, or None; with ``region``, also None if its price there is unknown."""
-    found = _by_name().get(instance_type)
-    if found is None or (region and region not in found.prices):
+    instance = _by_name().get(instance_type)
+    if instance is None or (region and region not in instance.prices):
         return None
-    return found
+    return instance
 
 
 def types(cloud: str | None = None, region: str | None = None) -> tuple[InstanceType, ...]:
@@ -79,8 +79,8 @@ def types(cloud: str | None = None, region: str | None = None) -> tuple[Instance
 @cache
 def regions() -> Mapping[str, str]:
     """Return all regions with a price, and their clouds."""
-    found = {region: type_.cloud for type_ in _by_name().values() for region in type_.prices}
-    return MappingProxyType(dict(sorted(found.items())))
+    clouds = {region: type_.cloud for type_ in _by_name().values() for region in type_.prices}
+    return MappingProxyType(dict(sorted(clouds.items())))
 
 
 @cache

@@ -45,19 +45,19 @@ def nearest(instance_type: str, region: str) -> Nearby | None:
     If the nearest region with prices lacks the type, the price of a more distant region is scaled by the price difference of other types
     between these two regions, so that types with prices from different regions stay in order.
     """
-    known = lookup(instance_type)
-    if known is None or not known.prices:
+    instance = lookup(instance_type)
+    if instance is None or not instance.prices:
         return None
-    beginning = max((one for one in _NEAREST if region.startswith(one)), key=len, default="")
-    order = (region, *_NEAREST.get(beginning, ()), *sorted(known.prices))
-    found = next(name for name in order if name in known.prices)
-    price = known.prices[found]
-    anchor = next((name for name in order if name in _priced(known.cloud)), found)
-    level = _level(known.cloud, found, anchor)
+    beginning = max((prefix for prefix in _NEAREST if region.startswith(prefix)), key=len, default="")
+    order = (region, *_NEAREST.get(beginning, ()), *sorted(instance.prices))
+    priced_region = next(name for name in order if name in instance.prices)
+    price = instance.prices[priced_region]
+    anchor = next((name for name in order if name in _priced(instance.cloud)), priced_region)
+    level = _level(instance.cloud, priced_region, anchor)
     if level == 1.0:
-        return Nearby(found, price)
+        return Nearby(priced_region, price)
     spot = None if price.spot is None else round(price.spot * level, 4)
-    return Nearby(found, replace(price, on_demand=round(price.on_demand * level, 4), spot=spot))
+    return Nearby(priced_region, replace(price, on_demand=round(price.on_demand * level, 4), spot=spot))
 
 
 @cache
@@ -88,8 +88,8 @@ def guessed(kind: InstanceType, region: str) -> float | None:
         return None
     family = kind.name.partition(".")[0]
     rates = _rates(kind.cloud, region, by_gpu=bool(gpus))
-    known = [rate for name, rate in rates if name == family] or [rate for _, rate in rates]
-    return round(max(known) * units, 4) if known else None
+    comparable = [rate for name, rate in rates if name == family] or [rate for _, rate in rates]
+    return round(max(comparable) * units, 4) if comparable else None
 
 
 @cache

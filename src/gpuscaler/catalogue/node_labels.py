@@ -41,10 +41,10 @@ def node_labels(
     region: str,
     arch: str,
     cloud: str,
-    known: InstanceType | None,
+    details: InstanceType | None,
     allocatable: Resources,
 ) -> dict[str, str]:
-    """Return the labels of a node of this offering. ``known`` is the catalogue's entry, if there is one; ``cloud`` may be ""."""
+    """Return the labels of a node of this offering. ``details`` is the catalogue's entry, if there is one; ``cloud`` may be ""."""
     labels = {
         "gpuscaler.io/pool": pool,
         "node.kubernetes.io/instance-type": instance_type,
@@ -62,9 +62,9 @@ def node_labels(
     if zone and cloud in STORAGE_ZONES:
         labels[STORAGE_ZONES[cloud]] = zone
     labels |= _market(cloud, market)
-    labels |= gpu_feature_discovery(known, allocatable)
-    if known is not None:
-        labels |= {"aws": _aws, "azure": _azure, "gcp": _gcp}[known.cloud](known)
+    labels |= gpu_feature_discovery(details, allocatable)
+    if details is not None:
+        labels |= {"aws": _aws, "azure": _azure, "gcp": _gcp}[details.cloud](details)
     return labels
 
 

@@ -15,8 +15,8 @@ def of_answer(granted: Iterable[OfferingKey], refused: Iterable[Refused], now: f
     """
     given = dict.fromkeys(granted)
     events: list[Event] = [Granted(key, now) for key in given]
-    for one in refused:
-        events += [Asked(one.offering, now), replace(one, filled=missing <= 0, partial=one.offering in given)]
+    for refusal in refused:
+        events += [Asked(refusal.offering, now), replace(refusal, filled=missing <= 0, partial=refusal.offering in given)]
     return tuple(events)
 
 

@@ -66,8 +66,8 @@ def open_machines(pool: Pool, ledger: Ledger, cluster: Cluster, policy: Policy, 
     if not pool.min:
         return 0
     closed = {machine.node for machine in ledger.coming}
-    found = members(cluster.nodes, policy, unlisted)
-    return sum(name not in closed and member.pool.name == pool.name for name, member in found.items())
+    memberships = members(cluster.nodes, policy, unlisted)
+    return sum(name not in closed and member.pool.name == pool.name for name, member in memberships.items())
 
 
 def most(plan: Plan, pool: Pool, ledger: Ledger, cluster: Cluster, open_now: int) -> Mapping[str, int]:
@@ -89,20 +89,20 @@ def most(plan: Plan, pool: Pool, ledger: Ledger, cluster: Cluster, open_now: int
 
 def on_their_way(plan: Plan, pool: str, ledger: Ledger, cluster: Cluster) -> Mapping[str, int]:
     """Return how many machines of ``pool`` are ordered for needs that still exist, by purpose."""
-    found = {DEMAND: 0, SPARE: 0, REPLACEMENT: 0}
+    counts = {DEMAND: 0, SPARE: 0, REPLACEMENT: 0}
     taken = {placement.node for placement in plan.placements} | {machine.id for machine in ledger.coming if machine.pods}
     needed = {name for removal in ledger.leaving for name in removal.needs}
     for machine in ledger.coming:
         if machine.key.pool != pool or not machine.order:
             continue
         if machine.purpose == REPLACEMENT and machine.id in needed:
-            found[REPLACEMENT] += 1
+            counts[REPLACEMENT] += 1
         elif machine.purpose == SPARE and machine.id not in taken:
-            found[SPARE] += 1
+            counts[SPARE] += 1
         elif machine.id in taken if machine.purpose in (SPARE, REPLACEMENT) else _is_wanted(machine, ledger, cluster):
             # A spare machine that pods take counts as demand.
-            found[DEMAND] += 1
-    return found
+            counts[DEMAND] += 1
+    return counts
 
 
 def waits(key: str, ledger: Ledger, cluster: Cluster) -> bool:
@@ -162,8 +162,8 @@ def _with_their_gangs(plan: Plan, dropped: Mapping[str, Cut], cluster: Cluster) 
 
 
 def _gangs(pods: Iterable[str], cluster: Cluster) -> Set[tuple[str, str]]:
-    known = (cluster.pods.get(key) for key in pods)
-    return {(pod.namespace, pod.options.gang) for pod in known if pod is not None and pod.options.gang}
+    gang_pods = (cluster.pods.get(key) for key in pods)
+    return {(pod.namespace, pod.options.gang) for pod in gang_pods if pod is not None and pod.options.gang}
 
 
 def without(plan: Plan, dropped: Mapping[str, Cut], cluster: Cluster) -> Plan:

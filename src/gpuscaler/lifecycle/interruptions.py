@@ -34,10 +34,10 @@ class Remark(Struct, frozen=True, gc=False):
 
 
 class Interrupted(Struct, frozen=True, gc=False):
-    """The results: ``steps`` change the ledger, ``fates`` are events for breakers."""
+    """The results: ``steps`` change the ledger, ``breaker_events`` are events for breakers."""
 
     steps: tuple[ledger.Event, ...] = ()
-    fates: tuple[offering_events.Event, ...] = ()
+    breaker_events: tuple[offering_events.Event, ...] = ()
 
 
 class Announced(Struct, frozen=True, gc=False):
@@ -53,19 +53,19 @@ class Announced(Struct, frozen=True, gc=False):
 
 
 def taken(
-    book: Ledger, cluster: Cluster, policy: Policy, announced: Announced, now: float, *, roll: MachineIndex | None = None
+    current: Ledger, cluster: Cluster, policy: Policy, announced: Announced, now: float, *, index: MachineIndex | None = None
 ) -> Interrupted:
     """Return the removals of machines that are about to vanish. Nothing blocks them, and each is begun only once.
 
     They include machines that the cloud works on soon, machines whose reserved time ends, since their pods do not outlast it, and machines
-    that their group ends by itself. ``roll`` is the machine index of ``cluster``, if the caller has one.
+    that their group ends by itself. ``index`` is the machine index of ``cluster``, if the caller has one.
     """
-    roll = roll or MachineIndex.of(cluster, None)
+    index = index or MachineIndex.of(cluster, None)
     soon = {name: at for name, at in announced.worked_on.items() if now < at <= now + AHEAD_SECONDS}
     over = {name: max(at, now + NOTICE_SECONDS) for name, at in announced.ends.items() if at <= now + EMPTY_SECONDS + SAVE_SECONDS}
-    ended = {instance.id: max(instance.until, now + NOTICE_SECONDS) for instance in roll.listed.ended}
+    ended = {instance.id: max(instance.until, now + NOTICE_SECONDS) for instance in index.listed.ended}
     ends = {**over, **soon, **ended, **{name: at or now + NOTICE_SECONDS for name, at in announced.going.items()}}
-    under_way = {removal.instance for removal in book.leaving if removal.forced or removal.step in (ENDING, CLEARING)}
+    under_way = {removal.instance for removal in current.leaving if removal.forced or removal.step in (ENDING, CLEARING)}
     early = over.keys() - soon.keys() - ended.keys() - announced.going.keys()
     if not ends:
         return Interrupted()
@@ -73,23 +73,23 @@ def taken(
         node.name: node
         for instance in ends
         if instance not in under_way
-        for node in roll.by_machine.get(instance, ())
+        for node in index.by_machine.get(instance, ())
         if instance not in early or is_due(over[instance], cluster.on_node.get(node.name, {}).values(), now)
     }
-    steps: list[ledger.Event] = list(_explained(book, roll))
-    fates: list[offering_events.Event] = []
+    steps: list[ledger.Event] = list(_explained(current, index))
+    breaker_events: list[offering_events.Event] = []
     for name, member in members(nodes, policy).items() if nodes else ():
         instance = nodes[name].provider_id
-        coming = next((machine for machine in book.coming if machine.instance == instance), None)
+        coming = next((machine for machine in current.coming if machine.instance == instance), None)
         if coming is not None:
             offering = coming.key
             steps.append(ledger.Lost(coming.id))
         else:
             offering = member.offering.key if member.offering is not None else OfferingKey(member.pool.name, "", "", "")
         pods = tuple(pod.key for pod in cluster.on_node.get(name, {}).values())
-        machine = roll.listed.by_id.get(instance)
+        machine = index.listed.by_id.get(instance)
         held = machine.held if machine is not None and instance in ended else 0.0
-        evictions = next((removal.evictions for removal in book.leaving if removal.instance == instance), ())
+        evictions = next((removal.evictions for removal in current.leaving if removal.instance == instance), ())
         why = _why(instance, announced, soon=soon, ended=machine.cause if machine is not None and instance in ended else "")
         removal = Removal(
             name, instance, offering, why, now, now, pods=pods, forced=True, ends=ends[instance], evictions=evictions, held=held
@@ -97,8 +97,8 @@ def taken(
         steps.append(ledger.Left(removal))
         # A machine that its group ends by itself says nothing about the spot market.
         if instance in announced.going and instance not in ended:
-            fates += reclaimed((offering,), now)
-    return Interrupted(tuple(steps), tuple(fates))
+            breaker_events += reclaimed((offering,), now)
+    return Interrupted(tuple(steps), tuple(breaker_events))
 
 
 def _why(instance: str, announced: Announced, *, soon: Mapping[str, float], ended: str) -> str:
@@ -108,38 +108,38 @@ def _why(instance: str, announced: Announced, *, soon: Mapping[str, float], ende
     return ended or (WORKED_ON if instance in soon else WHY)
 
 
-def _explained(book: Ledger, roll: MachineIndex) -> Iterator[ledger.Event]:
+def _explained(current: Ledger, index: MachineIndex) -> Iterator[ledger.Event]:
     """Update removals whose reason became known later: a group reports its activities with a delay."""
-    for removal in book.leaving:
-        machine = roll.listed.by_id.get(removal.instance)
+    for removal in current.leaving:
+        machine = index.listed.by_id.get(removal.instance)
         if removal.held and machine is not None and machine.cause not in ("", removal.reason):
             yield ledger.Left(replace(removal, reason=machine.cause))
 
 
-def dead(book: Ledger, roll: MachineIndex, now: float) -> tuple[ledger.Event, ...]:
+def dead(current: Ledger, index: MachineIndex, now: float) -> tuple[ledger.Event, ...]:
     """Return removals of Nodes without a machine: the cloud lists the machine as terminated, and nothing here ended it.
 
     A machine that is only missing from the list may have lost its tag and still run, so that proves nothing (I4). A terminated machine
     never comes back, and a Node that is not Ready confirms it. Until the Node is deleted, the pods of its StatefulSets are not replaced.
     """
-    over = roll.listed.over
+    over = index.listed.over
     if not over:
         return ()
-    known = {removal.node for removal in book.leaving} | {machine.node for machine in book.coming}
+    in_ledger = {removal.node for removal in current.leaving} | {machine.node for machine in current.coming}
     # If several Nodes claim the same machine, clearing one of them would be a guess.
-    nodes = (found[0] for name in over if len(found := roll.by_machine.get(name, ())) == 1)
-    left = (node for node in nodes if not (node.ready or node.deleted or node.name in known))
+    nodes = (machine_nodes[0] for name in over if len(machine_nodes := index.by_machine.get(name, ())) == 1)
+    left = (node for node in nodes if not (node.ready or node.deleted or node.name in in_ledger))
     return tuple(
         ledger.Left(Removal(node.name, node.provider_id, over[node.provider_id].key, ENDED, now, now, step=CLEARING, forced=True))
         for node in left
     )
 
 
-def unexpected(ledger: Ledger, vanished: Iterable[Instance], roll: MachineIndex | None = None) -> tuple[Instance, ...]:
+def unexpected(ledger: Ledger, vanished: Iterable[Instance], index: MachineIndex | None = None) -> tuple[Instance, ...]:
     """Return the open machines that the cloud no longer lists, and that neither gpuscaler nor their groups have ended."""
-    known = {removal.instance for removal in ledger.leaving} | {machine.instance for machine in ledger.coming} | ledger.past
-    known |= {instance.id for instance in roll.listed.ended} if roll is not None else set()
-    return tuple(instance for instance in vanished if instance.id not in known)
+    expected = {removal.instance for removal in ledger.leaving} | {machine.instance for machine in ledger.coming} | ledger.past
+    expected |= {instance.id for instance in index.listed.ended} if index is not None else set()
+    return tuple(instance for instance in vanished if instance.id not in expected)
 
 
 def reclaimed(offerings: Iterable[OfferingKey], now: float) -> tuple[offering_events.Event, ...]:
@@ -148,32 +148,32 @@ def reclaimed(offerings: Iterable[OfferingKey], now: float) -> tuple[offering_ev
 
 
 def remarks(
-    roll: MachineIndex, gone: Iterable[Instance], announced: Iterable[tuple[str, str]], worked_on: Mapping[str, float] | None = None
+    index: MachineIndex, vanished: Iterable[Instance], announced: Iterable[tuple[str, str]], worked_on: Mapping[str, float] | None = None
 ) -> Iterator[Remark]:
-    """Report open machines that are ``gone``, and what the cloud has ``announced`` (a word) about machines, by id.
+    """Report open machines that are ``vanished``, and what the cloud has ``announced`` (a word) about machines, by id.
 
     Machines with a known time in ``worked_on`` are drained before it. The Node of a terminated machine is deleted.
     """
 
     def name_of(instance: str) -> str:
-        return next((node.name for node in roll.by_machine.get(instance, ())), "")
+        return next((node.name for node in index.by_machine.get(instance, ())), "")
 
-    for one in gone:
-        node = name_of(one.id)
-        done = "is deleted when it is not Ready" if one.id in roll.listed.over else "is left to the cloud's controller"
+    for machine in vanished:
+        node = name_of(machine.id)
+        done = "is deleted when it is not Ready" if machine.id in index.listed.over else "is left to the cloud's controller"
         left = f"; its node {node} {done}" if node else ""
-        where = f"{one.market} {one.instance_type} {one.zone}".rstrip()
-        yield Remark(one.id, node, f"machine {one.id} ({where}) is gone without any notice{left}")
+        where = f"{machine.market} {machine.instance_type} {machine.zone}".rstrip()
+        yield Remark(machine.id, node, f"machine {machine.id} ({where}) is gone without any notice{left}")
     for instance, word in announced:
         done = "it is drained before that" if (worked_on or {}).get(instance) else "no action is taken"
         yield Remark(instance, name_of(instance), f"the cloud announces {word} of machine {instance}; {done}")
 
 
-def remembered(known: Mapping[str, float], listed: Listed) -> Mapping[str, float]:
+def remembered(worked_on: Mapping[str, float], listed: Listed) -> Mapping[str, float]:
     """Return when listed machines end, by id, as last reported by the cloud: the list lacks it once the group has another reservation."""
-    if listed.instances is None or not (known or listed.ends):
-        return known
-    return {**{name: at for name, at in known.items() if name in listed.by_id}, **listed.ends}
+    if listed.instances is None or not (worked_on or listed.ends):
+        return worked_on
+    return {**{name: at for name, at in worked_on.items() if name in listed.by_id}, **listed.ends}
 
 
 def is_due(ends: float, pods: Iterable[Pod], now: float) -> bool:

@@ -25,7 +25,7 @@ from gpuscaler.planning.state.askable_offerings import with_breakers
 from gpuscaler.planning.state.boot_times import Boots
 from gpuscaler.planning.state.breakers import Breakers
 from gpuscaler.planning.state.failed_removals import Sparing
-from gpuscaler.planning.state.futile_purchases import Efforts
+from gpuscaler.planning.state.futile_purchases import PurchaseAttempts
 from gpuscaler.planning.state.idle_clocks import IdleClocks
 from gpuscaler.planning.state.learned_templates import Learned
 from gpuscaler.planning.state.ledger import ledger
@@ -60,7 +60,7 @@ class Memory(Struct, frozen=True, gc=False):
     worked_on: Mapping[str, float] = {}
     ends: Mapping[str, float] = {}
     unfamiliar: Mapping[str, OfferingKey] = {}
-    efforts: Efforts = Efforts()
+    efforts: PurchaseAttempts = PurchaseAttempts()
     poison: tuple[Poison, ...] = ()
     unready: Unready = Unready()
     guarding: Guarding = Guarding()
@@ -77,18 +77,18 @@ def vanishing(memory: Memory) -> frozenset[str]:
 
 def state_of(memory: Memory, policy: Policy, now: float) -> State:
     """Return what :class:`~gpuscaler.planning.planner.Planner` reads of ``memory`` at ``now``."""
-    book = memory.ledger
-    doubted = unproven(book, memory.breakers)
+    current = memory.ledger
+    doubted = unproven(current, memory.breakers)
     state = State(
-        upcoming=tuple(replace(upcoming, unproven=True) if upcoming.id in doubted else upcoming for upcoming in ledger.upcoming(book)),
+        upcoming=tuple(replace(upcoming, unproven=True) if upcoming.id in doubted else upcoming for upcoming in ledger.upcoming_machines(current)),
         idle_seconds=idle_clocks.idle_seconds(memory.clocks, now),
-        paused_offerings=promises.paused(memory.promises, now),
-        refusing=node_refusals.refusing(memory.refusals, now),
-        bought_last_minute=sum(many for at, many in book.bought if at > now - 60.0),
-        disrupting=frozenset(removal.node for removal in book.leaving),
-        spared=failed_removals.spared(memory.spared, now),
+        paused_offerings=promises.paused_offerings(memory.promises, now),
+        refusing=node_refusals.avoided_nodes(memory.refusals, now),
+        bought_last_minute=sum(many for at, many in current.bought if at > now - 60.0),
+        disrupting=frozenset(removal.node for removal in current.leaving),
+        spared=failed_removals.spared_reasons(memory.spared, now),
         vanishing=vanishing(memory),
-        broken_promises=frozenset(pod for pod, _ in book.broken),
+        broken_promises=frozenset(pod for pod, _ in current.broken),
         ending=unready.ending(memory.unready),
         unbalancing=scale_in_protection.closed(memory.guarding, policy),
     )
@@ -98,7 +98,7 @@ def state_of(memory: Memory, policy: Policy, now: float) -> State:
 
 def breakers_of(memory: Memory, policy: Policy, now: float) -> Breakers:
     """Return all that stops buying at ``now``: refusals of clouds, machines of unknown kinds, and too many futile purchases."""
-    breakers = futile_purchases.with_hourly(memory.breakers, memory.efforts, policy.limits.fruitless_per_hour, now)
+    breakers = futile_purchases.with_hourly_breakers(memory.breakers, memory.efforts, policy.limits.fruitless_per_hour, now)
     return with_stops(breakers, {**of_others(memory.ledger, policy), **memory.unfamiliar}, now)
 
 
@@ -107,25 +107,25 @@ def recalled(memory: Memory, now: float) -> Memory:
 
     Orders that were saved, and perhaps sent, are in doubt.
     """
-    book = memory.ledger
-    book = replace(
-        book,
-        orders=tuple(_not_ahead(order, now) for order in book.orders),
-        coming=tuple(_not_ahead(machine, now) for machine in book.coming),
-        promises=tuple(_not_ahead(promise, now) for promise in book.promises),
-        leaving=tuple(_not_ahead(removal, now) for removal in book.leaving),
-        withdrawals=tuple(_not_ahead(withdrawal, now) for withdrawal in book.withdrawals),
-        strangers={name: min(since, now) for name, since in book.strangers.items()},
-        owing={name: min(since, now) for name, since in book.owing.items()},
-        bought=tuple((min(at, now), many) for at, many in book.bought),
+    current = memory.ledger
+    current = replace(
+        current,
+        orders=tuple(_not_ahead(order, now) for order in current.orders),
+        coming=tuple(_not_ahead(machine, now) for machine in current.coming),
+        promises=tuple(_not_ahead(promise, now) for promise in current.promises),
+        leaving=tuple(_not_ahead(removal, now) for removal in current.leaving),
+        withdrawals=tuple(_not_ahead(withdrawal, now) for withdrawal in current.withdrawals),
+        strangers={name: min(since, now) for name, since in current.strangers.items()},
+        owing={name: min(since, now) for name, since in current.owing.items()},
+        bought=tuple((min(at, now), many) for at, many in current.bought),
     )
-    book = ledger.folded(book, (ledger.Doubted(order.token, now) for order in book.orders if order.state != ledger.ACCEPTED))
+    current = ledger.fold_events(current, (ledger.Doubted(order.token, now) for order in current.orders if order.state != ledger.ACCEPTED))
     idle = IdleClocks({name: min(since, now) for name, since in memory.clocks.since.items()})
-    known = breakers.recalled(memory.breakers)
+    open_breakers = breakers.complete_stored(memory.breakers)
     silent, away = unready.recalled(memory.unready, now), device_plugins.recalled(memory.away, now)
     memory = replace(memory, guarding=scale_in_protection.recalled(memory.guarding, now))
     memory = replace(memory, windows=windows.recalled(memory.windows, now))
-    return replace(memory, ledger=book, clocks=idle, breakers=known, unready=silent, away=away)
+    return replace(memory, ledger=current, clocks=idle, breakers=open_breakers, unready=silent, away=away)
 
 
 def _not_ahead(order: Dated, now: float) -> Dated:

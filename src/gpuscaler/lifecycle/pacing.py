@@ -103,5 +103,5 @@ def next_change(cluster: Cluster, breakers: Breakers, now: float) -> float | Non
     """Return the next moment at which time alone changes what may be bought, for pending pods or at all; None if there is none."""
     timed = any(key.options.spot_wait is not None or key.options.deadline is not None for key in cluster.unbound)
     waiting = (pod for bucket in cluster.unbound.values() for pod in bucket.pods.values()) if timed else ()
-    changes = (askable_offerings.next_change(breakers, now), markets.next_change(waiting, now))
+    changes = (askable_offerings.next_openness_change(breakers, now), markets.next_market_change(waiting, now))
     return min((at for at in changes if at is not None), default=None)

@@ -27,18 +27,20 @@ def ordered(memory: Memory, plan: Plan, cluster: Cluster, policy: Policy, *, sta
 
     Even if the plan asks for more, no more machines are on their way than the pending pods could need.
     """
-    book = memory.ledger
-    plan = bounded(plan, cluster, policy, ledger=book, breakers=memory.breakers, now=now, unlisted=state.unlisted, guarding=memory.guarding)
-    known = {machine.id for machine in book.coming}
-    meant: dict[str, list[str]] = defaultdict(list)
+    current = memory.ledger
+    plan = bounded(
+        plan, cluster, policy, ledger=current, breakers=memory.breakers, now=now, unlisted=state.unlisted, guarding=memory.guarding
+    )
+    coming_ids = {machine.id for machine in current.coming}
+    pods_of: dict[str, list[str]] = defaultdict(list)
     for placement in plan.placements:
-        if placement.node in known:
-            meant[placement.node].append(placement.pod)
-    book = ledger.step(book, ledger.Planned({machine: tuple(pods) for machine, pods in meant.items()}))
-    book = ledger.folded(book, opening.promised_on(book, cluster, policy, plan.placements, now))
-    intents, names = _intents(book, plan, cluster, now)
-    book = ledger.folded(book, intents)
-    book = ledger.folded(book, termination.begin(book, cluster, policy, plan.removals, names=names, now=now))
+        if placement.node in coming_ids:
+            pods_of[placement.node].append(placement.pod)
+    current = ledger.step(current, ledger.Planned({machine: tuple(pods) for machine, pods in pods_of.items()}))
+    current = ledger.fold_events(current, opening.promised_on(current, cluster, policy, plan.placements, now))
+    intents, names = _intents(current, plan, cluster, now)
+    current = ledger.fold_events(current, intents)
+    current = ledger.fold_events(current, termination.begin(current, cluster, policy, plan.removals, names=names, now=now))
     orders = tuple(intended.order for intended in intents)
     known_breakers = reduce(breakers.step, probing(plan, state, now), memory.breakers)
     for machine in plan.machines:
@@ -46,12 +48,14 @@ def ordered(memory: Memory, plan: Plan, cluster: Cluster, policy: Policy, *, sta
         if probes(memory.breakers, machine.keys, asked, now):
             known_breakers = breakers.step(known_breakers, offering_events.Asked(machine.keys[0], now, asked))
     closed = (
-        {promise.node for promise in book.promises} | {machine.node for machine in book.coming} | {removal.node for removal in book.leaving}
+        {promise.node for promise in current.promises}
+        | {machine.node for machine in current.coming}
+        | {removal.node for removal in current.leaving}
     )
     # kube-scheduler does not use a node whose device plugin restarts; that is not a refusal.
     closed |= device_plugins.coming_back(memory.away, now)
     expected = node_refusals.step(memory.refusals, refusing_nodes.expected(cluster, plan.placements, closed, now))
-    return replace(memory, ledger=book, breakers=known_breakers, refusals=expected), orders
+    return replace(memory, ledger=current, breakers=known_breakers, refusals=expected), orders
 
 
 def requests(plan: Plan) -> Mapping[tuple[OfferingKey, ...], Sequence[PlannedMachine]]:
@@ -68,11 +72,11 @@ def probing(plan: Plan, state: State, now: float) -> tuple[offering_events.Asked
     return tuple(offering_events.Asked(key, now) for key in sorted(keys))
 
 
-def _intents(book: Ledger, plan: Plan, cluster: Cluster, now: float) -> tuple[list[ledger.Intended], Mapping[str, str]]:
+def _intents(current: Ledger, plan: Plan, cluster: Cluster, now: float) -> tuple[list[ledger.Intended], Mapping[str, str]]:
     """Return an order for each set of offerings that machines of ``plan`` may be, and the ledger's names of those machines."""
     groups = requests(plan)
     # The time keeps tokens distinct after the ledger, and its serial number with it, was lost.
-    tokens = [f"gpuscaler-{now:.0f}-{book.serial + number}" for number in range(len(groups))]
+    tokens = [f"gpuscaler-{now:.0f}-{current.serial + number}" for number in range(len(groups))]
     names = {
         machine.id: f"{token}-{place}"
         for token, machines in zip(tokens, groups.values(), strict=True)
@@ -104,6 +108,6 @@ def _intents(book: Ledger, plan: Plan, cluster: Cluster, now: float) -> tuple[li
 
 def _gang_of(pods: tuple[str, ...], cluster: Cluster) -> str:
     """Return the gang that all of ``pods`` are members of; empty if there is none."""
-    known = (cluster.pods.get(key) for key in pods)
-    gangs = {pod.gang if pod is not None else "" for pod in known}
+    gang_pods = (cluster.pods.get(key) for key in pods)
+    gangs = {pod.gang if pod is not None else "" for pod in gang_pods}
     return gangs.pop() if len(gangs) == 1 else ""

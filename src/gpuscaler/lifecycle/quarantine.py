@@ -65,24 +65,24 @@ def culprits(cluster: Cluster, before: Cluster | None, attempt: Attempt, reason:
     search = _Search(cluster, attempt)
     for candidates in _suspects(cluster, before):
         if candidates and not search.fails(candidates):
-            found = search.narrowed(candidates)
-            return tuple(Poison(kind.__name__, key, digest(_there(cluster, (kind, key))), reason) for kind, key in found)
+            faulty = search.narrowed(candidates)
+            return tuple(Poison(kind.__name__, key, digest(_there(cluster, (kind, key))), reason) for kind, key in faulty)
     return ()
 
 
 def digest(item: Item) -> str:
     """Return a digest that changes with the object; what kube-scheduler and kubelets write to a pod does not count."""
-    said: object = item
+    content: object = item
     if isinstance(item, Pod):
-        said = (item.spec.digest, sorted(item.labels.items()), item.options, item.owner, item.node_name)
-    return blake2b(repr(said).encode(errors="replace"), digest_size=16).hexdigest()
+        content = (item.spec.digest, sorted(item.labels.items()), item.options, item.owner, item.node_name)
+    return blake2b(repr(content).encode(errors="replace"), digest_size=16).hexdigest()
 
 
 def _suspects(cluster: Cluster, before: Cluster | None) -> Iterator[list[Name]]:
     """Yield lists of objects that may be left out, pending and changed ones first; each list is sorted by creation time."""
     pods = sorted(cluster.pods.values(), key=lambda pod: (pod.created, pod.key))
-    known = before.pods if before is not None else {}
-    fresh = [pod for pod in pods if known.get(pod.key) is not pod]
+    previous = before.pods if before is not None else {}
+    fresh = [pod for pod in pods if previous.get(pod.key) is not pod]
     for some in (fresh, pods) if len(fresh) < len(pods) else (pods,):
         yield [(Pod, pod.key) for pod in some if not pod.node_name and not pod.finished]
         yield [(Pod, pod.key) for pod in some]
@@ -109,22 +109,22 @@ class _Search:
 
     def narrowed(self, candidates: Sequence[Name]) -> list[Name]:
         """Return a small subset of ``candidates`` without which the attempt succeeds; it does succeed without all of them."""
-        rest, found = list(candidates), list[Name]()
-        while self._trials < TRIALS and self.fails(found):
-            few = self._longest_prefix(rest, found)
-            if len(found) == ALONE:
-                spaces = {_namespace(name) for name in found}
+        rest, faulty = list(candidates), list[Name]()
+        while self._trials < TRIALS and self.fails(faulty):
+            few = self._longest_prefix(rest, faulty)
+            if len(faulty) == ALONE:
+                spaces = {_namespace(name) for name in faulty}
                 crowd = [name for name in candidates if _namespace(name) in spaces]
-                return crowd if len(crowd) < len(candidates) and not self.fails(crowd) else found + rest[few:]
-            found.append(rest.pop(few))
-        return found if self._trials < TRIALS else found + rest
+                return crowd if len(crowd) < len(candidates) and not self.fails(crowd) else faulty + rest[few:]
+            faulty.append(rest.pop(few))
+        return faulty if self._trials < TRIALS else faulty + rest
 
-    def _longest_prefix(self, rest: Sequence[Name], found: Sequence[Name]) -> int:
+    def _longest_prefix(self, rest: Sequence[Name], faulty: Sequence[Name]) -> int:
         """Return how many of ``rest``, counted from the oldest, may stay; with one more the attempt fails."""
         good, bad = 0, len(rest)
         while bad - good > 1:
             middle = (good + bad) // 2
-            if self.fails([*found, *rest[middle:]]):
+            if self.fails([*faulty, *rest[middle:]]):
                 bad = middle
             else:
                 good = middle

@@ -86,19 +86,19 @@ def observe(
     cluster: Cluster,
     policy: Policy,
     *,
-    roll: MachineIndex,
+    index: MachineIndex,
     answers: Iterable[ProtectionAnswered],
     now: float,
     surplus: Set[str] = frozenset(),
 ) -> ProtectionFindings:
     """Find the machines that need protection from scale-in now, and those that no longer do."""
     balancing = [pool for pool in policy.pools if pool.balances]
-    if roll.listed.instances is None or not (balancing or before.machines or roll.listed.guarded):
+    if index.listed.instances is None or not (balancing or before.machines or index.listed.guarded):
         return ProtectionFindings(before)
     since = {name: at for name, at in before.since.items() if now < at + REFUSED_SECONDS and any(pool.name == name for pool in balancing)}
     refused = {name: why for name, why in before.refused.items() if name in since}
-    guarded = {instance.id: instance.pool for instance in roll.listed.guarded}
-    machines = {name: pool for name, pool in {**guarded, **before.machines}.items() if name in roll.listed.alive}
+    guarded = {instance.id: instance.pool for instance in index.listed.guarded}
+    machines = {name: pool for name, pool in {**guarded, **before.machines}.items() if name in index.listed.alive}
     for answer in answers:
         if answer.problem:
             refused[answer.pool], since[answer.pool] = answer.problem, now
@@ -108,10 +108,10 @@ def observe(
             since.pop(answer.pool, None)
         else:
             machines.pop(answer.instance, None)
-    levels = {pool.name: level(pool, ledger, roll) for pool in balancing}
-    started = {pool.name: _started(pool, ledger, roll, now=now, surplus=pool.name in surplus) for pool in balancing}
+    levels = {pool.name: level(pool, ledger, index) for pool in balancing}
+    started = {pool.name: _started(pool, ledger, index, now=now, surplus=pool.name in surplus) for pool in balancing}
     # Machines that are being removed count for the group until they are gone.
-    counted = {pool.name: level(pool, ledger, roll, stays=True) for pool in balancing}
+    counted = {pool.name: level(pool, ledger, index, stays=True) for pool in balancing}
     crowded = {name: tuple(sorted(zones)) for name in levels if (zones := {*over(levels[name], UNEVEN), *over(counted[name], UNEVEN)})}
     # Once a group has started a machine to even out its zones, it ends an unprotected one, in any zone. That has to be the machine it
     # started, and not one that is idle now and may get a pod before it is ended.
@@ -119,13 +119,13 @@ def observe(
     needed: list[Instance] = []
     for pool in balancing:
         full, own = crowded.get(pool.name, ()), evening.get(pool.name, set())
-        needed += _needed(pool.name, full, own, ledger, cluster, roll=roll, now=now)
+        needed += _needed(pool.name, full, own, ledger, cluster, index=index, now=now)
     bare = [instance for instance in needed if not instance.protected]
     fuller = {name: tuple(sorted({*over(counts, 1), *over(counted[name], 1), *crowded.get(name, ())})) for name, counts in levels.items()}
     fuller = {name: zones for name, zones in fuller.items() if zones}
     lowered = {withdrawal.order.pool for withdrawal in ledger.withdrawals if withdrawal.order is not None}
     calm = {name: pool for name, pool in machines.items() if pool not in lowered and pool not in evening}
-    free = [roll.listed.alive[name] for name, pool in calm.items() if roll.listed.alive[name].zone not in fuller.get(pool, ())]
+    free = [index.listed.alive[name] for name, pool in calm.items() if index.listed.alive[name].zone not in fuller.get(pool, ())]
     asked = {name: at for name, at in before.asked.items() if now < at + AGAIN_SECONDS}
     able = [instance for instance in bare if instance.state == RUNNING]
     acts = (*_protects(able, asked, on=True), *_protects((instance for instance in free if instance.protected), asked, on=False))
@@ -138,35 +138,35 @@ def observe(
         for offering in pool.offerings
         if offering.zone not in crowded.get(pool.name, ())
     }
-    unlisted = {entry.instance for entry in ledger.coming if entry.instance and entry.instance not in roll.listed.by_id}
+    unlisted = {entry.instance for entry in ledger.coming if entry.instance and entry.instance not in index.listed.by_id}
     unlisted = {
         entry.instance for entry in ledger.coming if entry.instance in unlisted and entry.key.zone in crowded.get(entry.key.pool, ())
     }
     awaiting = {
         entry.instance
         for pool in balancing
-        for entry in _beside_rebalance(pool, machines, started[pool.name], ledger, roll, now=now, surplus=pool.name in surplus)
+        for entry in _beside_rebalance(pool, machines, started[pool.name], ledger, index, now=now, surplus=pool.name in surplus)
     }
     exposed = frozenset(instance.id for instance in bare) | unlisted | awaiting
     # Auto Scaling protects only machines in service; for others it answers "is not in InService or EnteringStandby or Standby".
     soon = any(instance.state == PENDING and now < instance.launched + STARTING_SECONDS for instance in bare) or bool(unlisted)
     beaten = {name: entry for name, entry in before.beaten.items() if now < entry[1] + REFUSED_SECONDS and entry[0] in levels}
-    beaten |= {name: (pool, now) for name, pool in _beaten(before, ledger, roll) if name not in beaten}
+    beaten |= {name: (pool, now) for name, pool in _beaten(before, ledger, index) if name not in beaten}
     guarding = Guarding(machines, asked, refused, since, crowded, fuller, beaten)
     guarding = replace(guarding, levels={name: dict(counts) for name, counts in levels.items() if unprotected(guarding, name)})
     return ProtectionFindings(guarding, acts, exposed, unsafe, soon)
 
 
-def _beaten(before: Guarding, ledger: Ledger, roll: MachineIndex) -> Iterator[tuple[str, str]]:
+def _beaten(before: Guarding, ledger: Ledger, index: MachineIndex) -> Iterator[tuple[str, str]]:
     """Yield machines on their way to a crowded zone that their group ends before they were protected, by id, with their pools."""
     for machine in ledger.coming:
         if machine.order and machine.instance and machine.key.zone in before.crowded.get(machine.key.pool, ()):
-            listed = roll.listed.by_id.get(machine.instance)
+            listed = index.listed.by_id.get(machine.instance)
             if listed is not None and listed.state not in ALIVE and not listed.protected and machine.instance not in before.machines:
                 yield machine.instance, machine.key.pool
 
 
-def _started(pool: Pool, ledger: Ledger, roll: MachineIndex, *, now: float, surplus: bool) -> tuple[Instance, ...]:
+def _started(pool: Pool, ledger: Ledger, index: MachineIndex, *, now: float, surplus: bool) -> tuple[Instance, ...]:
     """Return the machines that a group starts by itself, and with a ``surplus`` those for which it has not ended others yet.
 
     Once they are open they cannot be distinguished from ordered machines.
@@ -175,8 +175,8 @@ def _started(pool: Pool, ledger: Ledger, roll: MachineIndex, *, now: float, surp
     arriving = {machine.instance for machine in ledger.coming}
     return tuple(
         instance
-        for instance in roll.listed.by_pool.get(pool.name, ())
-        if (instance.state == PENDING or (surplus and (instance.id in arriving or instance.id not in roll.by_machine)))
+        for instance in index.listed.by_pool.get(pool.name, ())
+        if (instance.state == PENDING or (surplus and (instance.id in arriving or instance.id not in index.by_machine)))
         and instance.id not in ordered
         and not instance.token
         and now < instance.launched + STARTING_SECONDS
@@ -184,7 +184,7 @@ def _started(pool: Pool, ledger: Ledger, roll: MachineIndex, *, now: float, surp
 
 
 def _beside_rebalance(
-    pool: Pool, ours: Mapping[str, str], started: Iterable[Instance], ledger: Ledger, roll: MachineIndex, *, now: float, surplus: bool
+    pool: Pool, ours: Mapping[str, str], started: Iterable[Instance], ledger: Ledger, index: MachineIndex, *, now: float, surplus: bool
 ) -> Iterator[OrderedMachine]:
     """Yield machines on their way while their group starts one in another zone: it may already have chosen one of them to end.
 
@@ -194,21 +194,21 @@ def _beside_rebalance(
     for machine in ledger.coming if zones or surplus else ():
         beside = bool(zones - {machine.key.zone}) or (surplus and now < machine.granted + STARTING_SECONDS)
         if machine.key.pool == pool.name and machine.instance and beside:
-            listed = roll.listed.by_id.get(machine.instance)
+            listed = index.listed.by_id.get(machine.instance)
             if listed is not None and (not listed.protected or machine.instance in ours):
                 yield machine
 
 
-def level(pool: Pool, ledger: Ledger, roll: MachineIndex, *, stays: bool = False) -> Counter[str]:
+def level(pool: Pool, ledger: Ledger, index: MachineIndex, *, stays: bool = False) -> Counter[str]:
     """Count the machines of ``pool`` by zone, including those on their way, and with ``stays`` those that are being removed."""
     leaving = {removal.instance for removal in ledger.leaving if removal.step != REOPENING and not stays}
     counts = Counter({offering.zone: 0 for offering in pool.offerings})
-    counts.update(instance.zone for instance in roll.listed.by_pool.get(pool.name, ()) if instance.id not in leaving)
+    counts.update(instance.zone for instance in index.listed.by_pool.get(pool.name, ()) if instance.id not in leaving)
     for machine in ledger.coming:
         zones = {key.zone for key in machine.offerings[: machine.meant]}
         if machine.key.pool == pool.name and not machine.instance and len(zones) == 1:
             counts.update(zones)
-        elif machine.key.pool == pool.name and machine.instance and machine.instance not in roll.listed.by_id:
+        elif machine.key.pool == pool.name and machine.instance and machine.instance not in index.listed.by_id:
             counts[machine.key.zone] += 1
     return counts
 
@@ -220,7 +220,7 @@ def over(counts: Mapping[str, int], many: int) -> tuple[str, ...]:
 
 
 def _needed(
-    pool: str, full: Sequence[str], own: Set[str], ledger: Ledger, cluster: Cluster, *, roll: MachineIndex, now: float
+    pool: str, full: Sequence[str], own: Set[str], ledger: Ledger, cluster: Cluster, *, index: MachineIndex, now: float
 ) -> Iterator[Instance]:
     """Yield the machines of ``pool`` in ``full`` zones whose end would lose something, or that are about to open.
 
@@ -228,7 +228,7 @@ def _needed(
     """
     leaving = {removal.instance for removal in ledger.leaving if removal.step != REOPENING}
     promised = {promise.node for promise in ledger.promises}
-    for instance in roll.listed.by_pool.get(pool, ()) if full or own else ():
+    for instance in index.listed.by_pool.get(pool, ()) if full or own else ():
         if instance.id in leaving:
             continue
         if own and instance.id not in own:
@@ -236,7 +236,7 @@ def _needed(
             continue
         if instance.zone not in full:
             continue
-        nodes = roll.by_machine.get(instance.id, ())
+        nodes = index.by_machine.get(instance.id, ())
         pods = [pod for node in nodes for pod in cluster.on_node.get(node.name, {}).values()]
         coming = any(entry.instance == instance.id for entry in ledger.coming)
         if coming or any(node.name in promised for node in nodes) or not is_idle(pods, now):
@@ -253,7 +253,7 @@ def _protects(machines: Iterable[Instance], asked: Mapping[str, float], *, on: b
 
 def recalled(guarding: Guarding, now: float) -> Guarding:
     """Return ``guarding`` without timestamps after ``now``, which another clock has written."""
-    asked, since = ({name: min(at, now) for name, at in known.items()} for known in (guarding.asked, guarding.since))
+    asked, since = ({name: min(at, now) for name, at in times.items()} for times in (guarding.asked, guarding.since))
     beaten = {name: (pool, min(at, now)) for name, (pool, at) in guarding.beaten.items()}
     return replace(guarding, asked=asked, since=since, beaten=beaten)
 
@@ -263,15 +263,15 @@ def recalled(guarding: Guarding, now: float) -> Guarding:
 
 def closed(guarding: Guarding, policy: Policy) -> Mapping[OfferingKey, str]:
     """Return, with the reason, the offerings not bought because they would unbalance a group whose machines cannot be protected."""
-    found: dict[OfferingKey, str] = {}
+    reasons: dict[OfferingKey, str] = {}
     for pool in policy.pools:
         why, zones = unprotected(guarding, pool.name), guarding.fuller.get(pool.name, ())
         if not pool.balances or not why:
             continue
         for offering in pool.offerings:
             if offering.zone in zones:
-                found[offering.key] = _unbalancing(offering.zone, why)
-    return found
+                reasons[offering.key] = _unbalancing(offering.zone, why)
+    return reasons
 
 
 def _unbalancing(zone: str, why: str) -> str:

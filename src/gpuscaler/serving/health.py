@@ -40,10 +40,10 @@ def answer(checks: Mapping[str, Check], *, reasons: bool) -> web.Response:
     ``reasons`` shows the problems. They can contain errors of other servers, which not every client of the port may see; :func:`tell` logs
     them.
     """
-    found = {name: said(check) for name, check in checks.items()}
-    told = {name: wrong if reasons else "reason withheld" for name, wrong in found.items() if wrong}
-    lines = [f"[{'-' if wrong else '+'}]{name} {told.get(name, 'ok')}" for name, wrong in found.items()]
-    bad = any(found.values())
+    failures = {name: said(check) for name, check in checks.items()}
+    shown = {name: wrong if reasons else "reason withheld" for name, wrong in failures.items() if wrong}
+    lines = [f"[{'-' if wrong else '+'}]{name} {shown.get(name, 'ok')}" for name, wrong in failures.items()]
+    bad = any(failures.values())
     return web.Response(status=503 if bad else 200, text="\n".join([*lines, "failed" if bad else "ok", ""]))
 
 
@@ -62,12 +62,12 @@ def _is_here(request: web.Request) -> bool:
 
 async def tell(checks: Mapping[str, Check]) -> None:
     """Log the problem of each of ``checks`` when it changes, until cancelled: answers to probes do not appear in the log."""
-    told: dict[str, str] = {}
+    reported: dict[str, str] = {}
     while True:
         await asyncio.sleep(LOOK)
         for name, check in checks.items():
-            before, told[name] = told.get(name, ""), said(check)
-            if told[name] and told[name] != before:
-                _LOG.warning("not ready", part=name, problem=told[name])
-            elif before and not told[name]:
+            before, reported[name] = reported.get(name, ""), said(check)
+            if reported[name] and reported[name] != before:
+                _LOG.warning("not ready", part=name, problem=reported[name])
+            elif before and not reported[name]:
                 _LOG.info("ready again", part=name)

@@ -53,18 +53,18 @@ class Listener:
     def start(self) -> None:
         loop = asyncio.get_running_loop()
         self.connections.turns.wake = lambda at: loop.call_at(at, self.connections.turns.give)
-        for one in self.sockets:
-            one.setblocking(False)
-            asyncio.get_running_loop().add_reader(one, self._accept, one)
+        for listening in self.sockets:
+            listening.setblocking(False)
+            asyncio.get_running_loop().add_reader(listening, self._accept, listening)
         self._look()
 
     def stop(self) -> None:
         """Stop accepting; existing connections continue."""
         if not self._closed:
             self._closed = True
-            for one in self.sockets:
-                asyncio.get_running_loop().remove_reader(one)
-                one.close()
+            for listening in self.sockets:
+                asyncio.get_running_loop().remove_reader(listening)
+                listening.close()
 
     async def close(self) -> None:
         """Stop accepting and end all connections."""
@@ -199,15 +199,15 @@ async def bind(host: str, port: int) -> list[socket.socket]:
             with suppress(OSError):
                 return [socket.create_server(("", port), family=socket.AF_INET6, dualstack_ipv6=True, backlog=BACKLOG)]
         return [socket.create_server(("0.0.0.0", port), backlog=BACKLOG)]
-    found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    addresses = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     sockets: list[socket.socket] = []
     try:
-        for family, address in dict.fromkeys((family, address) for family, _, _, _, address in found):
+        for family, address in dict.fromkeys((family, address) for family, _, _, _, address in addresses):
             chosen = sockets[0].getsockname()[1] if sockets else port
             sockets.append(socket.create_server((address[0], chosen, *address[2:])[: len(address)], family=family, backlog=BACKLOG))
     except OSError:
-        for one in sockets:
-            one.close()
+        for opened in sockets:
+            opened.close()
         raise
     return sockets
 

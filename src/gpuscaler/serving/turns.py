@@ -62,20 +62,20 @@ class Turns:
 
     def ask(self, peer: str, go: Go) -> None:
         """Request a turn for ``peer``: ``go`` is called now or later, unless :meth:`withdraw` cancels it."""
-        found = self._waiting.get(peer) or self._peers.get(peer)
-        if found is None:
-            found = _Peer(self.one())
-            self._remember(peer, found)
+        state = self._waiting.get(peer) or self._peers.get(peer)
+        if state is None:
+            state = _Peer(self.one())
+            self._remember(peer, state)
         if peer not in self._waiting:
-            self._waiting[peer], found.asked = found, self.clock()
-        found.waiting[go] = None
+            self._waiting[peer], state.asked = state, self.clock()
+        state.waiting[go] = None
         self.give()
 
     def withdraw(self, peer: str, go: Go) -> None:
-        found = self._waiting.get(peer)
-        if found is not None:
-            found.waiting.pop(go, None)
-            if not found.waiting:
+        state = self._waiting.get(peer)
+        if state is not None:
+            state.waiting.pop(go, None)
+            if not state.waiting:
                 del self._waiting[peer]
 
     def give(self) -> None:
@@ -97,26 +97,26 @@ class Turns:
 
     def answered(self, peer: str) -> None:
         """Record that ``peer`` got an answer; it is a known peer from now on."""
-        found, now = self._peers.get(peer), self.clock()
-        if found is not None:
-            if not _is_known(found, now):
-                found.since = now
-            found.seen = now
+        state, now = self._peers.get(peer), self.clock()
+        if state is not None:
+            if not _is_known(state, now):
+                state.since = now
+            state.seen = now
 
     def knows(self, peer: str) -> bool:
         """Whether ``peer`` was answered within the hour."""
-        found = self._peers.get(peer)
-        return found is not None and _is_known(found, self.clock())
+        state = self._peers.get(peer)
+        return state is not None and _is_known(state, self.clock())
 
     def _give_one(self, now: float, soon: float) -> bool:
         """Give the next turn; False if there is no taker. Requests of closed connections, which a flood leaves behind, are skipped."""
         for peer in self._order(now, soon):
-            found = self._waiting[peer]
-            while found.waiting:
-                go = next(iter(found.waiting))
+            state = self._waiting[peer]
+            while state.waiting:
+                go = next(iter(state.waiting))
                 self.withdraw(peer, go)
                 if go():
-                    found.pace.take(now)
+                    state.pace.take(now)
                     self.all.take(now)
                     self._given += 1
                     return True
@@ -127,20 +127,20 @@ class Turns:
         by_age = self._given % 2 == 0
 
         def key(peer: str) -> tuple[float, float]:
-            found = self._waiting[peer]
-            since = found.since if _is_known(found, now) else _NEVER
-            return (since, found.pace.due) if by_age else (found.pace.due, -found.asked)
+            state = self._waiting[peer]
+            since = state.since if _is_known(state, now) else _NEVER
+            return (since, state.pace.due) if by_age else (state.pace.due, -state.asked)
 
-        return sorted((peer for peer, found in self._waiting.items() if found.pace.free_at() <= soon), key=key)
+        return sorted((peer for peer, state in self._waiting.items() if state.pace.free_at() <= soon), key=key)
 
-    def _remember(self, peer: str, found: _Peer) -> None:
+    def _remember(self, peer: str, state: _Peer) -> None:
         now = self.clock()
         if len(self._peers) >= MOST and now >= self._swept_at + SWEEP:
             self._swept_at = now
             self._peers = {name: peer for name, peer in self._peers.items() if peer.waiting or peer.pace.due > now or _is_known(peer, now)}
         # If all remembered peers matter, the newest is not remembered and only the common rate limit applies to it.
         if len(self._peers) < MOST:
-            self._peers[peer] = found
+            self._peers[peer] = state
 
 
 def _is_known(peer: _Peer, now: float) -> bool:

@@ -33,13 +33,13 @@ def _excluded(at: Cursor, _: Given) -> str | None:
 
 
 def _tags(at: Cursor, _: Given) -> dict[str, str]:
-    found = {}
+    tags = {}
     for key, value in (at.members() or {}).items():
         text = "" if value.entry.value == "" else value.text("text as a tag's value")
         if not key or len(key) > 128:
             value.say(f"saw a tag's key with {len(key)} characters, expected 1 to 128; correct it")
-        found[key] = text or ""
-    return found
+        tags[key] = text or ""
+    return tags
 
 
 def _prices(at: Cursor, _: Given) -> tuple[OfferingPrice, ...]:

@@ -20,7 +20,7 @@ class Cost(Struct, frozen=True):
 
 def remarks(policy: Policy, priorities: Priorities) -> tuple[str, ...]:
     """Return all warnings about ``policy``, which has its priorities from ``priorities``."""
-    return (*(f"its pattern {one} matches no pool" for one in unmatched(policy, priorities)), *inverted(policy))
+    return (*(f"its pattern {pattern} matches no pool" for pattern in unmatched(policy, priorities)), *inverted(policy))
 
 
 def unmatched(policy: Policy, priorities: Priorities) -> Iterator[str]:
@@ -37,7 +37,7 @@ def inverted(policy: Policy) -> Iterator[str]:
     costs = {pool.name: cost(pool) for pool in pools}
     for pool in sorted(pools, key=lambda pool: (-pool.priority, pool.name)):
         own = costs[pool.name]
-        later = [one for one in pools if one.priority < pool.priority and has_gpus(one) == has_gpus(pool)]
+        later = [other for other in pools if other.priority < pool.priority and has_gpus(other) == has_gpus(pool)]
         cheaper = [pool for pool in later if costs[pool.name].machine < own.machine - LEAST]
         if cheaper:
             yield _sentence(pool, own, min(cheaper, key=lambda pool: (costs[pool.name].machine, pool.name)), costs)

@@ -94,7 +94,7 @@ def _offering(line: _Line, pool: PoolSettings, region: str) -> Offering | None:
         region=region,
         arch=arch,
         cloud=instance_type.cloud if instance_type else cloud_of(line.zone, region),
-        known=instance_type,
+        details=instance_type,
         allocatable=allocatable,
     )
     return Offering(pool.name, line.market, line.instance_type, line.zone, price, allocatable, {**labels, **pool.labels}, pool.taints)

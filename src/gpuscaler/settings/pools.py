@@ -25,11 +25,11 @@ def pool_schema() -> Schema:
 
 def override_schema() -> Schema:
     """Return the JSON Schema of an entry that overrides a pool found in an account."""
-    found = schema(PoolSettings, only=OVERRIDE_KEYS)
+    overrides = schema(PoolSettings, only=OVERRIDE_KEYS)
     price = schema(OfferingSettings, only=PRICE_KEYS)
     price["required"] += ["price"]
-    found["properties"]["offerings"] = {"anyOf": [{"type": "array", "items": price}, {"type": "null"}]}
-    return found
+    overrides["properties"]["offerings"] = {"anyOf": [{"type": "array", "items": price}, {"type": "null"}]}
+    return overrides
 
 
 def read_pools(at: Cursor, region: str) -> tuple[Pool, ...]:

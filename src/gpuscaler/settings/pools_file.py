@@ -197,7 +197,7 @@ def _settings(top: Cursor, folder: Path) -> RunSettings:
     fields = top.mapping(TOP_KEYS)
     if isinstance(top.entry.value, dict) and "pools" not in fields and not from_account(fields):
         top.say("saw no pools, expected one; add pools: …")
-    found = values(PolicySettings, fields, NOTHING)
-    pools = read_pools(fields["pools"], found.get("region", "")) if "pools" in fields and not from_account(fields) else ()
-    grace = min(found.get("max_grace", MAX_GRACE), LONGEST)
-    return read_run(fields, Policy(**{**found, "pools": pools, "max_grace": grace}), folder)
+    settings = values(PolicySettings, fields, NOTHING)
+    pools = read_pools(fields["pools"], settings.get("region", "")) if "pools" in fields and not from_account(fields) else ()
+    grace = min(settings.get("max_grace", MAX_GRACE), LONGEST)
+    return read_run(fields, Policy(**{**settings, "pools": pools, "max_grace": grace}), folder)

@@ -48,7 +48,7 @@ def parse_priorities(text: str, source: str) -> Priorities:
             for name, member in (Cursor("", root, report).members() or {}).items():
                 number = _number(name, member)
                 if number is not None:
-                    tiers[number] = tuple(one for item in member.items() if (one := _pattern(item)) is not None)
+                    tiers[number] = tuple(pattern for item in member.items() if (pattern := _pattern(item)) is not None)
         except TooMuchError:
             report.add(Problem("", None, "expands to too many patterns; use fewer anchors"))
     if report.problems:
@@ -83,11 +83,14 @@ def prioritised(policy: Policy, priorities: Priorities) -> tuple[Policy, str]:
 
     If they match no pool at all, the pools keep their own priorities.
     """
-    known = {pool.name: priorities.of(pool.name) for pool in policy.pools}
-    numbers = [number for number in known.values() if number is not None]
+    number_of = {pool.name: priorities.of(pool.name) for pool in policy.pools}
+    numbers = [number for number in number_of.values() if number is not None]
     if not numbers:
-        names = ", ".join(sorted(known)[:3]) or "there are none"
-        return policy, f"saw no pattern that matches a pool ({names}), expected one; the pools keep their own priorities" if known else ""
+        names = ", ".join(sorted(number_of)[:3]) or "there are none"
+        return (
+            policy,
+            f"saw no pattern that matches a pool ({names}), expected one; the pools keep their own priorities" if number_of else "",
+        )
     last = min(numbers) - 1
-    pools = tuple(replace(pool, priority=last if (number := known[pool.name]) is None else number) for pool in policy.pools)
+    pools = tuple(replace(pool, priority=last if (number := number_of[pool.name]) is None else number) for pool in policy.pools)
     return replace(policy, pools=pools), ""

@@ -37,11 +37,11 @@ def _span(at: Cursor, _: Given) -> Span | None:
     if not isinstance(at.entry.value, list):
         always = at.duration()
         return None if always is None else Span(always, always, always)
-    found = [item.duration() for item in at.items()]
-    if len(found) != 3:
-        at.wrong("one duration, or the shortest, the typical and the longest in [ ]", seen=f"a list of {len(found)}")
+    durations = [item.duration() for item in at.items()]
+    if len(durations) != 3:
+        at.wrong("one duration, or the shortest, the typical and the longest in [ ]", seen=f"a list of {len(durations)}")
         return None
-    low, mode, high = found
+    low, mode, high = durations
     if low is None or mode is None or high is None:
         return None
     if not low <= mode <= high:
@@ -65,9 +65,9 @@ def _known(key: str, words: str, names: Callable[[Policy], Collection[str]]) -> 
     """A name that occurs in the pools: of a pool, type, market or zone, depending on ``key``."""
 
     def read(at: Cursor, given: Given) -> str | None:
-        text, known = at.label_value(f"a {key} of the pools"), names(given.policy)
-        if text is not None and text not in known:
-            at.wrong(f"a {key} of the pools; {did_you_mean(text, sorted(known))}")
+        text, allowed = at.label_value(f"a {key} of the pools"), names(given.policy)
+        if text is not None and text not in allowed:
+            at.wrong(f"a {key} of the pools; {did_you_mean(text, sorted(allowed))}")
         return text
 
     return Kind(words, LABEL_VALUE, read)

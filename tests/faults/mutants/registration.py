@@ -13,7 +13,7 @@ MUTANTS = (
     Mutant(
         case=17,
         at="_Registration.miss",
-        old='self.fates.append(offering_events.Failed(machine.key, self.now, f"it ended before it opened{why}"))',
+        old='self.breaker_events.append(offering_events.Failed(machine.key, self.now, f"it ended before it opened{why}"))',
         new="",
         removes="a machine that dies before it opens does not count against its offering",
     ),
@@ -83,7 +83,7 @@ MUTANTS = (
     Mutant(
         case=68,
         at="_Registration.lacking",
-        old="None if is_divided(found, node, offering) else found",
+        old="None if is_divided(what, node, offering) else what",
         new="found",
         removes="a machine that shows slices of its GPUs is waited for until it shows them whole",
     ),
@@ -97,7 +97,7 @@ MUTANTS = (
     Mutant(
         case=71,
         at="_wrong",
-        old="or node.provider_id not in roll.listed.alive:",
+        old="or node.provider_id not in index.listed.alive:",
         new="or node.bought is not None:",
         removes="nodes do not get the label of their pool",
     ),
@@ -146,7 +146,7 @@ MUTANTS = (
     Mutant(
         case=99,
         at="registering.arrivals",
-        old="look.give_up()",
+        old="registration.give_up()",
         new="",
         removes="a group may launch and give up machine after machine",
     ),
@@ -160,7 +160,7 @@ MUTANTS = (
     Mutant(
         case=101,
         at="unbinding",
-        old="(now + AGAIN_SECONDS, why) for pool, why in found if pool",
+        old="(now + AGAIN_SECONDS, why) for pool, why in reasons if pool",
         new="(now, why) for pool, why in found if not pool",
         removes="refused bindings are sent again and again",
     ),
@@ -279,7 +279,7 @@ MUTANTS = (
     Mutant(
         case=112,
         at="Teachers.of",
-        old="node if known is None or now < node.created + FINISHED_SECONDS else known",
+        old="node if previous is None or now < node.created + FINISHED_SECONDS else previous",
         new="node",
         removes="a person's change to one node is expected of the next",
     ),

@@ -11,7 +11,7 @@ from gpuscaler.model.nodes import Node
 from gpuscaler.model.selectors import NodeSelector, NodeSelectorTerm
 from gpuscaler.model.taints import Taint
 from gpuscaler.planning.plans import Placement
-from gpuscaler.planning.scale_up.markets import avoiding
+from gpuscaler.planning.scale_up.markets import exclude_nodes
 from gpuscaler.planning.state import State
 from gpuscaler.planning.state.node_refusals import Cleared, NodeRefusal, NodeRefused, Refusals, Wait
 
@@ -70,14 +70,14 @@ def test_without_refusals_plans_are_unchanged() -> None:
 
 def test_a_term_without_requirements_still_matches_no_node() -> None:
     empty = spec(gpus=1, node_affinity=NodeSelector((NodeSelectorTerm(),)))
-    pod_spec = avoiding(empty, frozenset({"a"}))
+    pod_spec = exclude_nodes(empty, frozenset({"a"}))
 
     assert pod_spec.node_affinity is not None
     assert not pod_spec.node_affinity.matches({}, "b")
 
 
 def test_specifications_that_avoid_different_nodes_are_distinguished() -> None:
-    digests = {avoiding(ONE, frozenset(names)).digest for names in ("a", "b", "ab")} | {ONE.digest}
+    digests = {exclude_nodes(ONE, frozenset(names)).digest for names in ("a", "b", "ab")} | {ONE.digest}
 
     assert len(digests) == 4
 
@@ -88,7 +88,7 @@ WAITS = Refusals((Wait("default/p", "a", NOW - 60.0),))
 
 
 def seen(*items: Item, refusals: Refusals = WAITS, tried: float = NOW - 1.0) -> list[NodeRefused | Cleared]:
-    return refused(refusals, Cluster.of(items), attempts={"default/p": tried}, said={"default/p": "0/1 nodes are available"}, now=NOW)
+    return refused(refusals, Cluster.of(items), attempts={"default/p": tried}, messages={"default/p": "0/1 nodes are available"}, now=NOW)
 
 
 def test_a_node_counts_as_refusing_after_a_minute_and_a_newer_failed_attempt() -> None:

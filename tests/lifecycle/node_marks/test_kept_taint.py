@@ -16,7 +16,7 @@ from gpuscaler.model.offerings import OfferingKey
 from gpuscaler.model.pools import Policy
 from gpuscaler.model.taints import AJAR, Taint
 from gpuscaler.model.well_known import ARRIVING_TAINT, KEPT_TAINT
-from gpuscaler.planning.feasibility.min_gpus import is_closed, lifted
+from gpuscaler.planning.feasibility.min_gpus import is_closed, with_closing_tolerations
 from gpuscaler.planning.feasibility.snapshot import Room
 from gpuscaler.planning.state.ledger.entries import Removal
 from gpuscaler.planning.state.ledger.ledger import Ledger, OrderedMachine, Promise
@@ -77,4 +77,4 @@ def test_neither_taint_is_an_obstacle_to_a_plan(key: str) -> None:
     assert is_closed(closed)
     cluster = Cluster.of([closed])
     assert not Room.of(cluster).admitting(large.spec, large.labels, slice(0, 1))[0]
-    assert Room.of(cluster).admitting(lifted(large.spec), large.labels, slice(0, 1))[0]
+    assert Room.of(cluster).admitting(with_closing_tolerations(large.spec), large.labels, slice(0, 1))[0]

@@ -39,7 +39,7 @@ def change(dice: Random, cluster: Cluster) -> Delta:
 
 @pytest.mark.parametrize("seed", range(20))
 def test_every_change_is_seen(seed: int) -> None:
-    dice, rolls, cluster = Random(seed), MachineIndexes(), Cluster()
+    dice, indexes, cluster = Random(seed), MachineIndexes(), Cluster()
     inventory: Inventory | None = None
     for step in range(40):
         now = NOW + 10.0 * step
@@ -48,21 +48,21 @@ def test_every_change_is_seen(seed: int) -> None:
         if dice.random() < 0.3:
             states = (RUNNING, STOPPING, TERMINATED)
             inventory = Inventory(now, tuple(instance(f"i-{dice.randrange(8)}", dice.choice(states)) for _ in range(5)))
-        kept, anew = rolls.of(cluster, inventory), MachineIndex.of(cluster, inventory)
+        kept, anew = indexes.of(cluster, inventory), MachineIndex.of(cluster, inventory)
 
         assert kept.unlisted == anew.unlisted
         assert (kept.nodeless, kept.unready, kept.unnamed) == (anew.nodeless, anew.unready, anew.unnamed)
         assert (kept.by_machine, kept.listed.alive, kept.listed.over) == (anew.by_machine, anew.listed.alive, anew.listed.over)
-        assert rolls.idle(cluster, now) == {name for name in cluster.nodes if is_idle(cluster.on_node.get(name, {}).values(), now)}
+        assert indexes.idle(cluster, now) == {name for name in cluster.nodes if is_idle(cluster.on_node.get(name, {}).values(), now)}
 
 
 def test_nothing_is_recomputed_while_nodes_and_list_are_unchanged() -> None:
-    rolls, cluster, inventory = MachineIndexes(), Cluster.of([node("n", provider_id="i-1")]), Inventory(NOW, (instance("i-1"),))
-    first = rolls.of(cluster, inventory)
+    indexes, cluster, inventory = MachineIndexes(), Cluster.of([node("n", provider_id="i-1")]), Inventory(NOW, (instance("i-1"),))
+    first = indexes.of(cluster, inventory)
 
-    assert rolls.of(cluster.apply(Delta((pod("p", on="n"),))), replace(inventory, at=NOW + 9.0)) is first
-    assert rolls.of(cluster, Inventory(NOW, (instance("i-2"),))) is not first
-    assert rolls.of(cluster.apply(Delta((node("m"),))), inventory).listed is not first.listed
+    assert indexes.of(cluster.apply(Delta((pod("p", on="n"),))), replace(inventory, at=NOW + 9.0)) is first
+    assert indexes.of(cluster, Inventory(NOW, (instance("i-2"),))) is not first
+    assert indexes.of(cluster.apply(Delta((node("m"),))), inventory).listed is not first.listed
 
 
 def test_both_nodes_of_one_machine_are_found() -> None:
@@ -72,24 +72,24 @@ def test_both_nodes_of_one_machine_are_found() -> None:
 
 
 def test_an_overdue_pod_keeps_its_node_busy_only_while_it_is_waited_for() -> None:
-    rolls, cluster = MachineIndexes(), Cluster.of([node("n"), pod("p", on="n", deleted=NOW)])
+    indexes, cluster = MachineIndexes(), Cluster.of([node("n"), pod("p", on="n", deleted=NOW)])
 
-    assert rolls.idle(cluster, NOW + STUCK_AFTER) == set()
-    assert rolls.idle(cluster, NOW + STUCK_AFTER + 1.0) == {"n"}
+    assert indexes.idle(cluster, NOW + STUCK_AFTER) == set()
+    assert indexes.idle(cluster, NOW + STUCK_AFTER + 1.0) == {"n"}
 
 
 def test_an_answer_is_recomputed_only_if_an_argument_is_a_new_object() -> None:
-    rolls, asked = MachineIndexes(), []
+    indexes, asked = MachineIndexes(), []
 
-    def size(cluster: Cluster, roll: MachineIndex) -> int:
+    def size(cluster: Cluster, index: MachineIndex) -> int:
         asked.append(cluster)
-        return len(roll.nodes)
+        return len(index.nodes)
 
     empty = Cluster()
     with_node = empty.apply(Delta((node("n1"),)))
-    roll = rolls.of(empty, None)
+    index = indexes.of(empty, None)
 
-    assert [rolls.same(size, cluster, rolls.of(cluster, None)) for cluster in (empty, empty, with_node, with_node, empty)] == [
+    assert [indexes.same(size, cluster, indexes.of(cluster, None)) for cluster in (empty, empty, with_node, with_node, empty)] == [
         0,
         0,
         1,
@@ -97,5 +97,5 @@ def test_an_answer_is_recomputed_only_if_an_argument_is_a_new_object() -> None:
         0,
     ]
     assert len(asked) == 3
-    assert rolls.same(size, empty, roll) == 0
+    assert indexes.same(size, empty, index) == 0
     assert len(asked) == 4

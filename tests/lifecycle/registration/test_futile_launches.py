@@ -36,8 +36,8 @@ def failing(times: int = 2, key: Any = KIND.key) -> Breakers:
 
 def is_covered(over: tuple[Instance, ...], breakers: Breakers, *, ledger: Ledger | None = None) -> bool:
     newest = instance("i-new")
-    roll = MachineIndex.of(Cluster(), Inventory(NOW, (newest, *over)))
-    return Relaunching(ledger or Ledger(), roll, breakers, NOW).covers(newest)
+    index = MachineIndex.of(Cluster(), Inventory(NOW, (newest, *over)))
+    return Relaunching(ledger or Ledger(), index, breakers, NOW).covers(newest)
 
 
 def test_the_machine_after_several_that_ended_by_themselves_is_ended() -> None:

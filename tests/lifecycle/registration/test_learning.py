@@ -14,7 +14,7 @@ from gpuscaler.model.instances import Instance, Inventory
 from gpuscaler.model.nodes import Node
 from gpuscaler.model.pools import Offering, Policy
 from gpuscaler.model.taints import Taint
-from gpuscaler.planning.state.learned_templates import Learned, corrected
+from gpuscaler.planning.state.learned_templates import Learned, corrected_policy
 from gpuscaler.planning.state.ledger.ledger import Ledger, OrderedMachine
 
 KIND = offering("g.1", gpus=1, memory=32)
@@ -31,9 +31,9 @@ def taught(
 ) -> Offering:
     """Return the offering as learned from the nodes."""
     machines = tuple(Instance(node.provider_id, *KIND.key) for node in nodes if node.provider_id != "i-foreign")
-    roll = MachineIndex.of(Cluster.of(nodes), Inventory(NOW, machines) if listed else None)
-    learned = observed(known or Learned(), ledger or Ledger(), policy, NOW, roll=roll, teachers=Teachers())
-    return corrected(policy, learned).pools[0].offerings[0]
+    index = MachineIndex.of(Cluster.of(nodes), Inventory(NOW, machines) if listed else None)
+    learned = observed(known or Learned(), ledger or Ledger(), policy, NOW, index=index, teachers=Teachers())
+    return corrected_policy(policy, learned).pools[0].offerings[0]
 
 
 def memory(*nodes: Node, **more: Any) -> float:
@@ -68,7 +68,7 @@ def test_a_node_that_is_not_finished_or_not_ours_teaches_nothing(odd: dict[str, 
 def test_a_closed_machine_teaches_once_its_labels_should_be_there(since: float, teaches: bool) -> None:
     coming = OrderedMachine("m", "o", (KIND.key,), 1.0, NOW - 300.0, node="a", ready=NOW - since)
 
-    assert (memory(live(created=NOW - 30.0), book=Ledger(coming=(coming,))) == 40) is teaches
+    assert (memory(live(created=NOW - 30.0), ledger=Ledger(coming=(coming,))) == 40) is teaches
 
 
 def test_only_the_newest_of_many_nodes_are_read() -> None:
@@ -81,9 +81,9 @@ def test_only_the_newest_of_many_nodes_are_read() -> None:
 
 def test_after_a_new_revision_only_newer_machines_teach() -> None:
     first, second = (Policy((replace(POLICY.pools[0], revision=name),)) for name in "12")
-    roll = MachineIndex.of(Cluster.of([live()]), Inventory(NOW, (Instance("i-a", *KIND.key),)))
-    learned = observed(Learned(), Ledger(), first, NOW - 3600.0, roll=roll, teachers=Teachers())
-    changed = observed(learned, Ledger(), second, NOW - 1800.0, roll=roll, teachers=Teachers())
+    index = MachineIndex.of(Cluster.of([live()]), Inventory(NOW, (Instance("i-a", *KIND.key),)))
+    learned = observed(Learned(), Ledger(), first, NOW - 3600.0, index=index, teachers=Teachers())
+    changed = observed(learned, Ledger(), second, NOW - 1800.0, index=index, teachers=Teachers())
 
     assert memory(live(), policy=first, known=learned) == 40
     assert memory(live(), policy=second, known=changed) == 32
@@ -110,9 +110,9 @@ def after(*changes: dict[str, Any], first: dict[str, Any]) -> Offering:
     teachers, learned = Teachers(), Learned()
     for moment, change in enumerate([first, *(first | change for change in changes)]):
         node = live(uid="u", created=NOW - 3600.0, **change)
-        roll = MachineIndex.of(Cluster.of([node]), Inventory(NOW, (Instance(node.provider_id, *KIND.key),)))
-        learned = observed(learned, Ledger(), POLICY, NOW + moment, roll=roll, teachers=teachers)
-    return corrected(POLICY, learned).pools[0].offerings[0]
+        index = MachineIndex.of(Cluster.of([node]), Inventory(NOW, (Instance(node.provider_id, *KIND.key),)))
+        learned = observed(learned, Ledger(), POLICY, NOW + moment, index=index, teachers=teachers)
+    return corrected_policy(POLICY, learned).pools[0].offerings[0]
 
 
 @pytest.mark.parametrize(
@@ -131,20 +131,20 @@ def test_a_taint_added_to_all_finished_nodes_teaches_nothing() -> None:
     for moment, taints in enumerate([(), (taint,)]):
         nodes = [live(name, uid=name, created=NOW - 3600.0, taints=taints) for name in "ab"]
         machines = tuple(Instance(node.provider_id, *KIND.key) for node in nodes)
-        roll = MachineIndex.of(Cluster.of(nodes), Inventory(NOW, machines))
-        learned = observed(learned, Ledger(), POLICY, NOW + moment, roll=roll, teachers=teachers)
+        index = MachineIndex.of(Cluster.of(nodes), Inventory(NOW, machines))
+        learned = observed(learned, Ledger(), POLICY, NOW + moment, index=index, teachers=teachers)
 
-    assert corrected(POLICY, learned).pools[0].offerings[0].taints == KIND.taints
+    assert corrected_policy(POLICY, learned).pools[0].offerings[0].taints == KIND.taints
 
 
 def test_a_label_that_discovery_writes_minutes_later_is_learned() -> None:
     teachers, learned = Teachers(), Learned()
     for moment, labels in enumerate([{}, {"nvidia.com/mig.capable": "true"}]):
         node = live(uid="u", created=NOW - 100.0, labels={**KIND.labels, **labels})
-        roll = MachineIndex.of(Cluster.of([node]), Inventory(NOW, (Instance(node.provider_id, *KIND.key),)))
-        learned = observed(learned, Ledger(), POLICY, NOW + 60.0 * moment, roll=roll, teachers=teachers)
+        index = MachineIndex.of(Cluster.of([node]), Inventory(NOW, (Instance(node.provider_id, *KIND.key),)))
+        learned = observed(learned, Ledger(), POLICY, NOW + 60.0 * moment, index=index, teachers=teachers)
 
-    assert corrected(POLICY, learned).pools[0].offerings[0].labels["nvidia.com/mig.capable"] == "true"
+    assert corrected_policy(POLICY, learned).pools[0].offerings[0].labels["nvidia.com/mig.capable"] == "true"
 
 
 def test_the_instance_type_label_is_never_learned() -> None:
@@ -159,8 +159,8 @@ def test_a_node_that_has_lost_a_gpu_teaches_nothing() -> None:
     broken = replace(whole, allocatable={**kind.allocatable, "nvidia.com/gpu": 7}, labels={**kind.labels, "nvidia.com/gpu.count": "7"})
     policy, teachers, learned = Policy((pool(kind),)), Teachers(), Learned()
     for one in (whole, broken):
-        roll = MachineIndex.of(Cluster.of([one]), Inventory(NOW, (Instance(one.provider_id, *kind.key),)))
-        learned = observed(learned, Ledger(), policy, NOW, roll=roll, teachers=teachers)
+        index = MachineIndex.of(Cluster.of([one]), Inventory(NOW, (Instance(one.provider_id, *kind.key),)))
+        learned = observed(learned, Ledger(), policy, NOW, index=index, teachers=teachers)
         teachers = Teachers()
 
-    assert corrected(policy, learned).pools[0].offerings[0].labels["nvidia.com/gpu.count"] == "8"
+    assert corrected_policy(policy, learned).pools[0].offerings[0].labels["nvidia.com/gpu.count"] == "8"

@@ -49,7 +49,7 @@ def machine(name: str = "n", instance: str = "i-1", *taints: Taint, **more: Any)
 def look(ledger: Ledger, *items: Node, listed: list[Instance] | None = None, age: float = 0.0, **waits: Any) -> Arrivals:
     inventory = None if listed is None else Inventory(NOW - age, tuple(listed))
     cluster = Cluster.of(items)
-    return arrivals(ledger, cluster, inventory, POLICY, waits=Waits(**waits), now=NOW, roll=MachineIndex.of(cluster, inventory))
+    return arrivals(ledger, cluster, inventory, POLICY, waits=Waits(**waits), now=NOW, index=MachineIndex.of(cluster, inventory))
 
 
 def kinds(arrivals: Arrivals) -> list[str]:
@@ -64,7 +64,7 @@ def test_a_machine_whose_answer_was_lost_is_found_by_its_token() -> None:
     arrivals = look(book, listed=[instance("i-other", token="b"), instance("i-1", token="a")])
 
     assert arrivals.steps == (ledger.Found("a-0", "i-1", KIND.key, NOW, NOW - 100.0),)
-    assert arrivals.fates == (offering_events.Granted(KIND.key, NOW),)
+    assert arrivals.breaker_events == (offering_events.Granted(KIND.key, NOW),)
 
 
 @pytest.mark.parametrize(
@@ -114,7 +114,7 @@ def test_the_rest_of_an_accepted_order_is_given_up_when_it_is_overdue() -> None:
     assert early == Arrivals()
     assert late.unfilled == ("a",)
     assert late.steps == (ledger.Settled("a"),)
-    assert [type(fate) for fate in late.fates] == [offering_events.Failed, offering_events.Dropped]
+    assert [type(fate) for fate in late.breaker_events] == [offering_events.Failed, offering_events.Dropped]
 
 
 @pytest.mark.parametrize(
@@ -136,7 +136,7 @@ def test_a_machine_that_is_no_longer_listed_has_died() -> None:
     arrivals = look(Ledger(coming=(granted(),)), listed=[])
 
     assert arrivals.steps == (ledger.Lost("a-0"),)
-    assert arrivals.fates[-1] == offering_events.Failed(KIND.key, NOW, "it ended before it opened")
+    assert arrivals.breaker_events[-1] == offering_events.Failed(KIND.key, NOW, "it ended before it opened")
 
 
 @pytest.mark.parametrize(
@@ -147,7 +147,7 @@ def test_a_machine_that_is_no_longer_listed_has_died() -> None:
 def test_a_machine_that_ends_before_it_is_a_node_counts_as_a_failure_of_its_pool(one: dict[str, Any], counts: bool) -> None:
     arrivals = look(Ledger(coming=(granted(**one),)), listed=[])
 
-    assert [type(fate) for fate in arrivals.fates] == ([offering_events.Absent] if counts else []) + [offering_events.Failed]
+    assert [type(fate) for fate in arrivals.breaker_events] == ([offering_events.Absent] if counts else []) + [offering_events.Failed]
 
 
 @pytest.mark.parametrize(("since", "lag"), [(20.0, 0.0), (100.0, 90.0)], ids=["just granted", "the list lags"])
@@ -262,7 +262,7 @@ def test_an_overdue_machine_is_ended_with_a_reason(one: OrderedMachine, items: t
 
     assert [(entry.machine.instance, entry.reason) for entry in arrivals.overdue] == [("i-1", reason)]
     assert arrivals.steps[-1] == ledger.Lost("a-0")
-    assert [type(fate) for fate in arrivals.fates] == (
+    assert [type(fate) for fate in arrivals.breaker_events] == (
         [offering_events.Failed] if one.node else [offering_events.Absent, offering_events.Failed]
     )
 

@@ -51,7 +51,7 @@ def waiting(name: str = "p", of: PodSpec | None = None, **more: Any) -> Pod:
 
 def turn(ledger: Ledger, *items: Item, policy: Policy = POLICY, tried: float | None = None, said: str = "") -> Steering:
     attempts = {} if tried is None else {P: tried}
-    return steer(ledger, Cluster.of(items), policy, attempts=attempts, said={P: said}, now=NOW)
+    return steer(ledger, Cluster.of(items), policy, attempts=attempts, messages={P: said}, now=NOW)
 
 
 def why(ledger: Ledger, *items: Item, policy: Policy = POLICY) -> str:
@@ -63,7 +63,7 @@ def bind(name: str, node: str = "a") -> Bind:
 
 
 def after(book: Ledger, steering: Steering) -> Ledger:
-    return ledger.folded(book, steering.steps)
+    return ledger.fold_events(book, steering.steps)
 
 
 def promise(step: str = NOMINATING, **more: Any) -> Promise:

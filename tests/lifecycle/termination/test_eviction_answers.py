@@ -14,7 +14,7 @@ REFUSAL = EvictionRefused("n", "default/p", "uid-p", "the budget web", budget=Tr
 
 def heard(entry: Eviction, *refusals: EvictionRefused) -> Eviction:
     book = Ledger(leaving=(draining(entry),))
-    after = ledger.folded(book, hear(book, refusals, NOW))
+    after = ledger.fold_events(book, hear(book, refusals, NOW))
     return after.leaving[0].evictions[0]
 
 

@@ -93,11 +93,11 @@ class Drain:
         if self.gone and self.clears and self.now > self.gone + 10.0:
             self.node = None
         alive = () if self.gone and self.now > self.gone + 5.0 else (Instance("i-1", *KIND.key),)
-        self.book = ledger.folded(self.book, hear(self.book, self.refused, self.now))
+        self.book = ledger.fold_events(self.book, hear(self.book, self.refused, self.now))
         self.refused = []
         cluster = Cluster.of([*([self.node] if self.node is not None else []), *(life.pod for life in self.lives if self.node is not None)])
         departure = take_leave(self.book, cluster, Inventory(self.now, alive), POLICY, now=self.now)
-        self.book = ledger.folded(self.book, departure.steps)
+        self.book = ledger.fold_events(self.book, departure.steps)
         for act in departure.acts:
             self.acts.append((self.now, act))
             self.check(act)

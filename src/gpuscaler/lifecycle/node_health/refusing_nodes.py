@@ -35,23 +35,23 @@ def expected(cluster: Cluster, placements: tuple[Placement, ...], closed: Set[st
 
 
 def refused(
-    refusals: Refusals, cluster: Cluster, *, attempts: Mapping[str, float], said: Mapping[str, str], now: float
+    refusals: Refusals, cluster: Cluster, *, attempts: Mapping[str, float], messages: Mapping[str, str], now: float
 ) -> list[node_refusals.NodeRefused | node_refusals.Cleared]:
     """Find pods that were refused by the node that plans put them on, and nodes that changed since they refused a pod.
 
-    ``said`` are kube-scheduler's messages about its last attempts, by pod.
+    ``messages`` are kube-scheduler's messages about its last attempts, by pod.
     """
-    found: list[node_refusals.NodeRefused | node_refusals.Cleared] = []
+    events: list[node_refusals.NodeRefused | node_refusals.Cleared] = []
     for wait in refusals.waits:
         pod, node = cluster.pods.get(wait.pod), cluster.nodes.get(wait.node)
         if wait.suspected or pod is None or not pod.waits or node is None or not node.ready:
             continue
         if tried_in_vain(wait.pod, wait.since, attempts=attempts, now=now):
-            found.append(node_refusals.NodeRefused(wait.pod, pod.spec.digest, wait.node, face(node), now, said.get(wait.pod, "")))
+            events.append(node_refusals.NodeRefused(wait.pod, pod.spec.digest, wait.node, face(node), now, messages.get(wait.pod, "")))
     changed = (
         refusal.node for refusal in refusals.avoided if (node := cluster.nodes.get(refusal.node)) is None or face(node) != refusal.face
     )
-    return found + [node_refusals.Cleared(node) for node in dict.fromkeys(changed)]
+    return events + [node_refusals.Cleared(node) for node in dict.fromkeys(changed)]
 
 
 def face(node: Node) -> str:

@@ -85,12 +85,12 @@ class UnreadyFindings(Struct, frozen=True, gc=False):
 
 def observe(
     before: Unready,
-    book: Ledger,
+    current: Ledger,
     cluster: Cluster,
     policy: Policy,
     *,
     announced: Announced,
-    roll: MachineIndex,
+    index: MachineIndex,
     fresh: bool,
     stopped: str,
     now: float,
@@ -99,18 +99,18 @@ def observe(
 
     ``stopped`` is the reason if a person has stopped all removals; otherwise it is empty.
     """
-    silent = _silent(roll, book)
+    silent = _silent(index, current)
     if not (silent or before.nodes or before.fading):
         return UnreadyFindings(before)
     belonging = members({node.name: node for node in silent}, policy)
     silences = {(silence.node, silence.instance): silence for silence in before.nodes}
-    leaving = {removal.node for removal in book.leaving}
+    leaving = {removal.node for removal in current.leaving}
     begun = {pool: at for pool, at in before.begun.items() if now < at + PACE_SECONDS}
-    guard = _Guard(book, cluster, policy, announced=announced, roll=roll, now=now)
+    guard = _Guard(current, cluster, policy, announced=announced, index=index, now=now)
     nodes: list[Silence] = []
     steps: list[ledger.Event] = []
     remarks: list[Remark] = []
-    fading = list(_fading(before.fading, book, roll))
+    fading = list(_fading(before.fading, current, index))
     for node, member in sorted(((node, belonging[node.name]) for node in silent if node.name in belonging), key=lambda pair: _age(pair[0])):
         silence = _continued(silences.get((node.name, node.provider_id)), node, member, now)
         after = member.pool.unready_after
@@ -154,16 +154,16 @@ def recalled(unready: Unready, now: float) -> Unready:
     return replace(unready, nodes=nodes, begun={pool: min(at, now) for pool, at in unready.begun.items()})
 
 
-def _silent(roll: MachineIndex, ledger: Ledger) -> list[Node]:
+def _silent(index: MachineIndex, ledger: Ledger) -> list[Node]:
     """Return the nodes that are not Ready and that are ours to judge. Machines that are not open yet have their own time-outs."""
-    if not roll.unready:
+    if not index.unready:
         return []
     coming = {machine.node for machine in ledger.coming if machine.node}
-    over = roll.listed.over
+    over = index.listed.over
     return [
         node
-        for node in roll.unready
-        if node.provider_id and not node.deleted and not {node.name} & (coming | roll.unlisted) and node.provider_id not in over
+        for node in index.unready
+        if node.provider_id and not node.deleted and not {node.name} & (coming | index.unlisted) and node.provider_id not in over
     ]
 
 
@@ -187,12 +187,12 @@ def _leaving(silence: Silence, cluster: Cluster, after: float, now: float) -> Re
     return Removal(*fields, now, now, pods=pods, forced=True, unready=True, ends=now + DRAIN_SECONDS)
 
 
-def _fading(before: tuple[Fading, ...], ledger: Ledger, roll: MachineIndex) -> Iterator[Fading]:
+def _fading(before: tuple[Fading, ...], ledger: Ledger, index: MachineIndex) -> Iterator[Fading]:
     """Yield machines that are still being ended or not gone yet; without a list of the cloud nothing is known, and all stay."""
     under_way = {removal.instance for removal in ledger.leaving if removal.unready and removal.step != CLEARING}
     for fading in before:
-        machine = roll.listed.by_id.get(fading.instance)
-        if roll.listed.instances is None:
+        machine = index.listed.by_id.get(fading.instance)
+        if index.listed.instances is None:
             yield fading
         elif machine is not None and machine.state != TERMINATED and (fading.instance in under_way or machine.state == STOPPING):
             yield replace(fading, stopping=machine.state == STOPPING)
@@ -203,8 +203,8 @@ def _fading(before: tuple[Fading, ...], ledger: Ledger, roll: MachineIndex) -> I
 class _Guard:
     """The reasons against ending a machine whose node is not Ready, computed once for all of them."""
 
-    def __init__(self, ledger: Ledger, cluster: Cluster, policy: Policy, *, announced: Announced, roll: MachineIndex, now: float) -> None:
-        self._cluster, self._announced, self._roll, self._now = cluster, announced, roll, now
+    def __init__(self, ledger: Ledger, cluster: Cluster, policy: Policy, *, announced: Announced, index: MachineIndex, now: float) -> None:
+        self._cluster, self._announced, self._roll, self._now = cluster, announced, index, now
         self._book, self._policy = ledger, policy
         self._zones: Mapping[str, tuple[int, int]] | None = None
 
@@ -235,11 +235,11 @@ class _Guard:
         return zone or "unknown" if nodes >= ZONE_NODES and 2 * unready > nodes else None
 
 
-def zones(roll: MachineIndex, ledger: Ledger, policy: Policy) -> Mapping[str, tuple[int, int]]:
+def zones(index: MachineIndex, ledger: Ledger, policy: Policy) -> Mapping[str, tuple[int, int]]:
     """Count, by zone, the nodes that are not Ready and all nodes. Those that are still arriving do not count."""
-    belonging = members(roll.nodes, policy)
+    belonging = members(index.nodes, policy)
     coming = {machine.node for machine in ledger.coming if machine.node}
-    settled = [node for node in roll.nodes.values() if node.name not in coming and not is_arriving(node, belonging.get(node.name))]
+    settled = [node for node in index.nodes.values() if node.name not in coming and not is_arriving(node, belonging.get(node.name))]
     nodes = Counter(zone_of(node) for node in settled)
     unready = Counter(zone_of(node) for node in settled if not node.ready)
     return {zone: (unready[zone], many) for zone, many in nodes.items()}

@@ -16,18 +16,18 @@ from gpuscaler.model.well_known import POOL_LABEL
 MOST = 20
 
 
-def labels_due(cluster: Cluster, policy: Policy, roll: MachineIndex) -> tuple[Label, ...]:
+def labels_due(cluster: Cluster, policy: Policy, index: MachineIndex) -> tuple[Label, ...]:
     """Return the nodes whose label does not name their pool, as many as are written in one pass."""
-    return tuple(islice(_wrong(cluster, policy, roll), MOST))
+    return tuple(islice(_wrong(cluster, policy, index), MOST))
 
 
-def _wrong(cluster: Cluster, policy: Policy, roll: MachineIndex) -> Iterator[Label]:
+def _wrong(cluster: Cluster, policy: Policy, index: MachineIndex) -> Iterator[Label]:
     pools = {pool.name for pool in policy.pools}
     for node in cluster.nodes.values():
         pool = node.bought.pool if node.bought is not None else ""
-        if node.labels.get(POOL_LABEL) == pool or pool not in pools or node.deleted or node.provider_id not in roll.listed.alive:
+        if node.labels.get(POOL_LABEL) == pool or pool not in pools or node.deleted or node.provider_id not in index.listed.alive:
             continue
         # If two nodes claim the same machine, it is unknown which of them is right.
-        if len(roll.by_machine[node.provider_id]) > 1:
+        if len(index.by_machine[node.provider_id]) > 1:
             continue
         yield Label(node.name, pool, "the cloud lists its machine for this pool")

@@ -39,19 +39,19 @@ class Teachers:
         """Return those of ``nodes`` that a template can be learned from, the newest first, by kind."""
         if self._nodes is not nodes or self._alive is not alive:
             self._nodes, self._alive = nodes, alive
-            found: dict[Kind, list[Node]] = {}
+            nodes_of: dict[Kind, list[Node]] = {}
             finished: dict[str, Node] = {}
             for node in nodes.values():
                 kind = kind_of(node, alive)
                 if kind is None:
                     continue
                 own = node.uid or node.name
-                known = self._finished.get(own)
-                finished[own] = node if known is None or now < node.created + FINISHED_SECONDS else known
+                previous = self._finished.get(own)
+                finished[own] = node if previous is None or now < node.created + FINISHED_SECONDS else previous
                 if node.ready and not node.deleted and all(taint.key != LEAVING_TAINT for taint in node.taints):
-                    found.setdefault(kind, []).append(as_finished(node, finished[own]))
+                    nodes_of.setdefault(kind, []).append(as_finished(node, finished[own]))
             self._finished = finished
-            self._kinds = {kind: tuple(sorted(some, key=lambda node: (-node.created, node.name))) for kind, some in found.items()}
+            self._kinds = {kind: tuple(sorted(some, key=lambda node: (-node.created, node.name))) for kind, some in nodes_of.items()}
         return self._kinds
 
     def templates(self, policy: Policy) -> Mapping[Kind, tuple[Offering, str]]:
@@ -63,10 +63,10 @@ class Teachers:
         return self._templates
 
     def shown(self, kind: Kind, offering: Offering, nodes: tuple[Node, ...]) -> Shown:
-        known = self._shown.get(kind)
-        if known is None or known[0] is not offering or known[1] != nodes:
-            known = self._shown[kind] = (offering, nodes, shown_by(offering, nodes))
-        return known[2]
+        previous = self._shown.get(kind)
+        if previous is None or previous[0] is not offering or previous[1] != nodes:
+            previous = self._shown[kind] = (offering, nodes, shown_by(offering, nodes))
+        return previous[2]
 
 
 def as_finished(node: Node, finished: Node) -> Node:

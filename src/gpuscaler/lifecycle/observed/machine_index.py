@@ -71,8 +71,8 @@ class MachineIndex:
     def unpooled(self, policy: Policy, let_go: Iterable[str] = ()) -> tuple[Unpooled, ...]:
         """Return machines listed for pools that ``policy`` does not have and that were not ``let_go``, in the order of these pools."""
         pools = {pool.name for pool in policy.pools}.union(let_go)
-        strange = sorted(self.listed.by_pool.keys() - pools)
-        return tuple(Unpooled(pool, self.listed.by_pool[pool][0].id, len(self.listed.by_pool[pool])) for pool in strange)
+        unknown_pools = sorted(self.listed.by_pool.keys() - pools)
+        return tuple(Unpooled(pool, self.listed.by_pool[pool][0].id, len(self.listed.by_pool[pool])) for pool in unknown_pools)
 
     @classmethod
     def of(cls, cluster: Cluster, inventory: Inventory | None) -> "MachineIndex":
@@ -148,18 +148,18 @@ class MachineIndexes:
 
     def same(self, ask: Callable[..., T], *about: object) -> T:
         """Return ``ask(*about)``, which depends on nothing else: it is called again only if one of ``about`` is another object."""
-        known = self._answers.get(ask)
-        if known is None or any(one is not other for one, other in zip(known[0], about, strict=True)):
-            known = self._answers[ask] = about, ask(*about)
-        answer: T = known[1]
+        cached = self._answers.get(ask)
+        if cached is None or any(before is not other for before, other in zip(cached[0], about, strict=True)):
+            cached = self._answers[ask] = about, ask(*about)
+        answer: T = cached[1]
         return answer
 
     def of(self, cluster: Cluster, inventory: Inventory | None) -> MachineIndex:
-        roll, instances = self._roll, None if inventory is None else inventory.instances
-        if roll is None or roll.nodes is not cluster.nodes or roll.listed.instances is not instances:
-            listed = roll.listed if roll is not None and roll.listed.instances is instances else Listed(instances)
-            roll = self._roll = MachineIndex(cluster.nodes, listed)
-        return roll
+        index, instances = self._roll, None if inventory is None else inventory.instances
+        if index is None or index.nodes is not cluster.nodes or index.listed.instances is not instances:
+            listed = index.listed if index is not None and index.listed.instances is instances else Listed(instances)
+            index = self._roll = MachineIndex(cluster.nodes, listed)
+        return index
 
     def idle(self, cluster: Cluster, now: float) -> Set[str]:
         """Return the names of the nodes whose pods all come and go with the machine; ``now`` in seconds since the epoch."""

@@ -10,7 +10,7 @@ from gpuscaler.model.live_templates import spoken
 from gpuscaler.model.nodes import Node
 from gpuscaler.model.pods import Pod, PodOptions
 from gpuscaler.model.pools import Policy
-from gpuscaler.planning.feasibility.resources import PODS, wanted
+from gpuscaler.planning.feasibility.resources import PODS, counted_requests
 from gpuscaler.planning.state.ledger.ledger import Ledger
 
 
@@ -27,7 +27,7 @@ def has_room(pods: Iterable[Pod], node: Node, cluster: Cluster) -> bool:
     free = dict(node.allocatable)
     here = cluster.on_node.get(node.name, {}).values()
     for pod in (*(pod for pod in here if not pod.deleted), *pods):
-        for resource, amount in (*wanted(pod.spec).items(), (PODS, 1)):
+        for resource, amount in (*counted_requests(pod.spec).items(), (PODS, 1)):
             free[resource] = free.get(resource, 0) - amount
             if free[resource] < 0:
                 return False
@@ -40,9 +40,9 @@ def falls_short(pod: Pod, node: Node, cluster: Cluster) -> str:
     A resource of which it shows none at all is left out: the device plugin may be restarting.
     """
     here = [pod for pod in cluster.on_node.get(node.name, {}).values() if pod.options.mirror or pod.owner.kind in ("DaemonSet", "Node")]
-    for resource, amount in (*wanted(pod.spec).items(), (PODS, 1)):
+    for resource, amount in (*counted_requests(pod.spec).items(), (PODS, 1)):
         shown = node.allocatable.get(resource, 0)
-        room = shown - sum(1 if resource == PODS else wanted(pod.spec).get(resource, 0) for pod in here)
+        room = shown - sum(1 if resource == PODS else counted_requests(pod.spec).get(resource, 0) for pod in here)
         if shown and room < amount:
             return f"node {node.name} has {spoken(resource, max(0, room))} {resource}, and the pod requests {spoken(resource, amount)}"
     return ""
@@ -59,14 +59,14 @@ def crowded(ledger: Ledger, cluster: Cluster, policy: Policy) -> frozenset[str]:
     if not registered:
         return frozenset()
     promised = {offering.key: offering.allocatable for offering in policy.offerings.values()}
-    found = set()
+    crowded_ids = set()
     for machine in registered:
         node, left = cluster.nodes[machine.node], list(waiting(machine.pods, cluster))
         # Resources that it does not show yet are assumed as promised.
         expected = replace(node, allocatable={**promised.get(machine.key, {}), **node.allocatable})
         if left and not has_room(left, expected, cluster):
-            found.add(machine.id)
-    return frozenset(found)
+            crowded_ids.add(machine.id)
+    return frozenset(crowded_ids)
 
 
 #: The properties by which scheduling distinguishes pods.

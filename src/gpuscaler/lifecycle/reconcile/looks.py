@@ -63,8 +63,8 @@ class View(Struct, frozen=True, gc=False):
     policy: Policy
     facts: Facts
     now: float
-    rolls: MachineIndexes
-    roll: MachineIndex
+    indexes: MachineIndexes
+    index: MachineIndex
     waits: Waits
     removing_held: str
 

@@ -55,17 +55,17 @@ Stage = Callable[[Reconciliation, View], Reconciliation]
 
 
 def look(
-    memory: Memory, cluster: Cluster, policy: Policy, facts: Facts, now: float, *, rolls: MachineIndexes | None = None
+    memory: Memory, cluster: Cluster, policy: Policy, facts: Facts, now: float, *, indexes: MachineIndexes | None = None
 ) -> Reconciliation:
-    """Run all stages and return the new memory and the actions to take now. ``rolls`` cache what did not change between passes.
+    """Run all stages and return the new memory and the actions to take now. ``indexes`` cache what did not change between passes.
 
     ``policy`` describes machines by tags and rules alone.
     """
-    rolls = rolls or MachineIndexes()
+    indexes = indexes or MachineIndexes()
     held = facts.holds.sentence(REMOVING, now)
     # Machines that are overdue are ended once removals are resumed.
     waits = replace(facts.waits, seen=-math.inf) if held else facts.waits
-    view = View(memory, cluster, policy, facts, now, rolls, rolls.of(cluster, facts.inventory), waits, held)
+    view = View(memory, cluster, policy, facts, now, indexes, indexes.of(cluster, facts.inventory), waits, held)
     return reduce(lambda seen, stage: stage(seen, view), STAGES, Reconciliation(memory))
 
 
@@ -73,15 +73,15 @@ def found(
     seen: Reconciliation,
     *,
     steps: Iterable[ledger.Event] = (),
-    fates: Iterable[offering_events.Event] = (),
+    breaker_events: Iterable[offering_events.Event] = (),
     acts: Iterable[Act] = (),
     remarks: Iterable[Remark] = (),
     **remembered: object,
 ) -> Reconciliation:
-    """Return ``seen`` with ``steps`` applied to the ledger, ``fates`` to the breakers, and the ``remembered`` fields replaced."""
+    """Return ``seen`` with ``steps`` applied to the ledger, ``breaker_events`` to the breakers, and the ``remembered`` fields replaced."""
     memory = seen.memory
     memory = replace(
-        memory, ledger=ledger.folded(memory.ledger, steps), breakers=reduce(breakers.step, fates, memory.breakers), **remembered
+        memory, ledger=ledger.fold_events(memory.ledger, steps), breakers=reduce(breakers.step, breaker_events, memory.breakers), **remembered
     )
     return replace(seen, memory=memory, acts=(*seen.acts, *acts), remarks=(*seen.remarks, *remarks))
 
@@ -95,7 +95,7 @@ def adopt(seen: Reconciliation, view: View) -> Reconciliation:
         view.policy,
         waits=view.facts.waits,
         now=view.now,
-        roll=view.roll,
+        index=view.index,
         breakers=seen.memory.breakers,
     )
     return replace(found(seen, steps=strangers), arrivals=Arrivals(strangers))
@@ -109,7 +109,7 @@ def guard(seen: Reconciliation, view: View) -> Reconciliation:
         seen.memory.ledger,
         view.cluster,
         view.policy,
-        roll=view.roll,
+        index=view.index,
         answers=view.facts.guarded,
         now=view.now,
         surplus={delivery.pool for delivery in deliveries if delivery.surplus},
@@ -126,7 +126,7 @@ def register(seen: Reconciliation, view: View) -> Reconciliation:
         view.policy,
         waits=view.waits,
         now=view.now,
-        roll=view.roll,
+        index=view.index,
         exposed=seen.guarded.exposed,
         breakers=view.before.breakers,
     )
@@ -136,38 +136,38 @@ def register(seen: Reconciliation, view: View) -> Reconciliation:
 
 def count_launched(seen: Reconciliation, view: View) -> Reconciliation:
     """Count machines that groups launch by themselves as on their way."""
-    book = seen.memory.ledger
+    current = seen.memory.ledger
     steps: list[ledger.Event] = []
-    if len(book.orders) < len(view.before.ledger.orders):
+    if len(current.orders) < len(view.before.ledger.orders):
         # Machines of an order that just closed may be unclaimed now: the plan of this pass counts them.
-        strangers = adopted(book, view.cluster, view.inventory, view.policy, waits=view.facts.waits, now=view.now, roll=view.roll)
-        noted = ledger.folded(book, strangers).strangers
-        steps.append(ledger.Noticed({**noted, **book.strangers}))
-    return found(seen, steps=(*steps, *owing(book, view.inventory, view.now)))
+        strangers = adopted(current, view.cluster, view.inventory, view.policy, waits=view.facts.waits, now=view.now, index=view.index)
+        noted = ledger.fold_events(current, strangers).strangers
+        steps.append(ledger.Noticed({**noted, **current.strangers}))
+    return found(seen, steps=(*steps, *owing(current, view.inventory, view.now)))
 
 
 def learn(seen: Reconciliation, view: View) -> Reconciliation:
     """Give up machines that are overdue, and learn from the machines that arrived."""
     arrived, now = seen.arrivals, view.now
-    seen = found(seen, steps=(termination.give_up(overdue, now) for overdue in arrived.overdue), fates=arrived.fates)
+    seen = found(seen, steps=(termination.give_up(overdue, now) for overdue in arrived.overdue), breaker_events=arrived.breaker_events)
     memory, ledger = seen.memory, seen.memory.ledger
     learned = _lessons(memory.learned, ledger, arrived, view.cluster, now)
-    learned = observed(learned, ledger, view.policy, now, roll=view.roll, teachers=view.rolls.teachers)
+    learned = observed(learned, ledger, view.policy, now, index=view.index, teachers=view.indexes.teachers)
     return found(seen, boots=reduce(boot_times.step, arrived.arrived, memory.boots), learned=learned)
 
 
 def interrupt(seen: Reconciliation, view: View) -> Reconciliation:
     """Handle machines that the cloud takes away, works on, or has taken away already."""
-    facts, memory, roll, now = _of_ours(view.facts, seen.memory.ledger, view.roll.foreign), seen.memory, view.roll, view.now
-    worked_on, ends = _worked_on(memory.worked_on, facts, roll), interruptions.remembered(memory.ends, roll.listed)
+    facts, memory, index, now = _of_ours(view.facts, seen.memory.ledger, view.index.foreign), seen.memory, view.index, view.now
+    worked_on, ends = _worked_on(memory.worked_on, facts, index), interruptions.remembered(memory.ends, index.listed)
     announced = interruptions.Announced(facts.going, worked_on, ends, facts.why)
-    taken = interruptions.taken(memory.ledger, view.cluster, view.policy, announced, now, roll=roll)
-    gone = interruptions.unexpected(view.before.ledger, facts.vanished, roll)
+    taken = interruptions.taken(memory.ledger, view.cluster, view.policy, announced, now, index=index)
+    unexpected = interruptions.unexpected(view.before.ledger, facts.vanished, index)
     seen = found(
         seen,
         steps=taken.steps,
-        fates=(*taken.fates, *interruptions.reclaimed((instance.key for instance in gone), now)),
-        remarks=interruptions.remarks(roll, gone, facts.announced, facts.worked_on),
+        breaker_events=(*taken.breaker_events, *interruptions.reclaimed((instance.key for instance in unexpected), now)),
+        remarks=interruptions.remarks(index, unexpected, facts.announced, facts.worked_on),
         worked_on=worked_on,
         ends=ends,
     )
@@ -182,7 +182,7 @@ def end_silent(seen: Reconciliation, view: View) -> Reconciliation:
         view.cluster,
         view.policy,
         announced=seen.announced,
-        roll=view.roll,
+        index=view.index,
         fresh=view.facts.fresh,
         stopped=view.removing_held,
         now=view.now,
@@ -194,7 +194,7 @@ def hear(seen: Reconciliation, view: View) -> Reconciliation:
     """Process the results of evictions, and machines of which only the Node is left."""
     seen = found(seen, steps=termination.hear(seen.memory.ledger, view.facts.unevicted, view.now))
     ledger = replace(seen.memory.ledger, coming=view.before.ledger.coming)
-    return found(seen, steps=interruptions.dead(ledger, view.roll, view.now))
+    return found(seen, steps=interruptions.dead(ledger, view.index, view.now))
 
 
 def judge_bindings(seen: Reconciliation, view: View) -> Reconciliation:
@@ -215,44 +215,44 @@ def open_windows(seen: Reconciliation, view: View) -> Reconciliation:
 def steer(seen: Reconciliation, view: View) -> Reconciliation:
     """Bind promised pods or leave them to their scheduler, open machines, and avoid nodes that do not take pods."""
     facts, memory, now = view.facts, seen.memory, view.now
-    wheel = opening.steer(
+    steering = opening.steer(
         memory.ledger,
         view.cluster,
         view.policy,
         attempts=facts.attempts,
-        said=facts.said,
+        messages=facts.said,
         now=now,
-        roll=view.roll,
+        index=view.index,
         nominating=memory.unbinding.keys(),
     )
-    refused = refusing_nodes.refused(memory.refusals, view.cluster, attempts=facts.attempts, said=facts.said, now=now)
+    refused = refusing_nodes.refused(memory.refusals, view.cluster, attempts=facts.attempts, messages=facts.said, now=now)
     seen = found(
         seen,
-        steps=wheel.steps,
-        acts=wheel.acts,
-        promises=reduce(promises.step, wheel.outcomes, memory.promises),
-        refusals=reduce(node_refusals.step, (*refused, *wheel.suspected), memory.refusals),
+        steps=steering.steps,
+        acts=steering.acts,
+        promises=reduce(promises.step, steering.outcomes, memory.promises),
+        refusals=reduce(node_refusals.step, (*refused, *steering.suspected), memory.refusals),
     )
-    seen = found(seen, admissions=rejected_pods.sent(memory.admissions, wheel.acts, seen.memory.ledger, now))
+    seen = found(seen, admissions=rejected_pods.sent(memory.admissions, steering.acts, seen.memory.ledger, now))
     return replace(
         seen,
-        outcomes=wheel.outcomes,
-        stray=wheel.stray,
-        unfit=wheel.unfit,
-        refused=tuple(one for one in refused if isinstance(one, node_refusals.NodeRefused)),
+        outcomes=steering.outcomes,
+        stray=steering.stray,
+        unfit=steering.unfit,
+        refused=tuple(refusal for refusal in refused if isinstance(refusal, node_refusals.NodeRefused)),
     )
 
 
 def mark(seen: Reconciliation, view: View) -> Reconciliation:
     """Set or remove our taints and labels of nodes."""
-    cluster, policy, roll, same = view.cluster, view.policy, view.roll, view.rolls.same
+    cluster, policy, index, same = view.cluster, view.policy, view.index, view.indexes.same
     return found(
         seen,
         acts=(
-            *keep(seen.memory.ledger, cluster, policy, roll, view.inventory),
-            *same(discourage, cluster, policy, roll.unlisted),
+            *keep(seen.memory.ledger, cluster, policy, index, view.inventory),
+            *same(discourage, cluster, policy, index.unlisted),
             *encourage(cluster, view.inventory),
-            *same(labels_due, cluster, policy, roll),
+            *same(labels_due, cluster, policy, index),
         ),
     )
 
@@ -268,12 +268,12 @@ def leave(seen: Reconciliation, view: View) -> Reconciliation:
         view.policy,
         now=view.now,
         unseen=view.facts.unseen,
-        roll=view.roll,
+        index=view.index,
         held=view.removing_held,
         unsafe=seen.guarded.unsafe,
     )
-    clocks = idle_clocks.step(seen.memory.clocks, idle_clocks.Observed(view.rolls.idle(view.cluster, view.now), view.now))
-    spared = _spared(seen.memory.spared, departure, view.roll, view.now)
+    clocks = idle_clocks.step(seen.memory.clocks, idle_clocks.IdleObservation(view.indexes.idle(view.cluster, view.now), view.now))
+    spared = _spared(seen.memory.spared, departure, view.index, view.now)
     return replace(found(seen, steps=departure.steps, acts=departure.acts, clocks=clocks, spared=spared), kept=departure.kept)
 
 
@@ -282,8 +282,8 @@ def resend(seen: Reconciliation, view: View) -> Reconciliation:
 
     It is saved again first: an instance that has lost the lease does not get that far (I10).
     """
-    book, now = seen.memory.ledger, view.now
-    withdrawals, doubtful = withdrawals_due(book, now), orders_due(book, view.facts, now)
+    current, now = seen.memory.ledger, view.now
+    withdrawals, doubtful = withdrawals_due(current, now), orders_due(current, view.facts, now)
     steps: list[ledger.Event] = [ledger.Withdrawing(token, now) for token in withdrawals]
     steps += [ledger.Doubted(order.token, now) for order in doubtful]
     return replace(found(seen, steps=steps), withdrawals=withdrawals, doubtful=doubtful)
@@ -291,25 +291,25 @@ def resend(seen: Reconciliation, view: View) -> Reconciliation:
 
 def judge_purchases(seen: Reconciliation, view: View) -> Reconciliation:
     """Find purchases whose pods are still pending after their machines came."""
-    ledger, roll, now = seen.memory.ledger, view.roll, view.now
-    there, ended = roll.listed.alive.keys() | roll.by_machine.keys(), {instance.id for instance in roll.listed.ended}
-    left = futile_purchases.left(named_in(view.before.ledger, seen.arrivals), ledger, there, now, ended=ended)
-    tried, verdicts = futile_purchases.judged(seen.memory.efforts, left, view.cluster.pods, now)
-    seen = found(seen, fates=verdicts, efforts=tried)
+    ledger, index, now = seen.memory.ledger, view.index, view.now
+    there, ended = index.listed.alive.keys() | index.by_machine.keys(), {instance.id for instance in index.listed.ended}
+    left = futile_purchases.departed_machines(named_in(view.before.ledger, seen.arrivals), ledger, there, now, ended=ended)
+    tried, verdicts = futile_purchases.judge_attempts(seen.memory.efforts, left, view.cluster.pods, now)
+    seen = found(seen, breaker_events=verdicts, efforts=tried)
     return found(seen, remarks=stopped_buying(view.before.breakers, seen.memory.breakers, now))
 
 
 def conclude(seen: Reconciliation, view: View) -> Reconciliation:
     """Collect what is worth reporting about pools and machines at the end of the pass."""
-    memory, roll, inventory = seen.memory, view.roll, view.inventory
+    memory, index, inventory = seen.memory, view.index, view.inventory
     ledger, waits = memory.ledger, view.facts.waits
     return replace(
-        found(seen, unfamiliar=unfamiliar(memory.unfamiliar, ledger, view.policy, roll)),
-        unpooled=roll.unpooled(view.policy, inventory.let_go if inventory is not None else ()),
+        found(seen, unfamiliar=unfamiliar(memory.unfamiliar, ledger, view.policy, index)),
+        unpooled=index.unpooled(view.policy, inventory.let_go if inventory is not None else ()),
         let_go=let_go(ledger, view.cluster, inventory),
         crowded=crowded(ledger, view.cluster, view.policy),
-        unlisted=frozenset() if inventory is None else roll.outside(inventory.at - waits.lag - SKEW_SECONDS),
-        owed=owed(ledger, roll, inventory, view.policy, waits=waits, now=view.now),
+        unlisted=frozenset() if inventory is None else index.outside(inventory.at - waits.lag - SKEW_SECONDS),
+        owed=owed(ledger, index, inventory, view.policy, waits=waits, now=view.now),
     )
 
 
@@ -333,9 +333,12 @@ STAGES: tuple[Stage, ...] = (
 )
 
 
-def named_in(book: Ledger, arrivals: Arrivals) -> tuple[OrderedMachine, ...]:
-    """Return the machines of ``book`` with all that a pass learned of them; one may get its name, become a node and be lost in one pass."""
-    return ledger.folded(book, (step for step in arrivals.steps if not isinstance(step, ledger.Lost))).coming
+def named_in(current: Ledger, arrivals: Arrivals) -> tuple[OrderedMachine, ...]:
+    """Return the machines of ``current`` with all that a pass learned of them.
+
+    A machine may get its name, become a node and be lost in one pass.
+    """
+    return ledger.fold_events(current, (step for step in arrivals.steps if not isinstance(step, ledger.Lost))).coming
 
 
 def _of_ours(facts: Facts, ledger: Ledger, foreign: Set[str]) -> Facts:
@@ -344,30 +347,30 @@ def _of_ours(facts: Facts, ledger: Ledger, foreign: Set[str]) -> Facts:
     A machine of the ledger is ours even if the list does not have it yet.
     """
     foreign = foreign - {machine.instance for machine in ledger.coming}
-    going, worked_on = ({name: at for name, at in said.items() if name not in foreign} for said in (facts.going, facts.worked_on))
+    going, worked_on = ({name: at for name, at in times.items() if name not in foreign} for times in (facts.going, facts.worked_on))
     return replace(facts, going=going, worked_on=worked_on)
 
 
-def _worked_on(known: Mapping[str, float], facts: Facts, roll: MachineIndex) -> Mapping[str, float]:
+def _worked_on(previous: Mapping[str, float], facts: Facts, index: MachineIndex) -> Mapping[str, float]:
     """Return when the cloud works on listed machines: it may announce that only once, days before."""
-    if not (known or facts.worked_on):
-        return known
-    there = known if facts.inventory is None else roll.listed.by_id
-    return {**{name: at for name, at in known.items() if name in there}, **facts.worked_on}
+    if not (previous or facts.worked_on):
+        return previous
+    there = previous if facts.inventory is None else index.listed.by_id
+    return {**{name: at for name, at in previous.items() if name in there}, **facts.worked_on}
 
 
-def _spared(sparing: Sparing, departure: termination.Departure, roll: MachineIndex, now: float) -> Sparing:
+def _spared(sparing: Sparing, departure: termination.Departure, index: MachineIndex, now: float) -> Sparing:
     for given_up in departure.given_up:
         sparing = failed_removals.step(sparing, given_up)
-    return failed_removals.remaining(sparing, roll.by_machine, now) if sparing.nodes else sparing
+    return failed_removals.prune(sparing, index.by_machine, now) if sparing.nodes else sparing
 
 
 def _lessons(
-    learned: learned_templates.Learned, book: Ledger, arrivals: Arrivals, cluster: Cluster, now: float
+    learned: learned_templates.Learned, current: Ledger, arrivals: Arrivals, cluster: Cluster, now: float
 ) -> learned_templates.Learned:
     """Learn what the nodes that became ready really offer."""
     ready = {step.machine for step in arrivals.steps if isinstance(step, ledger.Ready)}
-    for machine in book.coming:
+    for machine in current.coming:
         if machine.id in ready and machine.node in cluster.nodes:
-            learned = learned_templates.step(learned, learned_templates.Seen(machine.key, now, cluster.nodes[machine.node].allocatable))
+            learned = learned_templates.step(learned, learned_templates.ReadyNode(machine.key, now, cluster.nodes[machine.node].allocatable))
     return learned

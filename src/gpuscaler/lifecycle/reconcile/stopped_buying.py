@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 
 from gpuscaler.lifecycle.interruptions import Remark
 from gpuscaler.planning.state import breakers, offering_events
-from gpuscaler.planning.state.breaker_messages import told
+from gpuscaler.planning.state.breaker_messages import describe_breaker
 
 #: Where people should look for the cause.
 LOOK: Mapping[str, str] = {
@@ -18,7 +18,7 @@ LOOK: Mapping[str, str] = {
 
 def stopped_buying(before: breakers.Breakers, now_open: breakers.Breakers, now: float) -> Iterator[Remark]:
     """Report what is no longer bought because its machines never became nodes, or never showed their promised resources."""
-    known = {(breaker.target, breaker.lacks) for breaker in before.open if breakers.counts(breaker)}
+    counted = {(breaker.target, breaker.lacks) for breaker in before.open if breakers.has_enough_strikes(breaker)}
     for breaker in now_open.open:
-        if breaker.cause in LOOK and breakers.counts(breaker) and (breaker.target, breaker.lacks) not in known:
-            yield Remark("", "", f"{told(breaker, now)}; {LOOK[breaker.cause]}")
+        if breaker.cause in LOOK and breakers.has_enough_strikes(breaker) and (breaker.target, breaker.lacks) not in counted:
+            yield Remark("", "", f"{describe_breaker(breaker, now)}; {LOOK[breaker.cause]}")

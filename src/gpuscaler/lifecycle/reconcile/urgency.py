@@ -14,7 +14,7 @@ def is_urgent(seen: Reconciliation, before: Memory, crowded: Set[str]) -> bool:
     """
     failed = offering_events.Failed | offering_events.Lacking | offering_events.Reclaimed
     return (
-        any(isinstance(fate, failed) for fate in seen.arrivals.fates)
+        any(isinstance(fate, failed) for fate in seen.arrivals.breaker_events)
         or bool(seen.kept or seen.refused or seen.stray or seen.unfit or seen.turned_away)
         # If other pods took the room of promised pods, these are planned for again before the machine opens.
         or bool(seen.crowded - crowded)

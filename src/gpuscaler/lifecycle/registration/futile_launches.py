@@ -10,7 +10,7 @@ from collections import Counter
 
 from gpuscaler.lifecycle.observed.machine_index import MachineIndex
 from gpuscaler.model.instances import Instance
-from gpuscaler.planning.state.breakers import Breakers, counts, paused_pools
+from gpuscaler.planning.state.breakers import Breakers, has_enough_strikes, paused_pools
 from gpuscaler.planning.state.ledger.ledger import Ledger
 from gpuscaler.planning.state.offering_events import ABSENT, FAILED, FRUITLESS
 
@@ -23,14 +23,14 @@ _CAUSES = frozenset({ABSENT, FAILED, FRUITLESS})
 class Relaunching:
     """Finds machines that their group launched in place of failed ones, and that are expected to fail as well."""
 
-    def __init__(self, ledger: Ledger, roll: MachineIndex, breakers: Breakers, now: float) -> None:
+    def __init__(self, ledger: Ledger, index: MachineIndex, breakers: Breakers, now: float) -> None:
         self._paused = paused_pools(breakers, now)
-        self._failing = tuple(breaker.target for breaker in breakers.open if breaker.cause in _CAUSES and counts(breaker))
+        self._failing = tuple(breaker.target for breaker in breakers.open if breaker.cause in _CAUSES and has_enough_strikes(breaker))
         self._ended: Counter[str] = Counter()
         if self._failing:
             over = (
                 instance
-                for instance in roll.listed.over.values()
+                for instance in index.listed.over.values()
                 if instance.launched > now - WITHIN_SECONDS and instance.id not in ledger.past
             )
             self._ended.update(instance.pool for instance in over)

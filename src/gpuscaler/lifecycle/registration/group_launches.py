@@ -33,12 +33,12 @@ REPLACED_SECONDS = 60.0
 _PREFIX = "owed-"
 
 
-def owing(book: Ledger, inventory: Inventory | None, now: float) -> tuple[ledger.Event, ...]:
+def owing(current: Ledger, inventory: Inventory | None, now: float) -> tuple[ledger.Event, ...]:
     """Return the step that notes since when groups lack machines that were not ordered here; empty if that has not changed."""
     if inventory is None:
         return ()
-    lacking = {delivery.pool: book.owing.get(delivery.pool, now) for delivery in inventory.deliveries if gap(book, delivery) > 0}
-    return () if lacking == book.owing else (ledger.Owing(lacking),)
+    lacking = {delivery.pool: current.owing.get(delivery.pool, now) for delivery in inventory.deliveries if gap(current, delivery) > 0}
+    return () if lacking == current.owing else (ledger.Owing(lacking),)
 
 
 def gap(ledger: Ledger, delivery: Delivery) -> int:
@@ -56,28 +56,28 @@ def gap(ledger: Ledger, delivery: Delivery) -> int:
 
 
 def owed(
-    ledger: Ledger, roll: MachineIndex, inventory: Inventory | None, policy: Policy, *, waits: Waits, now: float
+    ledger: Ledger, index: MachineIndex, inventory: Inventory | None, policy: Policy, *, waits: Waits, now: float
 ) -> tuple[Upcoming, ...]:
-    """Return the machines that are on their way by themselves. ``roll`` is the index of ``inventory``."""
+    """Return the machines that are on their way by themselves. ``index`` is the index of ``inventory``."""
     if inventory is None:
         return ()
     pools = {pool.name: pool for pool in policy.pools}
     deliveries = {delivery.pool: delivery for delivery in inventory.deliveries if delivery.pool in pools}
-    listed = (machine for machine in _listed(ledger, roll, deliveries, waits=waits, now=now) if machine.pool in pools)
-    return (*listed, *_beside_orders(ledger, roll, deliveries, waits), *_lacking(ledger, deliveries, pools, now))
+    listed = (machine for machine in _listed(ledger, index, deliveries, waits=waits, now=now) if machine.pool in pools)
+    return (*listed, *_beside_orders(ledger, index, deliveries, waits), *_lacking(ledger, deliveries, pools, now))
 
 
-def _listed(ledger: Ledger, roll: MachineIndex, deliveries: Mapping[str, Delivery], *, waits: Waits, now: float) -> Iterator[Upcoming]:
+def _listed(ledger: Ledger, index: MachineIndex, deliveries: Mapping[str, Delivery], *, waits: Waits, now: float) -> Iterator[Upcoming]:
     """Yield listed machines without a node. They become machines of the ledger under the same name."""
     for name, since in sorted(ledger.strangers.items()):
-        instance = roll.listed.alive.get(name)
+        instance = index.listed.alive.get(name)
         if instance is None:
             continue
         if is_young(instance, since, waits) or (instance.pool in deliveries and now < since + waits.lag + REPLACED_SECONDS):
             yield Upcoming(adopted_name(instance.id), instance.pool, instance.instance_type, instance.market, instance.zone, since=since)
 
 
-def _beside_orders(ledger: Ledger, roll: MachineIndex, deliveries: Mapping[str, Delivery], waits: Waits) -> Iterator[Upcoming]:
+def _beside_orders(ledger: Ledger, index: MachineIndex, deliveries: Mapping[str, Delivery], waits: Waits) -> Iterator[Upcoming]:
     """Yield machines that their group launched before an order for such machines, while that order is not answered yet.
 
     Without tokens they may belong to that order if the cloud's clock is behind ours, and so they are not counted as unordered. As in
@@ -87,10 +87,15 @@ def _beside_orders(ledger: Ledger, roll: MachineIndex, deliveries: Mapping[str, 
     for order in ledger.orders:
         for key in order.offerings if order.state == INTENDED else ():
             awaited[key] = min(order.at, awaited.get(key, math.inf))
-    known = in_ledger(ledger) | ledger.strangers.keys()
-    for instance in roll.nodeless if awaited else ():
+    in_ledger_ids = in_ledger(ledger) | ledger.strangers.keys()
+    for instance in index.nodeless if awaited else ():
         at = awaited.get(instance.key, -math.inf)
-        if instance.pool in deliveries and not instance.token and instance.id not in known and at - waits.register < instance.launched < at:
+        if (
+            instance.pool in deliveries
+            and not instance.token
+            and instance.id not in in_ledger_ids
+            and at - waits.register < instance.launched < at
+        ):
             yield Upcoming(
                 adopted_name(instance.id), instance.pool, instance.instance_type, instance.market, instance.zone, since=instance.launched
             )

@@ -17,10 +17,10 @@ ASKED = 20
 
 
 def observed(
-    learned: learned_templates.Learned, ledger: Ledger, policy: Policy, now: float, *, roll: MachineIndex, teachers: Teachers
+    learned: learned_templates.Learned, ledger: Ledger, policy: Policy, now: float, *, index: MachineIndex, teachers: Teachers
 ) -> learned_templates.Learned:
     """Return ``learned`` with what live nodes of ``policy``'s pools show; ``policy`` describes what tags and rules promise."""
-    there = teachers.of(roll.nodes, None if roll.listed.instances is None else roll.listed.alive, now)
+    there = teachers.of(index.nodes, None if index.listed.instances is None else index.listed.alive, now)
     arriving = {machine.node: machine.ready for machine in ledger.coming if machine.node}
     lessons = {(lesson.pool, lesson.instance_type): lesson for lesson in learned.lessons}
     templates = teachers.templates(policy)
@@ -30,7 +30,7 @@ def observed(
         since = lesson.revised if lesson is not None and lesson.revision == revision else 0.0
         nodes = settled(there.get(kind, ()), offering, arriving, since=since, now=now)
         shown = teachers.shown(kind, offering, nodes) if nodes else None
-        learned = learned_templates.step(learned, learned_templates.Observed(*kind, now, revision, trusted(shown, nodes)))
+        learned = learned_templates.step(learned, learned_templates.NodeObservation(*kind, now, revision, trusted(shown, nodes)))
     return learned
 
 

@@ -40,8 +40,8 @@ NOTHING = "it became ready too late"
 
 def missing(node: Node, offering: Offering | None, pool: Pool | None) -> str | None:
     """Return what ``node`` has yet to show before it opens, as text; None if it is ready except for our own taint."""
-    found = lack(node, offering, pool)
-    return found.words if found is not None else None
+    what = lack(node, offering, pool)
+    return what.words if what is not None else None
 
 
 def lack(node: Node, offering: Offering | None, pool: Pool | None, asked: frozenset[str] = frozenset()) -> Lack | None:
@@ -78,13 +78,13 @@ def awaited(offering: Offering, asked: frozenset[str]) -> tuple[str, ...]:
 
 def asked_for(pods: Iterable[str], cluster: Cluster) -> frozenset[str]:
     """Return the resources that any of ``pods`` requests."""
-    known = (cluster.pods.get(key) for key in pods)
-    return frozenset(name for pod in known if pod is not None for name, amount in pod.spec.requests.items() if amount)
+    asking = (cluster.pods.get(key) for key in pods)
+    return frozenset(name for pod in asking if pod is not None for name, amount in pod.spec.requests.items() if amount)
 
 
 def is_startup(taint: Taint, configured: Iterable[Taint]) -> bool:
     """Whether ``taint`` means that its node is not finished; our own taints do not."""
     if taint.key in CLOSING_TAINTS or taint.effect not in HARD_EFFECTS:
         return False
-    known = any(taint.key == name or (name.endswith("/") and taint.key.startswith(name)) for name in STARTUP_TAINTS)
-    return known or any((taint.key, taint.effect) == (one.key, one.effect) for one in configured)
+    is_common = any(taint.key == name or (name.endswith("/") and taint.key.startswith(name)) for name in STARTUP_TAINTS)
+    return is_common or any((taint.key, taint.effect) == (startup.key, startup.effect) for startup in configured)

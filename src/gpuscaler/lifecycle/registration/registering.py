@@ -21,7 +21,7 @@ from gpuscaler.model.pools import Policy
 from gpuscaler.model.well_known import ARRIVING_TAINT
 from gpuscaler.planning.capacity.idle import leaves_with_machine
 from gpuscaler.planning.capacity.pool_membership import Member, members
-from gpuscaler.planning.capacity.similar_offerings import taken_for
+from gpuscaler.planning.capacity.similar_offerings import assumed_offering
 from gpuscaler.planning.state import offering_events
 from gpuscaler.planning.state.boot_times import Arrived
 from gpuscaler.planning.state.breakers import Breakers, is_open
@@ -53,13 +53,13 @@ class Waits(Struct, frozen=True, gc=False):
 
 
 class Arrivals(Struct, frozen=True, gc=False):
-    """``steps`` change the ledger, ``fates`` are for breakers, ``arrived`` for boot times, ``overdue`` machines are to be ended.
+    """``steps`` change the ledger, ``breaker_events`` are for breakers, ``arrived`` for boot times, ``overdue`` machines are to be ended.
 
     ``unfilled`` are tokens of orders whose rest is to be withdrawn.
     """
 
     steps: tuple[ledger.Event, ...] = ()
-    fates: tuple[offering_events.Event, ...] = ()
+    breaker_events: tuple[offering_events.Event, ...] = ()
     arrived: tuple[Arrived, ...] = ()
     overdue: tuple[Overdue, ...] = ()
     unfilled: tuple[str, ...] = ()
@@ -73,24 +73,30 @@ def arrivals(
     *,
     waits: Waits,
     now: float,
-    roll: MachineIndex,
+    index: MachineIndex,
     exposed: Set[str] = frozenset(),
     breakers: Breakers = NO_BREAKERS,
 ) -> Arrivals:
     """Find what became of the machines of ``ledger``. Without an ``inventory`` only the cluster counts, and no machine is reported as gone.
 
-    ``roll`` is the index of ``cluster`` and ``inventory``. ``exposed`` are machines, by id, that must not open before they are protected
+    ``index`` is the index of ``cluster`` and ``inventory``. ``exposed`` are machines, by id, that must not open before they are protected
     from being ended by their group. ``breakers`` name the types that never show their GPUs.
     """
-    look = _Registration(ledger, cluster, policy, waits=waits, now=now, roll=roll, exposed=exposed, breakers=breakers)
-    look.name(inventory)
-    look.recognise()
+    registration = _Registration(ledger, cluster, policy, waits=waits, now=now, index=index, exposed=exposed, breakers=breakers)
+    registration.name(inventory)
+    registration.recognise()
     if inventory is not None:
-        look.give_up()
-        look.miss(inventory)
-    look.register()
-    look.time_out()
-    return Arrivals(tuple(look.steps), tuple(look.fates), tuple(look.arrived), tuple(look.overdue), tuple(look.unfilled))
+        registration.give_up()
+        registration.miss(inventory)
+    registration.register()
+    registration.time_out()
+    return Arrivals(
+        tuple(registration.steps),
+        tuple(registration.breaker_events),
+        tuple(registration.arrived),
+        tuple(registration.overdue),
+        tuple(registration.unfilled),
+    )
 
 
 class _Registration(Draft):
@@ -104,7 +110,7 @@ class _Registration(Draft):
         *,
         waits: Waits,
         now: float,
-        roll: MachineIndex,
+        index: MachineIndex,
         exposed: Set[str],
         breakers: Breakers,
     ) -> None:
@@ -115,10 +121,10 @@ class _Registration(Draft):
         self.offerings = policy.offerings
         self.waits = waits
         self.now = now
-        self.roll = roll
+        self.index = index
         self.exposed = exposed
         self.breakers = breakers
-        self.fates: list[offering_events.Event] = []
+        self.breaker_events: list[offering_events.Event] = []
         self.arrived: list[Arrived] = []
         self.overdue: list[Overdue] = []
         self.unfilled: list[str] = []
@@ -134,7 +140,7 @@ class _Registration(Draft):
             | self.book.past
         )
         there = {
-            instance.id: instance for instance in (*self._closed_nodes(), *self.roll.listed.alive.values()) if instance.id not in taken
+            instance.id: instance for instance in (*self._closed_nodes(), *self.index.listed.alive.values()) if instance.id not in taken
         }
         free = sorted(there.values(), key=lambda instance: (instance.launched, instance.id))
         for machine in self.book.coming:
@@ -143,7 +149,7 @@ class _Registration(Draft):
             instance = next((candidate for candidate in free if self._is_of(candidate, machine, orders[machine.order])), None)
             if instance is not None:
                 free.remove(instance)
-                self.fates.append(offering_events.Granted(instance.key, self.now))
+                self.breaker_events.append(offering_events.Granted(instance.key, self.now))
                 self.fold(ledger.Found(machine.id, instance.id, instance.key, self.now, instance.launched))
         for token, order in orders.items():
             self._settle(token, order, inventory)
@@ -152,8 +158,8 @@ class _Registration(Draft):
         """Whether an unclaimed instance may be the machine ``machine``: of its offerings, or of its pool and of no offering at all."""
         if instance.token:
             return instance.token == order.token
-        strange = instance.pool == order.pool and instance.key not in self.offerings
-        return (strange or instance.key in machine.offerings) and instance.launched >= order.at - SKEW_SECONDS
+        is_undescribed = instance.pool == order.pool and instance.key not in self.offerings
+        return (is_undescribed or instance.key in machine.offerings) and instance.launched >= order.at - SKEW_SECONDS
 
     def recognise(self) -> None:
         """Correct the offerings of machines to those of the cloud's list, whatever they were granted as.
@@ -161,7 +167,7 @@ class _Registration(Draft):
         A group that chooses among markets reports only later in which market it launched a machine.
         """
         for machine in self.book.coming:
-            listed = self.roll.listed.alive.get(machine.instance) if machine.instance else None
+            listed = self.index.listed.alive.get(machine.instance) if machine.instance else None
             if listed is not None and listed.key != machine.key and listed.key in self.offerings:
                 self.fold(ledger.Recognised(machine.id, listed.key))
 
@@ -169,7 +175,7 @@ class _Registration(Draft):
         """Return nodes with our arriving taint but no machine in the ledger, as instances; only where the cloud has no list."""
         return [
             Instance(node.provider_id, *member.offering.key, launched=node.created)
-            for node, member in foreign(self.cluster, self.book, self.policy, self.roll)
+            for node, member in foreign(self.cluster, self.book, self.policy, self.index)
             if member.offering is not None and node.provider_id
         ]
 
@@ -180,41 +186,41 @@ class _Registration(Draft):
         if order.state == ACCEPTED:
             if inventory is None or min(self.now, inventory.at) < order.since + self.waits.register:
                 return
-            self.fates += [offering_events.Failed(order.offerings[0], self.now, f"order {token} was accepted but not filled")]
+            self.breaker_events += [offering_events.Failed(order.offerings[0], self.now, f"order {token} was accepted but not filled")]
         elif self.waits.keeps_tokens or inventory is None or inventory.at < order.since + self.waits.lag + SKEW_SECONDS:
             return
-        self.fates += [offering_events.Dropped(key, self.now) for key in order.offerings]
+        self.breaker_events += [offering_events.Dropped(key, self.now) for key in order.offerings]
         self.unfilled.append(token)
         self.fold(ledger.Settled(token))
 
     def give_up(self) -> None:
         """Count machines that their group gave up during the start as failed, even unordered ones: the group tries again by itself."""
-        for instance in self.roll.listed.given_up:
+        for instance in self.index.listed.given_up:
             if instance.pool in self.pools:
-                self.fates.append(
+                self.breaker_events.append(
                     offering_events.Absent(instance.key, instance.launched, self.now, f"it was ended before it opened: {instance.doubt}")
                 )
 
     def miss(self, inventory: Inventory) -> None:
         """Drop machines that the cloud no longer lists, unless their node is Ready."""
-        by_group = {instance.id for instance in self.roll.listed.ended if not instance.doubt}
+        by_group = {instance.id for instance in self.index.listed.ended if not instance.doubt}
         for machine in self.book.coming:
             node = self.cluster.nodes.get(machine.node)
             if machine.instance in by_group and node is None:
                 # A machine that its group ends by itself, perhaps to balance zones, says nothing about the offering.
                 self.fold(ledger.Lost(machine.id))
                 continue
-            if not machine.instance or machine.instance in self.roll.listed.alive or (node is not None and node.ready):
+            if not machine.instance or machine.instance in self.index.listed.alive or (node is not None and node.ready):
                 continue
             if inventory.at > max(machine.granted, self.waits.began) + self.waits.lag + SKEW_SECONDS:
-                ended = self.roll.listed.by_id.get(machine.instance)
+                ended = self.index.listed.by_id.get(machine.instance)
                 why = f": {ended.doubt or ended.fault}" if ended is not None and (ended.doubt or ended.fault) else ""
                 if machine.order and not machine.node and machine.key.market != SPOT and not (ended is not None and ended.doubt):
                     # Spot may just have been reclaimed; in other markets an early end means that no machine of this pool's setup starts.
-                    self.fates.append(
+                    self.breaker_events.append(
                         offering_events.Absent(machine.key, machine.asked, self.now, f"it ended before it became a node{why}")
                     )
-                self.fates.append(offering_events.Failed(machine.key, self.now, f"it ended before it opened{why}"))
+                self.breaker_events.append(offering_events.Failed(machine.key, self.now, f"it ended before it opened{why}"))
                 self.fold(ledger.Lost(machine.id))
 
     def register(self) -> None:
@@ -223,7 +229,7 @@ class _Registration(Draft):
         if not waiting:
             return
         for machine in waiting:
-            nodes = self.roll.by_machine.get(machine.instance, ())
+            nodes = self.index.by_machine.get(machine.instance, ())
             if not nodes:
                 continue
             node = nodes[-1]
@@ -232,16 +238,16 @@ class _Registration(Draft):
                 registered = self.now
                 self.fold(ledger.Registered(machine.id, node.name, self.now))
                 if not self.doubt(machine):
-                    self.fates.append(offering_events.Registered(machine.key, self.now))
+                    self.breaker_events.append(offering_events.Registered(machine.key, self.now))
             if self.lacking(machine, node) is None:
                 self.fold(ledger.Ready(machine.id, self.now))
                 shows = frozenset(name for name, amount in node.allocatable.items() if amount)
-                self.fates.append(offering_events.Ready(machine.key, self.now, shows))
+                self.breaker_events.append(offering_events.Ready(machine.key, self.now, shows))
                 self._learn(machine, node, registered)
 
     def doubt(self, machine: OrderedMachine) -> str:
         """Return why the group of a machine may still give it up; empty if it may not."""
-        listed = self.roll.listed.alive.get(machine.instance)
+        listed = self.index.listed.alive.get(machine.instance)
         return listed.doubt if listed is not None else ""
 
     def lacking(self, machine: OrderedMachine, node: Node) -> Lack | None:
@@ -250,20 +256,20 @@ class _Registration(Draft):
             return Lack("its group balances zones, and it is not protected from scale-in")
         if doubt := self.doubt(machine):
             return Lack(doubt)
-        offering = taken_for(machine.key, self.offerings)
-        found = lack(node, offering, self.pools.get(machine.key.pool), asked_for(machine.pods, self.cluster))
-        if found is None or self.now < machine.registered + DIVIDED_SECONDS:
-            return found
+        offering = assumed_offering(machine.key, self.offerings)
+        what = lack(node, offering, self.pools.get(machine.key.pool), asked_for(machine.pods, self.cluster))
+        if what is None or self.now < machine.registered + DIVIDED_SECONDS:
+            return what
         # A machine with divided devices is of use to other pods, and the template of the next one is learned from it.
-        return None if is_divided(found, node, offering) else found
+        return None if is_divided(what, node, offering) else what
 
     def _learn(self, machine: OrderedMachine, node: Node, registered: float) -> None:
         """Learn the boot time of ``machine``, unless it became ready while this process was down, or was a node before that."""
         if not machine.order and node.created < machine.granted:
             return
-        came = node.created if machine.began < node.created < registered else registered
-        if came >= self.waits.began or self.now > self.waits.began + SKEW_SECONDS:
-            self.arrived.append(Arrived(machine.key, came - machine.began, self.now - came))
+        registered_at = node.created if machine.began < node.created < registered else registered
+        if registered_at >= self.waits.began or self.now > self.waits.began + SKEW_SECONDS:
+            self.arrived.append(Arrived(machine.key, registered_at - machine.began, self.now - registered_at))
 
     def time_out(self) -> None:
         """End machines that are overdue."""
@@ -305,12 +311,12 @@ class _Registration(Draft):
             self.overdue.append(Overdue(machine, reason))
             if machine.order and not machine.node:
                 # A machine that was not ordered here may have been a node for long, until its Node was deleted.
-                self.fates += of_absence(machine.key, machine.asked, self.now, reason)
+                self.breaker_events += of_absence(machine.key, machine.asked, self.now, reason)
             elif machine.order:
-                self.fates.append(fate(machine, self.now, reason, lacks))
+                self.breaker_events.append(fate(machine, self.now, reason, lacks))
             elif machine.node and lacks is not None and lacks.resource:
                 # Even if it was not ordered here, it predicts what the next ones show.
-                self.fates.append(fate(machine, self.now, reason, lacks))
+                self.breaker_events.append(fate(machine, self.now, reason, lacks))
             self.fold(ledger.Lost(machine.id))
 
     def is_only_replaced(self, machine: OrderedMachine) -> bool:
@@ -321,21 +327,21 @@ class _Registration(Draft):
         pool, breaker = self.pools.get(machine.key.pool), shows_no_gpus(self.breakers, machine.key)
         if machine.order or pool is None or breaker is None or not is_open(breaker, self.now):
             return False
-        return sum(listed.pool == pool.name for listed in self.roll.listed.alive.values()) <= pool.min
+        return sum(listed.pool == pool.name for listed in self.index.listed.alive.values()) <= pool.min
 
     def is_relaunched(self, machine: OrderedMachine) -> bool:
         """Whether a group has launched a machine by itself that will fail like those before.
 
         The group continues as long as its desired capacity asks for it; that is lowered as the machine is ended.
         """
-        pool, listed = self.pools.get(machine.key.pool), self.roll.listed.alive.get(machine.instance)
+        pool, listed = self.pools.get(machine.key.pool), self.index.listed.alive.get(machine.instance)
         if machine.order or pool is None or listed is None or (machine.node and not listed.doubt):
             return False
-        return self.relaunching.covers(listed) and len(self.roll.listed.by_pool.get(pool.name, ())) > pool.min
+        return self.relaunching.covers(listed) and len(self.index.listed.by_pool.get(pool.name, ())) > pool.min
 
     @cached_property
     def relaunching(self) -> Relaunching:
-        return Relaunching(self.book, self.roll, self.breakers, self.now)
+        return Relaunching(self.book, self.index, self.breakers, self.now)
 
     def is_used(self, node: str) -> bool:
         """Whether a closed node runs pods that would be missed: a machine that was not ordered here may have been open before."""
@@ -363,17 +369,17 @@ def fate(machine: OrderedMachine, now: float, reason: str, lacks: Lack | None) -
     return offering_events.Failed(machine.key, now, reason)
 
 
-def foreign(cluster: Cluster, ledger: Ledger, policy: Policy, roll: MachineIndex) -> Iterator[tuple[Node, Member]]:
+def foreign(cluster: Cluster, ledger: Ledger, policy: Policy, index: MachineIndex) -> Iterator[tuple[Node, Member]]:
     """Yield nodes of our pools with our arriving taint that no machine of ``ledger`` stands for: other people added them.
 
     Only if the cloud has no list: listed machines become machines of the ledger, by
     :mod:`~gpuscaler.lifecycle.registration.unregistered`.
     """
-    if roll.listed.instances is not None:
+    if index.listed.instances is not None:
         return
     ours = {machine.node for machine in ledger.coming if machine.node} | {promise.node for promise in ledger.promises}
-    known = {machine.instance for machine in ledger.coming if machine.instance}
+    coming_ids = {machine.instance for machine in ledger.coming if machine.instance}
     closed = {node.name: node for node in cluster.table.tainted(ARRIVING_TAINT)}
-    closed = {name: node for name, node in closed.items() if name not in ours and node.provider_id not in known}
+    closed = {name: node for name, node in closed.items() if name not in ours and node.provider_id not in coming_ids}
     for name, member in members(closed, policy).items() if closed else ():
         yield closed[name], member

@@ -20,7 +20,7 @@ from gpuscaler.planning.state.offering_events import UNFAMILIAR
 NAMED = 3
 
 
-def unfamiliar(keys: Mapping[str, OfferingKey], ledger: Ledger, policy: Policy, roll: MachineIndex) -> Mapping[str, OfferingKey]:
+def unfamiliar(keys: Mapping[str, OfferingKey], ledger: Ledger, policy: Policy, index: MachineIndex) -> Mapping[str, OfferingKey]:
     """Return the machines from our orders whose keys their pools do not offer, by id, as long as they exist.
 
     ``keys`` are those of the pass before. A machine whose pool offers its key by now is no longer unfamiliar. Existing nodes with a key
@@ -32,12 +32,12 @@ def unfamiliar(keys: Mapping[str, OfferingKey], ledger: Ledger, policy: Policy, 
         for machine in ledger.coming
         if machine.order and machine.instance and machine.offering is not None
     }
-    listed = {name: instance.key for name, instance in roll.listed.alive.items()}
+    listed = {name: instance.key for name, instance in index.listed.alive.items()}
     # Without a list, a machine without a node may still exist.
     stays = {
         name: listed.get(name, key)
         for name, key in keys.items()
-        if name in listed or name in roll.by_machine or roll.listed.instances is None
+        if name in listed or name in index.by_machine or index.listed.instances is None
     }
     offering_keys = {**stays, **coming}
     return {name: key for name, key in sorted(offering_keys.items()) if key not in offerings and key.pool in pools}

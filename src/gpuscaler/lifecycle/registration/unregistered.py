@@ -30,45 +30,45 @@ FEW, SHARE = 3, 0.45
 
 
 def adopted(
-    book: Ledger,
+    current: Ledger,
     cluster: Cluster,
     inventory: Inventory | None,
     policy: Policy,
     *,
     waits: Waits,
     now: float,
-    roll: MachineIndex,
+    index: MachineIndex,
     breakers: Breakers = NO_BREAKERS,
 ) -> tuple[ledger.Event, ...]:
-    """Return steps that note unordered machines in ``book``, and that add them to the ledger once they have been there for long enough.
+    """Return steps that note unordered machines in ``current``, and that add them to the ledger once they have been there for long enough.
 
-    ``roll`` is the index of ``cluster`` and ``inventory``. Machines that a group launches in place of failed ones, according to
+    ``index`` is the index of ``cluster`` and ``inventory``. Machines that a group launches in place of failed ones, according to
     ``breakers``, are added at once: a minute later they may be gone and replaced again.
 
     They count as on their way from when they were first seen, so that those without a node are given up ``waits.register`` later.
     """
     if inventory is None:
         return ()
-    seen = {instance.id: instance for instance in _strangers(book, cluster, roll, policy)}
-    known = {name: since for name, since in book.strangers.items() if name in seen}
+    seen = {instance.id: instance for instance in _strangers(current, cluster, index, policy)}
+    since_of = {name: since for name, since in current.strangers.items() if name in seen}
     then = min(now, waits.seen, inventory.at)
-    noted = {name: known.get(name, then) for name in seen}
-    relaunching = Relaunching(book, roll, breakers, now)
+    noted = {name: since_of.get(name, then) for name in seen}
+    relaunching = Relaunching(current, index, breakers, now)
     due = [
         instance
         for name, instance in sorted(seen.items())
         if then >= noted[name] + _patience(instance, noted[name], waits) or relaunching.covers(instance)
     ]
     old = [instance for instance in due if not is_young(instance, noted[instance.id], waits)]
-    if len(old) > FEW and len(old) > SHARE * len(roll.listed.alive):
+    if len(old) > FEW and len(old) > SHARE * len(index.listed.alive):
         # If that many lost their Nodes, the Nodes were lost and not the machines (I4).
         due = [instance for instance in due if instance not in old]
     left = {name: since for name, since in noted.items() if all(name != instance.id for instance in due)}
-    steps: list[ledger.Event] = [] if left == book.strangers else [ledger.Noticed(left)]
+    steps: list[ledger.Event] = [] if left == current.strangers else [ledger.Noticed(left)]
     prices = {offering.key: offering.price for offering in policy.offerings.values()}
     steps += [_adoption(instance, noted[instance.id], prices) for instance in due]
     ours = {pool.name for pool in policy.pools if not pool.min_gpus_per_pod} | set(inventory.let_go)
-    return (*steps, *(_adoption(instance, then, prices) for instance in _closed(book, cluster, roll, ours)))
+    return (*steps, *(_adoption(instance, then, prices) for instance in _closed(current, cluster, index, ours)))
 
 
 def adopted_name(instance: str) -> str:
@@ -94,13 +94,13 @@ def _adoption(instance: Instance, since: float, prices: Mapping[OfferingKey, flo
     )
 
 
-def _closed(ledger: Ledger, cluster: Cluster, roll: MachineIndex, pools: Set[str]) -> Iterator[Instance]:
+def _closed(ledger: Ledger, cluster: Cluster, index: MachineIndex, pools: Set[str]) -> Iterator[Instance]:
     """Yield listed machines of ``pools`` whose node has our arriving taint, and that no order may be waiting for.
 
     Pools that keep their machines for large pods close nodes on purpose and are not among ``pools``. Released pools are: nothing else would
     open their nodes.
     """
-    closed = [node for node in cluster.table.tainted(ARRIVING_TAINT) if node.provider_id in roll.listed.alive and not node.deleted]
+    closed = [node for node in cluster.table.tainted(ARRIVING_TAINT) if node.provider_id in index.listed.alive and not node.deleted]
     if not closed:
         return
     under_way = (
@@ -108,12 +108,12 @@ def _closed(ledger: Ledger, cluster: Cluster, roll: MachineIndex, pools: Set[str
         | {removal.node for removal in ledger.leaving}
         | {machine.node for machine in ledger.coming}
     )
-    known, is_ordered = in_ledger(ledger), _ordered(ledger)
+    ledger_ids, is_ordered = in_ledger(ledger), _ordered(ledger)
     for node in closed:
-        instance = roll.listed.alive[node.provider_id]
+        instance = index.listed.alive[node.provider_id]
         # If two nodes claim the same machine, it is unknown which of them is right.
-        sure = len(roll.by_machine[instance.id]) == 1 and node.name not in under_way
-        if sure and instance.id not in known and instance.pool in pools and not is_ordered(instance):
+        sure = len(index.by_machine[instance.id]) == 1 and node.name not in under_way
+        if sure and instance.id not in ledger_ids and instance.pool in pools and not is_ordered(instance):
             yield instance
 
 
@@ -151,16 +151,16 @@ def is_young(instance: Instance, since: float, waits: Waits) -> bool:
     return instance.launched > since - waits.register
 
 
-def _strangers(ledger: Ledger, cluster: Cluster, roll: MachineIndex, policy: Policy) -> Iterator[Instance]:
+def _strangers(ledger: Ledger, cluster: Cluster, index: MachineIndex, policy: Policy) -> Iterator[Instance]:
     """Yield machines that are listed for a pool of ours, and that belong to no node, removal or order."""
-    known, is_ordered = in_ledger(ledger), _ordered(ledger)
-    nodeless = [instance for instance in roll.nodeless if instance.id not in known]
+    ledger_ids, is_ordered = in_ledger(ledger), _ordered(ledger)
+    nodeless = [instance for instance in index.nodeless if instance.id not in ledger_ids]
     if not nodeless or any(entry.object.startswith("Node ") for entry in cluster.set_aside):
         # A Node that cannot be parsed may belong to any of them (I4).
         return
     pools = {pool.name for pool in policy.pools}
     # The same holds for a node of ours that has no provider ID yet.
-    unnamed = roll.unnamed
+    unnamed = index.unnamed
     doubtful = max((unnamed[name].created for name in (members(unnamed, policy) if unnamed else ())), default=-math.inf)
     for instance in nodeless:
         if instance.pool in pools and not is_ordered(instance) and doubtful < instance.launched - SKEW_SECONDS:

@@ -14,7 +14,7 @@ from gpuscaler.model.offerings import OfferingKey
 from gpuscaler.model.pools import Offering, Policy
 from gpuscaler.model.well_known import ARRIVING_TAINT
 from gpuscaler.planning.capacity.pool_membership import members
-from gpuscaler.planning.state.breakers import Breaker, Breakers, counts, is_open, withholds
+from gpuscaler.planning.state.breakers import Breaker, Breakers, has_enough_strikes, is_open, withholds
 from gpuscaler.planning.state.ledger.ledger import Ledger
 from gpuscaler.planning.state.offering_events import LACKING
 
@@ -41,8 +41,8 @@ def unshown(cluster: Cluster, policy: Policy, now: float) -> Unshown:
         shown.setdefault(kind, set()).update(has)
         if now >= node.created + SHOWN_SECONDS:
             lacks.setdefault(kind, set()).update(wanted - has)
-    found = {kind: frozenset(resources - shown[kind]) for kind, resources in lacks.items()}
-    return {kind: resources for kind, resources in found.items() if resources}
+    missing = {kind: frozenset(resources - shown[kind]) for kind, resources in lacks.items()}
+    return {kind: resources for kind, resources in missing.items() if resources}
 
 
 def beside(offering: Offering) -> frozenset[str]:
@@ -53,24 +53,24 @@ def beside(offering: Offering) -> frozenset[str]:
 def withheld(policy: Policy, breakers: Breakers, cluster: Cluster, now: float) -> tuple[Policy, tuple[str, ...]]:
     """Return ``policy`` without promises that machines do not keep, and a sentence for each that open nodes do not keep."""
     lacks = unshown(cluster, policy, now)
-    stops = [breaker for breaker in breakers.open if withholds(breaker) and counts(breaker) and is_open(breaker, now)]
+    stops = [breaker for breaker in breakers.open if withholds(breaker) and has_enough_strikes(breaker) and is_open(breaker, now)]
     if not (lacks or stops):
         return policy, ()
 
     def honest(offering: Offering) -> Offering:
-        gone = lacks.get((offering.pool, offering.instance_type), frozenset())
-        gone |= {breaker.lacks for breaker in stops if breaker.target.covers(offering.key)}
-        if gone.isdisjoint(offering.allocatable):
+        absent = lacks.get((offering.pool, offering.instance_type), frozenset())
+        absent |= {breaker.lacks for breaker in stops if breaker.target.covers(offering.key)}
+        if absent.isdisjoint(offering.allocatable):
             return offering
-        return replace(offering, allocatable={name: amount for name, amount in offering.allocatable.items() if name not in gone})
+        return replace(offering, allocatable={name: amount for name, amount in offering.allocatable.items() if name not in absent})
 
     pools = tuple(replace(pool, offerings=tuple(map(honest, pool.offerings))) for pool in policy.pools)
-    said = tuple(
+    remarks = tuple(
         f"pool {pool}: no open node of type {instance_type} shows {', '.join(sorted(resources))}, which its machines are sold with; "
         f"nothing is bought for pods that ask for it; check whether its device plugin runs there"
         for (pool, instance_type), resources in sorted(lacks.items())
     )
-    return replace(policy, pools=pools), said
+    return replace(policy, pools=pools), remarks
 
 
 def shows_no_gpus(breakers: Breakers, key: OfferingKey) -> Breaker | None:
@@ -79,7 +79,7 @@ def shows_no_gpus(breakers: Breakers, key: OfferingKey) -> Breaker | None:
         (
             breaker
             for breaker in breakers.open
-            if breaker.cause == LACKING and counts(breaker) and not withholds(breaker) and breaker.target.covers(key)
+            if breaker.cause == LACKING and has_enough_strikes(breaker) and not withholds(breaker) and breaker.target.covers(key)
         ),
         None,
     )
@@ -102,7 +102,7 @@ def probes(breakers: Breakers, keys: Iterable[OfferingKey], asked: frozenset[str
         breaker.lacks
         for breaker in breakers.open
         if withholds(breaker)
-        and counts(breaker)
+        and has_enough_strikes(breaker)
         and not is_open(breaker, now)
         and breaker.lacks in asked
         and any(map(breaker.target.covers, keys))

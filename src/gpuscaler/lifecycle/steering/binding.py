@@ -22,7 +22,7 @@ from gpuscaler.model.pods import Pod
 from gpuscaler.model.pools import BIND, NOMINATE, Policy, Pool
 from gpuscaler.model.well_known import LEAVING_TAINT
 from gpuscaler.planning.feasibility import BETWEEN_PODS
-from gpuscaler.planning.feasibility.min_gpus import lifted
+from gpuscaler.planning.feasibility.min_gpus import with_closing_tolerations
 from gpuscaler.planning.feasibility.snapshot import Room
 from gpuscaler.planning.feasibility.volumes.claims import ClaimReader
 from gpuscaler.planning.state.ledger.ledger import Ledger, Promise
@@ -82,8 +82,8 @@ def unbinding(
 ) -> Mapping[str, Unbinding]:
     """Return pools whose pods are nominated because bindings were refused, by name; after a while binding is tried again."""
     pools = {promise.node: promise.offering.pool for promise in ledger.promises}
-    found = ((refused.pool or pools.get(refused.node, ""), refused.why) for refused in refused)
-    new = {pool: Unbinding(now + AGAIN_SECONDS, why) for pool, why in found if pool}
+    reasons = ((refused.pool or pools.get(refused.node, ""), refused.why) for refused in refused)
+    new = {pool: Unbinding(now + AGAIN_SECONDS, why) for pool, why in reasons if pool}
     old = {pool: unbinding for pool, unbinding in unbindings.items() if unbinding.until > now}
     return {**old, **new} if new or len(old) != len(unbindings) else unbindings
 
@@ -120,9 +120,9 @@ class Binder:
         Pods for which a scheduler does more than choose a node are left to it.
         """
         namespace = self._cluster.namespaces.get(pod.namespace)
-        said = pod.options.steering or (namespace.steering if namespace is not None else "")
-        said = said or steering_of(self._pools.get(pool), self._policy, self._nominating)
-        return NOMINATE if said == BIND and (pool in self._nominating or not self._is_simple(pod)) else said
+        steering = pod.options.steering or (namespace.steering if namespace is not None else "")
+        steering = steering or steering_of(self._pools.get(pool), self._policy, self._nominating)
+        return NOMINATE if steering == BIND and (pool in self._nominating or not self._is_simple(pod)) else steering
 
     def _is_simple(self, pod: Pod) -> bool:
         """Whether the only task of the pod's scheduler is to choose its node."""
@@ -174,7 +174,7 @@ class Binder:
             pod = next((pod for key, pod in bucket.items() if key in promised and key not in self._placed), None)
             if pod is None:
                 continue
-            passes = self._room.verdict(lifted(pod.spec), pod.labels).passes
+            passes = self._room.verdict(with_closing_tolerations(pod.spec), pod.labels).passes
             if all(passed[row] for name, passed in passes.items() if name not in BETWEEN_PODS):
                 return f"pod {pod.key} is planned on another node and could take the free room here, so that other pods would have none"
         return ""
@@ -204,8 +204,8 @@ class Binder:
             return "its Node is gone"
         if any(taint.key == LEAVING_TAINT for taint in node.taints) or node.name in self._leaving:
             return "it is being removed"
-        found = lack(node, offering, self._pools.get(promise.offering.pool))
-        return "" if found is None or is_divided(found, node, offering) else found.words
+        what = lack(node, offering, self._pools.get(promise.offering.pool))
+        return "" if what is None or is_divided(what, node, offering) else what.words
 
     def _ours(self, promise: Promise) -> list[Pod]:
         """Return the pending pods of a machine that we bind, the most important first."""
@@ -255,12 +255,12 @@ class Binder:
     @cached_property
     def _strangers(self) -> Sequence[deque[Pod]]:
         """Pending pods outside gangs, grouped by namespace and spec, the most important and oldest first."""
-        found: dict[tuple[str, str, str], list[Pod]] = {}
+        pods_by_kind: dict[tuple[str, str, str], list[Pod]] = {}
         for key, bucket in self._cluster.unbound.items():
-            one = bucket.sample
-            if key.unschedulable and not (key.terminating or key.nominated or one.gang):
-                found.setdefault((one.namespace, one.spec.digest, one.options.steering), []).extend(bucket.pods.values())
-        kinds = [deque(sorted(pods, key=lambda pod: (pod.created, pod.key))) for pods in found.values()]
+            sample = bucket.sample
+            if key.unschedulable and not (key.terminating or key.nominated or sample.gang):
+                pods_by_kind.setdefault((sample.namespace, sample.spec.digest, sample.options.steering), []).extend(bucket.pods.values())
+        kinds = [deque(sorted(pods, key=lambda pod: (pod.created, pod.key))) for pods in pods_by_kind.values()]
         return sorted(kinds, key=lambda pods: (-pods[0].spec.priority, pods[0].created, pods[0].key))
 
     @cached_property
@@ -270,18 +270,18 @@ class Binder:
 
     def _bindable(self, units: list[Unit]) -> Unit:
         """Return the pods of ``units`` that may be bound now, each unit as a whole. It repeats, because one pod may admit the next."""
-        found: Unit = []
+        bindable: Unit = []
         left, before = units, -1
         while left and len(left) != before:
             before = len(left)
             still = []
             for unit in left:
                 if self._fits(unit):
-                    found += unit
+                    bindable += unit
                 else:
                     still.append(unit)
             left = still
-        return found
+        return bindable
 
     def _fits(self, unit: Unit) -> bool:
         """Whether the filters admit all pods of ``unit`` one after the other; if so, their places are taken."""
@@ -310,7 +310,7 @@ class Binder:
 
     @staticmethod
     def _admits(room: Room, pod: Pod, row: int) -> bool:
-        return bool(room.admitting(lifted(pod.spec), pod.labels, slice(row, row + 1))[0])
+        return bool(room.admitting(with_closing_tolerations(pod.spec), pod.labels, slice(row, row + 1))[0])
 
     def _found(self, promise: Promise, bound: Sequence[Pod], refused: Set[str]) -> Binding:
         pool, node = promise.offering.pool, self._cluster.nodes.get(promise.node)
@@ -318,9 +318,9 @@ class Binder:
         late = self._now >= promise.since + PATIENCE_SECONDS
         kept_away = (pod for pod in waiting(promise.pods, self._cluster) if pod.key in refused)
         whole = promise.node not in self._lacking
-        gone = tuple(pod for pod in kept_away if late or (whole and not self._has_room(pod, promise.node)))
+        rejected = tuple(pod for pod in kept_away if late or (whole and not self._has_room(pod, promise.node)))
         names = dict.fromkeys((*promise.pods, *(pod.key for pod in bound)))
-        pods = [pod for pod in waiting(names, self._cluster) if pod not in gone]
+        pods = [pod for pod in waiting(names, self._cluster) if pod not in rejected]
         left = tuple(pod for pod in pods if self.steering(pod, pool) != BIND)
         if bind:
             # The oldest binding that has not shown decides when all of them are sent again.
@@ -328,10 +328,12 @@ class Binder:
             promise = replace(promise, nominated=since, sent=tuple(pod.key for pod in pods if pod.key in self._placed))
         promise = replace(promise, pods=tuple(pod.key for pod in pods))
         if len(left) < len(pods):
-            return Binding(replace(promise, stood=0.0), bind, gone, left, self._awaits([pod for pod in pods if pod not in left], promise))
-        return self._left_to_schedulers(promise if promise.stood else replace(promise, stood=self._now), gone, left)
+            return Binding(
+                replace(promise, stood=0.0), bind, rejected, left, self._awaits([pod for pod in pods if pod not in left], promise)
+            )
+        return self._left_to_schedulers(promise if promise.stood else replace(promise, stood=self._now), rejected, left)
 
-    def _left_to_schedulers(self, promise: Promise, gone: tuple[Pod, ...], left: tuple[Pod, ...]) -> Binding:
+    def _left_to_schedulers(self, promise: Promise, rejected: tuple[Pod, ...], left: tuple[Pod, ...]) -> Binding:
         """Nominate the remaining pods of a machine to which no pod will be bound any more; then it opens."""
         nominated = [pod for pod in left if self.steering(pod, promise.offering.pool) == NOMINATE]
         begins, why = promise.stood, ""
@@ -340,15 +342,15 @@ class Binder:
         elif not (promise.pods or promise.called):
             begins, why = begins + UNWANTED_SECONDS, "no pod waits for it any more, but the next plan may assign pods to it"
         if lacks := self._lacking.get(promise.node, "") if self._now < promise.since + PATIENCE_SECONDS and left else "":
-            return Binding(replace(promise, stood=0.0), (), gone, left, lacks)
+            return Binding(replace(promise, stood=0.0), (), rejected, left, lacks)
         if self._now < begins:
-            return Binding(promise, (), gone, left, why)
+            return Binding(promise, (), rejected, left, why)
         if nominated and promise.nominated < begins:
             acts = tuple(Nominate(pod.key, pod.uid, promise.node) for pod in nominated)
-            return Binding(replace(promise, nominated=self._now), acts, gone, left, _unseen(nominated))
+            return Binding(replace(promise, nominated=self._now), acts, rejected, left, _unseen(nominated))
         unseen = [pod for pod in nominated if pod.nominated_node != promise.node]
         patient = self._now < promise.nominated + NOMINATED_SECONDS
-        return Binding(promise, (), gone, left, _unseen(unseen) if unseen and patient else "")
+        return Binding(promise, (), rejected, left, _unseen(unseen) if unseen and patient else "")
 
     def _awaits(self, pods: Sequence[Pod], promise: Promise) -> str:
         """Return, as text, why pods that we bind are not bound yet."""
@@ -364,7 +366,7 @@ class Binder:
     def obstacle(self, pod: Pod, node: str) -> tuple[str, str]:
         """Return the first filter that rejects a pod on a node, and what it saw; empty if none does."""
         row = self._room.table.row.get(node)
-        return self._room.reason(lifted(pod.spec), pod.labels, row) if row is not None else ("", "")
+        return self._room.reason(with_closing_tolerations(pod.spec), pod.labels, row) if row is not None else ("", "")
 
     def admits(self, pod: Pod, node: str) -> bool:
         """Whether the filters admit a pod to a node now."""
@@ -374,7 +376,7 @@ class Binder:
     def _has_room(self, pod: Pod, node: str) -> bool:
         """Whether the node has the resources that a pod requests, beside all that is bound and placed there."""
         row = self._room.table.row.get(node)
-        return row is not None and bool(self._room.verdict(lifted(pod.spec), pod.labels).passes["NodeResourcesFit"][row])
+        return row is not None and bool(self._room.verdict(with_closing_tolerations(pod.spec), pod.labels).passes["NodeResourcesFit"][row])
 
     @cached_property
     def _claims(self) -> ClaimReader:
@@ -390,10 +392,10 @@ class Binder:
 
 def _units(due: Iterable[tuple[Pod, str]]) -> list[Unit]:
     """Group the pods of a gang, whichever machines they go to; every other pod is a unit of its own."""
-    found: dict[str, Unit] = {}
+    units: dict[str, Unit] = {}
     for pod, node in due:
-        found.setdefault(f"gang {pod.gang}" if pod.gang else pod.key, []).append((pod, node))
-    return list(found.values())
+        units.setdefault(f"gang {pod.gang}" if pod.gang else pod.key, []).append((pod, node))
+    return list(units.values())
 
 
 def _is_whole(pod: Pod) -> bool:

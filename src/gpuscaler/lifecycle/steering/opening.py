@@ -64,21 +64,21 @@ def steer(
     policy: Policy,
     *,
     attempts: Mapping[str, float],
-    said: Mapping[str, str] | None = None,
+    messages: Mapping[str, str] | None = None,
     now: float,
-    roll: MachineIndex | None = None,
+    index: MachineIndex | None = None,
     nominating: Set[str] = frozenset(),
 ) -> Steering:
-    """Decide what opens next. ``attempts`` is when kube-scheduler last failed a pod, by ``namespace/name``, ``said`` its message then.
+    """Decide what opens next. ``attempts`` is when kube-scheduler last failed a pod, by ``namespace/name``, ``messages`` its message then.
 
-    ``roll`` is the index of ``cluster`` and the cloud's list. ``nominating`` are pools where no pods are bound for now.
+    ``index`` is the index of ``cluster`` and the cloud's list. ``nominating`` are pools where no pods are bound for now.
     """
     opening = _Opening(ledger, cluster, policy, now, nominating)
-    opening.attempts, opening.said = attempts, said or {}
+    opening.attempts, opening.said = attempts, messages or {}
     opening.arrive_all()
     for promise in opening.book.promises:
         opening.keep(promise)
-    opening.open_foreign(roll or MachineIndex.of(cluster, None))
+    opening.open_foreign(index or MachineIndex.of(cluster, None))
     opening.release()
     return Steering(
         tuple(opening.steps),
@@ -102,18 +102,20 @@ def still_closed(ledger: Ledger, cluster: Cluster, policy: Policy, *, nominating
     return {node: why for node, why in {**held, **shut}.items() if why}
 
 
-def promised_on(book: Ledger, cluster: Cluster, policy: Policy, placements: tuple[Placement, ...], now: float) -> tuple[ledger.Event, ...]:
+def promised_on(
+    current: Ledger, cluster: Cluster, policy: Policy, placements: tuple[Placement, ...], now: float
+) -> tuple[ledger.Event, ...]:
     """Return promises for pods that a plan places on closed nodes of pools that keep their machines for large pods."""
     kept = {pool.name for pool in policy.pools if pool.min_gpus_per_pod}
-    busy = {promise.node for promise in book.promises} | {machine.node for machine in book.coming}
+    busy = {promise.node for promise in current.promises} | {machine.node for machine in current.coming}
     wanted: dict[str, list[str]] = {}
     for placement in placements if kept else ():
         if placement.node in cluster.nodes and placement.node not in busy:
             wanted.setdefault(placement.node, []).append(placement.pod)
-    found = members({name: cluster.nodes[name] for name in wanted}, policy)
+    memberships = members({name: cluster.nodes[name] for name in wanted}, policy)
     return tuple(
         ledger.Promised(Promise(name, member.offering.key, tuple(wanted[name]), now, closes=True))
-        for name, member in found.items()
+        for name, member in memberships.items()
         if member.pool.name in kept and member.offering is not None
     )
 
@@ -157,10 +159,10 @@ class _Opening(Draft):
             self.arrive(next(machine for machine in self.book.coming if machine.id == name))
         closed = [promise for promise in self.book.promises if promise.step == NOMINATING]
         if closed:
-            meant = {pod for machine in self.book.coming for pod in machine.pods} | {
+            promised = {pod for machine in self.book.coming for pod in machine.pods} | {
                 pod for promise in self.book.promises for pod in promise.pods
             }
-            self.bindings = self.binder.look(closed, meant, self.unready_gangs)
+            self.bindings = self.binder.look(closed, promised, self.unready_gangs)
 
     def arrive(self, machine: OrderedMachine) -> None:
         """Begin to open a ready machine, unless its pods wait for other machines; note when it is open."""
@@ -216,8 +218,8 @@ class _Opening(Draft):
         mine = [pod for pod in waiting((*promise.pods, *machine.pods), self.cluster) if pod.key not in elsewhere or pod.key in machine.pods]
         pods = tuple(dict.fromkeys(pod.key for pod in mine))
         # Bound pods still have to be recorded. A machine that could not get all its pods takes no new ones: it opens.
-        came = [pod.key for pod in filter(None, map(self.cluster.pods.get, promise.pods)) if pod.node_name]
-        pods = tuple(dict.fromkeys((*came, *(key for key in pods if key in promise.pods or not promise.called))))
+        bound = [pod.key for pod in filter(None, map(self.cluster.pods.get, promise.pods)) if pod.node_name]
+        pods = tuple(dict.fromkeys((*bound, *(key for key in pods if key in promise.pods or not promise.called))))
         if set(pods) != set(promise.pods):
             self.fold(ledger.Promised(replace(promise, pods=pods, stood=0.0)))
 
@@ -365,8 +367,8 @@ class _Opening(Draft):
             else:
                 self.acts.append(Nominate(pod.key, pod.uid, ""))
 
-    def open_foreign(self, roll: MachineIndex) -> None:
+    def open_foreign(self, index: MachineIndex) -> None:
         """Without a list, open ready machines with our taint that other people bought; kept ones stay closed."""
-        for node, member in foreign(self.cluster, self.book, self.policy, roll):
+        for node, member in foreign(self.cluster, self.book, self.policy, index):
             if not member.pool.min_gpus_per_pod and missing(node, member.offering, member.pool) is None:
                 self.acts.append(Lift(node.name, "it is ready, and no plan waits for it"))

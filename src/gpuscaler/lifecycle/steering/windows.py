@@ -108,36 +108,36 @@ def observe(before: Mapping[str, Window], ledger: Ledger, cluster: Cluster, poli
     sites = _sites(ledger, cluster, policy)
     if not sites and not before:
         return Windows(before)
-    look = _Closed(cluster, policy, now)
+    closed_nodes = _Closed(cluster, policy, now)
     windows: dict[str, Window] = {}
     for site in sites:
-        after = look.at(site, before.get(site.node.name))
+        after = closed_nodes.at(site, before.get(site.node.name))
         if after is not None:
             windows[site.node.name] = after
-    return Windows(before if windows == before else windows, tuple(look.acts), tuple(look.remarks))
+    return Windows(before if windows == before else windows, tuple(closed_nodes.acts), tuple(closed_nodes.remarks))
 
 
 def _sites(ledger: Ledger, cluster: Cluster, policy: Policy) -> list[Site]:
     """Return the nodes of machines that are not open yet, and of kept ones. Nodes that a person has opened or cordoned are skipped."""
     leaving = {removal.node for removal in ledger.leaving}
-    found: dict[str, Site] = {}
+    sites: dict[str, Site] = {}
     for machine in ledger.coming:
         node = cluster.nodes.get(machine.node)
         if node is not None and (not machine.ready or is_closed(node)):
-            found[node.name] = Site(node, machine.key.pool, machine.instance)
+            sites[node.name] = Site(node, machine.key.pool, machine.instance)
     for promise in ledger.promises:
         node = cluster.nodes.get(promise.node)
         if node is not None and promise.step == NOMINATING and is_closed(node):
-            found.setdefault(node.name, Site(node, promise.offering.pool, node.provider_id))
+            sites.setdefault(node.name, Site(node, promise.offering.pool, node.provider_id))
     opening = {promise.node for promise in ledger.promises if promise.step != NOMINATING or promise.lifted}
-    kept = {node.name: node for node in cluster.table.tainted(KEPT_TAINT) if node.name not in found}
+    kept = {node.name: node for node in cluster.table.tainted(KEPT_TAINT) if node.name not in sites}
     for name, member in members(kept, policy).items() if kept else ():
         if member.pool.min_gpus_per_pod:
-            found[name] = Site(kept[name], member.pool.name, kept[name].provider_id)
-    sites = (replace(site, kept=any(taint.key == KEPT_TAINT for taint in site.node.taints)) for site in found.values())
+            sites[name] = Site(kept[name], member.pool.name, kept[name].provider_id)
+    marked = (replace(site, kept=any(taint.key == KEPT_TAINT for taint in site.node.taints)) for site in sites.values())
     out = leaving | opening
     return sorted(
-        (site for site in sites if site.node.name not in out and not site.node.unschedulable and not site.node.deleted),
+        (site for site in marked if site.node.name not in out and not site.node.unschedulable and not site.node.deleted),
         key=lambda site: site.node.name,
     )
 

@@ -28,10 +28,10 @@ class EvictionRefused(Struct, frozen=True, gc=False):
     retry_after: float = 0.0
 
 
-def hear(book: Ledger, refused: Iterable[EvictionRefused], now: float) -> list[ledger.Event]:
+def hear(current: Ledger, refused: Iterable[EvictionRefused], now: float) -> list[ledger.Event]:
     """Remember which pods may not be evicted; refusals for removals that are over are ignored."""
     steps: list[ledger.Event] = []
-    leaving = {removal.node: removal for removal in book.leaving}
+    leaving = {removal.node: removal for removal in current.leaving}
     for node, some in groupby(sorted(refused, key=lambda refusal: refusal.node), key=lambda refusal: refusal.node):
         if node in leaving:
             refusals = {(refusal.pod, refusal.uid): refusal for refusal in some}

@@ -5,7 +5,7 @@ from gpuscaler.lifecycle.termination.node_pods import NodePods
 from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.nodes import Node
 from gpuscaler.model.pools import Policy
-from gpuscaler.planning.scale_down.blockers import Protection, unread
+from gpuscaler.planning.scale_down.blockers import Protection, unreadable_pod_blockers
 from gpuscaler.planning.scale_down.disruption import Disruption
 from gpuscaler.planning.scale_down.pod_classes import Grouping
 from gpuscaler.planning.state.ledger.entries import Removal
@@ -20,7 +20,7 @@ class Objections:
         self._cluster = cluster
         self._policy = policy
         self._now = now
-        self._unread_somewhere, self._unread_here = unread(cluster)
+        self._unread_somewhere, self._unread_here = unreadable_pod_blockers(cluster)
 
     def before(self, removal: Removal, node: Node, node_pods: NodePods) -> str | None:
         """Check before the first pod is evicted."""

@@ -21,7 +21,7 @@ from gpuscaler.model.pools import Policy
 from gpuscaler.model.well_known import EXCLUDE_LABEL, EXCLUDE_VALUE, LEAVING_TAINT
 from gpuscaler.planning.capacity.idle import STUCK_AFTER
 from gpuscaler.planning.capacity.pool_membership import members
-from gpuscaler.planning.scale_down.blockers import unhealthy
+from gpuscaler.planning.scale_down.blockers import health_guard
 from gpuscaler.planning.state.failed_removals import GivenUp
 from gpuscaler.planning.state.ledger import ledger
 from gpuscaler.planning.state.ledger.draft import Draft
@@ -63,23 +63,23 @@ def take_leave(
     *,
     now: float,
     unseen: Mapping[str, str] | None = None,
-    roll: MachineIndex | None = None,
+    index: MachineIndex | None = None,
     held: str = "",
     unsafe: Mapping[OfferingKey, str] | None = None,
 ) -> Departure:
     """Return the next steps of all removals in progress. ``unseen`` are nodes on which a last check found pods, as text.
 
     While a person holds removals, ``held`` is the reason: removals that can still be undone are undone, except for machines that the cloud
-    takes. ``roll`` is the index of ``cluster`` and ``inventory``, if the caller has one.
+    takes. ``index`` is the index of ``cluster`` and ``inventory``, if the caller has one.
     """
-    roll = roll or MachineIndex.of(cluster, inventory)
-    removals = _Removals(ledger, cluster, policy, now, roll)
+    index = index or MachineIndex.of(cluster, inventory)
+    removals = _Removals(ledger, cluster, policy, now, index)
     removals.listed_at = 0.0 if inventory is None else inventory.at
     removals.unseen = unseen or {}
     removals.unsafe = unsafe or {}
     removals.deliveries = () if inventory is None else inventory.deliveries
     removals.held = held
-    halted = bool(ledger.leaving) and is_halted(ledger, roll, policy)
+    halted = bool(ledger.leaving) and is_halted(ledger, index, policy)
     for removal in ledger.leaving:
         # A node that falls silent together with most others is not a broken machine.
         if (removal.forced and not removal.unready) or removal.step in (ENDING, CLEARING, REOPENING) or not halted:
@@ -88,22 +88,22 @@ def take_leave(
     return Departure(tuple(removals.steps), tuple(removals.acts), tuple(removals.kept), tuple(removals.given_up))
 
 
-def is_halted(ledger: Ledger, roll: MachineIndex, policy: Policy) -> bool:
+def is_halted(ledger: Ledger, index: MachineIndex, policy: Policy) -> bool:
     """Whether so many nodes are not Ready that evictions stop, too, until the cause is known."""
     promised = frozenset(machine.node for machine in ledger.coming if machine.node)
-    return len(roll.unready) > 3 and unhealthy(roll.nodes.values(), members(roll.nodes, policy), promised) is not None
+    return len(index.unready) > 3 and health_guard(index.nodes.values(), members(index.nodes, policy), promised) is not None
 
 
 class _Removals(Draft):
     """One pass over machines that are being removed."""
 
-    def __init__(self, ledger: Ledger, cluster: Cluster, policy: Policy, now: float, roll: MachineIndex) -> None:
+    def __init__(self, ledger: Ledger, cluster: Cluster, policy: Policy, now: float, index: MachineIndex) -> None:
         super().__init__(ledger)
         self.begun = ledger.leaving
         self.cluster = cluster
         self.now = now
-        self.roll = roll
-        self.alive = None if roll.listed.instances is None else roll.listed.alive
+        self.index = index
+        self.alive = None if index.listed.instances is None else index.listed.alive
         self.listed_at = 0.0
         self.objections = Objections(ledger, cluster, policy, now)
         self.prices = {offering.key: offering.price for offering in policy.offerings.values()} if ledger.leaving else {}
@@ -133,7 +133,7 @@ class _Removals(Draft):
     @cached_property
     def delivered(self) -> Set[str]:
         """Pools whose groups are launching machines by themselves, or have launched some that are not open yet."""
-        unopened = {instance.pool for instance in self.roll.nodeless} | {
+        unopened = {instance.pool for instance in self.index.nodeless} | {
             machine.key.pool for machine in self.book.coming if not machine.order
         }
         return unopened | {delivery.pool for delivery in self.deliveries if delivery.missing and not delivery.failing}
@@ -244,8 +244,10 @@ class _Removals(Draft):
             self.detach(self.go(removal, DETACHING), node)
         elif effort.idle and self.overdue(removal, effort.idle):
             first = f"pod {effort.idle[0].key} "
-            told = effort.held.startswith(first)
-            self.hold(removal, node, node_pods, effort.held if told else f"{first}is still there{': ' if effort.held else ''}{effort.held}")
+            names_pod = effort.held.startswith(first)
+            self.hold(
+                removal, node, node_pods, effort.held if names_pod else f"{first}is still there{': ' if effort.held else ''}{effort.held}"
+            )
         else:
             self.acts += effort.acts
             refused = any(entry.why for entry in removal.evictions)
@@ -303,12 +305,12 @@ class _Removals(Draft):
 
     def end(self, removal: Removal, node: Node | None) -> None:
         """End the machine, and verify that it is gone. Right before, the node is checked for the last time."""
-        gone = self.alive is not None and removal.instance not in self.alive and self.listed_at > max(removal.since, removal.tried)
+        is_gone = self.alive is not None and removal.instance not in self.alive and self.listed_at > max(removal.since, removal.tried)
         if node is not None and not removal.forced and removal.node in self.unseen:
             # Until the watch shows these pods the node looks idle, so it must not be closed again at once.
             self.given_up.append(GivenUp(node.name, removal.instance, removal.offering, self.unseen[removal.node], self.now))
             self.keep(removal, node, self.unseen[removal.node])
-        elif removal.tried and gone:
+        elif removal.tried and is_gone:
             self.fold(ledger.Finished(removal.node) if node is None else ledger.Left(self.moved(removal, CLEARING)))
         elif not removal.tried or self.now >= removal.tried + END_SECONDS:
             self.end_if_empty(removal, node)
@@ -331,8 +333,8 @@ class _Removals(Draft):
 
     def ask_to_end(self, removal: Removal, node: Node | None) -> None:
         self.fold(ledger.Left(replace(removal, tried=self.now)))
-        look = node is not None and not removal.forced and removal.since > removal.at
-        self.acts.append(End(removal.instance, removal.node, removal.reason, look))
+        check_pods = node is not None and not removal.forced and removal.since > removal.at
+        self.acts.append(End(removal.instance, removal.node, removal.reason, check_pods))
 
     def clear(self, removal: Removal, node: Node | None) -> None:
         """Delete the Node of a machine that is gone, if nothing else has."""
@@ -362,7 +364,7 @@ class _Removals(Draft):
         """
         under_way = {removal.node for removal in self.begun}
         for node in self.cluster.table.tainted(LEAVING_TAINT):
-            if node.name not in under_way and node.name not in self.roll.unlisted:
+            if node.name not in under_way and node.name not in self.index.unlisted:
                 self.acts.append(Unmark(node.name, "no removal of it is in progress"))
 
 

@@ -23,29 +23,29 @@ class Overdue(Struct, frozen=True, gc=False):
 
 
 def begin(
-    book: Ledger, cluster: Cluster, policy: Policy, removals: tuple[PlannedRemoval, ...], *, names: Mapping[str, str], now: float
+    current: Ledger, cluster: Cluster, policy: Policy, removals: tuple[PlannedRemoval, ...], *, names: Mapping[str, str], now: float
 ) -> list[ledger.Event]:
     """Return the removals that a plan decided, for the ledger. ``names`` are the ledger's names of the plan's machines."""
-    under_way = {removal.node for removal in book.leaving}
-    coming = {machine.node for machine in book.coming if machine.node}
+    under_way = {removal.node for removal in current.leaving}
+    coming = {machine.node for machine in current.coming if machine.node}
     nodes = {removal.node: cluster.nodes[removal.node] for removal in removals if removal.node in cluster.nodes}
-    found = members(nodes, policy)
+    memberships = members(nodes, policy)
     alike = Counter(node.provider_id for node in cluster.nodes.values()) if nodes else Counter()
     steps: list[ledger.Event] = []
     for removal in removals:
         node = nodes.get(removal.node)
-        if node is None or node.name in under_way or node.name in coming or not node.provider_id or node.name not in found:
+        if node is None or node.name in under_way or node.name in coming or not node.provider_id or node.name not in memberships:
             continue
         if alike[node.provider_id] > 1:
             # Ending the machine of one node would end what runs on the other (I4).
             continue
-        offering = found[node.name].offering
+        offering = memberships[node.name].offering
         steps.append(
             ledger.Left(
                 Removal(
                     node=node.name,
                     instance=node.provider_id,
-                    offering=offering.key if offering is not None else OfferingKey(found[node.name].pool.name, "", "", ""),
+                    offering=offering.key if offering is not None else OfferingKey(memberships[node.name].pool.name, "", "", ""),
                     reason=removal.reason,
                     at=now,
                     since=now,

@@ -8,11 +8,11 @@ from gpuscaler.model.nodes import Node
 
 def attachments(cluster: Cluster) -> Mapping[str, Set[str]]:
     """Return the persistent volumes attached to each node, by its name."""
-    found: dict[str, set[str]] = {}
+    volumes_by_node: dict[str, set[str]] = {}
     for volume_attachment in cluster.attachments.values():
         if volume_attachment.volume:
-            found.setdefault(volume_attachment.node_name, set()).add(volume_attachment.volume)
-    return found
+            volumes_by_node.setdefault(volume_attachment.node_name, set()).add(volume_attachment.volume)
+    return volumes_by_node
 
 
 def unused(cluster: Cluster, node: Node, volumes: Set[str]) -> tuple[str, ...]:

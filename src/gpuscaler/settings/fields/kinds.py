@@ -138,8 +138,8 @@ def each(kind: Kind, words: str, *, distinct: bool = False, **more: Any) -> Kind
     """A list of values, without duplicates if ``distinct``; ``more`` is added to its schema."""
 
     def read(at: Cursor, given: Given) -> tuple[Any, ...]:
-        found = [value for item in at.items() if (value := kind.read(item, given)) is not None]
-        return tuple(dict.fromkeys(found) if distinct else found)
+        values = [value for item in at.items() if (value := kind.read(item, given)) is not None]
+        return tuple(dict.fromkeys(values) if distinct else values)
 
     return Kind(words, {"type": "array", **more, "items": kind.schema}, read)
 

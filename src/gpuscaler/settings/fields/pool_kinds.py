@@ -190,8 +190,8 @@ class BudgetSettings(Group, frozen=True, gc=False):
 
 
 def _budget(at: Cursor, given: Given) -> Budget | None:
-    found = stated(BudgetSettings, at, given)
-    return Budget(**found) if "nodes" in found else None
+    budget = stated(BudgetSettings, at, given)
+    return Budget(**budget) if "nodes" in budget else None
 
 
 def _spare(at: Cursor, _: Given) -> Spare:

@@ -103,11 +103,11 @@ def keys_of(group: type[Group]) -> Mapping[str, Key]:
     keys = {}
     for name, annotated in ((info.name, info.type) for info in attributes_of(group)):
         stated = getattr(annotated, "__metadata__", ())
-        for field in (one for one in stated if isinstance(one, Field)):
-            kind = next((one for one in stated if isinstance(one, Kind)), None) or _kind_of(get_args(annotated)[0])
+        for field in (part for part in stated if isinstance(part, Field)):
+            kind = next((part for part in stated if isinstance(part, Kind)), None) or _kind_of(get_args(annotated)[0])
             words = "required" if field.required else field.default or kind.default
             shown = kind.show if not words else None
-            default = tuple(defaults[one] for one in field.into) or defaults[name]
+            default = tuple(defaults[name_] for name_ in field.into) or defaults[name]
             keys[field.key or name] = Key(field.into or (name,), kind, field, shown(default) if shown else None, words)
     return keys
 
@@ -134,19 +134,19 @@ def stated(group: type[Group], at: Cursor, given: Given, *, only: Collection[str
         for name, key in keys.items():
             if key.field.required and name not in fields:
                 at.say(f"saw no {name}, expected {key.field.required}")
-    found = values(group, fields, given)
-    group(**found).check(at)
-    return found
+    fields_ = values(group, fields, given)
+    group(**fields_).check(at)
+    return fields_
 
 
 def values(group: type[Group], fields: Fields, given: Given) -> dict[str, Any]:
     """Return the attributes set by ``fields``, without missing or invalid ones."""
-    found: dict[str, Any] = {}
+    result: dict[str, Any] = {}
     for name, key in keys_of(group).items():
         value = key.kind.read(fields[name], given) if name in fields else None
         if value is not None:
-            found |= zip(key.into, value, strict=True) if key.field.into else {key.into[0]: value}
-    return found
+            result |= zip(key.into, value, strict=True) if key.field.into else {key.into[0]: value}
+    return result
 
 
 def schema(group: type[Group], *, only: Collection[str] | None = None) -> Schema:
