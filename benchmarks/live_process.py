@@ -15,14 +15,14 @@ import msgspec
 import structlog
 from tests.model import realistic
 
-from benchmarks.live_server import commands, tell
+from benchmarks.live_server import commands, write_line
 from gpuscaler.clouds.protocol import Bought, Notice, Order, Refusal, Unfilled
-from gpuscaler.control.process.running import Made, Place, Running
+from gpuscaler.control.process.running import ControllerProcess, ProcessContext, ProviderSetup
 from gpuscaler.control.process.settings_file import SettingsFile
 from gpuscaler.control.records.events import happening
 from gpuscaler.control.records.events.happening import HistoryEvent
 from gpuscaler.control.records.events.records import Sink
-from gpuscaler.control.records.service import Service, make
+from gpuscaler.control.records.service import Service, make_service
 from gpuscaler.kube.access import Access
 from gpuscaler.kube.http import HttpTransport
 from gpuscaler.kube.tls import Tls
@@ -74,8 +74,8 @@ class Cloud:
         """Everything was granted."""
 
     async def remove(self, ids: Sequence[str]) -> Mapping[str, Refusal | None]:
-        gone = set(ids)
-        self._instances = [instance for instance in self._instances if instance.id not in gone]
+        ended = set(ids)
+        self._instances = [instance for instance in self._instances if instance.id not in ended]
         return dict.fromkeys(ids)
 
     async def extend(self, ids: Sequence[str]) -> None:
@@ -91,7 +91,7 @@ class Cloud:
         """No connection is open."""
 
 
-class Noting(Sink):
+class OrderRecorder(Sink):
     """Remembers which pods each order was for, and counts. The first pass runs when everything has been listed."""
 
     def __init__(self) -> None:
@@ -113,7 +113,7 @@ class Noting(Sink):
         self.first_plan.set()
 
 
-class Watch:
+class LoopWatchdog:
     """How long the event loop was blocked, and the resource use of the process, since the last mark."""
 
     def __init__(self) -> None:
@@ -152,21 +152,21 @@ def memory() -> float:
 
 
 async def live(config: Path, url: str, authority: Path, nodes: int) -> None:
-    noting, watch, file = Noting(), Watch(), SettingsFile(config)
+    recorder, watchdog, file = OrderRecorder(), LoopWatchdog(), SettingsFile(config)
     cloud = Cloud(file.settings.policy.pools, nodes)
 
-    async def make_provider(_settings: RunSettings, _place: Place) -> Made:
-        return Made(provider=cloud)
+    async def make_provider(_settings: RunSettings, _place: ProcessContext) -> ProviderSetup:
+        return ProviderSetup(provider=cloud)
 
-    def make_records(settings: RunSettings, place: Place) -> Service:
-        service = make(settings, place, pod="", host="here", set_level=lambda _level: None)
-        service.sinks = (*service.sinks, noting)
+    def make_records(settings: RunSettings, place: ProcessContext) -> Service:
+        service = make_service(settings, place, pod="", host="here", set_level=lambda _level: None)
+        service.sinks = (*service.sinks, recorder)
         return service
 
     gc.freeze()
     access = Access(server=url, source="benchmark", tls=Tls(authority_file=authority))
     async with HttpTransport(access) as transport, asyncio.TaskGroup() as tasks:
-        running = Running(
+        running = ControllerProcess(
             file=file,
             transport=transport,
             namespace="kube-system",
@@ -175,14 +175,14 @@ async def live(config: Path, url: str, authority: Path, nodes: int) -> None:
             make_provider=make_provider,
             make_records=make_records,
         )
-        parts = [tasks.create_task(watch.run()), tasks.create_task(running.run())]
-        await noting.first_look.wait()
-        tell(mark="ingest", megabytes=memory(), **watch.mark())
-        await noting.first_plan.wait()
-        tell(mark="planned", megabytes=memory(), **watch.mark())
+        parts = [tasks.create_task(watchdog.run()), tasks.create_task(running.run())]
+        await recorder.first_look.wait()
+        write_line(mark="ingest", megabytes=memory(), **watchdog.mark())
+        await recorder.first_plan.wait()
+        write_line(mark="planned", megabytes=memory(), **watchdog.mark())
         async for line in await commands():
-            tell(mark=msgspec.json.decode(line)["mark"], megabytes=memory(), **watch.mark(), **noting.counts)
-        tell(mark="asked", asked={pod: cloud.asked.get(token, 0.0) for token, pods in noting.ordered.items() for pod in pods})
+            write_line(mark=msgspec.json.decode(line)["mark"], megabytes=memory(), **watchdog.mark(), **recorder.counts)
+        write_line(mark="asked", asked={pod: cloud.asked.get(token, 0.0) for token, pods in recorder.ordered.items() for pod in pods})
         for part in parts:
             part.cancel()
 

@@ -13,7 +13,7 @@ from tests.control.records.deciding import POLICY, decided
 from tests.planning.building import NOW
 
 from gpuscaler.cli import main
-from gpuscaler.control.records.history.packing import packed
+from gpuscaler.control.records.history.packing import pack_decision
 from gpuscaler.model.aside import Skipped
 from gpuscaler.model.cluster import Cluster, Delta
 from gpuscaler.model.decoding import Interner, read_items
@@ -98,7 +98,7 @@ def secretive() -> Cluster:
 
 
 def test_a_replay_file_contains_only_what_planning_reads() -> None:
-    inputs = packed(decided(secretive(), State(), POLICY, NOW))
+    inputs = pack_decision(decided(secretive(), State(), POLICY, NOW))
 
     assert b"train" in unzipped(inputs)
     assert SECRET.encode() not in unzipped(inputs)

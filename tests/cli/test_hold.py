@@ -9,9 +9,9 @@ from click.testing import CliRunner, Result
 from tests.cli.serving import Served, served
 
 from gpuscaler.cli import main
-from gpuscaler.control.loop.holding import NAME, holds_in
-from gpuscaler.control.records.status.reporting import body_of
-from gpuscaler.control.records.status.status import HoldNow, Process, Status
+from gpuscaler.control.loop.holding import NAME, parse_holds
+from gpuscaler.control.records.status.reporting import status_config_map
+from gpuscaler.control.records.status.status import HoldStatus, Process, Status
 from gpuscaler.kube.client import Client
 from gpuscaler.kube.resources import CONFIG_MAPS
 from gpuscaler.model.holds import Holds
@@ -25,7 +25,7 @@ def invoke(cluster: Served, *arguments: str) -> Result:
 
 def held(cluster: Served) -> Holds:
     async def read(client: Client) -> Holds:
-        return holds_in(await client.get(CONFIG_MAPS, NAME, namespace="kube-system"))
+        return parse_holds(await client.get(CONFIG_MAPS, NAME, namespace="kube-system"))
 
     return cluster.ask(read)
 
@@ -83,9 +83,9 @@ def test_resume_repairs_an_unparsable_config_map(tmp_path: Path) -> None:
 
 def test_status_shows_holds(tmp_path: Path) -> None:
     text = "buying is on hold until it is resumed; `gpuscaler resume --buying` ends the hold"
-    status = Status(at=1.0, leader=Process("one", "0"), holds=(HoldNow("buying", 1.0, None, text),))
+    status = Status(at=1.0, leader=Process("one", "0"), holds=(HoldStatus("buying", 1.0, None, text),))
     with served(tmp_path) as cluster:
-        cluster.load(body_of(status, "kube-system"))
+        cluster.load(status_config_map(status, "kube-system"))
 
         assert f"On hold: {text}.\n" in invoke(cluster, "status").output
         assert msgspec.json.decode(invoke(cluster, "status", "--json").output)["holds"][0]["activity"] == "buying"

@@ -28,9 +28,9 @@ from gpuscaler import __version__
 from gpuscaler.cli import main
 from gpuscaler.control.records.events.records import Decision
 from gpuscaler.control.records.history import packing
-from gpuscaler.control.records.history.history import FILE, Made, open_history
-from gpuscaler.control.records.history.packing import packed
-from gpuscaler.control.records.status.reporting import body_of, status_in
+from gpuscaler.control.records.history.history import FILE, StoredDecision, open_history
+from gpuscaler.control.records.history.packing import pack_decision
+from gpuscaler.control.records.status.reporting import status_config_map, parse_status
 from gpuscaler.control.records.status.status import Process, Status
 from gpuscaler.embedded.apiserver.faults import Fault
 from gpuscaler.embedded.apiserver.wire.failures import Failure
@@ -72,7 +72,7 @@ class Led:
 
 async def read(client: Client) -> Status | None:
     try:
-        return status_in(await client.get(CONFIG_MAPS, "gpuscaler-status", namespace="kube-system"))
+        return parse_status(await client.get(CONFIG_MAPS, "gpuscaler-status", namespace="kube-system"))
     except NotFound:
         return None
 
@@ -183,7 +183,7 @@ def led_by(led: Led, leader: Process) -> None:
     async def write(client: Client) -> None:
         with suppress(NotFound):
             await client.delete(CONFIG_MAPS, "gpuscaler-status", namespace="default")
-        await client.create(CONFIG_MAPS, body_of(status, "default"), namespace="default")
+        await client.create(CONFIG_MAPS, status_config_map(status, "default"), namespace="default")
 
     led.cluster.ask(write)
 
@@ -391,7 +391,7 @@ def test_an_old_status_is_reported_as_outdated(tmp_path: Path) -> None:
 
         async def write(client: Client) -> None:
             old = Status(time.time() - 3600, Process("me", "0.1"))
-            await client.create(CONFIG_MAPS, body_of(old, "kube-system"), namespace="kube-system")
+            await client.create(CONFIG_MAPS, status_config_map(old, "kube-system"), namespace="kube-system")
 
         cluster.ask(write)
         done = ask(cluster, "status")
@@ -426,7 +426,9 @@ def test_replay_reads_a_history_file_and_reports_differences(tmp_path: Path) -> 
     history, _ = open_history(str(tmp_path), decisions=10, most_bytes=10_000_000)
     some = idle()
     other = Decision("d-2", some.at, some.text, some.cluster, some.state, some.policy, Plan())
-    history.add([], [Made(decision.id, decision.at, decision.text, decision.plan, packed(decision)) for decision in (some, other)])
+    history.add(
+        [], [StoredDecision(decision.id, decision.at, decision.text, decision.plan, pack_decision(decision)) for decision in (some, other)]
+    )
     history.close()
     file = str(tmp_path / FILE)
 
@@ -451,7 +453,7 @@ def test_replay_of_an_old_decision_that_used_places_of_nominated_pods_plans_no_r
     moved = tuple(PlannedRemoval(f"old-{number}", "", (Move(f"default/runs-{number}", f"new-{number}"),)) for number in range(3))
     policy = Policy((on_paper.pool(card),))
     recorded = Decision("d-1", on_paper.NOW, "gives back 3 nodes", Cluster.of(items), State(), policy, Plan(removals=moved))
-    (tmp_path / "inputs").write_bytes(packed(recorded))
+    (tmp_path / "inputs").write_bytes(pack_decision(recorded))
 
     done = CliRunner().invoke(main, ["replay", "--inputs", str(tmp_path / "inputs"), "--json"])
 
@@ -461,7 +463,7 @@ def test_replay_of_an_old_decision_that_used_places_of_nominated_pods_plans_no_r
 
 
 def test_replay_names_a_file_that_it_cannot_save_to(tmp_path: Path) -> None:
-    (tmp_path / "inputs").write_bytes(packed(idle()))
+    (tmp_path / "inputs").write_bytes(pack_decision(idle()))
     there = tmp_path / "no" / "such"
     done = CliRunner().invoke(main, ["replay", "--inputs", str(tmp_path / "inputs"), "--save", str(there)])
 
@@ -472,7 +474,7 @@ def test_replay_names_a_file_that_it_cannot_save_to(tmp_path: Path) -> None:
 def test_replay_reports_the_version_that_planned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     some = idle()
     monkeypatch.setattr(packing, "__version__", "0.0.1")
-    (tmp_path / "inputs").write_bytes(packed(Decision("d-1", some.at, some.text, some.cluster, some.state, some.policy, Plan())))
+    (tmp_path / "inputs").write_bytes(pack_decision(Decision("d-1", some.at, some.text, some.cluster, some.state, some.policy, Plan())))
     done = CliRunner().invoke(main, ["replay", "--inputs", str(tmp_path / "inputs")])
 
     assert done.exit_code == 1

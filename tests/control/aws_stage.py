@@ -17,10 +17,10 @@ from tests.running_cluster import RunningCluster
 
 from gpuscaler.clouds.aws.api.calls import Calls
 from gpuscaler.control.process import aws
-from gpuscaler.control.process.running import Made, Place, Running
+from gpuscaler.control.process.running import ControllerProcess, ProcessContext, ProviderSetup
 from gpuscaler.control.process.settings_file import SettingsFile
 from gpuscaler.control.records import service
-from gpuscaler.control.records.status.reporting import NAME, status_in
+from gpuscaler.control.records.status.reporting import NAME, parse_status
 from gpuscaler.control.records.status.status import Status
 from gpuscaler.embedded.aws.account import Account
 from gpuscaler.embedded.aws.autoscaling.scaling import reclaim
@@ -150,17 +150,17 @@ class Stage(RunningCluster):
         waited: list[float] = []
         calls = Calls(sleep=waited.append, random=Random(0), session=self.session)
 
-        async def made(settings: RunSettings, place: Place) -> Made:
-            return await aws.make(settings, place, calls=calls, executor=executor)
+        async def made(settings: RunSettings, place: ProcessContext) -> ProviderSetup:
+            return await aws.make_aws_provider(settings, place, calls=calls, executor=executor)
 
-        running = Running(
+        running = ControllerProcess(
             file=SettingsFile(self.path),
             transport=MemoryTransport(self.cluster.api),
             namespace="kube-system",
             identity=identity,
             clocks=Clocks(),
             make_provider=made,
-            make_records=partial(service.make, pod="", host="here", set_level=lambda _level: None),
+            make_records=partial(service.make_service, pod="", host="here", set_level=lambda _level: None),
             dry_run=dry_run,
         )
         self._lives.append(asyncio.get_running_loop().create_task(running.run()))
@@ -171,7 +171,7 @@ class Stage(RunningCluster):
         await asyncio.gather(life, return_exceptions=True)
 
     async def status(self) -> Status:
-        return status_in(await self.user.get(CONFIG_MAPS, NAME, namespace="kube-system"))
+        return parse_status(await self.user.get(CONFIG_MAPS, NAME, namespace="kube-system"))
 
     # The cluster
 

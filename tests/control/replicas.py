@@ -14,7 +14,7 @@ from tests.control.world import ONE_GPU_MACHINES, Notes, Relay, Watchman, World,
 from gpuscaler.clouds.protocol import LostAnswerError, Provider
 from gpuscaler.control.loop.cloud import CALL_SECONDS
 from gpuscaler.control.loop.controller import Controller
-from gpuscaler.control.process.running import Made, Place, Running
+from gpuscaler.control.process.running import ControllerProcess, ProcessContext, ProviderSetup
 from gpuscaler.control.process.settings_file import SettingsFile
 from gpuscaler.embedded.serving.memory import MemoryTransport
 from gpuscaler.kube.errors import NotFound, Unreachable
@@ -186,12 +186,12 @@ class Replica:
         self.name, self.skew, self._looked = name, skew, 0.0
         self.here, self.register = here, register
         self.pause = Pause()
-        self.place: Place | None = None
+        self.place: ProcessContext | None = None
         self.network = MemoryTransport(here.cluster.api)
         self.line = Line(self.network, name, register, self.pause)
         self.desk = Desk(here.cluster.provider, name, register, self.pause)
         self.record = Record()
-        self.running = Running(
+        self.running = ControllerProcess(
             file=SettingsFile(file),
             transport=self.line,
             namespace="kube-system",
@@ -203,9 +203,9 @@ class Replica:
         )
         self._task = asyncio.get_running_loop().create_task(self.running.run())
 
-    async def _provider(self, _settings: RunSettings, place: Place) -> Made:
+    async def _provider(self, _settings: RunSettings, place: ProcessContext) -> ProviderSetup:
         self.place = place
-        return Made(provider=self.desk)
+        return ProviderSetup(provider=self.desk)
 
     def wall(self) -> float:
         return self.here.now() + self.skew

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 from tests.objects import node, pod
 
-from gpuscaler.control.loop.cluster_writes import Actor, Outcome
+from gpuscaler.control.loop.cluster_writes import ClusterWriter, Outcome
 from gpuscaler.embedded.apiserver.api import ApiServer
 from gpuscaler.embedded.apiserver.faults import Fault
 from gpuscaler.embedded.apiserver.wire.failures import Failure
@@ -27,7 +27,7 @@ class Cluster:
     def __init__(self, gpus: int = 8) -> None:
         self.api = ApiServer(lambda: 1_790_000_000.0)
         self.user = self._client()
-        self.actor = Actor(self._client())
+        self.actor = ClusterWriter(self._client())
         self.gpus = gpus
 
     def _client(self) -> Client:

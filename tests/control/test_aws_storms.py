@@ -34,7 +34,7 @@ async def test_rebalance_recommendations_for_all_machines_buy_nothing_beside_the
             for instance in [instance for instance in here.region.instances.values() if instance.state == "running"]:
                 for _ in range(3):
                     notices.rebalance(here.region, instance)
-                scaling.risk(here.region, instance)
+                scaling.recommend_rebalance(here.region, instance)
             await here.sleep(120.0)
             assert await all_bound(here)
 

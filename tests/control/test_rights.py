@@ -11,7 +11,7 @@ from tests.control.process.test_running import SMALL, Ticking
 from tests.objects import pod
 
 from gpuscaler.control.process.expander import NAME, NAMESPACE
-from gpuscaler.control.process.running import Place, Running
+from gpuscaler.control.process.running import ControllerProcess, ProcessContext
 from gpuscaler.control.process.settings_file import SettingsFile
 from gpuscaler.control.records import service
 from gpuscaler.embedded.apiserver.api import ApiServer
@@ -75,10 +75,10 @@ async def test_the_roles_allow_the_requests_of_the_program_and_nothing_else(tmp_
     api.load([{"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "gpuscaler"}}])
     user, transport = Client(MemoryTransport(api)), Noting(api)
 
-    def records(settings: RunSettings, place: Place) -> service.Service:
-        return service.make(settings, place, pod="gpuscaler-0", host="here", set_level=lambda _level: None)
+    def records(settings: RunSettings, place: ProcessContext) -> service.Service:
+        return service.make_service(settings, place, pod="gpuscaler-0", host="here", set_level=lambda _level: None)
 
-    running = Running(
+    running = ControllerProcess(
         file=SettingsFile(path),
         transport=transport,
         namespace="gpuscaler",

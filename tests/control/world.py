@@ -14,10 +14,10 @@ from tests.running_cluster import RunningCluster
 
 from gpuscaler.clouds.protocol import Bought, Notice, Order, Provider, Refusal, Unfilled
 from gpuscaler.control.loop.attempts import Attempts
-from gpuscaler.control.loop.cloud import Answered, Ended
+from gpuscaler.control.loop.cloud import EndResult, OrderAnswer
 from gpuscaler.control.loop.cluster_writes import Outcome
 from gpuscaler.control.loop.controller import Controller
-from gpuscaler.control.loop.holding import Brake, change
+from gpuscaler.control.loop.holding import HoldWatcher, write_holds
 from gpuscaler.control.loop.store import MemoryStore
 from gpuscaler.control.process.pools import DiscoveredPools
 from gpuscaler.embedded.serving.cluster import Conditions, EmbeddedCluster
@@ -260,14 +260,14 @@ class Notes:
     def sent(self, order: ledger.Order, _machines: tuple[ledger.OrderedMachine, ...], _memory: Memory, _now: float, /) -> None:
         self.orders.append(order)
 
-    def answered(self, _answer: Answered, _now: float, /) -> None:
+    def answered(self, _answer: OrderAnswer, _now: float, /) -> None:
         """Ignored: the cloud counts answers."""
 
     def acted(self, outcome: Outcome, _now: float, /) -> None:
         if outcome.detail:
             self.failures.append(outcome.detail)
 
-    def ended(self, ended: Ended, _now: float, /) -> None:
+    def ended(self, ended: EndResult, _now: float, /) -> None:
         if ended.detail:
             self.failures.append(ended.detail)
 
@@ -307,7 +307,7 @@ class World(RunningCluster):
         )
         picture = self.cluster.picture(client)
         attempts = Attempts(client)
-        self.brake = Brake(client, namespace="kube-system", now=self.now)
+        self.brake = HoldWatcher(client, namespace="kube-system", now=self.now)
         self.controller = Controller(
             picture=picture,
             client=client,
@@ -340,7 +340,7 @@ class World(RunningCluster):
 
     async def hold(self, **changes: Hold | None) -> None:
         """Set holds as ``gpuscaler hold`` and ``resume`` do: ``buying`` or ``removing``, None to resume."""
-        await change(self.user, "kube-system", changes)
+        await write_holds(self.user, "kube-system", changes)
 
     async def submit(self, name: str, gpus: int = 1, **annotations: str) -> None:
         await self.user.create(PODS, pod(name, gpus, annotations), namespace="default")

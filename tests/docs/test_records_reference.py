@@ -9,7 +9,16 @@ from tests.control.records.test_service import serviced
 from gpuscaler.control.records.events import happening
 from gpuscaler.control.records.events.happening import EVENTS
 from gpuscaler.control.records.status.pages import Pages
-from gpuscaler.control.records.status.status import BreakerNow, Kind, Limit, PoolNow, Process, Status, StatusEntry, Waiting
+from gpuscaler.control.records.status.status import (
+    BreakerStatus,
+    Limit,
+    MachineCount,
+    PendingPods,
+    PoolStatus,
+    Process,
+    Status,
+    StatusEntry,
+)
 
 REFERENCE = Path(__file__).parents[2] / "docs" / "reference"
 
@@ -48,7 +57,7 @@ def test_the_page_of_records_names_every_kind_of_line() -> None:
 
 
 def test_the_page_of_records_names_every_field_of_the_status() -> None:
-    shapes = (Status, Process, PoolNow, Kind, Limit, BreakerNow, Waiting)
+    shapes = (Status, Process, PoolStatus, MachineCount, Limit, BreakerStatus, PendingPods)
     fields = {field.encode_name for shape in shapes for field in msgspec.structs.fields(shape)}
 
     assert fields - words("records.md") == set()

@@ -13,11 +13,11 @@ from tests.e2e.objects import deployment, pod, pod_spec
 from tests.e2e.stage import NAMESPACE, Json, Stage, until
 from tests.objects import budget
 
-from gpuscaler.control.process.running import MakeProvider, Place, Running
+from gpuscaler.control.process.running import ControllerProcess, MakeProvider, ProcessContext
 from gpuscaler.control.process.settings_file import SettingsFile
 from gpuscaler.control.records import service
-from gpuscaler.control.records.status.removals import RemovalNow
-from gpuscaler.control.records.status.reporting import status_in
+from gpuscaler.control.records.status.removals import RemovalStatus
+from gpuscaler.control.records.status.reporting import parse_status
 from gpuscaler.embedded.nodes import providers
 from gpuscaler.kube.access import from_kubeconfig
 from gpuscaler.kube.client import Client
@@ -82,12 +82,12 @@ async def controller(made: Stage, run_file: Path, clocks: Sleeping, make_provide
     """A controller in this process, with ``clocks`` and the rights of the controller's own account."""
     access = from_kubeconfig([await made.kubeconfig()], environ={})
 
-    def records(settings: RunSettings, place: Place) -> service.Service:
-        return service.make(settings, place, pod="", host="here", set_level=lambda _level: None)
+    def records(settings: RunSettings, place: ProcessContext) -> service.Service:
+        return service.make_service(settings, place, pod="", host="here", set_level=lambda _level: None)
 
     async with HttpTransport(access) as inner:
         noting = Noting(inner)
-        running = Running(
+        running = ControllerProcess(
             file=SettingsFile(run_file),
             transport=noting,
             namespace=NAMESPACE,
@@ -237,9 +237,9 @@ class Pair:
         await until(f"the budget of {self.name} allows {count}", seen)
 
 
-async def removals(made: Stage) -> tuple[RemovalNow, ...]:
+async def removals(made: Stage) -> tuple[RemovalStatus, ...]:
     """The removals in the controller's latest status."""
     try:
-        return status_in(await made.admin.get(CONFIG_MAPS, "gpuscaler-status", namespace=NAMESPACE)).removals
+        return parse_status(await made.admin.get(CONFIG_MAPS, "gpuscaler-status", namespace=NAMESPACE)).removals
     except NotFound:
         return ()

@@ -12,7 +12,7 @@ import yaml
 from tests.e2e.objects import deployment, pod, pod_spec
 from tests.e2e.stage import CLOUD, NAMESPACE, ROLES, Json, Stage, client, stage, until
 
-from gpuscaler.control.loop.cluster_writes import Actor
+from gpuscaler.control.loop.cluster_writes import ClusterWriter
 from gpuscaler.embedded.nodes.providers import naming_in
 from gpuscaler.kube.access import from_kubeconfig
 from gpuscaler.kube.client import Client
@@ -190,7 +190,7 @@ async def _acts(made: Stage, account: Client) -> list[str]:
         Exclude("theirs", "idle"),
         Unmark("theirs", "stays"),
     ]
-    outcomes = [await Actor(account).carry_out([act]) for act in acts]
+    outcomes = [await ClusterWriter(account).carry_out([act]) for act in acts]
     return [f"{act}: {outcome.detail}" for act, (outcome,) in zip(acts, outcomes, strict=True) if outcome.detail]
 
 

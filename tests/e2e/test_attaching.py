@@ -13,7 +13,7 @@ from tests.e2e.stage import Json, Stage, stage, until, version
 from tests.e2e.storage import ATTACHED, Attacher, claim, provisioner
 
 from gpuscaler.clouds.protocol import Refusal
-from gpuscaler.control.process.running import Made, Place
+from gpuscaler.control.process.running import ProcessContext, ProviderSetup
 from gpuscaler.embedded.nodes import providers
 from gpuscaler.kube.resources import EVENTS, NODES, PERSISTENT_VOLUME_CLAIMS, PODS
 from gpuscaler.lifecycle.termination.removing import DETACH_SECONDS
@@ -32,7 +32,7 @@ class Ends:
     attacher: Attacher
     attached: dict[str, list[str]] = field(default_factory=dict)
 
-    async def make(self, settings: RunSettings, place: Place) -> Made:
+    async def make(self, settings: RunSettings, place: ProcessContext) -> ProviderSetup:
         """The simulated cloud, with a wrapper around removals."""
         made = await providers.make(settings, place)
         remove = made.provider.remove

@@ -14,7 +14,7 @@ from tests import objects
 from tests.e2e.removals import GRACE, REPLICAS, Diary, Noting, Pair, Pulls, Sleeping, controller, removals, written
 from tests.e2e.stage import NAMESPACE, Json, Stage, stage, until, version
 
-from gpuscaler.control.loop.cluster_writes import Actor, Outcome
+from gpuscaler.control.loop.cluster_writes import ClusterWriter, Outcome
 from gpuscaler.control.records.status.removals import GIVEN_UP
 from gpuscaler.kube.access import from_kubeconfig
 from gpuscaler.kube.client import Client
@@ -82,7 +82,7 @@ async def _acts(made: Stage) -> None:
     await _budget(made, "three", "twice")
     access = from_kubeconfig([await made.kubeconfig("acts")], environ={})
     async with HttpTransport(access) as transport:
-        actor = Actor(Client(transport))
+        actor = ClusterWriter(Client(transport))
         await _nodes(made, actor)
         await _pods(made, actor, uids)
         await _end(made, actor)
@@ -196,7 +196,7 @@ def _ours(*nodes: Json) -> list[str]:
     return [*taints, *(EXCLUDE_LABEL for node in nodes if EXCLUDE_LABEL in node["metadata"]["labels"])]
 
 
-async def _nodes(made: Stage, actor: Actor) -> None:
+async def _nodes(made: Stage, actor: ClusterWriter) -> None:
     assert await _done(actor, Exclude(NODE, "idle")) == ""
     assert EXCLUDE_LABEL not in (await _node(made))["metadata"]["labels"], "a node that is not marked stays in load balancers"
     assert await _done(actor, Mark(NODE, "idle")) == ""
@@ -210,7 +210,7 @@ async def _nodes(made: Stage, actor: Actor) -> None:
     assert EXCLUDE_LABEL not in node["metadata"]["labels"]
 
 
-async def _pods(made: Stage, actor: Actor, uids: dict[str, str]) -> None:
+async def _pods(made: Stage, actor: ClusterWriter, uids: dict[str, str]) -> None:
     assert await _done(actor, Checkpoint(f"{SPACE}/saves", uids["saves"], NODE, AT, 60.0)) == ""
     assert await _done(actor, Checkpoint(f"{SPACE}/saves", "another", NODE, AT, 60.0)) != ""
     asked = decode_object(await _found(made, "saves"), Interner())
@@ -234,7 +234,7 @@ async def _pods(made: Stage, actor: Actor, uids: dict[str, str]) -> None:
     assert (await _found(made, "kept"))["metadata"]["deletionGracePeriodSeconds"] == 9
 
 
-async def _end(made: Stage, actor: Actor) -> None:
+async def _end(made: Stage, actor: ClusterWriter) -> None:
     uid = (await _node(made))["metadata"]["uid"]
     assert await _done(actor, Clear(NODE, "another", "its machine is gone")) == ""
     assert (await _node(made))["metadata"]["uid"] == uid
@@ -243,12 +243,12 @@ async def _end(made: Stage, actor: Actor) -> None:
     assert await _done(actor, Clear(NODE, uid, "its machine is gone")) == ""
 
 
-async def _outcome(actor: Actor, act: Act) -> Outcome:
+async def _outcome(actor: ClusterWriter, act: Act) -> Outcome:
     (outcome,) = await actor.carry_out([act])
     return outcome
 
 
-async def _done(actor: Actor, act: Act) -> str:
+async def _done(actor: ClusterWriter, act: Act) -> str:
     """The reason why ``act`` failed, or an empty text."""
     return (await _outcome(actor, act)).detail
 

@@ -17,9 +17,9 @@ import yaml
 from aiohttp import web
 from tests.e2e.stage import NAMESPACE, Json, Stage, stage, version
 
-from gpuscaler.control.records.status.reporting import body_of
+from gpuscaler.control.records.status.reporting import status_config_map
 from gpuscaler.control.records.status.status import Process, Status
-from gpuscaler.control.records.status.why import Answer
+from gpuscaler.control.records.status.why import Explanation
 from gpuscaler.embedded.apiserver.objects.forwarding import forward
 from gpuscaler.kube.portforward import PodPort
 from gpuscaler.kube.resources import CONFIG_MAPS, NODES, PODS, SERVICE_ACCOUNTS, Resource
@@ -75,7 +75,7 @@ async def _play() -> Asked:
 
 
 async def _page(_request: web.Request) -> web.Response:
-    answer = Answer("pod default/train", known=True, now=("it is on node gpu-1",), happened=(), at=time.time())
+    answer = Explanation("pod default/train", known=True, now=("it is on node gpu-1",), happened=(), at=time.time())
     return web.Response(body=msgspec.json.encode(answer), content_type="application/json")
 
 
@@ -112,7 +112,7 @@ async def _cluster(made: Stage, kubelet: int) -> None:
     }
     await made.admin.create(PODS, leader, namespace=NAMESPACE)
     told = Status(time.time(), Process("one", "0", LEADER, NAMESPACE, PORT, "127.0.0.1"))
-    await made.admin.create(CONFIG_MAPS, body_of(told, NAMESPACE), namespace=NAMESPACE)
+    await made.admin.create(CONFIG_MAPS, status_config_map(told, NAMESPACE), namespace=NAMESPACE)
 
 
 async def _user(made: Stage, name: str, role: str, rules: list[Json] | None = None) -> Path:

@@ -19,7 +19,7 @@ from tests.e2e.reading import reads
 from tests.e2e.rights import ELSEWHERE, NODE_LEASES, QUICK, Installed, Outcomes, Right, granted, installed, keep, somebody
 from tests.e2e.stage import CLOUD, Controller, Stage, stage, until
 
-from gpuscaler.control.loop.cluster_writes import Actor
+from gpuscaler.control.loop.cluster_writes import ClusterWriter
 from gpuscaler.embedded.nodes.providers import naming_in
 from gpuscaler.kube.events import EventRecorder, Reference
 from gpuscaler.kube.picture import Picture
@@ -312,7 +312,7 @@ async def _deletes(made: Stage) -> None:
     async with somebody(made, "deleter", [DELETING]) as actor:
 
         async def refused() -> bool:
-            held, waits = await Actor(actor.client).carry_out(acts)
+            held, waits = await ClusterWriter(actor.client).carry_out(acts)
             return DELETING.said in held.detail and not waits.detail
 
         await until("one action is refused, and the other one is done", refused)
@@ -321,7 +321,7 @@ async def _deletes(made: Stage) -> None:
 
         async def gone() -> bool:
             # A new actor each time, because an actor does not retry a forbidden action at once.
-            await Actor(actor.client).carry_out(acts)
+            await ClusterWriter(actor.client).carry_out(acts)
             return await made.find(PODS, "held", space) is None
 
         await until("the pod is gone", gone)

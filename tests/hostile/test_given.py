@@ -14,7 +14,7 @@ from gpuscaler.model.cluster import Cluster, Item
 from gpuscaler.model.decoding.interning import Interner
 from gpuscaler.model.decoding.objects import decode_object
 from gpuscaler.model.pools import Policy
-from gpuscaler.planning.demand.rationing import TOTAL, rationed, units
+from gpuscaler.planning.demand.rationing import TOTAL, planning_units, ration
 from gpuscaler.planning.planner import plan
 from gpuscaler.planning.plans import Plan
 from gpuscaler.planning.state import State
@@ -70,8 +70,8 @@ def served(made: Plan, namespace: str) -> dict[str, str]:
 
 def within_bounds(cluster: Cluster, made: Plan, count: int) -> None:
     """Check that the plan stays within its budget, and that each pod of the tenant has a machine or its own reason."""
-    admitted, _ = rationed(wants(cluster), cluster, NOW)
-    assert sum(map(units, admitted.gangs)) + sum(map(units, admitted.classes)) <= TOTAL
+    admitted, _ = ration(wants(cluster), cluster, NOW)
+    assert sum(map(planning_units, admitted.gangs)) + sum(map(planning_units, admitted.classes)) <= TOTAL
 
     beyond = {unplaced.pod: unplaced.reasons[0] for unplaced in made.unplaced}
     aside = {skipped.object.removeprefix("Pod ") for skipped in made.set_aside}

@@ -9,7 +9,7 @@ from tests.kube.test_client import asked, client
 
 from gpuscaler.clouds.aws.api.calls import MissingError
 from gpuscaler.control.process import aws
-from gpuscaler.control.process.running import Place, UnusableError
+from gpuscaler.control.process.running import ProcessContext, UnusableError
 from gpuscaler.kube.services import by_address
 from gpuscaler.settings.aws_file import AwsSettings
 from gpuscaler.settings.run_settings import RunSettings
@@ -55,7 +55,7 @@ async def _made(monkeypatch: pytest.MonkeyPatch, *answers: Any) -> tuple[list[st
     one, _ = client(*answers)
     settings = cast(RunSettings, SimpleNamespace(aws=AwsSettings(endpoint_url="http://aws.lab.svc:4566")))
     with pytest.raises(UnusableError) as ended:
-        await aws.make(settings, cast(Place, SimpleNamespace(client=one, identity="me")))
+        await aws.make_aws_provider(settings, cast(ProcessContext, SimpleNamespace(client=one, identity="me")))
     return seen, str(ended.value)
 
 

@@ -41,10 +41,10 @@ def read_account(settings: "RunSettings", *, cache: Path) -> Account:
 
     async def read() -> "tuple[AccountReport, Inventory]":
         from gpuscaler.clouds.aws.provider import AwsProvider
-        from gpuscaler.control.process.aws import discovery_of, withheld
+        from gpuscaler.control.process.aws import dry_run_fence, make_discovery
 
-        discovery = discovery_of(settings.aws, calls, now=time.time, folder=cache)
-        provider = AwsProvider(calls, discovery, fence=withheld, now=time.time)
+        discovery = make_discovery(settings.aws, calls, now=time.time, folder=cache)
+        provider = AwsProvider(calls, discovery, fence=dry_run_fence, now=time.time)
         try:
             return await provider.look(), await provider.inventory()
         finally:
@@ -53,18 +53,18 @@ def read_account(settings: "RunSettings", *, cache: Path) -> Account:
     from gpuscaler.clouds.protocol import UNAUTHORISED, CloudError
 
     try:
-        looked, inventory = asyncio.run(read())
+        report, inventory = asyncio.run(read())
     except CloudError as error:
         click.echo(str(error), err=True)
         sys.exit(FORBIDDEN if error.cause == UNAUTHORISED else UNREACHABLE)
-    aside = [f"{len(looked.set_aside)} skipped in the account (gpuscaler pools lists them with reasons)"] if looked.set_aside else []
-    nothing = [] if looked.pools else ["saw no group of the cluster in the account, expected one; run gpuscaler pools for details"]
-    for note in (*looked.failed, *nothing, *aside):
+    skipped = [f"{len(report.set_aside)} skipped in the account (gpuscaler pools lists them with reasons)"] if report.set_aside else []
+    missing = [] if report.pools else ["saw no group of the cluster in the account, expected one; run gpuscaler pools for details"]
+    for note in (*report.failed, *missing, *skipped):
         click.echo(f"note: {note}", err=True)
-    return Account(replace(settings.policy, pools=looked.pools), inventory)
+    return Account(replace(settings.policy, pools=report.pools), inventory)
 
 
-def belonging(cluster: "Cluster", inventory: "Inventory") -> "Cluster":
+def with_bought_offerings(cluster: "Cluster", inventory: "Inventory") -> "Cluster":
     """Return the cluster with the offering of each node taken from the account's list of instances."""
     from msgspec.structs import replace
 

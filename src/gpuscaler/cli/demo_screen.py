@@ -12,9 +12,9 @@ from rich.rule import Rule
 from rich.table import Table
 from rich.text import Text
 
-from gpuscaler.cli.printing import count, shown
+from gpuscaler.cli.printing import escape_controls, format_count
 from gpuscaler.control.records.events import happening as kinds
-from gpuscaler.control.records.words import money, spoken
+from gpuscaler.control.records.words import format_dollars, format_duration
 from gpuscaler.embedded.demo.decisions import Line, lines
 from gpuscaler.embedded.demo.frames import Frame, Machine, Pending, PoolView
 
@@ -45,72 +45,72 @@ class Screen:
         self._frame, self._began, self._height = frame, began, height
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        plain = not options.encoding.startswith("utf")
+        ascii_only = not options.encoding.startswith("utf")
         frame = self._frame
-        head = [*_head(frame, plain=plain), _legend(frame, plain=plain)]
-        waiting = _waiting(frame.pending)
+        head = [*_head(frame, ascii_only=ascii_only), _legend(frame, ascii_only=ascii_only)]
+        waiting = _pending_rows(frame.pending)
         room = self._height - len(head) - len(waiting) - DECISIONS - 3
-        pools = _pools(frame.pools, width=options.max_width, room=max(3, room), plain=plain)
+        pools = _pools(frame.pools, width=options.max_width, room=max(3, room), ascii_only=ascii_only)
         used = len(head) + len(pools) + len(waiting) + 3
         texts = _decisions(tuple(lines(frame.happenings)), began=self._began, room=max(DECISIONS, self._height - used))
         for row in (*head, *pools, *waiting, *texts):
-            if plain and isinstance(row, Text):
+            if ascii_only and isinstance(row, Text):
                 # Not every terminal has the ellipsis character that marks cut text.
                 row.overflow = "crop"
         yield Group(
             *head,
-            _rule("pools", plain=plain),
+            _rule("pools", ascii_only=ascii_only),
             *pools,
-            _rule(_pending_title(frame.pending), plain=plain),
+            _rule(_pending_title(frame.pending), ascii_only=ascii_only),
             *waiting,
-            _rule("decisions", plain=plain),
+            _rule("decisions", ascii_only=ascii_only),
             *texts,
         )
 
 
-def _rule(title: str, *, plain: bool) -> Rule:
-    return Rule(title, align="left", style="dim", characters="-" if plain else "─")
+def _rule(title: str, *, ascii_only: bool) -> Rule:
+    return Rule(title, align="left", style="dim", characters="-" if ascii_only else "─")
 
 
-def _head(frame: Frame, *, plain: bool) -> list[Text | Table]:
-    clock = Text.assemble(("gpuscaler demo", "bold"), f"  {clock_of(frame.elapsed)}", (f" / {clock_of(frame.span)}", "dim"))
+def _head(frame: Frame, *, ascii_only: bool) -> list[Text | Table]:
+    clock = Text.assemble(("gpuscaler demo", "bold"), f"  {format_clock(frame.elapsed)}", (f" / {format_clock(frame.span)}", "dim"))
     clock.append(f"  {frame.speed:g}x", "dim")
     if frame.behind > LATE * frame.speed:
-        clock.append(f"  {spoken(frame.behind / frame.speed)} behind", "red")
+        clock.append(f"  {format_duration(frame.behind / frame.speed)} behind", "red")
     bar = Table.grid(padding=(0, 1), expand=True)
-    bar.add_column(no_wrap=True, overflow="crop" if plain else "ellipsis")
+    bar.add_column(no_wrap=True, overflow="crop" if ascii_only else "ellipsis")
     bar.add_column(ratio=1)
     bar.add_row(clock, ProgressBar(total=frame.span, completed=min(frame.elapsed, frame.span)))
-    cost = Text.assemble((f"{money(frame.dollars_per_hour)}/h", "bold"), f"  {money(frame.spent)} so far")
-    cost.append(f"  {count(frame.running, 'pod')} running, {len(frame.pending):,} pending, {frame.finished:,} done")
-    where = Text(f"kubectl --server {frame.server} get nodes,pods", "dim")
-    return [bar, _cut(cost), *(_cut(Text(shown(trouble), "red")) for trouble in frame.troubles), _cut(where)]
+    cost = Text.assemble((f"{format_dollars(frame.dollars_per_hour)}/h", "bold"), f"  {format_dollars(frame.spent)} so far")
+    cost.append(f"  {format_count(frame.running, 'pod')} running, {len(frame.pending):,} pending, {frame.finished:,} done")
+    command = Text(f"kubectl --server {frame.server} get nodes,pods", "dim")
+    return [bar, _cut(cost), *(_cut(Text(escape_controls(trouble), "red")) for trouble in frame.troubles), _cut(command)]
 
 
-def _legend(frame: Frame, *, plain: bool) -> Text:
+def _legend(frame: Frame, *, ascii_only: bool) -> Text:
     text = Text("GPUs: ", no_wrap=True, overflow="ellipsis")
-    for (state, (mark, simple, colour)), number in zip(STATES.items(), frame.gpus, strict=True):
-        text.append(f"{simple if plain else mark}", colour).append(f" {number} {state}  ")
+    for (state, (character, ascii_character, colour)), number in zip(STATES.items(), frame.gpus, strict=True):
+        text.append(f"{ascii_character if ascii_only else character}", colour).append(f" {number} {state}  ")
     return text
 
 
-def _pools(pools: Sequence[PoolView], *, width: int, room: int, plain: bool) -> list[Text]:
+def _pools(pools: Sequence[PoolView], *, width: int, room: int, ascii_only: bool) -> list[Text]:
     """Return a line for each pool and lines for its machines by type, cut after ``room`` lines."""
     rows: list[Text] = []
     for pool in pools:
         if not pool.machines and not pool.gpus:
             continue
-        title = Text.assemble((pool.name, "bold"), f"  {count(len(pool.machines), 'machine')}")
+        title = Text.assemble((pool.name, "bold"), f"  {format_count(len(pool.machines), 'machine')}")
         if pool.refused:
             title.append(f"  {pool.refused} of {pool.offerings} offerings paused after refusals", "red")
         rows.append(_cut(title))
-        rows += _types(pool.machines, width=width, plain=plain)
+        rows += _types(pool.machines, width=width, ascii_only=ascii_only)
     if len(rows) > room:
         rows = [*rows[: room - 1], Text(f"  and {len(rows) - room + 1} more lines", "dim")]
     return rows
 
 
-def _types(machines: Sequence[Machine], *, width: int, plain: bool) -> list[Text]:
+def _types(machines: Sequence[Machine], *, width: int, ascii_only: bool) -> list[Text]:
     """Return the machines of each type, their GPUs as blocks; a type takes as many lines as it needs."""
     types: dict[str, list[Machine]] = defaultdict(list)
     for planned in machines:
@@ -120,7 +120,7 @@ def _types(machines: Sequence[Machine], *, width: int, plain: bool) -> list[Text
         label = f"  {name:<13}"
         row = Text(label)
         for number, machine in enumerate(types[name]):
-            blocks = _blocks(machine, plain=plain)
+            blocks = _blocks(machine, ascii_only=ascii_only)
             if number and len(row) + len(blocks) + 1 > width:
                 rows.append(row)
                 row = Text(" " * len(label))
@@ -129,34 +129,40 @@ def _types(machines: Sequence[Machine], *, width: int, plain: bool) -> list[Text
     return [_cut(row) for row in rows]
 
 
-def _blocks(machine: Machine, *, plain: bool) -> Text:
+def _blocks(machine: Machine, *, ascii_only: bool) -> Text:
     text = Text()
-    for state, (mark, simple, colour) in STATES.items():
-        text.append((simple if plain else mark) * getattr(machine, state), colour)
+    for state, (character, ascii_character, colour) in STATES.items():
+        text.append((ascii_character if ascii_only else character) * getattr(machine, state), colour)
     return text
 
 
 def _pending_title(pending: Sequence[Pending]) -> str:
     if not pending:
         return "no pod is pending"
-    return f"{count(len(pending), 'pod')} pending, for {count(sum(pending.gpus for pending in pending), 'GPU')}"
+    return f"{format_count(len(pending), 'pod')} pending, for {format_count(sum(pending.gpus for pending in pending), 'GPU')}"
 
 
-def _waiting(pending: Sequence[Pending]) -> list[Text]:
+def _pending_rows(pending: Sequence[Pending]) -> list[Text]:
     rows = []
-    for one in pending[:PODS]:
-        text = Text.assemble(f"  {shown(one.key)}", (f"  {count(one.gpus, 'GPU')}, {spoken(one.seconds)}: ", "dim"), shown(one.why))
+    for pod in pending[:PODS]:
+        text = Text.assemble(
+            f"  {escape_controls(pod.key)}",
+            (f"  {format_count(pod.gpus, 'GPU')}, {format_duration(pod.seconds)}: ", "dim"),
+            escape_controls(pod.why),
+        )
         rows.append(_cut(text))
     return [*rows, *(Text("") for _ in range(PODS - len(rows)))]
 
 
 def _decisions(lines: Sequence[Line], *, began: float, room: int) -> list[Text]:
-    return [line_of(line, began=began) for line in reversed(lines[-room:])]
+    return [decision_line(line, began=began) for line in reversed(lines[-room:])]
 
 
-def line_of(line: Line, *, began: float) -> Text:
+def decision_line(line: Line, *, began: float) -> Text:
     """Format a decision as one line."""
-    text = Text.assemble((f"{clock_of(line.at - began)} ", "dim"), (f"{line.word:<10} ", COLOURS.get(line.kind, "")), shown(line.text))
+    text = Text.assemble(
+        (f"{format_clock(line.at - began)} ", "dim"), (f"{line.word:<10} ", COLOURS.get(line.kind, "")), escape_controls(line.text)
+    )
     return _cut(text)
 
 
@@ -165,25 +171,25 @@ def _cut(text: Text) -> Text:
     return text
 
 
-def clock_of(seconds: float) -> str:
+def format_clock(seconds: float) -> str:
     """Format a time as ``1:02:03`` (hours, minutes, seconds)."""
-    whole = max(0, int(seconds))
-    return f"{whole // 3600}:{whole % 3600 // 60:02}:{whole % 60:02}"
+    total = max(0, int(seconds))
+    return f"{total // 3600}:{total % 3600 // 60:02}:{total % 60:02}"
 
 
-def status_of(frame: Frame) -> str:
+def status_line(frame: Frame) -> str:
     """Format a frame as one line of text."""
     numbers = ", ".join(f"{number} {state}" for state, number in zip(STATES, frame.gpus, strict=True))
-    late = f"; {spoken(frame.behind / frame.speed)} behind" if frame.behind > LATE * frame.speed else ""
+    lag = f"; {format_duration(frame.behind / frame.speed)} behind" if frame.behind > LATE * frame.speed else ""
     pods = f"{frame.running:,} pods running, {len(frame.pending):,} pending, {frame.finished:,} done"
-    return f"{clock_of(frame.elapsed)} {money(frame.dollars_per_hour)}/h, {money(frame.spent)} so far; GPUs: {numbers}; {pods}{late}"
+    return f"{format_clock(frame.elapsed)} {format_dollars(frame.dollars_per_hour)}/h, {format_dollars(frame.spent)} so far; GPUs: {numbers}; {pods}{lag}"
 
 
 #: rich's SVG template of a terminal, without the web fonts that it would fetch.
 PICTURE = re.sub(r"@font-face \{\{.*?\}\}\s*", "", CONSOLE_SVG_FORMAT, flags=re.DOTALL).replace("Fira Code, monospace", "monospace")
 
 
-def picture_of(frame: Frame, *, began: float, width: int = 110, height: int = 36) -> str:
+def svg_picture(frame: Frame, *, began: float, width: int = 110, height: int = 36) -> str:
     """Return a frame as a self-contained SVG picture."""
     console = Console(
         record=True,
@@ -199,7 +205,7 @@ def picture_of(frame: Frame, *, began: float, width: int = 110, height: int = 36
     return console.export_svg(title="gpuscaler demo", code_format=PICTURE, unique_id="demo")
 
 
-def telling(frame: Frame) -> tuple[bool, int, int]:
+def rank_frame(frame: Frame) -> tuple[bool, int, int]:
     """Rank a frame by how much it shows: a refusal, GPUs in many states, many GPUs in transition."""
     states = sum(number > 0 for number in frame.gpus)
     return any(pool.refused for pool in frame.pools), states + bool(frame.pending), frame.gpus[2] + frame.gpus[3]

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from gpuscaler.cli.leading import namespace_option, talk
-from gpuscaler.cli.reaching import access_options, find, namespace_of
+from gpuscaler.cli.leading import namespace_option, run_with_transport
+from gpuscaler.cli.reaching import access_options, resolve_access, namespace_of
 
 if TYPE_CHECKING:
     from gpuscaler.kube.access import Access
@@ -42,8 +42,10 @@ def hold(kubeconfig: Path | None, context: str, namespace: str, *, buying: bool,
     if until == now:
         raise click.UsageError("--for: saw 0, expected a duration above zero such as 2h; `gpuscaler resume` ends a hold")
     entry = Hold(since=now, until=until, by=caller(), reason=reason)
-    access = find(kubeconfig, context)
-    sys.exit(change_holds(access, namespace_of(namespace, access), dict.fromkeys(chosen(buying=buying, removing=removing), entry)))
+    access = resolve_access(kubeconfig, context)
+    sys.exit(
+        change_holds(access, namespace_of(namespace, access), dict.fromkeys(selected_activities(buying=buying, removing=removing), entry))
+    )
 
 
 @click.command()
@@ -53,11 +55,11 @@ def hold(kubeconfig: Path | None, context: str, namespace: str, *, buying: bool,
 @click.option("--removing", is_flag=True, help="Resume removals; a hold on purchases stays.")
 def resume(kubeconfig: Path | None, context: str, namespace: str, *, buying: bool, removing: bool) -> None:
     """End a hold of `gpuscaler hold`: without --buying or --removing, on both."""
-    access = find(kubeconfig, context)
-    sys.exit(change_holds(access, namespace_of(namespace, access), dict.fromkeys(chosen(buying=buying, removing=removing))))
+    access = resolve_access(kubeconfig, context)
+    sys.exit(change_holds(access, namespace_of(namespace, access), dict.fromkeys(selected_activities(buying=buying, removing=removing))))
 
 
-def chosen(*, buying: bool, removing: bool) -> tuple[str, ...]:
+def selected_activities(*, buying: bool, removing: bool) -> tuple[str, ...]:
     """Return the activities that the flags name; all of them if there is no flag."""
     from gpuscaler.model.holds import ACTIVITIES, BUYING, REMOVING
 
@@ -69,16 +71,16 @@ def change_holds(access: "Access", namespace: str, changes: "Mapping[str, Hold |
     """Save the change and print the holds that are now in force."""
 
     async def talking(transport: "Transport") -> int:
-        from gpuscaler.cli.printing import shown
-        from gpuscaler.control.loop.holding import change
+        from gpuscaler.cli.printing import escape_controls
+        from gpuscaler.control.loop.holding import write_holds
         from gpuscaler.kube.client import Client
 
-        holds = await change(Client(transport), namespace, changes)
+        holds = await write_holds(Client(transport), namespace, changes)
         for sentence in holds.sentences(time.time()) or ("nothing is on hold",):
-            click.echo(shown(f"{sentence[0].upper()}{sentence[1:]}."))
+            click.echo(escape_controls(f"{sentence[0].upper()}{sentence[1:]}."))
         return 0
 
-    return talk(access, talking)
+    return run_with_transport(access, talking)
 
 
 def caller() -> str:

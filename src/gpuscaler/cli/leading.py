@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from gpuscaler.cli.reaching import namespace_of, told
+from gpuscaler.cli.reaching import namespace_of, report_api_errors
 
 if TYPE_CHECKING:
     from gpuscaler.control.records.status.status import Process, Status
@@ -64,18 +64,18 @@ def leader_options(command: Callable[..., None]) -> Callable[..., None]:
     """Add ``--leader``, ``--leader-token-file`` and ``--leader-ca-file``, passed as a :class:`Leader` in ``leader``."""
 
     @wraps(command)
-    def wrapped(*, leader: str, leader_token_file: Path | None, leader_ca_file: Path | None, **others: object) -> None:
-        command(leader=Leader(leader, leader_token_file, leader_ca_file), **others)
+    def wrapped(*, leader: str, leader_token_file: Path | None, leader_ca_file: Path | None, **options: object) -> None:
+        command(leader=Leader(leader, leader_token_file, leader_ca_file), **options)
 
     text = "Query the leader at this address, such as http://127.0.0.1:8081, instead of through the API server."
-    made: Callable[..., None] = wrapped
+    decorated: Callable[..., None] = wrapped
     for option in (
         _file_option("--leader-ca-file", "Certificate authority of --leader, as PEM; default: the system's trusted authorities."),
         _file_option("--leader-token-file", "Send the token in this file to --leader, which must use TLS."),
         click.option("--leader", default="", metavar="URL", help=text),
     ):
-        made = option(made)
-    return made
+        decorated = option(decorated)
+    return decorated
 
 
 def _file_option(name: str, text: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
@@ -84,12 +84,12 @@ def _file_option(name: str, text: str) -> Callable[[Callable[..., None]], Callab
 
 async def read_status(client: "Client", namespace: str) -> "Status":
     """Read the leader's last status. Raises :class:`NotInstalledError` if there is none, ValueError if it cannot be parsed."""
-    from gpuscaler.control.records.status.reporting import NAME, status_in
+    from gpuscaler.control.records.status.reporting import NAME, parse_status
     from gpuscaler.kube.errors import NotFound
     from gpuscaler.kube.resources import CONFIG_MAPS
 
     try:
-        found = await client.get(CONFIG_MAPS, NAME, namespace=namespace)
+        config_map = await client.get(CONFIG_MAPS, NAME, namespace=namespace)
     except NotFound as error:
         if not error.reason:
             raise  # This 404 is not from an API server, which would know ConfigMaps.
@@ -98,24 +98,24 @@ async def read_status(client: "Client", namespace: str) -> "Status":
             "gpuscaler is not installed there, has never led, or runs in another namespace (--namespace)"
         ) from error
     try:
-        return status_in(found)
+        return parse_status(config_map)
     except ValueError as error:
         raise ValueError(f"ConfigMap {namespace}/{NAME}: {error}") from error
 
 
-async def ask(transport: "Transport", path: str) -> tuple[int, bytes]:
+async def query(transport: "Transport", path: str) -> tuple[int, bytes]:
     """Return status and body of the leader's answer. Raises :class:`OutOfReachError` if nothing answers."""
     from gpuscaler.kube.errors import Unreachable
     from gpuscaler.kube.transport import Request
 
     try:
-        async with transport.exchange(Request("GET", path, timeout=PATIENCE)) as answer:
-            return answer.status, b"".join([piece async for piece in answer.pieces])
+        async with transport.exchange(Request("GET", path, timeout=PATIENCE)) as response:
+            return response.status, b"".join([piece async for piece in response.pieces])
     except Unreachable as error:
         raise OutOfReachError(str(error)) from error
 
 
-async def ask_pod(transport: "HttpTransport", leader: "Process", path: str) -> tuple[int, bytes]:
+async def query_pod(transport: "HttpTransport", leader: "Process", path: str) -> tuple[int, bytes]:
     """Query a leader that runs in a pod, through a forwarded port of the pod.
 
     Its pages listen on the pod's loopback address, which is not reachable from elsewhere. A Service is not used, because it may lead to a
@@ -124,9 +124,9 @@ async def ask_pod(transport: "HttpTransport", leader: "Process", path: str) -> t
     from gpuscaler.kube.errors import ApiError, Forbidden, Unreachable
     from gpuscaler.kube.portforward import NotAnsweredError, PodPort, get_page
 
-    where = PodPort(namespace=leader.namespace, pod=leader.pod, port=leader.port)
+    target = PodPort(namespace=leader.namespace, pod=leader.pod, port=leader.port)
     try:
-        return await get_page(transport, where, path, within=PATIENCE)
+        return await get_page(transport, target, path, within=PATIENCE)
     except Forbidden as error:
         needed = f"get and create on pods/portforward in namespace {leader.namespace}"
         raise OutOfReachError(f"{error}; expected {needed}, as in the chart's Role for readers; bind it to this user") from error
@@ -137,7 +137,7 @@ async def ask_pod(transport: "HttpTransport", leader: "Process", path: str) -> t
         ) from error
 
 
-async def ask_here(leader: "Process", path: str) -> tuple[int, bytes]:
+async def query_local(leader: "Process", path: str) -> tuple[int, bytes]:
     """Query a leader that runs on this machine, outside of a pod."""
     from gpuscaler.kube.access import Access
     from gpuscaler.kube.http import HttpTransport
@@ -152,24 +152,24 @@ async def ask_here(leader: "Process", path: str) -> tuple[int, bytes]:
             f"or forward the port to this machine (ssh -L {leader.port}:{host}:{leader.port} {leader.host}) and give it with --leader"
         )
     async with HttpTransport(Access(server=url, source=f"the status of leader {leader.identity}")) as direct:
-        return await ask(direct, path)
+        return await query(direct, path)
 
 
-async def asked(access: "Access", transport: "HttpTransport", leader: Leader, *, namespace: str, path: str) -> tuple[int, bytes]:
+async def query_leader(access: "Access", transport: "HttpTransport", leader: Leader, *, namespace: str, path: str) -> tuple[int, bytes]:
     """Query ``path`` of the leader: at the address in ``leader``, else at the address in the status in ``namespace``."""
     from gpuscaler.kube.client import Client
     from gpuscaler.kube.http import HttpTransport
 
     if leader.url:
         async with HttpTransport(leader.access()) as direct:
-            return await ask(direct, path)
+            return await query(direct, path)
     process = (await read_status(Client(transport), namespace_of(namespace, access))).leader
     if not process.port:
         raise OutOfReachError(f"leader {process.identity}: serves no pages (pages.enabled is false)")
-    return await (ask_pod(transport, process, path) if process.pod else ask_here(process, path))
+    return await (query_pod(transport, process, path) if process.pod else query_local(process, path))
 
 
-def talk(access: "Access", talking: Callable[["HttpTransport"], Awaitable[int]]) -> int:
+def run_with_transport(access: "Access", talking: Callable[["HttpTransport"], Awaitable[int]]) -> int:
     """Run ``talking`` with a transport to the cluster, report errors in the usual form, and return the exit status."""
     import asyncio
 
@@ -180,7 +180,7 @@ def talk(access: "Access", talking: Callable[["HttpTransport"], Awaitable[int]])
             return await talking(transport)
 
     try:
-        with told(access):
+        with report_api_errors(access):
             return asyncio.run(conversation())
     except NotInstalledError as error:
         click.echo(str(error), err=True)

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from gpuscaler.cli.leading import talk
-from gpuscaler.cli.reaching import access_options, find
+from gpuscaler.cli.leading import run_with_transport
+from gpuscaler.cli.reaching import access_options, resolve_access
 
 if TYPE_CHECKING:
     from gpuscaler.kube.client import Client
@@ -37,49 +37,49 @@ def open_(nodes: tuple[str, ...], kubeconfig: Path | None, context: str, *, ever
         seconds = parse_duration(duration) if duration else 0.0
     except DurationError as error:
         raise click.UsageError(f"--for: {error}") from error
-    sys.exit(talk(find(kubeconfig, context), lambda transport: opened(transport, nodes, seconds)))
+    sys.exit(run_with_transport(resolve_access(kubeconfig, context), lambda transport: open_nodes(transport, nodes, seconds)))
 
 
 #: The name under which the group finds the command.
 open = open_  # noqa: A001
 
 
-async def opened(transport: "Transport", nodes: tuple[str, ...], seconds: float) -> int:
+async def open_nodes(transport: "Transport", nodes: tuple[str, ...], seconds: float) -> int:
     """Open ``nodes``, or all closed nodes, for ``seconds``; return 1 if a node is missing or could not be opened in the last pass."""
     from gpuscaler.kube.client import Client
 
     client, clock = Client(transport), asyncio.get_running_loop().time
-    until, found = clock() + seconds, False
+    until, any_closed = clock() + seconds, False
     while True:
-        wanted, failed = await _open(client, nodes)
-        found = found or bool(wanted or failed)
+        names, errors = await _open_once(client, nodes)
+        any_closed = any_closed or bool(names or errors)
         if clock() + PAUSE > until:
             break
         await asyncio.sleep(PAUSE)
-    if not found:
+    if not any_closed:
         click.echo("No node is closed.")
-    return 1 if failed else 0
+    return 1 if errors else 0
 
 
-async def _open(client: "Client", nodes: tuple[str, ...]) -> tuple[list[str], list[str]]:
+async def _open_once(client: "Client", nodes: tuple[str, ...]) -> tuple[list[str], list[str]]:
     """Open the closed nodes among ``nodes``, or all; return their names and the errors."""
     import msgspec
 
-    from gpuscaler.cli.printing import shown
-    from gpuscaler.control.loop.cluster_writes import Actor, WireNode
+    from gpuscaler.cli.printing import escape_controls
+    from gpuscaler.control.loop.cluster_writes import ClusterWriter, WireNode
     from gpuscaler.kube.resources import NODES
     from gpuscaler.lifecycle.actions import Lift
     from gpuscaler.model.well_known import CLOSING_TAINTS
 
-    there = [msgspec.json.decode(one, type=WireNode) for one in await client.list_all(NODES)]
-    closed = [node.metadata.name for node in there if any(taint.key in CLOSING_TAINTS for taint in node.spec.taints or ())]
-    missing = sorted(set(nodes) - {node.metadata.name for node in there})
-    wanted = [name for name in closed if not nodes or name in nodes]
-    outcomes = await Actor(client).carry_out(Lift(name, "requested by a user") for name in wanted)
-    failed = [*(f"node {name}: saw no node of this name" for name in missing), *(outcome.detail for outcome in outcomes if outcome.detail)]
-    for name, outcome in zip(wanted, outcomes, strict=True):
+    wire_nodes = [msgspec.json.decode(data, type=WireNode) for data in await client.list_all(NODES)]
+    closed = [node.metadata.name for node in wire_nodes if any(taint.key in CLOSING_TAINTS for taint in node.spec.taints or ())]
+    missing = sorted(set(nodes) - {node.metadata.name for node in wire_nodes})
+    selected = [name for name in closed if not nodes or name in nodes]
+    outcomes = await ClusterWriter(client).carry_out(Lift(name, "requested by a user") for name in selected)
+    errors = [*(f"node {name}: saw no node of this name" for name in missing), *(outcome.detail for outcome in outcomes if outcome.detail)]
+    for name, outcome in zip(selected, outcomes, strict=True):
         if not outcome.detail:
-            click.echo(shown(f"Node {name} is open."))
-    for sentence in failed:
-        click.echo(shown(sentence), err=True)
-    return wanted, failed
+            click.echo(escape_controls(f"Node {name} is open."))
+    for sentence in errors:
+        click.echo(escape_controls(sentence), err=True)
+    return selected, errors

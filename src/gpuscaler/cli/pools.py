@@ -13,7 +13,7 @@ import click
 from gpuscaler.cli.reaching import FORBIDDEN, UNREACHABLE, access_options
 
 if TYPE_CHECKING:
-    from gpuscaler.clouds.aws.discovery.discovery import Discovered
+    from gpuscaler.clouds.aws.discovery.discovery import DiscoveryResult
     from gpuscaler.kube.access import Access
     from gpuscaler.model.nodes import Node
     from gpuscaler.settings import RunSettings
@@ -42,18 +42,18 @@ def pools(*, config: Path, as_json: bool, cache: Path | None, compare: bool, kub
     from gpuscaler.serving.cache_folder import cache_of
 
     settings = _settings(config)
-    discovered = _look(settings, cache or cache_of(os.environ))
+    discovered = _discover(settings, cache or cache_of(os.environ))
     if compare:
-        discovered = _compared(discovered, kubeconfig, context)
+        discovered = _compare_with_nodes(discovered, kubeconfig, context)
     if as_json:
         click.echo(json.dumps(as_document(discovered), indent=2))
     else:
-        print_found(discovered)
+        print_discovered(discovered)
     if discovered.failed:
         sys.exit(FORBIDDEN if discovered.forbidden else UNREACHABLE)
     if not discovered.pools:
         if not discovered.set_aside:
-            click.echo(_nothing(settings.aws), err=True)
+            click.echo(_no_groups_message(settings.aws), err=True)
         sys.exit(1)
 
 
@@ -75,42 +75,42 @@ def _settings(path: Path) -> "RunSettings":
     return settings
 
 
-def _nothing(aws: "AwsSettings") -> str:
+def _no_groups_message(aws: "AwsSettings") -> str:
     """Return the advice for an account in which no group belongs to the cluster."""
     tags = f"k8s.io/cluster-autoscaler/enabled and k8s.io/cluster-autoscaler/{aws.cluster}"
-    where = ", ".join(aws.regions) or "the account"
+    place = ", ".join(aws.regions) or "the account"
     return (
-        f"{where}: saw no Auto Scaling group of cluster {aws.cluster}, expected one for each pool; "
+        f"{place}: saw no Auto Scaling group of cluster {aws.cluster}, expected one for each pool; "
         f"tag them {tags}, or name them in aws.groups"
     )
 
 
-def _look(settings: "RunSettings", cache: Path) -> "Discovered":
+def _discover(settings: "RunSettings", cache: Path) -> "DiscoveryResult":
     from gpuscaler.clouds.aws.api.calls import Calls, MissingError
-    from gpuscaler.control.process.aws import discovery_of
+    from gpuscaler.control.process.aws import make_discovery
 
     try:
         calls = Calls(sleep=time.sleep, random=SystemRandom(), endpoint_url=settings.aws.endpoint_url)
     except MissingError as error:
         click.echo(str(error), err=True)
         sys.exit(2)
-    discovery = discovery_of(settings.aws, calls, now=time.time, folder=cache)
+    discovery = make_discovery(settings.aws, calls, now=time.time, folder=cache)
     try:
         return discovery.look()
     finally:
         discovery.close()
 
 
-def _compared(discovered: "Discovered", kubeconfig: Path | None, context: str) -> "Discovered":
+def _compare_with_nodes(discovered: "DiscoveryResult", kubeconfig: Path | None, context: str) -> "DiscoveryResult":
     import asyncio
 
     import msgspec
 
-    from gpuscaler.cli.reaching import find, told
-    from gpuscaler.clouds.aws.discovery.comparing import compared
+    from gpuscaler.cli.reaching import resolve_access, report_api_errors
+    from gpuscaler.clouds.aws.discovery.comparing import corrected_by_nodes
 
-    access = find(kubeconfig, context)
-    with told(access):
+    access = resolve_access(kubeconfig, context)
+    with report_api_errors(access):
         nodes = asyncio.run(_nodes(access))
     return msgspec.structs.replace(discovered, pools=tuple(compared(aws_pool, nodes) for aws_pool in discovered.pools))
 
@@ -122,13 +122,13 @@ async def _nodes(access: "Access") -> dict[str, "Node"]:
     from gpuscaler.kube.snapshot import snapshot
 
     async with HttpTransport(access) as transport:
-        seen = await snapshot(Client(transport, dry_run=True))
-    return {node.provider_id.rpartition("/")[2]: node for node in seen.cluster.nodes.values() if node.provider_id.startswith("aws://")}
+        listed = await snapshot(Client(transport, dry_run=True))
+    return {node.provider_id.rpartition("/")[2]: node for node in listed.cluster.nodes.values() if node.provider_id.startswith("aws://")}
 
 
-def as_document(discovered: "Discovered") -> dict[str, Any]:
+def as_document(discovered: "DiscoveryResult") -> dict[str, Any]:
     """Return the JSON document, with the keys of the reference."""
-    from gpuscaler.clouds.aws.discovery.describing import described
+    from gpuscaler.clouds.aws.discovery.describing import pool_as_json
 
     return {
         "pools": [described(aws_pool) for aws_pool in discovered.pools],
@@ -136,15 +136,15 @@ def as_document(discovered: "Discovered") -> dict[str, Any]:
     }
 
 
-def print_found(discovered: "Discovered") -> None:
+def print_discovered(discovered: "DiscoveryResult") -> None:
     """Print the pools as tables."""
     from rich.table import Table
 
-    from gpuscaler.cli.printing import count, uncut_console
-    from gpuscaler.clouds.aws.discovery.describing import by_warning, some_names
+    from gpuscaler.cli.printing import format_count, uncut_console
+    from gpuscaler.clouds.aws.discovery.describing import pools_by_warning, shortened_names
 
     console = uncut_console()
-    console.print(f"{count(len(discovered.pools), 'pool')}, {len(discovered.set_aside)} skipped.\n")
+    console.print(f"{format_count(len(discovered.pools), 'pool')}, {len(discovered.set_aside)} skipped.\n")
     if discovered.pools:
         table = Table(title="Pools", title_justify="left", box=None, pad_edge=False)
         for heading in ("pool", "region", "found by", "machines", "min", "max", "types", "markets", "zones", "from $/h", "bought by"):
@@ -157,28 +157,28 @@ def print_found(discovered: "Discovered") -> None:
         console.print(f"{some_names(names)}: {warning}", markup=False)
     if discovered.set_aside:
         console.print("\nSkipped:")
-        for aside in discovered.set_aside[:ROWS]:
-            console.print(f"  {aside.object}: {aside.reason}", markup=False)
+        for skipped in discovered.set_aside[:ROWS]:
+            console.print(f"  {skipped.object}: {skipped.reason}", markup=False)
         if len(discovered.set_aside) > ROWS:
             console.print(f"  and {len(discovered.set_aside) - ROWS} more (--json has all)")
 
 
-def _row(one: Any) -> tuple[str, ...]:
+def _row(aws_pool: Any) -> tuple[str, ...]:
     from gpuscaler.model.pools import sold
 
-    offerings = sold(one.pool)
+    offerings = sold(aws_pool.pool)
     types = list(dict.fromkeys(offering.instance_type for offering in offerings))
-    shown = ", ".join(types[:3]) + (f" and {len(types) - 3} more" if len(types) > 3 else "")
+    some_types = ", ".join(types[:3]) + (f" and {len(types) - 3} more" if len(types) > 3 else "")
     return (
-        one.pool.name,
-        one.group.region,
-        one.source,
-        str(one.group.coming_or_here),
-        str(one.pool.min),
-        "-" if one.pool.max is None else str(one.pool.max),
-        shown,
+        aws_pool.pool.name,
+        aws_pool.group.region,
+        aws_pool.source,
+        str(aws_pool.group.coming_or_here),
+        str(aws_pool.pool.min),
+        "-" if aws_pool.pool.max is None else str(aws_pool.pool.max),
+        some_types,
         ", ".join(dict.fromkeys(offering.market for offering in offerings)),
         ", ".join(dict.fromkeys(offering.zone for offering in offerings)),
         f"{min(offering.price for offering in offerings):.3f}",
-        one.bought_by,
+        aws_pool.bought_by,
     )

@@ -6,12 +6,20 @@ from typing import TYPE_CHECKING
 
 import click
 
-from gpuscaler.cli.leading import Leader, NotInstalledError, OutOfReachError, asked, leader_options, namespace_option, talk
-from gpuscaler.cli.reaching import UNREACHABLE, access_options, find
-from gpuscaler.cli.status import line
+from gpuscaler.cli.leading import (
+    Leader,
+    NotInstalledError,
+    OutOfReachError,
+    leader_options,
+    namespace_option,
+    query_leader,
+    run_with_transport,
+)
+from gpuscaler.cli.reaching import UNREACHABLE, access_options, resolve_access
+from gpuscaler.cli.status import print_line
 
 if TYPE_CHECKING:
-    from gpuscaler.control.records.history.history import Brief
+    from gpuscaler.control.records.history.history import DecisionSummary
     from gpuscaler.kube.http import HttpTransport
 
 #: Exit status if the plan is different now.
@@ -48,15 +56,15 @@ def replay(
     if history is not None and inputs is not None:
         raise click.UsageError("saw both --history and --inputs, expected one of them")
     if inputs is not None:
-        sys.exit(compared(read(inputs), save, as_json=as_json))
+        sys.exit(replay_inputs(read_file(inputs), save, as_json=as_json))
     if history is not None:
         sys.exit(from_history(history, name, save, as_json=as_json))
-    access = find(kubeconfig, context)
+    access = resolve_access(kubeconfig, context)
 
     async def talking(transport: "HttpTransport") -> int:
         path = f"/decisions/{name}/inputs" if name else "/decisions"
         try:
-            status, body = await asked(access, transport, leader, namespace=namespace, path=path)
+            status, body = await query_leader(access, transport, leader, namespace=namespace, path=path)
         except (OutOfReachError, NotInstalledError) as error:
             if isinstance(error, NotInstalledError):
                 raise
@@ -66,18 +74,18 @@ def replay(
             click.echo(body.decode(errors="replace").strip(), err=True)
             return 2
         if name:
-            return compared(body, save, as_json=as_json)
+            return replay_inputs(body, save, as_json=as_json)
         import msgspec
 
-        from gpuscaler.control.records.history.history import Brief
+        from gpuscaler.control.records.history.history import DecisionSummary
 
-        print_list(msgspec.json.decode(body, type=list[Brief]))
+        print_list(msgspec.json.decode(body, type=list[DecisionSummary]))
         return 0
 
-    sys.exit(talk(access, talking))
+    sys.exit(run_with_transport(access, talking))
 
 
-def read(path: Path) -> bytes:
+def read_file(path: Path) -> bytes:
     """Read the file, or exit with status 2 and a message."""
     try:
         return path.read_bytes()
@@ -91,38 +99,38 @@ def from_history(path: Path, name: str, save: Path | None, *, as_json: bool) -> 
     import sqlite3
 
     from gpuscaler.control.records.history.history import read_history
-    from gpuscaler.control.records.status.pages import missing
+    from gpuscaler.control.records.status.pages import missing_decision
 
-    read(path)
+    read_file(path)
     try:
-        kept = read_history(path)
+        history = read_history(path)
         if not name:
-            print_list(kept.decisions(most=1_000))
+            print_list(history.decisions(most=1_000))
             return 0
-        made = kept.decision(name, inputs=True)
+        decision = history.decision(name, inputs=True)
     except sqlite3.Error as error:
         click.echo(f"{path}: saw {error}, expected the history.db of a controller", err=True)
         return 2
-    if made is None:
-        click.echo(f"{path}: {missing(name)}".strip(), err=True)
+    if decision is None:
+        click.echo(f"{path}: {missing_decision(name)}".strip(), err=True)
         return 2
-    if made.inputs is None:
-        click.echo(f"{path}: decision {name}: {made.missing}", err=True)
+    if decision.inputs is None:
+        click.echo(f"{path}: decision {name}: {decision.missing}", err=True)
         return 2
-    return compared(made.inputs, save, as_json=as_json)
+    return replay_inputs(decision.inputs, save, as_json=as_json)
 
 
-def compared(data: bytes, save: Path | None, *, as_json: bool) -> int:
+def replay_inputs(data: bytes, save: Path | None, *, as_json: bool) -> int:
     """Recompute the plan from ``data``, print the comparison, and return the exit status."""
     import msgspec
 
     from gpuscaler import __version__
-    from gpuscaler.cli.printing import count
-    from gpuscaler.control.records.history.inputs import InputsError, unpacked
-    from gpuscaler.control.records.history.replaying import replayed
+    from gpuscaler.cli.printing import format_count
+    from gpuscaler.control.records.history.inputs import InputsError, unpack_decision
+    from gpuscaler.control.records.history.replaying import replay_decision
 
     try:
-        decision, version = unpacked(data)
+        decision, version = unpack_decision(data)
     except InputsError as error:
         click.echo(f"the inputs: {error}", err=True)
         return 2
@@ -132,28 +140,28 @@ def compared(data: bytes, save: Path | None, *, as_json: bool) -> int:
         except OSError as error:
             click.echo(f"{save}: saw {error.strerror}, expected a file that can be written (--save)", err=True)
             return 2
-    result = replayed(decision)
+    result = replay_decision(decision)
     if as_json:
         click.echo(msgspec.json.format(msgspec.json.encode(result.plan), indent=2).decode())
         return 0 if result.identical else DIFFERENT
-    line(f"Decision {decision.id}: {decision.text}.")
-    nodes, pods = count(len(decision.cluster.nodes), "node"), count(len(decision.cluster.pods), "pod")
-    line(f"Made from {nodes} and {pods} by gpuscaler {version}.")
+    print_line(f"Decision {decision.id}: {decision.text}.")
+    nodes, pods = format_count(len(decision.cluster.nodes), "node"), format_count(len(decision.cluster.pods), "pod")
+    print_line(f"Made from {nodes} and {pods} by gpuscaler {version}.")
     if result.identical:
-        line("Planned again: identical.")
+        print_line("Planned again: identical.")
         return 0
-    other = f" It was planned by gpuscaler {version}, this is {__version__}." if version != __version__ else ""
-    line(f"Planned again: different.{other}")
+    versions = f" It was planned by gpuscaler {version}, this is {__version__}." if version != __version__ else ""
+    print_line(f"Planned again: different.{versions}")
     for difference in result.differences:
-        line(f"  {difference}")
+        print_line(f"  {difference}")
     return DIFFERENT
 
 
-def print_list(decisions: "list[Brief]") -> None:
+def print_list(decisions: "list[DecisionSummary]") -> None:
     from gpuscaler.serving.logs import timestamp
 
     if not decisions:
-        line("No decisions are recorded.")
+        print_line("No decisions are recorded.")
     for brief in decisions:
-        kept = "" if brief.size else "  (inputs not recorded)"
-        line(f"{brief.id:<22}  {timestamp(brief.at)}  {brief.text}{kept}")
+        missing_inputs = "" if brief.size else "  (inputs not recorded)"
+        print_line(f"{brief.id:<22}  {timestamp(brief.at)}  {brief.text}{missing_inputs}")

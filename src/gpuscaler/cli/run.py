@@ -14,7 +14,7 @@ from uuid import uuid4
 import click
 
 from gpuscaler.cli.ending import until_terminated
-from gpuscaler.cli.reaching import access_options, find, namespace_of, told
+from gpuscaler.cli.reaching import access_options, resolve_access, namespace_of, report_api_errors
 
 if TYPE_CHECKING:
     from gpuscaler.control.process.running import MakeProvider
@@ -32,9 +32,9 @@ def run(config: Path, kubeconfig: Path | None, context: str, dry_run: bool) -> N
     from gpuscaler.control.process.running import UnusableError
 
     file = load(config)
-    access = find(kubeconfig, context)
+    access = resolve_access(kubeconfig, context)
     try:
-        with told(access):
+        with report_api_errors(access):
             asyncio.run(_run(file, access, dry_run=dry_run))
     except (StoreError, UnusableError) as error:
         click.echo(str(error), err=True)
@@ -88,13 +88,13 @@ def _provider_of(cloud: str) -> "MakeProvider":
         return providers.make
     from gpuscaler.control.process import aws
 
-    return partial(aws.make, folder=_cache())
+    return partial(aws.make_aws_provider, folder=_cache())
 
 
 async def _run(file: "SettingsFile", access: "Access", *, dry_run: bool) -> None:
     """Run until SIGTERM, which Kubernetes sends, or Ctrl-C."""
-    from gpuscaler.control.process.running import Running
-    from gpuscaler.control.records.service import make as make_records
+    from gpuscaler.control.process.running import ControllerProcess
+    from gpuscaler.control.records.service import make_service as make_records
     from gpuscaler.kube.http import HttpTransport
     from gpuscaler.serving.logs import lines_to
 
@@ -104,7 +104,7 @@ async def _run(file: "SettingsFile", access: "Access", *, dry_run: bool) -> None
     gc.freeze()
     with lines_to(sys.stderr, file.settings.log.level, now=time.time) as set_level:
         async with HttpTransport(access) as transport:
-            running = Running(
+            running = ControllerProcess(
                 file=file,
                 transport=transport,
                 namespace=namespace_of(file.settings.namespace, access),

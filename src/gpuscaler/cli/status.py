@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from gpuscaler.cli.leading import NotInstalledError, namespace_option, read_status, talk
-from gpuscaler.cli.reaching import access_options, find, namespace_of
+from gpuscaler.cli.leading import NotInstalledError, namespace_option, read_status, run_with_transport
+from gpuscaler.cli.reaching import access_options, namespace_of, resolve_access
 
 if TYPE_CHECKING:
     from gpuscaler.control.records.status.status import Limit, Process, Status, StatusEntry
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
 @click.option("--json", "as_json", is_flag=True, help="Print the status as JSON.")
 def status(kubeconfig: Path | None, context: str, namespace: str, as_json: bool) -> None:
     """Print pools, pending pods, breakers and the last decisions, from the controller's last status."""
-    access = find(kubeconfig, context)
+    access = resolve_access(kubeconfig, context)
 
     async def talking(transport: "Transport") -> int:
         from gpuscaler.kube.client import Client
-        from gpuscaler.metrics.command.registration import registrations
+        from gpuscaler.metrics.command.registration import find_registrations
 
         client = Client(transport)
         status, missing = None, None
@@ -42,12 +42,12 @@ def status(kubeconfig: Path | None, context: str, namespace: str, as_json: bool)
         if as_json:
             print_json(status, served, time.time())
         else:
-            section("Metrics API", [registration.text for registration in served])
+            print_section("Metrics API", [registration.text for registration in served])
         if missing is not None:
             raise missing
         return 0
 
-    sys.exit(talk(access, talking))
+    sys.exit(run_with_transport(access, talking))
 
 
 def print_json(status: "Status | None", served: "tuple[Registration, ...]", now: float) -> None:
@@ -56,70 +56,74 @@ def print_json(status: "Status | None", served: "tuple[Registration, ...]", now:
 
     from gpuscaler.control.records.status.reporting import OLD_SECONDS
 
-    own = {} if status is None else {**whole(status), "old": now - status.at > OLD_SECONDS}
-    told = {**own, "metrics_api": [{**whole(registration), "text": registration.text} for registration in served]}
-    click.echo(msgspec.json.format(msgspec.json.encode(told), indent=2).decode())
+    status_fields = {} if status is None else {**with_all_fields(status), "old": now - status.at > OLD_SECONDS}
+    document = {**status_fields, "metrics_api": [{**with_all_fields(registration), "text": registration.text} for registration in served]}
+    click.echo(msgspec.json.format(msgspec.json.encode(document), indent=2).decode())
 
 
-def whole(value: Any) -> Any:
+def with_all_fields(value: Any) -> Any:
     """Return a value with all fields of all Structs in it. The copy in the cluster omits zero and empty fields."""
     if isinstance(value, tuple):
-        return [whole(one) for one in value]
+        return [with_all_fields(item) for item in value]
     fields = getattr(value, "__struct_fields__", None)
-    return value if fields is None else {name: whole(getattr(value, name)) for name in fields}
+    return value if fields is None else {name: with_all_fields(getattr(value, name)) for name in fields}
 
 
 def print_status(status: "Status", now: float) -> None:
     """Print the status as text."""
     from gpuscaler.cli.printing import uncut_console
-    from gpuscaler.control.records.status.held import told as all_held
-    from gpuscaler.control.records.status.removals import told
+    from gpuscaler.control.records.status.held import describe_held_machines as all_held
+    from gpuscaler.control.records.status.removals import describe_removal
     from gpuscaler.control.records.status.reporting import OLD_SECONDS
     from gpuscaler.control.records.status.status import summary
-    from gpuscaler.control.records.words import counted, spoken
+    from gpuscaler.control.records.words import format_count, format_duration
 
     console = uncut_console()
     age = now - status.at
-    line(f"Written {spoken(age)} ago by {status.leader.identity} (gpuscaler {status.leader.version}).")
+    print_line(f"Written {format_duration(age)} ago by {status.leader.identity} (gpuscaler {status.leader.version}).")
     if age > OLD_SECONDS:
-        line("The status is outdated: a leading controller writes it every minute. Nothing below is current; check the Lease and the log.")
+        print_line(
+            "The status is outdated: a leading controller writes it every minute. Nothing below is current; check the Lease and the log."
+        )
     if status.looked_at:
-        planned = f"planned {spoken(now - status.planned_at)} ago" if status.planned_at else "not planned yet"
-        seen = f"{counted(status.nodes, 'node')} and {counted(status.pods, 'pod')}"
-        line(f"Last reconciled {spoken(now - status.looked_at)} ago: {seen}; {planned}.{pages_of(status.leader)}")
-    line(summary(status) + ".")
+        planned = f"planned {format_duration(now - status.planned_at)} ago" if status.planned_at else "not planned yet"
+        seen = f"{format_count(status.nodes, 'node')} and {format_count(status.pods, 'pod')}"
+        print_line(f"Last reconciled {format_duration(now - status.looked_at)} ago: {seen}; {planned}.{pages_sentence(status.leader)}")
+    print_line(summary(status) + ".")
     for hold in status.holds:
-        line(f"On hold: {hold.text}.")
+        print_line(f"On hold: {hold.text}.")
     click.echo()
     console.print(pools_table(status))
-    section("Machines", by_pool(status))
-    limits = [used_of(limit) for limit in status.limits]
+    print_section("Machines", machines_by_pool(status))
+    limits = [format_usage(limit) for limit in status.limits]
     if limits:
-        line(f"\nLimits: {'; '.join(limits)}.")
+        print_line(f"\nLimits: {'; '.join(limits)}.")
     if status.held:
-        line(f"\n{all_held(status.held)}")
+        print_line(f"\n{all_held(status.held)}")
     if status.priorities:
-        line(f"\nPriorities: {status.priorities}.")
+        print_line(f"\nPriorities: {status.priorities}.")
     promised = status.promises_kept + status.promises_broken
     if promised:
-        line(f"\nPromises kept: {status.promises_kept:,} of {promised:,} pods ran on the machine that was opened for them.")
-    section(
+        print_line(f"\nPromises kept: {status.promises_kept:,} of {promised:,} pods ran on the machine that was opened for them.")
+    print_section(
         "Pending",
         [
             f"{entry.count} x {', '.join(entry.pods)}{' …' if entry.count > len(entry.pods) else ''}: {entry.reason}"
             for entry in status.waiting
         ],
     )
-    section("How machines are bought", [f"{way}: {', '.join(names)}" for way, names in by_way(status).items()])
-    section("Leaving", [told(removal, now) for removal in status.removals])
-    section("Paused offerings", [breaker.text for breaker in status.breakers])
-    section("Problems", status.troubles)
-    section("Warnings", status.warnings)
-    section(f"Skipped, could not be parsed ({status.set_aside_count})", [f"{entry.about}: {entry.text}" for entry in status.set_aside])
-    section("Last events", [happened(entry, now) for entry in reversed(status.happened)])
+    print_section("How machines are bought", [f"{way}: {', '.join(names)}" for way, names in pools_by_buying(status).items()])
+    print_section("Leaving", [describe_removal(removal, now) for removal in status.removals])
+    print_section("Paused offerings", [breaker.text for breaker in status.breakers])
+    print_section("Problems", status.troubles)
+    print_section("Warnings", status.warnings)
+    print_section(
+        f"Skipped, could not be parsed ({status.set_aside_count})", [f"{entry.about}: {entry.text}" for entry in status.set_aside]
+    )
+    print_section("Last events", [format_event(entry, now) for entry in reversed(status.happened)])
 
 
-def used_of(limit: "Limit") -> str:
+def format_usage(limit: "Limit") -> str:
     """Format a limit and how much of it is used."""
     if limit.name == "dollars_per_hour":
         return f"{limit.name} ${limit.used:,.2f} of ${limit.most:,.10g}"
@@ -135,31 +139,31 @@ def pools_table(status: "Status") -> object:
     for name in ("machines", "coming", "leaving", "min", "max", "GPUs", "in use", "$/h"):
         table.add_column(name, justify="right")
     for pool in status.pools:
-        most = "-" if pool.max is None else str(pool.max)
-        counts = (pool.machines, pool.coming, pool.leaving, pool.min, most, pool.gpus, pool.used)
+        maximum = "-" if pool.max is None else str(pool.max)
+        counts = (pool.machines, pool.coming, pool.leaving, pool.min, maximum, pool.gpus, pool.used)
         table.add_row(pool.name, *map(str, counts), f"{pool.dollars_per_hour:.2f}")
     return table
 
 
-def pages_of(leader: "Process") -> str:
+def pages_sentence(leader: "Process") -> str:
     """Return a sentence with the address of the leader's pages; empty if there are none."""
     if not leader.port:
         return ""
     address = f"[{leader.address}]" if ":" in leader.address else leader.address
-    whose = f"pod {leader.namespace}/{leader.pod}" if leader.pod else leader.host
-    return f" Its pages are at {address}:{leader.port} of {whose}."
+    host = f"pod {leader.namespace}/{leader.pod}" if leader.pod else leader.host
+    return f" Its pages are at {address}:{leader.port} of {host}."
 
 
-def by_pool(status: "Status") -> list[str]:
+def machines_by_pool(status: "Status") -> list[str]:
     """Return the machines by market, type and state, a line for each pool with machines."""
     kinds: dict[str, list[str]] = {}
     for kind in status.kinds:
-        named = " ".join(filter(None, (kind.market, kind.instance_type))) or "unknown"
-        kinds.setdefault(kind.pool, []).append(f"{kind.machines} x {named} {kind.state}")
-    return [f"{pool}: {', '.join(several)}" for pool, several in kinds.items()]
+        machines = " ".join(filter(None, (kind.market, kind.instance_type))) or "unknown"
+        kinds.setdefault(kind.pool, []).append(f"{kind.machines} x {machines} {kind.state}")
+    return [f"{pool}: {', '.join(machines)}" for pool, machines in kinds.items()]
 
 
-def by_way(status: "Status") -> dict[str, list[str]]:
+def pools_by_buying(status: "Status") -> dict[str, list[str]]:
     """Group the pools by how their machines are bought; empty if all use the same way."""
     names: dict[str, list[str]] = {}
     for pool in status.pools:
@@ -168,25 +172,25 @@ def by_way(status: "Status") -> dict[str, list[str]]:
     return names
 
 
-def happened(entry: "StatusEntry", now: float) -> str:
+def format_event(entry: "StatusEntry", now: float) -> str:
     """Format an event as one line."""
-    from gpuscaler.control.records.words import spoken
+    from gpuscaler.control.records.words import format_duration
 
     decision = f"  [{entry.decision}]" if entry.decision else ""
-    return f"{spoken(now - entry.at):>6} ago  {entry.about:<15}  {entry.text}{decision}"
+    return f"{format_duration(now - entry.at):>6} ago  {entry.about:<15}  {entry.text}{decision}"
 
 
-def section(title: str, lines: Iterable[str]) -> None:
+def print_section(title: str, lines: Iterable[str]) -> None:
     """Print a heading and its lines; nothing if there are no lines."""
     entries = list(lines)
     if entries:
-        line(f"\n{title}:")
+        print_line(f"\n{title}:")
         for entry in entries:
-            line(f"  {entry}")
+            print_line(f"  {entry}")
 
 
-def line(text: str) -> None:
+def print_line(text: str) -> None:
     """Print a line of text read from a cluster, without control characters that a terminal would obey."""
-    from gpuscaler.cli.printing import shown
+    from gpuscaler.cli.printing import escape_controls
 
-    click.echo("\n".join(shown(part) for part in text.split("\n")))
+    click.echo("\n".join(escape_controls(part) for part in text.split("\n")))

@@ -13,16 +13,16 @@ from gpuscaler.cli.leading import (
     Leader,
     NotInstalledError,
     OutOfReachError,
-    asked,
     leader_options,
     namespace_option,
-    talk,
+    query_leader,
+    run_with_transport,
 )
-from gpuscaler.cli.reaching import access_options, find
-from gpuscaler.cli.status import happened, line
+from gpuscaler.cli.reaching import access_options, resolve_access
+from gpuscaler.cli.status import format_event, print_line
 
 if TYPE_CHECKING:
-    from gpuscaler.control.records.status.why import Answer
+    from gpuscaler.control.records.status.why import Explanation
     from gpuscaler.kube.http import HttpTransport
     from gpuscaler.kube.transport import Transport
 
@@ -43,22 +43,22 @@ def why(*, kind: str, name: str, kubeconfig: Path | None, context: str, namespac
     subject = name if kind == "node" or "/" in name else f"default/{name}"
     if kind != "node" and (subject.count("/") != 1 or not all(subject.split("/"))):
         raise click.BadParameter(f"saw {name!r}, expected NAMESPACE/NAME, or NAME in the namespace default", param_hint="NAME")
-    access = find(kubeconfig, context)
+    access = resolve_access(kubeconfig, context)
     if kind == "hpa":
-        sys.exit(talk(access, lambda transport: chain(transport, subject, as_json=as_json)))
+        sys.exit(run_with_transport(access, lambda transport: print_chain(transport, subject, as_json=as_json)))
 
     async def talking(transport: "HttpTransport") -> int:
         import msgspec
 
-        from gpuscaler.control.records.status.why import Answer
+        from gpuscaler.control.records.status.why import Explanation
         from gpuscaler.kube.errors import Forbidden
 
         missing = 0
         try:
-            status, body = await asked(access, transport, leader, namespace=namespace, path=f"/why/{kind}/{quoted(subject)}")
+            status, body = await query_leader(access, transport, leader, namespace=namespace, path=f"/why/{kind}/{quote_subject(subject)}")
             if status not in (200, 404):
                 raise OutOfReachError(f"the leader answered {status}: {body[:200].decode(errors='replace').strip()}")
-            answer = msgspec.json.decode(body, type=Answer)
+            answer = msgspec.json.decode(body, type=Explanation)
         except (OutOfReachError, NotInstalledError, Forbidden, msgspec.MsgspecError) as error:
             click.echo(f"The leader cannot be queried ({error}); from Events:", err=True)
             missing = NOT_INSTALLED if isinstance(error, NotInstalledError) else 0
@@ -69,67 +69,67 @@ def why(*, kind: str, name: str, kubeconfig: Path | None, context: str, namespac
             print_answer(answer)
         return missing or (0 if answer.known else 2)
 
-    sys.exit(talk(access, talking))
+    sys.exit(run_with_transport(access, talking))
 
 
-async def chain(transport: "HttpTransport", subject: str, *, as_json: bool) -> int:
+async def print_chain(transport: "HttpTransport", subject: str, *, as_json: bool) -> int:
     """Print the chain of each metric of an autoscaler, link by link; return exit status 1 if one is broken."""
     import msgspec
 
     from gpuscaler.kube.client import Client
     from gpuscaler.kube.errors import NotFound
     from gpuscaler.kube.portforward import PodPort, get_page
-    from gpuscaler.metrics.chain.judging import broken, judge
-    from gpuscaler.metrics.chain.looking import look
+    from gpuscaler.metrics.chain.judging import first_broken, judge
+    from gpuscaler.metrics.chain.looking import collect_facts
 
     async def page(where: PodPort, path: str) -> tuple[int, bytes]:
         return await get_page(transport, where, path, within=PATIENCE)
 
     namespace, _, name = subject.partition("/")
     try:
-        found = await look(Client(transport), namespace, name, pages=page)
+        autoscaler_metrics = await look(Client(transport), namespace, name, pages=page)
     except NotFound as error:
         click.echo(f"hpa {subject}: saw {error}, expected a HorizontalPodAutoscaler and what it scales; correct the name", err=True)
         return 2
-    judged = [(facts, judge(facts)) for facts in found]
+    judged = [(facts, judge(facts)) for facts in autoscaler_metrics]
     if as_json:
-        told = [{"metric": facts.metric, "kind": facts.kind, "values": facts.values, "links": links} for facts, links in judged]
-        click.echo(msgspec.json.format(msgspec.json.encode(told), indent=2).decode())
+        document = [{"metric": facts.metric, "kind": facts.kind, "values": facts.values, "links": links} for facts, links in judged]
+        click.echo(msgspec.json.format(msgspec.json.encode(document), indent=2).decode())
     else:
-        line(f"hpa {subject}:")
+        print_line(f"hpa {subject}:")
         if not judged:
-            line("  it uses only metrics of metrics-server")
+            print_line("  it uses only metrics of metrics-server")
         for facts, links in judged:
-            line(f"  {facts.metric} ({facts.kind}):")
+            print_line(f"  {facts.metric} ({facts.kind}):")
             for link in links:
-                line(f"    {link.verdict:<8}{link.name:<9} {link.text}")
+                print_line(f"    {link.verdict:<8}{link.name:<9} {link.text}")
             worst = broken(links)
-            line(f"    the {worst.name} is broken" if worst else "    no link is broken")
+            print_line(f"    the {worst.name} is broken" if worst else "    no link is broken")
     return 1 if any(broken(links) for _, links in judged) else 0
 
 
-def quoted(subject: str) -> str:
+def quote_subject(subject: str) -> str:
     from urllib.parse import quote
 
     return quote(subject, safe="/")
 
 
-def print_answer(answer: "Answer") -> None:
-    line(f"{answer.subject}:")
+def print_answer(answer: "Explanation") -> None:
+    print_line(f"{answer.subject}:")
     for entry in answer.now:
-        line(f"  {entry}")
+        print_line(f"  {entry}")
     if answer.happened:
-        line("\nEvents:")
+        print_line("\nEvents:")
     for status_entry in answer.happened:
-        line(f"  {happened(status_entry, answer.at)}")
+        print_line(f"  {format_event(status_entry, answer.at)}")
 
 
-async def from_events(transport: "Transport", kind: str, subject: str) -> "Answer":
+async def from_events(transport: "Transport", kind: str, subject: str) -> "Explanation":
     """Answer from the Events of gpuscaler and of the scheduler about an object, oldest first."""
     import msgspec
 
     from gpuscaler.control.records.status.status import StatusEntry
-    from gpuscaler.control.records.status.why import Answer
+    from gpuscaler.control.records.status.why import Explanation
     from gpuscaler.kube.client import Client
     from gpuscaler.kube.errors import NotFound
     from gpuscaler.kube.resources import CORE_EVENTS, NODES, PODS
@@ -138,9 +138,9 @@ async def from_events(transport: "Transport", kind: str, subject: str) -> "Answe
     space, _, name = subject.rpartition("/")
     try:
         await client.get(PODS if kind == "pod" else NODES, name, namespace=space)
-        there = True
+        exists = True
     except NotFound:
-        there = False
+        exists = False
 
     class WireEvent(msgspec.Struct, rename="camel"):
         reason: str | None = None
@@ -155,12 +155,12 @@ async def from_events(transport: "Transport", kind: str, subject: str) -> "Answe
     for raw in await client.list_all(CORE_EVENTS, namespace=space or "default", query=query):
         event = msgspec.json.decode(raw, type=WireEvent)
         if event.reporting_component == "gpuscaler" or event.reason == "FailedScheduling":
-            entries.append(StatusEntry(event.reason or "", event.message or "", moment(event.last_timestamp or event.event_time)))
-    now = (() if there else (f"there is no such {kind} now",)) if entries else ("there is no Event of gpuscaler about it",)
-    return Answer(f"{kind} {subject}", there or bool(entries), now, tuple(sorted(entries, key=lambda entry: entry.at)), time.time())
+            entries.append(StatusEntry(event.reason or "", event.message or "", parse_event_time(event.last_timestamp or event.event_time)))
+    now = (() if exists else (f"there is no such {kind} now",)) if entries else ("there is no Event of gpuscaler about it",)
+    return Explanation(f"{kind} {subject}", exists or bool(entries), now, tuple(sorted(entries, key=lambda entry: entry.at)), time.time())
 
 
-def moment(text: str | None) -> float:
+def parse_event_time(text: str | None) -> float:
     """Parse the time of an Event to seconds since the epoch; 0 if it cannot be parsed."""
     from gpuscaler.model.wire import UnreadableError, seconds
 

@@ -1,6 +1,6 @@
 """The cloud's list is read again before a replacement for a node that has gone is bought."""
 
-from gpuscaler.control.loop.awaiting import EARLY_SECONDS, LONGEST_WAIT, Awaiting
+from gpuscaler.control.loop.awaiting import EARLY_SECONDS, LONGEST_WAIT, InventoryWait
 from gpuscaler.model.instances import Delivery, Instance, Inventory
 from gpuscaler.model.nodes import Node
 from gpuscaler.model.offerings import OfferingKey
@@ -15,7 +15,7 @@ def inventory(at: float, *, early: bool = False, replaces: bool = True) -> Inven
 
 
 def test_plans_wait_for_a_newer_list_after_a_node_has_gone() -> None:
-    awaiting = Awaiting()
+    awaiting = InventoryWait()
     awaiting.observe(NODES, {}, inventory(100.0), 100.0)
 
     assert not awaiting.waits(inventory(100.0), 104.0)
@@ -26,7 +26,7 @@ def test_plans_wait_for_a_newer_list_after_a_node_has_gone() -> None:
 
 
 def test_plans_do_not_wait_long_for_a_list() -> None:
-    awaiting = Awaiting()
+    awaiting = InventoryWait()
     awaiting.observe(NODES, {}, inventory(100.0), 100.0)
     awaiting.observe({}, {}, inventory(100.0), 105.0)
 
@@ -34,7 +34,7 @@ def test_plans_do_not_wait_long_for_a_list() -> None:
 
 
 def test_plans_do_not_wait_if_no_group_replaces_machines() -> None:
-    awaiting = Awaiting()
+    awaiting = InventoryWait()
     awaiting.observe(NODES, {}, inventory(100.0, replaces=False), 100.0)
 
     assert not awaiting.observe({}, {}, inventory(100.0, replaces=False), 105.0)
@@ -42,7 +42,7 @@ def test_plans_do_not_wait_if_no_group_replaces_machines() -> None:
 
 
 def test_a_group_that_replaces_machines_early_gets_a_few_seconds_after_the_announcement() -> None:
-    awaiting = Awaiting()
+    awaiting = InventoryWait()
     awaiting.observe(NODES, {}, inventory(100.0, early=True), 100.0)
 
     assert awaiting.observe(NODES, {"i-1": 220.0}, inventory(100.0, early=True), 101.0)
@@ -54,10 +54,10 @@ def test_a_group_that_replaces_machines_early_gets_a_few_seconds_after_the_annou
 
 
 def test_plans_wait_for_the_first_list_for_at_most_ten_seconds() -> None:
-    awaiting = Awaiting()
+    awaiting = InventoryWait()
 
     assert not awaiting.observe({}, {}, None, 100.0)
     assert awaiting.waits(None, 100.0)
     assert awaiting.waits(None, 100.0 + LONGEST_WAIT - 1.0)
     assert not awaiting.waits(None, 100.0 + LONGEST_WAIT)
-    assert not Awaiting().waits(inventory(100.0), 100.0)
+    assert not InventoryWait().waits(inventory(100.0), 100.0)

@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from gpuscaler.control.loop.cluster_writes import ABREAST, Actor
+from gpuscaler.control.loop.cluster_writes import CONCURRENT_WRITES, ClusterWriter
 from gpuscaler.embedded.apiserver.api import ApiServer
 from gpuscaler.embedded.apiserver.faults import Fault
 from gpuscaler.embedded.apiserver.wire.failures import Failure
@@ -32,7 +32,7 @@ async def test_opening_a_node_keeps_other_taints() -> None:
     client = nobody()
     other = {"key": "dedicated", "effect": "NoSchedule"}
     await client.create(NODES, {**NODE, "spec": {"taints": [*NODE["spec"]["taints"], other]}})
-    (outcome,) = await Actor(client).carry_out([Lift("a", "it is ready")])
+    (outcome,) = await ClusterWriter(client).carry_out([Lift("a", "it is ready")])
 
     assert outcome.detail == ""
     assert msgspec.json.decode(await client.get(NODES, "a"))["spec"]["taints"] == [other]
@@ -41,7 +41,7 @@ async def test_opening_a_node_keeps_other_taints() -> None:
 async def spec_after(client: Client, *acts: Act) -> dict[str, Any]:
     """The spec of node a after ``acts``, one after the other."""
     for act in acts:
-        (outcome,) = await Actor(client).carry_out([act])
+        (outcome,) = await ClusterWriter(client).carry_out([act])
         assert outcome.detail == ""
     spec: dict[str, Any] = msgspec.json.decode(await client.get(NODES, "a"))["spec"]
     return {name: value for name, value in spec.items() if name in {"taints", "unschedulable"}}
@@ -84,7 +84,7 @@ async def test_a_policy_blocks_one_node_only_and_a_missing_right_pauses_all_acts
     for name in ("a", "b"):
         await user.create(NODES, {**NODE, "metadata": {"name": name}})
     api.faults.add(Fault(method="PATCH", path=r"/nodes/a", refusal=Failure(403, "Forbidden", said)))
-    actor = Actor(Client(MemoryTransport(api), limit=RateLimit(qps=1e6, burst=1_000_000)))
+    actor = ClusterWriter(Client(MemoryTransport(api), limit=RateLimit(qps=1e6, burst=1_000_000)))
     (refused,) = await actor.carry_out([Mark("a", "idle")])
     (after,) = await actor.carry_out([Mark("b", "idle")])
     taints = {one["key"] for one in msgspec.json.decode(await user.get(NODES, "b"))["spec"]["taints"]}
@@ -95,7 +95,7 @@ async def test_a_policy_blocks_one_node_only_and_a_missing_right_pauses_all_acts
 
 
 async def test_excluding_a_node_that_is_gone_is_no_failure_and_marking_it_is_one() -> None:
-    outcomes = await Actor(nobody()).carry_out([Exclude("b", "idle"), Mark("b", "idle")])
+    outcomes = await ClusterWriter(nobody()).carry_out([Exclude("b", "idle"), Mark("b", "idle")])
 
     assert [outcome.detail for outcome in outcomes] == ["", "node b is gone"]
 
@@ -104,7 +104,7 @@ async def test_interrupted_nodes_are_marked_before_hundreds_of_evictions_are_don
     api = ApiServer(lambda: 1_790_000_000.0)
     user = Client(MemoryTransport(api), limit=RateLimit(qps=1e6, burst=1_000_000))
     await user.create(NODES, NODE)
-    actor = Actor(Client(MemoryTransport(api), limit=RateLimit(qps=1, burst=1)))
+    actor = ClusterWriter(Client(MemoryTransport(api), limit=RateLimit(qps=1, burst=1)))
     loop = asyncio.get_running_loop()
     evictions = asyncio.create_task(actor.carry_out([Evict(f"default/pod{number}", "", "a") for number in range(100)]))
     await asyncio.sleep(2)
@@ -118,10 +118,10 @@ async def test_interrupted_nodes_are_marked_before_hundreds_of_evictions_are_don
 async def test_a_queued_act_is_not_queued_twice_and_is_dropped_after_a_different_decision() -> None:
     api = ApiServer(lambda: 1_790_000_000.0)
     user = Client(MemoryTransport(api), limit=RateLimit(qps=1e6, burst=1_000_000))
-    names = [f"n{number}" for number in range(2 * ABREAST)]
+    names = [f"n{number}" for number in range(2 * CONCURRENT_WRITES)]
     for name in names:
         await user.create(NODES, {**NODE, "metadata": {"name": name}})
-    actor = Actor(Client(MemoryTransport(api), limit=RateLimit(qps=10.0, burst=1)))
+    actor = ClusterWriter(Client(MemoryTransport(api), limit=RateLimit(qps=10.0, burst=1)))
     first = asyncio.create_task(actor.carry_out(Lift(name, "it is ready") for name in names))
     await asyncio.sleep(0.5)
     again = asyncio.create_task(actor.carry_out(Lift(name, "a second look") for name in names[-3:]))
@@ -139,7 +139,7 @@ async def test_an_act_without_an_answer_is_tried_again() -> None:
     user = Client(MemoryTransport(api), limit=RateLimit(qps=1e6, burst=1_000_000))
     await user.create(NODES, NODE)
     api.faults.add(Fault(method="GET", path=r"/nodes/a", delay=30.0, times=1))
-    actor = Actor(Client(MemoryTransport(api), limit=RateLimit(qps=1e6, burst=1_000_000)))
+    actor = ClusterWriter(Client(MemoryTransport(api), limit=RateLimit(qps=1e6, burst=1_000_000)))
     stuck = asyncio.create_task(actor.carry_out([Lift("a", "it is ready")]))
     await asyncio.sleep(5.0)
     (outcome,) = await actor.carry_out([Lift("a", "it is ready")])

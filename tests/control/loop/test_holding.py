@@ -8,7 +8,7 @@ import pytest
 from tests.control.world import ONE_GPU_MACHINES, Watchman, World, world
 
 from gpuscaler.clouds.protocol import INTERRUPTION, Notice, Order
-from gpuscaler.control.loop.holding import NAME, POLL_SECONDS, Brake, change
+from gpuscaler.control.loop.holding import NAME, POLL_SECONDS, HoldWatcher, write_holds
 from gpuscaler.kube.client import Client
 from gpuscaler.kube.errors import Forbidden, ServerError, Unreachable
 from gpuscaler.kube.resources import CONFIG_MAPS
@@ -188,7 +188,7 @@ async def test_a_hold_that_cannot_be_parsed_holds_everything_and_is_reported(dat
         assert here.brake.trouble.startswith("ConfigMap kube-system/gpuscaler-hold: saw ")
         assert "run `gpuscaler resume`" in here.brake.trouble
 
-        await change(here.user, "kube-system", {"buying": None, "removing": None})
+        await write_holds(here.user, "kube-system", {"buying": None, "removing": None})
         await until_bound(here)
         assert here.brake.trouble == ""
 
@@ -197,7 +197,7 @@ async def test_a_hold_that_cannot_be_parsed_holds_everything_and_is_reported(dat
 async def test_a_config_map_that_cannot_be_read_changes_nothing_and_is_reported(failure: Exception) -> None:
     async with world() as here:
         await here.hold(removing=Hold(by="ann"))
-        brake = Brake(here.user, namespace="kube-system", now=here.now)
+        brake = HoldWatcher(here.user, namespace="kube-system", now=here.now)
         await brake.poll()
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(Client, "get", failing(failure))
@@ -210,7 +210,7 @@ async def test_a_config_map_that_cannot_be_read_changes_nothing_and_is_reported(
 @pytest.mark.parametrize("failure", [Unreachable("nothing answers"), TimeoutError(), ServerError(503, "busy")], ids=repr)
 async def test_a_process_that_has_not_read_the_config_map_yet_holds_everything_until_then(failure: Exception) -> None:
     async with world() as here:
-        brake = Brake(here.user, namespace="kube-system", now=here.now)
+        brake = HoldWatcher(here.user, namespace="kube-system", now=here.now)
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(Client, "get", failing(failure))
             assert await brake.poll()
@@ -224,7 +224,7 @@ async def test_a_process_that_has_not_read_the_config_map_yet_holds_everything_u
 
 async def test_a_role_without_the_right_to_read_holds_stops_nothing() -> None:
     async with world() as here:
-        brake = Brake(here.user, namespace="kube-system", now=here.now)
+        brake = HoldWatcher(here.user, namespace="kube-system", now=here.now)
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(Client, "get", failing(Forbidden(403, "no")))
             assert not await brake.poll()
@@ -249,7 +249,7 @@ def failing(failure: Exception) -> Callable[..., Awaitable[bytes]]:
 async def test_two_people_can_hold_different_activities_at_the_same_time() -> None:
     async with world() as here:
         await asyncio.gather(*(here.hold(**{activity: Hold(by=activity)}) for activity in ("buying", "removing")))
-        brake = Brake(here.user, namespace="kube-system", now=here.now)
+        brake = HoldWatcher(here.user, namespace="kube-system", now=here.now)
 
         assert await brake.poll()
         assert brake.holds == Holds(Hold(by="buying"), Hold(by="removing"))

@@ -12,7 +12,7 @@ from tests.control.managing import managed
 from tests.control.process.test_running import Cluster, Ticking
 from tests.objects import pod
 
-from gpuscaler.control.process.expander import KEY, NAME, NAMESPACE, POLL_SECONDS, PriorityExpander, Standing
+from gpuscaler.control.process.expander import KEY, NAME, NAMESPACE, POLL_SECONDS, PrioritiesInForce, PriorityExpander
 from gpuscaler.embedded.apiserver.api import ApiServer
 from gpuscaler.embedded.serving.memory import MemoryTransport
 from gpuscaler.kube.client import Client
@@ -114,7 +114,7 @@ async def test_the_standing_always_says_whether_the_config_map_is_in_force(api: 
 
     absent = f"those of the settings; there is no {place}"
     assert said == ["", absent, *[f"{place} is in force: 9: dear; 8: cheap"] * 2, f"{place} exists but is not in force: it matches no pool"]
-    assert expander.standing == Standing(absent)
+    assert expander.standing == PrioritiesInForce(absent)
 
 
 async def test_a_config_map_that_is_invalid_from_the_start_is_reported_as_not_in_force(api: ApiServer) -> None:

@@ -15,7 +15,7 @@ from tests.objects import node, pod
 
 from gpuscaler.control.loop.controller import Controller
 from gpuscaler.control.loop.store import StoreError
-from gpuscaler.control.process.running import Made, MakeProvider, MakeRecords, Place, Running, UnusableError
+from gpuscaler.control.process.running import ControllerProcess, MakeProvider, MakeRecords, ProcessContext, ProviderSetup, UnusableError
 from gpuscaler.control.process.settings_file import SettingsFile
 from gpuscaler.control.records import service
 from gpuscaler.control.records.events.records import Records
@@ -74,7 +74,7 @@ class Kept(Records):
     def __init__(self) -> None:
         super().__init__()
         self.controller: Controller | None = None
-        self.place: Place | None = None
+        self.place: ProcessContext | None = None
         self.changes: list[RunSettings] = []
         self.orders: list[ledger.Order] = []
 
@@ -113,15 +113,15 @@ class Cluster:
         make_records: MakeRecords | None = None,
         make_provider: MakeProvider = providers.make,
         clocks: Ticking | None = None,
-    ) -> tuple[Running, Kept]:
+    ) -> tuple[ControllerProcess, Kept]:
         self.path.write_text(text)
         kept = Kept()
 
-        def records(_settings: RunSettings, place: Place) -> Kept:
+        def records(_settings: RunSettings, place: ProcessContext) -> Kept:
             kept.place = place
             return kept
 
-        running = Running(
+        running = ControllerProcess(
             file=SettingsFile(self.path),
             transport=transport or MemoryTransport(self.api),
             namespace="kube-system",
@@ -198,7 +198,7 @@ async def test_a_process_that_loses_its_lease_while_something_fails_leads_again_
         finally:
             raise Unreachable("the API server went away at that very moment")
 
-    async def provider(settings: RunSettings, place: Place) -> Made:
+    async def provider(settings: RunSettings, place: ProcessContext) -> ProviderSetup:
         made = await providers.make(settings, place)
         return replace(made, parts=[*made.parts, fails_at_the_end])
 
@@ -252,7 +252,7 @@ async def test_a_changed_file_takes_effect_while_the_controller_runs(cluster: Cl
 
 
 async def test_a_file_that_changes_while_the_provider_is_made_takes_effect_too(cluster: Cluster) -> None:
-    async def make(settings: RunSettings, place: Place) -> Made:
+    async def make(settings: RunSettings, place: ProcessContext) -> ProviderSetup:
         made = await providers.make(settings, place)
         await asyncio.sleep(30)
         return made
@@ -276,7 +276,7 @@ async def test_a_process_that_slept_through_its_lease_leads_again(cluster: Clust
         finally:
             await asyncio.sleep(5)
 
-    async def make(settings: RunSettings, place: Place) -> Made:
+    async def make(settings: RunSettings, place: ProcessContext) -> ProviderSetup:
         made = await providers.make(settings, place)
         return replace(made, parts=(*made.parts, slow))
 
@@ -354,8 +354,8 @@ async def test_a_memory_of_a_newer_version_is_not_changed_and_ends_the_process(c
 
 
 async def test_all_records_of_the_real_program_are_made_beside_the_controller(cluster: Cluster) -> None:
-    def records(settings: RunSettings, place: Place) -> service.Service:
-        return service.make(settings, place, pod="", host="here", set_level=lambda _level: None)
+    def records(settings: RunSettings, place: ProcessContext) -> service.Service:
+        return service.make_service(settings, place, pod="", host="here", set_level=lambda _level: None)
 
     cluster.start(f"{SMALL}http: {{enabled: false}}", identity="one", make_records=records)
     await asyncio.sleep(10)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gpuscaler.control.process.settings_file import SettingsFile, changed_keys, late_keys
+from gpuscaler.control.process.settings_file import SettingsFile, changed_keys, restart_keys
 from gpuscaler.settings import SettingsError
 from gpuscaler.settings.run_settings import RunSettings
 
@@ -126,8 +126,8 @@ def test_settings_of_discovered_pools_take_effect_at_once_and_regions_after_a_re
     path.write_text(f"{aws}pools: [{{name: gpu, max: 3}}]\nlimits: {{gpus: 8}}\n")
     file.poll()
 
-    assert (changed_keys(before, file.settings), late_keys(before, file.settings)) == (("policy", "aws"), ())
+    assert (changed_keys(before, file.settings), restart_keys(before, file.settings)) == (("policy", "aws"), ())
 
     path.write_text(aws.replace("cluster: a", "cluster: b"))
     file.poll()
-    assert late_keys(before, file.settings) == ("aws",)
+    assert restart_keys(before, file.settings) == ("aws",)

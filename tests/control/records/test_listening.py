@@ -19,7 +19,7 @@ from tests.serving.test_server import written
 from gpuscaler.cli import main
 from gpuscaler.control.process.running import UnusableError
 from gpuscaler.control.records.listening import Listeners
-from gpuscaler.control.records.status.why import Answer
+from gpuscaler.control.records.status.why import Explanation
 from gpuscaler.kube.client import Client
 from gpuscaler.kube.leases import NotLeaderError
 from gpuscaler.settings.run_settings import AuthenticatedSettings, HttpSettings, PagesSettings
@@ -32,7 +32,7 @@ async def told(_request: web.Request) -> web.Response:
 
 
 async def explained(_request: web.Request) -> web.Response:
-    answer = Answer("node n1", known=True, now=("it stays",), happened=(), at=0.0)
+    answer = Explanation("node n1", known=True, now=("it stays",), happened=(), at=0.0)
     return web.Response(body=msgspec.json.encode(answer), content_type="application/json")
 
 

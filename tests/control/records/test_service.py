@@ -25,10 +25,10 @@ from gpuscaler.control.process.running import UnusableError
 from gpuscaler.control.records.events import happening
 from gpuscaler.control.records.events.happening import HistoryEvent
 from gpuscaler.control.records.events.records import Sink
-from gpuscaler.control.records.history.inputs import unpacked
-from gpuscaler.control.records.service import Service, Surroundings
+from gpuscaler.control.records.history.inputs import unpack_decision
+from gpuscaler.control.records.service import Service, ServiceContext
 from gpuscaler.control.records.status import reporting
-from gpuscaler.control.records.status.reporting import CHANGED_SECONDS, REFRESH_SECONDS, status_in
+from gpuscaler.control.records.status.reporting import CHANGED_SECONDS, REFRESH_SECONDS, parse_status
 from gpuscaler.control.records.status.status import Process, Status, status_of
 from gpuscaler.control.records.status.why import why_pod
 from gpuscaler.embedded.apiserver.faults import Fault, broken
@@ -49,7 +49,7 @@ async def serviced(pools: str = ONE_GPU_MACHINES, *, dry_run: bool = False, **co
         client = replace(here.cluster.client("gpuscaler"), dry_run=dry_run)
         picture = here.cluster.picture(client)
         service = Service(
-            here=Surroundings(
+            here=ServiceContext(
                 client=client,
                 picture=picture,
                 namespace=NAMESPACE,
@@ -74,7 +74,7 @@ async def serviced(pools: str = ONE_GPU_MACHINES, *, dry_run: bool = False, **co
 
 
 async def status(here: World) -> Status:
-    return status_in(await here.user.get(CONFIG_MAPS, "gpuscaler-status", namespace=NAMESPACE))
+    return parse_status(await here.user.get(CONFIG_MAPS, "gpuscaler-status", namespace=NAMESPACE))
 
 
 async def events(here: World) -> list[tuple[str, str, str]]:
@@ -120,7 +120,7 @@ async def test_unreadable_annotations_and_environment_variables_are_not_repeated
             decision = service.keeper.history.decision(made.id, inputs=True)
             assert decision is not None
             assert decision.inputs is not None
-            inputs = repr(unpacked(decision.inputs))
+            inputs = repr(unpack_decision(decision.inputs))
 
     assert "gpuscaler.io/market: saw a value of 7 characters, expected a comma-separated list of spot" in page
     assert "default/odd" in inputs
@@ -394,7 +394,7 @@ async def test_a_part_that_fails_is_counted_and_started_again(monkeypatch: pytes
 async def test_pages_that_cannot_be_served_end_the_process_with_an_error_about_the_key(http: HttpSettings, said: str) -> None:
     async with world() as here:
         client = here.cluster.client("gpuscaler")
-        surroundings = Surroundings(
+        surroundings = ServiceContext(
             client=client, picture=here.cluster.picture(client), namespace=NAMESPACE, identity="me", now=here.now, troubles=lambda: ()
         )
         with pytest.raises(UnusableError, match=said):
@@ -429,7 +429,7 @@ async def test_health_is_served_over_tls_if_there_is_a_certificate(tmp_path: Pat
     certificate, key = written(tmp_path, authority)
     async with world() as here:
         client = here.cluster.client("gpuscaler")
-        surroundings = Surroundings(
+        surroundings = ServiceContext(
             client=client, picture=here.cluster.picture(client), namespace=NAMESPACE, identity="me", now=here.now, troubles=lambda: ()
         )
         http = HttpSettings(host="127.0.0.1", port=0, certificate=str(certificate), key=str(key))

@@ -2,7 +2,7 @@
 
 import pytest
 
-from gpuscaler.control.records.words import expected, money, offering, some, spoken
+from gpuscaler.control.records.words import format_dollars, format_duration, format_forecast_and_price, format_names, format_offering
 from gpuscaler.model.offerings import OfferingKey
 from gpuscaler.planning.state.boot_times import Forecast
 
@@ -23,28 +23,31 @@ from gpuscaler.planning.state.boot_times import Forecast
     ],
 )
 def test_a_duration_is_rounded_to_its_length(seconds: float, text: str) -> None:
-    assert spoken(seconds) == text
+    assert format_duration(seconds) == text
 
 
 def test_a_forecast_states_typical_time_p95_and_price() -> None:
-    assert expected(Forecast(220.0, 360.0, 5, ""), "$1.01/h") == "ready in about 3m40s, p95 6m, $1.01/h"
+    assert format_forecast_and_price(Forecast(220.0, 360.0, 5, ""), "$1.01/h") == "ready in about 3m40s, p95 6m, $1.01/h"
     assert (
-        expected(Forecast(30.0, 30.0, 1, "only 1 of its kind observed"), "$1.01/h")
+        format_forecast_and_price(Forecast(30.0, 30.0, 1, "only 1 of its kind observed"), "$1.01/h")
         == "ready in about 30s (only 1 of its kind observed), $1.01/h"
     )
-    assert expected(Forecast(), "$0.0123/h") == "ready in about 4m, p95 5m (assumed; none of its kind observed yet), $0.0123/h"
+    assert (
+        format_forecast_and_price(Forecast(), "$0.0123/h")
+        == "ready in about 4m, p95 5m (assumed; none of its kind observed yet), $0.0123/h"
+    )
 
 
 def test_an_offering_states_its_known_parts() -> None:
-    assert offering(OfferingKey("gpu", "spot", "g5.xlarge", "us-east-1a")) == "g5.xlarge spot in us-east-1a"
-    assert offering(OfferingKey("gpu", "spot", "g5.xlarge", "")) == "g5.xlarge spot"
-    assert offering(OfferingKey("gpu", "", "", "")) == "a machine of pool gpu"
+    assert format_offering(OfferingKey("gpu", "spot", "g5.xlarge", "us-east-1a")) == "g5.xlarge spot in us-east-1a"
+    assert format_offering(OfferingKey("gpu", "spot", "g5.xlarge", "")) == "g5.xlarge spot"
+    assert format_offering(OfferingKey("gpu", "", "", "")) == "a machine of pool gpu"
 
 
 def test_the_first_of_many_names_are_listed_and_the_others_counted() -> None:
-    assert some(("a", "b", "c")) == "a, b, c"
-    assert some(("a", "b", "c", "d", "e")) == "a, b, c and 2 more"
+    assert format_names(("a", "b", "c")) == "a, b, c"
+    assert format_names(("a", "b", "c", "d", "e")) == "a, b, c and 2 more"
 
 
 def test_money_has_cents_and_small_amounts_have_more_digits() -> None:
-    assert (money(0.0), money(12.5), money(0.0042)) == ("$0.00", "$12.50", "$0.0042")
+    assert (format_dollars(0.0), format_dollars(12.5), format_dollars(0.0042)) == ("$0.00", "$12.50", "$0.0042")

@@ -20,10 +20,10 @@ from tests.objects import pod
 from gpuscaler.clouds.protocol import CAPACITY, QUOTA, Bought, CloudError, LostAnswerError, Order
 from gpuscaler.control.loop.attempts import Attempts
 from gpuscaler.control.loop.controller import Controller
-from gpuscaler.control.loop.holding import Brake
+from gpuscaler.control.loop.holding import HoldWatcher
 from gpuscaler.control.loop.store import OvertakenError
 from gpuscaler.control.process.expander import PriorityExpander
-from gpuscaler.control.process.running import Made, Place, Running, UnusableError
+from gpuscaler.control.process.running import ControllerProcess, ProcessContext, ProviderSetup, UnusableError
 from gpuscaler.control.process.settings_file import SettingsFile
 from gpuscaler.embedded.apiserver.api import ApiServer
 from gpuscaler.embedded.apiserver.faults import Fault, broken
@@ -74,7 +74,7 @@ class Life:
         self.client = Client(MemoryTransport(api), limit=RateLimit(qps=1e9, burst=1_000_000), dry_run=dry_run)
         file = SettingsFile(path)
         picture = Picture(self.client, clock=asyncio.get_running_loop().time, random=Random(0))
-        self.place = Place(
+        self.place = ProcessContext(
             client=self.client,
             picture=picture,
             namespace=namespace,
@@ -85,13 +85,13 @@ class Life:
             file=file,
             expander=PriorityExpander(self.client),
             attempts=Attempts(self.client),
-            brake=Brake(self.client, namespace=namespace, now=now),
+            brake=HoldWatcher(self.client, namespace=namespace, now=now),
         )
         self.settings = file.settings
-        self.made: Made | None = None
+        self.made: ProviderSetup | None = None
         self.tasks: list[asyncio.Task[None]] = []
 
-    async def start(self) -> Made:
+    async def start(self) -> ProviderSetup:
         self.made = await providers.make(self.settings, self.place)
         self.tasks = [asyncio.create_task(part()) for part in self.made.parts]
         return self.made
@@ -111,7 +111,7 @@ class Lives:
         self._path = folder / "run.yaml"
         self._lives: list[Life] = []
 
-    async def begin(self, told: str | None = None, *, dry_run: bool = False, namespace: str = "kube-system") -> Made:
+    async def begin(self, told: str | None = None, *, dry_run: bool = False, namespace: str = "kube-system") -> ProviderSetup:
         self._path.write_text(text() if told is None else told)
         self._lives.append(Life(self.api, self._path, dry_run=dry_run, namespace=namespace))
         return await self._lives[-1].start()
@@ -138,7 +138,7 @@ async def lives(folder: Path) -> AsyncIterator[Lives]:
             await made.close()
 
 
-async def buy(made: Made, *offerings: OfferingKey, token: str = "a", count: int = 1) -> Bought:
+async def buy(made: ProviderSetup, *offerings: OfferingKey, token: str = "a", count: int = 1) -> Bought:
     return await made.provider.buy(Order(token, "gpu", offerings or (GPU,), count))
 
 
@@ -479,7 +479,7 @@ async def test_a_process_that_dies_with_its_cloud_at_any_step_neither_buys_twice
     pods = dice.randint(1, 4)
 
     async def one_life(deaths: Deaths, within: float) -> None:
-        running = Running(
+        running = ControllerProcess(
             file=SettingsFile(path),
             transport=MortalTransport(MemoryTransport(api), deaths, Watchman()),
             namespace="kube-system",

@@ -105,7 +105,7 @@ MUTANTS = (
         case=39,
         at="memory.state_of",
         old="upcoming=tuple(replace(upcoming, unproven=True) if upcoming.id in doubted else upcoming for upcoming in "
-        "ledger.upcoming(current)),",
+        "ledger.upcoming_machines(current)),",
         new="",
         removes="ordered machines are not counted as room",
     ),

@@ -14,11 +14,11 @@ from gpuscaler.kube.watching import SilentError, event_of, watch_lines
 from gpuscaler.model.wire import UnreadableError, seconds
 
 #: The maximum number of pods that are remembered; the oldest attempts are forgotten first.
-MOST = 50_000
+MAX_PODS = 50_000
 #: How long a watch may be silent, how long it lasts, and the pause after a failure, in seconds.
-SILENCE, WATCH, PAUSE = 90.0, 600, 5.0
+SILENCE_SECONDS, WATCH_SECONDS, PAUSE_SECONDS = 90.0, 600, 5.0
 #: The scheduler's messages are cut to this length, in characters.
-WORDS = 300
+MAX_MESSAGE = 300
 
 
 class WireReference(msgspec.Struct, gc=False):
@@ -66,12 +66,12 @@ class Attempts(Mapping[str, float]):
             "watch": "true",
             "allowWatchBookmarks": "true",
             "fieldSelector": "reason=FailedScheduling",
-            "timeoutSeconds": str(WATCH),
+            "timeoutSeconds": str(WATCH_SECONDS),
         }
-        request = Request("GET", CORE_EVENTS.path(), query, {"accept": "application/json"}, timeout=SILENCE + 15.0)
+        request = Request("GET", CORE_EVENTS.path(), query, {"accept": "application/json"}, timeout=SILENCE_SECONDS + 15.0)
         while True:
             try:
-                async with aclosing(watch_lines(self._client, request, silence=lambda: SILENCE)) as pieces:
+                async with aclosing(watch_lines(self._client, request, silence=lambda: SILENCE_SECONDS)) as pieces:
                     async for lines in pieces:
                         self.trouble = ""
                         for line in lines:
@@ -80,7 +80,7 @@ class Attempts(Mapping[str, float]):
                 continue
             except (ApiError, Unreachable) as error:
                 self.trouble = f"Events with the scheduler's failed attempts cannot be watched: {error}"
-            await asyncio.sleep(PAUSE)
+            await asyncio.sleep(PAUSE_SECONDS)
 
     def _take(self, line: bytes) -> None:
         try:
@@ -98,8 +98,8 @@ class Attempts(Mapping[str, float]):
         before = self._at.pop(key, 0.0)
         self._at[key] = max(at, before)
         if at >= before:
-            self.said[key] = (event.message or "")[:WORDS]
-        while len(self._at) > MOST:
+            self.said[key] = (event.message or "")[:MAX_MESSAGE]
+        while len(self._at) > MAX_PODS:
             oldest = next(iter(self._at))
             del self._at[oldest]
             self.said.pop(oldest, None)

@@ -17,7 +17,7 @@ LONGEST_WAIT = 10.0
 EARLY_SECONDS = 3.0
 
 
-class Awaiting:
+class InventoryWait:
     """Decides whether plans wait for the next list. Times are seconds since the epoch."""
 
     def __init__(self) -> None:

@@ -53,7 +53,7 @@ LONGEST_PAUSE = 120.0
 SETTLED_SECONDS = 60.0
 
 
-class Answered(Struct, frozen=True, gc=False):
+class OrderAnswer(Struct, frozen=True, gc=False):
     """The result of an order: steps for the ledger, fates for breakers."""
 
     order: ledger.Order
@@ -62,7 +62,7 @@ class Answered(Struct, frozen=True, gc=False):
     detail: str = ""
 
 
-class Ended(Struct, frozen=True, gc=False):
+class EndResult(Struct, frozen=True, gc=False):
     """The result of ending a machine; ``detail`` is empty if it is ending or gone. It was ``held`` if pods were found on it."""
 
     instance: str
@@ -98,8 +98,8 @@ class Cloud:
         self._now = now
         self._fence = fence
         self._wake = wake
-        self._answers: list[Answered] = []
-        self._ended: list[Ended] = []
+        self._answers: list[OrderAnswer] = []
+        self._ended: list[EndResult] = []
         self._withdrawn: list[str] = []
         self._out: set[str] = set()
         #: Orders that may still bring machines, and how many.
@@ -135,12 +135,12 @@ class Cloud:
                 pause = every
                 self._troubles.pop(ask.__name__, None)
             except (CloudError, LostAnswerError, TimeoutError) as error:
-                self._troubles[ask.__name__] = f"{self.provider.name}: {spoken(error)}"
+                self._troubles[ask.__name__] = f"{self.provider.name}: {describe_call_error(error)}"
                 pause = max(min(2 * pause, LONGEST_PAUSE, 12 * every), getattr(error, "retry_after", 0.0))
             except STOPPING:
                 raise
             except Exception as error:  # noqa: BLE001  # one unexpected answer must not end the list of all machines
-                self._troubles[ask.__name__] = f"{self.provider.name}: {unforeseen(error)}"
+                self._troubles[ask.__name__] = f"{self.provider.name}: {describe_unexpected_error(error)}"
                 _LOG.exception("the cloud could not be queried", what=ask.__name__)
                 pause = min(2 * pause, LONGEST_PAUSE, 12 * every)
             often = self._often and ask == self.refresh and pause == every
@@ -224,10 +224,10 @@ class Cloud:
         if not self._unfilled:
             return
         async with asyncio.timeout(CALL_SECONDS):
-            answers = await self.provider.follow([unfilled(*one) for one in self._unfilled.values()])
+            answers = await self.provider.follow([to_unfilled(*one) for one in self._unfilled.values()])
         for token, bought in answers:
             if (known := self._unfilled.pop(token, None)) is not None:
-                self._answers.append(answered(known[0], bought, self._now()))
+                self._answers.append(order_answer(known[0], bought, self._now()))
                 self._wake()
 
     def found(self) -> tuple[tuple[tuple[str, str], ...], tuple[Instance, ...]]:
@@ -273,11 +273,11 @@ class Cloud:
 
     def expect(self, book: ledger.Ledger) -> None:
         """From now on, ask about the orders of ``book`` that lack machines, whichever process sent them."""
-        missing = ledger.unnamed(book) if book.orders else {}
+        missing = ledger.unnamed_counts(book) if book.orders else {}
         sent = (order for order in book.orders if order.state != ledger.INTENDED)
         self._unfilled = {order.token: (order, missing[order.token]) for order in sent if order.token in missing}
 
-    def take(self) -> tuple[list[Answered], list[Ended], list[str]]:
+    def take(self) -> tuple[list[OrderAnswer], list[EndResult], list[str]]:
         """The answers since the last call: to orders, to ends, and the tokens of orders whose withdrawal was confirmed.
 
         Raises the error that stopped a call before it was sent: lost leadership.
@@ -311,17 +311,19 @@ class Cloud:
             self._fence(CALL_SECONDS)
             async with asyncio.timeout(CALL_SECONDS):
                 bought = await self.provider.buy(Order(order.token, order.pool, order.offerings, order.count))
-            answer = answered(order, bought, self._now())
+            answer = order_answer(order, bought, self._now())
         except CloudError as error:
-            answer = refused(order, error, self._now())
+            answer = failed_call_answer(order, error, self._now())
         except (LostAnswerError, TimeoutError) as error:
-            answer = Answered(order, (ledger.Doubted(order.token, self._now()),), (), f"the answer was lost: {spoken(error)}")
+            answer = OrderAnswer(
+                order, (ledger.Doubted(order.token, self._now()),), (), f"the answer was lost: {describe_call_error(error)}"
+            )
         except STOPPING:
             raise
         except Exception as error:  # noqa: BLE001  # no answer of a cloud may end the loop
             # It is unknown whether anything was bought: the order is sent again with the same token.
             _LOG.exception("an order could not be sent", order=order.token)
-            answer = Answered(order, (ledger.Doubted(order.token, self._now()),), (), unforeseen(error))
+            answer = OrderAnswer(order, (ledger.Doubted(order.token, self._now()),), (), describe_unexpected_error(error))
         finally:
             self._out.discard(order.token)
         self._answers.append(answer)
@@ -338,13 +340,13 @@ class Cloud:
                     refusal = (await self.provider.remove((instance,))).get(instance)
                 detail = refusal.detail or refusal.cause if refusal is not None else ""
         except (CloudError, LostAnswerError, TimeoutError, ApiError, Unreachable) as error:
-            detail = spoken(error)
+            detail = describe_call_error(error)
         except STOPPING:
             raise
         except Exception as error:  # noqa: BLE001  # no answer of a cloud may end the loop
             _LOG.exception("a machine could not be ended", machine=instance)
-            detail = unforeseen(error)
-        self._ended.append(Ended(instance, node, found or detail, bool(found)))
+            detail = describe_unexpected_error(error)
+        self._ended.append(EndResult(instance, node, found or detail, bool(found)))
 
     async def _protect(self, act: Protect) -> None:
         problem = ""
@@ -356,14 +358,14 @@ class Cloud:
             await self.refresh()
         except CloudError as error:
             # A machine that is not in service yet, throttling or a lost connection says nothing about the group.
-            problem = spoken(error) if error.cause in (UNAUTHORISED, CONFIGURATION) else UNKNOWN
+            problem = describe_call_error(error) if error.cause in (UNAUTHORISED, CONFIGURATION) else UNKNOWN
         except (LostAnswerError, TimeoutError):
             problem = UNKNOWN
         except STOPPING:
             raise
         except Exception as error:  # noqa: BLE001  # no answer of a cloud may end the loop
             _LOG.exception("machines could not be protected", machines=act.instances)
-            problem = unforeseen(error)
+            problem = describe_unexpected_error(error)
         if problem != UNKNOWN:
             self._guarded += [scale_in_protection.ProtectionAnswered(name, act.pool, act.on, problem) for name in act.instances]
 
@@ -373,7 +375,7 @@ class Cloud:
             async with asyncio.timeout(CALL_SECONDS):
                 await self.provider.extend((instance,))
         except (CloudError, LostAnswerError, TimeoutError) as error:
-            _LOG.warning("a machine could not be held for longer", machine=instance, problem=spoken(error))
+            _LOG.warning("a machine could not be held for longer", machine=instance, problem=describe_call_error(error))
         except STOPPING:
             raise
         except Exception:  # noqa: BLE001  # no answer of a cloud may end the loop
@@ -384,44 +386,48 @@ class Cloud:
         try:
             self._fence(CALL_SECONDS)
             async with asyncio.timeout(CALL_SECONDS):
-                await self.provider.withdraw(unfilled(order, withdrawal.missing))
+                await self.provider.withdraw(to_unfilled(order, withdrawal.missing))
             self._withdrawn.append(withdrawal.token)
             self._troubles.pop(withdrawal.token, None)
         except (CloudError, LostAnswerError, TimeoutError) as error:
-            self._troubles[withdrawal.token] = f"{self.provider.name}: order {withdrawal.token} could not be withdrawn: {spoken(error)}"
+            self._troubles[withdrawal.token] = (
+                f"{self.provider.name}: order {withdrawal.token} could not be withdrawn: {describe_call_error(error)}"
+            )
         except STOPPING:
             raise
         except Exception as error:  # noqa: BLE001  # no answer of a cloud may end the loop
             _LOG.exception("an order could not be withdrawn", order=withdrawal.token)
-            self._troubles[withdrawal.token] = f"{self.provider.name}: order {withdrawal.token} could not be withdrawn: {unforeseen(error)}"
+            self._troubles[withdrawal.token] = (
+                f"{self.provider.name}: order {withdrawal.token} could not be withdrawn: {describe_unexpected_error(error)}"
+            )
 
 
-def unfilled(order: ledger.Order, missing: int) -> Unfilled:
+def to_unfilled(order: ledger.Order, missing: int) -> Unfilled:
     """An order that lacks machines, as a provider gets it."""
     asked = Order(order.token, order.pool, order.offerings, order.count)
     return Unfilled(asked, missing, order.at, accepted=order.state == ledger.ACCEPTED)
 
 
-def refused(order: ledger.Order, error: CloudError, now: float) -> Answered:
+def failed_call_answer(order: ledger.Order, error: CloudError, now: float) -> OrderAnswer:
     """The result of an order for which the whole call failed.
 
     An order that was sent before may have been granted then: the failure of this call says nothing about that.
     """
     if order.state == ledger.DOUBTFUL:
-        return Answered(order, (ledger.Doubted(order.token, now + error.retry_after),), (), error.detail)
+        return OrderAnswer(order, (ledger.Doubted(order.token, now + error.retry_after),), (), error.detail)
     refusals = tuple(Refusal(error.cause, key, error.detail, retry_after=error.retry_after) for key in order.offerings)
-    return answered(order, Bought(refusals=refusals), now)
+    return order_answer(order, Bought(refusals=refusals), now)
 
 
-def spoken(error: Exception) -> str:
+def describe_call_error(error: Exception) -> str:
     return f"no answer within {CALL_SECONDS:g} s" if isinstance(error, TimeoutError) else str(error)
 
 
-def unforeseen(error: Exception) -> str:
+def describe_unexpected_error(error: Exception) -> str:
     return f"saw {type(error).__name__}: {str(error)[:200]}, expected an answer that can be decoded; the call is repeated; please report it"
 
 
-def answered(order: ledger.Order, bought: Bought, now: float) -> Answered:
+def order_answer(order: ledger.Order, bought: Bought, now: float) -> OrderAnswer:
     """The result of an order: an answer as steps for the ledger and fates for breakers."""
     granted = tuple((instance.id, instance.key) for instance in bought.instances)
     short = order.count - len(granted) - bought.pending
@@ -441,4 +447,4 @@ def answered(order: ledger.Order, bought: Bought, now: float) -> Answered:
     launched = {instance.id: instance.launched for instance in bought.instances if instance.launched}
     step = ledger.Answered(order.token, now, granted, bought.pending, launched)
     detail = "; ".join(dict.fromkeys(refusal.detail or refusal.cause for refusal in bought.refusals)) if short > 0 else ""
-    return Answered(order, (step,), fates, detail)
+    return OrderAnswer(order, (step,), fates, detail)

@@ -38,11 +38,11 @@ from gpuscaler.model.taints import AJAR
 from gpuscaler.model.well_known import ARRIVING_TAINT, CLOSING_TAINTS, EXCLUDE_LABEL, EXCLUDE_VALUE, KEPT_TAINT, LEAVING_TAINT, POOL_LABEL
 
 #: The maximum number of writes in progress.
-ABREAST = 16
+CONCURRENT_WRITES = 16
 #: How often a write to a node is tried when other programs change the node at the same time.
 ATTEMPTS = 4
 #: How long forbidden acts are not retried, at first and at most, in seconds: they work again once a person grants the rights.
-REST_SECONDS, LONGEST_REST = 10.0, 120.0
+PAUSE_SECONDS, LONGEST_PAUSE = 10.0, 120.0
 #: Phrases of admission webhooks and policies that forbid one write; an answer about one object does not apply to others.
 POLICY = ("denied the request", "denied request")
 #: Statuses with which an API server or an admission webhook rejects the request itself: the same request would be rejected again.
@@ -67,7 +67,7 @@ class Outcome(Struct, frozen=True, gc=False):
     lasting: bool = False
 
 
-class Rest(Struct, frozen=True, gc=False):
+class ActPause(Struct, frozen=True, gc=False):
     """A pause of ``pause`` seconds for acts of one kind, until ``until`` on the event loop's clock, because of the error ``said``."""
 
     until: float
@@ -108,32 +108,34 @@ class WireNode(msgspec.Struct):
 Change = Callable[[WireNode], dict[str, Any]]
 
 
-class Actor:
+class ClusterWriter:
     """Carries out acts on nodes and pods. The cloud carries out those on machines (:data:`~gpuscaler.lifecycle.actions.ON_MACHINES`)."""
 
     def __init__(self, client: Client) -> None:
         self._client = client
-        self._slots = asyncio.Semaphore(ABREAST)
+        self._slots = asyncio.Semaphore(CONCURRENT_WRITES)
         #: Labels are for people and must not delay anything else. With one slot, a lack of rights is reported once and not for each node.
         self._one_slot = asyncio.Semaphore(1)
         #: Interrupted machines are tainted before anything else is done: their pods have two minutes, or half a minute.
-        self._at_once, self._slots_at_once = client.at_once(), asyncio.Semaphore(ABREAST)
+        self._at_once, self._slots_at_once = client.at_once(), asyncio.Semaphore(CONCURRENT_WRITES)
         #: The last act decided for each subject, while it has not begun.
         self._decided: dict[tuple[object, ...], Act] = {}
         #: Nodes that are being read: one answer serves all pods that are bound to the node.
         self._reading: dict[str, asyncio.Task[WireNode]] = {}
         #: Pauses of forbidden acts, by the kind of act and the namespace.
-        self._resting: dict[tuple[type, str], Rest] = {}
+        self._resting: dict[tuple[type, str], ActPause] = {}
         self._how: Mapping[type, Callable[[Any], Awaitable[str | Outcome]]] = {
             Nominate: self._nominate,
             Bind: self._bind,
-            Lift: lambda act: self._write(act.node, _closing(None)),
-            Close: lambda act: self._write(act.node, _closing(WireTaint(KEPT_TAINT if act.kept else ARRIVING_TAINT, "NoSchedule"))),
-            Ajar: lambda act: self._write(act.node, _closing(WireTaint(KEPT_TAINT if act.kept else ARRIVING_TAINT, AJAR))),
-            Mark: lambda act: self._write(act.node, _taint(LEAVING_TAINT, present=True), client=self._at_once),
-            Unmark: lambda act: self._write(act.node, _unmarked),
-            Discourage: lambda act: self._write(act.node, _taints(SOFT_KEYS, [WireTaint(key, SOFT) for key in act.taints])),
-            Label: lambda act: self._write(act.node, _labelled(act.pool)),
+            Lift: lambda act: self._write(act.node, _set_closing_taint(None)),
+            Close: lambda act: self._write(
+                act.node, _set_closing_taint(WireTaint(KEPT_TAINT if act.kept else ARRIVING_TAINT, "NoSchedule"))
+            ),
+            Ajar: lambda act: self._write(act.node, _set_closing_taint(WireTaint(KEPT_TAINT if act.kept else ARRIVING_TAINT, AJAR))),
+            Mark: lambda act: self._write(act.node, _set_own_taint(LEAVING_TAINT, present=True), client=self._at_once),
+            Unmark: lambda act: self._write(act.node, _remove_leaving_taint),
+            Discourage: lambda act: self._write(act.node, _set_taints(SOFT_KEYS, [WireTaint(key, SOFT) for key in act.taints])),
+            Label: lambda act: self._write(act.node, _set_pool_label(act.pool)),
             Exclude: self._exclude,
             Checkpoint: self._checkpoint,
             Evict: self._evict,
@@ -148,7 +150,9 @@ class Actor:
         has an outcome.
         """
         mine = [act for act in acts if not isinstance(act, ON_MACHINES)]
-        new = [act for act in mine if (before := self._decided.get(_subject(act))) is None or _what(act) != _what(before)]
+        new = [
+            act for act in mine if (before := self._decided.get(_subject(act))) is None or _without_reason(act) != _without_reason(before)
+        ]
         self._decided |= {_subject(act): act for act in new}
         return [outcome for outcome in await asyncio.gather(*map(self._in_turn, new)) if outcome is not None]
 
@@ -170,8 +174,8 @@ class Actor:
         except Forbidden as error:
             if any(words in str(error) for words in POLICY):
                 return Outcome(act, str(error), lasting=True)
-            pause = REST_SECONDS if rest is None else min(2 * rest.pause, LONGEST_REST)
-            self._resting[kind] = Rest(now + pause, pause, str(error))
+            pause = PAUSE_SECONDS if rest is None else min(2 * rest.pause, LONGEST_PAUSE)
+            self._resting[kind] = ActPause(now + pause, pause, str(error))
             return Outcome(act, str(error), pause, lasting=True)
         except ApiError as error:
             return Outcome(act, str(error), error.retry_after or 0.0, lasting=error.status in LASTING)
@@ -192,8 +196,8 @@ class Actor:
         try:
             node = await self._read(act.node)
             if node.metadata.deleted:
-                return f"pod {act.pod}: {_node_gone(act.node)}"
-            if lost := _lost(node, act.devices):
+                return f"pod {act.pod}: {_node_gone_message(act.node)}"
+            if lost := _describe_lost_devices(node, act.devices):
                 return f"pod {act.pod}: node {act.node} {lost}; it is bound once the node offers that again"
             await self._client.bind(namespace, name, act.node, uid=act.uid)
         except Conflict as error:
@@ -231,7 +235,7 @@ class Actor:
             try:
                 found = msgspec.json.decode(await client.get(NODES, node), type=WireNode)
             except NotFound:
-                return _node_gone(node)
+                return _node_gone_message(node)
             patch = change(found)
             if not patch:
                 return ""
@@ -241,14 +245,14 @@ class Actor:
             except Conflict:
                 continue
             except NotFound:
-                return _node_gone(node)
+                return _node_gone_message(node)
             return ""
         return f"node {node} was changed by other programs during each of {ATTEMPTS} attempts to write to it"
 
     async def _exclude(self, act: Exclude) -> str:
         """Exclude a node from load balancers. A node that is gone is no failure: an idle machine may have ended in between."""
-        failure = await self._write(act.node, _excluded)
-        return "" if failure == _node_gone(act.node) else failure
+        failure = await self._write(act.node, _add_exclude_label)
+        return "" if failure == _node_gone_message(act.node) else failure
 
     async def _checkpoint(self, act: Checkpoint) -> str:
         """Annotate the pod through its status: the API server accepts annotations there, and no right to patch pods is needed."""
@@ -290,16 +294,16 @@ def _subject(act: Act) -> tuple[object, ...]:
     return kind, getattr(act, "pod", "") or getattr(act, "node", "")
 
 
-def _what(act: Act) -> tuple[object, ...]:
+def _without_reason(act: Act) -> tuple[object, ...]:
     """An act without its reason."""
     return type(act), *(getattr(act, name) for name in act.__struct_fields__ if name not in ("reason", "devices"))
 
 
-def _node_gone(node: str) -> str:
+def _node_gone_message(node: str) -> str:
     return f"node {node} is gone"
 
 
-def _lost(node: WireNode, devices: Mapping[str, int]) -> str:
+def _describe_lost_devices(node: WireNode, devices: Mapping[str, int]) -> str:
     """Which of ``devices`` a node does not offer any more, in words."""
     offered = node.status.allocatable or {}
     for resource, amount in devices.items():
@@ -309,12 +313,12 @@ def _lost(node: WireNode, devices: Mapping[str, int]) -> str:
     return ""
 
 
-def _taint(key: str, *, present: bool) -> Change:
+def _set_own_taint(key: str, *, present: bool) -> Change:
     """Add a taint of gpuscaler, or remove it."""
-    return _taints(frozenset({key}), [WireTaint(key, "NoSchedule")] if present else [])
+    return _set_taints(frozenset({key}), [WireTaint(key, "NoSchedule")] if present else [])
 
 
-def _taints(ours: frozenset[str], wanted: list[WireTaint]) -> Change:
+def _set_taints(ours: frozenset[str], wanted: list[WireTaint]) -> Change:
     """Set a node's taints with the keys ``ours`` to ``wanted``; all others are kept."""
 
     def change(node: WireNode) -> dict[str, Any]:
@@ -326,7 +330,7 @@ def _taints(ours: frozenset[str], wanted: list[WireTaint]) -> Change:
     return change
 
 
-def _closing(wanted: WireTaint | None) -> Change:
+def _set_closing_taint(wanted: WireTaint | None) -> Change:
     """Set a node's closing taint to ``wanted``, and cordon the node while that taint has no hard effect.
 
     A cordon beside such a taint is ours. A node that a person has cordoned stays cordoned, and gets no such taint.
@@ -350,7 +354,7 @@ def _closing(wanted: WireTaint | None) -> Change:
     return change
 
 
-def _labelled(pool: str) -> Change:
+def _set_pool_label(pool: str) -> Change:
     """Label a node with its pool."""
 
     def change(node: WireNode) -> dict[str, Any]:
@@ -359,15 +363,15 @@ def _labelled(pool: str) -> Change:
     return change
 
 
-def _excluded(node: WireNode) -> dict[str, Any]:
+def _add_exclude_label(node: WireNode) -> dict[str, Any]:
     """Add the label that excludes a node from load balancers, only beside our taint: removing the taint also removes the label."""
     leaving = any(taint.key == LEAVING_TAINT for taint in node.spec.taints or ())
     known = EXCLUDE_LABEL in (node.metadata.labels or {})
     return {"metadata": {"labels": {EXCLUDE_LABEL: EXCLUDE_VALUE}}} if leaving and not known else {}
 
 
-def _unmarked(node: WireNode) -> dict[str, Any]:
+def _remove_leaving_taint(node: WireNode) -> dict[str, Any]:
     """Remove our leaving taint, and the label if it is ours."""
-    patch = _taint(LEAVING_TAINT, present=False)(node)
+    patch = _set_own_taint(LEAVING_TAINT, present=False)(node)
     ours = (node.metadata.labels or {}).get(EXCLUDE_LABEL) == EXCLUDE_VALUE
     return {**patch, **({"metadata": {"labels": {EXCLUDE_LABEL: None}}} if ours else {})}

@@ -13,12 +13,12 @@ from msgspec.structs import replace
 from gpuscaler.clouds.protocol import Provider
 from gpuscaler.control.loop.alarm import SOON_SECONDS, Alarm
 from gpuscaler.control.loop.attempts import Attempts
-from gpuscaler.control.loop.awaiting import Awaiting
+from gpuscaler.control.loop.awaiting import InventoryWait
 from gpuscaler.control.loop.cloud import Cloud
-from gpuscaler.control.loop.cluster_writes import Actor, Outcome
+from gpuscaler.control.loop.cluster_writes import ClusterWriter, Outcome
 from gpuscaler.control.loop.failing import STOPPING, Failures
-from gpuscaler.control.loop.holding import Brake
-from gpuscaler.control.loop.looking import newcomer
+from gpuscaler.control.loop.holding import HoldWatcher
+from gpuscaler.control.loop.looking import describe_unseen_pod
 from gpuscaler.control.loop.recorder import Recorder
 from gpuscaler.control.loop.store import MemoryStore, UnreadableError
 from gpuscaler.kube.client import Client
@@ -50,33 +50,33 @@ from gpuscaler.planning.result import without_removals
 from gpuscaler.planning.scale_up import markets
 from gpuscaler.planning.state import State, breakers, learned_templates, offering_events, promises
 from gpuscaler.planning.state.ledger import ledger
-from gpuscaler.planning.state.ledger.ledger import named
+from gpuscaler.planning.state.ledger.ledger import known_offerings
 
 __all__ = ["FRESH_PICTURE", "Controller"]
 
 #: The interval of turns while machines are about to open, in seconds: whether bindings and nominations show in the cluster.
 OPENING_SECONDS = 0.2
 #: The pause after the saved memory could not be read or written, in seconds.
-AGAIN_SECONDS = 1.0
+RETRY_SECONDS = 1.0
 #: How recently the cluster and the cloud's list must have been confirmed to be fresh, in seconds. API servers confirm a quiet watch once a
 #: minute.
 FRESH_PICTURE, FRESH_LIST = 120.0, 45.0
 #: How old an observation may be, in seconds, to act and plan on it. A write only takes longer if the API server is unreachable.
-OLD_LOOK = 30.0
+MAX_OBSERVATION_AGE = 30.0
 
 #: The stages of a turn.
 OBSERVING, ACTING, PLANNING = "observing the cluster", "acting", "planning"
 #: The pause before the next turn after a plan has failed, in seconds: orders and removals in progress do not wait for a plan.
 PAUSE_OBSERVING = 0.5
 #: How many of the objects that planning fails with are reported individually.
-MOST_REPORTED = 20
+MAX_REPORTED = 20
 
 
-def _nothing(_cluster: Cluster) -> None:
+def _not_repeatable(_cluster: Cluster) -> None:
     """The attempt of a stage that cannot be repeated with fewer objects."""
 
 
-def weight(spec: PodSpec) -> int:
+def planning_weight(spec: PodSpec) -> int:
     """The cost of planning for a pod, relative to a pod without any rules."""
     terms = spec.node_affinity.terms if spec.node_affinity is not None else ()
     rules = len(spec.affinity) + len(spec.anti_affinity) + len(spec.spread) + len(spec.host_ports) + len(spec.volumes)
@@ -104,7 +104,7 @@ class Controller:
         attempts: Attempts,
         pace: Pace = NORMAL,
         dry_run: bool = False,
-        brake: Brake | None = None,
+        brake: HoldWatcher | None = None,
     ) -> None:
         self.memory = Memory()
         self.plans = 0
@@ -112,7 +112,7 @@ class Controller:
         self._picture, self._store, self._recorder = picture, store, recorder
         self._now, self._attempts, self._dry_run = now, attempts, dry_run
         self._alarm, self._brake = Alarm(pace), brake
-        self._client, self._actor = client, Actor(client)
+        self._client, self._actor = client, ClusterWriter(client)
         self._cloud = Cloud(provider, now=now, fence=client.fence, wake=self._alarm.wake)
         self._policy = policy
         self._planner, self._rolls = Planner(policy), MachineIndexes()
@@ -127,11 +127,11 @@ class Controller:
         self._unheard: Facts | None = None
         #: The current computation and its cluster, to be repeated without some of its objects.
         self._stage = OBSERVING
-        self._attempt: tuple[Cluster, quarantine.Attempt] = (Cluster(), _nothing)
+        self._attempt: tuple[Cluster, quarantine.Attempt] = (Cluster(), _not_repeatable)
         self._planned: Cluster | None = None
         self._no_plan_before = 0.0
         self._crowded: frozenset[str] = frozenset()
-        self._awaiting = Awaiting()
+        self._awaiting = InventoryWait()
         self._began = 0.0
         self._version = 0
         #: The nodes of the last observation.
@@ -152,8 +152,8 @@ class Controller:
         """Use ``policy`` from the next plan on; offerings that were paused until their configuration changes are tried again."""
         if policy != self._policy:
             known, trusted = self.memory.breakers, self.memory.promises
-            for change in markets.changed(self._policy, policy, self._now()):
-                known, trusted = breakers.step(known, change), promises.mended(trusted, change.pool)
+            for change in markets.changed_pools(self._policy, policy, self._now()):
+                known, trusted = breakers.step(known, change), promises.forgive(trusted, change.pool)
             self._policy, self.memory = policy, replace(self.memory, breakers=known, promises=trusted)
             self._alarm.plan_by(self._time())
 
@@ -182,7 +182,7 @@ class Controller:
             except (ApiError, Unreachable, UnreadableError) as error:
                 self._unreadable = str(error)
                 self._recorder.failed("the memory could not be read", error, self._now())
-                await asyncio.sleep(AGAIN_SECONDS)
+                await asyncio.sleep(RETRY_SECONDS)
             else:
                 self._unreadable = ""
                 return memory
@@ -218,7 +218,7 @@ class Controller:
         except (ApiError, Unreachable) as error:
             # Nothing was done that is not saved: the next turn starts again from the memory.
             self._recorder.failed("the memory could not be written", error, self._now())
-            self._alarm.look_at(self._time() + AGAIN_SECONDS)
+            self._alarm.look_at(self._time() + RETRY_SECONDS)
         except STOPPING:
             raise
         except Exception as error:  # noqa: BLE001  # one unexpected object must not end the loop
@@ -237,7 +237,7 @@ class Controller:
             self._alarm.plan_by(until)
         self._alarm.look_at(until if stage != PLANNING else self._time() + PAUSE_OBSERVING)
         cluster, attempt = self._attempt
-        if self.failures.repeated(stage) and attempt is not _nothing:
+        if self.failures.repeated(stage) and attempt is not _not_repeatable:
             self.failures.search(cluster, self._planned, attempt, words)
 
     def _set_aside(self, cluster: Cluster) -> Cluster:
@@ -247,7 +247,7 @@ class Controller:
             poison = (*poison, *poisons)
             self._no_plan_before = 0.0
             self._alarm.plan_by(self._time())
-            for each in poisons[:MOST_REPORTED]:
+            for each in poisons[:MAX_REPORTED]:
                 self._recorder.failed(f"{each.kind} {each.key} is skipped", ValueError(each.reason), self._now())
         if poison != self.memory.poison:
             self.memory = replace(self.memory, poison=poison)
@@ -266,8 +266,8 @@ class Controller:
         """Observe, save, act; then plan if a plan is due."""
         started = self._alarm.looking()
         if self._cloud.inventory is not None:
-            self._picture.belong(self._cloud.inventory, named(self.memory.ledger))
-        self._stage, self._attempt = OBSERVING, (Cluster(), _nothing)
+            self._picture.belong(self._cloud.inventory, known_offerings(self.memory.ledger))
+        self._stage, self._attempt = OBSERVING, (Cluster(), _not_repeatable)
         taken = await self._picture.take()
         self._version, self._alarm.nodes = taken.version, taken.cluster.nodes
         cluster = self._with_devices(self._set_aside(taken.cluster))
@@ -281,11 +281,11 @@ class Controller:
         now = self._now()
         facts = self._unheard = self._facts(now)
         memory, policy = self.memory, self._policy
-        self._attempt = cluster, lambda some: look(memory, some, policy, facts, now, rolls=MachineIndexes())
-        seen = look(memory, cluster, policy, facts, now, rolls=self._rolls)
+        self._attempt = cluster, lambda some: look(memory, some, policy, facts, now, indexes=MachineIndexes())
+        seen = look(memory, cluster, policy, facts, now, indexes=self._rolls)
         self._unheard = None
         self.failures.succeeded(OBSERVING)
-        self._stage, self._attempt = ACTING, (cluster, _nothing)
+        self._stage, self._attempt = ACTING, (cluster, _not_repeatable)
         urgent = refused or is_urgent(seen, self.memory, self._crowded)
         self.memory, self._crowded = seen.memory, seen.crowded
         self._recorder.looked(seen, cluster, now)
@@ -302,7 +302,7 @@ class Controller:
             if self._time() < self._no_plan_before:
                 self._alarm.plan_by(self._no_plan_before)
             elif self._awaiting.waits(facts.inventory, self._now()):
-                self._alarm.plan_by(self._time() + AGAIN_SECONDS)
+                self._alarm.plan_by(self._time() + RETRY_SECONDS)
             elif not self.failures.searching:
                 self._stage = PLANNING
                 await self._plan(cluster, seen)
@@ -320,14 +320,14 @@ class Controller:
             for fate in answer.fates:
                 known = breakers.step(known, fate)
                 refused = refused or isinstance(fate, offering_events.Refused)
-            self.memory = replace(self.memory, ledger=ledger.folded(self.memory.ledger, answer.steps), breakers=known)
+            self.memory = replace(self.memory, ledger=ledger.fold_events(self.memory.ledger, answer.steps), breakers=known)
             self._recorder.answered(answer, now)
         for one in ended:
             self._recorder.ended(one, now)
             if one.held:
                 self._unseen[one.node] = one.detail
         confirmed = map(ledger.Withdrawn, withdrawn)
-        self.memory = replace(self.memory, ledger=ledger.folded(self.memory.ledger, confirmed))
+        self.memory = replace(self.memory, ledger=ledger.fold_events(self.memory.ledger, confirmed))
         return refused
 
     def _facts(self, now: float) -> Facts:
@@ -387,7 +387,7 @@ class Controller:
         The API server was unreachable in between: pods have gone, groups have launched machines, and the observation is out of date.
         """
         await self._store.save(self.memory)
-        if self._time() > started + OLD_LOOK:
+        if self._time() > started + MAX_OBSERVATION_AGE:
             self._alarm.plan_by(self._time())
             return False
         self._act(seen, cluster)
@@ -397,7 +397,7 @@ class Controller:
         for act in seen.acts:
             if isinstance(act, End):
                 known = frozenset(pod.uid for pod in cluster.on_node.get(act.node, {}).values())
-                self._cloud.end(act.instance, act.node, partial(newcomer, self._client, act.node, known) if act.look else None)
+                self._cloud.end(act.instance, act.node, partial(describe_unseen_pod, self._client, act.node, known) if act.look else None)
             elif isinstance(act, Extend):
                 self._cloud.extend(act.instance)
             elif isinstance(act, Protect):
@@ -452,7 +452,9 @@ class Controller:
     async def _plan(self, cluster: Cluster, seen: Reconciliation) -> None:
         """Make a plan from the observation ``seen``, save its intents, and send its orders."""
         now = self._now()
-        policy, unshown = withheld(learned_templates.corrected(self._policy, self.memory.learned), self.memory.breakers, cluster, now)
+        policy, unshown = withheld(
+            learned_templates.corrected_policy(self._policy, self.memory.learned), self.memory.breakers, cluster, now
+        )
         policy = with_storage_places(policy, cluster)
         if policy != self._planner.policy:
             self._planner, self._weighed = Planner(policy), -1
@@ -519,7 +521,7 @@ class Controller:
         pace = self._alarm.pace
         if len(cluster.nodes) + len(cluster.pods) > pace.inline:
             return False
-        return sum(weight(bucket.sample.spec) * len(bucket.pods) for bucket in cluster.unbound.values()) <= pace.inline_pods
+        return sum(planning_weight(bucket.sample.spec) * len(bucket.pods) for bucket in cluster.unbound.values()) <= pace.inline_pods
 
     def _consolidates(self, state: State) -> bool:
         """Whether consolidation is due in the next plan."""

@@ -22,7 +22,7 @@ STOPPING = (ApiError, Unreachable, NotLeaderError, OvertakenError, StoreError)
 #: The pause after an error, in seconds: at first, and at most.
 PAUSE, LONGEST_PAUSE = 1.0, 60.0
 #: After how many equal errors in a row the objects that cause them are searched for.
-REPEATED = 2
+ERRORS_BEFORE_SEARCH = 2
 
 
 class Failures:
@@ -50,7 +50,7 @@ class Failures:
     def happened(self, stage: str, error: BaseException) -> tuple[str, float]:
         """Note an error of ``stage``; return it in words, and the pause before the next try, in seconds."""
         self.count += 1
-        words = described(error)
+        words = describe_error(error)
         before, times = self._last.get(stage, ("", 0))
         times = times + 1 if words == before else 1
         self._last[stage] = words, times
@@ -72,7 +72,7 @@ class Failures:
         """Whether the last error of ``stage`` is due for a search for the objects that cause it."""
         times = self._last.get(stage, ("", 0))[1]
         # Searches that find nothing are repeated at growing intervals.
-        return times >= REPEATED and times & (times - 1) == 0
+        return times >= ERRORS_BEFORE_SEARCH and times & (times - 1) == 0
 
     def search(self, cluster: Cluster, before: Cluster | None, attempt: Attempt, words: str) -> None:
         """Search, in a thread, for the objects of ``cluster`` without which ``attempt`` succeeds."""
@@ -90,7 +90,7 @@ class Failures:
         if search.cancelled():
             return None
         if (error := search.exception()) is not None:
-            _LOG.error("the search for the objects that cause an error failed", problem=described(error))
+            _LOG.error("the search for the objects that cause an error failed", problem=describe_error(error))
             return ()
         return search.result()
 
@@ -100,7 +100,7 @@ class Failures:
             await asyncio.gather(self._search, return_exceptions=True)
 
 
-def described(error: BaseException) -> str:
+def describe_error(error: BaseException) -> str:
     """An error in words, with the place in the source where it was raised."""
     frames = traceback.extract_tb(error.__traceback__, limit=-1)
     place = f" ({frames[-1].filename.rpartition('/gpuscaler/')[2]}:{frames[-1].lineno})" if frames else ""

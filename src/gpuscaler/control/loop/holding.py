@@ -35,7 +35,7 @@ class WireConfigMap(msgspec.Struct):
     data: dict[str, str] | None = None
 
 
-class Brake:
+class HoldWatcher:
     """Knows the holds of the ConfigMap ``namespace/gpuscaler-hold``.
 
     ``holds`` are those that were last read. ``trouble`` says what is wrong with the ConfigMap, and is empty if nothing is. A ConfigMap that
@@ -50,7 +50,7 @@ class Brake:
         self._client, self._namespace, self._now = client.at_once(), namespace, now
         self._in_force = Holds()
         self._known = False
-        self._clocks = Clocks()
+        self._clocks = HoldClocks()
 
     @property
     def place(self) -> str:
@@ -69,7 +69,7 @@ class Brake:
             async with asyncio.timeout(READ_SECONDS):
                 data = await self._client.get(CONFIG_MAPS, NAME, namespace=self._namespace)
             self._known = True
-            self.holds = self._clocks.told(holds_in(data), self._now())
+            self.holds = self._clocks.told(parse_holds(data), self._now())
             self.trouble = self._trouble_of_clocks()
         except NotFound:
             self._known, self.holds, self.trouble = True, self._clocks.told(Holds(), self._now()), ""
@@ -105,7 +105,7 @@ class Brake:
         )
 
 
-class Clocks:
+class HoldClocks:
     """Converts holds set by a clock that is minutes off to the local clock: else ``--for 4m`` might end at once, or last an hour.
 
     A hold that was missing when the ConfigMap was last read was set after that. If its start says otherwise, it was set by another clock.
@@ -123,7 +123,7 @@ class Clocks:
             before, counted, off = self._told.get(activity, (None, hold, 0.0))
             if before is None or before.since != hold.since:
                 off = self._ahead(hold, now)
-            self._told[activity] = (hold, counted if hold == before else _moved(hold, -off), off)
+            self._told[activity] = (hold, counted if hold == before else _shift_hold(hold, -off), off)
         self._read_at = now
         return Holds(**{activity: self._told[activity][1] for activity in held})
 
@@ -138,7 +138,7 @@ class Clocks:
         return hold.since - now
 
 
-def _moved(hold: Hold, seconds: float) -> Hold:
+def _shift_hold(hold: Hold, seconds: float) -> Hold:
     return replace(hold, since=hold.since + seconds, until=hold.until + seconds) if seconds and hold.until is not None else hold
 
 
@@ -148,8 +148,8 @@ UNREADABLE = f"the ConfigMap {NAME} cannot be parsed"
 UNREAD = f"the ConfigMap {NAME} could not be read yet"
 
 
-def holds_in(config_map: bytes) -> Holds:
-    """The holds of a ConfigMap that :func:`body_of` made. Raises ValueError for anything else."""
+def parse_holds(config_map: bytes) -> Holds:
+    """The holds of a ConfigMap that :func:`holds_config_map` made. Raises ValueError for anything else."""
     try:
         data = msgspec.json.decode(config_map, type=WireConfigMap).data or {}
     except RecursionError as error:
@@ -165,7 +165,7 @@ def holds_in(config_map: bytes) -> Holds:
     return Holds(**held)
 
 
-def body_of(holds: Holds, *, namespace: str, version: str) -> Mapping[str, Any]:
+def holds_config_map(holds: Holds, *, namespace: str, version: str) -> Mapping[str, Any]:
     """The ConfigMap with ``holds``; ``version`` is that of the one it replaces, empty if there is none."""
     metadata: dict[str, Any] = {"name": NAME, "namespace": namespace, "labels": {"app.kubernetes.io/managed-by": "gpuscaler"}}
     if version:
@@ -175,7 +175,7 @@ def body_of(holds: Holds, *, namespace: str, version: str) -> Mapping[str, Any]:
     return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": data}
 
 
-async def change(client: Client, namespace: str, changes: Mapping[str, Hold | None]) -> Holds:
+async def write_holds(client: Client, namespace: str, changes: Mapping[str, Hold | None]) -> Holds:
     """Set the hold of each activity in ``changes``, None ends it; return the resulting holds.
 
     A ConfigMap that cannot be parsed is replaced. Raises the API server's errors.
@@ -183,7 +183,7 @@ async def change(client: Client, namespace: str, changes: Mapping[str, Hold | No
     for attempt in range(TRIES):
         version, holds = await _read(client, namespace)
         holds = replace(holds, **changes)
-        body = body_of(holds, namespace=namespace, version=version)
+        body = holds_config_map(holds, namespace=namespace, version=version)
         try:
             if version:
                 await client.replace(CONFIG_MAPS, NAME, body, namespace=namespace)
@@ -206,6 +206,6 @@ async def _read(client: Client, namespace: str) -> tuple[str, Holds]:
         return "", Holds()
     version = msgspec.json.decode(data, type=WireConfigMap).metadata.version
     try:
-        return version, holds_in(data)
+        return version, parse_holds(data)
     except ValueError:
         return version, Holds()

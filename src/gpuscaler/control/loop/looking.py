@@ -25,7 +25,7 @@ class WirePod(msgspec.Struct):
     status: WireStatus = msgspec.field(default_factory=WireStatus)
 
 
-async def newcomer(client: Client, node: str, known: Set[str]) -> str:
+async def describe_unseen_pod(client: Client, node: str, known: Set[str]) -> str:
     """A sentence about a pod that is bound to ``node`` and has a uid outside ``known``; empty if there is none.
 
     Raises the errors of reading. A stalled watch is detected after 90 s, and an idle machine is ended sooner than that.

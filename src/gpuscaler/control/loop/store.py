@@ -24,7 +24,7 @@ MOST_BYTES = 1_000_000
 MOST_UNPACKED = 64 * 2**20
 
 #: The advice for a memory of the controller that cannot be read.
-MEND = (
+REPAIR_ADVICE = (
     "nothing is bought or removed; restore the ConfigMap, or delete it once every machine that the cloud lists is a node: "
     "other machines might be bought twice"
 )
@@ -99,7 +99,7 @@ class Store(Generic[T]):
                 f"run the version of gpuscaler that wrote it, or delete the ConfigMap once no machine is starting"
             )
         try:
-            return msgspec.json.decode(_unpacked(b64decode(packed, validate=True)), type=type(self._nothing))
+            return msgspec.json.decode(_decompress(b64decode(packed, validate=True)), type=type(self._nothing))
         except (ValueError, zlib.error, msgspec.MsgspecError) as error:
             raise UnreadableError(
                 f"{self.place}: saw a memory that cannot be read ({error}), expected what gpuscaler wrote; {self._mend}"
@@ -180,10 +180,10 @@ class MemoryStore(Store[Memory]):
     """Keeps the controller's memory."""
 
     def __init__(self, client: Client, *, namespace: str, name: str = "gpuscaler-state") -> None:
-        super().__init__(client, namespace=namespace, name=name, nothing=Memory(), mend=MEND)
+        super().__init__(client, namespace=namespace, name=name, nothing=Memory(), mend=REPAIR_ADVICE)
 
 
-def _unpacked(packed: bytes) -> bytes:
+def _decompress(packed: bytes) -> bytes:
     """Unpack with a size limit: zlib can make a thousand bytes of one. Raises ValueError and zlib.error."""
     decompressor = zlib.decompressobj()
     text = decompressor.decompress(packed, MOST_UNPACKED)

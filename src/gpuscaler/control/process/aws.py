@@ -14,7 +14,7 @@ from gpuscaler.clouds.aws.discovery.regions import Scope
 from gpuscaler.clouds.aws.provider import AwsProvider
 from gpuscaler.clouds.protocol import UNKNOWN, CloudError
 from gpuscaler.control.process.pools import DiscoveredPools
-from gpuscaler.control.process.running import Made, Place, UnusableError
+from gpuscaler.control.process.running import ProcessContext, ProviderSetup, UnusableError
 from gpuscaler.kube.client import Client
 from gpuscaler.kube.errors import NotFound
 from gpuscaler.kube.services import by_address
@@ -22,7 +22,7 @@ from gpuscaler.settings.aws_file import AwsSettings
 from gpuscaler.settings.run_settings import RunSettings
 
 
-def discovery_of(settings: AwsSettings, calls: Calls, *, now: Callable[[], float], folder: Path | None = None) -> Discovery:
+def make_discovery(settings: AwsSettings, calls: Calls, *, now: Callable[[], float], folder: Path | None = None) -> Discovery:
     """The discovery of groups that the settings select; ``folder`` keeps data that rarely changes across restarts."""
     return Discovery(
         calls,
@@ -36,9 +36,14 @@ def discovery_of(settings: AwsSettings, calls: Calls, *, now: Callable[[], float
     )
 
 
-async def make(
-    settings: RunSettings, place: Place, *, folder: Path | None = None, calls: Calls | None = None, executor: Executor | None = None
-) -> Made:
+async def make_aws_provider(
+    settings: RunSettings,
+    place: ProcessContext,
+    *,
+    folder: Path | None = None,
+    calls: Calls | None = None,
+    executor: Executor | None = None,
+) -> ProviderSetup:
     """The provider, once the account has been read. Raises :class:`UnusableError` if boto3 is not installed.
 
     ``folder`` keeps data that rarely changes across restarts. Without ``calls`` and ``executor``, the installed boto3 and threads are used.
@@ -46,12 +51,12 @@ async def make(
     """
     aws_settings = settings.aws
     if calls is None:
-        calls = await asyncio.to_thread(_calls, await _endpoint(place.client, aws_settings.endpoint_url), place.identity)
-    discovery = discovery_of(aws_settings, calls, now=place.now, folder=folder)
+        calls = await asyncio.to_thread(_make_calls, await _resolve_endpoint(place.client, aws_settings.endpoint_url), place.identity)
+    discovery = make_discovery(aws_settings, calls, now=place.now, folder=folder)
     provider = AwsProvider(
         calls,
         discovery,
-        fence=withheld if place.dry_run else place.client.fence,
+        fence=dry_run_fence if place.dry_run else place.client.fence,
         now=place.now,
         queue_url="" if place.dry_run else aws_settings.queue_url,
         queue_region=next(iter(aws_settings.regions), ""),
@@ -68,10 +73,10 @@ async def make(
         discovery.override(now.aws.overrides)
         discovered_pools.hasten()
 
-    return Made(provider=provider, parts=[discovered_pools.run], reload=reload, found=discovered_pools)
+    return ProviderSetup(provider=provider, parts=[discovered_pools.run], reload=reload, found=discovered_pools)
 
 
-async def _endpoint(client: Client, url: str) -> str:
+async def _resolve_endpoint(client: Client, url: str) -> str:
     try:
         return await by_address(client, url)
     except NotFound as error:
@@ -80,13 +85,13 @@ async def _endpoint(client: Client, url: str) -> str:
         ) from error
 
 
-def _calls(endpoint_url: str, identity: str) -> Calls:
+def _make_calls(endpoint_url: str, identity: str) -> Calls:
     try:
         return Calls(sleep=time.sleep, random=Random(identity), endpoint_url=endpoint_url)
     except MissingError as error:
         raise UnusableError(str(error)) from error
 
 
-def withheld(_seconds: float) -> NoReturn:
+def dry_run_fence(_seconds: float) -> NoReturn:
     """The fence on a dry run."""
     raise CloudError(UNKNOWN, "a dry run changes nothing")

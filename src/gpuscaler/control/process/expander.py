@@ -27,7 +27,7 @@ class WireConfigMap(msgspec.Struct):
     data: dict[str, str] | None = None
 
 
-class Standing(msgspec.Struct, frozen=True):
+class PrioritiesInForce(msgspec.Struct, frozen=True):
     """Which priorities of pools are in force, in a sentence, empty before the first read; and problems of those in the ConfigMap."""
 
     text: str = ""
@@ -42,7 +42,7 @@ class PriorityExpander:
         self._priorities: Priorities | None = None
         self._wrong = self._odd = ""
         self._asked = False
-        self._standing = self._announced = Standing()
+        self._standing = self._announced = PrioritiesInForce()
 
     @property
     def trouble(self) -> str:
@@ -56,16 +56,16 @@ class PriorityExpander:
         found, odd = prioritised(policy, self._priorities)
         self._odd = f"{PLACE}: {odd}" if odd else ""
         if odd:
-            self._standing = Standing(f"{PLACE} exists but is not in force: it matches no pool")
+            self._standing = PrioritiesInForce(f"{PLACE} exists but is not in force: it matches no pool")
             return found
         odd_ones = tuple(f"{PLACE}: {remark}" for remark in remarks(found, self._priorities))
-        self._standing = Standing(f"{PLACE} is in force: {_order(found)}", odd_ones)
+        self._standing = PrioritiesInForce(f"{PLACE} is in force: {_describe_order(found)}", odd_ones)
         return found
 
     @property
-    def standing(self) -> Standing:
+    def standing(self) -> PrioritiesInForce:
         """The priorities in force since the last :meth:`policy`."""
-        return self._standing if self._priorities is not None else Standing(self._absent())
+        return self._standing if self._priorities is not None else PrioritiesInForce(self._absent())
 
     def _absent(self) -> str:
         if not self._asked:
@@ -93,7 +93,7 @@ class PriorityExpander:
         before, self._asked = self._priorities, True
         try:
             data = await self._client.get(CONFIG_MAPS, NAME, namespace=NAMESPACE)
-            self._priorities, self._wrong = _read(data), ""
+            self._priorities, self._wrong = _parse_config_map(data), ""
         except NotFound:
             self._priorities, self._wrong = None, ""
         except (ApiError, Unreachable) as error:
@@ -103,19 +103,19 @@ class PriorityExpander:
         return self._priorities != before
 
 
-def _order(policy: Policy) -> str:
+def _describe_order(policy: Policy) -> str:
     """Pools by priority, the highest first."""
     tiers: dict[int, list[str]] = {}
     for pool in sorted(policy.pools, key=lambda pool: (-pool.priority, pool.name)):
         tiers.setdefault(pool.priority, []).append(pool.name)
-    return "; ".join(f"{number}: {', '.join(names[:NAMED])}{_more(names)}" for number, names in tiers.items())
+    return "; ".join(f"{number}: {', '.join(names[:NAMED])}{_format_pools(names)}" for number, names in tiers.items())
 
 
-def _more(names: list[str]) -> str:
+def _format_pools(names: list[str]) -> str:
     return f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
 
 
-def _read(data: bytes) -> Priorities:
+def _parse_config_map(data: bytes) -> Priorities:
     found = msgspec.json.decode(data, type=WireConfigMap).data or {}
     if KEY not in found:
         raise msgspec.ValidationError(f"{PLACE}: saw no key {KEY}, expected one with YAML in it, such as 10: [.*]")

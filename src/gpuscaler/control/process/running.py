@@ -11,12 +11,12 @@ import structlog
 from gpuscaler.clouds.protocol import Provider
 from gpuscaler.control.loop.attempts import Attempts
 from gpuscaler.control.loop.controller import Controller
-from gpuscaler.control.loop.holding import Brake
+from gpuscaler.control.loop.holding import HoldWatcher
 from gpuscaler.control.loop.recorder import Recorder
 from gpuscaler.control.loop.store import MemoryStore, OvertakenError, StoreError
 from gpuscaler.control.process.expander import PriorityExpander
 from gpuscaler.control.process.pools import DiscoveredPools
-from gpuscaler.control.process.settings_file import SettingsFile, changed_keys, late_keys
+from gpuscaler.control.process.settings_file import SettingsFile, changed_keys, restart_keys
 from gpuscaler.control.process.steady import SteadyClock
 from gpuscaler.kube.client import Client
 from gpuscaler.kube.errors import ApiError, Forbidden, NotFound, Unreachable
@@ -47,7 +47,7 @@ class Clocks(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class ProcessContext:
     """The objects that the parts of one process share.
 
     ``client`` is fenced by the election, and withholds writes on a ``dry_run``. ``namespace`` holds the objects of gpuscaler itself,
@@ -65,7 +65,7 @@ class Place:
     file: SettingsFile
     expander: PriorityExpander
     attempts: Attempts
-    brake: Brake
+    brake: HoldWatcher
 
     def troubles(self) -> tuple[str, ...]:
         """What is wrong now, a sentence each."""
@@ -76,7 +76,7 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Made:
+class ProviderSetup:
     """A provider, the ``parts`` that must run beside it while this process leads, and the callback for changed settings.
 
     ``found`` are its pools if they are discovered in the cloud, and the file only overrides them.
@@ -93,7 +93,7 @@ class Made:
 
 
 #: Makes the provider of the settings each time that leading begins; its memory is read from the cluster.
-MakeProvider = Callable[[RunSettings, Place], Coroutine[Any, Any, Made]]
+MakeProvider = Callable[[RunSettings, ProcessContext], Coroutine[Any, Any, ProviderSetup]]
 
 
 class UnusableError(Exception):
@@ -115,11 +115,11 @@ class Records(Recorder, Protocol):
         """Serve and write until cancelled."""
 
 
-MakeRecords = Callable[[RunSettings, Place], Records]
+MakeRecords = Callable[[RunSettings, ProcessContext], Records]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Running:
+class ControllerProcess:
     """One process of the controller. ``namespace`` is used if the settings name none.
 
     With ``default_limit``, settings without any limit get a modest limit in dollars per hour.
@@ -142,25 +142,25 @@ class Running:
         :class:`~gpuscaler.control.loop.store.StoreError` for a memory of another version, and :class:`UnusableError`.
         """
         place = self._place()
-        await check(place, self.file.settings.leader_election.name)
+        await check_api_server(place, self.file.settings.leader_election.name)
         records = self.make_records(self.file.settings, place)
-        lead = _Leading(self, place, records)
+        lead = _Leadership(self, place, records)
         await place.expander.poll()
         await place.brake.poll()
         try:
             async with asyncio.TaskGroup() as tasks:
                 for part in (place.picture, place.attempts, records):
                     tasks.create_task(part.run())
-                tasks.create_task(self.file.follow(lead.reload, broken))
+                tasks.create_task(self.file.follow(lead.reload, log_file_trouble))
                 tasks.create_task(place.expander.run(lead.plan_again))
                 tasks.create_task(place.brake.run(lead.holds_changed))
                 tasks.create_task(lead.run() if place.election is None else place.election.run(lead.run))
         except BaseExceptionGroup as group:
-            if isinstance(error := first(group), ApiError | Unreachable | StoreError | UnusableError):
+            if isinstance(error := first_error(group), ApiError | Unreachable | StoreError | UnusableError):
                 raise error from None
             raise
 
-    def _place(self) -> Place:
+    def _place(self) -> ProcessContext:
         settings = self.file.settings
         rate = settings.rate_limit
         namespace = settings.namespace or self.namespace
@@ -181,7 +181,7 @@ class Running:
             )
             client = client.fenced(election.fence)
         now = SteadyClock(self.clocks.wall, self.clocks.monotonic)
-        return Place(
+        return ProcessContext(
             client=client,
             picture=Picture(
                 client,
@@ -197,17 +197,17 @@ class Running:
             file=self.file,
             expander=PriorityExpander(client),
             attempts=Attempts(client),
-            brake=Brake(client, namespace=namespace, now=now),
+            brake=HoldWatcher(client, namespace=namespace, now=now),
         )
 
 
-class _Leading:
+class _Leadership:
     """Runs the controller while this process leads."""
 
-    def __init__(self, running: Running, place: Place, records: Records) -> None:
+    def __init__(self, running: ControllerProcess, place: ProcessContext, records: Records) -> None:
         self._running, self._place, self._records = running, place, records
         self._controller: Controller | None = None
-        self._made: Made | None = None
+        self._made: ProviderSetup | None = None
         self._warned = ""
 
     async def run(self) -> None:
@@ -216,7 +216,7 @@ class _Leading:
             try:
                 await self._apart()
             except* (OvertakenError, NotLeaderError, ApiError, Unreachable) as group:
-                _LOG.warning("restarting the control loop", problem=str(first(group)))
+                _LOG.warning("restarting the control loop", problem=str(first_error(group)))
             await asyncio.sleep(AGAIN_SECONDS)
 
     async def _apart(self) -> None:
@@ -272,7 +272,7 @@ class _Leading:
         """Apply the changed settings file."""
         keys = changed_keys(before, now)
         _LOG.info("settings changed", keys=keys)
-        if late := late_keys(before, now):
+        if late := restart_keys(before, now):
             _LOG.warning("takes effect after a restart", keys=late)
         self._records.settings_changed(now)
         self._place.picture.interner.max_grace = now.policy.max_grace
@@ -291,7 +291,7 @@ class _Leading:
         if self._controller is not None and self._made is not None:
             self._controller.set_policy(self._policy(self._made, self._running.file.settings))
 
-    def _policy(self, made: Made, settings: RunSettings) -> Policy:
+    def _policy(self, made: ProviderSetup, settings: RunSettings) -> Policy:
         """The policy in force now, with the default limit if no limit was set."""
         policy = self._place.expander.policy(made.policy(settings))
         self._place.expander.announce()
@@ -304,7 +304,7 @@ class _Leading:
         return policy
 
 
-def broken(trouble: str) -> None:
+def log_file_trouble(trouble: str) -> None:
     """Log that the file has changed and cannot be used; without ``trouble``, that it has its previous content again."""
     if trouble:
         _LOG.error("the settings file cannot be used; the previous settings stay in force", problem=trouble)
@@ -312,7 +312,7 @@ def broken(trouble: str) -> None:
         _LOG.info("the settings file can be used again; its content is the previous one")
 
 
-async def check(place: Place, lease: str) -> None:
+async def check_api_server(place: ProcessContext, lease: str) -> None:
     """Check that the API server serves the objects that are always needed; raise its errors."""
     client, namespace = place.client, place.namespace
     for resource in (NODES, PODS):
@@ -345,7 +345,7 @@ def pace_of(settings: PaceSettings) -> Pace:
     )
 
 
-def first(group: BaseExceptionGroup[BaseException]) -> BaseException:
+def first_error(group: BaseExceptionGroup[BaseException]) -> BaseException:
     """The first error among several that happened together."""
     error: BaseException = group
     while isinstance(error, BaseExceptionGroup):

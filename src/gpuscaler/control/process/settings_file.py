@@ -67,7 +67,7 @@ def changed_keys(before: RunSettings, now: RunSettings) -> tuple[str, ...]:
     return ("policy", *changed) if before.limits_stated != now.limits_stated and "policy" not in changed else changed
 
 
-def late_keys(before: RunSettings, now: RunSettings) -> tuple[str, ...]:
+def restart_keys(before: RunSettings, now: RunSettings) -> tuple[str, ...]:
     """The changed keys that take effect only after a restart; settings of discovered pools take effect at once."""
     same_pools = msgspec.structs.replace(now, aws=msgspec.structs.replace(now.aws, overrides=before.aws.overrides))
     return tuple(name for name in changed_keys(before, same_pools) if name not in LIVE)

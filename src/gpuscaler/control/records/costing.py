@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from gpuscaler.control.records.words import hourly
+from gpuscaler.control.records.words import format_price_range
 from gpuscaler.model.offerings import OfferingKey
 from gpuscaler.model.pools import Policy
 from gpuscaler.planning.plans import PlannedMachine
@@ -15,20 +15,20 @@ def price_of(policy: Policy | None, key: OfferingKey) -> float | None:
     return next((offering.price for pool in pools if pool.name == key.pool for offering in pool.offerings if offering.key == key), None)
 
 
-def of_coming(machine: OrderedMachine, policy: Policy | None) -> str:
+def format_ordered_price(machine: OrderedMachine, policy: Policy | None) -> str:
     """The cost of an ordered machine: of the granted offering, or of those that the plan would accept."""
-    least, most = range_of_coming(machine, policy)
-    return hourly(least, most)
+    least, most = ordered_price_range(machine, policy)
+    return format_price_range(least, most)
 
 
-def range_of_coming(machine: OrderedMachine, policy: Policy | None) -> tuple[float, float]:
+def ordered_price_range(machine: OrderedMachine, policy: Policy | None) -> tuple[float, float]:
     """The lowest and highest possible cost of an ordered machine, in dollars per hour."""
     may_be = (machine.offering,) if machine.offering is not None else machine.offerings[: max(1, machine.meant)]
     prices = [price for key in may_be if (price := price_of(policy, key)) is not None] or [machine.price]
     return min(prices), max(prices)
 
 
-def of_plan(machines: Sequence[PlannedMachine]) -> str:
+def format_plan_price(machines: Sequence[PlannedMachine]) -> str:
     """The total cost of a plan's machines."""
     least = sum(min((choice.price_per_hour for choice in machine.choices), default=machine.price_per_hour) for machine in machines)
-    return hourly(least, sum(machine.price_per_hour for machine in machines))
+    return format_price_range(least, sum(machine.price_per_hour for machine in machines))

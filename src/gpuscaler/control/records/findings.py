@@ -3,7 +3,7 @@
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from gpuscaler.control.records.words import counted, some, spoken
+from gpuscaler.control.records.words import format_count, format_duration, format_names
 from gpuscaler.lifecycle.observed.machine_index import Unpooled
 from gpuscaler.lifecycle.released_pools import LetGo
 from gpuscaler.lifecycle.steering.binding import Unbinding
@@ -19,14 +19,14 @@ from gpuscaler.planning.state.ledger.ledger import Ledger
 CLOSED_SECONDS = 900.0
 
 
-def findings(plan: Plan, cluster: Cluster, members: Mapping[str, Member], unpooled: Iterable[Unpooled] = ()) -> Iterator[str]:
+def describe_findings(plan: Plan, cluster: Cluster, members: Mapping[str, Member], unpooled: Iterable[Unpooled] = ()) -> Iterator[str]:
     """A sentence for each finding; ``members`` has the pools of nodes, ``unpooled`` are machines of unknown pools."""
     halted = next((blocked.detail for blocked in plan.blocked_nodes if blocked.blocker == "unhealthy"), None)
     if halted is not None:
         yield halted
     for one in unpooled:
         yield (
-            f"pool {one.pool}: the cloud lists {counted(one.machines, 'machine')} of it for this cluster ({one.machine}"
+            f"pool {one.pool}: the cloud lists {format_count(one.machines, 'machine')} of it for this cluster ({one.machine}"
             f"{', …' if one.machines > 1 else ''}), expected pools of the settings; its machines are not counted, opened or removed; "
             f"add the pool, or remove this cluster's name from its machines if they do not belong to the cluster"
         )
@@ -41,16 +41,16 @@ def findings(plan: Plan, cluster: Cluster, members: Mapping[str, Member], unpool
                 short[f"{shown[device]} of {most} {device} that a {offering.instance_type} has"].append(name)
     for what, names in short.items():
         yield (
-            f"{nodes(names)} {'shows' if len(names) == 1 else 'show'} {what}; plans use the shown number; "
+            f"{format_nodes(names)} {'shows' if len(names) == 1 else 'show'} {what}; plans use the shown number; "
             f"check the driver's log there for a failed device, and replace the machine"
         )
 
 
-def is_let_go(released: LetGo) -> str:
+def describe_released_pool(released: LetGo) -> str:
     """A sentence about a pool that is no longer managed."""
     machines = (
-        f"{counted(released.coming, 'machine')} starting, {released.leaving} leaving, gpuscaler's taints on "
-        f"{counted(released.tainted, 'node')}"
+        f"{format_count(released.coming, 'machine')} starting, {released.leaving} leaving, gpuscaler's taints on "
+        f"{format_count(released.tainted, 'node')}"
     )
     return (
         f"pool {released.pool} is no longer managed: its group is skipped. Work in progress is finished ({machines}), and "
@@ -58,7 +58,7 @@ def is_let_go(released: LetGo) -> str:
     )
 
 
-def unbound(pools: Mapping[str, Unbinding], now: float) -> Iterator[str]:
+def describe_unbound_pools(pools: Mapping[str, Unbinding], now: float) -> Iterator[str]:
     """A sentence for each pool with pods that are nominated because bindings were refused."""
     for name, unbinding in pools.items():
         if now < unbinding.until:
@@ -68,11 +68,12 @@ def unbound(pools: Mapping[str, Unbinding], now: float) -> Iterator[str]:
                 else "see its Events"
             )
             yield (
-                f"pool {name}: its pods are nominated and not bound for another {spoken(unbinding.until - now)}: {unbinding.why}; {advice}"
+                f"pool {name}: its pods are nominated and not bound for another {format_duration(unbinding.until - now)}: "
+                f"{unbinding.why}; {advice}"
             )
 
 
-def closed(cluster: Cluster, members: Mapping[str, Member], ledger: Ledger, now: float) -> Iterator[str]:
+def describe_closed_nodes(cluster: Cluster, members: Mapping[str, Member], ledger: Ledger, now: float) -> Iterator[str]:
     """Sentences about nodes that gpuscaler's taint has kept closed for long and that no turn opens; ``members`` has the pools of nodes."""
     under_way = (
         {machine.node for machine in ledger.coming}
@@ -91,12 +92,12 @@ def closed(cluster: Cluster, members: Mapping[str, Member], ledger: Ledger, now:
     for whose, here in shut.items():
         first, are = here[0], "is" if len(here) == 1 else "are"
         yield (
-            f"{nodes([node.name for node in here])} {are} closed by the taint {ARRIVING_TAINT}, and gpuscaler neither opens nor removes "
-            f"{'it' if len(here) == 1 else 'them'}: "
+            f"{format_nodes([node.name for node in here])} {are} closed by the taint {ARRIVING_TAINT}, and gpuscaler neither opens "
+            f"nor removes {'it' if len(here) == 1 else 'them'}: "
             f"{whose} ({first.provider_id or 'it has no spec.providerID'}); remove the taint, or add its group to the pools"
         )
 
 
-def nodes(names: Sequence[str]) -> str:
+def format_nodes(names: Sequence[str]) -> str:
     """``node a``, or ``5 nodes, a, b, c and 2 more``."""
-    return f"node {names[0]}" if len(names) == 1 else f"{len(names)} nodes, {some(tuple(names))}"
+    return f"node {names[0]}" if len(names) == 1 else f"{len(names)} nodes, {format_names(tuple(names))}"

@@ -19,12 +19,12 @@ Guard: TypeAlias = Callable[[web.Request], Awaitable[None]]
 Handler: TypeAlias = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
-def guarded(routes: Iterable[web.RouteDef], guard: Guard) -> list[web.RouteDef]:
+def with_guard(routes: Iterable[web.RouteDef], guard: Guard) -> list[web.RouteDef]:
     """``routes`` with a call of ``guard`` before each handler."""
-    return [web.route(route.method, route.path, _after(guard, route.handler)) for route in routes]
+    return [web.route(route.method, route.path, _guard_handler(guard, route.handler)) for route in routes]
 
 
-def _after(guard: Guard, handler: Handler) -> Handler:
+def _guard_handler(guard: Guard, handler: Handler) -> Handler:
     async def handle(request: web.Request) -> web.StreamResponse:
         await guard(request)
         return await handler(request)
@@ -32,19 +32,19 @@ def _after(guard: Guard, handler: Handler) -> Handler:
     return handle
 
 
-async def addressed_by_loopback(request: web.Request) -> None:
+async def require_loopback(request: web.Request) -> None:
     """Refuse requests that name another host: a browser on this machine sends them for a web site with a loopback address."""
-    if not asks_here(request):
+    if not is_addressed_by_loopback(request):
         raise web.HTTPForbidden(text="expected a request to a loopback address: the pages are for this machine, or for a forwarded port\n")
 
 
-def asks_here(request: web.Request) -> bool:
+def is_addressed_by_loopback(request: web.Request) -> bool:
     """Whether a request names this machine by a loopback address, and no other web site as its origin."""
     origin = request.headers.get("Origin", "")
-    return _leads_here(f"http://{request.host}") and (not origin or _leads_here(origin))
+    return _is_loopback_url(f"http://{request.host}") and (not origin or _is_loopback_url(origin))
 
 
-def _leads_here(url: str) -> bool:
+def _is_loopback_url(url: str) -> bool:
     try:
         return is_loopback(URL(url).host or "")
     except ValueError:
@@ -52,7 +52,7 @@ def _leads_here(url: str) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Vouched:
+class TokenGuard:
     """Admits users with a token of the cluster who may ``get`` the path; the API server checks both."""
 
     reviews: Reviews

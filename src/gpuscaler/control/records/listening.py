@@ -11,7 +11,7 @@ import structlog
 from aiohttp import web
 
 from gpuscaler.control.process.running import UnusableError
-from gpuscaler.control.records.guarding import Vouched, addressed_by_loopback, guarded
+from gpuscaler.control.records.guarding import TokenGuard, require_loopback, with_guard
 from gpuscaler.kube.client import Client, no_fence
 from gpuscaler.kube.rate import RateLimit
 from gpuscaler.kube.reviews import Reviews
@@ -50,7 +50,7 @@ class Listeners:
 
     async def pages(self, pages: PagesSettings, routes: Iterable[web.RouteDef]) -> None:
         """Serve ``routes`` to this machine; in a pod, to everyone who may forward a port to it."""
-        await self._listen("pages", guarded(routes, addressed_by_loopback), host=pages.host, port=pages.port)
+        await self._listen("pages", with_guard(routes, require_loopback), host=pages.host, port=pages.port)
 
     async def authenticated(self, settings: AuthenticatedSettings, routes: Iterable[web.RouteDef], client: Client) -> None:
         """Serve ``routes`` to users who may read them according to the API server; ``client`` asks it."""
@@ -58,7 +58,9 @@ class Listeners:
         asking = replace(client, fence=no_fence, dry_run=False, limit=RateLimit(qps=QPS, burst=BURST), write_timeout=REVIEW_SECONDS)
         reviews = Reviews(asking, asking, clock=asyncio.get_running_loop().time, always=frozenset())
         tls = self._certified("pages.authenticated", settings.certificate, settings.key)
-        await self._listen("pages.authenticated", guarded(routes, Vouched(reviews)), host=settings.host, port=settings.port or 0, tls=tls)
+        await self._listen(
+            "pages.authenticated", with_guard(routes, TokenGuard(reviews)), host=settings.host, port=settings.port or 0, tls=tls
+        )
 
     async def close(self) -> None:
         await self._open.aclose()

@@ -9,13 +9,13 @@ import structlog
 
 from gpuscaler import __version__
 from gpuscaler.control.loop.controller import Controller
-from gpuscaler.control.process.expander import Standing
-from gpuscaler.control.process.running import Place
+from gpuscaler.control.process.expander import PrioritiesInForce
+from gpuscaler.control.process.running import ProcessContext
 from gpuscaler.control.records.events.announcing import Announcer
 from gpuscaler.control.records.events.logging import LogLines
 from gpuscaler.control.records.events.records import Records
 from gpuscaler.control.records.history.history import open_history
-from gpuscaler.control.records.history.keeping import Keeper
+from gpuscaler.control.records.history.keeping import HistoryWriter
 from gpuscaler.control.records.listening import Listeners
 from gpuscaler.control.records.status.metrics import Gauges, Metrics
 from gpuscaler.control.records.status.pages import Pages
@@ -45,7 +45,7 @@ FLUSH_SECONDS = 3.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Surroundings:
+class ServiceContext:
     """The inputs that the records get from the process. ``pod`` is its pod's name, empty outside a cluster; ``host`` its machine's name.
 
     ``now`` is the wall clock. ``client`` is fenced by the election and withholds writes on a dry run. ``troubles`` returns problems of
@@ -63,15 +63,15 @@ class Surroundings:
     dry_run: bool = False
     set_level: Callable[[str], None] = lambda _level: None
     holds: Callable[[], Holds] = Holds
-    priorities: Callable[[], Standing] = Standing
+    priorities: Callable[[], PrioritiesInForce] = PrioritiesInForce
 
 
-def make(settings: RunSettings, place: Place, *, pod: str, host: str, set_level: Callable[[str], None]) -> "Service":
+def make_service(settings: RunSettings, place: ProcessContext, *, pod: str, host: str, set_level: Callable[[str], None]) -> "Service":
     """The records of ``gpuscaler run``. ``pod`` is the name of the process' pod, empty outside a cluster; ``host`` its machine's name.
 
     ``set_level`` sets the log level.
     """
-    here = Surroundings(
+    here = ServiceContext(
         client=place.client,
         picture=place.picture,
         namespace=place.namespace,
@@ -88,7 +88,7 @@ def make(settings: RunSettings, place: Place, *, pod: str, host: str, set_level:
     return Service(here=here, settings=settings)
 
 
-def set_to(settings: RunSettings) -> Forecast | None:
+def configured_forecast(settings: RunSettings) -> Forecast | None:
     """The time from a grant to a usable machine in the settings of the simulated cloud; None for other clouds."""
     if settings.cloud != "simulated":
         return None
@@ -102,11 +102,11 @@ def set_to(settings: RunSettings) -> Forecast | None:
 class Service(Records):
     """A recorder with its sinks and servers, which work while :meth:`run` runs."""
 
-    here: Surroundings = field(kw_only=True)
+    here: ServiceContext = field(kw_only=True)
     settings: RunSettings = field(kw_only=True)
     metrics: Metrics = field(init=False)
     events: EventRecorder = field(init=False)
-    keeper: Keeper = field(init=False)
+    keeper: HistoryWriter = field(init=False)
     reporter: Reporter = field(init=False)
     listeners: Listeners = field(default_factory=Listeners, init=False)
     _controller: Controller | None = field(default=None, init=False)
@@ -119,10 +119,10 @@ class Service(Records):
         self._pages = self.settings.pages
         # The settings file's policy until the first plan; then the plan's.
         self.latest.policy = self.settings.policy
-        self.latest.simulated = set_to(self.settings)
+        self.latest.simulated = configured_forecast(self.settings)
         self.latest.priorities = here.priorities
         history, self._history_trouble = open_history("" if here.dry_run else kept.folder, decisions=kept.decisions, most_bytes=kept.bytes)
-        self.metrics, self.keeper = Metrics(), Keeper(history)
+        self.metrics, self.keeper = Metrics(), HistoryWriter(history)
         ours = Reference("Pod", here.pod, here.namespace) if here.pod else None
         own = replace(here.client, limit=RateLimit(qps=QPS, burst=BURST), write_timeout=TELL_SECONDS)
         self.events = EventRecorder(own, now=here.now, instance=here.identity)
@@ -187,7 +187,7 @@ class Service(Records):
     def settings_changed(self, settings: RunSettings, /) -> None:
         """Apply settings that can change while it runs; addresses and the history's file change only after a restart."""
         self.settings = settings
-        self.latest.simulated = set_to(settings)
+        self.latest.simulated = configured_forecast(settings)
         self.here.set_level(settings.log.level)
 
     # Running

@@ -4,7 +4,7 @@ from gpuscaler.model.offerings import OfferingKey
 from gpuscaler.planning.state.boot_times import Forecast
 
 
-def spoken(seconds: float) -> str:
+def format_duration(seconds: float) -> str:
     """A duration rounded to two units: ``45s``, ``3m40s``, ``6m``, ``1h05m``, ``2d3h``."""
     whole = max(0, round(seconds))
     if whole < 60:
@@ -19,39 +19,43 @@ def spoken(seconds: float) -> str:
     return f"{days}d{rest}h" if rest else f"{days}d"
 
 
-def offering(key: OfferingKey) -> str:
+def format_offering(key: OfferingKey) -> str:
     """``g5.xlarge spot in us-east-1a``."""
     pool, market, instance_type, zone = key
     where = f" in {zone}" if zone else ""
     return f"{instance_type} {market}{where}" if instance_type else f"a machine of pool {pool}"
 
 
-def counted(number: int, noun: str) -> str:
+def format_count(number: int, noun: str) -> str:
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
 
 
-def expected(forecast: Forecast, price: str) -> str:
+def format_forecast_and_price(forecast: Forecast, price: str) -> str:
     """``ready in about 3m40s, p95 6m, $1.01/h``; a forecast without observed machines says so."""
-    return f"{soon(forecast)}, {price}"
+    return f"{format_forecast(forecast)}, {price}"
 
 
-def soon(forecast: Forecast) -> str:
+def format_forecast(forecast: Forecast) -> str:
     """``ready in about 3m40s, p95 6m``, with the forecast's basis if it is not enough machines of the kind."""
-    late = f", p95 {spoken(forecast.late)}" if spoken(forecast.late) != spoken(forecast.typical) else ""
-    return f"ready in about {spoken(forecast.typical)}{late}{f' ({forecast.basis})' if forecast.basis else ''}"
+    late = f", p95 {format_duration(forecast.late)}" if format_duration(forecast.late) != format_duration(forecast.typical) else ""
+    return f"ready in about {format_duration(forecast.typical)}{late}{f' ({forecast.basis})' if forecast.basis else ''}"
 
 
-def hourly(least: float, most: float) -> str:
+def format_price_range(least: float, most: float) -> str:
     """``$1.01/h``, or ``$1.89 to $47.24/h`` while the cloud has not chosen yet."""
-    return f"{money(least)}/h" if money(least) == money(most) else f"{money(least)} to {money(most)}/h"
+    return (
+        f"{format_dollars(least)}/h"
+        if format_dollars(least) == format_dollars(most)
+        else f"{format_dollars(least)} to {format_dollars(most)}/h"
+    )
 
 
-def money(dollars: float) -> str:
+def format_dollars(dollars: float) -> str:
     """An amount in cents, or with more digits for small amounts."""
     return f"${dollars:.2f}" if dollars >= 0.1 or dollars == 0 else f"${dollars:.4f}"
 
 
-def some(names: tuple[str, ...], most: int = 3) -> str:
+def format_names(names: tuple[str, ...], most: int = 3) -> str:
     """The first of ``names``, and the number of the others."""
     more = f" and {len(names) - most} more" if len(names) > most else ""
     return ", ".join(names[:most]) + more

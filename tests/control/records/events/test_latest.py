@@ -4,7 +4,7 @@ import pytest
 from tests.planning.building import NOW, node, offering
 
 from gpuscaler.control.records.events.latest import Latest
-from gpuscaler.control.records.service import set_to
+from gpuscaler.control.records.service import configured_forecast
 from gpuscaler.lifecycle.memory import Memory
 from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.instances import Instance, Inventory
@@ -50,5 +50,7 @@ def test_the_settings_of_the_simulated_cloud_give_a_forecast() -> None:
     text = "region: us-east-1\ncloud: {}\n{}pools: [{{name: a, types: [g5.xlarge]}}]\n"
     simulated = parse_settings(text.format("simulated", "simulated: {boot: 20s, device_plugin_delay: 5s}\n"))
 
-    assert set_to(simulated) == Forecast(25.0, 25.0, basis="from simulated.boot and device_plugin_delay; no machine has started yet")
-    assert set_to(parse_settings("cloud: aws\naws: {cluster: c, regions: [us-east-1]}\n")) is None
+    assert configured_forecast(simulated) == Forecast(
+        25.0, 25.0, basis="from simulated.boot and device_plugin_delay; no machine has started yet"
+    )
+    assert configured_forecast(parse_settings("cloud: aws\naws: {cluster: c, regions: [us-east-1]}\n")) is None

@@ -8,7 +8,7 @@ from tests.control.records.deciding import idle
 from tests.control.world import World, world
 from tests.objects import pod
 
-from gpuscaler.control.loop.cloud import Ended
+from gpuscaler.control.loop.cloud import EndResult
 from gpuscaler.control.records.events import happening as kinds
 from gpuscaler.control.records.events.happening import HistoryEvent
 from gpuscaler.control.records.events.logging import LogLines
@@ -265,7 +265,7 @@ async def test_the_log_has_a_line_for_a_decision_and_names_few_of_many_pods() ->
 @pytest.mark.parametrize(
     ("call", "text"),
     [
-        (lambda records: records.ended(Ended("i-1", "n-1", "not permitted"), 5.0), "machine i-1 could not be ended: not permitted"),
+        (lambda records: records.ended(EndResult("i-1", "n-1", "not permitted"), 5.0), "machine i-1 could not be ended: not permitted"),
         (lambda records: records.failed("the memory could not be written", OSError("no route"), 5.0), "could not be written: no route"),
     ],
 )

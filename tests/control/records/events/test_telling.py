@@ -4,14 +4,14 @@ import pytest
 import structlog
 from tests.planning.building import NOW, node, offering, pod, pool
 
-from gpuscaler.control.loop.cloud import Answered
+from gpuscaler.control.loop.cloud import OrderAnswer
 from gpuscaler.control.loop.cluster_writes import Outcome
 from gpuscaler.control.records.events import happening as kinds
 from gpuscaler.control.records.events.happening import HistoryEvent
 from gpuscaler.control.records.events.latest import Latest
 from gpuscaler.control.records.events.logging import LogLines
 from gpuscaler.control.records.events.records import Records, Sink
-from gpuscaler.control.records.events.telling import of_look
+from gpuscaler.control.records.events.telling import observation_events
 from gpuscaler.lifecycle.actions import Nominate
 from gpuscaler.lifecycle.memory import Memory, state_of
 from gpuscaler.lifecycle.purchase_intents import ordered
@@ -71,7 +71,7 @@ class Life:
 
     def _answered(self, step: ledger.Event, now: float) -> None:
         self.memory = Memory(ledger=ledger.step(self.memory.ledger, step))
-        self.records.answered(Answered(self.order, (step,), ()), now)
+        self.records.answered(OrderAnswer(self.order, (step,), ()), now)
 
 
 OPEN_AT_ONCE = [(kinds.GRANTED, ""), (kinds.REGISTERED, "n"), (kinds.READY, "n"), (kinds.OPENED, "n")]
@@ -133,7 +133,7 @@ def answer_of(
     kept = Kept()
     order = ledger.Order("t", KIND.pool, (KIND.key,), asked, at=NOW, since=NOW)
     step = ledger.Answered("t", NOW, tuple((f"i-{number}", KIND.key) for number in range(granted)), pending)
-    Records((kept,), Latest(policy=POLICY)).answered(Answered(order, (step,), refused), NOW)
+    Records((kept,), Latest(policy=POLICY)).answered(OrderAnswer(order, (step,), refused), NOW)
     return [(event.kind, event.text, event.cause) for event in kept.told]
 
 
@@ -161,7 +161,7 @@ def test_an_answer_that_comes_in_parts_is_counted_in_parts() -> None:
     life.records.sent(order, machines, Memory(), NOW)
     for step in (ledger.Answered("t", NOW, (("i-1", KIND.key),), 2), ledger.Answered("t", NOW + 5, (("i-2", KIND.key),))):
         fates = () if step.pending else (offering_events.Refused(KIND.key, NOW),)
-        life.records.answered(Answered(order, (step,), fates), NOW)
+        life.records.answered(OrderAnswer(order, (step,), fates), NOW)
 
     assert [event.text.partition(", ready")[0] for event in life.kept.told if event.kind == kinds.ANSWERED] == [
         f"1 of 3 machines granted: 1 x g.1 on-demand in {KIND.zone}",
@@ -173,7 +173,7 @@ def test_an_answer_that_comes_in_parts_is_counted_in_parts() -> None:
 def test_an_answer_that_neither_grants_nor_refuses_has_no_count(step: ledger.Event, words: tuple[str, ...]) -> None:
     kept = Kept()
     order = ledger.Order("t", KIND.pool, (KIND.key,), 1, at=NOW, since=NOW)
-    Records((kept,)).answered(Answered(order, (step,), ()), NOW)
+    Records((kept,)).answered(OrderAnswer(order, (step,), ()), NOW)
 
     assert tuple(event.kind for event in kept.told) == words
 
@@ -202,7 +202,7 @@ def test_a_broken_promise_is_reported_with_its_reason_for_each_pod_even_if_alrea
     outcomes = tuple(Broken(KIND.key, WAITS.spec.digest, NOW, pod=one, node=on, why=why) for one, (on, why) in told.items())
     book = ledger.Ledger(broken=tuple((one, on) for one, (on, _) in told.items()))
 
-    events = of_look(Memory(), Reconciliation(Memory(ledger=book), outcomes=outcomes), Cluster(), {}, NOW)
+    events = observation_events(Memory(), Reconciliation(Memory(ledger=book), outcomes=outcomes), Cluster(), {}, NOW)
 
     assert [(event.kind, event.node, event.text) for event in events] == [
         (

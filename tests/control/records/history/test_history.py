@@ -12,10 +12,10 @@ from tests.control.records.deciding import idle
 from gpuscaler.control.records.events import happening as kinds
 from gpuscaler.control.records.events.happening import HistoryEvent
 from gpuscaler.control.records.events.records import Decision
-from gpuscaler.control.records.history.history import EACH, FILE, History, Made, open_history
-from gpuscaler.control.records.history.inputs import unpacked
-from gpuscaler.control.records.history.keeping import WAITING, Keeper
-from gpuscaler.control.records.history.replaying import replayed
+from gpuscaler.control.records.history.history import EACH, FILE, History, StoredDecision, open_history
+from gpuscaler.control.records.history.inputs import unpack_decision
+from gpuscaler.control.records.history.keeping import WAITING, HistoryWriter
+from gpuscaler.control.records.history.replaying import replay_decision
 from gpuscaler.planning.plans import Plan
 
 
@@ -23,8 +23,8 @@ def memory(*, decisions: int = 10, most_bytes: int = 1_000) -> History:
     return open_history("", decisions=decisions, most_bytes=most_bytes)[0]
 
 
-def made(number: int, size: int = 100) -> Made:
-    return Made(f"d-{number}", float(number), f"decision {number}", Plan(), b"x" * size)
+def made(number: int, size: int = 100) -> StoredDecision:
+    return StoredDecision(f"d-{number}", float(number), f"decision {number}", Plan(), b"x" * size)
 
 
 def told(number: int, **fields: object) -> HistoryEvent:
@@ -133,7 +133,7 @@ def test_a_folder_that_is_not_writable_is_reported_and_the_history_stays_in_memo
 
 
 async def test_decisions_are_written_soon_and_can_be_replayed() -> None:
-    keeper = Keeper(memory(most_bytes=1_000_000))
+    keeper = HistoryWriter(memory(most_bytes=1_000_000))
     running = asyncio.create_task(keeper.run())
     keeper.happened(told(1, node="n"))
     keeper.decided(idle())
@@ -143,8 +143,8 @@ async def test_decisions_are_written_soon_and_can_be_replayed() -> None:
     kept = keeper.history.decision("d-1", inputs=True)
     assert kept is not None
     assert kept.inputs is not None
-    decision, _ = unpacked(kept.inputs)
-    assert replayed(decision).identical
+    decision, _ = unpack_decision(kept.inputs)
+    assert replay_decision(decision).identical
     keeper.happened(told(2, node="n"))
     running.cancel()
     await asyncio.gather(running, return_exceptions=True)
@@ -152,7 +152,7 @@ async def test_decisions_are_written_soon_and_can_be_replayed() -> None:
 
 
 async def test_many_decisions_at_once_keep_only_a_few_pictures_in_memory() -> None:
-    keeper = Keeper(memory())
+    keeper = HistoryWriter(memory())
     some = idle()
     for number in range(WAITING + 3):
         keeper.decided(Decision(f"d-{number}", some.at, "", some.cluster, some.state, some.policy, some.plan))
@@ -164,7 +164,7 @@ async def test_many_decisions_at_once_keep_only_a_few_pictures_in_memory() -> No
 
 async def test_a_history_that_cannot_be_written_is_reported_once_and_counted() -> None:
     history = memory()
-    keeper = Keeper(history)
+    keeper = HistoryWriter(history)
     history.close()
     with structlog.testing.capture_logs() as logs:
         for number in range(3):

@@ -17,9 +17,9 @@ from tests.planning.changing import POLICIES, World
 from tests.soaking import examples
 
 from gpuscaler.control.records.events.records import Decision
-from gpuscaler.control.records.history.inputs import InputsError, unpacked
-from gpuscaler.control.records.history.packing import Packer, packed
-from gpuscaler.control.records.history.replaying import replayed
+from gpuscaler.control.records.history.inputs import InputsError, unpack_decision
+from gpuscaler.control.records.history.packing import Packer, pack_decision
+from gpuscaler.control.records.history.replaying import replay_decision
 from gpuscaler.control.records.history.wire import WirePod
 from gpuscaler.kube.resources import PODS
 from gpuscaler.model.aside import Skipped
@@ -44,7 +44,7 @@ def test_replaying_any_cluster_gives_the_identical_plan(policy: Policy, seed: in
         here.step()
     decision = decided(here.cluster, here.state, policy, here.now)
 
-    again, _ = unpacked(packed(decision))
+    again, _ = unpack_decision(pack_decision(decision))
 
     for home, _ in HOMES.values():
         assert getattr(again.cluster, home) == getattr(decision.cluster, home)
@@ -54,7 +54,7 @@ def test_replaying_any_cluster_gives_the_identical_plan(policy: Policy, seed: in
     assert again.cluster.table.names == decision.cluster.table.names
     assert again.cluster.warned == decision.cluster.warned
     assert (again.state, again.policy, again.at, again.plan) == (decision.state, decision.policy, decision.at, decision.plan)
-    assert replayed(again).identical
+    assert replay_decision(again).identical
     # Pods that no scheduler has tried yet are ignored in a live cluster: plan for them as well.
     for_all = [plan(decision.cluster, decision.state, decision.policy, decision.at) for decision in (decision, again)]
     assert msgspec.json.encode(for_all[0]) == msgspec.json.encode(for_all[1])
@@ -69,11 +69,11 @@ def test_decisions_that_are_packed_one_after_the_other_lose_nothing(policy: Poli
             here.step()
         decision = decided(here.cluster, here.state, policy, here.now)
 
-        again, _ = unpacked(packer.packed(decision))
+        again, _ = unpack_decision(packer.packed(decision))
 
         assert list(again.cluster.pods.items()) == list(decision.cluster.pods.items())
         assert again.cluster.nodes == decision.cluster.nodes
-        assert replayed(again).identical
+        assert replay_decision(again).identical
 
 
 def streams(data: bytes) -> list[bytes]:
@@ -105,14 +105,14 @@ def test_only_the_changes_of_a_large_cluster_are_written_again() -> None:
     assert streams(second)[:2] == streams(first)[:2]
     assert len(streams(second)[2]) < 0.2 * len(streams(first)[1])
     assert third == second
-    again = unpacked(second)[0].cluster
+    again = unpack_decision(second)[0].cluster
     assert list(again.pods.items()) == list(changed.pods.items())
     assert list(again.nodes.items()) == list(changed.nodes.items())
     # After many changes everything is written again.
     other = cluster.apply(Delta(upserts=tuple(replace(pod, phase="Failed") for pod in cluster.pods.values())))
     fourth = packer.packed(decided(other, State(), POLICY, NOW))
     assert len(streams(fourth)) == 3
-    assert list(unpacked(fourth)[0].cluster.pods.items()) == list(other.pods.items())
+    assert list(unpack_decision(fourth)[0].cluster.pods.items()) == list(other.pods.items())
 
 
 def test_after_many_small_changes_everything_is_written_again() -> None:
@@ -124,7 +124,7 @@ def test_after_many_small_changes_everything_is_written_again() -> None:
         packed_now = packer.packed(decided(cluster, State(), POLICY, NOW))
         lengths.append(len(streams(packed_now)))
 
-        assert list(unpacked(packed_now)[0].cluster.pods.items()) == list(cluster.pods.items())
+        assert list(unpack_decision(packed_now)[0].cluster.pods.items()) == list(cluster.pods.items())
 
     assert max(lengths) < 30
     assert lengths != sorted(lengths)
@@ -135,7 +135,7 @@ def test_pods_in_another_order_keep_that_order() -> None:
     packer.packed(decided(cluster, State(), POLICY, NOW))
     other = Cluster.of(reversed(cluster.pods.values()))
 
-    assert list(unpacked(packer.packed(decided(other, State(), POLICY, NOW)))[0].cluster.pods) == list(other.pods)
+    assert list(unpack_decision(packer.packed(decided(other, State(), POLICY, NOW)))[0].cluster.pods) == list(other.pods)
 
 
 def test_a_pod_is_written_with_all_its_fields() -> None:
@@ -145,14 +145,14 @@ def test_a_pod_is_written_with_all_its_fields() -> None:
 def test_skipped_objects_are_part_of_the_replayed_plan() -> None:
     cluster = Cluster.of(pods("a", 2), [Skipped("Pod x/y", "saw a number, expected a string")])
 
-    again, _ = unpacked(packed(decided(cluster, State(), POLICY, NOW)))
+    again, _ = unpack_decision(pack_decision(decided(cluster, State(), POLICY, NOW)))
 
     assert again.cluster.set_aside == cluster.set_aside
-    assert replayed(again).identical
+    assert replay_decision(again).identical
 
 
 def test_unpacked_pods_share_the_same_objects_as_before() -> None:
-    again, _ = unpacked(packed(decided(Cluster.of(pods("a", 3, spec())), State(), POLICY, NOW)))
+    again, _ = unpack_decision(pack_decision(decided(Cluster.of(pods("a", 3, spec())), State(), POLICY, NOW)))
 
     assert len({id(pod.spec) for pod in again.cluster.pods.values()}) == 1
 
@@ -185,7 +185,7 @@ async def test_each_decision_of_a_running_controller_replays_identically(seed: i
     assert any(decision.plan.machines for decision in kept.decisions)
     assert any(decision.plan.removals for decision in kept.decisions)
     for decision in kept.decisions:
-        assert replayed(unpacked(packed(decision))[0]).differences == ()
+        assert replay_decision(unpack_decision(pack_decision(decision))[0]).differences == ()
 
 
 def test_a_plan_that_withheld_removals_is_replayed_without_them() -> None:
@@ -193,7 +193,7 @@ def test_a_plan_that_withheld_removals_is_replayed_without_them() -> None:
     assert decision.plan.removals
     withheld = Decision("d", NOW, "", decision.cluster, decision.state, POLICY, without_removals(decision.plan))
 
-    again = replayed(withheld)
+    again = replay_decision(withheld)
 
     assert again.identical
     assert again.plan.removals == ()
@@ -204,7 +204,7 @@ def test_a_plan_that_differs_is_reported_entry_by_entry() -> None:
     decision = idle()
     other = Decision("d", NOW, "", decision.cluster, decision.state, POLICY, replace(decision.plan, removals=(), gap=0.5))
 
-    differences = replayed(other).differences
+    differences = replay_decision(other).differences
 
     assert any(line.startswith('removals: new, not recorded: {"node":"n1"') for line in differences)
     assert "gap: recorded 0.5, now 0.0" in differences
@@ -215,7 +215,7 @@ def test_entries_in_another_order_are_a_difference() -> None:
     assert len(decision.plan.machines) == 2
     other = Decision("d", NOW, "", decision.cluster, State(), POLICY, replace(decision.plan, machines=decision.plan.machines[::-1]))
 
-    assert replayed(other).differences == ("machines: the same entries in another order",)
+    assert replay_decision(other).differences == ("machines: the same entries in another order",)
 
 
 @pytest.mark.parametrize(
@@ -223,11 +223,11 @@ def test_entries_in_another_order_are_a_difference() -> None:
     [
         (b"", "expected the inputs of a decision"),
         (b"no zlib at all", "cannot be read"),
-        (packed(idle())[:-20], "end early"),
+        (pack_decision(idle())[:-20], "end early"),
         (zlib.compress(b"\x00\x00\x00\x01\xff"), "cannot be read"),
         (zlib.compress(len(NEWER).to_bytes(4) + NEWER), "of form 9"),
     ],
 )
 def test_bytes_that_are_no_inputs_are_rejected_with_a_reason(data: bytes, said: str) -> None:
     with pytest.raises(InputsError, match=said):
-        unpacked(data)
+        unpack_decision(data)

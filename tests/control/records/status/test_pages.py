@@ -12,9 +12,9 @@ from tests.control.records.history.test_history import memory, told
 from tests.control.records.status.test_why import WAITS, latest
 
 from gpuscaler.control.records.events.happening import DECIDED, ORDERED, HistoryEvent
-from gpuscaler.control.records.history.inputs import unpacked
-from gpuscaler.control.records.history.keeping import Keeper
-from gpuscaler.control.records.history.replaying import replayed
+from gpuscaler.control.records.history.inputs import unpack_decision
+from gpuscaler.control.records.history.keeping import HistoryWriter
+from gpuscaler.control.records.history.replaying import replay_decision
 from gpuscaler.control.records.status.pages import Pages
 from gpuscaler.control.records.status.reporting import Reporter
 from gpuscaler.control.records.status.status import Process
@@ -59,10 +59,10 @@ def test_removals_of_many_nodes_do_not_displace_other_events_in_the_status() -> 
 
 
 @asynccontextmanager
-async def served(most_bytes: int = 1_000_000, *, leads: bool = True) -> AsyncIterator[tuple[str, Keeper]]:
+async def served(most_bytes: int = 1_000_000, *, leads: bool = True) -> AsyncIterator[tuple[str, HistoryWriter]]:
     """The pages of a leader that has made a decision and cannot place a pod."""
     known = latest(WAITS, plan=STUCK)
-    keeper = Keeper(memory(most_bytes=most_bytes))
+    keeper = HistoryWriter(memory(most_bytes=most_bytes))
     keeper.decided(idle())
     keeper.happened(told(5, pods=(WAITS.key,), decision="d-1"))
     client = Client(MemoryTransport(ApiServer(lambda: 0.0)))
@@ -118,7 +118,7 @@ async def test_downloaded_inputs_of_a_decision_give_the_same_plan() -> None:
         status, data = await get(f"{url}/decisions/d-1/inputs")
 
     assert status == 200
-    assert replayed(unpacked(data)[0]).identical
+    assert replay_decision(unpack_decision(data)[0]).identical
 
 
 async def test_inputs_that_were_deleted_are_gone_with_a_reason() -> None:

@@ -9,9 +9,9 @@ from gpuscaler.cli.status import print_status
 from gpuscaler.control.loop.cluster_writes import Outcome
 from gpuscaler.control.records.events import happening as kinds
 from gpuscaler.control.records.events.latest import Latest
-from gpuscaler.control.records.events.telling import of_look, of_outcome
+from gpuscaler.control.records.events.telling import failed_act_event, observation_events
 from gpuscaler.control.records.status.metrics import Gauges
-from gpuscaler.control.records.status.removals import RemovalNow, removals_of, told
+from gpuscaler.control.records.status.removals import RemovalStatus, describe_removal, removal_statuses
 from gpuscaler.control.records.status.status import Process, status_of
 from gpuscaler.control.records.status.why import why_node
 from gpuscaler.kube.requests import RequestMetrics
@@ -40,7 +40,7 @@ def known(*removals: Removal, spared: tuple[Spared, ...] = ()) -> Latest:
 
 def test_held_removals_come_first_and_the_most_expensive_at_the_top() -> None:
     given_up = Spared("n4", "i-4", G8.key, "it could not be drained", NOW + 600.0)
-    removals = removals_of(known(leaving("n1"), leaving("n2", detail=HELD), leaving("n3", G8, detail=HELD), spared=(given_up,)), NOW)
+    removals = removal_statuses(known(leaving("n1"), leaving("n2", detail=HELD), leaving("n3", G8, detail=HELD), spared=(given_up,)), NOW)
 
     assert [(removal.node, removal.step, removal.dollars_per_hour) for removal in removals] == [
         ("n3", "draining", 6.5),
@@ -53,17 +53,17 @@ def test_held_removals_come_first_and_the_most_expensive_at_the_top() -> None:
 def test_a_node_with_a_failed_drain_is_listed_as_long_as_it_is_spared() -> None:
     latest = known(spared=(Spared("n4", "i-4", G8.key, "it could not be drained", NOW + 90.0),))
 
-    assert [told(removal, NOW) for removal in removals_of(latest, NOW)] == [
+    assert [describe_removal(removal, NOW) for removal in removal_statuses(latest, NOW)] == [
         "n4 ($6.50/h) stays: it could not be drained; tried again in 1m30s"
     ]
-    assert removals_of(latest, NOW + 90.0) == ()
+    assert removal_statuses(latest, NOW + 90.0) == ()
 
 
 def test_a_line_states_the_step_its_age_the_holdup_and_when_the_machine_ends() -> None:
-    removal = removals_of(known(leaving(detail=HELD, forced=True, ends=NOW + 45.0)), NOW)[0]
+    removal = removal_statuses(known(leaving(detail=HELD, forced=True, ends=NOW + 45.0)), NOW)[0]
 
-    assert told(removal, NOW) == f"n1 ($1.00/h): its pods are being evicted, since 1m: {HELD}; the machine ends in 45s [idle]"
-    assert told(RemovalNow("n", "gone", "ending", NOW, "idle"), NOW) == "n: its machine is being ended, since 0s [idle]"
+    assert describe_removal(removal, NOW) == f"n1 ($1.00/h): its pods are being evicted, since 1m: {HELD}; the machine ends in 45s [idle]"
+    assert describe_removal(RemovalStatus("n", "gone", "ending", NOW, "idle"), NOW) == "n: its machine is being ended, since 0s [idle]"
 
 
 def test_an_explanation_of_a_node_says_when_its_machine_ends() -> None:
@@ -85,7 +85,7 @@ def test_gauges_count_removals_and_sum_the_cost_of_held_ones() -> None:
 def happened(before: Removal | None, after: Removal | None) -> list[tuple[str, str]]:
     memory = Memory(ledger=Ledger(leaving=(before,) if before is not None else ()))
     seen = Reconciliation(Memory(ledger=Ledger(leaving=(after,) if after is not None else ())))
-    return [(event.kind, event.text) for event in of_look(memory, seen, Cluster(), {}, NOW)]
+    return [(event.kind, event.text) for event in observation_events(memory, seen, Cluster(), {}, NOW)]
 
 
 def test_the_reason_for_a_held_removal_is_reported_once() -> None:
@@ -112,11 +112,11 @@ def test_a_removal_is_finished_when_the_left_behind_node_is_gone() -> None:
 
 
 def test_a_checkpoint_request_is_reported_on_the_pod_and_a_blocking_budget_is_no_failure() -> None:
-    asked = of_outcome(Outcome(Checkpoint("default/p", "u", "n1", NOW, 300.0)), NOW)
+    asked = failed_act_event(Outcome(Checkpoint("default/p", "u", "n1", NOW, 300.0)), NOW)
 
     assert asked is not None
     assert (asked.kind, asked.pods, asked.text) == (kinds.CHECKPOINT, ("default/p",), "save your work within 5m: node n1 is being removed")
-    assert of_outcome(Outcome(Evict("default/p", "u", "n1"), "the budget", budget=True), NOW) is None
-    failed = of_outcome(Outcome(Evict("default/p", "u", "n1"), "no answer"), NOW)
+    assert failed_act_event(Outcome(Evict("default/p", "u", "n1"), "the budget", budget=True), NOW) is None
+    failed = failed_act_event(Outcome(Evict("default/p", "u", "n1"), "no answer"), NOW)
     assert failed is not None
     assert failed.kind == kinds.ACTED

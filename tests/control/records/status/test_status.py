@@ -8,9 +8,9 @@ from msgspec.structs import replace
 from tests.planning.building import NOW, daemon, node, offering, pod, pool, spec
 
 from gpuscaler.cli.status import print_status
-from gpuscaler.control.process.expander import Standing
+from gpuscaler.control.process.expander import PrioritiesInForce
 from gpuscaler.control.records.events.latest import Latest
-from gpuscaler.control.records.status.reporting import body_of
+from gpuscaler.control.records.status.reporting import status_config_map
 from gpuscaler.control.records.status.status import MOST, NAMED, Process, Status, status_of, summary
 from gpuscaler.lifecycle.memory import Memory
 from gpuscaler.model.aside import Skipped
@@ -93,7 +93,7 @@ def test_lists_are_limited_and_counts_include_everything() -> None:
 
     assert (found.unplaced, len(found.waiting)) == (500, MOST)
     assert (found.set_aside_count, len(found.set_aside)) == (500, MOST)
-    assert len(msgspec.json.encode(body_of(found, "kube-system"))) < 100_000
+    assert len(msgspec.json.encode(status_config_map(found, "kube-system"))) < 100_000
 
 
 def test_nodes_with_the_same_finding_are_one_warning() -> None:
@@ -140,7 +140,9 @@ def test_without_held_machines_there_is_no_line_about_them(capsys: pytest.Captur
 
 
 def test_the_status_shows_priorities_in_force_and_warns_of_odd_patterns(capsys: pytest.CaptureFixture[str]) -> None:
-    latest = Latest(policy=POLICY, priorities=lambda: Standing("the ConfigMap is in force: 9: gpu", ("its pattern 5: x matches no pool",)))
+    latest = Latest(
+        policy=POLICY, priorities=lambda: PrioritiesInForce("the ConfigMap is in force: 9: gpu", ("its pattern 5: x matches no pool",))
+    )
     print_status(status_of(latest, Process("me"), troubles=(), happened=(), now=NOW), NOW)
     said = capsys.readouterr().out
 

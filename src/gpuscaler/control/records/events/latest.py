@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
-from gpuscaler.control.process.expander import Standing
+from gpuscaler.control.process.expander import PrioritiesInForce
 from gpuscaler.control.process.pools import DiscoveredPools
 from gpuscaler.lifecycle.memory import Memory
 from gpuscaler.lifecycle.observed.machine_index import Unpooled
@@ -48,7 +48,7 @@ class Latest:
     weighed_at: float = 0.0
     simulated: Forecast | None = None
     inventory: Callable[[], Inventory | None] = lambda: None
-    priorities: Callable[[], Standing] = Standing
+    priorities: Callable[[], PrioritiesInForce] = PrioritiesInForce
     _known: tuple[Inventory, Boots] | None = None
 
     def outlook(self, key: OfferingKey) -> Forecast:
@@ -71,11 +71,11 @@ class Latest:
         if inventory is None:
             return Boots()
         if self._known is None or self._known[0] is not inventory:
-            self._known = (inventory, joined(inventory, self.cluster.nodes.values()))
+            self._known = (inventory, registration_times(inventory, self.cluster.nodes.values()))
         return self._known[1]
 
 
-def joined(inventory: Inventory, nodes: Iterable[Node]) -> Boots:
+def registration_times(inventory: Inventory, nodes: Iterable[Node]) -> Boots:
     """Boot times from a cloud's list and nodes. A machine that registered long after its launch was stopped, and is ignored."""
     created = {node.provider_id: node.created for node in nodes if node.provider_id}
     boots = Boots()

@@ -11,14 +11,14 @@ from functools import partial
 import structlog
 from msgspec.structs import replace
 
-from gpuscaler.control.loop.cloud import Answered, Ended
+from gpuscaler.control.loop.cloud import EndResult, OrderAnswer
 from gpuscaler.control.loop.cluster_writes import Outcome
 from gpuscaler.control.process.pools import DiscoveredPools
 from gpuscaler.control.records.events import happening as kinds
 from gpuscaler.control.records.events import telling
 from gpuscaler.control.records.events.happening import HistoryEvent
 from gpuscaler.control.records.events.latest import Latest
-from gpuscaler.control.records.findings import is_let_go
+from gpuscaler.control.records.findings import describe_released_pool
 from gpuscaler.lifecycle.actions import Delete, Evict
 from gpuscaler.lifecycle.memory import Memory
 from gpuscaler.lifecycle.reconcile import Reconciliation
@@ -33,7 +33,7 @@ from gpuscaler.planning.state.ledger import ledger
 
 _LOG = structlog.get_logger(__name__)
 #: For how many pods a turn reports why they are pending; the others follow in the next turns, so that no turn is delayed.
-TOLD_AT_ONCE = 200
+MAX_REASONS_PER_TURN = 200
 #: How often the same failure is reported, in seconds.
 FAILING_SECONDS = 60.0
 
@@ -115,14 +115,14 @@ class Records:
     def sent(self, order: ledger.Order, machines: tuple[ledger.OrderedMachine, ...], memory: Memory, now: float, /) -> None:
         self._guarded("an order", lambda: self._sent(order, machines, memory, now))
 
-    def answered(self, answer: Answered, now: float, /) -> None:
+    def answered(self, answer: OrderAnswer, now: float, /) -> None:
         self._guarded("an answer", lambda: self._answered(answer, now))
 
     def acted(self, outcome: Outcome, now: float, /) -> None:
         self._guarded("an act", lambda: self._acted(outcome, now))
 
-    def ended(self, ended: Ended, now: float, /) -> None:
-        self._guarded("an end", lambda: self._tell(telling.of_end(ended, now)))
+    def ended(self, ended: EndResult, now: float, /) -> None:
+        self._guarded("an end", lambda: self._tell(telling.end_event(ended, now)))
 
     def failed(self, what: str, error: BaseException, now: float, /) -> None:
         self._guarded("a failure", lambda: self._failed(f"{what}: {error}", now))
@@ -151,7 +151,9 @@ class Records:
         latest.cluster, latest.looked_at, latest.unpooled = cluster, now, seen.unpooled
         latest.unlisted = seen.unlisted
         told, latest.let_go = {released.pool for released in latest.let_go}, seen.let_go
-        for what in (HistoryEvent(now, kinds.NOTICED, is_let_go(released)) for released in seen.let_go if released.pool not in told):
+        for what in (
+            HistoryEvent(now, kinds.NOTICED, describe_released_pool(released)) for released in seen.let_go if released.pool not in told
+        ):
             self._tell(what)
         # A pod may be gone before its eviction is answered.
         leaving = {removal.node for removal in ledger.leaving}
@@ -165,7 +167,7 @@ class Records:
         known: dict[str, Forecast] = {**latest.forecasts, **forecasts}
         self._each("an observation", lambda sink: sink.looked(seen))
         if self._begun:
-            for what in telling.of_look(before, seen, cluster, known, now):
+            for what in telling.observation_events(before, seen, cluster, known, now):
                 self._tell(what)
         self._begun = True
         latest.forecasts = forecasts
@@ -193,11 +195,11 @@ class Records:
         cut = tuple((cut.pool, cut.machines) for cut in plan.cut)
         if cut != self._cut:
             for one in plan.cut:
-                self._tell(telling.of_cut(one, plan, now))
+                self._tell(telling.cut_event(one, plan, now))
         self._cut = cut
 
     def _decide(self, plan: Plan, cluster: Cluster, state: State, policy: Policy, now: float) -> None:
-        what = telling.of_plan(plan, now)
+        what = telling.plan_event(plan, now)
         left_out, self._left_out = self._left_out, len(plan.unplaced)
         if not (plan.machines or plan.removals):
             if plan.unplaced and len(plan.unplaced) != left_out:
@@ -225,12 +227,12 @@ class Records:
                 why = words[id(unplaced.reasons)] = tuple((reason.pool, reason.excluded_by) for reason in unplaced.reasons)
             if before.get(unplaced.pod) != why:
                 number += 1
-                if number > TOLD_AT_ONCE:
+                if number > MAX_REASONS_PER_TURN:
                     continue
                 fresh.setdefault(unplaced.reasons, []).append(unplaced.pod)
             self._told[unplaced.pod] = why
         for reasons, pods in fresh.items():
-            self._tell(telling.of_reasons(reasons, tuple(pods), now))
+            self._tell(telling.unplaced_event(reasons, tuple(pods), now))
 
     def _sent(self, order: ledger.Order, machines: tuple[ledger.OrderedMachine, ...], memory: Memory, now: float) -> None:
         # The next plan is another decision, even if it looks the same.
@@ -241,19 +243,19 @@ class Records:
         self._orders[order.token] = tuple(pod for machine in machines for pod in machine.pods)
         if self.latest.decision:
             self._decisions[order.token] = self.latest.decision
-        self._tell(telling.of_order(order, machines, self.latest.policy, self.latest.outlook, now))
+        self._tell(telling.order_event(order, machines, self.latest.policy, self.latest.outlook, now))
 
-    def _answered(self, answer: Answered, now: float) -> None:
+    def _answered(self, answer: OrderAnswer, now: float) -> None:
         token, policy, outlook = answer.order.token, self.latest.policy, self.latest.outlook
         # An answer that comes in parts is counted in parts.
         asked = sum(machine.order == token and not machine.instance for machine in self._seen.ledger.coming) or answer.order.count
         self._fold(*answer.steps)
-        self._tell(telling.counted_answer(answer, asked, policy, outlook, now))
-        for what in telling.of_answer(answer, self._orders.get(token, ()), policy, outlook, now):
+        self._tell(telling.answer_summary_event(answer, asked, policy, outlook, now))
+        for what in telling.answer_events(answer, self._orders.get(token, ()), policy, outlook, now):
             self._tell(what)
 
     def _acted(self, outcome: Outcome, now: float) -> None:
-        self._tell(telling.of_outcome(outcome, now))
+        self._tell(telling.failed_act_event(outcome, now))
         act = outcome.act
         if isinstance(act, Evict | Delete) and not (outcome.detail or outcome.gone or act.uid in self._evicted):
             # A pod that gets less time to end than it was first given is evicted twice.
@@ -261,10 +263,10 @@ class Records:
             pod = self._residents.get(act.uid)
             top = NO_OWNER if pod is None else top_of(self.latest.cluster.workloads, pod.namespace, pod.owner)
             removal = next((removal for removal in self.latest.memory.ledger.leaving if removal.node == act.node), None)
-            self._tell(telling.of_eviction(act, removal, pod, top, now))
+            self._tell(telling.eviction_event(act, removal, pod, top, now))
 
     def _fold(self, *steps: ledger.Event) -> None:
-        self._seen = replace(self._seen, ledger=ledger.folded(self._seen.ledger, steps))
+        self._seen = replace(self._seen, ledger=ledger.fold_events(self._seen.ledger, steps))
 
     def _tell(self, what: HistoryEvent | None) -> None:
         if what is None:

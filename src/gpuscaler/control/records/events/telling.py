@@ -3,12 +3,21 @@
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 
-from gpuscaler.control.loop.cloud import Answered, Ended
+from gpuscaler.control.loop.cloud import EndResult, OrderAnswer
 from gpuscaler.control.loop.cluster_writes import Outcome
 from gpuscaler.control.records import costing
 from gpuscaler.control.records.events import happening as kinds
 from gpuscaler.control.records.events.happening import HistoryEvent
-from gpuscaler.control.records.words import counted, expected, hourly, money, offering, some, soon, spoken
+from gpuscaler.control.records.words import (
+    format_count,
+    format_dollars,
+    format_duration,
+    format_forecast,
+    format_forecast_and_price,
+    format_names,
+    format_offering,
+    format_price_range,
+)
 from gpuscaler.lifecycle.actions import Checkpoint, Delete, Evict, Mark, OnPod
 from gpuscaler.lifecycle.memory import Memory
 from gpuscaler.lifecycle.reconcile import Reconciliation
@@ -28,52 +37,59 @@ from gpuscaler.planning.state.ledger.entries import CLEARING, DRAINING, ENDING, 
 from gpuscaler.planning.state.promises import Broken
 
 #: Returns the forecast for the next machine of an offering.
-Outlook = Callable[[OfferingKey], Forecast]
+ForecastLookup = Callable[[OfferingKey], Forecast]
 
-_UNTAINTED = "other pods may be scheduled on it before those that it was bought for; configure the pool's nodes to register with the taint"
+_MISSING_TAINT_ADVICE = (
+    "other pods may be scheduled on it before those that it was bought for; configure the pool's nodes to register with the taint"
+)
 
 
-def of_plan(plan: Plan, now: float) -> HistoryEvent:
+def plan_event(plan: Plan, now: float) -> HistoryEvent:
     """The event of a plan, in one line."""
     parts = []
     if plan.machines:
         pods = sum(len(machine.pods) for machine in plan.machines)
-        parts.append(f"buys {counted(len(plan.machines), 'machine')} at {costing.of_plan(plan.machines)} for {counted(pods, 'pod')}")
+        parts.append(
+            f"buys {format_count(len(plan.machines), 'machine')} at {costing.format_plan_price(plan.machines)} "
+            f"for {format_count(pods, 'pod')}"
+        )
     if plan.removals:
         saving = sum(removal.saving_per_hour for removal in plan.removals)
-        parts.append(f"removes {counted(len(plan.removals), 'node')}, saving {money(saving)}/h")
+        parts.append(f"removes {format_count(len(plan.removals), 'node')}, saving {format_dollars(saving)}/h")
     if plan.unplaced:
-        parts.append(f"cannot place {counted(len(plan.unplaced), 'pod')}")
+        parts.append(f"cannot place {format_count(len(plan.unplaced), 'pod')}")
     return HistoryEvent(now, kinds.PLANNED, "; ".join(parts) or "nothing to do")
 
 
-def of_cut(cut: Cut, plan: Plan, now: float) -> HistoryEvent:
+def cut_event(cut: Cut, plan: Plan, now: float) -> HistoryEvent:
     """The event of machines of one pool that the hard stop cut from a plan, for the pods that they were for."""
     pods = tuple(unplaced.pod for unplaced in plan.unplaced if any(reason.detail == cut.text for reason in unplaced.reasons))
     return HistoryEvent(now, kinds.STOPPED, cut.text, pods=pods, machines=cut.machines, cause=cut.pool)
 
 
-def of_reasons(reasons: tuple[Reason, ...], pods: tuple[str, ...], now: float) -> HistoryEvent:
+def unplaced_event(reasons: tuple[Reason, ...], pods: tuple[str, ...], now: float) -> HistoryEvent:
     """The event of pods that are unplaced for the same reasons."""
     said = "; ".join(f"pool {reason.pool}: {reason.detail}" for reason in reasons) or "there is no pool"
     return HistoryEvent(now, kinds.UNPLACED, f"no machine can be bought for it now: {said}", pods=pods)
 
 
-def of_order(
-    order: ledger.Order, machines: tuple[OrderedMachine, ...], policy: Policy | None, outlook: Outlook, now: float
+def order_event(
+    order: ledger.Order, machines: tuple[OrderedMachine, ...], policy: Policy | None, outlook: ForecastLookup, now: float
 ) -> HistoryEvent:
     """The event of an order that is being sent, with its forecast and price."""
     key = order.offerings[0]
     meant = max((machine.meant for machine in machines), default=1)
     number = f"{order.count} x " if order.count > 1 else ""
     others = f" (or another of {meant} offerings, chosen by the cloud)" if meant > 1 else ""
-    price = costing.of_coming(machines[0], policy) if machines else hourly(0.0, 0.0)
-    text = f"{number}{offering(key)} ordered{others}: {expected(outlook(key), price)}"
+    price = costing.format_ordered_price(machines[0], policy) if machines else format_price_range(0.0, 0.0)
+    text = f"{number}{format_offering(key)} ordered{others}: {format_forecast_and_price(outlook(key), price)}"
     pods = tuple(pod for machine in machines for pod in machine.pods)
     return HistoryEvent(now, kinds.ORDERED, text, pods=pods, machines=order.count, offering=key, order=order.token)
 
 
-def of_answer(answer: Answered, pods: tuple[str, ...], policy: Policy | None, outlook: Outlook, now: float) -> Iterator[HistoryEvent]:
+def answer_events(
+    answer: OrderAnswer, pods: tuple[str, ...], policy: Policy | None, outlook: ForecastLookup, now: float
+) -> Iterator[HistoryEvent]:
     """The events of a cloud's answer. ``pods`` are those that the order was for."""
     wanted, token = answer.order.offerings[0], answer.order.token
     for step in answer.steps:
@@ -81,57 +97,63 @@ def of_answer(answer: Answered, pods: tuple[str, ...], policy: Policy | None, ou
             case ledger.Answered(granted=granted):
                 for instance, key in granted:
                     price = costing.price_of(policy, key) if len(answer.order.offerings) > 1 else None
-                    text = f"machine {instance} granted: {offering(key)}{f', {money(price)}/h' if price is not None else ''}"
+                    text = (
+                        f"machine {instance} granted: {format_offering(key)}{f', {format_dollars(price)}/h' if price is not None else ''}"
+                    )
                     yield HistoryEvent(now, kinds.GRANTED, text, machine=instance, offering=key, order=token)
                 for key in dict.fromkeys(key for _, key in granted if key != wanted):
                     price = costing.price_of(policy, key) or 0.0
-                    said = expected(outlook(key), hourly(price, price))
-                    text = f"{offering(key)} granted instead of {offering(wanted)}: {said}"
+                    said = format_forecast_and_price(outlook(key), format_price_range(price, price))
+                    text = f"{format_offering(key)} granted instead of {format_offering(wanted)}: {said}"
                     yield HistoryEvent(now, kinds.INSTEAD, text, pods=pods, offering=key, order=token)
             case ledger.Doubted():
-                text = f"the answer to the order of {offering(wanted)} was lost: {answer.detail}"
+                text = f"the answer to the order of {format_offering(wanted)} was lost: {answer.detail}"
                 yield HistoryEvent(now, kinds.ANSWER_LOST, text, offering=wanted, order=token)
     for fate in answer.fates:
         if isinstance(fate, offering_events.Refused):
             waiting = () if fate.filled else pods
-            yield HistoryEvent(now, kinds.REFUSED, of_refusal(fate), pods=waiting, offering=fate.offering, order=token, cause=fate.cause)
+            yield HistoryEvent(
+                now, kinds.REFUSED, describe_refusal(fate), pods=waiting, offering=fate.offering, order=token, cause=fate.cause
+            )
 
 
-def of_refusal(fate: offering_events.Refused) -> str:
+def describe_refusal(fate: offering_events.Refused) -> str:
     """A sentence about a refused offering, with the cloud's reason."""
     said = f" ({fate.detail})" if fate.detail else ""
-    return f"{offering(fate.offering)} refused: {WORDS.get(fate.cause, fate.cause)}{said}"
+    return f"{format_offering(fate.offering)} refused: {WORDS.get(fate.cause, fate.cause)}{said}"
 
 
-def counted_answer(answer: Answered, asked: int, policy: Policy | None, outlook: Outlook, now: float) -> HistoryEvent | None:
+def answer_summary_event(
+    answer: OrderAnswer, asked: int, policy: Policy | None, outlook: ForecastLookup, now: float
+) -> HistoryEvent | None:
     """The event of an answer: grants and refusals of the ``asked`` machines, counted in one line; None if there are neither."""
     step = next((step for step in answer.steps if isinstance(step, ledger.Answered)), None)
-    refusals = list(dict.fromkeys(of_refusal(fate) for fate in answer.fates if isinstance(fate, offering_events.Refused)))
+    refusals = list(dict.fromkeys(describe_refusal(fate) for fate in answer.fates if isinstance(fate, offering_events.Refused)))
     if step is None or not (step.granted or refusals):
         return None
     parts = []
     for key, number in Counter(key for _, key in step.granted).items():
         price = costing.price_of(policy, key)
-        each = f", {money(price)}/h{' each' if number > 1 else ''}" if price is not None else ""
-        parts.append(f"{number} x {offering(key)}{each}, {soon(outlook(key))}")
+        each = f", {format_dollars(price)}/h{' each' if number > 1 else ''}" if price is not None else ""
+        parts.append(f"{number} x {format_offering(key)}{each}, {format_forecast(outlook(key))}")
     if step.pending:
         parts.append(f"{step.pending} more accepted, ids follow")
     short = asked - len(step.granted) - step.pending
     parts += [f"{short} not granted: {refusals[0]}", *refusals[1:]] if short > 0 and refusals else refusals
-    text = f"{len(step.granted)} of {counted(asked, 'machine')} granted: {'; '.join(parts)}"
+    text = f"{len(step.granted)} of {format_count(asked, 'machine')} granted: {'; '.join(parts)}"
     cause = next((fate.cause for fate in answer.fates if isinstance(fate, offering_events.Refused)), "") if short > 0 else ""
     return HistoryEvent(now, kinds.ANSWERED, text, offering=answer.order.offerings[0], order=answer.order.token, cause=cause)
 
 
-def of_look(
+def observation_events(
     before: Memory, seen: Reconciliation, cluster: Cluster, forecasts: Mapping[str, Forecast], now: float
 ) -> Iterator[HistoryEvent]:
     """The events of an observation. ``forecasts`` were made when machines were granted, by the ledger's names."""
-    machines = _known(before, seen)
-    yield from _arriving(machines, seen, cluster, forecasts, now)
-    yield from _unfamiliar(before, seen, now)
-    yield from _gone(machines, seen, cluster, now)
-    yield from _leaving(before, seen, now)
+    machines = _ledger_machines(before, seen)
+    yield from _arrival_events(machines, seen, cluster, forecasts, now)
+    yield from _unfamiliar_machine_events(before, seen, now)
+    yield from _opened_and_lost_events(machines, seen, cluster, now)
+    yield from _removal_events(before, seen, now)
     for remark in seen.remarks:
         yield HistoryEvent(now, kinds.NOTICED, remark.text, node=remark.node, machine=remark.machine)
     for away in seen.turned_away:
@@ -151,47 +173,52 @@ def of_look(
         yield HistoryEvent(now, kinds.BROKEN, text, pods=(pod,), node=node)
 
 
-def _known(before: Memory, seen: Reconciliation) -> Mapping[str, OrderedMachine]:
+def _ledger_machines(before: Memory, seen: Reconciliation) -> Mapping[str, OrderedMachine]:
     """The machines of the ledger by its names, updated by the observation: a machine may get its id, become a node and open in one."""
-    learned = ledger.folded(before.ledger, (step for step in seen.arrivals.steps if not isinstance(step, ledger.Lost)))
+    learned = ledger.fold_events(before.ledger, (step for step in seen.arrivals.steps if not isinstance(step, ledger.Lost)))
     return {machine.id: machine for machine in (*before.ledger.coming, *learned.coming)}
 
 
-def _untainted(machine: OrderedMachine, node: Node | None, now: float) -> Iterator[HistoryEvent]:
+def _missing_taint_events(machine: OrderedMachine, node: Node | None, now: float) -> Iterator[HistoryEvent]:
     """The event of a node that has registered without gpuscaler's taint: other pods may have been scheduled on it."""
     if node is not None and not any(taint.key == ARRIVING_TAINT for taint in node.taints):
-        text = f"node {node.name} of pool {machine.key.pool} registered without the taint {ARRIVING_TAINT}:NoSchedule: {_UNTAINTED}"
+        text = (
+            f"node {node.name} of pool {machine.key.pool} registered without the taint {ARRIVING_TAINT}:NoSchedule: {_MISSING_TAINT_ADVICE}"
+        )
         yield HistoryEvent(now, kinds.NOTICED, text, node=node.name, machine=machine.instance, offering=machine.key)
 
 
-def _arriving(
+def _arrival_events(
     machines: Mapping[str, OrderedMachine], seen: Reconciliation, cluster: Cluster, forecasts: Mapping[str, Forecast], now: float
 ) -> Iterator[HistoryEvent]:
     closed = {machine.id for machine in seen.memory.ledger.coming}
     for step in seen.arrivals.steps:
         match step:
             case ledger.Found(machine=machine, instance=instance, offering=key) if machine in machines:
-                text = f"machine {instance} granted: {offering(key)}, as the cloud's list shows"
+                text = f"machine {instance} granted: {format_offering(key)}, as the cloud's list shows"
                 yield HistoryEvent(now, kinds.GRANTED, text, machine=instance, offering=key, order=machines[machine].order)
             case ledger.Adopted(machine=one):
-                text = f"machine {one.instance} ({offering(one.key)}) is no node and was not ordered here; it counts as an ordered machine"
+                text = (
+                    f"machine {one.instance} ({format_offering(one.key)}) is no node and was not ordered here; "
+                    "it counts as an ordered machine"
+                )
                 yield HistoryEvent(now, kinds.NOTICED, text, machine=one.instance, offering=one.key)
             case ledger.Registered(machine=machine, node=node) if machine in machines:
                 one = machines[machine]
-                text = f"machine {one.instance} has become node {node} {spoken(now - (one.began or now))} after its grant"
+                text = f"machine {one.instance} has become node {node} {format_duration(now - (one.began or now))} after its grant"
                 yield HistoryEvent(now, kinds.REGISTERED, text, node=node, machine=one.instance, offering=one.key, order=one.order)
                 if machine in closed:
-                    yield from _untainted(one, cluster.nodes.get(node), now)
+                    yield from _missing_taint_events(one, cluster.nodes.get(node), now)
             case ledger.Ready(machine=machine) if machine in machines:
                 one = machines[machine]
                 took = now - (one.began or now)
                 forecast = forecasts.get(machine)
                 late = None if forecast is None else took - forecast.typical
-                against = "" if forecast is None else f" (forecast: {spoken(forecast.typical)})"
+                against = "" if forecast is None else f" (forecast: {format_duration(forecast.typical)})"
                 yield HistoryEvent(
                     now,
                     kinds.READY,
-                    f"node {one.node} is ready {spoken(took)} after its grant{against}",
+                    f"node {one.node} is ready {format_duration(took)} after its grant{against}",
                     node=one.node,
                     machine=one.instance,
                     offering=one.key,
@@ -203,7 +230,7 @@ def _arriving(
         yield HistoryEvent(now, kinds.UNFILLED, f"order {token} was not filled in time; the rest of it is withdrawn", order=token)
 
 
-def _unfamiliar(before: Memory, seen: Reconciliation, now: float) -> Iterator[HistoryEvent]:
+def _unfamiliar_machine_events(before: Memory, seen: Reconciliation, now: float) -> Iterator[HistoryEvent]:
     """The events of machines that were granted with an offering outside their pool."""
     coming = {machine.instance: machine for machine in seen.memory.ledger.coming if machine.instance}
     for machine, key in seen.memory.unfamiliar.items():
@@ -211,13 +238,16 @@ def _unfamiliar(before: Memory, seen: Reconciliation, now: float) -> Iterator[Hi
             ordered = coming.get(machine)
             pods, node = (ordered.pods, ordered.node) if ordered is not None else ((), "")
             text = (
-                f"machine {machine} of pool {key.pool} is {offering(key)}, which the pool does not offer; it counts as the most expensive "
-                f"machine that it may be, and nothing more is bought in the pool while it exists; end it, or add the offering to the pool"
+                f"machine {machine} of pool {key.pool} is {format_offering(key)}, which the pool does not offer; it counts as the most "
+                f"expensive machine that it may be, and nothing more is bought in the pool while it exists; end it, or add the offering to "
+                f"the pool"
             )
             yield HistoryEvent(now, kinds.UNFAMILIAR, text, pods=pods, node=node, machine=machine, offering=key)
 
 
-def _gone(machines: Mapping[str, OrderedMachine], seen: Reconciliation, cluster: Cluster, now: float) -> Iterator[HistoryEvent]:
+def _opened_and_lost_events(
+    machines: Mapping[str, OrderedMachine], seen: Reconciliation, cluster: Cluster, now: float
+) -> Iterator[HistoryEvent]:
     """The events of machines that left the ledger: open or lost. Those without an id were refused, which is reported already."""
     left = {machine.id for machine in seen.memory.ledger.coming}
     lost = {step.machine for step in seen.arrivals.steps if isinstance(step, ledger.Lost)}
@@ -228,7 +258,7 @@ def _gone(machines: Mapping[str, OrderedMachine], seen: Reconciliation, cluster:
             continue
         if machine.id in lost or machine.id in overdue or machine.instance in taken or machine.node not in cluster.nodes:
             why = overdue.get(machine.id) or ("the cloud takes it away" if machine.instance in taken else "it ended before it opened")
-            text = f"machine {machine.instance} ({offering(machine.key)}) is lost: {why}"
+            text = f"machine {machine.instance} ({format_offering(machine.key)}) is lost: {why}"
             yield HistoryEvent(
                 now,
                 kinds.LOST,
@@ -240,7 +270,7 @@ def _gone(machines: Mapping[str, OrderedMachine], seen: Reconciliation, cluster:
                 order=machine.order,
             )
         else:
-            pods = f" for {some(machine.pods)}" if machine.pods else ""
+            pods = f" for {format_names(machine.pods)}" if machine.pods else ""
             text = f"node {machine.node} is open{pods}"
             yield HistoryEvent(
                 now,
@@ -254,40 +284,40 @@ def _gone(machines: Mapping[str, OrderedMachine], seen: Reconciliation, cluster:
             )
 
 
-def _leaving(before: Memory, seen: Reconciliation, now: float) -> Iterator[HistoryEvent]:
+def _removal_events(before: Memory, seen: Reconciliation, now: float) -> Iterator[HistoryEvent]:
     removals = {removal.node: removal for removal in before.ledger.leaving}
     going = {removal.node: removal for removal in seen.memory.ledger.leaving}
     kept = dict(seen.kept)
     for node, why in seen.kept:
-        yield _of_leaving(going.get(node) or removals.get(node), node, kinds.KEPT, f"node {node} is not removed after all: {why}", now)
+        yield _removal_event(going.get(node) or removals.get(node), node, kinds.KEPT, f"node {node} is not removed after all: {why}", now)
     for node, removal in going.items():
         earlier = removals.get(node)
         if earlier is None:
-            moved = f"; {counted(len(removal.pods), 'pod')} must move first" if removal.pods else ""
-            ends = f"; its machine ends in {spoken(removal.ends - now)}" if removal.ends else ""
-            yield _of_leaving(removal, node, kinds.DECIDED, f"node {node} will be removed: {removal.reason}{ends}{moved}", now)
+            moved = f"; {format_count(len(removal.pods), 'pod')} must move first" if removal.pods else ""
+            ends = f"; its machine ends in {format_duration(removal.ends - now)}" if removal.ends else ""
+            yield _removal_event(removal, node, kinds.DECIDED, f"node {node} will be removed: {removal.reason}{ends}{moved}", now)
         if removal.detail and (earlier is None or earlier.detail != removal.detail):
-            yield _of_leaving(removal, node, kinds.HELD, f"the removal of node {node} waits: {removal.detail}", now)
+            yield _removal_event(removal, node, kinds.HELD, f"the removal of node {node} waits: {removal.detail}", now)
         if removal.step == DRAINING and removal.pods and (earlier is None or earlier.step != DRAINING):
-            yield _of_leaving(removal, node, kinds.DRAINING, f"the pods of node {node} are evicted: {removal.reason}", now)
+            yield _removal_event(removal, node, kinds.DRAINING, f"the pods of node {node} are evicted: {removal.reason}", now)
         if removal.step == ENDING and (earlier is None or earlier.step != ENDING):
-            yield _of_leaving(removal, node, kinds.ENDING, f"the machine of node {node} is ended: {removal.reason}", now)
+            yield _removal_event(removal, node, kinds.ENDING, f"the machine of node {node} is ended: {removal.reason}", now)
     for node, removal in removals.items():
         if node not in going and node not in kept and removal.step in (ENDING, CLEARING):
-            yield _of_leaving(removal, node, kinds.REMOVED, f"node {node} is gone: {removal.reason}", now)
+            yield _removal_event(removal, node, kinds.REMOVED, f"node {node} is gone: {removal.reason}", now)
 
 
-def _of_leaving(removal: Removal | None, node: str, kind: str, text: str, now: float) -> HistoryEvent:
+def _removal_event(removal: Removal | None, node: str, kind: str, text: str, now: float) -> HistoryEvent:
     if removal is None:
         return HistoryEvent(now, kind, text, node=node)
     return HistoryEvent(now, kind, text, node=node, machine=removal.instance, offering=removal.offering)
 
 
-def of_outcome(outcome: Outcome, now: float) -> HistoryEvent | None:
+def failed_act_event(outcome: Outcome, now: float) -> HistoryEvent | None:
     """The event of an act's outcome; None for successful nominations and evictions, which show on the pods, and for repeated failures."""
     act = outcome.act
     if isinstance(act, Checkpoint) and not outcome.detail:
-        text = f"save your work within {spoken(act.seconds)}: node {act.node} is being removed"
+        text = f"save your work within {format_duration(act.seconds)}: node {act.node} is being removed"
         return HistoryEvent(now, kinds.CHECKPOINT, text, pods=(act.pod,), node=act.node)
     if not outcome.detail:
         return (
@@ -303,18 +333,18 @@ def of_outcome(outcome: Outcome, now: float) -> HistoryEvent | None:
     return HistoryEvent(now, kinds.ACTED, f"{what} failed: {outcome.detail}", pods=pods, node=act.node)
 
 
-def of_eviction(act: Evict | Delete, removal: Removal | None, pod: Pod | None, top: Owner, now: float) -> HistoryEvent | None:
+def eviction_event(act: Evict | Delete, removal: Removal | None, pod: Pod | None, top: Owner, now: float) -> HistoryEvent | None:
     """The event of a pod that was evicted, or deleted because its machine ends first; None for pods of DaemonSets.
 
     ``top`` is the pod's topmost owner.
     """
     if pod is not None and is_daemon(pod):
         return None
-    text = f"pod {act.pod} was evicted from node {act.node}{why_evicted(act.pod, removal)}"
+    text = f"pod {act.pod} was evicted from node {act.node}{eviction_reason(act.pod, removal)}"
     return HistoryEvent(now, kinds.EVICTED, text, pods=(act.pod,), node=act.node, uid=act.uid, owner=top)
 
 
-def why_evicted(pod: str, removal: Removal | None) -> str:
+def eviction_reason(pod: str, removal: Removal | None) -> str:
     """The end of a sentence: where an evicted pod will go, and why its node is removed."""
     if removal is None:
         return ""
@@ -327,7 +357,7 @@ def why_evicted(pod: str, removal: Removal | None) -> str:
     return f" to move it to {where}; the node is being removed: {removal.reason}"
 
 
-def of_end(ended: Ended, now: float) -> HistoryEvent | None:
+def end_event(ended: EndResult, now: float) -> HistoryEvent | None:
     if not ended.detail:
         return None
     text = f"machine {ended.instance} could not be ended: {ended.detail}"

@@ -35,7 +35,7 @@ CREATE TABLE decisions (
 """
 
 
-class Made(Struct, frozen=True):
+class StoredDecision(Struct, frozen=True):
     """A stored decision. ``inputs`` are None if they were not kept, and ``missing`` then says why."""
 
     id: str
@@ -46,7 +46,7 @@ class Made(Struct, frozen=True):
     missing: str = ""
 
 
-class Brief(Struct, frozen=True):
+class DecisionSummary(Struct, frozen=True):
     """A decision in a list; ``size`` is the size of its inputs in bytes, 0 if there are none."""
 
     id: str
@@ -64,7 +64,7 @@ class History:
         self._decisions, self._bytes = decisions, most_bytes
         self._lock = threading.Lock()
 
-    def add(self, happenings: Sequence[HistoryEvent], decisions: Iterable[Made]) -> None:
+    def add(self, happenings: Sequence[HistoryEvent], decisions: Iterable[StoredDecision]) -> None:
         """Add events and decisions, and delete the oldest ones."""
         encode = msgspec.json.Encoder().encode
         with self._lock, self._db:
@@ -109,16 +109,18 @@ class History:
         rows = self._rows("SELECT body FROM happenings ORDER BY number DESC LIMIT ?", (most,))
         return [msgspec.json.decode(body, type=HistoryEvent) for (body,) in reversed(rows)]
 
-    def decisions(self, *, most: int = 50) -> list[Brief]:
+    def decisions(self, *, most: int = 50) -> list[DecisionSummary]:
         """The newest decisions, the newest first."""
-        return [Brief(*row) for row in self._rows("SELECT id, at, text, size FROM decisions ORDER BY number DESC LIMIT ?", (most,))]
+        return [
+            DecisionSummary(*row) for row in self._rows("SELECT id, at, text, size FROM decisions ORDER BY number DESC LIMIT ?", (most,))
+        ]
 
-    def decision(self, name: str, *, inputs: bool = False) -> Made | None:
+    def decision(self, name: str, *, inputs: bool = False) -> StoredDecision | None:
         """A decision by its id, with its inputs only if ``inputs`` is set."""
         what = "inputs" if inputs else "NULL"
         rows = self._rows(f"SELECT id, at, text, plan, {what}, missing FROM decisions WHERE id = ?", (name,))  # noqa: S608  # a constant
         for found, at, text, plan, blob, missing in rows:
-            return Made(found, at, text, msgspec.json.decode(plan, type=Plan), blob, missing)
+            return StoredDecision(found, at, text, msgspec.json.decode(plan, type=Plan), blob, missing)
         return None
 
     def close(self) -> None:
@@ -142,42 +144,42 @@ def open_history(folder: str, *, decisions: int, most_bytes: int) -> tuple[Histo
     """
     if folder:
         try:
-            return _of(_opened(Path(folder)), decisions=decisions, most_bytes=most_bytes, on_disk=True), ""
+            return _make_history(_open_database(Path(folder)), decisions=decisions, most_bytes=most_bytes, on_disk=True), ""
         except (sqlite3.Error, OSError) as error:
             trouble = f"history.folder {folder}: saw {error}, expected a writable folder; decisions are kept in memory only"
     else:
         trouble = ""
     memory = sqlite3.connect(":memory:", check_same_thread=False)
     memory.executescript(_TABLES)
-    return _of(memory, decisions=decisions, most_bytes=most_bytes, on_disk=False), trouble
+    return _make_history(memory, decisions=decisions, most_bytes=most_bytes, on_disk=False), trouble
 
 
 def read_history(path: Path) -> History:
     """The history in the file ``path``, opened read-only, also while a controller writes it. Raises sqlite3.Error."""
     connection = sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True, check_same_thread=False)
     connection.execute("SELECT count(*) FROM decisions").fetchone()
-    return _of(connection, decisions=0, most_bytes=0, on_disk=True)
+    return _make_history(connection, decisions=0, most_bytes=0, on_disk=True)
 
 
-def _of(connection: sqlite3.Connection, *, decisions: int, most_bytes: int, on_disk: bool) -> History:
+def _make_history(connection: sqlite3.Connection, *, decisions: int, most_bytes: int, on_disk: bool) -> History:
     return History(connection, decisions=decisions, most_bytes=most_bytes, on_disk=on_disk)
 
 
-def _opened(folder: Path) -> sqlite3.Connection:
+def _open_database(folder: Path) -> sqlite3.Connection:
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / FILE
     try:
-        return _connected(path)
+        return _connect(path)
     except sqlite3.DatabaseError:
         if not path.exists():
             raise
         path.replace(path.with_suffix(".unreadable"))
         for rest in (f"{FILE}-wal", f"{FILE}-shm"):
             (folder / rest).unlink(missing_ok=True)
-        return _connected(path)
+        return _connect(path)
 
 
-def _connected(path: Path) -> sqlite3.Connection:
+def _connect(path: Path) -> sqlite3.Connection:
     # Not every user of a machine may read names of pods and nodes; SQLite gives the files beside it the same mode.
     with suppress(OSError):
         path.touch(mode=0o600)

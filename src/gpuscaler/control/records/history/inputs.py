@@ -25,7 +25,7 @@ class InputsError(Exception):
     """The bytes are not the inputs of a plan; the text says what was seen and what was expected."""
 
 
-def unpacked(data: bytes) -> tuple[Decision, str]:
+def unpack_decision(data: bytes) -> tuple[Decision, str]:
     """The decision in ``data``, and the version that wrote it. Raises :class:`InputsError`."""
     try:
         frames, rest = _split(data, len(data))
@@ -79,15 +79,15 @@ class _DecodedFrames:
             chunk = msgspec.msgpack.decode(frame, type=Chunk)
             if chunk.kind in self._kinds:
                 kind, key = self._kinds[chunk.kind]
-                objects: list[Any] = _decoded(chunk, kind)
+                objects: list[Any] = _decode_items(chunk, kind)
                 self._objects[chunk.kind].update((getattr(one, key), one) for one in objects)
             elif chunk.kind in self._shared:
                 kind, items = self._shared[chunk.kind]
-                items += _decoded(chunk, kind)
+                items += _decode_items(chunk, kind)
             elif chunk.kind == Pod.__name__:
-                self._objects[chunk.kind].update((pod.key, pod) for pod in self._pods(_decoded(chunk, WirePod)))
+                self._objects[chunk.kind].update((pod.key, pod) for pod in self._pods(_decode_items(chunk, WirePod)))
             elif (left := self._objects.get(chunk.kind.removeprefix(GONE))) is not None:
-                for key in _decoded(chunk, str):
+                for key in _decode_items(chunk, str):
                     del left[key]
             else:
                 raise InputsError(f"saw objects of kind {chunk.kind!r}, expected those that gpuscaler {__version__} knows")
@@ -95,10 +95,10 @@ class _DecodedFrames:
     def _pods(self, wires: list[WirePod]) -> Iterator[Pod]:
         specs, labels, options, owners = (items for _, items in self._shared.values())
         for pod in wires:
-            yield _pod(pod, specs[pod.spec], labels[pod.labels], options=options[pod.options], owner=owners[pod.owner])
+            yield _from_wire(pod, specs[pod.spec], labels[pod.labels], options=options[pod.options], owner=owners[pod.owner])
 
 
-def _decoded(chunk: Chunk, kind: type[_T]) -> list[_T]:
+def _decode_items(chunk: Chunk, kind: type[_T]) -> list[_T]:
     return msgspec.msgpack.decode(chunk.items, type=list[kind], dec_hook=_hook)  # type: ignore[valid-type]  # a type made at run time
 
 
@@ -108,7 +108,7 @@ def _hook(kind: type, value: Any) -> Any:
     raise NotImplementedError(kind)
 
 
-def _pod(pod: WirePod, spec: PodSpec, labels: LabelSet, *, options: PodOptions, owner: Owner) -> Pod:
+def _from_wire(pod: WirePod, spec: PodSpec, labels: LabelSet, *, options: PodOptions, owner: Owner) -> Pod:
     return Pod(
         namespace=pod.namespace,
         name=pod.name,

@@ -10,7 +10,7 @@ import structlog
 
 from gpuscaler.control.records.events.happening import HistoryEvent
 from gpuscaler.control.records.events.records import Decision, Sink
-from gpuscaler.control.records.history.history import History, Made
+from gpuscaler.control.records.history.history import History, StoredDecision
 from gpuscaler.control.records.history.packing import Packer
 
 _LOG = structlog.get_logger(__name__)
@@ -24,7 +24,7 @@ MOST = 10_000
 INLINE = 500
 
 
-class Keeper(Sink):
+class HistoryWriter(Sink):
     """A sink over ``history``; :meth:`run` must be running. ``lost`` counts records that could not be kept."""
 
     def __init__(self, history: History) -> None:
@@ -87,7 +87,10 @@ class Keeper(Sink):
         try:
             self.history.add(
                 happenings,
-                [Made(decision.id, decision.at, decision.text, decision.plan, self._packer.packed(decision)) for decision in decisions],
+                [
+                    StoredDecision(decision.id, decision.at, decision.text, decision.plan, self._packer.packed(decision))
+                    for decision in decisions
+                ],
             )
             self.trouble = ""
         except (sqlite3.Error, OSError, msgspec.MsgspecError, TypeError) as error:

@@ -14,7 +14,7 @@ import msgspec
 
 from gpuscaler import __version__
 from gpuscaler.control.records.events.records import Decision
-from gpuscaler.control.records.history.wire import FORM, SHARED, Form, Head, Shared, WirePod, gone_of
+from gpuscaler.control.records.history.wire import FORM, SHARED, Form, Head, SharedObjects, WirePod, removed_kind
 from gpuscaler.model.cluster import HOMES, Cluster
 from gpuscaler.model.labels import LabelSet
 from gpuscaler.model.nodes import Node
@@ -27,23 +27,23 @@ CHANGED, FEW = 0.2, 1_000
 #: How many pods are compared in one step.
 ALIKE = 256
 
-Tables = Mapping[type, Shared]
+Tables = Mapping[type, SharedObjects]
 Encode = Callable[[Any], bytes]
 T = TypeVar("T")
 #: A type, the keys of its objects that are gone, and its new or changed objects.
 Difference = tuple[type, list[str], list[Any]]
 
 
-class Base:
+class DeltaEncoder:
     """The bytes written so far, ``data``, and the objects in them, which are kept alive so that they can be compared by identity."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._encode: Encode = msgspec.msgpack.Encoder().encode
-        self._tables: Tables = {kind: Shared() for kind in SHARED}
+        self._tables: Tables = {kind: SharedObjects() for kind in SHARED}
         self._pods: dict[str, Pod] = {}
         self._homes: dict[type, Mapping[str, Any]] = {kind: {} for kind in (*HOMES, Node)}
         self._size, self._changes = len(cluster.pods) + sum(map(len, self._homes_of(cluster).values())), 0
-        self.data = compressed([self._encode(Form(FORM, __version__))])
+        self.data = compress([self._encode(Form(FORM, __version__))])
         self._write(cluster, self._differences(cluster))
 
     def follow(self, cluster: Cluster) -> bool:
@@ -62,22 +62,22 @@ class Base:
         found: list[Difference] = []
         for kind, after in self._homes_of(cluster).items():
             if after is not self._homes[kind]:
-                found.append((kind, *replaced(self._homes[kind], after)))
+                found.append((kind, *changed_objects(self._homes[kind], after)))
         if cluster.pods is not self._pods:
-            found.append((Pod, *moved(self._pods, cluster.pods)))
+            found.append((Pod, *changed_pods(self._pods, cluster.pods)))
         return found
 
     def _write(self, cluster: Cluster, differences: Iterable[Difference]) -> None:
         frames: list[bytes] = []
         for kind, gone, put in differences:
-            frames += _chunks(gone_of(kind), gone, self._encode)
-            frames += _pods(put, self._tables, self._encode) if kind is Pod else _chunks(kind.__name__, put, self._encode)
+            frames += _encode_chunks(removed_kind(kind), gone, self._encode)
+            frames += _encode_pods(put, self._tables, self._encode) if kind is Pod else _encode_chunks(kind.__name__, put, self._encode)
         if frames:
-            self.data += compressed(frames)
+            self.data += compress(frames)
         self._homes, self._pods = self._homes_of(cluster), cluster.pods
 
 
-def replaced(before: Mapping[str, T], after: Mapping[str, T]) -> tuple[list[str], list[T]]:
+def changed_objects(before: Mapping[str, T], after: Mapping[str, T]) -> tuple[list[str], list[T]]:
     """Keys that are gone, and objects that are new or changed; a changed object keeps its place, a new one comes last."""
     gone = [key for key in before if key not in after]
     put = {key: item for key, item in after.items() if before.get(key) is not item}
@@ -88,18 +88,18 @@ def replaced(before: Mapping[str, T], after: Mapping[str, T]) -> tuple[list[str]
     return (gone, list(put.values())) if list(expected) == list(after) else (list(before), list(after.values()))
 
 
-def moved(before: dict[str, Pod], after: dict[str, Pod]) -> tuple[list[str], list[Pod]]:
+def changed_pods(before: dict[str, Pod], after: dict[str, Pod]) -> tuple[list[str], list[Pod]]:
     """Keys of pods that are gone or changed, and pods to append: a cluster moves a pod that changes to the end."""
     put: list[Pod] = []
     for key, pod in reversed(after.items()):
         if before.get(key) is pod:
             break
         put.append(pod)
-    gone = left_out(list(before.values()), list(islice(after.values(), len(after) - len(put))))
+    gone = removed_pods(list(before.values()), list(islice(after.values(), len(after) - len(put))))
     return (list(before), list(after.values())) if gone is None else ([pod.key for pod in gone], put[::-1])
 
 
-def left_out(before: list[Pod], after: list[Pod]) -> list[Pod] | None:
+def removed_pods(before: list[Pod], after: list[Pod]) -> list[Pod] | None:
     """The pods of ``before`` that are not in ``after``; None if ``after`` has other pods or another order."""
     gone: list[Pod] = []
     here = there = 0
@@ -121,7 +121,7 @@ class Packer:
     """Packs decisions one after the other; may be called from any thread: a lock serializes the calls."""
 
     def __init__(self) -> None:
-        self._base: Base | None = None
+        self._base: DeltaEncoder | None = None
         self._lock = threading.Lock()
 
     def packed(self, decision: Decision) -> bytes:
@@ -130,17 +130,17 @@ class Packer:
             # If this fails, the next decision cannot use the bytes written so far.
             base, self._base = self._base, None
             if base is None or not base.follow(decision.cluster):
-                base = Base(decision.cluster)
+                base = DeltaEncoder(decision.cluster)
             self._base = base
-            return base.data + compressed([_head(decision)])
+            return base.data + compress([_encode_head(decision)])
 
 
-def packed(decision: Decision) -> bytes:
+def pack_decision(decision: Decision) -> bytes:
     """The bytes of one decision's inputs and its plan, independent of others."""
     return Packer().packed(decision)
 
 
-def compressed(frames: Iterable[bytes]) -> bytes:
+def compress(frames: Iterable[bytes]) -> bytes:
     """``frames`` as one compressed stream."""
     compressor = zlib.compressobj(LEVEL)
     pieces = []
@@ -151,27 +151,27 @@ def compressed(frames: Iterable[bytes]) -> bytes:
     return b"".join(pieces)
 
 
-def _head(decision: Decision) -> bytes:
+def _encode_head(decision: Decision) -> bytes:
     aside = decision.cluster.set_aside
     return msgspec.msgpack.encode(Head(decision.id, decision.at, decision.text, decision.policy, decision.state, decision.plan, aside))
 
 
-def _pods(pods: Iterable[Pod], tables: Tables, encode: Callable[[Any], bytes]) -> Iterator[bytes]:
+def _encode_pods(pods: Iterable[Pod], tables: Tables, encode: Callable[[Any], bytes]) -> Iterator[bytes]:
     source = iter(pods)
-    while some := [_wire(pod, tables) for pod in islice(source, AT_ONCE)]:
+    while some := [_to_wire(pod, tables) for pod in islice(source, AT_ONCE)]:
         # Shared objects that were not written yet come before the pods that refer to them.
         for kind, table in tables.items():
-            yield from _chunks(kind.__name__, table.fresh(), encode)
-        yield from _chunks(Pod.__name__, some, encode)
+            yield from _encode_chunks(kind.__name__, table.fresh(), encode)
+        yield from _encode_chunks(Pod.__name__, some, encode)
 
 
-def _chunks(kind: str, items: Iterable[Any], encode: Callable[[Any], bytes]) -> Iterator[bytes]:
+def _encode_chunks(kind: str, items: Iterable[Any], encode: Callable[[Any], bytes]) -> Iterator[bytes]:
     source = iter(items)
     while some := list(islice(source, AT_ONCE)):
         yield encode([kind, some])
 
 
-def _wire(pod: Pod, tables: Tables) -> WirePod:
+def _to_wire(pod: Pod, tables: Tables) -> WirePod:
     return WirePod(
         pod.namespace,
         pod.name,

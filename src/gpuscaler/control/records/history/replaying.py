@@ -12,7 +12,7 @@ from gpuscaler.planning.plans import Plan
 from gpuscaler.planning.result import REMOVALS_WITHHELD, without_removals
 
 #: How many differing entries of a field are listed; the rest is counted.
-TOLD = 5
+MAX_DIFFERENCES = 5
 
 
 class Replay(Struct, frozen=True):
@@ -26,7 +26,7 @@ class Replay(Struct, frozen=True):
         return not self.differences
 
 
-def replayed(decision: Decision) -> Replay:
+def replay_decision(decision: Decision) -> Replay:
     """Plan again from the inputs of ``decision``. This takes as long as the recorded plan."""
     again = planned(decision.cluster, decision.state, decision.policy, decision.at, live=True)
     if REMOVALS_WITHHELD in decision.plan.warnings:
@@ -43,18 +43,18 @@ def differences(recorded: Plan, again: Plan) -> Iterator[str]:
         if msgspec.msgpack.encode(old) == msgspec.msgpack.encode(new):
             continue
         if isinstance(old, tuple) and isinstance(new, tuple):
-            yield from _of_entries(field.name, old, new)
+            yield from _entry_differences(field.name, old, new)
         else:
             yield f"{field.name}: recorded {old!r}, now {new!r}"
 
 
-def _of_entries(name: str, old: tuple[Any, ...], new: tuple[Any, ...]) -> Iterator[str]:
+def _entry_differences(name: str, old: tuple[Any, ...], new: tuple[Any, ...]) -> Iterator[str]:
     gone = [one for one in old if one not in new]
     come = [one for one in new if one not in old]
     lines = [f"{name}: recorded, missing now: {_json(one)}" for one in gone] + [f"{name}: new, not recorded: {_json(one)}" for one in come]
-    yield from lines[:TOLD]
-    if len(lines) > TOLD:
-        yield f"{name}: {len(lines) - TOLD} more entries differ"
+    yield from lines[:MAX_DIFFERENCES]
+    if len(lines) > MAX_DIFFERENCES:
+        yield f"{name}: {len(lines) - MAX_DIFFERENCES} more entries differ"
     if not lines:
         yield f"{name}: the same entries in another order"
 

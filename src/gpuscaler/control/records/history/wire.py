@@ -25,7 +25,7 @@ SHARED: tuple[type, ...] = (PodSpec, LabelSet, PodOptions, Owner)
 GONE = "Gone "
 
 
-def gone_of(kind: type) -> str:
+def removed_kind(kind: type) -> str:
     return f"{GONE}{kind.__name__}"
 
 
@@ -80,7 +80,7 @@ class WirePod(Struct, frozen=True, array_like=True, gc=False):
     reason: str = ""
 
 
-class Shared:
+class SharedObjects:
     """Distinct objects, in the order in which they were first added."""
 
     def __init__(self) -> None:

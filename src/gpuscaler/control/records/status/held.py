@@ -7,7 +7,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from gpuscaler.control.records.events.latest import Latest
-from gpuscaler.control.records.words import counted, money, spoken
+from gpuscaler.control.records.words import format_count, format_dollars, format_duration
 from gpuscaler.planning.capacity.pool_membership import Member
 from gpuscaler.planning.plans import BlockedNode
 from gpuscaler.planning.scale_down.decide import NOT_NOW
@@ -34,7 +34,7 @@ HOLDERS: Mapping[str, str] = {
 }
 
 
-class Held(Struct, frozen=True):
+class HeldMachines(Struct, frozen=True):
     """``machines`` that are kept by ``blocker`` and cost ``dollars_per_hour`` in total; ``text`` is for people, ``node`` one of them."""
 
     blocker: str
@@ -44,35 +44,35 @@ class Held(Struct, frozen=True):
     text: str
 
 
-def staying(latest: Latest, now: float) -> Iterator[BlockedNode]:
+def blocked_nodes(latest: Latest, now: float) -> Iterator[BlockedNode]:
     """Why each node stays. Most plans do not consider consolidation: for such nodes the last plan that did is used."""
     for blocked in latest.plan.blocked_nodes:
         if blocked.detail != NOT_NOW.detail:
             yield blocked
         elif (blocked_node := latest.weighed.get(blocked.node)) is not None:
-            yield replace(blocked_node, detail=f"{blocked_node.detail} (found {spoken(now - latest.weighed_at)} ago)")
+            yield replace(blocked_node, detail=f"{blocked_node.detail} (found {format_duration(now - latest.weighed_at)} ago)")
         else:
             yield replace(
                 blocked, detail="pods run on it; whether they fit elsewhere has not been checked yet, which is done about once a minute"
             )
 
 
-def held(latest: Latest, members: Mapping[str, Member], now: float) -> tuple[Held, ...]:
+def held_machines(latest: Latest, members: Mapping[str, Member], now: float) -> tuple[HeldMachines, ...]:
     """What keeps machines of the pools, the most expensive first."""
     nodes: dict[str, list[str]] = defaultdict(list)
-    for blocked in staying(latest, now):
+    for blocked in blocked_nodes(latest, now):
         if blocked.blocker in HOLDERS and blocked.node in members:
             nodes[blocked.blocker].append(blocked.node)
     held = []
     for blocker, names in nodes.items():
         offerings = (members[name].offering for name in names)
         dollars = sum(offering.price for offering in offerings if offering is not None)
-        text = f"{counted(len(names), 'machine')} ({money(dollars)}/h) by {HOLDERS[blocker]}"
-        held.append(Held(blocker, len(names), round(dollars, 6), min(names), text))
+        text = f"{format_count(len(names), 'machine')} ({format_dollars(dollars)}/h) by {HOLDERS[blocker]}"
+        held.append(HeldMachines(blocker, len(names), round(dollars, 6), min(names), text))
     return tuple(sorted(held, key=lambda held: (-held.dollars_per_hour, held.blocker)))
 
 
-def told(held: tuple[Held, ...]) -> str:
+def describe_held_machines(held: tuple[HeldMachines, ...]) -> str:
     """All blockers in one line for people."""
     node = held[0].node
     return f"Held: {'; '.join(held.text for held in held)}. gpuscaler why node {node} names the object."

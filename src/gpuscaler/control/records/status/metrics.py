@@ -88,7 +88,7 @@ class Metrics(Sink):
         self._decisions.inc()
 
     def looked(self, seen: Reconciliation, /) -> None:
-        for fate in seen.arrivals.fates:
+        for fate in seen.arrivals.breaker_events:
             if isinstance(fate, offering_events.Lacking):
                 pool, _, instance_type, _ = fate.offering
                 self._lacking.labels(pool, instance_type, fate.resource).inc()
@@ -140,7 +140,7 @@ class Gauges(Collector):
         yield from self._requests()
         status = self.status()
         if status is not None:
-            yield from _of_status(status)
+            yield from _status_metrics(status)
 
     def _requests(self) -> Iterator[Metric]:
         answered = CounterMetricFamily(
@@ -165,7 +165,7 @@ class Gauges(Collector):
         yield CounterMetricFamily("gpuscaler_kube_rate_limited_seconds", "Time that requests waited for the rate limit.", limited)
 
 
-def _of_removals(status: Status) -> Iterator[Metric]:
+def _removal_metrics(status: Status) -> Iterator[Metric]:
     steps = GaugeMetricFamily("gpuscaler_removals_under_way", "Removals in progress, by step.", labels=("pool", "step"))
     held = GaugeMetricFamily("gpuscaler_held_removals_dollars_per_hour", "Cost per hour of machines with held removals.", labels=("pool",))
     for (pool, step), count in Counts((removal.pool, removal.step) for removal in status.removals).items():
@@ -177,7 +177,7 @@ def _of_removals(status: Status) -> Iterator[Metric]:
     yield from (steps, held)
 
 
-def _of_unready(status: Status) -> Iterator[Metric]:
+def _unready_metrics(status: Status) -> Iterator[Metric]:
     nodes = GaugeMetricFamily("gpuscaler_unready_nodes", "Nodes that have not been Ready for 5 minutes.", labels=("pool",))
     dollars = GaugeMetricFamily("gpuscaler_unready_dollars_per_hour", "Cost per hour of the machines of such nodes.", labels=("pool",))
     for pool in status.pools:
@@ -187,7 +187,7 @@ def _of_unready(status: Status) -> Iterator[Metric]:
     yield from (nodes, dollars)
 
 
-def _of_status(status: Status) -> Iterator[Metric]:
+def _status_metrics(status: Status) -> Iterator[Metric]:
     machines = GaugeMetricFamily("gpuscaler_machines", "Machines of the pools.", labels=(*OFFERING, "state"))
     for kind in status.kinds:
         machines.add_metric((kind.pool, kind.market, kind.instance_type, kind.state), kind.machines)
@@ -203,8 +203,8 @@ def _of_status(status: Status) -> Iterator[Metric]:
     )
     waiting.add_metric(("unplaced",), status.unplaced)
     waiting.add_metric(("coming",), status.coming)
-    yield from (machines, gpus, used, dollars, waiting, *_of_removals(status))
-    yield from _of_unready(status)
+    yield from (machines, gpus, used, dollars, waiting, *_removal_metrics(status))
+    yield from _unready_metrics(status)
     stopping = sum(breaker.open for breaker in status.breakers)
     holds = GaugeMetricFamily("gpuscaler_hold", "1 while a person holds this activity.", labels=("activity",))
     held = {hold.activity for hold in status.holds}

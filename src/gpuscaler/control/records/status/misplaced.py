@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from gpuscaler.control.records.findings import nodes
+from gpuscaler.control.records.findings import format_nodes
 from gpuscaler.model.accelerators import gpus_of
 from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.nodes import Node
@@ -14,24 +14,24 @@ _EXPORTER = {"app.kubernetes.io/name": "gpuscaler", "app.kubernetes.io/component
 _CLIENT, _PAUSED = "nvidia.com/gpu.deploy.client", "paused-for-"
 
 
-def misplaced(cluster: Cluster, pod: str) -> Iterator[str]:
+def describe_misplaced(cluster: Cluster, pod: str) -> Iterator[str]:
     """Sentences about the leader's own ``pod`` (``namespace/name``) on a node with GPUs, and about GPUs that no exporter measures."""
-    yield from _leading(cluster, pod)
+    yield from _describe_leader_on_gpu_node(cluster, pod)
     exporters = [workload for workload in daemon_sets(cluster) if _EXPORTER.items() <= workload.template_labels.items()]
     if not exporters:
         return
-    has = [node for node in cluster.nodes.values() if _measurable(node)]
+    has = [node for node in cluster.nodes.values() if _has_measurable_gpus(node)]
     left = [node.name for node in has if not any(runs_on(workload, node) for workload in exporters)]
     if left:
         names = ", ".join(f"{workload.namespace}/{workload.name}" for workload in exporters)
         yield (
-            f"DaemonSet {names} matches {len(has) - len(left)} of {len(has)} nodes with NVIDIA GPUs, and not {nodes(sorted(left))}: "
+            f"DaemonSet {names} matches {len(has) - len(left)} of {len(has)} nodes with NVIDIA GPUs, and not {format_nodes(sorted(left))}: "
             f"saw none of the labels that it expects on them, so their GPUs are not measured; label them, or set exporter.affinity of the "
             f"chart to your own terms"
         )
 
 
-def _leading(cluster: Cluster, pod: str) -> Iterator[str]:
+def _describe_leader_on_gpu_node(cluster: Cluster, pod: str) -> Iterator[str]:
     own = cluster.pods.get(pod)
     node = cluster.nodes.get(own.node_name) if own is not None else None
     if node is not None and gpus_of(node.allocatable, node.labels):
@@ -42,7 +42,7 @@ def _leading(cluster: Cluster, pod: str) -> Iterator[str]:
         )
 
 
-def _measurable(node: Node) -> bool:
+def _has_measurable_gpus(node: Node) -> bool:
     """Whether a node has NVIDIA devices now, and the driver may be opened."""
     if node.labels.get(_CLIENT, "").startswith(_PAUSED):
         return False

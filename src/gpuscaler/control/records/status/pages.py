@@ -10,20 +10,20 @@ from aiohttp import web
 
 from gpuscaler.control.records.events.happening import HistoryEvent
 from gpuscaler.control.records.events.latest import Latest
-from gpuscaler.control.records.history.history import Brief, History, owner_subject
-from gpuscaler.control.records.history.keeping import Keeper
+from gpuscaler.control.records.history.history import DecisionSummary, History, owner_subject
+from gpuscaler.control.records.history.keeping import HistoryWriter
 from gpuscaler.control.records.status.reporting import Reporter
-from gpuscaler.control.records.status.why import Answer, why_node, why_pod
+from gpuscaler.control.records.status.why import Explanation, why_node, why_pod
 from gpuscaler.model.owners import top_of
 from gpuscaler.model.pods import NO_OWNER, Owner
 from gpuscaler.planning.plans import Plan
 
 T = TypeVar("T")
 #: How many events are shown for one subject, decisions in the list, and evictions of other pods of an owner.
-HAPPENINGS, DECISIONS, EVICTIONS = 30, 100, 5
+MAX_EVENTS, MAX_DECISIONS, MAX_EVICTIONS = 30, 100, 5
 
 
-class Detail(msgspec.Struct, frozen=True):
+class DecisionDetail(msgspec.Struct, frozen=True):
     """A decision and its events. ``inputs`` is the path of its inputs, or says why there are none."""
 
     id: str
@@ -38,7 +38,7 @@ class Pages:
     """Handlers that read the latest state and the history. A process that does not lead, by ``leading``, has no latest state."""
 
     def __init__(
-        self, latest: Latest, keeper: Keeper, reporter: Reporter, *, leading: Callable[[], bool], now: Callable[[], float]
+        self, latest: Latest, keeper: HistoryWriter, reporter: Reporter, *, leading: Callable[[], bool], now: Callable[[], float]
     ) -> None:
         self._latest, self._keeper, self._reporter, self._leading, self._now = latest, keeper, reporter, leading, now
 
@@ -67,58 +67,58 @@ class Pages:
 
     async def _status(self, _request: web.Request) -> web.Response:
         self._must_lead()
-        return _json(await self._reporter.look())
+        return _json_response(await self._reporter.look())
 
     async def _why_pod(self, request: web.Request) -> web.Response:
         self._must_lead()
         key = f"{request.match_info['namespace']}/{request.match_info['name']}"
         pod = self._latest.cluster.pods.get(key)
         top = NO_OWNER if pod is None else top_of(self._latest.cluster.workloads, pod.namespace, pod.owner)
-        history = await self._asked(lambda kept: about_pod(kept, key, top))
-        return _answered(why_pod(self._latest, key, history, self._now()))
+        history = await self._asked(lambda kept: pod_events(kept, key, top))
+        return _explanation_response(why_pod(self._latest, key, history, self._now()))
 
     async def _why_node(self, request: web.Request) -> web.Response:
         self._must_lead()
         name = request.match_info["name"]
-        history = await self._asked(lambda kept: kept.about(f"node/{name}", most=HAPPENINGS))
-        return _answered(why_node(self._latest, name, history, self._now()))
+        history = await self._asked(lambda kept: kept.about(f"node/{name}", most=MAX_EVENTS))
+        return _explanation_response(why_node(self._latest, name, history, self._now()))
 
     async def _decisions(self, _request: web.Request) -> web.Response:
-        briefs: list[Brief] = await self._asked(lambda kept: kept.decisions(most=DECISIONS))
-        return _json(briefs)
+        briefs: list[DecisionSummary] = await self._asked(lambda kept: kept.decisions(most=MAX_DECISIONS))
+        return _json_response(briefs)
 
     async def _decision(self, request: web.Request) -> web.Response:
         name = request.match_info["id"]
-        made, after = await self._asked(lambda kept: (kept.decision(name), kept.about(f"decision/{name}", most=HAPPENINGS)))
+        made, after = await self._asked(lambda kept: (kept.decision(name), kept.about(f"decision/{name}", most=MAX_EVENTS)))
         if made is None:
-            raise web.HTTPNotFound(text=missing(name))
+            raise web.HTTPNotFound(text=missing_decision(name))
         where = made.missing or f"/decisions/{name}/inputs"
-        return _json(Detail(made.id, made.at, made.text, made.plan, tuple(event.text for event in after), where))
+        return _json_response(DecisionDetail(made.id, made.at, made.text, made.plan, tuple(event.text for event in after), where))
 
     async def _inputs(self, request: web.Request) -> web.Response:
         name = request.match_info["id"]
         made = await self._asked(lambda kept: kept.decision(name, inputs=True))
         if made is None:
-            raise web.HTTPNotFound(text=missing(name))
+            raise web.HTTPNotFound(text=missing_decision(name))
         if made.inputs is None:
             raise web.HTTPGone(text=f"decision {name}: {made.missing}\n")
         return web.Response(body=made.inputs, content_type="application/octet-stream")
 
 
-def about_pod(kept: History, key: str, top: Owner) -> list[HistoryEvent]:
+def pod_events(kept: History, key: str, top: Owner) -> list[HistoryEvent]:
     """The events of a pod, and those of other pods of its owner ``top`` that it may have replaced; the oldest first."""
-    own = kept.about(f"pod/{key}", most=HAPPENINGS)
-    others = kept.about(owner_subject(key, top), most=EVICTIONS) if top.kind else []
+    own = kept.about(f"pod/{key}", most=MAX_EVENTS)
+    others = kept.about(owner_subject(key, top), most=MAX_EVICTIONS) if top.kind else []
     return sorted((*own, *(event for event in others if event not in own)), key=lambda event: event.at)
 
 
-def missing(name: str) -> str:
+def missing_decision(name: str) -> str:
     return f"decision {name}: saw no decision with that id, expected one that is kept; gpuscaler replay without an id lists them\n"
 
 
-def _json(value: object) -> web.Response:
+def _json_response(value: object) -> web.Response:
     return web.Response(body=msgspec.json.encode(value), content_type="application/json")
 
 
-def _answered(answer: Answer) -> web.Response:
+def _explanation_response(answer: Explanation) -> web.Response:
     return web.Response(status=200 if answer.known else 404, body=msgspec.json.encode(answer), content_type="application/json")

@@ -79,7 +79,7 @@ class Reporter(Sink):
             self._happened.pop()
         else:
             self._alike = [what]
-        self._happened.append(together(self._alike))
+        self._happened.append(merge_events(self._alike))
 
     async def run(self) -> None:
         """Compute and write the status every few seconds, until cancelled."""
@@ -113,9 +113,9 @@ class Reporter(Sink):
 
     async def _write(self) -> None:
         status, before = self.status, self._written
-        if status is None or (before is not None and status.at < before.at + REFRESH_SECONDS and _same(status, before)):
+        if status is None or (before is not None and status.at < before.at + REFRESH_SECONDS and _is_unchanged(status, before)):
             return
-        body = body_of(status, self._namespace)
+        body = status_config_map(status, self._namespace)
         try:
             try:
                 await self._client.replace(CONFIG_MAPS, NAME, body, namespace=self._namespace)
@@ -136,7 +136,7 @@ def are_alike(event: HistoryEvent, other: HistoryEvent) -> bool:
     return bool(event.node) and (event.kind, event.decision, said[0]) == (other.kind, other.decision, said[1])
 
 
-def together(alike: Sequence[HistoryEvent]) -> HistoryEvent:
+def merge_events(alike: Sequence[HistoryEvent]) -> HistoryEvent:
     """The events of several nodes as one, with the text of the first."""
     first = alike[0]
     if len(alike) == 1:
@@ -147,19 +147,19 @@ def together(alike: Sequence[HistoryEvent]) -> HistoryEvent:
     return replace(alike[-1], text=text)
 
 
-def _same(status: Status, other: Status) -> bool:
+def _is_unchanged(status: Status, other: Status) -> bool:
     """Whether two statuses are equal, apart from their times and durations in sentences."""
-    return _timeless(status) == _timeless(other)
+    return _without_durations(status) == _without_durations(other)
 
 
-def _timeless(status: Status) -> Status:
+def _without_durations(status: Status) -> Status:
     waiting = tuple(replace(entry, reason=_NUMBERS.sub("", entry.reason)) for entry in status.waiting)
     unready = tuple(replace(entry, text=_NUMBERS.sub("", entry.text)) for entry in status.unready)
     troubles = tuple(_NUMBERS.sub("", entry) for entry in status.troubles)
     return replace(status, at=0.0, looked_at=0.0, planned_at=0.0, waiting=waiting, unready=unready, troubles=troubles)
 
 
-def body_of(status: Status, namespace: str) -> dict[str, Any]:
+def status_config_map(status: Status, namespace: str) -> dict[str, Any]:
     """The ConfigMap with ``status``."""
     return {
         "apiVersion": "v1",
@@ -173,8 +173,8 @@ class WireConfigMap(msgspec.Struct):
     data: dict[str, str] | None = None
 
 
-def status_in(config_map: bytes) -> Status:
-    """The status in a ConfigMap that :func:`body_of` made. Raises ValueError for anything else."""
+def parse_status(config_map: bytes) -> Status:
+    """The status in a ConfigMap that :func:`status_config_map` made. Raises ValueError for anything else."""
     try:
         data = msgspec.json.decode(config_map, type=WireConfigMap).data or {}
         if KEY not in data:

@@ -7,14 +7,14 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from gpuscaler.clouds.protocol import AccountReport
-from gpuscaler.control.records.costing import range_of_coming
+from gpuscaler.control.records.costing import ordered_price_range
 from gpuscaler.control.records.events.happening import HistoryEvent
 from gpuscaler.control.records.events.latest import Latest
-from gpuscaler.control.records.findings import closed, findings, is_let_go, unbound
-from gpuscaler.control.records.status.held import Held, held
-from gpuscaler.control.records.status.misplaced import misplaced
-from gpuscaler.control.records.status.removals import RemovalNow, removals_of
-from gpuscaler.control.records.words import counted, offering, spoken
+from gpuscaler.control.records.findings import describe_closed_nodes, describe_findings, describe_released_pool, describe_unbound_pools
+from gpuscaler.control.records.status.held import HeldMachines, held_machines
+from gpuscaler.control.records.status.misplaced import describe_misplaced
+from gpuscaler.control.records.status.removals import RemovalStatus, removal_statuses
+from gpuscaler.control.records.words import format_count, format_duration, format_offering
 from gpuscaler.kube.events import shortened
 from gpuscaler.lifecycle.memory import breakers_of
 from gpuscaler.lifecycle.node_health import device_plugins
@@ -27,19 +27,19 @@ from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.holds import ACTIVITIES, Holds
 from gpuscaler.model.offerings import OfferingKey
 from gpuscaler.model.pools import Offering, Policy, unpriced
-from gpuscaler.planning.capacity.limits import worth
+from gpuscaler.planning.capacity.limits import limit_usage
 from gpuscaler.planning.capacity.pool_membership import Member, members
-from gpuscaler.planning.capacity.similar_offerings import may_be, taken_for
+from gpuscaler.planning.capacity.similar_offerings import assumed_offering, possible_offerings
 from gpuscaler.planning.plans import Plan
-from gpuscaler.planning.state.breaker_messages import told
-from gpuscaler.planning.state.breakers import Breakers, counts, is_open
+from gpuscaler.planning.state.breaker_messages import describe_breaker
+from gpuscaler.planning.state.breakers import Breakers, has_enough_strikes, is_open
 from gpuscaler.planning.state.ledger.ledger import Ledger, OrderedMachine
 
 #: The maximum number of entries in a list, of pods named in an entry, and of bytes in a sentence; counts include everything.
 MOST, NAMED, SENTENCE = 40, 5, 400
 
 
-class PoolNow(Struct, frozen=True, omit_defaults=True):
+class PoolStatus(Struct, frozen=True, omit_defaults=True):
     """A pool: open machines, ordered machines, machines being removed; ``used`` is the number of GPUs that bound pods request.
 
     ``way`` is how its machines are bought, if there are several ways.
@@ -57,7 +57,7 @@ class PoolNow(Struct, frozen=True, omit_defaults=True):
     way: str = ""
 
 
-class Kind(Struct, frozen=True):
+class MachineCount(Struct, frozen=True):
     """The number of machines of one kind that are ``open``, ``coming`` or ``leaving``."""
 
     pool: str
@@ -75,7 +75,7 @@ class Limit(Struct, frozen=True):
     most: float
 
 
-class BreakerNow(Struct, frozen=True):
+class BreakerStatus(Struct, frozen=True):
     """A breaker that blocks an offering; ``until`` is None if it waits for a change of settings."""
 
     target: str
@@ -85,7 +85,7 @@ class BreakerNow(Struct, frozen=True):
     text: str
 
 
-class Waiting(Struct, frozen=True):
+class PendingPods(Struct, frozen=True):
     """Pods that are pending for the same reason: their ``count``, and a few names."""
 
     reason: str
@@ -102,7 +102,7 @@ class StatusEntry(Struct, frozen=True, omit_defaults=True):
     decision: str = ""
 
 
-class HoldNow(Struct, frozen=True):
+class HoldStatus(Struct, frozen=True):
     """A hold on an activity, ``buying`` or ``removing``; without ``until`` it lasts until the activity is resumed."""
 
     activity: str
@@ -111,7 +111,7 @@ class HoldNow(Struct, frozen=True):
     text: str
 
 
-class UnreadyNow(Struct, frozen=True, omit_defaults=True):
+class UnreadyNode(Struct, frozen=True, omit_defaults=True):
     """A node that has not been Ready since ``since`` (seconds since the epoch), for long enough to be reported; ``text`` is for people."""
 
     node: str
@@ -145,24 +145,24 @@ class Status(Struct, frozen=True):
     planned_at: float = 0.0
     nodes: int = 0
     pods: int = 0
-    pools: tuple[PoolNow, ...] = ()
-    kinds: tuple[Kind, ...] = ()
+    pools: tuple[PoolStatus, ...] = ()
+    kinds: tuple[MachineCount, ...] = ()
     limits: tuple[Limit, ...] = ()
-    breakers: tuple[BreakerNow, ...] = ()
+    breakers: tuple[BreakerStatus, ...] = ()
     unplaced: int = 0
     coming: int = 0
-    waiting: tuple[Waiting, ...] = ()
-    removals: tuple[RemovalNow, ...] = ()
+    waiting: tuple[PendingPods, ...] = ()
+    removals: tuple[RemovalStatus, ...] = ()
     happened: tuple[StatusEntry, ...] = ()
     set_aside_count: int = 0
     set_aside: tuple[StatusEntry, ...] = ()
-    holds: tuple[HoldNow, ...] = ()
+    holds: tuple[HoldStatus, ...] = ()
     troubles: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
     promises_kept: int = 0
     promises_broken: int = 0
-    unready: tuple[UnreadyNow, ...] = ()
-    held: tuple[Held, ...] = ()
+    unready: tuple[UnreadyNode, ...] = ()
+    held: tuple[HeldMachines, ...] = ()
     priorities: str = ""
 
 
@@ -179,7 +179,7 @@ def status_of(
     leaving = {removal.node for removal in memory.ledger.leaving}
     pools = _pools(policy, cluster, found, memory.ledger, coming_nodes)
     pools = tuple(replace(pool, way=account.ways.get(pool.name, "")) for pool in pools)
-    waiting = _waiting(latest, now)
+    waiting = _pending_pods(latest, now)
     unready = _unready(latest, policy, now)
     standing = latest.priorities()
     return Status(
@@ -190,13 +190,13 @@ def status_of(
         nodes=len(cluster.nodes),
         pods=len(cluster.pods),
         pools=pools,
-        kinds=_kinds(cluster, found, memory.ledger, coming_nodes, leaving),
+        kinds=_machine_counts(cluster, found, memory.ledger, coming_nodes, leaving),
         limits=_limits(policy, pools, memory.ledger),
         breakers=_breakers(breakers_of(memory, policy, now), now)[:MOST],
         unplaced=len(plan.unplaced),
         coming=sum(len(machine.pods) for machine in memory.ledger.coming),
         waiting=waiting[:MOST],
-        removals=removals_of(latest, now)[:MOST],
+        removals=removal_statuses(latest, now)[:MOST],
         happened=tuple(StatusEntry(event.kind, shortened(event.text, SENTENCE), event.at, event.decision) for event in happened),
         set_aside_count=len(aside),
         set_aside=tuple(StatusEntry(skipped.object, shortened(skipped.reason, SENTENCE)) for skipped in aside[:MOST]),
@@ -205,21 +205,21 @@ def status_of(
             shortened(one, SENTENCE)
             for one in (
                 *troubles,
-                *prices_unknown(policy),
+                *describe_unknown_prices(policy),
                 *(unready.text for unready in unready),
                 *uneven(memory.guarding, policy),
                 *device_plugins.reports(memory.away, now),
-                *unbound(memory.unbinding, now),
+                *describe_unbound_pools(memory.unbinding, now),
                 *windows.reports(memory.windows),
             )
         )[:MOST],
         warnings=tuple(
             shortened(one, SENTENCE)
             for one in (
-                *findings(plan, cluster, found, latest.unpooled),
-                *closed(cluster, found, memory.ledger, now),
-                *map(is_let_go, latest.let_go),
-                *misplaced(cluster, f"{leader.namespace}/{leader.pod}"),
+                *describe_findings(plan, cluster, found, latest.unpooled),
+                *describe_closed_nodes(cluster, found, memory.ledger, now),
+                *map(describe_released_pool, latest.let_go),
+                *describe_misplaced(cluster, f"{leader.namespace}/{leader.pod}"),
                 *plan.warnings,
                 *account.warnings,
                 *standing.remarks,
@@ -228,23 +228,23 @@ def status_of(
         promises_kept=memory.promises.kept,
         promises_broken=memory.promises.broken,
         unready=unready[:MOST],
-        held=held(latest, found, now),
+        held=held_machines(latest, found, now),
         priorities=shortened(standing.text, SENTENCE),
     )
 
 
-def _unready(latest: Latest, policy: Policy, now: float) -> tuple[UnreadyNow, ...]:
+def _unready(latest: Latest, policy: Policy, now: float) -> tuple[UnreadyNode, ...]:
     """Nodes that have not been Ready for long enough to be reported, the most expensive first."""
     prices = {offering.key: offering.price for offering in policy.offerings.values()}
     unready = [
-        UnreadyNow(silence.node, silence.offering.pool, silence.since, prices.get(silence.offering, 0.0), described(silence, policy, now))
+        UnreadyNode(silence.node, silence.offering.pool, silence.since, prices.get(silence.offering, 0.0), described(silence, policy, now))
         for silence in latest.memory.unready.nodes
         if silence.reported
     ]
     return tuple(sorted(unready, key=lambda unready: (-unready.dollars_per_hour, unready.since, unready.node)))
 
 
-def _pools(policy: Policy, cluster: Cluster, members: Mapping[str, Member], ledger: Ledger, closed: set[str]) -> tuple[PoolNow, ...]:
+def _pools(policy: Policy, cluster: Cluster, members: Mapping[str, Member], ledger: Ledger, closed: set[str]) -> tuple[PoolStatus, ...]:
     """The pools. A node that is still ``closed`` counts as coming and not as a machine yet: each is counted once."""
     names: dict[str, list[str]] = defaultdict(list)
     for name, member in members.items():
@@ -253,7 +253,7 @@ def _pools(policy: Policy, cluster: Cluster, members: Mapping[str, Member], ledg
     coming = Counter(machine.key.pool for machine in ledger.coming)
     leaving = Counter(removal.offering.pool for removal in ledger.leaving)
     return tuple(
-        PoolNow(
+        PoolStatus(
             name=pool.name,
             machines=len(names[pool.name]),
             coming=coming[pool.name],
@@ -262,7 +262,7 @@ def _pools(policy: Policy, cluster: Cluster, members: Mapping[str, Member], ledg
             max=pool.max,
             gpus=sum(gpus_of(cluster.nodes[name].allocatable, cluster.nodes[name].labels) for name in names[pool.name]),
             used=_gpus_requested(cluster, names[pool.name]),
-            dollars_per_hour=round(sum(worth(cluster.nodes[name], members[name]).price for name in names[pool.name]), 6),
+            dollars_per_hour=round(sum(limit_usage(cluster.nodes[name], members[name]).price for name in names[pool.name]), 6),
         )
         for pool in policy.pools
     )
@@ -275,7 +275,9 @@ def _gpus_requested(cluster: Cluster, names: Sequence[str]) -> int:
     return gpus_in(asked)
 
 
-def _kinds(cluster: Cluster, members: Mapping[str, Member], ledger: Ledger, coming: set[str], leaving: set[str]) -> tuple[Kind, ...]:
+def _machine_counts(
+    cluster: Cluster, members: Mapping[str, Member], ledger: Ledger, coming: set[str], leaving: set[str]
+) -> tuple[MachineCount, ...]:
     tally: Counter[tuple[str, str, str, str]] = Counter()
     for name in cluster.nodes:
         member = members.get(name)
@@ -285,10 +287,10 @@ def _kinds(cluster: Cluster, members: Mapping[str, Member], ledger: Ledger, comi
         tally[member.pool.name, market, instance_type, "leaving" if name in leaving else "open"] += 1
     for machine in ledger.coming:
         tally[*machine.key[:3], "coming"] += 1
-    return tuple(Kind(*kind, count) for kind, count in sorted(tally.items()))
+    return tuple(MachineCount(*kind, count) for kind, count in sorted(tally.items()))
 
 
-def prices_unknown(policy: Policy) -> Iterator[str]:
+def describe_unknown_prices(policy: Policy) -> Iterator[str]:
     """One sentence about all types without a price in any region."""
     unknown = unpriced(policy)
     if names := sorted({key.instance_type for key in unknown}):
@@ -298,11 +300,11 @@ def prices_unknown(policy: Policy) -> Iterator[str]:
         yield f"prices unknown: no region has a price for {some} (pool {pools}); {guess}; add the prices to aws.prices"
 
 
-def _limits(policy: Policy, pools: tuple[PoolNow, ...], ledger: Ledger) -> tuple[Limit, ...]:
+def _limits(policy: Policy, pools: tuple[PoolStatus, ...], ledger: Ledger) -> tuple[Limit, ...]:
     offerings = policy.offerings
-    gpus = sum(max((offering.gpus for offering in may_be((machine.key,), offerings)), default=0) for machine in ledger.coming)
+    gpus = sum(max((offering.gpus for offering in possible_offerings((machine.key,), offerings)), default=0) for machine in ledger.coming)
     dollars = sum(
-        range_of_coming(machine, policy)[1] if machine.key in offerings else _most_expensive(machine.key, offerings)
+        ordered_price_range(machine, policy)[1] if machine.key in offerings else _most_expensive(machine.key, offerings)
         for machine in ledger.coming
     )
     used = {
@@ -317,37 +319,39 @@ def _limits(policy: Policy, pools: tuple[PoolNow, ...], ledger: Ledger) -> tuple
 
 def _most_expensive(key: OfferingKey, offerings: Mapping[OfferingKey, Offering]) -> float:
     """The maximum price of a machine with an unknown offering."""
-    return max((offering.price for offering in may_be((key,), offerings)), default=0.0)
+    return max((offering.price for offering in possible_offerings((key,), offerings)), default=0.0)
 
 
-def _breakers(breakers: Breakers, now: float) -> tuple[BreakerNow, ...]:
-    stopping = sorted((breaker for breaker in breakers.open if counts(breaker)), key=lambda breaker: breaker.target.words)
+def _breakers(breakers: Breakers, now: float) -> tuple[BreakerStatus, ...]:
+    stopping = sorted((breaker for breaker in breakers.open if has_enough_strikes(breaker)), key=lambda breaker: breaker.target.words)
     return tuple(
-        BreakerNow(breaker.target.words, breaker.cause, is_open(breaker, now), breaker.until, shortened(told(breaker, now), SENTENCE))
+        BreakerStatus(
+            breaker.target.words, breaker.cause, is_open(breaker, now), breaker.until, shortened(describe_breaker(breaker, now), SENTENCE)
+        )
         for breaker in stopping
     )
 
 
-def _holds(holds: Holds, now: float) -> tuple[HoldNow, ...]:
+def _holds(holds: Holds, now: float) -> tuple[HoldStatus, ...]:
     held = {activity: hold for activity in ACTIVITIES if (hold := holds.of(activity, now)) is not None}
     return tuple(
-        HoldNow(activity, hold.since, hold.until, shortened(holds.sentence(activity, now), SENTENCE)) for activity, hold in held.items()
+        HoldStatus(activity, hold.since, hold.until, shortened(holds.sentence(activity, now), SENTENCE)) for activity, hold in held.items()
     )
 
 
-def _waiting(latest: Latest, now: float) -> tuple[Waiting, ...]:
+def _pending_pods(latest: Latest, now: float) -> tuple[PendingPods, ...]:
     """Pending pods by reason: first those for which nothing can be bought."""
     groups: dict[str, list[str]] = defaultdict(list)
-    for pod, reason in unplaced(latest.plan):
+    for pod, reason in unplaced_reasons(latest.plan):
         groups[reason].append(pod)
-    closed = still_closed(latest, now)
+    closed = closed_reasons(latest, now)
     for machine in latest.memory.ledger.coming:
         if machine.pods:
-            groups[coming(machine, latest, now, closed)] += machine.pods
-    return tuple(Waiting(shortened(reason, SENTENCE), len(pods), tuple(pods[:NAMED])) for reason, pods in groups.items())
+            groups[describe_ordered_machine(machine, latest, now, closed)] += machine.pods
+    return tuple(PendingPods(shortened(reason, SENTENCE), len(pods), tuple(pods[:NAMED])) for reason, pods in groups.items())
 
 
-def unplaced(plan: Plan) -> Iterable[tuple[str, str]]:
+def unplaced_reasons(plan: Plan) -> Iterable[tuple[str, str]]:
     """All unplaced pods with their reasons."""
     said: dict[int, str] = {}
     for unplaced in plan.unplaced:
@@ -359,24 +363,24 @@ def unplaced(plan: Plan) -> Iterable[tuple[str, str]]:
         yield unplaced.pod, said[id(unplaced.reasons)]
 
 
-def coming(machine: OrderedMachine, latest: Latest, now: float, closed: Mapping[str, str] | None = None) -> str:
-    """The progress of an ordered machine, and when it should be ready; ``closed`` is :func:`still_closed`, if it is known."""
+def describe_ordered_machine(machine: OrderedMachine, latest: Latest, now: float, closed: Mapping[str, str] | None = None) -> str:
+    """The progress of an ordered machine, and when it should be ready; ``closed`` is :func:`closed_reasons`, if it is known."""
     if machine.ready:
-        closed = still_closed(latest, now) if closed is None else closed
-        return f"{offering(machine.key)} is ready as node {machine.node} and {kept_closed(machine.node, closed)}"
+        closed = closed_reasons(latest, now) if closed is None else closed
+        return f"{format_offering(machine.key)} is ready as node {machine.node} and {describe_closed_machine(machine.node, closed)}"
     expected = latest.outlook(machine.key)
     if not machine.granted:
         return (
-            f"{offering(machine.key)} was ordered {spoken(now - machine.asked)} ago; it takes about "
-            f"{spoken(expected.typical)} after its grant"
+            f"{format_offering(machine.key)} was ordered {format_duration(now - machine.asked)} ago; it takes about "
+            f"{format_duration(expected.typical)} after its grant"
         )
     left = machine.began + expected.typical - now
-    when = f"should be ready in about {spoken(left)}" if left > 0 else f"should have been ready {spoken(-left)} ago"
-    stage = f"is node {machine.node}, not ready yet{lacking(machine, latest)}" if machine.node else "was granted"
-    return f"{offering(machine.key)} {stage}; it {when}"
+    when = f"should be ready in about {format_duration(left)}" if left > 0 else f"should have been ready {format_duration(-left)} ago"
+    stage = f"is node {machine.node}, not ready yet{describe_missing_resources(machine, latest)}" if machine.node else "was granted"
+    return f"{format_offering(machine.key)} {stage}; it {when}"
 
 
-def still_closed(latest: Latest, now: float) -> Mapping[str, str]:
+def closed_reasons(latest: Latest, now: float) -> Mapping[str, str]:
     """Why ready machines are still closed, by node."""
     ledger, policy = latest.memory.ledger, latest.policy
     if policy is None or not (ledger.promises or any(machine.ready for machine in ledger.coming)):
@@ -384,18 +388,18 @@ def still_closed(latest: Latest, now: float) -> Mapping[str, str]:
     return opening.still_closed(ledger, latest.cluster, policy, nominating=latest.memory.unbinding.keys(), now=now)
 
 
-def kept_closed(node: str, closed: Mapping[str, str]) -> str:
+def describe_closed_machine(node: str, closed: Mapping[str, str]) -> str:
     """Why a ready machine is still closed, as the end of a sentence."""
     return f"is still closed: {closed[node]}" if node in closed else "is being opened"
 
 
-def lacking(machine: OrderedMachine, latest: Latest) -> str:
+def describe_missing_resources(machine: OrderedMachine, latest: Latest) -> str:
     """The resources that an ordered machine's node still lacks, as part of a sentence; empty if unknown."""
     node = latest.cluster.nodes.get(machine.node)
     if node is None or latest.policy is None:
         return ""
     pool = next((pool for pool in latest.policy.pools if pool.name == machine.key.pool), None)
-    lacks = lack(node, taken_for(machine.key, latest.policy.offerings), pool, asked_for(machine.pods, latest.cluster))
+    lacks = lack(node, assumed_offering(machine.key, latest.policy.offerings), pool, asked_for(machine.pods, latest.cluster))
     return f": {lacks.words}" if lacks is not None else ""
 
 
@@ -404,7 +408,7 @@ def summary(status: Status) -> str:
     machines, gpus = sum(pool.machines for pool in status.pools), sum(pool.gpus for pool in status.pools)
     used, dollars = sum(pool.used for pool in status.pools), sum(pool.dollars_per_hour for pool in status.pools)
     return (
-        f"{counted(machines, 'machine')} in {counted(len(status.pools), 'pool')} at ${dollars:.2f}/h; "
-        f"{used} of {counted(gpus, 'GPU')} in use; {counted(status.unplaced, 'pod')} cannot be placed, "
+        f"{format_count(machines, 'machine')} in {format_count(len(status.pools), 'pool')} at ${dollars:.2f}/h; "
+        f"{used} of {format_count(gpus, 'GPU')} in use; {format_count(status.unplaced, 'pod')} cannot be placed, "
         f"{status.coming} {'waits' if status.coming == 1 else 'wait'} for ordered machines"
     )

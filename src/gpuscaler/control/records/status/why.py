@@ -7,10 +7,10 @@ from msgspec import Struct
 from gpuscaler.control.records import costing
 from gpuscaler.control.records.events.happening import HistoryEvent
 from gpuscaler.control.records.events.latest import Latest
-from gpuscaler.control.records.status.held import staying
-from gpuscaler.control.records.status.removals import of_leaving, of_resident
-from gpuscaler.control.records.status.status import StatusEntry, coming, kept_closed, still_closed
-from gpuscaler.control.records.words import counted, money, offering, some, spoken
+from gpuscaler.control.records.status.held import blocked_nodes
+from gpuscaler.control.records.status.removals import describe_eviction, describe_removal_progress
+from gpuscaler.control.records.status.status import StatusEntry, closed_reasons, describe_closed_machine, describe_ordered_machine
+from gpuscaler.control.records.words import format_count, format_dollars, format_duration, format_names, format_offering
 from gpuscaler.lifecycle.node_health.unready import described
 from gpuscaler.lifecycle.steering.windows import explained
 from gpuscaler.model.nodes import Node
@@ -23,7 +23,7 @@ from gpuscaler.planning.state.idle_clocks import idle_seconds
 from gpuscaler.planning.state.ledger.ledger import NOMINATING, OrderedMachine
 
 
-class Answer(Struct, frozen=True):
+class Explanation(Struct, frozen=True):
     """An explanation of ``subject``, ``pod NS/NAME`` or ``node NAME``; ``known`` says whether it exists or has events.
 
     ``now`` are sentences about the present, ``happened`` are the past events, the oldest first.
@@ -36,27 +36,27 @@ class Answer(Struct, frozen=True):
     at: float = 0.0
 
 
-def why_pod(latest: Latest, key: str, history: Sequence[HistoryEvent], now: float) -> Answer:
+def why_pod(latest: Latest, key: str, history: Sequence[HistoryEvent], now: float) -> Explanation:
     """Explain the pod ``namespace/name``."""
     pod = latest.cluster.pods.get(key)
-    lines = tuple(_of_pod(latest, pod, key, now)) if pod is not None else ("there is no such pod now",)
-    return Answer(f"pod {key}", pod is not None or bool(history), lines, _said(history), now)
+    lines = tuple(_describe_pod(latest, pod, key, now)) if pod is not None else ("there is no such pod now",)
+    return Explanation(f"pod {key}", pod is not None or bool(history), lines, _history_entries(history), now)
 
 
-def why_node(latest: Latest, name: str, history: Sequence[HistoryEvent], now: float) -> Answer:
+def why_node(latest: Latest, name: str, history: Sequence[HistoryEvent], now: float) -> Explanation:
     """Explain the node ``name``, or the machine with that id if it is no node yet."""
     node = latest.cluster.nodes.get(name)
     machine = next((machine for machine in latest.memory.ledger.coming if name in (machine.node, machine.instance) and name), None)
-    lines = tuple(_of_node(latest, node, name, machine, now))
+    lines = tuple(_describe_node(latest, node, name, machine, now))
     known = node is not None or machine is not None or bool(history)
-    return Answer(f"node {name}", known, lines or ("there is no such node now",), _said(history), now)
+    return Explanation(f"node {name}", known, lines or ("there is no such node now",), _history_entries(history), now)
 
 
-def _said(history: Sequence[HistoryEvent]) -> tuple[StatusEntry, ...]:
+def _history_entries(history: Sequence[HistoryEvent]) -> tuple[StatusEntry, ...]:
     return tuple(StatusEntry(event.kind, event.text, event.at, event.decision) for event in history)
 
 
-def _of_pod(latest: Latest, pod: Pod, key: str, now: float) -> Iterator[str]:
+def _describe_pod(latest: Latest, pod: Pod, key: str, now: float) -> Iterator[str]:
     ledger, plan = latest.memory.ledger, latest.plan
     yield from (f"could not be parsed completely: {warning}" for warning in pod.warnings)
     if pod.finished:
@@ -65,12 +65,12 @@ def _of_pod(latest: Latest, pod: Pod, key: str, now: float) -> Iterator[str]:
     leaving = next((removal for removal in ledger.leaving if removal.node == pod.node_name), None)
     if pod.node_name:
         yield f"it is on node {pod.node_name}" + (f", which is leaving: {leaving.reason}" if leaving is not None else "")
-        yield from of_resident(leaving, pod, now) if leaving is not None else ()
+        yield from describe_eviction(leaving, pod, now) if leaving is not None else ()
         return
     if pod.deleted:
         yield "it is being deleted"
         return
-    yield from _waits(latest, key, now)
+    yield from _describe_waiting_pod(latest, key, now)
     for entry in plan.unplaced:
         if entry.pod == key:
             yield "no machine can be bought for it now:"
@@ -88,44 +88,48 @@ def _of_pod(latest: Latest, pod: Pod, key: str, now: float) -> Iterator[str]:
         yield "it became unschedulable after the newest plan; the next plan includes it"
 
 
-def _waits(latest: Latest, key: str, now: float) -> Iterator[str]:
+def _describe_waiting_pod(latest: Latest, key: str, now: float) -> Iterator[str]:
     ledger, plan = latest.memory.ledger, latest.plan
     names = {machine.id: machine for machine in ledger.coming}
     meant = {placement.pod: placement.node for placement in plan.placements}
     for machine in ledger.coming:
         if key in machine.pods:
-            yield f"{coming(machine, latest, now)}; {costing.of_coming(machine, latest.policy)}"
+            yield f"{describe_ordered_machine(machine, latest, now)}; {costing.format_ordered_price(machine, latest.policy)}"
             return
     for promise in ledger.promises:
         if key in promise.pods:
             closed = promise.step == NOMINATING
             opened = "is open, waiting for kube-scheduler to bind the pod"
-            step = kept_closed(promise.node, still_closed(latest, now)) if closed else opened
+            step = describe_closed_machine(promise.node, closed_reasons(latest, now)) if closed else opened
             yield f"node {promise.node} is promised to it and {step}"
             return
     if key in meant:
         to = names.get(meant[key])
-        yield f"it fits on {coming(to, latest, now) if to is not None else f'node {meant[key]}'}; kube-scheduler will bind it"
+        place = describe_ordered_machine(to, latest, now) if to is not None else f"node {meant[key]}"
+        yield f"it fits on {place}; kube-scheduler will bind it"
     for machine_ in plan.machines:
         if key in machine_.pods and not any(machine.order for machine in ledger.coming):
-            yield f"the newest plan buys {offering(machine_.key)} for it, at {costing.of_plan([machine_])}"
+            yield f"the newest plan buys {format_offering(machine_.key)} for it, at {costing.format_plan_price([machine_])}"
 
 
-def _of_node(latest: Latest, node: Node | None, name: str, machine: OrderedMachine | None, now: float) -> Iterator[str]:
+def _describe_node(latest: Latest, node: Node | None, name: str, machine: OrderedMachine | None, now: float) -> Iterator[str]:
     ledger = latest.memory.ledger
     leaving = next((removal for removal in ledger.leaving if removal.node == name), None)
     if machine is not None:
-        yield f"{coming(machine, latest, now)}; {costing.of_coming(machine, latest.policy)}, bought for {counted(len(machine.pods), 'pod')}"
+        yield (
+            f"{describe_ordered_machine(machine, latest, now)}; {costing.format_ordered_price(machine, latest.policy)}, "
+            f"bought for {format_count(len(machine.pods), 'pod')}"
+        )
     if leaving is not None:
-        yield from of_leaving(leaving, now)
+        yield from describe_removal_progress(leaving, now)
     if node is None:
         return
     yield from (f"could not be parsed completely: {warning}" for warning in node.warnings)
     promise = next((promise for promise in ledger.promises if promise.node == name), None)
     if promise is not None:
-        yield f"it is kept for {counted(len(promise.pods), 'pod')} that it was opened for: {some(promise.pods)}"
+        yield f"it is kept for {format_count(len(promise.pods), 'pod')} that it was opened for: {format_names(promise.pods)}"
         if machine is None and promise.step == NOMINATING:
-            yield f"it {kept_closed(name, still_closed(latest, now))}"
+            yield f"it {describe_closed_machine(name, closed_reasons(latest, now))}"
     if name in latest.unlisted:
         yield f"it belongs to no pool: the cloud does not list {node.provider_id or 'a machine for it'}; it is never removed"
         return
@@ -133,16 +137,20 @@ def _of_node(latest: Latest, node: Node | None, name: str, machine: OrderedMachi
     if member is None:
         yield "it belongs to no pool of the settings: it is never removed"
         return
-    kind = f"{offering(member.offering.key)} at {money(member.offering.price)}/h" if member.offering is not None else "a machine"
+    kind = (
+        f"{format_offering(member.offering.key)} at {format_dollars(member.offering.price)}/h"
+        if member.offering is not None
+        else "a machine"
+    )
     yield f"it is {kind} of pool {member.pool.name}"
     yield from (described(silence, latest.policy, now) for silence in latest.memory.unready.nodes if silence.node == name and latest.policy)
     if (window := latest.memory.windows.get(name)) is not None:
         yield from explained(window, now)
     if machine is None and leaving is None:
-        yield from _stays(latest, name, now)
+        yield from _describe_kept_node(latest, name, now)
 
 
-def _stays(latest: Latest, name: str, now: float) -> Iterator[str]:
+def _describe_kept_node(latest: Latest, name: str, now: float) -> Iterator[str]:
     here = [pod for pod in latest.cluster.on_node.get(name, {}).values() if not leaves_with_machine(pod, now)]
     # Most plans do not consider consolidation, but the pods that keep the node can be found here.
     unasked = any(blocked.node == name and blocked.detail == NOT_NOW.detail for blocked in latest.plan.blocked_nodes)
@@ -151,10 +159,10 @@ def _stays(latest: Latest, name: str, now: float) -> Iterator[str]:
     if kept is not None:
         yield f"it stays: {kept.word}: {kept.detail}"
     else:
-        yield from (f"it stays: {blocked.blocker}: {blocked.detail}" for blocked in staying(latest, now) if blocked.node == name)
+        yield from (f"it stays: {blocked.blocker}: {blocked.detail}" for blocked in blocked_nodes(latest, now) if blocked.node == name)
     if here:
         keys = tuple(sorted(pod.key for pod in here))
-        yield f"{counted(len(here), 'pod')} {'runs' if len(here) == 1 else 'run'} there: {some(keys)}"
+        yield f"{format_count(len(here), 'pod')} {'runs' if len(here) == 1 else 'run'} there: {format_names(keys)}"
     else:
         idle = idle_seconds(latest.memory.clocks, now).get(name)
-        yield "only pods that leave with it run there" + (f", for {spoken(idle)}" if idle is not None else "")
+        yield "only pods that leave with it run there" + (f", for {format_duration(idle)}" if idle is not None else "")
