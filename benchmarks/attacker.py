@@ -80,8 +80,8 @@ ATTACKS = (
 
 
 @dataclass(slots=True, eq=False)
-class Held:
-    made: socket.socket
+class HeldConnection:
+    sock: socket.socket
     secured: bool
     #: Bytes not sent yet.
     left: bytes
@@ -94,13 +94,13 @@ class Attacker:
     tls: bool
     context: ssl.SSLContext | None = field(init=False)
     first: bytes = field(init=False)
-    held: set[Held] = field(default_factory=set, init=False)
+    connections: set[HeldConnection] = field(default_factory=set, init=False)
     opened: int = field(default=0, init=False)
     _ready: selectors.BaseSelector = field(default_factory=selectors.DefaultSelector, init=False)
 
     def __post_init__(self) -> None:
         attack = self.attack
-        self.context = careless() if self.tls and attack.handshake else None
+        self.context = unverified_tls() if self.tls and attack.handshake else None
         self.first = attack.first
         if self.tls and attack.hello:
             hello = first_message()
@@ -114,80 +114,80 @@ class Attacker:
                 self._open(AGAIN)
             while (left := end - time.monotonic()) > 0:
                 for key, _ in self._ready.select(left):
-                    self._go_on(key.data)
+                    self._step(key.data)
                     if time.monotonic() > end:
                         break
                 if self.attack.churn:
                     self._open(self.attack.count)
-            for held in list(self.held):
-                if not held.left and self.attack.drip:
-                    held.left = self.attack.drip
-                    self._watch(held)
+            for connection in list(self.connections):
+                if not connection.left and self.attack.drip:
+                    connection.left = self.attack.drip
+                    self._watch(connection)
 
     def _open(self, most: int) -> None:
-        for _ in range(min(most, self.attack.count - len(self.held))):
-            made = socket.socket()
-            made.setblocking(False)
+        for _ in range(min(most, self.attack.count - len(self.connections))):
+            sock = socket.socket()
+            sock.setblocking(False)
             try:
-                made.bind((f"127.0.0.{2 + self.opened % self.attack.peers}", 0))
-                made.connect_ex(("127.0.0.1", self.port))
+                sock.bind((f"127.0.0.{2 + self.opened % self.attack.peers}", 0))
+                sock.connect_ex(("127.0.0.1", self.port))
             except OSError:
-                made.close()
+                sock.close()
                 continue
             self.opened += 1
             if self.context is not None:
-                made = self.context.wrap_socket(made, do_handshake_on_connect=False)
-            held = Held(made, self.context is None, self.first)
-            self.held.add(held)
-            self._ready.register(made, selectors.EVENT_READ | selectors.EVENT_WRITE, held)
+                sock = self.context.wrap_socket(sock, do_handshake_on_connect=False)
+            connection = HeldConnection(sock, self.context is None, self.first)
+            self.connections.add(connection)
+            self._ready.register(sock, selectors.EVENT_READ | selectors.EVENT_WRITE, connection)
 
-    def _watch(self, held: Held) -> None:
+    def _watch(self, connection: HeldConnection) -> None:
         """Wait for the next possible step: to send, to read if answers are read, or nothing at all."""
-        events = selectors.EVENT_WRITE if held.left else 0
-        if self.attack.taken or not held.secured:
+        events = selectors.EVENT_WRITE if connection.left else 0
+        if self.attack.taken or not connection.secured:
             events |= selectors.EVENT_READ
-        watched = held.made in self._ready.get_map()
+        watched = connection.sock in self._ready.get_map()
         if events and watched:
-            self._ready.modify(held.made, events, held)
+            self._ready.modify(connection.sock, events, connection)
         elif events:
-            self._ready.register(held.made, events, held)
+            self._ready.register(connection.sock, events, connection)
         elif watched:
-            self._ready.unregister(held.made)
+            self._ready.unregister(connection.sock)
 
-    def _go_on(self, held: Held) -> None:
-        attack, made = self.attack, held.made
+    def _step(self, connection: HeldConnection) -> None:
+        attack, sock = self.attack, connection.sock
         try:
-            if not held.secured:
-                assert isinstance(made, ssl.SSLSocket)
-                made.do_handshake()
-                held.secured = True
-            if held.left:
-                held.left = held.left[made.send(held.left) :]
-                if not held.left and attack.half_closed:
+            if not connection.secured:
+                assert isinstance(sock, ssl.SSLSocket)
+                sock.do_handshake()
+                connection.secured = True
+            if connection.left:
+                connection.left = connection.left[sock.send(connection.left) :]
+                if not connection.left and attack.half_closed:
                     # Below TLS, so that it ends without a closing message.
-                    socket.socket.shutdown(made, socket.SHUT_WR)
-            answered = made.recv(65536) if attack.taken else None
+                    socket.socket.shutdown(sock, socket.SHUT_WR)
+            answered = sock.recv(65536) if attack.taken else None
             if answered == b"" or (answered and attack.churn):
-                self._close(held)
+                self._close(connection)
                 return
         except _WAITS:
             pass
         except OSError:
-            self._close(held)
+            self._close(connection)
             return
-        if attack.churn and not attack.taken and not held.left:
-            self._close(held)
+        if attack.churn and not attack.taken and not connection.left:
+            self._close(connection)
             return
-        self._watch(held)
+        self._watch(connection)
 
-    def _close(self, held: Held) -> None:
-        if held.made in self._ready.get_map():
-            self._ready.unregister(held.made)
-        held.made.close()
-        self.held.discard(held)
+    def _close(self, connection: HeldConnection) -> None:
+        if connection.sock in self._ready.get_map():
+            self._ready.unregister(connection.sock)
+        connection.sock.close()
+        self.connections.discard(connection)
 
 
-def careless() -> ssl.SSLContext:
+def unverified_tls() -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     return context
@@ -197,7 +197,7 @@ def first_message() -> bytes:
     """The first message of a handshake; sending it repeatedly costs the attacker no computation."""
     incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
     with suppress(ssl.SSLWantReadError):
-        careless().wrap_bio(incoming, outgoing).do_handshake()
+        unverified_tls().wrap_bio(incoming, outgoing).do_handshake()
     return outgoing.read()
 
 
@@ -205,8 +205,10 @@ if __name__ == "__main__":
     resource.setrlimit(resource.RLIMIT_NOFILE, (resource.getrlimit(resource.RLIMIT_NOFILE)[1],) * 2)
     # A real attacker is on another machine, and takes no processor time from the server.
     os.nice(5)
-    told = json.loads(sys.argv[1])
-    attacker = Attacker(next(attack for attack in (QUIET, *ATTACKS) if attack.what == told["name"]), told["port"], told["tls"])
+    arguments = json.loads(sys.argv[1])
+    attacker = Attacker(
+        next(attack for attack in (QUIET, *ATTACKS) if attack.what == arguments["name"]), arguments["port"], arguments["tls"]
+    )
     try:
         attacker.play()
     finally:

@@ -22,7 +22,7 @@ from tempfile import TemporaryDirectory
 from tests.cli.serving import served
 from tests.hostile.workloads import LIMITED
 
-from benchmarks.attacker import ATTACKS, QUIET, REQUEST, Attack, careless
+from benchmarks.attacker import ATTACKS, QUIET, REQUEST, Attack, unverified_tls
 from benchmarks.figures import Figure
 from benchmarks.hostile import SIMULATED, free_port
 from benchmarks.metrics import METRICS, running
@@ -61,7 +61,7 @@ def figures() -> Iterator[Figure]:
         with server() as here:
             time.sleep(5)
             for attack in chosen:
-                yield attacked(name, attack, here)
+                yield measure_attack(name, attack, here)
 
 
 @contextmanager
@@ -80,7 +80,7 @@ def controller() -> Iterator[Serving]:
             file.write_text(f"{LIMITED}{SIMULATED}http: {{address: '127.0.0.1:{port}'}}\n")
             command = ("run", "--config", str(file), "--kubeconfig", str(cluster.kubeconfig))
             pids.append(stack.enter_context(_process(*command)))
-        yield Serving(_reachable(ports[0]), _reachable(ports[1]), pids[0], tls=False)
+        yield Serving(_wait_until_reachable(ports[0]), _wait_until_reachable(ports[1]), pids[0], tls=False)
 
 
 @contextmanager
@@ -91,7 +91,7 @@ def exporter() -> Iterator[Serving]:
         for port in ports:
             command = ("exporter", "--backend", "simulated", "--listen", f"127.0.0.1:{port}", "--kubelet-socket", "/nonexistent")
             pids.append(stack.enter_context(_process(*command)))
-        yield Serving(_reachable(ports[0]), _reachable(ports[1]), pids[0], tls=False)
+        yield Serving(_wait_until_reachable(ports[0]), _wait_until_reachable(ports[1]), pids[0], tls=False)
 
 
 @contextmanager
@@ -103,32 +103,32 @@ def _process(*arguments: str) -> Iterator[int]:
             process.terminate()
 
 
-def _reachable(port: int) -> int:
+def _wait_until_reachable(port: int) -> int:
     end = time.monotonic() + 60
-    while not _answered(port, source=PROBE, tls=False):
+    while not _is_answered(port, source=PROBE, tls=False):
         if time.monotonic() > end:
             raise TimeoutError(f"saw no answer on port {port}")
         time.sleep(0.1)
     return port
 
 
-def attacked(name: str, attack: Attack, here: Serving) -> Figure:
-    told = json.dumps({"name": attack.what, "port": here.port, "tls": here.tls})
-    before, used = _resident(here.pid), _processor(here.pid)
+def measure_attack(name: str, attack: Attack, here: Serving) -> Figure:
+    arguments = json.dumps({"name": attack.what, "port": here.port, "tls": here.tls})
+    before, used = _resident_mb(here.pid), _cpu_seconds(here.pid)
     waits: dict[str, list[float]] = {"known": [], "strange": [], "quiet": []}
     failed, most = {"known": 0, "strange": 0}, before
-    with subprocess.Popen([sys.executable, "-m", "benchmarks.attacker", told]) as attacker:
+    with subprocess.Popen([sys.executable, "-m", "benchmarks.attacker", arguments]) as attacker:
         time.sleep(SETTLE)
         began, rounds = time.monotonic(), 0
         while (now := time.monotonic()) < began + SECONDS:
             rounds += 1
-            strange = _new_address(int(began * 10) + rounds) if rounds % STRANGE == 0 else ""
-            who = "strange" if strange else "known"
-            failed[who] += not _asks(waits[who], here.port, source=strange or PROBE, tls=here.tls)
-            _asks(waits["quiet"], here.quiet, source=PROBE, tls=here.tls)
-            most = max(most, _resident(here.pid))
+            address = _new_address(int(began * 10) + rounds) if rounds % STRANGE == 0 else ""
+            client = "strange" if address else "known"
+            failed[client] += not _time_request(waits[client], here.port, source=address or PROBE, tls=here.tls)
+            _time_request(waits["quiet"], here.quiet, source=PROBE, tls=here.tls)
+            most = max(most, _resident_mb(here.pid))
             time.sleep(max(0.0, EVERY - (time.monotonic() - now)))
-        share = (_processor(here.pid) - used) / (time.monotonic() - began + SETTLE)
+        share = (_cpu_seconds(here.pid) - used) / (time.monotonic() - began + SETTLE)
         attacker.terminate()
     slowest, unknown, quiet = map(p99, waits.values())
     return Figure(
@@ -165,29 +165,29 @@ def p99(waits: list[float]) -> float:
     return statistics.quantiles(waits * 2, n=100, method="inclusive")[98] if waits else 0.0
 
 
-def _asks(waits: list[float], port: int, *, source: str, tls: bool) -> bool:
+def _time_request(waits: list[float], port: int, *, source: str, tls: bool) -> bool:
     began = time.monotonic()
-    answered = _answered(port, source=source, tls=tls)
+    answered = _is_answered(port, source=source, tls=tls)
     waits.append(time.monotonic() - began)
     return answered
 
 
-def _answered(port: int, *, source: str, tls: bool) -> bool:
+def _is_answered(port: int, *, source: str, tls: bool) -> bool:
     """Whether an answer came, over a separate connection from ``source``."""
     try:
         with socket.create_connection(("127.0.0.1", port), PATIENCE_FAILED, (source, 0)) as raw:
-            made = careless().wrap_socket(raw) if tls else raw
-            made.sendall(_ASKED)
-            return b"HTTP/1.1 200" in made.recv(4096)
+            sock = unverified_tls().wrap_socket(raw) if tls else raw
+            sock.sendall(_ASKED)
+            return b"HTTP/1.1 200" in sock.recv(4096)
     except OSError:
         return False
 
 
-def _processor(pid: int) -> float:
-    found = footprint(pid)
-    return found.cpu_seconds if found else 0.0
+def _cpu_seconds(pid: int) -> float:
+    usage = footprint(pid)
+    return usage.cpu_seconds if usage else 0.0
 
 
-def _resident(pid: int) -> float:
-    found = footprint(pid)
-    return found.resident_bytes / 1e6 if found else 0.0
+def _resident_mb(pid: int) -> float:
+    usage = footprint(pid)
+    return usage.resident_bytes / 1e6 if usage else 0.0

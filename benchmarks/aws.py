@@ -36,8 +36,8 @@ def reading() -> Iterator[Figure]:
         keys = {"aws_access_key_id": "bench", "aws_secret_access_key": "bench"}
         calls = Calls(sleep=time.sleep, random=Random(0), endpoint_url=url, credentials=keys)
         discovery = Discovery(calls, Scope("bench"), regions=REGIONS, now=time.time)
-        cold, cold_core, pools = look(discovery)
-        runs = [look(discovery) for _ in range(RUNS)]
+        cold, cold_core, pools = measure_read(discovery)
+        runs = [measure_read(discovery) for _ in range(RUNS)]
         discovery.close()
     warm, core = (sorted(run[column] for run in runs)[RUNS // 2] for column in (0, 1))
     yield Figure(
@@ -58,7 +58,7 @@ def reading() -> Iterator[Figure]:
     )
 
 
-def look(discovery: Discovery) -> tuple[float, float, int]:
+def measure_read(discovery: Discovery) -> tuple[float, float, int]:
     """(seconds, processor seconds of all threads, pools) of one read."""
     began, core = time.perf_counter(), time.process_time()
     discovered = discovery.look()

@@ -51,17 +51,17 @@ def figures() -> Iterator[Figure]:
     what = f"first capacity error → on-demand ordered; {' / '.join(map(str, DRY))} dry spot groups, {PODS} pods"
     at_once = [worst(in_virtual_time(partial(_scene, groups, "launch-instances", phase)) for phase in PHASES) for groups in DRY]
     yield _figure(f"{what}, each answering with the errors in {LAUNCH_SECONDS:g} s", PEERS, at_once, REACH)
-    shown = [worst(in_virtual_time(partial(_scene, groups, "desired-capacity", phase)) for phase in PHASES) for groups in DRY]
-    yield _figure(f"{what}, from the moment activities show the errors, after {ACTIVITY_SECONDS:g} s", "", shown, REACH_SHOWN)
+    from_activities = [worst(in_virtual_time(partial(_scene, groups, "desired-capacity", phase)) for phase in PHASES) for groups in DRY]
+    yield _figure(f"{what}, from the moment activities show the errors, after {ACTIVITY_SECONDS:g} s", "", from_activities, REACH_SHOWN)
 
 
 def worst(failovers: Iterator[Failover]) -> Failover:
-    every = list(failovers)
+    results = list(failovers)
     return Failover(
-        max(failover.seconds for failover in every),
-        max(failover.tried for failover in every),
-        max(failover.surplus for failover in every),
-        min(failover.bound for failover in every),
+        max(failover.seconds for failover in results),
+        max(failover.tried for failover in results),
+        max(failover.surplus for failover in results),
+        min(failover.bound for failover in results),
     )
 
 
@@ -94,20 +94,20 @@ async def _scene(groups: int, launch: str, phase: float) -> Failover:
         here.endpoint.faults.all.append(Fault(delay=ANSWER_SECONDS))
         await here.sleep(phase)
         await here.submit(f"pod{number}" for number in range(PODS))
-        while not raises(here, "on-demand"):
+        while not scale_up_requests(here, "on-demand"):
             await here.sleep(1.0)
-        asked, first = raises(here, "on-demand")[0][0], raises(here, "spot")[0][0]
+        ordered_at, first = scale_up_requests(here, "on-demand")[0][0], scale_up_requests(here, "spot")[0][0]
         await here.sleep(AGAIN)
         here.dry(None)
         await here.sleep(WATCHED)
         launched = sum(here.launched().values())
-        tried = {group for at, group in raises(here, "spot") if at <= asked}
-        known = first + LAUNCH_SECONDS + ANSWER_SECONDS
+        tried = {group for at, group in scale_up_requests(here, "spot") if at <= ordered_at}
+        observable_at = first + LAUNCH_SECONDS + ANSWER_SECONDS
         if launch == "desired-capacity":
-            known = first + conditions.reaction + ACTIVITY_SECONDS
-        return Failover(asked - known, len(tried), launched - PODS, await here.bound())
+            observable_at = first + conditions.reaction + ACTIVITY_SECONDS
+        return Failover(ordered_at - observable_at, len(tried), launched - PODS, await here.bound())
 
 
-def raises(here: AwsWorld, name: str) -> list[tuple[float, str]]:
+def scale_up_requests(here: AwsWorld, name: str) -> list[tuple[float, str]]:
     """The requests for machines of groups with this name prefix: when, and which group."""
     return [(at, group) for at, operation, group in here.endpoint.log if operation in RAISES and group.startswith(name)]

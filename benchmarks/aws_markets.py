@@ -21,7 +21,7 @@ WAYS = ("launch-instances", "desired-capacity")
 READ_LAG, WATCHED = 5.0, 600.0
 
 
-class Came(Struct, frozen=True):
+class MarketRun(Struct, frozen=True):
     """``pods`` were requested, of which ``bound`` were bound; ``launched`` machines were launched, and ``alive`` exist at the end."""
 
     pods: int
@@ -32,10 +32,10 @@ class Came(Struct, frozen=True):
 
 def figures() -> Iterator[Figure]:
     for way in WAYS:
-        cames = [in_virtual_time(partial(_scene, seed, way)) for seed in range(MARKETS)]
-        pods, bound = sum(came.pods for came in cames), sum(came.bound for came in cames)
-        surplus = sum(max(0, came.alive - came.pods) for came in cames)
-        went = sum(came.launched - came.alive for came in cames)
+        runs = [in_virtual_time(partial(_scene, seed, way)) for seed in range(MARKETS)]
+        pods, bound = sum(run.pods for run in runs), sum(run.bound for run in runs)
+        surplus = sum(max(0, run.alive - run.pods) for run in runs)
+        went = sum(run.launched - run.alive for run in runs)
         yield Figure(
             f"{MARKETS} random spot markets, some with answers {READ_LAG:g} s behind; buying from groups by {way}",
             "",
@@ -46,7 +46,7 @@ def figures() -> Iterator[Figure]:
         )
 
 
-async def _scene(seed: int, way: str) -> Came:
+async def _scene(seed: int, way: str) -> MarketRun:
     luck = Random(seed)
     conditions = Conditions(
         answer=LAUNCH_SECONDS,
@@ -76,4 +76,4 @@ async def _scene(seed: int, way: str) -> Came:
             set_capacity(region, Limit(luck.choice((3, 5, None)), "spot", kind, zone))
         await here.sleep(WATCHED)
         alive = sum(instance.state in {"pending", "running"} for instance in region.instances.values())
-        return Came(pods, await here.bound(), len(region.instances), alive)
+        return MarketRun(pods, await here.bound(), len(region.instances), alive)

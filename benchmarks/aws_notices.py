@@ -29,7 +29,7 @@ SEED = 1
 ODD = ("", "{", "[1, 2]", '"text"', '{"detail-type": "EC2 Spot Instance Interruption Warning", "detail": {}}', '{"detail-type": 7}')
 
 
-class Seen(Struct, frozen=True):
+class NoticeResults(Struct, frozen=True):
     """The result of the messages; ``waits`` are the seconds from receipt to taint, one per machine."""
 
     waits: list[float]
@@ -42,24 +42,24 @@ class Seen(Struct, frozen=True):
 
 
 def figures() -> Iterator[Figure]:
-    seen = in_virtual_time(_scene)
-    p99 = sorted(seen.waits)[int(0.99 * len(seen.waits))] if seen.waits else float("inf")
-    worst = max(seen.waits, default=float("inf"))
-    right = len(seen.waits) == WARNED and (seen.twice, seen.wrong, seen.left) == (0, 0, 0)
-    counted = seen.messages == MESSAGES and seen.malformed == MALFORMED
+    results = in_virtual_time(_scene)
+    p99 = sorted(results.waits)[int(0.99 * len(results.waits))] if results.waits else float("inf")
+    worst = max(results.waits, default=float("inf"))
+    right = len(results.waits) == WARNED and (results.twice, results.wrong, results.left) == (0, 0, 0)
+    counted = results.messages == MESSAGES and results.malformed == MALFORMED
     yield Figure(
         f"SQS: {MESSAGES:,} notices about {WARNED} machines in {SPREAD:g} s, {MALFORMED / MESSAGES:.0%} malformed, "
         f"{FOREIGN / MESSAGES:.0%} foreign, out of order, duplicated",
         "",
         f"each handled once, ≤ {REACH:g} s from receipt to taint",
-        f"{len(seen.waits)} of {WARNED} machines tainted, {seen.twice} twice, {seen.wrong} wrongly; receipt to taint p99 {p99:.1f} s, "
-        f"at most {worst:.1f} s; {seen.malformed} malformed counted, {seen.left} messages left",
+        f"{len(results.waits)} of {WARNED} machines tainted, {results.twice} twice, {results.wrong} wrongly; "
+        f"receipt to taint p99 {p99:.1f} s, at most {worst:.1f} s; {results.malformed} malformed counted, {results.left} messages left",
         right and counted and worst <= REACH,
-        {"tainted": len(seen.waits), "twice": seen.twice, "wrong": seen.wrong, "p99": p99, "worst": worst, "ended": seen.ended},
+        {"tainted": len(results.waits), "twice": results.twice, "wrong": results.wrong, "p99": p99, "worst": worst, "ended": results.ended},
     )
 
 
-async def _scene() -> Seen:
+async def _scene() -> NoticeResults:
     async with aws_world(Conditions(boot=BOOT)) as here:
         here.group("spot", "g5.xlarge", f"{REGION}a", "spot", most=2000)
         here.group("on-demand", "g5.xlarge", f"{REGION}b", "on-demand", most=2000)
@@ -80,7 +80,7 @@ async def _scene() -> Seen:
         await _send(here, warned)
         await here.sleep(180.0)
         names = {instance.id: private_name(instance.machine) for instance in machines}
-        return _seen(here, {ident: names[ident] for ident in warned}, left=len(queue.messages))
+        return _results(here, {ident: names[ident] for ident in warned}, left=len(queue.messages))
 
 
 async def _send(here: AwsWorld, machines: list[str]) -> None:
@@ -107,21 +107,21 @@ def _event(here: AwsWorld, kind: str, ident: str) -> str:
     return json.dumps({"detail-type": kind, "time": moment, "detail": {"instance-id": ident, "instance-action": "terminate"}})
 
 
-def _seen(here: AwsWorld, nodes: dict[str, str], *, left: int) -> Seen:
-    heard: dict[str, float] = {}
+def _results(here: AwsWorld, nodes: dict[str, str], *, left: int) -> NoticeResults:
+    received: dict[str, float] = {}
     for at, body in here.endpoint.received:
         if "Interruption Warning" in body and (ident := _instance(body)) in nodes:
-            heard.setdefault(nodes[ident], at)
+            received.setdefault(nodes[ident], at)
     taints: dict[str, list[float]] = {}
     for at, method, path, written in here.network.log:
         if method == "PATCH" and path.startswith("/api/v1/nodes/") and b"gpuscaler.io/leaving" in written:
             taints.setdefault(path.rpartition("/")[2], []).append(at)
     inbox = here.provider.inbox
     assert inbox is not None
-    return Seen(
-        waits=[taints[node][0] - at for node, at in heard.items() if node in taints],
-        twice=sum(len(every) > 1 for every in taints.values()),
-        wrong=len(taints.keys() - heard.keys()),
+    return NoticeResults(
+        waits=[taints[node][0] - at for node, at in received.items() if node in taints],
+        twice=sum(len(times) > 1 for times in taints.values()),
+        wrong=len(taints.keys() - received.keys()),
         ended=here.endpoint.calls.get(("autoscaling", "TerminateInstanceInAutoScalingGroup", ""), 0),
         messages=inbox.counts.messages,
         malformed=inbox.counts.malformed,
@@ -130,5 +130,5 @@ def _seen(here: AwsWorld, nodes: dict[str, str], *, left: int) -> Seen:
 
 
 def _instance(body: str) -> str:
-    found: dict[str, Any] = json.loads(body) if body.startswith('{"detail-type": "EC2') and '"instance-id"' in body else {}
-    return str((found.get("detail") or {}).get("instance-id", ""))
+    event: dict[str, Any] = json.loads(body) if body.startswith('{"detail-type": "EC2') and '"instance-id"' in body else {}
+    return str((event.get("detail") or {}).get("instance-id", ""))

@@ -32,9 +32,9 @@ def fill(endpoint: Endpoint, region: str, groups: int) -> None:
     session = boto3.session.Session(**dict.fromkeys(("aws_access_key_id", "aws_secret_access_key"), "bench"))
 
     def client(service: str) -> Any:
-        made = session.client(service, region_name=region, endpoint_url="http://127.0.0.1:1")
-        attach(made, endpoint)
-        return made
+        boto3_client = session.client(service, region_name=region, endpoint_url="http://127.0.0.1:1")
+        attach(boto3_client, endpoint)
+        return boto3_client
 
     ec2, scaling = client("ec2"), client("autoscaling")
     for number in range(groups):
@@ -42,7 +42,10 @@ def fill(endpoint: Endpoint, region: str, groups: int) -> None:
         ec2.create_launch_template(LaunchTemplateName=name, LaunchTemplateData={"ImageId": "ami-0123", "InstanceType": TYPES[0]})
         specification = {"LaunchTemplateName": name, "Version": "$Latest"}
         policy = {
-            "LaunchTemplate": {"LaunchTemplateSpecification": specification, "Overrides": [{"InstanceType": one} for one in TYPES]},
+            "LaunchTemplate": {
+                "LaunchTemplateSpecification": specification,
+                "Overrides": [{"InstanceType": instance_type} for instance_type in TYPES],
+            },
             "InstancesDistribution": {"OnDemandPercentageAboveBaseCapacity": 0, "SpotAllocationStrategy": "price-capacity-optimized"},
         }
         scaling.create_auto_scaling_group(

@@ -25,7 +25,7 @@ from gpuscaler.control.loop.store import MemoryStore
 from gpuscaler.embedded.apiserver.api import ApiServer
 from gpuscaler.embedded.aws.account import Account
 from gpuscaler.embedded.aws.conditions import Conditions
-from gpuscaler.embedded.aws.nodes.nodes import NAMING, follow
+from gpuscaler.embedded.aws.nodes.nodes import NAMING, register_nodes
 from gpuscaler.embedded.aws.serving.control import Limit, set_capacity
 from gpuscaler.embedded.aws.serving.endpoint import Endpoint
 from gpuscaler.embedded.aws.wire.models import Models
@@ -63,13 +63,13 @@ class LoggedEndpoint(Endpoint):
         self.received: list[tuple[float, str]] = []
 
     def handle(self, request: Request) -> Answer:
-        said = dict(parse_qsl(request.body.decode())) if request.body[:1].isalpha() else {}
-        if "AutoScalingGroupName" in said:
-            self.log.append((self.account.now(), said["Action"], said["AutoScalingGroupName"]))
+        parameters = dict(parse_qsl(request.body.decode())) if request.body[:1].isalpha() else {}
+        if "AutoScalingGroupName" in parameters:
+            self.log.append((self.account.now(), parameters["Action"], parameters["AutoScalingGroupName"]))
         answer = super().handle(request)
         if request.headers.get("x-amz-target") == "AmazonSQS.ReceiveMessage":
             at = self.account.now() + answer.after
-            self.received += [(at, one["Body"]) for one in json.loads(answer.body).get("Messages", ())]
+            self.received += [(at, message["Body"]) for message in json.loads(answer.body).get("Messages", ())]
         return answer
 
 
@@ -106,7 +106,7 @@ class AwsWorld:
         self._executor = LoopExecutor()
         self._session = Session(self.endpoint, self._executor.took)
         self._machines = Machines(self.cluster.client("aws"), now=self.now, naming=NAMING)
-        follow(self.account.region(REGION), self._machines)
+        register_nodes(self.account.region(REGION), self._machines)
         self._tasks = [loop.create_task(part) for part in (self.cluster.run(), self._machines.run(), self._pass())]
         self._clients = cache(partial(Session(self.endpoint).client, region_name=REGION))
         self.provider: AwsProvider
@@ -179,14 +179,14 @@ class AwsWorld:
             await self.user.create(PODS, pod(name, gpus, annotations), namespace="default")
 
     async def bound(self) -> int:
-        return sum(bool(msgspec.json.decode(one)["spec"].get("nodeName")) for one in await self.user.list_all(PODS, namespace="default"))
+        return sum(bool(msgspec.json.decode(body)["spec"].get("nodeName")) for body in await self.user.list_all(PODS, namespace="default"))
 
     def launched(self) -> dict[str, int]:
         """The number of instances ever launched, by group."""
-        found: dict[str, int] = {}
+        counts: dict[str, int] = {}
         for instance in self.account.region(REGION).instances.values():
-            found[instance.group] = found.get(instance.group, 0) + 1
-        return found
+            counts[instance.group] = counts.get(instance.group, 0) + 1
+        return counts
 
     async def close(self) -> None:
         for task in self._tasks:
@@ -196,8 +196,8 @@ class AwsWorld:
 
 @asynccontextmanager
 async def aws_world(conditions: Conditions, *, launch: str = "auto") -> AsyncIterator[AwsWorld]:
-    made = AwsWorld(conditions, launch=launch)
+    world = AwsWorld(conditions, launch=launch)
     try:
-        yield made
+        yield world
     finally:
-        await made.close()
+        await world.close()

@@ -25,19 +25,19 @@ BEHIND, MARGINS = (0.0, 0.25, 0.5, 1.0, 2.0, 3.0), (0.0, 0.5, 1.0, 2.0)
 def figures() -> Iterator[Figure]:
     yield random_workloads(int(os.environ.get("WORKLOADS", "20")))
     yield at_once(asyncio.run(promised("bench-binding-many", machines=MANY, boot=30.0)))
-    yield margins({(deaf, margin): asyncio.run(played(deaf, margin)) for deaf in BEHIND for margin in MARGINS})
+    yield margins({(deaf, margin): asyncio.run(play(deaf, margin)) for deaf in BEHIND for margin in MARGINS})
 
 
-def random_workloads(many: int) -> Figure:
-    tally = asyncio.run(steering.measure_all(many, seed=1, apart=APART, restart=True))
+def random_workloads(count: int) -> Figure:
+    tally = asyncio.run(steering.measure_all(count, seed=1, apart=APART, restart=True))
     p50, p99 = tally.waited(0.5), tally.waited(0.99)
-    whole = tally.bound == tally.planned and not (tally.further or tally.again or tally.broken or tally.overfull or tally.failed)
+    flawless = tally.bound == tally.planned and not (tally.further or tally.again or tally.broken or tally.overfull or tally.failed)
     return Figure(
-        f"Kubernetes {version()}, {many} random workloads, ten at a time, the controller killed in between: from ready to bound",
+        f"Kubernetes {version()}, {count} random workloads, ten at a time, the controller killed in between: from ready to bound",
         "",
         "p50 ≤ 0.5 s, p99 ≤ 2 s; all bound, no further purchase, no node overcommitted, no pod rejected",
         str(tally),
-        whole and p50 <= 0.5 and p99 <= 2.0,
+        flawless and p50 <= 0.5 and p99 <= 2.0,
         {
             "planned": tally.planned,
             "bound": tally.bound,
@@ -61,10 +61,10 @@ def at_once(promised: Promised) -> Figure:
     )
 
 
-async def played(deaf: float, margin: float) -> Promised:
-    found = await promised(f"bench-binding-{deaf}-{margin}", rivals=150, deaf=deaf, margin=margin)
-    print(f"scheduler {deaf:g} s behind, margin {margin:g} s: {found}", flush=True)
-    return found
+async def play(deaf: float, margin: float) -> Promised:
+    result = await promised(f"bench-binding-{deaf}-{margin}", rivals=150, deaf=deaf, margin=margin)
+    print(f"scheduler {deaf:g} s behind, margin {margin:g} s: {result}", flush=True)
+    return result
 
 
 def margins(promiseds: dict[tuple[float, float], Promised]) -> Figure:

@@ -17,10 +17,10 @@ SHAPES = ((1, 4, 15), (1, 8, 30), (2, 12, 60), (4, 24, 120), (8, 90, 700), (8, 1
 
 
 def planned(cluster: Cluster, rules: Policy) -> Plan:
-    made = plan(cluster, State(), rules, 0.0)
-    if made.unplaced:
-        raise AssertionError(f"{len(made.unplaced)} pods without a place: {made.unplaced[0]}")
-    return made
+    result = plan(cluster, State(), rules, 0.0)
+    if result.unplaced:
+        raise AssertionError(f"{len(result.unplaced)} pods without a place: {result.unplaced[0]}")
+    return result
 
 
 def figures() -> Iterator[Figure]:
@@ -92,8 +92,8 @@ def eight_shapes(markets: tuple[str, ...], seeds: int = 10) -> Figure:
         wanted = [
             pod for i, (gpus, cpu, gib) in enumerate(SHAPES) for pod in pods(f"s{i}", draw.randint(1, 30), gpus=gpus, cpu=cpu, gib=gib)
         ]
-        made = planned(Cluster.of(wanted), rules)
-        ratios.append(made.cost_per_hour / made.lower_bound_per_hour)
+        result = planned(Cluster.of(wanted), rules)
+        ratios.append(result.cost_per_hour / result.lower_bound_per_hour)
     return Figure(
         f"eight pod shapes over all families of one region, {' and '.join(markets)}, {seeds} seeds",
         "Cluster Autoscaler 1.71 x (on-demand), 2.95 x (with spot) the cheapest",

@@ -29,7 +29,7 @@ BEGINNINGS = 12
 
 def figures() -> Iterator[Figure]:
     with node() as (port, nvml, kubelet):
-        while len(found(port).values("nvidia_gpu_temperature_celsius")) < PODS:
+        while len(scrape_port(port).values("nvidia_gpu_temperature_celsius")) < PODS:
             time.sleep(0.2)
         time.sleep(10)
         yield idle(port)
@@ -47,8 +47,8 @@ def node() -> Iterator[tuple[int, FakeNvml, FakeKubelet]]:
         kubelet = FakeKubelet(folder / "kubelet.sock")
         for number in range(PODS):
             gpu, replica = number // (PODS // GPUS), number % (PODS // GPUS)
-            held = devices(f"{nvml.gpu[gpu].uuid.decode()}::{replica}", resource="nvidia.com/gpu.shared")
-            kubelet.pods.append(pod("ml", f"notebook-{number}", container("main", held)))
+            device_ids = devices(f"{nvml.gpu[gpu].uuid.decode()}::{replica}", resource="nvidia.com/gpu.shared")
+            kubelet.pods.append(pod("ml", f"notebook-{number}", container("main", device_ids)))
         for gpu_ in nvml.gpu[:GPUS]:
             gpu_.run(*((4_000_000 + place, 10, GIB) for place in range(PODS // GPUS)))
         kubelet.start()
@@ -70,16 +70,16 @@ def page(port: int) -> bytes:
     return text
 
 
-def found(port: int) -> Scrape:
+def scrape_port(port: int) -> Scrape:
     return scrape(page(port))
 
 
 def idle(port: int) -> Figure:
     """A minute of sampling, scraped as Prometheus does."""
-    before, began = found(port), time.monotonic()
+    before, began = scrape_port(port), time.monotonic()
     for _ in range(SECONDS // EVERY):
         time.sleep(EVERY)
-        after = found(port)
+        after = scrape_port(port)
     seconds = time.monotonic() - began
     core = {
         name: (
@@ -105,12 +105,12 @@ def idle(port: int) -> Figure:
 def scrapes(port: int) -> Figure:
     """Measured as processor time of the exporter: its wall time depends on the load of the machine."""
     seconds = []
-    before = serving(found(port))
+    before = serving(scrape_port(port))
     for _ in range(SCRAPES):
         began = time.perf_counter()
         text = page(port)
         seconds.append(time.perf_counter() - began)
-    each = (serving(found(port)) - before) / SCRAPES
+    each = (serving(scrape_port(port)) - before) / SCRAPES
     median, fastest = statistics.median(seconds), min(seconds)
     return Figure(
         f"exporter: a scrape of {GPUS} GPUs that {PODS} pods share",
@@ -131,7 +131,7 @@ def beginnings(port: int, nvml: FakeNvml, kubelet: FakeKubelet) -> Figure:
         kubelet.pods = [pod("ml", name, container("main", devices(gpu.uuid.decode())))]
         gpu.utilization = 10 + number
         began = time.monotonic()
-        while found(port).values("nvidia_gpu_duty_cycle", pod_name=name) != [10 + number]:
+        while scrape_port(port).values("nvidia_gpu_duty_cycle", pod_name=name) != [10 + number]:
             time.sleep(0.02)
         seconds.append(time.monotonic() - began)
         # It was seen right after a sample: the next one begins later in the interval.

@@ -39,13 +39,13 @@ def figures() -> Iterator[Figure]:
             realistic.write_list(stream, objects())
         megabytes = path.stat().st_size / 1e6
         command = [sys.executable, "-m", "benchmarks.fleet", str(path)]
-        seen = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+        values = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
     what = f"{NODES:,} nodes, {RUNNING:,} running pods, {PENDING:,} pending in {CLASSES} classes"
-    yield figure(f"{what}: load {megabytes:,.0f} MB of JSON", "≤ 10 s", f"{seen['load']:.1f} s", seen["load"] <= 10, seen)
-    yield figure(f"{what}: first plan", "≤ 1 s", f"{seen['first']:.2f} s", seen["first"] <= 1, seen)
-    again = f"{seen['again'] * 1000:.0f} ms, plus {seen['apply'] * 1000:.0f} ms to apply the change"
-    yield figure(f"{what}: a plan after 100 pods changed", "≤ 100 ms", again, seen["again"] <= 0.1, seen)
-    yield figure(f"{what}: memory of loading and planning", "≤ 600 MB", f"{seen['megabytes']:.0f} MB", seen["megabytes"] <= 600, seen)
+    yield figure(f"{what}: load {megabytes:,.0f} MB of JSON", "≤ 10 s", f"{values['load']:.1f} s", values["load"] <= 10, values)
+    yield figure(f"{what}: first plan", "≤ 1 s", f"{values['first']:.2f} s", values["first"] <= 1, values)
+    again = f"{values['again'] * 1000:.0f} ms, plus {values['apply'] * 1000:.0f} ms to apply the change"
+    yield figure(f"{what}: a plan after 100 pods changed", "≤ 100 ms", again, values["again"] <= 0.1, values)
+    yield figure(f"{what}: memory of loading and planning", "≤ 600 MB", f"{values['megabytes']:.0f} MB", values["megabytes"] <= 600, values)
 
 
 def figure(what: str, reach: str, measured: str, reached: bool, values: dict[str, float]) -> Figure:
@@ -87,8 +87,8 @@ def rules() -> Policy:
 
 def load(stream: BinaryIO) -> Cluster:
     interner = Interner()
-    found = [item for item in read_items(stream, interner) if not isinstance(item, Skipped)]
-    return Cluster.of(found)
+    items = [item for item in read_items(stream, interner) if not isinstance(item, Skipped)]
+    return Cluster.of(items)
 
 
 def changed(cluster: Cluster, round_number: int) -> Delta:
@@ -100,8 +100,8 @@ def changed(cluster: Cluster, round_number: int) -> Delta:
     bound = [msgspec.structs.replace(cluster.pods[key], node_name=draw.choice(running), phase="Running") for key in keys[:25]]
     new = [msgspec.structs.replace(cluster.pods[key], name=f"{cluster.pods[key].name}-{round_number}") for key in keys[25:50]]
     ended = [min(cluster.on_node[name]) for name in draw.sample(running, 25)]
-    gone = tuple((Pod, key) for key in keys[50:] + ended)
-    return Delta(upserts=tuple(bound + new), deletes=gone)
+    deletes = tuple((Pod, key) for key in keys[50:] + ended)
+    return Delta(upserts=tuple(bound + new), deletes=deletes)
 
 
 def measure(path: str) -> dict[str, float]:
@@ -111,7 +111,7 @@ def measure(path: str) -> dict[str, float]:
     loaded = perf_counter() - began
     planner = Planner(rules())
     began = perf_counter()
-    made = planner.plan(cluster, State(), 0.0)
+    result = planner.plan(cluster, State(), 0.0)
     first = perf_counter() - began
     applying, planning = [], []
     for number in range(9):
@@ -119,7 +119,7 @@ def measure(path: str) -> dict[str, float]:
         began = perf_counter()
         cluster = cluster.apply(delta)
         applied = perf_counter()
-        made = planner.plan(cluster, State(), 0.0)
+        result = planner.plan(cluster, State(), 0.0)
         applying.append(applied - began)
         planning.append(perf_counter() - applied)
     return {
@@ -128,10 +128,10 @@ def measure(path: str) -> dict[str, float]:
         "apply": median(applying),
         "again": median(planning),
         "megabytes": getrusage(RUSAGE_SELF).ru_maxrss / 1024,
-        "bought": len(made.machines),
-        "placed": len(made.placements),
-        "unplaced": len(made.unplaced),
-        "gap": made.gap,
+        "bought": len(result.machines),
+        "placed": len(result.placements),
+        "unplaced": len(result.unplaced),
+        "gap": result.gap,
     }
 
 

@@ -48,11 +48,11 @@ ROOMY = f"{POOLS}limits: {{gpus: 2500, dollars_per_hour: 9000}}\n{SIMULATED}"
 def figures() -> Iterator[Figure]:
     for name in CASES:
         for others in (0, ORDINARY):
-            yield planned(name, others)
+            yield measure_plan(name, others)
     yield leading()
 
 
-def planned(name: str, others: int) -> Figure:
+def measure_plan(name: str, others: int) -> Figure:
     """One workload, planned three times in a separate process."""
     make, count = CASES[name]
     with TemporaryDirectory() as folder:
@@ -63,19 +63,19 @@ def planned(name: str, others: int) -> Figure:
         done = subprocess.run(
             (sys.executable, "-m", "benchmarks.hostile", str(path)), capture_output=True, text=True, check=True, timeout=900
         )
-    found = json.loads(done.stdout)
-    served_all = found["served"] == others
-    beside = f" among {others:,} ordinary pods, {found['served']:,} of them served" if others else ""
+    values = json.loads(done.stdout)
+    served_all = values["served"] == others
+    beside = f" among {others:,} ordinary pods, {values['served']:,} of them served" if others else ""
     return Figure(
         what=f"{count:,} hostile pods ({name}){beside}",
         peers="11 to 152 s",
         reach=f"a plan within {SECONDS:g} s and {MIB} MiB",
         measured=(
-            f"{found['seconds']:.2f} s ({found['cpu']:.2f} s of a core), {found['mib']:.0f} MiB, "
-            f"{found['cut']} over their budget, {found['aside']} skipped"
+            f"{values['seconds']:.2f} s ({values['cpu']:.2f} s of a core), {values['mib']:.0f} MiB, "
+            f"{values['cut']} over their budget, {values['aside']} skipped"
         ),
-        reached=found["seconds"] <= SECONDS and found["mib"] <= MIB and served_all,
-        values=found,
+        reached=values["seconds"] <= SECONDS and values["mib"] <= MIB and served_all,
+        values=values,
     )
 
 
@@ -84,24 +84,24 @@ def measure(path: Path) -> dict[str, float]:
     interner, items, aside = Interner(), list[Item](), list[Skipped]()
     with path.open("rb") as file:
         for line in file:
-            found = decode_object(line, interner)
-            if isinstance(found, Skipped):
-                aside.append(found)
-            elif found is not None:
-                items += found if isinstance(found, list | tuple) else [found]  # type: ignore[list-item]  # one object each
+            decoded = decode_object(line, interner)
+            if isinstance(decoded, Skipped):
+                aside.append(decoded)
+            elif decoded is not None:
+                items += decoded if isinstance(decoded, list | tuple) else [decoded]  # type: ignore[list-item]  # one object each
     cluster, settings = Cluster.of(items, aside), policy(POOLS)
     seconds, cpu = [], []
     for _ in range(3):
         began, used = time.perf_counter(), time.process_time()
-        made = plan(cluster, State(), settings, NOW)
+        result = plan(cluster, State(), settings, NOW)
         seconds.append(time.perf_counter() - began)
         cpu.append(time.process_time() - used)
     return {
         "seconds": statistics.median(seconds),
         "cpu": statistics.median(cpu),
         "mib": peak(),
-        "served": sum(key.startswith("others/") for machine in made.machines for key in machine.pods),
-        "cut": sum(each.reasons[0].excluded_by == "budget" for each in made.unplaced if each.reasons),
+        "served": sum(key.startswith("others/") for machine in result.machines for key in machine.pods),
+        "cut": sum(each.reasons[0].excluded_by == "budget" for each in result.unplaced if each.reasons),
         "aside": len(aside),
     }
 
@@ -115,14 +115,14 @@ def peak() -> float:
 def leading() -> Figure:
     """Two controllers while 1,900 pods with affinity wait: whether the lease stays, both answer, and the others' pods run."""
     with TemporaryDirectory() as folder, served(Path(folder)) as cluster:
-        running = [started(cluster, Path(folder), place) for place in range(2)]
+        running = [start_controller(cluster, Path(folder), place) for place in range(2)]
         try:
-            cluster.until(held, within=60)
-            before = cluster.ask(transitions)
+            cluster.until(is_lease_held, within=60)
+            before = cluster.ask(count_transitions)
             cluster.load(*({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}} for name in ("tenant", "others")))
             cluster.load(*mixed(1900), *ordinary(ORDINARY_LIVE))
-            waits = list(watched([each.port for each in running]))
-            changes, nodes, others = cluster.ask(transitions) - before, cluster.ask(count_nodes), cluster.ask(bound)
+            waits = list(response_times([each.port for each in running]))
+            changes, nodes, others = cluster.ask(count_transitions) - before, cluster.ask(count_nodes), cluster.ask(count_bound)
             alive = sum(each.process.poll() is None for each in running)
             lapses = sum(each.log.read_bytes().count(b'"this process does not lead"') for each in running)
         finally:
@@ -160,7 +160,7 @@ class Running:
     log: Path
 
 
-def started(cluster: Served, folder: Path, place: int) -> Running:
+def start_controller(cluster: Served, folder: Path, place: int) -> Running:
     port, settings, log = free_port(), folder / f"run-{place}.yaml", folder / f"log-{place}"
     settings.write_text(f'{ROOMY}http: {{address: "127.0.0.1:{port}"}}\n')
     command = [sys.executable, "-c", "from gpuscaler.cli import run; run()", "run"]
@@ -174,15 +174,15 @@ def free_port() -> int:
         return int(listening.getsockname()[1])
 
 
-def watched(ports: Iterable[int]) -> Iterator[float]:
+def response_times(ports: Iterable[int]) -> Iterator[float]:
     """The duration of each answer, for ``MINUTES``."""
     until = time.monotonic() + MINUTES * 60
     while time.monotonic() < until:
         time.sleep(EVERY)
-        yield from map(answered, ports)
+        yield from map(response_time, ports)
 
 
-def answered(port: int) -> float:
+def response_time(port: int) -> float:
     """Seconds until the controller reported healthy; ``PATIENCE`` if it did not."""
     began = time.perf_counter()
     try:
@@ -193,15 +193,15 @@ def answered(port: int) -> float:
 
 
 async def lease(client: Client) -> dict[str, object]:
-    found = [msgspec.json.decode(one) for one in await client.list_all(LEASES, namespace="kube-system")]
-    return next((one["spec"] for one in found if one["metadata"]["name"] == "gpuscaler"), {})
+    leases = [msgspec.json.decode(body) for body in await client.list_all(LEASES, namespace="kube-system")]
+    return next((one["spec"] for one in leases if one["metadata"]["name"] == "gpuscaler"), {})
 
 
-async def held(client: Client) -> bool:
+async def is_lease_held(client: Client) -> bool:
     return bool((await lease(client)).get("holderIdentity"))
 
 
-async def transitions(client: Client) -> int:
+async def count_transitions(client: Client) -> int:
     return int(str((await lease(client)).get("leaseTransitions") or 0))
 
 
@@ -209,8 +209,8 @@ async def count_nodes(client: Client) -> int:
     return len(await client.list_all(NODES))
 
 
-async def bound(client: Client) -> int:
-    return sum(bool(msgspec.json.decode(one)["spec"].get("nodeName")) for one in await client.list_all(PODS, namespace="others"))
+async def count_bound(client: Client) -> int:
+    return sum(bool(msgspec.json.decode(body)["spec"].get("nodeName")) for body in await client.list_all(PODS, namespace="others"))
 
 
 if __name__ == "__main__":

@@ -25,26 +25,26 @@ SIZE = f"{NODES:,} nodes, {PODS:,} pods"
 def figures() -> Iterator[Figure]:
     yield late_gpus()
     yield idle_nodes()
-    seen = measure(NODES, PODS)
-    ingest = seen["ingest"]
+    values = measure(NODES, PODS)
+    ingest = values["ingest"]
     yield Figure(
-        f"{SIZE} of {seen['bytes'] / PODS / 1000:.1f} kB over TLS: ingest",
+        f"{SIZE} of {values['bytes'] / PODS / 1000:.1f} kB over TLS: ingest",
         "",
         "≤ 10 s, ≤ 500 MB, no stall over 50 ms",
-        f"{told(ingest)}, {seen['megabytes']:.0f} MB",
-        ingest["wall"] <= 10 and seen["megabytes"] <= 500 and ingest["own_stall"] <= 0.05,
-        ingest | {"megabytes": seen["megabytes"]},
+        f"{describe_run(ingest)}, {values['megabytes']:.0f} MB",
+        ingest["wall"] <= 10 and values["megabytes"] <= 500 and ingest["own_stall"] <= 0.05,
+        ingest | {"megabytes": values["megabytes"]},
     )
-    waits = seen["waits"]
+    waits = values["waits"]
     yield Figure(
         f"{SIZE}, {RATE:g} pod events/s: from unschedulable to the order at the cloud",
         "",
         "p99 ≤ 1 s",
-        f"p99 {rank(waits, 0.99):.2f} s, p50 {rank(waits, 0.5):.2f} s of {len(waits)} pods; {told(seen['demand'])}",
+        f"p99 {rank(waits, 0.99):.2f} s, p50 {rank(waits, 0.5):.2f} s of {len(waits)} pods; {describe_run(values['demand'])}",
         len(waits) == DEMANDS and rank(waits, 0.99) <= 1,
         {"p99": rank(waits, 0.99), "p50": rank(waits, 0.5), "pods": len(waits)},
     )
-    steady = seen["steady"]
+    steady = values["steady"]
     share = steady["cpu"] / steady["wall"]
     yield Figure(
         f"{SIZE}, {RATE:g} pod events/s: steady state",
@@ -56,7 +56,7 @@ def figures() -> Iterator[Figure]:
     )
 
 
-def told(part: dict[str, float]) -> str:
+def describe_run(part: dict[str, float]) -> str:
     return (
         f"{part['wall']:.1f} s ({part['cpu']:.1f} s of processor), stalls up to {part['own_stall'] * 1000:.0f} ms "
         f"({part['stall'] * 1000:.0f} ms including other programs)"
@@ -74,22 +74,22 @@ class Process:
 
     popen: subprocess.Popen[str]
 
-    def hear(self) -> dict[str, Any]:
+    def read_line(self) -> dict[str, Any]:
         assert self.popen.stdout is not None
         line = self.popen.stdout.readline()
         if not line:
             raise RuntimeError(f"{self.popen.args!r}: saw end of output, expected a line")
-        said: dict[str, Any] = json.loads(line)
-        return said
+        message: dict[str, Any] = json.loads(line)
+        return message
 
-    def say(self, **what: object) -> None:
+    def write_line(self, **message: object) -> None:
         assert self.popen.stdin is not None
-        self.popen.stdin.write(json.dumps(what) + "\n")
+        self.popen.stdin.write(json.dumps(message) + "\n")
         self.popen.stdin.flush()
 
-    def ask(self, **what: object) -> dict[str, Any]:
-        self.say(**what)
-        return self.hear()
+    def request(self, **message: object) -> dict[str, Any]:
+        self.write_line(**message)
+        return self.read_line()
 
 
 @contextmanager
@@ -104,27 +104,27 @@ def process(module: str, *arguments: object) -> Iterator[Process]:
 
 def measure(nodes: int, pods: int) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder, process("live_server", nodes, pods) as server:
-        there = server.hear()
+        server_info = server.read_line()
         config, authority = Path(folder) / "run.yaml", Path(folder) / "ca.pem"
         config.write_text(run_file())
-        authority.write_text(there["authority"])
-        with process("live_process", config, there["url"], authority, nodes) as controller:
-            found = {"bytes": there["bytes"], "ingest": controller.hear(), "planned": controller.hear()}
-            server.say(churn=RATE)
+        authority.write_text(server_info["authority"])
+        with process("live_process", config, server_info["url"], authority, nodes) as controller:
+            values = {"bytes": server_info["bytes"], "ingest": controller.read_line(), "planned": controller.read_line()}
+            server.write_line(churn=RATE)
             time.sleep(SETTLE)
-            found["settled"] = controller.ask(mark="settled")
+            values["settled"] = controller.request(mark="settled")
             time.sleep(STEADY)
-            found["steady"] = controller.ask(mark="steady")
-            found["steady"]["plans"] -= found["settled"]["plans"]
-            demanded = server.ask(demand=DEMANDS)["demanded"]
+            values["steady"] = controller.request(mark="steady")
+            values["steady"]["plans"] -= values["settled"]["plans"]
+            demanded = server.request(demand=DEMANDS)["demanded"]
             time.sleep(3)
-            found["demand"] = controller.ask(mark="demand")
+            values["demand"] = controller.request(mark="demand")
             assert controller.popen.stdin is not None
             controller.popen.stdin.close()
-            asked = controller.hear()["asked"]
-    found["megabytes"] = found["demand"]["megabytes"]
-    found["waits"] = [asked[pod] - at for pod, at in demanded.items() if asked.get(pod)]
-    return found
+            ordered_at = controller.read_line()["asked"]
+    values["megabytes"] = values["demand"]["megabytes"]
+    values["waits"] = [ordered_at[pod] - at for pod, at in demanded.items() if ordered_at.get(pod)]
+    return values
 
 
 def run_file() -> str:

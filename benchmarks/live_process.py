@@ -103,7 +103,7 @@ class OrderRecorder(Sink):
         if what.kind == happening.ORDERED:
             self.ordered[what.order] = what.pods
 
-    def looked(self, seen: Reconciliation, /) -> None:
+    def observed(self, seen: Reconciliation, /) -> None:
         self.counts["looks"] += 1
         self.counts["acts"] += len(seen.acts)
         self.first_look.set()

@@ -82,7 +82,7 @@ def idle_nodes() -> Figure:
         f"{NODES} idle GPU nodes while another pool scales up every 5 min",
         "Cluster Autoscaler: never in 4 h",
         f"gone {IDLE:g} s after their last pod plus one loop of {LOOP:g} s",
-        f"{', '.join(f'{one:.1f} s' for one in sorted(after))} after",
+        f"{', '.join(f'{seconds:.1f} s' for seconds in sorted(after))} after",
         len(after) == NODES and worst <= IDLE + LOOP,
         {"worst": worst, "gone": len(after)},
     )
@@ -94,8 +94,8 @@ async def _idle_nodes() -> list[float]:
         here.start()
         await here.sleep(5.0)
         for number in range(NODES):
-            made = pod(f"gpu{number}", 1, {"gpuscaler.io/run-for": f"{15 + number}m"})
-            await here.user.create(resources.PODS, made, namespace="default")
+            manifest = pod(f"gpu{number}", 1, {"gpuscaler.io/run-for": f"{15 + number}m"})
+            await here.user.create(resources.PODS, manifest, namespace="default")
         busy: dict[str, float] = {}
         for minute in range(240):
             if minute % 5 == 0:
@@ -112,16 +112,16 @@ async def _idle_nodes() -> list[float]:
 
 def other_pod(number: int) -> dict[str, Any]:
     """A pod for the other pool: it asks for one of two CPUs, and with the system's reservation no second one fits."""
-    made = pod(f"other{number}", 0)
-    made["spec"]["nodeSelector"] = {"gpuscaler.io/pool": "other"}
-    return made
+    manifest = pod(f"other{number}", 0)
+    manifest["spec"]["nodeSelector"] = {"gpuscaler.io/pool": "other"}
+    return manifest
 
 
 async def _note_busy(here: World, busy: dict[str, float]) -> None:
     """Record when each GPU machine's pod was last seen running, by the name of its node."""
-    for one in await here.pods():
-        if one["metadata"]["name"].startswith("gpu") and one["status"].get("phase") == "Running":
-            busy[one["spec"]["nodeName"]] = here.now()
+    for body in await here.pods():
+        if body["metadata"]["name"].startswith("gpu") and body["status"].get("phase") == "Running":
+            busy[body["spec"]["nodeName"]] = here.now()
 
 
 def in_virtual_time(play: Callable[[], Coroutine[Any, Any, T]]) -> T:

@@ -35,8 +35,8 @@ BURSTS = 20
 Json = dict[str, Any]
 
 
-def tell(**what: object) -> None:
-    sys.stdout.write(json.dumps(what) + "\n")
+def write_line(**message: object) -> None:
+    sys.stdout.write(json.dumps(message) + "\n")
     sys.stdout.flush()
 
 
@@ -119,7 +119,7 @@ class Life:
             pod = sized(realistic.pod(50_000_000 + number * 50), cpu=4000, gib=16, gpus=8)
             at[f"{pod['metadata']['namespace']}/{pod['metadata']['name']}"] = time.monotonic()
             self._api.store.put(PODS, pod)
-        tell(demanded=at)
+        write_line(demanded=at)
 
 
 async def live(nodes: int, pods: int) -> None:
@@ -130,12 +130,12 @@ async def live(nodes: int, pods: int) -> None:
     authority.issue_cert("127.0.0.1").configure_cert(context)
     serving = await serve(api, tls=context)
     size = sum(len(stored.body) for stored in api.store[PODS].objects.values())
-    tell(url=serving.url, authority=authority.cert_pem.bytes().decode(), bytes=size)
+    write_line(url=serving.url, authority=authority.cert_pem.bytes().decode(), bytes=size)
     life, tasks = Life(api), set[asyncio.Task[None]]()
     async with asyncio.TaskGroup() as group:
         async for line in await commands():
-            asked = msgspec.json.decode(line)
-            part = life.churn(asked["churn"]) if "churn" in asked else life.demand(asked["demand"])
+            command = msgspec.json.decode(line)
+            part = life.churn(command["churn"]) if "churn" in command else life.demand(command["demand"])
             tasks.add(group.create_task(part))
         for task in tasks:
             task.cancel()

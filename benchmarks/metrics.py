@@ -28,7 +28,7 @@ from gpuscaler.embedded.apiserver.api import ApiServer
 from gpuscaler.embedded.serving.memory import MemoryTransport
 from gpuscaler.exporter.footprint import footprint
 from gpuscaler.kube.client import Client
-from gpuscaler.metrics.sources.direct import ExporterSource, Scraping
+from gpuscaler.metrics.sources.direct import ExporterSource, ScrapeSettings
 from gpuscaler.metrics.sources.evaluating import Timing
 from gpuscaler.metrics.sources.objects import Objects
 from gpuscaler.model.selector_text import parse_selector
@@ -78,12 +78,12 @@ def figures() -> Iterator[Figure]:
 
 def path(namespace: str, metric: str, selector: str) -> str:
     name = metric.removeprefix("nvidia_gpu_") + "_current"
-    asked = selector.replace("=", "%3D")
-    return f"/apis/custom.metrics.k8s.io/v1beta2/namespaces/{namespace}/pods/%2A/{name}?labelSelector={asked}"
+    escaped = selector.replace("=", "%3D")
+    return f"/apis/custom.metrics.k8s.io/v1beta2/namespaces/{namespace}/pods/%2A/{name}?labelSelector={escaped}"
 
 
 @dataclass
-class Here:
+class RunningApi:
     """Running processes: the metrics API on ``port``, ready ``ready`` seconds after its start, and its world."""
 
     port: int
@@ -94,57 +94,61 @@ class Here:
 
     def load(self, paths: Sequence[str], *, connections: int, seconds: float) -> dict[str, Any]:
         files = {name: str(self.folder / file) for name, file in FILES.items()}
-        told = {"port": self.port, **files, "connections": connections, "seconds": seconds, "paths": list(paths)}
-        asked = self.folder / "load.json"
-        asked.write_text(json.dumps(told))
-        done = subprocess.run([sys.executable, "-m", "benchmarks.metrics_load", str(asked)], stdout=subprocess.PIPE, text=True, check=True)
-        found: dict[str, Any] = json.loads(done.stdout)
-        return found
+        job = {"port": self.port, **files, "connections": connections, "seconds": seconds, "paths": list(paths)}
+        job_file = self.folder / "load.json"
+        job_file.write_text(json.dumps(job))
+        done = subprocess.run(
+            [sys.executable, "-m", "benchmarks.metrics_load", str(job_file)], stdout=subprocess.PIPE, text=True, check=True
+        )
+        result: dict[str, Any] = json.loads(done.stdout)
+        return result
 
-    def told(self, **command: Any) -> dict[str, Any]:
+    def command_world(self, **command: Any) -> dict[str, Any]:
         """The requests to the world since it was last reset."""
         assert self.world.stdin is not None
         assert self.world.stdout is not None
         self.world.stdin.write(json.dumps(command) + "\n")
         self.world.stdin.flush()
-        found: dict[str, Any] = json.loads(self.world.stdout.readline())
-        return found
+        reply: dict[str, Any] = json.loads(self.world.stdout.readline())
+        return reply
 
     @property
     def resident(self) -> int:
-        found = footprint(self.process.pid)
-        return found.resident_bytes if found else 0
+        usage = footprint(self.process.pid)
+        return usage.resident_bytes if usage else 0
 
     @property
     def cpu(self) -> float:
-        found = footprint(self.process.pid)
-        return found.cpu_seconds if found else 0.0
+        usage = footprint(self.process.pid)
+        return usage.cpu_seconds if usage else 0.0
 
 
 @contextmanager
-def running(*, namespaces: int, pods: int, metrics: Sequence[str]) -> Iterator[Here]:
+def running(*, namespaces: int, pods: int, metrics: Sequence[str]) -> Iterator[RunningApi]:
     """The command as started in production, with a front proxy's certificate for requests."""
     with TemporaryDirectory() as name:
         folder = Path(name)
         certificates(folder)
-        told = json.dumps({"namespaces": namespaces, "pods": pods, "metrics": list(metrics), "ca": (folder / "ca.crt").read_text()})
-        with started("benchmarks.metrics_world", told, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as world:
+        world_arguments = json.dumps(
+            {"namespaces": namespaces, "pods": pods, "metrics": list(metrics), "ca": (folder / "ca.crt").read_text()}
+        )
+        with started("benchmarks.metrics_world", world_arguments, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as world:
             assert world.stdout is not None
             urls = json.loads(world.stdout.readline())
             (folder / "kubeconfig").write_text(KUBECONFIG.format(api=urls["api"]))
             (folder / "rules.yaml").write_text(RULES)
             kubeconfigs = [f"--{name}-kubeconfig={folder / 'kubeconfig'}" for name in ("lister", "authentication", "authorization")]
             tls = [f"--tls-cert-file={folder / 'serving.crt'}", f"--tls-private-key-file={folder / 'serving.key'}"]
-            asked = [f"--config={folder / 'rules.yaml'}", f"--prometheus-url={urls['prometheus']}", *tls, *kubeconfigs]
-            command = ("gpuscaler", "metrics", *asked, "--secure-port=0", "--bind-address=127.0.0.1")
+            options = [f"--config={folder / 'rules.yaml'}", f"--prometheus-url={urls['prometheus']}", *tls, *kubeconfigs]
+            command = ("gpuscaler", "metrics", *options, "--secure-port=0", "--bind-address=127.0.0.1")
             began = time.perf_counter()
             with (folder / "log").open("w") as log, started(*command, stderr=log) as process:
                 yield ready(process, world, folder, began)
 
 
-def ready(process: subprocess.Popen[str], world: subprocess.Popen[str], folder: Path, began: float) -> Here:
+def ready(process: subprocess.Popen[str], world: subprocess.Popen[str], folder: Path, began: float) -> RunningApi:
     """Wait until it reports ready."""
-    here = Here(0, process, world, folder, 0.0)
+    here = RunningApi(0, process, world, folder, 0.0)
     while time.perf_counter() - began < PATIENCE:
         text = (folder / "log").read_text()
         if not here.port and "serving on port" in text:
@@ -169,12 +173,12 @@ def certificates(folder: Path) -> None:
     ca = trustme.CA()
     ca.cert_pem.write_to_path(folder / "ca.crt")
     for name in ("serving", "proxy"):
-        made = ca.issue_cert("127.0.0.1", "metrics", common_name=name)
-        made.private_key_pem.write_to_path(folder / f"{name}.key")
-        made.cert_chain_pems[0].write_to_path(folder / f"{name}.crt")
+        certificate = ca.issue_cert("127.0.0.1", "metrics", common_name=name)
+        certificate.private_key_pem.write_to_path(folder / f"{name}.key")
+        certificate.cert_chain_pems[0].write_to_path(folder / f"{name}.crt")
 
 
-def probe(here: Here) -> bool:
+def probe(here: RunningApi) -> bool:
     """Whether it reports ready."""
     context = ssl.create_default_context(cafile=str(here.folder / "ca.crt"))
     with socket.create_connection(("127.0.0.1", here.port)) as raw, context.wrap_socket(raw, server_hostname="metrics") as sock:
@@ -182,83 +186,83 @@ def probe(here: Here) -> bool:
         return b" 200 " in sock.recv(4096).split(b"\r\n")[0]
 
 
-def throughput(here: Here, paths: Sequence[str], seconds: float) -> Figure:
+def throughput(here: RunningApi, paths: Sequence[str], seconds: float) -> Figure:
     here.load(paths, connections=CONNECTIONS, seconds=2)
     before = here.cpu
-    found = here.load(paths, connections=CONNECTIONS, seconds=seconds)
+    result = here.load(paths, connections=CONNECTIONS, seconds=seconds)
     share = (here.cpu - before) / seconds
-    good = not found["wrong"] and found["per_second"] >= 6000 and found["p99"] <= 0.015
+    good = not result["wrong"] and result["per_second"] >= 6000 and result["p99"] <= 0.015
     return Figure(
         f"metrics: requests over TLS, 50 pods an answer, {len(paths)} (metric, namespace) pairs, {CONNECTIONS} connections",
         "prometheus-adapter: 6/s as shipped, 199/s and p99 347 ms without its limits",
         "≥ 6,000/s, p99 ≤ 15 ms",
-        f"{found['per_second']:,.0f}/s, p99 {found['p99'] * 1e3:.1f} ms, {share:.0%} of a core, {found['mean_bytes'] / 1e3:.1f} kB each"
-        f"{', wrong: ' + str(found['wrong']) if found['wrong'] else ''}",
+        f"{result['per_second']:,.0f}/s, p99 {result['p99'] * 1e3:.1f} ms, {share:.0%} of a core, {result['mean_bytes'] / 1e3:.1f} kB each"
+        f"{', wrong: ' + str(result['wrong']) if result['wrong'] else ''}",
         good,
-        {"per_second": found["per_second"], "p99_seconds": found["p99"]},
+        {"per_second": result["per_second"], "p99_seconds": result["p99"]},
     )
 
 
-def slow(here: Here, paths: Sequence[str], seconds: float) -> Figure:
+def slow(here: RunningApi, paths: Sequence[str], seconds: float) -> Figure:
     """The same with Prometheus answering in two seconds."""
-    here.told(delay=2.0)
+    here.command_world(delay=2.0)
     time.sleep(12)
-    found = here.load(paths, connections=CONNECTIONS, seconds=seconds)
-    here.told(delay=0.0)
-    good = not found["wrong"] and found["per_second"] >= 6000 and found["p99"] <= 0.015
+    result = here.load(paths, connections=CONNECTIONS, seconds=seconds)
+    here.command_world(delay=0.0)
+    good = not result["wrong"] and result["per_second"] >= 6000 and result["p99"] <= 0.015
     return Figure(
         "metrics: the same with Prometheus answering in 2 s",
         "",
         "no slower",
-        f"{found['per_second']:,.0f}/s, p99 {found['p99'] * 1e3:.1f} ms",
+        f"{result['per_second']:,.0f}/s, p99 {result['p99'] * 1e3:.1f} ms",
         good,
-        {"per_second": found["per_second"], "p99_seconds": found["p99"]},
+        {"per_second": result["per_second"], "p99_seconds": result["p99"]},
     )
 
 
-def cold(here: Here) -> Figure:
+def cold(here: RunningApi) -> Figure:
     return Figure(
         "metrics: cold start to ready with 10,000 pods", "", "≤ 10 s", f"{here.ready:.1f} s", here.ready <= 10, {"seconds": here.ready}
     )
 
 
-def autoscalers(here: Here, seconds: float) -> Figure:
+def autoscalers(here: RunningApi, seconds: float) -> Figure:
     """A thousand autoscalers, each with two metrics and every 15 s: 133 requests a second."""
     paths = [path(f"team-{space}", metric, f"app=app-{app}") for space in range(100) for app in range(APPS) for metric in METRICS[:2]]
     # Requests come one after the other: as many as fall into a round of 15 s, at the autoscalers' rate at most.
     here.load(paths, connections=1, seconds=1)
-    here.told(forget=True)
-    began, wrong, asked = time.perf_counter(), 0, 0
+    here.command_world(forget=True)
+    began, wrong, requests = time.perf_counter(), 0, 0
     while time.perf_counter() - began < seconds:
         turn = time.perf_counter()
-        found = here.load(paths, connections=4, seconds=min(2.0, seconds))
-        wrong, asked = wrong + sum(found["wrong"].values()), asked + found["requests"]
+        result = here.load(paths, connections=4, seconds=min(2.0, seconds))
+        wrong, requests = wrong + sum(result["wrong"].values()), requests + result["requests"]
         time.sleep(max(0.0, 5 - (time.perf_counter() - turn)))
     took = time.perf_counter() - began
-    counted = here.told()["asked"]
+    counted = here.command_world()["asked"]
     queries, lists = counted.get("/api/v1/query", 0) / took, counted.get("list", 0)
     good = queries <= 0.5 and not lists and here.resident <= 300e6 and not wrong
     return Figure(
         f"metrics: 1,000 autoscalers of 10,000 pods in 100 namespaces, two metrics each, over {took:.0f} s",
         "prometheus-adapter: 133 queries/s and 133 LISTs/s",
         "≤ 0.5 queries/s, 0 LISTs, ≤ 300 MB RSS",
-        f"{queries:.2f} queries/s, {lists} LISTs, {here.resident / 1e6:.0f} MB RSS ({asked:,} requests, {wrong} wrong)",
+        f"{queries:.2f} queries/s, {lists} LISTs, {here.resident / 1e6:.0f} MB RSS ({requests:,} requests, {wrong} wrong)",
         good,
         {"queries_per_second": queries, "lists": lists, "resident_bytes": here.resident},
     )
 
 
-def many(here: Here) -> Figure:
+def many(here: RunningApi) -> Figure:
     """An answer with all pods of one autoscaler, from queries that name none of them."""
-    found = here.load([path("team-0", METRICS[0], "tier=serving")], connections=1, seconds=2)
-    longest = here.told()["longest"]
-    values = found["values"]
+    result = here.load([path("team-0", METRICS[0], "tier=serving")], connections=1, seconds=2)
+    longest = here.command_world()["longest"]
+    values = result["values"]
     return Figure(
         "metrics: 1,500 pods under one autoscaler",
         "prometheus-adapter: a query of 25 kB, 414 or 422",
         "right answer",
-        f"{found['mean_bytes'] / 1e3:.0f} kB, {values:,} values; longest query {longest} characters",
-        not found["wrong"] and longest < 2000 and values == 1500,
+        f"{result['mean_bytes'] / 1e3:.0f} kB, {values:,} values; longest query {longest} characters",
+        not result["wrong"] and longest < 2000 and values == 1500,
         {"values": values, "longest_query": longest},
     )
 
@@ -297,13 +301,13 @@ def scraping(port: int) -> ExporterSource:
     api = ApiServer(time.time)
     labels = {"app": "exporter"}
     placed, measured = pod("exporter", "gpus", **labels), pod("training-0")
-    for one in (placed, measured):
-        one["spec"]["nodeName"] = "n1"
+    for manifest in (placed, measured):
+        manifest["spec"]["nodeName"] = "n1"
     placed["metadata"]["ownerReferences"] = [{"apiVersion": "apps/v1", "kind": "DaemonSet", "name": "e", "uid": "e", "controller": True}]
     api.load([{**placed, "status": {"phase": "Running", "podIP": "127.0.0.1"}}, measured])
     return ExporterSource(
         Objects(Client(MemoryTransport(api)), clock=time.monotonic, random=Random(1)),
-        scraping=Scraping(namespace="gpus", selector=parse_selector("app=exporter"), port=port),
+        scraping=ScrapeSettings(namespace="gpus", selector=parse_selector("app=exporter"), port=port),
         timing=Timing(),
         clock=time.monotonic,
         wall=time.time,

@@ -29,31 +29,31 @@ class Connection:
     wanted: int = -1
 
 
-def main(told: dict[str, Any]) -> dict[str, Any]:
-    context = ssl.create_default_context(cafile=told["ca"])
+def main(job: dict[str, Any]) -> dict[str, Any]:
+    context = ssl.create_default_context(cafile=job["ca"])
     context.check_hostname = False
-    context.load_cert_chain(told["certificate"], told["key"])
-    requests = itertools.cycle([_HEAD.format(path=path).encode() for path in told["paths"]])
+    context.load_cert_chain(job["certificate"], job["key"])
+    requests = itertools.cycle([_HEAD.format(path=path).encode() for path in job["paths"]])
     poll = select.epoll()
-    there: dict[int, Connection] = {}
-    for _ in range(told["connections"]):
-        raw = socket.create_connection(("127.0.0.1", told["port"]))
+    connections: dict[int, Connection] = {}
+    for _ in range(job["connections"]):
+        raw = socket.create_connection(("127.0.0.1", job["port"]))
         raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         sock = context.wrap_socket(raw, server_hostname="metrics")
         sock.setblocking(False)
-        there[sock.fileno()] = Connection(sock)
+        connections[sock.fileno()] = Connection(sock)
         poll.register(sock.fileno(), select.EPOLLIN)
     seconds: list[float] = []
     wrong: dict[str, int] = {}
     size, last = 0, b""
     start = time.perf_counter()
-    until = start + told["seconds"]
-    for connection in there.values():
+    until = start + job["seconds"]
+    for connection in connections.values():
         connection.began = time.perf_counter()
         connection.sock.send(next(requests))
     while time.perf_counter() < until:
         for number, _ in poll.poll(1.0):
-            connection = there[number]
+            connection = connections[number]
             answer = received(connection)
             if answer is None:
                 continue
@@ -68,11 +68,11 @@ def main(told: dict[str, Any]) -> dict[str, Any]:
             connection.sock.send(next(requests))
     took = time.perf_counter() - start
     seconds.sort()
-    found: dict[str, Any] = (
+    result: dict[str, Any] = (
         {f"p{share}": seconds[min(len(seconds) - 1, len(seconds) * share // 100)] for share in (50, 99)} if seconds else {}
     )
-    found |= {"requests": len(seconds), "per_second": len(seconds) / took, "mean_bytes": size / max(1, len(seconds))}
-    return found | {"wrong": wrong, "values": last.count(b'"describedObject"')}
+    result |= {"requests": len(seconds), "per_second": len(seconds) / took, "mean_bytes": size / max(1, len(seconds))}
+    return result | {"wrong": wrong, "values": last.count(b'"describedObject"')}
 
 
 def received(connection: Connection) -> bytes | None:

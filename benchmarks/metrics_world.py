@@ -41,7 +41,7 @@ class World:
         container = {
             "name": "main",
             "image": "registry.example/llm/server:v1",
-            "env": [{"name": f"SETTING_{one}", "value": "a value of some length"} for one in range(20)],
+            "env": [{"name": f"SETTING_{setting}", "value": "a value of some length"} for setting in range(20)],
             "resources": {"limits": {"nvidia.com/gpu": "1"}, "requests": {"cpu": "4", "memory": "32Gi", "nvidia.com/gpu": "1"}},
         }
         return {
@@ -60,14 +60,14 @@ class World:
         """Every pod's number, or the time of its sample, as of now."""
         times = "timestamp(" in query
         name = next(name for name in self.metrics if name in query)
-        made = self._vectors.get((name, times))
-        if made is None:
-            made = self._vectors[name, times] = self._made(name, times=times)
+        template = self._vectors.get((name, times))
+        if template is None:
+            template = self._vectors[name, times] = self._vector(name, times=times)
         now = time.time()
         # Sampled within the last 15 seconds, as with a scrape interval of 15 s.
-        return made.replace(b"@NOW", f"{now:.3f}".encode()).replace(b"@AT", f"{now - 7.5:.3f}".encode())
+        return template.replace(b"@NOW", f"{now:.3f}".encode()).replace(b"@AT", f"{now - 7.5:.3f}".encode())
 
-    def _made(self, name: str, *, times: bool) -> bytes:
+    def _vector(self, name: str, *, times: bool) -> bytes:
         result = []
         for space in range(self.namespaces):
             for number in range(self.pods):
@@ -112,7 +112,7 @@ def trust(ca: str) -> dict[str, Any]:
     return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": data}
 
 
-class Allowing:
+class PermissiveApi:
     """An API server that allows everything to all clients."""
 
     def __init__(self, api: ApiServer, world: World) -> None:
@@ -137,11 +137,11 @@ class Allowing:
         yield Answer(201, {"content-type": "application/json"}, pieces())
 
 
-async def run(told: dict[str, Any]) -> None:
-    world = World(told["namespaces"], told["pods"], tuple(told["metrics"]))
+async def run(arguments: dict[str, Any]) -> None:
+    world = World(arguments["namespaces"], arguments["pods"], tuple(arguments["metrics"]))
     api = ApiServer(time.time)
-    api.load([trust(told["ca"]), *world.objects()])
-    serving = await serve(cast("ApiServer", Allowing(api, world)))
+    api.load([trust(arguments["ca"]), *world.objects()])
+    serving = await serve(cast("ApiServer", PermissiveApi(api, world)))
     app = web.Application()
     app.router.add_route("*", "/api/v1/{path:.*}", world.prometheus)
     runner = web.AppRunner(app, access_log=None)

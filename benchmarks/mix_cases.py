@@ -84,7 +84,7 @@ def capped(pods: int, items: int, count: int, *, seed: int = 2) -> Problem:
     plain = linear(pods, items, count, seed=seed)
     draw = random.Random(seed)
     zones = [tuple(k for k in range(count) if k % 4 == zone) for zone in range(4)]
-    found = []
+    capped_items = []
     groups: dict[int, list[int]] = {}
     for n, shape in enumerate(plain.items):
         what = n % 5
@@ -94,9 +94,9 @@ def capped(pods: int, items: int, count: int, *, seed: int = 2) -> Problem:
             shape = Item(shape.key, shape.count, shape.request, draw.choice(zones))
         elif what > 2:
             groups.setdefault(10 * what + draw.randrange(7), []).append(n)
-        found.append(shape)
+        capped_items.append(shape)
     together = tuple(Together(tuple(group), 1 if what < 40 else 5) for what, group in sorted(groups.items()))
-    return Problem(tuple(found), plain.kinds, together)
+    return Problem(tuple(capped_items), plain.kinds, together)
 
 
 def many_shapes(items: int, offered: tuple[MixKind, ...], *, seed: int = 3) -> Problem:

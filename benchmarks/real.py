@@ -29,23 +29,23 @@ POOL = "real"
 
 def figures() -> Iterator[Figure]:
     waits = asyncio.run(measure())
-    whole, own = [asked - created for created, _, asked in waits], [asked - marked for _, marked, asked in waits]
+    total, own_part = [asked - created for created, _, asked in waits], [asked - marked for _, marked, asked in waits]
     yield Figure(
         f"Kubernetes {version()}: from a pod's creation to the order at the cloud, including the scheduler's verdict",
         "",
         "p99 ≤ 1.5 s, our own part of it ≤ 0.7 s",
-        f"p99 {rank(whole, 0.99):.2f} s, p50 {rank(whole, 0.5):.2f} s of {len(waits)} pods; "
-        f"own part: p99 {rank(own, 0.99):.2f} s, p50 {rank(own, 0.5):.2f} s",
-        len(waits) == DEMANDS and rank(whole, 0.99) <= 1.5 and rank(own, 0.99) <= 0.7,
-        {"whole_p99": rank(whole, 0.99), "own_p99": rank(own, 0.99), "pods": len(waits)},
+        f"p99 {rank(total, 0.99):.2f} s, p50 {rank(total, 0.5):.2f} s of {len(waits)} pods; "
+        f"own part: p99 {rank(own_part, 0.99):.2f} s, p50 {rank(own_part, 0.5):.2f} s",
+        len(waits) == DEMANDS and rank(total, 0.99) <= 1.5 and rank(own_part, 0.99) <= 0.7,
+        {"whole_p99": rank(total, 0.99), "own_p99": rank(own_part, 0.99), "pods": len(waits)},
     )
     workloads = int(os.environ.get("WORKLOADS", "20"))
     nominated = asyncio.run(steering.measure_all(workloads, seed=1, apart=APART, restart=True, steering="nominate"))
-    plain = asyncio.run(steering.measure_all(workloads, seed=1, apart=APART, steered=False, restart=True))
+    unsteered = asyncio.run(steering.measure_all(workloads, seed=1, apart=APART, steered=False, restart=True))
     share = nominated.came / max(1, nominated.meant)
     yield Figure(
         f"Kubernetes {version()}, {workloads} random workloads with nominations, the controller killed in between: plans come true",
-        f"unsteered: {plain}",
+        f"unsteered: {unsteered}",
         "all bound; ≥ 90 % where promised; 0 rejected by filters",
         str(nominated),
         nominated.bound == nominated.planned and nominated.broken == 0 and share >= 0.9,
@@ -74,8 +74,8 @@ async def measure() -> list[tuple[float, float, float]]:
     marked: dict[str, float] = {}
 
     def hear(batch: Batch) -> None:
-        for key, one in batch.changes.items():
-            if isinstance(one, Pod) and one.unschedulable:
+        for key, item in batch.changes.items():
+            if isinstance(item, Pod) and item.unschedulable:
                 marked.setdefault(key, time.time())
 
     async with stage("latency") as made:
@@ -95,5 +95,5 @@ async def measure() -> list[tuple[float, float, float]]:
         await asyncio.sleep(5)
         listening.cancel()
         await asyncio.gather(listening, return_exceptions=True)
-        asked = {who: line["at"] for line in controller.told("ordered") for who in line.get("pods", ())}
-    return [(created[who], marked[who], asked[who]) for who in created if who in marked and who in asked]
+        ordered_at = {pod_key: line["at"] for line in controller.told("ordered") for pod_key in line.get("pods", ())}
+    return [(created[who], marked[who], ordered_at[who]) for who in created if who in marked and who in ordered_at]

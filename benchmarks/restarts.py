@@ -40,13 +40,13 @@ def promises() -> Figure:
     steered = [in_virtual_time(partial(outcome, seed)) for seed in range(WORKLOADS)]
     unsteered = [in_virtual_time(partial(outcome, seed, steered=False)) for seed in range(WORKLOADS)]
     planned, bound, further, kept, promised = totals(steered)
-    *_, more, met, made = totals(unsteered)
+    *_, more, met, unsteered_promised = totals(unsteered)
     return Figure(
         f"promises kept: {WORKLOADS} random workloads, machines up to 120 s apart in any order",
         "",
         "every planned pod bound, no further purchase",
         f"{bound:,} of {planned:,} pods bound, {further} further purchases, {kept:,} of {promised:,} promises kept; "
-        f"without steering {more} further purchases, {met:,} of {made:,}",
+        f"without steering {more} further purchases, {met:,} of {unsteered_promised:,}",
         bound == planned and further == 0,
         {"planned": planned, "bound": bound, "further": further, "kept": kept, "promised": promised, "unsteered_further": more},
     )
@@ -54,7 +54,7 @@ def promises() -> Figure:
 
 def totals(kepts: list[Kept]) -> tuple[int, int, int, int, int]:
     return (
-        sum(kept.planned for kept in kepts),
+        sum(run.planned for run in kepts),
         sum(kept.bound for kept in kepts),
         sum(kept.further for kept in kepts),
         sum(kept.kept for kept in kepts),

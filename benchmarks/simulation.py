@@ -117,7 +117,7 @@ def failover() -> Figure:
     )
 
 
-def told(result: Result) -> str:
+def cost_and_wait(result: Result) -> str:
     return f"${result.cost:,.0f} (p95 wait {result.wait.p95 or 0:.0f} s)"
 
 
@@ -134,7 +134,7 @@ def against_peers(runs: Runs, case: Case, what: str) -> Iterator[Figure]:
         f"{what}: cost against optimal-hindsight",
         " / ".join(f"{peer.policy} {peer.cost / bound:.3f} x" for peer in (*peers, *best)),
         "≤ 1.10 x",
-        f"{ours.cost / bound:.3f} x ${bound:,.0f}; with one pool, like the peers, {plain.cost / bound:.3f} x, {told(plain)}",
+        f"{ours.cost / bound:.3f} x ${bound:,.0f}; with one pool, like the peers, {plain.cost / bound:.3f} x, {cost_and_wait(plain)}",
         ours.cost <= 1.10 * bound,
         {"ratio": ours.cost / bound, "bound": bound, "one_pool": plain.cost},
     )
@@ -148,9 +148,9 @@ def cost_figure(what: str, ours: Result, peers: Sequence[Result], bound: float, 
     limit = "" if possible <= reach else f"; the bound is {possible:.3f} x"
     return Figure(
         f"{what}, at equal or lower p95 wait",
-        " / ".join(f"{peer.policy} {told(peer)}" for peer in peers),
+        " / ".join(f"{peer.policy} {cost_and_wait(peer)}" for peer in peers),
         f"≤ {reach} x",
-        f"{ratio:.3f} x, {told(ours)}{limit}",
+        f"{ratio:.3f} x, {cost_and_wait(ours)}{limit}",
         ratio <= reach and waits,
         {"ratio": ratio, "cost": ours.cost, "peer": cheapest.cost, "bound": bound, "p95": ours.wait.p95 or 0.0},
     )
@@ -164,7 +164,7 @@ def steering(runs: Runs, case: Case) -> Figure:
         "steering on against off, 10,000 jobs of Philly",
         "",
         "never worse",
-        f"{told(on)} against {told(off)}, mean waits {on.wait.mean:.0f} and {off.wait.mean:.0f} s",
+        f"{cost_and_wait(on)} against {cost_and_wait(off)}, mean waits {on.wait.mean:.0f} and {off.wait.mean:.0f} s",
         on.cost <= off.cost and (on.wait.p95 or 0.0) <= (off.wait.p95 or 0.0),
         {"cost_on": on.cost, "cost_off": off.cost},
     )

@@ -44,4 +44,4 @@ class Runs:
 
     def best(self, case: Case, peer: str) -> Result:
         """The cheapest run of a peer over the settings of its sweep."""
-        return sweep(peer, lambda tried: self.of([(case, name) for name in tried]))[0]
+        return sweep(peer, lambda names: self.of([(case, name) for name in names]))[0]

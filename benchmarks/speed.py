@@ -42,7 +42,7 @@ def linear_types(count: int = 400) -> Policy:
 def karpenter_pods(count: int, seed: int = 1) -> list[Pod]:
     """A fifth each: generic, zone spread, hostname spread, zone affinity, hostname anti-affinity; requests and labels drawn per pod."""
     draw = random.Random(seed)
-    made = []
+    result = []
     for number in range(count):
         kind = number % 5
         letter = draw.choice("abcdefg")
@@ -55,8 +55,8 @@ def karpenter_pods(count: int, seed: int = 1) -> list[Pod]:
             4: {"app": "nginx"},
         }[kind]
         other = draw.choice("abcdefg")
-        made.append(karpenter_pod(number, kind, LabelSet(labels), {"cpu": cpu, "memory": memory}, other))
-    return made
+        result.append(karpenter_pod(number, kind, LabelSet(labels), {"cpu": cpu, "memory": memory}, other))
+    return result
 
 
 def karpenter_pod(number: int, kind: int, labels: LabelSet, requests: dict[str, int], other: str) -> Pod:
@@ -76,15 +76,15 @@ def karpenter_pod(number: int, kind: int, labels: LabelSet, requests: dict[str, 
 
 def karpenter_mix(count: int) -> Figure:
     rules, cluster = linear_types(), Cluster.of(karpenter_pods(count))
-    made, seconds = timed(lambda: plan(cluster, State(), rules, 0.0), runs=1 if count > 5000 else 3)
+    result, seconds = timed(lambda: plan(cluster, State(), rules, 0.0), runs=1 if count > 5000 else 3)
     rate = count / seconds
     return Figure(
         f"Karpenter's benchmark mix, {count:,} pods over 400 types",
         "Karpenter 427-502 pods/s" if count == 5000 else "Karpenter 325 pods/s",
         f"≥ 20,000 pods/s, no pod left, nodes ≤ {count // 5:,}",
-        f"{rate:,.0f} pods/s, {len(made.unplaced)} left, {len(made.machines):,} nodes",
-        rate >= 20_000 and not made.unplaced and len(made.machines) <= count // 5,
-        {"pods_per_second": rate, "left": len(made.unplaced), "nodes": len(made.machines)},
+        f"{rate:,.0f} pods/s, {len(result.unplaced)} left, {len(result.machines):,} nodes",
+        rate >= 20_000 and not result.unplaced and len(result.machines) <= count // 5,
+        {"pods_per_second": rate, "left": len(result.unplaced), "nodes": len(result.machines)},
     )
 
 
@@ -101,15 +101,15 @@ def preferences(count: int = 4_000) -> Figure:
         preferred_nodes=((10, NodeSelectorTerm((Requirement(ZONE, "In", (ZONES[0],)),))),),
     )
     cluster, rules = Cluster.of(wanted), linear_types()
-    made, seconds = timed(lambda: plan(cluster, State(), rules, 0.0))
+    result, seconds = timed(lambda: plan(cluster, State(), rules, 0.0))
     rate = count / seconds
     return Figure(
         f"{count:,} pods with preferences",
         "Karpenter 58 pods/s and 4,000 nodes, or 3.4k/s and 6-21 nodes",
         "≥ 20,000 pods/s, ≤ 21 nodes",
-        f"{rate:,.0f} pods/s, {len(made.machines)} nodes",
-        rate >= 20_000 and len(made.machines) <= 21 and not made.unplaced,
-        {"pods_per_second": rate, "nodes": len(made.machines)},
+        f"{rate:,.0f} pods/s, {len(result.machines)} nodes",
+        rate >= 20_000 and len(result.machines) <= 21 and not result.unplaced,
+        {"pods_per_second": rate, "nodes": len(result.machines)},
     )
 
 
@@ -117,12 +117,12 @@ def equal_pods(count: int = 50_000) -> Figure:
     room = {"cpu": 50_500, "memory": 210 * GIB, "pods": 110}
     offering = Offering(pool="p", market="on-demand", instance_type="big", zone="z", price=2.0, allocatable=room, labels={})
     cluster, rules = Cluster.of(pods("web", count, cpu=1, gib=4)), Policy(pools=(Pool(name="p", offerings=(offering,)),))
-    made, seconds = timed(lambda: plan(cluster, State(), rules, 0.0), runs=5)
+    result, seconds = timed(lambda: plan(cluster, State(), rules, 0.0), runs=5)
     return Figure(
         f"{count:,} equal pods",
         "Cluster Autoscaler 8-14 s",
         "≤ 0.1 s, 1,000 nodes",
-        f"{seconds:.3f} s, {len(made.machines):,} nodes",
-        seconds <= 0.1 and len(made.machines) == 1000,
-        {"seconds": seconds, "nodes": len(made.machines)},
+        f"{seconds:.3f} s, {len(result.machines):,} nodes",
+        seconds <= 0.1 and len(result.machines) == 1000,
+        {"seconds": seconds, "nodes": len(result.machines)},
     )

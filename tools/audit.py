@@ -25,31 +25,33 @@ class Findings:
     unasked: list[str] = field(default_factory=list)
 
 
-def said(*command: str | Path) -> "subprocess.CompletedProcess[str]":
+def run_tool(*command: str | Path) -> "subprocess.CompletedProcess[str]":
     return subprocess.run(command, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL)
 
 
-def workflows(findings: Findings) -> None:
+def check_workflows(findings: Findings) -> None:
     """Run zizmor on the files alone, offline."""
-    done = said("zizmor", "--offline", "--no-progress", "--color=never", WORKFLOWS)
+    done = run_tool("zizmor", "--offline", "--no-progress", "--color=never", WORKFLOWS)
     if done.returncode:
         findings.found.append(f"{WORKFLOWS}: zizmor ended with {done.returncode}:\n{done.stdout.strip()}\n{done.stderr.strip()}")
 
 
-def withdrawn(lock: str, findings: Findings) -> None:
+def check_withdrawn(lock: str, findings: Findings) -> None:
     """Find packages that their authors withdrew ("yanked"), according to the index that packages are installed from."""
     with tempfile.TemporaryDirectory() as nothing_installed:
         flags = ("--no-config", "--color", "never", "pip", "install", "--dry-run", "--require-hashes", "--no-deps")
-        done = said("uv", *flags, "--target", nothing_installed, "--requirement", lock)
+        done = run_tool("uv", *flags, "--target", nothing_installed, "--requirement", lock)
     if done.returncode:
         findings.unasked.append(f"{lock}: withdrawn packages; uv printed: {done.stderr.strip()[-500:]}")
     for match in WITHDRAWN.finditer(done.stderr):
         findings.found.append(f"{lock}: {match['pin']} was withdrawn: {match['why'] or 'no reason given'}")
 
 
-def vulnerable(lock: str, findings: Findings) -> None:
+def check_vulnerabilities(lock: str, findings: Findings) -> None:
     """Find known vulnerabilities, according to the database of the package index."""
-    done = said("pip-audit", "--disable-pip", "--require-hashes", "--progress-spinner", "off", "--format", "json", "--requirement", lock)
+    done = run_tool(
+        "pip-audit", "--disable-pip", "--require-hashes", "--progress-spinner", "off", "--format", "json", "--requirement", lock
+    )
     try:
         packages = json.loads(done.stdout)["dependencies"]
     except (ValueError, KeyError):
@@ -63,24 +65,24 @@ def vulnerable(lock: str, findings: Findings) -> None:
 
 def vulnerabilities(lock: str, packages: Sequence[dict[str, object]]) -> Iterator[str]:
     for package in packages:
-        known = package.get("vulns")
-        for one in known if isinstance(known, list) else ():
-            mended = ", ".join(one.get("fix_versions") or ()) or "no version yet"
-            yield f"{lock}: {package['name']} {package['version']} has {one['id']}, fixed in {mended}"
+        advisories = package.get("vulns")
+        for advisory in advisories if isinstance(advisories, list) else ():
+            mended = ", ".join(advisory.get("fix_versions") or ()) or "no version yet"
+            yield f"{lock}: {package['name']} {package['version']} has {advisory['id']}, fixed in {mended}"
 
 
 def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="make audit", description=__doc__)
     parser.add_argument("--no-advisories", action="store_true", help="skip the query of the vulnerability database")
     parser.add_argument("locks", nargs="*", default=LOCKS)
-    given = parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
     findings = Findings()
     if WORKFLOWS.exists():
-        workflows(findings)
-    for lock in given.locks:
-        withdrawn(lock, findings)
-        if not given.no_advisories:
-            vulnerable(lock, findings)
+        check_workflows(findings)
+    for lock in options.locks:
+        check_withdrawn(lock, findings)
+        if not options.no_advisories:
+            check_vulnerabilities(lock, findings)
     for line in findings.found:
         print(f"found: {line}")
     for line in findings.unasked:
@@ -90,8 +92,8 @@ def main(arguments: Sequence[str]) -> int:
     if findings.unasked:
         print("audit: nothing found, but some checks could not run")
         return 3
-    less = "; vulnerabilities were not checked" if given.no_advisories else ""
-    print(f"audit: nothing found in {', '.join((str(WORKFLOWS), *given.locks))}{less}")
+    less = "; vulnerabilities were not checked" if options.no_advisories else ""
+    print(f"audit: nothing found in {', '.join((str(WORKFLOWS), *options.locks))}{less}")
     return 0
 
 

@@ -29,11 +29,11 @@ def schema(written: dict[str, Any]) -> dict[str, Any]:
 
 def gpu_types() -> dict[str, list[str]]:
     """Names of instance types by the manufacturer of their GPUs."""
-    found: dict[str, list[str]] = {}
+    names_by_maker: dict[str, list[str]] = {}
     for instance_type in types():
         if instance_type.gpus:
-            found.setdefault(instance_type.gpu_manufacturer, []).append(instance_type.name)
-    return {maker: sorted(names) for maker, names in sorted(found.items())}
+            names_by_maker.setdefault(instance_type.gpu_manufacturer, []).append(instance_type.name)
+    return {maker: sorted(names) for maker, names in sorted(names_by_maker.items())}
 
 
 def main() -> None:

@@ -42,7 +42,7 @@ COUNTED = re.compile(r"\d+ (?:passed|failed)\b.* in ")
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
+class PartResult:
     """The end of a part: its exit status, its duration, and its last line, or pytest's last summary line."""
 
     part: str
@@ -58,13 +58,13 @@ def main(wanted: Sequence[str]) -> int:
         print(f"saw parts {', '.join(unknown)}, expected some of {', '.join(part[0] for part in PARTS)}", file=sys.stderr)
         return 2
     about: dict[str, Any] = {
-        "commit": said_by("git", "rev-parse", "HEAD"),
-        "changed": said_by("git", "status", "--porcelain").splitlines(),
+        "commit": output_of("git", "rev-parse", "HEAD"),
+        "changed": output_of("git", "status", "--porcelain").splitlines(),
         "began": datetime.now(UTC).isoformat(timespec="seconds"),
         "python": platform.python_version(),
         "cores": os.cpu_count(),
     }
-    ended: list[Ended] = []
+    ended: list[PartResult] = []
     for name, *arguments in chosen:
         ended.append(run(name, arguments))
         # After each part, so that an interrupted run keeps its results so far.
@@ -73,41 +73,41 @@ def main(wanted: Sequence[str]) -> int:
     return 1 if any(part.status for part in ended) else 0
 
 
-def said_by(*command: str) -> str:
+def output_of(*command: str) -> str:
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     return done.stdout.strip()
 
 
-def run(name: str, arguments: Sequence[str]) -> Ended:
+def run(name: str, arguments: Sequence[str]) -> PartResult:
     """Run a part and stream its output."""
     command = ["make", "--no-print-directory", *arguments]
     print(f"\n== {name}: {' '.join(command)}", flush=True)
     log = OUT / "full" / f"{name}.log"
     log.parent.mkdir(parents=True, exist_ok=True)
-    began, said, counted = time.monotonic(), "", ""
+    began, last_line, counted = time.monotonic(), "", ""
     # With CI set, missing dependencies of tests are failures: a part that skips its own subject has shown nothing.
     environ = {**os.environ, "CI": "true"}
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, env=environ)
-    with process, log.open("wb") as kept:
+    with process, log.open("wb") as log_file:
         assert process.stdout is not None
         for data in process.stdout:
-            kept.write(data)
+            log_file.write(data)
             line = data.decode(errors="replace")
             print(line, end="", flush=True)
-            said = line.strip() or said
+            last_line = line.strip() or last_line
             counted = line.strip(" =\n") if COUNTED.search(line) else counted
-    return Ended(name, " ".join(command), process.returncode, round(time.monotonic() - began), counted or said)
+    return PartResult(name, " ".join(command), process.returncode, round(time.monotonic() - began), counted or last_line)
 
 
-def write(about: Mapping[str, Any], ended: Sequence[Ended]) -> None:
+def write(about: Mapping[str, Any], ended: Sequence[PartResult]) -> None:
     lines = [f"{name}: {about[name]}" for name in ("commit", "began", "python", "cores")]
     if about["changed"]:
         lines.append("changed since that commit: " + ", ".join(line[3:] for line in about["changed"]))
     lines.append("")
     width = max(len(part.part) for part in ended)
     for part in ended:
-        how = "passed" if part.status == 0 else f"FAILED ({part.status})"
-        lines.append(f"{part.part:<{width}}  {how:<12}  {part.seconds:>6} s  {part.said[:160]}")
+        result = "passed" if part.status == 0 else f"FAILED ({part.status})"
+        lines.append(f"{part.part:<{width}}  {result:<12}  {part.seconds:>6} s  {part.said[:160]}")
     (OUT / "full.txt").write_text("\n".join(lines) + "\n")
     record = {**about, "parts": [asdict(part) for part in ended]}
     (OUT / "full.json").write_text(json.dumps(record, indent=2, ensure_ascii=False) + "\n")

@@ -145,7 +145,7 @@ def short(basis: str) -> str:
     raise SystemExit(f"{SHARED}/instance_catalog.csv.gz: unknown basis {basis!r}; add it to BASES and SOURCES")
 
 
-def wanted(row: Mapping[str, str]) -> bool:
+def is_wanted(row: Mapping[str, str]) -> bool:
     if row["cloud"] == "alibaba" or any(part in row["instance_type"] for part in LEFT_OUT):
         return False
     return bool(row["gpu_model"]) or row["gpus"] == "0"
@@ -192,7 +192,7 @@ def gke(vcpu: int, memory: int) -> tuple[int, int, int, int]:
     return int(vcpu * 1000 - cpu), int(usable - reserved - 100), int(disk - min(disk / 2, 6144 + 0.35 * disk, 102_400) - 0.1 * disk), 110
 
 
-def described(row: Mapping[str, str]) -> dict[str, object]:
+def type_row(row: Mapping[str, str]) -> dict[str, object]:
     """One line of ``types.csv``."""
     name, cloud = row["instance_type"], row["cloud"]
     vcpu, memory = int(row["vcpu"]), int(row["mem_mib"])
@@ -236,21 +236,21 @@ def karpenter_name(cloud: str, model: str) -> str:
     return model.lower()
 
 
-def prices(catalogue: list[dict[str, str]], known: set[str]) -> list[dict[str, object]]:
+def prices(catalogue: list[dict[str, str]], types: set[str]) -> list[dict[str, object]]:
     """Prices per type and region; GCP's newest history row fills the regions that the catalogue does not have."""
-    found: dict[tuple[str, str], dict[str, object]] = {}
+    prices_by_key: dict[tuple[str, str], dict[str, object]] = {}
     newest: dict[tuple[str, str], dict[str, str]] = {}
     for row in rows("gcp_gpu_price_history.csv.gz"):
         key = (row["instance_type"], row["region"])
-        if row["instance_type"] in known and row["on_demand_usd_h"] and (key not in newest or newest[key]["date"] <= row["date"]):
+        if row["instance_type"] in types and row["on_demand_usd_h"] and (key not in newest or newest[key]["date"] <= row["date"]):
             newest[key] = row
     for key, row in newest.items():
-        found[key] = price(*key, row["on_demand_usd_h"], row["spot_usd_h"], "gcp-2026-07", "gcp-2026-07")
+        prices_by_key[key] = price(*key, row["on_demand_usd_h"], row["spot_usd_h"], "gcp-2026-07", "gcp-2026-07")
     for row in catalogue:
         key = (row["instance_type"], row["region"])
         spot_source = short(row["spot_basis"]) if row["spot_usd_h"] else ""
-        found[key] = price(*key, row["on_demand_usd_h"], row["spot_usd_h"], short(row["on_demand_basis"]), spot_source)
-    return [found[key] for key in sorted(found)]
+        prices_by_key[key] = price(*key, row["on_demand_usd_h"], row["spot_usd_h"], short(row["on_demand_basis"]), spot_source)
+    return [prices_by_key[key] for key in sorted(prices_by_key)]
 
 
 def price(name: str, region: str, on_demand: str, spot: str, source: str, spot_source: str) -> dict[str, object]:
@@ -270,10 +270,10 @@ def rounded(text: str) -> str:
 
 
 def zones() -> list[dict[str, object]]:
-    found: dict[tuple[str, str], list[str]] = {}
+    zone_ids: dict[tuple[str, str], list[str]] = {}
     for row in rows("aws_gpu_offerings_by_az.csv.gz"):
-        found.setdefault((row["instance_type"], row["region"]), []).append(row["az_id"])
-    return [{"name": name, "region": region, "zone_ids": " ".join(sorted(ids))} for (name, region), ids in sorted(found.items())]
+        zone_ids.setdefault((row["instance_type"], row["region"]), []).append(row["az_id"])
+    return [{"name": name, "region": region, "zone_ids": " ".join(sorted(ids))} for (name, region), ids in sorted(zone_ids.items())]
 
 
 def write(name: str, lines: list[dict[str, object]]) -> None:
@@ -285,8 +285,8 @@ def write(name: str, lines: list[dict[str, object]]) -> None:
 
 
 def main() -> None:
-    catalogue = [row for row in rows("instance_catalog.csv.gz") if wanted(row)]
-    types = {row["instance_type"]: described(row) for row in catalogue}
+    catalogue = [row for row in rows("instance_catalog.csv.gz") if is_wanted(row)]
+    types = {row["instance_type"]: type_row(row) for row in catalogue}
     OUT.mkdir(parents=True, exist_ok=True)
     write("sources.csv", [{"id": name, "text": text} for name, text in SOURCES.items()])
     write("types.csv", [{column: types[name][column] for column in COLUMNS} for name in sorted(types)])

@@ -47,34 +47,36 @@ def messages(text: str) -> Iterator[tuple[str, dict[str, list[str]]]]:
     for name, body in _MESSAGE.findall(text):
         fields = {}
         for often, kind, value, field, number in _FIELD.findall(body):
-            told = value or kind
-            full = _SCALARS.get(told) or ("double" if told == "double" else short(told if "." in told else f"{package[1]}.{told}"))
+            type_name = value or kind
+            full = _SCALARS.get(type_name) or (
+                "double" if type_name == "double" else short(type_name if "." in type_name else f"{package[1]}.{type_name}")
+            )
             fields[number] = [field, full, "map" if value else often if often == "repeated" else ""]
         yield short(f"{package[1]}.{name}"), fields
 
 
-def reached(found: dict[str, dict[str, list[str]]], roots: list[str]) -> dict[str, dict[str, list[str]]]:
+def reachable(all_messages: dict[str, dict[str, list[str]]], roots: list[str]) -> dict[str, dict[str, list[str]]]:
     """The messages reachable from ``roots``."""
-    kept: dict[str, dict[str, list[str]]] = {}
+    result: dict[str, dict[str, list[str]]] = {}
     while roots:
         name = roots.pop()
-        if name not in kept:
-            kept[name] = found[name]
-            roots += [kind for _, kind, _ in found[name].values() if "." in kind]
-    return dict(sorted(kept.items()))
+        if name not in result:
+            result[name] = all_messages[name]
+            roots += [kind for _, kind, _ in all_messages[name].values() if "." in kind]
+    return dict(sorted(result.items()))
 
 
 def main() -> None:
     version = sys.argv[1]
-    found: dict[str, dict[str, list[str]]] = {}
+    all_messages: dict[str, dict[str, list[str]]] = {}
     for module, packages in MODULES.items():
         for package in packages:
-            found |= dict(messages((folder(module, version) / package / "generated.proto").read_text()))
+            all_messages |= dict(messages((folder(module, version) / package / "generated.proto").read_text()))
     roots = [f"{kind.group.partition('.')[0] or 'core'}.{kind.version}.{kind.kind}" for kind in KINDS if not kind.custom]
-    kept = reached(found, [*roots, *OTHERS])
-    lines = [f'"{name}":{json.dumps(fields, separators=(",", ":"))}' for name, fields in kept.items()]
+    used = reachable(all_messages, [*roots, *OTHERS])
+    lines = [f'"{name}":{json.dumps(fields, separators=(",", ":"))}' for name, fields in used.items()]
     OUT.write_text("{\n" + ",\n".join(lines) + "\n}\n")
-    print(f"{len(kept)} messages of {version}")
+    print(f"{len(used)} messages of {version}")
 
 
 if __name__ == "__main__":

@@ -22,7 +22,7 @@ _TABLE = re.compile(r"^(<!-- table of (\w+): [^>]* -->\n\n)(?:\|.*\n)*", re.MULT
 def groups() -> dict[str, type[Group]]:
     """The classes by their names; each has a table in one of the pages."""
     assert {PolicySettings, RunSettings} <= set(Group.__subclasses__()), "the modules that have groups are loaded"
-    return {one.__name__: one for one in Group.__subclasses__()}
+    return {group.__name__: group for group in Group.__subclasses__()}
 
 
 def tables(page: str) -> list[str]:

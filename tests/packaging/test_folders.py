@@ -39,10 +39,10 @@ def imports_within(room: str) -> Imports:
 def between_parts(imports: Imports) -> Imports:
     """Return the imports between the files and top-level folders of the room."""
     part = {name: ".".join(name.split(".")[:3]) for name in imports}
-    found: dict[str, set[str]] = {one: set() for one in part.values()}
+    dependencies: dict[str, set[str]] = {name: set() for name in part.values()}
     for name, others in imports.items():
-        found[part[name]] |= {part[other] for other in others} - {part[name]}
-    return {name: frozenset(others) for name, others in found.items()}
+        dependencies[part[name]] |= {part[other] for other in others} - {part[name]}
+    return {name: frozenset(others) for name, others in dependencies.items()}
 
 
 def height(imports: Imports) -> int:
@@ -62,7 +62,7 @@ def test_no_folder_has_too_many_files() -> None:
     folders = [path for path in (SOURCES / "gpuscaler").rglob("*") if path.is_dir() and str(path.relative_to(SOURCES)) not in LONG]
     files = {folder: [path for path in folder.glob("*.py") if path.name != "__init__.py"] for folder in folders}
 
-    assert {str(folder.relative_to(SOURCES)): len(found) for folder, found in files.items() if len(found) > MOST_FILES} == {}
+    assert {str(folder.relative_to(SOURCES)): len(names) for folder, names in files.items() if len(names) > MOST_FILES} == {}
 
 
 @pytest.mark.parametrize(("room", "floors", "chain"), [("planning", 6, 21), ("lifecycle", 6, 10)])

@@ -25,9 +25,9 @@ def sources() -> Iterator[Path]:
 
 
 def test_nothing_is_raised_inside_except_star() -> None:
-    found = [f"{path.relative_to(ROOT)}:{line}" for path in sources() for line in raises_in_except_star(path.read_text())]
+    places = [f"{path.relative_to(ROOT)}:{line}" for path in sources() for line in raises_in_except_star(path.read_text())]
 
-    assert found == []
+    assert places == []
 
 
 @pytest.mark.parametrize(

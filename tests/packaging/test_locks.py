@@ -22,13 +22,13 @@ def text(lock: str) -> str:
 
 def pins(lock: str) -> dict[str, list[tuple[Requirement, list[str]]]]:
     """Return the pinned requirements of a lock file by name, with their hashes."""
-    found: dict[str, list[tuple[Requirement, list[str]]]] = {}
+    requirements: dict[str, list[tuple[Requirement, list[str]]]] = {}
     logical = re.sub(r"#.*", "", text(lock)).replace("\\\n", " ")
     for line in filter(str.strip, logical.splitlines()):
         requirement, *hashes = line.split("--hash=")
         parsed = Requirement(requirement.strip())
-        found.setdefault(canonicalize_name(parsed.name), []).append((parsed, [one.strip() for one in hashes]))
-    return found
+        requirements.setdefault(canonicalize_name(parsed.name), []).append((parsed, [digest.strip() for digest in hashes]))
+    return requirements
 
 
 def pyproject() -> dict[str, Any]:
@@ -61,7 +61,7 @@ def test_every_package_is_pinned_to_one_version_with_sha256_hashes(lock: str) ->
         for requirement, hashes in pinned
         if not re.fullmatch(r"==[^*,]+", str(requirement.specifier))
         or not hashes
-        or not all(re.fullmatch(r"sha256:[0-9a-f]{64}", one) for one in hashes)
+        or not all(re.fullmatch(r"sha256:[0-9a-f]{64}", digest) for digest in hashes)
     ]
 
     assert wrong == []

@@ -112,8 +112,8 @@ def values(archive: Path) -> Mapping[str, Mapping[str, str]]:
     with tarfile.open(archive) as tar:
         file = tar.extractfile("gpuscaler/values.yaml")
         assert file
-        found: Mapping[str, Mapping[str, str]] = yaml.safe_load(file)
-    return found
+        content: Mapping[str, Mapping[str, str]] = yaml.safe_load(file)
+    return content
 
 
 def test_builds_of_the_same_commit_are_identical_everywhere(repository: Path, tmp_path: Path) -> None:
@@ -303,10 +303,10 @@ def test_chart_and_manifest_name_the_image_by_its_digest_in_the_repository_it_go
 def test_the_image_is_as_old_as_the_commit_on_the_base_that_the_repository_pins(repository: Path, builders: Path) -> None:
     assert release(repository, "--sign", "none", "image", PATH=f"{builders}:{os.environ['PATH']}").returncode == 0
 
-    asked = (builders / "asked").read_text().splitlines()[0]
+    call = (builders / "asked").read_text().splitlines()[0]
     pinned = (repository / "requirements" / "base-image.txt").read_text().split()[-1]
-    assert f"--timestamp={git(repository, 'show', '--no-patch', '--format=%ct').strip()} " in asked
-    assert f"--build-arg=DIGEST=@{pinned} " in asked
+    assert f"--timestamp={git(repository, 'show', '--no-patch', '--format=%ct').strip()} " in call
+    assert f"--build-arg=DIGEST=@{pinned} " in call
     with tarfile.open(repository / "build" / "release" / f"gpuscaler-{VERSION}.oci.tar") as tar:
         members = {(tar_info.uid, tar_info.mode, tar_info.uname, tar_info.mtime) for tar_info in tar}
     assert len(members) == 1
@@ -330,7 +330,7 @@ def test_the_bill_of_the_image_lists_the_content_of_its_layers(repository: Path,
         file = of_image(source, tmp_path, tmp_path, image=Image(digest="sha256:12", layout=builders / "layout"))
 
     bill = json.loads(file.read_text())
-    assert [one["name"] for one in bill["components"]] == ["numpy-2", "pip-1", "zlib1g", "python"]
+    assert [component["name"] for component in bill["components"]] == ["numpy-2", "pip-1", "zlib1g", "python"]
     assert bill["components"][2]["purl"] == "pkg:deb/debian/zlib1g@1:1.2%2Bb1?arch=amd64&upstream=zlib@1:1.2"
     assert (bill["metadata"]["component"]["type"], bill["metadata"]["component"]["version"]) == ("container", VERSION)
 
@@ -359,8 +359,8 @@ def test_without_a_key_cosign_signs_the_checksums_by_the_identity_of_the_forge(r
     done = release(repository, "--sign", "keyless", "manifest", PATH=path, ACTIONS_ID_TOKEN_REQUEST_TOKEN="of the forge")
 
     assert done.returncode == 0, done.stderr
-    said = built(repository)["SHA256SUMS.sigstore.json"].decode()
-    assert said == "sign-blob --yes --bundle SHA256SUMS.sigstore.json SHA256SUMS as of the forge\n"
+    bundle = built(repository)["SHA256SUMS.sigstore.json"].decode()
+    assert bundle == "sign-blob --yes --bundle SHA256SUMS.sigstore.json SHA256SUMS as of the forge\n"
 
 
 def test_a_missing_key_file_leaves_the_release_unsigned_with_a_message(repository: Path) -> None:
@@ -385,7 +385,7 @@ def test_the_bill_of_the_wheel_is_what_the_lock_installs_under_the_commit_s_time
 
     bill = json.loads(files[0])
     assert files[0] == files[1]
-    assert [one["name"] for one in bill["components"]] == ["msgspec-3"]
+    assert [component["name"] for component in bill["components"]] == ["msgspec-3"]
     assert bill["metadata"]["component"]["purl"] == f"pkg:pypi/gpuscaler@{VERSION}"
     assert bill["serialNumber"].startswith("urn:uuid:")
     assert "--require-hashes --only-binary :all:" in (builders / "asked").read_text()

@@ -128,15 +128,15 @@ def installs(checkout: Path, *, uv: int) -> list[str]:
 
 
 def test_uv_installs_packages_from_the_index_configured_for_pip(environment_that_works: Path) -> None:
-    found = installs(environment_that_works, uv=0)
+    calls = installs(environment_that_works, uv=0)
 
-    assert [line.split()[0] for line in found] == ["uv", "uv"]
-    assert all("--default-index https://mirror" in line for line in found)
-    assert "--require-hashes --only-binary :all: --requirement requirements/dev.txt" in found[0]
+    assert [line.split()[0] for line in calls] == ["uv", "uv"]
+    assert all("--default-index https://mirror" in line for line in calls)
+    assert "--require-hashes --only-binary :all: --requirement requirements/dev.txt" in calls[0]
 
 
 def test_if_uv_cannot_install_pip_does(environment_that_works: Path) -> None:
-    found = installs(environment_that_works, uv=1)
+    calls = installs(environment_that_works, uv=1)
 
-    assert [line.split()[0] for line in found] == ["uv", "pip", "pip"]
-    assert "--require-hashes --only-binary :all: --requirement requirements/dev.txt" in found[1]
+    assert [line.split()[0] for line in calls] == ["uv", "pip", "pip"]
+    assert "--require-hashes --only-binary :all: --requirement requirements/dev.txt" in calls[1]

@@ -21,8 +21,8 @@ def read(path: Path) -> dict[Any, Any]:
 
 
 def jobs(path: Path) -> dict[str, Job]:
-    found: dict[str, Job] = read(path)["jobs"]
-    return found
+    result: dict[str, Job] = read(path)["jobs"]
+    return result
 
 
 def steps() -> Iterator[tuple[str, str, dict[str, Any]]]:
@@ -37,7 +37,7 @@ def test_every_action_is_pinned_to_a_commit_with_its_version_in_a_comment() -> N
     used = re.findall(r"uses: (.*)", text)
 
     assert len(used) > 5
-    assert [one for one in used if not re.fullmatch(r"[\w.-]+/[\w.-]+@[0-9a-f]{40} # v\d+\.\d+\.\d+", one)] == []
+    assert [action for action in used if not re.fullmatch(r"[\w.-]+/[\w.-]+@[0-9a-f]{40} # v\d+\.\d+\.\d+", action)] == []
 
 
 def test_an_action_has_one_commit_everywhere() -> None:
@@ -75,7 +75,7 @@ def test_nothing_is_published_unsigned_or_unless_the_repository_enables_it() -> 
     for name in publishing:
         chain = {name} | before(name)
         assert {"build", "sign"} < chain
-        assert any(RELEASE[one].get("if") == "vars.PUBLISH == 'true'" for one in chain)
+        assert any(RELEASE[job].get("if") == "vars.PUBLISH == 'true'" for job in chain)
         assert RELEASE[name]["environment"] == "release"
         assert "sha256sum --check --strict SHA256SUMS" in str(RELEASE[name]["steps"])
 

@@ -119,9 +119,9 @@ def test_options_beside_the_files_are_in_the_report(folder: Path) -> None:
 def test_a_peer_may_be_given_other_settings_beside_its_own(folder: Path) -> None:
     patient = "cluster-autoscaler(scale_down_unneeded_time=3600,expander=price)"
     report = json.loads(call(folder, "--json", "--policy", "cluster-autoscaler", "--policy", patient).stdout)
-    own, given = report["policies"]
-    assert (own["name"], given["name"]) == ("cluster-autoscaler", patient)
-    assert own["hours"] < given["hours"]
+    own, custom = report["policies"]
+    assert (own["name"], custom["name"]) == ("cluster-autoscaler", patient)
+    assert own["hours"] < custom["hours"]
 
 
 def test_gangs_and_draws_of_several_seeds_are_reported(folder: Path) -> None:
@@ -130,16 +130,16 @@ def test_gangs_and_draws_of_several_seeds_are_reported(folder: Path) -> None:
     several = json.loads(call(folder, *options, "--seeds", "2", "--seed", "4", "--no-steering").stdout)["inputs"]["derived"]
     assert "random values are listed for seed 4; each of the other seeds draws its own" in several
     assert "jobs of several pods: gangs, which start together; in any zones" in several
-    one = json.loads(call(folder, *options).stdout)["inputs"]["derived"]
-    assert not any("draws its own" in note for note in one)
-    assert any("gpuscaler keeps each in one zone on one GPU product" in note for note in one)
+    derived_notes = json.loads(call(folder, *options).stdout)["inputs"]["derived"]
+    assert not any("draws its own" in note for note in derived_notes)
+    assert any("gpuscaler keeps each in one zone on one GPU product" in note for note in derived_notes)
 
 
 def test_machines_that_exist_at_the_beginning_serve_at_once_and_are_reported(folder: Path) -> None:
     report = json.loads(call(folder, "--json", "--start", "gpu/g4dn.12xlarge=1", "--start", "cpu=1").stdout)
     assert report["policies"][0]["wait"]["p99"] < 120
-    told = [note for note in report["inputs"]["derived"] if note.startswith("at the start: ")]
-    assert told == [
+    start_notes = [note for note in report["inputs"]["derived"] if note.startswith("at the start: ")]
+    assert start_notes == [
         "at the start: 1 x cpu/on-demand/m6i.large/us-east-1a, as requested",
         "at the start: 1 x gpu/on-demand/g4dn.12xlarge/us-east-1a, as requested",
     ]
@@ -153,7 +153,7 @@ def test_a_sweep_reports_which_peer_is_best_with_its_defaults(folder: Path, monk
     ):
         monkeypatch.setattr("gpuscaler.simulation.policies.peers.variants._rank", lambda result, best=best: result.policy != best[-1])
         report = json.loads(call(folder, "--json", "--policy", "karpenter", "--sweep").stdout)
-        assert tuple(one["name"] for one in report["policies"]) == best
+        assert tuple(policy["name"] for policy in report["policies"]) == best
         assert note.format("of the settings that a sweep tried on this trace,") in report["inputs"]["derived"]
 
 

@@ -82,8 +82,8 @@ def test_a_dry_offering_is_asked_a_few_times_an_hour_despite_many_pods() -> None
     counting = Counting(policy)
     jobs = trace(*(Job(f"j{number}", 10.0 * number, 600, gpus=1) for number in range(360)))
     replay(jobs, policy, autoscaler=counting, markets=Markets({offering.key: Steps([0], [0]) for offering in spots}))
-    for one in spots:
-        at = [now for now, kind in counting.asked if kind == one.instance_type]
+    for spot_offering in spots:
+        at = [now for now, kind in counting.asked if kind == spot_offering.instance_type]
         assert 1 <= len(at) <= 8
         assert all(later - earlier >= 180 for earlier, later in pairwise(at))
 
@@ -182,9 +182,9 @@ def test_without_steering_pods_go_where_the_scheduler_sends_them() -> None:
         )
 
     def kept(*, steers: bool, seed: int) -> Result:
-        ours = Gpuscaler(policy, steers=steers, decide=buying())  # type: ignore[arg-type]
+        scaler = Gpuscaler(policy, steers=steers, decide=buying())  # type: ignore[arg-type]
         uneven = replace(FIXED, boot=Delay(50, 100, 300))
-        return replay(jobs, policy, autoscaler=ours, delays=uneven, seed=seed)
+        return replay(jobs, policy, autoscaler=scaler, delays=uneven, seed=seed)
 
     steered = [kept(steers=True, seed=seed) for seed in range(10)]
     loose = [kept(steers=False, seed=seed) for seed in range(10)]

@@ -7,7 +7,7 @@ import pytest
 from msgspec.structs import replace
 from tests.simulation.pools import C8, FIXED, G1, G4, trace
 
-from gpuscaler.lifecycle.hard_stop import bounded
+from gpuscaler.lifecycle.hard_stop import without_surplus
 from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.pools import Policy, Pool
 from gpuscaler.planning.planner import Planner
@@ -34,16 +34,16 @@ def test_no_plan_of_a_replay_is_cut(seed: int, monkeypatch: pytest.MonkeyPatch) 
     planned, bought_for, plans = Planner.plan, dict[str, tuple[str, ...]](), [0]
 
     def checked(self: Planner, cluster: Cluster, state: State, now: float, **more: Any) -> Plan:
-        made = planned(self, cluster, state, now, **more)
+        plan = planned(self, cluster, state, now, **more)
         for upcoming in state.upcoming:
             bought_for.setdefault(upcoming.id, upcoming.pods)
         coming = tuple(
             OrderedMachine(upcoming.id, "order", (upcoming.key,), 0.0, now, pods=upcoming.pods, bought_for=bought_for[upcoming.id])
             for upcoming in state.upcoming
         )
-        plans[0] += bool(made.machines and coming)
-        assert bounded(made, cluster, self.policy, ledger=Ledger(coming=coming), breakers=Breakers(), now=now).cut == ()
-        return made
+        plans[0] += bool(plan.machines and coming)
+        assert without_surplus(plan, cluster, self.policy, ledger=Ledger(coming=coming), breakers=Breakers(), now=now).cut == ()
+        return plan
 
     monkeypatch.setattr(Planner, "plan", checked)
     result = run(trace(*jobs(seed)), POLICY, name="gpuscaler", delays=FIXED, faults=FAULTS, seed=seed)

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 from tests.planning.building import offering
 from tests.simulation.pools import FIXED, trace
 
-from gpuscaler.model.accelerators import gpus_in
+from gpuscaler.model.accelerators import count_accelerators
 from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.pods import PodSpec
 from gpuscaler.model.pools import Policy, Pool
@@ -33,7 +33,7 @@ DAY = 86_400.0
 SQUATTER = trace(Job("big", 0, 3600, gpus=8), Job("small", 3800, DAY, gpus=1))
 
 
-class Watched(Gpuscaler):
+class RecordingScaler(Gpuscaler):
     """Ours, recording the GPU requests of the pods on each pool's machines."""
 
     def __init__(self, policy: Policy, *, steers: bool = True) -> None:
@@ -42,21 +42,21 @@ class Watched(Gpuscaler):
 
     def observe(self, moment: Moment, view: View) -> None:
         for machine in view.machines():
-            self.sizes.setdefault(machine.offering.pool, set()).update(gpus_in(spec.requests) for spec in machine.pods.values())
+            self.sizes.setdefault(machine.offering.pool, set()).update(count_accelerators(spec.requests) for spec in machine.pods.values())
         super().observe(moment, view)
 
 
 def replay(jobs: Trace, policy: Policy, *, steers: bool = True) -> tuple[Result, dict[str, set[int]]]:
     """The result, and the sizes of pods that ran in each pool."""
-    ours = Watched(policy, steers=steers)
-    return run(jobs, policy, autoscaler=ours, delays=FIXED, faults=NO_FAULTS), ours.sizes
+    scaler = RecordingScaler(policy, steers=steers)
+    return run(jobs, policy, autoscaler=scaler, delays=FIXED, faults=NO_FAULTS), scaler.sizes
 
 
 def machines(result: Result) -> dict[str, int]:
-    found: dict[str, int] = {}
+    counts: dict[str, int] = {}
     for row in result.machine_hours:
-        found[row.pool] = found.get(row.pool, 0) + row.machines
-    return found
+        counts[row.pool] = counts.get(row.pool, 0) + row.machines
+    return counts
 
 
 def test_a_small_job_does_not_hold_a_big_machine_for_a_day() -> None:

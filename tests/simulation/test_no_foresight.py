@@ -36,7 +36,7 @@ def drawn(seed: int) -> list[Job]:
     return jobs
 
 
-def dealt_again(jobs: list[Job], result: Result, moment: float, seed: int) -> tuple[list[Job], float]:
+def with_shuffled_durations(jobs: list[Job], result: Result, moment: float, seed: int) -> tuple[list[Job], float]:
     """The jobs with the remaining durations of those running at ``moment`` permuted, and until when the two cannot be distinguished."""
     began = {wait.pod: wait.seconds for wait in result.waits}
     start = {job.id: job.submit + max(began[f"trace/{name}"] for name in names(job)) for job in jobs}
@@ -59,11 +59,11 @@ def names(job: Job) -> list[str]:
 def test_no_decision_depends_on_the_remaining_time_of_running_jobs(name: str, seed: int) -> None:
     jobs = drawn(seed)
     result = replayed(jobs, name)
-    other_jobs, until = dealt_again(jobs, result, MOMENT, seed)
+    other_jobs, until = with_shuffled_durations(jobs, result, MOMENT, seed)
     other = replayed(other_jobs, name)
 
-    def before(one: Result) -> list[Decision]:
-        return [decision for decision in one.decisions if decision.at < EPOCH + until]
+    def before(result: Result) -> list[Decision]:
+        return [decision for decision in result.decisions if decision.at < EPOCH + until]
 
     assert before(result) == before(other)
     assert any(decision.at > EPOCH + MOMENT for decision in before(result))

@@ -24,8 +24,8 @@ Script = Callable[[Cluster, State], Plan]
 
 
 def replay(jobs: Trace, policy: Policy = POLICY, decide: Decide | None = None, **options: object) -> Result:
-    ours = Gpuscaler(policy, decide=decide or first_fit(policy))
-    return run(jobs, policy, autoscaler=ours, **{"delays": FIXED, "faults": NO_FAULTS, **options})  # type: ignore[arg-type]
+    scaler = Gpuscaler(policy, decide=decide or first_fit(policy))
+    return run(jobs, policy, autoscaler=scaler, **{"delays": FIXED, "faults": NO_FAULTS, **options})  # type: ignore[arg-type]
 
 
 def waits(result: Result) -> list[float]:
@@ -43,11 +43,11 @@ class Scripted:
 
     def __init__(self, *plans: Plan | Script) -> None:
         self.plans = list(plans)
-        self.shown: list[tuple[Cluster, State, float]] = []
+        self.calls: list[tuple[Cluster, State, float]] = []
         self.after = first_fit(POLICY)
 
     def __call__(self, cluster: Cluster, state: State, now: float) -> Plan:
-        self.shown.append((cluster, state, now - EPOCH))
+        self.calls.append((cluster, state, now - EPOCH))
         if not self.plans:
             return Plan(removals=self.after(cluster, state, now).removals)
         step = self.plans.pop(0)
@@ -96,29 +96,29 @@ def test_the_same_seed_repeats_a_run_and_another_seed_draws_other_delays() -> No
 def test_parts_of_a_gpu_share_a_device_and_are_not_split_over_two() -> None:
     policy = Policy((Pool("gpu", (offering("g2", 2.0, pool="gpu", gpus=2),)),))
     jobs = trace(*(Job(f"j{n}", 0, 60, gpus=1, gpu_milli=600) for n in range(2)), Job("third", 300, 1000, gpus=1, gpu_milli=600))
-    shown = Scripted(lambda _, __: Plan(machines=(machine("new-1", ("trace/j0", "trace/j1"), of=policy.pools[0].offerings[0]),)))
-    result = replay(jobs, policy, shown)
-    (node,) = shown.shown[-1][0].nodes.values()
+    planner = Scripted(lambda _, __: Plan(machines=(machine("new-1", ("trace/j0", "trace/j1"), of=policy.pools[0].offerings[0]),)))
+    result = replay(jobs, policy, planner)
+    (node,) = planner.calls[-1][0].nodes.values()
     assert node.allocatable["gpuscaler.io/gpu-milli"] == 2000
     assert result.served == 3
     assert result.gpu_hours_used == pytest.approx(0.6 * (60 + 60 + 1000) / 3600)
 
 
 def test_the_policy_is_called_a_moment_after_arrivals_and_sees_them_together() -> None:
-    shown = Scripted(Plan())
-    replay(trace(Job("a", 0, 60), Job("b", 100, 60, gpus=1), Job("c", 100.15, 60, gpus=1)), decide=shown)
-    cluster, _, at = next(one for one in shown.shown if one[2] >= 100)
+    planner = Scripted(Plan())
+    replay(trace(Job("a", 0, 60), Job("b", 100, 60, gpus=1), Job("c", 100.15, 60, gpus=1)), decide=planner)
+    cluster, _, at = next(call for call in planner.calls if call[2] >= 100)
     assert at == pytest.approx(100.35)
     assert sorted(cluster.pods) == ["trace/a", "trace/b", "trace/c"]
     assert cluster.pods["trace/b"].unschedulable is True
 
 
 def test_machines_on_their_way_are_shown_with_the_pods_they_were_bought_for() -> None:
-    shown = Scripted(Plan(machines=(machine("new-1", ("trace/a",)),)), Plan(), Plan())
-    replay(trace(Job("a", 0, 60, gpus=1), Job("b", 50, 60, gpus=8), Job("c", 110, 60, gpus=8)), decide=shown)
-    _, early, _ = shown.shown[1]
+    planner = Scripted(Plan(machines=(machine("new-1", ("trace/a",)),)), Plan(), Plan())
+    replay(trace(Job("a", 0, 60, gpus=1), Job("b", 50, 60, gpus=8), Job("c", 110, 60, gpus=8)), decide=planner)
+    _, early, _ = planner.calls[1]
     assert [(upcoming.pods, upcoming.node, round(upcoming.since - EPOCH, 3)) for upcoming in early.upcoming] == [(("trace/a",), "", 0.2)]
-    cluster, late, _ = shown.shown[2]
+    cluster, late, _ = planner.calls[2]
     (registered,) = late.upcoming
     node = cluster.nodes[registered.node]
     assert [str(taint) for taint in node.taints] == ["gpuscaler.io/arriving:NoSchedule"]
@@ -126,16 +126,16 @@ def test_machines_on_their_way_are_shown_with_the_pods_they_were_bought_for() ->
 
 
 def test_an_open_node_is_shown_with_its_labels_its_pods_and_its_idle_time() -> None:
-    shown = Scripted(Plan(machines=(machine("new-1", ("trace/a",)),)))
-    replay(trace(Job("a", 0, 60, gpus=1), Job("big", 200, 60, gpus=8), Job("bigger", 150, 60, gpus=16)), decide=shown)
-    cluster, state, _ = next(one for one in shown.shown if one[2] > 150)
+    planner = Scripted(Plan(machines=(machine("new-1", ("trace/a",)),)))
+    replay(trace(Job("a", 0, 60, gpus=1), Job("big", 200, 60, gpus=8), Job("bigger", 150, 60, gpus=16)), decide=planner)
+    cluster, state, _ = next(call for call in planner.calls if call[2] > 150)
     (node,) = cluster.nodes.values()
     assert node.taints == ()
     assert node.labels["gpuscaler.io/pool"] == "gpu"
     assert node.labels["kubernetes.io/hostname"] == node.name
     assert node.allocatable["nvidia.com/gpu"] == 1
     assert (list(cluster.on_node), dict(state.idle_seconds)) == ([node.name], {node.name: 0.0})
-    cluster, state, at = next(one for one in shown.shown if one[2] > 200)
+    cluster, state, at = next(one for one in planner.calls if one[2] > 200)
     assert (cluster.on_node, "trace/a" in cluster.pods) == ({}, False)
     assert state.idle_seconds[node.name] == pytest.approx(at - 180.2)
 
@@ -144,9 +144,9 @@ def test_a_pod_placed_on_an_ordered_machine_waits_for_it() -> None:
     def join(_: Cluster, state: State) -> Plan:
         return Plan(placements=(Placement("trace/b", state.upcoming[0].id),))
 
-    shown = Scripted(Plan(machines=(machine("new-1", ("trace/a",), of=G4),)), join, Plan())
-    result = replay(trace(Job("a", 0, 500, gpus=1), Job("b", 60, 500, gpus=1), Job("c", 90, 1, gpus=8)), decide=shown)
-    assert shown.shown[2][1].upcoming[0].pods == ("trace/a", "trace/b")
+    planner = Scripted(Plan(machines=(machine("new-1", ("trace/a",), of=G4),)), join, Plan())
+    result = replay(trace(Job("a", 0, 500, gpus=1), Job("b", 60, 500, gpus=1), Job("c", 90, 1, gpus=8)), decide=planner)
+    assert planner.calls[2][1].upcoming[0].pods == ("trace/a", "trace/b")
     assert (result.served, result.kept, result.unserved) == (2, 2, 1)
     assert waits(result) == [pytest.approx(120, abs=1), pytest.approx(60, abs=1)]
 
@@ -155,13 +155,13 @@ def test_a_placement_that_does_not_fit_is_a_broken_promise_and_the_pod_is_demand
     def overfill(cluster: Cluster, _: State) -> Plan:
         return Plan(placements=(Placement("trace/b", next(iter(cluster.nodes))),))
 
-    shown = Scripted(Plan(machines=(machine("new-1", ("trace/a",)),)), overfill, Plan())
-    result = replay(trace(Job("a", 0, 500, gpus=1), Job("b", 200, 10, gpus=1), Job("late", 700, 1, gpus=16)), decide=shown)
+    planner = Scripted(Plan(machines=(machine("new-1", ("trace/a",)),)), overfill, Plan())
+    result = replay(trace(Job("a", 0, 500, gpus=1), Job("b", 200, 10, gpus=1), Job("late", 700, 1, gpus=16)), decide=planner)
     assert (result.broken, result.served) == (1, 2)
     assert result.wait.p99 == pytest.approx(620 - 200, abs=5)
-    (distrusted,) = shown.shown[2][0].nodes.values()
+    (distrusted,) = planner.calls[2][0].nodes.values()
     assert [str(taint) for taint in distrusted.taints] == ["gpuscaler.io/promise-broken:NoSchedule"]
-    (trusted,) = next(one for one in shown.shown if one[2] > 700)[0].nodes.values()
+    (trusted,) = next(call for call in planner.calls if call[2] > 700)[0].nodes.values()
     assert trusted.taints == ()
 
 
@@ -186,17 +186,17 @@ def test_the_pods_of_a_gang_start_together_on_the_last_of_their_machines() -> No
     def second(_: Cluster, __: State) -> Plan:
         return Plan(machines=(machine("new-1", ("trace/g#1",)),))
 
-    shown = Scripted(first, second)
-    result = replay(trace(Job("g", 0, 50, gpus=1, pods=2), Job("other", 40, 1, gpus=16)), decide=shown)
+    planner = Scripted(first, second)
+    result = replay(trace(Job("g", 0, 50, gpus=1, pods=2), Job("other", 40, 1, gpus=16)), decide=planner)
     # The second machine is bought at 40.2 and open at 160.2: the first stays closed until then.
     assert waits(result) == [pytest.approx(160.2), pytest.approx(160.2)]
-    assert all(pod.options.gang == "g" and pod.options.gang_size == 2 for pod in shown.shown[0][0].pods.values())
+    assert all(pod.options.gang == "g" and pod.options.gang_size == 2 for pod in planner.calls[0][0].pods.values())
 
 
 def test_a_gang_is_not_started_pod_by_pod_by_the_scheduler() -> None:
     jobs = trace(Job("warm", 0, 10, gpus=1), Job("g", 200, 50, gpus=1, pods=2))
-    shown = Scripted(Plan(machines=(machine("new-1", ("trace/warm",)),)), Plan())
-    result = replay(jobs, decide=shown)
+    planner = Scripted(Plan(machines=(machine("new-1", ("trace/warm",)),)), Plan())
+    result = replay(jobs, decide=planner)
     assert (result.served, result.unserved) == (1, 2)
 
 
@@ -208,10 +208,10 @@ def test_a_moved_pod_restarts_loses_its_work_and_frees_its_machine() -> None:
             removals=(PlannedRemoval(old, "cheaper elsewhere", (Move("trace/a", "new-9"),), ("new-9",)),),
         )
 
-    shown = Scripted(Plan(machines=(machine("new-1", ("trace/a",), of=G4),)), move, Plan())
-    result = replay(trace(Job("a", 0, 1000, gpus=1), Job("nudge", 200, 1, gpus=16), Job("nudge2", 250, 1, gpus=16)), decide=shown)
-    (draining,) = shown.shown[2][1].disrupting
-    assert draining == shown.shown[1][0].pods["trace/a"].node_name
+    planner = Scripted(Plan(machines=(machine("new-1", ("trace/a",), of=G4),)), move, Plan())
+    result = replay(trace(Job("a", 0, 1000, gpus=1), Job("nudge", 200, 1, gpus=16), Job("nudge2", 250, 1, gpus=16)), decide=planner)
+    (draining,) = planner.calls[2][1].disrupting
+    assert draining == planner.calls[1][0].pods["trace/a"].node_name
     # Runs from 120, is moved when the replacement opens at 320.6, and starts again there.
     assert (result.evictions, result.served, result.unserved) == (1, 1, 2)
     assert result.lost_gpu_hours == pytest.approx(200.6 / 3600, rel=0.01)
@@ -223,9 +223,9 @@ def test_a_moved_pod_restarts_loses_its_work_and_frees_its_machine() -> None:
 def test_a_refused_purchase_is_recorded_and_the_offering_is_shown_as_blocked() -> None:
     policy = Policy((Pool("gpu", (G1,), max=1), Pool("cpu", (C8,))))
     both = Plan(machines=(machine("new-1", ("trace/a",)), machine("new-2", ("trace/b",))))
-    shown = Scripted(both, Plan())
-    result = replay(trace(Job("a", 0, 60, gpus=1), Job("b", 0, 60, gpus=1), Job("c", 30, 1, gpus=16)), policy, shown)
-    assert shown.shown[1][1].blocked_offerings == {G1.key}
+    planner = Scripted(both, Plan())
+    result = replay(trace(Job("a", 0, 60, gpus=1), Job("b", 0, 60, gpus=1), Job("c", 30, 1, gpus=16)), policy, planner)
+    assert planner.calls[1][1].blocked_offerings == {G1.key}
     assert [decision.kind for decision in result.decisions][:2] == ["buy", "refused"]
     assert "pool gpu may have 1 machines" in result.decisions[1].why
     assert result.served == 2
@@ -243,10 +243,10 @@ def test_without_reasons_pods_that_fit_nowhere_still_differ_from_those_that_wait
 
 
 def test_a_policy_that_never_acts_is_not_called_for_ever() -> None:
-    shown = Scripted(*[Plan()] * 1000)
-    result = replay(trace(Job("a", 0, 60, gpus=1)), decide=shown)
+    planner = Scripted(*[Plan()] * 1000)
+    result = replay(trace(Job("a", 0, 60, gpus=1)), decide=planner)
     assert (result.served, result.unserved) == (0, 1)
-    assert len(shown.shown) < 20
+    assert len(planner.calls) < 20
 
 
 def test_a_pod_like_one_refused_by_a_limit_triggers_no_plan_until_a_machine_goes() -> None:
@@ -257,13 +257,13 @@ def test_a_pod_like_one_refused_by_a_limit_triggers_no_plan_until_a_machine_goes
 
     first = Plan(machines=(machine("new-1", ("trace/a",)),))
     alike = [Job(f"b{number}", 200 + number, 60, gpus=4) for number in range(20)]
-    shown = Scripted(first, *[refuse] * 20)
-    result = replay(trace(Job("a", 0, 500, gpus=1), *alike), decide=shown)
+    planner = Scripted(first, *[refuse] * 20)
+    result = replay(trace(Job("a", 0, 500, gpus=1), *alike), decide=planner)
     assert (result.served, result.unserved) == (1, 20)
     assert result.unserved_reasons == (UnservedReason(20, "pool gpu: limit: none left"),)
-    assert len([at for _, _, at in shown.shown if 200 <= at < 220]) == 1
+    assert len([at for _, _, at in planner.calls if 200 <= at < 220]) == 1
     # The idle machine is removed at 920.2: the refused pod triggers a plan at once.
-    assert [round(at, 1) for _, _, at in shown.shown if 920 <= at < 930] == [920.2, 920.2]
+    assert [round(at, 1) for _, _, at in planner.calls if 920 <= at < 930] == [920.2, 920.2]
 
 
 def test_cost_is_never_below_the_lower_bound_and_the_timeline_ends_with_nothing_paid() -> None:
@@ -308,9 +308,9 @@ def test_a_pool_keeps_its_minimum_when_all_work_is_done() -> None:
 
 
 def test_progress_gets_the_number_of_arrived_pods() -> None:
-    told: list[int] = []
-    replay(trace(Job("a", 0, 1), Job("b", 0, 1), Job("c", 9, 1)), progress=told.append)
-    assert told == [2, 3]
+    counts: list[int] = []
+    replay(trace(Job("a", 0, 1), Job("b", 0, 1), Job("c", 9, 1)), progress=counts.append)
+    assert counts == [2, 3]
 
 
 @pytest.mark.parametrize("seed", range(5))

@@ -46,29 +46,29 @@ class Building:
 
 
 def main(arguments: Sequence[str]) -> int:
-    given = parsed(arguments)
-    out = given.out.absolute()
+    options = parse_arguments(arguments)
+    out = options.out.absolute()
     shutil.rmtree(out, ignore_errors=True)
     with tempfile.TemporaryDirectory(prefix="gpuscaler-release-") as temporary:
         folder, work = Path(temporary) / "source", Path(temporary) / "work"
         folder.mkdir()
         work.mkdir()
         try:
-            source = read(Path.cwd(), folder, wanted=given.version, tag=given.tag, draft=given.draft)
-            if not given.sign and not given.draft:
+            source = read(Path.cwd(), folder, wanted=options.version, tag=options.tag, draft=options.draft)
+            if not options.sign and not options.draft:
                 raise Refused("a release must be signed: expected SIGN=keyless (with cosign), SIGN=a private SSH key file, or SIGN=none")
         except Refused as refused:
             print(f"release: {refused}", file=sys.stderr)
             return 1
         out.mkdir(parents=True)
-        building = Building(source=source, out=out, work=work, repository=given.image, base=given.base)
-        build(building, given.parts or PARTS)
-        if not building.lacking and given.sign not in {"", "none"}:
-            building.part("signature", lambda: print(f"signed: {signing.sign(out, given.sign)}"))
-    return report(building, draft=given.draft)
+        building = Building(source=source, out=out, work=work, repository=options.image, base=options.base)
+        build(building, options.parts or PARTS)
+        if not building.lacking and options.sign not in {"", "none"}:
+            building.part("signature", lambda: print(f"signed: {signing.sign(out, options.sign)}"))
+    return report(building, draft=options.draft)
 
 
-def parsed(arguments: Sequence[str]) -> argparse.Namespace:
+def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="make release", description=__doc__)
     parser.add_argument("parts", nargs="*", choices=[*PARTS, []], metavar="PART", help=f"some of {' '.join(PARTS)}; default: all")
     parser.add_argument("--version", default="", help="the intended version; an error if the commit has another one")
@@ -92,7 +92,7 @@ def build(building: Building, parts: Sequence[str]) -> None:
         building.built = image.build_image(source, out, work, base=building.base)
         print(f"image, unpacked:\n{sizes.table(sizes.parts_of_image(building.built.layout))}")
 
-    def bills() -> None:
+    def write_bills() -> None:
         sbom.of_wheel(source, out, work)
         if building.built:
             sbom.of_image(source, out, work, image=building.built)
@@ -104,7 +104,7 @@ def build(building: Building, parts: Sequence[str]) -> None:
         "image": build_image,
         "chart": lambda: chart.pack_chart(source, out, digest=building.digest, **where),
         "manifest": lambda: chart.write_manifest(source, out, digest=building.digest, **where),
-        "sbom": bills,
+        "sbom": write_bills,
     }
     for name, step in steps.items():
         if name in parts:
@@ -139,11 +139,11 @@ def circumstances(building: Building) -> str:
 def report(building: Building, *, draft: bool) -> int:
     for file in sorted(building.out.iterdir()):
         print(f"{file.stat().st_size:>12}  {file.name}")
-    what = f"{'a draft of ' if draft else ''}{building.source.version}, commit {building.source.commit[:12]}"
+    release = f"{'a draft of ' if draft else ''}{building.source.version}, commit {building.source.commit[:12]}"
     if building.lacking:
-        print(f"release: {what} is not complete, and not signed:", *building.lacking, sep="\n", file=sys.stderr)
+        print(f"release: {release} is not complete, and not signed:", *building.lacking, sep="\n", file=sys.stderr)
         return 1
-    print(f"{what}: {', '.join(building.made)} in {building.out}")
+    print(f"{release}: {', '.join(building.made)} in {building.out}")
     return 0
 
 

@@ -5,7 +5,7 @@ import sys
 from datetime import UTC, datetime
 from pathlib import Path
 
-from tools.release.commands import needed, run
+from tools.release.commands import require_program, run
 from tools.release.image import BASE
 from tools.release.source import Refused
 
@@ -21,7 +21,7 @@ def main() -> int:
     try:
         if python is None:
             raise Refused("Dockerfile has no line ARG PYTHON=… with the base's tag")
-        needed("skopeo", why="reads digests from registries (on Debian: package skopeo)")
+        require_program("skopeo", why="reads digests from registries (on Debian: package skopeo)")
         tag = f"python:{python[1]}-slim"
         digest = run("skopeo", "inspect", "--format", "{{.Digest}}", f"docker://{tag}", folder=Path.cwd()).strip()
     except Refused as refused:

@@ -36,6 +36,6 @@ def run(*command: str | Path, folder: Path, epoch: int | None = None, more: Mapp
     return done.stdout
 
 
-def needed(program: str, *, why: str) -> None:
+def require_program(program: str, *, why: str) -> None:
     if shutil.which(program) is None:
         raise Refused(f"{program} is not on PATH; it {why}")

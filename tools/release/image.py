@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tools.release.archives import below, pack
-from tools.release.commands import needed, run
+from tools.release.commands import require_program, run
 from tools.release.source import Refused, Source
 
 #: The base image, ``DIGEST`` in the Dockerfile, stored so that the same commit always uses the same one.
@@ -36,7 +36,7 @@ def build_image(source: Source, out: Path, work: Path, *, base: str = "") -> Ima
 
     Raises :exc:`Refused`, with buildah's output, if there is no buildah or no base.
     """
-    needed("buildah", why='builds the image (on Debian: package buildah; to leave the image out: PARTS="…")')
+    require_program("buildah", why='builds the image (on Debian: package buildah; to leave the image out: PARTS="…")')
     pinned = "" if base == UNPINNED else f"@{base or base_digest(source.folder)}"
     name = f"localhost/gpuscaler-release:{source.version}"
     labels = {"org.opencontainers.image.version": source.version, "org.opencontainers.image.revision": source.commit}

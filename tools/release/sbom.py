@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from tools.release.commands import needed, run
+from tools.release.commands import require_program, run
 from tools.release.image import Image
 from tools.release.source import Refused, Source
 
@@ -27,13 +27,13 @@ STAND_IN = "#!/bin/sh\necho '{paths}'\n"
 def of_wheel(source: Source, out: Path, work: Path) -> Path:
     """Write the bill of the wheel with every extra, as locked for this platform and Python."""
     environment = work / "environment"
-    needed("uv", why="installs the locked packages (`make` takes it from .venv)")
+    require_program("uv", why="installs the locked packages (`make` takes it from .venv)")
     run("uv", "--no-config", "venv", "--quiet", "--python", sys.executable, environment, folder=work)
     locked = ("--require-hashes", "--only-binary", ":all:", "--requirement", source.folder / LOCK)
     run("uv", "--no-config", "pip", "install", "--quiet", "--python", environment, *locked, folder=work)
-    bill = gathered(source, environment / "bin" / "python")
+    bill = collect_bill(source, environment / "bin" / "python")
     own = {"purl": f"pkg:pypi/gpuscaler@{source.version}"}
-    return written(bill, out / f"gpuscaler-{source.version}.cdx.json", source=source, own=own)
+    return write_bill(bill, out / f"gpuscaler-{source.version}.cdx.json", source=source, own=own)
 
 
 def of_image(source: Source, out: Path, work: Path, *, image: Image) -> Path:
@@ -41,13 +41,13 @@ def of_image(source: Source, out: Path, work: Path, *, image: Image) -> Path:
     root = work / "root"
     variables = unpacked(image.layout, root)
     folders = sorted({str(path.parent) for path in root.rglob("*.dist-info")})
-    bill = gathered(source, stand_in(work, folders))
+    bill = collect_bill(source, stand_in(work, folders))
     bill["components"] += debian(root)
     if version := variables.get("PYTHON_VERSION"):
         python = {"type": "platform", "bom-ref": "python", "name": "python", "version": version, "purl": f"pkg:generic/python@{version}"}
         bill["components"].append(python)
     own = {"type": "container", "purl": f"pkg:oci/gpuscaler@{image.digest.replace(':', '%3A')}"}
-    return written(bill, out / f"gpuscaler-{source.version}.oci.cdx.json", source=source, own=own)
+    return write_bill(bill, out / f"gpuscaler-{source.version}.oci.cdx.json", source=source, own=own)
 
 
 def unpacked(layout: Path, root: Path) -> dict[str, str]:
@@ -71,20 +71,20 @@ class Entry(NamedTuple):
 
 def entries(layout: Path, wanted: re.Pattern[str] | None = None) -> Mapping[str, Entry]:
     """The files that remain after all layers of an OCI layout, by path; with ``wanted`` only matching ones, with their content."""
-    kept: dict[str, Entry] = {}
+    files: dict[str, Entry] = {}
     for layer in manifest(layout)["layers"]:
         with tarfile.open(blob(layout, layer)) as tar:
             for member in tar:
                 folder, _, name = member.name.removeprefix("./").rpartition("/")
                 path = f"{folder}/{name}" if folder else name
                 if name.startswith(REMOVED):
-                    gone = path.removesuffix(name) + name.removeprefix(REMOVED)
-                    kept = {path: entry for path, entry in kept.items() if path != gone and not path.startswith(f"{gone}/")}
+                    removed = path.removesuffix(name) + name.removeprefix(REMOVED)
+                    files = {path: entry for path, entry in files.items() if path != removed and not path.startswith(f"{removed}/")}
                 elif wanted is None:
-                    kept[path] = Entry(member.size)
+                    files[path] = Entry(member.size)
                 elif wanted.fullmatch(path) and (file := tar.extractfile(member)):
-                    kept[path] = Entry(member.size, file.read())
-    return kept
+                    files[path] = Entry(member.size, file.read())
+    return files
 
 
 def manifest(layout: Path) -> Any:
@@ -102,8 +102,8 @@ def stand_in(work: Path, paths: list[str]) -> Path:
     return file
 
 
-def gathered(source: Source, python: Path) -> dict[str, Any]:
-    needed("cyclonedx-py", why="writes bills of materials (`make release` installs it into build/release-tools)")
+def collect_bill(source: Source, python: Path) -> dict[str, Any]:
+    require_program("cyclonedx-py", why="writes bills of materials (`make release` installs it into build/release-tools)")
     command = ("cyclonedx-py", "environment", "--output-reproducible", "--pyproject", "pyproject.toml", python)
     bill: dict[str, Any] = json.loads(run(*command, folder=source.folder, epoch=source.epoch))
     if not bill.get("components"):
@@ -111,7 +111,7 @@ def gathered(source: Source, python: Path) -> dict[str, Any]:
     return bill
 
 
-def written(bill: dict[str, Any], target: Path, *, source: Source, own: Mapping[str, str]) -> Path:
+def write_bill(bill: dict[str, Any], target: Path, *, source: Source, own: Mapping[str, str]) -> Path:
     """Complete and write the bill; ``own`` has more on our packages. Its serial number and time depend on the commit."""
     bill["serialNumber"] = uuid.uuid5(uuid.NAMESPACE_URL, f"{target.name}@{source.commit}").urn
     bill["metadata"]["component"] |= {"version": source.version, **own}
@@ -122,7 +122,7 @@ def written(bill: dict[str, Any], target: Path, *, source: Source, own: Mapping[
 def debian(root: Path) -> list[dict[str, str]]:
     """A component for each installed package, with the version of its source, which Debian's advisories use."""
     status = root / PACKAGES
-    return sorted(installed(status.read_text(errors="replace")), key=lambda one: one["bom-ref"]) if status.exists() else []
+    return sorted(installed(status.read_text(errors="replace")), key=lambda component: component["bom-ref"]) if status.exists() else []
 
 
 def installed(status: str) -> Iterator[dict[str, str]]:

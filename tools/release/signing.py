@@ -4,7 +4,7 @@ import hashlib
 import os
 from pathlib import Path
 
-from tools.release.commands import needed, run
+from tools.release.commands import require_program, run
 from tools.release.source import Refused
 
 SUMS = "SHA256SUMS"
@@ -26,7 +26,7 @@ def sign(out: Path, how: str) -> str:
     Returns a description of the signature. Raises :exc:`Refused`.
     """
     if how == "keyless":
-        needed("cosign", why="signs without a key (or name a key file: SIGN=~/.ssh/id_ed25519)")
+        require_program("cosign", why="signs without a key (or name a key file: SIGN=~/.ssh/id_ed25519)")
         # The identity comes from the forge's token, or from a login in the browser.
         tokens = {name: value for name, value in os.environ.items() if name.startswith(("ACTIONS_ID_TOKEN_", "SIGSTORE_", "COSIGN_"))}
         run("cosign", "sign-blob", "--yes", "--bundle", f"{SUMS}.sigstore.json", SUMS, folder=out, more=tokens)
@@ -34,7 +34,7 @@ def sign(out: Path, how: str) -> str:
     key = Path(how).expanduser().absolute()
     if not key.is_file():
         raise Refused(f"saw SIGN={how}, which is not a file; expected a private SSH key, `keyless` or `none`")
-    needed("ssh-keygen", why="signs with a key file (on Debian: package openssh-client)")
+    require_program("ssh-keygen", why="signs with a key file (on Debian: package openssh-client)")
     run("ssh-keygen", "-Y", "sign", "-q", "-n", NAMESPACE, "-f", key, SUMS, folder=out, more=agent())
     return f"{SUMS}.sig, by {key.name}"
 

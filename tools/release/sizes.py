@@ -30,8 +30,8 @@ def parts_of_image(layout: Path) -> Counter[str]:
     """Bytes of the image in an OCI layout: sub-packages, also compiled, ``libraries`` beside the package, and the ``base`` below."""
     sizes: Counter[str] = Counter()
     for path, member in entries(layout).items():
-        ours = OURS.match(path)
-        part = (ours["room"] or "package") if ours else "libraries" if path.startswith("opt/gpuscaler/") else "base"
+        match = OURS.match(path)
+        part = (match["room"] or "package") if match else "libraries" if path.startswith("opt/gpuscaler/") else "base"
         sizes["package" if part == "__pycache__" else part] += member.size
     return sizes
 

@@ -48,12 +48,12 @@ def read(repository: Path, folder: Path, *, wanted: str = "", tag: str = "", dra
     no clean tree, and no section of its own in the changelog. Raises :exc:`Refused` with all errors at once.
     """
     export(repository, folder)
-    version = found(PACKAGE, r'^__version__ = "([^"]+)"$', folder=folder)
+    version = find_line(PACKAGE, r'^__version__ = "([^"]+)"$', folder=folder)
     heading = "Unreleased" if draft else re.escape(version)
     notes = section((folder / CHANGELOG).read_text(), heading)
     wrong = list(disagreements(folder, version=version, wanted=wanted))
     if not draft:
-        wrong += list(unready(repository, version=version, tag=tag))
+        wrong += list(release_obstacles(repository, version=version, tag=tag))
         if not notes:
             wrong.append(f"{CHANGELOG} has no section `## [{version}] - DATE` with text: move the entries of `## [Unreleased]` there")
     if wrong:
@@ -67,7 +67,7 @@ def read(repository: Path, folder: Path, *, wanted: str = "", tag: str = "", dra
     )
 
 
-def found(path: Path, pattern: str, *, folder: Path) -> str:
+def find_line(path: Path, pattern: str, *, folder: Path) -> str:
     match = re.search(pattern, (folder / path).read_text(), re.MULTILINE)
     if match is None:
         raise Refused(f"{path} has no line {pattern}")
@@ -78,11 +78,11 @@ def disagreements(folder: Path, *, version: str, wanted: str) -> Iterator[str]:
     if wanted and wanted != version:
         yield f"VERSION={wanted} was requested, but {PACKAGE} says {version}: set it there and in {CHART}, and run `make manifest`"
     for key in ("version", "appVersion"):
-        if (said := found(CHART, rf'^{key}: "?([^"\n]+)"?$', folder=folder)) != version:
-            yield f"{CHART} says {key} {said}, but {PACKAGE} {version}: set it to {version}, and run `make manifest`"
+        if (chart_version := find_line(CHART, rf'^{key}: "?([^"\n]+)"?$', folder=folder)) != version:
+            yield f"{CHART} says {key} {chart_version}, but {PACKAGE} {version}: set it to {version}, and run `make manifest`"
 
 
-def unready(repository: Path, *, version: str, tag: str) -> Iterator[str]:
+def release_obstacles(repository: Path, *, version: str, tag: str) -> Iterator[str]:
     expected = f"v{version}"
     changed = git("status", "--porcelain", repository=repository).splitlines()
     if changed:

@@ -9,7 +9,7 @@ import click
 import msgspec
 
 from gpuscaler.cli.plan import FILE
-from gpuscaler.cli.replaying import SWEPT, Asked, PolicyName, prepare, replay_options, settings_of, telling
+from gpuscaler.cli.replaying import SWEPT, PolicyName, ReplayOptions, check_options, read_settings, replay_options, report_unusable_files
 from gpuscaler.cli.simulate import POLICIES
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ BUYERS = POLICIES[:4]
 @click.option("--policy", "policies", multiple=True, type=PolicyName(BUYERS), default=BUYERS[:1], help="Policy to simulate; repeatable.")
 @replay_options
 @click.option("--json", "as_json", is_flag=True, help="Print the comparison as JSON.")
-def what_if(*, asked: Asked, pools_files: tuple[str, ...], policies: tuple[str, ...], as_json: bool) -> None:
+def what_if(*, options: ReplayOptions, pools_files: tuple[str, ...], policies: tuple[str, ...], as_json: bool) -> None:
     """Replay a trace with two pools files, A and B, and explain the difference: cost, machines, waits, pods that run with only one.
 
     Both replays have the same jobs, delays and failures, seed by seed.
@@ -44,11 +44,11 @@ def what_if(*, asked: Asked, pools_files: tuple[str, ...], policies: tuple[str, 
 
     if len(pools_files) != 2:
         raise click.BadParameter(f"saw {len(pools_files)}, expected two files: --pools A --pools B", param_hint="--pools")
-    prepare(asked, policies)
-    with telling(asked):
-        (setting, notes), (other_setting, other_notes) = settings_of(asked, pools_files)
-        pairs, swept = _paired((setting, other_setting), tuple(dict.fromkeys(policies)), asked)
-    inputs = inputs_of(setting, pools=pools_files[0], seed=asked.seed, seeds=asked.seeds, derived=[*_notes(notes, other_notes), *swept])
+    check_options(options, policies)
+    with report_unusable_files(options):
+        (setting, notes), (other_setting, other_notes) = read_settings(options, pools_files)
+        pairs, swept = _run_pairs((setting, other_setting), tuple(dict.fromkeys(policies)), options)
+    inputs = inputs_of(setting, pools=pools_files[0], seed=options.seed, seeds=options.seeds, derived=[*_notes(notes, other_notes), *swept])
     comparison = _Comparison(
         inputs=inputs,
         pools=[printable(path) for path in pools_files],
@@ -60,24 +60,24 @@ def what_if(*, asked: Asked, pools_files: tuple[str, ...], policies: tuple[str, 
         print_data(comparison.document())
     else:
         _print(comparison)
-    if asked.out is not None:
-        write(asked.out, comparison.document(), comparison.page())
+    if options.out is not None:
+        write(options.out, comparison.document(), comparison.page())
 
 
-def _paired(settings: "Sequence[Setting]", names: Sequence[str], asked: Asked) -> tuple[list[Pair], list[str]]:
+def _run_pairs(settings: "Sequence[Setting]", names: Sequence[str], options: ReplayOptions) -> tuple[list[Pair], list[str]]:
     """Run every policy with A and with B; return the pairs and notes on the settings found by a sweep."""
     from gpuscaler.simulation.results.campaign import best_setting, run_each
     from gpuscaler.simulation.results.comparing import reduced_for_comparison
 
     workers = os.cpu_count() or 1
     columns: list[tuple[str, Sequence[str]]] = [(name, (name, name)) for name in names]
-    for name in (name for name in names if asked.sweep and name in SWEPT):
-        best = [best_setting(setting, name, asked.seed, workers=workers) for setting in settings]
+    for name in (name for name in names if options.sweep and name in SWEPT):
+        best = [best_setting(setting, name, options.seed, workers=workers) for setting in settings]
         if set(best) != {name}:
             columns.append((f"{name} at its best", best))
-    runs = [(setting, best[side], seed) for _, best in columns for side, setting in enumerate(settings) for seed in asked.all_seeds]
-    results = iter(run_each(runs, workers=workers, told=reduced_for_comparison))
-    pairs = [[[msgspec.structs.replace(next(results), policy=title) for _ in asked.all_seeds] for _ in settings] for title, _ in columns]
+    runs = [(setting, best[side], seed) for _, best in columns for side, setting in enumerate(settings) for seed in options.all_seeds]
+    results = iter(run_each(runs, workers=workers, reduce=reduced_for_comparison))
+    pairs = [[[msgspec.structs.replace(next(results), policy=title) for _ in options.all_seeds] for _ in settings] for title, _ in columns]
     sweep_notes = [f"{title}: with A {best[0]}, with B {best[1]}" for title, best in columns[len(names) :]]
     return [(a, b) for a, b in pairs], sweep_notes
 
@@ -167,14 +167,14 @@ def _print_figures(console: "Console", difference: "Difference") -> None:
             a, b = (
                 format_figure(figure.unit, single_value(value, at_least=at)) for value, at in zip((change.a, change.b), bounds, strict=True)
             )
-            table.add_row(figure.title, a, b, _by(figure.unit, change.difference))
+            table.add_row(figure.title, a, b, _format_change(figure.unit, change.difference))
     console.print(table)
     if difference.at_least_a or difference.at_least_b:
         console.print(AT_LEAST)
     console.print()
 
 
-def _by(unit: str, value: float | None) -> str:
+def _format_change(unit: str, value: float | None) -> str:
     """Format a difference with its sign; a difference that is displayed as zero has none."""
     from gpuscaler.simulation.results.figures import format_figure, single_value
 

@@ -82,9 +82,9 @@ def run(
     world = World(
         policy, cloud, scoring=scoring, steers=autoscaler.steers, soft_taint_shares=autoscaler.soft_taint_shares, checkpoint=checkpoint
     )
-    found = services_of(load, seed=seed)[0] if load is not None else ()
+    services_of_load = services_of(load, seed=seed)[0] if load is not None else ()
     began = float(math.ceil(EPOCH + pods[0].submit))
-    services = Services(found, began=began, seed=seed, shaping=shaping, fractional=trace.fractional)
+    services = Services(services_of_load, began=began, seed=seed, shaping=shaping, fractional=trace.fractional)
     replay = _Replay(pods, world, autoscaler, services, progress)
     replay.add_start_machines(start or {})
     replay.run_to_end()

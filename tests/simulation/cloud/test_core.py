@@ -286,11 +286,11 @@ def test_before_its_device_plugin_a_node_shows_only_the_resources_of_the_kubelet
 def test_gpus_of_some_machines_never_show_and_are_not_waited_for() -> None:
     sky = cloud(Pool("gpu", (GPU,)), faults=Faults(never_registers=0, gpu_hours_between_failures=0, partial_grants=0, never_visible=0.5))
     machines = ask(sky, GPU.key, count=40).machines
-    seen = events(sky, 1000)
-    assert [kind for _, kind in seen].count(REGISTERED) == 40
-    shown = [kind for _, kind in seen].count(VISIBLE)
-    assert 10 < shown < 30
-    assert sum(machine.state == REGISTERED for machine in machines) == 40 - shown
+    cloud_events = events(sky, 1000)
+    assert [kind for _, kind in cloud_events].count(REGISTERED) == 40
+    visible = [kind for _, kind in cloud_events].count(VISIBLE)
+    assert 10 < visible < 30
+    assert sum(machine.state == REGISTERED for machine in machines) == 40 - visible
     assert not sky.busy
 
 

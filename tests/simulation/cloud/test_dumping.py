@@ -28,7 +28,7 @@ def cloud(seed: int, capacity: Steps = DRY_AT_1000) -> SimulatedCloud:
     return SimulatedCloud(POOLS, seed=seed, delays=SPANS, faults=ODD, markets=markets)
 
 
-def again(sky: SimulatedCloud, seed: int) -> SimulatedCloud:
+def reloaded(sky: SimulatedCloud, seed: int) -> SimulatedCloud:
     """Save it and load it again."""
     twin = cloud(seed)
     twin.restore(msgspec.json.decode(msgspec.json.encode(sky.dump()), type=CloudState))
@@ -64,14 +64,14 @@ def carry_out(sky: SimulatedCloud, now: float, call: tuple[Any, ...]) -> Any:
 
 
 def play(sky: SimulatedCloud, script: list[tuple[int, tuple[Any, ...]]], now: float) -> tuple[list[Any], float]:
-    told: list[Any] = []
+    results: list[Any] = []
     for pause, call in script:
         now += pause
         # Copied at once: machines in events change later.
-        told.append(
+        results.append(
             (msgspec.to_builtins(sky.advance(now)), carry_out(sky, now, call), sky.busy, sky.dollars_per_hour(now), sky.next_event())
         )
-    return told, now
+    return results, now
 
 
 @settings(max_examples=examples(100), deadline=None)
@@ -79,7 +79,7 @@ def play(sky: SimulatedCloud, script: list[tuple[int, tuple[Any, ...]]], now: fl
 def test_later_events_are_unchanged(seed: int, before: list[Any], after: list[Any]) -> None:
     sky = cloud(seed)
     _, now = play(sky, before, 0.0)
-    twin = again(sky, seed)
+    twin = reloaded(sky, seed)
     assert play(sky, after, now) == play(twin, after, now)
     assert msgspec.to_builtins(sky.advance(now + 5_000)) == msgspec.to_builtins(twin.advance(now + 5_000))
     assert sky.dump() == twin.dump()
@@ -89,7 +89,7 @@ def test_later_events_are_unchanged(seed: int, before: list[Any], after: list[An
 def test_overdue_events_are_caught_up_with_in_order() -> None:
     sky = cloud(1)
     sky.ask("a", (GPU.key,), count=3, now=0.0)
-    twin = again(sky, 1)
+    twin = reloaded(sky, 1)
     assert [event.kind for event in twin.advance(10_000)] == [event.kind for event in sky.advance(10_000)]
 
 
@@ -98,7 +98,7 @@ def test_an_answer_is_remembered_with_its_refusals_and_machines() -> None:
     sky.ask("a", (GPU.key,), count=9, now=0.0)
     assert sky.answer("a") is None
     (event, *_) = sky.advance(30.0)
-    twin = again(sky, 1)
+    twin = reloaded(sky, 1)
     answer = twin.answer("a")
     assert answer is not None
     assert event.answer is not None

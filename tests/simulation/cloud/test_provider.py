@@ -28,39 +28,39 @@ async def provider(
     loop = asyncio.get_running_loop()
     zero = loop.time()
     core = SimulatedCloud(POOLS, seed=1, delays=FIXED, faults=faults, markets=markets)
-    made = SimulatedProvider(
+    simulated = SimulatedProvider(
         core, POOLS, now=lambda: BEGAN + loop.time() - zero, listener=lambda _event: None, faults=calls or CallFaults(), seed=1
     )
-    task = asyncio.create_task(made.run())
+    task = asyncio.create_task(simulated.run())
     try:
-        yield made
+        yield simulated
     finally:
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
 
 
-async def buy(made: SimulatedProvider, *offerings: Any, token: str = "a", count: int = 1) -> Bought:
-    return await made.buy(Order(token, "gpu", offerings or (GPU.key,), count))
+async def buy(simulated: SimulatedProvider, *offerings: Any, token: str = "a", count: int = 1) -> Bought:
+    return await simulated.buy(Order(token, "gpu", offerings or (GPU.key,), count))
 
 
 async def test_a_second_order_of_one_token_gets_the_answer_of_the_first() -> None:
-    async with provider() as made:
-        assert await buy(made, count=2) == await buy(made, count=2)
-        assert len((await made.inventory()).instances) == 2
+    async with provider() as simulated:
+        assert await buy(simulated, count=2) == await buy(simulated, count=2)
+        assert len((await simulated.inventory()).instances) == 2
 
 
 async def test_without_tokens_it_buys_again_and_machines_do_not_name_their_order() -> None:
-    async with provider(calls=CallFaults(tokens=False)) as made:
-        await buy(made)
-        await buy(made)
-        assert [instance.token for instance in (await made.inventory()).instances] == ["", ""]
-        assert not made.keeps_tokens
+    async with provider(calls=CallFaults(tokens=False)) as simulated:
+        await buy(simulated)
+        await buy(simulated)
+        assert [instance.token for instance in (await simulated.inventory()).instances] == ["", ""]
+        assert not simulated.keeps_tokens
 
 
 async def test_reasons_of_refused_machines_are_those_of_the_breakers() -> None:
     markets = Markets({SPOT.key: Steps([0], [1])})
-    async with provider(markets=markets) as made:
-        bought = await buy(made, SPOT.key, OfferingKey("gpu", "spot", "unknown", "z1"), GPU.key, count=7)
+    async with provider(markets=markets) as simulated:
+        bought = await buy(simulated, SPOT.key, OfferingKey("gpu", "spot", "unknown", "z1"), GPU.key, count=7)
         assert len(bought.instances) == 5
         assert {refusal.offering: refusal.cause for refusal in bought.refusals} == {
             SPOT.key: CAPACITY,
@@ -70,45 +70,45 @@ async def test_reasons_of_refused_machines_are_those_of_the_breakers() -> None:
 
 
 async def test_a_stale_list_shows_an_earlier_state() -> None:
-    async with provider(calls=CallFaults(stale_seconds=90.0)) as made:
-        (machine,) = (await buy(made)).instances
-        assert (await made.inventory()).instances == ()
+    async with provider(calls=CallFaults(stale_seconds=90.0)) as simulated:
+        (machine,) = (await buy(simulated)).instances
+        assert (await simulated.inventory()).instances == ()
         await asyncio.sleep(95.0)
-        assert [instance.id for instance in (await made.inventory()).instances] == [machine.id]
-        await made.remove((machine.id,))
+        assert [instance.id for instance in (await simulated.inventory()).instances] == [machine.id]
+        await simulated.remove((machine.id,))
         await asyncio.sleep(80.0)
-        assert [instance.id for instance in (await made.inventory()).instances] == [machine.id]
+        assert [instance.id for instance in (await simulated.inventory()).instances] == [machine.id]
         await asyncio.sleep(20.0)
-        assert (await made.inventory()).instances == ()
+        assert (await simulated.inventory()).instances == ()
 
 
 async def test_a_lost_answer_may_have_taken_effect_or_not() -> None:
-    async with provider(calls=CallFaults(lost=1.0)) as made:
+    async with provider(calls=CallFaults(lost=1.0)) as simulated:
         for number in range(5):
             with pytest.raises(LostAnswerError):
-                await buy(made, token=f"t{number}")
+                await buy(simulated, token=f"t{number}")
         await asyncio.sleep(1.0)
-        assert 0 < len(made.core.list()) < 5
+        assert 0 < len(simulated.core.list()) < 5
 
 
 async def test_throttling_and_outages_fail_calls_and_change_nothing() -> None:
-    async with provider(calls=CallFaults(throttled=1.0, retry_after=7.0)) as made:
+    async with provider(calls=CallFaults(throttled=1.0, retry_after=7.0)) as simulated:
         with pytest.raises(CloudError) as failure:
-            await buy(made)
+            await buy(simulated)
         assert (failure.value.cause, failure.value.retry_after) == ("throttled", 7.0)
-    async with provider() as made:
-        made.outage = "The service is unavailable."
+    async with provider() as simulated:
+        simulated.outage = "The service is unavailable."
         with pytest.raises(CloudError, match=r"The service is unavailable\."):
-            await made.inventory()
-        assert made.core.history() == ()
+            await simulated.inventory()
+        assert simulated.core.history() == ()
 
 
 async def test_the_fault_of_a_machine_is_in_the_list() -> None:
     faults = Faults(never_registers=1.0, partial_grants=0.0, gpu_hours_between_failures=0.0, impaired=1.0)
-    async with provider(faults=faults) as made:
-        await buy(made)
+    async with provider(faults=faults) as simulated:
+        await buy(simulated)
         await asyncio.sleep(500.0)
-        (instance,) = (await made.inventory()).instances
+        (instance,) = (await simulated.inventory()).instances
         assert (instance.fault, instance.state) == ("Instance reachability check failed", "pending")
 
 
@@ -116,20 +116,20 @@ async def test_the_fault_of_a_machine_is_in_the_list() -> None:
 async def test_a_reclaimed_machine_is_announced_with_and_without_notice(without: float) -> None:
     faults = Faults(never_registers=0.0, partial_grants=0.0, gpu_hours_between_failures=0.0, without_notice=without)
     markets = Markets({SPOT.key: Steps([0, 1000], [9, 0])}, began=BEGAN)
-    async with provider(faults=faults, markets=markets) as made:
-        (machine,) = (await buy(made, SPOT.key)).instances
+    async with provider(faults=faults, markets=markets) as simulated:
+        (machine,) = (await buy(simulated, SPOT.key)).instances
         await asyncio.sleep(1000.0 + 181.0)
-        notices = [notice.instance for notice in await made.notices()]
+        notices = [notice.instance for notice in await simulated.notices()]
         assert notices == ([] if without else [machine.id])
-        assert list(await made.notices()) == []
+        assert list(await simulated.notices()) == []
         await asyncio.sleep(121.0)
-        assert (await made.inventory()).instances == ()
+        assert (await simulated.inventory()).instances == ()
 
 
 async def test_prices_follow_their_series() -> None:
     markets = Markets(prices={SPOT.key: Steps([0, 100], [1.5, 2.5])}, began=BEGAN)
-    async with provider(markets=markets) as made:
-        before = {offering.key: offering.price for pool in await made.pools() for offering in pool.offerings}
+    async with provider(markets=markets) as simulated:
+        before = {offering.key: offering.price for pool in await simulated.pools() for offering in pool.offerings}
         await asyncio.sleep(150.0)
-        after = {offering.key: offering.price for pool in await made.pools() for offering in pool.offerings}
+        after = {offering.key: offering.price for pool in await simulated.pools() for offering in pool.offerings}
         assert (before[SPOT.key], after[SPOT.key], after[GPU.key]) == (1.5, 2.5, GPU.price)

@@ -41,15 +41,15 @@ def percent_per(seconds: int, value: int) -> Json:
 
 
 def test_without_a_behaviour_a_step_at_most_doubles_or_goes_to_four() -> None:
-    one = autoscaler(maxReplicas=100)
+    scaler = autoscaler(maxReplicas=100)
 
-    assert sizes(one, (0, 1000), (15, 1000), (30, 1000)) == [4, 8, 16]
-    assert reasons(follow(one, (0, 1000))[0])["ScalingLimited"] == "True ScaleUpLimit"
+    assert sizes(scaler, (0, 1000), (15, 1000), (30, 1000)) == [4, 8, 16]
+    assert reasons(follow(scaler, (0, 1000))[0])["ScalingLimited"] == "True ScaleUpLimit"
 
 
 def test_minimum_and_maximum_replicas_limit_and_are_reported() -> None:
-    one = autoscaler(minReplicas=2, behavior={"scaleDown": {"stabilizationWindowSeconds": 0}})
-    above, below = follow(one, (0, 900), replicas=9)[0], follow(one, (0, 1), replicas=9)[0]
+    scaler = autoscaler(minReplicas=2, behavior={"scaleDown": {"stabilizationWindowSeconds": 0}})
+    above, below = follow(scaler, (0, 900), replicas=9)[0], follow(scaler, (0, 1), replicas=9)[0]
 
     assert (above.desired, reasons(above)["ScalingLimited"]) == (10, "True TooManyReplicas")
     assert (below.desired, reasons(below)["ScalingLimited"]) == (2, "True TooFewReplicas")
@@ -70,17 +70,17 @@ def test_scaling_down_waits_until_no_higher_recommendation_is_younger_than_five_
 
 
 def test_scaling_up_waits_for_its_own_window() -> None:
-    one = autoscaler(**rules(stabilizationWindowSeconds=60))
-    outcomes = follow(one, (0, 10), (15, 40), (45, 50), (75, 50))
+    scaler = autoscaler(**rules(stabilizationWindowSeconds=60))
+    outcomes = follow(scaler, (0, 10), (15, 40), (45, 50), (75, 50))
 
     assert [outcome.desired for outcome in outcomes] == [1, 1, 1, 5]
     assert reasons(outcomes[1])["AbleToScale"] == "True ScaleUpStabilized"
 
 
 def test_a_policy_counts_the_replicas_added_in_its_period() -> None:
-    one = autoscaler(**rules(policies=[pods_per(60, 2)]))
+    scaler = autoscaler(**rules(policies=[pods_per(60, 2)]))
 
-    assert sizes(one, (0, 100), (15, 100), (59, 100), (60, 100)) == [3, 3, 3, 5]
+    assert sizes(scaler, (0, 100), (15, 100), (59, 100), (60, 100)) == [3, 3, 3, 5]
 
 
 def test_the_policy_that_allows_most_is_used_unless_the_minimum_is_selected() -> None:
@@ -102,19 +102,19 @@ def test_percent_is_rounded_up_going_up_and_leaves_more_going_down() -> None:
 
 
 def test_scaling_down_is_limited_by_earlier_changes() -> None:
-    one = autoscaler(**down(policies=[pods_per(60, 1)]))
-    outcomes = follow(one, (0, 1), (15, 1), (60, 1), replicas=5)
+    scaler = autoscaler(**down(policies=[pods_per(60, 1)]))
+    outcomes = follow(scaler, (0, 1), (15, 1), (60, 1), replicas=5)
 
     assert [outcome.desired for outcome in outcomes] == [4, 4, 3]
     assert reasons(outcomes[1])["ScalingLimited"] == "True ScaleDownLimit"
 
 
 def test_a_tolerance_applies_only_in_its_direction() -> None:
-    one = autoscaler(behavior={"scaleUp": {"tolerance": "0.5"}, "scaleDown": {"stabilizationWindowSeconds": 0, "tolerance": 0}})
+    scaler = autoscaler(behavior={"scaleUp": {"tolerance": "0.5"}, "scaleDown": {"stabilizationWindowSeconds": 0, "tolerance": 0}})
 
-    assert sizes(one, (0, 56), replicas=4) == [4]
-    assert sizes(one, (0, 61), replicas=4) == [7]
-    assert sizes(one, (0, 29.9), replicas=4) == [3]
+    assert sizes(scaler, (0, 56), replicas=4) == [4]
+    assert sizes(scaler, (0, 61), replicas=4) == [7]
+    assert sizes(scaler, (0, 29.9), replicas=4) == [3]
 
 
 def test_conditions_keep_the_time_at_which_their_status_changed() -> None:

@@ -24,9 +24,9 @@ def test_a_pod_without_a_sample_counts_as_idle_when_scaling_up() -> None:
 
 
 def test_a_pod_without_a_sample_counts_as_on_its_target_when_scaling_down() -> None:
-    one, running = autoscaler(behavior={"scaleDown": {"stabilizationWindowSeconds": 0}}), pods(4)
+    scaler, running = autoscaler(behavior={"scaleDown": {"stabilizationWindowSeconds": 0}}), pods(4)
 
-    assert decide(one, samples(5, 5, 5), running=running).desired == 3
+    assert decide(scaler, samples(5, 5, 5), running=running).desired == 3
 
 
 def test_a_pending_pod_counts_as_idle_when_scaling_up_and_not_at_all_when_scaling_down() -> None:
@@ -47,9 +47,9 @@ def test_failed_and_terminating_pods_do_not_count() -> None:
 
 
 def test_utilization_is_measured_against_the_requests() -> None:
-    one, used = autoscaler(CPU), PodSamples({"p0": Sample(80, NOW), "p1": Sample(70, NOW)})
+    scaler, used = autoscaler(CPU), PodSamples({"p0": Sample(80, NOW), "p1": Sample(70, NOW)})
 
-    outcome = decide(one, used, running=2)
+    outcome = decide(scaler, used, running=2)
 
     assert outcome.desired == 3
     assert outcome.current[0] is not None
@@ -73,10 +73,10 @@ def test_the_memory_of_a_starting_pod_counts() -> None:
 
 def test_a_container_is_measured_alone() -> None:
     source = {"name": "cpu", "container": "main", "target": {"type": "Utilization", "averageUtilization": 50}}
-    one = autoscaler({"type": "ContainerResource", "containerResource": source})
+    scaler = autoscaler({"type": "ContainerResource", "containerResource": source})
     containers = (Container("main", {"cpu": 100}), Container("sidecar"))
 
-    assert decide(one, PodSamples({"p0": Sample(100, NOW)}), running=pods(1, containers=containers)).desired == 2
+    assert decide(scaler, PodSamples({"p0": Sample(100, NOW)}), running=pods(1, containers=containers)).desired == 2
 
 
 def test_a_pod_without_a_request_is_named_in_the_error_of_utilization() -> None:
@@ -103,10 +103,10 @@ def test_series_that_add_up_to_more_than_64_bits_ask_for_the_maximum() -> None:
 
 
 def test_an_external_metric_scales_a_target_from_zero_and_back() -> None:
-    one = autoscaler(QUEUE, minReplicas=0, behavior={"scaleDown": {"stabilizationWindowSeconds": 0}})
+    scaler = autoscaler(QUEUE, minReplicas=0, behavior={"scaleDown": {"stabilizationWindowSeconds": 0}})
 
-    assert decide(one, series(25), running=0).desired == 3
-    assert decide(one, series(0), running=2).desired == 0
+    assert decide(scaler, series(25), running=0).desired == 3
+    assert decide(scaler, series(0), running=2).desired == 0
 
 
 def test_without_scale_to_zero_a_target_of_zero_is_left_alone() -> None:
@@ -121,9 +121,9 @@ def test_the_metric_with_the_most_replicas_wins() -> None:
 
 
 def test_a_metric_without_an_answer_stops_scaling_down_but_not_up() -> None:
-    one = autoscaler(LOAD, QUEUE)
-    up = decide(one, [samples(20, 20), AWAY], running=2)
-    down = decide(one, [samples(1, 1), AWAY], running=2)
+    scaler = autoscaler(LOAD, QUEUE)
+    up = decide(scaler, [samples(20, 20), AWAY], running=2)
+    down = decide(scaler, [samples(1, 1), AWAY], running=2)
 
     assert up.desired == 4
     assert up.error.startswith("invalid metrics (1 invalid out of 2)")

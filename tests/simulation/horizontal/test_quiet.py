@@ -20,21 +20,21 @@ RULES = [
 ]
 
 
-def drawn(rng: random.Random) -> tuple[Autoscaler, dict[int, Answer]]:
+def draw_case(rng: random.Random) -> tuple[Autoscaler, dict[int, Answer]]:
     """An autoscaler on a queue, and the ticks at which the queue changes."""
     spec: Json = {"minReplicas": rng.choice([0, 1, 3]), "maxReplicas": rng.choice([5, 10, 40])}
     if rng.random() < 0.7:
         spec["behavior"] = {name: rng.choice(RULES) for name in ("scaleUp", "scaleDown") if rng.random() < 0.8}
     changes: dict[int, Answer] = {0: series(rng.randrange(200))}
     for _ in range(rng.randrange(1, 12)):
-        gone = rng.random() < 0.15
-        changes[rng.randrange(TICKS)] = Unavailable("away") if gone else series(rng.choice([0, 5, 40, 90, 95, 104, 200, 390]))
+        unavailable = rng.random() < 0.15
+        changes[rng.randrange(TICKS)] = Unavailable("away") if unavailable else series(rng.choice([0, 5, 40, 90, 95, 104, 200, 390]))
     return autoscaler(QUEUE, **spec), changes
 
 
-def followed(autoscaler: Autoscaler, changes: dict[int, Answer], *, skipping: bool) -> tuple[list[int], int]:
+def replicas_over_time(autoscaler: Autoscaler, changes: dict[int, Answer], *, skipping: bool) -> tuple[list[int], int]:
     """The replicas after every tick, and the number of ticks that were computed."""
-    history, replicas, quiet, asked = History(), 3, -math.inf, 0
+    history, replicas, quiet, computed = History(), 3, -math.inf, 0
     answer, sizes = changes[0], []
     outcome = None
     for tick in range(TICKS):
@@ -46,24 +46,24 @@ def followed(autoscaler: Autoscaler, changes: dict[int, Answer], *, skipping: bo
             outcome = decide(autoscaler, answer, running=0, replicas=replicas, history=history, now=now)
             quiet = quiet_until(autoscaler, outcome, replicas=replicas)
             history, replicas = outcome.history, outcome.desired
-            asked += 1
+            computed += 1
         sizes.append(replicas)
-    return sizes, asked
+    return sizes, computed
 
 
 @pytest.mark.parametrize("seed", range(150))
 def test_skipping_quiet_steps_changes_nothing(seed: int) -> None:
-    autoscaler, changes = drawn(random.Random(seed))
-    every, _ = followed(autoscaler, changes, skipping=False)
-    some, _ = followed(autoscaler, changes, skipping=True)
+    autoscaler, changes = draw_case(random.Random(seed))
+    every, _ = replicas_over_time(autoscaler, changes, skipping=False)
+    some, _ = replicas_over_time(autoscaler, changes, skipping=True)
 
     assert some == every
 
 
 def test_most_steps_are_skipped() -> None:
-    asked = sum(followed(*drawn(random.Random(seed)), skipping=True)[1] for seed in range(50))
+    computed = sum(replicas_over_time(*draw_case(random.Random(seed)), skipping=True)[1] for seed in range(50))
 
-    assert asked < 0.2 * 50 * TICKS
+    assert computed < 0.2 * 50 * TICKS
 
 
 def test_a_target_with_its_desired_replicas_stays_as_long_as_nothing_changes() -> None:
@@ -82,9 +82,9 @@ def test_a_target_held_back_by_a_window_stays_until_its_end() -> None:
 
 
 def test_cpu_metrics_are_always_computed_since_pods_grow_older() -> None:
-    one = autoscaler(CPU)
+    scaler = autoscaler(CPU)
 
-    assert quiet_until(one, decide(one, samples(0.05), running=1), replicas=1) == -math.inf
+    assert quiet_until(scaler, decide(scaler, samples(0.05), running=1), replicas=1) == -math.inf
 
 
 def test_without_an_answer_there_is_nothing_to_wait_for() -> None:

@@ -37,9 +37,9 @@ def test_pods_that_never_ran_make_its_wait_a_lower_bound() -> None:
     result = replayed(Job("a", 0, 600, gpus=1), Job("b", 1000, 600, gpus=1), Job("huge", 1000, 600, gpus=64))
     assert result.last_quarter is not None
     assert (result.last_quarter.pods, result.last_quarter.served) == (2, 1)
-    shown = spread(LATE["last_quarter_wait_p95"], [result])
-    assert shown is not None
-    assert shown.at_least
+    figure = spread(LATE["last_quarter_wait_p95"], [result])
+    assert figure is not None
+    assert figure.at_least
     assert policy_document(result)["last_quarter"]["at_least"] == ("mean", "p95", "p99")
 
 

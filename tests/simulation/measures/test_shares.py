@@ -79,10 +79,10 @@ def test_machines_over_time_are_averages_of_equal_intervals() -> None:
     def machine(number: int, begin: float, end: float | None) -> CloudMachine:
         return CloudMachine(f"m{number}", G1, "p", "visible", begin, begin, begin, end)
 
-    (one,) = presence([machine(1, 0, None), machine(2, 0, STRETCHES / 2), machine(3, STRETCHES - 0.5, None)], began=0, ended=STRETCHES)
-    assert (one.pool, one.market, one.instance_type, one.zone) == G1.key
-    assert len(one.machines) == STRETCHES
-    assert (one.machines[0], one.machines[STRETCHES // 2], one.machines[-1]) == (2, 1, 1.5)
+    (entry,) = presence([machine(1, 0, None), machine(2, 0, STRETCHES / 2), machine(3, STRETCHES - 0.5, None)], began=0, ended=STRETCHES)
+    assert (entry.pool, entry.market, entry.instance_type, entry.zone) == G1.key
+    assert len(entry.machines) == STRETCHES
+    assert (entry.machines[0], entry.machines[STRETCHES // 2], entry.machines[-1]) == (2, 1, 1.5)
 
 
 def test_a_run_of_no_duration_has_no_machines_over_time() -> None:

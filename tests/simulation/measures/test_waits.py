@@ -8,11 +8,11 @@ from gpuscaler.simulation.measures.waits import CLASSES, POINTS, PodWait, Wait, 
 
 
 def ran(*seconds: float) -> list[PodWait]:
-    return [PodWait(f"p{number}", CLASSES[2], one, ran=True) for number, one in enumerate(seconds)]
+    return [PodWait(f"p{number}", CLASSES[2], wait, ran=True) for number, wait in enumerate(seconds)]
 
 
-def never(*seconds: float) -> list[PodWait]:
-    return [PodWait(f"n{number}", CLASSES[2], one, ran=False) for number, one in enumerate(seconds)]
+def never_ran(*seconds: float) -> list[PodWait]:
+    return [PodWait(f"n{number}", CLASSES[2], wait, ran=False) for number, wait in enumerate(seconds)]
 
 
 def test_if_all_pods_ran_the_waits_are_plain() -> None:
@@ -27,7 +27,7 @@ def test_without_pods_there_is_no_wait() -> None:
 
 
 def test_a_pod_that_never_ran_lifts_percentiles_and_makes_the_highest_ones_lower_bounds() -> None:
-    wait = wait_of([*ran(10, 20), *never(1000)])
+    wait = wait_of([*ran(10, 20), *never_ran(1000)])
     assert (wait.p50, wait.p95, wait.p99) == (20, 1000, 1000)
     assert wait.mean == pytest.approx((10 + 20 + 1000) / 3)
     assert wait.at_least == ("mean", "p95", "p99")
@@ -35,17 +35,17 @@ def test_a_pod_that_never_ran_lifts_percentiles_and_makes_the_highest_ones_lower
 
 def test_cancelled_pods_count_for_as_long_as_they_waited() -> None:
     # The textbook's calculation: after 10 s 2/3 wait; one is cancelled at 15 s; the only one left runs after 30 s.
-    wait = wait_of([*ran(10, 30), *never(15)])
+    wait = wait_of([*ran(10, 30), *never_ran(15)])
     assert (wait.p50, wait.p99, wait.at_least) == (30, 30, ())
     assert wait.mean == pytest.approx(10 + 20 * 2 / 3)
 
 
 def test_a_pod_cancelled_at_the_moment_another_runs_was_still_waiting_then() -> None:
-    assert wait_of([*ran(10), *never(10)]).p50 == 10
+    assert wait_of([*ran(10), *never_ran(10)]).p50 == 10
 
 
 def test_if_nothing_ran_everything_is_a_lower_bound() -> None:
-    assert wait_of(never(5, 9)) == Wait(9, 9, 9, 9, ("mean", "p50", "p95", "p99"))
+    assert wait_of(never_ran(5, 9)) == Wait(9, 9, 9, 9, ("mean", "p50", "p95", "p99"))
 
 
 def test_kinds_of_pods_depend_on_gpus_and_gangs() -> None:
@@ -77,6 +77,6 @@ def test_a_curve_rises_ends_where_the_last_pod_ran_and_is_bounded(drawn: list[tu
 @given(st.lists(st.tuples(st.floats(0, 1e6), st.booleans()), min_size=1, max_size=100), st.floats(0, 1e6))
 def test_waiting_longer_without_ever_running_makes_no_figure_better(drawn: list[tuple[float, bool]], more: float) -> None:
     waits = [PodWait(str(number), CLASSES[2], seconds, has_run) for number, (seconds, has_run) in enumerate(drawn)]
-    before, after = wait_of([*waits, *never(0.0)]), wait_of([*waits, *never(more)])
+    before, after = wait_of([*waits, *never_ran(0.0)]), wait_of([*waits, *never_ran(more)])
     for name in ("mean", "p50", "p95", "p99"):
         assert getattr(after, name) >= getattr(before, name) * (1 - 1e-9)

@@ -94,9 +94,9 @@ def test_series_shorter_than_a_job_are_rejected() -> None:
 def test_on_a_real_series_ours_costs_less_than_uniform_progress_which_costs_less_than_greedy() -> None:
     if not SERIES.exists():
         pytest.skip("needs ../shared/data/spot_availability_changes.csv.gz")
-    made = table(SpotFile("spot.csv", read_spot(SERIES).availability[-1:]))
-    costs = {row.policy: row.figures["mean cost, $"] for row in made.rows}
+    published = table(SpotFile("spot.csv", read_spot(SERIES).availability[-1:]))
+    costs = {row.policy: row.figures["mean cost, $"] for row in published.rows}
     ranked = [costs[name] for name in ("gpuscaler", "Uniform Progress", "Uniform Progress, strict", "Greedy", "On-demand")]
 
-    assert all(one < other for one, other in pairwise(ranked))
-    assert all(row.figures["deadlines met, %"] == 100 for row in made.rows)
+    assert all(cost < other for cost, other in pairwise(ranked))
+    assert all(row.figures["deadlines met, %"] == 100 for row in published.rows)

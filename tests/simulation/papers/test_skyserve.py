@@ -82,8 +82,8 @@ def test_dry_zones_are_asked_ever_more_rarely() -> None:
 
 
 def test_the_published_saving_is_compared_with_spot_hedge() -> None:
-    made = table(SpotFile("spot.csv", (always("a"), always("b"))))
-    (hedge,) = [row for row in made.rows if row.published is not None]
+    published = table(SpotFile("spot.csv", (always("a"), always("b"))))
+    (hedge,) = [row for row in published.rows if row.published is not None]
 
     assert hedge.policy == "SpotHedge"
     assert hedge.difference == pytest.approx(hedge.ours - 57.0)

@@ -31,8 +31,8 @@ def test_intervals_average_the_samples_in_them() -> None:
 
 
 def test_the_spending_at_the_end_is_the_cost_of_the_run() -> None:
-    one = result()
-    assert bins(one.timeline, began=one.began, ended=one.ended, count=7)[-1].spent == pytest.approx(one.cost)
+    run_result = result()
+    assert bins(run_result.timeline, began=run_result.began, ended=run_result.ended, count=7)[-1].spent == pytest.approx(run_result.cost)
 
 
 def test_a_run_of_no_duration_has_no_intervals() -> None:
@@ -48,15 +48,15 @@ def test_a_thinned_result_shows_the_same_with_fewer_samples() -> None:
     assert (thin.decisions, thin.waits, thin.wait_by_class) == ((), (), whole.wait_by_class)
     for count in (1, 12, STRETCHES):
         before, after = (bins(result.timeline, began=result.began, ended=result.ended, count=count) for result in (whole, thin))
-        for one, other in zip(before, after, strict=True):
-            assert (one.wanted, one.used, one.paid, one.spent) == pytest.approx(
+        for interval, other in zip(before, after, strict=True):
+            assert (interval.wanted, interval.used, interval.paid, interval.spent) == pytest.approx(
                 (other.wanted, other.used, other.paid, other.spent), abs=1e-6
             )
 
 
 def test_a_short_timeline_is_kept_as_it_is() -> None:
-    one = result()
-    assert thinned(one).timeline == one.timeline
+    run_result = result()
+    assert thinned(run_result).timeline == run_result.timeline
 
 
 def test_the_text_chart_distinguishes_used_paid_and_wanted() -> None:

@@ -23,18 +23,18 @@ SMALL = Policy((Pool("gpu", (G1,), idle_after=300), Pool("cpu", (C8,), idle_afte
 
 def runs(policy: Policy, *, seeds: int = 1) -> list[Result]:
     setting = Setting(trace=JOBS, policy=policy)
-    return run_each([(setting, "gpuscaler", seed) for seed in range(seeds)], workers=1, told=reduced_for_comparison)
+    return run_each([(setting, "gpuscaler", seed) for seed in range(seeds)], workers=1, reduce=reduced_for_comparison)
 
 
 @pytest.fixture(scope="module")
-def found() -> dict[str, Difference]:
+def differences() -> dict[str, Difference]:
     before = runs(POLICY, seeds=2)
     return {"large": difference(before, runs(LARGE, seeds=2)), "small": difference(before, runs(SMALL, seeds=2))}
 
 
 @pytest.mark.parametrize("name", ["large", "small"])
-def test_machines_and_holders_each_explain_the_whole_difference_in_cost(found: dict[str, Difference], name: str) -> None:
-    difference = found[name]
+def test_machines_and_holders_each_explain_the_whole_difference_in_cost(differences: dict[str, Difference], name: str) -> None:
+    difference = differences[name]
     assert difference.cost.difference == pytest.approx((difference.cost.b or 0) - (difference.cost.a or 0))
     assert sum(row.cost.difference or 0 for row in difference.offerings) == pytest.approx(difference.cost.difference)
     assert sum(row.cost.difference or 0 for row in difference.classes) == pytest.approx(difference.cost.difference)
@@ -42,42 +42,42 @@ def test_machines_and_holders_each_explain_the_whole_difference_in_cost(found: d
     assert contributions == sorted(contributions, reverse=True)
 
 
-def test_a_machine_offered_in_one_file_only_has_no_hours_with_the_other(found: dict[str, Difference]) -> None:
-    (g4,) = [row for row in found["small"].offerings if row.instance_type == "g4"]
+def test_a_machine_offered_in_one_file_only_has_no_hours_with_the_other(differences: dict[str, Difference]) -> None:
+    (g4,) = [row for row in differences["small"].offerings if row.instance_type == "g4"]
     assert (g4.hours.b, g4.cost.b) == (0, 0)
     assert (g4.hours.a or 0) > 0
 
 
-def test_pods_that_run_with_one_file_only_are_counted_over_seeds_and_some_are_named(found: dict[str, Difference]) -> None:
-    difference = found["small"]
+def test_pods_that_run_with_one_file_only_are_counted_over_seeds_and_some_are_named(differences: dict[str, Difference]) -> None:
+    difference = differences["small"]
     (large,) = difference.only_a
     assert (large.pod_class, large.pods, large.some) == ("4-7 GPUs", 14, tuple(f"trace/large-{number}" for number in range(NAMED)))
     assert difference.only_b == ()
     assert [reason.pods for reason in difference.why_not_b] == [7]
-    (told,) = [sentence for sentence in explain(difference) if sentence.startswith("Run only with A")]
-    assert told.startswith("Run only with A: 14 pods with 4-7 GPUs (trace/large-0, ")
-    assert "With B 7 pods never ran because of: pool gpu" in told
+    (line,) = [sentence for sentence in explain(difference) if sentence.startswith("Run only with A")]
+    assert line.startswith("Run only with A: 14 pods with 4-7 GPUs (trace/large-0, ")
+    assert "With B 7 pods never ran because of: pool gpu" in line
 
 
-def test_pods_that_never_run_with_b_wait_longer_there(found: dict[str, Difference]) -> None:
-    (row,) = [row for row in found["small"].waits if row.pod_class == "4-7 GPUs"]
+def test_pods_that_never_run_with_b_wait_longer_there(differences: dict[str, Difference]) -> None:
+    (row,) = [row for row in differences["small"].waits if row.pod_class == "4-7 GPUs"]
     assert (row.pods, row.longer, row.shorter) == (14, 14, 0)
     assert "p50" in row.b.at_least
     assert any(
-        sentence.startswith("Pods with 4-7 GPUs wait longer: median ") and "→ ≥ " in sentence for sentence in explain(found["small"])
+        sentence.startswith("Pods with 4-7 GPUs wait longer: median ") and "→ ≥ " in sentence for sentence in explain(differences["small"])
     )
 
 
-def test_the_difference_from_a_lower_bound_is_unknown(found: dict[str, Difference]) -> None:
-    difference = found["small"]
+def test_the_difference_from_a_lower_bound_is_unknown(differences: dict[str, Difference]) -> None:
+    difference = differences["small"]
     assert (difference.at_least_a, difference.at_least_b) == ((), ("wait_mean", "wait_p95", "wait_p99"))
     assert difference.figures["wait_p99"].difference is None
     assert (difference.figures["wait_p99"].b or 0) > 0
     assert difference.figures["wait_p50"].difference is not None
 
 
-def test_the_cost_is_shown_with_its_spread_over_seeds(found: dict[str, Difference]) -> None:
-    difference = found["large"]
+def test_the_cost_is_shown_with_its_spread_over_seeds(differences: dict[str, Difference]) -> None:
+    difference = differences["large"]
     assert (difference.seeds, difference.cheaper, difference.sd is not None) == (2, 0, True)
     assert explain(difference)[0].startswith(
         f"B costs ${difference.cost.difference:,.2f} more than A: ${difference.cost.b:,.2f} instead of ${difference.cost.a:,.2f} (+"
@@ -87,10 +87,10 @@ def test_the_cost_is_shown_with_its_spread_over_seeds(found: dict[str, Differenc
 
 
 def test_equal_pools_have_no_differences() -> None:
-    one = difference(runs(POLICY), runs(POLICY))
-    assert explain(one) == [f"B costs the same as A: ${one.cost.a:,.2f}.", "No pod's wait changes noticeably."]
-    assert all(change.difference in (0, None) for change in one.figures.values())
-    assert (one.sd, one.only_a, one.only_b) == (None, (), ())
+    equal = difference(runs(POLICY), runs(POLICY))
+    assert explain(equal) == [f"B costs the same as A: ${equal.cost.a:,.2f}.", "No pod's wait changes noticeably."]
+    assert all(change.difference in (0, None) for change in equal.figures.values())
+    assert (equal.sd, equal.only_a, equal.only_b) == (None, (), ())
 
 
 def test_runs_of_other_seeds_are_not_compared() -> None:
@@ -102,8 +102,8 @@ def test_runs_of_other_seeds_are_not_compared() -> None:
 def test_a_pod_created_in_one_run_only_is_neither_served_nor_refused_in_the_other() -> None:
     (result,) = runs(POLICY)
     more = (*result.waits, PodWait("trace/service#r9", "1 GPU", 3.0, ran=True))
-    found = difference([result], [replace(result, waits=more, wait_by_class=by_class(more))])
-    assert (found.only_a, found.only_b) == ((), ())
+    compared = difference([result], [replace(result, waits=more, wait_by_class=by_class(more))])
+    assert (compared.only_a, compared.only_b) == ((), ())
 
 
 def test_differences_between_the_files_are_listed_by_pool() -> None:

@@ -71,7 +71,7 @@ def test_derived_values_of_a_trace_are_listed_as_derived() -> None:
 
 
 def test_a_pod_that_never_ran_is_in_the_waits_of_its_kind(report: dict) -> None:  # type: ignore[type-arg]
-    kinds = {one["class"]: one for one in report["policies"][0]["wait_by_class"]}
+    kinds = {entry["class"]: entry for entry in report["policies"][0]["wait_by_class"]}
     assert {name: (one["pods"], one["served"]) for name, one in kinds.items()} == {
         "no GPU": (1, 1),
         "1 GPU": (1, 1),
@@ -96,8 +96,8 @@ def test_the_summary_has_mean_and_spread_of_every_figure(report: dict) -> None: 
 
 
 def test_held_and_idle_gpu_hours_add_up_to_the_paid_ones(report: dict) -> None:  # type: ignore[type-arg]
-    one = report["policies"][0]
-    assert one["gpu_hours_held"] + one["gpu_hours_idle"] == pytest.approx(one["gpu_hours_paid"])
-    assert one["gpu_allocation"] == pytest.approx(one["gpu_hours_held"] / one["gpu_hours_paid"])
-    assert one["cost_per_gpu_hour_used"] == pytest.approx(one["cost"] / one["gpu_hours_used"])
-    assert one["gpu_hours_used"] <= one["gpu_hours_held"]
+    policy = report["policies"][0]
+    assert policy["gpu_hours_held"] + policy["gpu_hours_idle"] == pytest.approx(policy["gpu_hours_paid"])
+    assert policy["gpu_allocation"] == pytest.approx(policy["gpu_hours_held"] / policy["gpu_hours_paid"])
+    assert policy["cost_per_gpu_hour_used"] == pytest.approx(policy["cost"] / policy["gpu_hours_used"])
+    assert policy["gpu_hours_used"] <= policy["gpu_hours_held"]

@@ -32,7 +32,7 @@ def service(*values: float, every: float = 600.0, capacity: float = 10.0) -> Ser
     return service._replace(capacity=capacity, autoscaler=replace(service.autoscaler, metrics=metrics, max_replicas=100))
 
 
-class Playing:
+class ServiceReplay:
     """A small replay: every pod runs ``delay`` seconds after its creation."""
 
     def __init__(self, *services: Service, delay: float = 0.0) -> None:
@@ -42,7 +42,7 @@ class Playing:
         self._delay = delay
         self._starting: list[tuple[float, str]] = []
 
-    def until(self, end: float = math.inf) -> "Playing":
+    def until(self, end: float = math.inf) -> "ServiceReplay":
         while True:
             start_at = self._starting[0][0] if self._starting else math.inf
             at = min(self.services.next_at, start_at)
@@ -68,40 +68,48 @@ class Playing:
     @property
     def changes(self) -> list[tuple[float, int]]:
         """When the number of pods changed, and its new value."""
-        kept: list[tuple[float, int]] = []
+        changes: list[tuple[float, int]] = []
         for at, size in self.sizes:
-            if not kept or kept[-1][1] != size:
-                kept.append((at, size))
-        return kept
+            if not changes or changes[-1][1] != size:
+                changes.append((at, size))
+        return changes
 
 
 def test_a_service_begins_with_the_replicas_for_its_first_load_and_follows_the_load() -> None:
     # At 7 requests/s each: 70 need 10 replicas, 140 need 20; down again only when no recommendation of 5 minutes is higher.
-    playing = Playing(service(70, 140, 35)).until()
+    playing = ServiceReplay(service(70, 140, 35)).until()
 
     assert playing.changes == [(0, 10), (600, 20), (1500, 5), (1800, 0)]
 
 
 def test_at_the_end_of_the_load_every_replica_ends_and_nothing_is_left_to_do() -> None:
-    playing = Playing(service(70)).until()
+    playing = ServiceReplay(service(70)).until()
 
     assert playing.live == {}
     assert playing.services.next_at == math.inf
 
 
 def test_a_service_at_most_doubles_in_each_step() -> None:
-    assert Playing(service(7, 700), delay=0).until(700).changes == [(0, 1), (600, 4), (615, 8), (630, 16), (645, 32), (660, 64), (675, 100)]
+    assert ServiceReplay(service(7, 700), delay=0).until(700).changes == [
+        (0, 1),
+        (600, 4),
+        (615, 8),
+        (630, 16),
+        (645, 32),
+        (660, 64),
+        (675, 100),
+    ]
 
 
 def test_a_steady_load_costs_no_steps() -> None:
-    playing = Playing(service(*[70.0] * 1000)).until()
+    playing = ServiceReplay(service(*[70.0] * 1000)).until()
 
     assert playing.services.results()[0].steps < 5
 
 
 def test_pods_belong_to_a_replica_set_and_request_the_gpus_of_a_replica() -> None:
-    one = service(70)._replace(gpus=4)
-    member = Services((one,), began=BEGAN).advance(BEGAN).add[0]
+    large = service(70)._replace(gpus=4)
+    member = Services((large,), began=BEGAN).advance(BEGAN).add[0]
 
     assert (member.owner.kind, member.owner.name, member.gpus) == ("ReplicaSet", "m0", 4.0)
     assert member.spec.requests["nvidia.com/gpu"] == 4
@@ -128,7 +136,7 @@ def test_replicas_without_a_node_are_removed_first() -> None:
 
 
 def test_a_load_is_served_as_far_as_replicas_are_ready() -> None:
-    full, late = Playing(service(70, 70)).until(), Playing(service(70, 70), delay=600).until()
+    full, late = ServiceReplay(service(70, 70)).until(), ServiceReplay(service(70, 70), delay=600).until()
 
     assert full.services.results()[0].served == pytest.approx(full.services.results()[0].load)
     assert late.services.results()[0].served == pytest.approx(late.services.results()[0].load / 2)
@@ -155,13 +163,13 @@ def busy(*values: float, every: float = 60.0, pods: int = 40) -> Service:
 
 def test_a_service_of_busy_gpus_is_kept_at_its_duty_cycle() -> None:
     # Five pods at 0.6 are 3 busy GPUs: 5 replicas at 60 %.
-    playing = Playing(busy(*[0.6] * 60), delay=100).until(3000)
+    playing = ServiceReplay(busy(*[0.6] * 60), delay=100).until(3000)
 
     assert len(playing.live) == 5
 
 
 def test_a_saturated_duty_cycle_makes_growth_take_several_rounds() -> None:
-    sizes = [size for at, size in Playing(busy(*[0.24] * 10, *[0.96] * 60), delay=60).until(4200).changes]
+    sizes = [size for at, size in ServiceReplay(busy(*[0.24] * 10, *[0.96] * 60), delay=60).until(4200).changes]
 
     assert sizes[0] == 2
     assert sizes[-1] == 8
@@ -198,7 +206,7 @@ def test_derived_values_are_reported() -> None:
 def test_a_load_of_zero_keeps_the_minimum_replicas() -> None:
     service = services_of(load_of(0, 0))[0][0]
 
-    assert Playing(service).until().changes == [(0, 1), (1200, 0)]
+    assert ServiceReplay(service).until().changes == [(0, 1), (1200, 0)]
 
 
 def test_without_services_there_is_nothing_to_do() -> None:
@@ -228,16 +236,16 @@ def sizes_of(service: Service, delays: Callable[[int], float], *, every_step: bo
 def test_skipped_steps_would_have_changed_nothing(seed: int) -> None:
     rng = random.Random(seed)
     values = [rng.choice([0.0, 0.1, 0.3, 0.5, 0.9]) for _ in range(40)]
-    one = busy(*values, every=rng.choice([57.0, 600.0])) if seed % 2 else service(*[100 * value for value in values], every=600.0)
+    drawn = busy(*values, every=rng.choice([57.0, 600.0])) if seed % 2 else service(*[100 * value for value in values], every=600.0)
     delays = {number: rng.uniform(0, 400) for number in range(1, 2000)}
 
-    assert sizes_of(one, delays.__getitem__, every_step=False) == sizes_of(one, delays.__getitem__, every_step=True)
+    assert sizes_of(drawn, delays.__getitem__, every_step=False) == sizes_of(drawn, delays.__getitem__, every_step=True)
 
 
 @pytest.mark.skipif(not (DATA / "llm_rate_servegen_10min.csv.gz").exists(), reason="../shared/data is not there")
 def test_two_weeks_of_published_rates_are_served_almost_completely() -> None:
     services = services_of(read_load(DATA / "llm_rate_servegen_10min.csv.gz"))[0]
-    results = Playing(*services, delay=240).until().services.results()
+    results = ServiceReplay(*services, delay=240).until().services.results()
 
     assert all(0.97 < result.served / result.load <= 1 for result in results)
     assert all(result.steps < 4000 for result in results)

@@ -68,8 +68,8 @@ def test_hours_days_and_namespaces_are_as_busy_as_in_the_source() -> None:
 
 @EVERY
 def test_durations_hit_the_published_quantiles(profile: Profile) -> None:
-    for known in profile.durations:
-        assert [duration(quantile, known) for quantile, _ in known] == pytest.approx([seconds for _, seconds in known])
+    for quantiles in profile.durations:
+        assert [duration(quantile, quantiles) for quantile, _ in quantiles] == pytest.approx([seconds for _, seconds in quantiles])
 
 
 def test_between_quantiles_a_duration_is_interpolated_on_a_logarithmic_scale() -> None:
@@ -80,9 +80,9 @@ def test_between_quantiles_a_duration_is_interpolated_on_a_logarithmic_scale() -
 def test_marginals_are_complete(profile: Profile) -> None:
     assert (len(profile.hours), len(profile.weekdays)) == (24, 7)
     assert {request.runs for request in profile.requests} == set(range(len(profile.durations)))
-    for known in profile.durations:
-        assert list(known) == sorted(known)
-        assert (known[0][0], known[-1][0]) == (0.0, 1.0)
+    for quantiles in profile.durations:
+        assert list(quantiles) == sorted(quantiles)
+        assert (quantiles[0][0], quantiles[-1][0]) == (0.0, 1.0)
 
 
 @EVERY

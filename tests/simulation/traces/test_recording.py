@@ -42,44 +42,44 @@ def pod(name: str = "a", phase: str = "Running", *, uid: str = "", created: floa
     metadata = {"namespace": "ns", "uid": uid or f"uid-of-{name}", "creationTimestamp": stamp(created), **more}
     status = {"phase": phase, **({"startTime": stamp(started)} if phase != "Pending" else {})}
     body = objects.pod(name, 2, cpu="1500m", metadata=metadata, status=status, priority=5)
-    found = decode_object(msgspec.json.encode(body), INTERNER)
-    assert isinstance(found, Pod)
-    return found
+    decoded = decode_object(msgspec.json.encode(body), INTERNER)
+    assert isinstance(decoded, Pod)
+    return decoded
 
 
 def node(name: str = "n", created: float = 0.0, labels: Mapping[str, str] | None = None) -> Node:
     metadata = {"uid": f"uid-{name}", "creationTimestamp": stamp(created)}
     body = objects.node(name, 1, labels={**LABELS, **(labels or {})}, metadata=metadata, cpu="4", memory="16Gi")
-    found = decode_object(msgspec.json.encode(body), INTERNER)
-    assert isinstance(found, Node)
-    return found
+    decoded = decode_object(msgspec.json.encode(body), INTERNER)
+    assert isinstance(decoded, Node)
+    return decoded
 
 
 def recording(began: float = 0.0) -> Recording:
     return Recording(began=BEGAN + began, offer_of=lambda node: offer_of(node, POLICY))
 
 
-def settled(began: float = 0.0) -> Recording:
+def recording_of_empty_cluster(began: float = 0.0) -> Recording:
     """A recording that began on an empty cluster."""
-    made = recording(began)
-    made.settle()
-    return made
+    record = recording(began)
+    record.settle()
+    return record
 
 
-def jobs(made: Recording) -> list[dict[str, str]]:
-    return [dict(zip(JOB_COLUMNS, map(str, row), strict=True)) for row in (*made.over, *made.open_rows())]
+def jobs(recorded: Recording) -> list[dict[str, str]]:
+    return [dict(zip(JOB_COLUMNS, map(str, row), strict=True)) for row in (*recorded.over, *recorded.open_rows())]
 
 
-def machines(made: Recording) -> list[dict[str, str]]:
-    return [dict(zip(MACHINE_COLUMNS, map(str, row), strict=True)) for row in made.machine_rows()]
+def machines(recorded: Recording) -> list[dict[str, str]]:
+    return [dict(zip(MACHINE_COLUMNS, map(str, row), strict=True)) for row in recorded.machine_rows()]
 
 
 def test_a_pod_is_a_job_from_its_creation_with_its_running_time() -> None:
-    made = settled()
-    made.pod("ns/a", pod(phase="Pending", created=10), BEGAN + 10)
-    made.pod("ns/a", pod(created=10, started=50), BEGAN + 70)
-    made.pod("ns/a", pod(phase="Succeeded", created=10), BEGAN + 170)
-    (row,) = jobs(made)
+    record = recording_of_empty_cluster()
+    record.pod("ns/a", pod(phase="Pending", created=10), BEGAN + 10)
+    record.pod("ns/a", pod(created=10, started=50), BEGAN + 70)
+    record.pod("ns/a", pod(phase="Succeeded", created=10), BEGAN + 170)
+    (row,) = jobs(record)
 
     assert (row["job_id"], row["namespace"], row["priority"]) == ("ns.a.uid-of-a", "ns", "5")
     assert [float(row[key]) for key in ("submit_s", "start_s", "duration_s")] == [AT + 10, AT + 70, 100]
@@ -88,28 +88,28 @@ def test_a_pod_is_a_job_from_its_creation_with_its_running_time() -> None:
 
 
 def test_a_pod_that_is_deleted_or_replaced_under_its_name_has_ended() -> None:
-    made = settled()
-    made.pod("ns/a", pod(uid="one"), BEGAN)
-    made.pod("ns/a", pod(uid="two", created=60), BEGAN + 60)
-    made.pod("ns/a", None, BEGAN + 90)
+    record = recording_of_empty_cluster()
+    record.pod("ns/a", pod(uid="one"), BEGAN)
+    record.pod("ns/a", pod(uid="two", created=60), BEGAN + 60)
+    record.pod("ns/a", None, BEGAN + 90)
 
-    assert [(row["job_id"], float(row["duration_s"])) for row in jobs(made)] == [("ns.a.one", 60), ("ns.a.two", 30)]
+    assert [(row["job_id"], float(row["duration_s"])) for row in jobs(record)] == [("ns.a.one", 60), ("ns.a.two", 30)]
 
 
 def test_a_pod_that_has_ended_does_not_start_again_under_its_uid() -> None:
-    made = settled()
+    record = recording_of_empty_cluster()
     for at, phase in ((0, "Running"), (10, "Succeeded"), (20, "Running"), (30, "Succeeded")):
-        made.pod("ns/a", pod(phase=phase), BEGAN + at)
+        record.pod("ns/a", pod(phase=phase), BEGAN + at)
 
-    assert [float(row["duration_s"]) for row in jobs(made)] == [10]
+    assert [float(row["duration_s"]) for row in jobs(record)] == [10]
 
 
 def test_a_pod_that_existed_before_counts_from_the_beginning_and_has_a_note() -> None:
-    made = recording()
-    made.pod("ns/a", pod(created=-500, started=-400), BEGAN + 1)
-    made.settle()
-    made.until(BEGAN + 100)
-    (row,) = jobs(made)
+    record = recording()
+    record.pod("ns/a", pod(created=-500, started=-400), BEGAN + 1)
+    record.settle()
+    record.until(BEGAN + 100)
+    (row,) = jobs(record)
 
     assert [float(row[key]) for key in ("submit_s", "start_s", "duration_s")] == [AT, AT, 100]
     assert row["note"] == "ran on after the recording; was there before the recording"
@@ -117,65 +117,65 @@ def test_a_pod_that_existed_before_counts_from_the_beginning_and_has_a_note() ->
 
 
 def test_pods_that_never_started_are_left_out_and_counted() -> None:
-    made = settled()
-    made.pod("ns/a", pod(phase="Pending"), BEGAN)
-    made.pod("ns/b", pod("b", phase="Pending"), BEGAN)
-    made.pod("ns/a", None, BEGAN + 60)
-    made.until(BEGAN + 60)
+    record = recording_of_empty_cluster()
+    record.pod("ns/a", pod(phase="Pending"), BEGAN)
+    record.pod("ns/b", pod("b", phase="Pending"), BEGAN)
+    record.pod("ns/a", None, BEGAN + 60)
+    record.until(BEGAN + 60)
 
-    assert jobs(made) == []
-    assert made.unserved == 1
+    assert jobs(record) == []
+    assert record.unserved == 1
 
 
 @pytest.mark.parametrize("kind", ["DaemonSet", "Node"])
 def test_pods_that_belong_to_a_node_are_not_work(kind: str) -> None:
-    made = settled()
+    record = recording_of_empty_cluster()
     owner = [{"apiVersion": "apps/v1", "kind": kind, "name": "o", "uid": "o", "controller": True}]
-    made.pod("ns/a", pod(ownerReferences=owner), BEGAN)
+    record.pod("ns/a", pod(ownerReferences=owner), BEGAN)
 
-    assert jobs(made) == []
+    assert jobs(record) == []
 
 
 def test_a_gang_is_one_job_that_runs_from_its_last_start_to_its_last_end() -> None:
-    made = settled()
+    record = recording_of_empty_cluster()
     gang: Any = {"annotations": {"gpuscaler.io/gang": "g", "gpuscaler.io/gang-size": "2"}}
     for name, start in (("a", 20), ("b", 30)):
-        made.pod(f"ns/{name}", pod(name, "Pending", **gang), BEGAN)
-        made.pod(f"ns/{name}", pod(name, **gang), BEGAN + start)
+        record.pod(f"ns/{name}", pod(name, "Pending", **gang), BEGAN)
+        record.pod(f"ns/{name}", pod(name, **gang), BEGAN + start)
     # One is evicted, and another replaces it.
-    made.pod("ns/a", None, BEGAN + 40)
-    made.pod("ns/c", pod("c", created=41, **gang), BEGAN + 50)
-    made.pod("ns/b", None, BEGAN + 100)
-    made.pod("ns/c", None, BEGAN + 110)
-    (row,) = jobs(made)
+    record.pod("ns/a", None, BEGAN + 40)
+    record.pod("ns/c", pod("c", created=41, **gang), BEGAN + 50)
+    record.pod("ns/b", None, BEGAN + 100)
+    record.pod("ns/c", None, BEGAN + 110)
+    (row,) = jobs(record)
 
     assert (row["job_id"], row["n_pods"]) == ("ns.g.uid-of-a", "2")
     assert [float(row[key]) for key in ("submit_s", "start_s", "duration_s")] == [AT, AT + 30, 80]
 
 
 def test_a_later_gang_of_the_same_name_is_another_job() -> None:
-    made = settled()
+    record = recording_of_empty_cluster()
     gang: Any = {"annotations": {"gpuscaler.io/gang": "g", "gpuscaler.io/gang-size": "1"}}
-    made.pod("ns/a", pod("a", **gang), BEGAN)
-    made.pod("ns/a", None, BEGAN + 10)
-    made.pod("ns/b", pod("b", created=20, **gang), BEGAN + 20)
-    made.pod("ns/b", None, BEGAN + 40)
+    record.pod("ns/a", pod("a", **gang), BEGAN)
+    record.pod("ns/a", None, BEGAN + 10)
+    record.pod("ns/b", pod("b", created=20, **gang), BEGAN + 20)
+    record.pod("ns/b", None, BEGAN + 40)
 
-    assert [float(row["duration_s"]) for row in jobs(made)] == [10, 20]
+    assert [float(row["duration_s"]) for row in jobs(record)] == [10, 20]
 
 
 def test_a_machine_exists_from_its_node_to_its_end_at_the_price_of_the_pools_file() -> None:
-    made = settled()
-    made.node("n", node(created=30, labels={"karpenter.sh/capacity-type": "spot"}), BEGAN + 31)
-    made.node("n", None, BEGAN + 3630)
-    (row,) = machines(made)
+    record = recording_of_empty_cluster()
+    record.node("n", node(created=30, labels={"karpenter.sh/capacity-type": "spot"}), BEGAN + 31)
+    record.node("n", None, BEGAN + 3630)
+    (row,) = machines(record)
 
     assert [row[key] for key in ("node", "pool", "market", "instance_type", "zone", "gpus")] == [
         "n", "gpu", "spot", "g5.xlarge", "us-east-1a", "1",
     ]  # fmt: skip
     assert [float(row[key]) for key in ("begin_s", "end_s", "usd_per_hour")] == [AT + 30, AT + 3630, 0.5]
     assert (row["status"], row["price_source"]) == ("over", "pools file")
-    assert made.machines[0].dollars == pytest.approx(0.5)
+    assert record.machines[0].dollars == pytest.approx(0.5)
 
 
 def test_a_machine_without_offering_has_its_list_price_and_an_unknown_one_none() -> None:
@@ -187,15 +187,15 @@ def test_a_machine_without_offering_has_its_list_price_and_an_unknown_one_none()
 
 
 def test_a_node_that_gets_its_type_later_is_recorded_with_it() -> None:
-    made = settled()
-    made.node("n", node(labels={"node.kubernetes.io/instance-type": ""}), BEGAN)
-    made.node("n", node(), BEGAN + 5)
+    record = recording_of_empty_cluster()
+    record.node("n", node(labels={"node.kubernetes.io/instance-type": ""}), BEGAN)
+    record.node("n", node(), BEGAN + 5)
 
-    assert [row["instance_type"] for row in machines(made)] == ["g5.xlarge"]
+    assert [row["instance_type"] for row in machines(record)] == ["g5.xlarge"]
 
 
 def test_a_recording_continues_from_its_rows() -> None:
-    first = settled()
+    first = recording_of_empty_cluster()
     first.pod("ns/a", pod("a"), BEGAN)
     first.pod("ns/b", pod("b"), BEGAN)
     first.pod("ns/c", pod("c"), BEGAN)
@@ -212,16 +212,16 @@ def test_a_recording_continues_from_its_rows() -> None:
     second.settle()
     second.pod("ns/a", None, BEGAN + 600)
     second.until(BEGAN + 700)
-    found = {row["job_id"][:4]: row for row in jobs(second)}
+    rows = {row["job_id"][:4]: row for row in jobs(second)}
 
-    assert {name: (float(row["duration_s"]), row["status"]) for name, row in found.items()} == {
+    assert {name: (float(row["duration_s"]), row["status"]) for name, row in rows.items()} == {
         "ns.a": (600, "over"),
         "ns.b": (100, "over"),
         "ns.c": (50, "over"),
         "ns.d": (390, "there"),
     }
-    assert found["ns.b"]["note"] == "ended while nothing was recorded"
-    assert float(found["ns.d"]["submit_s"]) == AT + 300
+    assert rows["ns.b"]["note"] == "ended while nothing was recorded"
+    assert float(rows["ns.d"]["submit_s"]) == AT + 300
     assert [(row["node"], float(row["end_s"]) - AT, row["status"]) for row in machines(second)] == [
         ("n", 700, "there"),
         ("m", 100, "over"),
@@ -230,7 +230,7 @@ def test_a_recording_continues_from_its_rows() -> None:
 
 def test_a_gang_of_an_earlier_recording_takes_its_new_members() -> None:
     gang: Any = {"annotations": {"gpuscaler.io/gang": "g", "gpuscaler.io/gang-size": "1"}}
-    first = settled()
+    first = recording_of_empty_cluster()
     first.pod("ns/a", pod("a", **gang), BEGAN)
     first.until(BEGAN + 100)
     second = recording(began=100.0)
@@ -245,7 +245,7 @@ def test_a_gang_of_an_earlier_recording_takes_its_new_members() -> None:
 
 
 def test_continuing_without_a_pause_gives_the_same_rows() -> None:
-    first = settled()
+    first = recording_of_empty_cluster()
     first.pod("ns/a", pod("a"), BEGAN)
     first.node("n", node(), BEGAN)
     first.until(BEGAN + 100)

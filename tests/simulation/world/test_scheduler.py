@@ -135,12 +135,12 @@ def test_soft_taints_send_pods_to_used_machines_and_keep_none_from_running() -> 
     gpu, three = spec(Job("one", 0, 1, gpus=1)), spec(Job("three", 0, 1, gpus=3))
     scheduler.place(gpu, "b")
     scheduler.place(three, "c")
-    taken = []
+    nodes = []
     for _ in range(8):
         node = scheduler.best(gpu)
         assert node is not None
         scheduler.place(gpu, node)
-        taken.append(node)
+        nodes.append(node)
     # The machine used to three quarters, then the one used to a quarter, then the idle one; without the taints it is the other way round.
-    assert taken == ["c", "b", "b", "b", "a", "a", "a", "a"]
+    assert nodes == ["c", "b", "b", "b", "a", "a", "a", "a"]
     assert scheduler.best(gpu) is None

@@ -11,8 +11,8 @@ FREE = np.array([[2000, 16384 * MI], [3000, 12288 * MI]])
 
 
 def scores(cpu: int, memory: int) -> list[int]:
-    found: list[int] = resource_scores(CAPACITY, FREE, np.array([cpu, memory])).tolist()
-    return found
+    result: list[int] = resource_scores(CAPACITY, FREE, np.array([cpu, memory])).tolist()
+    return result
 
 
 def test_a_pod_with_requests_is_scored_by_free_room_and_balance() -> None:

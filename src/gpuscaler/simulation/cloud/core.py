@@ -200,8 +200,8 @@ class SimulatedCloud:
 
     def dump(self, *, ended_after: float = float("-inf"), tokens: int = 1_000) -> CloudState:
         """Return the whole state, without machines that ended before ``ended_after`` and with only the last ``tokens`` tokens."""
-        kept = [machine for machine in self._fleet.all.values() if machine.ended_at is None or machine.ended_at > ended_after]
-        offerings, rows = rows_of(kept, self._images)
+        machines = [machine for machine in self._fleet.all.values() if machine.ended_at is None or machine.ended_at > ended_after]
+        offerings, rows = rows_of(machines, self._images)
         last = set(list(self._answers)[-tokens:]) | self._orders.keys()
         return CloudState(
             granted=self._fleet.granted,
@@ -223,7 +223,9 @@ class SimulatedCloud:
         self._fleet.granted, self._asked, self._events_scheduled = state.granted, state.asked, state.put
         self._fleet.in_use = dict.fromkeys(state.in_use)
         # Machines share their offering with the pools if the pools still have it.
-        offerings = tuple(offering if (own := self._offerings.get(offering.key)) != offering else own for offering in state.offerings)
+        offerings = tuple(
+            offering if (current := self._offerings.get(offering.key)) != offering else current for offering in state.offerings
+        )
         for row in state.machines:
             self._fleet.admit(machine_of(row, offerings))
             if row.image_at is not None:
@@ -241,8 +243,8 @@ class SimulatedCloud:
         self._due = [due for due in self._due if due.kind != _MARKET]
         heapq.heapify(self._due)
         self._watched.clear()
-        wanted = [key for order in self._orders.values() for key in order.offerings]
-        for key in dict.fromkeys([*self._fleet.in_use, *wanted]):
+        ordered = [key for order in self._orders.values() for key in order.offerings]
+        for key in dict.fromkeys([*self._fleet.in_use, *ordered]):
             if key in self._fleet.of_offering:
                 self._watched.add(key)
                 self._schedule(now, _MARKET, "", key)
@@ -307,11 +309,11 @@ class SimulatedCloud:
             return
         self._doomed.add(machine.id)
         luck = random.Random(f"{self._seed}/reclaim/{machine.id}")
-        gone = now + self._faults.reclaim.sample(luck)
+        at = now + self._faults.reclaim.sample(luck)
         if luck.random() >= self._faults.without_notice:
-            self._schedule(gone, NOTICE, machine.id)
-            gone += self._faults.notice_seconds
-        self._schedule(gone, LOST, machine.id, why=RECLAIMED)
+            self._schedule(at, NOTICE, machine.id)
+            at += self._faults.notice_seconds
+        self._schedule(at, LOST, machine.id, why=RECLAIMED)
 
     # Replacing
 
@@ -342,13 +344,13 @@ class SimulatedCloud:
     def _fill_order(self, order: Standing, now: float) -> CloudEvent:
         machines: list[CloudMachine] = []
         refusals: dict[OfferingKey, Refusal] = {}
-        for key, wanted in order.shares():
+        for key, count in order.shares():
             offering = self._offerings.get(key)
             if offering is None:
-                refusals[key] = Refusal(UNKNOWN_OFFERING, key, wanted, f"no offering {'/'.join(key)}")
+                refusals[key] = Refusal(UNKNOWN_OFFERING, key, count, f"no offering {'/'.join(key)}")
                 continue
             pool, capacity = self._pools[offering.pool], self.markets.capacity(key, now)
-            granted, refusal = grantable(offering, wanted, capacity=capacity, pool=pool, fleet=self._fleet, quotas=self._quotas)
+            granted, refusal = grantable(offering, count, capacity=capacity, pool=pool, fleet=self._fleet, quotas=self._quotas)
             if granted > 1 and offering.market == "spot":
                 granted, refusal = self._grant_part(offering, granted, refusal)
             machines += [self._buy(offering, order.token, now) for _ in range(granted)]

@@ -69,11 +69,11 @@ class Steps:
 
 def _merged(steps: Iterable[tuple[float, float]]) -> list[tuple[float, float]]:
     """Merge steps with equal values."""
-    kept: list[tuple[float, float]] = []
+    merged: list[tuple[float, float]] = []
     for at, value in steps:
-        if not kept or kept[-1][1] != value:
-            kept.append((at, value))
-    return kept
+        if not merged or merged[-1][1] != value:
+            merged.append((at, value))
+    return merged
 
 
 class Markets:

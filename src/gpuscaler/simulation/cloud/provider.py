@@ -146,9 +146,9 @@ class SimulatedProvider:
             self._changed.clear()
             following = self.core.next_event()
             # At least what a clock can resolve: in virtual time a shorter wait would never end.
-            left = None if following is None else max(0.001, (following - now) / self._speed)
+            timeout = None if following is None else max(0.001, (following - now) / self._speed)
             try:
-                async with asyncio.timeout(left):
+                async with asyncio.timeout(timeout):
                     await self._changed.wait()
             except TimeoutError:
                 continue
@@ -177,21 +177,21 @@ class SimulatedProvider:
     async def inventory(self) -> Inventory:
         await self._call()
         now = self._now()
-        seen = now - self._faults.stale_seconds
+        at = now - self._faults.stale_seconds
         machines = self.core.history() if self._faults.stale_seconds else self.core.list()
-        there = (machine for machine in machines if machine.bought_at <= seen and (machine.ended_at is None or machine.ended_at > seen))
-        return Inventory(now, tuple(instance_of(machine, seen, tagged=self.keeps_tokens) for machine in there), self._deliveries(seen))
+        listed = (machine for machine in machines if machine.bought_at <= at and (machine.ended_at is None or machine.ended_at > at))
+        return Inventory(now, tuple(instance_of(machine, at, tagged=self.keeps_tokens) for machine in listed), self._deliveries(at))
 
     def _deliveries(self, at: float) -> tuple[Delivery, ...]:
         """What pools still owed at a moment, if they replace machines by themselves."""
         owed = self.core.replacements
         if owed is None:
             return ()
-        said = {pool.name: "no machine is available" if owed.failing(pool.name, at) else "" for pool in self._pools}
-        return tuple(Delivery(name, owed.missing(name, at), failing) for name, failing in said.items())
+        failures = {pool.name: "no machine is available" if owed.failing(pool.name, at) else "" for pool in self._pools}
+        return tuple(Delivery(name, owed.missing(name, at), failing) for name, failing in failures.items())
 
     async def buy(self, order: Order) -> Bought:
-        lost = await self._call(writes=True)
+        answer_lost = await self._call(writes=True)
         token = order.token
         if not self.keeps_tokens:
             self._sent += 1
@@ -203,7 +203,7 @@ class SimulatedProvider:
             self.core.ask(token, order.offerings, count=order.count, now=self._now())
             self._changed.set()
             await self.keep()
-        if lost:
+        if answer_lost:
             raise LostAnswerError(f"the connection broke while order {order.token} was answered")
         answer = await asyncio.shield(self._answers[token])
         return Bought(
@@ -224,13 +224,13 @@ class SimulatedProvider:
         """Return nothing: the simulated cloud answers orders at once, or when they are sent again."""
         return ()
 
-    async def withdraw(self, rest: Unfilled, /) -> None:
+    async def withdraw(self, unfilled: Unfilled, /) -> None:
         await self._call(writes=True)
-        self.core.withdraw(rest.order.token)
+        self.core.withdraw(unfilled.order.token)
         await self.keep()
 
     async def remove(self, ids: Sequence[str]) -> Mapping[str, Refusal | None]:
-        lost = await self._call(writes=True)
+        answer_lost = await self._call(writes=True)
         by_id = {provider_id(machine): machine for machine in self.core.list()}
         for name in ids:
             if name in by_id:
@@ -238,7 +238,7 @@ class SimulatedProvider:
                 self._listener(CloudEvent(self._now(), ended.state, ended))
         self._changed.set()
         await self.keep()
-        if lost:
+        if answer_lost:
             raise LostAnswerError(f"the connection broke while {len(ids)} machines were ended")
         return dict.fromkeys(ids)
 

@@ -31,18 +31,18 @@ def grantable(
     key = offering.key
     granted, refusal = count, None
     capacity = min(capacity, float("inf") if offering.count is None else offering.count)
-    if (left := max(0.0, capacity - len(fleet.of_offering[key]))) < granted:
-        granted = int(left)
+    if (room := max(0.0, capacity - len(fleet.of_offering[key]))) < granted:
+        granted = int(room)
         refusal = Refusal(NO_CAPACITY, key, count - granted, f"capacity for {granted} of {count} machines")
-    if pool.max is not None and (left := max(0, pool.max - fleet.in_pool[pool.name])) < granted:
-        granted = int(left)
+    if pool.max is not None and (room := max(0, pool.max - fleet.in_pool[pool.name])) < granted:
+        granted = int(room)
         detail = f"pool {pool.name} may have {pool.max} machines and has {pool.max - granted}, {count} more were asked for"
         refusal = Refusal(POOL_LIMIT, key, count - granted, detail)
     for quota in quotas:
         used = sum(len(fleet.of_offering[other]) for other in fleet.in_use if quota.covers(other)) if quota.covers(key) else 0
-        if quota.covers(key) and (left := max(0, quota.machines - used)) < granted:
-            granted = int(left)
-            whose = f"{quota.market or 'all'} machines{f' of {chr(44).join(quota.types)}' if quota.types else ''}"
-            detail = f"the account may have {quota.machines} {whose} and has {used}, {count} more were asked for"
+        if quota.covers(key) and (room := max(0, quota.machines - used)) < granted:
+            granted = int(room)
+            machines = f"{quota.market or 'all'} machines{f' of {chr(44).join(quota.types)}' if quota.types else ''}"
+            detail = f"the account may have {quota.machines} {machines} and has {used}, {count} more were asked for"
             refusal = Refusal(QUOTA_FULL, key, count - granted, detail, bucket=quota.types or (offering.instance_type,))
     return granted, refusal

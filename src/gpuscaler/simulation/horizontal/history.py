@@ -57,10 +57,10 @@ class History(Struct, frozen=True, gc=False):
 
     def with_condition(self, kind: str, status: Status, reason: str, message: str, *, now: float) -> "History":
         """Return the history with a condition set. An existing one keeps its place, and its time if the status is unchanged."""
-        old = self.condition(kind)
-        since = old.since if old is not None and old.status == status else now
+        previous = self.condition(kind)
+        since = previous.since if previous is not None and previous.status == status else now
         new = Condition(kind, status, reason, message, since)  # type: ignore[arg-type]  # the callers' literals
-        if old is None:
+        if previous is None:
             return replace(self, conditions=(*self.conditions, new))
         return replace(self, conditions=tuple(new if condition.type == kind else condition for condition in self.conditions))
 
@@ -70,5 +70,5 @@ def changed_within(events: tuple[ScaleEvent, ...], period: int, now: float) -> i
     return wrapped32(sum(event.change for event in events if event.at > now - period))
 
 
-def _with_entry(entries: tuple[_Entry, ...], new: _Entry, over: int | None) -> tuple[_Entry, ...]:
-    return (*entries, new) if over is None else (*entries[:over], new, *entries[over + 1 :])
+def _with_entry(entries: tuple[_Entry, ...], entry: _Entry, over: int | None) -> tuple[_Entry, ...]:
+    return (*entries, entry) if over is None else (*entries[:over], entry, *entries[over + 1 :])

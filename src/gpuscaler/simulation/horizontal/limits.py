@@ -30,19 +30,19 @@ class Bounded(NamedTuple):
 
 
 def apply_limits(
-    autoscaler: Autoscaler, history: History, *, current: int, wanted: int, now: float, settings: ControllerSettings
+    autoscaler: Autoscaler, history: History, *, current: int, recommended: int, now: float, settings: ControllerSettings
 ) -> tuple[int, History]:
     """Return the replicas that the target gets now, and the history with the recommendation and the conditions."""
     behavior = autoscaler.behavior
     if behavior is None:
-        stable, history = _stabilized(history, wanted, now=now, window=settings.downscale_stabilization)
-        given = _within_default_rate(autoscaler, current=current, wanted=stable.replicas)
+        stable, history = _stabilized(history, recommended, now=now, window=settings.downscale_stabilization)
+        bounded = _within_default_rate(autoscaler, current=current, recommended=stable.replicas)
     else:
-        stable, history = _stabilized_by(behavior, history, current=current, wanted=wanted, now=now, settings=settings)
-        given = _within_rates(autoscaler, behavior, history, current=current, wanted=stable.replicas, now=now)
-    history = history.with_condition("AbleToScale", "True", *(READY if stable.replicas == wanted else stable.words), now=now)
-    limiting: Status = "False" if given.replicas == stable.replicas else "True"
-    return given.replicas, history.with_condition("ScalingLimited", limiting, *given.words, now=now)
+        stable, history = _stabilized_by(behavior, history, current=current, recommended=recommended, now=now, settings=settings)
+        bounded = _within_rates(autoscaler, behavior, history, current=current, recommended=stable.replicas, now=now)
+    history = history.with_condition("AbleToScale", "True", *(READY if stable.replicas == recommended else stable.words), now=now)
+    limiting: Status = "False" if bounded.replicas == stable.replicas else "True"
+    return bounded.replicas, history.with_condition("ScalingLimited", limiting, *bounded.words, now=now)
 
 
 def down_window(behavior: Behavior, settings: ControllerSettings) -> int:
@@ -50,23 +50,23 @@ def down_window(behavior: Behavior, settings: ControllerSettings) -> int:
     return int(settings.downscale_stabilization) if behavior.down.window is None else behavior.down.window
 
 
-def _stabilized(history: History, wanted: int, *, now: float, window: float) -> tuple[Bounded, History]:
+def _stabilized(history: History, recommended: int, *, now: float, window: float) -> tuple[Bounded, History]:
     """Return the highest recommendation of the window, for an object without ``behavior``."""
-    cutoff, highest, over = now - window, wanted, None
+    cutoff, highest, over = now - window, recommended, None
     for number, past in enumerate(history.recommendations):
         if past.at < cutoff:
             over = number
         else:
             highest = max(highest, past.replicas)
-    return Bounded(highest, ("ScaleDownStabilized", HIGHER)), history.with_recommendation(wanted, now, over=over)
+    return Bounded(highest, ("ScaleDownStabilized", HIGHER)), history.with_recommendation(recommended, now, over=over)
 
 
 def _stabilized_by(
-    behavior: Behavior, history: History, *, current: int, wanted: int, now: float, settings: ControllerSettings
+    behavior: Behavior, history: History, *, current: int, recommended: int, now: float, settings: ControllerSettings
 ) -> tuple[Bounded, History]:
     """Return the number closest to the current one that the recommendations of both windows allow."""
     up_cutoff, down_cutoff = now - (behavior.up.window or 0), now - down_window(behavior, settings)
-    lowest = highest = wanted
+    lowest = highest = recommended
     over = None
     for number, past in enumerate(history.recommendations):
         if past.at > up_cutoff:
@@ -76,31 +76,31 @@ def _stabilized_by(
         if past.at < up_cutoff and past.at < down_cutoff:
             over = number
     stable = min(max(current, lowest), highest)
-    words = ("ScaleUpStabilized", LOWER) if wanted >= current else ("ScaleDownStabilized", HIGHER)
-    return Bounded(stable, words), history.with_recommendation(wanted, now, over=over)
+    words = ("ScaleUpStabilized", LOWER) if recommended >= current else ("ScaleDownStabilized", HIGHER)
+    return Bounded(stable, words), history.with_recommendation(recommended, now, over=over)
 
 
-def _within_default_rate(autoscaler: Autoscaler, *, current: int, wanted: int) -> Bounded:
+def _within_default_rate(autoscaler: Autoscaler, *, current: int, recommended: int) -> Bounded:
     """Limit without behaviours: at most twice the current number, or 4."""
     fastest = truncate32(max(2.0 * current, 4.0))
     limit, words = (fastest, TOO_FAST_UP) if autoscaler.max_replicas > fastest else (autoscaler.max_replicas, TOO_MANY)
-    if wanted < autoscaler.min_replicas:
+    if recommended < autoscaler.min_replicas:
         return Bounded(autoscaler.min_replicas, TOO_FEW)
-    return Bounded(limit, words) if wanted > limit else Bounded(wanted, WITHIN)
+    return Bounded(limit, words) if recommended > limit else Bounded(recommended, WITHIN)
 
 
-def _within_rates(autoscaler: Autoscaler, behavior: Behavior, history: History, *, current: int, wanted: int, now: float) -> Bounded:
-    if wanted > current:
+def _within_rates(autoscaler: Autoscaler, behavior: Behavior, history: History, *, current: int, recommended: int, now: float) -> Bounded:
+    if recommended > current:
         fastest = max(_fastest(behavior.up, history, current=current, now=now, up=True), current)
         limit, words = (fastest, TOO_FAST_UP) if autoscaler.max_replicas > fastest else (autoscaler.max_replicas, TOO_MANY)
-        if wanted > limit:
+        if recommended > limit:
             return Bounded(limit, words)
-    elif wanted < current:
+    elif recommended < current:
         fastest = min(_fastest(behavior.down, history, current=current, now=now, up=False), current)
         limit, words = (fastest, TOO_FAST_DOWN) if autoscaler.min_replicas < fastest else (autoscaler.min_replicas, TOO_FEW)
-        if wanted < limit:
+        if recommended < limit:
             return Bounded(limit, words)
-    return Bounded(wanted, WITHIN)
+    return Bounded(recommended, WITHIN)
 
 
 def _fastest(rules: ScalingRules, history: History, *, current: int, now: float, up: bool) -> int:

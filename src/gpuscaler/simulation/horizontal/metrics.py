@@ -104,11 +104,11 @@ def _of_object(autoscaler: Autoscaler, metric: Metric, answer: Answer, situation
 
 
 def _of_external(autoscaler: Autoscaler, metric: Metric, answer: Answer, situation: Situation) -> Proposal:
-    name, target, shown = metric.name, metric.target, format_selector(metric.selector)
+    name, target, selector = metric.name, metric.target, format_selector(metric.selector)
     per_pod = target.average_value is not None
     wrapping = f"failed to get {name} external metric: " if per_pod else f"failed to get external metric {name}: "
     try:
-        values = _samples_of(answer, SeriesSamples, f"unable to get external metric {autoscaler.namespace}/{name}/{shown}: ").values
+        values = _samples_of(answer, SeriesSamples, f"unable to get external metric {autoscaler.namespace}/{name}/{selector}: ").values
         usage = total(values, per_pod=per_pod)
         if target.average_value is not None:
             replicas, current = by_share(usage, target.average_value, situation=situation, bounded=True)
@@ -116,7 +116,7 @@ def _of_external(autoscaler: Autoscaler, metric: Metric, answer: Answer, situati
             replicas, current = by_value(usage, target.value or 0, situation=situation)
     except MetricError as error:
         _refuse("FailedGetExternalMetric", str(error), f"failed to get {name} external metric value: {wrapping}{error}")
-    return Proposal(replicas, f"external metric {name}({shown})", current)
+    return Proposal(replicas, f"external metric {name}({selector})", current)
 
 
 def format_selector(selector: MetricSelector | None) -> str:

@@ -9,7 +9,7 @@ from typing import NoReturn
 
 import msgspec
 
-from gpuscaler.model.quantities import QuantityError, format_quantity, parse, parse_milli, shortened
+from gpuscaler.model.quantities import QuantityError, format_quantity, parse, parse_milli, shorten_value
 from gpuscaler.simulation.horizontal import specs, wires
 from gpuscaler.simulation.horizontal.arithmetic import INT64_MAX
 
@@ -87,9 +87,9 @@ class _Reading:
 
     def _metric(self, wire: wires.Metric, path: str) -> specs.Metric:
         field = wire.type[0].lower() + wire.type[1:]
-        given = [name for name in _SOURCES if getattr(wire, _snake(name)) is not None]
-        if given != [field]:
-            self._refuse(path, f"{' and '.join(given) or 'nothing'} beside type {wire.type}", f"{field} and nothing else")
+        sources = [name for name in _SOURCES if getattr(wire, _snake(name)) is not None]
+        if sources != [field]:
+            self._refuse(path, f"{' and '.join(sources) or 'nothing'} beside type {wire.type}", f"{field} and nothing else")
         source: wires.Source = getattr(wire, _snake(field))
         path = f"{path}.{field}"
         target = self._target(source.target, f"{path}.target")
@@ -124,14 +124,14 @@ class _Reading:
             "averageValue": target.average_value,
             "averageUtilization": target.average_utilization,
         }
-        wanted = {"Object": ("value", "averageValue"), "External": ("value", "averageValue"), "Pods": ("averageValue",)}.get(
+        names = {"Object": ("value", "averageValue"), "External": ("value", "averageValue"), "Pods": ("averageValue",)}.get(
             kind, ("averageUtilization", "averageValue")
         )
-        given = [name for name in wanted if ways[name] is not None]
-        if not given:
-            self._refuse(path, "nothing", " or ".join(wanted))
-        if len(given) > 1 and kind != "Object":
-            self._refuse(path, " and ".join(given), "only one of them")
+        present = [name for name in names if ways[name] is not None]
+        if not present:
+            self._refuse(path, "nothing", " or ".join(names))
+        if len(present) > 1 and kind != "Object":
+            self._refuse(path, " and ".join(present), "only one of them")
 
     def _target(self, wire: wires.Target, path: str) -> specs.Target:
         if wire.average_utilization is not None and wire.average_utilization < 1:
@@ -150,7 +150,7 @@ class _Reading:
         try:
             amount = parse_milli(quantity)
         except QuantityError as error:
-            raise AutoscalerError(self._name, path, shortened(error.seen), error.expected) from error
+            raise AutoscalerError(self._name, path, shorten_value(error.seen), error.expected) from error
         if not 0 < amount <= INT64_MAX:
             self._refuse(path, quantity, f"a quantity above 0 and up to {INT64_MAX // 1000}")
         return amount
@@ -176,9 +176,9 @@ class _Reading:
                 self._refuse(f"{path}.policies[{number}].value", policy.value, "1 or more")
             if not 0 < policy.period_seconds <= LONGEST_PERIOD:
                 self._refuse(f"{path}.policies[{number}].periodSeconds", policy.period_seconds, f"1 to {LONGEST_PERIOD}")
-        own = tuple(specs.ScalingPolicy(policy.type, policy.value, policy.period_seconds) for policy in wire.policies or ())
+        policies = tuple(specs.ScalingPolicy(policy.type, policy.value, policy.period_seconds) for policy in wire.policies or ())
         return specs.ScalingRules(
-            policies=own or usual.policies,
+            policies=policies or usual.policies,
             select=wire.select_policy or "Max",
             window=usual.window if window is None else window,
             tolerance=self._tolerance(wire.tolerance, f"{path}.tolerance"),
@@ -190,7 +190,7 @@ class _Reading:
         try:
             exact = parse(quantity)
         except QuantityError as error:
-            raise AutoscalerError(self._name, path, shortened(error.seen), error.expected) from error
+            raise AutoscalerError(self._name, path, shorten_value(error.seen), error.expected) from error
         if exact < 0:
             self._refuse(path, quantity, "0 or more")
         return _approximately(format_quantity(exact))
@@ -210,12 +210,18 @@ class _Reading:
             return None
         expressions = []
         for number, expression in enumerate(wire.match_expressions or ()):
-            taken = specs.SelectorRequirement(expression.key, expression.operator, expression.values or ())
-            if taken.operator not in _OPERATORS or bool(taken.values) != _OPERATORS[taken.operator] or not taken.key:
-                seen = f"{taken.key or 'no key'} {taken.operator or 'no operator'} with {len(taken.values)} values"
+            requirement = specs.SelectorRequirement(expression.key, expression.operator, expression.values or ())
+            if (
+                requirement.operator not in _OPERATORS
+                or bool(requirement.values) != _OPERATORS[requirement.operator]
+                or not requirement.key
+            ):
+                requirement_text = (
+                    f"{requirement.key or 'no key'} {requirement.operator or 'no operator'} with {len(requirement.values)} values"
+                )
                 expected = "a key with In or NotIn and values, or with Exists or DoesNotExist and none"
-                self._refuse(f"{path}.matchExpressions[{number}]", seen, expected)
-            expressions.append(taken)
+                self._refuse(f"{path}.matchExpressions[{number}]", requirement_text, expected)
+            expressions.append(requirement)
         return specs.MetricSelector(tuple(sorted((wire.match_labels or {}).items())), tuple(expressions))
 
     def _check_name(self, text: str, path: str, *, segment: bool = True) -> None:
@@ -223,7 +229,7 @@ class _Reading:
             self._refuse(path, text or "nothing", "a name without '/' and '%'" if segment else "a name")
 
     def _refuse(self, path: str, seen: object, expected: str) -> NoReturn:
-        raise AutoscalerError(self._name, path, _escape(seen) if isinstance(seen, str) else shortened(seen), expected)
+        raise AutoscalerError(self._name, path, _escape(seen) if isinstance(seen, str) else shorten_value(seen), expected)
 
 
 def _escape(text: str) -> str:

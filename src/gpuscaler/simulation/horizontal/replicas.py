@@ -62,7 +62,7 @@ def by_utilization(
         values,
         groups,
         situation,
-        usage=lambda known: _utilization(known, requests, target),
+        usage=lambda values: _utilization(values, requests, target),
         on_target=lambda name: quotient(wrapped64(requests[name] * full), 100),
     )
 
@@ -70,7 +70,7 @@ def by_utilization(
 def by_average(samples: Mapping[str, Sample], target: int, *, resource: str = "", situation: Situation) -> tuple[int, Current]:
     """Replicas that bring the average over the pods to ``target``. Raises :class:`MetricError`."""
     groups, values = _grouped(samples, resource, situation)
-    return _replicas(values, groups, situation, usage=lambda known: _average(known, target), on_target=lambda _: target)
+    return _replicas(values, groups, situation, usage=lambda values: _average(values, target), on_target=lambda _: target)
 
 
 def by_value(usage: int, target: int, *, situation: Situation) -> tuple[int, Current]:
@@ -83,8 +83,8 @@ def by_value(usage: int, target: int, *, situation: Situation) -> tuple[int, Cur
     if not situation.pods:
         raise MetricError("unable to calculate ready pods: no pods returned by selector while calculating replica count")
     ready = sum(pod.phase == "Running" and pod.ready == "True" for pod in situation.pods)
-    wanted = usage_ratio * ready
-    return (INT32_MAX if wanted > INT32_MAX else ceiling32(wanted)), Current(value=usage)
+    proposed = usage_ratio * ready
+    return (INT32_MAX if proposed > INT32_MAX else ceiling32(proposed)), Current(value=usage)
 
 
 def by_share(usage: int, target: int, *, situation: Situation, bounded: bool) -> tuple[int, Current]:
@@ -92,8 +92,8 @@ def by_share(usage: int, target: int, *, situation: Situation, bounded: bool) ->
     status_replicas = situation.scale.observed
     replicas = status_replicas
     if not situation.tolerances.allow(ratio(usage, float(target) * float(status_replicas))):
-        wanted = ratio(usage, target)
-        replicas = INT32_MAX if bounded and wanted > INT32_MAX else ceiling32(wanted)
+        proposed = ratio(usage, target)
+        replicas = INT32_MAX if bounded and proposed > INT32_MAX else ceiling32(proposed)
     if bounded and float(usage) >= float(INT64_MAX):
         return replicas, Current(average_value=INT64_MAX)
     return replicas, Current(average_value=ceiling64(ratio(usage, status_replicas)))
@@ -159,31 +159,31 @@ def _replicas(
 ) -> tuple[int, Current]:
     """Missing and unready pods are assumed to oppose the change: idle when scaling up, at the target when scaling down."""
     replicas = situation.scale.replicas
-    first, shown = usage(values)
-    scale_up_with_unready = bool(groups.unready) and first > 1.0
+    usage_ratio, current = usage(values)
+    scale_up_with_unready = bool(groups.unready) and usage_ratio > 1.0
     if not scale_up_with_unready and not groups.missing:
-        return (replicas if situation.tolerances.allow(first) else ceiling32(first * groups.ready)), shown
-    if first < 1.0:
+        return (replicas if situation.tolerances.allow(usage_ratio) else ceiling32(usage_ratio * groups.ready)), current
+    if usage_ratio < 1.0:
         values.update({name: on_target(name) for name in groups.missing})
-    elif first > 1.0:
+    elif usage_ratio > 1.0:
         values.update(dict.fromkeys(groups.missing | groups.unready, 0))
-    second, _ = usage(values)
-    if situation.tolerances.allow(second) or first < 1.0 < second or second < 1.0 < first:
-        return replicas, shown
-    proposed = ceiling32(second * len(values))
-    if (second < 1.0 and proposed > replicas) or (second > 1.0 and proposed < replicas):
-        return replicas, shown
-    return proposed, shown
+    assumed_ratio, _ = usage(values)
+    if situation.tolerances.allow(assumed_ratio) or usage_ratio < 1.0 < assumed_ratio or assumed_ratio < 1.0 < usage_ratio:
+        return replicas, current
+    proposed = ceiling32(assumed_ratio * len(values))
+    if (assumed_ratio < 1.0 and proposed > replicas) or (assumed_ratio > 1.0 and proposed < replicas):
+        return replicas, current
+    return proposed, current
 
 
 def _utilization(values: Mapping[str, int], requests: Mapping[str, int], target: int) -> Usage:
-    known = [name for name in values if name in requests]
-    used = wrapped64(sum(values[name] for name in known))
-    requested = wrapped64(sum(requests[name] for name in known))
+    pods = [name for name in values if name in requests]
+    used = wrapped64(sum(values[name] for name in pods))
+    requested = wrapped64(sum(requests[name] for name in pods))
     if requested == 0:
         raise MetricError("no metrics returned matched known pods")
     percent = wrapped32(quotient(wrapped64(used * 100), requested))
-    return ratio(percent, target), Current(average_value=quotient(used, len(known)), average_utilization=percent)
+    return ratio(percent, target), Current(average_value=quotient(used, len(pods)), average_utilization=percent)
 
 
 def _average(values: Mapping[str, int], target: int) -> Usage:
@@ -197,7 +197,7 @@ def _request(pod: ReplicaPod, container: str, resource: str) -> int:
         if resource not in pod.pod_requests:
             raise MetricError(f"missing pod-level request for {resource} in Pod {pod.name}")
         return pod.pod_requests[resource]
-    counted = [one for one in pod.containers if container in ("", one.name)]
+    counted = [pod_container for pod_container in pod.containers if container in ("", pod_container.name)]
     if container and not counted:
         raise MetricError(f"container {container} not found in Pod {pod.name}")
     return wrapped64(sum(_container_request(container, pod, resource) for container in (counted[:1] if container else counted)))

@@ -85,28 +85,28 @@ def step(
 def _largest_proposal(autoscaler: Autoscaler, metrics: Sequence[Answer], situation: Situation, history: History) -> _MetricsResult:
     """Return the largest proposal of all metrics. If one metric cannot be used, nothing is scaled down."""
     best = Proposal(0, "", Current())
-    shown: list[Current | None] = []
+    currents: list[Current | None] = []
     errors: list[UnusableMetricError] = []
     for metric, answer in zip(autoscaler.metrics, metrics, strict=True):
         try:
-            found = propose(autoscaler, metric, answer, situation)
+            proposed = propose(autoscaler, metric, answer, situation)
         except UnusableMetricError as error:
             errors.append(error)
-            shown.append(None)
+            currents.append(None)
             continue
-        shown.append(found.current)
-        if best.replicas == 0 or found.replicas > best.replicas:
-            best = found
+        currents.append(proposed.current)
+        if best.replicas == 0 or proposed.replicas > best.replicas:
+            best = proposed
     text = ""
     if errors:
-        text = f"invalid metrics ({len(errors)} invalid out of {len(shown)}), first error is: {errors[0]}"
-        if len(errors) == len(shown) or best.replicas < situation.scale.replicas:
+        text = f"invalid metrics ({len(errors)} invalid out of {len(currents)}), first error is: {errors[0]}"
+        if len(errors) == len(currents) or best.replicas < situation.scale.replicas:
             message = f"the HPA was unable to compute the replica count: {errors[0].cause}"
             history = history.with_condition("ScalingActive", "False", errors[0].reason, message, now=situation.now)
-            return _MetricsResult(history, tuple(shown), None, error=text)
+            return _MetricsResult(history, tuple(currents), None, error=text)
     message = f"the HPA was able to successfully calculate a replica count from {best.metric}"
     history = history.with_condition("ScalingActive", "True", "ValidMetricFound", message, now=situation.now)
-    return _MetricsResult(history, tuple(shown), best.replicas, best.metric, text)
+    return _MetricsResult(history, tuple(currents), best.replicas, best.metric, text)
 
 
 def _apply_limits(autoscaler: Autoscaler, computed: _MetricsResult, situation: Situation) -> Outcome:
@@ -114,14 +114,16 @@ def _apply_limits(autoscaler: Autoscaler, computed: _MetricsResult, situation: S
     assert computed.replicas is not None
     current, now = situation.scale.replicas, situation.now
     # A negative count becomes zero, and then no metric is named.
-    wanted, metric = (computed.replicas, computed.metric) if computed.replicas > 0 else (0, "")
-    reason = f"{metric} above target" if wanted > current else "All metrics below target" if wanted < current else ""
-    desired, history = apply_limits(autoscaler, computed.history, current=current, wanted=wanted, now=now, settings=situation.settings)
+    recommended, metric = (computed.replicas, computed.metric) if computed.replicas > 0 else (0, "")
+    reason = f"{metric} above target" if recommended > current else "All metrics below target" if recommended < current else ""
+    desired, history = apply_limits(
+        autoscaler, computed.history, current=current, recommended=recommended, now=now, settings=situation.settings
+    )
     if desired == current:
         reason = ""
     else:
         history = _record_rescale(autoscaler, history, current, desired, now=now)
-    return Outcome(desired, history, reason, computed.error, wanted, computed.current)
+    return Outcome(desired, history, reason, computed.error, recommended, computed.current)
 
 
 def _record_rescale(autoscaler: Autoscaler, history: History, current: int, desired: int, *, now: float) -> History:
@@ -135,6 +137,6 @@ def _record_rescale(autoscaler: Autoscaler, history: History, current: int, desi
 
 def _tolerances(autoscaler: Autoscaler, settings: ControllerSettings) -> Tolerances:
     behavior = autoscaler.behavior
-    own = (behavior.down.tolerance, behavior.up.tolerance) if behavior is not None else (None, None)
-    down, up = (settings.tolerance if one is None else one for one in own)
+    tolerances = (behavior.down.tolerance, behavior.up.tolerance) if behavior is not None else (None, None)
+    down, up = (settings.tolerance if tolerance is None else tolerance for tolerance in tolerances)
     return Tolerances(down, up)

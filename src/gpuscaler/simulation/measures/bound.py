@@ -25,17 +25,17 @@ def lower_bound(work: Sequence[tuple[PodSpec, float]], offerings: Sequence[Offer
 
     A specification that no offering admits is left out.
     """
-    done = [(spec, hours) for spec, hours in work if hours > 0 and any(serves(offering, spec) for offering in offerings)]
-    if not done:
+    servable = [(spec, hours) for spec, hours in work if hours > 0 and any(serves(offering, spec) for offering in offerings)]
+    if not servable:
         return 0.0
-    specs = [spec for spec, _ in done]
+    specs = [spec for spec, _ in servable]
     kinds = _kinds(offerings, specs)
     solver = highspy.Highs()  # type: ignore[no-untyped-call]  # highspy leaves it untyped
     solver.silent()
     solver.setOptionValue("threads", 1)
-    hours_done = np.array([hours for _, hours in done])
+    hours_done = np.array([hours for _, hours in servable])
     empty = (0, np.zeros(0, np.int32), np.zeros(0, np.int32), np.zeros(0))
-    solver.addRows(len(done), hours_done, hours_done, *empty)
+    solver.addRows(len(servable), hours_done, hours_done, *empty)
     for kind, served in kinds:
         _add_kind(solver, kind, [(number, specs[number]) for number in served])
     solver.run()

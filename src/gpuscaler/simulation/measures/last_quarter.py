@@ -33,9 +33,9 @@ def last_quarter(
     if last_submission <= began:
         return None
     after = began + 0.75 * (last_submission - began)
-    late = [pod_wait for pod_wait in waits if pod_wait.since >= after]
+    late_waits = [pod_wait for pod_wait in waits if pod_wait.since >= after]
     cost = _cost(cloud, after, last_submission, ended=ended)
-    return LastQuarter(after - began, cost, len(late), sum(pod_wait.ran for pod_wait in late), wait_of(late))
+    return LastQuarter(after - began, cost, len(late_waits), sum(pod_wait.ran for pod_wait in late_waits), wait_of(late_waits))
 
 
 def _cost(cloud: SimulatedCloud, begin: float, end: float, *, ended: float) -> float:

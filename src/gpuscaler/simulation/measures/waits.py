@@ -118,8 +118,8 @@ def curve_of(waits: Sequence[PodWait]) -> Curve:
         return Curve()
     times, waiting = _still_waiting(waits)
     if len(times) > POINTS:
-        wanted = np.geomspace(max(1.0, times[0]), max(2.0, times[-1]), POINTS - 1)
-        places = np.unique(np.concatenate((np.searchsorted(times, wanted, side="right") - 1, [len(times) - 1])))
+        spaced = np.geomspace(max(1.0, times[0]), max(2.0, times[-1]), POINTS - 1)
+        places = np.unique(np.concatenate((np.searchsorted(times, spaced, side="right") - 1, [len(times) - 1])))
         places = places[places >= 0]
         times, waiting = times[places], waiting[places]
     return Curve(tuple(times.tolist()), tuple((1.0 - waiting).tolist()))

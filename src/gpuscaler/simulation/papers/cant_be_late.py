@@ -52,10 +52,10 @@ def uniform_progress(job: Job) -> str:
     It leaves on-demand for waiting once progress is ahead by two changeovers, and never once the slack is two changeovers or less.
     """
     rate = job.total / job.allowed
-    elapsed, done = job.allowed - job.left, job.total - job.work
+    elapsed, progress = job.allowed - job.left, job.total - job.work
     if job.on != SPOT and job.spare < 2 * job.changeover:
         return ON_DEMAND
-    behind = done < elapsed * rate or (job.on == ON_DEMAND and done < (elapsed + 2 * job.changeover) * rate)
+    behind = progress < elapsed * rate or (job.on == ON_DEMAND and progress < (elapsed + 2 * job.changeover) * rate)
     wish = SPOT if job.spot else ON_DEMAND if behind else WAIT
     return wish if finishes_in_time(job, wish) else ON_DEMAND
 
@@ -126,7 +126,9 @@ def table(file: SpotFile) -> Published:
     """
     steps, apart = int(DEADLINE / STEP), int(SPACING / STEP)
     series = [sampled(series) for series in file.availability]
-    jobs = [one[start : start + steps] for one in series for start in range(0, len(one) - steps + 1, apart)]
+    jobs = [
+        steps_available[start : start + steps] for steps_available in series for start in range(0, len(steps_available) - steps + 1, apart)
+    ]
     if not jobs:
         most = max(map(len, series), default=0)
         raise SpotError(f"{file.name}: saw series of availability of at most {most * STEP:,.0f} s, expected one of {DEADLINE:,.0f} s")
@@ -157,7 +159,7 @@ def table(file: SpotFile) -> Published:
 
 
 def _other_series(series: Sequence[tuple[bool, ...]]) -> str:
-    days = sorted({f"{len(one) * STEP / (24 * HOUR):.0f}" for one in series}, key=float)
+    days = sorted({f"{len(steps) * STEP / (24 * HOUR):.0f}" for steps in series}, key=float)
     lengths = days[0] if len(days) == 1 else f"{days[0]} to {days[-1]}"
     return f"Its series are of two weeks to three months and several GPUs; those of the file: {len(series)}, of {lengths} days."
 

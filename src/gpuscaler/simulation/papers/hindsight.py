@@ -26,15 +26,15 @@ def cheapest(
     values = np.full((5, jobs, work + 1), NEVER, dtype=np.float32)
     values[:, :, 0] = 0.0
     for number in range(steps - 1, -1, -1):
-        here = available[:, number]
+        spot_available = available[:, number]
         spot, on_demand = (_running(values, state, price, changeover, step) for state, price in zip((SPOT, ON_DEMAND), prices, strict=True))
         best = np.minimum(values[IDLE], on_demand[0])
-        with_spot = np.where(here[:, None], np.minimum(best, spot[0]), best)
+        with_spot = np.where(spot_available[:, None], np.minimum(best, spot[0]), best)
         values = np.stack(
             [
                 with_spot,
-                np.where(here[:, None], np.minimum(best, spot[1]), best),
-                np.where(here[:, None], np.minimum(best, spot[2]), best),
+                np.where(spot_available[:, None], np.minimum(best, spot[1]), best),
+                np.where(spot_available[:, None], np.minimum(best, spot[2]), best),
                 np.minimum(with_spot, on_demand[1]),
                 np.minimum(with_spot, on_demand[2]),
             ]
@@ -44,9 +44,9 @@ def cheapest(
 
 def _running(values: Values, state: int, price: float, changeover: int, step: int) -> Sequence[Values]:
     """Cost to the end when the step is spent on ``state``'s machine: from a new one, a working one, and one that is nearly ready."""
-    fresh = values[state + 1] + np.float32(step * price)
-    fresh[:, 0] = 0.0
-    found = [fresh]
+    new = values[state + 1] + np.float32(step * price)
+    new[:, 0] = 0.0
+    costs = [new]
     for warming in (0, changeover - step):
         useful = step - warming
         after = np.empty_like(values[state])
@@ -55,5 +55,5 @@ def _running(values: Values, state: int, price: float, changeover: int, step: in
         ends = np.arange(min(useful, after.shape[1] - 1) + 1)
         after[:, : len(ends)] = (ends + warming) * np.float32(price)
         after[:, 0] = 0.0
-        found.append(after)
-    return found
+        costs.append(after)
+    return costs

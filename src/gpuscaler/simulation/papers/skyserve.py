@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from gpuscaler.model.offerings import OfferingKey
-from gpuscaler.planning.state.askable_offerings import next_change, openness
+from gpuscaler.planning.state.askable_offerings import next_openness_change, openness
 from gpuscaler.planning.state.breakers import Breakers, step
 from gpuscaler.planning.state.offering_events import Asked, Granted, Reclaimed, Refused
 from gpuscaler.simulation.cloud.markets import Steps
@@ -54,12 +54,12 @@ class Fleet:
         """The zones of the spot replicas, one entry per replica."""
         return [replica.zone for replica in self.replicas if replica.zone != ON_DEMAND and (not ready or replica.ready <= self.now)]
 
-    def keep_on_demand(self, wanted: int) -> None:
-        """Launch or end on-demand replicas, the youngest first, until there are ``wanted``."""
-        here = [replica for replica in self.replicas if replica.zone == ON_DEMAND]
-        for _ in range(wanted - len(here)):
+    def keep_on_demand(self, count: int) -> None:
+        """Launch or end on-demand replicas, the youngest first, until there are ``count``."""
+        on_demand = [replica for replica in self.replicas if replica.zone == ON_DEMAND]
+        for _ in range(count - len(on_demand)):
             self.launch(ON_DEMAND)
-        for replica in sorted(here, key=lambda replica: replica.ready)[wanted:]:
+        for replica in sorted(on_demand, key=lambda replica: replica.ready)[count:]:
             self.replicas.remove(replica)
 
 
@@ -82,13 +82,13 @@ class EvenSpread(OnDemand):
     """The same number of replicas in every zone, whether the zone has capacity or not."""
 
     def act(self, fleet: Fleet) -> float | None:
-        here = Counter(fleet.spot())
+        replicas_in = Counter(fleet.spot())
         granted = True
         for number in range(TARGET + SPARE):
             zone = number % self.zones
-            if here[zone] <= number // self.zones:
+            if replicas_in[zone] <= number // self.zones:
                 granted = fleet.launch(zone) and granted
-                here[zone] += 1
+                replicas_in[zone] += 1
         return None if granted else fleet.now + ANSWER
 
 
@@ -121,17 +121,17 @@ class Hedge(OnDemand):
             self.reclaiming.clear()
 
     def act(self, fleet: Fleet) -> float | None:
-        again = None
+        act_at = None
         self.reclaiming -= set(fleet.spot(ready=True))
         for _ in range(TARGET + SPARE - len(fleet.spot())):
-            here = Counter(fleet.spot())
-            zone = min(set(range(self.zones)) - self.reclaiming, key=lambda zone: (here[zone], zone))
+            replicas_in = Counter(fleet.spot())
+            zone = min(set(range(self.zones)) - self.reclaiming, key=lambda zone: (replicas_in[zone], zone))
             if not fleet.launch(zone):
                 self.record_loss(zone, fleet.now)
-                again = fleet.now + ANSWER
+                act_at = fleet.now + ANSWER
                 break
         fleet.keep_on_demand(max(0, min(TARGET, TARGET + SPARE - len(fleet.spot(ready=True)))))
-        return again
+        return act_at
 
 
 class Ours(OnDemand):
@@ -148,16 +148,16 @@ class Ours(OnDemand):
     def act(self, fleet: Fleet) -> float | None:
         refused = False
         while len(fleet.spot()) < TARGET + SPARE and not refused:
-            here, may = Counter(fleet.spot()), openness(self.breakers, self.keys, fleet.now)
+            replicas_in, may = Counter(fleet.spot()), openness(self.breakers, self.keys, fleet.now)
             zones = [zone for zone in range(self.zones) if self.keys[zone] not in may.blocked]
             if not zones:
                 break
-            zone = min(zones, key=lambda zone: (here[zone], self.keys[zone] in may.half_open, zone))
+            zone = min(zones, key=lambda zone: (replicas_in[zone], self.keys[zone] in may.half_open, zone))
             refused = not self.request(fleet, zone)
         unsettled = openness(self.breakers, self.keys, fleet.now).unsettled
         relied = sum(self.keys[zone] not in unsettled for zone in fleet.spot(ready=True))
         fleet.keep_on_demand(max(0, TARGET - relied))
-        return fleet.now + ANSWER if refused else next_change(self.breakers, fleet.now)
+        return fleet.now + ANSWER if refused else next_openness_change(self.breakers, fleet.now)
 
     def request(self, fleet: Fleet, zone: int) -> bool:
         key, now = self.keys[zone], fleet.now
@@ -202,22 +202,22 @@ def replay(series: Sequence[Series], kind: type[OnDemand]) -> Outcome:
             fleet.replicas.remove(replica)
             fleet.lost += 1
             policy.record_loss(replica.zone, fleet.now)
-        again = policy.act(fleet)
+        act_at = policy.act(fleet)
         upcoming = [replica.ready for replica in fleet.replicas if replica.ready > fleet.now]
-        moment = min([end, *changes[place : place + 1], *upcoming, *([again] if again is not None else [])])
+        moment = min([end, *changes[place : place + 1], *upcoming, *([act_at] if act_at is not None else [])])
         add_period(outcome, fleet, moment - fleet.now, end)
         fleet.now = moment
     outcome.lost, outcome.refused = fleet.lost, fleet.refused
     return outcome
 
 
-def add_period(outcome: Outcome, fleet: Fleet, seconds: float, whole: float) -> None:
-    """Add the cost and worth of ``seconds`` with the current fleet, of ``whole`` seconds in total."""
+def add_period(outcome: Outcome, fleet: Fleet, seconds: float, total: float) -> None:
+    """Add the cost and worth of ``seconds`` with the current fleet, of ``total`` seconds in total."""
     prices = [ON_DEMAND_PRICE if replica.zone == ON_DEMAND else SPOT_PRICE for replica in fleet.replicas]
     outcome.cost += sum(prices) * seconds / 3600
     if sum(replica.ready <= fleet.now for replica in fleet.replicas) >= TARGET:
-        outcome.available += seconds / whole
-    outcome.spot += len(fleet.spot(ready=True)) * seconds / whole
+        outcome.available += seconds / total
+    outcome.spot += len(fleet.spot(ready=True)) * seconds / total
 
 
 def table(file: SpotFile) -> Published:
@@ -228,11 +228,11 @@ def table(file: SpotFile) -> Published:
     if not file.availability:
         raise SpotError(f"{file.name}: saw no series of availability, expected at least one")
     outcomes = {name: replay(file.availability, kind) for name, kind in POLICIES.items()}
-    whole = outcomes["On-demand"].cost
+    on_demand_cost = outcomes["On-demand"].cost
     rows = [
         Row(
             name,
-            100 * outcome.cost / whole,
+            100 * outcome.cost / on_demand_cost,
             PUBLISHED.get(name),
             {
                 "available, %": 100 * outcome.available,

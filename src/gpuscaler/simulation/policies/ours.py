@@ -11,7 +11,7 @@ from functools import reduce
 from msgspec.structs import replace
 
 from gpuscaler.lifecycle import interruptions, purchase_intents
-from gpuscaler.lifecycle.answers import of_absence, of_answer
+from gpuscaler.lifecycle.answers import events_of_absence, events_of_answer
 from gpuscaler.lifecycle.node_marks.soft_taints import LIMITS
 from gpuscaler.lifecycle.pacing import Consolidation, Pace, Timetable, next_change
 from gpuscaler.model.cluster import Cluster
@@ -97,12 +97,12 @@ class Gpuscaler:
             self._process_answer(answer, now)
         self._record_nodes(moment, view)
         for notice in moment.notices:
-            self._step_breakers(*interruptions.reclaimed((notice.machine.offering.key,), now))
+            self._step_breakers(*interruptions.reclaim_events((notice.machine.offering.key,), now))
             self._going[notice.machine.id] = notice.gone_at
         for lost in moment.lost:
             self._going.pop(lost.machine.id, None)
             if lost.why == RECLAIMED:
-                self._step_breakers(*interruptions.reclaimed((lost.machine.offering.key,), now))
+                self._step_breakers(*interruptions.reclaim_events((lost.machine.offering.key,), now))
             elif lost.why == FAILED and lost.machine.registered_at > now:
                 self._step_breakers(offering_events.Failed(lost.machine.offering.key, now, "it ended before it became a node"))
         self._plan_for(moment, view)
@@ -113,11 +113,11 @@ class Gpuscaler:
     def _plan_for(self, moment: Moment, view: View) -> None:
         """Plan for the events, as soon as the controller would; not if no pending pod could benefit."""
         now, plans, waits = moment.now, self._plans_due, view.has_fresh_demand
-        came, gone, freed = moment.arrived or moment.evicted, moment.removed or moment.lost, moment.finished or moment.opened
-        self._changed |= bool(came or gone or freed)
-        if waits and came:
+        new_demand, ended, freed = moment.arrived or moment.evicted, moment.removed or moment.lost, moment.finished or moment.opened
+        self._changed |= bool(new_demand or ended or freed)
+        if waits and new_demand:
             plans.pods_came(now)
-        if moment.notices or moment.broken or (waits and (gone or any(answer.refusals for answer in moment.answers))):
+        if moment.notices or moment.broken or (waits and (ended or any(answer.refusals for answer in moment.answers))):
             plans.plan_now(now)
         if waits and freed:
             plans.plan_at_resync(now)
@@ -131,27 +131,27 @@ class Gpuscaler:
 
     def decide(self, view: View, now: float) -> Decisions:
         self._plans_due.planned(now, resync=False)
-        late = self._never_registered(view, now)
+        unregistered = self._never_registered(view, now)
         while self._idle and self._idle[0][0] <= now:
             heapq.heappop(self._idle)
         cluster, state = view.snapshot(now)
         self._plans += 1
         state = self._with_breakers(state, now)
         # Replacements for a machine that is about to vanish are ordered before its pods are evicted.
-        going, self._going = self._going, {}
-        vanishing = frozenset(going)
+        noticed_ends, self._going = self._going, {}
+        vanishing = frozenset(noticed_ends)
         state = replace(
             state, consolidating=self._is_consolidation_due(state, now), vanishing=vanishing, disrupting=state.disrupting | vanishing
         )
         plan = self._decide(cluster, state, now)
         purchases, names = purchases_of(plan, self._plans)
-        self._step_breakers(*purchase_intents.probing(plan, state, now))
+        self._step_breakers(*purchase_intents.probe_events(plan, state, now))
         self._acting = Decisions(
             purchases=purchases,
             placements=plan.placements,
             removals=(
-                *late,
-                *(PlannedRemoval(name, f"{interruptions.TAKEN} at {gone_at:.0f}") for name, gone_at in going.items()),
+                *unregistered,
+                *(PlannedRemoval(name, f"{interruptions.TAKEN} at {gone_at:.0f}") for name, gone_at in noticed_ends.items()),
                 *(with_intents(removal, names) for removal in plan.removals),
             ),
             unplaced=plan.unplaced,
@@ -179,7 +179,7 @@ class Gpuscaler:
         """``state`` with the breakers' current result, computed again only if news or time may have changed it."""
         if now >= self._openness_until:
             self._openness = askable_offerings.openness(self._breakers, self._offerings, now)
-            change, hunt = askable_offerings.next_change(self._breakers, now), self._breakers.hunt
+            change, hunt = askable_offerings.next_openness_change(self._breakers, now), self._breakers.hunt
             # A hunt still counts at the moment of its end, and not after it: the result no longer holds then.
             on = hunt is not None and now <= hunt.last + HUNT_QUIET
             self._openness_until = now if on else math.inf if change is None else change
@@ -187,11 +187,11 @@ class Gpuscaler:
 
     def _process_answer(self, answer: Answer, now: float) -> None:
         """Record the cloud's grants and refusals."""
-        refused = (
+        refusals = (
             offering_events.Refused(refusal.offering, now, CAUSES.get(refusal.kind, offering_events.UNKNOWN), refusal.detail)
             for refusal in answer.refusals
         )
-        self._step_breakers(*of_answer((machine.offering.key for machine in answer.machines), refused, now, missing=answer.missing))
+        self._step_breakers(*events_of_answer((machine.offering.key for machine in answer.machines), refusals, now, missing=answer.missing))
         for machine in answer.machines:
             heapq.heappush(self._late, (now + PACE.register, machine.id))
 
@@ -208,7 +208,7 @@ class Gpuscaler:
             _, name = heapq.heappop(self._late)
             if view.is_unregistered(name):
                 key = view.offering_of(name).key
-                self._step_breakers(*of_absence(key, now - PACE.register, now, "it never became a node"))
+                self._step_breakers(*events_of_absence(key, now - PACE.register, now, "it never became a node"))
                 removals.append(PlannedRemoval(name, f"did not register within {PACE.register:g} s"))
         return removals
 
@@ -247,7 +247,7 @@ def purchases_of(plan: Plan, number: int) -> tuple[tuple[Purchase, ...], Mapping
             why=purpose(machines),
             meant=len(machines[0].keys),
         )
-        for place, (offerings, machines) in enumerate(purchase_intents.requests(plan).items())
+        for place, (offerings, machines) in enumerate(purchase_intents.group_requests(plan).items())
     )
     return purchases, names
 

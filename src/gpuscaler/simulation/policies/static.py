@@ -49,14 +49,14 @@ class Static:
             self.decide_at = moment.now
 
     def decide(self, _: View, __: float) -> Decisions:
-        wanted = Counter(self._lost)
+        missing = Counter(self._lost)
         self._lost = []
         self.decide_at = None
         self._bought += 1
         return Decisions(
             purchases=tuple(
                 Purchase(f"static-{self._bought}/{'/'.join(key)}", (key,), count, standing=True, why="replaces a lost machine")
-                for key, count in sorted(wanted.items())
+                for key, count in sorted(missing.items())
             )
         )
 
@@ -65,17 +65,17 @@ def fleet_for(policy: Policy, pods: Sequence[Member]) -> Mapping[OfferingKey, in
     """Machines, by offering, for the peak of ``pods`` and for pods that do not fit those machines."""
     fleet: Counter[OfferingKey] = Counter()
     offerings = policy.offerings
-    left = [pod for pod in pods if any(serves(offering, pod.spec) for offering in offerings.values())]
-    while left:
-        waiting = [pod.pod(created=pod.submit) for pod in at_peak(left)]
+    remaining = [pod for pod in pods if any(serves(offering, pod.spec) for offering in offerings.values())]
+    while remaining:
+        waiting = [pod.pod(created=pod.submit) for pod in at_peak(remaining)]
         machines = plan(Cluster.of(waiting), State(), policy, 0.0).machines
         # Every plan begins with an empty cluster; minimum sizes and headroom are bought only once.
         bought = [machine for machine in machines if not fleet or machine.purpose != "spare"]
         fleet.update(machine.key for machine in bought)
-        before = len(left)
-        held = {digest for digest, spec in {pod.spec.digest: pod.spec for pod in left}.items() if _is_served(spec, fleet, offerings)}
-        left = [pod for pod in left if pod.spec.digest not in held]
-        if len(left) == before:
+        before = len(remaining)
+        served = {digest for digest, spec in {pod.spec.digest: pod.spec for pod in remaining}.items() if _is_served(spec, fleet, offerings)}
+        remaining = [pod for pod in remaining if pod.spec.digest not in served]
+        if len(remaining) == before:
             # Limits leave no room for the rest.
             break
     return fleet
@@ -92,14 +92,14 @@ def at_peak(pods: Sequence[Member]) -> list[Member]:
     """
     running: list[tuple[float, int]] = []
     best, most = 0.0, (-1.0, -1)
-    wanted = 0.0
+    demand = 0.0
     for number, pod in enumerate(pods):
         while running and running[0][0] <= pod.submit:
-            wanted -= pods[heapq.heappop(running)[1]].gpus
+            demand -= pods[heapq.heappop(running)[1]].gpus
         heapq.heappush(running, (pod.submit + pod.duration, number))
-        wanted += pod.gpus
-        if (round(wanted, 6), len(running)) > most:
-            best, most = pod.submit, (round(wanted, 6), len(running))
+        demand += pod.gpus
+        if (round(demand, 6), len(running)) > most:
+            best, most = pod.submit, (round(demand, 6), len(running))
     return [pod for pod in pods if pod.submit <= best < pod.submit + pod.duration or pod.submit == best]
 
 

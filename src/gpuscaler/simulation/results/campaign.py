@@ -79,23 +79,23 @@ def best_of_sweeps(setting: Setting, names: Sequence[str], seed: int, *, workers
 def best_setting(setting: Setting, name: str, seed: int, *, workers: int) -> str:
     """The cheapest setting of the peer ``name`` on ``seed``, as a name: the plain name if its defaults are best."""
     axes = axes_of(name, moves=setting.load is not None or setting.shaping.restart_cost is not None)
-    return sweep(name, lambda tried: run_all(setting, tried, [seed], workers=workers), axes=axes)[0].policy
+    return sweep(name, lambda settings: run_all(setting, settings, [seed], workers=workers), axes=axes)[0].policy
 
 
-def run_each(runs: Sequence[tuple[Setting, str, int]], *, workers: int, told: Callable[[Result], Result] = thinned) -> list[Result]:
+def run_each(runs: Sequence[tuple[Setting, str, int]], *, workers: int, reduce: Callable[[Result], Result] = thinned) -> list[Result]:
     """Return one result for each of ``runs``, in order, using at most ``workers`` processes, or none if that is faster.
 
-    ``told`` (a module's function) reduces a result in the process that made it.
+    ``reduce`` (a module's function) reduces a result in the process that made it.
     """
     workers = min(workers, len(runs), _worth_starting(runs))
     if workers <= 1:
-        return [_run(*run, told) for run in runs]
+        return [_run(*run, reduce) for run in runs]
     # Spawned, not forked: a fork of a process with threads (numpy's, the progress bar's) may never end.
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(workers, mp_context=context) as pool:
         try:
             with _interrupts_blocked():
-                started = [pool.submit(_run, *run, told) for run in runs]
+                started = [pool.submit(_run, *run, reduce) for run in runs]
             return [run.result() for run in started]
         except KeyboardInterrupt:
             for child in multiprocessing.active_children():
@@ -120,5 +120,5 @@ def _interrupts_blocked() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _run(setting: Setting, name: str, seed: int, told: Callable[[Result], Result]) -> Result:
-    return told(run_one(setting, name, seed))
+def _run(setting: Setting, name: str, seed: int, reduce: Callable[[Result], Result]) -> Result:
+    return reduce(run_one(setting, name, seed))

@@ -54,7 +54,7 @@ def thinned(result: Result) -> Result:
         return replace(result, decisions=(), waits=())
     data = bins(result.timeline, began=result.began, ended=result.ended, count=STRETCHES)
     width = (result.ended - result.began) / STRETCHES
-    before = (0.0, *(one.spent for one in data))
+    before = (0.0, *(interval.spent for interval in data))
     samples = tuple(
         Sample(result.began + number * width, one.wanted, one.used, one.paid, (one.spent - before[number]) * 3600.0 / width)
         for number, one in enumerate(data)
@@ -64,7 +64,7 @@ def thinned(result: Result) -> Result:
 
 def text_chart(data: Sequence[Bin], *, height: int, hours: float) -> list[str]:
     """Lines of a bar chart: full blocks are GPUs in use, light ones GPUs that are paid, dots GPUs that pods still wait for."""
-    top = max((max(one.wanted, one.paid) for one in data), default=0.0)
+    top = max((max(interval.wanted, interval.paid) for interval in data), default=0.0)
     if top <= 0:
         return ["no pod requested a GPU"]
     step = top / height
@@ -78,23 +78,23 @@ def text_chart(data: Sequence[Bin], *, height: int, hours: float) -> list[str]:
     return lines
 
 
-def _bar_character(one: Bin, low: float, step: float) -> str:
-    if one.used >= low + step:
+def _bar_character(interval: Bin, low: float, step: float) -> str:
+    if interval.used >= low + step:
         return EIGHTHS[8]
-    part = round(8 * (one.used - low) / step)
+    part = round(8 * (interval.used - low) / step)
     if part >= 1:
         return EIGHTHS[part]
     middle = low + step / 2
-    if one.paid > middle:
+    if interval.paid > middle:
         return "░"
-    return "·" if one.wanted > middle else " "
+    return "·" if interval.wanted > middle else " "
 
 
 def _hour_scale(width: int, hours: float) -> str:
     """A scale of hours under a chart of ``width`` columns: a mark about every dozen columns."""
-    every = max(1, round(12 * hours / width)) if width else 1
+    step = max(1, round(12 * hours / width)) if width else 1
     line = [" "] * (width + 4)
-    for hour in range(0, int(hours) + 1, every):
+    for hour in range(0, int(hours) + 1, step):
         for offset, letter in enumerate(f"{hour}h"):
             position = int(hour * width / hours) + offset
             if position < len(line):

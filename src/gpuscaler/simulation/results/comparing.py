@@ -127,10 +127,10 @@ def _figures(a: Sequence[Result], b: Sequence[Result]) -> tuple[dict[str, Change
     """All figures, and the keys of those that are lower bounds with ``a`` and with ``b``."""
     spreads = {figure.key: (spread(figure, a), spread(figure, b)) for figure in FIGURES}
     changes = {}
-    for key, (one, other) in spreads.items():
-        pair = change(*(None if side is None else side.mean for side in (one, other)))
-        known = not (one and one.at_least) and not (other and other.at_least)
-        changes[key] = pair if known else Change(pair.a, pair.b, None)
+    for key, (first, second) in spreads.items():
+        pair = change(*(None if side is None else side.mean for side in (first, second)))
+        exact = not (first and first.at_least) and not (second and second.at_least)
+        changes[key] = pair if exact else Change(pair.a, pair.b, None)
     bounds = [tuple(key for key, pair in spreads.items() if (side := pair[number]) and side.at_least) for number in range(2)]
     return changes, bounds[0], bounds[1]
 

@@ -163,9 +163,9 @@ def mean_machines(results: Sequence[Result]) -> tuple[MachineHours, ...]:
     """Machines, hours and cost of every offering, averaged over ``results``, most expensive first; ``machines`` is rounded."""
     sums: dict[tuple[str, str, str, str], list[float]] = {}
     for row in (row for result in results for row in result.machine_hours):
-        one = sums.setdefault((row.pool, row.instance_type, row.market, row.zone), [0.0, 0.0, 0.0])
+        totals = sums.setdefault((row.pool, row.instance_type, row.market, row.zone), [0.0, 0.0, 0.0])
         for number, value in enumerate((row.hours, row.cost, row.machines)):
-            one[number] += value / len(results)
+            totals[number] += value / len(results)
     rows = [MachineHours(*key, hours=hours, cost=cost, machines=round(machines)) for key, (hours, cost, machines) in sums.items()]
     return tuple(sorted(rows, key=lambda row: (-row.cost, row.pool, row.instance_type, row.market, row.zone)))
 
@@ -174,17 +174,17 @@ def mean_shares(shares: Sequence[Sequence[Share]]) -> dict[str | None, Share]:
     """Dollars and GPU-hours of every name, averaged over all runs, most expensive first, the unheld rest last."""
     sums: dict[str | None, list[float]] = {}
     for share in (share for run in shares for share in run):
-        one = sums.setdefault(share.name, [0.0, 0.0])
-        one[0] += share.cost / len(shares)
-        one[1] += share.gpu_hours / len(shares)
+        totals = sums.setdefault(share.name, [0.0, 0.0])
+        totals[0] += share.cost / len(shares)
+        totals[1] += share.gpu_hours / len(shares)
     ordered = sorted(sums, key=lambda name: (name is None, -sums[name][0], name or ""))
     return {name: Share(name, *sums[name]) for name in ordered}
 
 
 def classes_of(results: Iterable[Result]) -> tuple[str, ...]:
     """The kinds of pods that occurred, in their usual order."""
-    seen = {class_wait.pod_class for result in results for class_wait in result.wait_by_class}
-    return tuple(name for name in CLASSES if name in seen)
+    names = {class_wait.pod_class for result in results for class_wait in result.wait_by_class}
+    return tuple(name for name in CLASSES if name in names)
 
 
 def class_wait(pod_class: str, field: str, results: Sequence[Result]) -> Spread | None:

@@ -120,21 +120,21 @@ def _restarts(shaping: Shaping) -> list[str]:
 def _requests(jobs: Sequence[Job], shaping: Shaping) -> list[str]:
     """Requests that were not in the trace."""
     notes = []
-    for name, silent, given, unit, words in (
+    for name, missing, value, unit, words in (
         ("cpu", sum(job.cpu_milli is None for job in jobs), shaping.cpu_per_gpu, 1000, "CPUs"),
         ("memory", sum(job.memory is None for job in jobs), shaping.memory_per_gpu, GIB, "GiB"),
     ):
-        if silent:
-            what = f"{given / unit:g} {words} per GPU, as requested" if given else "none: nothing is requested"
-            notes.append(f"{name} request of {silent:,} {'job' if silent == 1 else 'jobs'}: {what}")
+        if missing:
+            source = f"{value / unit:g} {words} per GPU, as requested" if value else "none: nothing is requested"
+            notes.append(f"{name} request of {missing:,} {'job' if missing == 1 else 'jobs'}: {source}")
     return notes
 
 
 def _gangs(jobs: Sequence[Job], *, steering: bool) -> list[str]:
     if not any(job.pods > 1 for job in jobs):
         return []
-    where = "gpuscaler keeps each in one zone on one GPU product, other policies may not" if steering else "in any zones"
-    return [f"jobs of several pods: gangs, which start together; {where}"]
+    places = "gpuscaler keeps each in one zone on one GPU product, other policies may not" if steering else "in any zones"
+    return [f"jobs of several pods: gangs, which start together; {places}"]
 
 
 def document(inputs: Inputs, results: Sequence[Result]) -> dict[str, Any]:

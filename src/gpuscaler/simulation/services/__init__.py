@@ -76,9 +76,11 @@ class Services:
         return tuple(running.result() for running in self._running)
 
     def _member(self, service: int, replica: Replica, now: float) -> Member:
-        found = self._running[service].service
-        name = _name(found, replica)
-        member = Member(name, self._specs[service], NO_OPTIONS, now - self._began, math.inf, float(found.gpus), owner=self._owners[service])
+        running_service = self._running[service].service
+        name = _name(running_service, replica)
+        member = Member(
+            name, self._specs[service], NO_OPTIONS, now - self._began, math.inf, float(running_service.gpus), owner=self._owners[service]
+        )
         self._pods[member.key] = (service, replica.number)
         return member
 

@@ -99,9 +99,9 @@ def _format_of(header: list[str], path: Path) -> _LoadFormat:
     shape = min((RATES, DUTY_CYCLES), key=lambda shape: len(missing(shape)))
     lacking = missing(shape)
     if lacking:
-        seen = ", ".join(header[:20]) if any(header) else "no header"
-        wanted = "column " + lacking[0] if len(lacking) == 1 else "columns " + ", ".join(lacking)
-        raise TraceError(f"{path}: {wanted} missing; seen: {seen}. See docs/reference/services.md for the columns of a load")
+        columns = ", ".join(header[:20]) if any(header) else "no header"
+        missing_columns = "column " + lacking[0] if len(lacking) == 1 else "columns " + ", ".join(lacking)
+        raise TraceError(f"{path}: {missing_columns} missing; seen: {columns}. See docs/reference/services.md for the columns of a load")
     return shape
 
 

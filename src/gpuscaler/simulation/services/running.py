@@ -86,9 +86,9 @@ class Running:
             self.next_at = math.inf
             return [], removed
         if self._last_step == -math.inf:
-            wanted = self._initial_replicas()
-            self._history = self._history.with_recommendation(wanted, now, over=None)
-            new = self._add(wanted, now, loading=0.0)
+            count = self._initial_replicas()
+            self._history = self._history.with_recommendation(count, now, over=None)
+            new = self._add(count, now, loading=0.0)
             self._last_step = now
             self.next_at = self._next_step(now + SYNC_SECONDS)
             return new, []

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
-from gpuscaler.model.accelerators import gpus_in, gpus_of
+from gpuscaler.model.accelerators import count_accelerators, node_accelerators
 from gpuscaler.model.nodes import Node
 from gpuscaler.model.pods import Pod
 from gpuscaler.model.well_known import GPU_PRODUCT
@@ -160,13 +160,13 @@ class Recording:
 
     def _start_pod(self, work: Work, pod: Pod, at: float) -> None:
         # If a pod runs already when the recording begins, only its kubelet knows its start.
-        known = pod.started - self.origin if pod.started and not self._settled else at
+        started = pod.started - self.origin if pod.started and not self._settled else at
         work.started.add(pod.uid)
         running = len(work.alive & work.started)
         if running > work.most:
             # A gang works once all of it is there. Members that replace others come later, and change nothing.
             work.most = running
-            work.start = max(work.submit, work.start or 0.0, known)
+            work.start = max(work.submit, work.start or 0.0, started)
 
     def _end_pod(self, uid: str, at: float) -> None:
         work = self._work.pop(uid, None)
@@ -195,7 +195,7 @@ class Recording:
         if node is None:
             return
         self._unconfirmed.discard(node.uid)
-        gpus = gpus_of(node.allocatable, node.labels)
+        gpus = node_accelerators(node.allocatable, node.labels)
         if machine is None:
             begin = max(self.began, node.created or now) - self.origin
             self._nodes[name] = machine = Machine(name, node.uid, self._offer_of(node), gpus, begin)
@@ -236,9 +236,9 @@ class Recording:
         notes = work.notes if work.over else {*work.notes, RUNNING}
         length = round(max(0.0, work.end - start), 3)
         amounts = (work.most, gpus, 1000, cpu, -(-memory // MIB))
-        told = ("|".join(work.models), work.priority, "", work.namespace, "; ".join(sorted(notes)))
+        attributes = ("|".join(work.models), work.priority, "", work.namespace, "; ".join(sorted(notes)))
         rest = (round(start, 3), OVER if work.over else THERE, self.trace, "|".join(sorted(work.uids)))
-        return (work.id, round(work.submit, 3), length, *amounts, *told, *rest)
+        return (work.id, round(work.submit, 3), length, *amounts, *attributes, *rest)
 
     def machine_rows(self) -> Iterator[Row]:
         """Rows of :data:`MACHINE_COLUMNS`."""
@@ -259,9 +259,9 @@ class Recording:
 
     def _resume_begin(self, row: Mapping[str, str]) -> None:
         """Take over the beginning of the earlier recording."""
-        began, told = row["trace"].removeprefix(RECORDED), row["trace"]
-        if began == told:
-            raise ValueError(f"saw {told!r} in the column trace, expected {RECORDED}…")
+        began, trace = row["trace"].removeprefix(RECORDED), row["trace"]
+        if began == trace:
+            raise ValueError(f"saw {trace!r} in the column trace, expected {RECORDED}…")
         self.began = datetime.fromisoformat(began).timestamp()
 
     def _resume_work(self, row: Mapping[str, str]) -> None:
@@ -304,7 +304,7 @@ class Recording:
 def size_of(pod: Pod) -> tuple[int, int, int]:
     """GPUs, millicores and bytes that a pod requests."""
     requests = pod.spec.requests
-    return gpus_in(requests), requests.get("cpu", 0), requests.get("memory", 0)
+    return count_accelerators(requests), requests.get("cpu", 0), requests.get("memory", 0)
 
 
 def gang_of(pod: Pod) -> Gang | None:
@@ -314,5 +314,5 @@ def gang_of(pod: Pod) -> Gang | None:
 
 def models_of(pod: Pod) -> tuple[str, ...]:
     """The GPU products that a pod's node selector allows; empty for any."""
-    wanted = dict(pod.spec.node_selector).get(GPU_PRODUCT)
-    return () if wanted is None else (wanted,)
+    product = dict(pod.spec.node_selector).get(GPU_PRODUCT)
+    return () if product is None else (product,)

@@ -75,12 +75,12 @@ def read_spot(path: Path) -> SpotFile:
     bad: list[BadRow] = []
     count = 0
     with open_text(path) as text:
-        read = rows_of(text)
-        header = header_of(read)
+        csv_rows = rows_of(text)
+        header = header_of(csv_rows)
         prices = "date" in header or "spot_usd_h" in header
         parse = _price_row if prices else _availability_row
         _check(header, PRICE_COLUMNS if prices else AVAILABILITY_COLUMNS, path)
-        for line, row in read:
+        for line, row in csv_rows:
             try:
                 rows.append(parse(dict(zip(header, map(str.strip, fields_of(row, len(header))), strict=True))))
             except ValueError as error:
@@ -97,12 +97,14 @@ def read_spot(path: Path) -> SpotFile:
     return SpotFile(path.name, availability=_series(rows, 0, LAST_SAMPLE), set_aside=count, bad_rows=tuple(bad))
 
 
-def _check(header: Sequence[str], wanted: Sequence[str], path: Path) -> None:
-    missing = [name for name in wanted if name not in header]
+def _check(header: Sequence[str], columns: Sequence[str], path: Path) -> None:
+    missing = [name for name in columns if name not in header]
     if missing:
-        what = "column " + missing[0] if len(missing) == 1 else "columns " + ", ".join(missing)
-        seen = ", ".join(header[:20]) if any(header) else "no header"
-        raise SpotError(f"{path}: {what} missing; seen: {seen}. See docs/reference/spot-markets.md for the columns of spot files")
+        missing_columns = "column " + missing[0] if len(missing) == 1 else "columns " + ", ".join(missing)
+        header_text = ", ".join(header[:20]) if any(header) else "no header"
+        raise SpotError(
+            f"{path}: {missing_columns} missing; seen: {header_text}. See docs/reference/spot-markets.md for the columns of spot files"
+        )
 
 
 def _availability_row(row: Mapping[str, str]) -> Row:

@@ -128,9 +128,9 @@ class _Chooser:
         steps[offering.key] = series.as_steps(shift=shift, factor=offering.price / series.mean)
 
     def notes(self) -> list[str]:
-        what = {"availability": "spot availability", "price": "spot price, relative to its average,"}
+        titles = {"availability": "spot availability", "price": "spot price, relative to its average,"}
         return [
-            f"{what[kind]} of {count} offerings: each uses the series of another market with an offset, both drawn by the seed"
+            f"{titles[kind]} of {count} offerings: each uses the series of another market with an offset, both drawn by the seed"
             for kind, count in self._drawn.items()
             if count
         ]
@@ -149,9 +149,9 @@ class _Chooser:
 
 def _by_name(series: Sequence[Series], name: str) -> Series:
     """The series with a name, or with a part of a name that no other has."""
-    found = [series for series in series if series.name == name] or [series for series in series if name in series.name.split("/")]
-    if len(found) == 1:
-        return found[0]
-    known = ", ".join(series.name for series in (found or series)[:8])
-    seen = "several series" if found else "no series"
-    raise SpotError(f"--spot-map: {name!r} names {seen}, expected one of {known}")
+    matching = [series for series in series if series.name == name] or [series for series in series if name in series.name.split("/")]
+    if len(matching) == 1:
+        return matching[0]
+    names = ", ".join(series.name for series in (matching or series)[:8])
+    number = "several series" if matching else "no series"
+    raise SpotError(f"--spot-map: {name!r} names {number}, expected one of {names}")

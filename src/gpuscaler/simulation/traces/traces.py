@@ -79,9 +79,9 @@ class _JobCollector:
         self.notes: Counter[str] = Counter()
         self._seen: set[str] = set()
 
-    def add(self, line: int, read: Callable[[], Job]) -> bool:
+    def add(self, line: int, read_job: Callable[[], Job]) -> bool:
         try:
-            job = read()
+            job = read_job()
             if job.id in self._seen:
                 raise ValueError(f"job_id {job.id} was used before")
         except ValueError as error:
@@ -114,8 +114,8 @@ def _read_csv(lines: Iterable[str], path: Path, collected: _JobCollector) -> Lay
     places = {name: header.index(name) for name in header}
     body: Iterable[tuple[int, Row]] = itertools.chain([(1, top)], rows) if columns else rows
     for line, row in body:
-        read = collected.add(line, partial(_job, row, places, width=len(header), layout=layout))
-        if read and layout.note in places and not isinstance(row, csv.Error):
+        added = collected.add(line, partial(_job, row, places, width=len(header), layout=layout))
+        if added and layout.note in places and not isinstance(row, csv.Error):
             collected.notes.update({printable_names([part.strip()]) for part in row[places[layout.note]].split(";")} - {""})
     return layout
 
@@ -139,10 +139,12 @@ def _layout(header: tuple[str, ...], path: Path) -> Layout:
             return layout
     nearest = min(LAYOUTS, key=lambda layout: len(lacks(layout)) / len(layout.needed))
     missing = lacks(nearest)
-    seen = printable_names(header) or "no header"
-    wanted = "column " + missing[0] if len(missing) == 1 else "columns " + ", ".join(missing)
-    meant = "" if nearest is TIDY else f"; read as {nearest.title}"
-    raise TraceError(f"{path}: {wanted} missing; seen: {seen}{meant}. See docs/reference/traces.md for the columns of a trace")
+    header_text = printable_names(header) or "no header"
+    missing_columns = "column " + missing[0] if len(missing) == 1 else "columns " + ", ".join(missing)
+    hint = "" if nearest is TIDY else f"; read as {nearest.title}"
+    raise TraceError(
+        f"{path}: {missing_columns} missing; seen: {header_text}{hint}. See docs/reference/traces.md for the columns of a trace"
+    )
 
 
 def _read_json(text: str, path: Path, collected: _JobCollector) -> None:

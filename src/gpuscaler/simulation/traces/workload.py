@@ -115,11 +115,11 @@ def members(trace: Trace, shaping: Shaping) -> tuple[Member, ...]:
 
 
 def _members(job: Job, spec: PodSpec, options: PodOptions) -> list[Member]:
-    whose = (OWNER, job.user, job.namespace)
+    owner = (OWNER, job.user, job.namespace)
     if job.pods == 1:
-        return [Member(job.id, spec, options, job.submit, job.duration, job.gpu_share, *whose)]
+        return [Member(job.id, spec, options, job.submit, job.duration, job.gpu_share, *owner)]
     gang = replace(options, gang=job.id, gang_size=job.pods, gang_source="trace")
-    return [Member(f"{job.id}#{number}", spec, gang, job.submit, job.duration, job.gpu_share, *whose) for number in range(job.pods)]
+    return [Member(f"{job.id}#{number}", spec, gang, job.submit, job.duration, job.gpu_share, *owner) for number in range(job.pods)]
 
 
 def spec_of(job: Job, shaping: Shaping, *, fractional: bool, restart_policy: str = "Never") -> PodSpec:
@@ -160,11 +160,11 @@ def without_spot(policy: Policy) -> tuple[Policy, int]:
 
     Without interruptions spot machines would make every result too good; they are added when the simulated cloud takes them away.
     """
-    left = tuple(
+    pools = tuple(
         replace(pool, offerings=tuple(offering for offering in pool.offerings if offering.market != "spot")) for pool in policy.pools
     )
-    dropped = sum(len(pool.offerings) for pool in policy.pools) - sum(len(pool.offerings) for pool in left)
-    return replace(policy, pools=tuple(pool for pool in left if pool.offerings)), dropped
+    dropped = sum(len(pool.offerings) for pool in policy.pools) - sum(len(pool.offerings) for pool in pools)
+    return replace(policy, pools=tuple(pool for pool in pools if pool.offerings)), dropped
 
 
 def with_gpu_milli(policy: Policy) -> Policy:

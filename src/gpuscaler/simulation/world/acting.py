@@ -13,10 +13,10 @@ def carry_out(decisions: Decisions, world: World, now: float) -> bool:
     """Carry out the decisions; return whether anything was done."""
     # Removals below may lift a limit; pods that were refused may then ask again.
     _record_unplaced(decisions, world)
-    for purchase in decisions.withdrawals:
-        world.withdraw(purchase)
-    for bought in decisions.purchases:
-        world.order_machines(bought, now)
+    for purchase_id in decisions.withdrawals:
+        world.withdraw(purchase_id)
+    for purchase in decisions.purchases:
+        world.order_machines(purchase, now)
     placed = _carry_out_placements(decisions.placements, world, now)
     removed = [_start_removal(removal, world, now) for removal in decisions.removals]
     for name, unneeded in decisions.marks:
@@ -28,13 +28,13 @@ def carry_out(decisions: Decisions, world: World, now: float) -> bool:
 def finish_drains(world: World, now: float) -> None:
     """End the nodes that have open replacements."""
     for drain in list(world.drains.values()):
-        if not any(needed in world.ledger for needed in drain.needs):
+        if not any(intent in world.ledger for intent in drain.needs):
             _end_drained_node(drain, world, now)
 
 
 def _carry_out_placements(placements: tuple[Placement, ...], world: World, now: float) -> bool:
     """Bind pods where there is room, or let them wait for an ordered machine."""
-    done = False
+    changed = False
     gangs = set()
     for placement in placements:
         task = world.tasks.get(placement.pod)
@@ -43,13 +43,13 @@ def _carry_out_placements(placements: tuple[Placement, ...], world: World, now: 
         if placement.node in world.ledger:
             world.promise(task, placement.node)
             world.ledger[placement.node].add_pod(task.key)
-            done = True
+            changed = True
         elif world.steers and placement.node in world.on_node and world.place(task, placement.node, now):
-            done = True
+            changed = True
             gangs.add(task.gang)
     for gang in sorted(gangs - {""}):
         world.start_gang(gang, now)
-    return done
+    return changed
 
 
 def _start_removal(removal: PlannedRemoval, world: World, now: float) -> bool:
@@ -63,7 +63,7 @@ def _start_removal(removal: PlannedRemoval, world: World, now: float) -> bool:
         return True
     if node not in world.on_node or node in world.drains:
         return False
-    if any(needed not in world.ledger and not _is_open(needed, world) for needed in removal.needs):
+    if any(intent not in world.ledger and not _is_open(intent, world) for intent in removal.needs):
         # The replacement was refused: the node keeps its pods.
         return False
     drain = Drain(node, removal.reason, tuple((move.pod, move.to) for move in removal.moves), removal.needs)

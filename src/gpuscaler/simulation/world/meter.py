@@ -177,10 +177,10 @@ class Meter:
     def _record_wait(self, task: Task, seconds: float, *, ran: bool) -> None:
         self.waits.append(PodWait(task.key, class_of(task.member.gpus, task.gang), seconds, ran, task.since))
 
-    def record_eviction(self, task: Task, *, lost: float) -> None:
-        """Record that a running pod was evicted and lost ``lost`` seconds of its work."""
+    def record_eviction(self, task: Task, *, lost_seconds: float) -> None:
+        """Record that a running pod was evicted and lost ``lost_seconds`` seconds of its work."""
         self._used -= task.member.gpus
-        self.lost_hours += lost / 3600.0 * task.member.gpus
+        self.lost_hours += lost_seconds / 3600.0 * task.member.gpus
         self.evictions += 1
 
     def record_purchase(self, purchase: Purchase, now: float) -> None:
@@ -247,9 +247,9 @@ def unserved_reasons(
     Not every policy gives reasons; ``serves`` says whether any machine could hold one pod of a specification.
     """
     reasons = {ignored.pod: ignored.reason for ignored in ignored}
-    for one in unplaced:
-        told = [f"pool {reason.pool}: {reason.excluded_by}: {reason.detail}" for reason in one.reasons]
-        reasons[one.pod] = "; ".join(told) or "there is no pool"
+    for unplaced_pod in unplaced:
+        lines = [f"pool {reason.pool}: {reason.excluded_by}: {reason.detail}" for reason in unplaced_pod.reasons]
+        reasons[unplaced_pod.pod] = "; ".join(lines) or "there is no pool"
     counts: dict[str, int] = defaultdict(int)
     able: dict[str, bool] = {}
     for task in tasks:

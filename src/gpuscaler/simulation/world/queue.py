@@ -183,13 +183,13 @@ class Waiting:
 
     def overtaken_pairs(self, promised: Iterable[Task]) -> list[tuple[Task, Task]]:
         """Pods of ``promised``, which wait for one machine, each with an older, interchangeable pod that does not wait for it."""
-        mine = [task for task in promised if not task.gang]
+        outside_gangs = [task for task in promised if not task.gang]
         pairs: list[tuple[Task, Task]] = []
-        for like in {(task.digest, task.member.options): task for task in mine}.values():
-            here = [task for task in mine if task.digest == like.digest and task.member.options == like.member.options]
-            alike = (task for task in self._by_spec[like.digest].values() if task.member.options == like.member.options)
-            first = heapq.nsmallest(len(here), alike, key=lambda task: task.since)
-            pairs += zip([task for task in here if task not in first], [task for task in first if task not in here], strict=True)
+        for example in {(task.digest, task.member.options): task for task in outside_gangs}.values():
+            waiting = [task for task in outside_gangs if task.digest == example.digest and task.member.options == example.member.options]
+            alike = (task for task in self._by_spec[example.digest].values() if task.member.options == example.member.options)
+            first = heapq.nsmallest(len(waiting), alike, key=lambda task: task.since)
+            pairs += zip([task for task in waiting if task not in first], [task for task in first if task not in waiting], strict=True)
         return pairs
 
     def heads(self) -> list[Task]:

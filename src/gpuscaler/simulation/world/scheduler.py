@@ -202,13 +202,13 @@ class Scheduler:
     def _request(self, spec: PodSpec) -> Array | None:
         """The request of a pod, by column; None if it asks for something that no offering has."""
         if spec.digest not in self._requests:
-            known = all(name in self._column for name in spec.requests)
-            wanted = {**spec.requests, "pods": 1}
-            request = np.array([wanted.get(name, 0) for name in self._column], dtype=np.int64)
-            self._requests[spec.digest] = request if known else None
-            asked = np.flatnonzero(request)
-            asked = asked[np.argsort(self._kubelet[asked], kind="stable")]
-            self._asked[spec.digest] = list(zip(asked.tolist(), request[asked].tolist(), strict=True))
+            offered = all(name in self._column for name in spec.requests)
+            requests = {**spec.requests, "pods": 1}
+            request = np.array([requests.get(name, 0) for name in self._column], dtype=np.int64)
+            self._requests[spec.digest] = request if offered else None
+            columns = np.flatnonzero(request)
+            columns = columns[np.argsort(self._kubelet[columns], kind="stable")]
+            self._asked[spec.digest] = list(zip(columns.tolist(), request[columns].tolist(), strict=True))
         return self._requests[spec.digest]
 
     def _fitting(self, spec: PodSpec, offerings: Mask | None = None) -> Array:
@@ -235,9 +235,9 @@ class Scheduler:
         return scores + TAINT_WEIGHT * self._taint_scores(rows) if self._discourages or self._marked[rows].any() else scores
 
     def _taint_scores(self, rows: Array) -> Array:
-        whole = {name: self._capacity[rows, self._column[name]] for name in self._measured}
-        taken = {name: amount - self._free[rows, self._column[name]] for name, amount in whole.items()}
-        return taint_scores(taints_due(shares_used(taken, whole), self._discourages) + self._marked[rows])
+        capacity = {name: self._capacity[rows, self._column[name]] for name in self._measured}
+        used = {name: amount - self._free[rows, self._column[name]] for name, amount in capacity.items()}
+        return taint_scores(taints_due(shares_used(used, capacity), self._discourages) + self._marked[rows])
 
     def _take_devices(self, row: int, milli: int) -> tuple[tuple[int, int], ...]:
         if not milli:
@@ -246,10 +246,10 @@ class Scheduler:
         if milli <= 1000:
             # The fullest device that still has room, as GPU-sharing schedulers pack.
             device = min((free, number) for number, free in enumerate(room.tolist()) if free >= milli)[1]
-            taken: tuple[tuple[int, int], ...] = ((device, milli),)
+            devices: tuple[tuple[int, int], ...] = ((device, milli),)
         else:
-            whole = np.flatnonzero(room == 1000)[: milli // 1000]
-            taken = tuple((int(device), 1000) for device in whole)
-        for device, amount in taken:
+            free_devices = np.flatnonzero(room == 1000)[: milli // 1000]
+            devices = tuple((int(device), 1000) for device in free_devices)
+        for device, amount in devices:
             room[device] -= amount
-        return taken
+        return devices

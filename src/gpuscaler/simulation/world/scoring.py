@@ -24,8 +24,8 @@ def resource_scores(capacity: Array, free: Array, request: Array, *, fill: bool 
     without requests are left out: NodeResourcesFit counts the same small amount for each of them.
     """
     whole = np.maximum(1, capacity)
-    left = np.maximum(0, free - np.where(request > 0, request, (SCORED_CPU, SCORED_MEMORY)))
-    counted = whole - left if fill else left
+    remaining = np.maximum(0, free - np.where(request > 0, request, (SCORED_CPU, SCORED_MEMORY)))
+    counted = whole - remaining if fill else remaining
     scores: Array = (counted * 100 // whole).sum(axis=1) // 2
     if request.any():
         shares = 1.0 - np.maximum(0, free - request) / whole

@@ -148,15 +148,15 @@ class Seating:
     def evict(self, task: Task, now: float) -> None:
         """Take a pod's seat and the work since its last checkpoint; it is pending again. A gang is evicted together."""
         mates = self._gangs[task.gang].values() if task.gang else (task,)
-        for one in mates:
-            if one.seat is not None:
-                self._evict(one, now)
+        for mate in mates:
+            if mate.seat is not None:
+                self._evict(mate, now)
 
     def _evict(self, task: Task, now: float) -> None:
         self._free_seat(task, now)
         if task.started is not None:
             self.running -= 1
-            self.meter.record_eviction(task, lost=task.restore_checkpoint(now, self._checkpoint))
+            self.meter.record_eviction(task, lost_seconds=task.restore_checkpoint(now, self._checkpoint))
         task.started = None
         task.nominated = False
         task.waits_since = now

@@ -22,19 +22,19 @@ def machines_at_start(policy: Policy, sizes: Mapping[str, int]) -> dict[Offering
     have.
     """
     pools = {pool.name: pool for pool in policy.pools}
-    wanted: Counter[str] = Counter()
-    found: Counter[OfferingKey] = Counter()
+    counts: Counter[str] = Counter()
+    machines: Counter[OfferingKey] = Counter()
     for name, count in sizes.items():
         pool_name, _, instance_type = name.partition("/")
         if pool_name not in pools:
             raise StartError(f"saw the pool {pool_name}, expected one of {', '.join(pools)}")
         pool = pools[pool_name]
-        wanted[pool_name] += count
-        if pool.max is not None and wanted[pool_name] > pool.max:
-            raise StartError(f"saw {wanted[pool_name]} machines of pool {pool_name}, expected at most {pool.max}, which is its max")
+        counts[pool_name] += count
+        if pool.max is not None and counts[pool_name] > pool.max:
+            raise StartError(f"saw {counts[pool_name]} machines of pool {pool_name}, expected at most {pool.max}, which is its max")
         zones = _zones(pool, instance_type)
-        found.update(zones[number % len(zones)].key for number in range(count))
-    return dict(sorted(found.items()))
+        machines.update(zones[number % len(zones)].key for number in range(count))
+    return dict(sorted(machines.items()))
 
 
 def _zones(pool: Pool, instance_type: str) -> list[Offering]:

@@ -123,9 +123,9 @@ class World(Seating):
     def settle_promises(self) -> None:
         """Without steering: count which pods sit where planned, after the scheduler's pass."""
         for task, node in self._expected:
-            kept = task.seat is not None and task.seat.node == node
-            self.meter.kept += kept
-            self.meter.broken += not kept
+            was_kept = task.seat is not None and task.seat.node == node
+            self.meter.kept += was_kept
+            self.meter.broken += not was_kept
         self._expected.clear()
 
     def start(self, key: OfferingKey, now: float) -> None:

@@ -68,14 +68,14 @@ def test_a_pod_that_completes_a_device_fragments_less_than_one_that_breaks_a_fre
 
 def test_packing_values_are_those_of_the_best_packing() -> None:
     sizes = array(47, 32, 81)
-    table, taken = packing_values(np.array([0.5, 0.3, 0.81]), sizes)
+    table, choice = packing_values(np.array([0.5, 0.3, 0.81]), sizes)
     assert table[SLOTS] == pytest.approx(1.0)
     assert table[SLOTS - 1] == pytest.approx(1.0)
     assert table[81] == pytest.approx(0.81)
     assert table[79] == pytest.approx(0.8)
     assert table[31] == 0.0
-    assert taken[SLOTS] == -1
-    assert taken[94] == 0
+    assert choice[SLOTS] == -1
+    assert choice[94] == 0
 
 
 @settings(max_examples=examples(60), deadline=None)

@@ -32,8 +32,8 @@ def minutes_to_on_demand(
     policy = one_on_demand(spot_groups)
     scaler = Recording(ClusterAutoscaler(policy, settings, seed=seed))
     replay(trace(Job("a", 0.0, 60.0, gpus=1)), policy, scaler, markets=dry(policy, "spot"), until=patience)
-    asked = [at for at, purchase in scaler.purchases if purchase.offerings[0][1] == "on-demand"]
-    return asked[0] / 60.0 if asked else None
+    times = [at for at, purchase in scaler.purchases if purchase.offerings[0][1] == "on-demand"]
+    return times[0] / 60.0 if times else None
 
 
 @pytest.mark.parametrize(("groups", "minutes"), [(1, 15.7), (2, 91.5)])

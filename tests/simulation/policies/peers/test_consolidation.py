@@ -16,12 +16,12 @@ G8 = machine("g8", 8, 8.0)
 ALONE = pool(G8)
 
 
-def moved(result: Result) -> list[float]:
+def removal_times(result: Result) -> list[float]:
     """When nodes with pods were removed, in seconds since the run began."""
-    gone = [
+    times = [
         decision.at - result.began for decision in result.decisions if decision.kind == "remove" and decision.why.startswith("its pods fit")
     ]
-    return [at for at in gone if at < LONG]
+    return [at for at in times if at < LONG]
 
 
 def shrinking(policy: Policy, *, long: int = 1, of: int = 8, **options: object) -> tuple[list[tuple[str, ...]], Result]:
@@ -37,24 +37,24 @@ def shrinking(policy: Policy, *, long: int = 1, of: int = 8, **options: object) 
 def test_a_node_is_removed_if_its_pods_fit_on_the_others_despite_high_utilization(first: int, second: int, goes: int) -> None:
     jobs = wave("a", 0.0, long=first) + wave("b", 400.0, long=second)
     _, result = recorded(jobs, ALONE, Karpenter(ALONE))
-    assert len(moved(result)) == goes
+    assert len(removal_times(result)) == goes
     # The search runs within ten seconds, and the removal follows after a validation of fifteen.
-    assert all(SHORT < at <= SHORT + 400.0 for at in moved(result))
+    assert all(SHORT < at <= SHORT + 400.0 for at in removal_times(result))
     assert result.unserved == 0
 
 
 def test_pods_with_an_owner_that_forbids_moving_stay() -> None:
     jobs = wave("a", 0.0, long=3) + wave("b", 400.0, long=5)
     _, result = recorded(jobs, ALONE, Karpenter(ALONE), shaping=Shaping())
-    assert (moved(result), result.evictions) == ([], 0)
+    assert (removal_times(result), result.evictions) == ([], 0)
 
 
 def test_a_node_is_replaced_by_a_cheaper_one_and_drained_when_that_is_open() -> None:
     bought, result = shrinking(pool(G8, machine("g1", 1, 1.5), machine("g2", 2, 2.0)))
     assert bought == [("on-demand g1", "on-demand g2")]
-    (gone,) = moved(result)
+    (removed_at,) = removal_times(result)
     opened = [decision.at - result.began for decision in result.decisions if decision.kind == "buy"][-1] + 120.0
-    assert gone == pytest.approx(opened, abs=0.1)
+    assert removed_at == pytest.approx(opened, abs=0.1)
     assert result.evictions == 1
 
 
@@ -70,9 +70,9 @@ def test_a_replacement_has_to_be_cheaper_in_every_possible_zone() -> None:
     assert bought == []
 
 
-def separate(number: int) -> list[Job]:
+def spaced_jobs(number: int) -> list[Job]:
     """Pods of one GPU that come so far apart that each gets a machine of its own."""
-    return [Job(f"p{one}", 400.0 * one, LONG - 400.0 * one, gpus=1, cpu_milli=1000, memory=GIB) for one in range(number)]
+    return [Job(f"p{index}", 400.0 * index, LONG - 400.0 * index, gpus=1, cpu_milli=1000, memory=GIB) for index in range(number)]
 
 
 @pytest.mark.parametrize(
@@ -84,7 +84,7 @@ def separate(number: int) -> list[Job]:
 )
 def test_several_nodes_are_replaced_by_one_that_is_cheaper_than_all_of_them(prices: tuple[float, float], machines: list[str]) -> None:
     policy = pool(machine("g1", 1, prices[0]), machine("g4", 4, prices[1]))
-    recording, result = recorded(separate(3), policy, Karpenter(policy, KarpenterSettings(budget=1.0)))
+    recording, result = recorded(spaced_jobs(3), policy, Karpenter(policy, KarpenterSettings(budget=1.0)))
     replacing = [purchase for at, purchase in recording.purchases if at < LONG and purchase.why.startswith("cheaper")]
     assert [key[2] for purchase in replacing for key in purchase.offerings] == machines
     assert len({name for name, count in _removed_together(recording.removals).items() if count > 1}) == len(machines)
@@ -128,7 +128,7 @@ def test_if_a_pool_has_both_markets_an_on_demand_machine_is_replaced_only_by_spo
     # The type it has is cheaper on spot as well. While spot is dry it is not moved to a cheaper type on demand.
     assert set(bought) == {("spot g1", "spot g8")}
     assert len(bought) > 1
-    assert [at > SHORT + 1000.0 for at in moved(result)] == [True]
+    assert [at > SHORT + 1000.0 for at in removal_times(result)] == [True]
 
 
 def _spot(kind: str, gpus: int, price: float) -> Offering:
@@ -141,20 +141,20 @@ def test_a_node_and_its_pods_stay_if_its_replacement_is_refused() -> None:
     bought, result = shrinking(policy, markets=dry(policy, "spot"))
     assert bought
     assert set(bought) == {("spot g1",)}
-    assert (moved(result), result.evictions) == ([], 0)
+    assert (removal_times(result), result.evictions) == ([], 0)
 
 
 def test_no_pod_moves_to_or_from_a_node_until_it_was_quiet_for_consolidate_after() -> None:
     jobs = wave("a", 0.0, long=3) + wave("b", 400.0, long=5)
     _, result = recorded(jobs, ALONE, Karpenter(ALONE, KarpenterSettings(consolidate_after=1800.0)))
-    (gone,) = moved(result)
+    (removed_at,) = removal_times(result)
     ended = SHORT + 122.0
-    assert ended + 1800.0 <= gone <= ended + 1800.0 + 45.0
+    assert ended + 1800.0 <= removed_at <= ended + 1800.0 + 45.0
 
 
 def test_when_empty_moves_nothing() -> None:
     bought, result = shrinking(pool(G8, machine("g1", 1, 1.5)), settings=KarpenterSettings(consolidation_policy="WhenEmpty"))
-    assert (bought, moved(result)) == ([], [])
+    assert (bought, removal_times(result)) == ([], [])
 
 
 @pytest.mark.parametrize(("price", "replaced"), [(3.9, True), (4.1, False)])

@@ -12,7 +12,7 @@ from gpuscaler.simulation.traces.workload import Shaping
 G8 = pool(machine("g8", 8, 8.0))
 
 
-def drained(first: int, second: int, settings: ClusterAutoscalerSettings | None = None, **options: object) -> list[float]:
+def drain_times(first: int, second: int, settings: ClusterAutoscalerSettings | None = None, **options: object) -> list[float]:
     """When a node was removed while pods ran on it, in seconds after the short jobs of its wave ended."""
     recording, result = recorded(leaving(first, second), G8, ClusterAutoscaler(G8, settings), **options)
     with_pods = [decision.at for decision in result.decisions if decision.kind == "remove" and decision.why.startswith("underutilized")]
@@ -30,7 +30,7 @@ def drained(first: int, second: int, settings: ClusterAutoscalerSettings | None 
     ],
 )
 def test_a_node_is_removed_if_used_to_less_than_half_and_its_pods_fit_elsewhere(first: int, second: int, goes: bool) -> None:
-    moments = drained(first, second)
+    moments = drain_times(first, second)
     assert len(moments) == goes
     # Unneeded for ten minutes, in a loop of ten seconds.
     assert all(600.0 <= at <= 625.0 for at in moments)
@@ -39,12 +39,12 @@ def test_a_node_is_removed_if_used_to_less_than_half_and_its_pods_fit_elsewhere(
 def test_thresholds_are_settings() -> None:
     higher = ClusterAutoscalerSettings(scale_down_gpu_utilization_threshold=0.51)
     lower = ClusterAutoscalerSettings(scale_down_gpu_utilization_threshold=0.01)
-    assert len(drained(4, 4, higher)) == 1
-    assert drained(3, 5, lower) == []
+    assert len(drain_times(4, 4, higher)) == 1
+    assert drain_times(3, 5, lower) == []
 
 
 def test_pods_with_an_owner_that_forbids_moving_stay() -> None:
-    assert drained(3, 5, shaping=Shaping()) == []
+    assert drain_times(3, 5, shaping=Shaping()) == []
 
 
 def test_on_a_machine_with_gpus_only_gpus_count() -> None:

@@ -19,7 +19,7 @@ POD = {"gpus": 1, "cpu_milli": 2000, "memory": 13 * 1024**3}
 
 
 def jobs(number: int, *, submit: float = 0.0, duration: float = 3600.0, prefix: str = "p") -> list[Job]:
-    return [Job(f"{prefix}{one}", submit, duration, **POD) for one in range(number)]  # type: ignore[arg-type]
+    return [Job(f"{prefix}{index}", submit, duration, **POD) for index in range(number)]  # type: ignore[arg-type]
 
 
 def most_paid_per_hour(result: Result) -> float:
@@ -45,7 +45,7 @@ def test_a_thousand_pods_in_two_batches_cost_the_same_as_with_the_real_program()
 def test_pods_that_come_within_a_second_of_each_other_share_a_batch_for_ten_seconds() -> None:
     policy = pools_of(TYPES)
     scaler = Recording(Karpenter(policy))
-    steady = [Job(f"p{one}", 0.5 * one, 600.0, **POD) for one in range(40)]  # type: ignore[arg-type]
+    steady = [Job(f"p{index}", 0.5 * index, 600.0, **POD) for index in range(40)]  # type: ignore[arg-type]
     replay(trace(*steady), policy, scaler)
     rounds = sorted({round(at, 3) for at, purchase in scaler.purchases})
     assert rounds[0] == pytest.approx(10.0)
@@ -57,10 +57,10 @@ def test_an_offering_without_capacity_is_left_out_for_three_minutes() -> None:
     scaler = Recording(Karpenter(policy))
     again = [*jobs(1), *jobs(1, submit=100.0, prefix="q"), *jobs(1, submit=300.0, prefix="r")]
     result = replay(trace(*again), policy, scaler, markets=dry(policy, "spot"))
-    asked = [(round(at), {offering[1] for offering in purchase.offerings}) for at, purchase in scaler.purchases]
+    requests = [(round(at), {offering[1] for offering in purchase.offerings}) for at, purchase in scaler.purchases]
     # Refused on spot, on demand in the next round; still left out at 100 s, asked again after 180 s.
-    assert [markets for _, markets in asked] == [{"spot"}, {"on-demand"}, {"on-demand"}, {"spot"}, {"on-demand"}]
-    assert asked[1][0] - asked[0][0] <= 15
+    assert [markets for _, markets in requests] == [{"spot"}, {"on-demand"}, {"on-demand"}, {"spot"}, {"on-demand"}]
+    assert requests[1][0] - requests[0][0] <= 15
     assert result.unserved == 0
 
 
@@ -69,9 +69,9 @@ def test_pods_wait_when_every_offering_is_dry_and_are_tried_again() -> None:
     scaler = Recording(Karpenter(policy))
     result = replay(trace(*jobs(1)), policy, scaler, markets=dry(policy, "spot", until=1000.0))
     assert result.unserved == 0
-    asked = [at for at, _ in scaler.purchases]
-    assert all(181 <= later - earlier <= 184 for earlier, later in itertools.pairwise(asked))
-    assert asked[-2] < 1000.0 < asked[-1]
+    times = [at for at, _ in scaler.purchases]
+    assert all(181 <= later - earlier <= 184 for earlier, later in itertools.pairwise(times))
+    assert times[-2] < 1000.0 < times[-1]
 
 
 def test_empty_nodes_go_a_tenth_at_a_time_after_their_validation() -> None:
@@ -87,7 +87,7 @@ def test_empty_nodes_go_a_tenth_at_a_time_after_their_validation() -> None:
 
 def test_a_node_with_pods_is_never_removed_and_no_work_is_lost() -> None:
     policy = pools_of(["g5.xlarge", "g5.12xlarge"])
-    mixed = [Job(f"p{one}", 40.0 * one, 200.0 + 77.0 * (one % 7), **POD) for one in range(40)]  # type: ignore[arg-type]
+    mixed = [Job(f"p{index}", 40.0 * index, 200.0 + 77.0 * (index % 7), **POD) for index in range(40)]  # type: ignore[arg-type]
     result = replay(trace(*mixed), policy, Karpenter(policy))
     assert (result.evictions, result.lost_gpu_hours, result.unserved) == (0, 0.0, 0)
 

@@ -51,8 +51,8 @@ def test_no_move_depends_on_the_remaining_time_of_pods(name: str, seed: int) -> 
     others = [
         replace(job, duration=UNTIL - job.submit + draw.uniform(0.0, 30000.0)) if job.submit + job.duration > UNTIL else job for job in jobs
     ]
-    one, other = replayed(jobs, name), replayed(others, name)
-    before = [[decision for decision in result.decisions if decision.at < EPOCH + UNTIL] for result in (one, other)]
+    first, other = replayed(jobs, name), replayed(others, name)
+    before = [[decision for decision in result.decisions if decision.at < EPOCH + UNTIL] for result in (first, other)]
     assert before[0] == before[1]
     assert any(decision.why.startswith(("its pods fit", "underutilized")) for decision in before[0])
-    assert one.decisions != other.decisions
+    assert first.decisions != other.decisions

@@ -52,20 +52,20 @@ def test_an_unknown_setting_or_value_is_named(name: str, message: str) -> None:
 
 @pytest.mark.parametrize("base", sorted(AXES))
 def test_a_sweep_finds_nothing_more_expensive_than_the_defaults_and_tries_every_value(base: str) -> None:
-    asked: list[str] = []
+    requested: list[str] = []
 
     def run(names: Sequence[str]) -> list[Result]:
-        asked.extend(names)
+        requested.extend(names)
         return results(names)
 
-    found = sweep(base, run)
-    default = next(result for result in found if result.policy == base)
-    assert found[0].cost <= default.cost
-    assert [result.cost for result in found] == sorted(result.cost for result in found)
+    swept = sweep(base, run)
+    default = next(result for result in swept if result.policy == base)
+    assert swept[0].cost <= default.cost
+    assert [result.cost for result in swept] == sorted(result.cost for result in swept)
     for key, values in AXES[base].items():
         for value in values[1:]:
-            assert named(base, {key: value}) in asked
-    assert len(asked) == len(set(asked))
+            assert named(base, {key: value}) in requested
+    assert len(requested) == len(set(requested))
 
 
 @pytest.mark.parametrize("base", sorted(AXES))

@@ -89,14 +89,14 @@ def test_external_names_are_only_text(results: list[Result]) -> None:
 
 def test_scrolling_tables_are_reachable_by_keyboard_and_have_names(results: list[Result]) -> None:
     _, page = page_of(SETTING, results)
-    scrolling = [one for one in page.all("div") if one.get("class") == "scroll"]
+    scrolling = [tag for tag in page.all("div") if tag.get("class") == "scroll"]
     assert len(scrolling) == len(page.all("table")) > 4
     assert all(one["tabindex"] == "0" and one["role"] == "region" and one["aria-label"] for one in scrolling)
 
 
 def test_there_are_four_plots_with_a_description_in_words(results: list[Result]) -> None:
     _, page = page_of(SETTING, results, seeds=2)
-    pictures = [one for one in page.all("svg") if one.get("role") == "img"]
+    pictures = [tag for tag in page.all("svg") if tag.get("role") == "img"]
     idents = {attributes["id"] for name, attributes in page.tags if name in {"title", "desc"} and attributes}
     assert len(pictures) == 4
     assert {ident for picture in pictures for ident in (picture["aria-labelledby"] or "").split()} == idents
@@ -181,6 +181,6 @@ def test_lists_of_sentences_come_after_the_summary_or_after_the_tables(results: 
     text = report_page(inputs, results, lead={"Before:": [EVIL, "early"]}, annex={"Behind": ["late"], "Nothing": []})
     words = Page(text).words
     assert EVIL in words
-    places = [words.index(one) for one in ("Before:", "early", "Figures", "Machines", "Behind", "late", "Inputs")]
+    places = [words.index(heading) for heading in ("Before:", "early", "Figures", "Machines", "Behind", "late", "Inputs")]
     assert places == sorted(places)
     assert "Nothing" not in words

@@ -234,7 +234,7 @@ def test_philly_jobs_that_never_ran_are_skipped_with_the_line_where_they_begin(t
         {**entry("h", FIRST), "user": "\ud800"},
         entry("g", FIRST, submitted="soon"),
     ]
-    trace = read(tmp_path, "[", ",\n".join(json.dumps(one) for one in log), "]", name="cluster_job_log")
+    trace = read(tmp_path, "[", ",\n".join(json.dumps(item) for item in log), "]", name="cluster_job_log")
     assert [job.id for job in trace.jobs] == ["a"]
     assert trace.set_aside == 9
     assert [row.line for row in trace.bad_rows] == [3, 4, 5, 6, 7, 8, 9, 10, 11]

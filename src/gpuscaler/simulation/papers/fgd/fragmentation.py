@@ -40,8 +40,8 @@ class PodClasses:
         """Thousandths of devices that one pod takes in total, shape (K,)."""
         return self.gpus * self.milli
 
-    def subset(self, kept: Mask | Ints) -> "PodClasses":
-        return PodClasses(self.gpus[kept], self.milli[kept], self.cpu[kept], self.weight[kept])
+    def subset(self, selected: Mask | Ints) -> "PodClasses":
+        return PodClasses(self.gpus[selected], self.milli[selected], self.cpu[selected], self.weight[selected])
 
 
 class Fragmentation:
@@ -69,9 +69,9 @@ class Fragmentation:
         if shared.any():
             # Many classes have equal thousandths: the remainder of each device is computed once per distinct size.
             sizes, size = np.unique(pods.milli[shared], return_inverse=True)
-            left = np.maximum(devices - sizes[:, None], 0)[:, :, None]
-            fit = left >= self._milli
-            served = (count - fits + fit >= self._gpus) * (amount - usable + left * fit)
+            remaining = np.maximum(devices - sizes[:, None], 0)[:, :, None]
+            fit = remaining >= self._milli
+            served = (count - fits + fit >= self._gpus) * (amount - usable + remaining * fit)
             grown[shared] = before - np.einsum("kdt,kt->kd", (served * self._weight)[size], enough[shared].astype(np.float64))
         taken = pods.gpus[~shared][:, None]
         served = (count - taken >= self._gpus) * (amount - taken * WHOLE) * enough[~shared]

@@ -35,7 +35,7 @@ def packing_values(values: Floats, sizes: Ints) -> tuple[Floats, Ints]:
     first = np.stack([group[values[..., group].argmax(axis=-1)] for group in groups], axis=-1)
     best = np.maximum(np.take_along_axis(values, first, axis=-1), 0.0)
     table = np.zeros((*values.shape[:-1], SLOTS + 1))
-    taken = np.full(table.shape, -1)
+    choice = np.full(table.shape, -1)
     for room in range(int(distinct[0]), SLOTS + 1):
         fitting = np.flatnonzero(distinct <= room)
         options = table[..., room - distinct[fitting]] + best[..., fitting]
@@ -44,8 +44,8 @@ def packing_values(values: Floats, sizes: Ints) -> tuple[Floats, Ints]:
         more = value > table[..., room - 1]
         table[..., room] = np.where(more, value, table[..., room - 1])
         # -1 leaves a slot empty; anything else is a class.
-        taken[..., room] = np.where(more, np.take_along_axis(first, chosen, axis=-1)[..., 0], -1)
-    return table, taken
+        choice[..., room] = np.where(more, np.take_along_axis(first, chosen, axis=-1)[..., 0], -1)
+    return table, choice
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,19 +85,19 @@ def solve(classes: PodClasses, *, devices: int, cpu: float) -> Prices:
         assert optimum.optimal, "serving nothing is feasible, and devices bound what is served"
         duals = np.maximum(-optimum.duals, 0.0)
         values = parts - duals[: len(classes)] - duals[of_cpu] * per_device / WHOLE
-        table, taken = packing_values(values, sizes)
+        table, choice = packing_values(values, sizes)
         if table[SLOTS] <= duals[of_devices] + _WORTH or number + 1 == _MOST_MIXES:
             break
-        add(_mix(taken, sizes))
+        add(_mix(choice, sizes))
     return Prices(duals[: len(classes)], float(duals[of_cpu]), -optimum.objective)
 
 
-def _mix(taken: Ints, sizes: Ints) -> dict[int, int]:
+def _mix(choice: Ints, sizes: Ints) -> dict[int, int]:
     """The classes of a full device, with their counts."""
     mix: dict[int, int] = {}
     room = SLOTS
     while room > 0:
-        member = int(taken[room])
+        member = int(choice[room])
         if member < 0:
             room -= 1
         else:

@@ -42,8 +42,8 @@ class PlacementScore:
         count = devices * WHOLE / float(of_gpus.demand @ of_gpus.weight)
         of_gpus = PodClasses(of_gpus.gpus, of_gpus.milli, of_gpus.cpu, of_gpus.weight * count)
         others = float(classes.cpu[~asking] @ classes.weight[~asking]) * count
-        wanted = float(of_gpus.cpu @ of_gpus.weight) + others
-        prices = solve(of_gpus, devices=devices, cpu=max(0.0, min(float(cpu), (1.0 - CPU_SHORTAGE) * wanted) - others))
+        cpu_demand = float(of_gpus.cpu @ of_gpus.weight) + others
+        prices = solve(of_gpus, devices=devices, cpu=max(0.0, min(float(cpu), (1.0 - CPU_SHORTAGE) * cpu_demand) - others))
         values = of_gpus.milli / WHOLE - prices.pods
         cores = of_gpus.cpu / of_gpus.gpus / WHOLE
         #: The worth of r free slots of one device at each price of CPU, shape (prices, SLOTS + 1).
@@ -61,10 +61,10 @@ class PlacementScore:
         rest = CPU_PRICES * (cpu - pods.cpu)[:, None] / WHOLE
         after = np.empty((len(pods), len(devices)))
         shared = pods.shared
-        left = np.maximum(devices - pods.milli[shared][:, None], 0) * SLOTS // WHOLE
-        packed = self._worth.T[left] + (together[:, None] - worth).T + rest[shared][:, None, :]
+        remaining = np.maximum(devices - pods.milli[shared][:, None], 0) * SLOTS // WHOLE
+        packed = self._worth.T[remaining] + (together[:, None] - worth).T + rest[shared][:, None, :]
         after[shared] = packed.min(axis=2)
         whole = pods.gpus[~shared][:, None] * self._worth[:, SLOTS]
         after[~shared] = (together - whole + rest[~shared]).min(axis=1)[:, None]
-        lost = before - after - pods.demand[:, None] / WHOLE
-        return lost + FRAGMENTATION * self._fragmentation.growth(pods, cpu=cpu, devices=devices) / WHOLE
+        loss = before - after - pods.demand[:, None] / WHOLE
+        return loss + FRAGMENTATION * self._fragmentation.growth(pods, cpu=cpu, devices=devices) / WHOLE

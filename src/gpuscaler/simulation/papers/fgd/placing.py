@@ -73,8 +73,8 @@ class Cluster:
         gpus, milli = int(classes.gpus[member]), int(classes.milli[member])
         devices = self._devices[number]
         if gpus == 1 and milli < WHOLE:
-            taken = self._scoring.device(classes.subset(np.array([member])), self._room(number), draw)
-            devices[taken] -= milli
+            device = self._scoring.device(classes.subset(np.array([member])), self._room(number), draw)
+            devices[device] -= milli
             devices.sort()
         elif gpus:
             # Ascending order: whole devices are the last ones.
@@ -111,9 +111,9 @@ def unallocated(cluster: Cluster, coming: Arrivals, load: Workload, *, capacity:
     demand = load.classes.demand
     used = 0
     measured: list[float] = []
-    for member, asked in zip(coming.pods.tolist(), coming.load.tolist(), strict=True):
+    for member, demanded in zip(coming.pods.tolist(), coming.load.tolist(), strict=True):
         if cluster.place(member, draw):
             used += int(demand[member])
-        if asked >= MEASURED[0]:
+        if demanded >= MEASURED[0]:
             measured.append(1.0 - used / capacity)
     return 100.0 * float(np.mean(measured or [1.0 - used / capacity]))

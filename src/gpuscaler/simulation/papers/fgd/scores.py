@@ -27,8 +27,8 @@ class BestFit:
     random = False
 
     def scores(self, pods: PodClasses, room: Room) -> Floats:
-        left = (room.cpu - pods.cpu) / LARGEST_CPU + (room.devices.sum() - pods.demand) / LARGEST_GPU
-        scores: Floats = np.trunc((1.0 - left / 2) * 100)
+        remaining = (room.cpu - pods.cpu) / LARGEST_CPU + (room.devices.sum() - pods.demand) / LARGEST_GPU
+        scores: Floats = np.trunc((1.0 - remaining / 2) * 100)
         return scores
 
     def device(self, pods: PodClasses, room: Room, draw: np.random.Generator) -> int:  # noqa: ARG002  # others draw
@@ -132,9 +132,9 @@ def typical(classes: PodClasses) -> PodClasses:
     # Most frequent first; among equals the larger request, as the published simulator sorts.
     order = np.lexsort((alike[:, 2], alike[:, 1], alike[:, 0], weight))[::-1]
     before = np.cumsum(weight[order]) - weight[order]
-    kept = order[before < TYPICAL * weight.sum()]
-    cpu, milli, gpus = alike[kept].T
-    return PodClasses(gpus, milli, cpu, weight[kept])
+    typical_classes = order[before < TYPICAL * weight.sum()]
+    cpu, milli, gpus = alike[typical_classes].T
+    return PodClasses(gpus, milli, cpu, weight[typical_classes])
 
 
 #: The paper's results, in percent: means over seeds 42 to 51 in ``experiments/analysis/expected_results`` of the simulator.
@@ -145,7 +145,7 @@ PUBLISHED: Mapping[str, float | None] = MappingProxyType(
 
 def scoring(name: str, load: Workload, nodes: Nodes) -> Scoring:
     """The scheduler for a name of :data:`PUBLISHED`."""
-    plain = {"Random": Random, "DotProd": DotProduct, "Clustering": Clustering, "Packing": Packing, "BestFit": BestFit}
-    if name in plain:
-        return plain[name]()
+    simple = {"Random": Random, "DotProd": DotProduct, "Clustering": Clustering, "Packing": Packing, "BestFit": BestFit}
+    if name in simple:
+        return simple[name]()
     return FragmentationGradient(load) if name == "FGD" else Ours(load, nodes)

@@ -66,5 +66,5 @@ def bound(nodes: Nodes, load: Workload) -> float:
     asking = load.classes.subset(load.classes.gpus > 0)
     count = nodes.capacity / float(asking.demand @ asking.weight)
     devices = nodes.capacity // WHOLE
-    wanted = type(asking)(asking.gpus, asking.milli, asking.cpu, asking.weight * count)
-    return 100.0 * (1.0 - solve(wanted, devices=devices, cpu=float("inf")).served / devices)
+    demand = type(asking)(asking.gpus, asking.milli, asking.cpu, asking.weight * count)
+    return 100.0 * (1.0 - solve(demand, devices=devices, cpu=float("inf")).served / devices)

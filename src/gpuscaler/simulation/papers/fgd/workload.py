@@ -81,19 +81,19 @@ def _amounts(header: list[str], path: Path) -> tuple[str, ...]:
         return OPENB_NODE_COLUMNS
     missing = [name for name in NODE_COLUMNS if name not in header]
     if missing:
-        seen = printable_names(header) or "no header"
-        raise TraceError(f"{path}: column {missing[0]} missing; seen: {seen}; expected {', '.join(NODE_COLUMNS)}")
+        columns = printable_names(header) or "no header"
+        raise TraceError(f"{path}: column {missing[0]} missing; seen: {columns}; expected {', '.join(NODE_COLUMNS)}")
     return NODE_COLUMNS[:3]
 
 
 def workload(trace: Trace) -> Workload:
     """The pods of a trace as classes; times, users and GPU models are ignored."""
-    asked = [
+    requests = [
         (job.gpus, job.gpu_milli if job.gpus else 0, job.cpu_milli or 0, -(-(job.memory or 0) // MIB))
         for job in trace.jobs
         for _ in range(job.pods)
     ]
-    distinct, pods, counts = np.unique(np.array(asked, dtype=np.int64), axis=0, return_inverse=True, return_counts=True)
+    distinct, pods, counts = np.unique(np.array(requests, dtype=np.int64), axis=0, return_inverse=True, return_counts=True)
     gpus, milli, cpu, memory = distinct.T
     if not gpus.any():
         raise TraceError(f"{trace.name}: no pod takes GPUs, expected at least one")
@@ -108,6 +108,6 @@ def arrivals(load: Workload, *, capacity: int, draw: np.random.Generator) -> Arr
     # Twice the expected number, and some for short lists: the excess is cut off below.
     more = draw.choice(load.pods, size=int(2 * short / float(demand[load.pods].mean())) + 100) if short else load.pods[:0]
     pods = np.concatenate((order, more))
-    asked = np.cumsum(demand[pods]) / capacity
-    count = int(np.searchsorted(asked, MEASURED[1], side="right"))
-    return Arrivals(pods[:count], asked[:count])
+    load_share = np.cumsum(demand[pods]) / capacity
+    count = int(np.searchsorted(load_share, MEASURED[1], side="right"))
+    return Arrivals(pods[:count], load_share[:count])

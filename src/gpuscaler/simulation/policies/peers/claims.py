@@ -47,9 +47,9 @@ class OfferingTable:
     def request(self, spec: PodSpec) -> Array | None:
         """The request of a pod, by column; None if no offering here has what it asks for."""
         if spec.digest not in self._requests:
-            wanted = {**{name: amount for name, amount in spec.requests.items() if amount}, "pods": 1}
-            known = all(name in self.columns for name in wanted)
-            self._requests[spec.digest] = np.array([wanted.get(name, 0) for name in self.columns], dtype=np.int64) if known else None
+            requests = {**{name: amount for name, amount in spec.requests.items() if amount}, "pods": 1}
+            offered = all(name in self.columns for name in requests)
+            self._requests[spec.digest] = np.array([requests.get(name, 0) for name in self.columns], dtype=np.int64) if offered else None
         return self._requests[spec.digest]
 
 
@@ -70,12 +70,12 @@ class Claim:
             return False
         request = self.table.request(spec)
         if request is not None:
-            asked = self._asked + request
-            left = self._left & self.table.admitting(spec) & (self.table.allocatable >= asked).all(axis=1)
-            if left.any():
+            total = self._asked + request
+            fitting = self._left & self.table.admitting(spec) & (self.table.allocatable >= total).all(axis=1)
+            if fitting.any():
                 self.pods.append(pod)
                 self.specs[spec.digest] = spec
-                self._asked, self._left = asked, left
+                self._asked, self._left = total, fitting
                 return True
         self._refused.add(spec.digest)
         return False
@@ -90,14 +90,16 @@ class Claim:
         Spot if any spot offering fits, without the spot types that cost more than the cheapest on-demand one; machines with accelerators
         only if nothing else fits or a pod asks for one (``filterUnwantedSpot``, ``filterExoticInstanceTypes``).
         """
-        left = self.left() if among is None else list(among)
-        asked = {name for name, amount in zip(self.table.columns, self._asked.tolist(), strict=True) if amount and "/" in name}
-        plain = [offering for offering in left if not any("/" in name for name in offering.allocatable if name not in asked)]
-        left = plain or left
+        fitting = self.left() if among is None else list(among)
+        requested_devices = {name for name, amount in zip(self.table.columns, self._asked.tolist(), strict=True) if amount and "/" in name}
+        without_devices = [
+            offering for offering in fitting if not any("/" in name for name in offering.allocatable if name not in requested_devices)
+        ]
+        fitting = without_devices or fitting
         for market in ("reserved", "spot", "on-demand"):
-            offerings = [offering for offering in left if offering.market == market]
+            offerings = [offering for offering in fitting if offering.market == market]
             if market == "spot":
-                ceiling = min((offering.price for offering in left if offering.market == "on-demand"), default=float("inf"))
+                ceiling = min((offering.price for offering in fitting if offering.market == "on-demand"), default=float("inf"))
                 offerings = [offering for offering in offerings if offering.price <= ceiling] or offerings
             if offerings:
                 return _cheapest_types(offerings)
@@ -147,26 +149,26 @@ def pack(
         packed.claims.sort(key=lambda claim: len(claim.pods))
         if any(claim.add(pod, spec) for claim in packed.claims):
             continue
-        fresh = _new_claim(pod, spec, tables, available, left_in_pool)
-        if fresh is None:
+        new_claim = _new_claim(pod, spec, tables, available, left_in_pool)
+        if new_claim is None:
             packed.unplaced.append(pod)
         else:
-            packed.claims.append(fresh)
+            packed.claims.append(new_claim)
     return packed
 
 
 def _new_claim(
-    pod: str, spec: PodSpec, tables: Sequence[OfferingTable], masks: Sequence[Mask], left: dict[str, int | None]
+    pod: str, spec: PodSpec, tables: Sequence[OfferingTable], masks: Sequence[Mask], left_in_pool: dict[str, int | None]
 ) -> Claim | None:
     for table, mask in zip(tables, masks, strict=True):
         name = table.pool.name
-        room = left[name]
+        room = left_in_pool[name]
         if room is not None and room <= 0:
             continue
         claim = Claim(table, mask)
         if claim.add(pod, spec):
             if room is not None:
-                left[name] = room - 1
+                left_in_pool[name] = room - 1
             return claim
     return None
 

@@ -114,17 +114,17 @@ class ClusterAutoscaler:
         removals = [PlannedRemoval(name, "interrupted: drained at the notice") for name in self._interrupted if view.node(name) is not None]
         self._interrupted.clear()
         self._backoff.forget(now)
-        withdrawals, late = self._settle_orders(machines, now)
-        removals += [PlannedRemoval(observed.machine.id, "did not register in time") for observed in late]
-        gone = {removal.node for removal in removals}
-        machines = [observed for observed in machines if observed.machine.id not in gone]
+        withdrawals, unregistered = self._settle_orders(machines, now)
+        removals += [PlannedRemoval(observed.machine.id, "did not register in time") for observed in unregistered]
+        removed = {removal.node for removal in removals}
+        machines = [observed for observed in machines if observed.machine.id not in removed]
         demand = self._demand(view, machines)
         unplaced = demand.unplaced
         wake = [self._next_deadline(now)]
         purchase = None
-        young = self._wait_for_more_pods_until(unplaced, now)
-        if young is not None:
-            wake.append(young)
+        wait_until = self._wait_for_more_pods_until(unplaced, now)
+        if wait_until is not None:
+            wake.append(wait_until)
         elif unplaced:
             purchase = self._scale_up(unplaced, machines, now)
             wake += self._back_offs(now)
@@ -133,7 +133,7 @@ class ClusterAutoscaler:
             wake.append(now + self._settings.scan_interval)
         # Unneeded nodes are determined in every loop; while pods are too new nothing is removed.
         unneeded, next_removal = self._scale_down(view, machines, demand, now)
-        if young is None:
+        if wait_until is None:
             removals += unneeded
             wake.append(next_removal)
         marks, more = self._soft_taints(machines, {removal.node for removal in removals})
@@ -173,8 +173,10 @@ class ClusterAutoscaler:
             if signalled:
                 self._backoff.fail(order.group, now)
                 self._expected.pop(order.group, None)
-        late = [observed for observed in machines if observed.registered is None and observed.bought + rules.max_node_provision_time < now]
-        return withdrawn, late
+        unregistered = [
+            observed for observed in machines if observed.registered is None and observed.bought + rules.max_node_provision_time < now
+        ]
+        return withdrawn, unregistered
 
     def _upcoming(self, machines: Iterable[ObservedMachine]) -> Counter[OfferingKey]:
         """Return how many machines of each group are expected and not ready."""
@@ -231,7 +233,7 @@ class ClusterAutoscaler:
         """Until when to wait for more pods before buying for these; None if they are old enough."""
         if not unplaced:
             return None
-        oldest = [(group.oldest if left == len(group.pods) else group.newest, group.spec) for group, left in unplaced]
+        oldest = [(group.oldest if count == len(group.pods) else group.newest, group.spec) for group, count in unplaced]
         until = min(at for at, _ in oldest) + self._settings.new_pods
         with_gpus = [at for at, spec in oldest if any("/" in name and amount for name, amount in spec.requests.items())]
         if with_gpus:
@@ -240,9 +242,9 @@ class ClusterAutoscaler:
 
     def _scale_up(self, unplaced: list[tuple[Pending, int]], machines: list[ObservedMachine], now: float) -> Purchase | None:
         pods: dict[str, tuple[PodSpec, int]] = {}
-        for group, left in unplaced:
-            known = pods.get(group.spec.digest, (group.spec, 0))
-            pods[group.spec.digest] = (group.spec, known[1] + left)
+        for group, count in unplaced:
+            previous = pods.get(group.spec.digest, (group.spec, 0))
+            pods[group.spec.digest] = (group.spec, previous[1] + count)
         sizes = Counter(observed.offering.pool for observed in machines)
         for order in self._orders.values():
             sizes[order.group[0]] += order.missing
@@ -262,7 +264,7 @@ class ClusterAutoscaler:
         self._orders[name] = Order(name, group, option.count, now)
         self._expected[group] = now + self._settings.max_node_provision_time
         number = sum(count for _, count in option.pods)
-        intents = tuple(Intent(f"{name}#{one}") for one in range(1, option.count + 1))
+        intents = tuple(Intent(f"{name}#{machine}") for machine in range(1, option.count + 1))
         return Purchase(name, (group,), standing=True, intents=intents, why=f"{number} pending pods fit no node")
 
     def _back_offs(self, now: float) -> list[float]:
@@ -296,8 +298,8 @@ class ClusterAutoscaler:
                 elif sizes[observed.offering.pool] > self._pools[observed.offering.pool].min:
                     sizes[observed.offering.pool] -= 1
                     number += 1
-                    what = "underutilized" if observed.pods else "empty"
-                    removals.append(PlannedRemoval(observed.node, f"{what} for {now - self._unneeded[observed.node]:.0f} s"))
+                    state = "underutilized" if observed.pods else "empty"
+                    removals.append(PlannedRemoval(observed.node, f"{state} for {now - self._unneeded[observed.node]:.0f} s"))
         return removals, following
 
     def _soft_taints(self, machines: list[ObservedMachine], going: set[str]) -> tuple[tuple[tuple[str, bool], ...], bool]:

@@ -79,9 +79,9 @@ def totals_of(machines: Iterable[ObservedMachine]) -> dict[str, Totals]:
     """Totals by pool, over machines in any state."""
     totals: dict[str, Totals] = defaultdict(lambda: Totals(0.0, 0.0))
     for observed in machines:
-        known = totals[observed.offering.pool]
+        total = totals[observed.offering.pool]
         totals[observed.offering.pool] = Totals(
-            known.cost + observed.offering.price, known.disruption + disruption_of(observed.pods.values())
+            total.cost + observed.offering.price, total.disruption + disruption_of(observed.pods.values())
         )
     return totals
 
@@ -101,23 +101,23 @@ class Consolidation:
 
     def _find_several(self, ordered: Sequence[Candidate], budgets: Mapping[str, int]) -> Command | None:
         """The longest prefix of the list for which a binary search finds a command; a larger half is tried only if the last one held."""
-        taken: Counter[str] = Counter()
+        counts: Counter[str] = Counter()
         allowed = []
         for candidate in ordered:
             pool = candidate.observed.offering.pool
-            if taken[pool] < budgets[pool]:
-                taken[pool] += 1
+            if counts[pool] < budgets[pool]:
+                counts[pool] += 1
                 allowed.append(candidate)
-        found = None
+        best = None
         low, high = 1, min(len(allowed) - 1, MOST_NODES)
         while low <= high:
             middle = (low + high) // 2
             command = self.compute(allowed[: middle + 1])
             if command is not None:
-                found, low = command, middle + 1
+                best, low = command, middle + 1
             else:
                 high = middle - 1
-        return found
+        return best
 
     def _find_one(self, ordered: Sequence[Candidate], budgets: Mapping[str, int]) -> Command | None:
         """The first node with a command; the pools take turns."""
@@ -149,8 +149,8 @@ class Consolidation:
             options = claim.options(self._replacement(claim, candidates))
             if not options:
                 return None
-            what = "a cheaper machine" if len(nodes) == 1 else f"a machine cheaper than these {len(nodes)}"
-            command = replace(command, why=f"its pods fit on {what}", options=options, pods=tuple(claim.pods))
+            replacement = "a cheaper machine" if len(nodes) == 1 else f"a machine cheaper than these {len(nodes)}"
+            command = replace(command, why=f"its pods fit on {replacement}", options=options, pods=tuple(claim.pods))
         return command if self._is_worthwhile(command, candidates) else None
 
     def is_still_valid(self, command: Command, candidates: Sequence[Candidate]) -> bool:
@@ -168,15 +168,15 @@ class Consolidation:
         """
         markets = {offering.market for offering in claim.table.offerings}
         price = sum(candidate.price for candidate in candidates)
-        left = claim.left()
+        fitting = claim.left()
         if "spot" in markets and all(candidate.observed.offering.market == "spot" for candidate in candidates):
             if not self._rules.spot_to_spot:
                 return []
-            offerings = _cheaper([offering for offering in left if offering.market == "spot"], price)
+            offerings = _cheaper([offering for offering in fitting if offering.market == "spot"], price)
             if len(candidates) == 1:
                 offerings = _cheapest_types(offerings, SPOT_TO_SPOT_TYPES)
         else:
-            offerings = _cheaper(left, price)
+            offerings = _cheaper(fitting, price)
             if {"spot", "on-demand"} <= markets:
                 offerings = [offering for offering in offerings if offering.market == "spot"]
         return offerings if len(candidates) == 1 else _other_types(offerings, candidates)
@@ -217,8 +217,8 @@ def _cheapest_types(offerings: Iterable[Offering], number: int) -> list[Offering
     """Offerings of the ``number`` cheapest types; empty if there are fewer types."""
     ordered = sorted(offerings, key=lambda offering: (offering.price, offering.key))
     types = list(dict.fromkeys(offering.instance_type for offering in ordered))
-    kept = set(types[:number])
-    return [offering for offering in ordered if offering.instance_type in kept] if len(types) >= number else []
+    cheapest = set(types[:number])
+    return [offering for offering in ordered if offering.instance_type in cheapest] if len(types) >= number else []
 
 
 def _other_types(offerings: Sequence[Offering], candidates: Sequence[Candidate]) -> list[Offering]:

@@ -57,8 +57,8 @@ class Disruption:
     def observe(self, moment: Moment, view: View) -> None:
         """Track which nodes exist, and when to search."""
         for name in (*moment.removed, *(lost.machine.id for lost in moment.lost)):
-            for known in (self._nodes, self._idle, self._pods):
-                known.pop(name, None)
+            for index in (self._nodes, self._idle, self._pods):
+                index.pop(name, None)
         for name in moment.registered:
             observed = view.node(name)
             if observed is not None:
@@ -87,8 +87,8 @@ class Disruption:
         self._poll_at = NEVER
         if self._command is not None:
             return
-        ripe, later = self._long_empty(view, now)
-        chosen = self._within_budgets(ripe, view)
+        long_empty, later = self._long_empty(view, now)
+        chosen = self._within_budgets(long_empty, view)
         if chosen:
             self._start_validation(Command(tuple(chosen), EMPTY), now)
         elif self._may_consolidate(view):
@@ -105,8 +105,8 @@ class Disruption:
         self._validated_at = NEVER
         assert command is not None, "a command is being validated"
         if command.why == EMPTY:
-            still = [view.node(name) for name in command.nodes]
-            return Command(tuple(observed.node for observed in still if observed is not None and not observed.pods), EMPTY)
+            current = [view.node(name) for name in command.nodes]
+            return Command(tuple(observed.node for observed in current if observed is not None and not observed.pods), EMPTY)
         young = self._recently_changed(view, now)
         candidates = {candidate.name: candidate for candidate in self._candidates(view, now, young)}
         if any(name not in candidates for name in command.nodes):
@@ -128,7 +128,7 @@ class Disruption:
         rules = self._rules
         waiting = bool(view.pending())
         nominated = self._nominated_now(now, waiting=waiting)
-        ripe: list[ObservedMachine] = []
+        long_empty: list[ObservedMachine] = []
         later = NEVER
         for name in list(self._idle):
             observed = view.node(name)
@@ -141,10 +141,10 @@ class Disruption:
                 later = later if waiting else min(later, max(self._last_round + rules.nomination, self._targets.get(name, now)))
             elif observed.idle_since + rules.consolidate_after <= now + 0.001:
                 # A moment more: sums of times are rounded, and a node that is checked a microsecond too early would be checked for ever.
-                ripe.append(observed)
+                long_empty.append(observed)
             else:
                 later = min(later, observed.idle_since + rules.consolidate_after)
-        return ripe, later
+        return long_empty, later
 
     def _nominated_now(self, now: float, *, waiting: bool) -> set[str]:
         """Nodes that count as in use because they were promised to pods."""
@@ -152,12 +152,12 @@ class Disruption:
         self._targets = {name: until for name, until in self._targets.items() if until > now}
         return promised | self._targets.keys()
 
-    def _within_budgets(self, ripe: Iterable[ObservedMachine], view: View) -> list[str]:
-        left = self._budgets(view)
+    def _within_budgets(self, machines: Iterable[ObservedMachine], view: View) -> list[str]:
+        budgets = self._budgets(view)
         chosen = []
-        for observed in ripe:
-            if left[observed.offering.pool] > 0:
-                left[observed.offering.pool] -= 1
+        for observed in machines:
+            if budgets[observed.offering.pool] > 0:
+                budgets[observed.offering.pool] -= 1
                 chosen.append(observed.node)
         return chosen
 
@@ -207,7 +207,7 @@ class Disruption:
         rules = self._rules
         if not rules.consolidate_after:
             return set()
-        young = set()
+        changed = set()
         for name in self._nodes:
             observed = view.node(name)
             if observed is None or observed.ready is None:
@@ -216,5 +216,5 @@ class Disruption:
             before, at = self._pods.get(name, (frozenset(), observed.ready))
             self._pods[name] = (pods, at if before == pods else now)
             if self._pods[name][1] + rules.consolidate_after > now + 0.001:
-                young.add(name)
-        return young
+                changed.add(name)
+        return changed

@@ -39,24 +39,24 @@ class Draining:
         ``nodes`` are those with movable pods only, in the order of trial; ``room`` has the nodes that may take pods, and is used up.
         """
         self._tried = {name: until for name, until in self._tried.items() if until > now}
-        found: list[ObservedMachine] = []
-        again = NEVER
+        removable: list[ObservedMachine] = []
+        retry_at = NEVER
         moved: dict[str, list[PodSpec]] = defaultdict(list)
         for observed in filter(self._underutilized, nodes):
-            if len(found) >= most:
+            if len(removable) >= most:
                 break
             until = self._tried.get(observed.node)
             if until is not None:
-                again = min(again, until) if until - self._recheck <= news else again
+                retry_at = min(retry_at, until) if until - self._recheck <= news else retry_at
             elif self._move_pods(observed, room, moved):
-                found.append(observed)
+                removable.append(observed)
             else:
                 self._tried[observed.node] = now + self._recheck
-        return found, again
+        return removable, retry_at
 
     def _underutilized(self, observed: ObservedMachine) -> bool:
-        there = observed.offering.allocatable
-        devices = [name for name in there if "/" in name]
+        allocatable = observed.offering.allocatable
+        devices = [name for name in allocatable if "/" in name]
         used = max(_share(observed, name) for name in devices or ("cpu", "memory"))
         return used < (self._gpu_threshold if devices else self._threshold)
 
@@ -67,8 +67,8 @@ class Draining:
         for spec in (*observed.pods.values(), *moved[observed.node]):
             node = room.first(spec)
             if node is None:
-                for taken, seat in seats:
-                    room.leave(taken, seat)
+                for placed, seat in seats:
+                    room.leave(placed, seat)
                 room.open(observed.node)
                 return False
             seats.append((spec, room.place(spec, node)))
@@ -79,5 +79,5 @@ class Draining:
 
 def _share(observed: ObservedMachine, resource: str) -> float:
     """The share of a node's resource that its pods request."""
-    there = observed.offering.allocatable.get(resource, 0)
-    return sum(spec.requests.get(resource, 0) for spec in observed.pods.values()) / there if there else 0.0
+    allocatable = observed.offering.allocatable.get(resource, 0)
+    return sum(spec.requests.get(resource, 0) for spec in observed.pods.values()) / allocatable if allocatable else 0.0

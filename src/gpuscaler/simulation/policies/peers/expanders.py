@@ -66,8 +66,8 @@ def waste(option: Option) -> float:
     """The sum of the shares of CPU and of memory that the option's machines would leave unused."""
     total = 0.0
     for resource in ("cpu", "memory"):
-        there = option.offering.allocatable.get(resource, 0) * option.count
-        total += (there - option.requested(resource)) / there if there else 0.0
+        allocatable = option.offering.allocatable.get(resource, 0) * option.count
+        total += (allocatable - option.requested(resource)) / allocatable if allocatable else 0.0
     return total
 
 
@@ -75,8 +75,8 @@ def price_score(option: Option) -> float:
     """The machines' cost relative to the pods' value, with a penalty for an unfit machine size that shrinks with their number."""
     worth = STABILISING + option.requested("cpu") / 1000 * CPU_PRICE + option.requested("memory") / GIB * MEMORY_PRICE
     devices = [name for name in option.offering.allocatable if "/" in name]
-    asked = sum(option.requested(name) for name in devices)
-    worth += asked * GPU_PRICE
-    unfit = GPU_UNFITNESS if devices and not asked else 1.0
+    requested_devices = sum(option.requested(name) for name in devices)
+    worth += requested_devices * GPU_PRICE
+    unfit = GPU_UNFITNESS if devices and not requested_devices else 1.0
     damped = (unfit - 1.0) * (1.0 - math.tanh((option.count - 1) / DAMPING)) + 1.0
     return damped * (option.offering.price * option.count + STABILISING) / worth

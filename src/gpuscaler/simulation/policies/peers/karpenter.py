@@ -70,8 +70,8 @@ class Karpenter:
     @property
     def decide_at(self) -> float | None:
         batch = NEVER if self._asked else self._batch_at
-        late = min(self._unregistered.values(), default=NEVER)
-        at = min(batch, self._disruption.at, late, self._interrupted_at)
+        deadline = min(self._unregistered.values(), default=NEVER)
+        at = min(batch, self._disruption.at, deadline, self._interrupted_at)
         return None if at == NEVER else at
 
     def observe(self, moment: Moment, view: View) -> None:
@@ -122,10 +122,10 @@ class Karpenter:
 
     def _delete_unregistered(self, now: float) -> list[PlannedRemoval]:
         """Delete machines that should have registered by now; their pods are packed again."""
-        late = [name for name, until in self._unregistered.items() if until <= now]
-        for name in late:
+        overdue = [name for name, until in self._unregistered.items() if until <= now]
+        for name in overdue:
             del self._unregistered[name]
-        return [PlannedRemoval(name, f"did not register within {self._settings.registration:g} s") for name in late]
+        return [PlannedRemoval(name, f"did not register within {self._settings.registration:g} s") for name in overdue]
 
     # Provisioning
 
@@ -138,13 +138,13 @@ class Karpenter:
                 going.update(observed.pods)
             elif observed.ready is None:
                 add_upcoming(room, observed)
-        left = {pool.name: pool.max for pool in self._pools}
+        left_in_pool = {pool.name: pool.max for pool in self._pools}
         for observed in machines:
-            limit = left[observed.offering.pool]
-            left[observed.offering.pool] = None if limit is None else limit - 1
+            limit = left_in_pool[observed.offering.pool]
+            left_in_pool[observed.offering.pool] = None if limit is None else limit - 1
         # The pods of nodes that wait for their replacement take room on it; otherwise the next round would give it to others.
         waiting = [*view.pending(), *as_pending(going)]
-        packed = pack(waiting, room, self._tables, available=self._available(now), left_in_pool=left)
+        packed = pack(waiting, room, self._tables, available=self._available(now), left_in_pool=left_in_pool)
         self._disruption.provisioned(set(packed.placed.values()), now)
         self._retry_when_available(packed.unplaced, now)
         return [self._launch(claim) for claim in packed.claims]

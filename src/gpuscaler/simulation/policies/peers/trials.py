@@ -81,9 +81,9 @@ class Trial:
         """Whether some offering cheaper than ``price`` takes pods of all ``specs`` together."""
         for table, available in zip(self._tables, self._available, strict=True):
             requests = [table.request(spec) for spec in specs]
-            asked = [request for request in requests if request is not None]
-            if len(asked) == len(requests):
-                fitting = available & (table.prices < price) & (table.allocatable >= np.sum(asked, axis=0)).all(axis=1)
+            satisfiable = [request for request in requests if request is not None]
+            if len(satisfiable) == len(requests):
+                fitting = available & (table.prices < price) & (table.allocatable >= np.sum(satisfiable, axis=0)).all(axis=1)
                 for spec in {spec.digest: spec for spec in specs}.values():
                     fitting = fitting & table.admitting(spec)
                 if fitting.any():

@@ -51,23 +51,23 @@ def peer(name: str, policy: Policy) -> Autoscaler | None:
     """Return the peer of that name with its settings; None if there is no such peer. Raises ValueError for an unknown setting."""
     matched = _NAME.fullmatch(name)
     base = matched[1] if matched else ""
-    given = dict(part.split("=", 1) for part in (matched[2] or "").split(",") if "=" in part) if matched else {}
+    settings = dict(part.split("=", 1) for part in (matched[2] or "").split(",") if "=" in part) if matched else {}
     scaler: Karpenter | ClusterAutoscaler
     if base == Karpenter.name:
-        scaler = Karpenter(policy, _settings(KarpenterSettings, given, name))
+        scaler = Karpenter(policy, _settings(KarpenterSettings, settings, name))
     elif base == ClusterAutoscaler.name:
-        scaler = ClusterAutoscaler(policy, _settings(ClusterAutoscalerSettings, given, name))
+        scaler = ClusterAutoscaler(policy, _settings(ClusterAutoscalerSettings, settings, name))
     else:
         return None
     scaler.name = name
     return scaler
 
 
-def _settings(kind: type[S], given: Mapping[str, str], name: str) -> S:
-    unknown = sorted(set(given) - set(kind.__struct_fields__))
+def _settings(kind: type[S], texts: Mapping[str, str], name: str) -> S:
+    unknown = sorted(set(texts) - set(kind.__struct_fields__))
     if unknown:
         raise ValueError(f"{name}: unknown setting {unknown[0]}: expected one of {', '.join(kind.__struct_fields__)}")
-    values = {key: None if value == "none" else value for key, value in given.items()}
+    values = {key: None if value == "none" else value for key, value in texts.items()}
     try:
         return msgspec.convert(values, kind, strict=False)
     except msgspec.ValidationError as error:
@@ -91,15 +91,15 @@ def sweep(base: str, run: Callable[[Sequence[str]], Sequence[Result]], *, axes: 
     Each setting is changed alone; then the best values of each are combined. A setting that leaves pods without a machine that another
     setting serves comes last, even if it is cheap.
     """
-    tried = axes_of(base, moves=False) if axes is None else axes
-    singles = {(key, value): named(base, {key: value}) for key, values in tried.items() for value in values[1:]}
+    axes_tried = axes_of(base, moves=False) if axes is None else axes
+    singles = {(key, value): named(base, {key: value}) for key, values in axes_tried.items() for value in values[1:]}
     names = [base, *singles.values()]
     results = dict(zip(names, run(names), strict=True))
     best: dict[str, object] = {}
-    for key, values in tried.items():
-        found = min((_rank(results[singles.get((key, value), base)]), number) for number, value in enumerate(values))[1]
-        if found:
-            best[key] = values[found]
+    for key, values in axes_tried.items():
+        best_number = min((_rank(results[singles.get((key, value), base)]), number) for number, value in enumerate(values))[1]
+        if best_number:
+            best[key] = values[best_number]
     combined = named(base, best)
     if combined not in results:
         results[combined] = run([combined])[0]

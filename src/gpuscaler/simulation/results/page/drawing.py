@@ -57,13 +57,13 @@ class Key(Struct, frozen=True):
     hatched: bool = False
 
 
-def picture(ident: str, *, title: str, told: str, parts: Sequence[str], height: float) -> str:
-    """A whole picture. ``told`` is its description in words; ``ident`` is unique on the page."""
+def picture(ident: str, *, title: str, description: str, parts: Sequence[str], height: float) -> str:
+    """A whole picture. ``description`` is its description in words; ``ident`` is unique on the page."""
     return "\n".join(
         (
             f'<svg viewBox="0 0 {WIDTH} {height:.0f}" role="img" aria-labelledby="{ident}-title {ident}-told">',
             f'<title id="{ident}-title">{escape(title)}</title>',
-            f'<desc id="{ident}-told">{escape(told)}</desc>',
+            f'<desc id="{ident}-told">{escape(description)}</desc>',
             *parts,
             "</svg>",
         )
@@ -102,7 +102,7 @@ def level_lines(frame: Frame, *, before: str = "", after: str = "") -> list[str]
 
 def hour_marks(frame: Frame) -> list[str]:
     """Marks of time under a frame whose x is in hours."""
-    step = next((one for one in STEPS if frame.x_end / one <= 10), STEPS[-1] * math.ceil(frame.x_end / STEPS[-1] / 10))
+    step = next((step_size for step_size in STEPS if frame.x_end / step_size <= 10), STEPS[-1] * math.ceil(frame.x_end / STEPS[-1] / 10))
     parts = []
     for number in range(int(frame.x_end / step + 1e-9) + 1):
         hours = number * step

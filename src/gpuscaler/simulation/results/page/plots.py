@@ -49,18 +49,18 @@ def capacity(results: Sequence[Result]) -> str | None:
         parts += [text(LEFT, frame.top - 10, result.policy, name=True), *level_lines(frame), *_gpus(line, frame, _hours(result))]
         parts += hour_marks(frame)
         top = frame.bottom + BELOW
-    told = "; ".join(
+    description = "; ".join(
         f"{result.policy}: at most {max((part.wanted for part in line), default=0):,.0f} GPUs wanted and "
         f"{max((part.paid for part in line), default=0):,.0f} paid"
         for result, line in zip(results, data, strict=True)
     )
-    return picture("capacity", title="GPUs paid against GPUs wanted over time", told=told, parts=parts, height=top)
+    return picture("capacity", title="GPUs paid against GPUs wanted over time", description=description, parts=parts, height=top)
 
 
 def _gpus(data: Sequence[Bin], frame: Frame, hours: float) -> list[str]:
     if not data:
         return []
-    paid, used, wanted = ([getattr(one, name) for one in data] for name in ("paid", "used", "wanted"))
+    paid, used, wanted = ([getattr(interval, name) for interval in data] for name in ("paid", "used", "wanted"))
     return [
         path("paid", area(paid, frame, hours)),
         path("used", area(used, frame, hours)),
@@ -86,8 +86,8 @@ def machines(results: Sequence[Result]) -> str | None:
         parts += _bands(stack, frame, _hours(result))
         parts += hour_marks(frame)
         top = frame.bottom + BELOW
-    told = "; ".join(f"{result.policy}: at most {_peak(stack):,.0f} machines" for result, stack in zip(results, stacks, strict=True))
-    return picture("machines", title="Machines by type and market over time", told=told, parts=parts, height=top)
+    description = "; ".join(f"{result.policy}: at most {_peak(stack):,.0f} machines" for result, stack in zip(results, stacks, strict=True))
+    return picture("machines", title="Machines by type and market over time", description=description, parts=parts, height=top)
 
 
 def _bands(stack: Mapping[Kind, Sequence[float]], frame: Frame, hours: float) -> list[str]:
@@ -157,8 +157,8 @@ def spending(results: Sequence[Result]) -> str | None:
         drawn = "".join(f"L{frame.x(hours * (place + 1) / len(line)):.1f} {frame.y(part.spent):.1f}" for place, part in enumerate(line))
         if drawn:
             parts.append(path(f"line line{number % SERIES}", f"M{LEFT} {frame.bottom:.1f}{drawn}"))
-    told = "; ".join(f"{result.policy} spent ${result.cost:,.2f}" for result in results)
-    return picture("spending", title="Dollars spent over time", told=told, parts=parts, height=frame.bottom + BELOW)
+    description = "; ".join(f"{result.policy} spent ${result.cost:,.2f}" for result in results)
+    return picture("spending", title="Dollars spent over time", description=description, parts=parts, height=frame.bottom + BELOW)
 
 
 def waiting(results: Sequence[Result]) -> str | None:
@@ -177,10 +177,10 @@ def waiting(results: Sequence[Result]) -> str | None:
             f"H{frame.x(seconds):.1f}V{frame.y(100 * share):.1f}" for seconds, share in zip(curve.seconds, curve.shares, strict=True)
         )
         parts.append(path(f"line line{number % SERIES}", f"M{LEFT} {frame.bottom:.1f}{drawn}H{WIDTH - RIGHT}"))
-    told = "; ".join(
+    description = "; ".join(
         f"{result.policy}: half of the pods ran within {_wait('p50', result)}, 95 % within {_wait('p95', result)}" for result in results
     )
-    return picture("waiting", title="Pods that ran within a time", told=told, parts=parts, height=frame.bottom + BELOW)
+    return picture("waiting", title="Pods that ran within a time", description=description, parts=parts, height=frame.bottom + BELOW)
 
 
 def _wait(field: str, result: Result) -> str:

@@ -35,7 +35,7 @@ def table(caption: str, headings: Sequence[str], rows: Sequence[Sequence[str]], 
     def kind(number: int) -> str:
         return ' class="text"' if number < words else ""
 
-    head = "".join(f'<th scope="col"{kind(number)}>{escape(one)}</th>' for number, one in enumerate(headings))
+    head = "".join(f'<th scope="col"{kind(number)}>{escape(heading)}</th>' for number, heading in enumerate(headings))
     lines = []
     for row in rows:
         cells = "".join(f"<td{kind(number)}>{escape(one)}</td>" for number, one in enumerate(row[1:], 1))
@@ -88,9 +88,9 @@ def shares(kind: str, policies: Mapping[str, Sequence[Sequence[Share]]]) -> str:
     for title, members in groups:
         sums = []
         for shares in divided.values():
-            found = [shares[name] for name in members if name in shares]
-            sums.append(format_figure(DOLLARS, single_value(sum(share.cost for share in found))))
-            sums.append(format_figure(HOURS, single_value(sum(share.gpu_hours for share in found))))
+            named = [shares[name] for name in members if name in shares]
+            sums.append(format_figure(DOLLARS, single_value(sum(share.cost for share in named))))
+            sums.append(format_figure(HOURS, single_value(sum(share.gpu_hours for share in named))))
         rows.append((title, *sums))
     headings = [words for name in divided for words in (f"{name}, cost", "GPU-hours")]
     return table(f"Cost by {kind}: each is charged the part of a machine that its pods held", ("", *headings), rows)
@@ -99,14 +99,14 @@ def shares(kind: str, policies: Mapping[str, Sequence[Sequence[Share]]]) -> str:
 def machines(policies: Policies) -> str:
     """Machine-hours by offering."""
     rows = []
-    left = 0
+    hidden = 0
     for policy, runs in policies.items():
         machine_hours = mean_machines(runs)
-        left += max(0, len(machine_hours) - ROWS)
+        hidden += max(0, len(machine_hours) - ROWS)
         for row in machine_hours[:ROWS]:
             numbers = (f"{row.machines:,}", f"{row.hours:,.1f}", format_figure(DOLLARS, single_value(row.cost)))
             rows.append((policy, row.pool, row.instance_type, row.market, row.zone, *numbers))
-    more = f"; {left:,} more offerings are in report.json" if left else ""
+    more = f"; {hidden:,} more offerings are in report.json" if hidden else ""
     headings = ("policy", "pool", "type", "market", "zone", "machines", "hours", "cost")
     return table(f"Machine-hours by offering{more}", headings, rows, words=5)
 
@@ -126,8 +126,8 @@ def services(runs: Sequence[Result]) -> str:
         for result in runs
         for service_result in result.services[:ROWS]
     ]
-    left = sum(max(0, len(result.services) - ROWS) for result in runs)
-    more = f"; {left:,} more are in report.json" if left else ""
+    hidden = sum(max(0, len(result.services) - ROWS) for result in runs)
+    more = f"; {hidden:,} more are in report.json" if hidden else ""
     return table(
         f"Services{more}",
         ("service", "policy", "load served", "replica-hours", "ready hours", "max replicas", "rescales"),

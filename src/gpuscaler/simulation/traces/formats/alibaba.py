@@ -94,22 +94,22 @@ def with_pai_jobs(jobs: list[Job], path: Path) -> list[Job]:
     table = next((beside for name in PAI_JOB_FILES if (beside := path.parent / name).exists()), None)
     if table is None:
         return jobs
-    wanted = {job.id.partition(".")[0] for job in jobs}
-    known: dict[str, tuple[str, float]] = {}
+    ids = {job.id.partition(".")[0] for job in jobs}
+    submissions: dict[str, tuple[str, float]] = {}
     with open_text(table) as text:
         for row in csv.reader(text, strict=True):
             if len(row) != len(PAI_JOB_COLUMNS):
                 raise TraceError(f"{table}: {len(row)} fields, expected {', '.join(PAI_JOB_COLUMNS)}; correct the file or move it away")
             name, _, user, _, submitted, _ = row
-            if name in wanted and submitted:
+            if name in ids and submitted:
                 try:
-                    known[name] = label(user, "user"), number(submitted, "start_time", most=MOST_SECONDS)
+                    submissions[name] = label(user, "user"), number(submitted, "start_time", most=MOST_SECONDS)
                 except ValueError:
                     # The table only adds to the tasks: a job that is not in it keeps the values of its tasks.
                     continue
     result = []
     for job in jobs:
-        user, submitted_at = known.get(job.id.partition(".")[0], ("", job.submit))
+        user, submitted_at = submissions.get(job.id.partition(".")[0], ("", job.submit))
         result.append(replace(job, user=user, submit=min(submitted_at, job.submit)))
     return result
 

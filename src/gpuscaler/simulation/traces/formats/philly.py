@@ -64,33 +64,35 @@ def check(entry: Any, path: Path) -> None:
     keys = list(entry) if isinstance(entry, dict) else []
     missing = [key for key in NEEDED if key not in keys]
     if missing:
-        seen = printable_names(keys) or "no object"
-        wanted = "key " + missing[0] if len(missing) == 1 else "keys " + ", ".join(missing)
-        raise TraceError(f"{path}: {wanted} missing in the first entry; seen: {seen}; read as cluster_job_log of the Philly trace")
+        keys_text = printable_names(keys) or "no object"
+        missing_keys = "key " + missing[0] if len(missing) == 1 else "keys " + ", ".join(missing)
+        raise TraceError(
+            f"{path}: {missing_keys} missing in the first entry; seen: {keys_text}; read as cluster_job_log of the Philly trace"
+        )
 
 
 def job(entry: Any) -> Job:
     """Read a job. It runs as long as all its attempts together, on the GPUs of its last one, in pods of equal size."""
     try:
-        known = msgspec.convert(entry, Entry)
+        parsed = msgspec.convert(entry, Entry)
     except msgspec.ValidationError as error:
         raise ValueError(str(error)) from error
-    ran = [attempt for attempt in known.attempts if _logged(attempt.start_time) and _logged(attempt.end_time)]
-    servers = [len(server.gpus) for server in (ran[-1].detail if ran else ()) if server.gpus]
+    attempts = [attempt for attempt in parsed.attempts if _logged(attempt.start_time) and _logged(attempt.end_time)]
+    servers = [len(server.gpus) for server in (attempts[-1].detail if attempts else ()) if server.gpus]
     if not servers:
-        raise ValueError(f"attempts has {len(known.attempts)} attempts, expected one with a start, an end and GPUs")
+        raise ValueError(f"attempts has {len(parsed.attempts)} attempts, expected one with a start, an end and GPUs")
     each = math.gcd(*servers)
     return Job(
-        id=identity(known.jobid, "jobid"),
-        submit=timestamp(known.submitted_time, "submitted_time"),
+        id=identity(parsed.jobid, "jobid"),
+        submit=timestamp(parsed.submitted_time, "submitted_time"),
         duration=sum(
             duration_between(timestamp(str(attempt.end_time), "end_time") - timestamp(str(attempt.start_time), "start_time"), "attempt")
-            for attempt in ran
+            for attempt in attempts
         ),
         pods=sum(servers) // each,
         gpus=each,
-        user=label(known.user or "", "user"),
-        namespace=label(known.vc or "", "vc"),
+        user=label(parsed.user or "", "user"),
+        namespace=label(parsed.vc or "", "vc"),
     )
 
 
