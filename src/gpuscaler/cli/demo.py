@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from gpuscaler.cli.control_plane import REAL, check, compiled, control_plane_options, ended
+from gpuscaler.cli.control_plane import REAL, check_release_option, compile_programs, control_plane_options, report_exited_programs
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -74,36 +74,36 @@ def demo(  # noqa: PLR0917 - click passes them by their names
     API server, scheduler, kubelets and cloud are built in and reached over HTTP; the controller is the one of `gpuscaler run`. Halfway
     through, the spot market runs dry. The demo has no requirements, and writes nothing but the folder of the report.
     """
-    from gpuscaler.cli.reporting import writable
+    from gpuscaler.cli.reporting import create_report_folder
     from gpuscaler.embedded.serving.pacing import PacedLoop
 
     scenario = _scenario(trace_file, seed)
-    check(control_plane, kubernetes)
+    check_release_option(control_plane, kubernetes)
     if real := control_plane == REAL:
         if speed != SPEED:
             raise click.BadParameter(
                 f"saw {speed:g}, expected none: a real control plane runs on this machine's clock", param_hint="--speed"
             )
         speed = 1.0
-    writable(out)
-    programs = compiled(kubernetes) if real else None
-    with _no_logs(), asyncio.Runner(loop_factory=None if real else partial(PacedLoop, speed)) as runner, ended():
+    create_report_folder(out)
+    programs = compile_programs(kubernetes) if real else None
+    with _no_logs(), asyncio.Runner(loop_factory=None if real else partial(PacedLoop, speed)) as runner, report_exited_programs():
         show = _Show(speed)
         try:
-            runner.run(show.run(scenario) if programs is None else _on_a_real_one(show, scenario, programs))
+            runner.run(show.run(scenario) if programs is None else _show_on_real_plane(show, scenario, programs))
         except asyncio.CancelledError:
             # The exit status that shells report after SIGTERM; the view has already restored the terminal's cursor.
             sys.exit(128 + signal.SIGTERM)
         except KeyboardInterrupt:
-            _tell(show, out)
+            _report(show, out)
             raise
-    _tell(show, out)
+    _report(show, out)
 
 
-async def _on_a_real_one(show: "_Show", scenario: "Scenario", programs: "Programs") -> None:
+async def _show_on_real_plane(show: "_Show", scenario: "Scenario", programs: "Programs") -> None:
     """Show ``scenario``, shortened, on a real control plane that is removed at the end."""
     from gpuscaler.embedded.controlplane.plane import ControlPlane
-    from gpuscaler.embedded.demo.scenario import hurried
+    from gpuscaler.embedded.demo.scenario import accelerate
 
     with tempfile.TemporaryDirectory(prefix="gpuscaler-") as folder:
         plane = ControlPlane(programs, Path(folder) / "plane", now=time.time(), environ=os.environ)
@@ -157,17 +157,17 @@ class _Show:
         self.best: Frame | None = None
         self._speed = speed
 
-    async def run(self, told: "Scenario", plane: "ControlPlane | None" = None) -> None:
+    async def run(self, scenario: "Scenario", plane: "ControlPlane | None" = None) -> None:
         """Show a demo until it ends."""
         from gpuscaler.control.process.settings_file import SettingsFile
         from gpuscaler.embedded.demo.stage import Demo
 
-        whole = asyncio.current_task()
-        assert whole is not None
-        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, whole.cancel)
+        task = asyncio.current_task()
+        assert task is not None
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
         name = "run.yaml" if plane is None else "run-hurried.yaml"
         with resources.as_file(resources.files("gpuscaler.embedded.demo") / name) as path:
-            demo = self.demo = Demo(SettingsFile(path), told, began=float(int(time.time())), speed=self._speed, plane=plane)
+            demo = self.demo = Demo(SettingsFile(path), scenario, began=float(int(time.time())), speed=self._speed, plane=plane)
             running = asyncio.create_task(demo.run(), name="demo")
             drawn = self.console.is_terminal and not self.console.is_dumb_terminal
             watching = asyncio.create_task(self._draw(demo) if drawn else self._print(demo), name="show")
@@ -196,7 +196,7 @@ class _Show:
                     live.update(Screen(frame, began=demo.began, height=height), refresh=True)
 
     async def _print(self, demo: "Demo") -> None:
-        from gpuscaler.cli.demo_screen import status_of
+        from gpuscaler.cli.demo_screen import status_line
 
         printed = 0
         due = 0.0
@@ -204,72 +204,72 @@ class _Show:
             await asyncio.sleep(min(LINES, self._speed))
             printed = self.print_lines(demo, printed)
             if (frame := await self._frame(demo)) is not None and frame.elapsed >= due:
-                self.console.print(status_of(frame), markup=False)
+                self.console.print(status_line(frame), markup=False)
                 due += STATUS
 
     def print_lines(self, demo: "Demo", printed: int) -> int:
         """Print the events after the first ``printed`` ones; return how many there are now."""
-        from gpuscaler.cli.demo_screen import line_of
+        from gpuscaler.cli.demo_screen import decision_line
         from gpuscaler.embedded.demo.decisions import lines
 
         for line in lines(demo.notes.happenings[printed:]):
-            self.console.print(line_of(line, began=demo.began).plain, markup=False)
+            self.console.print(decision_line(line, began=demo.began).plain, markup=False)
         return len(demo.notes.happenings)
 
     async def _frame(self, demo: "Demo") -> "Frame | None":
-        from gpuscaler.cli.demo_screen import telling
+        from gpuscaler.cli.demo_screen import rank_frame
 
         frame = await demo.frame()
-        if frame is not None and (self.best is None or telling(frame) > telling(self.best)):
+        if frame is not None and (self.best is None or rank_frame(frame) > rank_frame(self.best)):
             self.best = frame
         return frame
 
 
-def _tell(show: _Show, out: Path) -> None:
+def _report(show: _Show, out: Path) -> None:
     """Print the summary and write the report. An interrupted demo is reported up to then, or not at all if it had hardly started."""
-    from gpuscaler.cli.demo_screen import line_of, picture_of
-    from gpuscaler.cli.printing import count
+    from gpuscaler.cli.demo_screen import decision_line, svg_picture
+    from gpuscaler.cli.printing import format_count
     from gpuscaler.cli.reporting import print_comparison, print_machines, write
-    from gpuscaler.embedded.demo.accounting import PEER, explained, peer_of
+    from gpuscaler.embedded.demo.accounting import PEER, explain_cost, simulate_peer
     from gpuscaler.embedded.demo.decisions import lines
     from gpuscaler.embedded.demo.report import inputs_of, result_of
     from gpuscaler.simulation.results.page import report_page
     from gpuscaler.simulation.results.report import document
 
-    ended = show.demo
-    if ended is None or ended.last is None:
+    finished = show.demo
+    if finished is None or finished.last is None:
         return
-    result, inputs, console = result_of(ended), inputs_of(ended), show.console
+    result, inputs, console = result_of(finished), inputs_of(finished), show.console
     # The peer is simulated on the whole workload; a shortened demo has nothing comparable.
-    whole = not (ended.last.running or ended.last.pending) and ended.scenario.haste == 1 and ended.scenario.trace.jobs
-    results = [result, peer_of(ended.scenario, ended.policy)] if whole else [result]
-    console.print(_ending(ended) + "\n")
+    comparable = not (finished.last.running or finished.last.pending) and finished.scenario.haste == 1 and finished.scenario.trace.jobs
+    results = [result, peer_of(finished.scenario, finished.policy)] if comparable else [result]
+    console.print(_closing_sentence(finished) + "\n")
     _chart(console, result)
     print_comparison(console, results)
     if len(results) > 1:
         console.print(f"{PEER}: its model in the simulator, with the same jobs, machines, delays and spot shortage.\n", markup=False)
-    for line in explained(result, ended.policy, ended.scenario):
+    for line in explained(result, finished.policy, finished.scenario):
         console.print(line, markup=False)
     console.print()
     print_machines(console, [result])
     promised = result.kept + result.broken
-    console.print(f"Of {count(promised, 'pod')} with a promised machine, {result.kept:,} ran on that machine.")
-    told = [line_of(line, began=ended.began).plain for line in lines(ended.notes.happenings)]
-    page = report_page(inputs, results, heading="Demo:", annex={"Decisions and reasons": told})
+    console.print(f"Of {format_count(promised, 'pod')} with a promised machine, {result.kept:,} ran on that machine.")
+    decisions = [decision_line(line, began=finished.began).plain for line in lines(finished.notes.happenings)]
+    page = report_page(inputs, results, heading="Demo:", annex={"Decisions and reasons": decisions})
     write(out, document(inputs, results), page)
     if show.best is not None:
-        (out / PICTURE).write_text(picture_of(show.best, began=ended.began), encoding="utf-8")
+        (out / PICTURE).write_text(svg_picture(show.best, began=finished.began), encoding="utf-8")
 
 
-def _ending(ended: "Demo") -> str:
-    from gpuscaler.cli.demo_screen import clock_of
-    from gpuscaler.cli.printing import count
+def _closing_sentence(finished: "Demo") -> str:
+    from gpuscaler.cli.demo_screen import format_clock
+    from gpuscaler.cli.printing import format_count
 
-    last, time_taken = ended.last, clock_of(ended.elapsed)
-    if last is None or not (last.running or last.pending or ended.cluster.core.list()):
+    last, time_taken = finished.last, format_clock(finished.elapsed)
+    if last is None or not (last.running or last.pending or finished.cluster.core.list()):
         return f"After {time_taken} all work is done and every machine is removed."
-    machines = count(len(ended.cluster.core.list()), "machine")
-    return f"Ended after {time_taken}: {count(last.running, 'pod')} still running, {len(last.pending):,} pending, {machines}."
+    machines = format_count(len(finished.cluster.core.list()), "machine")
+    return f"Ended after {time_taken}: {format_count(last.running, 'pod')} still running, {len(last.pending):,} pending, {machines}."
 
 
 def _chart(console: "Console", result: "Result") -> None:

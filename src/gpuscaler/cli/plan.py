@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, BinaryIO, NamedTuple, cast
 
 import click
 
-from gpuscaler.cli.reaching import access_options, find, namespace_of, told
+from gpuscaler.cli.reaching import access_options, namespace_of, report_api_errors, resolve_access
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -79,23 +79,23 @@ def plan(
         settings = replace(settings, policy=account.policy)
     policy = with_prices(without_pools(settings.policy, without_pool), prices)
     inputs = from_files(files, policy) if files else from_cluster(kubeconfig, context, settings, policy, moment)
-    inputs = inputs if priorities is None else given_priorities(inputs, priorities)
-    inputs = inputs if account is None else _belonging(inputs, account, ours=not files)
+    inputs = inputs if priorities is None else with_priorities(inputs, priorities)
+    inputs = inputs if account is None else _with_account(inputs, account, live=not files)
     for note in hints(inputs.cluster, files):
         click.echo(f"note: {note}", err=True)
     cluster = with_pods(inputs.cluster, add_pods, now=moment)
     began = time.perf_counter()
-    made, solved = Planner(inputs.policy).plan_and_proof(cluster, inputs.state, moment)
+    computed, solved = Planner(inputs.policy).plan_and_proof(cluster, inputs.state, moment)
     seconds = time.perf_counter() - began
     if inputs.unordered is not None:
-        for note in cost_of_priorities(made, Planner(inputs.unordered).plan(cluster, inputs.state, moment)):
+        for note in describe_priority_cost(computed, Planner(inputs.unordered).plan(cluster, inputs.state, moment)):
             click.echo(f"note: {note}", err=True)
     if proof is not None:
         write_proof(proof, solved)
     if as_json:
-        click.echo(plan_json(made, seconds))
+        click.echo(plan_json(computed, seconds))
     else:
-        print_plan(made, cluster, seconds)
+        print_plan(computed, cluster, seconds)
 
 
 class PlanInputs(NamedTuple):
@@ -114,16 +114,16 @@ def _account(settings: "RunSettings") -> "Account":
     return read_account(settings, cache=cache_of(os.environ))
 
 
-def _belonging(inputs: PlanInputs, account: "Account", *, ours: bool) -> PlanInputs:
-    """Add the account's facts about nodes; in a live cluster (``ours``), machines that the account does not list are foreign."""
+def _with_account(inputs: PlanInputs, account: "Account", *, live: bool) -> PlanInputs:
+    """Add the account's facts about nodes; in a live cluster (``live``), machines that the account does not list are foreign."""
     from msgspec.structs import replace
 
-    from gpuscaler.cli.account import belonging
+    from gpuscaler.cli.account import with_bought_offerings
     from gpuscaler.lifecycle.observed.machine_index import MachineIndex
 
-    cluster = belonging(inputs.cluster, account.inventory)
-    theirs = MachineIndex.of(cluster, account.inventory).unlisted if ours else frozenset()
-    return inputs._replace(cluster=cluster, state=replace(inputs.state, unlisted=theirs))
+    cluster = with_bought_offerings(inputs.cluster, account.inventory)
+    unlisted = MachineIndex.of(cluster, account.inventory).unlisted if live else frozenset()
+    return inputs._replace(cluster=cluster, state=replace(inputs.state, unlisted=unlisted))
 
 
 def from_files(files: tuple[str, ...], policy: "Policy") -> PlanInputs:
@@ -140,30 +140,30 @@ def from_cluster(kubeconfig: Path | None, context: str, settings: "RunSettings",
     """Read the input from an API server, including the memory of a controller that runs there."""
     import asyncio
 
-    from gpuscaler.cli.looking import look
+    from gpuscaler.cli.looking import read_cluster
     from gpuscaler.lifecycle.memory import state_of
     from gpuscaler.lifecycle.registration.unshown_resources import withheld
     from gpuscaler.lifecycle.steering.windows import as_closed
     from gpuscaler.planning.capacity.storage_labels import with_storage_places
     from gpuscaler.planning.state import learned_templates
 
-    access = find(kubeconfig, context)
-    with told(access):
-        seen = asyncio.run(look(access, namespace_of(settings.namespace, access)))
-    for note in seen.notes:
+    access = resolve_access(kubeconfig, context)
+    with report_api_errors(access):
+        observed = asyncio.run(read_cluster(access, namespace_of(settings.namespace, access)))
+    for note in observed.notes:
         click.echo(f"note: {note}", err=True)
-    cluster = as_closed(seen.cluster)
-    policy, unshown = withheld(learned_templates.corrected(policy, seen.memory.learned), seen.memory.breakers, cluster, now)
+    cluster = as_closed(observed.cluster)
+    policy, unshown = withheld(learned_templates.corrected_policy(policy, observed.memory.learned), observed.memory.breakers, cluster, now)
     unordered = with_storage_places(policy, cluster)
-    policy = seen.expander.policy(unordered)
-    there = (seen.expander.standing.text,) if policy != unordered else ()
-    for note in (*unshown, seen.expander.trouble, *there, *seen.expander.standing.remarks):
+    policy = observed.expander.policy(unordered)
+    standing = (observed.expander.in_force.text,) if policy != unordered else ()
+    for note in (*unshown, observed.expander.trouble, *standing, *observed.expander.in_force.remarks):
         if note:
             click.echo(f"note: {note}", err=True)
-    return PlanInputs(cluster, policy, state_of(seen.memory, policy, now), unordered if policy != unordered else None)
+    return PlanInputs(cluster, policy, state_of(observed.memory, policy, now), unordered if policy != unordered else None)
 
 
-def given_priorities(inputs: PlanInputs, path: str) -> PlanInputs:
+def with_priorities(inputs: PlanInputs, path: str) -> PlanInputs:
     """Apply the priorities of a file; a file that cannot be parsed ends the command with exit code 2."""
     from gpuscaler.cli.changing import priorities_in
     from gpuscaler.settings import SettingsError
@@ -176,19 +176,19 @@ def given_priorities(inputs: PlanInputs, path: str) -> PlanInputs:
         click.echo(str(error) if isinstance(error, SettingsError) else f"{path}: cannot be read: {error}", err=True)
         sys.exit(2)
     unordered = inputs.unordered or inputs.policy
-    policy, odd = prioritised(unordered, priorities)
-    for note in (odd,) if odd else remarks(policy, priorities):
+    policy, problem = prioritised(unordered, priorities)
+    for note in (problem,) if problem else remarks(policy, priorities):
         click.echo(f"note: {path}: {note}", err=True)
     return inputs._replace(policy=policy, unordered=unordered if policy != unordered else None)
 
 
-def cost_of_priorities(made: "Plan", free: "Plan") -> "Iterator[str]":
-    """Report the cost of the priorities: the plan ``made`` compared with the plan ``free`` of them, if it serves as many pods."""
-    more = made.cost_per_hour - free.cost_per_hour
-    if more >= 0.005 and len(free.unplaced) <= len(made.unplaced):
+def describe_priority_cost(prioritised: "Plan", unprioritised: "Plan") -> "Iterator[str]":
+    """Report the cost of the priorities: the plan ``prioritised`` compared with the plan ``unprioritised`` of them, if it serves as many pods."""
+    extra = prioritised.cost_per_hour - unprioritised.cost_per_hour
+    if extra >= 0.005 and len(unprioritised.unplaced) <= len(prioritised.unplaced):
         yield (
-            f"the priorities of pools cost ${more:.2f} per hour in this plan: its machines for pending pods cost ${made.cost_per_hour:.2f} "
-            f"per hour with them, and ${free.cost_per_hour:.2f} without"
+            f"the priorities of pools cost ${extra:.2f} per hour in this plan: its machines for pending pods cost ${prioritised.cost_per_hour:.2f} "
+            f"per hour with them, and ${unprioritised.cost_per_hour:.2f} without"
         )
 
 
@@ -231,14 +231,14 @@ def load_cluster(files: tuple[str, ...], *, max_grace: float | None = None) -> "
 
     interner = Interner() if max_grace is None else Interner(max_grace=max_grace)
     items: list[Item] = []
-    aside: list[Skipped] = []
+    skipped: list[Skipped] = []
     try:
         for file in files:
             name = "standard input" if file == "-" else file
             with click.open_file(file, "rb") as stream:
                 for item in read_items(cast(BinaryIO, stream), interner, file=name):
                     if isinstance(item, Skipped):
-                        aside.append(item)
+                        skipped.append(item)
                     else:
                         items.append(item)
     except InputError as error:
@@ -247,4 +247,4 @@ def load_cluster(files: tuple[str, ...], *, max_grace: float | None = None) -> "
     except OSError as error:
         click.echo(f"{error.filename}: saw {error.strerror}, expected a readable file with Kubernetes objects", err=True)
         sys.exit(2)
-    return Cluster.of(items, aside)
+    return Cluster.of(items, skipped)

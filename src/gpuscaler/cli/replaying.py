@@ -35,8 +35,8 @@ class PolicyName(Choice):
     """A policy by its name, optionally with settings: ``karpenter(budget=1,batch_idle=10)``."""
 
     def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        given = re.fullmatch(r"([a-z-]+)\(\w+=[^,=()]+(?:,\w+=[^,=()]+)*\)", value)
-        return value if given and given[1] in SWEPT and given[1] in self.choices else super().convert(value, param, ctx)
+        match = re.fullmatch(r"([a-z-]+)\(\w+=[^,=()]+(?:,\w+=[^,=()]+)*\)", value)
+        return value if match and match[1] in SWEPT and match[1] in self.choices else super().convert(value, param, ctx)
 
 
 OPTIONS = (
@@ -105,19 +105,19 @@ OPTIONS = (
 
 
 def replay_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Add the options of every replay to a command, which gets them as one argument, ``asked``."""
+    """Add the options of every replay to a command, which gets them as one argument, ``options``."""
 
     @functools.wraps(command)
-    def called(**given: Any) -> None:  # click's values have the types of their options
-        names = Asked.__struct_fields__
-        command(asked=Asked(**{name: given.pop(name) for name in names}), **given)
+    def called(**values: Any) -> None:  # click's values have the types of their options
+        names = ReplayOptions.__struct_fields__
+        command(options=ReplayOptions(**{name: values.pop(name) for name in names}), **values)
 
     for option in reversed(OPTIONS):
         called = option(called)
     return called
 
 
-class Asked(Struct, frozen=True):
+class ReplayOptions(Struct, frozen=True):
     """The options of every replay, as given."""
 
     trace_file: Path
@@ -142,32 +142,32 @@ class Asked(Struct, frozen=True):
         return range(self.seed, self.seed + self.seeds)
 
 
-def prepare(asked: Asked, policies: Sequence[str]) -> None:
+def check_options(options: ReplayOptions, policies: Sequence[str]) -> None:
     """Reject options that would fail later, before anything is replayed."""
-    from gpuscaler.cli.reporting import writable
+    from gpuscaler.cli.reporting import create_report_folder
     from gpuscaler.model.pools import Policy
-    from gpuscaler.simulation.policies.peers.variants import peer
+    from gpuscaler.simulation.policies.peers.variants import peer_by_name
 
     for name in policies:
         try:
             peer(name, Policy(()))
         except ValueError as error:
             raise click.BadParameter(str(error), param_hint="--policy") from error
-        wrong = re.search(r"\w+=(-[^,)]*|nan)|scan_interval=0*\.?0*(?=[,)])", name)
-        if wrong is not None:
+        invalid = re.search(r"\w+=(-[^,)]*|nan)|scan_interval=0*\.?0*(?=[,)])", name)
+        if invalid is not None:
             raise click.BadParameter(
-                f"{name}: saw {wrong[0]}, expected a number of at least 0 (scan_interval: above 0)", param_hint="--policy"
+                f"{name}: saw {invalid[0]}, expected a number of at least 0 (scan_interval: above 0)", param_hint="--policy"
             )
-    if asked.sweep and not set(SWEPT) & set(policies):
+    if options.sweep and not set(SWEPT) & set(policies):
         raise click.BadParameter(f"saw no policy with settings to try, expected {' or '.join(SWEPT)} among --policy", param_hint="--sweep")
-    if asked.spot_map is not None and not asked.spot_files:
+    if options.spot_map is not None and not options.spot_files:
         raise click.BadParameter("saw no --spot, expected the series that the map names: give --spot FILE too", param_hint="--spot-map")
-    if asked.out is not None:
-        writable(asked.out)
+    if options.out is not None:
+        create_report_folder(options.out)
 
 
 @contextmanager
-def telling(asked: Asked) -> Iterator[None]:
+def report_unusable_files(options: ReplayOptions) -> Iterator[None]:
     """Exit with 2 and a message if a file cannot be used, with 1 if a worker process was killed."""
     from concurrent.futures import BrokenExecutor
 
@@ -182,11 +182,11 @@ def telling(asked: Asked) -> Iterator[None]:
         click.echo("saw a worker process killed, probably for lack of memory; use fewer --policy or --seeds at a time", err=True)
         sys.exit(1)
     except UnmappedModelsError as error:
-        models, trace = ", ".join(error.models), asked.trace_file
-        fail(f"{asked.gpu_model}: saw no entry for {models}, expected one for every GPU model of {trace}; add them")
+        models, trace = ", ".join(error.models), options.trace_file
+        fail(f"{options.gpu_model}: saw no entry for {models}, expected one for every GPU model of {trace}; add them")
 
 
-def settings_of(asked: Asked, pools_files: Sequence[str]) -> "list[tuple[Setting, list[str]]]":
+def read_settings(options: ReplayOptions, pools_files: Sequence[str]) -> "list[tuple[Setting, list[str]]]":
     """Return the replay's setting for each of ``pools_files``, with notes on derived values."""
     from gpuscaler.simulation.results.campaign import Setting
     from gpuscaler.simulation.services import derived_from, read_load
@@ -195,41 +195,41 @@ def settings_of(asked: Asked, pools_files: Sequence[str]) -> "list[tuple[Setting
     from gpuscaler.simulation.traces.traces import read_trace
 
     shaping = replace(
-        _shaping(asked.gpu_model, asked.cpu_per_gpu, asked.mem_per_gpu),
-        restart_cost=_seconds(asked.restart_cost, "--restart-cost") if asked.restart_cost is not None else None,
+        _shaping(options.gpu_model, options.cpu_per_gpu, options.mem_per_gpu),
+        restart_cost=_seconds(options.restart_cost, "--restart-cost") if options.restart_cost is not None else None,
     )
-    pools = [_pools(path, spot=bool(asked.spot_files)) for path in pools_files]
-    trace = read_trace(asked.trace_file)
-    load = read_load(asked.load_file) if asked.load_file is not None else None
-    spot = tuple(read_spot(path) for path in asked.spot_files)
-    spot_map = read_spot_map(asked.spot_map) if asked.spot_map is not None else {}
-    checkpoint = _seconds(asked.checkpoint, "--checkpoint")
-    found = []
-    sizes = _sizes(asked.starts)
+    pools = [_pools(path, spot=bool(options.spot_files)) for path in pools_files]
+    trace = read_trace(options.trace_file)
+    load = read_load(options.load_file) if options.load_file is not None else None
+    spot = tuple(read_spot(path) for path in options.spot_files)
+    spot_map = read_spot_map(options.spot_map) if options.spot_map is not None else {}
+    checkpoint = _seconds(options.checkpoint, "--checkpoint")
+    settings = []
+    sizes = _sizes(options.starts)
     for path, (policy, dropped) in zip(pools_files, pools, strict=True):
         start = _start(path, policy, sizes)
-        derived = derived_markets(policy, spot, seed=asked.seed, spot_map=spot_map)
-        derived += (
+        notes = derived_markets(policy, spot, seed=options.seed, spot_map=spot_map)
+        notes += (
             [f"{dropped} spot offerings of the pools file: omitted, because there is no --spot for their availability"] if dropped else []
         )
-        derived += [f"at the start: {count} x {'/'.join(key)}, as requested" for key, count in start.items()]
-        derived += derived_from(load, seed=asked.seed) if load is not None else ()
-        if asked.seeds > 1 and (spot or load is not None):
-            derived.append(f"random values are listed for seed {asked.seed}; each of the other seeds draws its own")
+        notes += [f"at the start: {count} x {'/'.join(key)}, as requested" for key, count in start.items()]
+        notes += derived_from(load, seed=options.seed) if load is not None else ()
+        if options.seeds > 1 and (spot or load is not None):
+            notes.append(f"random values are listed for seed {options.seed}; each of the other seeds draws its own")
         setting = Setting(
             trace=trace,
             policy=policy,
             shaping=shaping,
-            scoring=asked.scheduler_scoring,
+            scoring=options.scheduler_scoring,
             load=load,
             spot=spot,
             spot_map=spot_map,
             checkpoint=checkpoint,
-            steering=not asked.no_steering,
+            steering=not options.no_steering,
             start=start,
         )
-        found.append((setting, derived))
-    return found
+        settings.append((setting, notes))
+    return settings
 
 
 def _pools(path: str, *, spot: bool) -> "tuple[Policy, int]":

@@ -38,7 +38,7 @@ def status(kubeconfig: Path | None, context: str, namespace: str, as_json: bool)
             missing = error
         if status is not None and not as_json:
             print_status(status, time.time())
-        served = await registrations(client)
+        served = await find_registrations(client)
         if as_json:
             print_json(status, served, time.time())
         else:

@@ -7,32 +7,32 @@ import msgspec
 import numpy as np
 
 from gpuscaler.model.cluster import Cluster
-from gpuscaler.model.pools import Policy, boundless_warning, unpriced
-from gpuscaler.planning.capacity.existing import Picture, Pictures, without
-from gpuscaler.planning.capacity.expiring import closing, told, without_closed
+from gpuscaler.model.pools import Policy, boundless_warning, guessed_offerings
+from gpuscaler.planning.capacity.existing import CapacityBuilder, CapacitySnapshot, mask_without
+from gpuscaler.planning.capacity.expiring import block_expiring, describe_expiry, purchase_deadlines
 from gpuscaler.planning.capacity.fallbacks import with_fallbacks
 from gpuscaler.planning.capacity.limits import remaining
 from gpuscaler.planning.capacity.node_templates import Templates
 from gpuscaler.planning.capacity.pool_membership import Member
-from gpuscaler.planning.demand.interrupted import evacuees, of_waiting, untried, with_evacuees
+from gpuscaler.planning.demand.interrupted import evacuees, untried, with_evacuees, without_evacuees
 from gpuscaler.planning.demand.pending import Demand, PodClass, demand
-from gpuscaler.planning.demand.rationing import BudgetCut, rationed
+from gpuscaler.planning.demand.rationing import BudgetCut, ration
 from gpuscaler.planning.feasibility.snapshot import Room, Rows
 from gpuscaler.planning.plans import Plan, Reason, Unplaced
-from gpuscaler.planning.result import DraftPlan, purchases, without_removals, write
-from gpuscaler.planning.scale_down import CandidateCache, Down, Situation, scale_down
-from gpuscaler.planning.scale_up.draft.draft import Desk, Placed, Queue, Solved, Stage
+from gpuscaler.planning.result import PlanDecisions, purchases, without_removals, write_plan
+from gpuscaler.planning.scale_down import CandidateCache, ScaleDownResult, Situation, scale_down
+from gpuscaler.planning.scale_up.draft.draft import ClassPlacement, PlanDraft, Queue, Solved, Stage
 from gpuscaler.planning.scale_up.gangs import UnplacedGang, settle_gang
-from gpuscaler.planning.scale_up.groups.groups import admitted_by_others, doubtful
-from gpuscaler.planning.scale_up.groups.spread_check import upset
+from gpuscaler.planning.scale_up.groups.groups import admitted_by_others, uncertain_machines
+from gpuscaler.planning.scale_up.groups.spread_check import pods_breaking_skew
 from gpuscaler.planning.scale_up.headroom import spare_machines
-from gpuscaler.planning.scale_up.markets import in_their_markets
+from gpuscaler.planning.scale_up.markets import restrict_to_markets
 from gpuscaler.planning.scale_up.preferences import place_classes, place_gang
 from gpuscaler.planning.scale_up.rounds import scale_up
-from gpuscaler.planning.scale_up.unplaced import reasons
-from gpuscaler.planning.scale_up.zone_balance import balanced
+from gpuscaler.planning.scale_up.unplaced import exclusion_reasons
+from gpuscaler.planning.scale_up.zone_balance import balance
 from gpuscaler.planning.state import State
-from gpuscaler.planning.state.breaker_messages import trouble
+from gpuscaler.planning.state.breaker_messages import describe_trouble
 
 #: How often everything is decided again because later placements violate the spread of pods placed earlier.
 TRIES = 4
@@ -72,9 +72,9 @@ class Planner:
     def __init__(self, policy: Policy) -> None:
         self.policy = policy
         self._templates: Templates | None = None
-        self._pictures = Pictures(policy)
+        self._pictures = CapacityBuilder(policy)
         self._surveys = CandidateCache()
-        self._closes = closing(policy.pools)
+        self._closes = purchase_deadlines(policy.pools)
 
     def plan(
         self, cluster: Cluster, state: State, now: float, *, live: bool = False, should_stop: Callable[[], bool] | None = None
@@ -86,7 +86,7 @@ class Planner:
         self, cluster: Cluster, state: State, now: float, *, live: bool = False, should_stop: Callable[[], bool] | None = None
     ) -> tuple[Plan, Solved | None]:
         """A plan, with the problem and duals that prove its lower bound (``mix.certificate`` checks them); None without purchases."""
-        policy, state = self.policy, without_closed(state, self._closes, now)
+        policy, state = self.policy, block_expiring(state, self._closes, now)
         if state.unbalancing:
             state = msgspec.structs.replace(state, blocked_offerings=state.blocked_offerings | state.unbalancing.keys())
         asked = PlanRequest(cluster, state, policy, now, should_stop, live)
@@ -98,45 +98,47 @@ class Planner:
         # Templates need no rows when no pod is pending.
         waits = bool(wants.classes or wants.gangs or wants.nominated)
         room = self._pictures.with_templates(seen, self._templates) if waits else seen.room
-        desk = desk_for(asked, seen, room, self._templates)
+        desk = make_draft(asked, seen, room, self._templates)
         promised = frozenset(key for machine in state.upcoming for key in machine.pods)
-        wants, cuts = rationed(wants, cluster, now, first=promised.union(*(pod_class.keys for pod_class in leaving)))
-        hold_nominated(desk, seen, wants)
+        wants, cuts = ration(wants, cluster, now, first=promised.union(*(pod_class.keys for pod_class in leaving)))
+        reserve_nominated(desk, seen, wants)
         late = frozenset(key for pod_class in leaving for key in pod_class.keys)
         desk, refused, queues = place_all(asked, desk, seen, wants, late) if waits else (desk, [], [])
         spares = spare_machines(desk, policy.pools, seen.have, seen)
-        down = give_back(asked, desk, seen, self._surveys)
-        made, proof = write(
-            DraftPlan(
+        down = plan_removals(asked, desk, seen, self._surveys)
+        made, proof = write_plan(
+            PlanDecisions(
                 desk=desk,
                 names=seen.names,
                 spares=tuple(spares),
-                unplaced=tuple(sorted((*unplaced(desk, queues, refused, policy), *beyond(cuts, policy)), key=lambda entry: entry.pod)),
+                unplaced=tuple(
+                    sorted((*unplaced_pods(desk, queues, refused, policy), *pods_over_budget(cuts, policy)), key=lambda entry: entry.pod)
+                ),
                 ignored=wants.ignored,
                 down=down,
                 set_aside=cluster.set_aside,
                 warnings=tuple(filter(None, (boundless_warning(policy),))) + seen.warnings + cluster.warnings,
             )
         )
-        made = in_even_zones(made, cluster, policy, state, seen.by_node)
+        made = balance_zones(made, cluster, policy, state, seen.by_node)
         machines = with_fallbacks(made.machines, cluster, policy, state, seen.have, templates=self._templates)
         made = made if machines is made.machines else msgspec.structs.replace(made, machines=machines)
         if state.removing_held:
             made = without_removals(made, state.removing_held)
-        return (of_waiting(made, leaving, cluster) if leaving else made), proof
+        return (without_evacuees(made, leaving, cluster) if leaving else made), proof
 
 
-def in_even_zones(made: Plan, cluster: Cluster, policy: Policy, state: State, members: Mapping[str, Member]) -> Plan:
+def balance_zones(made: Plan, cluster: Cluster, policy: Policy, state: State, members: Mapping[str, Member]) -> Plan:
     """Move machines of groups that balance zones to the emptiest zones that suit their pods at no higher price."""
-    machines = balanced(made.machines, cluster, policy, state, members)
+    machines = balance(made.machines, cluster, policy, state, members)
     return made if machines == made.machines else msgspec.structs.replace(made, machines=machines, purchases=purchases(machines))
 
 
-def desk_for(asked: PlanRequest, seen: Picture, room: Room, templates: Templates) -> Desk:
+def make_draft(asked: PlanRequest, seen: CapacitySnapshot, room: Room, templates: Templates) -> PlanDraft:
     open_still = [m for m in asked.state.upcoming if m.id in seen.row_of and len(m.choices) > 1 and m.node not in asked.cluster.nodes]
     chosen = {seen.row_of[machine.id]: machine.keys for machine in open_still}
     row_of = {offering.key: row for row, offering in enumerate(templates.offerings)} if chosen else {}
-    return Desk(
+    return PlanDraft(
         cluster=asked.cluster,
         templates=templates,
         room=room,
@@ -144,10 +146,12 @@ def desk_for(asked: PlanRequest, seen: Picture, room: Room, templates: Templates
         first_template=len(seen.room),
         remaining=remaining(asked.policy, asked.state, seen.have),
         work=asked.policy.work_budget,
-        stages=stages(asked.cluster, seen) if room is not seen.room else (),
+        stages=placement_stages(asked.cluster, seen) if room is not seen.room else (),
         should_stop=asked.should_stop,
         trouble=lambda key: (
-            trouble(asked.state.breakers, key, asked.now) or told(asked.policy, key, asked.now) or asked.state.unbalancing.get(key, "")
+            describe_trouble(asked.state.breakers, key, asked.now)
+            or describe_expiry(asked.policy, key, asked.now)
+            or asked.state.unbalancing.get(key, "")
         ),
         unsettled=asked.state.unsettled_offerings,
         idle_price=lambda row: idle_price(asked, seen, row),
@@ -155,7 +159,7 @@ def desk_for(asked: PlanRequest, seen: Picture, room: Room, templates: Templates
     )
 
 
-def idle_price(asked: PlanRequest, seen: Picture, row: int) -> float:
+def idle_price(asked: PlanRequest, seen: CapacitySnapshot, row: int) -> float:
     """The hourly price of an ordered machine, or of a node that runs only DaemonSet pods; 0 for any other row."""
     if row >= len(seen.names):
         return 0.0
@@ -169,18 +173,18 @@ def idle_price(asked: PlanRequest, seen: Picture, row: int) -> float:
     return member.offering.price if member is not None and member.offering is not None and not busy else 0.0
 
 
-def stages(cluster: Cluster, seen: Picture) -> tuple[Stage, ...]:
+def placement_stages(cluster: Cluster, seen: CapacitySnapshot) -> tuple[Stage, ...]:
     """The stages of placement: first the nodes that are open now, then these and all machines of the ledger."""
     stand = seen.stand
     if not stand.coming:
         return (Stage(seen.room.copy(), seen.open_rows),)
     least = stand.rows.least_gpus
     nodes = Room.over(cluster, Rows(cluster.table, None if least is None else least[: len(cluster.table)]))
-    open_rows = without(seen.open_rows[: len(nodes)], [stand.rows.table.row[name] for name in stand.registered])
+    open_rows = mask_without(seen.open_rows[: len(nodes)], [stand.rows.table.row[name] for name in stand.registered])
     return Stage(nodes, open_rows), Stage(seen.room.copy(), seen.open_rows)
 
 
-def hold_nominated(desk: Desk, seen: Picture, wants: Demand) -> None:
+def reserve_nominated(desk: PlanDraft, seen: CapacitySnapshot, wants: Demand) -> None:
     """Reserve room on their nodes for pods that the scheduler has nominated."""
     for promise in wants.nominated:
         row = seen.row_of[promise.node]
@@ -188,7 +192,7 @@ def hold_nominated(desk: Desk, seen: Picture, wants: Demand) -> None:
             room.place(promise.one.spec, promise.one.labels, row, promise.one.count)
 
 
-def keep_promises(desk: Desk, seen: Picture, state: State, wants: Demand, late: Set[str] = frozenset()) -> Demand:
+def place_promised(desk: PlanDraft, seen: CapacitySnapshot, state: State, wants: Demand, late: Set[str] = frozenset()) -> Demand:
     """Place pods on the machine of the ledger that was bought for them, as long as they fit; return the rest of the demand.
 
     The rest includes the ``late`` pods, which are placed after all others, and gangs without a running member in which some member has
@@ -198,13 +202,13 @@ def keep_promises(desk: Desk, seen: Picture, state: State, wants: Demand, late: 
     promised = {pod: seen.row_of[machine.id] for machine in upcoming for pod in machine.pods if pod not in late}
     while promised:
         since = len(desk.taken)
-        wants = keep_who_may(desk, wants, promised)
+        wants = place_admitted(desk, wants, promised)
         classes = (*wants.classes, *(pod_class for gang in wants.gangs for pod_class in gang.classes)) if len(desk.taken) > since else ()
         promised = {key: promised[key] for pod_class in classes for key in pod_class.keys if key in promised}
     return wants
 
 
-def keep_who_may(desk: Desk, wants: Demand, promised: Mapping[str, int]) -> Demand:
+def place_admitted(desk: PlanDraft, wants: Demand, promised: Mapping[str, int]) -> Demand:
     """Place pods on the machine that was promised to them, if the filters admit them now; return the rest of the demand.
 
     Some pods become admissible only after others are placed (spread, affinity), so the caller repeats this.
@@ -215,17 +219,17 @@ def keep_who_may(desk: Desk, wants: Demand, promised: Mapping[str, int]) -> Dema
             # The machine of a member was lost or refused before any member was placed: another zone may be better for the gang now.
             gangs.append(gang)
             continue
-        classes = tuple(without_promised(desk, pod_class, promised) for pod_class in gang.classes)
+        classes = tuple(place_promised_of_class(desk, pod_class, promised) for pod_class in gang.classes)
         waiting = {key for pod_class in classes for key in pod_class.keys}
         kept = [key for pod_class in gang.classes for key in pod_class.keys if key not in waiting]
         nodes = gang.nodes + tuple(desk.room.table.names[promised[key]] for key in kept)
         if waiting:
             gangs.append(replace(gang, classes=tuple(pod_class for pod_class in classes if pod_class.count), nodes=nodes))
-    left = [without_promised(desk, pod_class, promised) for pod_class in wants.classes]
+    left = [place_promised_of_class(desk, pod_class, promised) for pod_class in wants.classes]
     return replace(wants, classes=tuple(pod_class for pod_class in left if pod_class.count), gangs=tuple(gangs))
 
 
-def without_promised(desk: Desk, pod_class: PodClass, promised: Mapping[str, int]) -> PodClass:
+def place_promised_of_class(desk: PlanDraft, pod_class: PodClass, promised: Mapping[str, int]) -> PodClass:
     """Place the promised pods of a class; return the class without them."""
     by_row: dict[int, list[str]] = {}
     for key in pod_class.keys:
@@ -234,7 +238,7 @@ def without_promised(desk: Desk, pod_class: PodClass, promised: Mapping[str, int
     if not by_row:
         return pod_class
     # If the cloud has not chosen the machine yet, a place that was certain when it was ordered may not be certain now.
-    unsure = doubtful(desk, pod_class, admitted_by_others(desk, pod_class)) if by_row.keys() & desk.undecided.keys() else None
+    unsure = uncertain_machines(desk, pod_class, admitted_by_others(desk, pod_class)) if by_row.keys() & desk.undecided.keys() else None
     kept: set[str] = set()
     spec = pod_class.spec
     # Pods without such rules leave the room on other machines unchanged.
@@ -250,7 +254,7 @@ def without_promised(desk: Desk, pod_class: PodClass, promised: Mapping[str, int
             counts[row] = len(fitting)
             if not alone:
                 desk.room.place(pod_class.spec, pod_class.labels, row, len(fitting))
-            desk.taken.append(Placed(pod_class, row, fitting))
+            desk.taken.append(ClassPlacement(pod_class, row, fitting))
             kept.update(fitting)
     if alone and counts:
         desk.room.place_all(
@@ -260,23 +264,23 @@ def without_promised(desk: Desk, pod_class: PodClass, promised: Mapping[str, int
 
 
 def place_all(
-    asked: PlanRequest, desk: Desk, seen: Picture, wants: Demand, late: frozenset[str] = frozenset()
-) -> tuple[Desk, list[UnplacedGang], list[Queue]]:
+    asked: PlanRequest, desk: PlanDraft, seen: CapacitySnapshot, wants: Demand, late: frozenset[str] = frozenset()
+) -> tuple[PlanDraft, list[UnplacedGang], list[Queue]]:
     """Place all pods, the ``late`` ones last.
 
     Pods whose topology spread is violated by pods placed later (a gang, or a lower priority) become late, and everything is placed again.
     """
     for _ in range(TRIES):
         trial = desk.copy()
-        left = in_their_markets(trial, keep_promises(trial, seen, asked.state, wants, late), asked.policy, asked.state, asked.now)
+        left = restrict_to_markets(trial, place_promised(trial, seen, asked.state, wants, late), asked.policy, asked.state, asked.now)
         at_once = not (trial.taken or wants.gangs or asked.policy.preferences == "respect")
         refused: list[UnplacedGang] = []
         queues: list[Queue] = []
-        for part in in_turn(left, late):
-            trial, failed, found = place(trial, part, respect=asked.policy.preferences == "respect")
+        for part in split_late(left, late):
+            trial, failed, unplaced_queues = place(trial, part, respect=asked.policy.preferences == "respect")
             refused += failed
-            queues += found
-        shut_out = frozenset[str]() if at_once else upset(trial)
+            queues += unplaced_queues
+        shut_out = frozenset[str]() if at_once else pods_breaking_skew(trial)
         gangs = (frozenset(key for pod_class in gang.classes for key in pod_class.keys) for gang in wants.gangs)
         more = shut_out.union(*(keys for keys in gangs if keys & shut_out)) - late
         if not more or not desk.effort.left:
@@ -285,7 +289,7 @@ def place_all(
     return trial, refused, queues
 
 
-def in_turn(wants: Demand, late: Set[str]) -> Iterator[Demand]:
+def split_late(wants: Demand, late: Set[str]) -> Iterator[Demand]:
     """Yield the demand without the ``late`` pods, then only the late pods."""
     if not late:
         yield wants
@@ -296,7 +300,7 @@ def in_turn(wants: Demand, late: Set[str]) -> Iterator[Demand]:
         yield replace(wants, classes=tuple(pod_class for pod_class in classes if pod_class.count), gangs=gangs)
 
 
-def place(desk: Desk, wants: Demand, *, respect: bool) -> tuple[Desk, list[UnplacedGang], list[Queue]]:
+def place(desk: PlanDraft, wants: Demand, *, respect: bool) -> tuple[PlanDraft, list[UnplacedGang], list[Queue]]:
     """Place gangs first, because they have the fewest places; but where limits are set, never before classes of a higher priority.
 
     ``respect`` meets preferences of pods even if that costs more; otherwise they only decide between equal choices.
@@ -319,7 +323,7 @@ def place(desk: Desk, wants: Demand, *, respect: bool) -> tuple[Desk, list[Unpla
     return desk, refused, queues + place_these(desk, waiting)
 
 
-def give_back(asked: PlanRequest, desk: Desk, seen: Picture, memory: CandidateCache) -> Down:
+def plan_removals(asked: PlanRequest, desk: PlanDraft, seen: CapacitySnapshot, memory: CandidateCache) -> ScaleDownResult:
     """Plan removals on the cluster as it will be after this plan's placements.
 
     The room is that of the desk without templates and new machines, whose empty domains would count for topology spread. All pods placed
@@ -341,7 +345,7 @@ def give_back(asked: PlanRequest, desk: Desk, seen: Picture, memory: CandidateCa
             present=seen.room if taken else None,
             members=seen.by_node,
             taken=frozenset(room.table.names[row] for row in taken),
-            templates=desk.templates.less(desk.remaining.spent).settled(asked.state.unsettled_offerings | unpriced(asked.policy)),
+            templates=desk.templates.less(desk.remaining.spent).settled(asked.state.unsettled_offerings | guessed_offerings(asked.policy)),
             limits=desk.remaining.for_mix(),
             untried=untried(asked.cluster, asked.policy) if asked.live else (),
             should_stop=asked.should_stop,
@@ -350,22 +354,22 @@ def give_back(asked: PlanRequest, desk: Desk, seen: Picture, memory: CandidateCa
     )
 
 
-def beyond(cuts: Iterable[BudgetCut], policy: Policy) -> Iterator[Unplaced]:
+def pods_over_budget(cuts: Iterable[BudgetCut], policy: Policy) -> Iterator[Unplaced]:
     """Every pod that was not planned for because the planning budget of its namespace or owner is used up."""
     for cut in cuts:
         why = tuple(Reason(pool.name, "budget", cut.detail) for pool in policy.pools)
         yield from (Unplaced(key, why) for key in cut.keys)
 
 
-def unplaced(desk: Desk, queues: Sequence[Queue], refused: Sequence[UnplacedGang], policy: Policy) -> tuple[Unplaced, ...]:
+def unplaced_pods(desk: PlanDraft, queues: Sequence[Queue], refused: Sequence[UnplacedGang], policy: Policy) -> tuple[Unplaced, ...]:
     """Every unplaced pod, with the reasons of its class."""
     unplaced: list[Unplaced] = []
     for queue in queues:
         if queue.left:
-            why = reasons(desk, queue.one, policy.pools)
+            why = exclusion_reasons(desk, queue.one, policy.pools)
             unplaced += [Unplaced(key, why) for key in queue.one.keys[queue.taken :]]
     for entry in refused:
         for pod_class in entry.gang.classes:
-            why = reasons(desk, pod_class, policy.pools, entry.detail)
+            why = exclusion_reasons(desk, pod_class, policy.pools, entry.detail)
             unplaced += [Unplaced(key, why) for key in pod_class.keys]
     return tuple(sorted(unplaced, key=lambda entry: entry.pod))

@@ -10,13 +10,13 @@ import msgspec
 from gpuscaler.model.aside import Skipped
 from gpuscaler.model.pods import PodAffinityTerm
 from gpuscaler.model.pools import BY_SIZE
-from gpuscaler.planning.capacity.node_templates import Kind
+from gpuscaler.planning.capacity.node_templates import MachineKind
 from gpuscaler.planning.demand.pending import PodClass
 from gpuscaler.planning.demand.topology import selects, shape
 from gpuscaler.planning.plans import BlockedNode, Choice, Ignored, Placement, Plan, PlannedMachine, Purchase, Unplaced
-from gpuscaler.planning.scale_down import Down
-from gpuscaler.planning.scale_up.draft.buying import bound
-from gpuscaler.planning.scale_up.draft.draft import Desk, NewMachine, Solved
+from gpuscaler.planning.scale_down import ScaleDownResult
+from gpuscaler.planning.scale_up.draft.buying import relaxed_mix
+from gpuscaler.planning.scale_up.draft.draft import NewMachine, PlanDraft, Solved
 
 #: The blocker of nodes that would be removed without the hold.
 HOLD = "hold"
@@ -25,20 +25,20 @@ REMOVALS_WITHHELD = "no nodes are removed now: the known state of the cluster or
 
 
 @dataclass(frozen=True)
-class DraftPlan:
+class PlanDecisions:
     """All decisions of a plan, before they are written as a :class:`Plan`."""
 
-    desk: Desk
+    desk: PlanDraft
     names: tuple[str, ...]
     spares: tuple[NewMachine, ...]
     unplaced: tuple[Unplaced, ...]
     ignored: tuple[Ignored, ...]
-    down: Down
+    down: ScaleDownResult
     set_aside: tuple[Skipped, ...]
     warnings: tuple[str, ...]
 
 
-def write(draft: DraftPlan) -> tuple[Plan, Solved | None]:
+def write_plan(draft: PlanDecisions) -> tuple[Plan, Solved | None]:
     """Return the plan of a draft, and the proof of its lower bound.
 
     Machines are numbered ``new-1``, ``new-2``, … in an order that depends only on their content.
@@ -47,11 +47,11 @@ def write(draft: DraftPlan) -> tuple[Plan, Solved | None]:
     pods = pods_by_row(desk)
     ordered = sorted(desk.bought, key=lambda machine: (machine.kind.key, pods[machine.row]))
     ids = {machine.row: f"new-{number}" for number, machine in enumerate(ordered, 1)}
-    after = openings(desk, ids)
-    machines = [machine_of(ids[machine.row], machine.kind, pods[machine.row], after.get(machine.row, ())) for machine in ordered]
+    after = opening_order(desk, ids)
+    machines = [planned_machine(ids[machine.row], machine.kind, pods[machine.row], after.get(machine.row, ())) for machine in ordered]
     for spare in draft.spares:
-        machines.append(machine_of(f"new-{len(machines) + 1}", spare.kind, (), (), purpose="spare"))
-    down, machines = renumbered(draft.down, machines)
+        machines.append(planned_machine(f"new-{len(machines) + 1}", spare.kind, (), (), purpose="spare"))
+    down, machines = with_replacements(draft.down, machines)
     cost = math.fsum(machine.price_per_hour for machine in machines if machine.purpose == "demand")
     proof = lower_bound(desk)
     floor = min(proof.solution.lower_bound, cost) if proof is not None else 0.0
@@ -69,24 +69,27 @@ def write(draft: DraftPlan) -> tuple[Plan, Solved | None]:
         ignored=draft.ignored,
         blocked_nodes=down.blocked,
         set_aside=draft.set_aside,
-        warnings=(*draft.warnings, *guesses([*(machine.kind for machine in ordered), *(spare.kind for spare in draft.spares)])),
+        warnings=(
+            *draft.warnings,
+            *guessed_price_warnings([*(machine.kind for machine in ordered), *(spare.kind for spare in draft.spares)]),
+        ),
         brake=braked or down.brake,
     )
     return plan, proof
 
 
-def guesses(kinds: Sequence[Kind]) -> tuple[str, ...]:
+def guessed_price_warnings(kinds: Sequence[MachineKind]) -> tuple[str, ...]:
     """Warnings about machines that are bought at guessed prices."""
-    found: dict[str, None] = {}
+    warnings: dict[str, None] = {}
     for offering in (member for kind in kinds for member in kind.members or (kind.offering,)):
         if offering.price_from == BY_SIZE:
-            found[f"prices unknown: the price of {offering.instance_type} ({offering.market}) is guessed from its size"] = None
+            warnings[f"prices unknown: the price of {offering.instance_type} ({offering.market}) is guessed from its size"] = None
         elif offering.price_from:
-            found[
+            warnings[
                 f"the price of {offering.instance_type} ({offering.market}) in {offering.zone or 'its zone'} is guessed "
                 f"from {offering.price_from}"
             ] = None
-    return tuple(sorted(found))
+    return tuple(sorted(warnings))
 
 
 def without_removals(plan: Plan, held: str = "") -> Plan:
@@ -110,16 +113,18 @@ def without_removals(plan: Plan, held: str = "") -> Plan:
     )
 
 
-def pods_by_row(desk: Desk) -> Mapping[int, tuple[str, ...]]:
+def pods_by_row(desk: PlanDraft) -> Mapping[int, tuple[str, ...]]:
     """The pods of each bought machine, sorted: those it was bought for, and those that also fit on it."""
-    found: dict[int, list[str]] = {machine.row: [key for part in machine.contents for key in part.keys] for machine in desk.bought}
+    pods: dict[int, list[str]] = {machine.row: [key for part in machine.contents for key in part.keys] for machine in desk.bought}
     for entry in desk.taken:
-        if entry.row in found:
-            found[entry.row] += entry.keys
-    return {row: tuple(sorted(keys)) for row, keys in found.items()}
+        if entry.row in pods:
+            pods[entry.row] += entry.keys
+    return {row: tuple(sorted(keys)) for row, keys in pods.items()}
 
 
-def machine_of(name: str, kind: Kind, pods: tuple[str, ...], after: tuple[str, ...], *, purpose: str = "demand") -> PlannedMachine:
+def planned_machine(
+    name: str, kind: MachineKind, pods: tuple[str, ...], after: tuple[str, ...], *, purpose: str = "demand"
+) -> PlannedMachine:
     offering = kind.offering
     return PlannedMachine(
         id=name,
@@ -130,17 +135,17 @@ def machine_of(name: str, kind: Kind, pods: tuple[str, ...], after: tuple[str, .
         price_per_hour=offering.price,
         purpose=purpose,
         pods=pods,
-        choices=choices(kind),
+        choices=choices_of(kind),
         opens_after=after,
     )
 
 
-def choices(kind: Kind) -> tuple[Choice, ...]:
+def choices_of(kind: MachineKind) -> tuple[Choice, ...]:
     """The set that the cloud chooses from; empty where the purchase names the offering."""
     return tuple(Choice(o.instance_type, o.market, o.zone, o.price) for o in sorted(kind.members, key=lambda o: (o.price, o.key)))
 
 
-def openings(desk: Desk, ids: Mapping[int, str]) -> Mapping[int, tuple[str, ...]]:
+def opening_order(desk: PlanDraft, ids: Mapping[int, str]) -> Mapping[int, tuple[str, ...]]:
     """The machines that must be open before each machine, by row: for a pod that must be near others, one machine that has such a pod.
 
     A machine does not wait if such a pod is on the machine itself or on an existing one. Machines never wait for each other in a circle.
@@ -149,17 +154,17 @@ def openings(desk: Desk, ids: Mapping[int, str]) -> Mapping[int, tuple[str, ...]
     for machine in desk.bought:
         for part in machine.contents:
             for term in part.one.spec.affinity:
-                if not selects(desk.cluster, term, part.one) and (found := company(desk, machine, term)):
-                    free = (row for row in found if not reaches(after, row, machine.row))
+                if not selects(desk.cluster, term, part.one) and (matching_rows := rows_matching_term(desk, machine, term)):
+                    free = (row for row in matching_rows if not depends_on(after, row, machine.row))
                     after.setdefault(machine.row, []).extend(row for row in [next(free, None)] if row is not None)
-    return {row: tuple(sorted({ids[other] for other in others}, key=number_of)) for row, others in after.items()}
+    return {row: tuple(sorted({ids[other] for other in others}, key=machine_number)) for row, others in after.items()}
 
 
-def number_of(name: str) -> int:
+def machine_number(name: str) -> int:
     return int(name.removeprefix("new-"))
 
 
-def company(desk: Desk, machine: NewMachine, term: PodAffinityTerm) -> list[int]:
+def rows_matching_term(desk: PlanDraft, machine: NewMachine, term: PodAffinityTerm) -> list[int]:
     """Rows of machines to buy that have pods of ``term`` in the domain of ``machine``; none when such a pod is already there."""
     desk.build()
     codes = desk.room.table.column(term.topology_key).codes
@@ -173,7 +178,7 @@ def company(desk: Desk, machine: NewMachine, term: PodAffinityTerm) -> list[int]
     return [other.row for other in others if any(selects(desk.cluster, term, held.one) for held in other.contents)]
 
 
-def reaches(after: Mapping[int, Sequence[int]], start: int, goal: int) -> bool:
+def depends_on(after: Mapping[int, Sequence[int]], start: int, goal: int) -> bool:
     """Whether ``start`` waits for ``goal``, directly or through others."""
     seen, waiting = {start}, [start]
     while waiting:
@@ -186,7 +191,7 @@ def reaches(after: Mapping[int, Sequence[int]], start: int, goal: int) -> bool:
     return False
 
 
-def renumbered(down: Down, machines: list[PlannedMachine]) -> tuple[Down, list[PlannedMachine]]:
+def with_replacements(down: ScaleDownResult, machines: list[PlannedMachine]) -> tuple[ScaleDownResult, list[PlannedMachine]]:
     """Add replacement machines to the list of machines, with ids that continue its numbering."""
     names = {machine.id: f"new-{len(machines) + number}" for number, machine in enumerate(down.machines, 1)}
     if not names:
@@ -211,13 +216,13 @@ def purchases(machines: Sequence[PlannedMachine]) -> tuple[Purchase, ...]:
     )
 
 
-def placements(desk: Desk, names: Sequence[str]) -> tuple[Placement, ...]:
+def placements(desk: PlanDraft, names: Sequence[str]) -> tuple[Placement, ...]:
     """Placements on existing and ordered machines, sorted by pod."""
     homes = {key: names[entry.row] for entry in desk.taken if entry.row < len(names) for key in entry.keys}
     return tuple([Placement(pod, homes[pod]) for pod in sorted(homes)])
 
 
-def lower_bound(desk: Desk) -> Solved | None:
+def lower_bound(desk: PlanDraft) -> Solved | None:
     """The mix whose lower bound no plan for the same pods can undercut; None when nothing is bought.
 
     A single mix without rules between pods is its own bound. Otherwise (gangs, pools by priority, pods bound to a zone) the bound is
@@ -234,10 +239,10 @@ def lower_bound(desk: Desk) -> Solved | None:
     only = desk.solved[0]
     if len(desk.solved) == 1 and only.problem is not None and all(bound_to_machines(desk, pod_class) for pod_class in classes.values()):
         return only
-    return bound(desk, counts, classes)
+    return relaxed_mix(desk, counts, classes)
 
 
-def bound_to_machines(desk: Desk, pod_class: PodClass) -> bool:
+def bound_to_machines(desk: PlanDraft, pod_class: PodClass) -> bool:
     """Whether the optimiser got exactly the constraints of a class: no domains, no affinity on one host, no announced pods."""
-    its = shape(desk.cluster, pod_class)
-    return not its.wide and not its.host_affinity and not pod_class.announced
+    constraints = shape(desk.cluster, pod_class)
+    return not constraints.wide and not constraints.host_affinity and not pod_class.announced

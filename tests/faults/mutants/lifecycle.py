@@ -19,28 +19,28 @@ MUTANTS = (
     ),
     Mutant(
         case=25,
-        at="reclaimed",
+        at="reclaim_events",
         old="tuple(offering_events.Reclaimed(key, now) for key in offerings if key.market == SPOT)",
         new="()",
         removes="a vanished machine has no effect on its market",
     ),
     Mutant(
         case=25,
-        at="dead",
+        at="remove_terminated",
         old="if not over:",
         new="if now:",
         removes="the Node of a vanished machine stays if nothing else deletes it",
     ),
     Mutant(
         case=27,
-        at="requests",
+        at="group_requests",
         old="machine.requested",
         new="machine.requested * (1 + len(groups))",
         removes="each machine is an order of its own",
     ),
     Mutant(
         case=29,
-        at="_tried",
+        at="_count_try",
         old="FIRST_PAUSE if removal.ends else min(FIRST_PAUSE * 2.0 ** min(entry.tries, 10), LONGEST_PAUSE)",
         new="FIRST_PAUSE",
         removes="refused evictions are retried without growing pauses",
@@ -75,7 +75,7 @@ MUTANTS = (
     ),
     Mutant(
         case=34,
-        at="unexpected",
+        at="unexpectedly_gone",
         old="tuple(instance for instance in vanished if instance.id not in expected)",
         new="()",
         removes="a machine that is gone without notice is not reported",
@@ -83,8 +83,8 @@ MUTANTS = (
     Mutant(
         case=36,
         at="stages.mark",
-        old="same(discourage, cluster, policy, index.unlisted)",
-        new="same(discourage, cluster, policy)",
+        old="same(update_soft_taints, cluster, policy, index.unlisted)",
+        new="same(update_soft_taints, cluster, policy)",
         removes="nodes get our taints although the cloud does not list their machines",
     ),
     Mutant(
@@ -104,9 +104,8 @@ MUTANTS = (
     Mutant(
         case=39,
         at="memory.state_of",
-        old="upcoming=tuple(replace(upcoming, unproven=True) if upcoming.id in doubted else upcoming for upcoming in "
-        "ledger.upcoming_machines(current)),",
-        new="",
+        old="for upcoming in ledger.upcoming_machines(current)",
+        new="for upcoming in ()",
         removes="ordered machines are not counted as room",
     ),
     Mutant(
@@ -125,7 +124,7 @@ MUTANTS = (
     ),
     Mutant(
         case=63,
-        at="purchase_intents.ordered",
+        at="purchase_intents.place_orders",
         old="closed |= device_plugins.coming_back(memory.away, now)",
         new="",
         removes="a node whose device plugin restarts counts as refusing pods",
@@ -146,7 +145,7 @@ MUTANTS = (
     ),
     Mutant(
         case=69,
-        at="_beyond",
+        at="_surplus",
         old="excess > 0",
         new="excess > 1_000_000",
         removes="machines and pods are counted by the planner alone",
@@ -195,7 +194,7 @@ MUTANTS = (
     ),
     Mutant(
         case=76,
-        at="taken",
+        at="remove_interrupted",
         old="ended = {instance.id: max(instance.until, now + NOTICE_SECONDS) for instance in index.listed.ended}",
         new="ended: dict[str, float] = {}",
         removes="machines that their group ends are not drained",
@@ -230,14 +229,14 @@ MUTANTS = (
     ),
     Mutant(
         case=77,
-        at="unprotected",
+        at="why_unprotected",
         old="many >= BEATEN",
         new="many >= 1000 * BEATEN",
         removes="machines that their group ends before they are protected are bought again and again",
     ),
     Mutant(
         case=77,
-        at="hard_stop.bounded",
+        at="hard_stop.without_surplus",
         old="guarding is not None",
         new="guarding is None",
         removes="several machines bought at once unbalance a group whose machines cannot be protected",
@@ -265,7 +264,7 @@ MUTANTS = (
     ),
     Mutant(
         case=77,
-        at="scale_in_protection._started",
+        at="scale_in_protection._started_by_group",
         old="(surplus and (instance.id in arriving or instance.id not in index.by_machine))",
         new="surplus",
         removes="machines that just opened are treated as started by their group itself",

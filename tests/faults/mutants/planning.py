@@ -104,8 +104,8 @@ MUTANTS = (
     Mutant(
         case=67,
         at="offerings_of",
-        old="found or [offering for key in keys[:1] if (offering := assumed_offering(key, offerings)) is not None]",
-        new="found",
+        old="listed or [offering for key in keys[:1] if (offering := assumed_offering(key, offerings)) is not None]",
+        new="listed",
         removes="a machine without an offering is not counted as room",
     ),
     Mutant(
@@ -195,7 +195,7 @@ MUTANTS = (
     Mutant(
         case=83,
         at="plan_removals",
-        old="| unpriced(asked.policy)",
+        old="| guessed_offerings(asked.policy)",
         new="",
         removes="pods are moved to machines with an unknown price",
     ),
@@ -216,8 +216,8 @@ MUTANTS = (
     Mutant(
         case=88,
         at="_after_observation",
-        old="known is not None and known.revision != event.revision",
-        new="known is not None and known.revision != event.revision and not known.revision",
+        old="previous is not None and previous.revision != event.revision",
+        new="previous is not None and previous.revision != event.revision and not previous.revision",
         removes="lessons from machines of an older launch template apply to a newer one",
     ),
     Mutant(
@@ -230,7 +230,7 @@ MUTANTS = (
     Mutant(
         case=91,
         at="Rows.joined",
-        old="packed((*self.parts, *more.parts), merged)",
+        old="pack_parts((*self.parts, *more.parts), merge_tables)",
         new="(self, more)",
         removes="rows that are joined one by one are nested in each other",
     ),

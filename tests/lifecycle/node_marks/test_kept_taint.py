@@ -7,7 +7,7 @@ from msgspec.structs import replace
 from tests.planning.building import NOW, node, offering, pod, pool, spec
 
 from gpuscaler.lifecycle.actions import Act, Close, Lift
-from gpuscaler.lifecycle.node_marks.kept_taint import UNCORDONED, keep
+from gpuscaler.lifecycle.node_marks.kept_taint import UNCORDONED, update_kept_taints
 from gpuscaler.lifecycle.observed.machine_index import MachineIndex
 from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.instances import Inventory
@@ -32,7 +32,7 @@ def machine(*taints: str, **more: Any) -> Node:
 
 def acts(node: Node, policy: Policy = KEEPING, ledger: Ledger = NOTHING, inventory: Inventory | None = None) -> list[Act]:
     cluster = Cluster.of([node])
-    return list(keep(ledger, cluster, policy, MachineIndex.of(cluster, inventory), inventory))
+    return list(update_kept_taints(ledger, cluster, policy, MachineIndex.of(cluster, inventory), inventory))
 
 
 def test_an_open_machine_of_a_keeping_pool_gets_the_kept_taint_instead() -> None:

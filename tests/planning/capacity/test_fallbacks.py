@@ -31,8 +31,8 @@ def behind(
     offerings: Known = {}
     answers = {alternatives(machine, cluster, MENU, overhead=overhead, blocked=blocked, half_open=half_open)}
     # The result without open breakers is cached, and changes nothing.
-    alternatives(machine, cluster, MENU, overhead=overhead, blocked=frozenset(), half_open=frozenset(), known=offerings)
-    answers.add(alternatives(machine, cluster, MENU, overhead=overhead, blocked=blocked, half_open=half_open, known=offerings))
+    alternatives(machine, cluster, MENU, overhead=overhead, blocked=frozenset(), half_open=frozenset(), cache=offerings)
+    answers.add(alternatives(machine, cluster, MENU, overhead=overhead, blocked=blocked, half_open=half_open, cache=offerings))
     assert len(answers) == 1
     return answers.pop()
 

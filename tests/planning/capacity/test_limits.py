@@ -11,7 +11,7 @@ from tests.planning.building import ZONE, bought, near, node, offering, planned,
 from gpuscaler.model.cluster import Cluster, Item
 from gpuscaler.model.offerings import OfferingKey
 from gpuscaler.model.pools import Limits, Policy, Spare
-from gpuscaler.planning.capacity.limits import Fleet, Remaining, fleets, worth
+from gpuscaler.planning.capacity.limits import Fleet, Remaining, fleets, limit_usage
 from gpuscaler.planning.capacity.node_templates import Templates
 from gpuscaler.planning.capacity.pool_membership import Member
 from gpuscaler.planning.state import State, Upcoming
@@ -74,8 +74,8 @@ def test_a_node_of_an_unoffered_type_costs_as_much_as_the_most_expensive_one() -
     shows = node("a", offering("gone", gpus=2))
     bare = node("a", offering("gone", gpus=0))
 
-    assert worth(shows, Member(TWO_SIZES, None)) == ("main", 2, 9.0)
-    assert worth(bare, Member(TWO_SIZES, None)) == ("main", 8, 9.0)
+    assert limit_usage(shows, Member(TWO_SIZES, None)) == ("main", 2, 9.0)
+    assert limit_usage(bare, Member(TWO_SIZES, None)) == ("main", 8, 9.0)
 
 
 def test_nothing_is_bought_if_a_limit_is_already_exceeded() -> None:

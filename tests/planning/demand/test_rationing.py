@@ -9,7 +9,7 @@ from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.pods import Owner, Pod
 from gpuscaler.model.pools import Policy
 from gpuscaler.planning.demand.pending import Demand, demand
-from gpuscaler.planning.demand.rationing import CLASS, TOTAL, TURN_SECONDS, BudgetCut, cost, levelled, rationed
+from gpuscaler.planning.demand.rationing import CLASS, TOTAL, TURN_SECONDS, BudgetCut, class_units, fair_shares, ration
 from gpuscaler.planning.state import State
 
 
@@ -17,9 +17,9 @@ def wants(cluster: Cluster) -> Demand:
     return demand(cluster, State(), Policy(pools=()), NOW)
 
 
-def ration(*items: Pod, total: int, now: float = NOW, first: frozenset[str] = frozenset()) -> tuple[list[str], list[BudgetCut]]:
+def ration_pods(*items: Pod, total: int, now: float = NOW, first: frozenset[str] = frozenset()) -> tuple[list[str], list[BudgetCut]]:
     cluster = Cluster.of(items)
-    left, cuts = rationed(wants(cluster), cluster, now, first=first, total=total)
+    left, cuts = ration(wants(cluster), cluster, now, first=first, total=total)
     return sorted(
         key for pod_class in (*left.classes, *(pod_class for gang in left.gangs for pod_class in gang.classes)) for key in pod_class.keys
     ), cuts
@@ -41,12 +41,12 @@ def different(count: int, namespace: str, owner: str = "u1") -> list[Pod]:
     ],
 )
 def test_unneeded_shares_go_to_the_others(needs: dict[str, int], total: int, shares: dict[str, int]) -> None:
-    assert levelled(needs, total) == shares
+    assert fair_shares(needs, total) == shares
 
 
 def test_the_budget_bounds_the_number_of_different_pods_in_a_plan() -> None:
     crowd = [pod(f"p-{number}", spec(cpu=number + 1)) for number in range(1900)]
-    served, _ = ration(*crowd, total=TOTAL)
+    served, _ = ration_pods(*crowd, total=TOTAL)
 
     assert 1000 < len(served) <= 1250
 
@@ -55,11 +55,11 @@ def test_demand_within_the_budget_is_not_restricted() -> None:
     cluster = Cluster.of([*pods("p", 5000), *different(50, "a")])
     demand = wants(cluster)
 
-    assert rationed(demand, cluster, NOW) == (demand, [])
+    assert ration(demand, cluster, NOW) == (demand, [])
 
 
 def test_a_namespace_over_its_share_takes_nothing_from_others() -> None:
-    served, cuts = ration(*different(1000, "tenant"), *different(10, "others"), total=100 * CLASS)
+    served, cuts = ration_pods(*different(1000, "tenant"), *different(10, "others"), total=100 * CLASS)
     spaces = Counter(key.split("/")[0] for key in served)
 
     assert spaces["others"] == 10
@@ -69,7 +69,7 @@ def test_a_namespace_over_its_share_takes_nothing_from_others() -> None:
 
 
 def test_an_owner_over_its_share_takes_nothing_from_others_of_its_namespace() -> None:
-    served, _ = ration(*different(1000, "tenant", "greedy"), *different(10, "tenant", "modest" * 200), total=100 * CLASS)
+    served, _ = ration_pods(*different(1000, "tenant", "greedy"), *different(10, "tenant", "modest" * 200), total=100 * CLASS)
 
     assert sum("/modest" in key for key in served) == 10
 
@@ -78,7 +78,7 @@ def test_pods_with_a_promised_machine_come_first_and_then_priority_decides() -> 
     urgent = pod("urgent", spec(priority=5))
     crowd = different(100, "default")
     promised = crowd[77].key
-    served, _ = ration(*crowd, urgent, total=4 * CLASS + 500, first=frozenset({promised}))
+    served, _ = ration_pods(*crowd, urgent, total=4 * CLASS + 500, first=frozenset({promised}))
 
     assert {promised, urgent.key} <= set(served)
 
@@ -87,7 +87,7 @@ def test_equal_pods_take_turns_if_not_all_can_be_served() -> None:
     crowd = different(100, "tenant")
     tried: set[str] = set()
     for turn in range(100):
-        tried.update(ration(*crowd, total=10 * CLASS, now=NOW + turn * TURN_SECONDS)[0])
+        tried.update(ration_pods(*crowd, total=10 * CLASS, now=NOW + turn * TURN_SECONDS)[0])
 
     assert len(tried) == 100
 
@@ -95,7 +95,7 @@ def test_equal_pods_take_turns_if_not_all_can_be_served() -> None:
 def test_a_gang_is_planned_for_completely_or_not_at_all() -> None:
     gang = {"gang": "g", "gang_size": 5, "gang_source": "annotation"}
     members = [pod(f"m-{number}", spec(cpu=number + 1), options=gang) for number in range(5)]
-    served, cuts = ration(*members, total=3 * CLASS)
+    served, cuts = ration_pods(*members, total=3 * CLASS)
 
     assert served == []
     assert sorted(cuts[0].keys) == sorted(member.key for member in members)
@@ -105,7 +105,7 @@ def test_rules_about_other_pods_cost_more_than_requests() -> None:
     plain, *_ = wants(Cluster.of([pod("p")])).classes
     ruled, *_ = wants(Cluster.of([pod("p", spec(gpus=1, affinity=(near(ZONE, a="b"),)))])).classes
 
-    assert cost(ruled) > 3 * cost(plain)
+    assert class_units(ruled) > 3 * class_units(plain)
 
 
 @pytest.mark.parametrize("spaces", [10, 300, 2000])
@@ -113,8 +113,8 @@ def test_many_namespaces_full_of_rules_shut_out_neither_simple_pods_nor_each_oth
     rule = (near(ZONE, a="b"),)
     crowd = [pod(f"p-{number}", spec(namespace=f"t{number}", cpu=number + 1, affinity=rule)) for number in range(spaces)]
     simple = different(20, "others")
-    unit = cost(wants(Cluster.of(crowd[:1])).classes[0])
-    served, cuts = ration(*crowd, *simple, total=50 * CLASS)
+    unit = class_units(wants(Cluster.of(crowd[:1])).classes[0])
+    served, cuts = ration_pods(*crowd, *simple, total=50 * CLASS)
 
     assert sum(key.startswith("others/") for key in served) == 20
     assert len(served) - 20 == min(spaces, 30 * CLASS // unit)
@@ -127,7 +127,7 @@ def test_gangs_take_turns_if_there_are_more_namespaces_than_shares() -> None:
         return pod(f"m-{number}", spec(namespace=f"t{number}", cpu=number + 1), options=options)
 
     crowd = [gang(number) for number in range(100)]
-    served = [ration(*crowd, total=100 * CLASS, now=NOW + turn * TURN_SECONDS)[0] for turn in range(100)]
+    served = [ration_pods(*crowd, total=100 * CLASS, now=NOW + turn * TURN_SECONDS)[0] for turn in range(100)]
 
     assert all(served)
     assert len(set().union(*served)) == 100
@@ -136,6 +136,6 @@ def test_gangs_take_turns_if_there_are_more_namespaces_than_shares() -> None:
 def test_the_reason_says_that_a_pod_exceeds_the_budget_of_a_plan() -> None:
     gang = {"gang": "g", "gang_size": 50, "gang_source": "annotation"}
     members = [pod(f"m-{number}", spec(cpu=number + 1), options=gang) for number in range(50)]
-    _, (cut,) = ration(*members, total=100 * CLASS)
+    _, (cut,) = ration_pods(*members, total=100 * CLASS)
 
     assert f"units of work, more than the {100 * CLASS} of one plan" in cut.detail

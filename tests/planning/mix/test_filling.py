@@ -7,7 +7,7 @@ import pytest
 from tests.planning.mix.checking import small_problem
 
 from gpuscaler.planning.mix import Item, MixKind, Problem
-from gpuscaler.planning.mix.fill import fill, fit, fits
+from gpuscaler.planning.mix.fill import fill, fits, fits_all
 from gpuscaler.planning.mix.instance import Floats, Ints, ProblemArrays, build
 
 
@@ -43,7 +43,7 @@ def test_machines_filled_together_hold_the_same_pods_as_if_filled_alone(seed: in
         expected = np.array([one_by_one(instance, order, remaining, kind) for kind in kinds.tolist()]).reshape(held.shape)
         assert (held == expected).all()
     assert (held <= remaining).all()
-    assert fit(instance, held).diagonal().all()
+    assert fits_all(instance, held).diagonal().all()
 
 
 def test_filling_no_machines_gives_an_empty_result() -> None:

@@ -9,11 +9,11 @@ from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.nodes import Node
 from gpuscaler.model.pods import Pod, PodSpec
 from gpuscaler.model.pools import Policy, Pool
-from gpuscaler.planning.capacity.limits import fleets, remaining, worth
+from gpuscaler.planning.capacity.limits import fleets, limit_usage, remaining
 from gpuscaler.planning.capacity.node_templates import Templates
 from gpuscaler.planning.capacity.pool_membership import members
 from gpuscaler.planning.feasibility.snapshot import Room
-from gpuscaler.planning.scale_down import Down, Situation, scale_down
+from gpuscaler.planning.scale_down import ScaleDownResult, Situation, scale_down
 from gpuscaler.planning.state import State
 
 BIG = offering("m.big", gpus=0, pods=20)
@@ -51,7 +51,7 @@ def situation(
     state = State(idle_seconds=dict.fromkeys(cluster.nodes, 3600.0)) if state is None else state
     rules = Policy(pools or (pool(BIG),), **policy)
     belongs = members(cluster.nodes, rules)
-    have = fleets(rules, {}, state, {name: worth(cluster.nodes[name], member) for name, member in belongs.items()})
+    have = fleets(rules, {}, state, {name: limit_usage(cluster.nodes[name], member) for name, member in belongs.items()})
     return Situation(
         cluster=cluster,
         state=state,
@@ -66,17 +66,17 @@ def situation(
     )
 
 
-def down(items: Iterable[Any], *pools: Pool, **more: Any) -> Down:
+def down(items: Iterable[Any], *pools: Pool, **more: Any) -> ScaleDownResult:
     return scale_down(situation(items, *pools, **more))
 
 
-def blockers(answer: Down) -> dict[str, str]:
+def blockers(answer: ScaleDownResult) -> dict[str, str]:
     return {blocked.node: blocked.blocker for blocked in answer.blocked}
 
 
-def detail(answer: Down, name: str) -> str:
+def detail(answer: ScaleDownResult, name: str) -> str:
     return next(blocked.detail for blocked in answer.blocked if blocked.node == name)
 
 
-def removed(answer: Down) -> list[str]:
+def removed(answer: ScaleDownResult) -> list[str]:
     return sorted(removal.node for removal in answer.removals)

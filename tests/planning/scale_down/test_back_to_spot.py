@@ -15,7 +15,7 @@ from gpuscaler.model.nodes import Node
 from gpuscaler.model.pods import Pod
 from gpuscaler.model.pools import Pool
 from gpuscaler.model.well_known import POOL_LABEL
-from gpuscaler.planning.scale_down import Down, scale_down
+from gpuscaler.planning.scale_down import ScaleDownResult, scale_down
 from gpuscaler.planning.state import State
 from gpuscaler.planning.state.askable_offerings import with_breakers
 from gpuscaler.planning.state.breakers import RETURN_SECONDS, SETTLE_SECONDS, Breakers, step
@@ -33,7 +33,7 @@ def on(*names: str, **fields: Any) -> list[Node | Pod]:
     return [one for name in names for one in (node(name, DEAR), movable(f"p-{name}", name, GPU, **fields))]
 
 
-def markets(answer: Down) -> list[str]:
+def markets(answer: ScaleDownResult) -> list[str]:
     return [machine.market for machine in answer.machines]
 
 

@@ -7,7 +7,7 @@ from tests.planning.building import node, offering, pool
 from tests.planning.scale_down.kit import BIG, big, blockers, detail, down, removed
 
 from gpuscaler.model.pools import Budget
-from gpuscaler.planning.scale_down.budgets import allowance, allowed
+from gpuscaler.planning.scale_down.budgets import allowance, allowed_disruptions
 from gpuscaler.planning.state import State
 
 FRIDAY_NOON = datetime(2026, 11, 20, 12, tzinfo=UTC).timestamp()
@@ -36,7 +36,7 @@ def test_a_percentage_is_rounded_up(text: str, nodes: int, count: int) -> None:
     ],
 )
 def test_the_most_restrictive_active_budget_of_the_reason_counts(budgets: list[Budget], reason: str, count: int | None) -> None:
-    assert allowed(pool(BIG, budgets=tuple(budgets)), reason, nodes=10, now=FRIDAY_NOON) == count
+    assert allowed_disruptions(pool(BIG, budgets=tuple(budgets)), reason, nodes=10, now=FRIDAY_NOON) == count
 
 
 def test_a_budget_removes_the_most_expensive_machines_first() -> None:

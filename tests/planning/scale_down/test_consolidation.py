@@ -11,14 +11,14 @@ from gpuscaler.model.pools import Budget, Spare
 from gpuscaler.model.taints import Taint
 from gpuscaler.model.workloads import PodDisruptionBudget
 from gpuscaler.planning.plans import PlannedRemoval
-from gpuscaler.planning.scale_down import Down
+from gpuscaler.planning.scale_down import ScaleDownResult
 from gpuscaler.planning.state import State
 
 #: Options of pods that fill most of a node and must not be moved.
 ANCHOR = {"do_not_disrupt": True}
 
 
-def only(answer: Down) -> PlannedRemoval:
+def only(answer: ScaleDownResult) -> PlannedRemoval:
     (removal,) = answer.removals
     return removal
 

@@ -13,7 +13,7 @@ from tests.planning.test_properties import SEARCH
 from gpuscaler.model.cluster import Cluster, Item
 from gpuscaler.model.pods import Owner, Pod
 from gpuscaler.model.workloads import Namespace, Workload
-from gpuscaler.planning.scale_down import Down
+from gpuscaler.planning.scale_down import ScaleDownResult
 from gpuscaler.planning.scale_down.disruption import Disruption
 from gpuscaler.planning.state import State
 
@@ -33,7 +33,7 @@ def holds(name: str, on: str, owner: Owner = NOTEBOOK, **more: Any) -> Pod:
     return movable(name, on, GPU, owner=owner, **{**said(), **more})
 
 
-def room(*items: Item, names: Iterable[str] = ("a",)) -> Down:
+def room(*items: Item, names: Iterable[str] = ("a",)) -> ScaleDownResult:
     """The scale-down of the machines ``names``, beside one with enough free room for all their pods."""
     beside = [node("other", CARDS), movable("busy", "other", GPU, **said("never"))]
     return down([*beside, *(node(name, CARDS) for name in names), *items], pool(CARDS))

@@ -20,7 +20,7 @@ from gpuscaler.model.workloads import PodDisruptionBudget
 from gpuscaler.planning.capacity.idle import leaves_with_machine
 from gpuscaler.planning.feasibility.snapshot import Room
 from gpuscaler.planning.plans import PlannedMachine
-from gpuscaler.planning.scale_down import Down, Situation, scale_down
+from gpuscaler.planning.scale_down import ScaleDownResult, Situation, scale_down
 from gpuscaler.planning.state import State
 
 SMALL: dict[str, Any] = {"gpus": 0, "cpu": 4, "memory": 16, "pods": 6}
@@ -131,14 +131,14 @@ def place_of_waiting(items: Sequence[Item]) -> dict[str, str]:
     return {key: name for key, name in admitted.items() if cluster.nodes[name].ready}
 
 
-def everything_is_answered_for(asked: Situation, answer: Down) -> None:
+def everything_is_answered_for(asked: Situation, answer: ScaleDownResult) -> None:
     named = [removal.node for removal in answer.removals] + [blocked.node for blocked in answer.blocked]
     assert sorted(named) == sorted(asked.cluster.nodes)
     assert all(blocked.blocker and blocked.detail for blocked in answer.blocked)
     assert all(removal.reason for removal in answer.removals)
 
 
-def moves_can_be_made(asked: Situation, answer: Down) -> None:
+def moves_can_be_made(asked: Situation, answer: ScaleDownResult) -> None:
     """Every pod that must move does so once, to a machine that stays or is bought, and passes every filter there at that moment.
 
     This holds whether or not pending pods have arrived, and whether or not pods that leave with their machines are already gone.
@@ -174,7 +174,7 @@ def template(machine: PlannedMachine) -> Node:
     return node(machine.id, next(offering for offering in OFFERS if offering.key == key))
 
 
-def the_books_balance(asked: Situation, answer: Down) -> None:
+def the_books_balance(asked: Situation, answer: ScaleDownResult) -> None:
     """The savings of removals equal the price of removed machines less the price of new ones, and each is positive."""
     price = {name: member.offering.price for name, member in asked.members.items() if member.offering is not None}
     left = sum(price[removal.node] for removal in answer.removals)
@@ -187,7 +187,7 @@ def the_books_balance(asked: Situation, answer: Down) -> None:
     assert all(moved.values())
 
 
-def accounts_hold(asked: Situation, answer: Down, rules: Pool) -> None:
+def accounts_hold(asked: Situation, answer: ScaleDownResult, rules: Pool) -> None:
     cluster = asked.cluster
     if answer.removals:
         assert len(cluster.nodes) - len(asked.state.disrupting) - len(answer.removals) >= rules.min

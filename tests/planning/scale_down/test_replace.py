@@ -9,7 +9,7 @@ from tests.planning.scale_down.kit import blockers, down, movable, removed, situ
 
 from gpuscaler.model.pods import Pod, PodSpec
 from gpuscaler.model.pools import Budget, Limits, Offering
-from gpuscaler.planning.scale_down import Down, scale_down
+from gpuscaler.planning.scale_down import ScaleDownResult, scale_down
 from gpuscaler.planning.state import State
 
 WHOLE: dict[str, Any] = {"gpus": 8, "cpu": 96, "memory": 768}
@@ -26,7 +26,7 @@ def on(name: str, count: int, of: PodSpec | None = None, **fields: Any) -> list[
     return [movable(f"{name}-{number}", name, of or gpu(), **fields) for number in range(count)]
 
 
-def bought(answer: Down) -> list[str]:
+def bought(answer: ScaleDownResult) -> list[str]:
     return sorted(machine.instance_type for machine in answer.machines)
 
 

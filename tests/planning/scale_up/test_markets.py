@@ -9,7 +9,7 @@ from tests.planning.building import NOW, node, offering, placed, planned, pod, p
 from gpuscaler.model.pods import Pod
 from gpuscaler.model.pools import Limits, Policy, Pool
 from gpuscaler.planning.plans import Plan
-from gpuscaler.planning.scale_up.markets import CHANGEOVER_SECONDS, changed, next_change
+from gpuscaler.planning.scale_up.markets import CHANGEOVER_SECONDS, changed_pools, next_market_change
 from gpuscaler.planning.state import State
 from gpuscaler.planning.state.offering_events import Changed
 
@@ -154,11 +154,11 @@ def test_spot_is_still_tried_if_the_limits_admit_no_on_demand_machine() -> None:
     ids=["nothing", "prices and stocks", "a new template", "other offerings", "a new pool", "a pool less"],
 )
 def test_only_a_pool_with_changed_machines_counts_as_changed(after: tuple[Pool, ...], pools: list[str]) -> None:
-    assert [changed.pool for changed in changed(Policy((BOTH, OTHER)), Policy(after), NOW)] == pools
+    assert [changed.pool for changed in changed_pools(Policy((BOTH, OTHER)), Policy(after), NOW)] == pools
 
 
 def test_a_change_of_other_settings_counts_as_a_change_of_all_pools() -> None:
-    assert changed(Policy((BOTH,)), Policy((BOTH,), limits=Limits(gpus=8)), NOW) == (Changed(NOW),)
+    assert changed_pools(Policy((BOTH,)), Policy((BOTH,), limits=Limits(gpus=8)), NOW) == (Changed(NOW),)
 
 
 def deadline(hours_left: float, *, work: float = 2.0, **options: Any) -> Pod:
@@ -216,7 +216,7 @@ def test_work_already_done_adds_spare_time() -> None:
 
     assert markets(planned([late], BOTH, state=State(progress={"default/p": 1.0 * HOUR}))) == ["spot"]
     assert markets(planned([late], BOTH, state=State(progress={"default/other": 1.0 * HOUR}))) == ["on-demand"]
-    assert next_change([late], NOW, {"default/p": 1.0 * HOUR}) == pytest.approx(NOW + 1.2 * HOUR - 600.0 - 1800.0, abs=0.01)
+    assert next_market_change([late], NOW, {"default/p": 1.0 * HOUR}) == pytest.approx(NOW + 1.2 * HOUR - 600.0 - 1800.0, abs=0.01)
 
 
 def test_the_reason_says_that_the_deadline_leaves_time_to_wait() -> None:
@@ -229,17 +229,17 @@ def test_the_next_change_is_the_first_time_at_which_markets_change() -> None:
     pod, other = waiting(60.0, spot_wait=600.0), deadline(8.0, work=4.0)
     latest = 8.0 * HOUR - 4.0 * HOUR - 600.0
 
-    assert next_change([pod, other], NOW) == pytest.approx(NOW + 540.0, abs=0.01)
-    assert next_change([other], NOW) == pytest.approx(NOW + latest - 0.2 * 4.0 * HOUR, abs=0.01)
-    assert next_change([other], NOW + latest - 2800.0) == pytest.approx(NOW + latest - 1800.0, abs=0.01)
-    assert next_change([other, waiting()], NOW + 8.0 * HOUR) is None
+    assert next_market_change([pod, other], NOW) == pytest.approx(NOW + 540.0, abs=0.01)
+    assert next_market_change([other], NOW) == pytest.approx(NOW + latest - 0.2 * 4.0 * HOUR, abs=0.01)
+    assert next_market_change([other], NOW + latest - 2800.0) == pytest.approx(NOW + latest - 1800.0, abs=0.01)
+    assert next_market_change([other, waiting()], NOW + 8.0 * HOUR) is None
 
 
 @pytest.mark.parametrize(
     "of", [waiting(60.0, spot_wait=600.0), deadline(4.0), deadline(8.0, work=4.0)], ids=["wait", "a short one's deadline", "deadline"]
 )
 def test_markets_change_exactly_at_the_next_change(of: Pod) -> None:
-    moment = next_change([of], NOW)
+    moment = next_market_change([of], NOW)
     assert moment is not None
 
     def at(now: float) -> str:

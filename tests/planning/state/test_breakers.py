@@ -8,9 +8,9 @@ import pytest
 from msgspec.structs import replace
 
 from gpuscaler.model.offerings import OfferingKey
-from gpuscaler.planning.state.askable_offerings import Openness, next_change, openness
-from gpuscaler.planning.state.breaker_messages import told
-from gpuscaler.planning.state.breakers import Breakers, counts, recalled, step
+from gpuscaler.planning.state.askable_offerings import Openness, next_openness_change, openness
+from gpuscaler.planning.state.breaker_messages import describe_breaker
+from gpuscaler.planning.state.breakers import Breakers, complete_stored, has_enough_strikes, step
 from gpuscaler.planning.state.offering_events import (
     CAPACITY,
     CONFIGURATION,
@@ -43,7 +43,11 @@ def after(*events: Event) -> Breakers:
 
 def explained(breakers: Breakers, now: float) -> tuple[str, ...]:
     """The message of every breaker that stops purchases, in order of its target."""
-    return tuple(told(breaker, now) for breaker in sorted(breakers.open, key=lambda breaker: breaker.target.words) if counts(breaker))
+    return tuple(
+        describe_breaker(breaker, now)
+        for breaker in sorted(breakers.open, key=lambda breaker: breaker.target.words)
+        if has_enough_strikes(breaker)
+    )
 
 
 def blocked(breakers: Breakers, now: float) -> set[OfferingKey]:
@@ -186,7 +190,7 @@ def test_a_breaker_written_without_a_period_gets_one(cause: str) -> None:
     old = Breakers(open=tuple(replace(breaker, until=None) for breaker in breakers.open))
 
     assert blocked(old, 1e9) != set()
-    assert recalled(old) == breakers
+    assert complete_stored(old) == breakers
 
 
 def test_throttling_stops_all_requests_for_seconds() -> None:
@@ -382,7 +386,7 @@ def test_the_next_change_follows_the_hunt_and_then_the_period() -> None:
     breakers = after(Refused(A, 0.0))
     half_open = reopening(breakers)
 
-    assert [next_change(breakers, now) for now in (0.0, 5.0, 30.0, half_open, 1200.0)] == [5.0, 30.0, half_open, 1200.0, None]
+    assert [next_openness_change(breakers, now) for now in (0.0, 5.0, 30.0, half_open, 1200.0)] == [5.0, 30.0, half_open, 1200.0, None]
 
 
 def test_breakers_survive_as_json() -> None:

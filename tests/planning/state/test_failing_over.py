@@ -9,7 +9,7 @@ from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.pools import Offering, Policy
 from gpuscaler.planning.planner import Planner
 from gpuscaler.planning.state import State
-from gpuscaler.planning.state.askable_offerings import next_change, with_breakers
+from gpuscaler.planning.state.askable_offerings import next_openness_change, with_breakers
 from gpuscaler.planning.state.breakers import Breakers, step
 from gpuscaler.planning.state.offering_events import Asked, Event, Granted, Refused
 
@@ -70,7 +70,7 @@ def test_a_probe_finds_spot_that_is_available_again() -> None:
         made = planner.plan(cluster, with_breakers(State(), breakers, [dry.key], now), now)
         return sorted(machine.market for machine in made.machines)
 
-    moment = next_change(breakers, NOW + 60.0)
+    moment = next_openness_change(breakers, NOW + 60.0)
     assert moment is not None
     back: list[Event] = [Asked(dry.key, moment), Granted(dry.key, moment + ANSWER)]
 

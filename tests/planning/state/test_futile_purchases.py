@@ -7,7 +7,14 @@ from tests.planning.building import offering, pod
 
 from gpuscaler.model.pods import Pod
 from gpuscaler.planning.state.breakers import Breakers
-from gpuscaler.planning.state.futile_purchases import SETTLE_SECONDS, Efforts, PurchaseAttempt, judged, left, with_hourly
+from gpuscaler.planning.state.futile_purchases import (
+    SETTLE_SECONDS,
+    PurchaseAttempt,
+    PurchaseAttempts,
+    departed_machines,
+    judge_attempts,
+    with_hourly_breakers,
+)
 from gpuscaler.planning.state.ledger.ledger import Ledger, OrderedMachine, Promise, Removal
 from gpuscaler.planning.state.offering_events import Event, Fruitless, Served
 
@@ -22,10 +29,10 @@ def lost(number: int, at: float, *names: str) -> PurchaseAttempt:
     return PurchaseAttempt(f"i-{number}", KEY, tuple(f"default/{name}" for name in names), at, lost=True)
 
 
-def after(*efforts: PurchaseAttempt, pods: Mapping[str, Pod]) -> tuple[Efforts, list[Event]]:
-    known, fates = Efforts(), list[Event]()
+def after(*efforts: PurchaseAttempt, pods: Mapping[str, Pod]) -> tuple[PurchaseAttempts, list[Event]]:
+    known, fates = PurchaseAttempts(), list[Event]()
     for attempt in efforts:
-        known, found = judged(known, (attempt,), pods, attempt.at)
+        known, found = judge_attempts(known, (attempt,), pods, attempt.at)
         fates += found
     return known, fates
 
@@ -44,9 +51,9 @@ def test_lost_machines_for_three_different_pods_are_not_fruitless() -> None:
 
 def test_an_open_machine_is_fruitless_if_its_pods_are_not_bound_in_time() -> None:
     opened = PurchaseAttempt("i-1", KEY, ("default/p",), 0.0, node="a")
-    efforts, _ = judged(Efforts(), (opened,), waiting("p"), SETTLE_SECONDS - 1.0)
+    efforts, _ = judge_attempts(PurchaseAttempts(), (opened,), waiting("p"), SETTLE_SECONDS - 1.0)
     assert not efforts.machines[0].fruitless
-    efforts, _ = judged(efforts, (), waiting("p"), SETTLE_SECONDS)
+    efforts, _ = judge_attempts(efforts, (), waiting("p"), SETTLE_SECONDS)
     assert efforts.machines[0].fruitless
     assert efforts.lately == {"main": (SETTLE_SECONDS,)}
 
@@ -55,13 +62,13 @@ def test_a_running_pod_shows_that_the_offering_serves() -> None:
     opened = PurchaseAttempt("i-1", KEY, ("default/p", "default/q"), 0.0, node="a")
     runs = {pod.key: pod for pod in (pod("p", on="a"), pod("q"))}
 
-    assert judged(Efforts(), (opened,), runs, 9.0) == (Efforts(), (Served(KEY, 9.0),))
+    assert judge_attempts(PurchaseAttempts(), (opened,), runs, 9.0) == (PurchaseAttempts(), (Served(KEY, 9.0),))
     elsewhere = {pod.key: pod for pod in (pod("p", on="b"), pod("q"))}
-    assert judged(Efforts(), (opened,), elsewhere, 9.0) == (Efforts(), ())
+    assert judge_attempts(PurchaseAttempts(), (opened,), elsewhere, 9.0) == (PurchaseAttempts(), ())
 
 
 def test_a_machine_whose_pods_are_gone_is_forgotten() -> None:
-    assert judged(Efforts(), (lost(1, 0.0, "p"),), {}, 0.0) == (Efforts(), ())
+    assert judge_attempts(PurchaseAttempts(), (lost(1, 0.0, "p"),), {}, 0.0) == (PurchaseAttempts(), ())
 
 
 @pytest.mark.parametrize(
@@ -80,7 +87,7 @@ def test_a_machine_whose_pods_are_gone_is_forgotten() -> None:
     ids=["spot that vanished", "taken back", "of others", "refused", "half a gang"],
 )
 def test_machines_that_say_nothing_about_their_offering_are_not_recorded(one: OrderedMachine, book: Ledger, there: frozenset[str]) -> None:
-    assert list(left((one,), book, there, 5.0)) == []
+    assert list(departed_machines((one,), book, there, 5.0)) == []
 
 
 def test_opened_and_lost_machines_are_distinguished() -> None:
@@ -91,7 +98,7 @@ def test_opened_and_lost_machines_are_distinguished() -> None:
     ]
     ledger = Ledger(promises=(Promise("c", KEY, ("default/r",), 4.0),))
 
-    assert [(attempt.machine, attempt.lost) for attempt in left(machines, ledger, frozenset({"i-1"}), 5.0)] == [
+    assert [(attempt.machine, attempt.lost) for attempt in departed_machines(machines, ledger, frozenset({"i-1"}), 5.0)] == [
         ("i-1", False),
         ("i-2", True),
         ("i-3", False),
@@ -102,8 +109,8 @@ def test_a_pool_with_too_many_fruitless_machines_is_blocked_for_the_hour() -> No
     machines = [lost(number, 10.0 * number, f"p-{number}") for number in range(10)]
     efforts, _ = after(*machines, pods=waiting(*[f"p-{number}" for number in range(10)]))
 
-    assert with_hourly(Breakers(), efforts, 11, 100.0).open == ()
-    (stop,) = with_hourly(Breakers(), efforts, 10, 100.0).open
+    assert with_hourly_breakers(Breakers(), efforts, 11, 100.0).open == ()
+    (stop,) = with_hourly_breakers(Breakers(), efforts, 10, 100.0).open
     assert (stop.target.pool, stop.cause, stop.until) == ("main", "fruitless", 3600.0)
     assert "10 machines within an hour whose pods are still pending; the limit is 10 (limits.fruitless_per_hour)" in stop.detail
-    assert with_hourly(Breakers(), efforts, 10, 3601.0).open == ()
+    assert with_hourly_breakers(Breakers(), efforts, 10, 3601.0).open == ()

@@ -6,12 +6,12 @@ import msgspec
 from tests.planning.building import NOW, node, offering, planned, pool
 
 from gpuscaler.planning.state import State
-from gpuscaler.planning.state.idle_clocks import IdleClocks, Observed, idle_seconds, step
+from gpuscaler.planning.state.idle_clocks import IdleClocks, IdleObservation, idle_seconds, step
 
 
 def after(*looks: tuple[float, str]) -> IdleClocks:
     """Clocks after observations of (time, names of the idle nodes)."""
-    return reduce(step, [Observed(frozenset(names.split()), at) for at, names in looks], IdleClocks())
+    return reduce(step, [IdleObservation(frozenset(names.split()), at) for at, names in looks], IdleClocks())
 
 
 def test_a_node_is_idle_since_the_first_of_consecutive_observations() -> None:

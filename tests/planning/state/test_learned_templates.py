@@ -10,38 +10,38 @@ from msgspec.structs import replace
 from tests.planning.building import GI, NOW, PRODUCT, ZONE, node, offering, pod, pool, room, spec
 
 from gpuscaler.model.cluster import Cluster
-from gpuscaler.model.live_templates import shown_by
+from gpuscaler.model.live_templates import template_differences
 from gpuscaler.model.nodes import Node
 from gpuscaler.model.pools import Offering, Policy
 from gpuscaler.model.taints import Taint
 from gpuscaler.planning.planner import plan
 from gpuscaler.planning.plans import Plan
 from gpuscaler.planning.state import State
-from gpuscaler.planning.state.learned_templates import FORGET_SECONDS, Learned, Observed, Seen, corrected, step
+from gpuscaler.planning.state.learned_templates import FORGET_SECONDS, Learned, NodeObservation, ReadyNode, corrected_policy, step
 
 SMALL, BIG = offering("small", 1.0, memory=32), offering("big", 3.0, memory=128)
 POLICY = Policy((pool(SMALL, BIG),))
 
 
-def seen(at: float = 0.0, *, memory: float = 30) -> Seen:
-    return Seen(SMALL.key, at, room(gpus=1, memory=memory))
+def seen(at: float = 0.0, *, memory: float = 30) -> ReadyNode:
+    return ReadyNode(SMALL.key, at, room(gpus=1, memory=memory))
 
 
-def after(*events: Seen) -> Learned:
+def after(*events: ReadyNode) -> Learned:
     return reduce(step, events, Learned())
 
 
 def memory(learned: Learned) -> float:
-    return corrected(POLICY, learned).pools[0].offerings[0].allocatable["memory"] / GI
+    return corrected_policy(POLICY, learned).pools[0].offerings[0].allocatable["memory"] / GI
 
 
 def made(learned: Learned) -> Plan:
     cluster = Cluster.of([pod("p", spec(gpus=1, memory=31))])
-    return plan(cluster, State(), corrected(POLICY, learned), NOW)
+    return plan(cluster, State(), corrected_policy(POLICY, learned), NOW)
 
 
 def test_a_node_with_less_than_promised_corrects_only_its_kind() -> None:
-    small, big = corrected(POLICY, after(seen())).pools[0].offerings
+    small, big = corrected_policy(POLICY, after(seen())).pools[0].offerings
 
     assert small.allocatable["memory"] == 30 * GI
     assert big is BIG
@@ -57,9 +57,9 @@ def test_a_node_with_more_than_promised_does_not_raise_the_promise() -> None:
 
 
 def test_a_resource_that_a_node_does_not_show_yet_is_still_promised() -> None:
-    event = Seen(SMALL.key, 0.0, {name: amount for name, amount in room(memory=30).items() if name != "nvidia.com/gpu"})
+    event = ReadyNode(SMALL.key, 0.0, {name: amount for name, amount in room(memory=30).items() if name != "nvidia.com/gpu"})
 
-    assert corrected(POLICY, after(event)).pools[0].offerings[0].allocatable["nvidia.com/gpu"] == 1
+    assert corrected_policy(POLICY, after(event)).pools[0].offerings[0].allocatable["nvidia.com/gpu"] == 1
 
 
 def test_the_newest_node_corrects_the_template_of_the_next() -> None:
@@ -69,14 +69,14 @@ def test_the_newest_node_corrects_the_template_of_the_next() -> None:
 
 def test_a_lesson_covers_every_zone_and_market_of_the_kind() -> None:
     other = offering("small", 0.4, market="spot", zone="z9", memory=32)
-    (_, corrected_other) = corrected(Policy((pool(SMALL, other),)), after(seen())).pools[0].offerings
+    (_, corrected_other) = corrected_policy(Policy((pool(SMALL, other),)), after(seen())).pools[0].offerings
 
     assert corrected_other.allocatable["memory"] == 30 * GI
 
 
-def watched(*nodes: Node, at: float = NOW, revision: str = "", of: Offering = SMALL) -> Observed:
+def watched(*nodes: Node, at: float = NOW, revision: str = "", of: Offering = SMALL) -> NodeObservation:
     """An observation of live nodes of the small kind."""
-    return Observed(of.pool, of.instance_type, at, revision, shown_by(of, nodes) if nodes else None)
+    return NodeObservation(of.pool, of.instance_type, at, revision, template_differences(of, nodes) if nodes else None)
 
 
 def like(of: Offering = SMALL, *, labels: Mapping[str, str | None] | None = None, **amounts: int) -> Node:
@@ -86,7 +86,7 @@ def like(of: Offering = SMALL, *, labels: Mapping[str, str | None] | None = None
 
 
 def kind(learned: Learned, policy: Policy = POLICY) -> Offering:
-    return corrected(policy, learned).pools[0].offerings[0]
+    return corrected_policy(policy, learned).pools[0].offerings[0]
 
 
 def test_live_nodes_also_correct_upwards_by_their_lowest_amount() -> None:
@@ -207,8 +207,8 @@ def test_the_message_of_a_lesson_names_both_amounts() -> None:
 
 
 def test_a_policy_without_corrections_stays_the_same_object() -> None:
-    assert corrected(POLICY, Learned()) is POLICY
-    assert corrected(POLICY, after(seen(memory=32))) is POLICY
+    assert corrected_policy(POLICY, Learned()) is POLICY
+    assert corrected_policy(POLICY, after(seen(memory=32))) is POLICY
 
 
 def test_lessons_survive_a_restart() -> None:

@@ -41,10 +41,10 @@ from gpuscaler.planning.state.ledger.ledger import (
     Withdrawal,
     Withdrawing,
     Withdrawn,
-    folded,
+    fold_events,
     step,
-    unnamed,
-    upcoming,
+    unnamed_counts,
+    upcoming_machines,
 )
 
 CHEAP, DEAR = offering("cheap", 0.5).key, offering("dear", 2.0).key
@@ -60,7 +60,7 @@ def intended(token: str, count: int = 1, *, at: float = 0.0, needs: Sequence[str
 
 
 def after(*events: Event) -> Ledger:
-    return folded(Ledger(), events)
+    return fold_events(Ledger(), events)
 
 
 def names(ledger: Ledger) -> list[tuple[str, str]]:
@@ -241,9 +241,9 @@ def test_the_choices_of_a_machine_are_those_of_the_plan_until_its_offering_is_kn
     (coming,) = meant.machines
     unsure = msgspec.structs.replace(meant, machines=(msgspec.structs.replace(coming, meant=1),))
 
-    (told,) = upcoming(after(unsure))
+    (told,) = upcoming_machines(after(unsure))
     assert (told.instance_type, told.choices) == ("cheap", (("cheap", "on-demand", "z1"),))
-    (told,) = upcoming(after(unsure, Answered("a", 1.0, (("i", DEAR),))))
+    (told,) = upcoming_machines(after(unsure, Answered("a", 1.0, (("i", DEAR),))))
     assert (told.instance_type, told.choices) == ("dear", ())
 
 
@@ -312,7 +312,7 @@ def test_no_machine_is_in_the_ledger_twice_and_every_order_waits_for_machines(ev
 def test_refused_machines_do_not_count_as_bought() -> None:
     # Two orders of one moment, one of them granted in part, and an older one.
     ledger = after(intended("a", 3, at=1.0), intended("b", 3, at=9.0), intended("c", 2, at=9.0))
-    ledger = folded(ledger, (Answered("b", 10.0, (("i-1", CHEAP),)), Answered("c", 10.0, (("i-2", CHEAP), ("i-3", CHEAP)))))
+    ledger = fold_events(ledger, (Answered("b", 10.0, (("i-1", CHEAP),)), Answered("c", 10.0, (("i-2", CHEAP), ("i-3", CHEAP)))))
 
     assert sum(many for at, many in ledger.bought if at == 9.0) == 3
     assert step(ledger, Answered("a", 11.0)).bought == tuple(one for one in ledger.bought if one[0] == 9.0)
@@ -322,11 +322,11 @@ def test_refused_machines_do_not_count_as_bought() -> None:
 def test_a_settled_order_is_withdrawn_until_the_cloud_confirms() -> None:
     accepted = after(intended("a", 3), Answered("a", 1.0, (("i-1", CHEAP),), pending=2))
     (order,) = accepted.orders
-    assert unnamed(accepted) == {"a": 2}
+    assert unnamed_counts(accepted) == {"a": 2}
     ledger = step(accepted, Settled("a"))
 
     assert (ledger.orders, ledger.withdrawals) == ((), (Withdrawal("a", order=order, missing=2),))
-    ledger = folded(ledger, (Withdrawing("a", 5.0), Withdrawing("a", 9.0)))
+    ledger = fold_events(ledger, (Withdrawing("a", 5.0), Withdrawing("a", 9.0)))
     assert ledger.withdrawals == (Withdrawal("a", 9.0, 2, order, 2),)
     assert step(ledger, Withdrawn("a")).withdrawals == ()
 
@@ -336,7 +336,7 @@ def test_an_unknown_machine_is_recorded_and_then_adopted_like_an_ordered_one() -
     ledger = after(Noticed({"i-9": 3.0}), Noticed({}), Adopted(stranger), Registered("found-i-9", "n", 5.0))
 
     assert ledger.strangers == {}
-    assert [(upcoming.id, upcoming.node, upcoming.instance_type) for upcoming in upcoming(ledger)] == [("found-i-9", "n", "cheap")]
+    assert [(upcoming.id, upcoming.node, upcoming.instance_type) for upcoming in upcoming_machines(ledger)] == [("found-i-9", "n", "cheap")]
     assert step(ledger, Opened("found-i-9")).coming == ()
 
 

@@ -12,7 +12,7 @@ from gpuscaler.planning.state.node_refusals import (
     Refusals,
     Suspected,
     Wait,
-    refusing,
+    avoided_nodes,
     step,
 )
 
@@ -50,18 +50,18 @@ def test_a_refusal_ends_the_wait_and_its_kind_avoids_the_node_for_an_hour() -> N
     refusals = after(Planned((("p", "n"), ("q", "n")), 1.0), refused())
 
     assert refusals.waits == (Wait("q", "n", 1.0),)
-    assert refusing(refusals, 100.0 + AVOIDED_SECONDS - 1.0) == {"class": frozenset({"n"})}
-    assert refusing(refusals, 100.0 + AVOIDED_SECONDS) == {}
+    assert avoided_nodes(refusals, 100.0 + AVOIDED_SECONDS - 1.0) == {"class": frozenset({"n"})}
+    assert avoided_nodes(refusals, 100.0 + AVOIDED_SECONDS) == {}
 
 
 def test_several_nodes_and_pod_kinds_are_avoided_at_once() -> None:
     refusals = after(refused("n"), refused("m"), refused("n", pods="other"))
 
-    assert refusing(refusals, 101.0) == {"class": frozenset({"n", "m"}), "other": frozenset({"n"})}
+    assert avoided_nodes(refusals, 101.0) == {"class": frozenset({"n", "m"}), "other": frozenset({"n"})}
 
 
 def test_a_changed_node_is_no_longer_avoided() -> None:
-    assert refusing(after(refused("n"), refused("n", pods="other"), refused("m"), Cleared("n")), 101.0) == {"class": frozenset({"m"})}
+    assert avoided_nodes(after(refused("n"), refused("n", pods="other"), refused("m"), Cleared("n")), 101.0) == {"class": frozenset({"m"})}
 
 
 def test_a_second_refusal_extends_the_first() -> None:

@@ -7,7 +7,7 @@ import pytest
 from tests.planning.building import offering, planned, pod, pool, reasons, spec
 
 from gpuscaler.planning.state import State
-from gpuscaler.planning.state.promises import Broken, Kept, Promises, mended, paused, step
+from gpuscaler.planning.state.promises import Broken, Kept, Promises, forgive, paused_offerings, step
 
 CHEAP, DEAR = offering("cheap", 0.5), offering("dear", 2.0)
 PODS = "digest"
@@ -33,33 +33,33 @@ def pauses(times: int) -> list[float]:
 
 
 def test_one_broken_promise_pauses_nothing() -> None:
-    assert paused(after(broken(0.0)), 1.0) == {}
+    assert paused_offerings(after(broken(0.0)), 1.0) == {}
 
 
 def test_two_broken_promises_pause_the_pair_for_an_hour_and_no_other() -> None:
     promises = after(broken(0.0), broken(10.0), broken(11.0, "other"))
 
-    assert paused(promises, 3609.0) == {PODS: frozenset({CHEAP.key})}
-    assert paused(promises, 3610.0) == {}
+    assert paused_offerings(promises, 3609.0) == {PODS: frozenset({CHEAP.key})}
+    assert paused_offerings(promises, 3610.0) == {}
 
 
 def test_a_promise_that_could_never_be_kept_pauses_the_pair_at_once() -> None:
     promises = after(Broken(CHEAP.key, PODS, 0.0, why="label team=ml wanted", certain=True))
 
-    assert paused(promises, 3599.0) == {PODS: frozenset({CHEAP.key})}
+    assert paused_offerings(promises, 3599.0) == {PODS: frozenset({CHEAP.key})}
 
 
 def test_a_pool_with_a_changed_configuration_is_trusted_again() -> None:
     promises = after(broken(0.0), broken(10.0))
 
-    assert mended(promises, "another") is promises
-    assert mended(promises, "main").pairs == mended(promises, "").pairs == ()
+    assert forgive(promises, "another") is promises
+    assert forgive(promises, "main").pairs == forgive(promises, "").pairs == ()
 
 
 def test_several_pairs_are_paused_at_once() -> None:
     promises = after(broken(0.0), broken(1.0), *[Broken(DEAR.key, PODS, at) for at in (2.0, 3.0)], *[broken(at, "a") for at in (4.0, 5.0)])
 
-    assert paused(promises, 6.0) == {PODS: frozenset({CHEAP.key, DEAR.key}), "a": frozenset({CHEAP.key})}
+    assert paused_offerings(promises, 6.0) == {PODS: frozenset({CHEAP.key, DEAR.key}), "a": frozenset({CHEAP.key})}
 
 
 def test_a_pause_doubles_up_to_a_day() -> None:
@@ -73,7 +73,7 @@ def test_failures_of_pods_of_one_purchase_count_once() -> None:
 def test_a_kept_promise_is_enough_to_trust_the_pair_again() -> None:
     promises = after(broken(0.0), Kept(CHEAP.key, PODS, 5.0), broken(10.0))
 
-    assert paused(promises, 11.0) == {}
+    assert paused_offerings(promises, 11.0) == {}
     assert (promises.kept, promises.broken) == (1, 2)
 
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from tests.soaking import examples
 
 from gpuscaler.model.offerings import OfferingKey
-from gpuscaler.planning.state.askable_offerings import next_change, openness
+from gpuscaler.planning.state.askable_offerings import next_openness_change, openness
 from gpuscaler.planning.state.breakers import Breakers, step
 from gpuscaler.planning.state.offering_events import (
     CAPACITY,
@@ -87,7 +87,7 @@ def test_no_offering_is_blocked_and_probed_at_once(events: list[Event], later: f
 def test_nothing_changes_before_the_next_change_is_due(events: list[Event]) -> None:
     breakers, now = after(events)
     for _ in range(40):
-        moment = next_change(breakers, now)
+        moment = next_openness_change(breakers, now)
         at = now + LONG if moment is None else moment
         # A hunt includes its end.
         middle = (now + at) / 2 if moment is not None else at

@@ -28,7 +28,7 @@ from gpuscaler.kube.errors import ApiError, Unreachable
 from gpuscaler.kube.leases import NotLeaderError
 from gpuscaler.lifecycle import scale_in_protection
 from gpuscaler.lifecycle.actions import Protect
-from gpuscaler.lifecycle.answers import of_answer
+from gpuscaler.lifecycle.answers import events_of_answer
 from gpuscaler.model.instances import ALIVE, Instance, Inventory
 from gpuscaler.planning.state import offering_events
 from gpuscaler.planning.state.ledger import ledger
@@ -87,13 +87,13 @@ class Cloud:
         #: Why the cloud takes machines away for other reasons than a spot interruption, in words, by id.
         self.why: Mapping[str, str] = {}
         self._listing = asyncio.Lock()
-        self._guarded: list[scale_in_protection.ProtectionAnswered] = []
+        self._protection_answers: list[scale_in_protection.ProtectionAnswered] = []
         #: What fails now, by the name of the call.
         self._troubles: dict[str, str] = {}
         #: Announcements other than interruptions that are known already, by machine and kind.
         self._announced: set[tuple[str, str]] = set()
         self._repeated: frozenset[tuple[str, str]] = frozenset()
-        self._news: list[tuple[str, str]] = []
+        self._announcements: list[tuple[str, str]] = []
         self._vanished: list[Instance] = []
         self._now = now
         self._fence = fence
@@ -101,13 +101,13 @@ class Cloud:
         self._answers: list[OrderAnswer] = []
         self._ended: list[EndResult] = []
         self._withdrawn: list[str] = []
-        self._out: set[str] = set()
+        self._sending: set[str] = set()
         #: Orders that may still bring machines, and how many.
         self._unfilled: dict[str, tuple[ledger.Order, int]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._failure: BaseException | None = None
         self._wanted = asyncio.Event()
-        self._often = False
+        self._reads_often = False
 
     @property
     def trouble(self) -> str:
@@ -120,7 +120,7 @@ class Cloud:
         """Keep the list and the notices fresh, until cancelled. A failing list delays no notice: a machine may have only 30 s left."""
         try:
             async with asyncio.TaskGroup() as tasks:
-                for ask, every in ((self.refresh, LIST_SECONDS), (self.hear, NOTICE_SECONDS), (self.follow, FOLLOW_SECONDS)):
+                for ask, every in ((self.refresh, LIST_SECONDS), (self.read_notices, NOTICE_SECONDS), (self.follow, FOLLOW_SECONDS)):
                     tasks.create_task(self._repeat(ask, every))
         except ExceptionGroup as group:
             # An unexpected error is raised as itself, not as a group.
@@ -143,7 +143,7 @@ class Cloud:
                 self._troubles[ask.__name__] = f"{self.provider.name}: {describe_unexpected_error(error)}"
                 _LOG.exception("the cloud could not be queried", what=ask.__name__)
                 pause = min(2 * pause, LONGEST_PAUSE, 12 * every)
-            often = self._often and ask == self.refresh and pause == every
+            often = self._reads_often and ask == self.refresh and pause == every
             await self._pause(OFTEN_SECONDS if often else pause, cut_short=ask == self.refresh)
 
     async def _pause(self, seconds: float, *, cut_short: bool) -> None:
@@ -156,16 +156,16 @@ class Cloud:
                 await self._wanted.wait()
         self._wanted.clear()
 
-    def hasten(self) -> None:
+    def refresh_soon(self) -> None:
         """Read the list at once. Calls that fail keep their growing pauses."""
         if not self._troubles:
             self._wanted.set()
 
     def read_often(self, often: bool) -> None:
         """Read the list every two seconds from now on, or as usual again."""
-        if often and not self._often:
-            self.hasten()
-        self._often = often
+        if often and not self._reads_often:
+            self.refresh_soon()
+        self._reads_often = often
 
     async def refresh(self) -> None:
         """Read the list once. A partial answer does not count: the old list stays if this raises."""
@@ -173,10 +173,10 @@ class Cloud:
             await self._refresh()
 
     async def _refresh(self) -> None:
-        asked = self._now()
+        asked_at = self._now()
         async with asyncio.timeout(CALL_SECONDS):
             # The local clock's time, like everything that it is compared with: the cloud's clock may be minutes off.
-            inventory = replace(await self.provider.inventory(), at=asked)
+            inventory = replace(await self.provider.inventory(), at=asked_at)
         before = self.inventory.instances if self.inventory is not None else None
         if before == inventory.instances:
             # An equal list keeps its identity, so that what is derived from it is not computed again.
@@ -194,9 +194,9 @@ class Cloud:
         self.worked_on = {name: at for name, at in self.worked_on.items() if name in alive}
         self.why = {name: why for name, why in self.why.items() if name in alive}
         # Some clouds repeat announcements about a machine even after it ended.
-        self._announced = {one for one in self._announced if one[0] in alive or one in self._repeated}
+        self._announced = {announcement for announcement in self._announced if announcement[0] in alive or announcement in self._repeated}
 
-    async def hear(self) -> None:
+    async def read_notices(self) -> None:
         """Read the cloud's notices once."""
         async with asyncio.timeout(CALL_SECONDS):
             notices = await self.provider.notices()
@@ -207,12 +207,12 @@ class Cloud:
         going = {**self.going, **{notice.instance: notice.at for notice in notices if notice.kind == INTERRUPTION}}
         self.why = {**self.why, **{notice.instance: notice.why for notice in notices if notice.why}}
         self.worked_on = {**self.worked_on, **{notice.instance: notice.at for notice in notices if notice.kind == MAINTENANCE}}
-        words = [(notice.instance, notice.kind) for notice in notices if notice.kind not in (INTERRUPTION, TERMINATION)]
-        news = [word for word in words if word not in self._announced]
-        self._announced.update(news)
+        announcements = [(notice.instance, notice.kind) for notice in notices if notice.kind not in (INTERRUPTION, TERMINATION)]
+        new_announcements = [announcement for announcement in announcements if announcement not in self._announced]
+        self._announced.update(new_announcements)
         self._repeated = frozenset((notice.instance, notice.kind) for notice in notices)
-        self._news += dict.fromkeys(news)
-        if going != self.going or news:
+        self._announcements += dict.fromkeys(new_announcements)
+        if going != self.going or new_announcements:
             self.going = going
             self._wake()
         if any(notice.kind == TERMINATION for notice in notices):
@@ -224,19 +224,19 @@ class Cloud:
         if not self._unfilled:
             return
         async with asyncio.timeout(CALL_SECONDS):
-            answers = await self.provider.follow([to_unfilled(*one) for one in self._unfilled.values()])
+            answers = await self.provider.follow([to_unfilled(*unfilled_order) for unfilled_order in self._unfilled.values()])
         for token, bought in answers:
-            if (known := self._unfilled.pop(token, None)) is not None:
-                self._answers.append(order_answer(known[0], bought, self._now()))
+            if (entry := self._unfilled.pop(token, None)) is not None:
+                self._answers.append(order_answer(entry[0], bought, self._now()))
                 self._wake()
 
-    def found(self) -> tuple[tuple[tuple[str, str], ...], tuple[Instance, ...]]:
+    def take_announcements(self) -> tuple[tuple[tuple[str, str], ...], tuple[Instance, ...]]:
         """Announcements other than interruptions, by machine and kind, and the machines that vanished, since the last call."""
-        found = tuple(self._news), tuple(self._vanished)
-        self._news, self._vanished = [], []
-        return found
+        taken = tuple(self._announcements), tuple(self._vanished)
+        self._announcements, self._vanished = [], []
+        return taken
 
-    def fresh(self, now: float, *, within: float) -> bool:
+    def is_fresh(self, now: float, *, within: float) -> bool:
         return self.inventory is not None and now - self.inventory.at <= within
 
     # Buying and ending
@@ -246,47 +246,47 @@ class Cloud:
         return bool(self._tasks)
 
     def buy(self, order: ledger.Order) -> None:
-        """Send an order unless it is being sent already; the answer is kept for :meth:`take`."""
-        if order.token not in self._out:
-            self._out.add(order.token)
+        """Send an order unless it is being sent already; the answer is kept for :meth:`take_answers`."""
+        if order.token not in self._sending:
+            self._sending.add(order.token)
             self._spawn(self._buy(order))
 
-    def end(self, instance: str, node: str, look: Callable[[], Coroutine[Any, Any, str]] | None = None) -> None:
-        """End a machine, unless ``look``, called right before, returns a sentence about a pod on it."""
-        self._spawn(self._end(instance, node, look))
+    def end(self, instance: str, node: str, check: Callable[[], Coroutine[Any, Any, str]] | None = None) -> None:
+        """End a machine, unless ``check``, called right before, returns a sentence about a pod on it."""
+        self._spawn(self._end(instance, node, check))
 
     def extend(self, instance: str) -> None:
         """Ask the cloud to hold a machine that it ends for longer; if that fails, the machine ends at the announced time."""
         self._spawn(self._extend(instance))
 
     def protect(self, act: Protect) -> None:
-        """Protect machines from their group, or remove the protection; the result is kept for :meth:`guarded`."""
+        """Protect machines from their group, or remove the protection; the result is kept for :meth:`take_protection_answers`."""
         self._spawn(self._protect(act))
 
-    def guarded(self) -> tuple[scale_in_protection.ProtectionAnswered, ...]:
+    def take_protection_answers(self) -> tuple[scale_in_protection.ProtectionAnswered, ...]:
         """The results of :meth:`protect` since the last call."""
-        answers, self._guarded = tuple(self._guarded), []
+        answers, self._protection_answers = tuple(self._protection_answers), []
         return answers
 
     def withdraw(self, withdrawal: ledger.Withdrawal) -> None:
         self._spawn(self._withdraw(withdrawal))
 
-    def expect(self, book: ledger.Ledger) -> None:
-        """From now on, ask about the orders of ``book`` that lack machines, whichever process sent them."""
-        missing = ledger.unnamed_counts(book) if book.orders else {}
-        sent = (order for order in book.orders if order.state != ledger.INTENDED)
+    def track_orders(self, orders_ledger: ledger.Ledger) -> None:
+        """From now on, ask about the orders of ``orders_ledger`` that lack machines, whichever process sent them."""
+        missing = ledger.unnamed_counts(orders_ledger) if orders_ledger.orders else {}
+        sent = (order for order in orders_ledger.orders if order.state != ledger.INTENDED)
         self._unfilled = {order.token: (order, missing[order.token]) for order in sent if order.token in missing}
 
-    def take(self) -> tuple[list[OrderAnswer], list[EndResult], list[str]]:
+    def take_answers(self) -> tuple[list[OrderAnswer], list[EndResult], list[str]]:
         """The answers since the last call: to orders, to ends, and the tokens of orders whose withdrawal was confirmed.
 
         Raises the error that stopped a call before it was sent: lost leadership.
         """
         if self._failure is not None:
             raise self._failure
-        found = self._answers, self._ended, self._withdrawn
+        taken = self._answers, self._ended, self._withdrawn
         self._answers, self._ended, self._withdrawn = [], [], []
-        return found
+        return taken
 
     async def close(self) -> None:
         """Cancel the calls in progress, then close the provider."""
@@ -298,9 +298,9 @@ class Cloud:
     def _spawn(self, call: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(call)
         self._tasks.add(task)
-        task.add_done_callback(self._done)
+        task.add_done_callback(self._finish_call)
 
-    def _done(self, task: asyncio.Task[None]) -> None:
+    def _finish_call(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         if not task.cancelled() and (failure := task.exception()) is not None:
             self._failure = failure
@@ -325,16 +325,16 @@ class Cloud:
             _LOG.exception("an order could not be sent", order=order.token)
             answer = OrderAnswer(order, (ledger.Doubted(order.token, self._now()),), (), describe_unexpected_error(error))
         finally:
-            self._out.discard(order.token)
+            self._sending.discard(order.token)
         self._answers.append(answer)
 
-    async def _end(self, instance: str, node: str, look: Callable[[], Coroutine[Any, Any, str]] | None) -> None:
-        detail = found = ""
+    async def _end(self, instance: str, node: str, check: Callable[[], Coroutine[Any, Any, str]] | None) -> None:
+        detail = objection = ""
         try:
-            if look is not None:
+            if check is not None:
                 async with asyncio.timeout(CALL_SECONDS):
-                    found = await look()
-            if not found:
+                    objection = await check()
+            if not objection:
                 self._fence(CALL_SECONDS)
                 async with asyncio.timeout(CALL_SECONDS):
                     refusal = (await self.provider.remove((instance,))).get(instance)
@@ -346,7 +346,7 @@ class Cloud:
         except Exception as error:  # noqa: BLE001  # no answer of a cloud may end the loop
             _LOG.exception("a machine could not be ended", machine=instance)
             detail = describe_unexpected_error(error)
-        self._ended.append(EndResult(instance, node, found or detail, bool(found)))
+        self._ended.append(EndResult(instance, node, objection or detail, bool(objection)))
 
     async def _protect(self, act: Protect) -> None:
         problem = ""
@@ -367,7 +367,7 @@ class Cloud:
             _LOG.exception("machines could not be protected", machines=act.instances)
             problem = describe_unexpected_error(error)
         if problem != UNKNOWN:
-            self._guarded += [scale_in_protection.ProtectionAnswered(name, act.pool, act.on, problem) for name in act.instances]
+            self._protection_answers += [scale_in_protection.ProtectionAnswered(name, act.pool, act.on, problem) for name in act.instances]
 
     async def _extend(self, instance: str) -> None:
         try:
@@ -404,8 +404,8 @@ class Cloud:
 
 def to_unfilled(order: ledger.Order, missing: int) -> Unfilled:
     """An order that lacks machines, as a provider gets it."""
-    asked = Order(order.token, order.pool, order.offerings, order.count)
-    return Unfilled(asked, missing, order.at, accepted=order.state == ledger.ACCEPTED)
+    order_request = Order(order.token, order.pool, order.offerings, order.count)
+    return Unfilled(order_request, missing, order.at, accepted=order.state == ledger.ACCEPTED)
 
 
 def failed_call_answer(order: ledger.Order, error: CloudError, now: float) -> OrderAnswer:
@@ -443,7 +443,7 @@ def order_answer(order: ledger.Order, bought: Bought, now: float) -> OrderAnswer
         )
         for refusal in bought.refusals
     )
-    fates = of_answer((key for _, key in granted), refusals, now, missing=short)
+    fates = events_of_answer((key for _, key in granted), refusals, now, missing=short)
     launched = {instance.id: instance.launched for instance in bought.instances if instance.launched}
     step = ledger.Answered(order.token, now, granted, bought.pending, launched)
     detail = "; ".join(dict.fromkeys(refusal.detail or refusal.cause for refusal in bought.refusals)) if short > 0 else ""

@@ -24,15 +24,15 @@ from gpuscaler.control.loop.store import MemoryStore, UnreadableError
 from gpuscaler.kube.client import Client
 from gpuscaler.kube.errors import ApiError, Unreachable
 from gpuscaler.kube.picture import Picture
-from gpuscaler.kube.turns import breathe
+from gpuscaler.kube.turns import yield_to_loop
 from gpuscaler.lifecycle import quarantine
 from gpuscaler.lifecycle.actions import ON_MACHINES, Act, Bind, End, Evict, Extend, Label, Protect
-from gpuscaler.lifecycle.hard_stop import bounded
+from gpuscaler.lifecycle.hard_stop import without_surplus
 from gpuscaler.lifecycle.memory import Memory, breakers_of, recalled, state_of
 from gpuscaler.lifecycle.node_health import device_plugins
 from gpuscaler.lifecycle.observed.machine_index import MachineIndexes
 from gpuscaler.lifecycle.pacing import NORMAL, Consolidation, Pace, next_change
-from gpuscaler.lifecycle.purchase_intents import ordered
+from gpuscaler.lifecycle.purchase_intents import place_orders
 from gpuscaler.lifecycle.reconcile import Facts, Reconciliation, is_urgent, look
 from gpuscaler.lifecycle.registration.registering import Waits
 from gpuscaler.lifecycle.registration.unshown_resources import withheld
@@ -88,7 +88,7 @@ class Controller:
 
     ``picture`` must be running. ``now`` is the wall clock in seconds since the epoch. ``client`` is fenced and, on a dry run, withholds
     writes; with ``dry_run`` nothing is changed in the cloud either, and plans only go to ``recorder``. ``attempts`` has the time of the
-    scheduler's last failed attempt for each pod, and must be running. ``brake`` knows the holds; without one there are none.
+    scheduler's last failed attempt for each pod, and must be running. ``hold_watcher`` knows the holds; without one there are none.
     """
 
     def __init__(
@@ -104,18 +104,18 @@ class Controller:
         attempts: Attempts,
         pace: Pace = NORMAL,
         dry_run: bool = False,
-        brake: HoldWatcher | None = None,
+        hold_watcher: HoldWatcher | None = None,
     ) -> None:
         self.memory = Memory()
         self.plans = 0
         self._unreadable = ""
         self._picture, self._store, self._recorder = picture, store, recorder
         self._now, self._attempts, self._dry_run = now, attempts, dry_run
-        self._alarm, self._brake = Alarm(pace), brake
+        self._alarm, self._hold_watcher = Alarm(pace), hold_watcher
         self._client, self._actor = client, ClusterWriter(client)
         self._cloud = Cloud(provider, now=now, fence=client.fence, wake=self._alarm.wake)
         self._policy = policy
-        self._planner, self._rolls = Planner(policy), MachineIndexes()
+        self._planner, self._machine_indexes = Planner(policy), MachineIndexes()
         self._acting: set[asyncio.Task[list[Outcome]]] = set()
         self._labelling: asyncio.Task[list[Outcome]] | None = None
         self._unevicted: list[EvictionRefused] = []
@@ -124,20 +124,20 @@ class Controller:
         self._failure: BaseException | None = None
         self.failures = Failures(self._alarm.wake)
         #: The facts of the last observation if it failed: those that come only once are passed to the next one as well.
-        self._unheard: Facts | None = None
+        self._unprocessed_facts: Facts | None = None
         #: The current computation and its cluster, to be repeated without some of its objects.
         self._stage = OBSERVING
         self._attempt: tuple[Cluster, quarantine.Attempt] = (Cluster(), _not_repeatable)
         self._planned: Cluster | None = None
         self._no_plan_before = 0.0
         self._crowded: frozenset[str] = frozenset()
-        self._awaiting = InventoryWait()
+        self._inventory_wait = InventoryWait()
         self._began = 0.0
         self._version = 0
         #: The nodes of the last observation.
         self._nodes: Mapping[str, Node] = {}
         #: When consolidation was last considered, and for which version of the cluster.
-        self._consolidation, self._weighed = Consolidation(), -1
+        self._consolidation, self._consolidated_version = Consolidation(), -1
 
     @property
     def trouble(self) -> str:
@@ -151,10 +151,10 @@ class Controller:
     def set_policy(self, policy: Policy) -> None:
         """Use ``policy`` from the next plan on; offerings that were paused until their configuration changes are tried again."""
         if policy != self._policy:
-            known, trusted = self.memory.breakers, self.memory.promises
+            next_breakers, next_promises = self.memory.breakers, self.memory.promises
             for change in markets.changed_pools(self._policy, policy, self._now()):
-                known, trusted = breakers.step(known, change), promises.forgive(trusted, change.pool)
-            self._policy, self.memory = policy, replace(self.memory, breakers=known, promises=trusted)
+                next_breakers, next_promises = breakers.step(next_breakers, change), promises.forgive(next_promises, change.pool)
+            self._policy, self.memory = policy, replace(self.memory, breakers=next_breakers, promises=next_promises)
             self._alarm.plan_by(self._time())
 
     def plan_soon(self) -> None:
@@ -168,13 +168,13 @@ class Controller:
 
     async def run(self) -> None:
         """Lead until cancelled. Raises an error if another process leads, or if the saved memory has another version."""
-        unlisten = self._picture.listen(self._alarm.hear)
+        unlisten = self._picture.listen(self._alarm.note_changes)
         try:
             await self._run()
         finally:
             unlisten()
 
-    async def _remember(self) -> Memory:
+    async def _load_memory(self) -> Memory:
         """Load the saved memory; retried while the API server does not answer, or until a person has repaired the ConfigMap."""
         while True:
             try:
@@ -188,17 +188,17 @@ class Controller:
                 return memory
 
     async def _run(self) -> None:
-        memory, self._began = await self._remember(), self._now()
+        memory, self._began = await self._load_memory(), self._now()
         self.memory = recalled(memory, self._began)
         watching = asyncio.get_running_loop().create_task(self._cloud.watch())
-        watching.add_done_callback(self._stopped)
+        watching.add_done_callback(self._end_on_failed_watch)
         try:
             while not self._picture.synced:
-                self._alarm.look_at(self._time() + SOON_SECONDS)
+                self._alarm.turn_at(self._time() + SOON_SECONDS)
                 await self._alarm.wait()
             while True:
                 await self._alarm.wait()
-                await self._turn_or_tell()
+                await self._turn_or_report()
         finally:
             watching.cancel()
             for task in self._acting:
@@ -212,46 +212,46 @@ class Controller:
 
     # One turn
 
-    async def _turn_or_tell(self) -> None:
+    async def _turn_or_report(self) -> None:
         try:
             await self.turn()
         except (ApiError, Unreachable) as error:
             # Nothing was done that is not saved: the next turn starts again from the memory.
             self._recorder.failed("the memory could not be written", error, self._now())
-            self._alarm.look_at(self._time() + RETRY_SECONDS)
+            self._alarm.turn_at(self._time() + RETRY_SECONDS)
         except STOPPING:
             raise
         except Exception as error:  # noqa: BLE001  # one unexpected object must not end the loop
-            self._failed(error)
+            self._handle_error(error)
 
-    def _failed(self, error: Exception) -> None:
+    def _handle_error(self, error: Exception) -> None:
         """Report an unexpected error, and try again later. Decisions that were not saved are discarded."""
         stage = self._stage
-        words, pause = self.failures.happened(stage, error)
+        error_text, pause = self.failures.note(stage, error)
         self._recorder.failed(f"{stage} failed", error, self._now())
         # State that an error left half done is computed again.
-        self._planner, self._rolls, self._weighed = Planner(self._policy), MachineIndexes(), -1
+        self._planner, self._machine_indexes, self._consolidated_version = Planner(self._policy), MachineIndexes(), -1
         until = self._time() + pause
         if stage == PLANNING:
             self._no_plan_before = until
             self._alarm.plan_by(until)
-        self._alarm.look_at(until if stage != PLANNING else self._time() + PAUSE_OBSERVING)
+        self._alarm.turn_at(until if stage != PLANNING else self._time() + PAUSE_OBSERVING)
         cluster, attempt = self._attempt
-        if self.failures.repeated(stage) and attempt is not _not_repeatable:
-            self.failures.search(cluster, self._planned, attempt, words)
+        if self.failures.is_search_due(stage) and attempt is not _not_repeatable:
+            self.failures.search(cluster, self._planned, attempt, error_text)
 
-    def _set_aside(self, cluster: Cluster) -> Cluster:
+    def _without_poison(self, cluster: Cluster) -> Cluster:
         """``cluster`` without the objects that planning fails with; objects that have changed since are included again."""
         poison = quarantine.remaining(self.memory.poison, cluster)
-        if poisons := self.failures.found():
+        if poisons := self.failures.take_poison():
             poison = (*poison, *poisons)
             self._no_plan_before = 0.0
             self._alarm.plan_by(self._time())
-            for each in poisons[:MAX_REPORTED]:
-                self._recorder.failed(f"{each.kind} {each.key} is skipped", ValueError(each.reason), self._now())
+            for item in poisons[:MAX_REPORTED]:
+                self._recorder.failed(f"{item.kind} {item.key} is skipped", ValueError(item.reason), self._now())
         if poison != self.memory.poison:
             self.memory = replace(self.memory, poison=poison)
-        return quarantine.without(cluster, poison)
+        return quarantine.without_poison(cluster, poison)
 
     def _with_devices(self, cluster: Cluster) -> Cluster:
         """``cluster`` with the devices of nodes while their device plugin restarts, and with nodes in their window as closed nodes."""
@@ -264,90 +264,90 @@ class Controller:
 
     async def turn(self) -> None:
         """Observe, save, act; then plan if a plan is due."""
-        started = self._alarm.looking()
+        started = self._alarm.begin_turn()
         if self._cloud.inventory is not None:
-            self._picture.belong(self._cloud.inventory, known_offerings(self.memory.ledger))
+            self._picture.set_offerings(self._cloud.inventory, known_offerings(self.memory.ledger))
         self._stage, self._attempt = OBSERVING, (Cluster(), _not_repeatable)
         taken = await self._picture.take()
         self._version, self._alarm.nodes = taken.version, taken.cluster.nodes
-        cluster = self._with_devices(self._set_aside(taken.cluster))
+        cluster = self._with_devices(self._without_poison(taken.cluster))
         # A turn takes long: the event loop runs other tasks between its parts, so that they are not delayed.
-        await breathe()
+        await yield_to_loop()
         if self._failure is not None:
             raise self._failure
         refused = self._take_answers()
-        if self._brake is not None and self.memory.ledger.leaving:
-            await self._brake.poll()
+        if self._hold_watcher is not None and self.memory.ledger.leaving:
+            await self._hold_watcher.poll()
         now = self._now()
-        facts = self._unheard = self._facts(now)
+        facts = self._unprocessed_facts = self._collect_facts(now)
         memory, policy = self.memory, self._policy
         self._attempt = cluster, lambda some: look(memory, some, policy, facts, now, indexes=MachineIndexes())
-        seen = look(memory, cluster, policy, facts, now, indexes=self._rolls)
-        self._unheard = None
+        reconciliation = look(memory, cluster, policy, facts, now, indexes=self._machine_indexes)
+        self._unprocessed_facts = None
         self.failures.succeeded(OBSERVING)
         self._stage, self._attempt = ACTING, (cluster, _not_repeatable)
-        urgent = refused or is_urgent(seen, self.memory, self._crowded)
-        self.memory, self._crowded = seen.memory, seen.crowded
-        self._recorder.looked(seen, cluster, now)
-        self.memory = replace(self.memory, decided=self._recorder.decided)
-        await breathe()
-        if not self._dry_run and not await self._act_in_time(seen, cluster, started):
+        urgent = refused or is_urgent(reconciliation, self.memory, self._crowded)
+        self.memory, self._crowded = reconciliation.memory, reconciliation.crowded
+        self._recorder.observed(reconciliation, cluster, now)
+        self.memory = replace(self.memory, decided=self._recorder.decision_ids)
+        await yield_to_loop()
+        if not self._dry_run and not await self._act_in_time(reconciliation, cluster, started):
             return
         self.failures.succeeded(ACTING)
-        gone = self._awaiting.observe(cluster.nodes, facts.going, facts.inventory, now)
-        if gone or self._awaiting.is_due(facts.inventory, now):
-            self._cloud.hasten()
-        self._cloud.read_often(seen.guarded.soon)
+        list_wanted = self._inventory_wait.observe(cluster.nodes, facts.going, facts.inventory, now)
+        if list_wanted or self._inventory_wait.is_due(facts.inventory, now):
+            self._cloud.refresh_soon()
+        self._cloud.read_often(reconciliation.guarded.soon)
         if self._alarm.plans.take(started, urgent=urgent):
             if self._time() < self._no_plan_before:
                 self._alarm.plan_by(self._no_plan_before)
-            elif self._awaiting.waits(facts.inventory, self._now()):
+            elif self._inventory_wait.must_wait(facts.inventory, self._now()):
                 self._alarm.plan_by(self._time() + RETRY_SECONDS)
             elif not self.failures.searching:
                 self._stage = PLANNING
-                await self._plan(cluster, seen)
+                await self._plan(cluster, reconciliation)
                 self._planned = cluster
                 self.failures.succeeded(PLANNING)
-        self._await()
+        self._set_awaited()
 
     def _take_answers(self) -> bool:
         """Apply the cloud's answers to the memory; True if anything was refused, so that another offering should be tried at once."""
-        answers, ended, withdrawn = self._cloud.take()
+        answers, ended, withdrawn = self._cloud.take_answers()
         now = self._now()
         refused = False
         for answer in answers:
-            known = self.memory.breakers
+            next_breakers = self.memory.breakers
             for fate in answer.fates:
-                known = breakers.step(known, fate)
+                next_breakers = breakers.step(next_breakers, fate)
                 refused = refused or isinstance(fate, offering_events.Refused)
-            self.memory = replace(self.memory, ledger=ledger.fold_events(self.memory.ledger, answer.steps), breakers=known)
+            self.memory = replace(self.memory, ledger=ledger.fold_events(self.memory.ledger, answer.steps), breakers=next_breakers)
             self._recorder.answered(answer, now)
-        for one in ended:
-            self._recorder.ended(one, now)
-            if one.held:
-                self._unseen[one.node] = one.detail
+        for end_result in ended:
+            self._recorder.ended(end_result, now)
+            if end_result.held:
+                self._unseen[end_result.node] = end_result.detail
         confirmed = map(ledger.Withdrawn, withdrawn)
         self.memory = replace(self.memory, ledger=ledger.fold_events(self.memory.ledger, confirmed))
         return refused
 
-    def _facts(self, now: float) -> Facts:
+    def _collect_facts(self, now: float) -> Facts:
         provider = self._cloud.provider
-        announced, vanished = self._cloud.found()
+        announced, vanished = self._cloud.take_announcements()
         unevicted, self._unevicted = tuple(self._unevicted), []
         unbound, self._unbound = tuple(self._unbound), []
         unseen, self._unseen = self._unseen, {}
-        if self._unheard is not None:
-            announced, vanished = (*self._unheard.announced, *announced), (*self._unheard.vanished, *vanished)
-            unevicted, unseen = (*self._unheard.unevicted, *unevicted), {**self._unheard.unseen, **unseen}
-            unbound = (*self._unheard.unbound, *unbound)
+        if self._unprocessed_facts is not None:
+            announced, vanished = (*self._unprocessed_facts.announced, *announced), (*self._unprocessed_facts.vanished, *vanished)
+            unevicted, unseen = (*self._unprocessed_facts.unevicted, *unevicted), {**self._unprocessed_facts.unseen, **unseen}
+            unbound = (*self._unprocessed_facts.unbound, *unbound)
         return Facts(
             inventory=self._cloud.inventory,
             attempts=self._attempts,
-            said=self._attempts.said,
+            said=self._attempts.messages,
             going=self._cloud.going,
             worked_on=self._cloud.worked_on,
             why=self._cloud.why,
-            guarded=self._cloud.guarded(),
+            guarded=self._cloud.take_protection_answers(),
             announced=announced,
             vanished=vanished,
             unevicted=unevicted,
@@ -355,7 +355,7 @@ class Controller:
             unseen=unseen,
             holds=self._holds,
             # While an object is skipped that other objects depend on, nothing is removed.
-            fresh=self._fresh(now) and all(each.kind == Pod.__name__ for each in self.memory.poison),
+            fresh=self._is_fresh(now) and all(each.kind == Pod.__name__ for each in self.memory.poison),
             waits=Waits(
                 register=self._alarm.pace.register,
                 ready=self._alarm.pace.ready,
@@ -368,20 +368,20 @@ class Controller:
 
     @property
     def _holds(self) -> Holds:
-        return self._brake.holds if self._brake is not None else Holds()
+        return self._hold_watcher.holds if self._hold_watcher is not None else Holds()
 
-    async def _stopped_meanwhile(self, held: Holds, now: float) -> bool:
+    async def _is_newly_held(self, held: Holds, now: float) -> bool:
         """Whether a hold came into force since the plan was made."""
-        if self._brake is None:
+        if self._hold_watcher is None:
             return False
-        await self._brake.poll()
+        await self._hold_watcher.poll()
         return any(self._holds.of(activity, now) is not None and held.of(activity, now) is None for activity in ACTIVITIES)
 
-    def _fresh(self, now: float) -> bool:
+    def _is_fresh(self, now: float) -> bool:
         """Whether the data that removals depend on is complete and recent (I4)."""
-        return self._picture.stale_for(self._time()) <= FRESH_PICTURE and self._cloud.fresh(now, within=FRESH_LIST)
+        return self._picture.stale_for(self._time()) <= FRESH_PICTURE and self._cloud.is_fresh(now, within=FRESH_LIST)
 
-    async def _act_in_time(self, seen: Reconciliation, cluster: Cluster, started: float) -> bool:
+    async def _act_in_time(self, reconciliation: Reconciliation, cluster: Cluster, started: float) -> bool:
         """Save an observation and act on it; False if saving took so long that the cluster must be observed again first.
 
         The API server was unreachable in between: pods have gone, groups have launched machines, and the observation is out of date.
@@ -390,52 +390,54 @@ class Controller:
         if self._time() > started + MAX_OBSERVATION_AGE:
             self._alarm.plan_by(self._time())
             return False
-        self._act(seen, cluster)
+        self._act(reconciliation, cluster)
         return True
 
-    def _act(self, seen: Reconciliation, cluster: Cluster) -> None:
-        for act in seen.acts:
+    def _act(self, reconciliation: Reconciliation, cluster: Cluster) -> None:
+        for act in reconciliation.acts:
             if isinstance(act, End):
-                known = frozenset(pod.uid for pod in cluster.on_node.get(act.node, {}).values())
-                self._cloud.end(act.instance, act.node, partial(describe_unseen_pod, self._client, act.node, known) if act.look else None)
+                known_uids = frozenset(pod.uid for pod in cluster.on_node.get(act.node, {}).values())
+                self._cloud.end(
+                    act.instance, act.node, partial(describe_unseen_pod, self._client, act.node, known_uids) if act.look else None
+                )
             elif isinstance(act, Extend):
                 self._cloud.extend(act.instance)
             elif isinstance(act, Protect):
                 self._cloud.protect(act)
-        self._cloud.expect(self.memory.ledger)
+        self._cloud.track_orders(self.memory.ledger)
         for withdrawal in self.memory.ledger.withdrawals:
-            if withdrawal.token in seen.withdrawals:
+            if withdrawal.token in reconciliation.withdrawals:
                 self._cloud.withdraw(withdrawal)
-        for order in seen.doubtful:
+        for order in reconciliation.doubtful:
             self._cloud.buy(order)
-        others: list[Act] = [act for act in seen.acts if not isinstance(act, ON_MACHINES) and not isinstance(act, Label)]
+        others: list[Act] = [act for act in reconciliation.acts if not isinstance(act, ON_MACHINES) and not isinstance(act, Label)]
         if others:
             self._acting.add(self._carry_out(others))
         # Labels are written beside the rest: nothing depends on them.
-        labels = [act for act in seen.acts if isinstance(act, Label)]
+        labels = [act for act in reconciliation.acts if isinstance(act, Label)]
         if labels and (self._labelling is None or self._labelling.done()):
             self._labelling = self._carry_out(labels)
             self._acting.add(self._labelling)
 
     def _carry_out(self, acts: Sequence[Act]) -> asyncio.Task[list[Outcome]]:
         task = asyncio.get_running_loop().create_task(self._actor.carry_out(acts))
-        task.add_done_callback(self._acted)
+        task.add_done_callback(self._record_outcomes)
         return task
 
-    def _stopped(self, task: asyncio.Task[None]) -> None:
+    def _end_on_failed_watch(self, task: asyncio.Task[None]) -> None:
         """End the loop with the error that ended the cloud's watch: without a list no machine can arrive or leave."""
         if not task.cancelled() and (failure := task.exception()) is not None:
             self._failure = failure
             self._alarm.wake()
 
-    def _acted(self, task: asyncio.Task[list[Outcome]]) -> None:
+    def _record_outcomes(self, task: asyncio.Task[list[Outcome]]) -> None:
         self._acting.discard(task)
         if task.cancelled():
             return
         if (failure := task.exception()) is not None:
             if isinstance(failure, Exception) and not isinstance(failure, STOPPING):
                 # The next observation yields the acts that were not done again.
-                self.failures.happened(ACTING, failure)
+                self.failures.note(ACTING, failure)
                 self._recorder.failed(f"{ACTING} failed", failure, self._now())
             else:
                 self._failure = failure
@@ -449,29 +451,29 @@ class Controller:
             elif isinstance(act, Bind) and outcome.lasting:
                 self._unbound.append(BindingRefused(act.pod, act.node, outcome.detail))
 
-    async def _plan(self, cluster: Cluster, seen: Reconciliation) -> None:
-        """Make a plan from the observation ``seen``, save its intents, and send its orders."""
+    async def _plan(self, cluster: Cluster, reconciliation: Reconciliation) -> None:
+        """Make a plan from the observation ``reconciliation``, save its intents, and send its orders."""
         now = self._now()
         policy, unshown = withheld(
             learned_templates.corrected_policy(self._policy, self.memory.learned), self.memory.breakers, cluster, now
         )
         policy = with_storage_places(policy, cluster)
         if policy != self._planner.policy:
-            self._planner, self._weighed = Planner(policy), -1
+            self._planner, self._consolidated_version = Planner(policy), -1
         state = state_of(self.memory, policy, now)
         held = self._holds
         state = replace(
             state,
-            consolidating=self._consolidates(state),
-            unlisted=seen.unlisted,
-            upcoming=(*state.upcoming, *seen.owed),
+            consolidating=self._begin_consolidation(state),
+            unlisted=reconciliation.unlisted,
+            upcoming=(*state.upcoming, *reconciliation.owed),
             buying_held=held.sentence(BUYING, now),
             removing_held=held.sentence(REMOVING, now),
         )
         began, memory = self._time(), self.memory
 
         def attempt(some: Cluster) -> object:
-            return ordered(memory, Planner(policy).plan(some, state, now, live=True), some, policy, state=state, now=now)
+            return place_orders(memory, Planner(policy).plan(some, state, now, live=True), some, policy, state=state, now=now)
 
         self._attempt = cluster, attempt
         if self._is_small(cluster):
@@ -480,10 +482,10 @@ class Controller:
             plan = await asyncio.to_thread(self._planner.plan, cluster, state, now, live=True)
         self.plans += 1
         plan = replace(plan, warnings=(*plan.warnings, *unshown), solve_seconds=round(self._time() - began, 6))
-        if not self._fresh(self._now()) or any(each.kind != Pod.__name__ for each in self.memory.poison):
+        if not self._is_fresh(self._now()) or any(each.kind != Pod.__name__ for each in self.memory.poison):
             plan = without_removals(plan)
         memory = self.memory
-        plan = bounded(
+        plan = without_surplus(
             plan,
             cluster,
             policy,
@@ -493,8 +495,8 @@ class Controller:
             unlisted=state.unlisted,
             guarding=memory.guarding,
         )
-        await breathe()
-        if (plan.machines or plan.removals) and await self._stopped_meanwhile(held, now):
+        await yield_to_loop()
+        if (plan.machines or plan.removals) and await self._is_newly_held(held, now):
             self._alarm.plan_by(self._time())
             return
         self._recorder.planned(plan, cluster, state, policy, now)
@@ -502,19 +504,19 @@ class Controller:
             self._alarm.plan_by(self._time() + max(0.0, change - now))
         if self._dry_run:
             return
-        meant, orders = ordered(self.memory, plan, cluster, policy, state=state, now=now)
+        memory_with_orders, orders = place_orders(self.memory, plan, cluster, policy, state=state, now=now)
         # People and histories refer to the ids of decisions: the next process must not number from the start again.
-        meant = replace(meant, decisions=max(meant.decisions, self._recorder.decisions))
-        if meant != self.memory:
-            await self._store.save(meant)
-            self.memory = meant
+        memory_with_orders = replace(memory_with_orders, decisions=max(memory_with_orders.decisions, self._recorder.decisions))
+        if memory_with_orders != self.memory:
+            await self._store.save(memory_with_orders)
+            self.memory = memory_with_orders
         for order in orders:
-            machines = tuple(machine for machine in meant.ledger.coming if machine.order == order.token)
-            self._recorder.sent(order, machines, meant, now)
+            machines = tuple(machine for machine in memory_with_orders.ledger.coming if machine.order == order.token)
+            self._recorder.sent(order, machines, memory_with_orders, now)
             self._cloud.buy(order)
-        if meant.ledger.leaving or meant.ledger.promises:
+        if memory_with_orders.ledger.leaving or memory_with_orders.ledger.promises:
             # New decisions begin at once.
-            self._alarm.look_by(self._time())
+            self._alarm.turn_by(self._time())
 
     def _is_small(self, cluster: Cluster) -> bool:
         """Whether a plan for ``cluster`` is quick enough to be made on the event loop."""
@@ -523,27 +525,29 @@ class Controller:
             return False
         return sum(planning_weight(bucket.sample.spec) * len(bucket.pods) for bucket in cluster.unbound.values()) <= pace.inline_pods
 
-    def _consolidates(self, state: State) -> bool:
+    def _begin_consolidation(self, state: State) -> bool:
         """Whether consolidation is due in the next plan."""
-        now, unsettled, changed = self._time(), state.unsettled_offerings, self._version != self._weighed
-        if not (self._fresh(self._now()) and self._consolidation.is_due(unsettled, now, self._alarm.pace, changed=changed)):
+        now, unsettled, changed = self._time(), state.unsettled_offerings, self._version != self._consolidated_version
+        if not (self._is_fresh(self._now()) and self._consolidation.is_due(unsettled, now, self._alarm.pace, changed=changed)):
             return False
-        self._consolidation, self._weighed = Consolidation(now, unsettled), self._version
+        self._consolidation, self._consolidated_version = Consolidation(now, unsettled), self._version
         return True
 
-    def _await(self) -> None:
+    def _set_awaited(self) -> None:
         """Set the objects whose changes cause a turn at once, and make a turn due soon while written changes are expected to show."""
-        book = self.memory.ledger
+        ledger_now = self.memory.ledger
         nodes = (
-            {machine.node for machine in book.coming if machine.node}
-            | {promise.node for promise in book.promises}
-            | {removal.node for removal in book.leaving}
+            {machine.node for machine in ledger_now.coming if machine.node}
+            | {promise.node for promise in ledger_now.promises}
+            | {removal.node for removal in ledger_now.leaving}
         )
-        pods = {pod for promise in book.promises for pod in promise.pods} | {pod for removal in book.leaving for pod in removal.pods}
-        coming = {machine.id for machine in book.coming}
+        pods = {pod for promise in ledger_now.promises for pod in promise.pods} | {
+            pod for removal in ledger_now.leaving for pod in removal.pods
+        }
+        coming = {machine.id for machine in ledger_now.coming}
         self._alarm.awaited = frozenset(nodes | pods | coming)
         if (due := windows.next_look(self.memory.windows, now := self._now())) is not None:
-            self._alarm.look_by(self._time() + due - now)
-        if book.promises or book.leaving:
-            opening = any(promise.step == ledger.NOMINATING for promise in book.promises)
-            self._alarm.look_by(self._time() + (OPENING_SECONDS if opening else 1.0))
+            self._alarm.turn_by(self._time() + due - now)
+        if ledger_now.promises or ledger_now.leaving:
+            opening = any(promise.step == ledger.NOMINATING for promise in ledger_now.promises)
+            self._alarm.turn_by(self._time() + (OPENING_SECONDS if opening else 1.0))

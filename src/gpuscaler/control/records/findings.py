@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from gpuscaler.control.records.words import format_count, format_duration, format_names
 from gpuscaler.lifecycle.observed.machine_index import Unpooled
-from gpuscaler.lifecycle.released_pools import LetGo
+from gpuscaler.lifecycle.released_pools import ReleasedPool
 from gpuscaler.lifecycle.steering.binding import Unbinding
 from gpuscaler.model.accelerators import ACCELERATORS
 from gpuscaler.model.cluster import Cluster
@@ -24,10 +24,10 @@ def describe_findings(plan: Plan, cluster: Cluster, members: Mapping[str, Member
     halted = next((blocked.detail for blocked in plan.blocked_nodes if blocked.blocker == "unhealthy"), None)
     if halted is not None:
         yield halted
-    for one in unpooled:
+    for unpooled_machines in unpooled:
         yield (
-            f"pool {one.pool}: the cloud lists {format_count(one.machines, 'machine')} of it for this cluster ({one.machine}"
-            f"{', …' if one.machines > 1 else ''}), expected pools of the settings; its machines are not counted, opened or removed; "
+            f"pool {unpooled_machines.pool}: the cloud lists {format_count(unpooled_machines.machines, 'machine')} of it for this cluster ({unpooled_machines.machine}"
+            f"{', …' if unpooled_machines.machines > 1 else ''}), expected pools of the settings; its machines are not counted, opened or removed; "
             f"add the pool, or remove this cluster's name from its machines if they do not belong to the cluster"
         )
     short: dict[str, list[str]] = defaultdict(list)
@@ -39,14 +39,14 @@ def describe_findings(plan: Plan, cluster: Cluster, members: Mapping[str, Member
             most = offering.allocatable.get(device, 0)
             if 0 < shown.get(device, 0) < most:
                 short[f"{shown[device]} of {most} {device} that a {offering.instance_type} has"].append(name)
-    for what, names in short.items():
+    for shortage, names in short.items():
         yield (
-            f"{format_nodes(names)} {'shows' if len(names) == 1 else 'show'} {what}; plans use the shown number; "
+            f"{format_nodes(names)} {'shows' if len(names) == 1 else 'show'} {shortage}; plans use the shown number; "
             f"check the driver's log there for a failed device, and replace the machine"
         )
 
 
-def describe_released_pool(released: LetGo) -> str:
+def describe_released_pool(released: ReleasedPool) -> str:
     """A sentence about a pool that is no longer managed."""
     machines = (
         f"{format_count(released.coming, 'machine')} starting, {released.leaving} leaving, gpuscaler's taints on "
@@ -80,21 +80,21 @@ def describe_closed_nodes(cluster: Cluster, members: Mapping[str, Member], ledge
         | {promise.node for promise in ledger.promises}
         | {removal.node for removal in ledger.leaving}
     )
-    shut: dict[str, list[Node]] = defaultdict(list)
+    closed_nodes: dict[str, list[Node]] = defaultdict(list)
     for node in cluster.table.tainted(ARRIVING_TAINT):
         member = members.get(node.name)
         kept = member is not None and member.pool.min_gpus_per_pod
         if node.name in under_way or kept or now < node.created + CLOSED_SECONDS:
             continue
-        shut["the cloud lists it in no pool of the settings" if member is None else f"it is a machine of pool {member.pool.name}"].append(
-            node
-        )
-    for whose, here in shut.items():
-        first, are = here[0], "is" if len(here) == 1 else "are"
+        closed_nodes[
+            "the cloud lists it in no pool of the settings" if member is None else f"it is a machine of pool {member.pool.name}"
+        ].append(node)
+    for reason, nodes in closed_nodes.items():
+        first, verb = nodes[0], "is" if len(nodes) == 1 else "are"
         yield (
-            f"{format_nodes([node.name for node in here])} {are} closed by the taint {ARRIVING_TAINT}, and gpuscaler neither opens "
-            f"nor removes {'it' if len(here) == 1 else 'them'}: "
-            f"{whose} ({first.provider_id or 'it has no spec.providerID'}); remove the taint, or add its group to the pools"
+            f"{format_nodes([node.name for node in nodes])} {verb} closed by the taint {ARRIVING_TAINT}, and gpuscaler neither opens "
+            f"nor removes {'it' if len(nodes) == 1 else 'them'}: "
+            f"{reason} ({first.provider_id or 'it has no spec.providerID'}); remove the taint, or add its group to the pools"
         )
 
 

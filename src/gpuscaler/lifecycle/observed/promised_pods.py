@@ -6,7 +6,7 @@ from msgspec.structs import replace
 
 from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.labels import LabelSet
-from gpuscaler.model.live_templates import spoken
+from gpuscaler.model.live_templates import format_amount
 from gpuscaler.model.nodes import Node
 from gpuscaler.model.pods import Pod, PodOptions
 from gpuscaler.model.pools import Policy
@@ -18,7 +18,7 @@ def waiting(pods: Iterable[str], cluster: Cluster) -> Iterator[Pod]:
     """Yield those of ``pods`` that are still pending."""
     for key in pods:
         pod = cluster.pods.get(key)
-        if pod is not None and pod.waits:
+        if pod is not None and pod.is_pending:
             yield pod
 
 
@@ -44,7 +44,7 @@ def falls_short(pod: Pod, node: Node, cluster: Cluster) -> str:
         shown = node.allocatable.get(resource, 0)
         room = shown - sum(1 if resource == PODS else counted_requests(pod.spec).get(resource, 0) for pod in here)
         if shown and room < amount:
-            return f"node {node.name} has {spoken(resource, max(0, room))} {resource}, and the pod requests {spoken(resource, amount)}"
+            return f"node {node.name} has {format_amount(resource, max(0, room))} {resource}, and the pod requests {format_amount(resource, amount)}"
     return ""
 
 

@@ -6,7 +6,7 @@ from functools import cached_property
 
 from msgspec import Struct
 
-from gpuscaler.lifecycle.answers import of_absence
+from gpuscaler.lifecycle.answers import events_of_absence
 from gpuscaler.lifecycle.observed.machine_index import MachineIndex
 from gpuscaler.lifecycle.observed.promised_pods import waiting
 from gpuscaler.lifecycle.registration.futile_launches import Relaunching
@@ -311,7 +311,7 @@ class _Registration(Draft):
             self.overdue.append(Overdue(machine, reason))
             if machine.order and not machine.node:
                 # A machine that was not ordered here may have been a node for long, until its Node was deleted.
-                self.breaker_events += of_absence(machine.key, machine.asked, self.now, reason)
+                self.breaker_events += events_of_absence(machine.key, machine.asked, self.now, reason)
             elif machine.order:
                 self.breaker_events.append(fate(machine, self.now, reason, lacks))
             elif machine.node and lacks is not None and lacks.resource:

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from gpuscaler.lifecycle.actions import Bind, Nominate
 from gpuscaler.lifecycle.observed.promised_pods import waiting
 from gpuscaler.lifecycle.registration.readiness import is_divided, lack
-from gpuscaler.model.accelerators import gpus_in, is_device
+from gpuscaler.model.accelerators import count_accelerators, is_device
 from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.nodes import Node
 from gpuscaler.model.pods import Pod
@@ -243,7 +243,7 @@ class Binder:
                 first = due.pop(0)
                 if self._admits(trial, first, row):
                     trial.place(first.spec, first.labels, row)
-            if gpus_in(spec.requests) < least or self.steering(strangers[0], promise.offering.pool) != BIND:
+            if count_accelerators(spec.requests) < least or self.steering(strangers[0], promise.offering.pool) != BIND:
                 continue
             while strangers and self._admits(trial, strangers[0], row):
                 pod = strangers.popleft()

@@ -9,18 +9,18 @@ from binascii import Error as Base64Error
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
-from gpuscaler.metrics.command.certificates import mistakes
-from gpuscaler.metrics.converting.adapters import is_adapter, leads_to
-from gpuscaler.metrics.converting.objects import Json, containers, items, mapping, pod_template, seen, text
+from gpuscaler.metrics.command.certificates import certificate_problems
+from gpuscaler.metrics.converting.adapters import is_adapter, selects_pods
+from gpuscaler.metrics.converting.objects import Json, containers, ensure_mapping, get_items, get_mapping, pod_template, text
 
 #: Notes a message about an object.
-Tell = Callable[[Json, str], None]
+AddObjectNote = Callable[[Json, str], None]
 _READER = "extension-apiserver-authentication-reader"
 _CERTIFICATE_FLAG = "--tls-cert-file="
 
 
 @dataclass(frozen=True, slots=True)
-class Home:
+class AdapterWorkload:
     """A workload of prometheus-adapter, its namespace and account, and the host names under which it is called."""
 
     workload: Json
@@ -29,141 +29,157 @@ class Home:
     hosts: tuple[str, ...]
 
 
-def settle(objects: list[Json], tell: Tell) -> None:
+def fix_namespaces(objects: list[Json], add_note: AddObjectNote) -> None:
     """Correct ``objects`` that do not fit the namespace in which prometheus-adapter runs, and note what cannot be corrected."""
-    for home in homes(objects):
-        for one in objects:
-            if one.get("kind") in ("RoleBinding", "ClusterRoleBinding"):
-                _bind(one, home, objects, tell)
-        for kind, name, optional in sorted(set(references(home.workload))):
-            _bring(kind, name, home, objects, tell, optional=optional)
-        _certify(home, objects, tell)
-    for one in objects:
-        if one.get("kind") in ("Role", "ClusterRole"):
-            _narrow(one, tell)
+    for home in adapter_workloads(objects):
+        for manifest in objects:
+            if manifest.get("kind") in ("RoleBinding", "ClusterRoleBinding"):
+                _fix_binding(manifest, home, objects, add_note)
+        for kind, name, optional in sorted(set(config_references(home.workload))):
+            _move(kind, name, home, objects, add_note, optional=optional)
+        _check_certificates(home, objects, add_note)
+    for manifest in objects:
+        if manifest.get("kind") in ("Role", "ClusterRole"):
+            _note_wide_rights(manifest, add_note)
 
 
-def homes(objects: Iterable[Json]) -> Iterator[Home]:
+def adapter_workloads(objects: Iterable[Json]) -> Iterator[AdapterWorkload]:
     """The workloads of prometheus-adapter with a namespace; without one, it depends on how ``kubectl`` is called."""
     objects = list(objects)
-    for one in objects:
-        namespace = text(seen(one, "metadata").get("namespace"))
-        if namespace and any(map(is_adapter, containers(one))):
-            template = pod_template(one) or {}
-            spec, labels = seen(template, "spec"), seen(seen(template, "metadata"), "labels")
-            services = [text(seen(service, "metadata").get("name")) for service in objects if leads_to(service, [labels])]
+    for manifest in objects:
+        namespace = text(get_mapping(manifest, "metadata").get("namespace"))
+        if namespace and any(map(is_adapter, containers(manifest))):
+            template = pod_template(manifest) or {}
+            spec, labels = get_mapping(template, "spec"), get_mapping(get_mapping(template, "metadata"), "labels")
+            services = [text(get_mapping(service, "metadata").get("name")) for service in objects if selects_pods(service, [labels])]
             account = text(spec.get("serviceAccountName") or spec.get("serviceAccount")) or "default"
-            yield Home(one, namespace, account, tuple(f"{name}.{namespace}.svc" for name in services))
+            yield AdapterWorkload(manifest, namespace, account, tuple(f"{name}.{namespace}.svc" for name in services))
 
 
-def references(workload: Json) -> Iterator[tuple[str, str, bool]]:
+def config_references(workload: Json) -> Iterator[tuple[str, str, bool]]:
     """Kind and name of each Secret and ConfigMap that its pods use, and whether it is optional."""
-    spec = seen(pod_template(workload) or {}, "spec")
-    for volume in items(spec, "volumes"):
+    spec = get_mapping(pod_template(workload) or {}, "spec")
+    for volume in get_items(spec, "volumes"):
         yield from _mounted(volume, "secretName")
-        for source in items(seen(volume, "projected"), "sources"):
+        for source in get_items(get_mapping(volume, "projected"), "sources"):
             yield from _mounted(source, "name")
     for container in containers(workload):
-        for source in items(container, "envFrom"):
+        for source in get_items(container, "envFrom"):
             yield from _named(source, {"secretRef": "Secret", "configMapRef": "ConfigMap"})
-        for variable in items(container, "env"):
-            yield from _named(seen(variable, "valueFrom"), {"secretKeyRef": "Secret", "configMapKeyRef": "ConfigMap"})
-    for pulled in items(spec, "imagePullSecrets"):
-        if pulled.get("name"):
-            yield "Secret", text(pulled["name"]), False
+        for variable in get_items(container, "env"):
+            yield from _named(get_mapping(variable, "valueFrom"), {"secretKeyRef": "Secret", "configMapKeyRef": "ConfigMap"})
+    for pull_secret in get_items(spec, "imagePullSecrets"):
+        if pull_secret.get("name"):
+            yield "Secret", text(pull_secret["name"]), False
 
 
 def _mounted(source: Json, secret_key: str) -> Iterator[tuple[str, str, bool]]:
     for kind, key, name in (("Secret", "secret", secret_key), ("ConfigMap", "configMap", "name")):
-        found = seen(source, key)
-        if found.get(name):
-            yield kind, text(found[name]), found.get("optional") is True
+        reference = get_mapping(source, key)
+        if reference.get(name):
+            yield kind, text(reference[name]), reference.get("optional") is True
 
 
 def _named(source: Json, kinds: dict[str, str]) -> Iterator[tuple[str, str, bool]]:
     for key, kind in kinds.items():
-        found = seen(source, key)
-        if found.get("name"):
-            yield kind, text(found["name"]), found.get("optional") is True
+        reference = get_mapping(source, key)
+        if reference.get("name"):
+            yield kind, text(reference["name"]), reference.get("optional") is True
 
 
-def _bind(binding: Json, home: Home, objects: list[Json], tell: Tell) -> None:
+def _fix_binding(binding: Json, home: AdapterWorkload, objects: list[Json], add_note: AddObjectNote) -> None:
     """Change ``binding`` to name the account in its current namespace."""
     subjects = [
-        item for item in items(binding, "subjects") if item.get("kind") == "ServiceAccount" and text(item.get("name")) == home.account
+        item for item in get_items(binding, "subjects") if item.get("kind") == "ServiceAccount" and text(item.get("name")) == home.account
     ]
     for subject in subjects:
         before = text(subject.get("namespace"))
-        if before != home.namespace and not _is_there("ServiceAccount", home.account, before, objects):
+        if before != home.namespace and not _exists("ServiceAccount", home.account, before, objects):
             subject["namespace"] = home.namespace
-            tell(binding, f"its subject ServiceAccount {home.account} is in {home.namespace} now{f', not in {before}' if before else ''}")
+            add_note(
+                binding, f"its subject ServiceAccount {home.account} is in {home.namespace} now{f', not in {before}' if before else ''}"
+            )
     if subjects and binding.get("kind") == "RoleBinding":
-        metadata, role = mapping(binding, "metadata"), seen(binding, "roleRef")
-        wanted = "kube-system" if text(role.get("name")) == _READER else home.namespace
+        metadata, role = ensure_mapping(binding, "metadata"), get_mapping(binding, "roleRef")
+        namespace = "kube-system" if text(role.get("name")) == _READER else home.namespace
         if not metadata.get("namespace"):
-            metadata["namespace"] = wanted
-            tell(binding, f"added the namespace {wanted} of its role")
-            for one in objects:
-                if one.get("kind") == role.get("kind") == "Role" and text(seen(one, "metadata").get("name")) == text(role.get("name")):
-                    mapping(one, "metadata").setdefault("namespace", wanted)
+            metadata["namespace"] = namespace
+            add_note(binding, f"added the namespace {namespace} of its role")
+            for manifest in objects:
+                if manifest.get("kind") == role.get("kind") == "Role" and text(get_mapping(manifest, "metadata").get("name")) == text(
+                    role.get("name")
+                ):
+                    ensure_mapping(manifest, "metadata").setdefault("namespace", namespace)
 
 
-def _bring(kind: str, name: str, home: Home, objects: list[Json], tell: Tell, *, optional: bool) -> None:
+def _move(kind: str, name: str, home: AdapterWorkload, objects: list[Json], add_note: AddObjectNote, *, optional: bool) -> None:
     """Move a Secret or ConfigMap that the pods need to their namespace."""
-    there = [one for one in objects if one.get("kind") == kind and text(seen(one, "metadata").get("name")) == name]
-    if any(text(seen(one, "metadata").get("namespace")) == home.namespace for one in there) or _makes(kind, name, home, objects, tell):
+    named = [
+        manifest for manifest in objects if manifest.get("kind") == kind and text(get_mapping(manifest, "metadata").get("name")) == name
+    ]
+    if any(text(get_mapping(manifest, "metadata").get("namespace")) == home.namespace for manifest in named) or _is_issued(
+        kind, name, home, objects, add_note
+    ):
         return
-    if not there:
+    if not named:
         if not optional:
-            tell(
+            add_note(
                 home.workload,
                 f"its pods need the {kind} {name}, which is not among these objects: make sure that it is in {home.namespace}",
             )
         return
-    one = there[0]
-    before = text(seen(one, "metadata").get("namespace"))
+    manifest = named[0]
+    before = text(get_mapping(manifest, "metadata").get("namespace"))
     if before and _is_needed(kind, name, before, objects):
-        tell(
+        add_note(
             home.workload,
             f"its pods need the {kind} {name} in {home.namespace}; here it is in {before}, where other pods need it too: copy it",
         )
         return
-    mapping(one, "metadata")["namespace"] = home.namespace
-    tell(one, f"moved {f'from {before} ' if before else ''}to {home.namespace}, where the pods that need it run")
+    ensure_mapping(manifest, "metadata")["namespace"] = home.namespace
+    add_note(manifest, f"moved {f'from {before} ' if before else ''}to {home.namespace}, where the pods that need it run")
 
 
-def _makes(kind: str, name: str, home: Home, objects: list[Json], tell: Tell) -> bool:
+def _is_issued(kind: str, name: str, home: AdapterWorkload, objects: list[Json], add_note: AddObjectNote) -> bool:
     """Whether cert-manager makes the Secret; if so, correct the namespace and the names of its Certificate."""
-    makers = [one for one in objects if one.get("kind") == "Certificate" and text(seen(one, "spec").get("secretName")) == name]
-    for one in makers if kind == "Secret" else ():
-        metadata, spec = mapping(one, "metadata"), mapping(one, "spec")
+    certificates = [
+        certificate
+        for certificate in objects
+        if certificate.get("kind") == "Certificate" and text(get_mapping(certificate, "spec").get("secretName")) == name
+    ]
+    for certificate in certificates if kind == "Secret" else ():
+        metadata, spec = ensure_mapping(certificate, "metadata"), ensure_mapping(certificate, "spec")
         if text(metadata.get("namespace")) != home.namespace:
             metadata["namespace"] = home.namespace
-            tell(one, f"moved to {home.namespace}, where the pods that need its Secret run")
+            add_note(certificate, f"moved to {home.namespace}, where the pods that need its Secret run")
         names = listed if isinstance(listed := spec.get("dnsNames"), list) else []
         lacking = [host for host in home.hosts if host not in names]
         if lacking:
             spec["dnsNames"] = [*names, *lacking]
-            tell(one, f"added the name {', '.join(lacking)}, which the API server uses")
-    return kind == "Secret" and bool(makers)
+            add_note(certificate, f"added the name {', '.join(lacking)}, which the API server uses")
+    return kind == "Secret" and bool(certificates)
 
 
-def _certify(home: Home, objects: list[Json], tell: Tell) -> None:
+def _check_certificates(home: AdapterWorkload, objects: list[Json], add_note: AddObjectNote) -> None:
     """Note a served certificate that is not for the name that the API server uses."""
     instead = "or remove --tls-cert-file: gpuscaler metrics makes a certificate itself"
-    mounted = {name for kind, name, _ in references(home.workload) if kind == "Secret"}
-    secrets = [one for one in objects if one.get("kind") == "Secret" and text(seen(one, "metadata").get("name")) in mounted]
-    for key in _served(home.workload):
-        found = [(secret, pem) for secret in secrets if (pem := _pem(secret, key))]
+    mounted = {name for kind, name, _ in config_references(home.workload) if kind == "Secret"}
+    secrets = [
+        manifest
+        for manifest in objects
+        if manifest.get("kind") == "Secret" and text(get_mapping(manifest, "metadata").get("name")) in mounted
+    ]
+    for key in _certificate_keys(home.workload):
+        certificates = [(secret, pem) for secret in secrets if (pem := _pem(secret, key))]
         for host in home.hosts:
-            for one, pem in found:
-                for mistake in mistakes(pem, host=host):
-                    tell(one, f"{key}: {mistake}, {instead}")
-            if not found and not any(one.get("kind") == "Certificate" for one in objects):
-                tell(home.workload, f"make sure that the certificate {key} is for {host}, the name that the API server uses, {instead}")
+            for served, pem in certificates:
+                for mistake in certificate_problems(pem, host=host):
+                    add_note(served, f"{key}: {mistake}, {instead}")
+            if not certificates and not any(manifest.get("kind") == "Certificate" for manifest in objects):
+                add_note(home.workload, f"make sure that the certificate {key} is for {host}, the name that the API server uses, {instead}")
 
 
-def _served(workload: Json) -> Iterator[str]:
+def _certificate_keys(workload: Json) -> Iterator[str]:
     """The file names of served certificates, which are their keys in a Secret."""
     for container in containers(workload):
         for words in (container.get("command"), container.get("args")):
@@ -173,35 +189,39 @@ def _served(workload: Json) -> Iterator[str]:
 
 
 def _pem(secret: Json, key: str) -> bytes:
-    plain = seen(secret, "stringData").get(key)
+    plain = get_mapping(secret, "stringData").get(key)
     if plain is not None:
         return text(plain).encode()
     try:
-        return b64decode(text(seen(secret, "data").get(key)))
+        return b64decode(text(get_mapping(secret, "data").get(key)))
     except (Base64Error, ValueError):
         return b""
 
 
-def _narrow(role: Json, tell: Tell) -> None:
+def _note_wide_rights(role: Json, add_note: AddObjectNote) -> None:
     """Note rights that are wider than necessary."""
-    for place, rule in enumerate(items(role, "rules")):
-        groups, verbs = ([text(one) for one in found] if isinstance(found := rule.get(key), list) else [] for key in ("apiGroups", "verbs"))
+    for place, rule in enumerate(get_items(role, "rules")):
+        groups, verbs = (
+            [text(entry) for entry in entries] if isinstance(entries := rule.get(key), list) else [] for key in ("apiGroups", "verbs")
+        )
         if "*" in verbs and any(group.endswith("metrics.k8s.io") for group in groups):
-            tell(role, f"rules[{place}] allows every verb on {', '.join(groups)}; get and list are enough to read metrics")
+            add_note(role, f"rules[{place}] allows every verb on {', '.join(groups)}; get and list are enough to read metrics")
 
 
-def _is_there(kind: str, name: str, namespace: str, objects: Iterable[Json]) -> bool:
+def _exists(kind: str, name: str, namespace: str, objects: Iterable[Json]) -> bool:
     return any(
-        one.get("kind") == kind
-        and (text(seen(one, "metadata").get("name")), text(seen(one, "metadata").get("namespace"))) == (name, namespace)
-        for one in objects
+        manifest.get("kind") == kind
+        and (text(get_mapping(manifest, "metadata").get("name")), text(get_mapping(manifest, "metadata").get("namespace")))
+        == (name, namespace)
+        for manifest in objects
     )
 
 
 def _is_needed(kind: str, name: str, namespace: str, objects: Iterable[Json]) -> bool:
     """Whether a workload in the namespace needs the object."""
     return any(
-        text(seen(one, "metadata").get("namespace")) == namespace and (kind, name) in {reference[:2] for reference in references(one)}
-        for one in objects
-        if pod_template(one) is not None
+        text(get_mapping(manifest, "metadata").get("namespace")) == namespace
+        and (kind, name) in {reference[:2] for reference in config_references(manifest)}
+        for manifest in objects
+        if pod_template(manifest) is not None
     )

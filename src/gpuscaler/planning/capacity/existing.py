@@ -11,24 +11,24 @@ from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.nodes import Node
 from gpuscaler.model.pools import Policy
 from gpuscaler.model.table import Mask, NodeTable
-from gpuscaler.planning.capacity.limits import Fleet, Worth, fleets, worth
+from gpuscaler.planning.capacity.limits import Fleet, LimitUsage, fleets, limit_usage
 from gpuscaler.planning.capacity.node_templates import Templates
 from gpuscaler.planning.capacity.pool_membership import Member, Membership
-from gpuscaler.planning.capacity.upcoming import Promised, arriving
+from gpuscaler.planning.capacity.upcoming import Promised, upcoming_nodes
 from gpuscaler.planning.feasibility.min_gpus import least_gpus
 from gpuscaler.planning.feasibility.snapshot import Room, Rows
 from gpuscaler.planning.state import State
 
 
-class Belonging(NamedTuple):
+class NodePools(NamedTuple):
     """The pool of each node by its name, and the amounts that it counts for under limits."""
 
     members: Mapping[str, Member]
-    worths: Mapping[str, Worth]
+    worths: Mapping[str, LimitUsage]
 
 
 @dataclass(frozen=True)
-class Stand:
+class NodeInventory:
     """The part of a picture that changes only with the nodes and the ordered machines.
 
     ``belonging`` has the pool of each node that is not ``unlisted``. ``coming`` has the nodes that upcoming machines will become, by
@@ -38,7 +38,7 @@ class Stand:
     """
 
     nodes: Mapping[str, Node]
-    belonging: Belonging
+    belonging: NodePools
     coming: Mapping[str, Node]
     registered: Mapping[str, str]
     pools: Mapping[str, Member]
@@ -56,14 +56,14 @@ class Stand:
 
 
 @dataclass(frozen=True)
-class Picture:
+class CapacitySnapshot:
     """The capacity at one moment.
 
     ``open_rows`` flags rows that count as capacity. ``have`` has the machines of each pool; it is empty where no limit and no minimum
     needs it.
     """
 
-    stand: Stand
+    stand: NodeInventory
     room: Room
     open_rows: Mask
     have: Mapping[str, Fleet]
@@ -88,7 +88,7 @@ class Picture:
         return {row: of[name] for row, name in enumerate(self.names) if name in of}
 
 
-class Pictures:
+class CapacityBuilder:
     """Makes one picture after another for one policy; the ``Stand`` is reused as long as the nodes are the same objects."""
 
     def __init__(self, policy: Policy) -> None:
@@ -101,14 +101,14 @@ class Pictures:
         self._counting = spares or any(limit is not None for limit in limits)
         self._offerings = policy.offerings
         self._promised: dict[str, Promised] = {}
-        self._stand: Stand | None = None
-        self._fleets: tuple[Mapping[str, Worth], object, Mapping[str, Fleet]] | None = None
+        self._stand: NodeInventory | None = None
+        self._fleets: tuple[Mapping[str, LimitUsage], object, Mapping[str, Fleet]] | None = None
         self._behind: tuple[Templates, Rows] | None = None
         self._wide: tuple[Rows, Rows] | None = None
 
-    def of(self, cluster: Cluster, state: State) -> Picture:
+    def of(self, cluster: Cluster, state: State) -> CapacitySnapshot:
         """Return rows for nodes and upcoming machines. A registered machine of the ledger is one row, as its offering promises (I3)."""
-        coming, warnings = arriving(cluster, self._offerings, state, self._promised)
+        coming, warnings = upcoming_nodes(cluster, self._offerings, state, self._promised)
         registered = {m.node: m.id for m in state.upcoming if m.id in coming and m.node in cluster.nodes}
         pools = {m.id: Member(self._pools[m.pool], None) for m in state.upcoming if m.id in coming}
         stand = self._stand
@@ -118,24 +118,24 @@ class Pictures:
             or (stand.coming, stand.registered, stand.pools, stand.unlisted) != (coming, registered, pools, state.unlisted)
         ):
             belonging = self._belonging(cluster.nodes, state.unlisted)
-            stand = standing(cluster, belonging, coming, registered, pools, keeping=self._keeping)
+            stand = build_inventory(cluster, belonging, coming, registered, pools, keeping=self._keeping)
             stand = self._stand = replace(stand, unlisted=state.unlisted)
         else:
             stand.rows.forget()
-        return Picture(
+        return CapacitySnapshot(
             stand=stand,
             room=Room.over(cluster, stand.rows),
-            open_rows=without(stand.standing, [stand.rows.table.row[name] for name in state.disrupting if name in cluster.nodes]),
+            open_rows=mask_without(stand.standing, [stand.rows.table.row[name] for name in state.disrupting if name in cluster.nodes]),
             have=self._have(state, stand),
             warnings=tuple(warnings),
         )
 
-    def _belonging(self, nodes: Mapping[str, Node], unlisted: frozenset[str]) -> Belonging:
+    def _belonging(self, nodes: Mapping[str, Node], unlisted: frozenset[str]) -> NodePools:
         """The pool of every node, computed again for nodes that changed or that the cloud's list has lost or gained."""
         stand = self._stand
         if stand is not None and stand.nodes is nodes and stand.unlisted == unlisted:
             return stand.belonging
-        before, belonging = (stand.nodes, stand.belonging) if stand is not None else ({}, Belonging({}, {}))
+        before, belonging = (stand.nodes, stand.belonging) if stand is not None else ({}, NodePools({}, {}))
         by_node, worths = dict(belonging.members), dict(belonging.worths)
         moved = unlisted ^ (stand.unlisted if stand is not None else frozenset())
         changed = {name: node for name, node in nodes.items() if before.get(name) is not node or name in moved}
@@ -144,10 +144,10 @@ class Pictures:
             worths.pop(name, None)
         fresh = self._membership.of(changed, unlisted)
         by_node.update(fresh)
-        worths.update({name: worth(nodes[name], member) for name, member in fresh.items()})
-        return Belonging(by_node, worths)
+        worths.update({name: limit_usage(nodes[name], member) for name, member in fresh.items()})
+        return NodePools(by_node, worths)
 
-    def _have(self, state: State, stand: Stand) -> Mapping[str, Fleet]:
+    def _have(self, state: State, stand: NodeInventory) -> Mapping[str, Fleet]:
         if not self._counting:
             return {}
         known, worths = self._fleets, stand.belonging.worths
@@ -156,7 +156,7 @@ class Pictures:
             known = self._fleets = (worths, others, fleets(self._policy, self._offerings, state, worths))
         return known[2]
 
-    def with_templates(self, seen: Picture, templates: Templates) -> Room:
+    def with_templates(self, seen: CapacitySnapshot, templates: Templates) -> Room:
         """The room of a picture with ``templates`` appended as rows with boundless resources."""
         rows = seen.stand.rows
         behind = self._behind if self._behind is not None and self._behind[0] is templates else None
@@ -172,21 +172,21 @@ class Pictures:
         return seen.room.over_more(self._wide[1])
 
 
-def standing(
+def build_inventory(
     cluster: Cluster,
-    belonging: Belonging,
+    belonging: NodePools,
     coming: Mapping[str, Node],
     registered: Mapping[str, str],
     pools: Mapping[str, Member],
     *,
     keeping: bool,
-) -> Stand:
+) -> NodeInventory:
     """Build a ``Stand``; ``keeping`` says that some pool keeps its machines for large pods."""
     table = cluster.table
     if registered:
         table = table.followed_by([coming[registered[node.name]] if node.name in registered else node for node in table.nodes])
     names = tuple(registered.get(name, name) for name in table.names)
-    ready = [is_standing(node) for node in table.nodes]
+    ready = [is_usable(node) for node in table.nodes]
     waiting = [machine_id for machine_id in coming if machine_id not in registered.values()]
     if waiting:
         table = table.extended([coming[machine_id] for machine_id in waiting])
@@ -196,15 +196,15 @@ def standing(
     if keeping:
         members = {**belonging.members, **pools}
         least = least_gpus([member.pool if (member := members.get(name)) is not None else None for name in names])
-    return Stand(cluster.nodes, belonging, coming, registered, pools, Rows(table, least), np.array(ready, dtype=np.bool_), names)
+    return NodeInventory(cluster.nodes, belonging, coming, registered, pools, Rows(table, least), np.array(ready, dtype=np.bool_), names)
 
 
-def is_standing(node: Node) -> bool:
+def is_usable(node: Node) -> bool:
     """Whether a node is ready and not being deleted."""
     return node.ready and not node.deleted
 
 
-def without(mask: Mask, rows: Sequence[int]) -> Mask:
+def mask_without(mask: Mask, rows: Sequence[int]) -> Mask:
     """A copy of ``mask`` that is False on ``rows``."""
     mask = mask.copy()
     mask[list(rows)] = False

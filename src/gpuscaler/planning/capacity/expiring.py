@@ -17,7 +17,7 @@ WORTH_SECONDS = 900.0
 WHY = "its reservation ends"
 
 
-def closing(pools: Iterable[Pool]) -> Mapping[OfferingKey, float]:
+def purchase_deadlines(pools: Iterable[Pool]) -> Mapping[OfferingKey, float]:
     """The last moment at which each offering that ends may be bought."""
     return {
         offering.key: offering.ends - EMPTY_SECONDS - SAVE_SECONDS - WORTH_SECONDS
@@ -27,18 +27,18 @@ def closing(pools: Iterable[Pool]) -> Mapping[OfferingKey, float]:
     }
 
 
-def without_closed(state: State, closes: Mapping[OfferingKey, float], now: float) -> State:
+def block_expiring(state: State, closes: Mapping[OfferingKey, float], now: float) -> State:
     """``state`` with offerings blocked that are about to end."""
     closed = frozenset(key for key, at in closes.items() if now > at)
     return replace(state, blocked_offerings=state.blocked_offerings | closed) if closed else state
 
 
-def told(policy: Policy, key: OfferingKey, now: float) -> str:
+def describe_expiry(policy: Policy, key: OfferingKey, now: float) -> str:
     """Why an offering that is about to end is not bought; empty where it is not about to end."""
     for offering in (
         offering for pool in policy.pools if pool.name == key.pool for offering in pool.offerings if offering.key == key and offering.ends
     ):
-        if now > closing((Pool(key.pool, (offering,)),))[key]:
+        if now > purchase_deadlines((Pool(key.pool, (offering,)),))[key]:
             until = datetime.fromtimestamp(offering.ends, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
             return f"{offering.market} {offering.instance_type} {offering.zone}: its machines end at {until}, too soon to buy one"
     return ""

@@ -32,7 +32,7 @@ def with_fallbacks(
     if not any(map(may_fall_back, machines)):
         return tuple(machines)
     left = slack(policy, state, have, (machine.keys for machine in machines))
-    offerings, known = policy.sold, templates.fallbacks
+    offerings, cache = policy.sold, templates.fallbacks
     planneds: list[PlannedMachine] = []
     for machine in machines:
         others = alternatives(
@@ -42,7 +42,7 @@ def with_fallbacks(
             overhead=templates.overhead,
             blocked=state.blocked_offerings,
             half_open=state.half_open_offerings,
-            known=known,
+            cache=cache,
         )
         admitted = within_limits(machine, [offerings[key] for key in others], offerings, left) if others else []
         choices = tuple(Choice(offering.instance_type, offering.market, offering.zone, offering.price) for offering in admitted)
@@ -75,7 +75,7 @@ def alternatives(
     overhead: Overhead,
     blocked: Set[OfferingKey],
     half_open: Set[OfferingKey],
-    known: Known | None = None,
+    cache: Known | None = None,
 ) -> tuple[OfferingKey, ...]:
     """Spot offerings of the machine's pool that also hold its pods, cheapest first; none for a machine that is not spot.
 
@@ -84,7 +84,7 @@ def alternatives(
 
     All fallbacks cost less than the cheapest on-demand machine that would hold the pods, and none is ``blocked`` by a breaker. Offerings in
     ``half_open`` come last: when they are reached, a probe costs nothing. ``overhead`` is that of ``cluster``.
-    Pods whose placement depends on other pods stay in the zone, and on the GPU product, that the plan chose for them. ``known`` caches
+    Pods whose placement depends on other pods stay in the zone, and on the GPU product, that the plan chose for them. ``cache`` caches
     the result for callers that ask repeatedly while offerings and DaemonSets stay the same.
 
     Where a purchase names a zone and the cloud chooses among the offerings there, the fallbacks are the pool's other zones, each as a
@@ -97,21 +97,23 @@ def alternatives(
     bound = any(map(is_bound, pods))
     if machine.choices:
         return () if bound else other_zones(machine, [pod.spec for pod in pods], offerings, overhead=overhead, blocked=blocked)
-    known = {} if known is None else known
+    cache = {} if cache is None else cache
     key = (chosen.key, bound, frozenset(Counter(pod.spec.digest for pod in pods).items()))
-    if key not in known:
-        known[key] = others(chosen, [pod.spec for pod in pods], offerings, overhead=overhead, bound=bound)
-    able = [offering.key for offering in known[key] if offering.key not in blocked]
+    if key not in cache:
+        cache[key] = other_offerings(chosen, [pod.spec for pod in pods], offerings, overhead=overhead, bound=bound)
+    able = [offering.key for offering in cache[key] if offering.key not in blocked]
     return tuple(sorted(able, key=lambda key: key in half_open))
 
 
-def others(
+def other_offerings(
     chosen: Offering, pods: Sequence[PodSpec], offerings: Mapping[OfferingKey, Offering], *, overhead: Overhead, bound: bool
 ) -> tuple[Offering, ...]:
     """Spot offerings other than ``chosen`` that hold all ``pods`` and cost less than on-demand, cheapest first."""
-    wanted = total(pods)
+    wanted = total_requests(pods)
     specs = list({spec.digest: spec for spec in pods}.values())
-    fitting = [offering for offering in offerings.values() if offering.pool == chosen.pool and is_like(offering, chosen if bound else None)]
+    fitting = [
+        offering for offering in offerings.values() if offering.pool == chosen.pool and is_similar(offering, chosen if bound else None)
+    ]
     fitting = [offering for offering in fitting if holds(offering, wanted, overhead) and all(offering.admits(spec) for spec in specs)]
     most = min((offering.price for offering in fitting if offering.market == ON_DEMAND), default=float("inf"))
     cheap = (offering for offering in fitting if offering.market == SPOT and offering.key != chosen.key and offering.price < most)
@@ -130,7 +132,7 @@ def other_zones(
 
     Empty for a set that spans all zones of its pool.
     """
-    wanted, zones = total(pods), {choice.zone for choice in machine.choices}
+    wanted, zones = total_requests(pods), {choice.zone for choice in machine.choices}
     by_zone: dict[str, list[Offering]] = {}
     for offering in offerings.values():
         if offering.pool == machine.pool and offering.zone not in zones:
@@ -150,7 +152,7 @@ def is_bound(pod: Pod) -> bool:
     return bool(pod.options.gang or spec.spread or spec.affinity or spec.anti_affinity or spec.volumes or spec.preferred_affinity)
 
 
-def total(specs: Sequence[PodSpec]) -> Mapping[str, int]:
+def total_requests(specs: Sequence[PodSpec]) -> Mapping[str, int]:
     """The sum of the requests of pods."""
     wanted = {"pods": len(specs)}
     for spec in specs:
@@ -159,7 +161,7 @@ def total(specs: Sequence[PodSpec]) -> Mapping[str, int]:
     return wanted
 
 
-def is_like(offering: Offering, chosen: Offering | None) -> bool:
+def is_similar(offering: Offering, chosen: Offering | None) -> bool:
     """Whether an offering has the zone and GPU product of ``chosen``; always true without ``chosen``."""
     return chosen is None or (offering.zone, _product(offering)) == (chosen.zone, _product(chosen))
 

@@ -16,8 +16,8 @@ def product(node: Node, products: Mapping[str, str]) -> str:
 
 def own_product(node: Node) -> str:
     """The GPU product by the node's own labels; without such a label each instance type is its own product. "" without accelerators."""
-    if found := first_label(node, PRODUCT_LABELS):
-        return found
+    if label := first_label(node, PRODUCT_LABELS):
+        return label
     return first_label(node, INSTANCE_TYPE_LABELS) if any(map(is_device, node.allocatable)) else ""
 
 
@@ -26,7 +26,7 @@ def products_of_types(templates: Templates) -> dict[str, str]:
 
     The component that labels nodes with their product is not installed in every cluster, and uses its own names.
     """
-    found: dict[str, set[str]] = {}
+    products: dict[str, set[str]] = {}
     for node, offering in zip(templates.nodes, templates.offerings, strict=True):
-        found.setdefault(first_label(node, INSTANCE_TYPE_LABELS), set()).add(first_label(node, PRODUCT_LABELS) or offering.product)
-    return {instance_type: name for instance_type, names in found.items() if len(names) == 1 for name in names if name}
+        products.setdefault(first_label(node, INSTANCE_TYPE_LABELS), set()).add(first_label(node, PRODUCT_LABELS) or offering.product)
+    return {instance_type: name for instance_type, names in products.items() if len(names) == 1 for name in names if name}

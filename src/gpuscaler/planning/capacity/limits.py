@@ -8,14 +8,14 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gpuscaler.model.accelerators import gpus_in
+from gpuscaler.model.accelerators import count_accelerators
 from gpuscaler.model.nodes import Node
 from gpuscaler.model.offerings import OfferingKey
 from gpuscaler.model.pools import Offering, Policy
 from gpuscaler.model.table import Mask
-from gpuscaler.planning.capacity.node_templates import Kind, Templates
+from gpuscaler.planning.capacity.node_templates import MachineKind, Templates
 from gpuscaler.planning.capacity.pool_membership import Member
-from gpuscaler.planning.capacity.similar_offerings import may_be
+from gpuscaler.planning.capacity.similar_offerings import possible_offerings
 from gpuscaler.planning.mix.problem import Limits as MixLimits
 from gpuscaler.planning.state import State, Upcoming
 
@@ -56,7 +56,7 @@ class Remaining:
     def for_mix(self) -> MixLimits:
         return MixLimits(machines=self.machines, gpus=self.gpus, dollars_per_hour=self.dollars_per_hour, pools=dict(self.pools))
 
-    def spend(self, kind: Kind, times: int) -> None:
+    def spend(self, kind: MachineKind, times: int) -> None:
         """Subtract ``times`` machines of ``kind``."""
         if self.machines is not None:
             self.machines -= times
@@ -69,7 +69,7 @@ class Remaining:
         if times and kind.count is not None:
             self.spent[kind.offering.key] = self.spent.get(kind.offering.key, 0) + times
 
-    def most(self, kind: Kind, wanted: int) -> int:
+    def most(self, kind: MachineKind, wanted: int) -> int:
         """How many of ``wanted`` machines of ``kind`` the limits admit."""
         room = [wanted, self.pools.get(kind.pool.name, wanted)]
         if self.machines is not None:
@@ -101,7 +101,7 @@ class Remaining:
         return mask
 
 
-class Worth(NamedTuple):
+class LimitUsage(NamedTuple):
     """The amounts that one machine counts for under the limits of its pool and of all pools."""
 
     pool: str
@@ -109,20 +109,20 @@ class Worth(NamedTuple):
     price: float
 
 
-def worth(node: Node, member: Member) -> Worth:
+def limit_usage(node: Node, member: Member) -> LimitUsage:
     """The amounts that a node counts for. A node without a running device plug-in, or with slices only, counts its purchased GPUs.
 
     A node of a type that its pool does not offer counts the GPUs that it shows, and the price of the most expensive machine of the pool.
     """
-    gpus, bought = gpus_in(node.allocatable), member.offering
+    gpus, bought = count_accelerators(node.allocatable), member.offering
     if bought is not None:
-        return Worth(member.pool.name, bought.accelerators or max(gpus, bought.gpus), bought.price)
+        return LimitUsage(member.pool.name, bought.accelerators or max(gpus, bought.gpus), bought.price)
     rest = member.pool.offerings
     price = max((offering.price for offering in rest), default=0.0)
-    return Worth(member.pool.name, gpus or max((offering.gpus for offering in rest), default=0), price)
+    return LimitUsage(member.pool.name, gpus or max((offering.gpus for offering in rest), default=0), price)
 
 
-def fleets(policy: Policy, offerings: Mapping[OfferingKey, Offering], state: State, nodes: Mapping[str, Worth]) -> dict[str, Fleet]:
+def fleets(policy: Policy, offerings: Mapping[OfferingKey, Offering], state: State, nodes: Mapping[str, LimitUsage]) -> dict[str, Fleet]:
     """The machines of each pool, registered (``nodes``, by name) or ordered; a registered machine of the ledger counts once (I3)."""
     coming = {machine.node for machine in state.upcoming if machine.node}
     gpus: dict[str, list[int]] = {pool.name: [] for pool in policy.pools}
@@ -134,14 +134,14 @@ def fleets(policy: Policy, offerings: Mapping[OfferingKey, Offering], state: Sta
     for machine in state.upcoming:
         # Until its offering is known, it counts for the most that it may be.
         if machine.pool in gpus:
-            choices = may_be(keys_of(machine), offerings)
+            choices = possible_offerings(keys_of(machine), offerings)
             gpus[machine.pool].append(max((offering.gpus for offering in choices), default=0))
             prices[machine.pool].append(max((offering.price for offering in choices), default=0.0))
     vacated = Counter(ending.offering.pool for ending in state.ending)
     for ending in state.ending:
         if ending.node not in nodes and ending.offering.pool in gpus:
             # Its Node is gone, but the machine costs money until it is gone, too.
-            choices = may_be([ending.offering], offerings)
+            choices = possible_offerings([ending.offering], offerings)
             gpus[ending.offering.pool].append(max((offering.gpus for offering in choices), default=0))
             prices[ending.offering.pool].append(max((offering.price for offering in choices), default=0.0))
     return {name: Fleet(len(prices[name]), sum(gpus[name]), math.fsum(prices[name]), vacated[name]) for name in prices}
@@ -195,7 +195,7 @@ def slack(policy: Policy, state: State, have: Mapping[str, Fleet], planned: Iter
 def remaining(policy: Policy, state: State, have: Mapping[str, Fleet]) -> Remaining:
     """The room under the limits of ``policy`` when the pools have ``have``; never below zero."""
     limits = policy.limits
-    machines = least(
+    machines = smallest_bound(
         0 if state.buying_held else None,
         None if limits.machines is None else limits.machines - sum(fleet.machines for fleet in have.values()),
         None if limits.machines_per_minute is None else limits.machines_per_minute - state.bought_last_minute,
@@ -208,7 +208,7 @@ def remaining(policy: Policy, state: State, have: Mapping[str, Fleet]) -> Remain
     return Remaining(machines, gpus, dollars, pools, assumed=limits.assumed, held=state.buying_held)
 
 
-def least(*bounds: int | None) -> int | None:
+def smallest_bound(*bounds: int | None) -> int | None:
     """The smallest of the given bounds, not below zero; None when all are None."""
     given: Iterable[int] = [bound for bound in bounds if bound is not None]
     return max(0, min(given)) if given else None

@@ -9,7 +9,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuscaler.model.accelerators import GPU_MILLI, gpus_in
+from gpuscaler.model.accelerators import GPU_MILLI, count_accelerators
 from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.nodes import Node
 from gpuscaler.model.offerings import OfferingKey
@@ -27,7 +27,7 @@ BOUNDLESS = 2**60
 
 
 @dataclass(frozen=True)
-class Kind:
+class MachineKind:
     """A choice that a purchase can name: one offering, or the set of a pool whose cloud chooses, in all its zones or in one.
 
     ``rows`` index the templates that it may turn out to be, ``members`` are their offerings; a pod must fit all of them. ``offering`` is
@@ -57,8 +57,8 @@ class Kind:
     def count(self) -> int | None:
         """The number of machines that can be bought; None if no bound is known."""
         members = self.members or (self.offering,)
-        known = [offering.count for offering in members if offering.count is not None]
-        most = sum(known) if len(known) == len(members) else None
+        counts = [offering.count for offering in members if offering.count is not None]
+        most = sum(counts) if len(counts) == len(members) else None
         return most if not self.probe else min(1, most) if most is not None else 1
 
 
@@ -94,11 +94,11 @@ class Templates:
         now = daemon_sets(cluster)
         return before == [blocked, probing] and len(now) == len(daemons) and all(old is new for old, new in zip(daemons, now, strict=True))
 
-    def _kinds(self, blocked: frozenset[OfferingKey], probing: frozenset[OfferingKey]) -> Iterable[Kind]:
+    def _kinds(self, blocked: frozenset[OfferingKey], probing: frozenset[OfferingKey]) -> Iterable[MachineKind]:
         rows: dict[tuple[str, str], list[int]] = {}
         for row, pool in enumerate(self.pools):
             if pool.chooser != "cloud":
-                yield Kind(pool, self.offerings[row], (row,), self.offerings[row].key in probing)
+                yield MachineKind(pool, self.offerings[row], (row,), self.offerings[row].key in probing)
             else:
                 rows.setdefault((pool.name, self.offerings[row].zone if pool.names_zone else ""), []).append(row)
         for members in rows.values():
@@ -110,9 +110,9 @@ class Templates:
                 awake.setdefault(offering.market if pool.divides else "", []).extend([offering] if offering.key not in blocked else [])
             if all(awake.values()):
                 dearest = max(members, key=lambda row: (self.offerings[row].price, self.offerings[row].key))
-                probe = any(all(offering.key in probing for offering in some) for some in awake.values())
+                probe = any(all(offering.key in probing for offering in group) for group in awake.values())
                 offerings = tuple(self.offerings[row] for row in members)
-                yield Kind(self.pools[dearest], self.offerings[dearest], tuple(members), probe, offerings)
+                yield MachineKind(self.pools[dearest], self.offerings[dearest], tuple(members), probe, offerings)
 
     @cached_property
     def table(self) -> NodeTable:
@@ -159,7 +159,7 @@ class Templates:
 
     def rank_of(self, spec: PodSpec) -> int:
         """The number of different ``min_gpus_per_pod`` values that a pod meets: pods of one rank may go to the same pools."""
-        return bisect_right(self._thresholds, gpus_in(spec.requests)) if self._thresholds else 0
+        return bisect_right(self._thresholds, count_accelerators(spec.requests)) if self._thresholds else 0
 
     @cached_property
     def price_rank(self) -> Array:
@@ -233,7 +233,9 @@ class Templates:
     @cached_property
     def sizes(self) -> tuple[tuple[int, int, int], ...]:
         """GPUs, cpu and memory of each template, to compare sizes."""
-        return tuple((gpus_in(node.allocatable), node.allocatable.get("cpu", 0), node.allocatable.get("memory", 0)) for node in self.nodes)
+        return tuple(
+            (count_accelerators(node.allocatable), node.allocatable.get("cpu", 0), node.allocatable.get("memory", 0)) for node in self.nodes
+        )
 
     def less(self, spent: Mapping[OfferingKey, int]) -> "Templates":
         """These templates with the stock of offerings reduced by the machines that are bought already."""
@@ -276,9 +278,9 @@ class Templates:
     def _member_starts(self) -> Array:
         return np.cumsum([0] + [len(kind.rows) for kind in self.kinds])[:-1]
 
-    def capacity(self, kind: Kind) -> Mapping[str, int]:
+    def capacity(self, kind: MachineKind) -> Mapping[str, int]:
         """The resources that every member of ``kind`` has at least."""
-        return smallest([self.nodes[row] for row in kind.rows])
+        return smallest_allocatable([self.nodes[row] for row in kind.rows])
 
     def holds_one(self, spec: PodSpec) -> Mask:
         """Templates that hold one pod of ``spec`` when empty, by resources only. The caller must not change the mask."""
@@ -293,19 +295,19 @@ class Templates:
 
     def by_domain(self, keys: tuple[str, ...], mask: Mask) -> Mapping[tuple[int, ...], int]:
         """The cheapest template in ``mask`` of each domain, a tuple of codes of ``keys``. The caller must not change the result."""
-        what = (keys, mask.tobytes())
-        found = self._domains.get(what)
-        if found is None:
-            found = self._domains[what] = {}
+        cache_key = (keys, mask.tobytes())
+        cheapest = self._domains.get(cache_key)
+        if cheapest is None:
+            cheapest = self._domains[cache_key] = {}
             rows = np.flatnonzero(mask)
             rows = rows[np.argsort(self.price_rank[rows])]
             codes = [self.table.column(key).codes[rows].tolist() for key in keys]
             for row, *domain in zip(rows.tolist(), *codes, strict=True):
-                found.setdefault(tuple(domain), row)
-        return found
+                cheapest.setdefault(tuple(domain), row)
+        return cheapest
 
 
-def is_scattered(kind: Kind) -> bool:
+def is_scattered(kind: MachineKind) -> bool:
     """Whether the cloud chooses among several zones for a machine of ``kind``."""
     return len(kind.rows) > 1 and not kind.pool.names_zone
 
@@ -329,16 +331,16 @@ class Overhead:
         if not self.daemons:
             return {}
         key = (tuple(sorted((k, v) for k, v in node.labels.items() if k != HOSTNAME)), node.taints)
-        found = self._memo.get(key)
-        if found is None:
-            found = {}
+        requests = self._memo.get(key)
+        if requests is None:
+            requests = {}
             for daemon in self.daemons:
                 if runs_on(daemon, node):
                     assert daemon.template is not None
                     for resource, amount in (*daemon.template.requests.items(), ("pods", 1)):
-                        found[resource] = found.get(resource, 0) + amount
-            self._memo[key] = found
-        return found
+                        requests[resource] = requests.get(resource, 0) + amount
+            self._memo[key] = requests
+        return requests
 
     def left(self, node: Node) -> dict[str, int]:
         """The allocatable resources of ``node`` minus those of its DaemonSets, never below zero."""
@@ -373,7 +375,7 @@ def admits_arch(spec: PodSpec, wishes: tuple[NodeSelectorTerm, ...] = ()) -> boo
     return any(requirement.key == ARCH for term in terms + wishes for requirement in term.expressions)
 
 
-def smallest(nodes: Sequence[Node]) -> Mapping[str, int]:
+def smallest_allocatable(nodes: Sequence[Node]) -> Mapping[str, int]:
     """The resources that every one of ``nodes`` has at least."""
     first, *others = (node.allocatable for node in nodes)
     if not others:

@@ -71,8 +71,8 @@ def offering_of(node: Node, pool: Pool) -> Offering | None:
 
     The most expensive, so that a node with an unknown market never counts as cheaper than it is.
     """
-    told = (first_label(node, INSTANCE_TYPE_LABELS), first_label(node, ZONE_LABELS))
-    instance_type, zone = told if node.bought is None else node.bought[2:]
+    node_values = (first_label(node, INSTANCE_TYPE_LABELS), first_label(node, ZONE_LABELS))
+    instance_type, zone = node_values if node.bought is None else node.bought[2:]
     market = market_of(node)
     same = [offering for offering in pool.offerings if offering.instance_type == instance_type]
     return max(same, key=lambda o: (o.zone == zone, o.market == market, o.price, o.key), default=None)

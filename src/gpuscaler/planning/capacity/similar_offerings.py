@@ -9,24 +9,24 @@ from gpuscaler.model.offerings import OfferingKey
 from gpuscaler.model.pools import Offering
 
 
-def may_be(keys: Iterable[OfferingKey], offerings: Mapping[OfferingKey, Offering]) -> list[Offering]:
+def possible_offerings(keys: Iterable[OfferingKey], offerings: Mapping[OfferingKey, Offering]) -> list[Offering]:
     """The offerings that a machine under any of ``keys`` may be: those of these keys, or the most similar ones if there are none.
 
     These are the offerings of its pool with its instance type, or all offerings of the pool if none has that type.
     """
     keys = list(keys)
-    found = [offerings[key] for key in keys if key in offerings]
-    return found or list({offering.key: offering for key in keys for offering in alike(key, offerings.values())}.values())
+    exact = [offerings[key] for key in keys if key in offerings]
+    return exact or list({offering.key: offering for key in keys for offering in similar_offerings(key, offerings.values())}.values())
 
 
-def alike(key: OfferingKey, offerings: Iterable[Offering]) -> list[Offering]:
+def similar_offerings(key: OfferingKey, offerings: Iterable[Offering]) -> list[Offering]:
     """Offerings of the pool of ``key`` with its instance type, or all of the pool if none has that type."""
     pool, _, instance_type, _ = key
     same_pool = [offering for offering in offerings if offering.pool == pool]
     return [offering for offering in same_pool if offering.instance_type == instance_type] or same_pool
 
 
-def taken_for(key: OfferingKey, offerings: Mapping[OfferingKey, Offering]) -> Offering | None:
+def assumed_offering(key: OfferingKey, offerings: Mapping[OfferingKey, Offering]) -> Offering | None:
     """The one offering that a machine under ``key`` is planned as; None if its pool has no offerings.
 
     If no offering has the key, this is the most expensive one that it may be, of the same zone and market if there is one.
@@ -35,7 +35,7 @@ def taken_for(key: OfferingKey, offerings: Mapping[OfferingKey, Offering]) -> Of
         return offerings[key]
     _, market, _, zone = key
     return max(
-        alike(key, offerings.values()),
+        similar_offerings(key, offerings.values()),
         key=lambda offering: (offering.zone == zone, offering.market == market, offering.price, offering.key),
         default=None,
     )

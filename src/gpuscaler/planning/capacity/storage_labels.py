@@ -26,7 +26,7 @@ _AT_LEAST: Final = 2
 def with_storage_places(policy: Policy, cluster: Cluster) -> Policy:
     """``policy`` with the topology labels of storage drivers on its offerings, as far as nodes of ``cluster`` show them by zone."""
     named = {key for csi_node in cluster.csi_nodes.values() for key in csi_node.topology_keys} - _KNOWN
-    seen = _seen(cluster.nodes.values(), (*sorted(named), *_CLOUD_PLACES))
+    seen = _labels_by_zone(cluster.nodes.values(), (*sorted(named), *_CLOUD_PLACES))
     if not seen:
         return policy
     zone_keys = frozenset(key for _, key in seen if all(values == {zone} for (zone, other), (values, _) in seen.items() if other == key))
@@ -36,7 +36,8 @@ def with_storage_places(policy: Policy, cluster: Cluster) -> Policy:
         return {**(dict.fromkeys(zone_keys, zone) if zone else {}), **places.get(zone, {})}
 
     pools = tuple(
-        replace(pool, offerings=tuple(_with(offering, labels_in(offering.zone)) for offering in pool.offerings)) for pool in policy.pools
+        replace(pool, offerings=tuple(_with_labels(offering, labels_in(offering.zone)) for offering in pool.offerings))
+        for pool in policy.pools
     )
     return policy if pools == policy.pools else replace(policy, pools=pools)
 
@@ -45,16 +46,16 @@ def with_storage_places(policy: Policy, cluster: Cluster) -> Policy:
 Seen = Mapping[tuple[str, str], tuple[Set[str], int]]
 
 
-def _seen(nodes: Iterable[Node], keys: Sequence[str]) -> Seen:
-    found: dict[tuple[str, str], tuple[set[str], int]] = {}
+def _labels_by_zone(nodes: Iterable[Node], keys: Sequence[str]) -> Seen:
+    labels: dict[tuple[str, str], tuple[set[str], int]] = {}
     for node in nodes:
         zone = first_label(node, ZONE_LABELS)
         for key in keys if zone else ():
             value = node.labels.get(key)
             if value:
-                values, count = found.get((zone, key), (set(), 0))
-                found[zone, key] = (values | {value}, count + 1)
-    return found
+                values, count = labels.get((zone, key), (set(), 0))
+                labels[zone, key] = (values | {value}, count + 1)
+    return labels
 
 
 def by_zone(seen: Seen) -> Mapping[str, Mapping[str, str]]:
@@ -62,14 +63,14 @@ def by_zone(seen: Seen) -> Mapping[str, Mapping[str, str]]:
 
     A key whose values differ within a zone, such as one with the node's name, does not predict the next node there.
     """
-    found: dict[str, dict[str, str]] = {}
+    labels: dict[str, dict[str, str]] = {}
     for (zone, key), (values, count) in sorted(seen.items()):
         if len(values) == 1 and (count >= _AT_LEAST or key in _CLOUD_PLACES):
-            found.setdefault(zone, {})[key] = min(values)
-    return found
+            labels.setdefault(zone, {})[key] = min(values)
+    return labels
 
 
-def _with(offering: Offering, labels: Mapping[str, str]) -> Offering:
+def _with_labels(offering: Offering, labels: Mapping[str, str]) -> Offering:
     """``offering`` with those of ``labels`` that it does not have: labels that its pool declares win."""
     new = {key: value for key, value in labels.items() if key not in offering.labels}
     return replace(offering, labels={**offering.labels, **new}) if new else offering

@@ -10,21 +10,21 @@ from gpuscaler.model.pools import Offering
 from gpuscaler.model.requests import FULL
 from gpuscaler.model.well_known import HOSTNAME
 from gpuscaler.model.workloads import Workload
-from gpuscaler.planning.capacity.node_templates import Overhead, smallest, template_node
-from gpuscaler.planning.capacity.similar_offerings import taken_for
+from gpuscaler.planning.capacity.node_templates import Overhead, smallest_allocatable, template_node
+from gpuscaler.planning.capacity.similar_offerings import assumed_offering
 from gpuscaler.planning.state import State, Upcoming
 
-#: The inputs from which the node of an upcoming machine was made, and the node: see :func:`arriving`.
+#: The inputs from which the node of an upcoming machine was made, and the node: see :func:`upcoming_nodes`.
 Promised = tuple[Upcoming, Node | None, Mapping[str, Pod] | None, tuple[Workload, ...], Node]
 
 
-def arriving(
-    cluster: Cluster, offerings: Mapping[OfferingKey, Offering], state: State, known: dict[str, Promised]
+def upcoming_nodes(
+    cluster: Cluster, offerings: Mapping[OfferingKey, Offering], state: State, cache: dict[str, Promised]
 ) -> tuple[dict[str, Node], list[str]]:
     """Nodes that upcoming machines will become, by machine id, and warnings about machines that no offering describes any more.
 
     A registered machine is planned as its offering promises: its row replaces what the Node shows now, and resources that its own
-    DaemonSet pods already use are not subtracted twice. ``known`` caches nodes from call to call, as long as their inputs are the same;
+    DaemonSet pods already use are not subtracted twice. ``cache`` caches nodes from call to call, as long as their inputs are the same;
     ``offerings`` must not change between calls.
     """
     overhead = Overhead(cluster)
@@ -32,31 +32,31 @@ def arriving(
     warnings: list[str] = []
     for machine in sorted(state.upcoming, key=lambda m: m.id):
         registered, pods = cluster.nodes.get(machine.node), cluster.on_node.get(machine.node)
-        before = known.get(machine.id)
+        before = cache.get(machine.id)
         if before is None or before[1] is not registered or before[2] is not pods or before[0] != machine or before[3] != overhead.daemons:
-            found = planned_as(machine, offerings)
-            if not found:
+            possible = offerings_of(machine, offerings)
+            if not possible:
                 warnings.append(
                     f"upcoming machine {machine.id}: pool {machine.pool!r} is unknown or has no offerings; not counted as capacity"
                 )
                 continue
-            known[machine.id] = before = (machine, registered, pods, overhead.daemons, promised_node(cluster, machine, found, overhead))
+            cache[machine.id] = before = (machine, registered, pods, overhead.daemons, promised_node(cluster, machine, possible, overhead))
         nodes[machine.id] = before[4]
         if all(key not in offerings for key in machine.keys):
             warnings.append(
                 f"upcoming machine {machine.id}: pool {machine.pool!r} offers no {machine.instance_type} {machine.market} {machine.zone}; "
                 f"it counts as the most expensive offering that it may be"
             )
-    for gone in known.keys() - nodes.keys():
-        del known[gone]
+    for old in cache.keys() - nodes.keys():
+        del cache[old]
     return nodes, warnings
 
 
-def planned_as(machine: Upcoming, offerings: Mapping[OfferingKey, Offering]) -> list[Offering]:
+def offerings_of(machine: Upcoming, offerings: Mapping[OfferingKey, Offering]) -> list[Offering]:
     """The offerings that an upcoming machine may turn out to be; if none of them exists any more, the one that stands in for it."""
     keys = machine.keys
-    found = [offerings[key] for key in keys if key in offerings]
-    return found or [offering for key in keys[:1] if (offering := taken_for(key, offerings)) is not None]
+    listed = [offerings[key] for key in keys if key in offerings]
+    return listed or [offering for key in keys[:1] if (offering := assumed_offering(key, offerings)) is not None]
 
 
 def promised_node(cluster: Cluster, machine: Upcoming, offerings: Sequence[Offering], overhead: Overhead) -> Node:
@@ -81,4 +81,4 @@ def undecided_node(name: str, nodes: Sequence[Node]) -> Node:
     may_be = tuple({**node.labels, HOSTNAME: name} for node in nodes) if others else ()
     labels = {key: value for key, value in first.labels.items() if all(other.labels.get(key) == value for other in others)}
     taints = first.taints if not others else tuple(dict.fromkeys(taint for node in nodes for taint in node.taints))
-    return Node(name=name, labels={**labels, HOSTNAME: name}, allocatable=smallest(nodes), taints=taints, may_be=may_be)
+    return Node(name=name, labels={**labels, HOSTNAME: name}, allocatable=smallest_allocatable(nodes), taints=taints, may_be=may_be)

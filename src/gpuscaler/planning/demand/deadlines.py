@@ -2,7 +2,7 @@
 
 The setting is that of "Can't Be Late" (Wu et al., NSDI 2024). Three rules decide:
 
-1. Never make a choice after which on-demand would no longer finish in time (:func:`safe`).
+1. Never make a choice after which on-demand would no longer finish in time (:func:`finishes_in_time`).
 2. Use spot whenever it is available. Leave on-demand only for spot that was also available at the previous decision: more than a quarter
    of the spells in AWS's series of 2023 end within ten minutes, which is shorter than a change of machine takes.
 3. Without spot, wait while the spare time, minus the work that a reclaim undoes, is more than ``PATIENCE`` of the remaining work.
@@ -49,7 +49,7 @@ class Job(Struct, frozen=True, gc=False):
         return self.left - self.work
 
 
-def safe(job: Job, choice: str) -> bool:
+def finishes_in_time(job: Job, choice: str) -> bool:
     """Whether on-demand can still finish in time if ``choice`` holds until the next decision and spot is gone then."""
     left = job.left - job.step
     if choice == WAIT:
@@ -62,7 +62,7 @@ def safe(job: Job, choice: str) -> bool:
     return left >= work + ahead
 
 
-def choose(job: Job) -> str:
+def choose_market(job: Job) -> str:
     """The market for ``job`` until the next decision, or ``WAIT``."""
     if job.spot and (job.on != ON_DEMAND or job.spot_for >= job.step):
         wish = SPOT
@@ -70,4 +70,4 @@ def choose(job: Job) -> str:
         wish = ON_DEMAND
     else:
         wish = WAIT
-    return wish if safe(job, wish) else ON_DEMAND
+    return wish if finishes_in_time(job, wish) else ON_DEMAND

@@ -19,7 +19,7 @@ def evacuees(cluster: Cluster, state: State, policy: Policy) -> tuple[PodClass, 
     alike: dict[object, list[Pod]] = {}
     for name in sorted(state.vanishing):
         for pod in cluster.on_node.get(name, {}).values():
-            if _comes_back(pod, policy):
+            if _is_recreated(pod, policy):
                 alike.setdefault((pod.spec.digest, pod.labels, pod.options), []).append(pod)
     pod_classes = [
         PodClass(pods[0].spec, pods[0].labels, pods[0].options, tuple(sorted(pod.key for pod in pods))) for pods in alike.values()
@@ -27,7 +27,7 @@ def evacuees(cluster: Cluster, state: State, policy: Policy) -> tuple[PodClass, 
     return tuple(sorted(pod_classes, key=lambda pod_class: pod_class.order))
 
 
-def _comes_back(pod: Pod, policy: Policy) -> bool:
+def _is_recreated(pod: Pod, policy: Policy) -> bool:
     options, spec = pod.options, pod.spec
     if pod.deleted or options.mirror or pod.owner.kind in ("", "DaemonSet", "Node"):
         return False
@@ -36,17 +36,17 @@ def _comes_back(pod: Pod, policy: Policy) -> bool:
     return spec.scheduler_name in policy.schedulers and spec.priority >= policy.priority_cutoff
 
 
-def with_evacuees(wants: Demand, some: tuple[PodClass, ...]) -> Demand:
-    """``wants`` with ``some`` added to the pending classes."""
-    return Demand((*wants.classes, *some), wants.gangs, wants.nominated, wants.ignored) if some else wants
+def with_evacuees(wants: Demand, pod_classes: tuple[PodClass, ...]) -> Demand:
+    """``wants`` with ``pod_classes`` added to the pending classes."""
+    return Demand((*wants.classes, *pod_classes), wants.gangs, wants.nominated, wants.ignored) if pod_classes else wants
 
 
-def of_waiting(plan: Plan, some: tuple[PodClass, ...], cluster: Cluster) -> Plan:
-    """``plan`` without placements on nodes, and without unplaced entries, for ``some``: those pods are still running.
+def without_evacuees(plan: Plan, pod_classes: tuple[PodClass, ...], cluster: Cluster) -> Plan:
+    """``plan`` without placements on nodes, and without unplaced entries, for ``pod_classes``: those pods are still running.
 
     Their placements on ordered machines stay, because those machines are reserved for them.
     """
-    running = {key for pod_class in some for key in pod_class.keys}
+    running = {key for pod_class in pod_classes for key in pod_class.keys}
     return replace(
         plan,
         placements=tuple(placement for placement in plan.placements if placement.pod not in running or placement.node not in cluster.nodes),
@@ -56,11 +56,11 @@ def of_waiting(plan: Plan, some: tuple[PodClass, ...], cluster: Cluster) -> Plan
 
 def untried(cluster: Cluster, policy: Policy) -> tuple[Pod, ...]:
     """Pods that one of the policy's schedulers has not tried yet, sorted by name."""
-    found = (
+    pods = (
         pod
         for key, bucket in cluster.unbound.items()
         if key.unschedulable is not True and not key.terminating and not key.nominated and not bucket.sample.spec.gates
         for pod in bucket.pods.values()
         if pod.spec.scheduler_name in policy.schedulers and pod.owner.kind != "DaemonSet"
     )
-    return tuple(sorted(found, key=lambda pod: pod.key))
+    return tuple(sorted(pods, key=lambda pod: pod.key))

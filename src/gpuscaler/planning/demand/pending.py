@@ -107,20 +107,20 @@ def demand(cluster: Cluster, state: State, policy: Policy, now: float, *, live: 
             held = tuple(name for name in keys if name not in state.broken_promises)
             nominated += [Nominated(pod_class(pod, held), key.nominated)] if held else []
             ignored += [Ignored(name, f"nominated to node {key.nominated}") for name in held]
-            keys = without(keys, held)
-        reason = why_no_demand(key, pod, policy, live=live)
+            keys = keys_without(keys, held)
+        reason = ignored_reason(key, pod, policy, live=live)
         if reason:
             ignored += [Ignored(name, reason) for name in keys]
             continue
-        early = delayed(bucket, now) if pod.options.scale_up_delay else ()
+        early = delayed_pods(bucket, now) if pod.options.scale_up_delay else ()
         ignored += [Ignored(name, f"waits for its pod-scale-up-delay of {pod.options.scale_up_delay:g} s") for name in early]
-        ready = without(keys, early)
+        ready = keys_without(keys, early)
         if ready:
             wanted.append(pod_class(pod, ready, coming.get(pod.owner.uid, 0)))
     ignored += [Ignored(key, "finished") for key in cluster.finished]
-    merged = merge(wanted, live_selectors(cluster, wanted))
+    merged = merge_classes(wanted, live_selectors(cluster, wanted))
     together = [pod_class for pod_class in merged if pod_class.options.gang and not is_basic(cluster, pod_class)]
-    gangs = gather(cluster, together, nominated)
+    gangs = gather_gangs(cluster, together, nominated)
     apart = set(map(id, merged)) - set(map(id, together))
     return Demand(
         classes=tuple(sorted((pod_class for pod_class in merged if id(pod_class) in apart), key=lambda pod_class: pod_class.order)),
@@ -150,21 +150,21 @@ def announcements(cluster: Cluster) -> dict[str, int]:
             waiting[key.owner.uid] = waiting.get(key.owner.uid, 0) + len(bucket.pods)
     if not waiting:
         return {}
-    found = {}
+    counts = {}
     for workload in cluster.workloads.values():
         if workload.uid in waiting and workload.replicas > workload.observed >= waiting[workload.uid] and not workload.suspended:
-            found[workload.uid] = workload.replicas - workload.observed
-    return found
+            counts[workload.uid] = workload.replicas - workload.observed
+    return counts
 
 
-def without(keys: tuple[str, ...], some: tuple[str, ...]) -> tuple[str, ...]:
-    if not some:
+def keys_without(keys: tuple[str, ...], excluded: tuple[str, ...]) -> tuple[str, ...]:
+    if not excluded:
         return keys
-    gone = set(some)
-    return tuple(key for key in keys if key not in gone)
+    excluded_keys = set(excluded)
+    return tuple(key for key in keys if key not in excluded_keys)
 
 
-def why_no_demand(key: ClassKey, pod: Pod, policy: Policy, *, live: bool) -> str:
+def ignored_reason(key: ClassKey, pod: Pod, policy: Policy, *, live: bool) -> str:
     """The reason that a class of unbound pods is ignored; empty when it is demand."""
     spec = pod.spec
     if key.terminating:
@@ -184,7 +184,7 @@ def why_no_demand(key: ClassKey, pod: Pod, policy: Policy, *, live: bool) -> str
     return ""
 
 
-def delayed(bucket: Bucket, now: float) -> tuple[str, ...]:
+def delayed_pods(bucket: Bucket, now: float) -> tuple[str, ...]:
     """The pods whose annotation still delays buying machines for them."""
     return tuple(key for key in bucket.keys if now - (pod := bucket.pods[key]).created < (pod.options.scale_up_delay or 0.0))
 
@@ -200,17 +200,17 @@ class LiveSelector:
 
 def live_selectors(cluster: Cluster, classes: Iterable[PodClass]) -> tuple[LiveSelector, ...]:
     """Every selector of a pending or bound pod that could match the labels of a pending pod."""
-    found: dict[tuple[LabelSelector, tuple[str, ...], LabelSelector | None], None] = {}
+    selectors: dict[tuple[LabelSelector, tuple[str, ...], LabelSelector | None], None] = {}
     specs = {user.spec.digest: user.spec for user in cluster.users.values()}
     specs.update((pod_class.spec.digest, pod_class.spec) for pod_class in classes)
     for spec in specs.values():
         for term in spec.affinity + spec.anti_affinity:
             if term.selector is not None:
-                found[term.selector, term.namespaces, term.namespace_selector] = None
+                selectors[term.selector, term.namespaces, term.namespace_selector] = None
         for constraint in spec.spread:
             if constraint.selector is not None:
-                found[constraint.selector, (spec.namespace,), None] = None
-    return tuple(LiveSelector(*parts) for parts in found)
+                selectors[constraint.selector, (spec.namespace,), None] = None
+    return tuple(LiveSelector(*parts) for parts in selectors)
 
 
 def covers(term: PodAffinityTerm | LiveSelector, namespace: str, cluster: Cluster) -> bool:
@@ -223,11 +223,11 @@ def covers(term: PodAffinityTerm | LiveSelector, namespace: str, cluster: Cluste
     selector = term.namespace_selector
     if selector is None:
         return False
-    found = cluster.namespaces.get(namespace)
-    return selector.matches({}) or (found is not None and selector.matches(found.labels))
+    labels = cluster.namespaces.get(namespace)
+    return selector.matches({}) or (labels is not None and selector.matches(labels.labels))
 
 
-def merge(classes: Sequence[PodClass], selectors: Sequence[LiveSelector]) -> list[PodClass]:
+def merge_classes(classes: Sequence[PodClass], selectors: Sequence[LiveSelector]) -> list[PodClass]:
     """Join classes whose labels no selector tells apart.
 
     Pods of one template often differ by a label (a job's index, a StatefulSet's pod name) that no selector uses. The namespace needs no
@@ -238,12 +238,14 @@ def merge(classes: Sequence[PodClass], selectors: Sequence[LiveSelector]) -> lis
     index = SelectorIndex(live.selector for live in selectors)
     for pod_class in classes:
         if pod_class.labels not in signatures:
-            signatures[pod_class.labels] = tuple(n for n in index.near(pod_class.labels) if selectors[n].selector.matches(pod_class.labels))
+            signatures[pod_class.labels] = tuple(
+                n for n in index.candidates(pod_class.labels) if selectors[n].selector.matches(pod_class.labels)
+            )
         joined.setdefault((pod_class.spec.digest, signatures[pod_class.labels], pod_class.options), []).append(pod_class)
-    return [alike[0] if len(alike) == 1 else join(alike) for alike in joined.values()]
+    return [alike[0] if len(alike) == 1 else join_classes(alike) for alike in joined.values()]
 
 
-def join(alike: Sequence[PodClass]) -> PodClass:
+def join_classes(alike: Sequence[PodClass]) -> PodClass:
     """Join several classes into one, with the labels of the class that has the first pod key."""
     first = min(alike, key=lambda pod_class: pod_class.keys[0])
     keys = tuple(sorted(key for pod_class in alike for key in pod_class.keys))
@@ -274,7 +276,7 @@ def parallelism(cluster: Cluster, namespace: str, name: str) -> int:
     return sum(workload.replicas for workload in cluster.workloads.values() if workload.kind == "Job" and workload.uid in jobs)
 
 
-def gather(cluster: Cluster, classes: Sequence[PodClass], nominated: Sequence[Nominated]) -> tuple[Gang, ...]:
+def gather_gangs(cluster: Cluster, classes: Sequence[PodClass], nominated: Sequence[Nominated]) -> tuple[Gang, ...]:
     """Join the classes of each gang, and count members that are bound or nominated, so that the rest does not wait for them forever.
 
     The size of a gang comes from its group object or annotation, else from the parallelism of its Jobs, else it is the number of its pods.

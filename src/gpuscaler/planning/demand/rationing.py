@@ -20,7 +20,7 @@ from gpuscaler.planning.demand.pending import Demand, Gang, PodClass
 K = TypeVar("K")
 H = TypeVar("H", bound=Hashable)
 #: Whether an item is more than simple, its namespace, and its owner.
-_Whose: TypeAlias = tuple[bool, str, str]
+_OwnerKeys: TypeAlias = tuple[bool, str, str]
 
 #: The budget for all demand of one plan, in units of about a microsecond on one core of a 2020s server.
 TOTAL = 2_500_000
@@ -52,7 +52,7 @@ class _Item:
     order: tuple[object, ...]
 
 
-def rationed(
+def ration(
     wants: Demand, cluster: Cluster, now: float, *, first: Set[str] = frozenset(), total: int = TOTAL
 ) -> tuple[Demand, list[BudgetCut]]:
     """Return the demand that is planned for, and the cuts. Pods in ``first`` come before the others of their owner.
@@ -60,31 +60,31 @@ def rationed(
     ``now`` is in seconds since the epoch.
     """
     everything: tuple[PodClass | Gang, ...] = (*wants.gangs, *wants.classes)
-    items = [_item(what, cluster, first) for what in everything]
+    items = [_item(unit, cluster, first) for unit in everything]
     if sum(item.units for item in items) <= total:
         return wants, []
     shares = _shares(items, total)
     admitted: set[int] = set()
-    waiting: dict[_Whose, list[_Item]] = {}
-    for whose, mine in _grouped(items, _whose).items():
-        left = shares[whose]
-        for item in _turned(sorted(mine, key=lambda item: item.order), now):
+    waiting: dict[_OwnerKeys, list[_Item]] = {}
+    for owner, owned in _grouped(items, _owner_keys).items():
+        left = shares[owner]
+        for item in _rotated(sorted(owned, key=lambda item: item.order), now):
             if item.units <= left:
                 left -= item.units
                 admitted.add(id(item.what))
             else:
-                waiting.setdefault(whose, []).append(item)
+                waiting.setdefault(owner, []).append(item)
     spent = sum(item.units for item in items if id(item.what) in admitted)
     beyond = _leftovers(waiting, total - spent, now)
     admitted.update(id(item.what) for mine in waiting.values() for item in mine if id(item.what) not in beyond)
-    needs = {whose: sum(item.units for item in mine) for whose, mine in _grouped(items, _whose).items()}
+    needs = {whose: sum(item.units for item in mine) for whose, mine in _grouped(items, _owner_keys).items()}
     late = (item for mine in waiting.values() for item in mine if id(item.what) in beyond)
-    cuts = [BudgetCut(_keys(item.what), _because(item, shares[_whose(item)], needs[_whose(item)], total)) for item in late]
+    cuts = [BudgetCut(_pod_keys(item.what), _cut_detail(item, shares[_owner_keys(item)], needs[_owner_keys(item)], total)) for item in late]
     classes = tuple(pod_class for pod_class in wants.classes if id(pod_class) in admitted)
     return replace(wants, classes=classes, gangs=tuple(gang for gang in wants.gangs if id(gang) in admitted)), cuts
 
 
-def _leftovers(waiting: Mapping[_Whose, Sequence[_Item]], left: int, now: float) -> set[int]:
+def _leftovers(waiting: Mapping[_OwnerKeys, Sequence[_Item]], left: int, now: float) -> set[int]:
     """Give the ``left`` unspent units to one owner after the other; return the ids of items that are still not planned for."""
     start = int(now // TURN_SECONDS) * 61 % len(waiting) if waiting else 0
     owners = sorted(waiting)
@@ -99,14 +99,14 @@ def _leftovers(waiting: Mapping[_Whose, Sequence[_Item]], left: int, now: float)
     return beyond
 
 
-def units(what: PodClass | Gang) -> int:
+def planning_units(unit: PodClass | Gang) -> int:
     """The estimated planning cost of a class or of a complete gang, in units of :data:`TOTAL`."""
-    if isinstance(what, Gang):
-        return sum(map(cost, what.classes)) + GANG + GANG_CLASS * len(what.classes)
-    return cost(what)
+    if isinstance(unit, Gang):
+        return sum(map(class_units, unit.classes)) + GANG + GANG_CLASS * len(unit.classes)
+    return class_units(unit)
 
 
-def cost(pod_class: PodClass) -> int:
+def class_units(pod_class: PodClass) -> int:
     """The estimated planning cost of a class, regardless of the rest of the demand."""
     spec = pod_class.spec
     anti = [term for term in spec.anti_affinity if term.topology_key != HOSTNAME]
@@ -114,59 +114,59 @@ def cost(pod_class: PodClass) -> int:
     units += HOST * (len(spec.affinity) + len(spec.anti_affinity)) + SPREAD * len(spec.spread)
     units += WORD * (len(spec.host_ports) + len(spec.tolerations) + len(spec.requests) + len(spec.preferred_nodes))
     units += WORD * (len(spec.preferred_affinity) + len(spec.preferred_anti_affinity))
-    units += WORD * (sum(map(_words, (*spec.affinity, *spec.anti_affinity))) + sum(map(_words, spec.spread)))
+    units += WORD * (sum(map(_selector_words, (*spec.affinity, *spec.anti_affinity))) + sum(map(_selector_words, spec.spread)))
     terms = spec.node_affinity.terms if spec.node_affinity is not None else ()
     return units + WORD * sum(1 + len(requirement.values) for term in terms for requirement in (*term.expressions, *term.fields))
 
 
-def _words(rule: PodAffinityTerm | SpreadConstraint) -> int:
+def _selector_words(rule: PodAffinityTerm | SpreadConstraint) -> int:
     """The size of a rule's selector beyond one label, in words."""
     requirements = rule.selector.requirements if rule.selector is not None else ()
     return max(0, sum(1 + len(requirement.values) for requirement in requirements) - 2)
 
 
-def _item(what: PodClass | Gang, cluster: Cluster, first: Set[str]) -> _Item:
-    classes = what.classes if isinstance(what, Gang) else (what,)
-    keys = _keys(what)
+def _item(unit: PodClass | Gang, cluster: Cluster, first: Set[str]) -> _Item:
+    classes = unit.classes if isinstance(unit, Gang) else (unit,)
+    keys = _pod_keys(unit)
     pod = cluster.pods.get(keys[0]) if keys else None
     # Pods without an owner share the owner "".
     owner = (pod.owner.uid or pod.owner.name) if pod is not None else ""
     spec = classes[0].spec
     ahead = first.isdisjoint(keys)
     return _Item(
-        what,
+        unit,
         spec.namespace,
         owner,
-        units(what),
-        (ahead, -max(pod_class.spec.priority for pod_class in classes), not isinstance(what, Gang)),
+        planning_units(unit),
+        (ahead, -max(pod_class.spec.priority for pod_class in classes), not isinstance(unit, Gang)),
     )
 
 
-def _keys(what: PodClass | Gang) -> tuple[str, ...]:
-    return tuple(key for pod_class in what.classes for key in pod_class.keys) if isinstance(what, Gang) else what.keys
+def _pod_keys(unit: PodClass | Gang) -> tuple[str, ...]:
+    return tuple(key for pod_class in unit.classes for key in pod_class.keys) if isinstance(unit, Gang) else unit.keys
 
 
 def _grouped(items: Iterable[_Item], key: Callable[[_Item], K]) -> dict[K, list[_Item]]:
-    found: dict[K, list[_Item]] = {}
+    groups: dict[K, list[_Item]] = {}
     for item in items:
-        found.setdefault(key(item), []).append(item)
-    return found
+        groups.setdefault(key(item), []).append(item)
+    return groups
 
 
-def _whose(item: _Item) -> _Whose:
+def _owner_keys(item: _Item) -> _OwnerKeys:
     return item.units > SIMPLE, item.namespace, item.owner
 
 
-def _shares(items: Sequence[_Item], total: int, depth: int = 0) -> dict[_Whose, int]:
-    """The shares of ``total`` of each owner, for simple pods and for others, level by level of :data:`_Whose`."""
-    parts = _grouped(items, lambda item: _whose(item)[depth])
-    shares = levelled({part: sum(item.units for item in mine) for part, mine in parts.items()}, total)
-    if depth == len(_whose(items[0])) - 1:
-        return {_whose(mine[0]): shares[part] for part, mine in parts.items()}
-    return {whose: share for part, mine in parts.items() for whose, share in _shares(mine, shares[part], depth + 1).items()}
+def _shares(items: Sequence[_Item], total: int, depth: int = 0) -> dict[_OwnerKeys, int]:
+    """The shares of ``total`` of each owner, for simple pods and for others, level by level of :data:`_OwnerKeys`."""
+    parts = _grouped(items, lambda item: _owner_keys(item)[depth])
+    shares = fair_shares({part: sum(item.units for item in mine) for part, mine in parts.items()}, total)
+    if depth == len(_owner_keys(items[0])) - 1:
+        return {_owner_keys(mine[0]): shares[part] for part, mine in parts.items()}
+    return {owner: share for part, mine in parts.items() for owner, share in _shares(mine, shares[part], depth + 1).items()}
 
 
-def levelled(needs: Mapping[H, int], total: int) -> dict[H, int]:
+def fair_shares(needs: Mapping[H, int], total: int) -> dict[H, int]:
     """Fair shares of ``total``: each gets what it needs, or an equal share with all others that need more."""
     shares: dict[H, int] = {}
     left = total
@@ -176,16 +176,16 @@ def levelled(needs: Mapping[H, int], total: int) -> dict[H, int]:
     return shares
 
 
-def _turned(items: Sequence[_Item], now: float) -> list[_Item]:
+def _rotated(items: Sequence[_Item], now: float) -> list[_Item]:
     """``items``, sorted by order; among equal ones, the first changes every ``TURN_SECONDS``."""
-    found: list[_Item] = []
+    rotated: list[_Item] = []
     for alike in _grouped(items, lambda item: item.order).values():
         start = int(now // TURN_SECONDS) * 61 % len(alike)
-        found += alike[start:] + alike[:start]
-    return found
+        rotated += alike[start:] + alike[:start]
+    return rotated
 
 
-def _because(item: _Item, share: int, needs: int, total: int) -> str:
+def _cut_detail(item: _Item, share: int, needs: int, total: int) -> str:
     if item.units > total:
         return (
             f"planning for it takes {item.units} units of work, more than the {total} of one plan, so it is not planned for while "

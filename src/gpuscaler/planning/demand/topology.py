@@ -84,28 +84,30 @@ def without_hosts(spec: PodSpec) -> PodSpec:
     return msgspec.structs.replace(
         spec,
         digest=f"{spec.digest}:wide",
-        affinity=tuple(term for term in spec.affinity if term.topology_key != HOSTNAME or unreadable(term)),
-        anti_affinity=tuple(term for term in spec.anti_affinity if term.topology_key != HOSTNAME or unreadable(term)),
-        spread=tuple(constraint for constraint in spec.spread if constraint.topology_key != HOSTNAME or unreadable(constraint)),
+        affinity=tuple(term for term in spec.affinity if term.topology_key != HOSTNAME or has_unreadable_selector(term)),
+        anti_affinity=tuple(term for term in spec.anti_affinity if term.topology_key != HOSTNAME or has_unreadable_selector(term)),
+        spread=tuple(
+            constraint for constraint in spec.spread if constraint.topology_key != HOSTNAME or has_unreadable_selector(constraint)
+        ),
         host_ports=(),
     )
 
 
-def by_itself(spec: PodSpec) -> PodSpec:
+def without_peer_rules(spec: PodSpec) -> PodSpec:
     """``spec`` without its own rules about other pods, except unreadable ones, which refuse it everywhere; others' rules still apply."""
     if not (spec.affinity or spec.anti_affinity or spec.spread or spec.host_ports):
         return spec
     return msgspec.structs.replace(
         spec,
         digest=f"{spec.digest}:alone",
-        affinity=tuple(filter(unreadable, spec.affinity)),
-        anti_affinity=tuple(filter(unreadable, spec.anti_affinity)),
-        spread=tuple(filter(unreadable, spec.spread)),
+        affinity=tuple(filter(has_unreadable_selector, spec.affinity)),
+        anti_affinity=tuple(filter(has_unreadable_selector, spec.anti_affinity)),
+        spread=tuple(filter(has_unreadable_selector, spec.spread)),
         host_ports=(),
     )
 
 
-def unreadable(rule: PodAffinityTerm | SpreadConstraint) -> bool:
+def has_unreadable_selector(rule: PodAffinityTerm | SpreadConstraint) -> bool:
     """Whether the scheduler cannot parse a selector of ``rule``, and therefore refuses its pod on every machine."""
     selectors = (rule.selector, rule.namespace_selector) if isinstance(rule, PodAffinityTerm) else (rule.selector,)
     return any(selector is not None and not selector.valid for selector in selectors)
@@ -147,21 +149,21 @@ def host_rules(cluster: Cluster, classes: Sequence[PodClass], shapes: Sequence[S
 def _families(cluster: Cluster, classes: Sequence[PodClass], shapes: Sequence[Shape]) -> list[tuple[set[int], set[int], int]]:
     """Tuples of (classes that carry one constraint, classes that it counts, number of those that one machine may hold)."""
     carriers: dict[object, tuple[set[int], PodAffinityTerm | SpreadConstraint, int]] = {}
-    for i, (pod_class, its) in enumerate(zip(classes, shapes, strict=True)):
-        for term in its.host_anti:
+    for i, (pod_class, constraints) in enumerate(zip(classes, shapes, strict=True)):
+        for term in constraints.host_anti:
             carriers.setdefault(term, (set(), term, i))[0].add(i)
-        for constraint in its.host_spread:
+        for constraint in constraints.host_spread:
             carriers.setdefault((constraint, pod_class.spec.namespace), (set(), constraint, i))[0].add(i)
     families = []
     index = LabelIndex((pod_class.spec.namespace, pod_class.labels) for pod_class in classes)
-    for who, rule, first in carriers.values():
+    for classes_with_rule, rule, first in carriers.values():
         if isinstance(rule, SpreadConstraint):
-            near = index.near(classes[first].spec.namespace, rule.selector)
-            families.append((who, {j for j in near if spreads_over(rule, classes[first], classes[j])}, rule.max_skew))
+            near = index.candidates(classes[first].spec.namespace, rule.selector)
+            families.append((classes_with_rule, {j for j in near if spreads_over(rule, classes[first], classes[j])}, rule.max_skew))
         else:
             anywhere = rule.namespace_selector is not None
-            within = range(len(classes)) if anywhere else (j for space in rule.namespaces for j in index.near(space, rule.selector))
-            families.append((who, {j for j in within if selects(cluster, rule, classes[j])}, 1))
+            within = range(len(classes)) if anywhere else (j for space in rule.namespaces for j in index.candidates(space, rule.selector))
+            families.append((classes_with_rule, {j for j in within if selects(cluster, rule, classes[j])}, 1))
     return families
 
 
@@ -174,4 +176,4 @@ def _port_clashes(classes: Sequence[PodClass]) -> list[tuple[int, ...]]:
     for i, pod_class in enumerate(classes):
         for port in dict.fromkeys((port.port, port.protocol) for port in pod_class.spec.host_ports):
             users.setdefault(port, []).append(i)
-    return sorted({tuple(who) for who in users.values()})
+    return sorted({tuple(users_of_port) for users_of_port in users.values()})

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 import numpy as np
 from msgspec.structs import replace
 
-from gpuscaler.model.accelerators import gpus_in
+from gpuscaler.model.accelerators import count_accelerators
 from gpuscaler.model.nodes import Node
 from gpuscaler.model.pods import PodSpec
 from gpuscaler.model.pools import Pool
@@ -43,10 +43,10 @@ def followed_by(first: Array | None, many: int, more: Array | None, much: int) -
     return np.concatenate([np.zeros(rows, dtype=np.int64) if part is None else part for part, rows in parts])
 
 
-def lifted(spec: PodSpec) -> PodSpec:
+def with_closing_tolerations(spec: PodSpec) -> PodSpec:
     """``spec`` with tolerations for gpuscaler's own closing taints, for machines that the plan would open for it."""
     return replace(spec, tolerations=(*spec.tolerations, *_LIFTED))
 
 
 def explain_min_gpus(spec: PodSpec, least: int) -> str:
-    return f"takes only pods with at least {least} GPUs (min_gpus_per_pod), the pod requests {gpus_in(spec.requests) or 'none'}"
+    return f"takes only pods with at least {least} GPUs (min_gpus_per_pod), the pod requests {count_accelerators(spec.requests) or 'none'}"

@@ -127,18 +127,24 @@ def explain_selector(spec: PodSpec, node: Node) -> str:
     """The first requirement that ``node`` misses; with several terms, that of the term with the fewest misses."""
     for key, value in spec.node_selector:
         if node.labels.get(key) != value:
-            return f"label {key}={value} wanted, {_seen(node, key)}"
+            return f"label {key}={value} wanted, {_describe_labels(node, key)}"
     terms = spec.node_affinity.terms if spec.node_affinity is not None else ()
     nearest: list[str] | None = None
     for term in terms:
-        misses = [f"{_wanted(r)} wanted, {_seen(node, r.key)}" for r in term.expressions if not (r.valid and r.matches(node.labels))]
-        misses += [f"{_wanted(r)} wanted, node is {node.name}" for r in term.fields if not r.matches({"metadata.name": node.name})]
+        misses = [
+            f"{_describe_requirement(r)} wanted, {_describe_labels(node, r.key)}"
+            for r in term.expressions
+            if not (r.valid and r.matches(node.labels))
+        ]
+        misses += [
+            f"{_describe_requirement(r)} wanted, node is {node.name}" for r in term.fields if not r.matches({"metadata.name": node.name})
+        ]
         if misses and (nearest is None or len(misses) < len(nearest)):
             nearest = misses
     return nearest[0] if nearest else "the required node affinity has no term that can match a node"
 
 
-def _wanted(requirement: Requirement) -> str:
+def _describe_requirement(requirement: Requirement) -> str:
     values = ", ".join(requirement.values)
     match requirement.operator:
         case "In" if len(requirement.values) == 1:
@@ -153,6 +159,6 @@ def _wanted(requirement: Requirement) -> str:
             return f"label {requirement.key} {requirement.operator} {values}"
 
 
-def _seen(node: Node, key: str) -> str:
+def _describe_labels(node: Node, key: str) -> str:
     value = node.labels.get(key)
     return f"node has no label {key}" if value is None else f"node has {key}={value}"

@@ -22,11 +22,11 @@ class PortUse:
         self._numbers: dict[tuple[str, int], dict[str, int]] = {}
 
     def add(self, spec: PodSpec, row: int, count: int) -> None:
-        for protocol, port, ip in _wanted(spec):
+        for protocol, port, ip in _ports_of(spec):
             self._tallies.add(self._number(protocol, port, ip), row, count)
 
     def fill(self, spec: PodSpec, rows: Array, counts: Array) -> None:
-        for protocol, port, ip in _wanted(spec):
+        for protocol, port, ip in _ports_of(spec):
             self._tallies.fill(self._number(protocol, port, ip), rows, counts)
 
     def _number(self, protocol: str, port: int, ip: str) -> int:
@@ -38,7 +38,7 @@ class PortUse:
     def passes(self, spec: PodSpec) -> Mask:
         """Rows where none of the pod's host ports is taken."""
         mask = np.ones(len(self._tallies.table), dtype=np.bool_)
-        for protocol, port, ip in _wanted(spec):
+        for protocol, port, ip in _ports_of(spec):
             for number in self._meeting(protocol, port, ip):
                 mask &= self._tallies.rows(number) <= 0
         return mask
@@ -49,7 +49,7 @@ class PortUse:
                 yield number
 
     def explain(self, spec: PodSpec, row: int) -> str:
-        for protocol, port, ip in _wanted(spec):
+        for protocol, port, ip in _ports_of(spec):
             if any(self._tallies.rows(number)[row] for number in self._meeting(protocol, port, ip)):
                 return f"host port {port}/{protocol} is taken"
         return "host ports are free"
@@ -67,7 +67,7 @@ class PortUse:
         return new
 
 
-def _wanted(spec: PodSpec) -> Iterator[tuple[str, int, str]]:
+def _ports_of(spec: PodSpec) -> Iterator[tuple[str, int, str]]:
     for wanted in spec.host_ports:
         if wanted.port > 0:
             yield wanted.protocol or "TCP", wanted.port, wanted.ip or WILDCARD

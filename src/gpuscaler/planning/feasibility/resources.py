@@ -52,7 +52,7 @@ class FreeResources:
         if amount <= _ORDINARY:
             free[row] -= amount * count
         else:
-            free[row] = _less(free[row], amount, count)
+            free[row] = _subtract(free[row], amount, count)
 
     def _own(self, resource: str) -> Array:
         array = self.free(resource)
@@ -64,14 +64,14 @@ class FreeResources:
     def passes(self, spec: PodSpec, rows: slice = slice(None)) -> Mask:
         """The mask of ``rows`` with room for one more pod and for every request above zero."""
         mask = self.free(PODS)[rows] >= 1
-        for resource, amount in wanted(spec).items():
+        for resource, amount in counted_requests(spec).items():
             mask &= self.free(resource)[rows] >= amount
         return mask
 
     def copies(self, spec: PodSpec) -> Array:
         """How many more copies fit on each row, by requests and pod count."""
         fits = self.free(PODS).copy()
-        for resource, amount in wanted(spec).items():
+        for resource, amount in counted_requests(spec).items():
             np.minimum(fits, self.free(resource) // amount, out=fits)
         return np.maximum(fits, 0, out=fits)
 
@@ -94,21 +94,23 @@ class FreeResources:
         short = []
         if self.free(PODS)[row] < 1:
             short.append(f"node(s) had room for {self.table.allocatable(PODS)[row]} pods, all taken")
-        for resource, amount in wanted(spec).items():
+        for resource, amount in counted_requests(spec).items():
             left = int(self.free(resource)[row])
             if left < amount:
-                short.append(f"node(s) had {shown(resource, max(left, 0))} free {resource}, {shown(resource, amount)} requested")
+                short.append(
+                    f"node(s) had {format_amount(resource, max(left, 0))} free {resource}, {format_amount(resource, amount)} requested"
+                )
         return "; ".join(short)
 
 
-def _less(free: Array, amount: int, count: int | Array) -> Array:
+def _subtract(free: Array, amount: int, count: int | Array) -> Array:
     """``free`` less ``count`` times ``amount``. A row that is overcommitted beyond ``FULL`` stays so, whatever is freed on it."""
     copies, most = np.asarray(count, dtype=np.int64), FULL // amount - 1
     left = np.maximum(free - amount * np.clip(copies, -most, most), -FULL)
     return np.where((free <= -FULL) | (copies > most), -FULL, left)
 
 
-def wanted(spec: PodSpec) -> dict[str, int]:
+def counted_requests(spec: PodSpec) -> dict[str, int]:
     """The requests that the scheduler compares: those above zero for resources that it counts."""
     return {resource: amount for resource, amount in spec.requests.items() if amount > 0 and counted(resource)}
 
@@ -126,7 +128,7 @@ def counted(resource: str) -> bool:
     return "/" in resource and not resource.startswith("requests.")
 
 
-def shown(resource: str, amount: int) -> str:
+def format_amount(resource: str, amount: int) -> str:
     """``amount`` for display: in cores, in Gi, or as a plain number."""
     if resource == "cpu":
         return f"{amount / 1000:g}"

@@ -19,19 +19,19 @@ from gpuscaler.model.table import Array, Mask, NodeTable
 from gpuscaler.planning.feasibility import ORDER, Passes
 from gpuscaler.planning.feasibility.devices import Devices
 from gpuscaler.planning.feasibility.effects import BoundParts, Effects
-from gpuscaler.planning.feasibility.min_gpus import MIN_GPUS, explain_min_gpus, lifted
+from gpuscaler.planning.feasibility.min_gpus import MIN_GPUS, explain_min_gpus, with_closing_tolerations
 from gpuscaler.planning.feasibility.nodes import explain_selector, explain_taint
 from gpuscaler.planning.feasibility.pods.interpod import InterPod
 from gpuscaler.planning.feasibility.pods.peers import PeerIndex, Peers, Query
 from gpuscaler.planning.feasibility.pods.spread import Spread, SpreadCounts, hard
-from gpuscaler.planning.feasibility.resources import UNBOUNDED, FreeResources, wanted
-from gpuscaler.planning.feasibility.static import Rows, Static, together, unreadable
+from gpuscaler.planning.feasibility.resources import UNBOUNDED, FreeResources, counted_requests
+from gpuscaler.planning.feasibility.static import Rows, Static, intersect, unreadable_plugins
 from gpuscaler.planning.feasibility.tallies import Tallies
 
 __all__ = ["GPU_MILLI", "UNBOUNDED", "Room", "Rows", "SpreadCounts", "Verdict"]
 
 
-class Placed(NamedTuple):
+class PlacedPods(NamedTuple):
     """Pods of one kind that a plan placed: how many on each row."""
 
     spec: PodSpec
@@ -74,7 +74,7 @@ class Verdict:
         return self._passes
 
 
-class _Fixed:
+class _FixedFilters:
     """The data that placing pods cannot change, shared by a room and its copies."""
 
     def __init__(self, cluster: Cluster, rows: Rows) -> None:
@@ -87,11 +87,11 @@ class _Fixed:
         """Like :meth:`Rows.verdict`, but also by the node affinity of volumes."""
         if not spec.volumes:
             return self.rows.verdict(spec)
-        known = self._with_volumes.get(spec.digest)
-        if known is None:
+        verdict = self._with_volumes.get(spec.digest)
+        if verdict is None:
             passes = {**self.rows.verdict(spec)[1], **self.bound.facts.passes(spec)}
-            known = self._with_volumes[spec.digest] = together(passes)
-        return known
+            verdict = self._with_volumes[spec.digest] = intersect(passes)
+        return verdict
 
 
 class Room:
@@ -104,7 +104,7 @@ class Room:
         table = rows.table
         self.cluster = cluster
         self.table = table
-        self._fixed = _Fixed(cluster, rows)
+        self._fixed = _FixedFilters(cluster, rows)
         self._ledger = FreeResources(table, _requested(cluster, table))
         self._peers = Peers(Tallies(table), PeerIndex(table, cluster))
         self._effects = Effects(self._fixed.bound)
@@ -130,7 +130,7 @@ class Room:
         new = object.__new__(Room)
         new.cluster = self.cluster
         new.table = table = rows.table
-        new._fixed = _Fixed(self.cluster, rows)
+        new._fixed = _FixedFilters(self.cluster, rows)
         new._ledger = self._ledger.extended(table)
         new._peers = self._peers.extended(table, PeerIndex(table, self.cluster))
         new._effects = self._effects.extended(new._fixed.bound)
@@ -182,9 +182,9 @@ class Room:
 
     def admitting(self, spec: PodSpec, labels: LabelSet, rows: slice) -> Mask:
         """The mask of ``rows`` that admit a pod, as in :meth:`verdict`."""
-        static, known = self._fixed.verdict(spec)
+        static, passes = self._fixed.verdict(spec)
         mask = self._resources_pass(spec, rows) & static[rows]
-        for passing in self._others_pass(spec, labels, known).values():
+        for passing in self._others_pass(spec, labels, passes).values():
             mask &= passing[rows]
         return mask
 
@@ -223,12 +223,12 @@ class Room:
         return "", ""
 
     def _explain(self, name: str, spec: PodSpec, labels: LabelSet, row: int) -> str:
-        if name in unreadable(spec):
+        if name in unreadable_plugins(spec):
             return "a label selector of the pod cannot be read"
         node = self.table.nodes[row]
         explain: dict[str, Callable[[], str]] = {
             "NodeUnschedulable": lambda: "node is cordoned",
-            "TaintToleration": lambda: explain_taint(lifted(spec) if self._least_gpus(row) else spec, node),
+            "TaintToleration": lambda: explain_taint(with_closing_tolerations(spec) if self._least_gpus(row) else spec, node),
             MIN_GPUS: lambda: explain_min_gpus(spec, self._least_gpus(row)),
             "NodeAffinity": lambda: explain_selector(spec, node),
             "NodePorts": lambda: self._effects.ports.explain(spec, row),
@@ -251,7 +251,7 @@ class Room:
     def fits(self, spec: PodSpec) -> Array:
         """How many more copies fit on each row by resources and pod count alone."""
         fits = self._ledger.copies(spec)
-        if self._devices and (amount := wanted(spec).get(GPU_MILLI)):
+        if self._devices and (amount := counted_requests(spec).get(GPU_MILLI)):
             np.minimum(fits, self._devices.copies(amount), out=fits)
         return fits
 
@@ -261,7 +261,7 @@ class Room:
         Counts resources, pod count, host ports, disks and claims that two pods may not share, anti-affinity of the pod against itself,
         and spread over hostnames. Spread over larger domains is checked for the next copy only. Rows outside ``among`` are 0.
         """
-        static, known = self._fixed.verdict(spec)
+        static, passes = self._fixed.verdict(spec)
         mask = static if among is None else static & among
         if not mask.any():
             return np.zeros(len(self.table), dtype=np.int64)
@@ -275,7 +275,7 @@ class Room:
             fits[self._between(spec, labels).alone_on() & (fits > 1)] = 1
         if self._devices:
             fits *= self._resources_pass(spec)
-        for passing in self._others_pass(spec, labels, known).values():
+        for passing in self._others_pass(spec, labels, passes).values():
             fits *= passing
         return fits
 
@@ -304,7 +304,7 @@ class Room:
         self._peers.add(PeerKey(spec.namespace, labels, terminating), row, count)
         self._follow(spec, row, count)
 
-    def placed_since(self, before: "Room") -> list[Placed]:
+    def placed_since(self, before: "Room") -> list[PlacedPods]:
         """The pods placed here since this room was made from ``before``, by kind of pod, in the order of placement.
 
         Only rows of ``before`` count, with their final counts. A pod that was terminating when it was removed is left out.
@@ -314,14 +314,14 @@ class Room:
         while part is not None and part is not before.trace:
             parts.append(part)
             part = part.before
-        found: dict[tuple[int, LabelSet], tuple[PodSpec, dict[int, int]]] = {}
+        placed: dict[tuple[int, LabelSet], tuple[PodSpec, dict[int, int]]] = {}
         for part in reversed(parts):
-            counts = found.setdefault((id(part.spec), part.labels), (part.spec, {}))[1]
+            counts = placed.setdefault((id(part.spec), part.labels), (part.spec, {}))[1]
             for row, count in part.pairs():
                 if row < len(before):
                     counts[row] = counts.get(row, 0) + count
-        kept = ((spec, labels, {row: n for row, n in counts.items() if n}) for (_, labels), (spec, counts) in found.items())
-        return [Placed(spec, labels, counts) for spec, labels, counts in kept if counts]
+        kept = ((spec, labels, {row: n for row, n in counts.items() if n}) for (_, labels), (spec, counts) in placed.items())
+        return [PlacedPods(spec, labels, counts) for spec, labels, counts in kept if counts]
 
     def _follow(self, spec: PodSpec, row: int, count: int) -> None:
         """Keep shared devices, ports, volumes and anti-affinity current."""

@@ -4,13 +4,13 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from gpuscaler.model.accelerators import gpus_in
+from gpuscaler.model.accelerators import count_accelerators
 from gpuscaler.model.nodes import Node
 from gpuscaler.model.pods import PodSpec
-from gpuscaler.model.table import Array, Mask, NodeTable, packed
-from gpuscaler.model.table import merged as tables_merged
+from gpuscaler.model.table import Array, Mask, NodeTable, pack_parts
+from gpuscaler.model.table import merge_tables as tables_merged
 from gpuscaler.planning.feasibility import Passes
-from gpuscaler.planning.feasibility.min_gpus import MIN_GPUS, followed_by, lifted
+from gpuscaler.planning.feasibility.min_gpus import MIN_GPUS, followed_by, with_closing_tolerations
 from gpuscaler.planning.feasibility.nodes import NodeMasks
 from gpuscaler.planning.feasibility.pods.peers import readable
 from gpuscaler.planning.feasibility.pods.spread import SpreadMasks, hard
@@ -39,13 +39,13 @@ class Rows:
 
     def verdict(self, spec: PodSpec) -> Static:
         """The rows that ``spec`` may run on by selector, affinity, taints and cordons, combined and by filter. The masks are read-only."""
-        known = self._verdicts.get(spec.digest)
-        if known is None:
+        verdict = self._verdicts.get(spec.digest)
+        if verdict is None:
             # Query the parts each time: they forget results that are not requested.
             parts = [part.verdict(spec) for part in self._parts]
-            known = self._before.get(spec.digest) or (joined(parts) if parts else self._look(spec))
-            self._verdicts[spec.digest] = known
-        return known
+            verdict = self._before.get(spec.digest) or (concatenate(parts) if parts else self._look(spec))
+            self._verdicts[spec.digest] = verdict
+        return verdict
 
     @property
     def parts(self) -> tuple["Rows", ...]:
@@ -60,10 +60,12 @@ class Rows:
             "NodeAffinity": nodes.selected(spec),
         }
         if self.least_gpus is not None:
-            passes["TaintToleration"] = passes["TaintToleration"] | ((self.least_gpus > 0) & nodes.tolerated(lifted(spec)))
-            passes[MIN_GPUS] = self.least_gpus <= gpus_in(spec.requests)
-        passes |= {name: np.zeros(len(self.table), dtype=np.bool_) for name in unreadable(spec)}
-        return together(passes)
+            passes["TaintToleration"] = passes["TaintToleration"] | (
+                (self.least_gpus > 0) & nodes.tolerated(with_closing_tolerations(spec))
+            )
+            passes[MIN_GPUS] = self.least_gpus <= count_accelerators(spec.requests)
+        passes |= {name: np.zeros(len(self.table), dtype=np.bool_) for name in unreadable_plugins(spec)}
+        return intersect(passes)
 
     def extended(self, nodes: Sequence[Node], least_gpus: Array | None = None) -> "Rows":
         """These rows with ``nodes`` appended."""
@@ -74,7 +76,7 @@ class Rows:
         least = followed_by(self.least_gpus, len(self.table), more.least_gpus, len(more.table))
         new = Rows(self.table.joined(more.table), least)
         # Parts have no parts themselves, since there may be thousands of joins.
-        new._parts = packed((*self.parts, *more.parts), merged)
+        new._parts = pack_parts((*self.parts, *more.parts), merged)
         return new
 
     def forget(self) -> None:
@@ -89,7 +91,7 @@ def merged(first: Rows, more: Rows) -> Rows:
     return Rows(tables_merged(first.table, more.table), followed_by(first.least_gpus, len(first), more.least_gpus, len(more)))
 
 
-def together(passes: Passes) -> Static:
+def intersect(passes: Passes) -> Static:
     """The rows that all of ``passes`` admit, and ``passes`` themselves; all arrays become read-only."""
     first, *others = passes.values()
     mask = first.copy()
@@ -100,7 +102,7 @@ def together(passes: Passes) -> Static:
     return mask, passes
 
 
-def joined(parts: Sequence[Static]) -> Static:
+def concatenate(parts: Sequence[Static]) -> Static:
     """Concatenate the results of several parts of a table. In a part without a filter's result, that filter rejects nothing."""
     names = dict.fromkeys(name for _, passes in parts for name in passes)
     everywhere = [np.ones(len(mask), dtype=np.bool_) for mask, _ in parts]
@@ -113,7 +115,7 @@ def joined(parts: Sequence[Static]) -> Static:
     return mask, whole
 
 
-def unreadable(spec: PodSpec) -> Iterator[str]:
+def unreadable_plugins(spec: PodSpec) -> Iterator[str]:
     """The plug-ins that fail the pod everywhere, because the pod has a selector that they cannot parse."""
     if not readable((*spec.affinity, *spec.anti_affinity, *spec.preferred_affinity, *spec.preferred_anti_affinity)):
         yield "InterPodAffinity"

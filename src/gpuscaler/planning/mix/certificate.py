@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import highspy
 import numpy as np
 
-from gpuscaler.planning.mix.columns.lp import INFINITY, Columns, load, silent
+from gpuscaler.planning.mix.columns.lp import INFINITY, Columns, load, quiet_solver
 from gpuscaler.planning.mix.instance import DEVICE, Floats
 from gpuscaler.planning.mix.problem import Duals, MixKind, Problem, Solution
 
@@ -65,14 +65,14 @@ def limit_charges(duals: Duals, kind: MixKind) -> list[tuple[float, float]]:
 
 
 def _amount(problem: Problem, name: str) -> float:
-    what, _, which = name.partition(":")
+    quantity, _, which = name.partition(":")
     limits = problem.limits
-    if what == "kind":
+    if quantity == "kind":
         return next(float(kind.limit) for kind in problem.kinds if kind.key == which and kind.limit is not None)
-    if what == "pool":
+    if quantity == "pool":
         return float(limits.pools[which])
-    found = {"machines": limits.machines, "gpus": limits.gpus, "dollars": limits.dollars_per_hour}[what]
-    return INFINITY if found is None else max(float(found), 0.0)
+    amounts = {"machines": limits.machines, "gpus": limits.gpus, "dollars": limits.dollars_per_hour}[quantity]
+    return INFINITY if amounts is None else max(float(amounts), 0.0)
 
 
 def _worth(problem: Problem, index: int, values: Floats, served: Sequence[int], *, enough: float) -> float:
@@ -91,7 +91,7 @@ def _worth(problem: Problem, index: int, values: Floats, served: Sequence[int], 
     bounds = np.concatenate([np.array([most[i] for i in items], dtype=np.float64), np.ones(matrix.shape[1] - len(items))])
     columns = Columns(columns.cost, bounds, columns.start, columns.index, columns.value)
     for integer in (False, True):
-        highs = silent()
+        highs = quiet_solver()
         load(highs, columns, row_lower=np.full(len(upper), -INFINITY), row_upper=upper, integer=integer)
         highs.setOptionValue("mip_rel_gap", 0.0)
         highs.run()

@@ -14,7 +14,7 @@ def patterns(instance: ProblemArrays, problem: Problem, mixture: Mixture) -> tup
     # The same machine with the same pods is one pattern, whichever merged item its pods came from.
     for kind, held, times in sorted(mixture.parts(), key=lambda part: (-instance.price[part[0]], part[0], tuple(-part[1]), part[2])):
         while times > 0:
-            pods = _take(instance, held, left)
+            pods = _take_items(instance, held, left)
             often = min(times, *(left[i] // n for i, n in pods))
             for i, n in pods:
                 left[i] -= n * often
@@ -25,7 +25,7 @@ def patterns(instance: ProblemArrays, problem: Problem, mixture: Mixture) -> tup
     return machines, {i: n for i, n in enumerate(left) if n > 0}
 
 
-def _take(instance: ProblemArrays, held: Floats, left: list[int]) -> list[tuple[int, int]]:
+def _take_items(instance: ProblemArrays, held: Floats, left: list[int]) -> list[tuple[int, int]]:
     """The problem's items, with counts, that make up one machine holding ``held``."""
     pods = []
     for row in np.flatnonzero(held):

@@ -13,7 +13,7 @@ def fill(instance: ProblemArrays, order: Ints, remaining: Floats, kinds: Ints) -
 
     ``remaining`` limits the copies; shape (I,) for the same limits on all kinds, or (len(kinds), I).
     """
-    filling = _Filling(instance, kinds, np.minimum(instance.copies[:, kinds].T, remaining))
+    filling = _MachineFilling(instance, kinds, np.minimum(instance.copies[:, kinds].T, remaining))
     # The smallest requests of the items still to come: a machine with less room is full.
     least = np.minimum.accumulate(instance.request[order[::-1]], axis=0)[::-1]
     for start in range(0, len(order), _BLOCK):
@@ -22,7 +22,7 @@ def fill(instance: ProblemArrays, order: Ints, remaining: Floats, kinds: Ints) -
     return filling.held
 
 
-class _Filling:
+class _MachineFilling:
     """One machine of each of ``kinds``: the ``room`` left and the copies ``held``, of at most ``copies`` of each item."""
 
     def __init__(self, instance: ProblemArrays, kinds: Ints, copies: Floats) -> None:
@@ -47,8 +47,8 @@ class _Filling:
         while True:
             for resource in asked:
                 open_items &= request[:, resource] <= self.room[rows, resource, None]
-            some = open_items.any(axis=1)
-            rows, open_items = rows[some], open_items[some]
+            with_items = open_items.any(axis=1)
+            rows, open_items = rows[with_items], open_items[with_items]
             if not len(rows):
                 return True
             place = open_items.argmax(axis=1)
@@ -123,20 +123,20 @@ class _Devices:
 
 def fits(instance: ProblemArrays, held: Floats, kinds: Ints) -> Mask:
     """Whether a machine of each of ``kinds`` holds ``held`` (I,); devices by best fit, largest share first."""
-    some = np.flatnonzero(held)
+    present = np.flatnonzero(held)
     good = np.all(held @ instance.request <= instance.capacity[kinds], axis=1)
-    good &= np.all(held[some, None] <= instance.copies[np.ix_(some, kinds)], axis=0)
-    if any(held[list(instance.apart[item])].any() for item in some if instance.apart[item]):
+    good &= np.all(held[present, None] <= instance.copies[np.ix_(present, kinds)], axis=0)
+    if any(held[list(instance.apart[item])].any() for item in present if instance.apart[item]):
         good[:] = False
     if instance.device is not None and good.any():
         share = instance.request[:, instance.device]
         devices, every = _Devices(instance.capacity[kinds, instance.device]), np.arange(len(kinds))
-        for item in some[np.argsort(-share[some], kind="stable")]:
+        for item in present[np.argsort(-share[present], kind="stable")]:
             good &= devices.take(every, np.full(len(kinds), share[item]), np.full(len(kinds), held[item])) == held[item]
     return np.asarray(good)
 
 
-def fit(instance: ProblemArrays, held: Floats) -> Mask:
+def fits_all(instance: ProblemArrays, held: Floats) -> Mask:
     """Like :func:`fits`, for several patterns: whether a machine of each kind holds each of ``held`` (P, I); shape (P, K)."""
     every = np.arange(len(instance.price))
     if instance.device is not None or any(instance.apart):

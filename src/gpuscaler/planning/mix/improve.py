@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from gpuscaler.planning.mix.fill import fit
+from gpuscaler.planning.mix.fill import fits_all
 from gpuscaler.planning.mix.instance import EPSILON, Floats, Ints, Mask, ProblemArrays
 from gpuscaler.planning.mix.mixture import Mixture
 
@@ -11,7 +11,7 @@ def right_size(instance: ProblemArrays, mixture: Mixture) -> Mixture:
     """Move every machine's pods to the cheapest kind that holds them and weighs no more on any limit."""
     if not len(mixture.kinds):
         return mixture
-    allowed = fit(instance, mixture.held)
+    allowed = fits_all(instance, mixture.held)
     for row in instance.limits:
         allowed &= row.weights <= row.weights[mixture.kinds, None]
     kinds = _cheaper(instance, mixture.kinds, allowed)
@@ -22,7 +22,7 @@ def right_size(instance: ProblemArrays, mixture: Mixture) -> Mixture:
 
 def cheapest(instance: ProblemArrays, kinds: Ints, held: Floats) -> Ints:
     """For each pattern, the cheapest kind that holds it (its own kind if nothing is cheaper)."""
-    return _cheaper(instance, kinds, fit(instance, held)) if len(kinds) else kinds
+    return _cheaper(instance, kinds, fits_all(instance, held)) if len(kinds) else kinds
 
 
 def _cheaper(instance: ProblemArrays, kinds: Ints, allowed: Mask) -> Ints:

@@ -75,14 +75,14 @@ def build(problem: Problem) -> ProblemArrays:
     caps = np.array([_cap(problem, group) for group in members], dtype=np.float64)
     copies, demands = np.minimum(copies, np.minimum(demand, caps)[:, None]), demand
 
-    some: Mask = np.any(copies > 0, axis=1)
-    members = [group for group, ok in zip(members, some, strict=True) if ok]
-    demand, request, copies = demand[some], request[some], copies[some]
+    buyable: Mask = np.any(copies > 0, axis=1)
+    members = [group for group, ok in zip(members, buyable, strict=True) if ok]
+    demand, request, copies = demand[buyable], request[buyable], copies[buyable]
     price = np.array([problem.kinds[k].price for k in kind_order], dtype=np.float64)
     limits = _limit_rows(problem, kind_order, demand, price)
     useful = np.flatnonzero(copies.any(axis=0))
     room = np.minimum(capacity, demand @ request)[useful]
-    keep = useful[undominated(room, allowed[some][:, useful], price[useful], [row.weights[useful] for row in limits])]
+    keep = useful[undominated(room, allowed[buyable][:, useful], price[useful], [row.weights[useful] for row in limits])]
     origin = tuple(kind_order[int(k)] for k in keep)
     priorities = [problem.items[group[0]].priority for group in members]
     ranks = {value: rank for rank, value in enumerate(sorted(set(priorities), reverse=True))}
@@ -91,7 +91,7 @@ def build(problem: Problem) -> ProblemArrays:
         request=request,
         copies=np.ascontiguousarray(copies[:, keep]),
         tier=np.array([ranks[p] for p in priorities], dtype=np.int64),
-        capped=(caps < demands)[some],
+        capped=(caps < demands)[buyable],
         real=real,
         capacity=np.ascontiguousarray(capacity[keep]),
         price=price[keep],
@@ -110,10 +110,10 @@ def residual(instance: ProblemArrays, demand: Floats) -> ProblemArrays:
 
 def check(problem: Problem) -> None:
     """Raise :class:`MixError`, naming the object, if indices, keys or amounts are invalid."""
-    for what, keys in (("item", [item.key for item in problem.items]), ("kind", [kind.key for kind in problem.kinds])):
+    for object_name, keys in (("item", [item.key for item in problem.items]), ("kind", [kind.key for kind in problem.kinds])):
         if len(set(keys)) != len(keys):
             twice = min(key for key in keys if keys.count(key) > 1)
-            raise MixError(f"{what} key {twice!r} is used more than once; give every {what} its own key")
+            raise MixError(f"{object_name} key {twice!r} is used more than once; give every {object_name} its own key")
     for item in problem.items:
         _check_item(item, problem)
     for kind in problem.kinds:
@@ -181,12 +181,12 @@ def _copies(request: Floats, capacity: Floats, device: int | None) -> Floats:
     devices = np.floor(capacity[:, device] / DEVICE) if device is not None else np.zeros(0)
     copies = np.full((len(request), len(capacity)), np.inf)
     for resource in range(request.shape[1]):
-        some = np.flatnonzero(request[:, resource])
-        amount = request[some, resource, None]
+        requesting = np.flatnonzero(request[:, resource])
+        amount = request[requesting, resource, None]
         fit = np.floor(capacity[None, :, resource] / amount)
         if resource == device:
             fit = np.where(amount <= DEVICE, np.floor(DEVICE / amount) * devices[None, :], fit)
-        copies[some] = np.minimum(copies[some], fit)
+        copies[requesting] = np.minimum(copies[requesting], fit)
     return copies
 
 

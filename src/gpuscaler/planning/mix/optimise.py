@@ -6,10 +6,10 @@ import numpy as np
 
 from gpuscaler.planning.mix.columns.bounds import Prices, resource_prices
 from gpuscaler.planning.mix.columns.dive import Programme, dive
-from gpuscaler.planning.mix.columns.generate import Generated, generate, pool
+from gpuscaler.planning.mix.columns.generate import Generated, add_pool, generate
 from gpuscaler.planning.mix.columns.master import Master
 from gpuscaler.planning.mix.constructions.greedy import constructions
-from gpuscaler.planning.mix.constructions.proportional import crowded, many, poured
+from gpuscaler.planning.mix.constructions.proportional import construct_along, has_many_items, is_crowded
 from gpuscaler.planning.mix.improve import right_size
 from gpuscaler.planning.mix.instance import ProblemArrays
 from gpuscaler.planning.mix.mixture import Mixture, rank, trim
@@ -53,34 +53,34 @@ def optimise(instance: ProblemArrays, *, start: Mixture | None = None, meter: Me
     meter.add(6000 + relaxed.iterations * (60 + len(instance.demand)))
     prices = relaxed.prices
     mixtures = [] if start is None else [start]
-    if many(instance):
-        mixtures.append(poured(instance, relaxed, meter=meter))
+    if has_many_items(instance):
+        mixtures.append(construct_along(instance, relaxed, meter=meter))
     bound = prices.bound(instance, instance.demand)
     best = _best(instance, mixtures) if mixtures else None
-    if best is None or not _settled(instance, best, bound):
+    if best is None or not _is_done(instance, best, bound):
         mixtures += constructions(instance, prices, below=bound * _FAR if meter.left() else np.inf, meter=meter)
         best = _best(instance, mixtures)
-    if _settled(instance, best, bound) or not meter.left():
-        return Result(best, prices, bound, converged=False, proven=_close(instance, best, bound))
+    if _is_done(instance, best, bound) or not meter.left():
+        return Result(best, prices, bound, converged=False, proven=_is_close(instance, best, bound))
     master = Master(instance)
     for mixture in [*mixtures, best]:
         if _serves(instance, mixture):
             master.add(mixture.kinds, mixture.held)
     generated = generate(instance, master, prices, enough=best.cost(instance) / (1 + TOLERANCE), share=_GENERATE, meter=meter)
-    best, proven = _whole(instance, master, generated, best, meter)
-    return Result(best, generated.prices, generated.bound, generated.converged, proven or _close(instance, best, generated.bound))
+    best, proven = _make_integer(instance, master, generated, best, meter)
+    return Result(best, generated.prices, generated.bound, generated.converged, proven or _is_close(instance, best, generated.bound))
 
 
-def _settled(instance: ProblemArrays, mixture: Mixture, bound: float) -> bool:
+def _is_done(instance: ProblemArrays, mixture: Mixture, bound: float) -> bool:
     """Whether patterns cannot make the mix cheaper, or not by enough to be worth their time."""
-    return _close(instance, mixture, bound) or (many(instance) and _serves(instance, mixture) and crowded(mixture))
+    return _is_close(instance, mixture, bound) or (has_many_items(instance) and _serves(instance, mixture) and is_crowded(mixture))
 
 
-def _close(instance: ProblemArrays, mixture: Mixture, bound: float) -> bool:
+def _is_close(instance: ProblemArrays, mixture: Mixture, bound: float) -> bool:
     return _serves(instance, mixture) and mixture.cost(instance) <= bound * (1 + TOLERANCE)
 
 
-def _large_and_near(instance: ProblemArrays, mixture: Mixture, bound: float) -> bool:
+def _is_large_and_near(instance: ProblemArrays, mixture: Mixture, bound: float) -> bool:
     return int(mixture.times.sum()) >= _LARGE and _serves(instance, mixture) and mixture.cost(instance) <= bound * (1 + _NEAR_IF_LARGE)
 
 
@@ -96,12 +96,12 @@ def _best(instance: ProblemArrays, mixtures: list[Mixture]) -> Mixture:
 def _better(instance: ProblemArrays, best: Mixture, others: list[Mixture]) -> Mixture:
     """The best of ``others`` if it beats ``best``, else ``best`` itself."""
     others = [mixture for mixture in others if mixture.within_limits(instance)]
-    found = min(others, key=lambda mixture: rank(instance, mixture), default=best)
-    found = best if found is best else right_size(instance, found)
-    return found if rank(instance, found) < rank(instance, best) else best
+    candidate = min(others, key=lambda mixture: rank(instance, mixture), default=best)
+    candidate = best if candidate is best else right_size(instance, candidate)
+    return candidate if rank(instance, candidate) < rank(instance, best) else best
 
 
-def _whole(instance: ProblemArrays, master: Master, generated: Generated, best: Mixture, meter: Meter) -> tuple[Mixture, bool]:
+def _make_integer(instance: ProblemArrays, master: Master, generated: Generated, best: Mixture, meter: Meter) -> tuple[Mixture, bool]:
     """Make the numbers of machines integers, by the cheapest method that closes the gap.
 
     Also returns whether the mix is proven to be the cheapest.
@@ -110,19 +110,19 @@ def _whole(instance: ProblemArrays, master: Master, generated: Generated, best: 
     parts = list(zip(map(int, master.kinds[: len(times)]), master.held[: len(times)], map(int, times), strict=True))
     floor = trim(Mixture.of(parts, len(instance.demand)), instance.demand)
     best = _better(instance, best, constructions(instance, generated.prices, start=floor, meter=meter))
-    if _close(instance, best, generated.bound) or not meter.left() or _large_and_near(instance, best, generated.bound):
+    if _is_close(instance, best, generated.bound) or not meter.left() or _is_large_and_near(instance, best, generated.bound):
         return best, False
-    return _integers(instance, master, generated, best, meter)
+    return _integer_programmes(instance, master, generated, best, meter)
 
 
-def _integers(instance: ProblemArrays, master: Master, generated: Generated, best: Mixture, meter: Meter) -> tuple[Mixture, bool]:
+def _integer_programmes(instance: ProblemArrays, master: Master, generated: Generated, best: Mixture, meter: Meter) -> tuple[Mixture, bool]:
     """Solve integer programmes over the patterns that can still pay, as long as they find cheaper mixes: each makes the next smaller."""
     dived = not generated.converged
     if dived:
         # Bounds are weak here, so a search for all patterns that can pay would find too many.
         best = _dives(instance, master, generated, best, meter)
-    while meter.left() and not _close(instance, best, generated.bound):
-        which, complete = pool(instance, master, generated.prices, gap=best.cost(instance) - generated.bound, meter=meter)
+    while meter.left() and not _is_close(instance, best, generated.bound):
+        which, complete = add_pool(instance, master, generated.prices, gap=best.cost(instance) - generated.bound, meter=meter)
         if not meter.left():
             return best, False
         integer, finished = master.integer(which, meter=meter)
@@ -142,7 +142,7 @@ def _integers(instance: ProblemArrays, master: Master, generated: Generated, bes
 def _dives(instance: ProblemArrays, master: Master, generated: Generated, best: Mixture, meter: Meter) -> Mixture:
     programmes: dict[bytes, Programme] = {}
     for round_at in _ROUND_AT:
-        if _close(instance, best, generated.bound) or not meter.left():
+        if _is_close(instance, best, generated.bound) or not meter.left():
             break
         start = Programme(master.kinds, master.held, generated.values, generated.bound)
         dived = dive(instance, start, generated.prices, below=best.cost(instance), round_at=round_at, programmes=programmes, meter=meter)

@@ -9,10 +9,10 @@ import dataclasses
 import numpy as np
 
 from gpuscaler.planning.mix.columns.bounds import resource_prices
-from gpuscaler.planning.mix.columns.generate import generate, pool
+from gpuscaler.planning.mix.columns.generate import add_pool, generate
 from gpuscaler.planning.mix.columns.master import Master
 from gpuscaler.planning.mix.constructions.greedy import constructions, top_up
-from gpuscaler.planning.mix.constructions.proportional import crowded, many, poured
+from gpuscaler.planning.mix.constructions.proportional import construct_along, has_many_items, is_crowded
 from gpuscaler.planning.mix.improve import right_size
 from gpuscaler.planning.mix.instance import Mask, ProblemArrays, residual
 from gpuscaler.planning.mix.mixture import Mixture, rank, trim
@@ -41,12 +41,12 @@ def _stage(stage: ProblemArrays, before: Mixture, asked: Mask, meter: Meter) -> 
     relaxed = resource_prices(stage, penalty=penalty)
     meter.add(2000 + relaxed.iterations * (20 + len(stage.demand)))
     prices = relaxed.prices
-    mixtures = [poured(stage, relaxed, penalty=penalty, meter=meter)] if many(stage) else []
+    mixtures = [construct_along(stage, relaxed, penalty=penalty, meter=meter)] if has_many_items(stage) else []
     best = _best(stage, [before, *mixtures])
-    if not (mixtures and crowded(best)):
+    if not (mixtures and is_crowded(best)):
         mixtures += [*constructions(stage, prices, meter=meter), *constructions(stage, prices, start=before, meter=meter)]
         best = _best(stage, [best, *mixtures])
-    if not (stage.demand - best.served()).any() or (many(stage) and crowded(best)) or not meter.left():
+    if not (stage.demand - best.served()).any() or (has_many_items(stage) and is_crowded(best)) or not meter.left():
         return best
     master = Master(stage, penalty=penalty)
     for mixture in mixtures:
@@ -54,7 +54,7 @@ def _stage(stage: ProblemArrays, before: Mixture, asked: Mask, meter: Meter) -> 
     result = generate(stage, master, prices, share=0.5, meter=meter)
     best = _best(stage, [best, *constructions(stage, result.prices, meter=meter)])
     unmet = float(penalty @ (stage.demand - best.served()))
-    which, _ = pool(stage, master, result.prices, gap=best.cost(stage) + unmet - result.bound, meter=meter)
+    which, _ = add_pool(stage, master, result.prices, gap=best.cost(stage) + unmet - result.bound, meter=meter)
     integer, _ = master.integer(which, meter=meter)
     return best if integer is None else _best(stage, [best, trim(integer, stage.demand)])
 

@@ -85,7 +85,7 @@ def own_blocker(node: Node, member: Member | None) -> Blocker | None:
     return None
 
 
-def twins(nodes: Iterable[Node]) -> Mapping[str, Blocker]:
+def duplicate_blockers(nodes: Iterable[Node]) -> Mapping[str, Blocker]:
     """Blockers, by name, of nodes that share a provider ID: ending the machine of one would end the pods of the other (I4)."""
     alike: dict[str, list[str]] = {}
     for node in nodes:
@@ -94,12 +94,12 @@ def twins(nodes: Iterable[Node]) -> Mapping[str, Blocker]:
     blockers = {}
     for instance, names in alike.items():
         for name in names if len(names) > 1 else ():
-            other = next(one for one in names if one != name)
+            other = next(name_of_other for name_of_other in names if name_of_other != name)
             blockers[name] = Blocker("same-machine", f"node {other} has the same spec.providerID, {instance}")
     return blockers
 
 
-def unread(cluster: Cluster) -> tuple[Blocker | None, Mapping[str, Blocker]]:
+def unreadable_pod_blockers(cluster: Cluster) -> tuple[Blocker | None, Mapping[str, Blocker]]:
     """Blockers from pods that cannot be read: one for every node if the node of such a pod is unknown, and those of single nodes by name.
 
     Without them, a node with a single, unreadable pod would look empty.
@@ -197,8 +197,8 @@ class Protection:
         if options.safe_to_evict is False:
             return Blocker("safe-to-evict", "has the annotation cluster-autoscaler.kubernetes.io/safe-to-evict: false")
         if running_class.restarts and options.restart_cost is None:
-            what = f"belongs to the gang {options.gang!r}" if options.gang else "belongs to a running Job"
-            return Blocker("job", f"{what} and has no gpuscaler.io/restart-cost")
+            reason = f"belongs to the gang {options.gang!r}" if options.gang else "belongs to a running Job"
+            return Blocker("job", f"{reason} and has no gpuscaler.io/restart-cost")
         if spec.resource_claims:
             return Blocker("in-use", "uses dynamic resource allocation, so it is unknown where else it fits")
         if spec.scheduler_name not in self._policy.schedulers:
@@ -254,7 +254,7 @@ def promised_nodes(situation: Situation) -> frozenset[str]:
     return frozenset(machine.node for machine in situation.state.upcoming if machine.node)
 
 
-def unhealthy(nodes: Collection[Node], members: Mapping[str, Member], promised: frozenset[str]) -> Blocker | None:
+def health_guard(nodes: Collection[Node], members: Mapping[str, Member], promised: frozenset[str]) -> Blocker | None:
     """Cluster Autoscaler's guard: when more than 45 % of the nodes, and more than 3, are not Ready, nothing is removed.
 
     So many at once point to a fault of the network or the control plane rather than of the machines. Machines that are still arriving

@@ -8,7 +8,7 @@ from gpuscaler.model.pools import Budget, Pool
 from gpuscaler.model.schedules import parse_schedule
 from gpuscaler.planning.scale_down.blockers import Blocker, Protection
 from gpuscaler.planning.scale_down.contract import Situation
-from gpuscaler.planning.scale_down.disruption import SOLE_REPLICA, Disruption, Group
+from gpuscaler.planning.scale_down.disruption import SOLE_REPLICA, Disruption, ReplicaGroup
 from gpuscaler.planning.scale_down.pod_classes import Grouping
 
 IDLE, CONSOLIDATION = "idle", "consolidation"
@@ -23,7 +23,7 @@ def is_active(budget: Budget, now: float) -> bool:
     return parse_schedule(budget.schedule).open_at(now, budget.duration or 0.0)
 
 
-def concerns(budget: Budget, reason: str) -> bool:
+def applies_to(budget: Budget, reason: str) -> bool:
     reasons = {KARPENTER_REASONS.get(name.lower(), name.lower()) for name in budget.reasons}
     return not reasons or reason in reasons
 
@@ -35,7 +35,7 @@ def allowance(text: str, nodes: int) -> int:
     return int(text)
 
 
-def allowed(pool: Pool, reason: str, *, nodes: int, now: float) -> int | None:
+def allowed_disruptions(pool: Pool, reason: str, *, nodes: int, now: float) -> int | None:
     """How many of ``nodes`` machines may be disrupted at once: the most restrictive active budget, None without one.
 
     A budget that cannot be parsed allows nothing: unreadable configuration must not cause disruptions.
@@ -43,7 +43,7 @@ def allowed(pool: Pool, reason: str, *, nodes: int, now: float) -> int | None:
     counts = []
     for budget in pool.budgets:
         try:
-            if concerns(budget, reason) and is_active(budget, now):
+            if applies_to(budget, reason) and is_active(budget, now):
                 counts.append(allowance(budget.nodes, nodes))
         except ValueError:
             counts.append(0)
@@ -87,12 +87,12 @@ class Allowances:
         members = self._situation.members
         unready = {node.name for node in self._situation.cluster.nodes.values() if not node.ready}
         disrupted = Counter([members[name].pool.name for name in self._leaving | unready if name in members])
-        found: dict[tuple[str, str], int | None] = {}
+        remaining: dict[tuple[str, str], int | None] = {}
         for pool in self._situation.policy.pools:
             for reason in (IDLE, CONSOLIDATION):
-                limit = allowed(pool, reason, nodes=self._total[pool.name], now=self._situation.now)
-                found[pool.name, reason] = None if limit is None else limit - disrupted[pool.name]
-        return found
+                limit = allowed_disruptions(pool, reason, nodes=self._total[pool.name], now=self._situation.now)
+                remaining[pool.name, reason] = None if limit is None else limit - disrupted[pool.name]
+        return remaining
 
     @cached_property
     def _disruptions(self) -> dict[str, int]:
@@ -120,7 +120,7 @@ class Allowances:
             return Blocker("budget", f"the disruption budgets of pool {pool.name} allow no more removals for the reason {reason} now")
         for key, count in sorted((evictions or {}).items()):
             left = self._left(key)
-            if count > left and isinstance(key, Group):
+            if count > left and isinstance(key, ReplicaGroup):
                 more = f"this plan may move {max(0, left)} more of its ready replicas; moving the pods takes {count}"
                 return Blocker(SOLE_REPLICA, f"{key} must keep one ready replica: {more}")
             if count > left:
@@ -141,14 +141,14 @@ class Allowances:
             if left is not None:
                 self._budgets[pool.name, reason] = left - sign
         for key, count in evictions.items():
-            if isinstance(key, Group):
+            if isinstance(key, ReplicaGroup):
                 self._replicas[key] = self._left(key) - sign * count
             else:
                 self._disruptions[key] -= sign * count
 
     def _left(self, key: str) -> int:
         """The evictions that are left for ``key``, a PodDisruptionBudget or the replicas of an owner."""
-        if not isinstance(key, Group):
+        if not isinstance(key, ReplicaGroup):
             return self._disruptions[key]
         if key not in self._replicas:
             self._replicas[key] = self.disruption.ready(key) - 1

@@ -15,13 +15,13 @@ from gpuscaler.planning.scale_down.blockers import (
     NEEDED,
     Blocker,
     Protection,
+    duplicate_blockers,
+    health_guard,
     is_leaving,
     node_blocker,
     own_blocker,
     promised_nodes,
-    twins,
-    unhealthy,
-    unread,
+    unreadable_pod_blockers,
 )
 from gpuscaler.planning.scale_down.contract import Situation
 from gpuscaler.planning.scale_down.pod_classes import Classes, Grouping, Load, Residents, RunningClass
@@ -113,7 +113,7 @@ class CandidateCache:
         table, members, on_node = situation.cluster.table, situation.members, situation.cluster.on_node
         if self._budgets is not situation.cluster.budgets:
             self._budgets = situation.cluster.budgets
-            self.steady = {name: look.own for name, look in self.looks.items() if look.own is not None}
+            self.steady = {name: inspection.own for name, inspection in self.looks.items() if inspection.own is not None}
         if self._table is table:
             for name, look in self.looks.items():
                 if look.pods is not on_node.get(name):
@@ -121,7 +121,7 @@ class CandidateCache:
                     self._unsettle(name, look)
             return
         before, self.looks, self._table = self.looks, {}, table
-        self.twins = twins(table.nodes)
+        self.twins = duplicate_blockers(table.nodes)
         for name, node in zip(table.names, table.nodes, strict=True):
             pods, member, inspection = on_node.get(name), members.get(name), before.pop(name, None)
             if (
@@ -137,10 +137,10 @@ class CandidateCache:
             self.steady.pop(name, None)
         self.leaving = frozenset(name for name, look in self.looks.items() if look.leaves)
 
-    def _unsettle(self, name: str, look: Inspection) -> None:
+    def _unsettle(self, name: str, inspection: Inspection) -> None:
         """Keep only the node's own blocker in ``steady``: after a change of its pods no other one is certain."""
-        if look.own is not None:
-            self.steady[name] = look.own
+        if inspection.own is not None:
+            self.steady[name] = inspection.own
         else:
             self.steady.pop(name, None)
 
@@ -149,36 +149,36 @@ def survey(situation: Situation, memory: CandidateCache) -> Survey:
     """Sort the nodes of the cluster, which ``memory`` has inspected already."""
     cluster, taken = situation.cluster, situation.taken
     promised = promised_nodes(situation)
-    unread_somewhere, unread_here = unread(cluster)
-    guard = unhealthy(cluster.nodes.values(), situation.members, promised) or unread_somewhere
+    unread_somewhere, unread_here = unreadable_pod_blockers(cluster)
+    guard = health_guard(cluster.nodes.values(), situation.members, promised) or unread_somewhere
     if guard is not None:
         return Survey(blocked=dict.fromkeys(memory.looks, guard))
     survey, members, row_of = Survey(blocked=memory.steady.copy()), situation.members, situation.room.table.row
-    asking = _Asking(situation, memory.classes)
+    asking = _ResidentReader(situation, memory.classes)
     special = promised | situation.state.disrupting | situation.state.spared.keys() | situation.state.unlisted
     here = {**unread_here, **memory.twins}
-    looks, odd = memory.looks, special.union(taken, here)
-    for name in sorted((looks.keys() - memory.steady.keys()) | (looks.keys() & odd)):
-        look = looks[name]
-        blocker = look.own if name not in special else node_blocker(situation, look.node, promised)
+    inspections, odd = memory.looks, special.union(taken, here)
+    for name in sorted((inspections.keys() - memory.steady.keys()) | (inspections.keys() & odd)):
+        inspection = inspections[name]
+        blocker = inspection.own if name not in special else node_blocker(situation, inspection.node, promised)
         if blocker is None:
             blocker = here.get(name) or (NEEDED if name in taken else None)
         if blocker is None:
-            residents = asking.residents(look)
-            load, blocker = residents.load, look.blocker
+            residents = asking.residents(inspection)
+            load, blocker = residents.load, inspection.blocker
             if blocker is not None and not residents.ages:
                 memory.steady[name] = blocker
         if blocker is not None:
             survey.blocked[name] = blocker
             continue
-        candidate = Candidate(look.node, row_of[name], members[name], load, look.evictions)
+        candidate = Candidate(inspection.node, row_of[name], members[name], load, inspection.evictions)
         (survey.busy if load else survey.idle).append(candidate)
     movable = {running_class for candidate in survey.busy for running_class in candidate.load}
     survey.classes = tuple(sorted(movable, key=lambda running_class: running_class.order))
     return survey
 
 
-class _Asking:
+class _ResidentReader:
     """Adds the pods of nodes, and what protects them, to inspections that lack them or have outdated ones."""
 
     def __init__(self, situation: Situation, classes: Classes) -> None:
@@ -187,16 +187,16 @@ class _Asking:
         self._protection = Protection(situation.cluster, situation.policy, situation.now)
         self._grouping = Grouping(situation.cluster, situation.now, classes)
 
-    def residents(self, look: Inspection) -> Residents:
-        """The residents of a node; also updates what protects them in ``look``."""
+    def residents(self, inspection: Inspection) -> Residents:
+        """The residents of a node; also updates what protects them in ``inspection``."""
         now = self._now
-        held = look.residents
-        if held is not None and look.budgets is self._budgets and look.now in (None, now):
+        held = inspection.residents
+        if held is not None and inspection.budgets is self._budgets and inspection.now in (None, now):
             return held
-        if held is None or look.now not in (None, now):
-            held = look.residents = self._grouping.load(look.node)
-        look.now = now if held.ages else None
-        look.budgets = self._budgets
-        look.blocker = self._protection.blocker(held)
-        look.evictions = {} if look.blocker is not None else self._protection.evictions(held.load)
+        if held is None or inspection.now not in (None, now):
+            held = inspection.residents = self._grouping.load(inspection.node)
+        inspection.now = now if held.ages else None
+        inspection.budgets = self._budgets
+        inspection.blocker = self._protection.blocker(held)
+        inspection.evictions = {} if inspection.blocker is not None else self._protection.evictions(held.load)
         return held

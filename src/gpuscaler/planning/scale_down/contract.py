@@ -41,7 +41,7 @@ class Situation:
 
 
 @dataclass(frozen=True)
-class Down:
+class ScaleDownResult:
     """The result of scale-down. Every node of the cluster is in ``removals`` or in ``blocked``.
 
     ``machines`` have the purpose "replacement" and the ids ``replacement-1``, …, which ``removals`` name in ``needs`` and ``moves``.

@@ -7,25 +7,25 @@ from msgspec.structs import replace
 from gpuscaler.planning.scale_down.blockers import Blocker, is_arriving, promised_nodes
 from gpuscaler.planning.scale_down.budgets import IDLE, Allowances
 from gpuscaler.planning.scale_down.candidates import Candidate, CandidateCache, Survey, survey
-from gpuscaler.planning.scale_down.consolidation.back_to_spot import Returns
+from gpuscaler.planning.scale_down.consolidation.back_to_spot import SpotReturns
 from gpuscaler.planning.scale_down.consolidation.delete import Deletion, delete
-from gpuscaler.planning.scale_down.consolidation.no_room import in_use
+from gpuscaler.planning.scale_down.consolidation.no_room import in_use_blockers
 from gpuscaler.planning.scale_down.consolidation.replace import replace_machines
-from gpuscaler.planning.scale_down.contract import Down, Situation
-from gpuscaler.planning.scale_down.decided import Decided
+from gpuscaler.planning.scale_down.contract import ScaleDownResult, Situation
+from gpuscaler.planning.scale_down.decided import RemovalDecisions
 from gpuscaler.planning.scale_down.disruption import Disruption
-from gpuscaler.planning.scale_down.headroom import held
+from gpuscaler.planning.scale_down.headroom import headroom_nodes
 from gpuscaler.planning.scale_down.idle_timeout import clock_blocker, idle_reason
-from gpuscaler.planning.scale_down.moves.bulk_affinity import displaced, localised, seats_of
-from gpuscaler.planning.scale_down.moves.destinations import Homes
-from gpuscaler.planning.scale_down.moves.possible_rooms import Worlds
-from gpuscaler.planning.scale_down.moves.rules import Watchers, manners
+from gpuscaler.planning.scale_down.moves.bulk_affinity import displaced, seat_rows, split_by_domain
+from gpuscaler.planning.scale_down.moves.destinations import Destinations
+from gpuscaler.planning.scale_down.moves.possible_rooms import PossibleRooms
+from gpuscaler.planning.scale_down.moves.rules import PeerRuleIndex, move_rules
 from gpuscaler.planning.scale_down.pod_classes import RunningClass, first_key, pods_of
-from gpuscaler.planning.scale_down.reserved_room import reserved
+from gpuscaler.planning.scale_down.reserved_room import reserve_room
 from gpuscaler.planning.scale_down.savings import value_blocker
 
 
-def scale_down(situation: Situation, memory: CandidateCache | None = None) -> Down:
+def scale_down(situation: Situation, memory: CandidateCache | None = None) -> ScaleDownResult:
     """Decide what may be removed in ``situation``. Pure; the order of objects in the cluster does not matter.
 
     ``memory`` comes from earlier calls for the same policy: it saves work and does not change the result.
@@ -33,9 +33,9 @@ def scale_down(situation: Situation, memory: CandidateCache | None = None) -> Do
     memory = memory or CandidateCache()
     memory.look(situation)
     leaving = memory.leaving | (situation.state.disrupting & memory.looks.keys())
-    situation = reserved(situation, leaving)
+    situation = reserve_room(situation, leaving)
     first = survey(situation, memory)
-    ledger = Decided(Allowances(situation, leaving), blocked=dict(first.blocked))
+    ledger = RemovalDecisions(Allowances(situation, leaving), blocked=dict(first.blocked))
     due = []
     for candidate in first.idle:
         blocker = clock_blocker(situation, candidate)
@@ -43,13 +43,13 @@ def scale_down(situation: Situation, memory: CandidateCache | None = None) -> Do
             due.append(candidate)
         else:
             ledger.blocked[candidate.name] = blocker
-    kept = held(situation, frozenset(ledger.blocked), leaving)
+    kept = headroom_nodes(situation, frozenset(ledger.blocked), leaving)
     remove_idle(situation, ledger, due, kept)
     consolidate(situation, ledger, first, kept, leaving)
     return ledger.answer()
 
 
-def remove_idle(situation: Situation, ledger: Decided, due: Sequence[Candidate], kept: Mapping[str, Blocker]) -> None:
+def remove_idle(situation: Situation, ledger: RemovalDecisions, due: Sequence[Candidate], kept: Mapping[str, Blocker]) -> None:
     """Remove the idle machines that have been idle for long enough, most expensive first."""
     for candidate in sorted(due, key=lambda c: (-c.price, c.name)):
         blocker = kept.get(candidate.name) or ledger.allowances.refusal(candidate.member.pool, IDLE)
@@ -60,7 +60,7 @@ def remove_idle(situation: Situation, ledger: Decided, due: Sequence[Candidate],
         ledger.remove(candidate, idle_reason(situation, candidate), saving=candidate.price)
 
 
-def consolidate(situation: Situation, ledger: Decided, first: Survey, kept: Mapping[str, Blocker], leaving: Set[str]) -> None:
+def consolidate(situation: Situation, ledger: RemovalDecisions, first: Survey, kept: Mapping[str, Blocker], leaving: Set[str]) -> None:
     """Remove machines if their pods fit elsewhere, or on cheaper machines that are bought for them."""
     if not situation.state.consolidating:
         ledger.blocked.update({candidate.name: NOT_NOW for candidate in first.busy if candidate.name not in ledger.blocked})
@@ -68,7 +68,7 @@ def consolidate(situation: Situation, ledger: Decided, first: Survey, kept: Mapp
     if not first.busy:
         return
     classes = [running_class for running_class in first.classes if running_class.spec.priority >= situation.policy.priority_cutoff]
-    rules = manners(classes, Watchers(situation.cluster, first.classes), displaced(first.busy, classes, situation.room))
+    rules = move_rules(classes, PeerRuleIndex(situation.cluster, first.classes), displaced(first.busy, classes, situation.room))
     needed = frozenset(running_class for running_class in classes if rules[running_class].needed)
     disruption = ledger.allowances.disruption
     movable: list[Candidate] = []
@@ -81,20 +81,20 @@ def consolidate(situation: Situation, ledger: Decided, first: Survey, kept: Mapp
             ledger.blocked[candidate.name] = blocker
     if not movable:
         return
-    homes = Homes.on_nodes(situation, open_nodes(situation, first, ledger, kept.keys() | leaving))
-    movable, local = localised(movable, rules)
-    seats = seats_of(movable)
+    homes = Destinations.on_nodes(situation, open_nodes(situation, first, ledger, kept.keys() | leaving))
+    movable, local = split_by_domain(movable, rules)
+    seats = seat_rows(movable)
     moving = sorted(seats.keys() & local.keys(), key=lambda running_class: running_class.order)
-    worlds = Worlds.of(situation, moving, {candidate.name for candidate in movable} | {removal.node for removal in ledger.removals})
+    worlds = PossibleRooms.of(situation, moving, {candidate.name for candidate in movable} | {removal.node for removal in ledger.removals})
     work = Deletion(situation, ledger, homes, moving, local, seats, worlds)
     fleet, emptied = delete(work, movable)
     replace_machines(work, fleet, emptied)
-    for name, blocker in in_use(fleet, emptied, homes.targets).items():
+    for name, blocker in in_use_blockers(fleet, emptied, homes.targets).items():
         ledger.blocked.setdefault(name, blocker)
-    for name, said in Returns(situation).waits(movable).items():
+    for name, note in SpotReturns(situation).waits(movable).items():
         if name in ledger.blocked:
             blocker = ledger.blocked[name]
-            ledger.blocked[name] = Blocker(blocker.word, f"{blocker.detail}; {said}")
+            ledger.blocked[name] = Blocker(blocker.word, f"{blocker.detail}; {note}")
 
 
 def with_replicas(candidate: Candidate, disruption: Disruption) -> Candidate:
@@ -111,7 +111,7 @@ def anchor_blocker(candidate: Candidate, anchors: frozenset[RunningClass]) -> Bl
     return Blocker("needed", f"pending pods have affinity or spread rules that select pod {first_key(pods)}")
 
 
-def open_nodes(situation: Situation, first: Survey, ledger: Decided, closed: Set[str]) -> list[str]:
+def open_nodes(situation: Situation, first: Survey, ledger: RemovalDecisions, closed: Set[str]) -> list[str]:
     """Nodes that moved pods may go to: ready, not arriving, not refusing pods, and not ``closed`` because they leave or are headroom.
 
     An idle machine whose clock still runs is not among them: filling it again would only swap one machine for another and disrupt pods.

@@ -7,11 +7,11 @@ from gpuscaler.planning.plans import BlockedNode, Move, PlannedMachine, PlannedR
 from gpuscaler.planning.scale_down.blockers import Blocker
 from gpuscaler.planning.scale_down.budgets import Allowances
 from gpuscaler.planning.scale_down.candidates import Candidate
-from gpuscaler.planning.scale_down.contract import Down
+from gpuscaler.planning.scale_down.contract import ScaleDownResult
 
 
 @dataclass
-class Decided:
+class RemovalDecisions:
     """Decisions, and the allowances that they use up."""
 
     allowances: Allowances
@@ -25,6 +25,6 @@ class Decided:
         self.blocked.pop(candidate.name, None)
         self.removals.append(PlannedRemoval(candidate.name, reason, tuple(moves), tuple(needs), saving))
 
-    def answer(self) -> Down:
+    def answer(self) -> ScaleDownResult:
         blocked = [BlockedNode(name, self.blocked[name].word, self.blocked[name].detail) for name in sorted(self.blocked)]
-        return Down(tuple(self.removals), tuple(self.machines), tuple(blocked), self.brake)
+        return ScaleDownResult(tuple(self.removals), tuple(self.machines), tuple(blocked), self.brake)

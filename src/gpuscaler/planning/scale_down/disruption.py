@@ -13,7 +13,7 @@ from functools import cached_property
 from gpuscaler.model.accelerators import is_device
 from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.options import ALLOW, DISRUPTION, NEVER
-from gpuscaler.model.owners import line_of
+from gpuscaler.model.owners import owner_chain
 from gpuscaler.model.pods import Owner, Pod, PodSpec
 from gpuscaler.model.workloads import Workload
 from gpuscaler.planning.scale_down.blockers import SYSTEM_NAMESPACE, Blocker
@@ -25,7 +25,7 @@ CRITICAL = 2_000_000_000
 _NAME, _OURSELVES = "app.kubernetes.io/name", "gpuscaler"
 
 
-class Group(str):
+class ReplicaGroup(str):
     """Replicas: pods with the same topmost owner, named by its ``Kind namespace/name``."""
 
     __slots__ = ()
@@ -39,7 +39,7 @@ class Disruption:
         self._leaving = leaving
         self._lines: dict[tuple[str, Owner], tuple[Workload, ...]] = {}
         self._holders: dict[int, tuple[PodSpec, bool]] = {}
-        self._ready: dict[Group, int] = {}
+        self._ready: dict[ReplicaGroup, int] = {}
 
     @cached_property
     def _is_spoken_of(self) -> bool:
@@ -51,7 +51,7 @@ class Disruption:
 
     def blocker(self, pods: Iterable[Pod]) -> Blocker | None:
         """Why ``pods``, all pods of one machine that would have to move, may not be moved to save money; the first reason by pod name."""
-        at_stake: dict[Group, list[Pod]] = {}
+        at_stake: dict[ReplicaGroup, list[Pod]] = {}
         for pod in sorted(pods, key=lambda pod: pod.key):
             if not (self._is_spoken_of or pod.options.disruption or self.needs_another(pod)):
                 continue
@@ -65,7 +65,7 @@ class Disruption:
                 return sole_replica(group, together[0], serves=not self.holds_device(together[0].spec))
         return None
 
-    def evictions(self, pods: Iterable[Pod]) -> Mapping[Group, int]:
+    def evictions(self, pods: Iterable[Pod]) -> Mapping[ReplicaGroup, int]:
         """How many ready replicas of each owner would be moved with ``pods``, of owners that must keep one."""
         held = (pod for pod in pods if self.needs_another(pod) and self.stated(pod)[0] != ALLOW)
         return Counter(self.group(pod) for pod in held if is_ready(pod))
@@ -85,21 +85,21 @@ class Disruption:
         namespace = self._cluster.namespaces.get(pod.namespace)
         return ("", "") if namespace is None or not namespace.disruption else (namespace.disruption, f"Namespace {namespace.name}")
 
-    def group(self, pod: Pod) -> Group:
+    def group(self, pod: Pod) -> ReplicaGroup:
         """The replicas that ``pod`` belongs to; a pod without an owner is alone."""
         if not pod.owner.kind:
-            return Group(f"pod {pod.key}")
+            return ReplicaGroup(f"pod {pod.key}")
         line = self._line(pod)
         top = line[-1].owner if line and line[-1].owner.kind else Owner(line[-1].kind, line[-1].name) if line else pod.owner
-        return Group(f"{top.kind} {pod.namespace}/{top.name}")
+        return ReplicaGroup(f"{top.kind} {pod.namespace}/{top.name}")
 
-    def ready(self, group: Group) -> int:
+    def ready(self, group: ReplicaGroup) -> int:
         """How many pods of ``group`` are ready on machines that stay."""
         if group not in self._ready:
             self._count(group)
         return self._ready[group]
 
-    def _count(self, group: Group) -> None:
+    def _count(self, group: ReplicaGroup) -> None:
         """Count the ready replicas of every group, once for all, and record 0 for ``group`` if it has none."""
         if not self._ready:
             nodes = self._cluster.nodes
@@ -109,8 +109,8 @@ class Disruption:
                     continue
                 for pod in pods.values():
                     if self.needs_another(pod) and is_ready(pod):
-                        mine = self.group(pod)
-                        self._ready[mine] = self._ready.get(mine, 0) + 1
+                        own_group = self.group(pod)
+                        self._ready[own_group] = self._ready.get(own_group, 0) + 1
         self._ready.setdefault(group, 0)
 
     def _line(self, pod: Pod) -> tuple[Workload, ...]:
@@ -118,7 +118,7 @@ class Disruption:
         key = (pod.namespace, pod.owner)
         line = self._lines.get(key)
         if line is None:
-            line = self._lines[key] = tuple(line_of(self._cluster.workloads, pod.namespace, pod.owner))
+            line = self._lines[key] = tuple(owner_chain(self._cluster.workloads, pod.namespace, pod.owner))
         return line
 
     def needs_another(self, pod: Pod) -> bool:
@@ -127,11 +127,11 @@ class Disruption:
 
     def holds_device(self, spec: PodSpec) -> bool:
         """Whether pods of ``spec`` hold accelerators, or parts of them."""
-        known = self._holders.get(id(spec))
-        if known is None:
+        entry = self._holders.get(id(spec))
+        if entry is None:
             # The spec is kept alive, so that its id() is not reused.
-            known = self._holders[id(spec)] = (spec, any(amount > 0 and is_device(name) for name, amount in spec.requests.items()))
-        return known[1]
+            entry = self._holders[id(spec)] = (spec, any(amount > 0 and is_device(name) for name, amount in spec.requests.items()))
+        return entry[1]
 
 
 def is_ready(pod: Pod) -> bool:
@@ -146,8 +146,8 @@ def serves_cluster(pod: Pod) -> bool:
     return pod.namespace == SYSTEM_NAMESPACE or pod.spec.priority >= CRITICAL or pod.labels.get(_NAME) == _OURSELVES
 
 
-def sole_replica(group: Group, pod: Pod, *, serves: bool = False) -> Blocker:
+def sole_replica(group: ReplicaGroup, pod: Pod, *, serves: bool = False) -> Blocker:
     """The blocker of a machine with the last ready replica of ``group``."""
-    whose = "it has no owner that would recreate it" if group == f"pod {pod.key}" else f"no other replica of {group} would be ready"
+    reason = "it has no owner that would recreate it" if group == f"pod {pod.key}" else f"no other replica of {group} would be ready"
     allowed = f"{DISRUPTION}: {ALLOW} on the pod, its owner or its Namespace lets it be moved"
-    return Blocker(SOLE_REPLICA, f"pod {pod.key} {'serves the cluster itself' if serves else 'holds a GPU'} and {whose}; {allowed}")
+    return Blocker(SOLE_REPLICA, f"pod {pod.key} {'serves the cluster itself' if serves else 'holds a GPU'} and {reason}; {allowed}")

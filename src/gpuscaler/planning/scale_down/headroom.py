@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Set
 
-from gpuscaler.model.accelerators import gpus_in
+from gpuscaler.model.accelerators import count_accelerators
 from gpuscaler.model.pools import Pool
 from gpuscaler.planning.capacity.idle import is_idle
 from gpuscaler.planning.feasibility.snapshot import Room
@@ -10,7 +10,7 @@ from gpuscaler.planning.scale_down.blockers import Blocker, is_arriving
 from gpuscaler.planning.scale_down.contract import Situation
 
 
-def held(situation: Situation, staying: frozenset[str], leaving: Set[str]) -> Mapping[str, Blocker]:
+def headroom_nodes(situation: Situation, staying: frozenset[str], leaving: Set[str]) -> Mapping[str, Blocker]:
     """The nodes that the ``spare`` of each pool keeps, with the reason. Nodes of ``staying`` are not removed anyway, so they come first."""
     blockers: dict[str, Blocker] = {}
     for pool in situation.policy.pools:
@@ -24,10 +24,10 @@ def held(situation: Situation, staying: frozenset[str], leaving: Set[str]) -> Ma
 def _usable(situation: Situation, pool: Pool, leaving: Set[str]) -> list[str]:
     """The pool's nodes on which new pods could start now."""
     cluster = situation.cluster
-    mine = {name: member for name, member in situation.members.items() if member.pool.name == pool.name and name in cluster.nodes}
+    pool_members = {name: member for name, member in situation.members.items() if member.pool.name == pool.name and name in cluster.nodes}
     return sorted(
         name
-        for name, member in mine.items()
+        for name, member in pool_members.items()
         if (node := cluster.nodes[name]).ready and not node.unschedulable and not is_arriving(node, member) and name not in leaving
     )
 
@@ -58,7 +58,7 @@ def _gpus(situation: Situation, pool: Pool, nodes: list[str], staying: frozenset
 
 
 def _unused_gpus(room: Room, row: int) -> int:
-    return gpus_in({name: max(0, int(room.free(name)[row])) for name in room.table.nodes[row].allocatable})
+    return count_accelerators({name: max(0, int(room.free(name)[row])) for name in room.table.nodes[row].allocatable})
 
 
 def _price(situation: Situation, name: str) -> float:

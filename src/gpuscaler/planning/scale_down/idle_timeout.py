@@ -13,7 +13,7 @@ def clock_blocker(situation: Situation, candidate: Candidate) -> Blocker | None:
     A clock that exceeds the machine's age belongs to an earlier machine of that name; then the age counts.
     """
     node, wanted = candidate.node, candidate.member.pool.idle_after
-    waits = f"pool {candidate.member.pool.name} waits for {spoken(wanted)}"
+    waits = f"pool {candidate.member.pool.name} waits for {format_duration(wanted)}"
     if wanted <= 0:
         return None
     observed = situation.state.idle_seconds.get(node.name)
@@ -21,9 +21,9 @@ def clock_blocker(situation: Situation, candidate: Candidate) -> Blocker | None:
         return Blocker("idle-unknown", f"its idle time is unknown; {waits}")
     age = situation.now - node.created if node.created else observed
     if age < wanted:
-        return Blocker("young", f"the machine is {spoken(age)} old, and {waits} of idleness")
+        return Blocker("young", f"the machine is {format_duration(age)} old, and {waits} of idleness")
     if observed < wanted:
-        return Blocker("idle-clock", f"idle {spoken(observed)} of {spoken(wanted)}")
+        return Blocker("idle-clock", f"idle {format_duration(observed)} of {format_duration(wanted)}")
     return None
 
 
@@ -32,16 +32,17 @@ def idle_reason(situation: Situation, candidate: Candidate) -> str:
     wanted = candidate.member.pool.idle_after
     if wanted <= 0:
         return f"idle, and pool {candidate.member.pool.name} does not wait"
-    return f"idle for {spoken(situation.state.idle_seconds[candidate.name])}; pool {candidate.member.pool.name} waits for {spoken(wanted)}"
+    idle = format_duration(situation.state.idle_seconds[candidate.name])
+    return f"idle for {idle}; pool {candidate.member.pool.name} waits for {format_duration(wanted)}"
 
 
-def spoken(seconds: float) -> str:
+def format_duration(seconds: float) -> str:
     """Seconds in Go's duration format, without fractions: ``90s`` is ``1m30s``."""
-    return _spoken(int(max(0.0, seconds)))
+    return _format_whole(int(max(0.0, seconds)))
 
 
 @lru_cache(maxsize=1 << 12)
-def _spoken(whole: int) -> str:
+def _format_whole(whole: int) -> str:
     hours, minutes, rest = whole // 3600, whole // 60 % 60, whole % 60
     parts = [f"{value}{unit}" for value, unit in ((hours, "h"), (minutes, "m"), (rest, "s")) if value]
     return "".join(parts) or "0s"

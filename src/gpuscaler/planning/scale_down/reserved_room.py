@@ -19,7 +19,7 @@ from gpuscaler.planning.scale_down.contract import Situation
 from gpuscaler.planning.scale_down.moves.possible_rooms import without_pods
 
 
-def reserved(situation: Situation, leaving: Set[str]) -> Situation:
+def reserve_room(situation: Situation, leaving: Set[str]) -> Situation:
     """``situation`` after the pods of ``leaving`` machines have left them, with room reserved for those that are recreated.
 
     The nodes with reserved room are added to ``taken``.
@@ -52,14 +52,14 @@ def pods_under_way(situation: Situation, leaving: Set[str]) -> list[list[Pod]]:
     cluster, policy = situation.cluster, situation.policy
     alike: dict[tuple[str, object], list[Pod]] = {}
     here = (pod for name in sorted(leaving) for pod in cluster.on_node.get(name, {}).values())
-    moving = (pod for pod in here if comes_back(pod, situation.now))
+    moving = (pod for pod in here if needs_other_room(pod, situation.now))
     for pod in chain(moving, situation.untried):
         if pod.spec.priority >= policy.priority_cutoff:
             alike.setdefault((pod.spec.digest, pod.labels), []).append(pod)
     return sorted(alike.values(), key=lambda pods: (pods[0].spec.digest, min(pod.key for pod in pods)))
 
 
-def comes_back(pod: Pod, now: float) -> bool:
+def needs_other_room(pod: Pod, now: float) -> bool:
     """Whether ``pod``, which leaves its machine, will need room and has no recreated pod yet that stands for it."""
     if not pod.owner.kind or (pod.deleted and pod.owner.kind != "StatefulSet"):
         return False

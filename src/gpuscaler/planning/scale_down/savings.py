@@ -5,7 +5,7 @@ from gpuscaler.model.pools import BY_SIZE, Policy
 from gpuscaler.planning.scale_down.blockers import Blocker
 from gpuscaler.planning.scale_down.candidates import Candidate
 from gpuscaler.planning.scale_down.contract import Situation
-from gpuscaler.planning.scale_down.idle_timeout import spoken
+from gpuscaler.planning.scale_down.idle_timeout import format_duration
 from gpuscaler.planning.scale_down.pod_classes import RunningClass, first_key
 
 #: The one-off cost of a disruption must be earned back within this many seconds.
@@ -60,13 +60,15 @@ def value_blocker(situation: Situation, candidate: Candidate) -> Blocker | None:
             "unknown-offering", f"no offering of pool {candidate.member.pool.name} has its instance type, so its price is unknown"
         )
     if candidate.member.offering.price_from == BY_SIZE:
-        what = f"the price of {candidate.member.offering.instance_type} is guessed from its size"
-        return Blocker("price-unknown", f"{what}, and no pods are moved to save an unknown amount; add it to the prices")
+        message = f"the price of {candidate.member.offering.instance_type} is guessed from its size"
+        return Blocker("price-unknown", f"{message}, and no pods are moved to save an unknown amount; add it to the prices")
     wanted = candidate.member.pool.idle_after
     age = situation.now - candidate.node.created if candidate.node.created else 0.0
     if age < wanted:
-        seen = f"{spoken(age)} old" if candidate.node.created else "of unknown age"
-        return Blocker("young", f"the machine is {seen}; pool {candidate.member.pool.name} leaves new machines alone for {spoken(wanted)}")
+        seen = f"{format_duration(age)} old" if candidate.node.created else "of unknown age"
+        return Blocker(
+            "young", f"the machine is {seen}; pool {candidate.member.pool.name} leaves new machines alone for {format_duration(wanted)}"
+        )
     loss = restart_loss(candidate)
     if pays(candidate.price, loss, situation.policy):
         return None

@@ -10,9 +10,9 @@ from gpuscaler.model.table import Mask
 from gpuscaler.model.well_known import INSTANCE_TYPE_LABELS, PRODUCT_LABELS, ZONE_LABELS
 from gpuscaler.planning.capacity.gpu_products import product, products_of_types
 from gpuscaler.planning.demand.pending import Gang, PodClass
-from gpuscaler.planning.scale_up.draft.draft import Desk, usable_templates
-from gpuscaler.planning.scale_up.draft.scoring import wished
-from gpuscaler.planning.scale_up.groups.existing_first import settle
+from gpuscaler.planning.scale_up.draft.draft import PlanDraft, usable_templates
+from gpuscaler.planning.scale_up.draft.scoring import rows_with_wishes
+from gpuscaler.planning.scale_up.groups.existing_first import settle_on_existing
 from gpuscaler.planning.scale_up.groups.groups import families
 from gpuscaler.planning.scale_up.groups.spread_check import spreads
 from gpuscaler.planning.scale_up.rounds import scale_up
@@ -29,7 +29,7 @@ class UnplacedGang:
     detail: str
 
 
-def settle_gang(desk: Desk, gang: Gang) -> tuple[Desk, list[UnplacedGang]]:
+def settle_gang(desk: PlanDraft, gang: Gang) -> tuple[PlanDraft, list[UnplacedGang]]:
     """Return the desk with the complete gang on it, or the unchanged desk and the reason."""
     missing = gang.size - gang.running - gang.count
     if missing > 0:
@@ -43,7 +43,7 @@ def settle_gang(desk: Desk, gang: Gang) -> tuple[Desk, list[UnplacedGang]]:
     ]
 
 
-def place_gang(desk: Desk, gang: Gang) -> tuple[Desk | None, int]:
+def place_gang(desk: PlanDraft, gang: Gang) -> tuple[PlanDraft | None, int]:
     """Return the cheapest desk with the complete gang on it, or None and the largest number of members that fit in any domain.
 
     An idle machine counts at its full price, because it would be removed if the gang went elsewhere: an idle spot machine does not
@@ -51,29 +51,29 @@ def place_gang(desk: Desk, gang: Gang) -> tuple[Desk | None, int]:
     """
     if gang.topology == "any":
         return attempt(desk, gang, None)
-    best: Desk | None = None
+    best: PlanDraft | None = None
     nearest = priced = 0
-    for domain in domains(desk, gang):
+    for domain in gang_domains(desk, gang):
         trial, placed = attempt(desk, gang, domain)
         nearest = max(nearest, placed)
         if trial is None:
             continue
         priced += 1
-        if best is None or outlay(desk, trial) < outlay(desk, best):
+        if best is None or hourly_outlay(desk, trial) < hourly_outlay(desk, best):
             best = trial
         if priced == DOMAINS_PRICED or trial.cost <= desk.cost + 1e-9:
             break
     return best, nearest
 
 
-def outlay(desk: Desk, trial: Desk) -> tuple[float, float]:
+def hourly_outlay(desk: PlanDraft, trial: PlanDraft) -> tuple[float, float]:
     """The hourly cost of the machines that ``trial`` buys or takes out of idleness, to a hundredth of a cent; then of the bought ones."""
     before = {entry.row for entry in desk.taken}
     idle = sum(desk.idle_price(row) for row in {entry.row for entry in trial.taken[len(desk.taken) :]} - before)
     return round(trial.cost + idle, 4), round(trial.cost, 4)
 
 
-def attempt(desk: Desk, gang: Gang, only: Mask | None) -> tuple[Desk | None, int]:
+def attempt(desk: PlanDraft, gang: Gang, only: Mask | None) -> tuple[PlanDraft | None, int]:
     """Return a desk with the complete gang within ``only``, and the number of members that were placed.
 
     A gang that fits completely on existing nodes goes there. Any other gang binds when its machines are there; its topology spread
@@ -81,8 +81,8 @@ def attempt(desk: Desk, gang: Gang, only: Mask | None) -> tuple[Desk | None, int
     """
     trial = desk.copy()
     every = families(trial, gang.classes)
-    if any(spreads(family) for family in every) and not waits(desk, gang):
-        settle(trial, trial.stages[0], every, only)
+    if any(spreads(family) for family in every) and not waits_for_machine(desk, gang):
+        settle_on_existing(trial, trial.stages[0], every, only)
         if not any(family.left for family in every):
             return trial, gang.count
         trial = desk.copy()
@@ -91,25 +91,27 @@ def attempt(desk: Desk, gang: Gang, only: Mask | None) -> tuple[Desk | None, int
     return (trial if placed == gang.count else None), placed
 
 
-def waits(desk: Desk, gang: Gang) -> bool:
+def waits_for_machine(desk: PlanDraft, gang: Gang) -> bool:
     """Whether a member was promised a machine that does not exist yet, so that no member binds now."""
     today = desk.stages[0].open_rows
     members = (entry for entry in desk.taken if f"{entry.one.spec.namespace}/{entry.one.options.gang}" == gang.name)
     return any(entry.row >= len(today) or not today[entry.row] for entry in members)
 
 
-def domains(desk: Desk, gang: Gang) -> list[Mask]:
+def gang_domains(desk: PlanDraft, gang: Gang) -> list[Mask]:
     """Row masks of one zone and one GPU product each, the most promising first: domains with running members, then by estimated cost.
 
     Machines without accelerators belong to every product of their zone, because a launcher needs no accelerator.
     """
     desk.build()
-    codes, others = by_domain(desk, gang)
+    codes, others = rows_by_domain(desk, gang)
     members = {desk.room.table.row[name] for name in gang.nodes if name in desk.room.table.row}
     # A running member without a GPU does not determine the product, unless only such members run.
     members = (members and members.difference(*others.values())) or members
-    usable = [usable_templates(desk.templates, pod_class) & suiting(desk, pod_class)[desk.template_rows] for pod_class in gang.classes]
-    found = []
+    usable = [
+        usable_templates(desk.templates, pod_class) & suitable_rows(desk, pod_class)[desk.template_rows] for pod_class in gang.classes
+    ]
+    masks = []
     for domain, rows in sorted(codes.items()):
         mask = np.zeros(len(desk.room), dtype=np.bool_)
         mask[rows] = mask[others.get(domain[0], [])] = True
@@ -120,16 +122,16 @@ def domains(desk: Desk, gang: Gang) -> list[Mask]:
             for pod_class, good in zip(gang.classes, usable, strict=True)
         )
         machines = sum(pod_class.count for pod_class in gang.classes if not room_exists(desk, pod_class, mask))
-        found.append((min(estimate, 1e18) if machines else 0.0, domain, mask))
-    return [mask for _, _, mask in sorted(found, key=lambda entry: entry[:2])]
+        masks.append((min(estimate, 1e18) if machines else 0.0, domain, mask))
+    return [mask for _, _, mask in sorted(masks, key=lambda entry: entry[:2])]
 
 
-def suiting(desk: Desk, pod_class: PodClass) -> Mask:
+def suitable_rows(desk: PlanDraft, pod_class: PodClass) -> Mask:
     """Rows that the pods of a class can go to and prefer, regardless of the pods already there."""
-    return desk.room.static_mask(pod_class.spec) & wished(desk.room, pod_class)
+    return desk.room.static_mask(pod_class.spec) & rows_with_wishes(desk.room, pod_class)
 
 
-def by_domain(desk: Desk, gang: Gang) -> tuple[dict[tuple[str, str], list[int]], dict[str, list[int]]]:
+def rows_by_domain(desk: PlanDraft, gang: Gang) -> tuple[dict[tuple[str, str], list[int]], dict[str, list[int]]]:
     """Rows by zone and GPU product, and rows without accelerators by zone. A gang that needs no accelerators has one domain per zone."""
     table = desk.room.table
     wanted = {name for pod_class in gang.classes for name, amount in pod_class.spec.requests.items() if amount > 0 and is_device(name)}
@@ -156,15 +158,17 @@ def by_domain(desk: Desk, gang: Gang) -> tuple[dict[tuple[str, str], list[int]],
     return codes, others
 
 
-def room_exists(desk: Desk, pod_class: PodClass, mask: Mask) -> bool:
+def room_exists(desk: PlanDraft, pod_class: PodClass, mask: Mask) -> bool:
     """Whether existing or ordered machines within ``mask`` have room for all pods of the class."""
     free = np.where(
-        mask & desk.open_rows & ~desk.template_mask & wished(desk.room, pod_class), desk.room.capacity(pod_class.spec, pod_class.labels), 0
+        mask & desk.open_rows & ~desk.template_mask & rows_with_wishes(desk.room, pod_class),
+        desk.room.capacity(pod_class.spec, pod_class.labels),
+        0,
     )
     return int(free.sum()) >= pod_class.count
 
 
-def share_price(desk: Desk, pod_class: PodClass, good: Mask) -> float:
+def share_price(desk: PlanDraft, pod_class: PodClass, good: Mask) -> float:
     """The price of one pod on the cheapest template of ``good``, by its largest share of a machine; infinite when there is none."""
     prices = np.array([offering.price for offering in desk.templates.offerings])
     share = np.zeros(len(prices))

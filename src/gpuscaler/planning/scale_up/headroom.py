@@ -3,15 +3,15 @@
 import math
 from collections.abc import Mapping
 
-from gpuscaler.model.accelerators import gpus_in
+from gpuscaler.model.accelerators import count_accelerators
 from gpuscaler.model.pools import Pool
-from gpuscaler.planning.capacity.existing import Picture
+from gpuscaler.planning.capacity.existing import CapacitySnapshot
 from gpuscaler.planning.capacity.limits import Fleet
-from gpuscaler.planning.capacity.node_templates import Kind
-from gpuscaler.planning.scale_up.draft.draft import Desk, NewMachine
+from gpuscaler.planning.capacity.node_templates import MachineKind
+from gpuscaler.planning.scale_up.draft.draft import NewMachine, PlanDraft
 
 
-def spare_machines(desk: Desk, pools: tuple[Pool, ...], have: Mapping[str, Fleet], seen: Picture) -> list[NewMachine]:
+def spare_machines(desk: PlanDraft, pools: tuple[Pool, ...], have: Mapping[str, Fleet], seen: CapacitySnapshot) -> list[NewMachine]:
     """The machines that bring every pool to its minimum size and its headroom, within the limits.
 
     Headroom is counted after this plan's pods are placed.
@@ -31,12 +31,12 @@ def spare_machines(desk: Desk, pools: tuple[Pool, ...], have: Mapping[str, Fleet
         bought += cheapest(desk, pool, wanted)
         if pool.spare.gpus:
             free = sum(free_gpus(desk, row) for row in rows + new if desk.open_rows[row])
-            free += sum(gpus_in(machine.kind.offering.allocatable) for machine in bought if machine.kind.pool.name == pool.name)
+            free += sum(count_accelerators(machine.kind.offering.allocatable) for machine in bought if machine.kind.pool.name == pool.name)
             bought += cheapest_gpus(desk, pool, pool.spare.gpus - free)
     return bought
 
 
-def busy_rows(desk: Desk) -> set[int]:
+def busy_rows(desk: PlanDraft) -> set[int]:
     """Rows with a pod that is neither a DaemonSet pod nor a static pod."""
     row_of = desk.room.table.row
     return {
@@ -46,32 +46,32 @@ def busy_rows(desk: Desk) -> set[int]:
     }
 
 
-def free_gpus(desk: Desk, row: int) -> int:
+def free_gpus(desk: PlanDraft, row: int) -> int:
     """The free accelerators of a row."""
     node = desk.room.table.nodes[row]
-    return gpus_in({name: max(0, int(desk.room.free(name)[row])) for name in node.allocatable})
+    return count_accelerators({name: max(0, int(desk.room.free(name)[row])) for name in node.allocatable})
 
 
-def cheapest(desk: Desk, pool: Pool, count: int) -> list[NewMachine]:
+def cheapest(desk: PlanDraft, pool: Pool, count: int) -> list[NewMachine]:
     """``count`` of the cheapest machines of ``pool``, or as many as the limits admit."""
     kinds = sorted((kind for kind in desk.templates.kinds if kind.pool.name == pool.name), key=lambda kind: (kind.price, kind.key))
     return take(desk, kinds[0], count) if kinds else []
 
 
-def cheapest_gpus(desk: Desk, pool: Pool, gpus: int) -> list[NewMachine]:
+def cheapest_gpus(desk: PlanDraft, pool: Pool, gpus: int) -> list[NewMachine]:
     """Machines with ``gpus`` accelerators in all, at the lowest price per accelerator."""
-    kinds = [kind for kind in desk.templates.kinds if kind.pool.name == pool.name and gpus_in(kind.offering.allocatable)]
+    kinds = [kind for kind in desk.templates.kinds if kind.pool.name == pool.name and count_accelerators(kind.offering.allocatable)]
     if gpus <= 0 or not kinds:
         return []
 
-    def cost(kind: Kind) -> tuple[float, str]:
-        return math.ceil(gpus / gpus_in(kind.offering.allocatable)) * kind.price, kind.key
+    def cost(kind: MachineKind) -> tuple[float, str]:
+        return math.ceil(gpus / count_accelerators(kind.offering.allocatable)) * kind.price, kind.key
 
     best = min(kinds, key=cost)
-    return take(desk, best, math.ceil(gpus / gpus_in(best.offering.allocatable)))
+    return take(desk, best, math.ceil(gpus / count_accelerators(best.offering.allocatable)))
 
 
-def take(desk: Desk, kind: Kind, count: int) -> list[NewMachine]:
+def take(desk: PlanDraft, kind: MachineKind, count: int) -> list[NewMachine]:
     count = desk.remaining.most(kind, count)
     desk.remaining.spend(kind, count)
     return [NewMachine(kind, -1, ()) for _ in range(count)]

@@ -16,9 +16,9 @@ from gpuscaler.model.offerings import MARKETS, OfferingKey
 from gpuscaler.model.pods import Pod, PodOptions, PodSpec
 from gpuscaler.model.pools import Policy, Pool
 from gpuscaler.model.selectors import NodeSelector, NodeSelectorTerm, Requirement
-from gpuscaler.planning.demand.deadlines import ON_DEMAND, PATIENCE, SPOT, Job, choose
+from gpuscaler.planning.demand.deadlines import ON_DEMAND, PATIENCE, SPOT, Job, choose_market
 from gpuscaler.planning.demand.pending import Demand, PodClass
-from gpuscaler.planning.scale_up.draft.draft import Desk, usable_templates
+from gpuscaler.planning.scale_up.draft.draft import PlanDraft, usable_templates
 from gpuscaler.planning.state import State
 from gpuscaler.planning.state.offering_events import Changed
 
@@ -35,7 +35,7 @@ GANG_SECONDS = 30.0
 Wish = tuple[tuple[str, ...], str]
 
 
-def in_their_markets(desk: Desk, wants: Demand, policy: Policy, state: State, now: float) -> Demand:
+def restrict_to_markets(desk: PlanDraft, wants: Demand, policy: Policy, state: State, now: float) -> Demand:
     """The demand restricted to the markets that may be bought for each pod at ``now``; a class whose pods differ in this is split."""
     spot = frozenset(offering.key for offering in policy.offerings.values() if offering.market == SPOT and not offering.retired)
     has_spot, untried = bool(spot), spot - state.proven_offerings
@@ -51,16 +51,16 @@ def in_their_markets(desk: Desk, wants: Demand, policy: Policy, state: State, no
         if pod_class.spec.digest in state.paused_offerings:
             pod_class = replace(pod_class, paused=state.paused_offerings[pod_class.spec.digest])
         if pod_class.spec.digest in state.refusing:
-            pod_class = replace(pod_class, spec=avoiding(pod_class.spec, state.refusing[pod_class.spec.digest]))
+            pod_class = replace(pod_class, spec=exclude_nodes(pod_class.spec, state.refusing[pod_class.spec.digest]))
         if is_plain(pod_class):
             return [pod_class]
         pods, done = desk.cluster.pods, state.progress
 
         def wish_of(key: str) -> Wish:
             hunting = state.hunting if together is None or now >= together + GANG_SECONDS else None
-            return wish(pod_class.options, waiting_since(pods[key], together), hunting, now, done=done.get(key, 0.0))
+            return allowed_markets(pod_class.options, waiting_since(pods[key], together), hunting, now, done=done.get(key, 0.0))
 
-        return divided(pod_class, wish_of, desk, untried)
+        return split_by_market(pod_class, wish_of, desk, untried)
 
     gangs = []
     for gang in wants.gangs:
@@ -76,7 +76,9 @@ def waiting_since(pod: Pod, together: float | None = None) -> float:
     return together if together is not None else pod.unschedulable_since or pod.created
 
 
-def divided(pod_class: PodClass, wish_of: Callable[[str], Wish], desk: Desk, untried: frozenset[OfferingKey]) -> list[PodClass]:
+def split_by_market(
+    pod_class: PodClass, wish_of: Callable[[str], Wish], desk: PlanDraft, untried: frozenset[OfferingKey]
+) -> list[PodClass]:
     """The pods of a class, split by the markets that may be bought for them now.
 
     A pod that should hurry is not planned onto ``untried`` spot offerings, and takes recently granted spot where that fits. Where
@@ -99,7 +101,7 @@ def divided(pod_class: PodClass, wish_of: Callable[[str], Wish], desk: Desk, unt
     return parts
 
 
-def can_be_bought(desk: Desk, pod_class: PodClass) -> bool:
+def can_be_bought(desk: PlanDraft, pod_class: PodClass) -> bool:
     """Whether a pod of the class fits on an empty machine that may be ordered now and that the limits admit."""
     rows = usable_templates(desk.templates, pod_class) & desk.room.static_mask(pod_class.spec)[desk.template_rows]
     kinds = desk.templates.kinds_within(rows)
@@ -109,7 +111,7 @@ def can_be_bought(desk: Desk, pod_class: PodClass) -> bool:
 HURRY = "spot was refused while the pod was waiting"
 
 
-def wish(options: PodOptions, since: float, hunting: float | None, now: float, *, done: float = 0.0) -> Wish:
+def allowed_markets(options: PodOptions, since: float, hunting: float | None, now: float, *, done: float = 0.0) -> Wish:
     """The markets that may be bought for a pod that has been pending ``since`` then, in the order of ``MARKETS``.
 
     ``done`` is the part of its work, in seconds, that it does not have to repeat.
@@ -117,30 +119,30 @@ def wish(options: PodOptions, since: float, hunting: float | None, now: float, *
     allowed = set(options.market) or set(MARKETS)
     why = ""
     if options.deadline is not None:
-        safe_markets, reason = for_deadline(options, now, done=done)
+        safe_markets, reason = markets_for_deadline(options, now, done=done)
         # Where none of the pod's own markets is safe, they are used nevertheless.
         if allowed & safe_markets and allowed - safe_markets:
             allowed, why = allowed & safe_markets, reason
     if {SPOT, ON_DEMAND} <= allowed:
         if options.spot_wait is not None and now < since + options.spot_wait:
             allowed.discard(ON_DEMAND)
-            why = f"the pod waits for spot until {clock(since + options.spot_wait)} (gpuscaler.io/spot-wait)"
+            why = f"the pod waits for spot until {format_clock(since + options.spot_wait)} (gpuscaler.io/spot-wait)"
         elif hunting is not None and since <= hunting:
             allowed.discard(SPOT)
             why = HURRY
     return (tuple(market for market in MARKETS if market in allowed), why) if why else (options.market, "")
 
 
-def for_deadline(options: PodOptions, now: float, *, done: float) -> tuple[set[str], str]:
+def markets_for_deadline(options: PodOptions, now: float, *, done: float) -> tuple[set[str], str]:
     """The markets that keep the deadline of ``options``, and the reason to report. Reserved machines always keep it."""
     job = deadline_job(options, now, done=done)
     if job is None:
         return {"reserved", ON_DEMAND}, "it has a deadline but no gpuscaler.io/expected-duration, so its spare time is unknown"
-    if choose(job) != SPOT:
-        return {"reserved", ON_DEMAND}, f"its deadline at {clock(options.deadline or 0.0)} leaves no time for a reclaim"
-    if choose(replace_struct(job, spot=False, step=STEP_SECONDS)) == ON_DEMAND:
+    if choose_market(job) != SPOT:
+        return {"reserved", ON_DEMAND}, f"its deadline at {format_clock(options.deadline or 0.0)} leaves no time for a reclaim"
+    if choose_market(replace_struct(job, spot=False, step=STEP_SECONDS)) == ON_DEMAND:
         return set(MARKETS), ""
-    return {"reserved", SPOT}, f"its deadline at {clock(options.deadline or 0.0)} leaves time to wait for spot"
+    return {"reserved", SPOT}, f"its deadline at {format_clock(options.deadline or 0.0)} leaves time to wait for spot"
 
 
 def deadline_job(options: PodOptions, now: float, *, done: float) -> Job | None:
@@ -156,47 +158,47 @@ def deadline_job(options: PodOptions, now: float, *, done: float) -> Job | None:
     return Job(total, left, work, left, CHANGEOVER_SECONDS, CHANGEOVER_SECONDS, spot=True, loss=loss)
 
 
-def next_change(pods: Iterable[Pod], now: float, progress: Mapping[str, float] | None = None) -> float | None:
+def next_market_change(pods: Iterable[Pod], now: float, progress: Mapping[str, float] | None = None) -> float | None:
     """The first moment after ``now`` at which the markets of a pending pod change only because time passes, or None.
 
     ``progress`` is the same as in :class:`~gpuscaler.planning.state.State`.
     """
     done = progress or {}
-    moments = [moment for pod in pods for moment in changes(pod, done.get(pod.key, 0.0)) if moment > now]
+    moments = [moment for pod in pods for moment in market_changes(pod, done.get(pod.key, 0.0)) if moment > now]
     return min(moments, default=None)
 
 
-def changes(pod: Pod, done: float) -> list[float]:
+def market_changes(pod: Pod, done: float) -> list[float]:
     """The moments at which the markets of a pending pod change: its wait for spot ends, its patience ends, spot is no longer safe."""
     options = pod.options
-    found = [] if options.spot_wait is None else [waiting_since(pod) + options.spot_wait]
+    moments = [] if options.spot_wait is None else [waiting_since(pod) + options.spot_wait]
     job = deadline_job(options, 0.0, done=done)
     if job is not None:
         latest = job.left - job.work - job.loss
-        found += [latest - PATIENCE * job.work, latest - job.changeover - job.step]
+        moments += [latest - PATIENCE * job.work, latest - job.changeover - job.step]
     # Slightly later, because at these moments the earlier answer still holds.
-    return [moment + 0.001 for moment in found]
+    return [moment + 0.001 for moment in moments]
 
 
-def changed(before: Policy, after: Policy, now: float) -> tuple[Changed, ...]:
+def changed_pools(before: Policy, after: Policy, now: float) -> tuple[Changed, ...]:
     """The pools that differ ``after``, or all pools if anything else differs. Changed prices and stocks do not count: they fix nothing."""
     if replace_struct(before, pools=()) != replace_struct(after, pools=()):
         return (Changed(now),)
-    pools = {pool.name: face(pool) for pool in before.pools}
-    return tuple(Changed(now, pool.name) for pool in after.pools if pool.name in pools and face(pool) != pools[pool.name])
+    pools = {pool.name: configuration_of(pool) for pool in before.pools}
+    return tuple(Changed(now, pool.name) for pool in after.pools if pool.name in pools and configuration_of(pool) != pools[pool.name])
 
 
-def face(pool: Pool) -> Pool:
+def configuration_of(pool: Pool) -> Pool:
     """``pool`` without its prices, counts and priority."""
     sold = (offering for offering in pool.offerings if not offering.retired)
     return replace_struct(pool, priority=0, offerings=tuple(replace_struct(offering, price=0.0, count=None) for offering in sold))
 
 
-def clock(moment: float) -> str:
+def format_clock(moment: float) -> str:
     return datetime.fromtimestamp(moment, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
 
 
-def avoiding(spec: PodSpec, nodes: Set[str]) -> PodSpec:
+def exclude_nodes(spec: PodSpec, nodes: Set[str]) -> PodSpec:
     """``spec`` with ``nodes`` excluded, by a requirement that kube-scheduler would understand, and with its own digest."""
     names = sorted(nodes)
     fields = tuple(Requirement("metadata.name", "NotIn", (name,)) for name in names)

@@ -11,7 +11,7 @@ import msgspec
 
 from gpuscaler.model.pods import PodAffinityTerm, PodSpec
 from gpuscaler.planning.demand.pending import Gang, PodClass
-from gpuscaler.planning.scale_up.draft.draft import Desk, Placed, Queue
+from gpuscaler.planning.scale_up.draft.draft import ClassPlacement, PlanDraft, Queue
 from gpuscaler.planning.scale_up.gangs import UnplacedGang, settle_gang
 from gpuscaler.planning.scale_up.rounds import scale_up
 
@@ -21,18 +21,18 @@ SPREAD_WEIGHT = 101
 
 def preferences(spec: PodSpec) -> list[tuple[int, str, int]]:
     """All preferences of ``spec``, as (weight, field, index), the heaviest first."""
-    found = [(weight, "preferred_nodes", index) for index, (weight, _) in enumerate(spec.preferred_nodes)]
+    weighted = [(weight, "preferred_nodes", index) for index, (weight, _) in enumerate(spec.preferred_nodes)]
     for name in ("preferred_affinity", "preferred_anti_affinity"):
-        found += [(term.weight, name, index) for index, term in enumerate(getattr(spec, name))]
-    found += [(SPREAD_WEIGHT, "spread", index) for index, constraint in enumerate(spec.spread) if not constraint.hard]
-    return sorted(found, key=lambda entry: (-entry[0], entry[1:]))
+        weighted += [(term.weight, name, index) for index, term in enumerate(getattr(spec, name))]
+    weighted += [(SPREAD_WEIGHT, "spread", index) for index, constraint in enumerate(spec.spread) if not constraint.hard]
+    return sorted(weighted, key=lambda entry: (-entry[0], entry[1:]))
 
 
 #: More preferences than any pod has.
 ALL = 1 << 30
 
 
-def hardened(spec: PodSpec, kept: Set[tuple[str, int]]) -> PodSpec:
+def with_requirements(spec: PodSpec, kept: Set[tuple[str, int]]) -> PodSpec:
     """``spec`` with its ``kept`` preferences as requirements, except preferred node affinity.
 
     Node affinity decides which domains topology spread counts, so a preference must not become required node affinity.
@@ -53,13 +53,13 @@ def hardened(spec: PodSpec, kept: Set[tuple[str, int]]) -> PodSpec:
     )
 
 
-def place_classes(desk: Desk, classes: Sequence[PodClass]) -> list[Queue]:
+def place_classes(desk: PlanDraft, classes: Sequence[PodClass]) -> list[Queue]:
     """Like :func:`~gpuscaler.planning.scale_up.rounds.scale_up`, with preferences respected; higher priorities are placed first."""
     queues: list[Queue] = []
     for priority in sorted({pod_class.spec.priority for pod_class in classes}, reverse=True):
         waiting = [pod_class for pod_class in classes if pod_class.spec.priority == priority]
         for given_up in count():
-            pairs = [Pair(harder(pod_class, given_up if desk.effort.left else ALL), pod_class) for pod_class in waiting]
+            pairs = [HardenedClass(hardened_class(pod_class, given_up if desk.effort.left else ALL), pod_class) for pod_class in waiting]
             taken, bought = len(desk.taken), len(desk.bought)
             found = scale_up(desk, [pair.hard for pair in pairs])
             soften(desk, pairs, taken=taken, bought=bought)
@@ -71,10 +71,10 @@ def place_classes(desk: Desk, classes: Sequence[PodClass]) -> list[Queue]:
     return queues
 
 
-def place_gang(desk: Desk, gang: Gang) -> tuple[Desk, list[UnplacedGang]]:
+def place_gang(desk: PlanDraft, gang: Gang) -> tuple[PlanDraft, list[UnplacedGang]]:
     """Like :func:`~gpuscaler.planning.scale_up.gangs.settle_gang`, with preferences respected: all members give up equally many."""
     for given_up in count():
-        pairs = [Pair(harder(pod_class, given_up if desk.effort.left else ALL), pod_class) for pod_class in gang.classes]
+        pairs = [HardenedClass(hardened_class(pod_class, given_up if desk.effort.left else ALL), pod_class) for pod_class in gang.classes]
         placed, refused = settle_gang(desk, replace(gang, classes=tuple(pair.hard for pair in pairs)))
         if not refused:
             soften(placed, pairs, taken=len(desk.taken), bought=len(desk.bought))
@@ -84,24 +84,24 @@ def place_gang(desk: Desk, gang: Gang) -> tuple[Desk, list[UnplacedGang]]:
 
 
 @dataclass(frozen=True)
-class Pair:
+class HardenedClass:
     """A class with its preferences as requirements, and the original class."""
 
     hard: PodClass
     plain: PodClass
 
 
-def harder(pod_class: PodClass, given_up: int) -> PodClass:
+def hardened_class(pod_class: PodClass, given_up: int) -> PodClass:
     """``pod_class`` with its preferences as requirements, except the ``given_up`` lightest ones."""
     every = preferences(pod_class.spec)
     kept = {(name, index) for _, name, index in every[: max(0, len(every) - given_up)]}
     if not kept:
         return pod_class
     wishes = tuple(term for index, (_, term) in enumerate(pod_class.spec.preferred_nodes) if ("preferred_nodes", index) in kept)
-    return replace(pod_class, spec=hardened(pod_class.spec, kept), wishes=wishes)
+    return replace(pod_class, spec=with_requirements(pod_class.spec, kept), wishes=wishes)
 
 
-def soften(desk: Desk, pairs: Sequence[Pair], *, taken: int, bought: int) -> None:
+def soften(desk: PlanDraft, pairs: Sequence[HardenedClass], *, taken: int, bought: int) -> None:
     """Replace the hardened classes by the original ones in all entries after the first ``taken`` and ``bought``.
 
     A preference of a placed pod must not keep other pods away from it.
@@ -113,7 +113,7 @@ def soften(desk: Desk, pairs: Sequence[Pair], *, taken: int, bought: int) -> Non
         entry = desk.taken[index]
         pod_class = plain.get(id(entry.one), entry.one)
         exchange(desk, entry.one, pod_class, row=entry.row, copies=len(entry.keys))
-        desk.taken[index] = Placed(pod_class, entry.row, entry.keys)
+        desk.taken[index] = ClassPlacement(pod_class, entry.row, entry.keys)
     for index in range(bought, len(desk.bought)):
         machine = desk.bought[index]
         inside = tuple(replace(part, one=plain.get(id(part.one), part.one)) for part in machine.contents)
@@ -126,7 +126,7 @@ def soften(desk: Desk, pairs: Sequence[Pair], *, taken: int, bought: int) -> Non
             desk.relaxed[id(pair.plain)] = desk.relaxed[id(pair.hard)]
 
 
-def exchange(desk: Desk, old: PodClass, new: PodClass, *, row: int, copies: int) -> None:
+def exchange(desk: PlanDraft, old: PodClass, new: PodClass, *, row: int, copies: int) -> None:
     if new is not old:
         desk.room.remove(old.spec, old.labels, row, copies)
         desk.room.place(new.spec, new.labels, row, copies)

@@ -6,19 +6,26 @@ from itertools import count
 
 from gpuscaler.model.table import Mask
 from gpuscaler.planning.demand.pending import PodClass
-from gpuscaler.planning.scale_up.draft.buying import CROWD, buy, choose, unmet, within_reach
-from gpuscaler.planning.scale_up.draft.draft import Desk, Queue
+from gpuscaler.planning.scale_up.draft.buying import CROWD, buy, choose_mix, unmet_by_lot, within_reach
+from gpuscaler.planning.scale_up.draft.draft import PlanDraft, Queue
 from gpuscaler.planning.scale_up.draft.purchase_items import Lot
-from gpuscaler.planning.scale_up.groups.existing_first import settle
+from gpuscaler.planning.scale_up.groups.existing_first import settle_on_existing
 from gpuscaler.planning.scale_up.groups.groups import Family, assign, families, forget
-from gpuscaler.planning.scale_up.groups.ordering import leaders, notice_each_other, pinned, side_by_side, sought, waits_for_others
-from gpuscaler.planning.scale_up.groups.spread_check import overtaken, rows_of, spreads
+from gpuscaler.planning.scale_up.groups.ordering import (
+    leaders,
+    pin_families,
+    record_counting_rules,
+    side_by_side,
+    sought_families,
+    waits_for_others,
+)
+from gpuscaler.planning.scale_up.groups.spread_check import overtaken_families, rows_of, spreads
 
 #: How often a round is decided again because limits left a domain short, before families are left out of it.
 TRIES = 8
 
 
-def scale_up(desk: Desk, classes: Sequence[PodClass], only: Mask | None = None, *, together: bool = False) -> list[Queue]:
+def scale_up(desk: PlanDraft, classes: Sequence[PodClass], only: Mask | None = None, *, together: bool = False) -> list[Queue]:
     """Place every pod of ``classes`` that can be placed, on machines that exist, are ordered, or are bought here; return the queues.
 
     Classes are ordered by priority; within one priority, classes with constraints on larger domains come first, because they have fewer
@@ -28,17 +35,17 @@ def scale_up(desk: Desk, classes: Sequence[PodClass], only: Mask | None = None, 
     sees them now, unless they bind ``together`` when all their machines are there.
     """
     every = families(desk, classes)
-    notice_each_other(desk, every)
+    record_counting_rules(desk, every)
     ahead = leaders(desk, every)
-    order = unique([*ahead, *sought(desk, every), *every])
+    order = unique([*ahead, *sought_families(desk, every), *every])
     if not together:
-        settle(desk, desk.stages[0], order, only)
+        settle_on_existing(desk, desk.stages[0], order, only)
     if together or not settle_ahead(desk, order, every, ahead, only):
         on_all_machines(desk, every, ahead, only)
     return [queue for family in every for queue in family.queues]
 
 
-def settle_ahead(desk: Desk, order: Sequence[Family], every: Sequence[Family], ahead: Sequence[Family], only: Mask | None) -> bool:
+def settle_ahead(desk: PlanDraft, order: Sequence[Family], every: Sequence[Family], ahead: Sequence[Family], only: Mask | None) -> bool:
     """Place all pods, ordered machines first, before any new machine is considered; return whether the result holds.
 
     A machine that is bought might be ready first, and empty. Families whose spread that would violate are not placed so early. Nothing is
@@ -49,14 +56,14 @@ def settle_ahead(desk: Desk, order: Sequence[Family], every: Sequence[Family], a
             break
         turns = list(order)
         while turns:
-            saved, since = Saved.of(desk, every), len(desk.taken)
-            settle(desk, stage, turns, only)
+            saved, since = RoundSnapshot.of(desk, every), len(desk.taken)
+            settle_on_existing(desk, stage, turns, only)
             early = desk.taken[since:]
             if not early:
                 break
             on_all_machines(desk, every, ahead, only)
             desk.build()
-            late = overtaken(desk.room, turns, rows_of(turns, early), desk.template_mask, bought=True)
+            late = overtaken_families(desk.room, turns, rows_of(turns, early), desk.template_mask, bought=True)
             if not late:
                 return True
             saved.restore(desk)
@@ -67,17 +74,17 @@ def settle_ahead(desk: Desk, order: Sequence[Family], every: Sequence[Family], a
     return False
 
 
-def on_all_machines(desk: Desk, every: Sequence[Family], ahead: Sequence[Family], only: Mask | None) -> None:
+def on_all_machines(desk: PlanDraft, every: Sequence[Family], ahead: Sequence[Family], only: Mask | None) -> None:
     """Place all remaining pods on machines that exist, are ordered, or are bought here."""
     if sum(len(family.queues) for family in every) > CROWD:
-        every, ahead = pinned(every, ahead), []
+        every, ahead = pin_families(every, ahead), []
     first = {id(family) for family in ahead}
     in_rounds(desk, ahead, only)
     in_rounds(desk, [family for family in every if id(family) not in first or (family.left and waits_for_others(family))], only)
-    in_rounds(desk, doubting(desk, every), only)
+    in_rounds(desk, uncertain_families(desk, every), only)
 
 
-def doubting(desk: Desk, every: Sequence[Family]) -> list[Family]:
+def uncertain_families(desk: PlanDraft, every: Sequence[Family]) -> list[Family]:
     """Families with unplaced pods that were kept off machines whose zone the cloud has not chosen: such a machine is better than none."""
     if not desk.undecided and all(len(kind.rows) == 1 for kind in desk.templates.kinds):
         return []
@@ -92,7 +99,7 @@ def unique(order: Iterable[Family]) -> list[Family]:
     return list({id(family): family for family in order}.values())
 
 
-def in_rounds(desk: Desk, order: Sequence[Family], only: Mask | None) -> None:
+def in_rounds(desk: PlanDraft, order: Sequence[Family], only: Mask | None) -> None:
     """Run rounds until no family is left that may be placed after others have been."""
     while order:
         before = sum(family.left for family in order)
@@ -102,7 +109,7 @@ def in_rounds(desk: Desk, order: Sequence[Family], only: Mask | None) -> None:
             break
 
 
-def one_round(desk: Desk, order: Sequence[Family], only: Mask | None) -> None:
+def one_round(desk: PlanDraft, order: Sequence[Family], only: Mask | None) -> None:
     """Assign pods to machines and domains, and buy.
 
     Where limits leave a domain short, other pods may have been placed because of pods that now have no place (spread, affinity). Then the
@@ -113,10 +120,10 @@ def one_round(desk: Desk, order: Sequence[Family], only: Mask | None) -> None:
     order = list(order)
     rivals = len(order) > 1 and any(map(spreads, order))
     for attempt in count():
-        saved = Saved.of(desk, order) if rivals or desk.remaining.any() or desk.templates.scarce else None
+        saved = RoundSnapshot.of(desk, order) if rivals or desk.remaining.any() or desk.templates.scarce else None
         since = len(desk.taken)
         pairs = [(family, lot) for family in order for lot in assign(desk, family, only)]
-        late = overtaken(desk.room, order, rows_of(order, desk.taken[since:]), desk.template_mask) if rivals else []
+        late = overtaken_families(desk.room, order, rows_of(order, desk.taken[since:]), desk.template_mask) if rivals else []
         for family in order:
             forget(desk, family)
         if late and saved is not None:
@@ -132,25 +139,25 @@ def one_round(desk: Desk, order: Sequence[Family], only: Mask | None) -> None:
         lower_caps(short, pairs, left)
         saved.restore(desk)
         # Leave out more families with each try: many families under a limit may leave hundreds short.
-        gone = {id(family) for family in (short[: max(0, attempt + 1 - TRIES)] if desk.effort.left else short)}
-        order = [family for family in order if id(family) not in gone]
+        dropped = {id(family) for family in (short[: max(0, attempt + 1 - TRIES)] if desk.effort.left else short)}
+        order = [family for family in order if id(family) not in dropped]
 
 
 @dataclass(frozen=True)
-class Saved:
+class RoundSnapshot:
     """A copy of the desk, the queues and the families' ``counted`` keys, to return to."""
 
-    desk: Desk
+    desk: PlanDraft
     queues: tuple[tuple[Queue, int], ...]
     counted: tuple[tuple[Family, frozenset[str]], ...]
 
     @classmethod
-    def of(cls, desk: Desk, order: Sequence[Family]) -> "Saved":
+    def of(cls, desk: PlanDraft, order: Sequence[Family]) -> "RoundSnapshot":
         queues = tuple((queue, queue.taken) for family in order for queue in family.queues)
         return cls(desk.copy(), queues, tuple((family, family.counted) for family in order))
 
-    def restore(self, desk: Desk) -> None:
-        for name in (entry.name for entry in fields(Desk)):
+    def restore(self, desk: PlanDraft) -> None:
+        for name in (entry.name for entry in fields(PlanDraft)):
             setattr(desk, name, getattr(self.desk, name))
         for queue, taken in self.queues:
             queue.taken = taken
@@ -170,7 +177,7 @@ def lower_caps(short: Sequence[Family], pairs: Sequence[tuple[Family, Lot]], lef
         family.caps.update({domain: got for domain, (got, missing) in met.items() if missing})
 
 
-def buy_for(desk: Desk, lots: Sequence[Lot]) -> list[int]:
+def buy_for(desk: PlanDraft, lots: Sequence[Lot]) -> list[int]:
     """Buy for ``lots``, pools of the highest priority first; the next tier gets the rest. Return the rest of each lot."""
     left = [lot.count for lot in lots]
     for tier in sorted(set(desk.templates.tiers.tolist()), reverse=True):
@@ -179,10 +186,10 @@ def buy_for(desk: Desk, lots: Sequence[Lot]) -> list[int]:
         asked = [(index, replace(lot, count=left[index])) for index, lot in enumerate(near) if left[index] and lot.allowed.any()]
         if not asked:
             continue
-        mine = [lot for _, lot in asked]
-        solved = choose(desk, mine, work=desk.work)
-        buy(desk, solved, mine)
-        missing = unmet(solved.solution, mine)
+        tier_lots = [lot for _, lot in asked]
+        solved = choose_mix(desk, tier_lots, work=desk.work)
+        buy(desk, solved, tier_lots)
+        missing = unmet_by_lot(solved.solution, tier_lots)
         for position, (index, _) in enumerate(asked):
             left[index] = missing.get(position, 0)
     return left

@@ -15,7 +15,7 @@ from gpuscaler.planning.demand.pending import PodClass
 from gpuscaler.planning.demand.topology import without_hosts
 from gpuscaler.planning.feasibility.min_gpus import FOR_GPUS, MIN_GPUS, explain_min_gpus
 from gpuscaler.planning.plans import EXCLUSIONS, Reason
-from gpuscaler.planning.scale_up.draft.draft import Desk, of_market, open_to
+from gpuscaler.planning.scale_up.draft.draft import PlanDraft, in_market, open_to_pods
 from gpuscaler.planning.scale_up.markets import HURRY
 
 #: The word of :data:`~gpuscaler.planning.plans.EXCLUSIONS` for each filter of kube-scheduler.
@@ -41,12 +41,12 @@ WORDS: Mapping[str, str] = {
 PLACES = ("selector", "affinity", "volume", "topology")
 
 
-def reasons(desk: Desk, pod_class: PodClass, pools: Sequence[Pool], gang: str = "") -> tuple[Reason, ...]:
+def exclusion_reasons(desk: PlanDraft, pod_class: PodClass, pools: Sequence[Pool], gang: str = "") -> tuple[Reason, ...]:
     """One reason per pool, in the order of the pools, from the pool's offering that came nearest. ``gang`` is what a gang lacks."""
     rows: dict[str, list[int]] = {pool.name: [] for pool in pools}
     for row, pool in enumerate(desk.templates.pools):
         rows[pool.name].append(row)
-    stages = hurdles(desk, pod_class)
+    stages = checks_of(desk, pod_class)
     first = np.full(len(desk.templates.nodes), len(stages))
     for place, (_, passes) in reversed(list(enumerate(stages))):
         first[~passes] = place
@@ -54,38 +54,38 @@ def reasons(desk: Desk, pod_class: PodClass, pools: Sequence[Pool], gang: str = 
     reasons = []
     for pool in pools:
         if not rows[pool.name]:
-            reasons.append(Reason(pool.name, "market", refused(desk, pool)))
+            reasons.append(Reason(pool.name, "market", refusal_of(desk, pool)))
             continue
         # Where the cloud chooses, all offerings of a set must fit, so the first that does not gives the reason for the set.
         order = lambda r: (first[r], nearness(desk, r, fits=first[r] == len(stages)), -r)  # noqa: E731
-        row = max((min(its, key=order) for its in sets(desk, pool, rows[pool.name])), key=order)
+        row = max((min(its, key=order) for its in purchase_sets(desk, pool, rows[pool.name])), key=order)
         word = stages[first[row]][0] if first[row] < len(stages) else ""
         if not word and pool.name not in able:
-            reasons.append(Reason(pool.name, "market", refused(desk, pool)))
+            reasons.append(Reason(pool.name, "market", refusal_of(desk, pool)))
             continue
-        excluded_by, detail = told(desk, pod_class, row, word=word, gang=gang)
+        excluded_by, detail = explain_exclusion(desk, pod_class, row, word=word, gang=gang)
         fitting = {desk.templates.offerings[r].zone for r in rows[pool.name] if first[r] == len(stages)}
         advice = zone_advice(pool, pod_class, fitting, gang=gang)
-        if excluded_by in PLACES and (elsewhere := paused(desk, pod_class, pool, rows[pool.name])):
+        if excluded_by in PLACES and (elsewhere := pause_reason(desk, pod_class, pool, rows[pool.name])):
             excluded_by, advice = "market", f"{advice}; {elsewhere}"
         reasons.append(Reason(pool.name, excluded_by, detail + advice))
     return tuple(reasons)
 
 
-def nearness(desk: Desk, row: int, *, fits: bool) -> tuple[int, ...]:
+def nearness(desk: PlanDraft, row: int, *, fits: bool) -> tuple[int, ...]:
     """Sort key of a template by how near it came: the largest where none fits, the smallest of those that ``fits`` under a limit."""
     size = desk.templates.sizes[row]
     return tuple(-amount for amount in size) if fits else size
 
 
-def paused(desk: Desk, pod_class: PodClass, pool: Pool, rows: Sequence[int]) -> str:
+def pause_reason(desk: PlanDraft, pod_class: PodClass, pool: Pool, rows: Sequence[int]) -> str:
     """Why an offering of ``pool`` whose labels and taints suit the pod cannot be bought now; empty where there is no such offering."""
     asked = {desk.templates.offerings[row].key for row in rows}
     able = (offering for offering in pool.offerings if offering.key not in asked and offering.admits(pod_class.spec))
     return next((f"{offering.instance_type} in {offering.zone}: {why}" for offering in able if (why := desk.trouble(offering.key))), "")
 
 
-def sets(desk: Desk, pool: Pool, rows: Sequence[int]) -> list[list[int]]:
+def purchase_sets(desk: PlanDraft, pool: Pool, rows: Sequence[int]) -> list[list[int]]:
     """The templates of ``pool`` grouped by what a purchase can name: each alone, all of them, or those of each zone."""
     if pool.chooser != "cloud":
         return [[row] for row in rows]
@@ -109,30 +109,32 @@ def zone_advice(pool: Pool, pod_class: PodClass, fitting: Set[str], *, gang: str
     return f"; the cloud chooses among {', '.join(zones)} for each machine of this pool, and {needed}: make one group per zone"
 
 
-def refused(desk: Desk, pool: Pool) -> str:
+def refusal_of(desk: PlanDraft, pool: Pool) -> str:
     """Why no offering of ``pool`` can be bought now: the reason of the cheapest one that has a reason."""
     if all(offering.retired for offering in pool.offerings):
         return "no offering of this pool is sold any more"
-    known = [said for offering in sorted(pool.offerings, key=lambda offering: offering.price) if (said := desk.trouble(offering.key))]
-    why = f": {known[0]}" if known else ""
+    troubles = [
+        trouble for offering in sorted(pool.offerings, key=lambda offering: offering.price) if (trouble := desk.trouble(offering.key))
+    ]
+    why = f": {troubles[0]}" if troubles else ""
     return f"no offering of this pool can be bought now{why}"
 
 
-def hurdles(desk: Desk, pod_class: PodClass) -> list[tuple[str, Mask]]:
+def checks_of(desk: PlanDraft, pod_class: PodClass) -> list[tuple[str, Mask]]:
     """The checks that a pod must pass on each template, most static first: (name of the filter or our word, templates that pass)."""
     passes = {
         name: mask[desk.template_rows] for name, mask in desk.room.verdict(without_hosts(pod_class.spec), pod_class.labels).passes.items()
     }
-    ours = {"resource": desk.templates.holds_one(pod_class.spec), "market": of_market(desk.templates, pod_class)}
+    ours = {"resource": desk.templates.holds_one(pod_class.spec), "market": in_market(desk.templates, pod_class)}
     if desk.templates.for_gpus is not None:
-        ours[FOR_GPUS] = open_to(desk.templates, pod_class)
+        ours[FOR_GPUS] = open_to_pods(desk.templates, pod_class)
     if not admits_arch(pod_class.spec):
         ours["architecture"] = ~desk.templates.foreign_arch
     named = [(WORDS.get(name, name), name, mask) for name, mask in (passes | ours).items()]
     return [(name, mask) for _, name, mask in sorted(named, key=lambda entry: EXCLUSIONS.index(entry[0]))]
 
 
-def told(desk: Desk, pod_class: PodClass, row: int, *, word: str, gang: str) -> tuple[str, str]:
+def explain_exclusion(desk: PlanDraft, pod_class: PodClass, row: int, *, word: str, gang: str) -> tuple[str, str]:
     """The exclusion of one template as (word, detail). ``word`` is the first check that it failed, empty when it failed none."""
     offering = desk.templates.offerings[row]
     where = f"{offering.instance_type} in {offering.zone}" if offering.zone else offering.instance_type
@@ -161,40 +163,41 @@ def told(desk: Desk, pod_class: PodClass, row: int, *, word: str, gang: str) -> 
         return selector_word(desk, pod_class, row) if word == "NodeAffinity" else WORDS[word], f"{where}: {detail}"
     if gang:
         return "gang", gang
-    used_up = limited(desk, row)
+    used_up = used_up_limit(desk, row)
     near_others = pod_class.spec.affinity or pod_class.spec.anti_affinity or any(constraint.hard for constraint in pod_class.spec.spread)
     if near_others and not used_up:
         return "topology", f"{where}: affinity or topology spread admits no more pods of this class"
     return "limit", used_up or f"{where}: more pods were pending than the limits admit"
 
 
-def selector_word(desk: Desk, pod_class: PodClass, row: int) -> str:
+def selector_word(desk: PlanDraft, pod_class: PodClass, row: int) -> str:
     """Whether a plain node selector or node affinity excludes a template, as a word of ``EXCLUSIONS``."""
     labels = desk.templates.nodes[row].labels
     return "selector" if any(labels.get(key) != value for key, value in pod_class.spec.node_selector) else "affinity"
 
 
-def shortage(desk: Desk, pod_class: PodClass, row: int) -> str:
+def shortage(desk: PlanDraft, pod_class: PodClass, row: int) -> str:
     """The resource that an empty machine lacks for one pod, accelerators first, with both amounts; empty when the pod fits."""
     room = desk.templates.nodes[row].allocatable
     whole = desk.templates.offerings[row].allocatable
     for resource, amount in sorted({**pod_class.spec.requests, "pods": 1}.items(), key=lambda entry: (not is_device(entry[0]), entry)):
         if room.get(resource, 0) < amount:
             taken = whole.get(resource, 0) - room.get(resource, 0)
-            daemons = f" ({spoken(resource, taken)} go to DaemonSets)" if taken else ""
-            has = spoken(resource, room.get(resource, 0))
-            return f"{spoken(resource, amount)} {resource} requested, an empty machine has {has}{daemons}{_of_parts(resource, whole)}"
+            daemons = f" ({format_resource(resource, taken)} go to DaemonSets)" if taken else ""
+            has = format_resource(resource, room.get(resource, 0))
+            requested = f"{format_resource(resource, amount)} {resource} requested"
+            return f"{requested}, an empty machine has {has}{daemons}{_parts_advice(resource, whole)}"
     return ""
 
 
-def _of_parts(resource: str, whole: Resources) -> str:
+def _parts_advice(resource: str, whole: Resources) -> str:
     """Advice where divided or shared accelerators are requested, which are unknown before a machine of the pool is a node; else empty."""
     if resource in ACCELERATORS or not is_device(resource) or whole.get(resource):
         return ""
     return "; if its nodes divide their accelerators like this, declare it in the pool's resources or with a tag of its group"
 
 
-def limited(desk: Desk, row: int) -> str:
+def used_up_limit(desk: PlanDraft, row: int) -> str:
     """Which limit is used up for an offering; empty when none is."""
     offering, left = desk.templates.offerings[row], desk.remaining
     gpus = offering.gpus
@@ -210,12 +213,12 @@ def limited(desk: Desk, row: int) -> str:
         return f"{offering.instance_type} has {gpus} GPU{'s' if gpus != 1 else ''}, the limit leaves {left.gpus} (limits.gpus)"
     if left.dollars_per_hour is not None and offering.price > left.dollars_per_hour + 1e-9:
         money = f"${offering.price:.2f}/h, the limit leaves ${left.dollars_per_hour:.2f}/h"
-        whose = "the default, because no limits are set" if left.assumed else "limits.dollars_per_hour"
-        return f"{offering.instance_type} costs {money} ({whose})"
+        source = "the default, because no limits are set" if left.assumed else "limits.dollars_per_hour"
+        return f"{offering.instance_type} costs {money} ({source})"
     return ""
 
 
-def spoken(resource: str, amount: int) -> str:
+def format_resource(resource: str, amount: int) -> str:
     """Format an amount for people: cores, GiB, or a count."""
     if resource == "cpu":
         return f"{amount / 1000:g}"

@@ -9,14 +9,14 @@ from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.offerings import OfferingKey
 from gpuscaler.model.pods import PodSpec
 from gpuscaler.model.pools import Offering, Policy, Pool
-from gpuscaler.planning.capacity.fallbacks import holds, is_bound, total
+from gpuscaler.planning.capacity.fallbacks import holds, is_bound, total_requests
 from gpuscaler.planning.capacity.node_templates import Overhead
 from gpuscaler.planning.capacity.pool_membership import Member
 from gpuscaler.planning.plans import PlannedMachine
 from gpuscaler.planning.state import State
 
 
-def balanced(
+def balance(
     machines: Sequence[PlannedMachine], cluster: Cluster, policy: Policy, state: State, members: Mapping[str, Member]
 ) -> tuple[PlannedMachine, ...]:
     """``machines`` of a plan, moved to the emptiest zones that suit their pods at no higher price."""
@@ -32,7 +32,7 @@ def balanced(
             chosen.append(machine)
             continue
         zones = [machine.zone, *sorted(zone for zone in counts[machine.pool] if zone != machine.zone)]
-        able = [moved for zone in zones if (moved := _moved(machine, zone, pool, cluster, state, overhead=overhead)) is not None]
+        able = [moved for zone in zones if (moved := _move(machine, zone, pool, cluster, state, overhead=overhead)) is not None]
         best = min(able, key=lambda moved: counts[machine.pool][moved.zone], default=machine)
         counts[machine.pool][best.zone] += 1
         chosen.append(best)
@@ -53,7 +53,7 @@ def _standing(pools: Mapping[str, Pool], cluster: Cluster, state: State, members
     return counts
 
 
-def _moved(machine: PlannedMachine, zone: str, pool: Pool, cluster: Cluster, state: State, *, overhead: Overhead) -> PlannedMachine | None:
+def _move(machine: PlannedMachine, zone: str, pool: Pool, cluster: Cluster, state: State, *, overhead: Overhead) -> PlannedMachine | None:
     """``machine`` bought in ``zone``; None where its pods cannot go there, it costs more, or its offerings cannot be bought now."""
     if zone == machine.zone:
         return machine
@@ -78,4 +78,4 @@ def _moved(machine: PlannedMachine, zone: str, pool: Pool, cluster: Cluster, sta
 
 
 def _serves(offering: Offering, specs: Sequence[PodSpec], overhead: Overhead) -> bool:
-    return holds(offering, total(specs), overhead) and all(offering.admits(spec) for spec in specs)
+    return holds(offering, total_requests(specs), overhead) and all(offering.admits(spec) for spec in specs)

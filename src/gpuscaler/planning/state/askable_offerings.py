@@ -18,7 +18,7 @@ from gpuscaler.planning.state.breakers import (
     Breaker,
     Breakers,
     Target,
-    counts,
+    has_enough_strikes,
     is_open,
     withholds,
 )
@@ -54,7 +54,7 @@ def openness(breakers: Breakers, offerings: Iterable[OfferingKey], now: float) -
     hunting = max(hunt.since, hunt.last - HUNT_SECONDS - ANSWER_SECONDS) if hunt is not None and hurry else None
     proven = frozenset(proof.offering for proof in breakers.proofs if hurry and now < proof.at + PROOF_SECONDS)
     restless = {pool: at + RETURN_SECONDS for pool, at in breakers.reclaims.items()}
-    active = [breaker for breaker in breakers.open if counts(breaker) and not withholds(breaker)]
+    active = [breaker for breaker in breakers.open if has_enough_strikes(breaker) and not withholds(breaker)]
     fresh = [closed.target for closed in breakers.closed if now < closed.at + SETTLE_SECONDS]
     if not active and not fresh:
         return Openness(hunting=hunting, proven=proven, restless=restless)
@@ -66,18 +66,18 @@ def openness(breakers: Breakers, offerings: Iterable[OfferingKey], now: float) -
         place = key[1:]
         if place in fresh_places or (fresh and any(target.covers(key) for target in fresh)):
             unsettled.add(key)
-        found = [breaker for breaker in wide if breaker.target.covers(key)]
+        covering = [breaker for breaker in wide if breaker.target.covers(key)]
         if (breaker := exact.get(place)) is not None:
-            found.append(breaker)
-        if not found:
+            covering.append(breaker)
+        if not covering:
             continue
-        if any(is_open(breaker, now) for breaker in found):
+        if any(is_open(breaker, now) for breaker in covering):
             blocked.add(key)
         else:
             half_open.add(key)
-            if any(breaker.cause not in LIGHT for breaker in found):
+            if any(breaker.cause not in LIGHT for breaker in covering):
                 probing.add(key)
-        if any(not is_settled(breaker, now) for breaker in found):
+        if any(not is_settled(breaker, now) for breaker in covering):
             unsettled.add(key)
     return Openness(frozenset(blocked), frozenset(half_open), frozenset(probing), frozenset(unsettled), hunting, proven - blocked, restless)
 
@@ -117,11 +117,11 @@ def place_of(target: Target) -> tuple[str, str, str]:
     return (target.market, target.instance_types[0], target.zone)
 
 
-def next_change(breakers: Breakers, now: float) -> float | None:
+def next_openness_change(breakers: Breakers, now: float) -> float | None:
     """The next moment after ``now`` at which :func:`openness` changes without an event; None when it does not."""
-    moments = [breaker.until for breaker in breakers.open if counts(breaker) and breaker.until is not None]
+    moments = [breaker.until for breaker in breakers.open if has_enough_strikes(breaker) and breaker.until is not None]
     moments += [breaker.probe + PROBE_SECONDS for breaker in breakers.open if breaker.probe is not None]
-    moments += [breaker.last + SETTLE_SECONDS for breaker in breakers.open if counts(breaker) and breaker.until is not None]
+    moments += [breaker.last + SETTLE_SECONDS for breaker in breakers.open if has_enough_strikes(breaker) and breaker.until is not None]
     moments += [closed.at + SETTLE_SECONDS for closed in breakers.closed]
     if breakers.hunt is not None:
         moments += [breakers.hunt.since + HUNT_SECONDS, breakers.hunt.last + HUNT_QUIET]

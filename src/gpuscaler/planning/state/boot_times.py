@@ -64,7 +64,7 @@ def step(boots: Boots, event: Arrived) -> Boots:
         boots=(*boot_times.boots, round(max(0.0, event.boot), 1))[-REMEMBERED:],
         plugins=(*boot_times.plugins, round(max(0.0, event.plugin), 1))[-REMEMBERED:],
     )
-    return Boots((*(one for one in boots.kinds if one is not boot_times), grown))
+    return Boots((*(entry for entry in boots.kinds if entry is not boot_times), grown))
 
 
 def forecast(boots: Boots, offering: OfferingKey, assumed: Forecast | None = None) -> Forecast:

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 from gpuscaler.model.offerings import OfferingKey
 from gpuscaler.planning.state import offering_events
-from gpuscaler.planning.state.breakers import LIGHT, Breaker, Breakers, counts, is_open, withholds
+from gpuscaler.planning.state.breakers import LIGHT, Breaker, Breakers, has_enough_strikes, is_open, withholds
 
 #: Times further away than this, in seconds, are shown with the date.
 FAR_SECONDS = 43_200.0
@@ -28,36 +28,40 @@ WORDS: Mapping[str, str] = {
 }
 
 
-def trouble(breakers: Breakers, key: OfferingKey, now: float) -> str:
+def describe_trouble(breakers: Breakers, key: OfferingKey, now: float) -> str:
     """Why an offering is blocked, or was refused before, by the breaker that stays open longest; empty without such a breaker."""
-    found = [breaker for breaker in breakers.open if counts(breaker) and not withholds(breaker) and breaker.target.covers(key)]
-    return told(max(found, key=lambda breaker: math.inf if breaker.until is None else breaker.until), now) if found else ""
+    blocking = [
+        breaker for breaker in breakers.open if has_enough_strikes(breaker) and not withholds(breaker) and breaker.target.covers(key)
+    ]
+    return (
+        describe_breaker(max(blocking, key=lambda breaker: math.inf if breaker.until is None else breaker.until), now) if blocking else ""
+    )
 
 
-def told(breaker: Breaker, now: float) -> str:
+def describe_breaker(breaker: Breaker, now: float) -> str:
     """The message of a breaker: "spot g5.xlarge us-east-1a: no capacity, 3 times since 10:02:11 UTC; retried at 10:14:20 UTC"."""
     if breaker.cause == offering_events.UNFAMILIAR:
         return f"{breaker.target.words}: nothing is bought until this is resolved: {breaker.detail}"
     times = "" if breaker.strikes == 1 else f", {breaker.strikes} times"
-    said = f" ({breaker.detail})" if breaker.detail else ""
+    detail = f" ({breaker.detail})" if breaker.detail else ""
     probe = "probed" if breaker.cause in LIGHT else "probed with one machine"
     if breaker.until is None:
         again = "retried when the settings or the pool change"
     elif breaker.probe is not None and is_open(breaker, now):
-        again = f"{probe} at {clock(breaker.probe)}, no answer yet"
+        again = f"{probe} at {format_time(breaker.probe)}, no answer yet"
     elif is_open(breaker, now):
-        again = f"retried at {clock(breaker.until, now)}"
+        again = f"retried at {format_time(breaker.until, now)}"
         if breaker.cause in (offering_events.CONFIGURATION, offering_events.PRICE):
             again += " with one machine, or as soon as the settings or the pool change"
     else:
         again = f"may be {probe} now"
-    what = f"machines never showed {breaker.lacks}" if breaker.lacks else WORDS.get(breaker.cause, breaker.cause)
+    failure = f"machines never showed {breaker.lacks}" if breaker.lacks else WORDS.get(breaker.cause, breaker.cause)
     if withholds(breaker):
         again = f"nothing is bought for pods that request it; {again}"
-    return f"{breaker.target.words}: {what}{times} since {clock(breaker.since)}{said}; {again}"
+    return f"{breaker.target.words}: {failure}{times} since {format_time(breaker.since)}{detail}; {again}"
 
 
-def clock(moment: float, now: float | None = None) -> str:
+def format_time(moment: float, now: float | None = None) -> str:
     """The time of day, with the date if it is more than half a day from ``now``."""
     far = now is not None and abs(moment - now) > FAR_SECONDS
     return datetime.fromtimestamp(moment, UTC).strftime("%Y-%m-%d %H:%M:%S UTC" if far else "%H:%M:%S UTC")

@@ -119,10 +119,10 @@ class Target(Struct, frozen=True, gc=False):
 
     @property
     def words(self) -> str:
-        some = self.instance_types[:3] + (("…",) if len(self.instance_types) > 3 else ())
+        types = self.instance_types[:3] + (("…",) if len(self.instance_types) > 3 else ())
         pool = f"pool {self.pool}" if self.pool else ""
-        what = " ".join(filter(None, (pool, self.market, ", ".join(some), self.zone))) or "every offering"
-        return f"{what} in {self.region}" if self.region else what
+        offerings = " ".join(filter(None, (pool, self.market, ", ".join(types), self.zone))) or "every offering"
+        return f"{offerings} in {self.region}" if self.region else offerings
 
 
 class Breaker(Struct, frozen=True, gc=False):
@@ -185,43 +185,43 @@ def step(breakers: Breakers, event: Event) -> Breakers:
     match event:
         case Refused(partial=True, cause=offering_events.CAPACITY):
             # An offering that has just granted some machines is requested once more for the rest; only a full refusal is a strike.
-            return hunted(breakers, event)
+            return record_in_hunt(breakers, event)
         case Refused():
-            return hunted(struck(breakers, event, target_of(event), event.cause), event)
+            return record_in_hunt(add_strike(breakers, event, target_of(event), event.cause), event)
         case Reclaimed(offering=(_, market, instance_type, zone)):
-            return struck(interrupted(breakers, event), event, Target("", market, (instance_type,), zone), RECLAIMED)
+            return add_strike(record_interruption(breakers, event), event, Target("", market, (instance_type,), zone), RECLAIMED)
         case Failed() | Lacking() | Absent() | Fruitless():
-            return failed(breakers, event)
+            return record_failure(breakers, event)
         case Asked():
-            return replace(breakers, open=tuple(probed(breaker, event) for breaker in breakers.open))
+            return replace(breakers, open=tuple(record_probe(breaker, event) for breaker in breakers.open))
         case Granted():
-            return proven(granted(breakers, event), event)
+            return record_proof(record_grant(breakers, event), event)
         case Dropped(offering=offering):
-            return replace(breakers, open=tuple(unprobed(breaker, offering) for breaker in breakers.open))
+            return replace(breakers, open=tuple(without_probe(breaker, offering) for breaker in breakers.open))
         case Registered():
             return replace(
                 breakers, open=tuple(breaker for breaker in breakers.open if breaker.cause != ABSENT or not closes(event, breaker))
             )
         case Ready():
-            return replace(breakers, open=tuple(breaker for breaker in breakers.open if not disproved(breaker, event)))
+            return replace(breakers, open=tuple(breaker for breaker in breakers.open if not disproves_failure(breaker, event)))
         case Served():
             return replace(
                 breakers, open=tuple(breaker for breaker in breakers.open if breaker.cause != FRUITLESS or not closes(event, breaker))
             )
         case Changed(pool=pool):
             waits = (breaker for breaker in breakers.open if breaker.until is None or breaker.cause in MENDED_BY_PEOPLE)
-            gone = {breaker.target for breaker in waits if pool in ("", breaker.target.pool)}
-            return replace(breakers, open=tuple(breaker for breaker in breakers.open if breaker.target not in gone))
+            dropped = {breaker.target for breaker in waits if pool in ("", breaker.target.pool)}
+            return replace(breakers, open=tuple(breaker for breaker in breakers.open if breaker.target not in dropped))
 
 
-def interrupted(breakers: Breakers, event: Reclaimed) -> Breakers:
+def record_interruption(breakers: Breakers, event: Reclaimed) -> Breakers:
     """Record the pool in which spot was reclaimed."""
     pool, market = event.offering[:2]
     recent = {name: at for name, at in breakers.reclaims.items() if event.at < at + RETURN_SECONDS}
     return replace(breakers, reclaims={**recent, pool: max(event.at, recent.get(pool, 0.0))}) if market == "spot" else breakers
 
 
-def granted(breakers: Breakers, event: Granted) -> Breakers:
+def record_grant(breakers: Breakers, event: Granted) -> Breakers:
     """Close the breakers that a grant disproves, except those about machines that do not come up."""
     if not breakers.open and not breakers.closed:
         return breakers
@@ -231,13 +231,13 @@ def granted(breakers: Breakers, event: Granted) -> Breakers:
     return replace(breakers, open=tuple(breaker for breaker in breakers.open if breaker not in proven), closed=tuple(recent))
 
 
-def proven(breakers: Breakers, event: Granted) -> Breakers:
+def record_proof(breakers: Breakers, event: Granted) -> Breakers:
     """Record a grant of spot."""
     if event.offering.market != "spot":
         return breakers
-    known = next((proof.at for proof in breakers.proofs if proof.offering == event.offering), event.at)
+    proven_at = next((proof.at for proof in breakers.proofs if proof.offering == event.offering), event.at)
     others = tuple(proof for proof in breakers.proofs if proof.offering != event.offering and event.at < proof.at + PROOF_SECONDS)
-    return replace(breakers, proofs=(*others, Proof(event.offering, max(known, event.at))))
+    return replace(breakers, proofs=(*others, Proof(event.offering, max(proven_at, event.at))))
 
 
 def target_of(event: Refused) -> Target:
@@ -264,41 +264,41 @@ def closes(event: Granted | Registered | Ready | Served, breaker: Breaker) -> bo
     return breaker.target.covers(event.offering) and event.at >= breaker.last
 
 
-def failed(breakers: Breakers, event: Failed | Lacking | Absent | Fruitless) -> Breakers:
+def record_failure(breakers: Breakers, event: Failed | Lacking | Absent | Fruitless) -> Breakers:
     """Add a strike for a machine that did not come up."""
     pool, market, instance_type, zone = event.offering
     match event:
         case Failed():
-            return struck(breakers, event, Target(pool, market, (instance_type,), zone), FAILED)
+            return add_strike(breakers, event, Target(pool, market, (instance_type,), zone), FAILED)
         case Lacking(resource=resource):
             # Whether a device plug-in runs does not depend on the market or the zone.
-            return struck(breakers, event, Target(pool, "", (instance_type,)), LACKING, lacks=resource)
+            return add_strike(breakers, event, Target(pool, "", (instance_type,)), LACKING, lacks=resource)
         case Absent():
-            return absent(breakers, event)
+            return record_absence(breakers, event)
         case Fruitless():
             # Whether pods run on a machine does not depend on its market.
-            return struck(breakers, event, Target(pool, "", (instance_type,), zone), FRUITLESS)
+            return add_strike(breakers, event, Target(pool, "", (instance_type,), zone), FRUITLESS)
 
 
-def disproved(breaker: Breaker, event: Ready) -> bool:
+def disproves_failure(breaker: Breaker, event: Ready) -> bool:
     """Whether a ready machine shows that machines of ``breaker`` come up now: it has the resource that they lacked."""
     return breaker.cause in STRIKES and closes(event, breaker) and (not breaker.lacks or breaker.lacks in event.shows)
 
 
-def absent(breakers: Breakers, event: Absent) -> Breakers:
+def record_absence(breakers: Breakers, event: Absent) -> Breakers:
     """Add a strike against the pool, unless the machine was ordered before the last strike: machines bought together are one attempt."""
     target = Target(event.offering.pool)
     breaker = next((breaker for breaker in breakers.open if breaker.target == target and breaker.cause == ABSENT), None)
-    return breakers if breaker is not None and event.tried < breaker.last else struck(breakers, event, target, ABSENT)
+    return breakers if breaker is not None and event.tried < breaker.last else add_strike(breakers, event, target, ABSENT)
 
 
-def struck(
+def add_strike(
     breakers: Breakers, event: Refused | Failed | Lacking | Absent | Fruitless | Reclaimed, target: Target, cause: str, *, lacks: str = ""
 ) -> Breakers:
     """Add a strike against ``target``. While its breaker is open without a probe, further refusals and reclaims are not new strikes."""
     breaker = next((breaker for breaker in breakers.open if (breaker.target, breaker.lacks) == (target, lacks)), None)
     # A probe of other breakers by this request has proved nothing; they may be probed again elsewhere.
-    others = tuple(unprobed(one, event.offering) for one in breakers.open if one is not breaker)
+    others = tuple(without_probe(other, event.offering) for other in breakers.open if other is not breaker)
     detail = "" if isinstance(event, Reclaimed) else event.detail
     if breaker is None:
         # Spot that comes and goes is requested less and less often: a few minutes of capacity do not reset its strikes.
@@ -313,24 +313,24 @@ def struck(
         new = Breaker(target, cause, breaker.strikes + 1, since, last, None, detail=detail, lacks=lacks)
     if cause in PERIODS:
         asked = event.retry_after if isinstance(event, Refused) else 0.0
-        new = replace(new, until=event.at + max(period(new), asked))
+        new = replace(new, until=event.at + max(pause_seconds(new), asked))
     return replace(breakers, open=(*others, new))
 
 
-def recalled(breakers: Breakers) -> Breakers:
+def complete_stored(breakers: Breakers) -> Breakers:
     """Complete ``breakers`` that were read from storage: earlier versions had no period for some causes."""
     if all(breaker.until is not None or breaker.cause not in PERIODS for breaker in breakers.open):
         return breakers
     return replace(
         breakers,
         open=tuple(
-            replace(breaker, until=breaker.last + period(breaker)) if breaker.until is None and breaker.cause in PERIODS else breaker
+            replace(breaker, until=breaker.last + pause_seconds(breaker)) if breaker.until is None and breaker.cause in PERIODS else breaker
             for breaker in breakers.open
         ),
     )
 
 
-def unprobed(breaker: Breaker, key: OfferingKey) -> Breaker:
+def without_probe(breaker: Breaker, key: OfferingKey) -> Breaker:
     return (
         replace(breaker, probe=None)
         if breaker.probe is not None and breaker.cause not in AFTER_GRANTS and breaker.target.covers(key)
@@ -338,7 +338,7 @@ def unprobed(breaker: Breaker, key: OfferingKey) -> Breaker:
     )
 
 
-def period(breaker: Breaker) -> float:
+def pause_seconds(breaker: Breaker) -> float:
     """How long ``breaker`` stays open: longer with every strike, plus a jitter that is derived from its target and strikes."""
     first, most = PERIODS[breaker.cause]
     # Beyond twenty doublings every period is at its maximum. Doubling starts after the strike that first opens the breaker.
@@ -347,7 +347,7 @@ def period(breaker: Breaker) -> float:
     return length * (1.0 + JITTER * luck)
 
 
-def hunted(breakers: Breakers, event: Refused) -> Breakers:
+def record_in_hunt(breakers: Breakers, event: Refused) -> Breakers:
     """Record a refusal of spot in the hunt. A refused probe counts too, because it was requested for pods.
 
     If other offerings of the request were granted, no pod has to hurry: spot was available.
@@ -360,10 +360,10 @@ def hunted(breakers: Breakers, event: Refused) -> Breakers:
     return replace(breakers, hunt=Hunt(event.at, event.at))
 
 
-def probed(breaker: Breaker, event: Asked) -> Breaker:
+def record_probe(breaker: Breaker, event: Asked) -> Breaker:
     """Record in a half-open breaker that its probe was sent."""
     asks = breaker.lacks in event.resources if withholds(breaker) else True
-    half_open = asks and counts(breaker) and breaker.target.covers(event.offering) and not is_open(breaker, event.at)
+    half_open = asks and has_enough_strikes(breaker) and breaker.target.covers(event.offering) and not is_open(breaker, event.at)
     return replace(breaker, probe=event.at) if half_open else breaker
 
 
@@ -372,7 +372,7 @@ def withholds(breaker: Breaker) -> bool:
     return bool(breaker.lacks) and not is_device(breaker.lacks)
 
 
-def counts(breaker: Breaker) -> bool:
+def has_enough_strikes(breaker: Breaker) -> bool:
     """Whether ``breaker`` has enough strikes to stop purchases: a first machine that failed does not stop any."""
     return breaker.strikes >= STRIKES.get(breaker.cause, 1)
 
@@ -384,7 +384,7 @@ def paused_pools(breakers: Breakers, now: float) -> frozenset[str]:
 
 def is_open(breaker: Breaker, now: float) -> bool:
     """Whether ``breaker`` blocks the offerings that it covers at ``now``."""
-    if not counts(breaker):
+    if not has_enough_strikes(breaker):
         return False
     if breaker.until is None or now < breaker.until:
         return True

@@ -43,7 +43,7 @@ def step(sparing: Sparing, event: GivenUp) -> Sparing:
     return Sparing((*others, Spared(event.node, event.instance, event.offering, event.why, until, times)))
 
 
-def remaining(sparing: Sparing, instances: Iterable[str], now: float) -> Sparing:
+def prune(sparing: Sparing, instances: Iterable[str], now: float) -> Sparing:
     """``sparing`` without machines that no longer exist, and without those whose pause ended longer ago than the longest pause."""
     if not sparing.nodes:
         return sparing
@@ -52,7 +52,7 @@ def remaining(sparing: Sparing, instances: Iterable[str], now: float) -> Sparing
     return sparing if len(left) == len(sparing.nodes) else Sparing(left)
 
 
-def spared(sparing: Sparing, now: float) -> Mapping[str, str]:
+def spared_reasons(sparing: Sparing, now: float) -> Mapping[str, str]:
     """The reason that each paused node is not removed at ``now``."""
     return {
         spared.node: f"{spared.why}; its removal was abandoned and will be retried later" for spared in sparing.nodes if now < spared.until

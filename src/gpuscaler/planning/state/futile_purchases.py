@@ -40,44 +40,46 @@ class PurchaseAttempt(Struct, frozen=True, gc=False):
     fruitless: bool = False
 
 
-class Efforts(Struct, frozen=True, gc=False):
+class PurchaseAttempts(Struct, frozen=True, gc=False):
     """``machines`` whose pods are still pending, and the times of fruitless ones in the last hour, by pool."""
 
     machines: tuple[PurchaseAttempt, ...] = ()
     lately: Mapping[str, tuple[float, ...]] = {}
 
 
-def left(
+def departed_machines(
     before: Iterable[OrderedMachine], ledger: Ledger, there: Set[str], now: float, *, ended: Set[str] = frozenset()
 ) -> Iterator[PurchaseAttempt]:
     """The machines of ``before`` that ``ledger`` no longer has. ``there`` are machines that the cloud lists or that have a node.
 
     ``ended`` are those that their group ends by itself, for example to balance zones.
     """
-    known = {machine.id for machine in ledger.coming}
+    current = {machine.id for machine in ledger.coming}
     taken = {removal.instance for removal in ledger.leaving if removal.forced} | ended
     opened = {promise.node for promise in ledger.promises}
     for machine in before:
         # A spot machine that no longer exists is assumed to have been reclaimed.
         reclaimed = machine.instance in taken or (machine.key.market == "spot" and machine.instance not in there)
         halved = bool(machine.gang) and not machine.pods
-        if machine.instance and machine.order and machine.bought_for and machine.id not in known and not (reclaimed or halved):
+        if machine.instance and machine.order and machine.bought_for and machine.id not in current and not (reclaimed or halved):
             lost = not machine.ready and machine.node not in opened
             yield PurchaseAttempt(machine.instance, machine.key, machine.bought_for[:PODS], now, machine.node, lost)
 
 
-def judged(efforts: Efforts, more: Iterable[PurchaseAttempt], pods: Mapping[str, Pod], now: float) -> tuple[Efforts, tuple[Event, ...]]:
+def judge_attempts(
+    efforts: PurchaseAttempts, more: Iterable[PurchaseAttempt], pods: Mapping[str, Pod], now: float
+) -> tuple[PurchaseAttempts, tuple[Event, ...]]:
     """``efforts`` with ``more`` attempts, as far as their pods are still pending, and the resulting events of offerings."""
     machines: list[PurchaseAttempt] = []
     fates: list[Event] = []
     lately = {pool: kept for pool, moments in efforts.lately.items() if (kept := tuple(at for at in moments if at > now - HOUR))}
     for attempt in (*efforts.machines, *more):
-        known = [pod for key in attempt.pods if (pod := pods.get(key)) is not None and not pod.finished]
-        if any(pod.node_name for pod in known):
-            if any(pod.node_name == attempt.node for pod in known):
+        pending = [pod for key in attempt.pods if (pod := pods.get(key)) is not None and not pod.finished]
+        if any(pod.node_name for pod in pending):
+            if any(pod.node_name == attempt.node for pod in pending):
                 fates.append(Served(attempt.offering, now))
             continue
-        if not known or now >= attempt.at + DAY:
+        if not pending or now >= attempt.at + DAY:
             continue
         if not attempt.fruitless and (attempt.lost or now >= attempt.at + SETTLE_SECONDS):
             attempt = replace(attempt, fruitless=True)  # it stays fruitless from now on
@@ -85,8 +87,8 @@ def judged(efforts: Efforts, more: Iterable[PurchaseAttempt], pods: Mapping[str,
             lately[pool] = (*lately.get(pool, ()), now)
             fates += _too_many(attempt, machines, now)
         machines.append(attempt)
-    found = Efforts(tuple(machines[-MOST:]), lately)
-    return (efforts if found == efforts else found), tuple(fates)
+    attempts = PurchaseAttempts(tuple(machines[-MOST:]), lately)
+    return (efforts if attempts == efforts else attempts), tuple(fates)
 
 
 def _too_many(attempt: PurchaseAttempt, before: Iterable[PurchaseAttempt], now: float) -> Iterator[Event]:
@@ -100,7 +102,7 @@ def _too_many(attempt: PurchaseAttempt, before: Iterable[PurchaseAttempt], now: 
         )
 
 
-def with_hourly(breakers: Breakers, efforts: Efforts, most: int, now: float) -> Breakers:
+def with_hourly_breakers(breakers: Breakers, efforts: PurchaseAttempts, most: int, now: float) -> Breakers:
     """``breakers`` with a breaker for each pool that had ``most`` fruitless machines within the last hour, until that hour is over."""
     full = {pool: moments for pool, moments in efforts.lately.items() if sum(at > now - HOUR for at in moments) >= most}
     stops = tuple(

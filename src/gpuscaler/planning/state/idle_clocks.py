@@ -5,7 +5,7 @@ from collections.abc import Mapping, Set
 from msgspec import Struct
 
 
-class Observed(Struct, frozen=True, gc=False):
+class IdleObservation(Struct, frozen=True, gc=False):
     """The nodes that were ``idle`` at ``at``, of all nodes of the cluster."""
 
     idle: Set[str]
@@ -18,7 +18,7 @@ class IdleClocks(Struct, frozen=True, gc=False):
     since: Mapping[str, float] = {}
 
 
-def step(clocks: IdleClocks, event: Observed) -> IdleClocks:
+def step(clocks: IdleClocks, event: IdleObservation) -> IdleClocks:
     """The clocks after an observation: the clocks of idle nodes start or continue, all others are dropped."""
     return IdleClocks({name: clocks.since.get(name, event.at) for name in sorted(event.idle)})
 

@@ -18,7 +18,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from gpuscaler.model.accelerators import ACCELERATORS
-from gpuscaler.model.live_templates import Shown, with_devices, with_labels, with_resources
+from gpuscaler.model.live_templates import TemplateDifferences, with_devices, with_labels, with_resources
 from gpuscaler.model.offerings import OfferingKey
 from gpuscaler.model.pools import Offering, Policy
 
@@ -26,7 +26,7 @@ from gpuscaler.model.pools import Offering, Policy
 FORGET_SECONDS, CONFIRM_SECONDS = 86_400.0, 3600.0
 
 
-class Seen(Struct, frozen=True, gc=False):
+class ReadyNode(Struct, frozen=True, gc=False):
     """A machine of ``offering`` is a node, ready at ``at``, with ``allocatable`` resources, including those that DaemonSets use."""
 
     offering: OfferingKey
@@ -34,14 +34,14 @@ class Seen(Struct, frozen=True, gc=False):
     allocatable: Mapping[str, int]
 
 
-class Observed(Struct, frozen=True, gc=False):
+class NodeObservation(Struct, frozen=True, gc=False):
     """Resources, labels and taints of live nodes of an instance type in a pool at ``at``, of one ``revision``; None without nodes."""
 
     pool: str
     instance_type: str
     at: float
     revision: str = ""
-    shown: Shown | None = None
+    shown: TemplateDifferences | None = None
 
 
 class Lesson(Struct, frozen=True, gc=False):
@@ -56,7 +56,7 @@ class Lesson(Struct, frozen=True, gc=False):
     at: float
     allocatable: Mapping[str, int]
     both_ways: bool = False
-    shown: Shown = Shown()
+    shown: TemplateDifferences = TemplateDifferences()
     revision: str = ""
     revised: float = 0.0
 
@@ -67,61 +67,64 @@ class Learned(Struct, frozen=True, gc=False):
     lessons: tuple[Lesson, ...] = ()
 
 
-def step(learned: Learned, event: Seen | Observed) -> Learned:
+def step(learned: Learned, event: ReadyNode | NodeObservation) -> Learned:
     """The lessons after ``event``; a node that was ready before the newest one teaches nothing."""
-    if isinstance(event, Observed):
-        return _observed(learned, event)
+    if isinstance(event, NodeObservation):
+        return _after_observation(learned, event)
     pool, _, instance_type, _ = event.offering
-    known = lesson_of(learned, pool, instance_type)
-    if known is not None and (event.at < known.at or event.allocatable == known.allocatable):
+    previous = lesson_of(learned, pool, instance_type)
+    if previous is not None and (event.at < previous.at or event.allocatable == previous.allocatable):
         return learned
     lesson = Lesson(pool, instance_type, event.at, dict(event.allocatable))
-    if known is not None:
+    if previous is not None:
         # The newest of several nodes can only lower the amounts that they agree on.
-        less = {name: min(amount, event.allocatable.get(name) or amount) for name, amount in known.allocatable.items()}
-        lesson = replace(known, at=event.at, allocatable=less if known.both_ways else lesson.allocatable)
-    return _with(learned, known, lesson)
+        less = {name: min(amount, event.allocatable.get(name) or amount) for name, amount in previous.allocatable.items()}
+        lesson = replace(previous, at=event.at, allocatable=less if previous.both_ways else lesson.allocatable)
+    return _with_lesson(learned, previous, lesson)
 
 
-def _observed(learned: Learned, event: Observed) -> Learned:
-    known = lesson_of(learned, event.pool, event.instance_type)
-    if known is not None and known.revision != event.revision:
-        revised = event.at if known.revision else known.revised
-        fresh = known if not known.revision else Lesson(known.pool, known.instance_type, event.at, {})
-        return _with(learned, known, replace(fresh, revision=event.revision, revised=revised))
+def _after_observation(learned: Learned, event: NodeObservation) -> Learned:
+    previous = lesson_of(learned, event.pool, event.instance_type)
+    if previous is not None and previous.revision != event.revision:
+        revised = event.at if previous.revision else previous.revised
+        fresh = previous if not previous.revision else Lesson(previous.pool, previous.instance_type, event.at, {})
+        return _with_lesson(learned, previous, replace(fresh, revision=event.revision, revised=revised))
     if event.shown is None:
-        if known is None or known.shown == Shown() or event.at < known.at + FORGET_SECONDS:
+        if previous is None or previous.shown == TemplateDifferences() or event.at < previous.at + FORGET_SECONDS:
             return learned
-        return _with(learned, known, replace(known, shown=Shown()))
+        return _with_lesson(learned, previous, replace(previous, shown=TemplateDifferences()))
     lesson = Lesson(event.pool, event.instance_type, event.at, event.shown.resources, True, event.shown, event.revision)
-    if known is not None:
-        lesson = replace(lesson, revised=known.revised)
-        if replace(lesson, at=known.at) == known and event.at < known.at + CONFIRM_SECONDS:
+    if previous is not None:
+        lesson = replace(lesson, revised=previous.revised)
+        if replace(lesson, at=previous.at) == previous and event.at < previous.at + CONFIRM_SECONDS:
             return learned
-    return _with(learned, known, lesson)
+    return _with_lesson(learned, previous, lesson)
 
 
 def lesson_of(learned: Learned, pool: str, instance_type: str) -> Lesson | None:
     return next((lesson for lesson in learned.lessons if (lesson.pool, lesson.instance_type) == (pool, instance_type)), None)
 
 
-def _with(learned: Learned, known: Lesson | None, lesson: Lesson) -> Learned:
-    return Learned((*(lesson for lesson in learned.lessons if lesson is not known), lesson))
+def _with_lesson(learned: Learned, previous: Lesson | None, lesson: Lesson) -> Learned:
+    return Learned((*(lesson for lesson in learned.lessons if lesson is not previous), lesson))
 
 
-def corrected(policy: Policy, learned: Learned) -> Policy:
+def corrected_policy(policy: Policy, learned: Learned) -> Policy:
     """``policy`` with corrected offerings. A planner works for one policy: make a new planner when the result differs."""
     by_kind = {(lesson.pool, lesson.instance_type): lesson for lesson in learned.lessons}
     pools = tuple(
         replace(
-            pool, offerings=tuple(honest(offering, by_kind.get((offering.pool, offering.instance_type))) for offering in pool.offerings)
+            pool,
+            offerings=tuple(
+                corrected_offering(offering, by_kind.get((offering.pool, offering.instance_type))) for offering in pool.offerings
+            ),
         )
         for pool in policy.pools
     )
     return policy if pools == policy.pools else replace(policy, pools=pools)
 
 
-def honest(offering: Offering, lesson: Lesson | None) -> Offering:
+def corrected_offering(offering: Offering, lesson: Lesson | None) -> Offering:
     """``offering`` corrected by ``lesson``. The accelerators stay those of the instance type, possibly divided or shared."""
     if lesson is None:
         return offering

@@ -85,9 +85,9 @@ def step(refusals: Refusals, event: Event) -> Refusals:
     waits, avoided = refusals.waits, refusals.avoided
     match event:
         case Planned(placements=placements, at=at):
-            known = {(wait.pod, wait.node): wait.since for wait in waits}
-            found = tuple(Wait(pod, node, known.get((pod, node), at)) for pod, node in placements[:MOST])
-            return refusals if found == waits else replace(refusals, waits=found)
+            since_of = {(wait.pod, wait.node): wait.since for wait in waits}
+            waits_now = tuple(Wait(pod, node, since_of.get((pod, node), at)) for pod, node in placements[:MOST])
+            return refusals if waits_now == waits else replace(refusals, waits=waits_now)
         case Suspected(pod=pod, node=node, since=since):
             others = tuple(wait for wait in waits if wait.pod != pod)
             return replace(refusals, waits=(*others, Wait(pod, node, since, suspected=True))[-MOST:])
@@ -99,10 +99,10 @@ def step(refusals: Refusals, event: Event) -> Refusals:
             return replace(refusals, avoided=tuple(refusal for refusal in avoided if refusal.node != node))
 
 
-def refusing(refusals: Refusals, now: float) -> Mapping[str, frozenset[str]]:
+def avoided_nodes(refusals: Refusals, now: float) -> Mapping[str, frozenset[str]]:
     """The names of nodes that are avoided now, by the digest of the specification of the pods that avoid them."""
-    found: dict[str, set[str]] = {}
+    names: dict[str, set[str]] = {}
     for refusal in refusals.avoided:
         if now < refusal.until:
-            found.setdefault(refusal.pods, set()).add(refusal.node)
-    return {pods: frozenset(nodes) for pods, nodes in sorted(found.items())}
+            names.setdefault(refusal.pods, set()).add(refusal.node)
+    return {pods: frozenset(nodes) for pods, nodes in sorted(names.items())}

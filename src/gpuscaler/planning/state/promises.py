@@ -63,27 +63,27 @@ class Promises(Struct, frozen=True, gc=False):
 
 def step(promises: Promises, event: Kept | Broken) -> Promises:
     """The promises after ``event``."""
-    known = next((pair for pair in promises.pairs if (pair.offering, pair.pods) == (event.offering, event.pods)), None)
-    others = tuple(pair for pair in promises.pairs if pair is not known)
+    previous = next((pair for pair in promises.pairs if (pair.offering, pair.pods) == (event.offering, event.pods)), None)
+    others = tuple(pair for pair in promises.pairs if pair is not previous)
     if isinstance(event, Kept):
         return Promises(others, promises.kept + 1, promises.broken)
     # Pods of one purchase fail together: while the pair is paused, their failures are the same mistake.
-    if known is not None and event.at < known.until:
+    if previous is not None and event.at < previous.until:
         return Promises(promises.pairs, promises.kept, promises.broken + 1)
-    broken = 1 if known is None else known.broken + 1
+    broken = 1 if previous is None else previous.broken + 1
     broken = max(broken, BROKEN) if event.certain else broken
     pause = min(PAUSE_SECONDS * 2.0 ** min(20, broken - BROKEN), LONGEST_SECONDS) if broken >= BROKEN else 0.0
     pair = Pair(event.offering, event.pods, broken, event.at, event.at + pause, event.why)
     return Promises((*others, pair), promises.kept, promises.broken + 1)
 
 
-def mended(promises: Promises, pool: str) -> Promises:
+def forgive(promises: Promises, pool: str) -> Promises:
     """The promises after the configuration of ``pool`` changed, or of every pool if that is empty: its pairs are forgotten."""
     left = tuple(pair for pair in promises.pairs if pool and pair.offering.pool != pool)
     return promises if left == promises.pairs else Promises(left, promises.kept, promises.broken)
 
 
-def paused(promises: Promises, now: float) -> Mapping[str, frozenset[OfferingKey]]:
+def paused_offerings(promises: Promises, now: float) -> Mapping[str, frozenset[OfferingKey]]:
     """The offerings that are not bought now, by the digest of the pods they are not bought for."""
     resting = sorted((pair.pods, pair.offering) for pair in promises.pairs if now < pair.until)
     return {pods: frozenset(offering for _, offering in pairs) for pods, pairs in groupby(resting, key=lambda entry: entry[0])}

@@ -11,9 +11,9 @@ import numpy as np
 from msgspec import Struct
 
 from gpuscaler.planning.demand.deadlines import ON_DEMAND, SPOT, WAIT, Job, choose_market, finishes_in_time
-from gpuscaler.simulation.papers import Published, Row
+from gpuscaler.simulation.papers import Published, TableRow
 from gpuscaler.simulation.papers.hindsight import cheapest
-from gpuscaler.simulation.traces.spot import Series, SpotError, SpotFile
+from gpuscaler.simulation.traces.spot import MarketSeries, SpotError, SpotFile
 
 HOUR = 3600.0
 WORK, DEADLINE, CHANGEOVER, STEP = 48 * HOUR, 60 * HOUR, 0.2 * HOUR, 600.0
@@ -28,7 +28,7 @@ UNIT = 120.0
 Choose = Callable[[Job], str]
 
 
-class Outcome(Struct, frozen=True, gc=False):
+class JobOutcome(Struct, frozen=True, gc=False):
     """The cost of one job in dollars, and whether it met its deadline."""
 
     cost: float
@@ -66,7 +66,7 @@ def uniform_progress_strict(job: Job) -> str:
     return ON_DEMAND if job.on == ON_DEMAND and not ahead else uniform_progress(job)
 
 
-def replay(available: Sequence[bool], choose: Choose) -> Outcome:
+def replay_job(available: Sequence[bool], choose: Choose) -> JobOutcome:
     """Run one job, with spot as ``available`` says for every step from its beginning."""
     work, on, warming, cost, spot_for = WORK, WAIT, 0.0, 0.0, 0.0
     for number in range(int(DEADLINE / STEP)):
@@ -90,8 +90,8 @@ def replay(available: Sequence[bool], choose: Choose) -> Outcome:
         work = max(0.0, work - useful)
         cost += PRICES[on] * busy / HOUR
         if work <= 0:
-            return Outcome(cost, True)
-    return Outcome(cost, False)
+            return JobOutcome(cost, True)
+    return JobOutcome(cost, False)
 
 
 #: Policies by their name in the table.
@@ -113,7 +113,7 @@ UNMATCHED = (
 )
 
 
-def sampled(series: Series) -> tuple[bool, ...]:
+def availability_steps(series: MarketSeries) -> tuple[bool, ...]:
     """Whether spot is available at every decision from the beginning of ``series`` to its end."""
     steps = series.as_steps()
     return tuple(steps.at(number * STEP) > 0 for number in range(int(series.period // STEP)))
@@ -125,14 +125,14 @@ def table(file: SpotFile) -> Published:
     Raises :class:`~gpuscaler.simulation.traces.spot.SpotError` when all are.
     """
     steps, apart = int(DEADLINE / STEP), int(SPACING / STEP)
-    series = [sampled(series) for series in file.availability]
+    series = [availability_steps(series) for series in file.availability]
     jobs = [
         steps_available[start : start + steps] for steps_available in series for start in range(0, len(steps_available) - steps + 1, apart)
     ]
     if not jobs:
         most = max(map(len, series), default=0)
         raise SpotError(f"{file.name}: saw series of availability of at most {most * STEP:,.0f} s, expected one of {DEADLINE:,.0f} s")
-    outcomes = {name: [replay(job, choose) for job in jobs] for name, choose in POLICIES.items()}
+    outcomes = {name: [replay_job(job, choose) for job in jobs] for name, choose in POLICIES.items()}
     costs = {name: fmean(outcome.cost for outcome in of) for name, of in outcomes.items()}
     optimum = fmean(
         cheapest(
@@ -164,7 +164,7 @@ def _other_series(series: Sequence[tuple[bool, ...]]) -> str:
     return f"Its series are of two weeks to three months and several GPUs; those of the file: {len(series)}, of {lengths} days."
 
 
-def _row(name: str, costs: Mapping[str, float], optimum: float, outcomes: Sequence[Outcome]) -> Row:
+def _row(name: str, costs: Mapping[str, float], optimum: float, outcomes: Sequence[JobOutcome]) -> TableRow:
     # If Greedy is optimal there is no distance.
     distance = 100 * (costs[name] - optimum) / (costs["Greedy"] - optimum) if costs["Greedy"] > optimum * (1 + 1e-6) else 0.0
     figures = {
@@ -172,4 +172,4 @@ def _row(name: str, costs: Mapping[str, float], optimum: float, outcomes: Sequen
         "saving, %": 100 * (1 - costs[name] / costs["On-demand"]),
         "deadlines met, %": 100 * fmean(outcome.met for outcome in outcomes),
     }
-    return Row(name, distance, PUBLISHED.get(name), figures)
+    return TableRow(name, distance, PUBLISHED.get(name), figures)

@@ -14,8 +14,8 @@ from gpuscaler.planning.state.askable_offerings import next_openness_change, ope
 from gpuscaler.planning.state.breakers import Breakers, step
 from gpuscaler.planning.state.offering_events import Asked, Granted, Reclaimed, Refused
 from gpuscaler.simulation.cloud.markets import Steps
-from gpuscaler.simulation.papers import Published, Row
-from gpuscaler.simulation.traces.spot import Series, SpotError, SpotFile
+from gpuscaler.simulation.papers import Published, TableRow
+from gpuscaler.simulation.traces.spot import MarketSeries, SpotError, SpotFile
 
 TARGET, SPARE, COLD_START = 4, 2, 183.0
 SPOT_PRICE, ON_DEMAND_PRICE = 0.9731, 3.06
@@ -25,7 +25,7 @@ ON_DEMAND = -1
 
 
 @dataclass(eq=False)
-class Replica:
+class FleetReplica:
     """``zone`` is an index into the series, or ``ON_DEMAND``; ``ready`` is the moment from which it serves."""
 
     zone: int
@@ -33,12 +33,12 @@ class Replica:
 
 
 @dataclass
-class Fleet:
+class ReplicaFleet:
     """The replicas of one policy, and the requests it can make at ``now``."""
 
     zones: Sequence[Steps]
     now: float = 0.0
-    replicas: list[Replica] = field(default_factory=list)
+    replicas: list[FleetReplica] = field(default_factory=list)
     refused: int = 0
     lost: int = 0
 
@@ -47,7 +47,7 @@ class Fleet:
         if zone != ON_DEMAND and self.zones[zone].at(self.now) == 0:
             self.refused += 1
             return False
-        self.replicas.append(Replica(zone, self.now + COLD_START))
+        self.replicas.append(FleetReplica(zone, self.now + COLD_START))
         return True
 
     def spot(self, *, ready: bool = False) -> list[int]:
@@ -72,7 +72,7 @@ class OnDemand:
     def record_loss(self, zone: int, now: float) -> None:
         """Record that a replica in ``zone`` was reclaimed."""
 
-    def act(self, fleet: Fleet) -> float | None:
+    def act(self, fleet: ReplicaFleet) -> float | None:
         """Ask for missing replicas; return when to act again even if nothing happens, None for never."""
         fleet.keep_on_demand(TARGET)
         return None
@@ -81,7 +81,7 @@ class OnDemand:
 class EvenSpread(OnDemand):
     """The same number of replicas in every zone, whether the zone has capacity or not."""
 
-    def act(self, fleet: Fleet) -> float | None:
+    def act(self, fleet: ReplicaFleet) -> float | None:
         replicas_in = Counter(fleet.spot())
         granted = True
         for number in range(TARGET + SPARE):
@@ -99,7 +99,7 @@ class RoundRobin(OnDemand):
         super().__init__(zones)
         self.turn = 0
 
-    def act(self, fleet: Fleet) -> float | None:
+    def act(self, fleet: ReplicaFleet) -> float | None:
         for _ in range(TARGET + SPARE - len(fleet.spot())):
             granted = fleet.launch(self.turn)
             self.turn = (self.turn + 1) % self.zones
@@ -120,7 +120,7 @@ class Hedge(OnDemand):
         if self.zones - len(self.reclaiming) < 2:
             self.reclaiming.clear()
 
-    def act(self, fleet: Fleet) -> float | None:
+    def act(self, fleet: ReplicaFleet) -> float | None:
         act_at = None
         self.reclaiming -= set(fleet.spot(ready=True))
         for _ in range(TARGET + SPARE - len(fleet.spot())):
@@ -145,7 +145,7 @@ class Ours(OnDemand):
     def record_loss(self, zone: int, now: float) -> None:
         self.breakers = step(self.breakers, Reclaimed(self.keys[zone], now))
 
-    def act(self, fleet: Fleet) -> float | None:
+    def act(self, fleet: ReplicaFleet) -> float | None:
         refused = False
         while len(fleet.spot()) < TARGET + SPARE and not refused:
             replicas_in, may = Counter(fleet.spot()), openness(self.breakers, self.keys, fleet.now)
@@ -159,7 +159,7 @@ class Ours(OnDemand):
         fleet.keep_on_demand(max(0, TARGET - relied))
         return fleet.now + ANSWER if refused else next_openness_change(self.breakers, fleet.now)
 
-    def request(self, fleet: Fleet, zone: int) -> bool:
+    def request(self, fleet: ReplicaFleet, zone: int) -> bool:
         key, now = self.keys[zone], fleet.now
         granted = fleet.launch(zone)
         for event in (Asked(key, now), Granted(key, now) if granted else Refused(key, now)):
@@ -178,7 +178,7 @@ POLICIES: Mapping[str, type[OnDemand]] = {
 
 
 @dataclass
-class Outcome:
+class ServiceOutcome:
     """``cost`` in dollars; ``available`` is the share of time in which the target was ready; ``spot`` the mean number of spot replicas."""
 
     cost: float = 0.0
@@ -188,11 +188,11 @@ class Outcome:
     refused: int = 0
 
 
-def replay(series: Sequence[Series], kind: type[OnDemand]) -> Outcome:
+def replay_service(series: Sequence[MarketSeries], kind: type[OnDemand]) -> ServiceOutcome:
     """Run one policy from the beginning of the series to the end of the shortest."""
     end = min(series.period for series in series)
     changes = sorted({at for series in series for at, _ in series.steps if at < end})
-    fleet, policy, outcome, place = Fleet([series.as_steps() for series in series]), kind(len(series)), Outcome(), 0
+    fleet, policy, outcome, place = ReplicaFleet([series.as_steps() for series in series]), kind(len(series)), ServiceOutcome(), 0
     while fleet.now < end:
         while place < len(changes) and changes[place] <= fleet.now:
             place += 1
@@ -211,7 +211,7 @@ def replay(series: Sequence[Series], kind: type[OnDemand]) -> Outcome:
     return outcome
 
 
-def add_period(outcome: Outcome, fleet: Fleet, seconds: float, total: float) -> None:
+def add_period(outcome: ServiceOutcome, fleet: ReplicaFleet, seconds: float, total: float) -> None:
     """Add the cost and worth of ``seconds`` with the current fleet, of ``total`` seconds in total."""
     prices = [ON_DEMAND_PRICE if replica.zone == ON_DEMAND else SPOT_PRICE for replica in fleet.replicas]
     outcome.cost += sum(prices) * seconds / 3600
@@ -227,10 +227,10 @@ def table(file: SpotFile) -> Published:
     """
     if not file.availability:
         raise SpotError(f"{file.name}: saw no series of availability, expected at least one")
-    outcomes = {name: replay(file.availability, kind) for name, kind in POLICIES.items()}
+    outcomes = {name: replay_service(file.availability, kind) for name, kind in POLICIES.items()}
     on_demand_cost = outcomes["On-demand"].cost
     rows = [
-        Row(
+        TableRow(
             name,
             100 * outcome.cost / on_demand_cost,
             PUBLISHED.get(name),

@@ -22,7 +22,7 @@ from gpuscaler.planning.plans import Plan, PlannedMachine, PlannedRemoval
 from gpuscaler.planning.state import State, askable_offerings, offering_events
 from gpuscaler.planning.state.askable_offerings import Openness, with_openness
 from gpuscaler.planning.state.breakers import HUNT_QUIET, Breakers, step
-from gpuscaler.simulation.cloud.machines import FAILED, NO_CAPACITY, RECLAIMED, UNKNOWN_OFFERING, Answer
+from gpuscaler.simulation.cloud.machines import FAILED, NO_CAPACITY, RECLAIMED, UNKNOWN_OFFERING, PurchaseAnswer
 from gpuscaler.simulation.world.autoscaler import Decisions, Intent, Moment, Purchase, View
 
 #: Arguments for a plan: the current cluster, the remembered state, the time in seconds since the epoch.
@@ -185,7 +185,7 @@ class Gpuscaler:
             self._openness_until = now if on else math.inf if change is None else change
         return with_openness(state, self._openness, self._breakers)
 
-    def _process_answer(self, answer: Answer, now: float) -> None:
+    def _process_answer(self, answer: PurchaseAnswer, now: float) -> None:
         """Record the cloud's grants and refusals."""
         refusals = (
             offering_events.Refused(refusal.offering, now, CAUSES.get(refusal.kind, offering_events.UNKNOWN), refusal.detail)

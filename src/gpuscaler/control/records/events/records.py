@@ -23,7 +23,7 @@ from gpuscaler.lifecycle.actions import Delete, Evict
 from gpuscaler.lifecycle.memory import Memory
 from gpuscaler.lifecycle.reconcile import Reconciliation
 from gpuscaler.model.cluster import Cluster
-from gpuscaler.model.owners import top_of
+from gpuscaler.model.owners import top_owner
 from gpuscaler.model.pods import NO_OWNER, Pod
 from gpuscaler.model.pools import Policy
 from gpuscaler.planning.plans import Plan, Reason
@@ -61,7 +61,7 @@ class Sink:
     def decided(self, decision: Decision, /) -> None:
         """Receive a plan that acts, or would act without a dry run."""
 
-    def looked(self, seen: Reconciliation, /) -> None: ...
+    def observed(self, seen: Reconciliation, /) -> None: ...
 
     def planned(self, plan: Plan, /) -> None:
         """Receive any plan."""
@@ -83,209 +83,211 @@ class Records:
     decisions: int = field(default=0, init=False)
     _orders: dict[str, tuple[str, ...]] = field(default_factory=dict, init=False)
     _decisions: dict[str, str] = field(default_factory=dict, init=False)
-    _told: dict[str, tuple[tuple[str, str], ...]] = field(default_factory=dict, init=False)
-    _same: object = field(default=None, init=False)
-    _left_out: int = field(default=0, init=False)
+    _reported_reasons: dict[str, tuple[tuple[str, str], ...]] = field(default_factory=dict, init=False)
+    _last_decision: object = field(default=None, init=False)
+    _unplaced_count: int = field(default=0, init=False)
     #: The pods that are or were on leaving nodes, by their uid; and the uids of those with a reported eviction.
     _residents: dict[str, Pod] = field(default_factory=dict, init=False)
     _evicted: set[str] = field(default_factory=set, init=False)
     #: The machines that the hard stop cut from the last plan, by pool.
-    _cut: tuple[tuple[str, int], ...] = field(default=(), init=False)
-    _complained: set[str] = field(default_factory=set, init=False)
+    _reported_cut: tuple[tuple[str, int], ...] = field(default=(), init=False)
+    _logged_errors: set[str] = field(default_factory=set, init=False)
     #: When each failure was last reported.
-    _failing: dict[str, float] = field(default_factory=dict, init=False)
+    _reported_failures: dict[str, float] = field(default_factory=dict, init=False)
 
     @property
-    def decided(self) -> Mapping[str, str]:
+    def decision_ids(self) -> Mapping[str, str]:
         """The ids of decisions that are being carried out, by the tokens of orders and the names of nodes."""
         return dict(self._decisions)
 
-    def forget(self) -> None:
+    def forget_observation(self) -> None:
         """Forget the last observation: another controller begins, and findings of its first observation are not reported as new."""
-        self._begun, self._same = False, None
+        self._begun, self._last_decision = False, None
 
     # Called by the controller
 
-    def looked(self, seen: Reconciliation, cluster: Cluster, now: float, /) -> None:
-        self._guarded("an observation", lambda: self._looked(seen, cluster, now))
+    def observed(self, seen: Reconciliation, cluster: Cluster, now: float, /) -> None:
+        self._run_guarded("an observation", lambda: self._record_observation(seen, cluster, now))
 
     def planned(self, plan: Plan, cluster: Cluster, state: State, policy: Policy, now: float, /) -> None:
-        self._guarded("a plan", lambda: self._planned(plan, cluster, state, policy, now))
+        self._run_guarded("a plan", lambda: self._record_plan(plan, cluster, state, policy, now))
 
     def sent(self, order: ledger.Order, machines: tuple[ledger.OrderedMachine, ...], memory: Memory, now: float, /) -> None:
-        self._guarded("an order", lambda: self._sent(order, machines, memory, now))
+        self._run_guarded("an order", lambda: self._record_order(order, machines, memory, now))
 
     def answered(self, answer: OrderAnswer, now: float, /) -> None:
-        self._guarded("an answer", lambda: self._answered(answer, now))
+        self._run_guarded("an answer", lambda: self._record_answer(answer, now))
 
     def acted(self, outcome: Outcome, now: float, /) -> None:
-        self._guarded("an act", lambda: self._acted(outcome, now))
+        self._run_guarded("an act", lambda: self._record_outcome(outcome, now))
 
     def ended(self, ended: EndResult, now: float, /) -> None:
-        self._guarded("an end", lambda: self._tell(telling.end_event(ended, now)))
+        self._run_guarded("an end", lambda: self._emit(telling.end_event(ended, now)))
 
     def failed(self, what: str, error: BaseException, now: float, /) -> None:
-        self._guarded("a failure", lambda: self._failed(f"{what}: {error}", now))
+        self._run_guarded("a failure", lambda: self._record_failure(f"{what}: {error}", now))
 
-    def pools_from(self, discovered_pools: DiscoveredPools | None, /) -> None:
+    def set_discovered_pools(self, discovered_pools: DiscoveredPools | None, /) -> None:
         """Set the source of discovered pools, None if there are only those of the file."""
-        self.latest.found = discovered_pools
+        self.latest.discovered_pools = discovered_pools
 
     # Conversion to events
 
-    def _failed(self, words: str, now: float) -> None:
-        self._failing = {said: at for said, at in self._failing.items() if 0.0 <= now - at < FAILING_SECONDS}
-        if words not in self._failing:
-            self._failing[words] = now
-            self._tell(HistoryEvent(now, kinds.FAILED, words))
+    def _record_failure(self, failure: str, now: float) -> None:
+        self._reported_failures = {text: at for text, at in self._reported_failures.items() if 0.0 <= now - at < FAILING_SECONDS}
+        if failure not in self._reported_failures:
+            self._reported_failures[failure] = now
+            self._emit(HistoryEvent(now, kinds.FAILED, failure))
 
-    def _looked(self, seen: Reconciliation, cluster: Cluster, now: float) -> None:
-        latest, ledger = self.latest, seen.memory.ledger
-        before, self._seen = self._seen, seen.memory
-        self.decisions = max(self.decisions, seen.memory.decisions)
-        self._decisions = {**seen.memory.decided, **self._decisions}
+    def _record_observation(self, reconciliation: Reconciliation, cluster: Cluster, now: float) -> None:
+        latest, ledger = self.latest, reconciliation.memory.ledger
+        before, self._seen = self._seen, reconciliation.memory
+        self.decisions = max(self.decisions, reconciliation.memory.decisions)
+        self._decisions = {**reconciliation.memory.decided, **self._decisions}
         # Forecasts from before this observation are those that were shown to people.
         granted = [machine for machine in ledger.coming if machine.granted]
-        expected = {key: latest.outlook(key) for key in {machine.key for machine in granted if machine.id not in latest.forecasts}}
-        latest.memory = seen.memory
-        latest.cluster, latest.looked_at, latest.unpooled = cluster, now, seen.unpooled
-        latest.unlisted = seen.unlisted
-        told, latest.let_go = {released.pool for released in latest.let_go}, seen.let_go
+        expected = {key: latest.forecast_for(key) for key in {machine.key for machine in granted if machine.id not in latest.forecasts}}
+        latest.memory = reconciliation.memory
+        latest.cluster, latest.observed_at, latest.unpooled = cluster, now, reconciliation.unpooled
+        latest.unlisted = reconciliation.unlisted
+        released_before, latest.released_pools = {released.pool for released in latest.released_pools}, reconciliation.let_go
         for what in (
-            HistoryEvent(now, kinds.NOTICED, describe_released_pool(released)) for released in seen.let_go if released.pool not in told
+            HistoryEvent(now, kinds.NOTICED, describe_released_pool(released))
+            for released in reconciliation.let_go
+            if released.pool not in released_before
         ):
-            self._tell(what)
+            self._emit(what)
         # A pod may be gone before its eviction is answered.
         leaving = {removal.node for removal in ledger.leaving}
-        there = {pod.uid: pod for name in leaving for pod in cluster.on_node.get(name, {}).values()}
-        self._residents = {uid: pod for uid, pod in {**self._residents, **there}.items() if pod.node_name in leaving}
+        residents = {pod.uid: pod for name in leaving for pod in cluster.on_node.get(name, {}).values()}
+        self._residents = {uid: pod for uid, pod in {**self._residents, **residents}.items() if pod.node_name in leaving}
         self._evicted &= self._residents.keys()
         if {removal.node for removal in before.ledger.leaving} != {removal.node for removal in ledger.leaving}:
             # A removal that was given up may be decided again in the same words.
-            self._same = None
+            self._last_decision = None
         forecasts = {machine.id: latest.forecasts.get(machine.id) or expected[machine.key] for machine in granted}
-        known: dict[str, Forecast] = {**latest.forecasts, **forecasts}
-        self._each("an observation", lambda sink: sink.looked(seen))
+        all_forecasts: dict[str, Forecast] = {**latest.forecasts, **forecasts}
+        self._send_to_sinks("an observation", lambda sink: sink.observed(reconciliation))
         if self._begun:
-            for what in telling.observation_events(before, seen, cluster, known, now):
-                self._tell(what)
+            for what in telling.observation_events(before, reconciliation, cluster, all_forecasts, now):
+                self._emit(what)
         self._begun = True
         latest.forecasts = forecasts
         alive = {machine.order for machine in ledger.coming} | {order.token for order in ledger.orders}
         self._orders = {token: pods for token, pods in self._orders.items() if token in alive}
-        kept = alive | {removal.node for removal in ledger.leaving}
-        self._decisions = {name: decision for name, decision in self._decisions.items() if name in kept}
+        tokens_and_nodes = alive | {removal.node for removal in ledger.leaving}
+        self._decisions = {name: decision for name, decision in self._decisions.items() if name in tokens_and_nodes}
 
-    def _planned(self, plan: Plan, cluster: Cluster, state: State, policy: Policy, now: float) -> None:
+    def _record_plan(self, plan: Plan, cluster: Cluster, state: State, policy: Policy, now: float) -> None:
         latest = self.latest
         latest.plan, latest.policy, latest.cluster, latest.planned_at, latest.decision = plan, policy, cluster, now, ""
         if state.consolidating:
-            latest.weighed, latest.weighed_at = {blocked.node: blocked for blocked in plan.blocked_nodes}, now
-        self._each("a plan", lambda sink: sink.planned(plan))
+            latest.consolidation_blockers, latest.consolidation_planned_at = {blocked.node: blocked for blocked in plan.blocked_nodes}, now
+        self._send_to_sinks("a plan", lambda sink: sink.planned(plan))
         # On a dry run each plan is the same, since nothing is carried out: it is recorded once.
         same = (plan.purchases, plan.removals, len(plan.unplaced))
-        if same != self._same:
-            self._same = same
-            self._decide(plan, cluster, state, policy, now)
-        self._tell_cut(plan, now)
-        self._tell_unplaced(plan, now)
+        if same != self._last_decision:
+            self._last_decision = same
+            self._record_decision(plan, cluster, state, policy, now)
+        self._report_cut(plan, now)
+        self._report_unplaced(plan, now)
 
-    def _tell_cut(self, plan: Plan, now: float) -> None:
+    def _report_cut(self, plan: Plan, now: float) -> None:
         """Report what the hard stop cut from a plan when that changes."""
         cut = tuple((cut.pool, cut.machines) for cut in plan.cut)
-        if cut != self._cut:
-            for one in plan.cut:
-                self._tell(telling.cut_event(one, plan, now))
-        self._cut = cut
+        if cut != self._reported_cut:
+            for cut_machines in plan.cut:
+                self._emit(telling.cut_event(cut_machines, plan, now))
+        self._reported_cut = cut
 
-    def _decide(self, plan: Plan, cluster: Cluster, state: State, policy: Policy, now: float) -> None:
+    def _record_decision(self, plan: Plan, cluster: Cluster, state: State, policy: Policy, now: float) -> None:
         what = telling.plan_event(plan, now)
-        left_out, self._left_out = self._left_out, len(plan.unplaced)
+        left_out, self._unplaced_count = self._unplaced_count, len(plan.unplaced)
         if not (plan.machines or plan.removals):
             if plan.unplaced and len(plan.unplaced) != left_out:
-                self._tell(what)
+                self._emit(what)
             return
         self.decisions += 1
         name = f"{datetime.fromtimestamp(now, UTC):%Y%m%dT%H%M%S}-{self.decisions}"
         self.latest.decision = name
         self._decisions.update((removal.node, name) for removal in plan.removals)
         decision = Decision(name, now, what.text, cluster, state, policy, plan)
-        self._each("a decision", lambda sink: sink.decided(decision))
-        self._tell(HistoryEvent(now, kinds.PLANNED, what.text, decision=name))
+        self._send_to_sinks("a decision", lambda sink: sink.decided(decision))
+        self._emit(HistoryEvent(now, kinds.PLANNED, what.text, decision=name))
 
-    def _tell_unplaced(self, plan: Plan, now: float) -> None:
+    def _report_unplaced(self, plan: Plan, now: float) -> None:
         """Report why pods are unplaced when the reasons change."""
-        before, self._told = self._told, {}
+        before, self._reported_reasons = self._reported_reasons, {}
         fresh: dict[tuple[Reason, ...], list[str]] = {}
         # Pods of one class share their reasons.
-        words: dict[int, tuple[tuple[str, str], ...]] = {}
+        reason_keys: dict[int, tuple[tuple[str, str], ...]] = {}
         number = 0
         for unplaced in plan.unplaced:
-            why = words.get(id(unplaced.reasons))
+            why = reason_keys.get(id(unplaced.reasons))
             if why is None:
                 # Details contain amounts and times that change all the time; the words in excluded_by do not.
-                why = words[id(unplaced.reasons)] = tuple((reason.pool, reason.excluded_by) for reason in unplaced.reasons)
+                why = reason_keys[id(unplaced.reasons)] = tuple((reason.pool, reason.excluded_by) for reason in unplaced.reasons)
             if before.get(unplaced.pod) != why:
                 number += 1
                 if number > MAX_REASONS_PER_TURN:
                     continue
                 fresh.setdefault(unplaced.reasons, []).append(unplaced.pod)
-            self._told[unplaced.pod] = why
+            self._reported_reasons[unplaced.pod] = why
         for reasons, pods in fresh.items():
-            self._tell(telling.unplaced_event(reasons, tuple(pods), now))
+            self._emit(telling.unplaced_event(reasons, tuple(pods), now))
 
-    def _sent(self, order: ledger.Order, machines: tuple[ledger.OrderedMachine, ...], memory: Memory, now: float) -> None:
+    def _record_order(self, order: ledger.Order, machines: tuple[ledger.OrderedMachine, ...], memory: Memory, now: float) -> None:
         # The next plan is another decision, even if it looks the same.
-        self._same = None
+        self._last_decision = None
         # Pages must show ordered machines at once, and not only after the next observation.
         self.latest.memory = memory
-        self._fold(ledger.Intended(order, machines))
+        self._apply_to_ledger(ledger.Intended(order, machines))
         self._orders[order.token] = tuple(pod for machine in machines for pod in machine.pods)
         if self.latest.decision:
             self._decisions[order.token] = self.latest.decision
-        self._tell(telling.order_event(order, machines, self.latest.policy, self.latest.outlook, now))
+        self._emit(telling.order_event(order, machines, self.latest.policy, self.latest.forecast_for, now))
 
-    def _answered(self, answer: OrderAnswer, now: float) -> None:
-        token, policy, outlook = answer.order.token, self.latest.policy, self.latest.outlook
+    def _record_answer(self, answer: OrderAnswer, now: float) -> None:
+        token, policy, outlook = answer.order.token, self.latest.policy, self.latest.forecast_for
         # An answer that comes in parts is counted in parts.
         asked = sum(machine.order == token and not machine.instance for machine in self._seen.ledger.coming) or answer.order.count
-        self._fold(*answer.steps)
-        self._tell(telling.answer_summary_event(answer, asked, policy, outlook, now))
+        self._apply_to_ledger(*answer.steps)
+        self._emit(telling.answer_summary_event(answer, asked, policy, outlook, now))
         for what in telling.answer_events(answer, self._orders.get(token, ()), policy, outlook, now):
-            self._tell(what)
+            self._emit(what)
 
-    def _acted(self, outcome: Outcome, now: float) -> None:
-        self._tell(telling.failed_act_event(outcome, now))
+    def _record_outcome(self, outcome: Outcome, now: float) -> None:
+        self._emit(telling.failed_act_event(outcome, now))
         act = outcome.act
         if isinstance(act, Evict | Delete) and not (outcome.detail or outcome.gone or act.uid in self._evicted):
             # A pod that gets less time to end than it was first given is evicted twice.
             self._evicted.add(act.uid)
             pod = self._residents.get(act.uid)
-            top = NO_OWNER if pod is None else top_of(self.latest.cluster.workloads, pod.namespace, pod.owner)
+            top = NO_OWNER if pod is None else top_owner(self.latest.cluster.workloads, pod.namespace, pod.owner)
             removal = next((removal for removal in self.latest.memory.ledger.leaving if removal.node == act.node), None)
-            self._tell(telling.eviction_event(act, removal, pod, top, now))
+            self._emit(telling.eviction_event(act, removal, pod, top, now))
 
-    def _fold(self, *steps: ledger.Event) -> None:
+    def _apply_to_ledger(self, *steps: ledger.Event) -> None:
         self._seen = replace(self._seen, ledger=ledger.fold_events(self._seen.ledger, steps))
 
-    def _tell(self, what: HistoryEvent | None) -> None:
-        if what is None:
+    def _emit(self, event_draft: HistoryEvent | None) -> None:
+        if event_draft is None:
             return
-        decision = what.decision or self._decisions.get(what.order) or self._decisions.get(what.node) or ""
-        event = replace(what, decision=decision)
-        self._each(f"an event ({event.kind})", lambda sink: sink.happened(event))
+        decision = event_draft.decision or self._decisions.get(event_draft.order) or self._decisions.get(event_draft.node) or ""
+        event = replace(event_draft, decision=decision)
+        self._send_to_sinks(f"an event ({event.kind})", lambda sink: sink.happened(event))
 
-    def _each(self, what: str, call: Callable[[Sink], None]) -> None:
+    def _send_to_sinks(self, what: str, call: Callable[[Sink], None]) -> None:
         for sink in self.sinks:
-            self._guarded(what, partial(call, sink))
+            self._run_guarded(what, partial(call, sink))
 
-    def _guarded(self, what: str, call: Callable[[], None]) -> None:
+    def _run_guarded(self, what: str, call: Callable[[], None]) -> None:
         try:
             call()
         except Exception as error:  # noqa: BLE001  # a record that cannot be kept must not stop the controller; it is counted and logged
             self.failures += 1
             kind = f"{what}: {type(error).__name__}"
-            if kind not in self._complained:
+            if kind not in self._logged_errors:
                 # Logged once for each kind: the same error occurs in each turn.
-                self._complained.add(kind)
+                self._logged_errors.add(kind)
                 _LOG.exception("a record was not kept", record=what)

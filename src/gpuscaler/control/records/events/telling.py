@@ -69,8 +69,8 @@ def cut_event(cut: Cut, plan: Plan, now: float) -> HistoryEvent:
 
 def unplaced_event(reasons: tuple[Reason, ...], pods: tuple[str, ...], now: float) -> HistoryEvent:
     """The event of pods that are unplaced for the same reasons."""
-    said = "; ".join(f"pool {reason.pool}: {reason.detail}" for reason in reasons) or "there is no pool"
-    return HistoryEvent(now, kinds.UNPLACED, f"no machine can be bought for it now: {said}", pods=pods)
+    details = "; ".join(f"pool {reason.pool}: {reason.detail}" for reason in reasons) or "there is no pool"
+    return HistoryEvent(now, kinds.UNPLACED, f"no machine can be bought for it now: {details}", pods=pods)
 
 
 def order_event(
@@ -78,9 +78,9 @@ def order_event(
 ) -> HistoryEvent:
     """The event of an order that is being sent, with its forecast and price."""
     key = order.offerings[0]
-    meant = max((machine.meant for machine in machines), default=1)
+    possible_offerings = max((machine.meant for machine in machines), default=1)
     number = f"{order.count} x " if order.count > 1 else ""
-    others = f" (or another of {meant} offerings, chosen by the cloud)" if meant > 1 else ""
+    others = f" (or another of {possible_offerings} offerings, chosen by the cloud)" if possible_offerings > 1 else ""
     price = costing.format_ordered_price(machines[0], policy) if machines else format_price_range(0.0, 0.0)
     text = f"{number}{format_offering(key)} ordered{others}: {format_forecast_and_price(outlook(key), price)}"
     pods = tuple(pod for machine in machines for pod in machine.pods)
@@ -103,8 +103,8 @@ def answer_events(
                     yield HistoryEvent(now, kinds.GRANTED, text, machine=instance, offering=key, order=token)
                 for key in dict.fromkeys(key for _, key in granted if key != wanted):
                     price = costing.price_of(policy, key) or 0.0
-                    said = format_forecast_and_price(outlook(key), format_price_range(price, price))
-                    text = f"{format_offering(key)} granted instead of {format_offering(wanted)}: {said}"
+                    forecast = format_forecast_and_price(outlook(key), format_price_range(price, price))
+                    text = f"{format_offering(key)} granted instead of {format_offering(wanted)}: {forecast}"
                     yield HistoryEvent(now, kinds.INSTEAD, text, pods=pods, offering=key, order=token)
             case ledger.Doubted():
                 text = f"the answer to the order of {format_offering(wanted)} was lost: {answer.detail}"
@@ -119,8 +119,8 @@ def answer_events(
 
 def describe_refusal(fate: offering_events.Refused) -> str:
     """A sentence about a refused offering, with the cloud's reason."""
-    said = f" ({fate.detail})" if fate.detail else ""
-    return f"{format_offering(fate.offering)} refused: {WORDS.get(fate.cause, fate.cause)}{said}"
+    detail = f" ({fate.detail})" if fate.detail else ""
+    return f"{format_offering(fate.offering)} refused: {WORDS.get(fate.cause, fate.cause)}{detail}"
 
 
 def answer_summary_event(
@@ -146,28 +146,32 @@ def answer_summary_event(
 
 
 def observation_events(
-    before: Memory, seen: Reconciliation, cluster: Cluster, forecasts: Mapping[str, Forecast], now: float
+    before: Memory, reconciliation: Reconciliation, cluster: Cluster, forecasts: Mapping[str, Forecast], now: float
 ) -> Iterator[HistoryEvent]:
     """The events of an observation. ``forecasts`` were made when machines were granted, by the ledger's names."""
-    machines = _ledger_machines(before, seen)
-    yield from _arrival_events(machines, seen, cluster, forecasts, now)
-    yield from _unfamiliar_machine_events(before, seen, now)
-    yield from _opened_and_lost_events(machines, seen, cluster, now)
-    yield from _removal_events(before, seen, now)
-    for remark in seen.remarks:
+    machines = _ledger_machines(before, reconciliation)
+    yield from _arrival_events(machines, reconciliation, cluster, forecasts, now)
+    yield from _unfamiliar_machine_events(before, reconciliation, now)
+    yield from _opened_and_lost_events(machines, reconciliation, cluster, now)
+    yield from _removal_events(before, reconciliation, now)
+    for remark in reconciliation.remarks:
         yield HistoryEvent(now, kinds.NOTICED, remark.text, node=remark.node, machine=remark.machine)
-    for away in seen.turned_away:
-        text = f"pod {away.pod} was bound to node {away.node}, and the kubelet rejected it: {away.reason}; the pod has failed for good"
-        yield HistoryEvent(now, kinds.TURNED_AWAY, text, pods=(away.pod,), node=away.node, uid=away.uid)
-    for unfit_node in seen.unfit:
+    for rejected_pod in reconciliation.turned_away:
+        text = f"pod {rejected_pod.pod} was bound to node {rejected_pod.node}, and the kubelet rejected it: {rejected_pod.reason}; the pod has failed for good"
+        yield HistoryEvent(now, kinds.TURNED_AWAY, text, pods=(rejected_pod.pod,), node=rejected_pod.node, uid=rejected_pod.uid)
+    for unfit_node in reconciliation.unfit:
         text = (
             f"node {unfit_node.node} was bought for pod {unfit_node.pod} and does not admit it: {unfit_node.why}; no "
             "other like it is bought for the pod"
         )
         yield HistoryEvent(now, kinds.BROKEN, text, pods=(unfit_node.pod,), node=unfit_node.node)
     # The ledger also has the broken promises of nominated pods.
-    broken = dict.fromkeys(set(seen.memory.ledger.broken) - set(before.ledger.broken), "")
-    broken |= {(outcome.pod, outcome.node): outcome.why for outcome in seen.outcomes if isinstance(outcome, Broken) and not outcome.certain}
+    broken = dict.fromkeys(set(reconciliation.memory.ledger.broken) - set(before.ledger.broken), "")
+    broken |= {
+        (outcome.pod, outcome.node): outcome.why
+        for outcome in reconciliation.outcomes
+        if isinstance(outcome, Broken) and not outcome.certain
+    }
     for (pod, node), why in sorted(broken.items()):
         text = f"node {node} was meant for pod {pod}, which did not run there{f': {why}' if why else ''}; the pod is planned again"
         yield HistoryEvent(now, kinds.BROKEN, text, pods=(pod,), node=node)
@@ -197,32 +201,34 @@ def _arrival_events(
             case ledger.Found(machine=machine, instance=instance, offering=key) if machine in machines:
                 text = f"machine {instance} granted: {format_offering(key)}, as the cloud's list shows"
                 yield HistoryEvent(now, kinds.GRANTED, text, machine=instance, offering=key, order=machines[machine].order)
-            case ledger.Adopted(machine=one):
+            case ledger.Adopted(machine=ordered):
                 text = (
-                    f"machine {one.instance} ({format_offering(one.key)}) is no node and was not ordered here; "
+                    f"machine {ordered.instance} ({format_offering(ordered.key)}) is no node and was not ordered here; "
                     "it counts as an ordered machine"
                 )
-                yield HistoryEvent(now, kinds.NOTICED, text, machine=one.instance, offering=one.key)
+                yield HistoryEvent(now, kinds.NOTICED, text, machine=ordered.instance, offering=ordered.key)
             case ledger.Registered(machine=machine, node=node) if machine in machines:
-                one = machines[machine]
-                text = f"machine {one.instance} has become node {node} {format_duration(now - (one.began or now))} after its grant"
-                yield HistoryEvent(now, kinds.REGISTERED, text, node=node, machine=one.instance, offering=one.key, order=one.order)
+                ordered = machines[machine]
+                text = f"machine {ordered.instance} has become node {node} {format_duration(now - (ordered.began or now))} after its grant"
+                yield HistoryEvent(
+                    now, kinds.REGISTERED, text, node=node, machine=ordered.instance, offering=ordered.key, order=ordered.order
+                )
                 if machine in closed:
-                    yield from _missing_taint_events(one, cluster.nodes.get(node), now)
+                    yield from _missing_taint_events(ordered, cluster.nodes.get(node), now)
             case ledger.Ready(machine=machine) if machine in machines:
-                one = machines[machine]
-                took = now - (one.began or now)
+                ordered = machines[machine]
+                seconds = now - (ordered.began or now)
                 forecast = forecasts.get(machine)
-                late = None if forecast is None else took - forecast.typical
-                against = "" if forecast is None else f" (forecast: {format_duration(forecast.typical)})"
+                late = None if forecast is None else seconds - forecast.typical
+                comparison = "" if forecast is None else f" (forecast: {format_duration(forecast.typical)})"
                 yield HistoryEvent(
                     now,
                     kinds.READY,
-                    f"node {one.node} is ready {format_duration(took)} after its grant{against}",
-                    node=one.node,
-                    machine=one.instance,
-                    offering=one.key,
-                    order=one.order,
+                    f"node {ordered.node} is ready {format_duration(seconds)} after its grant{comparison}",
+                    node=ordered.node,
+                    machine=ordered.instance,
+                    offering=ordered.key,
+                    order=ordered.order,
                     late=late,
                     seen=forecast is not None and forecast.seen > 0,
                 )
@@ -249,15 +255,15 @@ def _opened_and_lost_events(
     machines: Mapping[str, OrderedMachine], seen: Reconciliation, cluster: Cluster, now: float
 ) -> Iterator[HistoryEvent]:
     """The events of machines that left the ledger: open or lost. Those without an id were refused, which is reported already."""
-    left = {machine.id for machine in seen.memory.ledger.coming}
+    coming_ids = {machine.id for machine in seen.memory.ledger.coming}
     lost = {step.machine for step in seen.arrivals.steps if isinstance(step, ledger.Lost)}
     overdue = {overdue.machine.id: overdue.reason for overdue in seen.arrivals.overdue}
-    taken = {removal.instance for removal in seen.memory.ledger.leaving if removal.forced}
+    interrupted = {removal.instance for removal in seen.memory.ledger.leaving if removal.forced}
     for machine in machines.values():
-        if machine.id in left or not machine.instance:
+        if machine.id in coming_ids or not machine.instance:
             continue
-        if machine.id in lost or machine.id in overdue or machine.instance in taken or machine.node not in cluster.nodes:
-            why = overdue.get(machine.id) or ("the cloud takes it away" if machine.instance in taken else "it ended before it opened")
+        if machine.id in lost or machine.id in overdue or machine.instance in interrupted or machine.node not in cluster.nodes:
+            why = overdue.get(machine.id) or ("the cloud takes it away" if machine.instance in interrupted else "it ended before it opened")
             text = f"machine {machine.instance} ({format_offering(machine.key)}) is lost: {why}"
             yield HistoryEvent(
                 now,
@@ -287,7 +293,7 @@ def _opened_and_lost_events(
 def _removal_events(before: Memory, seen: Reconciliation, now: float) -> Iterator[HistoryEvent]:
     removals = {removal.node: removal for removal in before.ledger.leaving}
     going = {removal.node: removal for removal in seen.memory.ledger.leaving}
-    kept = dict(seen.kept)
+    kept_reasons = dict(seen.kept)
     for node, why in seen.kept:
         yield _removal_event(going.get(node) or removals.get(node), node, kinds.KEPT, f"node {node} is not removed after all: {why}", now)
     for node, removal in going.items():
@@ -303,7 +309,7 @@ def _removal_events(before: Memory, seen: Reconciliation, now: float) -> Iterato
         if removal.step == ENDING and (earlier is None or earlier.step != ENDING):
             yield _removal_event(removal, node, kinds.ENDING, f"the machine of node {node} is ended: {removal.reason}", now)
     for node, removal in removals.items():
-        if node not in going and node not in kept and removal.step in (ENDING, CLEARING):
+        if node not in going and node not in kept_reasons and removal.step in (ENDING, CLEARING):
             yield _removal_event(removal, node, kinds.REMOVED, f"node {node} is gone: {removal.reason}", now)
 
 

@@ -49,8 +49,10 @@ def blocked_nodes(latest: Latest, now: float) -> Iterator[BlockedNode]:
     for blocked in latest.plan.blocked_nodes:
         if blocked.detail != NOT_NOW.detail:
             yield blocked
-        elif (blocked_node := latest.weighed.get(blocked.node)) is not None:
-            yield replace(blocked_node, detail=f"{blocked_node.detail} (found {format_duration(now - latest.weighed_at)} ago)")
+        elif (blocked_node := latest.consolidation_blockers.get(blocked.node)) is not None:
+            yield replace(
+                blocked_node, detail=f"{blocked_node.detail} (found {format_duration(now - latest.consolidation_planned_at)} ago)"
+            )
         else:
             yield replace(
                 blocked, detail="pods run on it; whether they fit elsewhere has not been checked yet, which is done about once a minute"

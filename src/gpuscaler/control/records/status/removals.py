@@ -6,7 +6,7 @@ from msgspec import Struct
 
 from gpuscaler.control.records.events.latest import Latest
 from gpuscaler.control.records.words import format_count, format_dollars, format_duration
-from gpuscaler.kube.events import shortened
+from gpuscaler.kube.events import cut_to_bytes
 from gpuscaler.lifecycle.termination.eviction import is_saving, saves_until
 from gpuscaler.model.pods import Pod
 from gpuscaler.planning.state.ledger.entries import CLEARING, DETACHING, DRAINING, ENDING, MARKING, REOPENING, WAITING, Removal
@@ -54,8 +54,8 @@ def removal_statuses(latest: Latest, now: float) -> tuple[RemovalStatus, ...]:
             pool=removal.offering.pool,
             step=removal.step,
             since=removal.since,
-            reason=shortened(removal.reason, SENTENCE),
-            held=shortened(removal.detail, SENTENCE),
+            reason=cut_to_bytes(removal.reason, SENTENCE),
+            held=cut_to_bytes(removal.detail, SENTENCE),
             dollars_per_hour=prices.get(removal.offering),
             until=removal.ends or None,
         )
@@ -65,7 +65,7 @@ def removal_statuses(latest: Latest, now: float) -> tuple[RemovalStatus, ...]:
     for spared in memory.spared.nodes:
         if now < spared.until and spared.node not in leaving:
             price = prices.get(spared.offering)
-            why = shortened(spared.why, SENTENCE)
+            why = cut_to_bytes(spared.why, SENTENCE)
             removals.append(
                 RemovalStatus(spared.node, spared.offering.pool, GIVEN_UP, held=why, dollars_per_hour=price, until=spared.until)
             )

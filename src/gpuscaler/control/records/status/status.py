@@ -15,18 +15,18 @@ from gpuscaler.control.records.status.held import HeldMachines, held_machines
 from gpuscaler.control.records.status.misplaced import describe_misplaced
 from gpuscaler.control.records.status.removals import RemovalStatus, removal_statuses
 from gpuscaler.control.records.words import format_count, format_duration, format_offering
-from gpuscaler.kube.events import shortened
+from gpuscaler.kube.events import cut_to_bytes
 from gpuscaler.lifecycle.memory import breakers_of
 from gpuscaler.lifecycle.node_health import device_plugins
 from gpuscaler.lifecycle.node_health.unready import described
 from gpuscaler.lifecycle.registration.readiness import asked_for, lack
-from gpuscaler.lifecycle.scale_in_protection import described as uneven
+from gpuscaler.lifecycle.scale_in_protection import describe_groups as uneven
 from gpuscaler.lifecycle.steering import opening, windows
-from gpuscaler.model.accelerators import ACCELERATORS, GPU_MILLI, gpus_in, gpus_of
+from gpuscaler.model.accelerators import ACCELERATORS, GPU_MILLI, count_accelerators, node_accelerators
 from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.holds import ACTIVITIES, Holds
 from gpuscaler.model.offerings import OfferingKey
-from gpuscaler.model.pools import Offering, Policy, unpriced
+from gpuscaler.model.pools import Offering, Policy, guessed_offerings
 from gpuscaler.planning.capacity.limits import limit_usage
 from gpuscaler.planning.capacity.pool_membership import Member, members
 from gpuscaler.planning.capacity.similar_offerings import assumed_offering, possible_offerings
@@ -172,38 +172,38 @@ def status_of(
     """The status at ``now``. The work grows with the number of nodes and pending pods; call it in a thread if there are many."""
     cluster, memory, plan = latest.cluster, latest.memory, latest.plan
     policy = latest.policy or Policy(())
-    found = members(cluster.nodes, policy, latest.unlisted)
-    account = latest.found.newest if latest.found is not None else AccountReport()
-    aside = (*cluster.set_aside, *account.set_aside)
+    pool_members = members(cluster.nodes, policy, latest.unlisted)
+    account = latest.discovered_pools.newest if latest.discovered_pools is not None else AccountReport()
+    skipped_objects = (*cluster.set_aside, *account.set_aside)
     coming_nodes = {machine.node for machine in memory.ledger.coming if machine.node}
     leaving = {removal.node for removal in memory.ledger.leaving}
-    pools = _pools(policy, cluster, found, memory.ledger, coming_nodes)
+    pools = _pools(policy, cluster, pool_members, memory.ledger, coming_nodes)
     pools = tuple(replace(pool, way=account.ways.get(pool.name, "")) for pool in pools)
     waiting = _pending_pods(latest, now)
     unready = _unready(latest, policy, now)
-    standing = latest.priorities()
+    in_force = latest.priorities()
     return Status(
         at=now,
         leader=leader,
-        looked_at=latest.looked_at,
+        looked_at=latest.observed_at,
         planned_at=latest.planned_at,
         nodes=len(cluster.nodes),
         pods=len(cluster.pods),
         pools=pools,
-        kinds=_machine_counts(cluster, found, memory.ledger, coming_nodes, leaving),
+        kinds=_machine_counts(cluster, pool_members, memory.ledger, coming_nodes, leaving),
         limits=_limits(policy, pools, memory.ledger),
         breakers=_breakers(breakers_of(memory, policy, now), now)[:MOST],
         unplaced=len(plan.unplaced),
         coming=sum(len(machine.pods) for machine in memory.ledger.coming),
         waiting=waiting[:MOST],
         removals=removal_statuses(latest, now)[:MOST],
-        happened=tuple(StatusEntry(event.kind, shortened(event.text, SENTENCE), event.at, event.decision) for event in happened),
-        set_aside_count=len(aside),
-        set_aside=tuple(StatusEntry(skipped.object, shortened(skipped.reason, SENTENCE)) for skipped in aside[:MOST]),
+        happened=tuple(StatusEntry(event.kind, cut_to_bytes(event.text, SENTENCE), event.at, event.decision) for event in happened),
+        set_aside_count=len(skipped_objects),
+        set_aside=tuple(StatusEntry(skipped.object, cut_to_bytes(skipped.reason, SENTENCE)) for skipped in skipped_objects[:MOST]),
         holds=_holds(holds or Holds(), now),
         troubles=tuple(
-            shortened(one, SENTENCE)
-            for one in (
+            cut_to_bytes(sentence, SENTENCE)
+            for sentence in (
                 *troubles,
                 *describe_unknown_prices(policy),
                 *(unready.text for unready in unready),
@@ -214,22 +214,22 @@ def status_of(
             )
         )[:MOST],
         warnings=tuple(
-            shortened(one, SENTENCE)
-            for one in (
-                *describe_findings(plan, cluster, found, latest.unpooled),
-                *describe_closed_nodes(cluster, found, memory.ledger, now),
-                *map(describe_released_pool, latest.let_go),
+            cut_to_bytes(sentence, SENTENCE)
+            for sentence in (
+                *describe_findings(plan, cluster, pool_members, latest.unpooled),
+                *describe_closed_nodes(cluster, pool_members, memory.ledger, now),
+                *map(describe_released_pool, latest.released_pools),
                 *describe_misplaced(cluster, f"{leader.namespace}/{leader.pod}"),
                 *plan.warnings,
                 *account.warnings,
-                *standing.remarks,
+                *in_force.remarks,
             )
         )[:MOST],
         promises_kept=memory.promises.kept,
         promises_broken=memory.promises.broken,
         unready=unready[:MOST],
-        held=held_machines(latest, found, now),
-        priorities=shortened(standing.text, SENTENCE),
+        held=held_machines(latest, pool_members, now),
+        priorities=cut_to_bytes(in_force.text, SENTENCE),
     )
 
 
@@ -260,7 +260,7 @@ def _pools(policy: Policy, cluster: Cluster, members: Mapping[str, Member], ledg
             leaving=leaving[pool.name],
             min=pool.min,
             max=pool.max,
-            gpus=sum(gpus_of(cluster.nodes[name].allocatable, cluster.nodes[name].labels) for name in names[pool.name]),
+            gpus=sum(node_accelerators(cluster.nodes[name].allocatable, cluster.nodes[name].labels) for name in names[pool.name]),
             used=_gpus_requested(cluster, names[pool.name]),
             dollars_per_hour=round(sum(limit_usage(cluster.nodes[name], members[name]).price for name in names[pool.name]), 6),
         )
@@ -272,7 +272,7 @@ def _gpus_requested(cluster: Cluster, names: Sequence[str]) -> int:
     """The number of GPUs that pods on these nodes request; shared GPUs are counted as devices."""
     rows = [cluster.table.row[name] for name in names]
     asked = {kind: int(cluster.requested[kind][rows].sum()) for kind in (*ACCELERATORS, GPU_MILLI) if kind in cluster.requested}
-    return gpus_in(asked)
+    return count_accelerators(asked)
 
 
 def _machine_counts(
@@ -292,7 +292,7 @@ def _machine_counts(
 
 def describe_unknown_prices(policy: Policy) -> Iterator[str]:
     """One sentence about all types without a price in any region."""
-    unknown = unpriced(policy)
+    unknown = guessed_offerings(policy)
     if names := sorted({key.instance_type for key in unknown}):
         some = ", ".join(names[:NAMED]) + (f" and {len(names) - NAMED} more" if len(names) > NAMED else "")
         pools = ", ".join(sorted({key.pool for key in unknown}))
@@ -326,7 +326,11 @@ def _breakers(breakers: Breakers, now: float) -> tuple[BreakerStatus, ...]:
     stopping = sorted((breaker for breaker in breakers.open if has_enough_strikes(breaker)), key=lambda breaker: breaker.target.words)
     return tuple(
         BreakerStatus(
-            breaker.target.words, breaker.cause, is_open(breaker, now), breaker.until, shortened(describe_breaker(breaker, now), SENTENCE)
+            breaker.target.words,
+            breaker.cause,
+            is_open(breaker, now),
+            breaker.until,
+            cut_to_bytes(describe_breaker(breaker, now), SENTENCE),
         )
         for breaker in stopping
     )
@@ -335,7 +339,8 @@ def _breakers(breakers: Breakers, now: float) -> tuple[BreakerStatus, ...]:
 def _holds(holds: Holds, now: float) -> tuple[HoldStatus, ...]:
     held = {activity: hold for activity in ACTIVITIES if (hold := holds.of(activity, now)) is not None}
     return tuple(
-        HoldStatus(activity, hold.since, hold.until, shortened(holds.sentence(activity, now), SENTENCE)) for activity, hold in held.items()
+        HoldStatus(activity, hold.since, hold.until, cut_to_bytes(holds.sentence(activity, now), SENTENCE))
+        for activity, hold in held.items()
     )
 
 
@@ -348,19 +353,19 @@ def _pending_pods(latest: Latest, now: float) -> tuple[PendingPods, ...]:
     for machine in latest.memory.ledger.coming:
         if machine.pods:
             groups[describe_ordered_machine(machine, latest, now, closed)] += machine.pods
-    return tuple(PendingPods(shortened(reason, SENTENCE), len(pods), tuple(pods[:NAMED])) for reason, pods in groups.items())
+    return tuple(PendingPods(cut_to_bytes(reason, SENTENCE), len(pods), tuple(pods[:NAMED])) for reason, pods in groups.items())
 
 
 def unplaced_reasons(plan: Plan) -> Iterable[tuple[str, str]]:
     """All unplaced pods with their reasons."""
-    said: dict[int, str] = {}
+    texts: dict[int, str] = {}
     for unplaced in plan.unplaced:
         # Pods of one class share their reasons.
-        if id(unplaced.reasons) not in said:
-            said[id(unplaced.reasons)] = (
+        if id(unplaced.reasons) not in texts:
+            texts[id(unplaced.reasons)] = (
                 "; ".join(f"pool {reason.pool}: {reason.detail}" for reason in unplaced.reasons) or "there is no pool"
             )
-        yield unplaced.pod, said[id(unplaced.reasons)]
+        yield unplaced.pod, texts[id(unplaced.reasons)]
 
 
 def describe_ordered_machine(machine: OrderedMachine, latest: Latest, now: float, closed: Mapping[str, str] | None = None) -> str:
@@ -368,7 +373,7 @@ def describe_ordered_machine(machine: OrderedMachine, latest: Latest, now: float
     if machine.ready:
         closed = closed_reasons(latest, now) if closed is None else closed
         return f"{format_offering(machine.key)} is ready as node {machine.node} and {describe_closed_machine(machine.node, closed)}"
-    expected = latest.outlook(machine.key)
+    expected = latest.forecast_for(machine.key)
     if not machine.granted:
         return (
             f"{format_offering(machine.key)} was ordered {format_duration(now - machine.asked)} ago; it takes about "

@@ -48,8 +48,8 @@ def why_node(latest: Latest, name: str, history: Sequence[HistoryEvent], now: fl
     node = latest.cluster.nodes.get(name)
     machine = next((machine for machine in latest.memory.ledger.coming if name in (machine.node, machine.instance) and name), None)
     lines = tuple(_describe_node(latest, node, name, machine, now))
-    known = node is not None or machine is not None or bool(history)
-    return Explanation(f"node {name}", known, lines or ("there is no such node now",), _history_entries(history), now)
+    is_known = node is not None or machine is not None or bool(history)
+    return Explanation(f"node {name}", is_known, lines or ("there is no such node now",), _history_entries(history), now)
 
 
 def _history_entries(history: Sequence[HistoryEvent]) -> tuple[StatusEntry, ...]:
@@ -91,7 +91,7 @@ def _describe_pod(latest: Latest, pod: Pod, key: str, now: float) -> Iterator[st
 def _describe_waiting_pod(latest: Latest, key: str, now: float) -> Iterator[str]:
     ledger, plan = latest.memory.ledger, latest.plan
     names = {machine.id: machine for machine in ledger.coming}
-    meant = {placement.pod: placement.node for placement in plan.placements}
+    placements = {placement.pod: placement.node for placement in plan.placements}
     for machine in ledger.coming:
         if key in machine.pods:
             yield f"{describe_ordered_machine(machine, latest, now)}; {costing.format_ordered_price(machine, latest.policy)}"
@@ -103,13 +103,13 @@ def _describe_waiting_pod(latest: Latest, key: str, now: float) -> Iterator[str]
             step = describe_closed_machine(promise.node, closed_reasons(latest, now)) if closed else opened
             yield f"node {promise.node} is promised to it and {step}"
             return
-    if key in meant:
-        to = names.get(meant[key])
-        place = describe_ordered_machine(to, latest, now) if to is not None else f"node {meant[key]}"
+    if key in placements:
+        ordered_machine = names.get(placements[key])
+        place = describe_ordered_machine(ordered_machine, latest, now) if ordered_machine is not None else f"node {placements[key]}"
         yield f"it fits on {place}; kube-scheduler will bind it"
-    for machine_ in plan.machines:
-        if key in machine_.pods and not any(machine.order for machine in ledger.coming):
-            yield f"the newest plan buys {format_offering(machine_.key)} for it, at {costing.format_plan_price([machine_])}"
+    for planned_machine in plan.machines:
+        if key in planned_machine.pods and not any(machine.order for machine in ledger.coming):
+            yield f"the newest plan buys {format_offering(planned_machine.key)} for it, at {costing.format_plan_price([planned_machine])}"
 
 
 def _describe_node(latest: Latest, node: Node | None, name: str, machine: OrderedMachine | None, now: float) -> Iterator[str]:
@@ -151,18 +151,18 @@ def _describe_node(latest: Latest, node: Node | None, name: str, machine: Ordere
 
 
 def _describe_kept_node(latest: Latest, name: str, now: float) -> Iterator[str]:
-    here = [pod for pod in latest.cluster.on_node.get(name, {}).values() if not leaves_with_machine(pod, now)]
+    pods = [pod for pod in latest.cluster.on_node.get(name, {}).values() if not leaves_with_machine(pod, now)]
     # Most plans do not consider consolidation, but the pods that keep the node can be found here.
-    unasked = any(blocked.node == name and blocked.detail == NOT_NOW.detail for blocked in latest.plan.blocked_nodes)
+    unchecked = any(blocked.node == name and blocked.detail == NOT_NOW.detail for blocked in latest.plan.blocked_nodes)
     leaving = frozenset(removal.node for removal in latest.memory.ledger.leaving)
-    kept = Disruption(latest.cluster, leaving).blocker(here) if unasked else None
-    if kept is not None:
-        yield f"it stays: {kept.word}: {kept.detail}"
+    blocker = Disruption(latest.cluster, leaving).blocker(pods) if unchecked else None
+    if blocker is not None:
+        yield f"it stays: {blocker.word}: {blocker.detail}"
     else:
         yield from (f"it stays: {blocked.blocker}: {blocked.detail}" for blocked in blocked_nodes(latest, now) if blocked.node == name)
-    if here:
-        keys = tuple(sorted(pod.key for pod in here))
-        yield f"{format_count(len(here), 'pod')} {'runs' if len(here) == 1 else 'run'} there: {format_names(keys)}"
+    if pods:
+        keys = tuple(sorted(pod.key for pod in pods))
+        yield f"{format_count(len(pods), 'pod')} {'runs' if len(pods) == 1 else 'run'} there: {format_names(keys)}"
     else:
         idle = idle_seconds(latest.memory.clocks, now).get(name)
         yield "only pods that leave with it run there" + (f", for {format_duration(idle)}" if idle is not None else "")

@@ -112,14 +112,14 @@ class InterPod:
         queries = tuple(Query.of(term) for term in terms)
         number = self._peers.count(*queries)
         labelled = np.ones(len(self._table), dtype=np.bool_)
-        found = np.ones(len(self._table), dtype=np.bool_)
+        mask = np.ones(len(self._table), dtype=np.bool_)
         domains = {term.topology_key: self._peers.tallies.domain(number, term.topology_key) for term in terms}
         for key, sums in domains.items():
             codes = self._table.column(key).codes
             labelled &= codes >= 0
-            found &= (sums > 0)[codes]
-        somebody = any(sums.any() for sums in domains.values())
-        return found if somebody or not self._peers.matches(queries, self._peer) else labelled
+            mask &= (sums > 0)[codes]
+        any_match = any(sums.any() for sums in domains.values())
+        return mask if any_match or not self._peers.matches(queries, self._peer) else labelled
 
     def free_of(self) -> Mask:
         """Rows with no pod in their domains that matches an anti-affinity term of this pod."""
@@ -159,7 +159,7 @@ class InterPod:
     def explain(self, row: int) -> str:
         labels = self._table.nodes[row].labels
         if not self.attracted()[row]:
-            missing = _without(self._spec.affinity, labels)
+            missing = _unmatched_terms(self._spec.affinity, labels)
             if missing:
                 return f"pod affinity needs the node label {missing}, node has none"
             return "no pod matching the pod affinity is in the same " + _keys(self._spec.affinity)
@@ -173,7 +173,7 @@ class InterPod:
         return "pod affinity is satisfied"
 
 
-def _without(terms: Iterable[PodAffinityTerm], labels: Mapping[str, str]) -> str:
+def _unmatched_terms(terms: Iterable[PodAffinityTerm], labels: Mapping[str, str]) -> str:
     return next((term.topology_key for term in terms if term.topology_key not in labels), "")
 
 

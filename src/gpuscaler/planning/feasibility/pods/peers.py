@@ -56,8 +56,8 @@ def readable(terms: Iterable[PodAffinityTerm]) -> bool:
 
 
 def labels_of(namespace: str, namespaces: Namespaces) -> Mapping[str, str]:
-    found = namespaces.get(namespace)
-    return {} if found is None else found.labels
+    labels = namespaces.get(namespace)
+    return {} if labels is None else labels.labels
 
 
 class PeerIndex:
@@ -112,8 +112,8 @@ class PeerIndex:
 
 def by_row(table: NodeTable, nodes: Iterable[tuple[str, int]]) -> tuple[Array, Array]:
     """Convert counts by node name to rows and counts; nodes that are not in ``table`` are left out."""
-    known = [(row, count) for name, count in nodes if (row := table.row.get(name)) is not None]
-    pairs = np.array(known, dtype=np.int64).reshape(-1, 2)
+    counts = [(row, count) for name, count in nodes if (row := table.row.get(name)) is not None]
+    pairs = np.array(counts, dtype=np.int64).reshape(-1, 2)
     return pairs[:, 0], pairs[:, 1]
 
 
@@ -154,7 +154,7 @@ class Peers:
         """The tallies that count ``peer``; only queries that are new since the last call are evaluated."""
         seen, numbers = self._touched.get(peer, (0, ()))
         if seen < len(self._queries):
-            numbers += tuple(n for n in self._asking.near(peer.labels, seen) if self.matches(self._queries[n], peer))
+            numbers += tuple(n for n in self._asking.candidates(peer.labels, seen) if self.matches(self._queries[n], peer))
             self._touched[peer] = (len(self._queries), numbers)
         return numbers
 

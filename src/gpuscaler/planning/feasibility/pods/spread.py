@@ -30,7 +30,7 @@ class SpreadCounts(NamedTuple):
     eligible: Mask
 
 
-class _Fixed(NamedTuple):
+class _FixedDomains(NamedTuple):
     """The part of a constraint that placing pods does not change. ``everywhere``: every row with the label is counted."""
 
     rows: Mask
@@ -44,15 +44,15 @@ class SpreadMasks:
 
     def __init__(self, nodes: NodeMasks) -> None:
         self._nodes = nodes
-        self._fixed: dict[tuple[str, SpreadConstraint], _Fixed] = {}
+        self._fixed: dict[tuple[str, SpreadConstraint], _FixedDomains] = {}
 
-    def fixed(self, spec: PodSpec, constraint: SpreadConstraint) -> _Fixed:
+    def fixed(self, spec: PodSpec, constraint: SpreadConstraint) -> _FixedDomains:
         fixed = self._fixed.get((spec.digest, constraint))
         if fixed is None:
             fixed = self._fixed[spec.digest, constraint] = self._compute(spec, constraint)
         return fixed
 
-    def _compute(self, spec: PodSpec, constraint: SpreadConstraint) -> _Fixed:
+    def _compute(self, spec: PodSpec, constraint: SpreadConstraint) -> _FixedDomains:
         table = self._nodes.table
         codes, values = table.column(constraint.topology_key)
         rows = codes >= 0
@@ -64,7 +64,7 @@ class SpreadMasks:
             rows = rows & self._nodes.tolerated(spec)
         eligible = np.zeros(len(values) + 1, dtype=np.bool_)
         eligible[codes[rows]] = True
-        return _Fixed(rows, eligible, int(eligible.sum()), bool((rows == (codes >= 0)).all()))
+        return _FixedDomains(rows, eligible, int(eligible.sum()), bool((rows == (codes >= 0)).all()))
 
 
 class Spread:
@@ -116,7 +116,7 @@ class Spread:
         """How many more copies the constraints over hostnames allow on each row while nothing is placed elsewhere."""
         fits = np.full(len(self._table), UNBOUNDED, dtype=np.int64)
         for constraint in hard(self._spec):
-            if constraint.topology_key == HOSTNAME and self._counts_itself(constraint) and _counts_at_all(constraint):
+            if constraint.topology_key == HOSTNAME and self._counts_itself(constraint) and _can_count(constraint):
                 spread_counts = self.counts(constraint)
                 np.minimum(fits, self._room_per_domain(constraint, spread_counts)[spread_counts.codes], out=fits)
         return fits
@@ -155,5 +155,5 @@ def hard(spec: PodSpec) -> tuple[SpreadConstraint, ...]:
     return tuple(constraint for constraint in spec.spread if constraint.hard)
 
 
-def _counts_at_all(constraint: SpreadConstraint) -> bool:
+def _can_count(constraint: SpreadConstraint) -> bool:
     return constraint.selector is not None and bool(constraint.selector.requirements)

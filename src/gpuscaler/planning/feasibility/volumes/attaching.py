@@ -42,13 +42,13 @@ class AttachLimits:
         return np.full(len(self._table), UNBOUNDED, dtype=np.int64)
 
     def _attached(self, cluster: Cluster) -> set[tuple[int, str, str]]:
-        found = set()
+        attachments = set()
         for item in cluster.attachments.values():
             row = self._table.row.get(item.node_name)
             volume = cluster.volumes.get(item.volume)
             if row is not None and item.attacher and volume is not None and is_csi(volume):
-                found.add((row, item.attacher, volume.handle))
-        return found
+                attachments.add((row, item.attacher, volume.handle))
+        return attachments
 
     def limit(self, driver: str) -> Array | None:
         """How many volumes of ``driver`` each row takes; None if no row has a limit."""

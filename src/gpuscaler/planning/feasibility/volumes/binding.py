@@ -76,14 +76,14 @@ class VolumeBinding:
 
     def _candidates(self, claim: PersistentVolumeClaim) -> list[tuple[PersistentVolume, bool]]:
         """The volumes that suit ``claim`` on some node, smallest first, and whether they are already meant for it."""
-        found = []
+        candidates = []
         settled = self._settled.get(claim.key)
         for volume in self._reach.in_class(claim):
             own = _meant_for(volume, claim) or (settled is not None and settled.volume == volume.name)
             taken = (volume.claim and not own) or self._promised.get(volume.name, claim.key) != claim.key
             if not taken and _large_enough(volume, claim) and (own or _suits(volume, claim)):
-                found.append((volume, own))
-        return found
+                candidates.append((volume, own))
+        return candidates
 
     def _choose(
         self,
@@ -96,7 +96,7 @@ class VolumeBinding:
         chosen: dict[str, str] = {}
         for claim in sorted(group, key=lambda c: c.request):
             free = [(volume, own) for volume, own in candidates[claim.key] if volume.name not in chosen.values()]
-            own = next((volume for volume, mine in free if mine), None)
+            own = next((volume for volume, is_meant in free if is_meant), None)
             options = [own] if own is not None else [volume for volume, _ in free]
             chosen[claim.key] = next((volume.name for volume in options if masks[volume.name][row]), "")
             if not chosen[claim.key] and not self._reach.made(claim)[row]:

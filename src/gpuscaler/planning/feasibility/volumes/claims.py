@@ -138,12 +138,12 @@ class ClaimReader:
         """The volumes that count against the limits of CSI drivers on the pod's node; claims that do not exist do not count."""
         for use in spec.volumes:
             if use.driver:
-                found = attachment(use.driver, use.handle)
+                in_tree = attachment(use.driver, use.handle)
             else:
                 claim = self.claim(spec, use)
-                found = None if claim is None else self._attachment(claim)
-            if found is not None and found.driver and found.handle:
-                yield found
+                in_tree = None if claim is None else self._attachment(claim)
+            if in_tree is not None and in_tree.driver and in_tree.handle:
+                yield in_tree
 
     def _attachment(self, claim: PersistentVolumeClaim) -> Attachment | None:
         volume = self.cluster.volumes.get(claim.volume) if claim.volume else None
@@ -174,9 +174,9 @@ def zone_labels(volume: PersistentVolume) -> list[tuple[str, frozenset[str]]]:
     return found
 
 
-def _missing(problems: dict[str, str], what: str, use: VolumeUse) -> None:
+def _missing(problems: dict[str, str], message: str, use: VolumeUse) -> None:
     plugins = ["VolumeBinding", "NodeVolumeLimits"]
     if not use.ephemeral:
         plugins += ["VolumeRestrictions", "VolumeZone"]
     for plugin in plugins:
-        problems.setdefault(plugin, what)
+        problems.setdefault(plugin, message)

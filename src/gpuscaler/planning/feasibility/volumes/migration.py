@@ -109,17 +109,17 @@ def translated(volume: PersistentVolume) -> NodeSelector | None:
     terms = volume.node_affinity.terms if volume.node_affinity is not None else ()
     labels = dict(volume.labels)
     zone, region = _topology_labels(terms, labels)
-    if _names(terms, zone):
+    if _lists_values(terms, zone):
         terms = _renamed(terms, zone, kind.topology)
     elif zones := tuple(sorted({z.strip() for z in labels.get(zone, "").split("__")} - {""})):
         added = Requirement(kind.topology, "In", zones)
         terms = tuple(replace(term, expressions=(*term.expressions, added)) for term in terms or (NodeSelectorTerm(),))
-    if region == OLD_REGION and _names(terms, OLD_REGION):
+    if region == OLD_REGION and _lists_values(terms, OLD_REGION):
         terms = _renamed(terms, OLD_REGION, REGION)
     return NodeSelector(terms) if terms else None
 
 
-def _names(terms: tuple[NodeSelectorTerm, ...], key: str) -> bool:
+def _lists_values(terms: tuple[NodeSelectorTerm, ...], key: str) -> bool:
     """Whether some requirement lists values of ``key``; if none does, the translation leaves all requirements on ``key`` unchanged."""
     return any(r.key == key and r.values for term in terms for r in term.expressions)
 

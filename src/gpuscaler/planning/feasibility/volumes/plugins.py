@@ -74,7 +74,7 @@ class Volumes:
             case "VolumeBinding":
                 return self._binding.explain(claims, row, self._facts.table.names[row])
             case _:
-                return claims.problems.get("VolumeZone", f"a volume is in another zone or region: {_shown(dict(claims.zones))}")
+                return claims.problems.get("VolumeZone", f"a volume is in another zone or region: {_describe_zones(dict(claims.zones))}")
 
     def copy(self) -> "Volumes":
         new = object.__new__(Volumes)
@@ -93,5 +93,5 @@ class Volumes:
         return new
 
 
-def _shown(zones: Mapping[str, frozenset[str]]) -> str:
+def _describe_zones(zones: Mapping[str, frozenset[str]]) -> str:
     return ", ".join(f"{key}={'|'.join(sorted(values))}" for key, values in zones.items())

@@ -71,8 +71,8 @@ class Reach:
 
     def _in(self, key: str, values: frozenset[str]) -> Mask:
         """Rows with one of ``values`` in the label ``key``; for a row without it, the current name of the label counts."""
-        codes, known = self._nodes.table.column(key)
-        mask: Mask = np.array([*(value in values for value in known), False], dtype=np.bool_)[codes]
+        codes, values_by_code = self._nodes.table.column(key)
+        mask: Mask = np.array([*(value in values for value in values_by_code), False], dtype=np.bool_)[codes]
         newer = {OLD_ZONE: ZONE, OLD_REGION: REGION}.get(key)
         return mask if newer is None else np.where(codes < 0, self._in(newer, values), mask)
 

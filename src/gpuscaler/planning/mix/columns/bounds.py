@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from gpuscaler.planning.mix.columns.lp import INFINITY, Columns, load, run, silent
+from gpuscaler.planning.mix.columns.lp import INFINITY, Columns, load, quiet_solver, run
 from gpuscaler.planning.mix.instance import Floats, Ints, ProblemArrays, undominated
 
 #: Free kinds are compared as if they cost this much.
@@ -68,7 +68,7 @@ def resource_prices(instance: ProblemArrays, *, penalty: Floats | None = None) -
     """
     programme = _programme(instance, penalty)
     relaxed = _solve(instance, programme)
-    return replace(relaxed, prices=safe(instance, relaxed.prices))
+    return replace(relaxed, prices=scale_to_safe(instance, relaxed.prices))
 
 
 def _programme(instance: ProblemArrays, penalty: Floats | None) -> _Programme:
@@ -105,11 +105,11 @@ def guide(instance: ProblemArrays, prices: Prices, *, penalty: Floats | None = N
         capped=capped,
     )
     unmet = None if penalty is None else part @ penalty
-    relaxed = _solve(together, _Programme(_of_every_size(together), instance.capacity.shape[1], unmet, capped=True))
+    relaxed = _solve(together, _Programme(_kinds_of_every_size(together), instance.capacity.shape[1], unmet, capped=True))
     return Relaxed(prices, relaxed.machines, part.T @ relaxed.flows, relaxed.iterations)
 
 
-def _of_every_size(instance: ProblemArrays) -> Ints:
+def _kinds_of_every_size(instance: ProblemArrays) -> Ints:
     """A few kinds from each set of kinds that admit the same items, from the cheapest to the most expensive."""
     places: dict[bytes, int] = {}
     admits = np.array([places.setdefault(column.tobytes(), len(places)) for column in np.packbits(instance.copies > 0, axis=0).T])
@@ -137,7 +137,7 @@ def _solve(instance: ProblemArrays, programme: _Programme) -> Relaxed:
     item, kind = np.nonzero(instance.copies[:, basis] > 0)
     columns, caps = _columns(instance, programme, scale, item, kind)
     items, cells, limits = len(instance.demand), len(basis) * resources, len(instance.limits)
-    highs = silent()
+    highs = quiet_solver()
     load(
         highs,
         columns,
@@ -148,8 +148,8 @@ def _solve(instance: ProblemArrays, programme: _Programme) -> Relaxed:
     value = np.zeros((len(basis), instance.capacity.shape[1]))
     value[:, :resources] = np.maximum(-optimum.duals[items : items + cells].reshape(len(basis), resources), 0.0) / scale
     charges = np.maximum(-optimum.duals[items + cells : items + cells + limits], 0.0)
-    found = np.maximum(optimum.duals[:items], 0.0)
-    prices = Prices(found, _spread(instance, found, value), charges)
+    item_values = np.maximum(optimum.duals[:items], 0.0)
+    prices = Prices(item_values, _spread_prices(instance, item_values, value), charges)
     machines, flows = np.zeros(len(instance.price)), np.zeros(instance.copies.shape)
     flows[item, basis[kind]] = optimum.values[: len(item)]
     machines[basis] = optimum.values[len(item) : len(item) + len(basis)]
@@ -189,7 +189,7 @@ def _columns(instance: ProblemArrays, programme: _Programme, scale: Floats, item
     return columns, len(capped)
 
 
-def _spread(instance: ProblemArrays, items: Floats, values: Floats) -> Floats:
+def _spread_prices(instance: ProblemArrays, items: Floats, values: Floats) -> Floats:
     """Resource prices for every kind: the row of ``values`` that gives the lowest bound on the worth of its machine."""
     best = np.full(len(instance.price), INFINITY)
     chosen = np.zeros_like(instance.capacity)
@@ -200,7 +200,7 @@ def _spread(instance: ProblemArrays, items: Floats, values: Floats) -> Floats:
     return chosen
 
 
-def safe(instance: ProblemArrays, prices: Prices, worth: Floats | None = None) -> Prices:
+def scale_to_safe(instance: ProblemArrays, prices: Prices, worth: Floats | None = None) -> Prices:
     """Scale item values down until no kind's ``worth`` (default: relaxed) exceeds its cost: Farley's bound, valid for any prices."""
     worth = relaxed_values(instance, prices) if worth is None else worth
     cost = prices.kind_costs(instance)

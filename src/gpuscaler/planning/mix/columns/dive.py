@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from gpuscaler.planning.mix.columns.bounds import Prices
-from gpuscaler.planning.mix.columns.generate import generate, singles
+from gpuscaler.planning.mix.columns.generate import add_singles, generate
 from gpuscaler.planning.mix.columns.master import Master
 from gpuscaler.planning.mix.improve import cheapest
 from gpuscaler.planning.mix.instance import Floats, Ints, ProblemArrays, residual
@@ -50,7 +50,7 @@ def dive(
             if not times.any() and not len(extra):
                 extra = np.array([(now.values - times).argmax()])
             times[extra] += 1
-        chosen = _take(now.kinds, now.held, times, now.values, remaining)
+        chosen = _take_patterns(now.kinds, now.held, times, now.values, remaining)
         if not chosen:
             return None
         parts += chosen
@@ -64,28 +64,28 @@ def dive(
             return None
         place = remaining.tobytes()
         if place not in programmes:
-            programmes[place] = _again(residual(instance, remaining), now, prices, meter)
+            programmes[place] = _solve_rest(residual(instance, remaining), now, prices, meter)
         now = programmes[place]
         if cost + now.bound >= below or not len(now.values):
             return None
 
 
-def _take(kinds: Ints, held: Floats, times: Floats, values: Floats, remaining: Floats) -> list[tuple[int, Floats, int]]:
+def _take_patterns(kinds: Ints, held: Floats, times: Floats, values: Floats, remaining: Floats) -> list[tuple[int, Floats, int]]:
     """The chosen patterns, most certain first, without those that would mostly hold pods that are already served."""
     taken: list[tuple[int, Floats, int]] = []
     left = remaining.copy()
     for column in np.lexsort((np.arange(len(times)), times - values)):
         full = int(times[column])
-        some = held[column] > 0
+        present = held[column] > 0
         if full and taken:
-            full = min(full, int(np.floor(left[some] / held[column][some]).min()))
+            full = min(full, int(np.floor(left[present] / held[column][present]).min()))
         if full > 0:
             taken.append((int(kinds[column]), held[column], full))
             left = np.maximum(left - full * held[column], 0.0)
     return taken
 
 
-def _again(rest: ProblemArrays, before: Programme, prices: Prices, meter: Meter) -> Programme:
+def _solve_rest(rest: ProblemArrays, before: Programme, prices: Prices, meter: Meter) -> Programme:
     """Solve the relaxation for ``rest``, starting from the known patterns, cut to the remaining demand of each item."""
     cut = np.minimum(before.held, rest.demand)
     reduced = np.where(cut.any(axis=1), rest.price[before.kinds] - cut @ prices.items, np.inf)
@@ -94,7 +94,7 @@ def _again(rest: ProblemArrays, before: Programme, prices: Prices, meter: Meter)
     kinds, cut = before.kinds[near], cut[near]
     meter.add(len(rest.price) * (200 + 2 * len(cut)))
     master = Master(rest)
-    singles(rest, master)
+    add_singles(rest, master)
     master.add(cheapest(rest, kinds, cut), cut)
     generated = generate(rest, master, prices, thorough=False, meter=meter)
     return Programme(master.kinds, master.held, generated.values, generated.bound)

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gpuscaler.planning.mix.columns.bounds import Prices, safe
+from gpuscaler.planning.mix.columns.bounds import Prices, scale_to_safe
 from gpuscaler.planning.mix.columns.master import Master
 from gpuscaler.planning.mix.columns.pricing import ImprovingPatterns, search
 from gpuscaler.planning.mix.instance import Floats, Ints, Mask, ProblemArrays
@@ -43,7 +43,7 @@ def generate(
     only narrow searches are made.
     """
     widths = _WIDTHS if thorough else _WIDTHS[:1]
-    singles(instance, master)
+    add_singles(instance, master)
     best = Generated(prices, prices.bound(instance, instance.demand), np.zeros(0), False)
     width = 0
     starts: tuple[Floats, ...] = (prices.resources,)
@@ -57,7 +57,7 @@ def generate(
             instance, values=values, targets=now.kind_costs(instance), starts=starts, width=widths[width], meter=meter
         )
         starts = (prices.resources, improving_patterns.prices)
-        proven = safe(instance, now, improving_patterns.worth)
+        proven = scale_to_safe(instance, now, improving_patterns.worth)
         bound = proven.bound(instance, instance.demand)
         done = not len(improving_patterns.kinds) and _proves(instance, now, improving_patterns)
         better = bound > best.bound
@@ -81,7 +81,7 @@ def reduced_costs(instance: ProblemArrays, master: Master, prices: Prices) -> Fl
     return np.asarray(prices.kind_costs(instance)[master.kinds] - master.held @ prices.items)
 
 
-def pool(instance: ProblemArrays, master: Master, prices: Prices, *, gap: float, meter: Meter) -> tuple[Ints, bool]:
+def add_pool(instance: ProblemArrays, master: Master, prices: Prices, *, gap: float, meter: Meter) -> tuple[Ints, bool]:
     """Add to ``master`` every pattern that a mix less than ``gap`` above the bound of ``prices`` could use.
 
     These are the patterns with a reduced cost of at most ``gap``. Returns the indices of at most :data:`MOST_COLUMNS` of them, lowest
@@ -98,7 +98,7 @@ def pool(instance: ProblemArrays, master: Master, prices: Prices, *, gap: float,
         keep=_POOL_KEEP,
         worthless=True,
     )
-    full = _full(instance, near.kinds, near.held)
+    full = _maximal(instance, near.kinds, near.held)
     master.add(near.kinds[full], near.held[full])
     reduced = reduced_costs(instance, master, prices)
     order = np.lexsort((np.arange(len(reduced)), reduced))
@@ -106,7 +106,7 @@ def pool(instance: ProblemArrays, master: Master, prices: Prices, *, gap: float,
     return which[:MOST_COLUMNS], near.complete and len(which) <= MOST_COLUMNS
 
 
-def _full(instance: ProblemArrays, kinds: Ints, held: Floats) -> Mask:
+def _maximal(instance: ProblemArrays, kinds: Ints, held: Floats) -> Mask:
     """The patterns to which no pod can be added; a mix that could use another pattern can use one of these instead."""
     if instance.device is not None or any(instance.apart):
         return np.ones(len(kinds), dtype=np.bool_)
@@ -117,7 +117,7 @@ def _full(instance: ProblemArrays, kinds: Ints, held: Floats) -> Mask:
     return np.asarray(~more.any(axis=1))
 
 
-def singles(instance: ProblemArrays, master: Master) -> None:
+def add_singles(instance: ProblemArrays, master: Master) -> None:
     """Add to ``master``, for every item, a pattern of the kind that holds it alone at the lowest cost per copy."""
     each = np.where(instance.copies > 0, instance.price[None, :] / np.maximum(instance.copies, 1.0), np.inf)
     kinds = each.argmin(axis=1)

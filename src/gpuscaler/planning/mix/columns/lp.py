@@ -40,7 +40,7 @@ class Optimum:
     iterations: int
 
 
-def silent() -> highspy.Highs:
+def quiet_solver() -> highspy.Highs:
     """A solver that prints nothing and is deterministic."""
     highs = highspy.Highs()  # type: ignore[no-untyped-call]  # highspy leaves its constructor untyped
     highs.setOptionValue("output_flag", False)

@@ -3,7 +3,7 @@
 import highspy
 import numpy as np
 
-from gpuscaler.planning.mix.columns.lp import INFINITY, Columns, Optimum, load, run, silent
+from gpuscaler.planning.mix.columns.lp import INFINITY, Columns, Optimum, load, quiet_solver, run
 from gpuscaler.planning.mix.instance import Floats, Ints, ProblemArrays
 from gpuscaler.planning.mix.mixture import Mixture
 from gpuscaler.planning.mix.work import Meter
@@ -26,7 +26,7 @@ class Master:
         self.kinds: Ints = np.zeros(0, dtype=np.int64)
         self.held: Floats = np.zeros((0, len(instance.demand)))
         self._known: set[tuple[int, bytes]] = set()
-        self._highs = silent()
+        self._highs = quiet_solver()
         load(
             self._highs,
             self._columns(self.kinds, self.held, unmet=True),
@@ -79,7 +79,7 @@ class Master:
         Returns the best mix found, with surplus copies not trimmed, and whether the solver finished, so that the mix is optimal.
         """
         demand = self.instance.demand
-        highs = silent()
+        highs = quiet_solver()
         load(
             highs,
             self._columns(self.kinds[which], self.held[which], unmet=True),

@@ -140,13 +140,13 @@ def _varied(states: _States, value: Floats, kinds: int) -> Ints:
     most = max(_FEW, _MANY // kinds)
     order = np.lexsort((np.arange(len(value)), -value, states.row))
     starts = np.flatnonzero(np.diff(states.row[order], prepend=-1))
-    found = []
+    chosen = []
     for start, end in pairwise([*starts.tolist(), len(order)]):
         mine = order[start:end]
         holds = states.held[mine] > 0
         firsts = set(holds.argmax(axis=0)[holds.any(axis=0)].tolist()) | set(range(min(_FEW, len(mine))))
-        found += mine[sorted(firsts)[:most]].tolist()
-    return np.array(sorted(found), dtype=np.int64)
+        chosen += mine[sorted(firsts)[:most]].tolist()
+    return np.array(sorted(chosen), dtype=np.int64)
 
 
 def _position(sorted_rows: Ints) -> Ints:

@@ -16,8 +16,8 @@ def orders(instance: ProblemArrays, prices: Prices) -> list[Ints]:
     density = prices.items / np.maximum(size.sum(axis=1), EPSILON)
     fewest = instance.copies.max(axis=1, initial=0.0)
     keys = ((-largest, -prices.items), (-prices.items, -largest), (fewest, -prices.items), (-largest, -density))
-    found = {np.lexsort((second, first, instance.tier)).tobytes() for first, second in keys}
-    return [np.frombuffer(raw, dtype=np.int64) for raw in sorted(found)]
+    item_orders = {np.lexsort((second, first, instance.tier)).tobytes() for first, second in keys}
+    return [np.frombuffer(raw, dtype=np.int64) for raw in sorted(item_orders)]
 
 
 def constructions(
@@ -93,10 +93,10 @@ def top_up(instance: ProblemArrays, mixture: Mixture) -> Mixture:
             limits = np.minimum(held + remaining, instance.copies[:, kind])
             grown = grow(instance, kind, held, limits)
             extra = grown - held
-            some = extra > 0
-            if not some.any():
+            present = extra > 0
+            if not present.any():
                 break
-            often = min(left, int(np.floor(remaining[some] / extra[some]).min()))
+            often = min(left, int(np.floor(remaining[present] / extra[present]).min()))
             parts.append((kind, grown, often))
             remaining = remaining - extra * often
             left -= often
@@ -118,8 +118,8 @@ def affordable(instance: ProblemArrays, spare: list[float]) -> Mask:
 
 def fitting_times(instance: ProblemArrays, kind: int, copies: Floats, remaining: Floats, spare: list[float]) -> int:
     """How often this machine can be bought if it is filled the same way each time."""
-    some = copies > 0
-    most = float(np.floor(remaining[some] / copies[some]).min())
+    present = copies > 0
+    most = float(np.floor(remaining[present] / copies[present]).min())
     for row, amount in zip(instance.limits, spare, strict=True):
         if row.weights[kind] > 0:
             most = min(most, np.floor(amount * (1 + EPSILON) / row.weights[kind]))

@@ -20,22 +20,22 @@ _BATCHES, _SKETCHES = 24, 2
 _SHARE = 8
 
 
-def many(instance: ProblemArrays) -> bool:
+def has_many_items(instance: ProblemArrays) -> bool:
     """Whether there are so many items that machines are best filled along the resource programme first."""
     return int(np.count_nonzero(instance.demand)) > _MANY
 
 
-def crowded(mixture: Mixture) -> bool:
+def is_crowded(mixture: Mixture) -> bool:
     """Whether so many pods share a machine that better patterns would hardly save money."""
     return float(mixture.served().sum()) > _CROWD * float(mixture.times.sum())
 
 
-def poured(instance: ProblemArrays, relaxed: Relaxed, *, penalty: Floats | None = None, meter: Meter) -> Mixture:
+def construct_along(instance: ProblemArrays, relaxed: Relaxed, *, penalty: Floats | None = None, meter: Meter) -> Mixture:
     """A mix for all pods that limits allow, along ``relaxed``, or along sketches that include caps if there are any.
 
     ``penalty`` is the cost of an unmet pod, if limits bind.
     """
-    filling = _Filling(instance, meter)
+    filling = _MixFilling(instance, meter)
     if not instance.capped.any() and instance.real == instance.capacity.shape[1]:
         filling.whole(relaxed)
         return filling.finish(relaxed)
@@ -50,7 +50,7 @@ def poured(instance: ProblemArrays, relaxed: Relaxed, *, penalty: Floats | None 
     return filling.finish(sketch)
 
 
-class _Filling:
+class _MixFilling:
     """Machines filled so far (``parts``), and the pods ``remaining``."""
 
     def __init__(self, instance: ProblemArrays, meter: Meter) -> None:
@@ -134,7 +134,7 @@ def _prefix(instance: ProblemArrays, held: Floats, room: Floats, order: Ints, mo
         if upto == len(order):
             return held, room
         need = request[upto] > 0
-        some = min(want[upto], float(np.floor(room[need] / request[upto][need]).min()))
-        held[order[upto]] += some
-        room = room - some * request[upto]
+        fitting = min(want[upto], float(np.floor(room[need] / request[upto][need]).min()))
+        held[order[upto]] += fitting
+        room = room - fitting * request[upto]
         order = order[upto + 1 :]

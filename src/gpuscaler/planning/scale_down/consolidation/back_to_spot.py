@@ -15,12 +15,12 @@ from gpuscaler.planning.plans import PlannedMachine
 from gpuscaler.planning.scale_down.blockers import Blocker
 from gpuscaler.planning.scale_down.candidates import Candidate
 from gpuscaler.planning.scale_down.contract import Situation
-from gpuscaler.planning.scale_down.moves.destinations import market
+from gpuscaler.planning.scale_down.moves.destinations import node_market
 from gpuscaler.planning.scale_down.pod_classes import RunningClass
-from gpuscaler.planning.state.breaker_messages import clock, trouble
+from gpuscaler.planning.state.breaker_messages import describe_trouble, format_time
 
 
-class Returns:
+class SpotReturns:
     """Decides which replacements in ``situation`` return to spot, and which of those may do so now."""
 
     def __init__(self, situation: Situation) -> None:
@@ -31,7 +31,7 @@ class Returns:
         """Pools from which a non-spot machine with pods that go elsewhere is being removed."""
         cluster, members, now = self._situation.cluster, self._situation.members, self._situation.now
         leaving = (
-            name for name in self._situation.state.disrupting if name in members and market(cluster.nodes[name], members[name]) != SPOT
+            name for name in self._situation.state.disrupting if name in members and node_market(cluster.nodes[name], members[name]) != SPOT
         )
         return frozenset(members[name].pool.name for name in leaving if not is_idle(cluster.on_node.get(name, {}).values(), now))
 
@@ -46,17 +46,17 @@ class Returns:
         blockers: dict[Candidate, Blocker] = {}
         first: dict[str, frozenset[str]] = {}
         for candidate in candidates:
-            mine = frozenset(needs[candidate]) & spot.keys()
-            if is_spot(candidate) or not mine:
+            spot_machines = frozenset(needs[candidate]) & spot.keys()
+            if is_spot(candidate) or not spot_machines:
                 continue
-            source, targets = candidate.member.pool.name, {spot[one] for one in mine}
+            source, targets = candidate.member.pool.name, {spot[machine] for machine in spot_machines}
             why = self._restless(targets)
-            alone = source not in self._under_way and all(mine <= first.get(pool, mine) for pool in (source, *targets))
+            alone = source not in self._under_way and all(spot_machines <= first.get(pool, spot_machines) for pool in (source, *targets))
             if why is None and not alone:
                 why = Blocker("going-back", f"it could run cheaper on spot; machines of pool {source} return to spot one at a time")
             if why is None:
                 for pool in (source, *targets):
-                    first.setdefault(pool, mine)
+                    first.setdefault(pool, spot_machines)
             else:
                 blockers[candidate] = why
         return blockers
@@ -68,7 +68,9 @@ class Returns:
             return None
         pool = max(until, key=until.__getitem__)
         taken = f"a spot machine of pool {pool} was reclaimed a short while ago"
-        return Blocker("going-back", f"it could run cheaper on spot; {taken}, so no machine returns to it before {clock(until[pool], now)}")
+        return Blocker(
+            "going-back", f"it could run cheaper on spot; {taken}, so no machine returns to it before {format_time(until[pool], now)}"
+        )
 
     def waits(self, candidates: Iterable[Candidate]) -> dict[str, str]:
         """By node, a note for machines that stay although spot of their instance type is cheaper, since that spot is not trusted yet."""
@@ -82,18 +84,18 @@ class Returns:
         cheapest: dict[str, Offering] = {}
         for offering in sorted(offered, key=lambda offering: (offering.price, offering.key)):
             cheapest.setdefault(offering.instance_type, offering)
-        found = {}
+        notes = {}
         for candidate in candidates:
             own = candidate.member.offering
             best = cheapest.get(own.instance_type) if own is not None else None
             if best is not None and best.price < candidate.price and not is_spot(candidate) and all(map(admits_spot, candidate.load)):
-                said = trouble(state.breakers, best.key, now) or "it was refused or reclaimed a short while ago"
-                found[candidate.name] = f"{best.instance_type} on spot in {best.zone} would cost ${best.price:.4f} per hour ({said})"
-        return found
+                trouble = describe_trouble(state.breakers, best.key, now) or "it was refused or reclaimed a short while ago"
+                notes[candidate.name] = f"{best.instance_type} on spot in {best.zone} would cost ${best.price:.4f} per hour ({trouble})"
+        return notes
 
 
 def is_spot(candidate: Candidate) -> bool:
-    return market(candidate.node, candidate.member) == SPOT
+    return node_market(candidate.node, candidate.member) == SPOT
 
 
 def admits_spot(running_class: RunningClass) -> bool:

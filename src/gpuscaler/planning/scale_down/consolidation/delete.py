@@ -15,15 +15,15 @@ from gpuscaler.planning.scale_down.blockers import Blocker
 from gpuscaler.planning.scale_down.budgets import CONSOLIDATION
 from gpuscaler.planning.scale_down.candidates import Candidate
 from gpuscaler.planning.scale_down.contract import Situation
-from gpuscaler.planning.scale_down.decided import Decided
+from gpuscaler.planning.scale_down.decided import RemovalDecisions
 from gpuscaler.planning.scale_down.moves.bulk import Emptied, empty_together, stuck
-from gpuscaler.planning.scale_down.moves.bulk_affinity import Company
-from gpuscaler.planning.scale_down.moves.candidate_arrays import CandidateArrays, fleet_of, leaving_order
-from gpuscaler.planning.scale_down.moves.destinations import Homes
-from gpuscaler.planning.scale_down.moves.exact import Mover, Step, looks_within, still_holds
+from gpuscaler.planning.scale_down.moves.bulk_affinity import PeerRules
+from gpuscaler.planning.scale_down.moves.candidate_arrays import CandidateArrays, arrays_of, leaving_order
+from gpuscaler.planning.scale_down.moves.destinations import Destinations
+from gpuscaler.planning.scale_down.moves.exact import Mover, PodMove, looks_within, replay
 from gpuscaler.planning.scale_down.moves.packing import pack
-from gpuscaler.planning.scale_down.moves.possible_rooms import Worlds
-from gpuscaler.planning.scale_down.moves.rules import Manner
+from gpuscaler.planning.scale_down.moves.possible_rooms import PossibleRooms
+from gpuscaler.planning.scale_down.moves.rules import MoveRules
 from gpuscaler.planning.scale_down.pod_classes import RunningClass
 
 #: How many candidates are tried one by one after all have been tried together.
@@ -40,14 +40,14 @@ class Deletion:
     """
 
     situation: Situation
-    ledger: Decided
-    homes: Homes
+    ledger: RemovalDecisions
+    homes: Destinations
     classes: Sequence[RunningClass]
-    manners: Mapping[RunningClass, Manner]
+    manners: Mapping[RunningClass, MoveRules]
     seats: Mapping[RunningClass, int]
-    worlds: Worlds
+    worlds: PossibleRooms
     admitted: set[Candidate] = field(default_factory=set)
-    steps: dict[Candidate, list[Step]] = field(default_factory=dict)
+    steps: dict[Candidate, list[PodMove]] = field(default_factory=dict)
     pinned: set[int] = field(default_factory=set)
 
     def book(self, candidate: Candidate) -> Blocker | None:
@@ -77,17 +77,17 @@ def delete(work: Deletion, candidates: Sequence[Candidate]) -> tuple[CandidateAr
     Returns the candidates that could be moved in bulk, ordered, and which of them leave.
     """
     worlds, room = work.worlds, work.situation.room
-    looks = looks_within(work.situation.policy.work_budget, room)
-    company = Company(worlds, work.manners, work.seats, looks=looks)
+    passes = looks_within(work.situation.policy.work_budget, room)
+    company = PeerRules(worlds, work.manners, work.seats, passes=passes)
     free = [running_class for running_class in work.classes if not work.manners[running_class].exact]
-    fleet = fleet_of(candidates, work.classes, free=free, homes=work.homes, company=company)
+    fleet = arrays_of(candidates, work.classes, free=free, homes=work.homes, company=company)
     order = leaving_order(fleet, room).tolist()
     ordered = [candidates[number] for number in order]
     admit(work, ordered)
     bound = set(work.classes) - set(free)
     if not all(bound.isdisjoint(candidate.load) for candidate in ordered):
-        worlds = move_exactly(work, ordered, bound, looks=looks)
-        company = Company(worlds, work.manners, work.seats, looks=looks)
+        worlds = move_exactly(work, ordered, bound, passes=passes)
+        company = PeerRules(worlds, work.manners, work.seats, passes=passes)
     left = [n for n in order if candidates[n] in work.steps or bound.isdisjoint(candidates[n].load)]
     loose = [number for number in left if candidates[number].row not in work.pinned]
     # If a machine that was cleared exactly stays after all, it keeps all its pods, so its free resources do not change.
@@ -99,9 +99,9 @@ def delete(work: Deletion, candidates: Sequence[Candidate]) -> tuple[CandidateAr
     emptied = empty_together(fleet, leaving=leaving, targets=work.homes.targets)
     for number in np.flatnonzero(leaving & ~emptied.leaving).tolist():
         work.take_back(fleet.candidates[number])
-    squeeze(work, fleet, emptied)
-    recheck(work, fleet, emptied)
-    leave(work, fleet, emptied)
+    retry_one_by_one(work, fleet, emptied)
+    recheck_exact_moves(work, fleet, emptied)
+    record_removals(work, fleet, emptied)
     return fleet, emptied
 
 
@@ -113,28 +113,28 @@ def admit(work: Deletion, candidates: Sequence[Candidate]) -> None:
             work.ledger.blocked[candidate.name] = blocker
 
 
-def move_exactly(work: Deletion, candidates: Sequence[Candidate], bound: Collection[RunningClass], *, looks: int) -> Worlds:
+def move_exactly(work: Deletion, candidates: Sequence[Candidate], bound: Collection[RunningClass], *, passes: int) -> PossibleRooms:
     """Try to move the pods that depend on others off admitted candidates; returns the worlds after those moves."""
-    mover = Mover(work.worlds, work.homes, looks=looks)
+    mover = Mover(work.worlds, work.homes, passes=passes)
     preference = np.zeros(len(work.situation.room), dtype=np.int64)
     for position, candidate in enumerate(candidates):
         preference[candidate.row] = len(candidates) - position
     for candidate in candidates:
-        mine = [running_class for running_class in candidate.load if running_class in bound]
-        if not mine or candidate not in work.admitted:
+        own_classes = [running_class for running_class in candidate.load if running_class in bound]
+        if not own_classes or candidate not in work.admitted:
             continue
         if candidate.row in work.pinned:
-            found: list[Step] | Blocker = Blocker("in-use", "pods of machines that leave move here")
+            outcome: list[PodMove] | Blocker = Blocker("in-use", "pods of machines that leave move here")
         elif mover.exhausted or work.stopped:
-            found = Blocker("in-use", "not examined: this plan has spent its work budget on better candidates for removal")
+            outcome = Blocker("in-use", "not examined: this plan has spent its work budget on better candidates for removal")
         else:
-            found = mover.clear(candidate, mine, preference)
-        if isinstance(found, Blocker):
+            outcome = mover.clear(candidate, own_classes, preference)
+        if isinstance(outcome, Blocker):
             work.take_back(candidate)
-            work.ledger.blocked[candidate.name] = found
+            work.ledger.blocked[candidate.name] = outcome
         else:
-            work.steps[candidate] = found
-            work.pinned.update(step.target for step in found)
+            work.steps[candidate] = outcome
+            work.pinned.update(step.target for step in outcome)
     for candidate in candidates:
         if candidate.row in work.pinned and candidate in work.admitted:
             work.take_back(candidate)
@@ -142,7 +142,7 @@ def move_exactly(work: Deletion, candidates: Sequence[Candidate], bound: Collect
     return mover.worlds
 
 
-def squeeze(work: Deletion, fleet: CandidateArrays, emptied: Emptied) -> None:
+def retry_one_by_one(work: Deletion, fleet: CandidateArrays, emptied: Emptied) -> None:
     """Try machines that stay once more, each alone: packing all at once is not exact, and allowances may have become free again."""
     receiving = emptied.receiving
     hopeless = stuck(fleet, emptied, work.homes.targets).size
@@ -173,20 +173,20 @@ def squeeze(work: Deletion, fleet: CandidateArrays, emptied: Emptied) -> None:
         receiving |= {row for _, where, _ in packed.placed for row in where.tolist()}
 
 
-def recheck(work: Deletion, fleet: CandidateArrays, emptied: Emptied) -> None:
+def recheck_exact_moves(work: Deletion, fleet: CandidateArrays, emptied: Emptied) -> None:
     """Replay the exact moves without those of machines that stay after all; machines with moves that relied on them stay too."""
     if all(candidate in work.admitted for candidate in work.steps):
         return
     worlds = work.worlds.copy()
     for number in np.flatnonzero(emptied.leaving).tolist():
         candidate = fleet.candidates[number]
-        if not still_holds(worlds, work.steps.get(candidate, ())):
+        if not replay(worlds, work.steps.get(candidate, ())):
             emptied.leaving[number] = False
             work.take_back(candidate)
             work.ledger.blocked[candidate.name] = Blocker("in-use", "its pods could only move together with those of a machine that stays")
 
 
-def leave(work: Deletion, fleet: CandidateArrays, emptied: Emptied) -> None:
+def record_removals(work: Deletion, fleet: CandidateArrays, emptied: Emptied) -> None:
     """Record the removals: the pods of each machine take the places that were found for pods of their size."""
     names = np.array(work.situation.room.table.names, dtype=object)
     places: list[list[str]] = [[] for _ in range(len(fleet.sizes))]

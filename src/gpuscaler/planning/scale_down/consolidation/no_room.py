@@ -11,7 +11,7 @@ from gpuscaler.planning.scale_down.moves.candidate_arrays import CandidateArrays
 from gpuscaler.planning.scale_down.pod_classes import first_key
 
 
-def in_use(fleet: CandidateArrays, emptied: Emptied, targets: Mask) -> dict[str, Blocker]:
+def in_use_blockers(fleet: CandidateArrays, emptied: Emptied, targets: Mask) -> dict[str, Blocker]:
     """The blocker of each candidate that stays: it names a pod that fits nowhere else, or says that its pods do not fit together."""
     alone = stuck(fleet, emptied, targets)
     shortage = Shortage(fleet, emptied.packed.free, alone.open_rows)
@@ -21,11 +21,11 @@ def in_use(fleet: CandidateArrays, emptied: Emptied, targets: Mask) -> dict[str,
         size = alone.size.get(number)
         if size is None:
             count = sum(len(pods) for running_class, pods in candidate.load.items() if running_class in fleet.size_of)
-            said = f"its {count} pods do not all fit into the free room of other nodes"
+            detail = f"its {count} pods do not all fit into the free room of other nodes"
         else:
             pods = [pod for running_class, pods in candidate.load.items() if fleet.size_of.get(running_class) == size for pod in pods]
-            said = f"pod {first_key(pods)} fits on no other node: {shortage.of(size, int(fleet.rows[number]))}"
-        blockers[candidate.name] = Blocker("in-use", said)
+            detail = f"pod {first_key(pods)} fits on no other node: {shortage.of(size, int(fleet.rows[number]))}"
+        blockers[candidate.name] = Blocker("in-use", detail)
     return blockers
 
 
@@ -49,9 +49,9 @@ class Shortage:
             total, rows = total - self._lacks(size, np.array([own]))[0], rows - 1
         if not rows:
             return "there is no other open node"
-        what = ["do not admit it", *(f"have {lack(name)}" for name in self._fleet.resources)]
-        said = ", ".join(f"{count} {words}" for count, words in zip(total.tolist(), what, strict=True) if count)
-        return f"of {rows} open node{'s' if rows != 1 else ''}, {said}"
+        shortages = ["do not admit it", *(f"have {describe_shortage(name)}" for name in self._fleet.resources)]
+        detail = ", ".join(f"{count} {words}" for count, words in zip(total.tolist(), shortages, strict=True) if count)
+        return f"of {rows} open node{'s' if rows != 1 else ''}, {detail}"
 
     def _lacks(self, size: int, rows: Array) -> Array:
         """``[row, 0]``: the row does not admit the size; ``[row, 1 + resource]``: it does, but has too little of the resource."""
@@ -60,7 +60,7 @@ class Shortage:
         return np.column_stack((~admits, admits[:, None] & (self._free[rows] < sizes.requests[size]))).astype(np.int64)
 
 
-def lack(resource: str) -> str:
+def describe_shortage(resource: str) -> str:
     if resource == PODS:
         return "no room for another pod"
     return "a pod that it keeps apart from" if resource.startswith(APART) else f"too little {resource}"

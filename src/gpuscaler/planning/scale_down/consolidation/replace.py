@@ -15,10 +15,10 @@ from gpuscaler.planning.capacity.node_templates import Templates
 from gpuscaler.planning.mix import Item, Limits, Problem, Solution, Together, solve
 from gpuscaler.planning.plans import PlannedMachine
 from gpuscaler.planning.scale_down.candidates import Candidate
-from gpuscaler.planning.scale_down.consolidation.back_to_spot import Returns
+from gpuscaler.planning.scale_down.consolidation.back_to_spot import SpotReturns
 from gpuscaler.planning.scale_down.consolidation.delete import Deletion
-from gpuscaler.planning.scale_down.consolidation.replacement_choices import Goods, Menu, goods_of
-from gpuscaler.planning.scale_down.consolidation.replacement_mix import Deal, bought_by, deal_of, left_by_item
+from gpuscaler.planning.scale_down.consolidation.replacement_choices import PurchaseItems, ReplacementKinds, purchase_items
+from gpuscaler.planning.scale_down.consolidation.replacement_mix import ReplacementPlan, bought_machines, left_by_item, replacement_plan
 from gpuscaler.planning.scale_down.moves.bulk import Emptied
 from gpuscaler.planning.scale_down.moves.bulk_affinity import APART
 from gpuscaler.planning.scale_down.moves.candidate_arrays import CandidateArrays
@@ -40,10 +40,10 @@ class Replacing:
     work: Deletion
     fleet: CandidateArrays
     emptied: Emptied
-    goods: Goods
+    goods: PurchaseItems
     limits: Limits
     templates: Templates
-    returns: Returns
+    returns: SpotReturns
 
     def mix(self, counts: Array, limits: Limits) -> Solution:
         """The cheapest machines for ``counts[item]`` pods."""
@@ -54,12 +54,12 @@ class Replacing:
             request = {name: amount for name, amount in wanted if amount and not name.startswith(APART)}
             items.append(Item(f"{index:06}", count, request, self.goods.allowed[index]))
         groups = sorted(set(self.goods.apart) - {""})
-        together = tuple(Together(tuple(i for i, its in enumerate(self.goods.apart) if its == name), 1) for name in groups)
+        together = tuple(Together(tuple(i for i, group in enumerate(self.goods.apart) if group == name), 1) for name in groups)
         problem = Problem(tuple(items), self.templates.mix_kinds, together=together, limits=limits)
         work = max(1, self.work.situation.policy.work_budget // WORK_SHARE)
         return solve(problem, work=work, should_stop=self.work.situation.should_stop)
 
-    def deal(self, candidates: Sequence[Candidate]) -> Deal | None:
+    def deal(self, candidates: Sequence[Candidate]) -> ReplacementPlan | None:
         """Place the pods of ``candidates`` into free room and onto new machines for the rest; None if limits leave some pods out."""
         work, fleet = self.work, self.fleet
         mine = set(candidates)
@@ -71,16 +71,16 @@ class Replacing:
         if any(solution.unmet.values()):
             return None
         work.ledger.brake |= solution.brake
-        bought = bought_by(solution, self.templates, len(work.ledger.machines))
-        return deal_of(fleet, self.goods, candidates, bought=bought, packed=packed, names=work.situation.room.table.names)
+        bought = bought_machines(solution, self.templates, len(work.ledger.machines))
+        return replacement_plan(fleet, self.goods, candidates, bought=bought, packed=packed, names=work.situation.room.table.names)
 
 
 def replace_machines(work: Deletion, fleet: CandidateArrays, emptied: Emptied) -> None:
     """Search cheaper machines for the pods of candidates that stay, pools of the highest priority first."""
     templates = work.situation.templates
-    menu = Menu(templates)
+    menu = ReplacementKinds(templates)
     receiving = emptied.receiving
-    limits, returns = work.situation.limits, Returns(work.situation)
+    limits, returns = work.situation.limits, SpotReturns(work.situation)
     numbers = np.flatnonzero(~emptied.leaving).tolist()
     staying = [fleet.candidates[number] for number in numbers]
     loose = [
@@ -91,9 +91,9 @@ def replace_machines(work: Deletion, fleet: CandidateArrays, emptied: Emptied) -
     for tier in sorted({candidate.member.pool.priority for candidate in loose}, reverse=True):
         here = promising(work, fleet, [candidate for candidate in loose if candidate.member.pool.priority == tier], tier)
         if here and not work.stopped:
-            goods = goods_of(fleet, menu, here, tier=tier)
+            goods = purchase_items(fleet, menu, here, tier=tier)
             machines = replace_tier(Replacing(work, fleet, emptied, goods, limits, templates, returns), here)
-            limits, templates = after(limits, machines, templates), templates.less(Counter(machine.key for machine in machines))
+            limits, templates = limits_after(limits, machines, templates), templates.less(Counter(machine.key for machine in machines))
 
 
 def promising(work: Deletion, fleet: CandidateArrays, candidates: Sequence[Candidate], tier: int) -> list[Candidate]:
@@ -116,13 +116,13 @@ def promising(work: Deletion, fleet: CandidateArrays, candidates: Sequence[Candi
     gain = np.array([candidate.price for candidate in candidates]) - cost
     if gain[gain > 0].sum() <= max(NOTHING, work.situation.policy.min_saving):
         return []
-    return [candidate for candidate, one in zip(candidates, gain, strict=True) if one > 0]
+    return [candidate for candidate, saving in zip(candidates, gain, strict=True) if saving > 0]
 
 
 def replace_tier(search: Replacing, candidates: Sequence[Candidate]) -> tuple[PlannedMachine, ...]:
     """Replace those of ``candidates`` for which it pays; returns the machines to buy."""
     work = search.work
-    booked = [candidate for candidate in worth_replacing(search, candidates) if booked_or_blocked(work, candidate)]
+    booked = [candidate for candidate in worth_replacing(search, candidates) if reserve_or_block(work, candidate)]
     for _ in range(TRIES):
         if not booked or work.stopped:
             break
@@ -135,7 +135,7 @@ def replace_tier(search: Replacing, candidates: Sequence[Candidate]) -> tuple[Pl
         elif deal is not None:
             paying = [candidate for candidate in booked if net_saving(deal.saving_of(candidate), restart_loss(candidate)) > NOTHING]
             if len(paying) == len(booked) and pays_in_all(work, deal, booked):
-                close(search, deal, booked)
+                record_replacements(search, deal, booked)
                 return deal.machines
             keep = paying if len(paying) < len(booked) else keep
         for candidate in set(booked) - set(keep):
@@ -146,35 +146,35 @@ def replace_tier(search: Replacing, candidates: Sequence[Candidate]) -> tuple[Pl
     return ()
 
 
-def booked_or_blocked(work: Deletion, candidate: Candidate) -> bool:
+def reserve_or_block(work: Deletion, candidate: Candidate) -> bool:
     blocker = work.book(candidate)
     if blocker is not None:
         work.ledger.blocked[candidate.name] = blocker
     return blocker is None
 
 
-def pays_in_all(work: Deletion, deal: Deal, candidates: Sequence[Candidate]) -> bool:
+def pays_in_all(work: Deletion, deal: ReplacementPlan, candidates: Sequence[Candidate]) -> bool:
     """Whether the whole replacement is worth the work it loses and the time in which old and new machines are both paid for."""
     saving = sum(deal.saving_of(candidate) for candidate in candidates)
     loss = sum(restart_loss(candidate) for candidate in candidates) + deal.cost * OVERLAP / 3600
     return pays(saving, loss, work.situation.policy)
 
 
-def close(search: Replacing, deal: Deal, candidates: Sequence[Candidate]) -> None:
+def record_replacements(search: Replacing, deal: ReplacementPlan, candidates: Sequence[Candidate]) -> None:
     """Record the removals and the machines they need."""
     work, fleet = search.work, search.fleet
-    gone = set(candidates)
-    search.emptied.leaving |= np.array([candidate in gone for candidate in fleet.candidates], dtype=np.bool_)
+    removed = set(candidates)
+    search.emptied.leaving |= np.array([candidate in removed for candidate in fleet.candidates], dtype=np.bool_)
     for candidate in candidates:
         saving = deal.saving_of(candidate)
-        reason = f"{replaced_by(deal, candidate)}, which saves ${saving:.4f} per hour"
+        reason = f"{describe_moves(deal, candidate)}, which saves ${saving:.4f} per hour"
         work.ledger.remove(candidate, reason, saving=saving, moves=deal.moves[candidate], needs=deal.needs[candidate])
     work.ledger.machines += deal.machines
     search.emptied.packed.placed += deal.packed.placed
     search.emptied.packed.free = deal.packed.free
 
 
-def replaced_by(deal: Deal, candidate: Candidate) -> str:
+def describe_moves(deal: ReplacementPlan, candidate: Candidate) -> str:
     """Where the pods go, in words."""
     needed = set(deal.needs[candidate])
     kinds = Counter(f"{m.instance_type} ({m.market}, {m.zone})" for m in deal.machines if m.id in needed)
@@ -187,7 +187,7 @@ def replaced_by(deal: Deal, candidate: Candidate) -> str:
     return f"{pods} {run} cheaper on {new}" + (f" and on other nodes ({kept})" if kept else "")
 
 
-def after(limits: Limits, machines: Sequence[PlannedMachine], templates: Templates) -> Limits:
+def limits_after(limits: Limits, machines: Sequence[PlannedMachine], templates: Templates) -> Limits:
     """The limits that remain after buying ``machines``."""
     gpus = {offering.key: offering.gpus for offering in templates.offerings}
     pools = dict(limits.pools)

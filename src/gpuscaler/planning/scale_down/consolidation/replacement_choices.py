@@ -9,16 +9,16 @@ from gpuscaler.model.table import Array
 from gpuscaler.planning.capacity.node_templates import Templates
 from gpuscaler.planning.scale_down.candidates import Candidate
 from gpuscaler.planning.scale_down.moves.candidate_arrays import CandidateArrays
-from gpuscaler.planning.scale_down.moves.destinations import Homes
+from gpuscaler.planning.scale_down.moves.destinations import Destinations
 from gpuscaler.planning.scale_down.pod_classes import RunningClass
 
 
-class Menu:
+class ReplacementKinds:
     """The new machines that may take each class of running pods."""
 
     def __init__(self, templates: Templates) -> None:
         self._templates = templates
-        self._homes = Homes.on_templates(templates)
+        self._homes = Destinations.on_templates(templates)
 
     def kinds(self, running_class: RunningClass, *, tier: int) -> tuple[int, ...]:
         """Kinds in pools with at least the priority ``tier``, of which every template takes pods of ``running_class``."""
@@ -27,7 +27,7 @@ class Menu:
 
 
 @dataclass(frozen=True)
-class Goods:
+class PurchaseItems:
     """The purchase item of each class: ``item_of[class]``, with ``size[item]`` and the kinds ``allowed[item]``.
 
     Of items that share a name in ``apart`` (empty: none), a machine takes one pod in all.
@@ -48,20 +48,20 @@ class Goods:
         return total
 
 
-def goods_of(fleet: CandidateArrays, menu: Menu, candidates: Sequence[Candidate], *, tier: int) -> Goods:
+def purchase_items(fleet: CandidateArrays, menu: ReplacementKinds, candidates: Sequence[Candidate], *, tier: int) -> PurchaseItems:
     """Sort the classes on ``candidates`` into items: same size, same kinds that may take them, same pods that they keep apart from."""
     present = {running_class for candidate in candidates for running_class in candidate.load if running_class in fleet.size_of}
-    known: dict[tuple[int, tuple[int, ...], str], int] = {}
+    item_numbers: dict[tuple[int, tuple[int, ...], str], int] = {}
     item_of = {}
     for running_class in fleet.size_of:
         if running_class in present:
             kinds = menu.kinds(running_class, tier=tier) if fleet.company.settled(running_class) else ()
-            item_of[running_class] = known.setdefault(
-                (fleet.size_of[running_class], kinds, fleet.company.siblings(running_class)), len(known)
+            item_of[running_class] = item_numbers.setdefault(
+                (fleet.size_of[running_class], kinds, fleet.company.siblings(running_class)), len(item_numbers)
             )
-    return Goods(
+    return PurchaseItems(
         item_of,
-        size=tuple(size for size, _, _ in known),
-        allowed=tuple(kinds for _, kinds, _ in known),
-        apart=tuple(name for _, _, name in known),
+        size=tuple(size for size, _, _ in item_numbers),
+        allowed=tuple(kinds for _, kinds, _ in item_numbers),
+        apart=tuple(name for _, _, name in item_numbers),
     )

@@ -6,17 +6,17 @@ from dataclasses import dataclass
 import numpy as np
 
 from gpuscaler.model.table import Array
-from gpuscaler.planning.capacity.node_templates import Kind, Templates
+from gpuscaler.planning.capacity.node_templates import MachineKind, Templates
 from gpuscaler.planning.mix import Solution
 from gpuscaler.planning.plans import Choice, Move, PlannedMachine
 from gpuscaler.planning.scale_down.candidates import Candidate
-from gpuscaler.planning.scale_down.consolidation.replacement_choices import Goods
+from gpuscaler.planning.scale_down.consolidation.replacement_choices import PurchaseItems
 from gpuscaler.planning.scale_down.moves.candidate_arrays import CandidateArrays
 from gpuscaler.planning.scale_down.moves.packing import Packed
 
 
 @dataclass(frozen=True)
-class Deal:
+class ReplacementPlan:
     """``machines`` to buy for ``cost`` dollars per hour.
 
     Per candidate: its ``moves``, the machines it ``needs`` and its ``share`` of their cost. ``packed`` holds the pods that find room on
@@ -40,26 +40,26 @@ class Replacement:
     """One new machine of a solution, with the number of its pods by item."""
 
     name: str
-    kind: Kind
+    kind: MachineKind
     pods: Mapping[int, int]
 
 
-def bought_by(solution: Solution, templates: Templates, already: int) -> list[Replacement]:
+def bought_machines(solution: Solution, templates: Templates, already: int) -> list[Replacement]:
     """The machines of a solution one by one; their names continue after ``already`` earlier ones."""
     patterns = sorted(solution.machines, key=lambda pattern: (pattern.kind, sorted(pattern.pods.items())))
     kinds = [(templates.kinds[pattern.kind], pattern.pods) for pattern in patterns for _ in range(pattern.times)]
     return [Replacement(f"replacement-{already + number}", kind, pods) for number, (kind, pods) in enumerate(kinds, 1)]
 
 
-def deal_of(
+def replacement_plan(
     fleet: CandidateArrays,
-    goods: Goods,
+    goods: PurchaseItems,
     candidates: Sequence[Candidate],
     *,
     bought: Sequence[Replacement],
     packed: Packed,
     names: Sequence[str],
-) -> Deal:
+) -> ReplacementPlan:
     """Give every pod of ``candidates`` a slot on a new machine or a place on a machine that stays, and divide the cost.
 
     The cost of a machine is divided among its pods in proportion to the share of it that they request.
@@ -82,30 +82,30 @@ def deal_of(
             for key in sorted(pod.key for pod in candidate.load[running_class]):
                 if slots[item]:
                     number = slots[item].pop()
-                    weight[index, number] += portion(fleet, goods.size[item], bought[number].kind)
+                    weight[index, number] += share_of_machine(fleet, goods.size[item], bought[number].kind)
                     moves[candidate].append(Move(key, bought[number].name))
                 else:
                     moves[candidate].append(Move(key, names[places[goods.size[item]].pop()]))
     price = np.array([machine.kind.price for machine in bought])
     share = (weight / np.maximum(weight.sum(axis=0), 1e-12)) @ price
-    return Deal(
-        machines=tuple(machine_of(replacement, moves) for replacement in bought),
+    return ReplacementPlan(
+        machines=tuple(replacement_machine(replacement, moves) for replacement in bought),
         cost=float(price.sum()),
-        moves={candidate: tuple(its) for candidate, its in moves.items()},
+        moves={candidate: tuple(candidate_moves) for candidate, candidate_moves in moves.items()},
         needs={c: tuple(bought[n].name for n in np.flatnonzero(weight[i]).tolist()) for i, c in enumerate(candidates)},
         share={candidate: float(amount) for candidate, amount in zip(candidates, share, strict=True)},
         packed=packed,
     )
 
 
-def portion(fleet: CandidateArrays, size: int, kind: Kind) -> float:
+def share_of_machine(fleet: CandidateArrays, size: int, kind: MachineKind) -> float:
     """The largest share of a new machine that one pod requests."""
     allocatable = kind.offering.allocatable
     amounts = zip(fleet.resources, fleet.sizes.requests[size].tolist(), strict=True)
     return max(float(amount / allocatable[name]) for name, amount in amounts if allocatable.get(name))
 
 
-def machine_of(replacement: Replacement, moves: Mapping[Candidate, Sequence[Move]]) -> PlannedMachine:
+def replacement_machine(replacement: Replacement, moves: Mapping[Candidate, Sequence[Move]]) -> PlannedMachine:
     offering = replacement.kind.offering
     members = sorted(replacement.kind.members, key=lambda o: (o.price, o.key))
     choices = tuple(Choice(o.instance_type, o.market, o.zone, o.price) for o in members)
@@ -117,12 +117,12 @@ def machine_of(replacement: Replacement, moves: Mapping[Candidate, Sequence[Move
         zone=offering.zone,
         price_per_hour=offering.price,
         purpose="replacement",
-        pods=tuple(sorted(move.pod for its in moves.values() for move in its if move.to == replacement.name)),
+        pods=tuple(sorted(move.pod for candidate_moves in moves.values() for move in candidate_moves if move.to == replacement.name)),
         choices=choices,
     )
 
 
-def left_by_item(goods: Goods, counts: Array, packed: Packed) -> Array:
+def left_by_item(goods: PurchaseItems, counts: Array, packed: Packed) -> Array:
     """How many of ``counts[item]`` pods found no place; among items of one size, the last items are left over."""
     left = packed.left.copy()
     missing = np.zeros_like(counts)

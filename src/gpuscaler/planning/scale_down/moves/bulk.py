@@ -39,12 +39,12 @@ def empty_together(fleet: CandidateArrays, *, leaving: Mask, targets: Mask) -> E
         if not packed.left.any():
             return Emptied(leaving, packed)
         backwards = np.flatnonzero(leaving)[::-1]
-        returning = by_total if tries < OPTIMISTIC else by_size
+        returning = put_back_by_total if tries < OPTIMISTIC else put_back_by_size
         leaving[returning(fleet, packed.left, backwards, targets)] = False
         tries += 1
 
 
-def by_total(fleet: CandidateArrays, left: Array, backwards: Array, targets: Mask) -> Array:
+def put_back_by_total(fleet: CandidateArrays, left: Array, backwards: Array, targets: Mask) -> Array:
     """The first of ``backwards`` that together have as much room as the pods in ``left`` request; at least one."""
     sizes = fleet.sizes
     back = np.zeros(len(fleet.candidates), dtype=np.bool_)
@@ -71,13 +71,13 @@ def room_of(fleet: CandidateArrays, chosen: Array, admits: Mask, members: Array,
     """
     rows = fleet.rows[chosen]
     whole = fleet.free[rows] + fleet.load[chosen]
-    mine = np.isin(fleet.size, members)
-    own = load_of(fleet.sizes, len(fleet.candidates), fleet.owner[mine], fleet.size[mine], fleet.amount[mine])
+    of_sizes = np.isin(fleet.size, members)
+    own = load_of(fleet.sizes, len(fleet.candidates), fleet.owner[of_sizes], fleet.size[of_sizes], fleet.amount[of_sizes])
     open_to = admits[rows] & targets[rows]
     return np.where(open_to[:, None], whole, own[chosen])
 
 
-def by_size(fleet: CandidateArrays, left: Array, backwards: Array, targets: Mask) -> Array:
+def put_back_by_size(fleet: CandidateArrays, left: Array, backwards: Array, targets: Mask) -> Array:
     """For each size that is left over, the first of ``backwards`` that hold enough copies when emptied; at least one."""
     sizes = fleet.sizes
     back = np.zeros(len(fleet.candidates), dtype=np.bool_)
@@ -123,14 +123,14 @@ def stuck(fleet: CandidateArrays, emptied: Emptied, targets: Mask) -> Stuck:
     rows = targets.copy()
     rows[fleet.rows[emptied.leaving]] = False
     open_rows = np.flatnonzero(rows)
-    mine = np.flatnonzero(~emptied.leaving[fleet.owner])
-    owner, size = fleet.owner[mine], fleet.size[mine]
+    staying = np.flatnonzero(~emptied.leaving[fleet.owner])
+    owner, size = fleet.owner[staying], fleet.size[staying]
     fitting = fitting_rows(fleet, emptied.packed.free, open_rows, np.unique(size))
     # A closed row gets the position of the last column, which is False for every size.
     position = np.full(len(rows), len(open_rows), dtype=np.int64)
     position[open_rows] = np.arange(len(open_rows))
     others = fitting.sum(axis=1)[size] - fitting[size, position[fleet.rows[owner]]]
-    found: dict[int, int] = {}
-    for number, its in zip(owner[others == 0].tolist(), size[others == 0].tolist(), strict=True):
-        found[number] = min(its, found.get(number, its))
-    return Stuck(open_rows, found)
+    stuck_sizes: dict[int, int] = {}
+    for number, stuck_size in zip(owner[others == 0].tolist(), size[others == 0].tolist(), strict=True):
+        stuck_sizes[number] = min(stuck_size, stuck_sizes.get(number, stuck_size))
+    return Stuck(open_rows, stuck_sizes)

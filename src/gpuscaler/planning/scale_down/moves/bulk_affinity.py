@@ -14,8 +14,8 @@ from gpuscaler.planning.feasibility import BETWEEN_PODS
 from gpuscaler.planning.feasibility.pods.spread import hard
 from gpuscaler.planning.feasibility.snapshot import Room
 from gpuscaler.planning.scale_down.candidates import Candidate
-from gpuscaler.planning.scale_down.moves.possible_rooms import Worlds
-from gpuscaler.planning.scale_down.moves.rules import Manner
+from gpuscaler.planning.scale_down.moves.possible_rooms import PossibleRooms
+from gpuscaler.planning.scale_down.moves.rules import MoveRules
 from gpuscaler.planning.scale_down.pod_classes import RunningClass
 
 #: Prefix of the resource of which every machine has one, for each group of siblings that keep apart.
@@ -35,14 +35,14 @@ def displaced(candidates: Sequence[Candidate], classes: Collection[RunningClass]
     }
 
 
-def localised(
-    candidates: Sequence[Candidate], manners: Mapping[RunningClass, Manner]
-) -> tuple[list[Candidate], dict[RunningClass, Manner]]:
+def split_by_domain(
+    candidates: Sequence[Candidate], manners: Mapping[RunningClass, MoveRules]
+) -> tuple[list[Candidate], dict[RunningClass, MoveRules]]:
     """The candidates with their classes split by the domains that pods must keep, and how each resulting class may move."""
     keeping = {running_class for running_class, manner in manners.items() if manner.keys}
     split: dict[tuple[RunningClass, object], RunningClass] = {}
     of = {running_class: manner for running_class, manner in manners.items() if running_class not in keeping}
-    found = []
+    narrowed = []
     for candidate in candidates:
         if not keeping.isdisjoint(candidate.load):
             load = {}
@@ -50,18 +50,20 @@ def localised(
                 here = running_class
                 if running_class in keeping:
                     domain = tuple([(key, candidate.node.labels.get(key)) for key in manners[running_class].keys])
-                    known = split.get((running_class, domain))
-                    if known is None:
-                        known = split[running_class, domain] = replace(running_class, origin=replace(running_class.origin, domain=domain))
-                        of[known] = manners[running_class]
-                    here = known
+                    split_class = split.get((running_class, domain))
+                    if split_class is None:
+                        split_class = split[running_class, domain] = replace(
+                            running_class, origin=replace(running_class.origin, domain=domain)
+                        )
+                        of[split_class] = manners[running_class]
+                    here = split_class
                 load[here] = pods
             candidate = structs.replace(candidate, load=load)
-        found.append(candidate)
-    return found, of
+        narrowed.append(candidate)
+    return narrowed, of
 
 
-class Company:
+class PeerRules:
     """Rows that affinity and spread rules leave open to classes that do not depend on the order of moves.
 
     ``seats`` gives a row on which each class runs. Rules over domains give the same result for every pod of a class in one domain, before
@@ -69,11 +71,13 @@ class Company:
     beyond that stay where they are.
     """
 
-    def __init__(self, worlds: Worlds, manners: Mapping[RunningClass, Manner], seats: Mapping[RunningClass, int], *, looks: int) -> None:
+    def __init__(
+        self, worlds: PossibleRooms, manners: Mapping[RunningClass, MoveRules], seats: Mapping[RunningClass, int], *, passes: int
+    ) -> None:
         self._worlds = worlds.copy()
         self._manners = manners
         self._seats = seats
-        self._looks = looks
+        self._looks = passes
         self._memo: dict[RunningClass, Mask] = {}
 
     def admitting(self, running_class: RunningClass) -> Mask | None:
@@ -111,7 +115,7 @@ class Company:
         return berths
 
 
-def seats_of(candidates: Sequence[Candidate]) -> dict[RunningClass, int]:
+def seat_rows(candidates: Sequence[Candidate]) -> dict[RunningClass, int]:
     """A row for each class: that of its first candidate by name."""
     seats: dict[RunningClass, int] = {}
     for candidate in sorted(candidates, key=lambda c: c.name):

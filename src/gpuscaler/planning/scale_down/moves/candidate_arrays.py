@@ -7,11 +7,11 @@ import numpy as np
 
 from gpuscaler.model.requests import FULL
 from gpuscaler.model.table import Array, Floats, Mask
-from gpuscaler.planning.feasibility.resources import PODS, wanted
+from gpuscaler.planning.feasibility.resources import PODS, counted_requests
 from gpuscaler.planning.feasibility.snapshot import Room
 from gpuscaler.planning.scale_down.candidates import Candidate
-from gpuscaler.planning.scale_down.moves.bulk_affinity import Company
-from gpuscaler.planning.scale_down.moves.destinations import Homes
+from gpuscaler.planning.scale_down.moves.bulk_affinity import PeerRules
+from gpuscaler.planning.scale_down.moves.destinations import Destinations
 from gpuscaler.planning.scale_down.moves.packing import Sizes
 from gpuscaler.planning.scale_down.pod_classes import RunningClass
 
@@ -34,21 +34,21 @@ class CandidateArrays:
     amount: Array
     free: Array
     load: Array
-    company: Company
+    company: PeerRules
 
     def total(self, chosen: Mask) -> Array:
         """Pods by size on the candidates of the mask ``chosen``."""
-        mine = chosen[self.owner]
-        return np.bincount(self.size[mine], weights=self.amount[mine], minlength=len(self.sizes)).astype(np.int64)
+        of_chosen = chosen[self.owner]
+        return np.bincount(self.size[of_chosen], weights=self.amount[of_chosen], minlength=len(self.sizes)).astype(np.int64)
 
-    def narrowed(self, chosen: Array, classes: Collection[RunningClass], room: Room, company: Company) -> "CandidateArrays":
+    def narrowed(self, chosen: Array, classes: Collection[RunningClass], room: Room, company: PeerRules) -> "CandidateArrays":
         """Only the candidates ``chosen``, in that order, with only their pods of ``classes``, and the free resources of ``room``."""
         position = np.full(len(self.candidates), -1, dtype=np.int64)
         position[chosen] = np.arange(len(chosen))
         kept = np.zeros(len(self.sizes), dtype=np.bool_)
         kept[[self.size_of[running_class] for running_class in classes]] = True
-        mine = kept[self.size] & (position[self.owner] >= 0)
-        owner, size, amount = position[self.owner[mine]], self.size[mine], self.amount[mine]
+        kept_entries = kept[self.size] & (position[self.owner] >= 0)
+        owner, size, amount = position[self.owner[kept_entries]], self.size[kept_entries], self.amount[kept_entries]
         size_of = {running_class: size for running_class, size in self.size_of.items() if kept[size]}
         return replace(
             self,
@@ -64,14 +64,19 @@ class CandidateArrays:
         )
 
 
-def fleet_of(
-    candidates: Sequence[Candidate], classes: Sequence[RunningClass], *, free: Collection[RunningClass], homes: Homes, company: Company
+def arrays_of(
+    candidates: Sequence[Candidate],
+    classes: Sequence[RunningClass],
+    *,
+    free: Collection[RunningClass],
+    homes: Destinations,
+    company: PeerRules,
 ) -> CandidateArrays:
     """The arrays of ``candidates``.
 
     ``classes`` are the classes of their pods that have to move, ordered; ``free`` those of them that may move in any order.
     """
-    names = {name for running_class in classes for name in wanted(running_class.spec)} | {PODS}
+    names = {name for running_class in classes for name in counted_requests(running_class.spec)} | {PODS}
     resources = tuple(sorted(names | {company.siblings(running_class) for running_class in free} - {""}))
     column = {name: index for index, name in enumerate(resources)}
     sizes, size_of = sizes_of(classes, free, column, homes=homes, company=company)
@@ -96,7 +101,7 @@ def fleet_of(
     )
 
 
-def free_in(room: Room, resources: Sequence[str], free: Iterable[RunningClass], company: Company) -> Array:
+def free_in(room: Room, resources: Sequence[str], free: Iterable[RunningClass], company: PeerRules) -> Array:
     """What each row has left of ``resources``; for resources that keep siblings of ``free`` apart, ``company`` gives it."""
     berths = {name: running_class for running_class in free if (name := company.siblings(running_class))}
     columns = [company.berths(berths[name]) if name in berths else room.free(name) for name in resources]
@@ -110,18 +115,18 @@ def load_of(sizes: Sizes, candidates: int, owner: Array, size: Array, amount: Ar
 
 
 def sizes_of(
-    classes: Sequence[RunningClass], free: Collection[RunningClass], column: dict[str, int], *, homes: Homes, company: Company
+    classes: Sequence[RunningClass], free: Collection[RunningClass], column: dict[str, int], *, homes: Destinations, company: PeerRules
 ) -> tuple[Sizes, dict[RunningClass, int]]:
     """The sizes of ``classes``. Classes with the same requests and the same open rows share a size, unless only one of them is ``free``."""
     loose = frozenset(free)
     groups: dict[bytes, int] = {}
     masks: list[Mask] = []
-    known: dict[tuple[object, ...], int] = {}
+    size_numbers: dict[tuple[object, ...], int] = {}
     requests: list[Array] = []
     group: list[int] = []
     size_of: dict[RunningClass, int] = {}
     for running_class in classes:
-        mask, amounts = homes.admitting(running_class), wanted(running_class.spec)
+        mask, amounts = homes.admitting(running_class), counted_requests(running_class.spec)
         if running_class in loose:
             social, apart = company.admitting(running_class), company.siblings(running_class)
             if apart:
@@ -132,15 +137,15 @@ def sizes_of(
         if number == len(masks):
             masks.append(mask)
         key = (running_class in loose, number, *sorted(amounts.items()))
-        if key not in known:
-            known[key] = len(known)
+        if key not in size_numbers:
+            size_numbers[key] = len(size_numbers)
             row = np.zeros(len(column), dtype=np.int64)
             row[column[PODS]] = 1
             for name, amount in amounts.items():
                 row[column[name]] = amount
             requests.append(row)
             group.append(number)
-        size_of[running_class] = known[key]
+        size_of[running_class] = size_numbers[key]
     admits = np.stack(masks) if masks else np.zeros((0, len(homes.targets)), dtype=np.bool_)
     return Sizes(np.array(requests, dtype=np.int64).reshape(-1, len(column)), np.array(group, dtype=np.int64), admits), size_of
 

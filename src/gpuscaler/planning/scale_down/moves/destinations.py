@@ -16,7 +16,7 @@ from gpuscaler.planning.scale_down.contract import Situation
 from gpuscaler.planning.scale_down.pod_classes import Origin, RunningClass, is_bare
 
 
-class Homes:
+class Destinations:
     """The rows of ``room`` that a class may move to, judged by everything except room and other pods.
 
     ``targets`` are the rows that are open to moved pods at all; ``markets`` and ``nodes`` are by row, if known.
@@ -30,17 +30,17 @@ class Homes:
         self._memo: dict[object, Mask] = {}
 
     @classmethod
-    def on_nodes(cls, situation: Situation, open_nodes: Iterable[str]) -> "Homes":
+    def on_nodes(cls, situation: Situation, open_nodes: Iterable[str]) -> "Destinations":
         """Existing nodes; only ``open_nodes`` may take pods."""
         table = situation.room.table
         targets = np.zeros(len(table), dtype=np.bool_)
         targets[[table.row[name] for name in open_nodes]] = True
         nodes = [situation.cluster.nodes.get(name) for name in table.names]
-        markets = ["" if node is None else market(node, situation.members.get(node.name)) for node in nodes]
+        markets = ["" if node is None else node_market(node, situation.members.get(node.name)) for node in nodes]
         return cls(situation.room, targets, nodes=nodes, markets=markets)
 
     @classmethod
-    def on_templates(cls, templates: Templates) -> "Homes":
+    def on_templates(cls, templates: Templates) -> "Destinations":
         """Machines that could be bought."""
         room = Room.over(Cluster(), Rows(templates.table, templates.least_gpus))
         markets = [offering.market for offering in templates.offerings]
@@ -55,7 +55,7 @@ class Homes:
             )
         wanted = running_class.options.market
         if wanted and "any" not in wanted:
-            mask &= self._where(("market", wanted), lambda _, its: its in wanted)
+            mask &= self._where(("market", wanted), lambda _, row_market: row_market in wanted)
         if running_class.options.deadline is not None:
             # Whether spot is still safe for a deadline is decided when a pod starts; it is not moved onto spot later.
             mask &= self._where("deadline", lambda _, its: its != "spot")
@@ -73,11 +73,11 @@ class Homes:
         mask = self._memo.get(key)
         if mask is None:
             pairs = zip(self._nodes, self._markets, strict=True)
-            mask = self._memo[key] = np.array([node is not None and holds(node, its) for node, its in pairs], dtype=np.bool_)
+            mask = self._memo[key] = np.array([node is not None and holds(node, row_market) for node, row_market in pairs], dtype=np.bool_)
         return mask
 
 
-def market(node: Node, member: Member | None) -> str:
+def node_market(node: Node, member: Member | None) -> str:
     return market_of(node) or (member.offering.market if member is not None and member.offering is not None else "")
 
 

@@ -10,8 +10,8 @@ from gpuscaler.model.table import Array, Mask
 from gpuscaler.planning.feasibility.snapshot import Room
 from gpuscaler.planning.scale_down.blockers import Blocker
 from gpuscaler.planning.scale_down.candidates import Candidate
-from gpuscaler.planning.scale_down.moves.destinations import Homes
-from gpuscaler.planning.scale_down.moves.possible_rooms import Worlds
+from gpuscaler.planning.scale_down.moves.destinations import Destinations
+from gpuscaler.planning.scale_down.moves.possible_rooms import PossibleRooms
 from gpuscaler.planning.scale_down.pod_classes import RunningClass, first_key
 
 #: Rows that filters may check for each unit of the policy's work budget.
@@ -19,7 +19,7 @@ ROWS_PER_WORK = 2
 
 
 @dataclass(frozen=True)
-class Step:
+class PodMove:
     """The move of one pod from row to row."""
 
     one: RunningClass
@@ -36,10 +36,10 @@ def looks_within(work: int, room: Room) -> int:
 class Mover:
     """Moves pods in a copy of the worlds; runs the filters of one world at most ``looks`` times."""
 
-    def __init__(self, worlds: Worlds, homes: Homes, *, looks: int) -> None:
+    def __init__(self, worlds: PossibleRooms, homes: Destinations, *, passes: int) -> None:
         self.worlds = worlds.copy()
         self._homes = homes
-        self._looks = looks
+        self._looks = passes
         self._hopeless: dict[RunningClass, str] = {}
         self._leaving = np.zeros(len(worlds.planned), dtype=np.bool_)
 
@@ -48,7 +48,7 @@ class Mover:
         """Whether the work that one plan may spend here is spent."""
         return self._looks <= 0
 
-    def clear(self, candidate: Candidate, classes: Iterable[RunningClass], preference: Array) -> list[Step] | Blocker:
+    def clear(self, candidate: Candidate, classes: Iterable[RunningClass], preference: Array) -> list[PodMove] | Blocker:
         """Find a new place for each pod of ``classes`` on ``candidate``; on failure nothing changes, and the blocker names the pod.
 
         ``preference`` orders the rows that may take a pod, lowest first. A cleared machine takes no pods afterwards.
@@ -56,8 +56,8 @@ class Mover:
         order = sorted(classes, key=lambda running_class: running_class.order)
         hopeless = next((running_class for running_class in order if running_class in self._hopeless), None)
         if hopeless is not None:
-            return fits_nowhere(first_key(candidate.load[hopeless]), self._hopeless[hopeless])
-        steps: list[Step] = []
+            return no_place_blocker(first_key(candidate.load[hopeless]), self._hopeless[hopeless])
+        steps: list[PodMove] = []
         self._leaving[candidate.row] = True
         for running_class in order:
             for pod in sorted(candidate.load[running_class], key=lambda pod: pod.key):
@@ -71,12 +71,12 @@ class Mover:
                     if not steps and not running_class.spec.spread and not running_class.spec.affinity:
                         # Nothing that happens later in this plan makes room for such a pod.
                         self._hopeless[running_class] = why
-                    return fits_nowhere(pod.key, why)
+                    return no_place_blocker(pod.key, why)
                 self.worlds.place(running_class.spec, running_class.labels, target)
-                steps.append(Step(running_class, pod, candidate.row, target))
+                steps.append(PodMove(running_class, pod, candidate.row, target))
         return steps
 
-    def _undo(self, steps: Sequence[Step]) -> None:
+    def _undo(self, steps: Sequence[PodMove]) -> None:
         for step in reversed(steps):
             self.worlds.remove(step.one.spec, step.one.labels, step.target)
             self.worlds.place(step.one.spec, step.one.labels, step.source)
@@ -89,27 +89,29 @@ class Mover:
         return int(rows[np.argmin(preference[rows])]) if len(rows) else None
 
 
-def fits_nowhere(pod: str, why: str) -> Blocker:
+def no_place_blocker(pod: str, why: str) -> Blocker:
     return Blocker("in-use", f"pod {pod} fits on no other node: {why}")
 
 
-def refusals(worlds: Worlds, running_class: RunningClass, admitting: Mask, others: Mask) -> str:
+def refusals(worlds: PossibleRooms, running_class: RunningClass, admitting: Mask, others: Mask) -> str:
     """How many of the rows ``others`` each filter rejects, in kube-scheduler's words; ``admitting`` are the rows with the right origin."""
     total = int(others.sum())
     if not total:
         return "there is no other open node"
     verdict = worlds.verdict(running_class.spec, running_class.labels)
     counts = {name: int((mask & others).sum()) for name, mask in verdict.excluded.items()}
-    said = [f"{count} {name}" for name, count in sorted(counts.items(), key=lambda entry: (-entry[1], entry[0])) if count]
+    parts = [f"{count} {name}" for name, count in sorted(counts.items(), key=lambda entry: (-entry[1], entry[0])) if count]
     unlike = int((others & verdict.mask & ~admitting).sum())
     if unlike:
-        said.append(f"{unlike} of another market, architecture or gang domain")
-    return f"of {total} open node{'s' if total != 1 else ''}, " + ", ".join(said or ["none has room for it and the pods that move with it"])
+        parts.append(f"{unlike} of another market, architecture or gang domain")
+    return f"of {total} open node{'s' if total != 1 else ''}, " + ", ".join(
+        parts or ["none has room for it and the pods that move with it"]
+    )
 
 
-def still_holds(worlds: Worlds, steps: Sequence[Step]) -> bool:
+def replay(worlds: PossibleRooms, steps: Sequence[PodMove]) -> bool:
     """Make ``steps`` in ``worlds``; returns whether every filter admits each of them in turn. On failure nothing changes."""
-    done: list[Step] = []
+    done: list[PodMove] = []
     for step in steps:
         worlds.remove(step.one.spec, step.one.labels, step.source)
         admitted = bool(worlds.verdict(step.one.spec, step.one.labels).mask[step.target])

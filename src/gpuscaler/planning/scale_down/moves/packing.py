@@ -48,7 +48,7 @@ def pack(sizes: Sizes, counts: Array, free: Array, rows: Mask) -> Packed:
     for size in order(sizes, counts, free, open_rows):
         where = open_rows[sizes.group[size]]
         if len(where):
-            copies = _spread(sizes.requests[size], int(counts[size]), free, where)
+            copies = _spread_copies(sizes.requests[size], int(counts[size]), free, where)
             used = np.flatnonzero(copies)
             if len(used):
                 placed.append((size, where[used], copies[used]))
@@ -65,7 +65,7 @@ def order(sizes: Sizes, counts: Array, free: Array, open_rows: Sequence[Array]) 
     return [int(size) for size in wanted[np.lexsort((wanted, -bulk, choice))]]
 
 
-def _spread(request: Array, count: int, free: Array, where: Array) -> Array:
+def _spread_copies(request: Array, count: int, free: Array, where: Array) -> Array:
     """How many of ``count`` copies each row of ``where`` takes; ``free`` is reduced."""
     wanted = np.flatnonzero(request)
     amount = request[wanted]
@@ -76,11 +76,11 @@ def _spread(request: Array, count: int, free: Array, where: Array) -> Array:
     if everything <= count:
         taken = fit
     else:
-        for look in range(LOOKS):
+        for sweep in range(LOOKS):
             score = alignment(amount, room)
             score[fit <= 0] = -1.0
-            portion = fit if look == LOOKS - 1 else -(-fit // SHARE)
-            now = _first(portion, np.argsort(-score, kind="stable"), count)
+            portion = fit if sweep == LOOKS - 1 else -(-fit // SHARE)
+            now = _distribute(portion, np.argsort(-score, kind="stable"), count)
             taken += now
             count -= int(now.sum())
             if not count:
@@ -100,7 +100,7 @@ def alignment(amount: Array, room: Array) -> Floats:
     return score
 
 
-def _first(portion: Array, by: Array, count: int) -> Array:
+def _distribute(portion: Array, by: Array, count: int) -> Array:
     """Distribute ``count`` copies over the rows in the order ``by``; each row takes at most its portion."""
     total = np.cumsum(portion[by])
     given = np.minimum(portion[by], np.maximum(count - (total - portion[by]), 0))

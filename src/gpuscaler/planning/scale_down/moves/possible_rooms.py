@@ -18,19 +18,19 @@ from gpuscaler.planning.scale_down.moves.rules import rules_of
 from gpuscaler.planning.scale_down.pod_classes import RunningClass
 
 
-class Worlds:
+class PossibleRooms:
     """Rooms over the same rows that change together. In the first, ``planned``, all expected pods and machines have arrived."""
 
     def __init__(self, planned: Room, others: Iterable[Room] = ()) -> None:
         self._rooms = (planned, *others)
 
     @classmethod
-    def of(cls, situation: Situation, classes: Iterable[RunningClass], leaving: Set[str]) -> "Worlds":
+    def of(cls, situation: Situation, classes: Iterable[RunningClass], leaving: Set[str]) -> "PossibleRooms":
         """The worlds for pods of ``classes``; ``leaving`` are the nodes that this plan may remove."""
         others = [] if situation.present is None else [situation.present]
-        gone = list(company_lost(situation, classes, leaving))
-        if gone:
-            others.append(without_pods(situation.room, gone))
+        lost = list(lost_peers(situation, classes, leaving))
+        if lost:
+            others.append(without_pods(situation.room, lost))
         return cls(situation.room, others)
 
     def __len__(self) -> int:
@@ -40,9 +40,9 @@ class Worlds:
     def planned(self) -> Room:
         return self._rooms[0]
 
-    def copy(self) -> "Worlds":
+    def copy(self) -> "PossibleRooms":
         planned, *others = [room.copy() for room in self._rooms]
-        return Worlds(planned, others)
+        return PossibleRooms(planned, others)
 
     def verdict(self, spec: PodSpec, labels: LabelSet) -> Verdict:
         """The rows that admit a pod in every world; a filter passes a row only if it does so in all of them."""
@@ -72,7 +72,7 @@ def without_pods(room: Room, pods: Iterable[Pod]) -> Room:
     return room
 
 
-def company_lost(situation: Situation, classes: Iterable[RunningClass], leaving: Set[str]) -> Iterator[Pod]:
+def lost_peers(situation: Situation, classes: Iterable[RunningClass], leaving: Set[str]) -> Iterator[Pod]:
     """Pods that leave with ``leaving`` nodes and are not replaced, and that affinity or spread rules of ``classes`` rely on."""
     cluster, policy = situation.cluster, situation.policy
     queries = {watch.query for running_class in classes for watch in rules_of(running_class.spec, pending=False) if not watch.repels}

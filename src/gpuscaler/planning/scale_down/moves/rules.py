@@ -18,7 +18,7 @@ from gpuscaler.planning.feasibility.pods.spread import hard
 from gpuscaler.planning.scale_down.pod_classes import RunningClass
 
 
-class Watch(NamedTuple):
+class PeerRule(NamedTuple):
     """One rule: it belongs to pods of ``digest`` and selects pods that ``query`` matches, per value of the node label ``key``.
 
     ``counts_nodes``: only pods on certain nodes count, so that even a move within one domain can change the count.
@@ -33,7 +33,7 @@ class Watch(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Manner:
+class MoveRules:
     """How pods of a class may be moved.
 
     ``exact``: one move at a time. ``apart``: at most one of the class on a machine. ``keys``: node labels that must keep their value.
@@ -46,12 +46,12 @@ class Manner:
     needed: bool = False
 
 
-class Watchers:
+class PeerRuleIndex:
     """The rules of all pods that matter for moves, indexed by a label of the pods that they select."""
 
     def __init__(self, cluster: Cluster, running: Iterable[RunningClass]) -> None:
         self._cluster = cluster
-        self._index: dict[tuple[str, str] | None, list[Watch]] = {}
+        self._index: dict[tuple[str, str] | None, list[PeerRule]] = {}
         pending = {bucket.sample.spec.digest: bucket.sample.spec for bucket in cluster.unbound.values()}
         moving = {running_class.spec.digest: running_class.spec for running_class in running}
         staying = {digest: user.spec for digest, user in cluster.users.items() if digest not in moving}
@@ -62,7 +62,7 @@ class Watchers:
             for label in labels_needed(watch.query):
                 self._index.setdefault(label, []).append(watch)
 
-    def over(self, running_class: RunningClass) -> list[Watch]:
+    def over(self, running_class: RunningClass) -> list[PeerRule]:
         """The rules that select pods of ``running_class``."""
         if not self._index:
             return []
@@ -71,13 +71,13 @@ class Watchers:
         return [watch for watch in watches if watch.query.matches(peer, self._cluster.namespaces)]
 
 
-def rules_of(spec: PodSpec, *, pending: bool) -> list[Watch]:
+def rules_of(spec: PodSpec, *, pending: bool) -> list[PeerRule]:
     restricted = bool(spec.node_selector or spec.node_affinity)
-    watches = [Watch(Query.of(term), term.topology_key, spec.digest, True, False, pending) for term in spec.anti_affinity]
-    watches += [Watch(Query.of(term), term.topology_key, spec.digest, False, False, pending) for term in spec.affinity]
+    watches = [PeerRule(Query.of(term), term.topology_key, spec.digest, True, False, pending) for term in spec.anti_affinity]
+    watches += [PeerRule(Query.of(term), term.topology_key, spec.digest, False, False, pending) for term in spec.affinity]
     for rule in hard(spec):
         query = Query(rule.selector, (spec.namespace,))
-        watches.append(Watch(query, rule.topology_key, spec.digest, False, restricted or rule.honor_taints, pending))
+        watches.append(PeerRule(query, rule.topology_key, spec.digest, False, restricted or rule.honor_taints, pending))
     return watches
 
 
@@ -89,7 +89,9 @@ def labels_needed(query: Query) -> list[tuple[str, str] | None]:
     return [None] if needed is None else [(needed.key, value) for value in dict.fromkeys(needed.values)]
 
 
-def manners(classes: Sequence[RunningClass], watchers: Watchers, displaced: Collection[RunningClass] = ()) -> Mapping[RunningClass, Manner]:
+def move_rules(
+    classes: Sequence[RunningClass], watchers: PeerRuleIndex, displaced: Collection[RunningClass] = ()
+) -> Mapping[RunningClass, MoveRules]:
     """How each of ``classes`` may be moved. Classes with the same spec are treated alike, since their rules select each other.
 
     ``displaced`` are classes with a pod that does not count in the domain that it runs in.
@@ -112,7 +114,7 @@ def manners(classes: Sequence[RunningClass], watchers: Watchers, displaced: Coll
         foreign = {watch.key for watch in over[running_class] if watch.digest != running_class.spec.digest}
         own = {watch.key for watch in rules_of(running_class.spec, pending=False)}
         is_exact = running_class.spec.digest in exact
-        manners[running_class] = Manner(
+        manners[running_class] = MoveRules(
             exact=is_exact,
             apart=not is_exact and HOSTNAME in own,
             keys=tuple(sorted((foreign if is_exact else own | foreign) - {HOSTNAME})),
@@ -121,7 +123,7 @@ def manners(classes: Sequence[RunningClass], watchers: Watchers, displaced: Coll
     return manners
 
 
-def depends_on_order(running_class: RunningClass, over: Sequence[Watch]) -> bool:
+def depends_on_order(running_class: RunningClass, over: Sequence[PeerRule]) -> bool:
     """Whether a move of ``running_class`` can make another move impossible in a way that zones and room do not describe."""
     spec = running_class.spec
     if spec.host_ports or spec.volumes or spec.requests.get(GPU_MILLI):

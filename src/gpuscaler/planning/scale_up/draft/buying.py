@@ -11,7 +11,7 @@ from gpuscaler.model.well_known import HOSTNAME
 from gpuscaler.planning.demand.pending import PodClass
 from gpuscaler.planning.demand.topology import host_rules, selects
 from gpuscaler.planning.mix import Item, MixKind, Problem, Solution, resource_bound, solve
-from gpuscaler.planning.scale_up.draft.draft import Content, Desk, NewMachine, Queue, Solved
+from gpuscaler.planning.scale_up.draft.draft import MachineContent, NewMachine, PlanDraft, Queue, Solved
 from gpuscaler.planning.scale_up.draft.first_fit import pack
 from gpuscaler.planning.scale_up.draft.purchase_items import Lot, distinct, request_of
 from gpuscaler.planning.scale_up.draft.scoring import Favourites
@@ -24,7 +24,7 @@ PORTS = 64
 ANSWERS = 1000
 
 
-def starts_alone(desk: Desk, pod_class: PodClass, terms: Sequence[PodAffinityTerm]) -> bool:
+def starts_alone(desk: PlanDraft, pod_class: PodClass, terms: Sequence[PodAffinityTerm]) -> bool:
     """Whether a class with host affinity may open a new machine: all its terms match itself, and ``terms`` match no placed pod yet.
 
     This is the scheduler's rule for the first pod of a group.
@@ -41,7 +41,7 @@ def wide_keys(pod_class: PodClass) -> list[str]:
     return sorted(keys - {HOSTNAME})
 
 
-def within_reach(desk: Desk, tier: int) -> Mask:
+def within_reach(desk: PlanDraft, tier: int) -> Mask:
     """Kinds of pools with priority ``tier`` for which the limits admit one more machine."""
     mask: Mask = desk.templates.tiers == tier
     if desk.remaining.any() or desk.templates.scarce:
@@ -49,9 +49,9 @@ def within_reach(desk: Desk, tier: int) -> Mask:
     return mask
 
 
-def choose(desk: Desk, lots: Sequence[Lot], *, work: int) -> Solved:
+def choose_mix(desk: PlanDraft, lots: Sequence[Lot], *, work: int) -> Solved:
     """The cheapest mix for ``lots`` within what remains under the limits."""
-    if is_crowd(lots):
+    if has_many_rules(lots):
         return Solved(pack(desk.cluster, desk.templates, desk.remaining, lots))
     if any(lot.announced for lot in lots):
         ahead = optimised(desk, lots, work=work)
@@ -62,7 +62,7 @@ def choose(desk: Desk, lots: Sequence[Lot], *, work: int) -> Solved:
     return optimised(desk, lots, work=work)
 
 
-def is_crowd(lots: Sequence[Lot]) -> bool:
+def has_many_rules(lots: Sequence[Lot]) -> bool:
     """Whether there are more rules between pods on one machine than the optimiser can handle; each host port is a resource for it."""
     if len(lots) > CROWD:
         return any(lot.queue.shape.by_host for lot in lots)
@@ -74,7 +74,7 @@ def is_crowd(lots: Sequence[Lot]) -> bool:
     return False
 
 
-def optimised(desk: Desk, lots: Sequence[Lot], *, work: int) -> Solved:
+def optimised(desk: PlanDraft, lots: Sequence[Lot], *, work: int) -> Solved:
     rules = host_rules(desk.cluster, [lot.queue.one for lot in lots], [lot.queue.shape for lot in lots])
     templates = desk.templates.less(desk.remaining.spent)
     problem = Problem(
@@ -84,7 +84,7 @@ def optimised(desk: Desk, lots: Sequence[Lot], *, work: int) -> Solved:
         apart=rules.apart,
         limits=desk.remaining.for_mix(),
     )
-    question = question_of(problem, work) if templates is desk.templates else None
+    question = cache_key(problem, work) if templates is desk.templates else None
     if question is not None and question in templates.answers:
         return Solved(templates.answers[question], problem)
     solution = solve(problem, work=work, should_stop=desk.should_stop)
@@ -97,7 +97,7 @@ def optimised(desk: Desk, lots: Sequence[Lot], *, work: int) -> Solved:
     return Solved(solution, problem)
 
 
-def question_of(problem: Problem, work: int) -> tuple[object, ...] | None:
+def cache_key(problem: Problem, work: int) -> tuple[object, ...] | None:
     """Cache key of a problem with one item, apart from its kinds; the answer does not depend on the item's key. None for more items."""
     if len(problem.items) > 1:
         return None
@@ -107,16 +107,16 @@ def question_of(problem: Problem, work: int) -> tuple[object, ...] | None:
     return (asked, problem.together, problem.apart, bounds, work)
 
 
-def bound(desk: Desk, counts: Mapping[int, int], classes: Mapping[int, PodClass]) -> Solved:
+def relaxed_mix(desk: PlanDraft, counts: Mapping[int, int], classes: Mapping[int, PodClass]) -> Solved:
     """The mix for classes by id without any rules between pods and without limits: its lower bound holds for any plan."""
     places, masks = distinct([desk.relaxed[key] for key in classes])
     alike: dict[tuple[tuple[tuple[str, int], ...], int], tuple[PodClass, int]] = {}
     for (key, pod_class), place in zip(classes.items(), places, strict=True):
-        what = (tuple(sorted(pod_class.spec.requests.items())), place)
-        first, number = alike.get(what, (pod_class, 0))
-        alike[what] = (first, number + counts[key])
+        request = (tuple(sorted(pod_class.spec.requests.items())), place)
+        first, number = alike.get(request, (pod_class, 0))
+        alike[request] = (first, number + counts[key])
     kinds = desk.templates.mix_kinds
-    kept = unlike(kinds, masks)
+    kept = distinct_kinds(kinds, masks)
     allowed = [tuple(np.flatnonzero(mask[kept]).tolist()) for mask in masks]
     entries = sorted(((pod_class, count, place) for (_, place), (pod_class, count) in alike.items()), key=lambda entry: entry[0].order)
     items = tuple(
@@ -130,7 +130,7 @@ def bound(desk: Desk, counts: Mapping[int, int], classes: Mapping[int, PodClass]
     return Solved(solve(problem, work=desk.work, should_stop=desk.should_stop), problem)
 
 
-def unlike(kinds: Sequence[MixKind], masks: Sequence[Mask]) -> list[int]:
+def distinct_kinds(kinds: Sequence[MixKind], masks: Sequence[Mask]) -> list[int]:
     """Indices of ``kinds`` with one of each group that serves the same pods, with the same room, at the same price."""
     first: dict[tuple[object, ...], int] = {}
     serves = np.array(masks).T
@@ -155,7 +155,7 @@ def items_of(lots: Sequence[Lot]) -> tuple[Item, ...]:
     )
 
 
-def buy(desk: Desk, solved: Solved, lots: Sequence[Lot]) -> None:
+def buy(desk: PlanDraft, solved: Solved, lots: Sequence[Lot]) -> None:
     """Turn the patterns of a mix into machines with their pods."""
     desk.solved.append(solved)
     desk.relaxed.update((id(lot.queue.one), lot.anywhere) for lot in lots)
@@ -165,7 +165,7 @@ def buy(desk: Desk, solved: Solved, lots: Sequence[Lot]) -> None:
         wanted = [(lots[index].queue, lots[index].count if lots[index].whole else copies) for index, copies in sorted(pattern.pods.items())]
         for _ in range(pattern.times):
             kind = desk.templates.kinds[favourites.best(pattern)]
-            inside = contents(wanted)
+            inside = take_contents(wanted)
             # A machine only for announced pods is not bought until they exist.
             if inside:
                 desk.remaining.spend(kind, 1)
@@ -173,11 +173,11 @@ def buy(desk: Desk, solved: Solved, lots: Sequence[Lot]) -> None:
                 row += 1
 
 
-def contents(wanted: Iterable[tuple[Queue, int]]) -> tuple[Content, ...]:
+def take_contents(wanted: Iterable[tuple[Queue, int]]) -> tuple[MachineContent, ...]:
     """The pods that go to one machine, removed from their queues; announced pods come last and are left out."""
-    return tuple(Content(queue.one, keys) for queue, copies in wanted if (keys := queue.take(copies)))
+    return tuple(MachineContent(queue.one, keys) for queue, copies in wanted if (keys := queue.take(copies)))
 
 
-def unmet(solution: Solution, lots: Sequence[Lot]) -> Mapping[int, int]:
+def unmet_by_lot(solution: Solution, lots: Sequence[Lot]) -> Mapping[int, int]:
     """The number of pods that ``solution`` leaves out, by position in ``lots``."""
     return {index: count * (lots[index].count if lots[index].whole else 1) for index, count in solution.unmet.items()}

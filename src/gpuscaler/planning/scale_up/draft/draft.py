@@ -13,7 +13,7 @@ from gpuscaler.model.offerings import MARKETS, OfferingKey
 from gpuscaler.model.pods import PodSpec
 from gpuscaler.model.table import Array, Mask
 from gpuscaler.planning.capacity.limits import Remaining
-from gpuscaler.planning.capacity.node_templates import Kind, Templates, admits_arch
+from gpuscaler.planning.capacity.node_templates import MachineKind, Templates, admits_arch
 from gpuscaler.planning.capacity.upcoming import undecided_node
 from gpuscaler.planning.demand.pending import PodClass, asks_for_device
 from gpuscaler.planning.demand.topology import Shape
@@ -50,7 +50,7 @@ class Solved:
 
 
 @dataclass(frozen=True)
-class Content:
+class MachineContent:
     """Pods of one class on one machine."""
 
     one: PodClass
@@ -61,12 +61,12 @@ class Content:
 class NewMachine:
     """One machine to buy, and the row that stands for it."""
 
-    kind: Kind
+    kind: MachineKind
     row: int
-    contents: tuple[Content, ...]
+    contents: tuple[MachineContent, ...]
 
 
-class Placed(Struct, frozen=True, gc=False):
+class ClassPlacement(Struct, frozen=True, gc=False):
     """Pods of one class on a machine that exists, is ordered, or is bought by this plan."""
 
     one: PodClass
@@ -82,18 +82,18 @@ class Stage:
     open_rows: Mask
 
 
-def nothing_known(key: OfferingKey) -> str:  # noqa: ARG001  # default for messages of breakers
+def no_trouble(key: OfferingKey) -> str:  # noqa: ARG001  # default for messages of breakers
     """Report no trouble with any offering."""
     return ""
 
 
-def free_of_charge(row: int) -> float:  # noqa: ARG001  # default for prices of idle machines
+def no_price(row: int) -> float:  # noqa: ARG001  # default for prices of idle machines
     """Report no cost for any machine."""
     return 0.0
 
 
 @dataclass
-class Desk:
+class PlanDraft:
     """The working state of one plan.
 
     ``room`` has rows for nodes, for upcoming machines, for ``templates``, and then for the machines bought so far.
@@ -117,10 +117,10 @@ class Desk:
     work: int
     stages: tuple[Stage, ...]
     should_stop: Callable[[], bool] | None = None
-    trouble: Callable[[OfferingKey], str] = nothing_known
+    trouble: Callable[[OfferingKey], str] = no_trouble
     unsettled: frozenset[OfferingKey] = frozenset()
-    idle_price: Callable[[int], float] = free_of_charge
-    taken: list[Placed] = field(default_factory=list)
+    idle_price: Callable[[int], float] = no_price
+    taken: list[ClassPlacement] = field(default_factory=list)
     bought: list[NewMachine] = field(default_factory=list)
     built: int = 0
     solved: list[Solved] = field(default_factory=list)
@@ -130,7 +130,7 @@ class Desk:
     effort: Effort = field(default_factory=Effort)
     reach: dict[bytes, dict[int, Mask]] = field(default_factory=dict)
 
-    def copy(self) -> "Desk":
+    def copy(self) -> "PlanDraft":
         """A copy for a trial."""
         return replace(
             self,
@@ -190,13 +190,13 @@ def usable_templates(templates: Templates, pod_class: PodClass) -> Mask:
 
 def wanted_templates(templates: Templates, pod_class: PodClass) -> Mask:
     """Templates whose architecture and market a class admits, and that are bought for such pods."""
-    usable = open_to(templates, pod_class)
+    usable = open_to_pods(templates, pod_class)
     if not admits_arch(pod_class.spec, pod_class.wishes):
         usable = usable & ~templates.foreign_arch
-    return usable & of_market(templates, pod_class)
+    return usable & in_market(templates, pod_class)
 
 
-def open_to(templates: Templates, pod_class: PodClass) -> Mask:
+def open_to_pods(templates: Templates, pod_class: PodClass) -> Mask:
     """Templates that are bought for pods of a class, depending on whether they request accelerators."""
     closed = templates.for_gpus
     if closed is None or pod_class.beside_gpus or asks_for_device(pod_class):
@@ -204,7 +204,7 @@ def open_to(templates: Templates, pod_class: PodClass) -> Mask:
     return ~closed
 
 
-def of_market(templates: Templates, pod_class: PodClass) -> Mask:
+def in_market(templates: Templates, pod_class: PodClass) -> Mask:
     """Templates of a market that a class admits, except those that are paused for it."""
     wanted = set(pod_class.options.market)
     if (not wanted or "any" in wanted) and not pod_class.paused:
@@ -215,7 +215,7 @@ def of_market(templates: Templates, pod_class: PodClass) -> Mask:
     )
 
 
-def rank(desk: Desk, spec: PodSpec) -> Array:
+def row_ranks(desk: PlanDraft, spec: PodSpec) -> Array:
     """The rank of each row: for pods that need no accelerators, rows without them come first. The caller must not change the result.
 
     Machines bought by this plan come after existing and ordered machines; templates come last, sorted by price.

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.table import Array, Mask
 from gpuscaler.planning.capacity.limits import Remaining
-from gpuscaler.planning.capacity.node_templates import Kind, Templates
+from gpuscaler.planning.capacity.node_templates import MachineKind, Templates
 from gpuscaler.planning.demand.pending import PodClass
 from gpuscaler.planning.demand.topology import Shape, host_rules
 from gpuscaler.planning.mix import Pattern, Solution
@@ -57,18 +57,18 @@ class _Rules:
 
 def signatures(cluster: Cluster, lots: Sequence[Lot]) -> _Rules:
     """The rules between ``lots`` on one machine."""
-    known: dict[tuple[object, ...], int] = {}
+    numbers: dict[tuple[object, ...], int] = {}
     models: list[PodClass] = []
     shapes: list[Shape] = []
     of_lot = []
     for lot in lots:
-        pod_class, its = lot.queue.one, lot.queue.shape
-        key = (pod_class.spec.namespace, pod_class.labels, its.host_anti, its.host_spread, pod_class.spec.host_ports)
-        if key not in known:
-            known[key] = len(models)
+        pod_class, constraints = lot.queue.one, lot.queue.shape
+        key = (pod_class.spec.namespace, pod_class.labels, constraints.host_anti, constraints.host_spread, pod_class.spec.host_ports)
+        if key not in numbers:
+            numbers[key] = len(models)
             models.append(pod_class)
-            shapes.append(its)
-        of_lot.append(known[key])
+            shapes.append(constraints)
+        of_lot.append(numbers[key])
     rules = host_rules(cluster, models, shapes)
     conflicts: list[set[int]] = [set() for _ in models]
     for i, j in rules.apart:
@@ -81,7 +81,7 @@ def signatures(cluster: Cluster, lots: Sequence[Lot]) -> _Rules:
     return _Rules(
         of_lot=tuple(of_lot),
         conflicts=tuple(np.array(sorted(them), dtype=np.int64) for them in conflicts),
-        sets=tuple(tuple(mine) for mine in sets),
+        sets=tuple(tuple(lots_of_set) for lots_of_set in sets),
         members=tuple(np.array(rule.items, dtype=np.int64) for rule in rules.together),
     )
 
@@ -98,7 +98,7 @@ class _Packing:
         self.lots = lots
         self.tie = tie
         self.wants = [1 if lot.whole else lot.count for lot in lots]
-        self.kinds: tuple[Kind, ...] = templates.kinds
+        self.kinds: tuple[MachineKind, ...] = templates.kinds
         self.scarce = templates.scarce
         self.twins = templates.twins
         sizes: dict[tuple[tuple[str, int], ...], int] = {}
@@ -176,15 +176,15 @@ class _Packing:
 
         This keeps the remaining room in all the zones in which machines were opened.
         """
-        known: dict[tuple[int, int, int], int] = {}
-        found = kinds.copy()
+        twins: dict[tuple[int, int, int], int] = {}
+        nearby = kinds.copy()
         for place, (row, kind) in enumerate(zip(rows.tolist(), kinds.tolist(), strict=True)):
-            what = (kind, int(self.ceiling[row]), self.admits[row])
-            if what not in known:
-                allowed, zone = self._allowed(what[2]), self.kinds[what[1]].offering.zone
-                known[what] = next((twin for twin in self.twins[kind] if allowed[twin] and self.kinds[twin].offering.zone == zone), kind)
-            found[place] = known[what]
-        return found
+            key = (kind, int(self.ceiling[row]), self.admits[row])
+            if key not in twins:
+                allowed, zone = self._allowed(key[2]), self.kinds[key[1]].offering.zone
+                twins[key] = next((twin for twin in self.twins[kind] if allowed[twin] and self.kinds[twin].offering.zone == zone), kind)
+            nearby[place] = twins[key]
+        return nearby
 
     def _allowed(self, admits: int) -> Mask:
         """Kinds that may serve all lots whose mask bits are set in ``admits``."""
@@ -226,10 +226,10 @@ class _Packing:
             self._open(index, count)
 
     def _roomy(self, mask: int) -> Mask:
-        known = self.roomy.get(mask)
-        if known is None or len(known) < self.open:
-            known = self.roomy[mask] = self.masks[mask][self.ceiling[: self.open]] & (self.room[: self.open] > 0)
-        return known
+        mask_of_roomy = self.roomy.get(mask)
+        if mask_of_roomy is None or len(mask_of_roomy) < self.open:
+            mask_of_roomy = self.roomy[mask] = self.masks[mask][self.ceiling[: self.open]] & (self.room[: self.open] > 0)
+        return mask_of_roomy
 
     def _takes(self, signature: int, row: int) -> int:
         """How many more pods of ``signature`` and the current size one machine takes."""
@@ -250,8 +250,8 @@ class _Packing:
         signature = self.rules.of_lot[index]
         self.room[row] -= copies
         if not self.room[row]:
-            for known in self.roomy.values():
-                known[row : row + 1] = False
+            for roomy in self.roomy.values():
+                roomy[row : row + 1] = False
         conflicts = self.rules.conflicts[signature]
         if len(conflicts):
             self.welcome[conflicts, row] = False
@@ -342,14 +342,14 @@ class _Packing:
         """For each machine the cheapest kind that admits and holds its pods."""
         by_price = np.lexsort((np.arange(len(self.kinds)), self.price))
         used = self.capacity[self.ceiling[: self.open]] - self.left[:, : self.open].T
-        found = np.zeros(self.open, dtype=np.int64)
+        cheapest = np.zeros(self.open, dtype=np.int64)
         alike: dict[int, list[int]] = {}
         for row, admits in enumerate(self.admits):
             alike.setdefault(admits, []).append(row)
         for admits, rows in alike.items():
             kinds = by_price[self._allowed(admits)[by_price]]
-            found[rows] = kinds[_first_to_hold(self.capacity[kinds], used[rows])]
-        return found
+            cheapest[rows] = kinds[_first_to_hold(self.capacity[kinds], used[rows])]
+        return cheapest
 
 
 def _first_to_hold(capacity: Array, used: Array) -> Array:

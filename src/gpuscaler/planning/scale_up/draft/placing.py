@@ -20,7 +20,7 @@ PLENTY = 2**40
 
 
 @dataclass(frozen=True)
-class Ground:
+class PlacementRows:
     """The rows that a class may go to. Rows of ``room`` are machines, or ``templates`` that stand for any number of machines.
 
     ``usable`` are the rows that are open to the class before the scheduler's filters (ready, of a wanted market, large enough when empty,
@@ -56,7 +56,7 @@ class Share(Struct, frozen=True, gc=False):
     count: int
 
 
-def fill(ground: Ground, pod_class: PodClass, shape: Shape, count: int) -> list[Share]:
+def fill_rows(ground: PlacementRows, pod_class: PodClass, shape: Shape, count: int) -> list[Share]:
     """Place up to ``count`` pods of ``pod_class`` on ``ground`` and return their rows; there is no room for the rest.
 
     Machines come before templates within every domain, so templates only take pods to buy for. Without constraints on larger domains,
@@ -77,7 +77,7 @@ def fill(ground: Ground, pod_class: PodClass, shape: Shape, count: int) -> list[
     return [Share(row, number) for row, number in sorted(shares.items())]
 
 
-def _room_on_machines(ground: Ground, pod_class: PodClass) -> Array:
+def _room_on_machines(ground: PlacementRows, pod_class: PodClass) -> Array:
     room = ground.room.capacity(pod_class.spec, pod_class.labels, ground.usable & ~ground.templates)
     by_host = [constraint for constraint in pod_class.spec.spread if constraint.hard and constraint.topology_key == HOSTNAME]
     for constraint in by_host if ground.has_templates else ():
@@ -89,7 +89,7 @@ def _room_on_machines(ground: Ground, pod_class: PodClass) -> Array:
     return room
 
 
-def _room_now(ground: Ground, pod_class: PodClass) -> Array:
+def _room_now(ground: PlacementRows, pod_class: PodClass) -> Array:
     """How many pods each row takes now, if no other row takes any."""
     room = _room_on_machines(ground, pod_class)
     if ground.has_templates:
@@ -98,14 +98,14 @@ def _room_now(ground: Ground, pod_class: PodClass) -> Array:
     return room
 
 
-def _put(ground: Ground, pod_class: PodClass, row: int, count: int) -> Share:
+def _put(ground: PlacementRows, pod_class: PodClass, row: int, count: int) -> Share:
     spec = without_hosts(pod_class.spec) if ground.templates[row] else pod_class.spec
     ground.most[row] -= count
     ground.room.place(spec, pod_class.labels, row, count)
     return Share(row, count)
 
 
-def _spill(ground: Ground, pod_class: PodClass, count: int, room: Array) -> list[Share]:
+def _spill(ground: PlacementRows, pod_class: PodClass, count: int, room: Array) -> list[Share]:
     """Fill rows in order of rank, the tightest first among equals, so that large rooms stay large."""
     order = _in_turn(ground, room, count)
     takes = np.minimum(room[order], count)
@@ -119,7 +119,7 @@ def _spill(ground: Ground, pod_class: PodClass, count: int, room: Array) -> list
     return [Share(row, number) for row, number in zip(order.tolist(), takes.tolist(), strict=True)]
 
 
-def _in_turn(ground: Ground, room: Array, count: int) -> Array:
+def _in_turn(ground: PlacementRows, room: Array, count: int) -> Array:
     """Rows with room in filling order; no more of them than ``count`` pods can need."""
     if ground.liking is None and np.count_nonzero(room) > count > 0:
         # With thousands of rows with room for a few pods, finding the first few by one number per row is faster than sorting all by three.
@@ -134,7 +134,7 @@ def _in_turn(ground: Ground, room: Array, count: int) -> Array:
     return rows[np.lexsort((*ties, room[rows], ground.rank[rows]))][:count]
 
 
-def _step(ground: Ground, pod_class: PodClass, shape: Shape, left: int) -> Iterator[Share]:
+def _step(ground: PlacementRows, pod_class: PodClass, shape: Shape, left: int) -> Iterator[Share]:
     """Place the largest batch of pods that do not change where the other pods of the batch may go."""
     hard = [constraint for constraint in pod_class.spec.spread if constraint.hard]
     alone = not (shape.self_wide_anti or shape.wide_affinity or shape.host_affinity)
@@ -167,12 +167,12 @@ def _step(ground: Ground, pod_class: PodClass, shape: Shape, left: int) -> Itera
         yield _put(ground, pod_class, _least_crowded(ground, pod_class, shape, room), 1)
 
 
-def _home(ground: Ground, room: Array, left: int) -> int:
+def _home(ground: PlacementRows, room: Array, left: int) -> int:
     rows = np.flatnonzero(room)
     return int(rows[np.lexsort((rows, np.abs(room[rows] - left), ground.rank[rows], room[rows] < left))[0]])
 
 
-def _best_domain(ground: Ground, key: str, room: Array, left: int) -> int:
+def _best_domain(ground: PlacementRows, key: str, room: Array, left: int) -> int:
     """The row to start on: in a domain whose machines hold all pods, else in one that can be bought in, else in the roomiest."""
     codes, values = ground.room.table.column(key)
     inside = codes >= 0
@@ -189,7 +189,7 @@ def _best_domain(ground: Ground, key: str, room: Array, left: int) -> int:
     return int(candidates[np.lexsort((candidates, -np.minimum(room[candidates], left), ground.rank[candidates]))[0]])
 
 
-def _least_crowded(ground: Ground, pod_class: PodClass, shape: Shape, room: Array) -> int:
+def _least_crowded(ground: PlacementRows, pod_class: PodClass, shape: Shape, room: Array) -> int:
     """The allowed row whose domains have the fewest pods that the class's own spread constraints count."""
     crowd = np.zeros(len(room), dtype=np.int64)
     for constraint in shape.self_wide_spread:
@@ -199,7 +199,7 @@ def _least_crowded(ground: Ground, pod_class: PodClass, shape: Shape, room: Arra
     return int(rows[np.lexsort((rows, room[rows], ground.rank[rows], crowd[rows]))[0]])
 
 
-def _spread(ground: Ground, pod_class: PodClass, constraint: SpreadConstraint, left: int) -> Iterator[Share]:
+def _spread(ground: PlacementRows, pod_class: PodClass, constraint: SpreadConstraint, left: int) -> Iterator[Share]:
     """Water-fill the domains of one constraint: always the emptiest domain that has room, as long as the skew allows it."""
     codes, counts, eligible = ground.room.spread_counts(pod_class.spec, pod_class.labels, constraint)
     room = _room_but_spread(ground, pod_class)
@@ -209,12 +209,14 @@ def _spread(ground: Ground, pod_class: PodClass, constraint: SpreadConstraint, l
     held = np.zeros(len(counts), dtype=np.int64)
     inside = codes >= 0
     np.add.at(held, codes[inside], np.minimum(room[inside], left))
-    wanted = balance(counts, held, eligible, constraint, left)
+    wanted = balance_domains(counts, held, eligible, constraint, left)
     for domain in np.flatnonzero(wanted):
         yield from _spill(ground, pod_class, int(wanted[domain]), np.where(codes == domain, room, 0))
 
 
-def _evenly(ground: Ground, pod_class: PodClass, left: int, room: Array, watched: tuple[SpreadConstraint, PodClass]) -> Iterator[Share]:
+def _evenly(
+    ground: PlacementRows, pod_class: PodClass, left: int, room: Array, watched: tuple[SpreadConstraint, PodClass]
+) -> Iterator[Share]:
     """Fill machines, then buy in the domains where ``watched`` counts the fewest pods, so that they are spread evenly at any time."""
     machines = np.where(ground.templates, 0, room)
     if machines.any():
@@ -229,12 +231,12 @@ def _evenly(ground: Ground, pod_class: PodClass, left: int, room: Array, watched
     held = np.zeros(len(counts), dtype=np.int64)
     np.add.at(held, codes[free > 0], np.minimum(free[free > 0], left))
     # The constraint belongs to another class, so its skew does not restrict these pods.
-    wanted = balance(counts, held, held > 0, msgspec.structs.replace(constraint, max_skew=PLENTY, min_domains=1), left)
+    wanted = balance_domains(counts, held, held > 0, msgspec.structs.replace(constraint, max_skew=PLENTY, min_domains=1), left)
     for domain in np.flatnonzero(wanted):
         yield from _spill(ground, pod_class, int(wanted[domain]), np.where(codes == domain, free, 0))
 
 
-def _room_but_spread(ground: Ground, pod_class: PodClass) -> Array:
+def _room_but_spread(ground: PlacementRows, pod_class: PodClass) -> Array:
     """Like :func:`_room_now`, without the spread filter: domains that are too full now become available as the others fill."""
     fits = ground.room.fits(pod_class.spec)
     if pod_class.spec.host_ports or pod_class.spec.anti_affinity:
@@ -255,7 +257,7 @@ def _shut(room: Room, spec: PodSpec, pod_class: PodClass) -> Mask:
     return shut
 
 
-def balance(counts: Array, held: Array, eligible: Mask, constraint: SpreadConstraint, left: int) -> Array:
+def balance_domains(counts: Array, held: Array, eligible: Mask, constraint: SpreadConstraint, left: int) -> Array:
     """How many of ``left`` pods each domain gets. ``counts``: matching pods there now; ``held``: how many more it can take.
 
     As in the scheduler, the minimum is taken over the ``eligible`` domains, and is 0 when there are fewer than ``minDomains`` of them.
@@ -277,5 +279,5 @@ def balance(counts: Array, held: Array, eligible: Mask, constraint: SpreadConstr
     return np.array(given, dtype=np.int64)
 
 
-def total(shares: Sequence[Share]) -> int:
+def total_count(shares: Sequence[Share]) -> int:
     return sum(share.count for share in shares)

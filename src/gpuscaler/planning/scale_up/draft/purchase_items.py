@@ -35,7 +35,7 @@ def request_of(lot: Lot) -> dict[str, int]:
 
 def distinct(masks: Sequence[Mask]) -> tuple[list[int], list[Mask]]:
     """Return the index of each mask among the distinct masks, and the distinct masks."""
-    known: dict[bytes, int] = {}
+    numbers: dict[bytes, int] = {}
     # Mostly equal masks are the same object, and lookup by identity is faster.
-    places = {name: known.setdefault(mask.tobytes(), len(known)) for name, mask in {id(mask): mask for mask in masks}.items()}
-    return [places[id(mask)] for mask in masks], [np.frombuffer(raw, dtype=np.bool_) for raw in known]
+    places = {name: numbers.setdefault(mask.tobytes(), len(numbers)) for name, mask in {id(mask): mask for mask in masks}.items()}
+    return [places[id(mask)] for mask in masks], [np.frombuffer(raw, dtype=np.bool_) for raw in numbers]

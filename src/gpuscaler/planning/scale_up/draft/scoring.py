@@ -12,14 +12,14 @@ from gpuscaler.model.taints import Toleration
 from gpuscaler.planning.demand.pending import PodClass
 from gpuscaler.planning.feasibility.snapshot import Room
 from gpuscaler.planning.mix import Pattern
-from gpuscaler.planning.scale_up.draft.draft import Desk
+from gpuscaler.planning.scale_up.draft.draft import PlanDraft
 from gpuscaler.planning.scale_up.draft.purchase_items import Lot
 
 #: For spread with ScheduleAnyway, each additional pod in a domain counts as much as this weight of a preferred affinity.
 CROWDING = 1
 
 
-def has_taste(spec: PodSpec) -> bool:
+def has_preferences(spec: PodSpec) -> bool:
     return bool(
         spec.preferred_nodes
         or spec.preferred_affinity
@@ -28,34 +28,34 @@ def has_taste(spec: PodSpec) -> bool:
     )
 
 
-def taste(room: Room, pod_class: PodClass) -> Array | None:
+def preference_scores(room: Room, pod_class: PodClass) -> Array | None:
     """The score of each row for a pod of ``pod_class``, by the weights of its preferences; None when it has none."""
     spec = pod_class.spec
-    if not has_taste(spec):
+    if not has_preferences(spec):
         return None
     liking = np.zeros(len(room), dtype=np.int64)
     for weight, term in spec.preferred_nodes:
-        liking += weight * room.selected(probe(term))
+        liking += weight * room.selected(probe_spec(term))
     for sign, others in ((1, spec.preferred_affinity), (-1, spec.preferred_anti_affinity)):
         for other in others:
             here = room.matching(other.namespaces, other.namespace_selector, other.selector)
-            liking += sign * other.weight * (by_domain(room, other.topology_key, here) > 0)
+            liking += sign * other.weight * (sum_by_domain(room, other.topology_key, here) > 0)
     for constraint in spec.spread:
         if not constraint.hard and constraint.selector is not None:
             here = room.matching((spec.namespace,), None, constraint.selector, exclude_terminating=True)
-            liking -= CROWDING * by_domain(room, constraint.topology_key, here)
+            liking -= CROWDING * sum_by_domain(room, constraint.topology_key, here)
     return liking
 
 
-def wished(room: Room, pod_class: PodClass) -> Mask:
+def rows_with_wishes(room: Room, pod_class: PodClass) -> Mask:
     """Rows that match all ``wishes`` of ``pod_class``."""
     mask = np.ones(len(room), dtype=np.bool_)
     for term in pod_class.wishes:
-        mask &= room.selected(probe(term))
+        mask &= room.selected(probe_spec(term))
     return mask
 
 
-def probe(term: NodeSelectorTerm) -> PodSpec:
+def probe_spec(term: NodeSelectorTerm) -> PodSpec:
     """The specification of a pod whose only requirement is ``term``."""
     return PodSpec(
         digest=f"prefers {msgspec.json.encode(term).decode()}",
@@ -66,7 +66,7 @@ def probe(term: NodeSelectorTerm) -> PodSpec:
     )
 
 
-def by_domain(room: Room, key: str, counts: Array) -> Array:
+def sum_by_domain(room: Room, key: str, counts: Array) -> Array:
     """``counts`` summed over the domain of each row; 0 for rows without a domain."""
     codes, values = room.table.column(key)
     inside = codes >= 0
@@ -82,7 +82,7 @@ class Favourites:
     has just come back mostly disappears again.
     """
 
-    def __init__(self, desk: Desk, lots: Sequence[Lot]) -> None:
+    def __init__(self, desk: PlanDraft, lots: Sequence[Lot]) -> None:
         self.templates = desk.templates
         self.remaining = desk.remaining
         self.lots = lots
@@ -90,7 +90,7 @@ class Favourites:
         self.liking = {
             index: liking[desk.template_rows].copy()
             for index, lot in enumerate(lots)
-            if (liking := taste(desk.room, lot.queue.one)) is not None
+            if (liking := preference_scores(desk.room, lot.queue.one)) is not None
         }
 
     def best(self, pattern: Pattern) -> int:
@@ -104,12 +104,14 @@ class Favourites:
 
     def _may_be(self, pattern: Pattern, kind: int) -> bool:
         """Whether ``kind`` takes all pods of ``pattern``, and is not a probe that this plan already buys."""
-        its = self.templates.kinds[kind]
-        return all(self.lots[index].allowed[kind] for index in pattern.pods) and (not its.probe or self.remaining.most(its, 1) > 0)
+        machine_kind = self.templates.kinds[kind]
+        return all(self.lots[index].allowed[kind] for index in pattern.pods) and (
+            not machine_kind.probe or self.remaining.most(machine_kind, 1) > 0
+        )
 
     def _calm(self, kind: int) -> tuple[bool, bool]:
-        its = self.templates.kinds[kind]
-        return not its.probe, self.unsettled.isdisjoint(its.rows)
+        machine_kind = self.templates.kinds[kind]
+        return not machine_kind.probe, self.unsettled.isdisjoint(machine_kind.rows)
 
     def _score(self, pattern: Pattern, kind: int) -> int:
         row = self.templates.kinds[kind].rows[0]

@@ -12,22 +12,22 @@ import numpy as np
 from gpuscaler.model.table import Mask
 from gpuscaler.planning.demand.topology import selects
 from gpuscaler.planning.feasibility.snapshot import Room
-from gpuscaler.planning.scale_up.draft.draft import Desk, Placed, Queue, Stage, rank
-from gpuscaler.planning.scale_up.draft.placing import PLENTY, Ground, Share, fill, total
-from gpuscaler.planning.scale_up.draft.scoring import taste
+from gpuscaler.planning.scale_up.draft.draft import ClassPlacement, PlanDraft, Queue, Stage, row_ranks
+from gpuscaler.planning.scale_up.draft.placing import PLENTY, PlacementRows, Share, fill_rows, total_count
+from gpuscaler.planning.scale_up.draft.scoring import preference_scores
 from gpuscaler.planning.scale_up.groups.groups import Family
-from gpuscaler.planning.scale_up.groups.spread_check import overtaken, spreads
+from gpuscaler.planning.scale_up.groups.spread_check import overtaken_families, spreads
 
 #: How often families whose spread is violated by later families are moved behind them.
 TRIES = 4
 
 
-def settle(desk: Desk, stage: Stage, order: Sequence[Family], only: Mask | None) -> None:
+def settle_on_existing(desk: PlanDraft, stage: Stage, order: Sequence[Family], only: Mask | None) -> None:
     """Fill the machines of ``stage`` with ``order``, up to the last family with rules about other pods.
 
     The order is kept. Families whose spread is violated by later families are decided after those.
     """
-    turns = list(order[: max((number for number, family in enumerate(order, 1) if looks_at_others(family)), default=0)])
+    turns = list(order[: max((number for number, family in enumerate(order, 1) if depends_on_others(family)), default=0)])
     if not any(family.left for family in turns) or not stage.open_rows.any():
         return
     desk.build()
@@ -42,7 +42,7 @@ def settle(desk: Desk, stage: Stage, order: Sequence[Family], only: Mask | None)
     settling.keep()
 
 
-def looks_at_others(family: Family) -> bool:
+def depends_on_others(family: Family) -> bool:
     """Whether the family depends on the place of other pods or machines: it has a hard spread or affinity."""
     return spreads(family) or bool(family.model.spec.affinity)
 
@@ -54,7 +54,7 @@ class _Settling:
     ``shares`` are the shares of each queue, by its ``id``.
     """
 
-    desk: Desk
+    desk: PlanDraft
     stage: Stage
     only: Mask | None
     shares: dict[int, tuple[Queue, list[Share]]] = field(default_factory=dict)
@@ -74,18 +74,18 @@ class _Settling:
             moved = sum(self.fill(family) for family in turns if any(map(self.left, family.queues))) > 0
 
     def left(self, queue: Queue) -> int:
-        return queue.left - total(self.shares.get(id(queue), (queue, []))[1])
+        return queue.left - total_count(self.shares.get(id(queue), (queue, []))[1])
 
     def fill(self, family: Family) -> bool:
         """Place as many pods of a family as possible; return whether any was placed."""
         whole = self._starts_in_a_domain(family)
         room = self.room.copy() if whole else self.room
-        found = [(queue, list(self._fill(family, queue, room))) for queue in family.queues]
-        placed = sum(total(mine) for _, mine in found)
+        filled = [(queue, list(self._fill(family, queue, room))) for queue in family.queues]
+        placed = sum(total_count(shares) for _, shares in filled)
         if whole and placed < sum(map(self.left, family.queues)):
             return False
         self.room = room
-        for queue, mine in found:
+        for queue, mine in filled:
             self.shares.setdefault(id(queue), (queue, []))[1].extend(mine)
             for share in mine:
                 self.whole.place(queue.one.spec, queue.one.labels, share.row, share.count)
@@ -106,12 +106,18 @@ class _Settling:
         usable = self.usable if near is None else self.usable & near[: len(room)]
         nowhere, most = np.zeros(len(room), dtype=np.bool_), np.full(len(room), PLENTY, dtype=np.int64)
         while left and usable.any():
-            ground = Ground(
-                self.desk.cluster, room, nowhere, usable.copy(), rank(self.desk, pod_class.spec)[: len(room)], most, taste(room, pod_class)
+            ground = PlacementRows(
+                self.desk.cluster,
+                room,
+                nowhere,
+                usable.copy(),
+                row_ranks(self.desk, pod_class.spec)[: len(room)],
+                most,
+                preference_scores(room, pod_class),
             )
-            shares = fill(ground, pod_class, family.shape, family.at_once(left))
+            shares = fill_rows(ground, pod_class, family.shape, family.at_once(left))
             yield from shares
-            left -= total(shares)
+            left -= total_count(shares)
             if not shares or not spreads(family):
                 break
 
@@ -121,10 +127,10 @@ class _Settling:
             for family in turns
             if spreads(family)
         }
-        return overtaken(self.room, turns, where, np.zeros(len(self.room), dtype=np.bool_))
+        return overtaken_families(self.room, turns, where, np.zeros(len(self.room), dtype=np.bool_))
 
     def keep(self) -> None:
         """Record the placements on the desk."""
         self.desk.room = self.whole
-        for queue, mine in self.shares.values():
-            self.desk.taken += [Placed(queue.one, share.row, queue.take(share.count)) for share in mine]
+        for queue, shares in self.shares.values():
+            self.desk.taken += [ClassPlacement(queue.one, share.row, queue.take(share.count)) for share in shares]

@@ -11,13 +11,13 @@ from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.pods import PodSpec, SpreadConstraint
 from gpuscaler.model.table import Array, Codes, Mask
 from gpuscaler.planning.demand.pending import PodClass
-from gpuscaler.planning.demand.topology import Shape, by_itself, shape, without_hosts
+from gpuscaler.planning.demand.topology import Shape, shape, without_hosts, without_peer_rules
 from gpuscaler.planning.scale_up.draft.buying import starts_alone, wide_keys
-from gpuscaler.planning.scale_up.draft.draft import Desk, Placed, Queue, rank, wanted_templates
+from gpuscaler.planning.scale_up.draft.draft import ClassPlacement, PlanDraft, Queue, row_ranks, wanted_templates
 from gpuscaler.planning.scale_up.draft.effort import PLACING, ROW
-from gpuscaler.planning.scale_up.draft.placing import PLENTY, Ground, Share, fill
+from gpuscaler.planning.scale_up.draft.placing import PLENTY, PlacementRows, Share, fill_rows
 from gpuscaler.planning.scale_up.draft.purchase_items import Lot
-from gpuscaler.planning.scale_up.draft.scoring import taste, wished
+from gpuscaler.planning.scale_up.draft.scoring import preference_scores, rows_with_wishes
 
 #: Domains up to this factor more expensive than the cheapest count as equally cheap.
 TIE = 1.02
@@ -64,12 +64,12 @@ class Family:
         return min(count, 1) if self.volumes else count
 
 
-def families(desk: Desk, classes: Sequence[PodClass]) -> list[Family]:
+def families(desk: PlanDraft, classes: Sequence[PodClass]) -> list[Family]:
     """Group ``classes`` into families: by priority, then those with constraints on larger domains first, then by size."""
     groups: dict[tuple[object, ...], list[PodClass]] = {}
     for pod_class in classes:
         rank = desk.templates.rank_of(pod_class.spec)
-        what = (
+        group_key = (
             IDENTITY(pod_class.spec),
             frozenset(pod_class.spec.requests),
             pod_class.labels,
@@ -78,14 +78,14 @@ def families(desk: Desk, classes: Sequence[PodClass]) -> list[Family]:
             pod_class.paused,
             rank,
         )
-        groups.setdefault(what, []).append(pod_class)
+        groups.setdefault(group_key, []).append(pod_class)
     families = []
     loose = frozenset(volume.storage_class for volume in desk.cluster.volumes.values() if not volume.claim)
     for members in groups.values():
         ordered = sorted(members, key=lambda pod_class: pod_class.order)
-        its = shape(desk.cluster, ordered[0])
+        constraints = shape(desk.cluster, ordered[0])
         volumes = shared_volumes(desk.cluster, ordered[0].spec, loose)
-        families.append(Family(largest(ordered), its, [Queue(pod_class, its) for pod_class in ordered], volumes))
+        families.append(Family(largest(ordered), constraints, [Queue(pod_class, constraints) for pod_class in ordered], volumes))
     return sorted(families, key=lambda family: (-family.model.spec.priority, not family.shape.wide, family.queues[0].one.order))
 
 
@@ -98,34 +98,34 @@ def largest(members: Sequence[PodClass]) -> PodClass:
     return replace(first, spec=msgspec.structs.replace(first.spec, digest=f"{first.spec.digest}:family", requests=requests))
 
 
-def assign(desk: Desk, family: Family, only: Mask | None) -> list[Lot]:
+def assign(desk: PlanDraft, family: Family, only: Mask | None) -> list[Lot]:
     """Place the family on machines as far as possible; return the lots to buy for, with the kinds that may serve them."""
     desk.effort.spend((PLACING + ROW * len(desk.room)) * len(family.queues))
     usable = wanted_templates(desk.templates, family.model)
-    machines = desk.open_rows & ~unwanted(desk, usable)
+    machines = desk.open_rows & ~machines_outside(desk, usable)
     if family.model.wishes:
-        wish = wished(desk.room, family.model)
+        wish = rows_with_wishes(desk.room, family.model)
         usable, machines = usable & wish[desk.template_rows], machines & wish
     if only is not None:
         usable = usable & only[desk.template_rows]
         machines = machines & padded(only, len(machines))
     by_others = admitted_by_others(desk, family.model)
     if family.counted:
-        certain = sure_of(desk, family.counted)
+        certain = certain_templates(desk, family.counted)
         usable, by_others = usable & certain, by_others & certain
-    machines = machines & ~doubtful(desk, family.model, by_others)
+    machines = machines & ~uncertain_machines(desk, family.model, by_others)
     admitted = usable & by_others
     before, whole = family.left, bool(family.shape.host_affinity)
     alone = whole and starts_alone(desk, family.model, family.shape.host_affinity)
     to_buy: dict[int, list[Share]] = {}
     if machines.any() or (family.shape.wide and not fills_as_one(desk, family, usable)):
         for number, queue in enumerate(family.queues):
-            to_buy[number] = place(desk, family, queue.one, queue, machines=machines, usable=usable)
+            to_buy[number] = place_class(desk, family, queue.one, queue, machines=machines, usable=usable)
     elif family.shape.wide:
-        shares = place(desk, family, family.model, None, machines=machines, usable=usable)
-        to_buy = dealt(family, shares)
+        shares = place_class(desk, family, family.model, None, machines=machines, usable=usable)
+        to_buy = deal_to_queues(family, shares)
     elif family.pin:
-        to_buy = dealt(family, spread_evenly(desk, family, admitted))
+        to_buy = deal_to_queues(family, spread_evenly(desk, family, admitted))
     if not family.left or (whole and not alone) or (family.left < before and (whole or family.volumes)):
         # Pods that are not bought for after all must not be counted.
         forget(desk, family)
@@ -135,7 +135,7 @@ def assign(desk: Desk, family: Family, only: Mask | None) -> list[Lot]:
     return lots[:1] if whole or family.volumes else lots
 
 
-def sure_of(desk: Desk, keys: Iterable[str]) -> Mask:
+def certain_templates(desk: PlanDraft, keys: Iterable[str]) -> Mask:
     """Templates for which the cloud cannot choose another template with a different value of one of ``keys``."""
     kinds, count = desk.templates.kinds, len(desk.templates.nodes)
     mask = np.ones(count, dtype=np.bool_)
@@ -146,9 +146,9 @@ def sure_of(desk: Desk, keys: Iterable[str]) -> Mask:
     return mask
 
 
-def admitted_by_others(desk: Desk, pod_class: PodClass) -> Mask:
+def admitted_by_others(desk: PlanDraft, pod_class: PodClass) -> Mask:
     """Templates that admit a class if its own rules about other pods are ignored."""
-    return desk.room.admitting(by_itself(pod_class.spec), pod_class.labels, desk.template_rows)
+    return desk.room.admitting(without_peer_rules(pod_class.spec), pod_class.labels, desk.template_rows)
 
 
 def shared_volumes(cluster: Cluster, spec: PodSpec, loose: Container[str]) -> frozenset[str]:
@@ -157,19 +157,19 @@ def shared_volumes(cluster: Cluster, spec: PodSpec, loose: Container[str]) -> fr
     These are claims that one pod may use at a time, claims whose volume the first pod chooses, and disks that no two pods may mount.
     Claims of a ``loose`` storage class, which has free volumes, compete for these.
     """
-    found = set()
+    volumes = set()
     for use in spec.volumes:
         claim = cluster.claims.get(f"{spec.namespace}/{use.claim}") if use.claim and not use.ephemeral else None
         if claim is not None and ("ReadWriteOncePod" in claim.access_modes or not claim.volume):
-            found.add(claim.key)
+            volumes.add(claim.key)
         if claim is not None and not claim.volume and (claim.storage_class or "") in loose:
-            found.add(f"class {claim.storage_class}")
+            volumes.add(f"class {claim.storage_class}")
         if use.driver:
-            found.add(f"{use.driver} {use.handle.partition('@')[0]}")
-    return frozenset(found)
+            volumes.add(f"{use.driver} {use.handle.partition('@')[0]}")
+    return frozenset(volumes)
 
 
-def unwanted(desk: Desk, wanted: Mask) -> Mask:
+def machines_outside(desk: PlanDraft, wanted: Mask) -> Mask:
     """Machines bought by this plan that may turn out to be outside of ``wanted``, which flags templates."""
     mask = np.zeros(len(desk.open_rows), dtype=np.bool_)
     if not wanted.all():
@@ -178,7 +178,7 @@ def unwanted(desk: Desk, wanted: Mask) -> Mask:
     return mask
 
 
-def doubtful(desk: Desk, pod_class: PodClass, admitted: Mask) -> Mask:
+def uncertain_machines(desk: PlanDraft, pod_class: PodClass, admitted: Mask) -> Mask:
     """Machines that the cloud has not chosen yet and that might turn out not to take a class. ``admitted`` flags templates."""
     mask = np.zeros(len(desk.open_rows), dtype=np.bool_)
     apart = {term.topology_key for term in pod_class.spec.anti_affinity}
@@ -192,23 +192,25 @@ def padded(mask: Mask, length: int) -> Mask:
     return np.concatenate([mask, np.zeros(length - len(mask), dtype=np.bool_)])
 
 
-def place(desk: Desk, family: Family, pod_class: PodClass, queue: Queue | None, *, machines: Mask, usable: Mask) -> list[Share]:
+def place_class(desk: PlanDraft, family: Family, pod_class: PodClass, queue: Queue | None, *, machines: Mask, usable: Mask) -> list[Share]:
     """Fill rows with one class, or with the whole family as its model; return the shares of templates, recorded as phantoms."""
     ground_rows = machines.copy()
     ground_rows[desk.template_rows] = usable & desk.templates.holds_one(pod_class.spec)
     most = most_to_buy(desk, family, ground_rows)
-    liking = taste(desk.room, pod_class)
-    ground = Ground(desk.cluster, desk.room, desk.template_mask, ground_rows, rank(desk, pod_class.spec), most, liking, family.watched)
-    shares = fill(ground, pod_class, family.shape, family.at_once(family.left if queue is None else queue.left))
+    liking = preference_scores(desk.room, pod_class)
+    ground = PlacementRows(
+        desk.cluster, desk.room, desk.template_mask, ground_rows, row_ranks(desk, pod_class.spec), most, liking, family.watched
+    )
+    shares = fill_rows(ground, pod_class, family.shape, family.at_once(family.left if queue is None else queue.left))
     templates = range(*desk.template_rows.indices(len(desk.room)))
     to_buy = [share for share in shares if share.row in templates]
     family.phantoms += [(without_hosts(pod_class.spec), share) for share in to_buy]
     if queue is not None:
-        desk.taken += [Placed(pod_class, share.row, queue.take(share.count)) for share in shares if share.row not in templates]
+        desk.taken += [ClassPlacement(pod_class, share.row, queue.take(share.count)) for share in shares if share.row not in templates]
     return to_buy
 
 
-def most_to_buy(desk: Desk, family: Family, usable: Mask) -> Array:
+def most_to_buy(desk: PlanDraft, family: Family, usable: Mask) -> Array:
     """How many pods each template may stand for; in a domain with a cap, one template takes all that the cap leaves."""
     most = np.full(len(desk.room), PLENTY, dtype=np.int64)
     if not family.caps:
@@ -223,15 +225,15 @@ def most_to_buy(desk: Desk, family: Family, usable: Mask) -> Array:
     return most
 
 
-def fills_as_one(desk: Desk, family: Family, usable: Mask) -> bool:
+def fills_as_one(desk: PlanDraft, family: Family, usable: Mask) -> bool:
     """Whether the model, the largest size of the family, can be bought for in every domain in which any size can be."""
-    some: Mask = np.logical_or.reduce([desk.templates.holds_one(queue.one.spec) for queue in family.queues])
+    fits_any: Mask = np.logical_or.reduce([desk.templates.holds_one(queue.one.spec) for queue in family.queues])
     all_of_them = desk.templates.holds_one(family.model.spec)
     by_domain = desk.templates.by_domain
-    return by_domain(family.keys, usable & some).keys() == by_domain(family.keys, usable & all_of_them).keys()
+    return by_domain(family.keys, usable & fits_any).keys() == by_domain(family.keys, usable & all_of_them).keys()
 
 
-def spread_evenly(desk: Desk, family: Family, admitted: Mask) -> list[Share]:
+def spread_evenly(desk: PlanDraft, family: Family, admitted: Mask) -> list[Share]:
     """Spread pods without rules of their own evenly, as other families count them, over the cheapest domains."""
     cheapest = desk.templates.by_domain(family.keys, admitted & desk.templates.holds_one(family.model.spec)).values()
     if not cheapest:
@@ -245,7 +247,7 @@ def spread_evenly(desk: Desk, family: Family, admitted: Mask) -> list[Share]:
         constraint, owner = family.watched
         spread_counts = desk.room.spread_counts(owner.spec, owner.labels, constraint)
         there = [int(spread_counts.counts[spread_counts.codes[first + row]]) for row in chosen]
-    wanted = levelled(there, family.left)
+    wanted = even_additions(there, family.left)
     shares = [Share(first + row, count) for row, count in zip(chosen, wanted, strict=True) if count]
     spec = without_hosts(family.model.spec)
     for share in shares:
@@ -254,7 +256,7 @@ def spread_evenly(desk: Desk, family: Family, admitted: Mask) -> list[Share]:
     return shares
 
 
-def levelled(there: Sequence[int], count: int) -> list[int]:
+def even_additions(there: Sequence[int], count: int) -> list[int]:
     """How many of ``count`` go to each place so that the sums with ``there`` are as even as possible; the first get the remainder."""
     level = list(there)
     for _ in range(count):
@@ -262,7 +264,7 @@ def levelled(there: Sequence[int], count: int) -> list[int]:
     return [after - before for before, after in zip(there, level, strict=True)]
 
 
-def dealt(family: Family, shares: Sequence[Share]) -> dict[int, list[Share]]:
+def deal_to_queues(family: Family, shares: Sequence[Share]) -> dict[int, list[Share]]:
     """Shares of the whole family dealt to its queues, each from the largest remaining share.
 
     This way few queues are in more than one domain, and every domain has pods of all sizes.
@@ -282,7 +284,7 @@ def dealt(family: Family, shares: Sequence[Share]) -> dict[int, list[Share]]:
     return hands
 
 
-def lots_of(desk: Desk, family: Family, to_buy: dict[int, list[Share]], admitted: Mask) -> list[Lot]:
+def lots_of(desk: PlanDraft, family: Family, to_buy: dict[int, list[Share]], admitted: Mask) -> list[Lot]:
     """The lots of the family for the mix. Pods with constraints on larger domains are bound to the domains that filling chose.
 
     ``admitted`` are templates that admit the family if its own rules about other pods are ignored.
@@ -292,7 +294,7 @@ def lots_of(desk: Desk, family: Family, to_buy: dict[int, list[Share]], admitted
     domains = {share.row: tuple(int(codes[share.row]) for codes in columns) for shares in to_buy.values() for share in shares}
     everywhere, inside = (
         _Reach(desk, admitted),
-        {domain: _Reach(desk, admitted & within(desk, columns, domain)) for domain in set(domains.values())},
+        {domain: _Reach(desk, admitted & in_domain(desk, columns, domain)) for domain in set(domains.values())},
     )
     lots = []
     for number, queue in enumerate(family.queues):
@@ -312,7 +314,7 @@ def lots_of(desk: Desk, family: Family, to_buy: dict[int, list[Share]], admitted
     return lots
 
 
-def within(desk: Desk, columns: Sequence[Codes], domain: tuple[int, ...]) -> Mask:
+def in_domain(desk: PlanDraft, columns: Sequence[Codes], domain: tuple[int, ...]) -> Mask:
     """Templates with the values ``domain`` in ``columns``."""
     mask: Mask = np.logical_and.reduce([codes[desk.template_rows] == value for codes, value in zip(columns, domain, strict=True)])
     return mask
@@ -321,21 +323,21 @@ def within(desk: Desk, columns: Sequence[Codes], domain: tuple[int, ...]) -> Mas
 class _Reach:
     """The kinds ``among`` some templates that serve a size of pods, cached for all families that may go to the same templates."""
 
-    def __init__(self, desk: Desk, among: Mask) -> None:
+    def __init__(self, desk: PlanDraft, among: Mask) -> None:
         self._templates = desk.templates
         self._among = among
         self._known = desk.reach.setdefault(among.tobytes(), {})
 
     def kinds(self, fits: Mask) -> Mask:
         """``fits`` are templates as :meth:`Templates.holds_one` gives them, one object for each size."""
-        found = self._known.get(id(fits))
-        if found is None:
-            found = self._known[id(fits)] = self._templates.kinds_within(fits & self._among)
-            found.setflags(write=False)
-        return found
+        kinds = self._known.get(id(fits))
+        if kinds is None:
+            kinds = self._known[id(fits)] = self._templates.kinds_within(fits & self._among)
+            kinds.setflags(write=False)
+        return kinds
 
 
-def forget(desk: Desk, family: Family) -> None:
+def forget(desk: PlanDraft, family: Family) -> None:
     """Remove the phantoms of a family from the templates: machines stand for them now."""
     for spec, share in family.phantoms:
         desk.room.remove(spec, family.model.labels, share.row, share.count)

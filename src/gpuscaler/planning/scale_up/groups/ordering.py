@@ -8,8 +8,8 @@ from gpuscaler.model.selector_index import LabelIndex
 from gpuscaler.model.selectors import LabelSelector
 from gpuscaler.model.well_known import HOSTNAME
 from gpuscaler.planning.demand.topology import selects, spreads_over
-from gpuscaler.planning.scale_up.draft.draft import Desk
-from gpuscaler.planning.scale_up.groups.existing_first import looks_at_others
+from gpuscaler.planning.scale_up.draft.draft import PlanDraft
+from gpuscaler.planning.scale_up.groups.existing_first import depends_on_others
 from gpuscaler.planning.scale_up.groups.groups import Family
 
 
@@ -18,7 +18,7 @@ def waits_for_others(family: Family) -> bool:
     return bool(family.model.spec.affinity or family.volumes)
 
 
-def side_by_side(desk: Desk, order: Sequence[Family]) -> list[Family]:
+def side_by_side(desk: PlanDraft, order: Sequence[Family]) -> list[Family]:
     """Families that may be placed in one round: only the first of those that share a volume or must share a machine."""
     busy: set[str] = set()
     later: set[int] = set()
@@ -32,36 +32,36 @@ def side_by_side(desk: Desk, order: Sequence[Family]) -> list[Family]:
     return families
 
 
-def neighbours(desk: Desk, order: Sequence[Family]) -> Mapping[int, set[int]]:
+def neighbours(desk: PlanDraft, order: Sequence[Family]) -> Mapping[int, set[int]]:
     """Pairs of families, by ``id``, that both have host affinity, one of them to the other: they must not start on two machines."""
     starting = [family for family in order if family.shape.host_affinity]
     index = _Index(starting)
-    found: dict[int, set[int]] = {}
+    pairs: dict[int, set[int]] = {}
     for family in starting if len(starting) > 1 else ():
         for other in index.sought(desk, family.shape.host_affinity):
             if other is not family:
-                found.setdefault(id(family), set()).add(id(other))
-                found.setdefault(id(other), set()).add(id(family))
-    return found
+                pairs.setdefault(id(family), set()).add(id(other))
+                pairs.setdefault(id(other), set()).add(id(family))
+    return pairs
 
 
-def sought(desk: Desk, every: Sequence[Family]) -> list[Family]:
+def sought_families(desk: PlanDraft, every: Sequence[Family]) -> list[Family]:
     """Families without rules about others that some family must be near, unless their priority is lower.
 
     They may land on a node at any time, and the families that must be near them follow.
     """
     seeking = [family for family in every if family.model.spec.affinity]
     index = _Index(every if seeking else ())
-    found = {
+    sought_ids = {
         id(other)
         for family in seeking
         for other in index.sought(desk, family.model.spec.affinity)
-        if not looks_at_others(other) and other.model.spec.priority >= family.model.spec.priority
+        if not depends_on_others(other) and other.model.spec.priority >= family.model.spec.priority
     }
-    return [family for family in every if id(family) in found]
+    return [family for family in every if id(family) in sought_ids]
 
 
-def leaders(desk: Desk, every: Sequence[Family]) -> list[Family]:
+def leaders(desk: PlanDraft, every: Sequence[Family]) -> list[Family]:
     """Families whose pods are counted by the rules of others, but that have no such rule themselves.
 
     They may go anywhere at any time, so families that count them (spread) must be decided after them. Where limits are set, they do not go
@@ -71,7 +71,7 @@ def leaders(desk: Desk, every: Sequence[Family]) -> list[Family]:
     watchers = [family for family in every if family.shape.host_spread or family.shape.wide]
     index = _Index(every) if watchers else None
     bounded = desk.remaining.any()
-    found: set[int] = set()
+    leader_ids: set[int] = set()
     counted: dict[int, list[Family]] = {}
     for family in watchers:
         assert index is not None
@@ -82,12 +82,12 @@ def leaders(desk: Desk, every: Sequence[Family]) -> list[Family]:
                 # A family that is counted by host and itself counts by zone is decided later.
                 joint = constraint in other.model.spec.spread or (constraint.topology_key == HOSTNAME and other.shape.wide)
                 if other is not family and not lower and not joint and spreads_over(constraint, family.model, other.model):
-                    found.add(id(other))
+                    leader_ids.add(id(other))
                     counted.setdefault(id(family), []).append(other)
         for term in family.model.spec.anti_affinity:
             higher = (other for other in every if other.model.spec.priority > own and not other.shape.wide)
-            found.update(id(other) for other in higher if selects(desk.cluster, term, other.model))
-    return counted_first([family for family in every if id(family) in found], counted)
+            leader_ids.update(id(other) for other in higher if selects(desk.cluster, term, other.model))
+    return counted_first([family for family in every if id(family) in leader_ids], counted)
 
 
 def counted_first(order: Sequence[Family], counted: Mapping[int, Sequence[Family]]) -> list[Family]:
@@ -107,7 +107,7 @@ def counted_first(order: Sequence[Family], counted: Mapping[int, Sequence[Family
     return families
 
 
-def notice_each_other(desk: Desk, every: Sequence[Family]) -> None:
+def record_counting_rules(desk: PlanDraft, every: Sequence[Family]) -> None:
     """Record for every family the topology keys by which the rules of others see it, and one constraint that counts it by domain."""
     index = _Index(every)
     for family in (family for family in every if family.shape.wide):
@@ -123,7 +123,7 @@ def notice_each_other(desk: Desk, every: Sequence[Family]) -> None:
                 other.seen_by |= {term.topology_key}
 
 
-def pinned(every: Sequence[Family], first: Sequence[Family]) -> list[Family]:
+def pin_families(every: Sequence[Family], first: Sequence[Family]) -> list[Family]:
     """All families in one order, ``first`` ahead and bound to domains by the keys that others count them by.
 
     This is for crowds, in which nearly every family counts another: it needs one mix for all, where taking turns would need many.
@@ -143,9 +143,9 @@ class _Index:
         self._index = LabelIndex((family.model.spec.namespace, family.model.labels) for family in every)
 
     def candidates(self, namespace: str, selector: LabelSelector | None) -> Iterator[Family]:
-        return (self._every[number] for number in self._index.near(namespace, selector))
+        return (self._every[number] for number in self._index.candidates(namespace, selector))
 
-    def sought(self, desk: Desk, terms: Iterable[PodAffinityTerm]) -> Iterator[Family]:
+    def sought(self, desk: PlanDraft, terms: Iterable[PodAffinityTerm]) -> Iterator[Family]:
         """Families that any of ``terms`` matches; a family may occur more than once."""
         for term in terms:
             near = [self.candidates(namespace, term.selector) for namespace in term.namespaces]

@@ -13,7 +13,7 @@ from gpuscaler.model.table import Array, Mask
 from gpuscaler.model.well_known import HOSTNAME
 from gpuscaler.planning.demand.pending import PodClass
 from gpuscaler.planning.feasibility.snapshot import Room
-from gpuscaler.planning.scale_up.draft.draft import Desk, Placed
+from gpuscaler.planning.scale_up.draft.draft import ClassPlacement, PlanDraft
 from gpuscaler.planning.scale_up.groups.groups import Family
 
 
@@ -26,18 +26,18 @@ def spreads(family: Family) -> bool:
     return bool(hard_spread(family.model))
 
 
-def rows_of(order: Iterable[Family], taken: Iterable[Placed]) -> Mapping[int, list[int]]:
+def rows_of(order: Iterable[Family], taken: Iterable[ClassPlacement]) -> Mapping[int, list[int]]:
     """Rows of pods of the spreading families of ``order``, by ``id`` of the family: those in ``taken`` and those to buy for."""
     spreading = [family for family in order if spreads(family)]
-    found = {id(family): [share.row for _, share in family.phantoms] for family in spreading}
+    rows = {id(family): [share.row for _, share in family.phantoms] for family in spreading}
     owner = {id(queue.one): id(family) for family in spreading for queue in family.queues}
     for entry in taken:
         if id(entry.one) in owner:
-            found[owner[id(entry.one)]].append(entry.row)
-    return found
+            rows[owner[id(entry.one)]].append(entry.row)
+    return rows
 
 
-def overtaken(
+def overtaken_families(
     room: Room, order: Sequence[Family], where: Mapping[int, Sequence[int]], templates: Mask, *, bought: bool = False
 ) -> list[Family]:
     """Families whose skew is violated by families decided after them. ``where`` comes from :func:`rows_of`.
@@ -47,11 +47,11 @@ def overtaken(
     return [
         family
         for family in order
-        if (rows := where.get(id(family))) and not even(room, family.model, rows, templates=templates, bought=bought)
+        if (rows := where.get(id(family))) and not keeps_skew(room, family.model, rows, templates=templates, bought=bought)
     ]
 
 
-def upset(desk: Desk) -> frozenset[str]:
+def pods_breaking_skew(desk: PlanDraft) -> frozenset[str]:
     """Pods that would not be admitted last at their place, because pods decided after them left too many in one domain.
 
     Pods placed on existing nodes bind before new machines arrive, so they are not checked, unless they belong to a gang that waits for one.
@@ -70,7 +70,7 @@ def upset(desk: Desk) -> frozenset[str]:
     return frozenset(
         key
         for pod_class, rows in by_class.values()
-        for row, late in zip(rows, crowded(desk.room, pod_class, list(rows), templates=desk.template_mask, bought=True), strict=True)
+        for row, late in zip(rows, rows_over_skew(desk.room, pod_class, list(rows), templates=desk.template_mask, bought=True), strict=True)
         if late
         for key in rows[row]
     )
@@ -80,26 +80,26 @@ def gang_of(pod_class: PodClass) -> tuple[str, str]:
     return pod_class.spec.namespace, pod_class.options.gang
 
 
-def even(room: Room, pod_class: PodClass, rows: Sequence[int], *, templates: Mask, bought: bool) -> bool:
+def keeps_skew(room: Room, pod_class: PodClass, rows: Sequence[int], *, templates: Mask, bought: bool) -> bool:
     """Whether pods of ``pod_class`` on ``rows`` keep the skew of all its constraints."""
-    return not crowded(room, pod_class, rows, templates=templates, bought=bought).any()
+    return not rows_over_skew(room, pod_class, rows, templates=templates, bought=bought).any()
 
 
-def crowded(room: Room, pod_class: PodClass, rows: Sequence[int], *, templates: Mask, bought: bool) -> Mask:
+def rows_over_skew(room: Room, pod_class: PodClass, rows: Sequence[int], *, templates: Mask, bought: bool) -> Mask:
     """Flags for ``rows`` on which pods of ``pod_class`` break the skew of one of its constraints."""
     at = np.array(rows, dtype=np.int64)
-    found = np.zeros(len(at), dtype=np.bool_)
+    over_skew = np.zeros(len(at), dtype=np.bool_)
     for constraint in hard_spread(pod_class):
         codes, counts, domains = room.spread_counts(pod_class.spec, pod_class.labels, constraint)
         if bought:
             real = np.zeros(len(domains), dtype=np.bool_)
             real[codes[~templates]] = True
             domains = domains & real
-        over = counts[codes[at]] > least(constraint, counts[domains]) + constraint.max_skew
-        found |= over & ~templates[at] if constraint.topology_key == HOSTNAME else over
-    return found
+        over = counts[codes[at]] > skew_minimum(constraint, counts[domains]) + constraint.max_skew
+        over_skew |= over & ~templates[at] if constraint.topology_key == HOSTNAME else over
+    return over_skew
 
 
-def least(constraint: SpreadConstraint, counts: Array) -> int:
+def skew_minimum(constraint: SpreadConstraint, counts: Array) -> int:
     """The minimum that the scheduler measures the skew from, by the counts of the eligible domains."""
     return int(counts.min()) if len(counts) and len(counts) >= constraint.min_domains else 0

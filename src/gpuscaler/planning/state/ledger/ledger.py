@@ -102,11 +102,11 @@ __all__ = [
     "Withdrawal",
     "Withdrawing",
     "Withdrawn",
-    "folded",
-    "named",
+    "fold_events",
+    "known_offerings",
     "step",
-    "unnamed",
-    "upcoming",
+    "unnamed_counts",
+    "upcoming_machines",
 ]
 
 
@@ -138,7 +138,7 @@ def step(ledger: Ledger, event: Event) -> Ledger:
     """The ledger after ``event``; an event about an unknown entry changes nothing."""
     match event:
         case Promised(promise=promise):
-            return replace(ledger, promises=(*(one for one in ledger.promises if one.node != promise.node), promise))
+            return replace(ledger, promises=(*(old for old in ledger.promises if old.node != promise.node), promise))
         case Redeemed(node=node):
             return replace(ledger, promises=tuple(promise for promise in ledger.promises if promise.node != node))
         case Left(leaving=leaving):
@@ -167,7 +167,7 @@ def _of_order(ledger: Ledger, event: Intended | Answered | Doubted | Settled | W
                 orders=(*ledger.orders, order),
                 coming=(*ledger.coming, *machines),
                 serial=ledger.serial + 1,
-                bought=(*(one for one in ledger.bought if one[0] > order.at - 60.0), (order.at, len(machines))),
+                bought=(*(entry for entry in ledger.bought if entry[0] > order.at - 60.0), (order.at, len(machines))),
             )
         case Answered():
             return _answered(ledger, event)
@@ -176,7 +176,7 @@ def _of_order(ledger: Ledger, event: Intended | Answered | Doubted | Settled | W
         case Settled(token=token):
             without = {machine.id for machine in ledger.coming if machine.order == token and not machine.instance}
             withdrawals = tuple(Withdrawal(token, order=order, missing=len(without)) for order in ledger.orders if order.token == token)
-            return _without(_bereaved(replace(ledger, withdrawals=ledger.withdrawals + withdrawals), without), without)
+            return _without_machines(_drop_lost_gangs(replace(ledger, withdrawals=ledger.withdrawals + withdrawals), without), without)
         case Withdrawing(token=token, at=at):
             tried = (
                 replace(withdrawal, tried=at, times=withdrawal.times + 1) if withdrawal.token == token else withdrawal
@@ -192,7 +192,9 @@ def _of_machine(
 ) -> Ledger:
     match event:
         case Found(machine=machine, instance=instance, offering=offering, at=at, launched=launched):
-            return _tidied(_machine(ledger, machine, lambda machine: _granted(machine, instance, offering, at=at, launched=launched)))
+            return _without_finished_orders(
+                _machine(ledger, machine, lambda machine: _granted(machine, instance, offering, at=at, launched=launched))
+            )
         case Recognised(machine=machine, offering=offering):
             return _machine(ledger, machine, lambda machine: replace(machine, offering=offering))
         case Adopted(machine=stranger):
@@ -202,12 +204,12 @@ def _of_machine(
         case Ready(machine=machine, at=at):
             return _machine(ledger, machine, lambda machine: replace(machine, ready=at))
         case Lost(machine=machine):
-            return _without(_bereaved(ledger, {machine}), {machine})
+            return _without_machines(_drop_lost_gangs(ledger, {machine}), {machine})
         case Opened(machine=machine):
             leaving = tuple(
                 replace(removal, needs=tuple(needed for needed in removal.needs if needed != machine)) for removal in ledger.leaving
             )
-            return _without(replace(ledger, leaving=leaving), {machine})
+            return _without_machines(replace(ledger, leaving=leaving), {machine})
         case Planned(pods=pods):
             coming = tuple(
                 machine if (to := pods.get(machine.id, ())) == machine.pods else replace(machine, pods=to) for machine in ledger.coming
@@ -226,17 +228,17 @@ def _of_machine(
             return replace(ledger, coming=tuple(replace(machine, pods=to) for machine, to in zip(ledger.coming, changed, strict=True)))
 
 
-def unnamed(ledger: Ledger) -> Mapping[str, int]:
+def unnamed_counts(ledger: Ledger) -> Mapping[str, int]:
     """The number of machines of each order without a known id, by token."""
     return Counter(machine.order for machine in ledger.coming if not machine.instance)
 
 
-def named(ledger: Ledger) -> Mapping[str, OfferingKey]:
+def known_offerings(ledger: Ledger) -> Mapping[str, OfferingKey]:
     """The offerings of the machines of the ledger, by id: an outdated list of the cloud does not have them yet."""
     return {machine.instance: machine.key for machine in ledger.coming if machine.instance}
 
 
-def folded(ledger: Ledger, events: Iterable[Event]) -> Ledger:
+def fold_events(ledger: Ledger, events: Iterable[Event]) -> Ledger:
     """The ledger after ``events``, in their order."""
     for event in events:
         ledger = step(ledger, event)
@@ -245,15 +247,15 @@ def folded(ledger: Ledger, events: Iterable[Event]) -> Ledger:
 
 def _answered(ledger: Ledger, event: Answered) -> Ledger:
     """Assign ids to the granted machines, and remove the last of those that the cloud neither granted nor accepted."""
-    known = {machine.instance for machine in ledger.coming if machine.instance} | ledger.past
+    known_instances = {machine.instance for machine in ledger.coming if machine.instance} | ledger.past
     # The cloud repeats its answer to a repeated order.
-    grants = [grant for grant in dict.fromkeys(event.granted) if grant[0] not in known]
+    grants = [grant for grant in dict.fromkeys(event.granted) if grant[0] not in known_instances]
     coming, pending, refused = [], event.pending, set[str]()
     for machine in ledger.coming:
         if machine.order != event.token or machine.instance:
             coming.append(machine)
         elif grants:
-            instance, offering = _best(grants, machine)
+            instance, offering = _preferred_grant(grants, machine)
             grants.remove((instance, offering))
             coming.append(_granted(machine, instance, offering, at=event.at, launched=event.launched.get(instance, 0.0)))
         elif pending:
@@ -262,14 +264,14 @@ def _answered(ledger: Ledger, event: Answered) -> Ledger:
         else:
             coming.append(machine)
             refused.add(machine.id)
-    coming += _surplus(ledger, event, grants)
+    coming += _surplus_machines(ledger, event, grants)
     order = next((order for order in ledger.orders if order.token == event.token), None)
     bought = _unbought(ledger.bought, order.at, len(refused)) if order is not None else ledger.bought
-    ledger = _without(_bereaved(replace(ledger, coming=tuple(coming), bought=bought), refused), refused)
-    return _tidied(_order(ledger, event.token, lambda order: replace(order, state=ACCEPTED, since=event.at)))
+    ledger = _without_machines(_drop_lost_gangs(replace(ledger, coming=tuple(coming), bought=bought), refused), refused)
+    return _without_finished_orders(_order(ledger, event.token, lambda order: replace(order, state=ACCEPTED, since=event.at)))
 
 
-def _surplus(ledger: Ledger, event: Answered, grants: Iterable[tuple[str, OfferingKey]]) -> list[OrderedMachine]:
+def _surplus_machines(ledger: Ledger, event: Answered, grants: Iterable[tuple[str, OfferingKey]]) -> list[OrderedMachine]:
     """Machines that were granted beyond the size of an order: no pod needs them, but they cost as much as others."""
     first = next((machine for machine in ledger.coming if machine.order == event.token), None)
     # The machines of an order that waits for nothing any more are no longer known.
@@ -300,10 +302,10 @@ def _unbought(bought: tuple[tuple[float, int], ...], at: float, refused: int) ->
         less = min(many, refused) if when == at else 0
         refused -= less
         left.append((when, many - less))
-    return tuple(one for one in left if one[1])
+    return tuple(entry for entry in left if entry[1])
 
 
-def _best(grants: list[tuple[str, OfferingKey]], machine: OrderedMachine) -> tuple[str, OfferingKey]:
+def _preferred_grant(grants: list[tuple[str, OfferingKey]], machine: OrderedMachine) -> tuple[str, OfferingKey]:
     """The granted machine that ``machine`` prefers."""
     return min(grants, key=lambda grant: machine.offerings.index(grant[1]) if grant[1] in machine.offerings else len(machine.offerings))
 
@@ -316,7 +318,7 @@ def _machine(ledger: Ledger, machine: str, change: Callable[[OrderedMachine], Or
     return replace(ledger, coming=tuple(change(ordered) if ordered.id == machine else ordered for ordered in ledger.coming))
 
 
-def _bereaved(ledger: Ledger, machines: set[str]) -> Ledger:
+def _drop_lost_gangs(ledger: Ledger, machines: set[str]) -> Ledger:
     """Drop the pods of all machines of the gangs of the lost ``machines``, until the complete gang is planned again."""
     gangs = {machine.gang for machine in ledger.coming if machine.id in machines and machine.gang}
     if not gangs:
@@ -324,27 +326,27 @@ def _bereaved(ledger: Ledger, machines: set[str]) -> Ledger:
     return replace(ledger, coming=tuple(replace(machine, pods=()) if machine.gang in gangs else machine for machine in ledger.coming))
 
 
-def _without(ledger: Ledger, machines: set[str]) -> Ledger:
+def _without_machines(ledger: Ledger, machines: set[str]) -> Ledger:
     """The ledger without ``machines``; removals that depend on one of these are marked ``bereft``."""
-    gone = {machine.instance for machine in ledger.coming if machine.id in machines and machine.instance}
-    return _tidied(
+    instances = {machine.instance for machine in ledger.coming if machine.id in machines and machine.instance}
+    return _without_finished_orders(
         replace(
             ledger,
             coming=tuple(machine for machine in ledger.coming if machine.id not in machines),
             leaving=tuple(removal if machines.isdisjoint(removal.needs) else replace(removal, bereft=True) for removal in ledger.leaving),
-            past=ledger.past | gone,
+            past=ledger.past | instances,
         )
     )
 
 
-def _tidied(ledger: Ledger) -> Ledger:
+def _without_finished_orders(ledger: Ledger) -> Ledger:
     """The ledger without orders whose machines all have a known id."""
     awaited = {machine.order for machine in ledger.coming if not machine.instance}
     orders = tuple(order for order in ledger.orders if order.token in awaited)
     return replace(ledger, orders=orders, past=ledger.past if orders else frozenset())
 
 
-def upcoming(ledger: Ledger) -> tuple[Upcoming, ...]:
+def upcoming_machines(ledger: Ledger) -> tuple[Upcoming, ...]:
     """Every machine that is not open yet, once, for :class:`~gpuscaler.planning.state.State`."""
     return tuple(
         Upcoming(
