@@ -106,13 +106,13 @@ def _compare_with_nodes(discovered: "DiscoveryResult", kubeconfig: Path | None, 
 
     import msgspec
 
-    from gpuscaler.cli.reaching import resolve_access, report_api_errors
+    from gpuscaler.cli.reaching import report_api_errors, resolve_access
     from gpuscaler.clouds.aws.discovery.comparing import corrected_by_nodes
 
     access = resolve_access(kubeconfig, context)
     with report_api_errors(access):
         nodes = asyncio.run(_nodes(access))
-    return msgspec.structs.replace(discovered, pools=tuple(compared(aws_pool, nodes) for aws_pool in discovered.pools))
+    return msgspec.structs.replace(discovered, pools=tuple(corrected_by_nodes(aws_pool, nodes) for aws_pool in discovered.pools))
 
 
 async def _nodes(access: "Access") -> dict[str, "Node"]:
@@ -131,7 +131,7 @@ def as_document(discovered: "DiscoveryResult") -> dict[str, Any]:
     from gpuscaler.clouds.aws.discovery.describing import pool_as_json
 
     return {
-        "pools": [described(aws_pool) for aws_pool in discovered.pools],
+        "pools": [pool_as_json(aws_pool) for aws_pool in discovered.pools],
         "set_aside": [{"object": skipped.object, "reason": skipped.reason} for skipped in discovered.set_aside],
     }
 
@@ -153,8 +153,8 @@ def print_discovered(discovered: "DiscoveryResult") -> None:
             table.add_row(*_row(aws_pool))
         console.print(table)
         console.print()
-    for warning, names in by_warning(discovered.pools).items():
-        console.print(f"{some_names(names)}: {warning}", markup=False)
+    for warning, names in pools_by_warning(discovered.pools).items():
+        console.print(f"{shortened_names(names)}: {warning}", markup=False)
     if discovered.set_aside:
         console.print("\nSkipped:")
         for skipped in discovered.set_aside[:ROWS]:
@@ -164,9 +164,9 @@ def print_discovered(discovered: "DiscoveryResult") -> None:
 
 
 def _row(aws_pool: Any) -> tuple[str, ...]:
-    from gpuscaler.model.pools import sold
+    from gpuscaler.model.pools import sold_offerings
 
-    offerings = sold(aws_pool.pool)
+    offerings = sold_offerings(aws_pool.pool)
     types = list(dict.fromkeys(offering.instance_type for offering in offerings))
     some_types = ", ".join(types[:3]) + (f" and {len(types) - 3} more" if len(types) > 3 else "")
     return (

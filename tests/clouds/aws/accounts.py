@@ -9,7 +9,7 @@ import pytest
 from tests.embedded.aws.memory import attach
 
 from gpuscaler.clouds.aws.api.calls import Calls
-from gpuscaler.clouds.aws.discovery.discovery import Discovered, Discovery
+from gpuscaler.clouds.aws.discovery.discovery import Discovery, DiscoveryResult
 from gpuscaler.clouds.aws.discovery.pools import AwsPool
 from gpuscaler.clouds.aws.discovery.regions import Scope
 from gpuscaler.embedded.aws.account import Account
@@ -88,7 +88,7 @@ class Aws:
         now: Callable[[], float] = lambda: self.time  # noqa: E731
         return Discovery(self.calls, Scope(cluster, groups, tags or {}), regions=self.regions, now=now, **told)
 
-    def look(self, cluster: str = CLUSTER, **told: Any) -> Discovered:
+    def look(self, cluster: str = CLUSTER, **told: Any) -> DiscoveryResult:
         discovery = self.discovery(cluster, **told)
         try:
             return discovery.look()
@@ -96,11 +96,11 @@ class Aws:
             discovery.close()
 
 
-def pool(discovered: Discovered, name: str) -> AwsPool:
+def pool(discovered: DiscoveryResult, name: str) -> AwsPool:
     """The pool of that name."""
     return next(aws_pool for aws_pool in discovered.pools if aws_pool.pool.name == name)
 
 
-def reasons(discovered: Discovered) -> dict[str, str]:
+def reasons(discovered: DiscoveryResult) -> dict[str, str]:
     """Why groups were skipped, by name."""
     return {skipped.object.rpartition("/")[2]: skipped.reason for skipped in discovered.set_aside}

@@ -3,8 +3,8 @@
 import random
 
 from gpuscaler.clouds.aws.api.groups import Group, Machine
-from gpuscaler.clouds.aws.buying.activities import Change, Log
-from gpuscaler.clouds.aws.buying.withdrawing import Outcome, Protect, Read, ReadActivities, Step, Steps, Write
+from gpuscaler.clouds.aws.buying.activities import ActivityLog, CapacityChange
+from gpuscaler.clouds.aws.buying.withdrawing import CapacityOutcome, Protect, Read, ReadActivities, Step, Steps, Write
 
 
 class GroupModel:
@@ -24,7 +24,7 @@ class GroupModel:
         self.kept = self.desired
         self.missing = 0
         self.now = 0
-        self.changes: list[Change] = []
+        self.changes: list[CapacityChange] = []
         self.unnamed: list[str] = []
         self.served: dict[str, int] = {}
         self.asking = False
@@ -51,7 +51,7 @@ class GroupModel:
     def set_desired(self, desired: int, *, by_us: bool) -> None:
         assert self.min <= desired <= self.max
         if desired != self.desired:
-            self.changes.append(Change(float(self.now), self.desired, desired))
+            self.changes.append(CapacityChange(float(self.now), self.desired, desired))
         if not by_us:
             self.kept += desired - self.desired
         self.desired = desired
@@ -126,7 +126,7 @@ class GroupModel:
 
     # Our requests
 
-    def drive(self, steps: Steps, *, busy: float) -> Outcome:
+    def drive(self, steps: Steps, *, busy: float) -> CapacityOutcome:
         """Answer ``steps``, while other things happen between any two of them with the probability ``busy``."""
         answer: object = None
         since = None
@@ -136,7 +136,7 @@ class GroupModel:
                 asked: Step = steps.send(answer)
             except StopIteration as stop:
                 self.asking = False
-                outcome: Outcome = stop.value
+                outcome: CapacityOutcome = stop.value
                 return outcome
             while self.luck.random() < busy:
                 self.step(asked.desired if isinstance(asked, Write) else None)
@@ -162,5 +162,5 @@ class GroupModel:
                     for machine in self.machines.values()
                     if machine.state == "Pending" or self.served.get(machine.id, -1) >= since
                 ]
-                return Log(tuple(change for change in self.changes if change.at >= since), (*self.attempts, *starting))
+                return ActivityLog(tuple(change for change in self.changes if change.at >= since), (*self.attempts, *starting))
         return None

@@ -5,7 +5,7 @@ from typing import Any
 
 from tests.clouds.aws.accounts import DISCOVERED, Aws, pool, reasons
 
-from gpuscaler.clouds.aws.discovery.describing import described
+from gpuscaler.clouds.aws.discovery.describing import pool_as_json
 
 RESERVED: dict[str, Any] = {"InstancePlatform": "Linux/UNIX", "AvailabilityZone": "us-east-1a", "InstanceMatchCriteria": "targeted"}
 
@@ -29,7 +29,7 @@ def test_types_of_existing_machines_keep_their_price_and_are_not_sold() -> None:
     assert {offering.instance_type for offering in kept.values()} == {"p5.48xlarge"}
     assert kept["on-demand"].price == 55.04
     assert aws_pool.pool.chooser == "buyer"
-    assert described(aws_pool)["resources"]["nvidia.com/gpu"] == "1"
+    assert pool_as_json(aws_pool)["resources"]["nvidia.com/gpu"] == "1"
 
 
 def test_machines_of_an_expired_reservation_stay_in_their_pool_at_the_on_demand_price() -> None:

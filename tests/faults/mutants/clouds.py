@@ -47,7 +47,7 @@ MUTANTS = (
     ),
     Mutant(
         case=64,
-        at="file_of",
+        at="cache_file",
         old="hashlib.sha256(endpoint.encode())",
         new="hashlib.sha256(b'')",
         removes="answers of a simulated account are cached for the real one",
@@ -89,7 +89,7 @@ MUTANTS = (
     ),
     Mutant(
         case=74,
-        at="excluded",
+        at="matching_exclusion",
         old="fnmatchcase(name, entry)",
         new="name == TAG",
         removes="excluded groups are managed",
@@ -119,7 +119,7 @@ MUTANTS = (
         case=83,
         at="Tariff._spot",
         old="_references(instance_type)",
-        new="(UNKNOWN,)",
+        new="(UNKNOWN_PRICE,)",
         removes="spot prices of AWS are checked against an unknown on-demand price",
     ),
     Mutant(
@@ -152,8 +152,8 @@ MUTANTS = (
     ),
     Mutant(
         case=99,
-        at="_giving_up",
-        old='and not same(row.get("DefaultResult"), "CONTINUE")',
+        at="_abandoning_hooks",
+        old='and not is_same_word(row.get("DefaultResult"), "CONTINUE")',
         new="",
         removes="machines wait for hooks that would let them continue",
     ),

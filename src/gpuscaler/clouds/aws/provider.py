@@ -8,23 +8,23 @@ from dataclasses import dataclass, field
 
 from msgspec.structs import replace
 
-from gpuscaler.clouds.aws.api.asking import Asking, Sleep
+from gpuscaler.clouds.aws.api.asking import AsyncCalls, Sleep
 from gpuscaler.clouds.aws.api.calls import Calls
-from gpuscaler.clouds.aws.api.causes import widened
+from gpuscaler.clouds.aws.api.causes import widen_quota_refusals
 from gpuscaler.clouds.aws.api.groups import Group, GroupError, Machine, group_of
-from gpuscaler.clouds.aws.buying.buying import impossible, launch
-from gpuscaler.clouds.aws.buying.delivering import Delivering
-from gpuscaler.clouds.aws.buying.ending import end, heartbeat, let_go, protect
-from gpuscaler.clouds.aws.buying.hooks import Ends, Hooks, Starts
+from gpuscaler.clouds.aws.buying.buying import is_launch_unavailable, launch
+from gpuscaler.clouds.aws.buying.delivering import DeliveryTracker
+from gpuscaler.clouds.aws.buying.ending import complete_hook, end_machine, send_heartbeat, set_protection
+from gpuscaler.clouds.aws.buying.hooks import HeldEnds, HeldStarts, Hooks
 from gpuscaler.clouds.aws.buying.increments import Increments
 from gpuscaler.clouds.aws.buying.terminations import EKS_HOOK, Terminations
-from gpuscaler.clouds.aws.discovery.describing import by_warning, some_names
-from gpuscaler.clouds.aws.discovery.discovery import Discovered, Discovery
+from gpuscaler.clouds.aws.discovery.describing import pools_by_warning, shortened_names
+from gpuscaler.clouds.aws.discovery.discovery import Discovery, DiscoveryResult
 from gpuscaler.clouds.aws.discovery.pools import DESIRED, FLEET, LAUNCH, NO_FLEETS, AwsPool
-from gpuscaler.clouds.aws.discovery.regions import NAMES, chunks
-from gpuscaler.clouds.aws.machines.departed import Departed
+from gpuscaler.clouds.aws.discovery.regions import MAX_NAMES, chunks
+from gpuscaler.clouds.aws.machines.departed import DepartedMachines
 from gpuscaler.clouds.aws.machines.inbox import Inbox
-from gpuscaler.clouds.aws.machines.listing import Detail, details_of, instance_id, instance_of, listed
+from gpuscaler.clouds.aws.machines.listing import Detail, details_of, instance_id, instance_of, machines_by_id
 from gpuscaler.clouds.aws.machines.notices import HELD, STATE, Announcement
 from gpuscaler.clouds.protocol import (
     CONFIGURATION,
@@ -85,7 +85,7 @@ class AwsProvider:
         executor: Executor | None = None,
     ) -> None:
         self._executor = executor or ThreadPoolExecutor(max_workers=THREADS, thread_name_prefix="aws")
-        self._ask = Asking(calls, self._executor, fence=fence, now=now, sleep=sleep)
+        self._ask = AsyncCalls(calls, self._executor, fence=fence, now=now, sleep=sleep)
         self._discovery = discovery
         self._inbox = Inbox(self._ask, queue_url, region=queue_region) if queue_url else None
         self._known = _Listing()
@@ -97,14 +97,14 @@ class AwsProvider:
         self._unknown: tuple[str, ...] | None = None
         self._failed: tuple[str, ...] = ()
         self._forbidden = False
-        self._looking: asyncio.Future[Discovered] | None = None
+        self._looking: asyncio.Future[DiscoveryResult] | None = None
         self._other_ways: dict[str, str] = {}
         self._details: dict[str, Detail] = {}
         self._increments = Increments(self._ask)
-        self._departed = Departed(self._ask)
-        self._delivering = Delivering(self._ask)
+        self._departed = DepartedMachines(self._ask)
+        self._delivering = DeliveryTracker(self._ask)
         hooks = Hooks(self._ask)
-        self._terminations, self._starts, self._ends = Terminations(self._ask, hooks), Starts(hooks), Ends(self._ask)
+        self._terminations, self._starts, self._ends = Terminations(self._ask, hooks), HeldStarts(hooks), HeldEnds(self._ask)
         #: Regions in which LaunchInstances has answered.
         self._launching: set[str] = set()
         self._ended: set[str] = set()
@@ -155,8 +155,8 @@ class AwsProvider:
                 *self._terminations.warnings(),
                 *self._ends.warnings(),
                 *(
-                    f"{'pool' if len(names) == 1 else 'pools'} {some_names(names)}: {warning}"
-                    for warning, names in by_warning(discovered.pools).items()
+                    f"{'pool' if len(names) == 1 else 'pools'} {shortened_names(names)}: {warning}"
+                    for warning, names in pools_by_warning(discovered.pools).items()
                 ),
             ),
             ways={name: ": ".join(filter(None, self.way(name))) for name in self._found},
@@ -194,7 +194,7 @@ class AwsProvider:
         at = self._ask.now()
         pools = {(aws_pool.group.region, aws_pool.group.name): aws_pool for aws_pool in self._found.values()}
         groups = await self._groups(pools)
-        machines = listed(groups)
+        machines = machines_by_id(groups)
         await self._describe(machines)
         await self._starts.follow(machines)
         self._ends.follow(machines)
@@ -210,7 +210,7 @@ class AwsProvider:
         by_region: dict[str, list[str]] = {}
         for region, name in pools:
             by_region.setdefault(region, []).append(name)
-        asks = [(region, some) for region, names in by_region.items() for some in chunks(names, NAMES)]
+        asks = [(region, some) for region, names in by_region.items() for some in chunks(names, MAX_NAMES)]
         answers = await asyncio.gather(*(self._describe_groups(region, some) for region, some in asks))
         return [group for groups in answers for group in groups]
 
@@ -268,7 +268,7 @@ class AwsProvider:
             try:
                 bought = await launch(self._ask, aws_pool, order)
             except CloudError as error:
-                if not impossible(error):
+                if not is_launch_unavailable(error):
                     raise
                 self._other_ways[order.pool] = f"LaunchInstances is not available: {error.detail}"
             else:
@@ -281,7 +281,7 @@ class AwsProvider:
         if not bought.refusals:
             return bought
         offered = (offering.key for aws_pool in self._found.values() for offering in aws_pool.pool.offerings)
-        return replace(bought, refusals=widened(bought.refusals, offered))
+        return replace(bought, refusals=widen_quota_refusals(bought.refusals, offered))
 
     async def follow(self, orders: Sequence[Unfilled] = (), /) -> Sequence[tuple[str, Bought]]:
         """Final answers, by token, of orders that were ``pending`` and are settled now.
@@ -335,7 +335,7 @@ class AwsProvider:
         self._ended.add(instance)
         async with self._increments.lock(self._known.pools[group.region, group.name]):
             replaced = await self._is_replaced(group, instance)
-            refusal = await end(self._ask, group.region, instance, self._instance(group, machine), replaced=replaced)
+            refusal = await end_machine(self._ask, group.region, instance, self._instance(group, machine), replaced=replaced)
         if refusal is not None:
             self._ended.discard(instance)
         elif self._inbox is not None and instance in self._inbox.hooks:
@@ -359,7 +359,7 @@ class AwsProvider:
         """Complete the hooks that hold a machine whose pods are gone; a hook that stays releases it when its time is over."""
         for name in await self._hooks_of(group, instance):
             with contextlib.suppress(CloudError, LostAnswerError):
-                await let_go(self._ask, group, name, instance)
+                await complete_hook(self._ask, group, name, instance)
         if self._inbox is not None:
             self._inbox.hooks.pop(instance, None)
 
@@ -369,7 +369,7 @@ class AwsProvider:
             if instance in self._known.machines:
                 group, _ = self._known.machines[instance]
                 for name in await self._hooks_of(group, instance):
-                    await heartbeat(self._ask, group, name, instance)
+                    await send_heartbeat(self._ask, group, name, instance)
 
     async def protect(self, ids: Sequence[str], *, on: bool) -> None:
         """Turn scale-in protection of machines on or off. Raises CloudError for the first group that refuses."""
@@ -380,7 +380,7 @@ class AwsProvider:
                 by_group.setdefault((group.region, group.name), []).append(instance)
         for (region, group_name), names in by_group.items():
             for some in chunks(names, PROTECTED_AT_ONCE):
-                await protect(self._ask, region, group_name, some, on=on)
+                await set_protection(self._ask, region, group_name, some, on=on)
                 self._ask.protected.difference_update(some)
 
     async def _hooks_of(self, group: Group, instance: str) -> tuple[str, ...]:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from gpuscaler.clouds.aws.api.causes import quota_bucket, refusals, verdict, widened
+from gpuscaler.clouds.aws.api.causes import interpret_error, quota_bucket, refusals, widen_quota_refusals
 from gpuscaler.clouds.protocol import CAPACITY, CONFIGURATION, PRICE, QUOTA, THROTTLED, UNAUTHORISED, UNKNOWN
 from gpuscaler.model.offerings import OfferingKey
 
@@ -64,29 +64,29 @@ ENDED = "Instance became unhealthy while waiting for instance to be in InService
     ],
 )  # fmt: skip
 def test_every_known_error_is_classified_by_its_code_or_its_text(code: str, text: str, cause: str) -> None:
-    assert verdict(code, text).cause == cause
+    assert interpret_error(code, text).cause == cause
 
 
 @pytest.mark.parametrize(("code", "text"), [("Client.InternalError", ""), ("", "Client.InternalError: Client error on launch.")])
 def test_a_client_error_on_launch_suggests_a_grant_for_the_kms_key(code: str, text: str) -> None:
-    assert "usually the KMS key of its disks: give the service-linked role of Auto Scaling a grant" in verdict(code, text).detail
+    assert "usually the KMS key of its disks: give the service-linked role of Auto Scaling a grant" in interpret_error(code, text).detail
 
 
 def test_an_error_of_one_type_in_one_zone_does_not_affect_others() -> None:
     asked = [OfferingKey("p", "on-demand", kind, zone) for kind in ("p5.48xlarge", "p4d.24xlarge") for zone in ("us-east-1a", "us-east-1b")]
-    (refusal,) = refusals([verdict("InsufficientInstanceCapacity", ON_DEMAND)], asked)
+    (refusal,) = refusals([interpret_error("InsufficientInstanceCapacity", ON_DEMAND)], asked)
     assert refusal.offering == OfferingKey("p", "on-demand", "p5.48xlarge", "us-east-1a")
 
 
 def test_an_error_that_names_nothing_concerns_the_whole_order() -> None:
     asked = [OfferingKey("p", "spot", "p5.48xlarge", zone) for zone in ("us-east-1a", "us-east-1b")]
-    found = refusals([verdict("UnfulfillableCapacity", "Unable to fulfill capacity.")] * 3, asked)
+    found = refusals([interpret_error("UnfulfillableCapacity", "Unable to fulfill capacity.")] * 3, asked)
     assert [refusal.offering for refusal in found] == asked
 
 
 def test_a_quota_concerns_its_whole_bucket_in_every_zone() -> None:
     asked = [OfferingKey("p", "on-demand", kind, "us-east-1a") for kind in ("p5.48xlarge", "p4d.24xlarge", "g6.48xlarge")]
-    found = refusals([verdict("VcpuLimitExceeded", QUOTA_TEXT)], asked)
+    found = refusals([interpret_error("VcpuLimitExceeded", QUOTA_TEXT)], asked)
     assert [(refusal.bucket, refusal.every_zone) for refusal in found] == [
         (("p5.48xlarge", "p4d.24xlarge"), True),
         (("p5.48xlarge", "p4d.24xlarge"), True),
@@ -97,15 +97,15 @@ def test_a_quota_concerns_its_whole_bucket_in_every_zone() -> None:
 def test_a_quota_refusal_covers_types_that_were_not_requested() -> None:
     asked = [OfferingKey("p", "on-demand", "p5.48xlarge", "us-east-1a")]
     offered = [*asked, OfferingKey("q", "spot", "p4d.24xlarge", "us-east-1b"), OfferingKey("q", "spot", "g6.48xlarge", "us-east-1b")]
-    (quota,) = widened(refusals([verdict("VcpuLimitExceeded", QUOTA_TEXT)], asked), offered)
-    (dry,) = widened(refusals([verdict("InsufficientInstanceCapacity", "")], asked), offered)
+    (quota,) = widen_quota_refusals(refusals([interpret_error("VcpuLimitExceeded", QUOTA_TEXT)], asked), offered)
+    (dry,) = widen_quota_refusals(refusals([interpret_error("InsufficientInstanceCapacity", "")], asked), offered)
     assert (quota.bucket, dry.bucket) == (("p4d.24xlarge", "p5.48xlarge"), ())
 
 
 def test_a_subnet_without_addresses_concerns_every_type_in_its_zone() -> None:
     asked = [OfferingKey("p", "spot", kind, zone) for kind in ("p5.48xlarge", "g6.48xlarge") for zone in ("us-east-1a", "us-east-1b")]
     text = "There are not enough free addresses in subnet subnet-1 (us-east-1a)"
-    found = refusals([verdict("InsufficientFreeAddressesInSubnet", text)], asked)
+    found = refusals([interpret_error("InsufficientFreeAddressesInSubnet", text)], asked)
     assert {refusal.bucket for refusal in found} == {("p5.48xlarge", "g6.48xlarge")}
     assert {refusal.offering[3] for refusal in found} == {"us-east-1a"}
 

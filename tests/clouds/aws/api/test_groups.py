@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuscaler.clouds.aws.api.groups import GroupError, Shares, group_of, tags_of
+from gpuscaler.clouds.aws.api.groups import GroupError, MarketShares, group_of, tags_of
 from gpuscaler.clouds.aws.prices.reservations import reservations_of
 from gpuscaler.clouds.aws.templates.launches import launch_of
 from gpuscaler.clouds.aws.templates.nodegroups import nodegroup_of
@@ -28,14 +28,14 @@ def test_only_running_or_starting_machines_count_and_unknown_states_do_not() -> 
 @pytest.mark.parametrize(
     ("shares", "markets"),
     [
-        (Shares(), ("on-demand",)),
-        (Shares(base=3, on_demand=100), ("on-demand",)),
-        (Shares(base=0, on_demand=0), ("spot",)),
-        (Shares(base=1, on_demand=0), ("spot", "on-demand")),
-        (Shares(base=0, on_demand=50), ("spot", "on-demand")),
+        (MarketShares(), ("on-demand",)),
+        (MarketShares(base=3, on_demand=100), ("on-demand",)),
+        (MarketShares(base=0, on_demand=0), ("spot",)),
+        (MarketShares(base=1, on_demand=0), ("spot", "on-demand")),
+        (MarketShares(base=0, on_demand=50), ("spot", "on-demand")),
     ],
 )
-def test_the_shares_of_a_mixed_group_determine_its_markets(shares: Shares, markets: tuple[str, ...]) -> None:
+def test_the_shares_of_a_mixed_group_determine_its_markets(shares: MarketShares, markets: tuple[str, ...]) -> None:
     assert shares.markets == markets
 
 
@@ -44,7 +44,7 @@ def test_a_mixed_group_without_a_distribution_is_on_demand() -> None:
 
     group = group_of({**SMALLEST, "MixedInstancesPolicy": {"LaunchTemplate": launch}}, "us-east-1")
 
-    assert group.shares == Shares()
+    assert group.shares == MarketShares()
     assert group.template is not None
     assert group.template.version == "$Default"
 

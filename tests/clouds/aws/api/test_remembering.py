@@ -11,8 +11,8 @@ from tests.clouds.aws.accounts import BEGAN, Aws, reasons
 
 from gpuscaler.catalogue import InstanceType
 from gpuscaler.clouds.aws.api.calls import Calls
-from gpuscaler.clouds.aws.api.groups import Choice, Group
-from gpuscaler.clouds.aws.api.remembering import Kept, load, save
+from gpuscaler.clouds.aws.api.groups import Group, TypeChoice
+from gpuscaler.clouds.aws.api.remembering import AnswerCache, load_cache, save_cache
 from gpuscaler.clouds.aws.discovery.discovery import Discovery
 from gpuscaler.clouds.aws.discovery.regions import RegionReader, Scope
 from gpuscaler.embedded.aws.hardware import instance_types
@@ -36,12 +36,12 @@ class OneRegionHasIt:
 
 
 def group(region: str) -> Group:
-    return Group("gpus", region, "", {}, 0, 1, 0, (f"{region}a",), choices=(Choice("p5.48xlarge"),))
+    return Group("gpus", region, "", {}, 0, 1, 0, (f"{region}a",), choices=(TypeChoice("p5.48xlarge"),))
 
 
 @pytest.mark.parametrize("first", ["ap-south-2", "us-east-1"])
 def test_a_type_missing_in_one_region_is_found_in_another_in_either_order(first: str) -> None:
-    kept, calls, offered = Kept(), cast(Calls, OneRegionHasIt()), {}
+    kept, calls, offered = AnswerCache(), cast(Calls, OneRegionHasIt()), {}
     regions = sorted(["ap-south-2", "us-east-1"], key=lambda name: name != first)
     with ThreadPoolExecutor(1) as workers:
         for region in (*regions, *regions):
@@ -91,8 +91,8 @@ def test_answers_of_a_simulated_account_are_not_used_for_the_real_one(tmp_path: 
 
 
 def test_each_endpoint_has_its_own_file(tmp_path: Path) -> None:
-    save(Kept(prices={}), tmp_path, "http://127.0.0.1:4566")
-    save(Kept(types={}), tmp_path, "https://ec2..amazonaws.com")
+    save_cache(AnswerCache(prices={}), tmp_path, "http://127.0.0.1:4566")
+    save_cache(AnswerCache(types={}), tmp_path, "https://ec2..amazonaws.com")
 
     assert len(list(tmp_path.iterdir())) == 2
-    assert load(tmp_path, "http://127.0.0.1:9999") == Kept()
+    assert load_cache(tmp_path, "http://127.0.0.1:9999") == AnswerCache()

@@ -7,9 +7,9 @@ import pytest
 from tests.clouds.aws.api.test_groups import SMALLEST
 
 from gpuscaler.clouds.aws.api.groups import group_of
-from gpuscaler.clouds.aws.api.spelling import LIFECYCLES, same, spelt
-from gpuscaler.clouds.aws.buying.activities import told
-from gpuscaler.clouds.aws.buying.buying import launched_as
+from gpuscaler.clouds.aws.api.spelling import LIFECYCLES, is_same_word, respelled
+from gpuscaler.clouds.aws.buying.activities import launch_report
+from gpuscaler.clouds.aws.buying.buying import launched_offering
 from gpuscaler.clouds.aws.machines.listing import details_of, state_of
 from gpuscaler.clouds.aws.templates.launches import launch_of
 from gpuscaler.model.instances import PENDING, RUNNING, STOPPING, TERMINATED
@@ -37,28 +37,28 @@ def test_a_lifecycle_state_means_the_same_in_any_case(word: str) -> None:
 
 
 def test_an_unknown_word_is_kept_unchanged() -> None:
-    assert spelt("Teleporting", LIFECYCLES) == "Teleporting"
-    assert spelt(None, LIFECYCLES) == ""
-    assert not same(None, "spot")
+    assert respelled("Teleporting", LIFECYCLES) == "Teleporting"
+    assert respelled(None, LIFECYCLES) == ""
+    assert not is_same_word(None, "spot")
 
 
 @pytest.mark.parametrize("spelling", ["spot", "Spot", "SPOT", "s-pot"])
 def test_a_spot_machine_is_recognised_in_any_spelling(spelling: str) -> None:
     reply = {"MarketType": spelling, "InstanceType": "g5.xlarge"}
 
-    assert launched_as(reply, (SPOT, ON_DEMAND)) == SPOT
-    assert launched_as({**reply, "InstanceType": "G5.xlarge"}, (SPOT,)) == SPOT
+    assert launched_offering(reply, (SPOT, ON_DEMAND)) == SPOT
+    assert launched_offering({**reply, "InstanceType": "G5.xlarge"}, (SPOT,)) == SPOT
 
 
 @pytest.mark.parametrize("spelling", ["on-demand", "OnDemand", "ON_DEMAND", "ondemand", ""])
 def test_an_on_demand_machine_is_recognised_in_any_spelling(spelling: str) -> None:
-    assert launched_as({"MarketType": spelling, "InstanceType": "g5.xlarge"}, (SPOT, ON_DEMAND)) == ON_DEMAND
+    assert launched_offering({"MarketType": spelling, "InstanceType": "g5.xlarge"}, (SPOT, ON_DEMAND)) == ON_DEMAND
 
 
 def test_the_order_decides_if_it_leaves_only_one_choice() -> None:
-    assert launched_as({"MarketType": "Teleported", "InstanceType": "g5.xlarge"}, (SPOT,)) == SPOT
-    assert launched_as({"MarketType": "spot", "InstanceType": "p5.48xlarge"}, (RESERVED,)) == RESERVED
-    assert launched_as({}, (SPOT,)) == SPOT
+    assert launched_offering({"MarketType": "Teleported", "InstanceType": "g5.xlarge"}, (SPOT,)) == SPOT
+    assert launched_offering({"MarketType": "spot", "InstanceType": "p5.48xlarge"}, (RESERVED,)) == RESERVED
+    assert launched_offering({}, (SPOT,)) == SPOT
 
 
 @pytest.mark.parametrize("status", ["Failed", "FAILED", "failed"])
@@ -66,7 +66,7 @@ def test_a_failed_activity_is_recognised_in_any_case(status: str) -> None:
     began = datetime(2026, 11, 1, tzinfo=UTC)
     activity = {"Description": "Launching a new EC2 instance", "StartTime": began, "StatusCode": status, "StatusMessage": "no"}
 
-    assert len(told([activity], since=0.0).failures) == 1
+    assert len(launch_report([activity], since=0.0).failures) == 1
 
 
 def test_markets_of_instances_and_templates_are_read_in_any_case() -> None:

@@ -3,7 +3,7 @@
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from gpuscaler.clouds.aws.buying.activities import Change, changes, logged, told
+from gpuscaler.clouds.aws.buying.activities import CapacityChange, activity_log, capacity_changes, launch_report
 from gpuscaler.clouds.protocol import CAPACITY
 
 BEGAN = datetime(2026, 11, 21, 12, 0, 0, tzinfo=UTC)
@@ -23,7 +23,7 @@ def activity(status: str = "Failed", *, seconds: float = 1.0, **more: Any) -> di
 
 
 def test_launches_are_distinguished_by_their_results() -> None:
-    report = told(
+    report = launch_report(
         [
             activity(StatusMessage="Could not launch Spot Instances. InsufficientInstanceCapacity - There is no Spot capacity available."),
             activity("Successful", Description="Launching a new EC2 instance: i-0123456789abcdef0"),
@@ -38,24 +38,24 @@ def test_launches_are_distinguished_by_their_results() -> None:
 
 def test_the_attempted_zone_is_read_from_the_details() -> None:
     details = '{"Subnet ID":"subnet-1","Availability Zone":"us-east-1b"}'
-    report = told([activity(Details=details), activity(Details="{broken"), activity(Details="[1]")], since=BEGAN.timestamp())
+    report = launch_report([activity(Details=details), activity(Details="{broken"), activity(Details="[1]")], since=BEGAN.timestamp())
     assert [verdict.zone for verdict in report.failures] == ["us-east-1b", "", ""]
 
 
 def test_earlier_launches_and_terminations_are_ignored() -> None:
     ended = activity("Failed", Description="Terminating EC2 instance: i-0123456789abcdef0")
-    assert told([activity(seconds=-1), ended, {"StatusCode": "Failed"}, {}], since=BEGAN.timestamp()) == told([], since=0)
+    assert launch_report([activity(seconds=-1), ended, {"StatusCode": "Failed"}, {}], since=BEGAN.timestamp()) == launch_report([], since=0)
 
 
 def test_a_cancelled_launch_counts_only_if_it_gives_a_reason() -> None:
     silent = activity("Cancelled", Description="Launching a new EC2 instance", StatusMessage="")
-    assert told([silent], since=BEGAN.timestamp()).failures == ()
-    assert len(told([activity("Cancelled")], since=BEGAN.timestamp()).failures) == 1
+    assert launch_report([silent], since=BEGAN.timestamp()).failures == ()
+    assert len(launch_report([activity("Cancelled")], since=BEGAN.timestamp()).failures) == 1
 
 
 def test_launches_are_listed_until_their_machines_have_been_in_service_for_a_while() -> None:
     names = [f"i-0123456789abcdef{number}" for number in range(4)]
-    log = logged(
+    log = activity_log(
         [
             activity("PreInService", Description=f"Launching a new EC2 instance: {names[0]}", seconds=-900),
             activity("Successful", Description=f"Launching a new EC2 instance: {names[1]}", EndTime=BEGAN + timedelta(seconds=2)),
@@ -72,7 +72,9 @@ def test_each_change_of_the_desired_capacity_is_read_once_from_causes() -> None:
     policy = "At 2026-11-21T12:00:05Z a monitor alarm a in state ALARM triggered policy p changing the desired capacity from 6 to 7."
     update = "a user request update of AutoScalingGroup constraints to min: 0, max: 9, desired: 9"
     constraints = f"At 2026-11-21T12:00:09Z {update} changing the desired capacity from 7 to 9."
-    found = changes([activity(), activity(), activity(Cause=policy), activity(Cause=constraints), {"Cause": None}], since=BEGAN.timestamp())
+    found = capacity_changes(
+        [activity(), activity(), activity(Cause=policy), activity(Cause=constraints), {"Cause": None}], since=BEGAN.timestamp()
+    )
     start = BEGAN.timestamp()
-    assert found == (Change(start, 3, 6), Change(start + 5, 6, 7), Change(start + 9, 7, 9))
-    assert changes([activity()], since=start + 1) == ()
+    assert found == (CapacityChange(start, 3, 6), CapacityChange(start + 5, 6, 7), CapacityChange(start + 9, 7, 9))
+    assert capacity_changes([activity()], since=start + 1) == ()

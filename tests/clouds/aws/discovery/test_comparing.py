@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from gpuscaler.clouds.aws.api.groups import Group, Machine
-from gpuscaler.clouds.aws.discovery.comparing import compared
+from gpuscaler.clouds.aws.discovery.comparing import corrected_by_nodes
 from gpuscaler.clouds.aws.discovery.pools import AwsPool
 from gpuscaler.model.nodes import Node
 from gpuscaler.model.pools import Offering, Pool
@@ -29,7 +29,7 @@ def node(place: int = 0, labels: Mapping[str, str] = TEMPLATE, taints: tuple[Tai
 
 def shown(*nodes: Node, states: tuple[str, ...] = ("InService", "InService")) -> tuple[Offering, tuple[str, ...]]:
     """The offering and the new warnings."""
-    result = compared(found(*states), {f"i-{place}": node for place, node in enumerate(nodes)})
+    result = corrected_by_nodes(found(*states), {f"i-{place}": node for place, node in enumerate(nodes)})
     assert result.warnings[0] == "an old word"
     return result.pool.offerings[0], result.warnings[1:]
 
@@ -117,7 +117,7 @@ def test_nodes_that_offer_less_than_expected_are_reported() -> None:
 
 def test_nodes_still_match_their_pool_if_tags_promise_labels_they_lack() -> None:
     def matching(labels: Mapping[str, str]) -> Mapping[str, str]:
-        return compared(found("InService"), {"i-0": node(0, labels)}).pool.match_labels
+        return corrected_by_nodes(found("InService"), {"i-0": node(0, labels)}).pool.match_labels
 
     assert matching(TEMPLATE) == {"team": "ml"}
     assert matching({**TEMPLATE, "team": "research"}) == {"team": "research"}

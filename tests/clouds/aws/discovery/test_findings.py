@@ -2,9 +2,9 @@ import msgspec
 import pytest
 
 from gpuscaler import catalogue
-from gpuscaler.clouds.aws.api.groups import Group, Shares, TemplateRef
+from gpuscaler.clouds.aws.api.groups import Group, MarketShares, TemplateRef
 from gpuscaler.clouds.aws.discovery.findings import findings_of
-from gpuscaler.clouds.aws.discovery.pools import Way, launch_of
+from gpuscaler.clouds.aws.discovery.pools import LaunchOption, choose_way_to_buy
 from gpuscaler.clouds.aws.templates.launches import Launch
 from gpuscaler.clouds.aws.templates.nodegroups import Nodegroup
 from gpuscaler.model.taints import Taint
@@ -13,12 +13,12 @@ GOOD = Group(
     "gpus", "us-east-1", "", {}, 0, 5, 2, ("us-east-1a", "us-east-1b"),
     template=TemplateRef("lt-1", "gpus", "1"), suspended=("AZRebalance",), protected=True,
 )  # fmt: skip
-WAY = Way("g5.xlarge", 1, Launch(instance_type="g5.xlarge", arriving=True))
+WAY = LaunchOption("g5.xlarge", 1, Launch(instance_type="g5.xlarge", arriving=True))
 KEEPING = msgspec.structs.replace(WAY.launch, source="launch template gpus (version 3)", left=("/dev/xvdf", "/dev/xvdg"))
 TYPES = {instance_type.name: instance_type for instance_type in catalogue.types("aws")}
 
 
-def said(group: Group = GOOD, *ways: Way) -> tuple[str, ...]:
+def said(group: Group = GOOD, *ways: LaunchOption) -> tuple[str, ...]:
     return findings_of(group, ways or (WAY,), TYPES)
 
 
@@ -40,9 +40,9 @@ def test_a_group_that_is_set_up_for_an_autoscaler_has_no_findings() -> None:
         ({"lifetime": 604_800}, "replaced after 7 days (MaxInstanceLifetime)"),
         ({"warm_pool": True}, "has a warm pool"),
         ({"desired": 9}, "its desired capacity 9 is outside of 0 to 5"),
-        ({"shares": Shares(on_demand=0, spot_strategy="lowest-price")}, "lowest-price gets the machines that are interrupted most"),
-        ({"shares": Shares(base=1, on_demand=0)}, "first 1 on demand, then 0 % of the rest"),
-        ({"shares": Shares(on_demand=0, spot_max_price=0.3)}, "maximum spot price is $0.3"),
+        ({"shares": MarketShares(on_demand=0, spot_strategy="lowest-price")}, "lowest-price gets the machines that are interrupted most"),
+        ({"shares": MarketShares(base=1, on_demand=0)}, "first 1 on demand, then 0 % of the rest"),
+        ({"shares": MarketShares(on_demand=0, spot_max_price=0.3)}, "maximum spot price is $0.3"),
     ],
 )
 def test_a_setting_that_conflicts_with_an_autoscaler_is_reported_in_one_sentence(change: dict[str, object], says: str) -> None:
@@ -54,24 +54,27 @@ def test_a_setting_that_conflicts_with_an_autoscaler_is_reported_in_one_sentence
 @pytest.mark.parametrize(
     ("ways", "says"),
     [
-        ((Way("g5.xlarge", 1, Launch(unusable="invalid taint")),), "no kubelet starts with the user data of its launch template: invalid"),
-        ((Way("g5.xlarge", 1, Launch()),), "does not register nodes with the taint gpuscaler.io/arriving:NoSchedule"),
-        ((Way("g5.xlarge", 1, Launch(arriving=True, outdated=True)),), "which is outdated"),
-        ((WAY, Way("g5.12xlarge", 1, WAY.launch)), "its types have 1, 4 GPUs"),
-        ((WAY, Way("g5.2xlarge", 2, WAY.launch)), "count as 1, 2 units"),
-        ((Way("g5.xlarge", 1, Launch(arriving=True, spot_max_price=0.2)),), "maximum spot price is $0.2"),
-        ((Way("g5.xlarge", 1, Launch(arriving=True, reservation_groups=("arn",))),), "targets a group of capacity reservations"),
         (
-            (Way("g5.xlarge", 1, KEEPING), Way("g6.xlarge", 1, KEEPING)),
+            (LaunchOption("g5.xlarge", 1, Launch(unusable="invalid taint")),),
+            "no kubelet starts with the user data of its launch template: invalid",
+        ),
+        ((LaunchOption("g5.xlarge", 1, Launch()),), "does not register nodes with the taint gpuscaler.io/arriving:NoSchedule"),
+        ((LaunchOption("g5.xlarge", 1, Launch(arriving=True, outdated=True)),), "which is outdated"),
+        ((WAY, LaunchOption("g5.12xlarge", 1, WAY.launch)), "its types have 1, 4 GPUs"),
+        ((WAY, LaunchOption("g5.2xlarge", 2, WAY.launch)), "count as 1, 2 units"),
+        ((LaunchOption("g5.xlarge", 1, Launch(arriving=True, spot_max_price=0.2)),), "maximum spot price is $0.2"),
+        ((LaunchOption("g5.xlarge", 1, Launch(arriving=True, reservation_groups=("arn",))),), "targets a group of capacity reservations"),
+        (
+            (LaunchOption("g5.xlarge", 1, KEEPING), LaunchOption("g6.xlarge", 1, KEEPING)),
             "its launch template gpus (version 3) has DeleteOnTermination false for /dev/xvdf, /dev/xvdg: each ended machine leaves",
         ),
         (
-            (Way("g5.xlarge", 1, msgspec.structs.replace(KEEPING, left=(), unsaid=("/dev/xvdh",))),),
+            (LaunchOption("g5.xlarge", 1, msgspec.structs.replace(KEEPING, left=(), unsaid=("/dev/xvdh",))),),
             "its launch template gpus (version 3) does not give DeleteOnTermination for /dev/xvdh: each ended machine may leave",
         ),
     ],
 )
-def test_a_problem_of_its_machines_is_reported_in_one_sentence(ways: tuple[Way, ...], says: str) -> None:
+def test_a_problem_of_its_machines_is_reported_in_one_sentence(ways: tuple[LaunchOption, ...], says: str) -> None:
     (sentence,) = said(GOOD, *ways)
 
     assert says in sentence
@@ -83,19 +86,19 @@ def test_a_problem_of_its_machines_is_reported_in_one_sentence(ways: tuple[Way, 
         ({}, "auto", "launch-instances"),
         ({}, "desired-capacity", "desired-capacity"),
         ({}, "fleet", "fleet"),
-        ({"shares": Shares(on_demand=0)}, "auto", "launch-instances"),
-        ({"shares": Shares(on_demand=50)}, "auto", "desired-capacity"),
-        ({"shares": Shares(on_demand=50)}, "launch-instances", "desired-capacity"),
+        ({"shares": MarketShares(on_demand=0)}, "auto", "launch-instances"),
+        ({"shares": MarketShares(on_demand=50)}, "auto", "desired-capacity"),
+        ({"shares": MarketShares(on_demand=50)}, "launch-instances", "desired-capacity"),
         ({"template": None, "configuration": "old"}, "auto", "desired-capacity"),
         ({"template": None, "configuration": "old"}, "fleet", "desired-capacity"),
     ],
 )
 def test_machines_are_bought_in_the_best_way_that_a_group_allows(change: dict[str, object], told: str, way: str) -> None:
-    assert launch_of(msgspec.structs.replace(GOOD, **change), told) == way
+    assert choose_way_to_buy(msgspec.structs.replace(GOOD, **change), told) == way
 
 
 def test_a_kubelet_configuration_file_is_ignored_if_the_node_group_has_taints() -> None:
-    filed = Way("g5.xlarge", 1, Launch(instance_type="g5.xlarge", arriving=True, taints=None))
+    filed = LaunchOption("g5.xlarge", 1, Launch(instance_type="g5.xlarge", arriving=True, taints=None))
     ours, gpu = Taint("gpuscaler.io/arriving"), Taint("nvidia.com/gpu", "true")
     for taints, odd in (((), 0), ((gpu,), 1), ((gpu, ours), 0)):
         found = findings_of(GOOD, (filed,), TYPES, Nodegroup("gpus", taints=taints))

@@ -1,7 +1,7 @@
 import pytest
 from tests.clouds.aws.accounts import CA, CLUSTER
 
-from gpuscaler.clouds.aws.discovery.ownership import Verdict, whose
+from gpuscaler.clouds.aws.discovery.ownership import Ownership, decide_ownership
 
 CA_TAGS = {f"{CA}/enabled": "true", f"{CA}/{CLUSTER}": "owned"}
 #: Tags that tools put on the groups they create, 2026.
@@ -36,8 +36,8 @@ def judge(
     named: tuple[str, ...] = (),
     extra: dict[str, str] | None = None,
     exclude: tuple[str, ...] = (),
-) -> Verdict:
-    return whose("group", tags, cluster=cluster, named=named, extra=extra or {}, exclude=exclude)
+) -> Ownership:
+    return decide_ownership("group", tags, cluster=cluster, named=named, extra=extra or {}, exclude=exclude)
 
 
 @pytest.mark.parametrize(
@@ -55,7 +55,7 @@ def judge(
     ],
 )
 def test_a_group_is_adopted_by_the_tags_of_the_tool_that_created_it(tags: dict[str, str], source: str) -> None:
-    assert judge(tags) == Verdict(source)
+    assert judge(tags) == Ownership(source)
 
 
 @pytest.mark.parametrize("tags", [CA_TAGS, KOPS, EKS, EKSCTL, {f"{CA}/enabled": "true"}])
@@ -101,7 +101,7 @@ def test_another_clusters_group_is_never_adopted_whatever_its_other_tags(claim: 
 def test_a_wrong_role_is_reported_with_the_known_roles() -> None:
     verdict = judge({"KubernetesCluster": CLUSTER, "Role": "minions"})
 
-    assert verdict == Verdict(reason="the tag Role is 'minions', expected one of worker, kubernetes-minion, minion")
+    assert verdict == Ownership(reason="the tag Role is 'minions', expected one of worker, kubernetes-minion, minion")
 
 
 @pytest.mark.parametrize("role", ["control-plane", "master", "bastion", "apiserver"])
@@ -110,7 +110,7 @@ def test_kops_groups_without_user_pods_are_not_adopted(role: str) -> None:
 
 
 def test_a_group_with_discovery_switched_off_is_not_adopted() -> None:
-    assert judge({**CA_TAGS, f"{CA}/enabled": "false"}) == Verdict(reason=f"the tag {CA}/enabled is false")
+    assert judge({**CA_TAGS, f"{CA}/enabled": "false"}) == Ownership(reason=f"the tag {CA}/enabled is false")
 
 
 def test_an_unmarked_group_of_the_cluster_is_reported_with_the_tags_to_add() -> None:
@@ -118,30 +118,30 @@ def test_an_unmarked_group_of_the_cluster_is_reported_with_the_tags_to_add() -> 
 
 
 def test_groups_with_configured_names_or_tags_are_adopted_and_unrelated_ones_ignored() -> None:
-    assert judge({}, named=("group",)) == Verdict("named")
-    assert judge({"team": "ml", "env": "prod"}, extra={"team": "ml", "env": "prod"}) == Verdict("tags")
-    assert judge({"team": "ml"}, extra={"team": "ml", "env": "prod"}) == Verdict()
-    assert judge({"Name": "web servers"}) == Verdict()
+    assert judge({}, named=("group",)) == Ownership("named")
+    assert judge({"team": "ml", "env": "prod"}, extra={"team": "ml", "env": "prod"}) == Ownership("tags")
+    assert judge({"team": "ml"}, extra={"team": "ml", "env": "prod"}) == Ownership()
+    assert judge({"Name": "web servers"}) == Ownership()
 
 
 def test_node_template_tags_do_not_name_a_cluster() -> None:
-    assert judge({**CA_TAGS, f"{CA}/node-template/label/team": "ml"}) == Verdict("cluster-autoscaler")
+    assert judge({**CA_TAGS, f"{CA}/node-template/label/team": "ml"}) == Ownership("cluster-autoscaler")
 
 
 def test_a_managed_node_group_with_configured_tags_is_adopted_without_accelerators() -> None:
-    assert judge({**EKS, "team": "ml"}, extra={"team": "ml"}) == Verdict("tags")
-    assert judge(EKS, named=("group",)) == Verdict("named")
+    assert judge({**EKS, "team": "ml"}, extra={"team": "ml"}) == Ownership("tags")
+    assert judge(EKS, named=("group",)) == Ownership("named")
 
 
 @pytest.mark.parametrize("entry", ["group", "gr*", "tag:eks:nodegroup-name=gpu", "tag:eks:nodegroup-name"])
 def test_an_excluded_group_is_left_alone_even_if_it_is_named(entry: str) -> None:
-    assert judge(EKS, exclude=(entry,)) == Verdict(reason=f"aws.exclude has '{entry}'; it is left alone")
+    assert judge(EKS, exclude=(entry,)) == Ownership(reason=f"aws.exclude has '{entry}'; it is left alone")
     assert judge(EKS, named=("group",), exclude=(entry,)).source == ""
 
 
 @pytest.mark.parametrize("entry", ["grou", "Group", "tag:eks:nodegroup-name=cpu", "tag:team"])
 def test_an_entry_that_does_not_match_excludes_nothing(entry: str) -> None:
-    assert judge(EKS, exclude=(entry,)) == Verdict("eks")
+    assert judge(EKS, exclude=(entry,)) == Ownership("eks")
 
 
 def test_another_clusters_group_is_reported_as_such_even_if_it_is_excluded() -> None:

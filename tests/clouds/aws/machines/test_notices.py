@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from gpuscaler.clouds.aws.machines.notices import HELD, STATE, Announcement, Hook, MalformedError, said
+from gpuscaler.clouds.aws.machines.notices import HELD, STATE, Announcement, Hook, MalformedError, decode_message
 from gpuscaler.clouds.protocol import INTERRUPTION, MAINTENANCE, REBALANCE
 
 NAME = "i-0123456789abcdef0"
@@ -50,7 +50,7 @@ WORK = {
     ],
 )
 def test_a_message_is_decoded(body: str, expected: list[Announcement]) -> None:
-    assert list(said(body)) == expected
+    assert list(decode_message(body)) == expected
 
 
 @pytest.mark.parametrize(
@@ -88,4 +88,4 @@ def test_a_message_is_decoded(body: str, expected: list[Announcement]) -> None:
 )
 def test_a_malformed_message_is_recognised(body: str) -> None:
     with pytest.raises(MalformedError, match="saw"):
-        said(body)
+        decode_message(body)

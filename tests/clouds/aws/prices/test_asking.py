@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from tests.clouds.aws.accounts import Aws, pool
 
-from gpuscaler.clouds.aws.discovery.discovery import Discovered
+from gpuscaler.clouds.aws.discovery.discovery import DiscoveryResult
 from gpuscaler.clouds.aws.prices.asking import pricing_region
 from gpuscaler.embedded.aws.hardware import instance_types
 from gpuscaler.embedded.aws.serving.faults import Fault, denied, outage
@@ -29,13 +29,13 @@ def account(region: str, *faults: Fault, types: tuple[str, ...] = TYPES) -> Aws:
     return aws
 
 
-def prices(discovered: Discovered, market: str) -> dict[str, float]:
+def prices(discovered: DiscoveryResult, market: str) -> dict[str, float]:
     return {
         offering.instance_type: offering.price for some in discovered.pools for offering in some.pool.offerings if offering.market == market
     }
 
 
-def guesses(discovered: Discovered) -> set[str]:
+def guesses(discovered: DiscoveryResult) -> set[str]:
     return {offering.price_from for some in discovered.pools for offering in some.pool.offerings}
 
 

@@ -6,7 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from gpuscaler.catalogue import InstanceType, lookup
-from gpuscaler.clouds.aws.prices.choosing import UNKNOWN, SpotPrice, Tariff, on_demand_of, spot_of
+from gpuscaler.clouds.aws.prices.choosing import UNKNOWN_PRICE, SpotPrice, Tariff, on_demand_price_of, spot_prices_of
 from gpuscaler.model.pools import BY_SIZE
 
 NOW = 1_790_000_000.0
@@ -68,18 +68,18 @@ def test_a_stale_spot_price_is_reported_and_never_makes_a_machine_cheaper() -> N
 def test_a_type_without_any_price_is_bought_last_and_reported() -> None:
     price, warning, _ = Tariff("us-east-1", {}, {}, NOW).of("x99.xlarge", "on-demand", ZONE)
 
-    assert price == UNKNOWN
+    assert price == UNKNOWN_PRICE
     assert "add it to aws.prices" in warning
 
 
 def test_the_highest_hourly_price_of_a_product_list_is_used() -> None:
-    assert on_demand_of([product(1.0), product(1.5, 0.0)]) == 1.5
-    assert on_demand_of([product(9.0, unit="Quantity")]) is None
+    assert on_demand_price_of([product(1.0), product(1.5, 0.0)]) == 1.5
+    assert on_demand_price_of([product(9.0, unit="Quantity")]) is None
 
 
 @pytest.mark.parametrize("entry", ["", "[]", "{}", '{"terms": {"OnDemand": []}}', '{"terms": null}', product(-1.0), product(math.nan)])
 def test_an_unreadable_product_has_no_price(entry: str) -> None:
-    assert on_demand_of([entry]) is None
+    assert on_demand_price_of([entry]) is None
 
 
 def test_the_newest_spot_price_is_used_and_malformed_entries_are_left_out() -> None:
@@ -87,7 +87,7 @@ def test_the_newest_spot_price_is_used_and_malformed_entries_are_left_out() -> N
         at = datetime(2026, 11, 21, hour, tzinfo=UTC)
         return {"InstanceType": "g5.xlarge", "AvailabilityZone": ZONE, "SpotPrice": price, "Timestamp": at}
 
-    spot_prices = spot_of([entry("0.3", 1), entry("0.5", 3), entry("0.4", 2), entry("cheap", 4), {"InstanceType": "g5.xlarge"}])
+    spot_prices = spot_prices_of([entry("0.3", 1), entry("0.5", 3), entry("0.4", 2), entry("cheap", 4), {"InstanceType": "g5.xlarge"}])
 
     assert spot_prices == {("g5.xlarge", ZONE): SpotPrice(0.5, datetime(2026, 11, 21, 3, tzinfo=UTC).timestamp())}
 
@@ -135,4 +135,4 @@ def test_an_absurd_spot_price_is_rejected_by_the_types_known_prices() -> None:
 
 def test_prices_in_yuan_are_converted_to_dollars() -> None:
     dimensions = {"one": {"unit": "Hrs", "pricePerUnit": {"CNY": "14.0"}}}
-    assert on_demand_of([json.dumps({"terms": {"OnDemand": {"offer": {"priceDimensions": dimensions}}}})]) == 2.0
+    assert on_demand_price_of([json.dumps({"terms": {"OnDemand": {"offer": {"priceDimensions": dimensions}}}})]) == 2.0

@@ -9,7 +9,7 @@ from importlib import import_module
 from typing import Any, Final, Protocol, TypeVar
 
 from gpuscaler.clouds.aws.api.calls import READ_SECONDS, Calls, DeniedError, action_of
-from gpuscaler.clouds.aws.api.causes import verdict
+from gpuscaler.clouds.aws.api.causes import interpret_error
 from gpuscaler.clouds.aws.api.groups import Group, Reply, group_of
 from gpuscaler.clouds.protocol import CONFIGURATION, THROTTLED, UNAUTHORISED, UNKNOWN, CloudError, LostAnswerError
 
@@ -37,7 +37,7 @@ class RefusedError(CloudError):
         self.text = text
 
 
-class Asking:
+class AsyncCalls:
     """Makes ``calls`` in threads of ``executor``.
 
     ``fence`` is called right before each write with the seconds that the write may take, and raises to stop it. ``wrote`` holds the last
@@ -95,7 +95,7 @@ class Asking:
         try:
             reply: Reply = client._make_api_call(operation, parameters)  # noqa: SLF001  # by its name, as botocore's paginators do
         except self._refused as error:
-            raise refused(getattr(error, "response", {}), service=service, region=region, operation=operation) from error
+            raise write_error(getattr(error, "response", {}), service=service, region=region, operation=operation) from error
         except self._broken as error:
             name = type(error).__name__
             if name in _UNSENT:
@@ -104,13 +104,13 @@ class Asking:
         return reply
 
 
-def refused(response: Mapping[str, Any], *, service: str, region: str, operation: str) -> CloudError | LostAnswerError:
+def write_error(response: Mapping[str, Any], *, service: str, region: str, operation: str) -> CloudError | LostAnswerError:
     """The exception for the error in ``response`` to a write: refused, or, if the service itself failed, unknown effect."""
     error, meta = response.get("Error") or {}, response.get("ResponseMetadata") or {}
     code, text = str(error.get("Code") or ""), str(error.get("Message") or "")
     if code in _DENIED:
         return DeniedError(action_of(service, operation, text), region)
-    meaning = verdict(code, text[:300])
+    meaning = interpret_error(code, text[:300])
     message = f"{service} in {region}: {operation} answered {meaning.detail}"
     status = int(meta.get("HTTPStatusCode") or 0)
     cause = THROTTLED if status == 429 else meaning.cause
@@ -121,7 +121,7 @@ def refused(response: Mapping[str, Any], *, service: str, region: str, operation
     return RefusedError(cause, message, code=code, text=text, retry_after=seconds)
 
 
-def told_at(reply: Reply, now: float) -> float:
+def server_time(reply: Reply, now: float) -> float:
     """The time of AWS's answer by its own clock, in whole seconds; ``now`` if the reply has no date."""
     date = ((reply.get("ResponseMetadata") or {}).get("HTTPHeaders") or {}).get("date", "")
     try:

@@ -13,7 +13,7 @@ from random import Random
 from typing import Any
 
 from gpuscaler import __version__
-from gpuscaler.clouds.aws.api.causes import verdict
+from gpuscaler.clouds.aws.api.causes import interpret_error
 from gpuscaler.clouds.protocol import THROTTLED, UNAUTHORISED, UNKNOWN, CloudError
 
 #: Time limits for connecting and for the answer, in seconds.
@@ -151,7 +151,7 @@ class Calls:
         if code in _DENIED:
             return DeniedError(action_of(service, operation, message), region)
         text = f"{service} in {region}: {operation} answered {code}: {message[:200]}"
-        cause = THROTTLED if _status(error) == 429 else verdict(code, "").cause
+        cause = THROTTLED if _status(error) == 429 else interpret_error(code, "").cause
         return CloudError(cause, text, retry_after=_retry_after(error))
 
 

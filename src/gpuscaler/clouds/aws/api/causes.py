@@ -15,15 +15,15 @@ from gpuscaler.clouds.protocol import CAPACITY, CONFIGURATION, PRICE, QUOTA, THR
 from gpuscaler.model.offerings import OfferingKey
 
 #: The scope of an error: the offering that it names, all types of a zone, or all types of a quota's bucket.
-OFFERING, ZONE, BUCKET = "offering", "zone", "bucket"
+OFFERING_SCOPE, ZONE_SCOPE, BUCKET_SCOPE = "offering", "zone", "bucket"
 
 
-class Verdict(Struct, frozen=True, gc=False):
+class ErrorMeaning(Struct, frozen=True, gc=False):
     """What an error means: its ``cause``, its scope ``speaks_of``, and the instance type, zone and market that its text names."""
 
     cause: str
     detail: str
-    speaks_of: str = OFFERING
+    speaks_of: str = OFFERING_SCOPE
     instance_type: str = ""
     zone: str = ""
     market: str = ""
@@ -31,83 +31,83 @@ class Verdict(Struct, frozen=True, gc=False):
 
 #: Causes and scopes by code. A type that a zone does not offer is treated as sold out there: the pool's other zones remain usable.
 _CODES: Final[dict[str, tuple[str, str]]] = {
-    "InsufficientInstanceCapacity": (CAPACITY, OFFERING),
-    "InsufficientHostCapacity": (CAPACITY, OFFERING),
-    "InsufficientCapacity": (CAPACITY, OFFERING),
-    "InsufficientReservedInstanceCapacity": (CAPACITY, OFFERING),
-    "InsufficientCapacityOnHost": (CAPACITY, OFFERING),
-    "ReservationCapacityExceeded": (CAPACITY, OFFERING),
-    "UnfulfillableCapacity": (CAPACITY, OFFERING),
-    "Unsupported": (CAPACITY, OFFERING),
-    "InsufficientFreeAddressesInSubnet": (CAPACITY, ZONE),
-    "VcpuLimitExceeded": (QUOTA, BUCKET),
-    "InstanceLimitExceeded": (QUOTA, BUCKET),
-    "MaxSpotInstanceCountExceeded": (QUOTA, BUCKET),
-    "MaxFleetCountExceeded": (QUOTA, BUCKET),
-    "SpotMaxPriceTooLow": (PRICE, OFFERING),
-    "RequestLimitExceeded": (THROTTLED, OFFERING),
-    "Throttling": (THROTTLED, OFFERING),
-    "ThrottlingException": (THROTTLED, OFFERING),
-    "ThrottledException": (THROTTLED, OFFERING),
-    "RequestThrottled": (THROTTLED, OFFERING),
-    "RequestThrottledException": (THROTTLED, OFFERING),
-    "EC2ThrottledException": (THROTTLED, OFFERING),
-    "TooManyRequestsException": (THROTTLED, OFFERING),
-    "SlowDown": (THROTTLED, OFFERING),
-    "ServiceUnavailable": (THROTTLED, OFFERING),
-    "Unavailable": (THROTTLED, OFFERING),
+    "InsufficientInstanceCapacity": (CAPACITY, OFFERING_SCOPE),
+    "InsufficientHostCapacity": (CAPACITY, OFFERING_SCOPE),
+    "InsufficientCapacity": (CAPACITY, OFFERING_SCOPE),
+    "InsufficientReservedInstanceCapacity": (CAPACITY, OFFERING_SCOPE),
+    "InsufficientCapacityOnHost": (CAPACITY, OFFERING_SCOPE),
+    "ReservationCapacityExceeded": (CAPACITY, OFFERING_SCOPE),
+    "UnfulfillableCapacity": (CAPACITY, OFFERING_SCOPE),
+    "Unsupported": (CAPACITY, OFFERING_SCOPE),
+    "InsufficientFreeAddressesInSubnet": (CAPACITY, ZONE_SCOPE),
+    "VcpuLimitExceeded": (QUOTA, BUCKET_SCOPE),
+    "InstanceLimitExceeded": (QUOTA, BUCKET_SCOPE),
+    "MaxSpotInstanceCountExceeded": (QUOTA, BUCKET_SCOPE),
+    "MaxFleetCountExceeded": (QUOTA, BUCKET_SCOPE),
+    "SpotMaxPriceTooLow": (PRICE, OFFERING_SCOPE),
+    "RequestLimitExceeded": (THROTTLED, OFFERING_SCOPE),
+    "Throttling": (THROTTLED, OFFERING_SCOPE),
+    "ThrottlingException": (THROTTLED, OFFERING_SCOPE),
+    "ThrottledException": (THROTTLED, OFFERING_SCOPE),
+    "RequestThrottled": (THROTTLED, OFFERING_SCOPE),
+    "RequestThrottledException": (THROTTLED, OFFERING_SCOPE),
+    "EC2ThrottledException": (THROTTLED, OFFERING_SCOPE),
+    "TooManyRequestsException": (THROTTLED, OFFERING_SCOPE),
+    "SlowDown": (THROTTLED, OFFERING_SCOPE),
+    "ServiceUnavailable": (THROTTLED, OFFERING_SCOPE),
+    "Unavailable": (THROTTLED, OFFERING_SCOPE),
     # The group is busy with another operation for a moment.
-    "ResourceContention": (THROTTLED, OFFERING),
-    "ScalingActivityInProgress": (THROTTLED, OFFERING),
-    "IdempotentCallInProgress": (THROTTLED, OFFERING),
-    "UnauthorizedOperation": (UNAUTHORISED, OFFERING),
-    "AccessDenied": (UNAUTHORISED, OFFERING),
-    "AccessDeniedException": (UNAUTHORISED, OFFERING),
-    "AuthFailure": (UNAUTHORISED, OFFERING),
-    "Blocked": (UNAUTHORISED, OFFERING),
-    "PendingVerification": (UNAUTHORISED, OFFERING),
-    "OptInRequired": (UNAUTHORISED, OFFERING),
-    "ExpiredToken": (UNAUTHORISED, OFFERING),
-    "ExpiredTokenException": (UNAUTHORISED, OFFERING),
-    "RequestExpired": (UNAUTHORISED, OFFERING),
-    "InvalidClientTokenId": (UNAUTHORISED, OFFERING),
-    "UnrecognizedClientException": (UNAUTHORISED, OFFERING),
-    "SignatureDoesNotMatch": (UNAUTHORISED, OFFERING),
-    "MissingAuthenticationToken": (UNAUTHORISED, OFFERING),
-    "ValidationError": (CONFIGURATION, OFFERING),
-    "InvalidFleetConfiguration": (CONFIGURATION, OFFERING),
-    "InvalidFleetConfig": (CONFIGURATION, OFFERING),
-    "UnsupportedOperation": (CONFIGURATION, OFFERING),
-    "MissingParameter": (CONFIGURATION, OFFERING),
-    "VolumeTypeNotAvailableInZone": (CONFIGURATION, OFFERING),
+    "ResourceContention": (THROTTLED, OFFERING_SCOPE),
+    "ScalingActivityInProgress": (THROTTLED, OFFERING_SCOPE),
+    "IdempotentCallInProgress": (THROTTLED, OFFERING_SCOPE),
+    "UnauthorizedOperation": (UNAUTHORISED, OFFERING_SCOPE),
+    "AccessDenied": (UNAUTHORISED, OFFERING_SCOPE),
+    "AccessDeniedException": (UNAUTHORISED, OFFERING_SCOPE),
+    "AuthFailure": (UNAUTHORISED, OFFERING_SCOPE),
+    "Blocked": (UNAUTHORISED, OFFERING_SCOPE),
+    "PendingVerification": (UNAUTHORISED, OFFERING_SCOPE),
+    "OptInRequired": (UNAUTHORISED, OFFERING_SCOPE),
+    "ExpiredToken": (UNAUTHORISED, OFFERING_SCOPE),
+    "ExpiredTokenException": (UNAUTHORISED, OFFERING_SCOPE),
+    "RequestExpired": (UNAUTHORISED, OFFERING_SCOPE),
+    "InvalidClientTokenId": (UNAUTHORISED, OFFERING_SCOPE),
+    "UnrecognizedClientException": (UNAUTHORISED, OFFERING_SCOPE),
+    "SignatureDoesNotMatch": (UNAUTHORISED, OFFERING_SCOPE),
+    "MissingAuthenticationToken": (UNAUTHORISED, OFFERING_SCOPE),
+    "ValidationError": (CONFIGURATION, OFFERING_SCOPE),
+    "InvalidFleetConfiguration": (CONFIGURATION, OFFERING_SCOPE),
+    "InvalidFleetConfig": (CONFIGURATION, OFFERING_SCOPE),
+    "UnsupportedOperation": (CONFIGURATION, OFFERING_SCOPE),
+    "MissingParameter": (CONFIGURATION, OFFERING_SCOPE),
+    "VolumeTypeNotAvailableInZone": (CONFIGURATION, OFFERING_SCOPE),
     # The account's limit on the number or size of disks is reached, whatever the machine's type.
-    "VolumeLimitExceeded": (CONFIGURATION, OFFERING),
-    "Client.InternalError": (CONFIGURATION, OFFERING),
+    "VolumeLimitExceeded": (CONFIGURATION, OFFERING_SCOPE),
+    "Client.InternalError": (CONFIGURATION, OFFERING_SCOPE),
 }
 #: Codes of a broken template, image, key, subnet or role start like this: ``InvalidAMIID.NotFound`` and its many siblings.
 _BROKEN: Final = re.compile(r"Invalid[A-Z]\w*")
 #: Sentences without a code, by a fragment of them, the most specific first.
 _TEXTS: Final[tuple[tuple[str, str, str], ...]] = (
-    ("not supported in your requested availability zone", CAPACITY, OFFERING),
-    ("the requested configuration is currently not supported", CAPACITY, OFFERING),
-    ("there is no spot capacity available", CAPACITY, OFFERING),
-    ("unable to fulfill capacity", CAPACITY, OFFERING),
-    ("we currently do not have sufficient", CAPACITY, OFFERING),
-    ("you have requested more vcpu capacity than your current vcpu limit", QUOTA, BUCKET),
-    ("max spot instance count exceeded", QUOTA, BUCKET),
-    ("you have exceeded your maximum fleet count", QUOTA, BUCKET),
-    ("is lower than the minimum required spot request fulfillment price", PRICE, OFFERING),
-    ("not enough free addresses in subnet", CAPACITY, ZONE),
-    ("does not have enough free addresses", CAPACITY, ZONE),
-    ("client error on launch", CONFIGURATION, OFFERING),
-    ("you are not authorized to", UNAUTHORISED, OFFERING),
-    ("is not authorized to", UNAUTHORISED, OFFERING),
-    ("rate exceeded", THROTTLED, OFFERING),
-    ("request limit exceeded", THROTTLED, OFFERING),
-    ("launch template does not exist", CONFIGURATION, OFFERING),
-    ("does not exist", CONFIGURATION, OFFERING),
-    ("invalid device name", CONFIGURATION, OFFERING),
-    ("is not valid", CONFIGURATION, OFFERING),
+    ("not supported in your requested availability zone", CAPACITY, OFFERING_SCOPE),
+    ("the requested configuration is currently not supported", CAPACITY, OFFERING_SCOPE),
+    ("there is no spot capacity available", CAPACITY, OFFERING_SCOPE),
+    ("unable to fulfill capacity", CAPACITY, OFFERING_SCOPE),
+    ("we currently do not have sufficient", CAPACITY, OFFERING_SCOPE),
+    ("you have requested more vcpu capacity than your current vcpu limit", QUOTA, BUCKET_SCOPE),
+    ("max spot instance count exceeded", QUOTA, BUCKET_SCOPE),
+    ("you have exceeded your maximum fleet count", QUOTA, BUCKET_SCOPE),
+    ("is lower than the minimum required spot request fulfillment price", PRICE, OFFERING_SCOPE),
+    ("not enough free addresses in subnet", CAPACITY, ZONE_SCOPE),
+    ("does not have enough free addresses", CAPACITY, ZONE_SCOPE),
+    ("client error on launch", CONFIGURATION, OFFERING_SCOPE),
+    ("you are not authorized to", UNAUTHORISED, OFFERING_SCOPE),
+    ("is not authorized to", UNAUTHORISED, OFFERING_SCOPE),
+    ("rate exceeded", THROTTLED, OFFERING_SCOPE),
+    ("request limit exceeded", THROTTLED, OFFERING_SCOPE),
+    ("launch template does not exist", CONFIGURATION, OFFERING_SCOPE),
+    ("does not exist", CONFIGURATION, OFFERING_SCOPE),
+    ("invalid device name", CONFIGURATION, OFFERING_SCOPE),
+    ("is not valid", CONFIGURATION, OFFERING_SCOPE),
 )
 #: Something else filled the group; the next observation shows it. SetDesiredCapacity answers "New SetDesiredCapacity value 16 is above max
 #: value 10 for the AutoScalingGroup" (buildkite-agent-scaler#34), UpdateAutoScalingGroup "Desired capacity:10 must be between the specified
@@ -125,14 +125,14 @@ _MARKET: Final = re.compile(r"\b(?:spot|on-demand)\b", re.IGNORECASE)
 _ZONE: Final = re.compile(r"\b[a-z]{2}(?:-[a-z]+)+-\d[a-z]\b")
 
 
-def verdict(code: str, text: str) -> Verdict:
+def interpret_error(code: str, text: str) -> ErrorMeaning:
     """What the error ``code`` with the sentence ``text`` means; either may be empty."""
-    instance_type, zone = _named(text)
-    cause_and_scope = _by_text(text) if _vague(code) else None
-    cause_and_scope = cause_and_scope or _by_code(code) or _by_words(text) or _by_text(text) or (UNKNOWN, OFFERING)
+    instance_type, zone = _type_and_zone(text)
+    cause_and_scope = _by_text(text) if _is_vague(code) else None
+    cause_and_scope = cause_and_scope or _by_code(code) or _by_code_in_text(text) or _by_text(text) or (UNKNOWN, OFFERING_SCOPE)
     detail = ": ".join(filter(None, (code if code not in text else "", text))) or "no reason was given"
     hint = next((text_of_hint for word, text_of_hint in _HINTS.items() if word in (code, *_WORDS.findall(text))), "")
-    return Verdict(
+    return ErrorMeaning(
         cause_and_scope[0], f"{detail} ({hint})" if hint else detail, cause_and_scope[1], instance_type, zone, _market(code, text)
     )
 
@@ -143,7 +143,7 @@ def _market(code: str, text: str) -> str:
     return match.group().lower() if match else "spot" if "Spot" in code else ""
 
 
-def _vague(code: str) -> bool:
+def _is_vague(code: str) -> bool:
     """Whether only the sentence gives the cause: an impossible fleet, for example, may be due to one type or to all of them."""
     return code in ("", "InvalidFleetConfiguration", "InvalidFleetConfig", "ValidationError", "InternalError")
 
@@ -152,21 +152,21 @@ def _by_code(code: str) -> tuple[str, str] | None:
     plain = code.removesuffix("Fault")
     if plain in _CODES:
         return _CODES[plain]
-    plain = _bare(plain)
-    return _CODES.get(plain) or ((CONFIGURATION, OFFERING) if _BROKEN.match(plain) else None)
+    plain = _without_prefix(plain)
+    return _CODES.get(plain) or ((CONFIGURATION, OFFERING_SCOPE) if _BROKEN.match(plain) else None)
 
 
-def _bare(code: str) -> str:
+def _without_prefix(code: str) -> str:
     """``code`` without the prefix "Client." or "Server." of some services and state reasons."""
     return code if code in _CODES else code.removeprefix("Client.").removeprefix("Server.")
 
 
-def _by_words(text: str) -> tuple[str, str] | None:
+def _by_code_in_text(text: str) -> tuple[str, str] | None:
     """The cause by the first code in a sentence; for the code of an impossible fleet the rest of the sentence decides."""
-    for word in map(_bare, _WORDS.findall(text)):
-        if not _vague(word) and (word in _CODES or (_BROKEN.match(word) and "." in word)):
+    for word in map(_without_prefix, _WORDS.findall(text)):
+        if not _is_vague(word) and (word in _CODES or (_BROKEN.match(word) and "." in word)):
             return _by_code(word)
-    return _by_text(text) or next((_CODES[word] for word in map(_bare, _WORDS.findall(text)) if word in _CODES), None)
+    return _by_text(text) or next((_CODES[word] for word in map(_without_prefix, _WORDS.findall(text)) if word in _CODES), None)
 
 
 def _by_text(text: str) -> tuple[str, str] | None:
@@ -174,16 +174,16 @@ def _by_text(text: str) -> tuple[str, str] | None:
     cause_and_scope = next(((cause, speaks_of) for words, cause, speaks_of in _TEXTS if words in small), None)
     if cause_and_scope is not None and cause_and_scope[0] != CONFIGURATION:
         return cause_and_scope
-    return (UNKNOWN, OFFERING) if _FULL.search(text) else cause_and_scope
+    return (UNKNOWN, OFFERING_SCOPE) if _FULL.search(text) else cause_and_scope
 
 
-def _named(text: str) -> tuple[str, str]:
+def _type_and_zone(text: str) -> tuple[str, str]:
     """The instance type and the zone that a sentence is about; zones named later in it are advice on where to launch instead."""
     match, zone = _TYPE.search(text), _ZONE.search(text)
     return (match.group() if match else "", zone.group() if zone else "")
 
 
-def refusals(verdicts: Iterable[Verdict], offerings: Iterable[OfferingKey], *, retry_after: float = 0.0) -> tuple[Refusal, ...]:
+def refusals(verdicts: Iterable[ErrorMeaning], offerings: Iterable[OfferingKey], *, retry_after: float = 0.0) -> tuple[Refusal, ...]:
     """Refusals of the ``offerings`` that were requested: for each offering in scope, the first of ``verdicts`` with each cause.
 
     An error that names no type, zone or market concerns everything that was requested.
@@ -199,22 +199,22 @@ def refusals(verdicts: Iterable[Verdict], offerings: Iterable[OfferingKey], *, r
     return tuple(refusals.values())
 
 
-def _refusal(verdict: Verdict, key: OfferingKey, requested: Iterable[OfferingKey], retry_after: float) -> Refusal:
+def _refusal(verdict: ErrorMeaning, key: OfferingKey, requested: Iterable[OfferingKey], retry_after: float) -> Refusal:
     instance_types: tuple[str, ...] = ()
-    if verdict.speaks_of == ZONE:
+    if verdict.speaks_of == ZONE_SCOPE:
         instance_types = tuple(dict.fromkeys(other.instance_type for other in requested if other.zone == key.zone))
-    elif verdict.speaks_of == BUCKET:
+    elif verdict.speaks_of == BUCKET_SCOPE:
         instance_types = tuple(
             dict.fromkeys(
                 other.instance_type for other in requested if quota_bucket(other.instance_type) == quota_bucket(key.instance_type)
             )
         )
     return Refusal(
-        verdict.cause, key, verdict.detail, bucket=instance_types, every_zone=verdict.speaks_of == BUCKET, retry_after=retry_after
+        verdict.cause, key, verdict.detail, bucket=instance_types, every_zone=verdict.speaks_of == BUCKET_SCOPE, retry_after=retry_after
     )
 
 
-def widened(refusals: Iterable[Refusal], offerings: Iterable[OfferingKey]) -> tuple[Refusal, ...]:
+def widen_quota_refusals(refusals: Iterable[Refusal], offerings: Iterable[OfferingKey]) -> tuple[Refusal, ...]:
     """``refusals``; those for a quota cover all types of its bucket among ``offerings``, not only the requested ones."""
     kinds = sorted({key.instance_type for key in offerings})
 

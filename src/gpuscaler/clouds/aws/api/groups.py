@@ -5,13 +5,13 @@ from typing import Any
 
 from msgspec import Struct
 
-from gpuscaler.clouds.aws.api.spelling import LIFECYCLES, PROCESSES, same, spelt
+from gpuscaler.clouds.aws.api.spelling import LIFECYCLES, PROCESSES, is_same_word, respelled
 
 Reply = Mapping[str, Any]
 
 #: Lifecycle states of machines that exist or are starting; in any other state, including unknown ones, a machine is leaving or not in use.
-COMING = ("Pending", "Pending:Wait", "Pending:Proceed")
-HERE = (*COMING, "InService")
+LAUNCHING_STATES = ("Pending", "Pending:Wait", "Pending:Proceed")
+PRESENT_STATES = (*LAUNCHING_STATES, "InService")
 
 
 class GroupError(ValueError):
@@ -30,7 +30,7 @@ class TemplateRef(Struct, frozen=True, gc=False):
     version: str
 
 
-class Choice(Struct, frozen=True):
+class TypeChoice(Struct, frozen=True):
     """One entry of a mixed-instances policy. It has ``instance_type``, ``requirements`` or neither; in the last case the template decides.
 
     ``weight`` is how many units of the group's capacity one machine provides.
@@ -43,7 +43,7 @@ class Choice(Struct, frozen=True):
     image: str = ""
 
 
-class Shares(Struct, frozen=True, gc=False):
+class MarketShares(Struct, frozen=True, gc=False):
     """How a mixed group divides between markets: the first ``base`` units on demand, then ``on_demand`` percent of the rest."""
 
     base: int = 0
@@ -83,8 +83,8 @@ class Group(Struct, frozen=True):
     zones: tuple[str, ...]
     template: TemplateRef | None = None
     configuration: str = ""
-    choices: tuple[Choice, ...] = ()
-    shares: Shares | None = None
+    choices: tuple[TypeChoice, ...] = ()
+    shares: MarketShares | None = None
     machines: tuple[Machine, ...] = ()
     suspended: tuple[str, ...] = ()
     protected: bool = False
@@ -99,12 +99,12 @@ class Group(Struct, frozen=True):
 
     @property
     def coming_or_here(self) -> int:
-        return sum(machine.state in HERE for machine in self.machines)
+        return sum(machine.state in PRESENT_STATES for machine in self.machines)
 
     @property
     def surplus(self) -> int:
         """By how many units the group exceeds its desired capacity, for example while it launches a replacement before ending a machine."""
-        return sum(machine.weight for machine in self.machines if machine.state in HERE) - self.desired
+        return sum(machine.weight for machine in self.machines if machine.state in PRESENT_STATES) - self.desired
 
     @property
     def templates(self) -> tuple[TemplateRef, ...]:
@@ -148,14 +148,14 @@ def _group(reply: Reply, region: str) -> Group:
         choices=tuple(_choice(entry) for entry in launch.get("Overrides") or ()),
         shares=_shares(mixed.get("InstancesDistribution") or {}) if mixed else None,
         machines=tuple(_machine(entry) for entry in reply.get("Instances") or ()),
-        suspended=tuple(sorted(spelt(process["ProcessName"], PROCESSES) for process in reply.get("SuspendedProcesses") or ())),
+        suspended=tuple(sorted(respelled(process["ProcessName"], PROCESSES) for process in reply.get("SuspendedProcesses") or ())),
         protected=bool(reply.get("NewInstancesProtectedFromScaleIn")),
         capacity_rebalance=bool(reply.get("CapacityRebalance")),
         lifetime=int(reply.get("MaxInstanceLifetime") or 0),
         operator=(reply.get("Operator") or {}).get("Principal", ""),
-        unit=spelt(reply.get("DesiredCapacityType"), ("units",)) or "units",
+        unit=respelled(reply.get("DesiredCapacityType"), ("units",)) or "units",
         reservations=tuple(target.get("CapacityReservationIds") or ()),
-        reserved_only=same(reserved.get("CapacityReservationPreference"), "capacity-reservations-only"),
+        reserved_only=is_same_word(reserved.get("CapacityReservationPreference"), "capacity-reservations-only"),
         warm_pool=bool(reply.get("WarmPoolConfiguration")),
         deleting=bool(reply.get("Status")),
     )
@@ -167,8 +167,8 @@ def _template(reply: Reply | None) -> TemplateRef | None:
     return TemplateRef(reply.get("LaunchTemplateId", ""), reply.get("LaunchTemplateName", ""), reply.get("Version") or "$Default")
 
 
-def _choice(reply: Reply) -> Choice:
-    return Choice(
+def _choice(reply: Reply) -> TypeChoice:
+    return TypeChoice(
         instance_type=reply.get("InstanceType") or "",
         weight=max(int(reply.get("WeightedCapacity") or 1), 1),
         template=_template(reply.get("LaunchTemplateSpecification")),
@@ -177,10 +177,10 @@ def _choice(reply: Reply) -> Choice:
     )
 
 
-def _shares(reply: Reply) -> Shares:
+def _shares(reply: Reply) -> MarketShares:
     on_demand = reply.get("OnDemandPercentageAboveBaseCapacity")
     ceiling = reply.get("SpotMaxPrice")
-    return Shares(
+    return MarketShares(
         base=int(reply.get("OnDemandBaseCapacity") or 0),
         on_demand=100 if on_demand is None else int(on_demand),
         spot_max_price=float(ceiling) if ceiling else None,
@@ -193,8 +193,8 @@ def _machine(reply: Reply) -> Machine:
         id=reply["InstanceId"],
         instance_type=reply.get("InstanceType", "").lower(),
         zone=reply.get("AvailabilityZone", ""),
-        state=spelt(reply.get("LifecycleState"), LIFECYCLES),
-        healthy=same(reply.get("HealthStatus", "Healthy"), "Healthy"),
+        state=respelled(reply.get("LifecycleState"), LIFECYCLES),
+        healthy=is_same_word(reply.get("HealthStatus", "Healthy"), "Healthy"),
         protected=bool(reply.get("ProtectedFromScaleIn")),
         weight=max(int(reply.get("WeightedCapacity") or 1), 1),
     )

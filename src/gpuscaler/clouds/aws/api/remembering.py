@@ -18,13 +18,13 @@ from msgspec import Struct
 T = TypeVar("T")
 
 #: How long an answer is valid, in seconds: instance types and their zones, list prices, spot prices, node groups.
-TYPES, LIST_PRICES, SPOT_PRICES, NODEGROUPS = 7 * 86_400.0, 86_400.0, 300.0, 360.0
+TYPES_SECONDS, LIST_PRICES_SECONDS, SPOT_PRICES_SECONDS, NODEGROUPS_SECONDS = 7 * 86_400.0, 86_400.0, 300.0, 360.0
 #: How long an empty answer is valid, in seconds, such as a type that the region does not know.
-NOTHING = 3_600.0
+EMPTY_SECONDS = 3_600.0
 _FILE = "aws-types-{}.json"
 
 
-class Dated(Struct, Generic[T], frozen=True):
+class DatedAnswer(Struct, Generic[T], frozen=True):
     """A value that was read ``at``, in seconds since the epoch."""
 
     at: float
@@ -33,43 +33,43 @@ class Dated(Struct, Generic[T], frozen=True):
     def fresh(self, now: float, seconds: float) -> bool:
         """Whether it is valid for ``seconds``; an empty answer is asked for again sooner, since AWS may add the thing any day."""
         # A time in the future comes from another clock and cannot be trusted.
-        return 0 <= now - self.at < (seconds if self.value else min(seconds, NOTHING))
+        return 0 <= now - self.at < (seconds if self.value else min(seconds, EMPTY_SECONDS))
 
 
-class Kept(Struct):
+class AnswerCache(Struct):
     """What is kept across restarts.
 
     ``types`` are as DescribeInstanceTypes returns them, by region/type (None: the region has no such type). ``offered`` are the zones by
     region/type, ``prices`` the on-demand prices by region/type (None: AWS lists none).
     """
 
-    types: dict[str, Dated[dict[str, Any] | None]] = {}
-    offered: dict[str, Dated[list[str]]] = {}
-    prices: dict[str, Dated[float | None]] = {}
+    types: dict[str, DatedAnswer[dict[str, Any] | None]] = {}
+    offered: dict[str, DatedAnswer[list[str]]] = {}
+    prices: dict[str, DatedAnswer[float | None]] = {}
 
 
-def file_of(folder: Path, endpoint: str) -> Path:
+def cache_file(folder: Path, endpoint: str) -> Path:
     """The cache file for answers of ``endpoint``, a URL."""
     return folder / _FILE.format(hashlib.sha256(endpoint.encode()).hexdigest()[:12])
 
 
-def load(folder: Path | None, endpoint: str) -> Kept:
+def load_cache(folder: Path | None, endpoint: str) -> AnswerCache:
     """The answers of ``endpoint`` that an earlier process saved in ``folder``."""
     if folder is None:
-        return Kept()
+        return AnswerCache()
     try:
-        return msgspec.json.decode(file_of(folder, endpoint).read_bytes(), type=Kept)
+        return msgspec.json.decode(cache_file(folder, endpoint).read_bytes(), type=AnswerCache)
     except (OSError, msgspec.DecodeError):
-        return Kept()
+        return AnswerCache()
 
 
-def save(kept: Kept, folder: Path | None, endpoint: str) -> None:
+def save_cache(kept: AnswerCache, folder: Path | None, endpoint: str) -> None:
     """Save ``kept``; a folder that cannot be written only costs calls at the next start."""
     if folder is None:
         return
     with contextlib.suppress(OSError):
         folder.mkdir(parents=True, exist_ok=True)
-        file = file_of(folder, endpoint)
+        file = cache_file(folder, endpoint)
         handle, name = tempfile.mkstemp(dir=folder, prefix=file.name)
         try:
             with os.fdopen(handle, "wb") as written:

@@ -56,12 +56,12 @@ PROCESSES: Final = (
 )
 
 
-def same(word: object, other: str) -> bool:
+def is_same_word(word: object, other: str) -> bool:
     """Whether ``word`` of a reply is ``other``, in any spelling."""
     return isinstance(word, str) and _plain(word) == _plain(other)
 
 
-def spelt(word: object, words: Iterable[str]) -> str:
+def respelled(word: object, words: Iterable[str]) -> str:
     """``word`` of a reply as ``words`` spell it; unchanged if it is none of them, empty if it is not text."""
     text = word if isinstance(word, str) else ""
     return next((word for word in words if _plain(word) == _plain(text)), text)

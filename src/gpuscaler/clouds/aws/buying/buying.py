@@ -10,13 +10,23 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from gpuscaler.clouds.aws.api.asking import Asking, told_at
+from gpuscaler.clouds.aws.api.asking import AsyncCalls, server_time
 from gpuscaler.clouds.aws.api.calls import DeniedError
-from gpuscaler.clouds.aws.api.causes import Verdict, refusals, verdict
-from gpuscaler.clouds.aws.api.groups import HERE, Group, Machine, Reply
-from gpuscaler.clouds.aws.api.spelling import same
-from gpuscaler.clouds.aws.buying.activities import LaunchReport, logged, told
-from gpuscaler.clouds.aws.buying.withdrawing import Outcome, Protect, Read, ReadActivities, Step, Steps, Write, raising, withdrawing
+from gpuscaler.clouds.aws.api.causes import ErrorMeaning, interpret_error, refusals
+from gpuscaler.clouds.aws.api.groups import PRESENT_STATES, Group, Machine, Reply
+from gpuscaler.clouds.aws.api.spelling import is_same_word
+from gpuscaler.clouds.aws.buying.activities import LaunchReport, activity_log, launch_report
+from gpuscaler.clouds.aws.buying.withdrawing import (
+    CapacityOutcome,
+    Protect,
+    Read,
+    ReadActivities,
+    Step,
+    Steps,
+    Write,
+    raising_steps,
+    withdrawing_steps,
+)
 from gpuscaler.clouds.aws.discovery.pools import AwsPool
 from gpuscaler.clouds.aws.machines.listing import instance_of, provider_id
 from gpuscaler.clouds.protocol import CAPACITY, CONFIGURATION, UNKNOWN, Bought, CloudError, LostAnswerError, Order, Refusal
@@ -24,11 +34,11 @@ from gpuscaler.model.instances import PENDING, Instance
 from gpuscaler.model.offerings import OfferingKey
 
 #: Most machines of a LaunchInstances call, ids of a SetInstanceProtection call, and activities of an answer.
-MOST_LAUNCHED, MOST_PROTECTED, MOST_ACTIVITIES = 100, 50, 100
+MAX_LAUNCHED, MAX_PROTECTED, MAX_ACTIVITIES = 100, 50, 100
 #: By how many seconds an answer of Auto Scaling may be behind: AWS documents no figure, and Cluster Autoscaler waits for a minute.
 READ_LAG = 10.0
 #: The total time for an order and the interval between observations of its group, in seconds.
-PATIENCE, LOOK_EVERY = 7.0, 1.0
+ORDER_SECONDS, OBSERVE_SECONDS = 7.0, 1.0
 
 
 @dataclass(slots=True)
@@ -66,15 +76,15 @@ def client_token(order: Order, zone: str, part: int) -> str:
 # At once
 
 
-async def launch(ask: Asking, aws_pool: AwsPool, order: Order) -> Bought:
+async def launch(ask: AsyncCalls, aws_pool: AwsPool, order: Order) -> Bought:
     """Buy with LaunchInstances. Raises the first call's error; if a later call fails, what was granted before it is kept."""
     instances: list[Instance] = []
     refused: list[Refusal] = []
     began = ask.now()
     for zone in dict.fromkeys(key.zone for key in order.offerings):
         keys = tuple(key for key in order.offerings if key.zone == zone)
-        for part, first in enumerate(range(0, left := order.count - len(instances), MOST_LAUNCHED)):
-            count = min(left - first, MOST_LAUNCHED)
+        for part, first in enumerate(range(0, left := order.count - len(instances), MAX_LAUNCHED)):
+            count = min(left - first, MAX_LAUNCHED)
             try:
                 granted, refusals_ = await _launch(ask, aws_pool, order, keys, count=count, token=client_token(order, zone, part))
             except CloudError as error:
@@ -87,13 +97,13 @@ async def launch(ask: Asking, aws_pool: AwsPool, order: Order) -> Bought:
             if len(granted) < count:
                 break
         # Each further zone takes seconds, and the caller can try other offerings.
-        if len(instances) >= order.count or ask.now() - began > PATIENCE:
+        if len(instances) >= order.count or ask.now() - began > ORDER_SECONDS:
             break
     return Bought(tuple(instances), 0, tuple(refused))
 
 
 async def _launch(
-    ask: Asking, aws_pool: AwsPool, order: Order, keys: tuple[OfferingKey, ...], *, count: int, token: str
+    ask: AsyncCalls, aws_pool: AwsPool, order: Order, keys: tuple[OfferingKey, ...], *, count: int, token: str
 ) -> tuple[list[Instance], tuple[Refusal, ...]]:
     weight = least_weight(aws_pool, keys)
     reply = await ask.write(
@@ -108,29 +118,31 @@ async def _launch(
     )
     now = ask.now()
     instances = [
-        Instance(provider_id(keys[0].zone, ident), *launched_as(entry, keys), state=PENDING, launched=now, token=order.token)
+        Instance(provider_id(keys[0].zone, ident), *launched_offering(entry, keys), state=PENDING, launched=now, token=order.token)
         for entry in reply.get("Instances") or ()
         for ident in entry.get("InstanceIds") or ()
     ]
-    verdicts = [_of_error(entry) for entry in reply.get("Errors") or ()]
+    verdicts = [_entry_meaning(entry) for entry in reply.get("Errors") or ()]
     if len(instances) * weight < count * weight and not verdicts:
-        verdicts = [Verdict(UNKNOWN, f"{len(instances)} of {count} machines were launched, and AWS gave no reason for the others")]
+        verdicts = [ErrorMeaning(UNKNOWN, f"{len(instances)} of {count} machines were launched, and AWS gave no reason for the others")]
     return instances, refusals(verdicts, keys)
 
 
-def launched_as(entry: Reply, keys: tuple[OfferingKey, ...]) -> OfferingKey:
+def launched_offering(entry: Reply, keys: tuple[OfferingKey, ...]) -> OfferingKey:
     """The offering that was launched: one that was requested, else as AWS reports it."""
     kinds, markets = ({key[place] for key in keys} for place in (2, 1))
     # If the order leaves no choice, the spelling in the reply does not matter.
     kind = str(entry.get("InstanceType") or (keys[0].instance_type if len(kinds) == 1 else "")).lower()
-    is_spot = keys[0].market == "spot" if len({market == "spot" for market in markets}) == 1 else same(entry.get("MarketType"), "spot")
+    is_spot = (
+        keys[0].market == "spot" if len({market == "spot" for market in markets}) == 1 else is_same_word(entry.get("MarketType"), "spot")
+    )
     matching = [key for key in keys if key.instance_type == kind and (key.market == "spot") == is_spot]
     return matching[0] if matching else OfferingKey(keys[0].pool, "spot" if is_spot else "on-demand", kind, keys[0].zone)
 
 
-def _of_error(entry: Reply) -> Verdict:
-    meaning = verdict(str(entry.get("ErrorCode") or ""), str(entry.get("ErrorMessage") or ""))
-    return Verdict(
+def _entry_meaning(entry: Reply) -> ErrorMeaning:
+    meaning = interpret_error(str(entry.get("ErrorCode") or ""), str(entry.get("ErrorMessage") or ""))
+    return ErrorMeaning(
         meaning.cause,
         meaning.detail,
         meaning.speaks_of,
@@ -142,7 +154,7 @@ def _of_error(entry: Reply) -> Verdict:
 # By a number
 
 
-async def tell(ask: Asking, aws_pool: AwsPool, order: Order) -> tuple[Increment | None, Bought]:
+async def raise_capacity(ask: AsyncCalls, aws_pool: AwsPool, order: Order) -> tuple[Increment | None, Bought]:
     """Raise the desired capacity for ``order``; returns the outstanding increment, None if the group is at its maximum.
 
     Raises CloudError, and LostAnswerError if it is unknown whether the capacity was raised.
@@ -153,7 +165,7 @@ async def tell(ask: Asking, aws_pool: AwsPool, order: Order) -> tuple[Increment 
         raise CloudError(CONFIGURATION, f"group {name} in {region} has its process Launch suspended; resume it, or set the pool's max to 0")
     weight = least_weight(aws_pool, order.offerings)
     driver = _Driver(ask, group)
-    outcome = await driver.drive(raising(order.count * weight))
+    outcome = await driver.drive(raising_steps(order.count * weight))
     if not outcome.units:
         detail = f"group {name} in {region} is at its maximum of {group.max}"
         return None, Bought(refusals=tuple(Refusal(UNKNOWN, key, detail) for key in order.offerings))
@@ -162,37 +174,37 @@ async def tell(ask: Asking, aws_pool: AwsPool, order: Order) -> tuple[Increment 
     return increment, Bought(pending=outcome.units // weight)
 
 
-async def raised(ask: Asking, aws_pool: AwsPool, order: Order, *, since: float) -> bool:
+async def was_raised(ask: AsyncCalls, aws_pool: AwsPool, order: Order, *, since: float) -> bool:
     """Whether a group's activities show that it was raised for ``order`` after ``since``: by the full number, or up to its maximum."""
     group = await ask.group(aws_pool.group.region, aws_pool.group.name)
     units = order.count * least_weight(aws_pool, order.offerings)
-    log = logged(await _activities(ask, group), since=since)
+    log = activity_log(await _activities(ask, group), since=since)
     return any(change.after - change.before == units or (change.before < change.after == group.max) for change in log.changes)
 
 
-async def look(ask: Asking, increment: Increment, claimed: Callable[[str], bool]) -> LaunchReport:
+async def read_results(ask: AsyncCalls, increment: Increment, claimed: Callable[[str], bool]) -> LaunchReport:
     """Read the results of an increment: new machines that no other order has ``claimed`` are added to ``came``."""
     group = await ask.group(increment.found.group.region, increment.found.group.name)
-    take_up(increment, group, claimed)
-    return told(await _activities(ask, group), since=increment.since)
+    assign_machines(increment, group, claimed)
+    return launch_report(await _activities(ask, group), since=increment.since)
 
 
-def take_up(increment: Increment, group: Group, claimed: Callable[[str], bool]) -> None:
+def assign_machines(increment: Increment, group: Group, claimed: Callable[[str], bool]) -> None:
     """Assign new machines of ``group`` to the increment, as long as it lacks any."""
     for machine in group.machines:
         if machine.id in increment.came or (
-            increment.missing and machine.state in HERE and machine.id not in increment.before and not claimed(machine.id)
+            increment.missing and machine.state in PRESENT_STATES and machine.id not in increment.before and not claimed(machine.id)
         ):
             increment.came[machine.id] = machine
 
 
-async def give_up(ask: Asking, increment: Increment) -> Outcome:
+async def withdraw_missing(ask: AsyncCalls, increment: Increment) -> CapacityOutcome:
     """Withdraw what an increment still lacks. Machines that exist stay."""
     group = await ask.group(increment.found.group.region, increment.found.group.name)
-    return await _Driver(ask, group).drive(withdrawing(increment.missing))
+    return await _Driver(ask, group).drive(withdrawing_steps(increment.missing))
 
 
-def answer(increment: Increment, report: LaunchReport, *, pending: int) -> Bought:
+def answer_so_far(increment: Increment, report: LaunchReport, *, pending: int) -> Bought:
     """The answer to an increment as known so far."""
     instances = tuple(instance_of(machine, increment.found, None, token=increment.order.token) for machine in increment.came.values())
     refused = refusals(report.failures, increment.order.offerings)
@@ -205,10 +217,10 @@ def answer(increment: Increment, report: LaunchReport, *, pending: int) -> Bough
     return Bought(instances, pending, refused)
 
 
-async def _activities(ask: Asking, group: Group) -> list[Any]:
+async def _activities(ask: AsyncCalls, group: Group) -> list[Any]:
     """The newest activities of a group: one page covers more than a group does within the time limit of an order."""
     reply = await ask.read(
-        "autoscaling", group.region, "DescribeScalingActivities", AutoScalingGroupName=group.name, MaxRecords=MOST_ACTIVITIES
+        "autoscaling", group.region, "DescribeScalingActivities", AutoScalingGroupName=group.name, MaxRecords=MAX_ACTIVITIES
     )
     return list(reply.get("Activities") or ())
 
@@ -216,14 +228,14 @@ async def _activities(ask: Asking, group: Group) -> list[Any]:
 class _Driver:
     """Makes the calls that the steps of :mod:`~gpuscaler.clouds.aws.buying.withdrawing` request."""
 
-    def __init__(self, ask: Asking, group: Group) -> None:
+    def __init__(self, ask: AsyncCalls, group: Group) -> None:
         self._ask, self._region, self._name = ask, group.region, group.name
         #: The time of the first answer, by AWS's clock.
         self.since = 0.0
         self._read = group
         self._changed: tuple[int, int] | None = None
 
-    async def drive(self, steps: Steps) -> Outcome:
+    async def drive(self, steps: Steps) -> CapacityOutcome:
         """Run ``steps`` to their end. Raises CloudError and LostAnswerError only if the group was not changed, as far as is known."""
         await self._shown()
         reply: object = None
@@ -232,20 +244,20 @@ class _Driver:
                 step = steps.send(reply)
                 reply = await self._do(step)
             except StopIteration as stop:
-                outcome: Outcome = stop.value
+                outcome: CapacityOutcome = stop.value
                 return outcome
             except (CloudError, LostAnswerError) as error:
                 if self._changed is None:
                     raise
                 # The write took effect, even if the group could not be read again.
                 before, after = self._changed
-                return Outcome(abs(after - before), after, 0, str(error))
+                return CapacityOutcome(abs(after - before), after, 0, str(error))
 
     async def _shown(self) -> None:
         """Wait until the group shows the last write: starting from an older number would repeat or undo it."""
         at, before, after = self._ask.wrote.get((self._region, self._name), (0.0, 0, 0))
         while before != after and self._read.desired == before and self._ask.now() < at + READ_LAG:
-            await self._ask.sleep(LOOK_EVERY)
+            await self._ask.sleep(OBSERVE_SECONDS)
             self._read = await self._ask.group(self._region, self._name)
 
     async def _do(self, step: Step) -> object:
@@ -273,14 +285,14 @@ class _Driver:
 
     async def _look(self) -> object:
         reply = await self._ask.read(
-            "autoscaling", self._region, "DescribeScalingActivities", AutoScalingGroupName=self._name, MaxRecords=MOST_ACTIVITIES
+            "autoscaling", self._region, "DescribeScalingActivities", AutoScalingGroupName=self._name, MaxRecords=MAX_ACTIVITIES
         )
-        self.since = self.since or told_at(reply, self._ask.now())
-        return logged(reply.get("Activities") or (), since=self.since)
+        self.since = self.since or server_time(reply, self._ask.now())
+        return activity_log(reply.get("Activities") or (), since=self.since)
 
     async def _protect(self, names: tuple[str, ...]) -> None:
-        for first in range(0, len(names), MOST_PROTECTED):
-            batch = list(names[first : first + MOST_PROTECTED])
+        for first in range(0, len(names), MAX_PROTECTED):
+            batch = list(names[first : first + MAX_PROTECTED])
             await self._write("SetInstanceProtection", InstanceIds=batch, ProtectedFromScaleIn=True)
             self._ask.protected.update(batch)
 
@@ -288,7 +300,7 @@ class _Driver:
         await self._ask.write("autoscaling", self._region, operation, AutoScalingGroupName=self._name, **parameters)
 
 
-def impossible(error: CloudError) -> bool:
+def is_launch_unavailable(error: CloudError) -> bool:
     """Whether LaunchInstances is unavailable for a group, so that machines are bought by raising its desired capacity."""
     if isinstance(error, DeniedError):
         return True

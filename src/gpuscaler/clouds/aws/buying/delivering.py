@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from gpuscaler.clouds.aws.api.asking import Asking
+from gpuscaler.clouds.aws.api.asking import AsyncCalls
 from gpuscaler.clouds.aws.api.groups import Group
 from gpuscaler.clouds.aws.buying.activities import last_failure
 from gpuscaler.clouds.aws.discovery.pools import AwsPool
@@ -17,10 +17,10 @@ TRIED_SECONDS: Final = 60.0
 _NEWEST: Final = 20
 
 
-class Delivering:
+class DeliveryTracker:
     """Follows the missing machines of groups from one inventory to the next."""
 
-    def __init__(self, ask: Asking) -> None:
+    def __init__(self, ask: AsyncCalls) -> None:
         self._ask = ask
         #: When each group was first seen to lack machines.
         self._since: dict[tuple[str, str], float] = {}
@@ -28,7 +28,7 @@ class Delivering:
     async def of(self, groups: Iterable[Group], pools: Mapping[tuple[str, str], AwsPool]) -> tuple[Delivery, ...]:
         """A delivery for each group that is a pool. If a group's activities cannot be read, it is assumed to be launching what it lacks."""
         here = [(pools[group.region, group.name], group) for group in groups if (group.region, group.name) in pools]
-        lacks = {(group.region, group.name): many for aws_pool, group in here if (many := missing(group, aws_pool.weights))}
+        lacks = {(group.region, group.name): many for aws_pool, group in here if (many := missing_machines(group, aws_pool.weights))}
         now = self._ask.now()
         self._since = {key: self._since.get(key, now) for key in lacks}
         failures = dict(zip(lacks, await asyncio.gather(*(self._failure(*key) for key in lacks)), strict=True))
@@ -48,7 +48,7 @@ class Delivering:
         return last_failure(reply.get("Activities") or (), since=self._since[region, name] - TRIED_SECONDS)
 
 
-def missing(group: Group, weights: Mapping[str, int]) -> int:
+def missing_machines(group: Group, weights: Mapping[str, int]) -> int:
     """How many machines a group lacks of its desired capacity; 0 if it launches none.
 
     With weights, this is the smallest number of machines that fills the gap.

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Final
 
-from gpuscaler.clouds.aws.api.asking import Asking, RefusedError
+from gpuscaler.clouds.aws.api.asking import AsyncCalls, RefusedError
 from gpuscaler.clouds.aws.api.groups import Group
 from gpuscaler.clouds.protocol import CloudError, Refusal
 from gpuscaler.model.instances import Instance
@@ -12,7 +12,7 @@ _ABSENT: Final = "instance id not found"
 _AT_MINIMUM: Final = "min size constraint"
 
 
-async def end(ask: Asking, region: str, instance: str, listed: Instance, *, replaced: bool = False) -> Refusal | None:
+async def end_machine(ask: AsyncCalls, region: str, instance: str, listed: Instance, *, replaced: bool = False) -> Refusal | None:
     """End the machine with the EC2 id ``instance`` and lower its group's desired capacity by one; None if it is ending or gone.
 
     A group at its minimum keeps its desired capacity and launches another machine; the named machine ends all the same. A group that has
@@ -34,7 +34,7 @@ async def end(ask: Asking, region: str, instance: str, listed: Instance, *, repl
     return None
 
 
-async def _terminate(ask: Asking, region: str, instance: str, *, decrement: bool) -> None:
+async def _terminate(ask: AsyncCalls, region: str, instance: str, *, decrement: bool) -> None:
     await ask.write(
         "autoscaling", region, "TerminateInstanceInAutoScalingGroup", InstanceId=instance, ShouldDecrementDesiredCapacity=decrement
     )
@@ -46,23 +46,23 @@ def _refusal(error: CloudError, listed: Instance) -> Refusal | None:
     return Refusal(error.cause, listed.key, error.detail, retry_after=error.retry_after)
 
 
-async def let_go(ask: Asking, group: Group, hook: str, instance: str) -> None:
+async def complete_hook(ask: AsyncCalls, group: Group, hook: str, instance: str) -> None:
     """Complete the named hook that holds an ending machine. Raises CloudError; a hook that is already complete is no error."""
-    await _act(ask, group, "CompleteLifecycleAction", hook=hook, instance=instance, LifecycleActionResult="CONTINUE")
+    await _act_on_hook(ask, group, "CompleteLifecycleAction", hook=hook, instance=instance, LifecycleActionResult="CONTINUE")
 
 
-async def heartbeat(ask: Asking, group: Group, hook: str, instance: str) -> None:
+async def send_heartbeat(ask: AsyncCalls, group: Group, hook: str, instance: str) -> None:
     """Restart the named hook's time-out for a machine. Raises CloudError; a hook that is already complete is no error."""
-    await _act(ask, group, "RecordLifecycleActionHeartbeat", hook=hook, instance=instance)
+    await _act_on_hook(ask, group, "RecordLifecycleActionHeartbeat", hook=hook, instance=instance)
 
 
-async def protect(ask: Asking, region: str, group: str, instances: Sequence[str], *, on: bool) -> None:
+async def set_protection(ask: AsyncCalls, region: str, group: str, instances: Sequence[str], *, on: bool) -> None:
     """Turn scale-in protection on or off for machines of a group. Raises CloudError."""
     parameters = {"AutoScalingGroupName": group, "InstanceIds": list(instances), "ProtectedFromScaleIn": on}
     await ask.write("autoscaling", region, "SetInstanceProtection", **parameters)
 
 
-async def _act(ask: Asking, group: Group, operation: str, *, hook: str, instance: str, **more: str) -> None:
+async def _act_on_hook(ask: AsyncCalls, group: Group, operation: str, *, hook: str, instance: str, **more: str) -> None:
     parameters = {"AutoScalingGroupName": group.name, "LifecycleHookName": hook, "InstanceId": instance, **more}
     try:
         await ask.write("autoscaling", group.region, operation, **parameters)

@@ -3,9 +3,9 @@
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from gpuscaler.clouds.aws.api.asking import Asking
+from gpuscaler.clouds.aws.api.asking import AsyncCalls
 from gpuscaler.clouds.aws.api.groups import Group, Machine
-from gpuscaler.clouds.aws.api.spelling import same
+from gpuscaler.clouds.aws.api.spelling import is_same_word
 from gpuscaler.clouds.protocol import CloudError
 
 #: Interval after which a group's hooks are read again, in seconds: people rarely change them.
@@ -13,24 +13,24 @@ HOOKS_SECONDS: Final = 300.0
 LAUNCHING: Final = "autoscaling:EC2_INSTANCE_LAUNCHING"
 TERMINATING: Final = "autoscaling:EC2_INSTANCE_TERMINATING"
 #: States of machines that a starting hook holds, and the prefix of the states of machines that end.
-STARTS: Final = "Pending:Wait"
-ENDS: Final = "Terminating"
-_ENDS_LATER: Final = "Terminating:Wait"
+HELD_AT_START: Final = "Pending:Wait"
+ENDING_PREFIX: Final = "Terminating"
+_HELD_AT_END: Final = "Terminating:Wait"
 #: A machine that an ending hook holds for longer than this is reported, in seconds: EKS drains a node within this time.
 LONG_SECONDS: Final = 900.0
 
-Row = Mapping[str, Any]
+HookEntry = Mapping[str, Any]
 
 
 class Hooks:
     """Reads the hooks of groups and caches them for a while. ``unread`` holds the reasons why they could not be read, by region."""
 
-    def __init__(self, ask: Asking) -> None:
+    def __init__(self, ask: AsyncCalls) -> None:
         self._ask = ask
-        self._known: dict[tuple[str, str], tuple[float, tuple[Row, ...]]] = {}
+        self._known: dict[tuple[str, str], tuple[float, tuple[HookEntry, ...]]] = {}
         self.unread: dict[str, str] = {}
 
-    async def of(self, region: str, group: str) -> tuple[Row, ...]:
+    async def of(self, region: str, group: str) -> tuple[HookEntry, ...]:
         """The hooks of a group as DescribeLifecycleHooks returns them; if they cannot be read, the last known ones, or none."""
         at, hooks = self._known.get((region, group), (-HOOKS_SECONDS, ()))
         now = self._ask.now()
@@ -47,7 +47,7 @@ class Hooks:
         return hooks
 
 
-class Starts:
+class HeldStarts:
     """Starting machines that a hook holds and that their group ends unless the hook is completed.
 
     Such a machine is not in service until then. If the hook is not completed in time, the machine is ended with everything on it, and the
@@ -64,26 +64,28 @@ class Starts:
 
     async def follow(self, machines: Mapping[str, tuple[Group, Machine]]) -> None:
         """Find which of ``machines``, by EC2 id, a hook holds at their start; those that were held and are ending now are remembered."""
-        doubts = {name: words for name, words in self._doubts.items() if name in machines and machines[name][1].state.startswith(ENDS)}
+        doubts = {
+            name: words for name, words in self._doubts.items() if name in machines and machines[name][1].state.startswith(ENDING_PREFIX)
+        }
         for name, (group, machine) in machines.items():
-            if machine.state == STARTS and (held := tuple(_giving_up(await self._hooks.of(group.region, group.name)))):
+            if machine.state == HELD_AT_START and (held := tuple(_abandoning_hooks(await self._hooks.of(group.region, group.name)))):
                 doubts[name] = (
                     f"lifecycle hook {', '.join(held)} of group {group.name} holds it, and ends machines unless the hook is completed"
                 )
         self._doubts = doubts
 
 
-class Ends:
+class HeldEnds:
     """Machines that should have ended and that a hook holds for long: nothing runs on them any more, and they are still billed."""
 
-    def __init__(self, ask: Asking) -> None:
+    def __init__(self, ask: AsyncCalls) -> None:
         self._ask = ask
         self._since: dict[str, float] = {}
         self._group: dict[str, str] = {}
 
     def follow(self, machines: Mapping[str, tuple[Group, Machine]]) -> None:
         """Record which of ``machines``, by EC2 id, are held while they end, and since when."""
-        held = {name: group.name for name, (group, machine) in machines.items() if machine.state == _ENDS_LATER}
+        held = {name: group.name for name, (group, machine) in machines.items() if machine.state == _HELD_AT_END}
         self._since = {name: self._since.get(name, self._ask.now()) for name in held}
         self._group = held
 
@@ -92,15 +94,15 @@ class Ends:
         held = [name for name, since in self._since.items() if self._ask.now() >= since + LONG_SECONDS]
         groups = {group: [name for name in held if self._group[name] == group] for group in sorted({self._group[name] for name in held})}
         return tuple(
-            f"group {group}: saw {', '.join(names[:3])}{' and others' if len(names) > 3 else ''} ({len(names)} in all) in {_ENDS_LATER} "
+            f"group {group}: saw {', '.join(names[:3])}{' and others' if len(names) > 3 else ''} ({len(names)} in all) in {_HELD_AT_END} "
             f"for over {LONG_SECONDS / 60:.0f} min, expected its lifecycle hook to be completed; they are billed until then: "
             "shorten the heartbeat time-out, or set aws.queue_url, with which gpuscaler completes hooks that have no target of their own"
             for group, names in groups.items()
         )
 
 
-def _giving_up(rows: tuple[Row, ...]) -> Iterator[str]:
+def _abandoning_hooks(rows: tuple[HookEntry, ...]) -> Iterator[str]:
     """Names of hooks that end a starting machine unless they are completed, which is EC2 Auto Scaling's default."""
     for row in rows:
-        if row.get("LifecycleTransition") == LAUNCHING and not same(row.get("DefaultResult"), "CONTINUE"):
+        if row.get("LifecycleTransition") == LAUNCHING and not is_same_word(row.get("DefaultResult"), "CONTINUE"):
             yield str(row["LifecycleHookName"])

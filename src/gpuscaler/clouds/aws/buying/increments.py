@@ -10,9 +10,20 @@ from typing import Any, Final
 
 from msgspec.structs import replace
 
-from gpuscaler.clouds.aws.api.asking import Asking
+from gpuscaler.clouds.aws.api.asking import AsyncCalls
 from gpuscaler.clouds.aws.buying.activities import LaunchReport
-from gpuscaler.clouds.aws.buying.buying import LOOK_EVERY, PATIENCE, READ_LAG, Increment, answer, give_up, least_weight, look, raised, tell
+from gpuscaler.clouds.aws.buying.buying import (
+    OBSERVE_SECONDS,
+    ORDER_SECONDS,
+    READ_LAG,
+    Increment,
+    answer_so_far,
+    least_weight,
+    raise_capacity,
+    read_results,
+    was_raised,
+    withdraw_missing,
+)
 from gpuscaler.clouds.aws.discovery.pools import AwsPool
 from gpuscaler.clouds.aws.machines.listing import instance_id
 from gpuscaler.clouds.protocol import THROTTLED, UNKNOWN, Bought, CloudError, LostAnswerError, Order, Unfilled
@@ -20,15 +31,15 @@ from gpuscaler.clouds.protocol import THROTTLED, UNKNOWN, Bought, CloudError, Lo
 #: The largest difference between the clocks of AWS and of the process that sent an order, in seconds.
 SKEW_SECONDS: Final = 5.0
 #: The longest time until activities show that a group was raised, in seconds.
-TOLD_WITHIN: Final = 180.0
+SHOWN_WITHIN_SECONDS: Final = 180.0
 #: How long a settled order is remembered, in seconds.
-REMEMBERED: Final = 3600.0
+REMEMBERED_SECONDS: Final = 3600.0
 
 
 class Increments:
     """Raises groups for orders. ``tokens`` maps a machine's EC2 id to the order it came from, as far as this process knows."""
 
-    def __init__(self, ask: Asking) -> None:
+    def __init__(self, ask: AsyncCalls) -> None:
         self.tokens: dict[str, str] = {}
         self._ask = ask
         self._open: dict[str, Increment] = {}
@@ -81,7 +92,7 @@ class Increments:
         order, increment = rest.order, self._open.get(rest.order.token)
         if increment is not None and not increment.resumed:
             return
-        if increment is None and not rest.accepted and not await raised(self._ask, aws_pool, order, since=rest.at - SKEW_SECONDS):
+        if increment is None and not rest.accepted and not await was_raised(self._ask, aws_pool, order, since=rest.at - SKEW_SECONDS):
             return
         weight = least_weight(aws_pool, order.offerings)
         existing = frozenset(before) | self.tokens.keys()
@@ -97,7 +108,7 @@ class Increments:
         token = rest.order.token
         if token in self._open:
             await self._surely(self._withdrawn(self._open[token]), token)
-        elif token not in self._over and not rest.accepted and self._ask.now() < rest.at + TOLD_WITHIN:
+        elif token not in self._over and not rest.accepted and self._ask.now() < rest.at + SHOWN_WITHIN_SECONDS:
             raise CloudError(UNKNOWN, f"the activities of the group of pool {rest.order.pool} do not show yet whether it was raised")
 
     async def close(self) -> None:
@@ -130,29 +141,29 @@ class Increments:
             return self.named(order, await self._told(aws_pool, order))
 
     async def _told(self, aws_pool: AwsPool, order: Order) -> Bought:
-        increment, bought = await tell(self._ask, aws_pool, order)
+        increment, bought = await raise_capacity(self._ask, aws_pool, order)
         if increment is None:
             return bought
         self._open[order.token] = increment
-        until = self._ask.now() + PATIENCE - LOOK_EVERY
+        until = self._ask.now() + ORDER_SECONDS - OBSERVE_SECONDS
         while True:
-            await self._ask.sleep(LOOK_EVERY)
+            await self._ask.sleep(OBSERVE_SECONDS)
             # The group has been raised: failing to observe it is no answer. It is observed again.
             with contextlib.suppress(CloudError, LostAnswerError):
                 if (settled := await self._settled(increment)) is not None:
                     return settled
             if self._ask.now() >= until:
-                return answer(increment, LaunchReport(), pending=-(-increment.missing // increment.weight))
+                return answer_so_far(increment, LaunchReport(), pending=-(-increment.missing // increment.weight))
 
     async def _settled(self, increment: Increment) -> Bought | None:
         """The answer to an order once its increment is filled or has failed; what failed is withdrawn first."""
         report = await self._look(increment)
         if not increment.missing:
             self._close(increment)
-            return answer(increment, report, pending=0)
+            return answer_so_far(increment, report, pending=0)
         if not report.failures:
             return None
-        outcome = await give_up(self._ask, increment)
+        outcome = await withdraw_missing(self._ask, increment)
         increment.units -= outcome.units
         if outcome.waiting or self._unseen(increment):
             # It is withdrawn as soon as possible: until then, machines may still come from it.
@@ -160,7 +171,7 @@ class Increments:
         # Machines that launched during the withdrawal belong to this order.
         await self._look(increment)
         self._close(increment)
-        return answer(increment, report, pending=0)
+        return answer_so_far(increment, report, pending=0)
 
     async def _followed(self, increment: Increment) -> Bought | None:
         async with self.lock(increment.found):
@@ -171,7 +182,7 @@ class Increments:
     async def _withdrawn(self, increment: Increment) -> None:
         async with self.lock(increment.found):
             await self._look(increment)
-            outcome = await give_up(self._ask, increment)
+            outcome = await withdraw_missing(self._ask, increment)
             increment.units -= outcome.units
         if outcome.waiting or self._unseen(increment):
             group, why = increment.found.group, outcome.why or "its raised capacity does not show yet"
@@ -183,7 +194,7 @@ class Increments:
         return increment.missing > 0 and self._ask.now() < increment.at + READ_LAG
 
     async def _look(self, increment: Increment) -> LaunchReport:
-        return await look(self._ask, increment, self._claimed)
+        return await read_results(self._ask, increment, self._claimed)
 
     def _claimed(self, instance: str) -> bool:
         return instance in self.tokens or any(instance in other.came for other in self._open.values())
@@ -192,4 +203,4 @@ class Increments:
         """Mark an increment as final: it is never continued again."""
         now = self._ask.now()
         self._open.pop(increment.order.token, None)
-        self._over = {token: at for token, at in self._over.items() if at > now - REMEMBERED} | {increment.order.token: now}
+        self._over = {token: at for token, at in self._over.items() if at > now - REMEMBERED_SECONDS} | {increment.order.token: now}

@@ -13,17 +13,17 @@ from typing import Any, Final
 from msgspec import Struct
 from msgspec.structs import replace
 
-from gpuscaler.clouds.aws.api.asking import Asking
+from gpuscaler.clouds.aws.api.asking import AsyncCalls
 from gpuscaler.clouds.aws.api.groups import Group, Machine
-from gpuscaler.clouds.aws.buying.hooks import ENDS, TERMINATING, Hooks
+from gpuscaler.clouds.aws.buying.hooks import ENDING_PREFIX, TERMINATING, Hooks
 from gpuscaler.clouds.protocol import CloudError
 
 #: Activities appear late; this is how many times a group's reason for ending a machine is looked up.
-ASKED_MOST: Final = 12
+MAX_LOOKUPS: Final = 12
 #: The hook of EKS on managed node groups: EKS drains the node itself and completes the hook.
 EKS_HOOK: Final = "Terminate-LC-Hook"
 #: The default of EC2 Auto Scaling for a hook without a heartbeat time-out, in seconds.
-HEARTBEAT: Final = 3600.0
+HEARTBEAT_SECONDS: Final = 3600.0
 _LOST: Final = "has been terminated or stopped"
 #: Reasons in a group's activities for ending a machine, the most specific first, and their texts for users.
 _CAUSES: Final = (
@@ -36,7 +36,7 @@ _CAUSES: Final = (
 )
 
 
-class Hold(Struct, frozen=True, gc=False):
+class HookHold(Struct, frozen=True, gc=False):
     """A hook that holds ending machines for ``seconds`` from its last heartbeat. ``ours``: gpuscaler may complete it."""
 
     name: str
@@ -63,7 +63,7 @@ class Termination(Struct, frozen=True, gc=False):
 class Terminations:
     """Follows machines from the moment their groups list them as terminating."""
 
-    def __init__(self, ask: Asking, hooks: Hooks) -> None:
+    def __init__(self, ask: AsyncCalls, hooks: Hooks) -> None:
         self._ask, self._hooks = ask, hooks
         self._found: dict[str, Termination] = {}
 
@@ -79,14 +79,14 @@ class Terminations:
 
     async def follow(self, machines: Mapping[str, tuple[Group, Machine]], own: Collection[str]) -> None:
         """Update what is known of ``machines``, by EC2 id, that are terminating without being ended by us (``own``)."""
-        terminating = {name: pair for name, pair in machines.items() if pair[1].state.startswith(ENDS) and name not in own}
+        terminating = {name: pair for name, pair in machines.items() if pair[1].state.startswith(ENDING_PREFIX) and name not in own}
         self._found = {name: termination for name, termination in self._found.items() if name in machines}
         for name, (group, _) in terminating.items():
             if name not in self._found:
                 self._found[name] = await self._first(group)
         unexplained: dict[tuple[str, str], list[str]] = {}
         for name, (group, _) in terminating.items():
-            if not self._found[name].known and self._found[name].asked < ASKED_MOST:
+            if not self._found[name].known and self._found[name].asked < MAX_LOOKUPS:
                 unexplained.setdefault((group.region, group.name), []).append(name)
         for (region, group_name), names in unexplained.items():
             await self._explain(region, group_name, names)
@@ -98,7 +98,7 @@ class Terminations:
         seconds = min((hold.seconds for hold in holds), default=0.0)
         return Termination(now, now + seconds if holds else 0.0, seconds)
 
-    async def hooks(self, region: str, group: str) -> tuple[Hold, ...]:
+    async def hooks(self, region: str, group: str) -> tuple[HookHold, ...]:
         """The hooks that hold ending machines; none if they cannot be read."""
         return tuple(holds_of(await self._hooks.of(region, group)))
 
@@ -117,7 +117,7 @@ class Terminations:
             updated = replace(previous, asked=previous.asked + 1)
             if activity is not None:
                 lost = _LOST in str(activity.get("Cause") or "")
-                updated = replace(_began(updated, activity.get("StartTime")), why=why(activity), known=True, lost=lost)
+                updated = replace(_began(updated, activity.get("StartTime")), why=termination_reason(activity), known=True, lost=lost)
             self._found[name] = updated
 
 
@@ -129,18 +129,18 @@ def _began(termination: Termination, at: object) -> Termination:
     return replace(termination, since=began, until=began + termination.seconds)
 
 
-def why(activity: Mapping[str, Any]) -> str:
+def termination_reason(activity: Mapping[str, Any]) -> str:
     """Why a group ended a machine, as text."""
     cause = str(activity.get("Cause") or "")
     reason = next((words for pattern, words in _CAUSES if pattern.search(cause)), "")
     return f"Auto Scaling ended it {reason}".rstrip()
 
 
-def holds_of(hooks: Iterable[Mapping[str, Any]]) -> Iterable[Hold]:
+def holds_of(hooks: Iterable[Mapping[str, Any]]) -> Iterable[HookHold]:
     """The hooks that hold ending machines. A hook with a notification target is meant for the listener there, not for us."""
     for hook in hooks:
         if hook.get("LifecycleTransition") == TERMINATING:
             name = hook["LifecycleHookName"]
             seconds = hook.get("HeartbeatTimeout")
             ours = name != EKS_HOOK and not hook.get("NotificationTargetARN")
-            yield Hold(name, float(seconds) if isinstance(seconds, int | float) and seconds > 0 else HEARTBEAT, ours)
+            yield HookHold(name, float(seconds) if isinstance(seconds, int | float) and seconds > 0 else HEARTBEAT_SECONDS, ours)

@@ -17,7 +17,7 @@ from typing import Any, Final
 from msgspec import Struct
 
 from gpuscaler.clouds.aws.api.groups import Group
-from gpuscaler.clouds.aws.buying.activities import Change, Log
+from gpuscaler.clouds.aws.buying.activities import ActivityLog, CapacityChange
 
 #: Machines in these states no longer belong to the group.
 _GONE: Final = ("Terminated", "Detached")
@@ -25,7 +25,7 @@ _WARM: Final = "Warmed:"
 _IN_SERVICE: Final = "InService"
 _LEAVING: Final = ("Terminating", "Detaching")
 #: How many times a write is verified at most. A check that finds something wrong means that something else wrote within the last second.
-_LOOKS: Final = 4
+_MAX_CHECKS: Final = 4
 
 
 class Read(Struct, frozen=True, gc=False):
@@ -45,14 +45,17 @@ class Protect(Struct, frozen=True, gc=False):
 
 
 class ReadActivities(Struct, frozen=True, gc=False):
-    """Read the group's activities; the answer is a :class:`~gpuscaler.clouds.aws.buying.activities.Log` since the first such request."""
+    """Read the group's activities since the first such request.
+
+    The answer is an :class:`~gpuscaler.clouds.aws.buying.activities.ActivityLog`.
+    """
 
 
 Step = Read | Write | Protect | ReadActivities
-Steps = Generator[Step, Any, "Outcome"]
+Steps = Generator[Step, Any, "CapacityOutcome"]
 
 
-class Outcome(Struct, frozen=True, gc=False):
+class CapacityOutcome(Struct, frozen=True, gc=False):
     """By how much we changed the desired capacity, the resulting ``desired`` capacity, how much must still wait, and why."""
 
     units: int
@@ -61,57 +64,57 @@ class Outcome(Struct, frozen=True, gc=False):
     why: str = ""
 
 
-def raising(units: int) -> Steps:
+def raising_steps(units: int) -> Steps:
     """Raise the desired capacity by ``units``, or up to the group's maximum."""
-    log: Log = yield ReadActivities()
+    log: ActivityLog = yield ReadActivities()
     group: Group = yield Read()
     # Machines above the desired capacity stay, since they are protected: new ones come on top of them.
-    base = max(group.desired, existing(group) - _leaving(group))
+    base = max(group.desired, existing_units(group) - _leaving_units(group))
     target = min(base + units, group.max)
     if target <= base:
-        return Outcome(0, group.desired)
-    desired = yield from _written(group, target, log.changes)
-    return Outcome(target - base, desired)
+        return CapacityOutcome(0, group.desired)
+    desired = yield from _write_and_verify(group, target, log.changes)
+    return CapacityOutcome(target - base, desired)
 
 
-def withdrawing(units: int) -> Steps:
+def withdrawing_steps(units: int) -> Steps:
     """Lower the desired capacity by ``units`` that we raised it by earlier and that never launched.
 
     It is never lowered below the number of machines that exist in any state, nor below what others raised it to.
     """
     group: Group = yield Read()
-    if _to_lower(group, units) >= group.desired:
-        return _nothing(group, units)
-    if unprotected := _bare(group):
+    if _lowered_target(group, units) >= group.desired:
+        return _unchanged(group, units)
+    if unprotected := _unprotected(group):
         yield Protect(unprotected)
-    earlier: Log = yield ReadActivities()
+    earlier: ActivityLog = yield ReadActivities()
     group = yield Read()
-    target = _to_lower(group, units)
+    target = _lowered_target(group, units)
     if target >= group.desired:
-        return _nothing(group, units)
+        return _unchanged(group, units)
     # A machine that launches between this and the write would be above the desired capacity and not yet protected.
-    log: Log = yield ReadActivities()
-    if unprotected := _bare(group):
-        return Outcome(0, group.desired, units, f"machine {unprotected[0]} is not protected from scale-in yet")
-    if _unlisted(log, group):
-        return Outcome(0, group.desired, units, "a machine is being launched at this moment")
-    desired = yield from _written(group, target, earlier.changes)
+    log: ActivityLog = yield ReadActivities()
+    if unprotected := _unprotected(group):
+        return CapacityOutcome(0, group.desired, units, f"machine {unprotected[0]} is not protected from scale-in yet")
+    if _launches_unlisted(log, group):
+        return CapacityOutcome(0, group.desired, units, "a machine is being launched at this moment")
+    desired = yield from _write_and_verify(group, target, earlier.changes)
     lowered = group.desired - target
-    kept = _kept(group, units) - lowered
-    return Outcome(lowered, desired, kept, "machines are still ending" if kept else "")
+    kept = _lowerable_later(group, units) - lowered
+    return CapacityOutcome(lowered, desired, kept, "machines are still ending" if kept else "")
 
 
-def _written(read: Group, target: int, changes: Collection[Change]) -> Generator[Step, Any, int]:
+def _write_and_verify(read: Group, target: int, changes: Collection[CapacityChange]) -> Generator[Step, Any, int]:
     """Write ``target``, derived from ``read``; write again while that undid others' changes or is below what exists.
 
     ``changes`` are changes from before the read. Returns the final desired capacity.
     """
     yield Write(target)
-    for _ in range(_LOOKS):
-        log: Log = yield ReadActivities()
+    for _ in range(_MAX_CHECKS):
+        log: ActivityLog = yield ReadActivities()
         group: Group = yield Read()
-        missed_units = missed(read.desired, target, [change for change in log.changes if change not in changes])
-        wanted = max(group.desired + missed_units, existing(group) - _leaving(group))
+        missed_units = missed_raise(read.desired, target, [change for change in log.changes if change not in changes])
+        wanted = max(group.desired + missed_units, existing_units(group) - _leaving_units(group))
         wanted = min(wanted, max(group.max, group.desired))
         if wanted <= group.desired:
             return group.desired
@@ -120,7 +123,7 @@ def _written(read: Group, target: int, changes: Collection[Change]) -> Generator
     return target
 
 
-def missed(read: int, written: int, changes: Iterable[Change]) -> int:
+def missed_raise(read: int, written: int, changes: Iterable[CapacityChange]) -> int:
     """By how much others raised the desired capacity between our ``read`` and our write of ``written``, 0 if they did not.
 
     The change recorded for our own write is the best evidence. Without it, changes are chained from number to number, since those of one
@@ -136,37 +139,37 @@ def missed(read: int, written: int, changes: Iterable[Change]) -> int:
     return max(0, level - read)
 
 
-def existing(group: Group) -> int:
+def existing_units(group: Group) -> int:
     """Units of machines in any state, including those that are leaving."""
     return sum(machine.weight for machine in group.machines if machine.state not in _GONE and not machine.state.startswith(_WARM))
 
 
-def _leaving(group: Group) -> int:
+def _leaving_units(group: Group) -> int:
     return sum(machine.weight for machine in group.machines if machine.state.startswith(_LEAVING))
 
 
-def _to_lower(group: Group, units: int) -> int:
+def _lowered_target(group: Group, units: int) -> int:
     """The target of lowering the desired capacity."""
-    return min(group.desired, max(group.desired - units, existing(group), group.min))
+    return min(group.desired, max(group.desired - units, existing_units(group), group.min))
 
 
-def _kept(group: Group, units: int) -> int:
+def _lowerable_later(group: Group, units: int) -> int:
     """How much more could be lowered once ending machines are gone."""
-    unfilled = max(0, group.desired - max(existing(group) - _leaving(group), group.min))
+    unfilled = max(0, group.desired - max(existing_units(group) - _leaving_units(group), group.min))
     return min(units, unfilled)
 
 
-def _nothing(group: Group, units: int) -> Outcome:
-    waiting = _kept(group, units)
-    return Outcome(0, group.desired, waiting, "machines are still ending" if waiting else "")
+def _unchanged(group: Group, units: int) -> CapacityOutcome:
+    waiting = _lowerable_later(group, units)
+    return CapacityOutcome(0, group.desired, waiting, "machines are still ending" if waiting else "")
 
 
-def _bare(group: Group) -> tuple[str, ...]:
+def _unprotected(group: Group) -> tuple[str, ...]:
     """Machines in service that a group may end when it is lowered."""
     return tuple(machine.id for machine in group.machines if machine.state == _IN_SERVICE and not machine.protected)
 
 
-def _unlisted(log: Log, group: Group) -> bool:
+def _launches_unlisted(log: ActivityLog, group: Group) -> bool:
     """Whether the group is launching a machine that it does not list yet."""
     listed = {machine.id for machine in group.machines}
     return any(instance not in listed for instance in log.launching)

@@ -4,16 +4,16 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from gpuscaler.clouds.aws.discovery.pools import AwsPool
-from gpuscaler.model.pools import Offering, sold
+from gpuscaler.model.pools import Offering, sold_offerings
 
 #: How many pool names a warning lists before it only counts the rest.
-NAMES = 3
+LISTED_NAMES = 3
 
 
-def described(aws_pool: AwsPool) -> dict[str, Any]:
+def pool_as_json(aws_pool: AwsPool) -> dict[str, Any]:
     """The pool with the keys of the reference. Labels and resources are those that all of its machines have."""
     pool = aws_pool.pool
-    offerings = sold(pool)
+    offerings = sold_offerings(pool)
     return {
         "name": pool.name,
         "group": aws_pool.group.name,
@@ -37,7 +37,7 @@ def described(aws_pool: AwsPool) -> dict[str, Any]:
     }
 
 
-def by_warning(pools: Iterable[AwsPool]) -> dict[str, list[str]]:
+def pools_by_warning(pools: Iterable[AwsPool]) -> dict[str, list[str]]:
     """Pool names by warning: most warnings apply to many pools."""
     names: dict[str, list[str]] = {}
     for aws_pool in pools:
@@ -46,9 +46,9 @@ def by_warning(pools: Iterable[AwsPool]) -> dict[str, list[str]]:
     return names
 
 
-def some_names(names: Sequence[str]) -> str:
+def shortened_names(names: Sequence[str]) -> str:
     """The first of ``names``, and the number of the others."""
-    return ", ".join(names[:NAMES]) + (f" and {len(names) - NAMES} more" if len(names) > NAMES else "")
+    return ", ".join(names[:LISTED_NAMES]) + (f" and {len(names) - LISTED_NAMES} more" if len(names) > LISTED_NAMES else "")
 
 
 def common_labels(offerings: Iterable[Offering]) -> dict[str, str]:

@@ -10,19 +10,19 @@ from msgspec import Struct
 
 from gpuscaler.clouds.aws.api.calls import Calls
 from gpuscaler.clouds.aws.api.groups import Group, GroupError, UnreadError, group_of, tags_of
-from gpuscaler.clouds.aws.api.remembering import load, save
-from gpuscaler.clouds.aws.discovery.ownership import EKS, NO_ACCELERATOR, whose
-from gpuscaler.clouds.aws.discovery.pools import AwsPool, Surroundings, aside, pool_of
+from gpuscaler.clouds.aws.api.remembering import load_cache, save_cache
+from gpuscaler.clouds.aws.discovery.ownership import EKS, NO_ACCELERATOR, decide_ownership
+from gpuscaler.clouds.aws.discovery.pools import AwsPool, RegionData, pool_of, skipped_group
 from gpuscaler.clouds.aws.discovery.regions import RegionReader, Scope
 from gpuscaler.clouds.protocol import UNAUTHORISED, CloudError
 from gpuscaler.model.aside import Skipped
-from gpuscaler.model.overrides import OfferingPrice, PoolOverride, overridden
+from gpuscaler.model.overrides import OfferingPrice, PoolOverride, apply_override
 
 #: Concurrent calls per region.
 AT_ONCE = 8
 
 
-class Discovered(Struct, frozen=True):
+class DiscoveryResult(Struct, frozen=True):
     """The result of a discovery pass. ``failed`` are regions that could not be read now; their pools are those of an earlier pass.
 
     ``unknown`` are the failed regions that were never read. ``forbidden`` means that AWS there did not accept the caller's identity or
@@ -38,7 +38,7 @@ class Discovered(Struct, frozen=True):
     unknown: tuple[str, ...] = ()
 
 
-class _Seen(Struct, frozen=True):
+class _RegionResult(Struct, frozen=True):
     """The result of reading one region."""
 
     pools: tuple[AwsPool, ...] = ()
@@ -73,7 +73,7 @@ class Discovery:
         endpoint = calls.endpoint("ec2", names[0]) if names and folder is not None else ""
         # All regions of an account share one file.
         self._endpoint = endpoint.replace(names[0], "") if names else ""
-        self._kept = load(folder, self._endpoint)
+        self._kept = load_cache(folder, self._endpoint)
         self._written = msgspec.json.encode(self._kept)
         self._outer = ThreadPoolExecutor(max_workers=max(len(names), 1), thread_name_prefix="aws-region")
         self._workers = [ThreadPoolExecutor(max_workers=AT_ONCE, thread_name_prefix=f"aws-{name}") for name in names]
@@ -81,9 +81,9 @@ class Discovery:
             RegionReader(name, calls, self._kept, workers=workers, now=now, prices=prices)
             for name, workers in zip(names, self._workers, strict=True)
         ]
-        self._last: dict[str, _Seen] = {}
+        self._last: dict[str, _RegionResult] = {}
 
-    def look(self) -> Discovered:
+    def look(self) -> DiscoveryResult:
         """Read the account now. Never raises for an answer of AWS: a region that fails is listed in the result."""
         seen = dict(zip((reader.region for reader in self._readers), self._outer.map(self._look, self._readers), strict=True))
         failed = tuple(region for region, result in seen.items() if result.failed)
@@ -93,7 +93,7 @@ class Discovery:
                 self._last[region] = result
         self._keep()
         kept = [self._last[region] for region in seen if region in self._last]
-        aws_pools = _named_apart([aws_pool for some in kept for aws_pool in (*some.pools, *some.let_go)])
+        aws_pools = _with_unique_names([aws_pool for some in kept for aws_pool in (*some.pools, *some.let_go)])
         let_go_names = {(aws_pool.group.region, aws_pool.group.name) for some in kept for aws_pool in some.let_go}
         let_go = [aws_pool for aws_pool in aws_pools if (aws_pool.group.region, aws_pool.group.name) in let_go_names]
         pools = self._changed(aws_pool for aws_pool in aws_pools if aws_pool not in let_go)
@@ -110,7 +110,7 @@ class Discovery:
         ]
         set_aside = (*(skipped for some in seen.values() for skipped in some.set_aside), *unused)
         unknown = tuple(region for region in failed if region not in self._last)
-        return Discovered(tuple(pools), tuple(let_go), set_aside, failed, forbidden, unknown)
+        return DiscoveryResult(tuple(pools), tuple(let_go), set_aside, failed, forbidden, unknown)
 
     def override(self, overrides: Iterable[PoolOverride]) -> None:
         """Use ``overrides`` as the user's settings from the next pass on."""
@@ -120,68 +120,74 @@ class Discovery:
         for executor in (self._outer, *self._workers):
             executor.shutdown(wait=False, cancel_futures=True)
 
-    def _look(self, reader: RegionReader) -> _Seen:
+    def _look(self, reader: RegionReader) -> _RegionResult:
         try:
             return self._read(reader)
         except CloudError as error:
-            return _Seen(set_aside=(Skipped(f"Region {reader.region}", error.detail),), failed=True, forbidden=error.cause == UNAUTHORISED)
+            return _RegionResult(
+                set_aside=(Skipped(f"Region {reader.region}", error.detail),), failed=True, forbidden=error.cause == UNAUTHORISED
+            )
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             reason = f"saw {type(error).__name__}: {error} in a reply, expected one as AWS documents it"
-            return _Seen(set_aside=(Skipped(f"Region {reader.region}", reason),), failed=True)
+            return _RegionResult(set_aside=(Skipped(f"Region {reader.region}", reason),), failed=True)
 
-    def _read(self, reader: RegionReader) -> _Seen:
+    def _read(self, reader: RegionReader) -> _RegionResult:
         groups: list[tuple[Group, str]] = []
         skipped: list[Skipped] = []
-        last = self._last.get(reader.region, _Seen())
+        last = self._last.get(reader.region, _RegionResult())
         before = {aws_pool.group.name: aws_pool for aws_pool in (*last.pools, *last.let_go)}
         left: list[AwsPool] = []
         for entry in reader.entries(self._scope, before):
             name = str(entry.get("AutoScalingGroupName"))
             scope = self._scope
-            ownership = whose(name, tags_of(entry), cluster=scope.cluster, named=scope.groups, extra=scope.tags, exclude=scope.exclude)
+            ownership = decide_ownership(
+                name, tags_of(entry), cluster=scope.cluster, named=scope.groups, extra=scope.tags, exclude=scope.exclude
+            )
             if name in before and not ownership.source and not ownership.foreign:
                 left.append(before[name])
-                skipped += [] if ownership.reason else [aside(name, reader.region, "no tag assigns it to the cluster any more")]
+                skipped += [] if ownership.reason else [skipped_group(name, reader.region, "no tag assigns it to the cluster any more")]
             if ownership.reason:
-                skipped.append(aside(name, reader.region, ownership.reason))
+                skipped.append(skipped_group(name, reader.region, ownership.reason))
             elif ownership.source:
                 try:
                     groups.append((group_of(entry, reader.region), ownership.source))
                 except GroupError as error:
-                    skipped.append(aside(name, reader.region, str(error)))
+                    skipped.append(skipped_group(name, reader.region, str(error)))
         seen = self._pools(reader, sorted(groups, key=lambda found: found[0].name), skipped, before)
         return msgspec.structs.replace(seen, let_go=(*seen.let_go, *left))
 
-    def _pools(self, reader: RegionReader, groups: list[tuple[Group, str]], skipped: list[Skipped], before: Mapping[str, AwsPool]) -> _Seen:
-        surroundings = reader.surroundings([group for group, _ in groups], self._scope.cluster) if groups else Surroundings(reader.region)
+    def _pools(
+        self, reader: RegionReader, groups: list[tuple[Group, str]], skipped: list[Skipped], before: Mapping[str, AwsPool]
+    ) -> _RegionResult:
+        surroundings = reader.surroundings([group for group, _ in groups], self._scope.cluster) if groups else RegionData(reader.region)
         pools, let_go = [], []
         for group, source in groups:
             try:
                 aws_pool = pool_of(group, source, surroundings, launch=self._launch)
             except UnreadError as error:
                 if group.name not in before:
-                    skipped.append(aside(group.name, reader.region, str(error)))
+                    skipped.append(skipped_group(group.name, reader.region, str(error)))
                     continue
                 # An error of EC2 is no reason to forget the machines of a group.
                 warnings = (f"{error}; its last known state is used", *before[group.name].warnings)
                 aws_pool = msgspec.structs.replace(before[group.name], group=group, warnings=tuple(dict.fromkeys(warnings)))
             except GroupError as error:
-                skipped.append(aside(group.name, reader.region, str(error)))
+                skipped.append(skipped_group(group.name, reader.region, str(error)))
                 continue
             if source != EKS or aws_pool.has_accelerators:
                 pools.append(aws_pool)
             else:
                 let_go.append(aws_pool)
-                skipped.append(aside(group.name, reader.region, NO_ACCELERATOR))
+                skipped.append(skipped_group(group.name, reader.region, NO_ACCELERATOR))
         notes = [Skipped(f"Region {reader.region} {what}", text) for what, text in reader.notes.items()] if groups else []
-        return _Seen(tuple(pools), tuple(let_go), (*skipped, *notes))
+        return _RegionResult(tuple(pools), tuple(let_go), (*skipped, *notes))
 
     def _changed(self, pools: Iterable[AwsPool]) -> list[AwsPool]:
         """The pools with the user's overrides applied."""
         changed = []
         for aws_pool in pools:
             pool_override = self._overrides.get(aws_pool.pool.name, PoolOverride(aws_pool.pool.name))
-            pool = overridden(aws_pool.pool, pool_override)
+            pool = apply_override(aws_pool.pool, pool_override)
             warnings = aws_pool.warnings
             if pool.max is not None and pool.min > pool.max:
                 warnings = (*warnings, f"its minimum {pool.min} is above its maximum {pool.max}")
@@ -193,10 +199,10 @@ class Discovery:
         now = msgspec.json.encode(self._kept)
         if now != self._written:
             self._written = now
-            save(self._kept, self._folder, self._endpoint)
+            save_cache(self._kept, self._folder, self._endpoint)
 
 
-def _named_apart(pools: list[AwsPool]) -> list[AwsPool]:
+def _with_unique_names(pools: list[AwsPool]) -> list[AwsPool]:
     """Append the region, or a number, to the names of groups that would share one, in two regions or by the same label."""
     counts = Counter(aws_pool.pool.name for aws_pool in pools)
     taken: set[str] = set()

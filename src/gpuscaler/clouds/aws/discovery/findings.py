@@ -13,7 +13,7 @@ from gpuscaler.model.taints import Taint
 from gpuscaler.model.well_known import ARRIVING_TAINT
 
 
-class Way(Protocol):
+class LaunchOptionLike(Protocol):
     """One instance type of the group, its weight, and its launch template or configuration."""
 
     @property
@@ -25,20 +25,20 @@ class Way(Protocol):
 
 
 def findings_of(
-    group: Group, ways: Sequence[Way], types: Mapping[str, InstanceType], nodegroup: Nodegroup | None = None
+    group: Group, ways: Sequence[LaunchOptionLike], types: Mapping[str, InstanceType], nodegroup: Nodegroup | None = None
 ) -> tuple[str, ...]:
     """Sentences, the most harmful first. ``nodegroup`` is the EKS node group that the group belongs to, if any."""
-    taints = nodegroup.taints if nodegroup is not None else _by_kops(group)
+    taints = nodegroup.taints if nodegroup is not None else _kops_taints(group)
     promised = hints_of(group.tags).taints
-    return (*_processes(group), *_machines(group), *_disks(ways), *_user_data(ways, taints, promised), *_ways(group, ways, types))
+    return (*_processes(group), *_machines(group), *_disks(ways), *_user_data(ways, taints, promised), *_launch_options(group, ways, types))
 
 
-def _by_kops(group: Group) -> tuple[Taint, ...]:
+def _kops_taints(group: Group) -> tuple[Taint, ...]:
     """Taints of a kOps instance group: kOps configures them outside of user data and repeats them in tags."""
     return hints_of(group.tags).taints if "kops.k8s.io/instancegroup" in group.tags else ()
 
 
-def _user_data(ways: Sequence[Way], taints: Sequence[Taint], promised: Sequence[Taint]) -> Iterator[str]:
+def _user_data(ways: Sequence[LaunchOptionLike], taints: Sequence[Taint], promised: Sequence[Taint]) -> Iterator[str]:
     """Problems with node registration. EKS registers nodes with ``taints``, unless a later kubelet flag replaces them.
 
     ``promised`` are the taints of tags, which do not put a taint on any node.
@@ -93,7 +93,7 @@ def _machines(group: Group) -> Iterator[str]:
         yield f"its desired capacity {group.desired} is outside of {group.min} to {group.max}"
 
 
-def _disks(ways: Sequence[Way]) -> Iterator[str]:
+def _disks(ways: Sequence[LaunchOptionLike]) -> Iterator[str]:
     """Disks that may outlive their machine: gpuscaler deletes no disks; EC2 deletes them, or they stay and are billed."""
     for source, left, unsaid in dict.fromkeys((way.launch.source, way.launch.left, way.launch.unsaid) for way in ways):
         if left:
@@ -104,7 +104,7 @@ def _disks(ways: Sequence[Way]) -> Iterator[str]:
             yield f"{text}: each ended machine may leave a disk that is billed; set it to true"
 
 
-def _ways(group: Group, ways: Sequence[Way], types: Mapping[str, InstanceType]) -> Iterator[str]:
+def _launch_options(group: Group, ways: Sequence[LaunchOptionLike], types: Mapping[str, InstanceType]) -> Iterator[str]:
     if any(way.launch.outdated for way in ways):
         yield f"it has a launch configuration ({group.configuration}), which is outdated; move it to a launch template"
     counts = sorted({types[way.instance_type].gpus for way in ways if way.instance_type in types})

@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable, Mapping
 from fnmatch import fnmatchcase
 from typing import NamedTuple
 
-from gpuscaler.model.quantities import shortened
+from gpuscaler.model.quantities import shorten_value
 
 CLUSTER_AUTOSCALER = "k8s.io/cluster-autoscaler/"
 ENABLED = f"{CLUSTER_AUTOSCALER}enabled"
@@ -33,7 +33,7 @@ NO_ACCELERATOR = "it has no accelerator; name it in aws.groups to adopt it"
 _NOT_CLUSTERS = ("enabled", "node-template")
 
 
-class Verdict(NamedTuple):
+class Ownership(NamedTuple):
     """``source`` says how a group was found, empty if it is not adopted; then ``reason`` says why, empty if no tag concerns this cluster.
 
     ``foreign`` means that it belongs to another cluster.
@@ -49,7 +49,7 @@ def tag_keys(cluster: str) -> tuple[str, ...]:
     return (ENABLED, f"{CLUSTER_AUTOSCALER}{cluster}", KOPS_CLUSTER, EKS_CLUSTER) if cluster else (ENABLED,)
 
 
-def excluded(name: str, tags: Mapping[str, str], exclude: Iterable[str]) -> str:
+def matching_exclusion(name: str, tags: Mapping[str, str], exclude: Iterable[str]) -> str:
     """The entry of ``aws.exclude`` that excludes a group: a name, a pattern such as ``system-*``, ``tag:KEY`` or ``tag:KEY=VALUE``."""
     for entry in exclude:
         key, separator, value = entry.removeprefix(TAG).partition("=")
@@ -61,7 +61,7 @@ def excluded(name: str, tags: Mapping[str, str], exclude: Iterable[str]) -> str:
     return ""
 
 
-def whose(
+def decide_ownership(
     name: str,
     tags: Mapping[str, str],
     *,
@@ -69,7 +69,7 @@ def whose(
     named: Collection[str],
     extra: Mapping[str, str],
     exclude: Iterable[str] = (),
-) -> Verdict:
+) -> Ownership:
     """Whether the group ``name`` belongs to the cluster.
 
     ``named``, ``extra`` and ``exclude`` are ``aws.groups``, ``aws.tags`` and ``aws.exclude`` of the settings.
@@ -77,49 +77,51 @@ def whose(
     claims = _claims(tags)
     marked = bool(extra) and all(tags.get(key) == value for key, value in extra.items())
     if not (name in named or marked or claims or ENABLED in tags):
-        return Verdict()
+        return Ownership()
     if not cluster:
-        return Verdict(reason="saw no cluster name in the settings, so nothing is adopted; add cluster: … to aws")
+        return Ownership(reason="saw no cluster name in the settings, so nothing is adopted; add cluster: … to aws")
     for claimed, key in claims.items():
         if claimed != cluster:
-            return Verdict(reason=f"the tag {key} says cluster {shortened(claimed)}, expected {cluster}; it is never touched", foreign=True)
-    if entry := excluded(name, tags, exclude):
-        return Verdict(reason=f"aws.exclude has {shortened(entry)}; it is left alone")
+            return Ownership(
+                reason=f"the tag {key} says cluster {shorten_value(claimed)}, expected {cluster}; it is never touched", foreign=True
+            )
+    if entry := matching_exclusion(name, tags, exclude):
+        return Ownership(reason=f"aws.exclude has {shorten_value(entry)}; it is left alone")
     kops_role = next((key for key in _KOPS_OTHERS if key in tags), "")
     if kops_role and name not in named:
-        return Verdict(reason=f"saw the tag {kops_role}, expected a group of workers; its machines are not scaled")
+        return Ownership(reason=f"saw the tag {kops_role}, expected a group of workers; its machines are not scaled")
     if name in named:
-        return Verdict("named")
+        return Ownership("named")
     return _discovered(tags, cluster=cluster, marked=marked)
 
 
-def _discovered(tags: Mapping[str, str], *, cluster: str, marked: bool) -> Verdict:
+def _discovered(tags: Mapping[str, str], *, cluster: str, marked: bool) -> Ownership:
     ours = f"{CLUSTER_AUTOSCALER}{cluster}"
     managed = EKS_NODEGROUP in tags and (tags.get(EKS_CLUSTER) == cluster or ours in tags)
     if ENABLED in tags and ours in tags:
         off = next((key for key in (ENABLED, ours) if tags[key].lower() == "false"), "")
         if off:
-            return Verdict(reason=f"the tag {off} is false")
+            return Ownership(reason=f"the tag {off} is false")
         if not managed:
-            return Verdict("cluster-autoscaler")
+            return Ownership("cluster-autoscaler")
     if managed:
-        return Verdict("tags" if marked else EKS)
+        return Ownership("tags" if marked else EKS)
     if KOPS_CLUSTER in tags:
         role = next((key for key in _ROLES if key in tags), "")
         if KOPS_NODE in tags or (role and tags[role] in WORKERS):
-            return Verdict("kops")
+            return Ownership("kops")
         if role and not marked:
-            return Verdict(reason=f"the tag {role} is {shortened(tags[role])}, expected one of {', '.join(WORKERS)}")
+            return Ownership(reason=f"the tag {role} is {shorten_value(tags[role])}, expected one of {', '.join(WORKERS)}")
     if marked:
-        return Verdict("tags")
+        return Ownership("tags")
     if ENABLED in tags:
         claim = _claims(tags).get(cluster)
         explanation = f"the tag {claim} says that it is this cluster's" if claim else "no tag names its cluster"
-        return Verdict(
+        return Ownership(
             reason=f"saw the tag {ENABLED} without {ours}, expected both: {explanation}; add {ours}=owned, or name it in aws.groups"
         )
     lacking = ENABLED if ours in tags else f"{ENABLED} and {ours}"
-    return Verdict(reason=f"it belongs to the cluster, but no tag says that it may be scaled; add {lacking}, or name it in aws.groups")
+    return Ownership(reason=f"it belongs to the cluster, but no tag says that it may be scaled; add {lacking}, or name it in aws.groups")
 
 
 def _claims(tags: Mapping[str, str]) -> dict[str, str]:

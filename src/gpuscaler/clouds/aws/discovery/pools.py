@@ -9,7 +9,7 @@ import msgspec
 from msgspec import Struct
 
 from gpuscaler.catalogue import InstanceType
-from gpuscaler.clouds.aws.api.groups import Choice, Group, GroupError, TemplateRef, UnreadError
+from gpuscaler.clouds.aws.api.groups import Group, GroupError, TemplateRef, TypeChoice, UnreadError
 from gpuscaler.clouds.aws.discovery.findings import findings_of
 from gpuscaler.clouds.aws.prices.choosing import YUAN_PER_DOLLAR, Tariff, in_yuan
 from gpuscaler.clouds.aws.prices.reservations import ACTIVE, EXPIRED, Reservation
@@ -20,7 +20,7 @@ from gpuscaler.clouds.aws.templates.nodegroups import Nodegroup
 from gpuscaler.model.accelerators import is_device
 from gpuscaler.model.aside import Skipped
 from gpuscaler.model.labels import is_label_value
-from gpuscaler.model.pools import BY_SIZE, UNREADY_AFTER, Offering, Pool, for_gpus, is_scattered
+from gpuscaler.model.pools import BY_SIZE, UNREADY_AFTER, Offering, Pool, all_have_gpus, is_scattered
 from gpuscaler.model.well_known import POOL_LABEL
 
 #: How machines of a group are bought; ``auto`` in the settings takes the first way that the group allows.
@@ -31,7 +31,7 @@ SCATTERED = (
 NO_FLEETS = "aws.launch is fleet, and machines of fleets do not belong to the group"
 
 
-class Surroundings(Struct, frozen=True):
+class RegionData(Struct, frozen=True):
     """What is known of one region.
 
     ``launches`` is by launch template, ``configurations`` by name; ``matching`` lists the types that meet requirements, by
@@ -75,7 +75,7 @@ class AwsPool(Struct, frozen=True):
         return DESIRED if self.launch == FLEET else self.launch
 
 
-class Way(NamedTuple):
+class LaunchOption(NamedTuple):
     """One instance type of a group, and the launch template or configuration of its machines."""
 
     instance_type: str
@@ -88,16 +88,18 @@ def requirements_key(requirements: Mapping[str, object]) -> str:
     return msgspec.json.encode(requirements, order="deterministic").decode()
 
 
-def ways_of(group: Group, surroundings: Surroundings) -> tuple[Way, ...]:
+def launch_options_of(group: Group, surroundings: RegionData) -> tuple[LaunchOption, ...]:
     """All types that the group can launch. Raises :class:`GroupError` if they cannot be determined."""
-    base = _base(group, surroundings)
-    ways = [way for choice in group.choices for way in _of_choice(choice, base, surroundings)] or list(_of_launch(base, 1, surroundings))
+    base = _base_launch(group, surroundings)
+    ways = [way for choice in group.choices for way in _options_of_choice(choice, base, surroundings)] or list(
+        _options_of_launch(base, 1, surroundings)
+    )
     if not ways:
         raise GroupError("saw no instance type in its launch template and its overrides, expected one")
     return tuple({way.instance_type: way for way in reversed(ways)}.values())[::-1]
 
 
-def _base(group: Group, surroundings: Surroundings) -> Launch:
+def _base_launch(group: Group, surroundings: RegionData) -> Launch:
     if group.template is not None:
         launch = surroundings.launches.get(group.template)
         if launch is None:
@@ -111,28 +113,28 @@ def _base(group: Group, surroundings: Surroundings) -> Launch:
     raise GroupError("saw neither a launch template nor a launch configuration, expected one")
 
 
-def _of_choice(choice: Choice, base: Launch, surroundings: Surroundings) -> tuple[Way, ...]:
+def _options_of_choice(choice: TypeChoice, base: Launch, surroundings: RegionData) -> tuple[LaunchOption, ...]:
     launch = surroundings.launches.get(choice.template) if choice.template is not None else base
     if launch is None:
         raise UnreadError(f"the launch template of an override, {choice.template}, could not be read")
     if choice.image:
         launch = msgspec.structs.replace(launch, image=choice.image)
     if choice.instance_type:
-        return (Way(choice.instance_type, choice.weight, launch),)
+        return (LaunchOption(choice.instance_type, choice.weight, launch),)
     if choice.requirements is not None:
         launch = msgspec.structs.replace(launch, requirements=choice.requirements, instance_type="")
-    return _of_launch(launch, choice.weight, surroundings)
+    return _options_of_launch(launch, choice.weight, surroundings)
 
 
-def _of_launch(launch: Launch, weight: int, surroundings: Surroundings) -> tuple[Way, ...]:
+def _options_of_launch(launch: Launch, weight: int, surroundings: RegionData) -> tuple[LaunchOption, ...]:
     if launch.instance_type:
-        return (Way(launch.instance_type, weight, launch),)
+        return (LaunchOption(launch.instance_type, weight, launch),)
     if launch.requirements is None:
         return ()
-    return tuple(Way(name, weight, launch) for name in surroundings.matching.get(requirements_key(launch.requirements), ()))
+    return tuple(LaunchOption(name, weight, launch) for name in surroundings.matching.get(requirements_key(launch.requirements), ()))
 
 
-def launch_of(group: Group, setting: str) -> str:
+def choose_way_to_buy(group: Group, setting: str) -> str:
     """How machines of the group are bought: as ``aws.launch`` of the settings (``setting``) says, if the group allows it.
 
     LaunchInstances needs a launch template, and a mixed group must be entirely spot or entirely on demand.
@@ -143,16 +145,16 @@ def launch_of(group: Group, setting: str) -> str:
     return LAUNCH if group.template is not None and pure else DESIRED
 
 
-def pool_of(group: Group, source: str, surroundings: Surroundings, *, name: str = "", launch: str = "auto") -> AwsPool:
+def pool_of(group: Group, source: str, surroundings: RegionData, *, name: str = "", launch: str = "auto") -> AwsPool:
     """The group as a pool called ``name``, or by its own name. Raises :class:`GroupError` if it cannot be a pool."""
     if group.deleting:
         raise GroupError("it is being deleted")
     if group.unit != "units":
         raise GroupError(f"its capacity is counted in {group.unit}, expected units: machines")
     hints = hints_of(group.tags)
-    ways = ways_of(group, surroundings)
+    ways = launch_options_of(group, surroundings)
     # The reason why a group has no offerings comes before its other findings.
-    warnings = [*_unusable(group, ways, surroundings)]
+    warnings = [*_unusable_reservations(group, ways, surroundings)]
     name = name or pool_name(group, hints)
     template = NodeTemplate(name, group.region, hints, surroundings.nodegroups.get(group.name), openai=source == "kops")
     offerings = _offerings(group, ways, surroundings, template, warnings)
@@ -160,12 +162,12 @@ def pool_of(group: Group, source: str, surroundings: Surroundings, *, name: str 
     warnings += [*hints.warnings, *findings_of(group, ways, surroundings.types, surroundings.nodegroups.get(group.name))]
     retired = tuple(_retired(group, ways[0].launch, surroundings, template, {offering.instance_type for offering in offerings}))
     if not offerings and not retired:
-        unread = any(surroundings.reservations.get(ident) is None for way in ways for ident in reserved_for(group, way.launch))
+        unread = any(surroundings.reservations.get(ident) is None for way in ways for ident in reservation_ids(group, way.launch))
         raise (UnreadError if unread else GroupError)("; ".join(dict.fromkeys(warnings)))
     if name != group.name:
         warnings.append(f"it is called {name} here")
     weights = {way.instance_type: way.weight for way in ways}
-    way_to_buy = launch_of(group, launch)
+    way_to_buy = choose_way_to_buy(group, launch)
     if way_to_buy == FLEET:
         warnings.append(f"{NO_FLEETS}: its desired capacity is raised instead; set launch to auto")
     pool = _pool(group, offerings or retired, template, max(weights.values()), launch=way_to_buy)
@@ -173,13 +175,13 @@ def pool_of(group: Group, source: str, surroundings: Surroundings, *, name: str 
     pool = msgspec.structs.replace(pool, offerings=(*offerings, *retired), revision=_revision(group, ways), balances=balances)
     if is_scattered(pool):
         warnings.append(SCATTERED)
-    known_reservations = [surroundings.reservations.get(ident) for way in ways for ident in reserved_for(group, way.launch)]
+    known_reservations = [surroundings.reservations.get(ident) for way in ways for ident in reservation_ids(group, way.launch)]
     ends = {reservation.id: reservation.taken_at for reservation in known_reservations if reservation is not None and reservation.taken_at}
     return AwsPool(pool, group, source, tuple(dict.fromkeys(warnings)), weights, way_to_buy, ends)
 
 
 def _offerings(
-    group: Group, ways: tuple[Way, ...], surroundings: Surroundings, template: NodeTemplate, warnings: list[str]
+    group: Group, ways: tuple[LaunchOption, ...], surroundings: RegionData, template: NodeTemplate, warnings: list[str]
 ) -> tuple[Offering, ...]:
     offerings: list[Offering] = []
     for way in ways:
@@ -198,11 +200,11 @@ def _offerings(
                     warnings.append(price.warning)
                 offering = template.offering(way.launch, kind, market=market, zone=zone, price=price.price)
                 offerings.append(msgspec.structs.replace(offering, price_from=price.price_from))
-    warnings += _guesses(offerings, surroundings.region)
+    warnings += _price_warnings(offerings, surroundings.region)
     return tuple(offerings)
 
 
-def _retired(group: Group, launch: Launch, surroundings: Surroundings, template: NodeTemplate, sold: Collection[str]) -> Iterator[Offering]:
+def _retired(group: Group, launch: Launch, surroundings: RegionData, template: NodeTemplate, sold: Collection[str]) -> Iterator[Offering]:
     """Offerings of machines that the group has but no longer launches, because its launch template changed or its reservation ended.
 
     They are counted at their price while they exist, and ended when idle.
@@ -215,7 +217,7 @@ def _retired(group: Group, launch: Launch, surroundings: Surroundings, template:
             yield msgspec.structs.replace(offering, price_from=price.price_from, count=0)
 
 
-def _guesses(offerings: Sequence[Offering], region: str) -> Iterator[str]:
+def _price_warnings(offerings: Sequence[Offering], region: str) -> Iterator[str]:
     """Warnings about prices that come from another region, or are in another currency."""
     by_region: dict[str, dict[str, None]] = {}
     for offering in offerings:
@@ -227,13 +229,13 @@ def _guesses(offerings: Sequence[Offering], region: str) -> Iterator[str]:
         yield f"prices in {region} are in yuan; {YUAN_PER_DOLLAR:g} yuan count as a dollar"
 
 
-def reserved_for(group: Group, launch: Launch) -> tuple[str, ...]:
+def reservation_ids(group: Group, launch: Launch) -> tuple[str, ...]:
     """Ids of the reservations that machines are launched into."""
     return (*launch.reservations, *group.reservations)
 
 
-def _unusable(group: Group, ways: tuple[Way, ...], surroundings: Surroundings) -> Iterator[str]:
-    for ident in dict.fromkeys(ident for way in ways for ident in reserved_for(group, way.launch)):
+def _unusable_reservations(group: Group, ways: tuple[LaunchOption, ...], surroundings: RegionData) -> Iterator[str]:
+    for ident in dict.fromkeys(ident for way in ways for ident in reservation_ids(group, way.launch)):
         reservation = surroundings.reservations.get(ident)
         if reservation is None:
             yield f"its capacity reservation {ident} could not be read, so it is not used"
@@ -244,13 +246,13 @@ def _unusable(group: Group, ways: tuple[Way, ...], surroundings: Surroundings) -
             )
 
 
-def _reserved(group: Group, way: Way, kind: InstanceType, surroundings: Surroundings, template: NodeTemplate) -> Iterator[Offering]:
+def _reserved(group: Group, way: LaunchOption, kind: InstanceType, surroundings: RegionData, template: NodeTemplate) -> Iterator[Offering]:
     """Reserved capacity that is already paid for: an offering for each zone, with the number of free machines.
 
     EC2 chooses which of several reservations a machine goes into, so a plan assumes the one that ends first.
     """
     free: dict[str, list[Reservation]] = {}
-    for reservation in map(surroundings.reservations.get, reserved_for(group, way.launch)):
+    for reservation in map(surroundings.reservations.get, reservation_ids(group, way.launch)):
         if (
             reservation is not None
             and reservation.usable(surroundings.tariff.now)
@@ -282,7 +284,7 @@ def _pool(group: Group, offerings: tuple[Offering, ...], template: NodeTemplate,
         unready_after=UNREADY_AFTER if unready is None else unready,
         arch=None if others else arch,
         match_labels=template.telling(group.zones),
-        buys_without_gpus=not for_gpus(offerings),
+        buys_without_gpus=not all_have_gpus(offerings),
         divides=launch != LAUNCH and len({offering.market for offering in offerings if offering.market != "reserved"}) > 1,
     )
 
@@ -295,7 +297,7 @@ def balances_zones(group: Group, *, managed: bool) -> bool:
     return len(set(group.zones)) > 1 and (managed or "AZRebalance" not in group.suspended)
 
 
-def _revision(group: Group, ways: tuple[Way, ...]) -> str:
+def _revision(group: Group, ways: tuple[LaunchOption, ...]) -> str:
     """A hash that changes with the group's launch templates and its suspended processes."""
     parts = (sorted(group.suspended), sorted({way.launch.digest for way in ways}))
     return hashlib.sha256(repr(parts).encode()).hexdigest()[:16]
@@ -319,5 +321,5 @@ def markets_of(group: Group, launch: Launch) -> tuple[str, ...]:
     return ("spot",) if launch.market == "spot" else ("on-demand",)
 
 
-def aside(group: str, region: str, reason: str) -> Skipped:
+def skipped_group(group: str, region: str, reason: str) -> Skipped:
     return Skipped(f"AutoScalingGroup {region}/{group}", reason)

@@ -11,14 +11,14 @@ from gpuscaler import catalogue
 from gpuscaler.catalogue import InstanceType
 from gpuscaler.clouds.aws.api.calls import Calls
 from gpuscaler.clouds.aws.api.groups import Group, Reply
-from gpuscaler.clouds.aws.api.remembering import NODEGROUPS, TYPES, Dated, Kept
+from gpuscaler.clouds.aws.api.remembering import NODEGROUPS_SECONDS, TYPES_SECONDS, AnswerCache, DatedAnswer
 from gpuscaler.clouds.aws.discovery import ownership
-from gpuscaler.clouds.aws.discovery.pools import Surroundings, requirements_key
-from gpuscaler.clouds.aws.prices.asking import Tariffs
+from gpuscaler.clouds.aws.discovery.pools import RegionData, requirements_key
+from gpuscaler.clouds.aws.prices.asking import PriceReader
 from gpuscaler.clouds.aws.prices.reservations import Reservation, reservations_of
 from gpuscaler.clouds.aws.templates import instance_types
 from gpuscaler.clouds.aws.templates.launches import Launch, configuration_of
-from gpuscaler.clouds.aws.templates.nodegroups import Nodegroup, bare, nodegroup_of
+from gpuscaler.clouds.aws.templates.nodegroups import Nodegroup, nodegroup_named, nodegroup_of
 from gpuscaler.clouds.aws.templates.templates import Templates
 from gpuscaler.clouds.protocol import CloudError
 from gpuscaler.model.overrides import OfferingPrice
@@ -26,7 +26,7 @@ from gpuscaler.model.overrides import OfferingPrice
 T = TypeVar("T")
 
 #: How many names or filter values a call accepts.
-NAMES, VALUES = 50, 100
+MAX_NAMES, MAX_VALUES = 50, 100
 
 
 class Scope(Struct, frozen=True):
@@ -48,15 +48,22 @@ class RegionReader:
     """Knowledge of one region, kept from pass to pass. ``workers`` make calls concurrently; used by one thread at a time."""
 
     def __init__(
-        self, region: str, calls: Calls, kept: Kept, *, workers: Executor, now: Callable[[], float], prices: tuple[OfferingPrice, ...] = ()
+        self,
+        region: str,
+        calls: Calls,
+        kept: AnswerCache,
+        *,
+        workers: Executor,
+        now: Callable[[], float],
+        prices: tuple[OfferingPrice, ...] = (),
     ) -> None:
         self.region = region
         self._calls, self._kept, self._workers, self._now = calls, kept, workers, now
         self._templates = Templates(region, calls, workers)
-        self._tariffs = Tariffs(region, calls, kept, workers=workers, now=now, own=prices)
-        self._nodegroups: dict[str, Dated[Nodegroup]] = {}
+        self._tariffs = PriceReader(region, calls, kept, workers=workers, now=now, own=prices)
+        self._nodegroups: dict[str, DatedAnswer[Nodegroup]] = {}
         self._architectures: dict[str, str] = {}
-        self._matching: dict[str, Dated[tuple[str, ...]]] = {}
+        self._matching: dict[str, DatedAnswer[tuple[str, ...]]] = {}
         self.notes: dict[str, str] = {}
 
     def entries(self, scope: Scope, before: Collection[str] = ()) -> list[Reply]:
@@ -67,11 +74,11 @@ class RegionReader:
         asks: list[dict[str, object]] = [{"Filters": [{"Name": "tag-key", "Values": list(ownership.tag_keys(scope.cluster))}]}]
         if scope.tags:
             asks.append({"Filters": [{"Name": f"tag:{key}", "Values": [value]} for key, value in scope.tags.items()]})
-        asks += [{"AutoScalingGroupNames": names} for names in chunks(scope.groups, NAMES)]
+        asks += [{"AutoScalingGroupNames": names} for names in chunks(scope.groups, MAX_NAMES)]
         entries_by_name = {
             entry.get("AutoScalingGroupName"): entry for entries in self._workers.map(self._groups, asks) for entry in entries
         }
-        lost = [{"AutoScalingGroupNames": names} for names in chunks((name for name in before if name not in entries_by_name), NAMES)]
+        lost = [{"AutoScalingGroupNames": names} for names in chunks((name for name in before if name not in entries_by_name), MAX_NAMES)]
         entries_by_name |= {
             entry.get("AutoScalingGroupName"): entry for entries in self._workers.map(self._groups, lost) for entry in entries
         }
@@ -81,7 +88,7 @@ class RegionReader:
         pages = self._calls.pages("autoscaling", self.region, "DescribeAutoScalingGroups", "AutoScalingGroups", MaxRecords=100, **ask)
         return list(pages)
 
-    def surroundings(self, groups: Collection[Group], cluster: str) -> Surroundings:
+    def surroundings(self, groups: Collection[Group], cluster: str) -> RegionData:
         """What is needed to make pools of ``groups``; afterwards ``notes`` lists what could not be read."""
         self.notes = {}
         launches, notes = self._templates.resolve(ref for group in groups for ref in group.templates)
@@ -95,13 +102,13 @@ class RegionReader:
         names |= {machine.instance_type for group in groups for machine in group.machines}
         names.discard("")
         types = self._types(names)
-        spot = _on_spot(groups, [*launches.values(), *configurations.values()])
+        spot = _uses_spot(groups, [*launches.values(), *configurations.values()])
         tariff, notes = self._tariffs.of(types, on_spot=types if spot else ())
         self.notes |= notes
         reserved = {ident for group in groups for ident in group.reservations} | {
             ident for launch in launches.values() for ident in launch.reservations
         }
-        return Surroundings(
+        return RegionData(
             region=self.region,
             launches=launches,
             configurations=configurations,
@@ -124,7 +131,7 @@ class RegionReader:
     def _configurations(self, names: set[str]) -> dict[str, Launch]:
         def ask() -> dict[str, Launch]:
             launches = {}
-            for some in chunks(sorted(names), NAMES):
+            for some in chunks(sorted(names), MAX_NAMES):
                 for entry in self._calls.pages(
                     "autoscaling", self.region, "DescribeLaunchConfigurations", "LaunchConfigurations", LaunchConfigurationNames=some
                 ):
@@ -141,11 +148,11 @@ class RegionReader:
         matching = {}
         for key, requirements in {requirements_key(requirements): requirements for requirements in wanted}.items():
             dated = self._matching.get(key)
-            if dated is None or not dated.fresh(self._now(), TYPES):
+            if dated is None or not dated.fresh(self._now(), TYPES_SECONDS):
                 names = self._attempt("types by requirements", partial(self._ask_matching, requirements, images), None)
                 if names is None:
                     continue
-                dated = self._matching[key] = Dated(self._now(), names)
+                dated = self._matching[key] = DatedAnswer(self._now(), names)
             matching[key] = dated.value
         return matching
 
@@ -164,7 +171,7 @@ class RegionReader:
     def _architectures_of(self, images: Collection[str]) -> list[str]:
         """Architectures of the images that groups use; x86_64 if none is known."""
         unknown = sorted(image for image in images if image.startswith("ami-") and image not in self._architectures)
-        for some in chunks(unknown, NAMES):
+        for some in chunks(unknown, MAX_NAMES):
             nothing: list[Reply] = []
             entries = self._attempt("images", partial(self._images, some), nothing)
             self._architectures |= {entry["ImageId"]: entry.get("Architecture", "") for entry in entries}
@@ -177,11 +184,11 @@ class RegionReader:
     def _types(self, names: Collection[str]) -> dict[str, InstanceType]:
         """All known types; the catalogue fills in those the account could not be asked about."""
         now, key = self._now(), f"{self.region}/"
-        stale = [name for name in sorted(names) if not (dated := self._kept.types.get(key + name)) or not dated.fresh(now, TYPES)]
+        stale = [name for name in sorted(names) if not (dated := self._kept.types.get(key + name)) or not dated.fresh(now, TYPES_SECONDS)]
         asked = self._attempt("instance types", lambda: self._ask_types(stale), None)
         if asked is not None:
             for name in stale:
-                self._kept.types[key + name] = Dated(now, asked.get(name))
+                self._kept.types[key + name] = DatedAnswer(now, asked.get(name))
         instance_types = {}
         for name in names:
             kept = self._kept.types.get(key + name)
@@ -202,7 +209,7 @@ class RegionReader:
     def _ask_types(self, names: Iterable[str]) -> dict[str, dict[str, Any]]:
         """Types by filter: in a call by name, one unknown name would fail the whole call."""
         entries = {}
-        for some in chunks(names, VALUES):
+        for some in chunks(names, MAX_VALUES):
             ask = [{"Name": "instance-type", "Values": some}]
             for entry in self._calls.pages("ec2", self.region, "DescribeInstanceTypes", "InstanceTypes", Filters=ask):
                 entries[entry["InstanceType"]] = entry
@@ -211,16 +218,16 @@ class RegionReader:
     def _offered(self, types: Collection[str]) -> dict[str, frozenset[str]]:
         """Zones by type, as far as known."""
         now, key = self._now(), f"{self.region}/"
-        stale = [name for name in sorted(types) if not (dated := self._kept.offered.get(key + name)) or not dated.fresh(now, TYPES)]
+        stale = [name for name in sorted(types) if not (dated := self._kept.offered.get(key + name)) or not dated.fresh(now, TYPES_SECONDS)]
         asked = self._attempt("zones of instance types", lambda: self._ask_offered(stale), None)
         if asked is not None:
             for name in stale:
-                self._kept.offered[key + name] = Dated(now, sorted(asked.get(name, ())))
+                self._kept.offered[key + name] = DatedAnswer(now, sorted(asked.get(name, ())))
         return {name: frozenset(dated.value) for name in types if (dated := self._kept.offered.get(key + name)) is not None}
 
     def _ask_offered(self, names: Iterable[str]) -> dict[str, set[str]]:
         zones: dict[str, set[str]] = {}
-        for some in chunks(names, VALUES):
+        for some in chunks(names, MAX_VALUES):
             ask = [{"Name": "instance-type", "Values": some}]
             for entry in self._calls.pages(
                 "ec2",
@@ -257,7 +264,7 @@ class RegionReader:
         stale = {
             name: nodegroup
             for name, nodegroup in managed.items()
-            if not (dated := self._nodegroups.get(name)) or not dated.fresh(now, NODEGROUPS)
+            if not (dated := self._nodegroups.get(name)) or not dated.fresh(now, NODEGROUPS_SECONDS)
         }
         for name, answer in zip(
             stale, self._workers.map(lambda nodegroup: self._nodegroup(cluster, nodegroup), stale.values()), strict=True
@@ -265,8 +272,11 @@ class RegionReader:
             if isinstance(answer, CloudError):
                 self.notes["node groups"] = f"{answer.detail}; labels and taints of managed node groups come from tags only"
             else:
-                self._nodegroups[name] = Dated(now, answer)
-        return {name: self._nodegroups[name].value if name in self._nodegroups else bare(nodegroup) for name, nodegroup in managed.items()}
+                self._nodegroups[name] = DatedAnswer(now, answer)
+        return {
+            name: self._nodegroups[name].value if name in self._nodegroups else nodegroup_named(nodegroup)
+            for name, nodegroup in managed.items()
+        }
 
     def _nodegroup(self, cluster: str, name: str) -> Nodegroup | CloudError:
         try:
@@ -278,6 +288,6 @@ class RegionReader:
             return CloudError("unknown", f"eks in {self.region}: saw {error!r} in node group {name}, expected its description")
 
 
-def _on_spot(groups: Iterable[Group], launches: Iterable[Launch]) -> bool:
+def _uses_spot(groups: Iterable[Group], launches: Iterable[Launch]) -> bool:
     """Whether anything is bought on the spot market."""
     return any(group.shares and "spot" in group.shares.markets for group in groups) or any(launch.market == "spot" for launch in launches)

@@ -11,12 +11,12 @@ from typing import Any, Final
 from msgspec import Struct
 from msgspec.structs import replace
 
-from gpuscaler.clouds.aws.api.asking import Asking
-from gpuscaler.clouds.aws.api.causes import verdict
+from gpuscaler.clouds.aws.api.asking import AsyncCalls
+from gpuscaler.clouds.aws.api.causes import interpret_error
 from gpuscaler.clouds.aws.api.groups import Machine, Reply
-from gpuscaler.clouds.aws.api.spelling import spelt
+from gpuscaler.clouds.aws.api.spelling import respelled
 from gpuscaler.clouds.aws.discovery.pools import AwsPool
-from gpuscaler.clouds.aws.discovery.regions import VALUES, chunks
+from gpuscaler.clouds.aws.discovery.regions import MAX_VALUES, chunks
 from gpuscaler.clouds.aws.machines.listing import details_of, instance_id, instance_of
 from gpuscaler.model.instances import TERMINATED, Instance
 
@@ -37,10 +37,10 @@ class _Ended(Struct, frozen=True, gc=False):
     instance: Instance
 
 
-class Departed:
+class DepartedMachines:
     """Follows machines from the moment their groups no longer list them."""
 
-    def __init__(self, ask: Asking) -> None:
+    def __init__(self, ask: AsyncCalls) -> None:
         self._ask = ask
         self._listed: dict[str, tuple[str, Instance]] = {}
         #: Machines to ask EC2 about: their region, their last listed state, and since when.
@@ -72,7 +72,7 @@ class Departed:
         asks = [
             (region, some)
             for region in regions
-            for some in chunks((name for name, (where, _, _) in asked.items() if where == region), VALUES)
+            for some in chunks((name for name, (where, _, _) in asked.items() if where == region), MAX_VALUES)
         ]
         states: dict[str, tuple[str, str]] = {}
         for answer in await asyncio.gather(*(self._states(region, some) for region, some in asks)):
@@ -90,7 +90,9 @@ class Departed:
         """The state of each machine by EC2 id, and the reason for it."""
         entries = await self._describe(region, {"instance-id": [instance_id(name) for name in ids]})
         instances = (instance for entry in entries for instance in entry.get("Instances") or ())
-        return {instance["InstanceId"]: (spelt(instance["State"]["Name"], (_GONE, *_GOING)), reason_of(instance)) for instance in instances}
+        return {
+            instance["InstanceId"]: (respelled(instance["State"]["Name"], (_GONE, *_GOING)), ec2_reason(instance)) for instance in instances
+        }
 
     async def _sweep(self, region: str, groups: list[str]) -> tuple[str, list[Any]]:
         return region, await self._describe(region, {f"tag:{GROUP_TAG}": groups, "instance-state-name": [_GONE]})
@@ -110,15 +112,15 @@ class Departed:
                 yield instance_of(machine, aws_pool, details.get(machine.id))
 
 
-def reason_of(entry: Reply) -> str:
+def ec2_reason(entry: Reply) -> str:
     """Why EC2 ended a machine, in its words; empty if a user or a program requested it."""
     reason = entry.get("StateReason") or {}
     code, text = str(reason.get("Code") or ""), str(reason.get("Message") or "")
-    return "" if not code or code.startswith(_ASKED_FOR) else verdict(code, text).detail
+    return "" if not code or code.startswith(_ASKED_FOR) else interpret_error(code, text).detail
 
 
 def _by_region(pools: Iterable[tuple[str, str]]) -> list[tuple[str, list[str]]]:
     names: dict[str, list[str]] = {}
     for region, name in pools:
         names.setdefault(region, []).append(name)
-    return [(region, some) for region, group_names in names.items() for some in chunks(group_names, VALUES)]
+    return [(region, some) for region, group_names in names.items() for some in chunks(group_names, MAX_VALUES)]

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-from gpuscaler.clouds.aws.api.asking import Asking
-from gpuscaler.clouds.aws.machines.notices import Announcement, Hook, MalformedError, said
+from gpuscaler.clouds.aws.api.asking import AsyncCalls
+from gpuscaler.clouds.aws.machines.notices import Announcement, Hook, MalformedError, decode_message
 from gpuscaler.clouds.protocol import CloudError, LostAnswerError
 
 #: Messages per call, and concurrent calls, which are repeated while full batches come back, for at most so many seconds.
@@ -15,9 +15,9 @@ BATCH, AT_ONCE, BUSY_SECONDS = 10, 8, 2.0
 #: How long messages about unknown machines are kept, in seconds: the list of machines may be behind.
 HELD_SECONDS: Final = 120.0
 #: The most unknown machines for which messages are kept.
-MOST_HELD: Final = 20_000
+MAX_HELD: Final = 20_000
 #: How long reported messages are remembered, in seconds: queues keep messages for minutes, and deliver them repeatedly.
-REMEMBERED: Final = 900.0
+REMEMBERED_SECONDS: Final = 900.0
 
 
 @dataclass(slots=True)
@@ -37,7 +37,7 @@ class Inbox:
     ``undeleted`` is the last error of deleting messages, empty if there was none: such messages come again, and are recognised.
     """
 
-    def __init__(self, ask: Asking, url: str, *, region: str) -> None:
+    def __init__(self, ask: AsyncCalls, url: str, *, region: str) -> None:
         self.counts = Counts()
         self.hooks: dict[str, Hook] = {}
         self.odd = self.undeleted = ""
@@ -75,7 +75,7 @@ class Inbox:
     def _take(self, message: Mapping[str, Any]) -> None:
         self.counts.messages += 1
         try:
-            announcements = said(message.get("Body") or "")
+            announcements = decode_message(message.get("Body") or "")
         except MalformedError as error:
             self._senseless.append(message["ReceiptHandle"])
             self.counts.malformed += 1
@@ -84,7 +84,7 @@ class Inbox:
         self._done.append(message["ReceiptHandle"])
         for announcement in announcements:
             self._held.setdefault((announcement.kind, announcement.instance), (self._ask.now(), announcement))
-            if len(self._held) > MOST_HELD:
+            if len(self._held) > MAX_HELD:
                 # Senders may name any number of machines; the oldest unknown one is taken to be foreign.
                 self._held.pop(next(iter(self._held)))
                 self.counts.foreign += 1
@@ -94,7 +94,7 @@ class Inbox:
     def told(self, ours: Iterable[str]) -> list[Announcement]:
         """New messages about machines in ``ours``, EC2 ids; messages about foreign machines expire."""
         now, our_ids = self._ask.now(), set(ours)
-        self._told = {key: at for key, at in self._told.items() if now < at + REMEMBERED}
+        self._told = {key: at for key, at in self._told.items() if now < at + REMEMBERED_SECONDS}
         announcements = []
         for key, (since, announcement) in list(self._held.items()):
             if announcement.instance in our_ids:

@@ -7,8 +7,8 @@ from typing import Final
 
 from msgspec import Struct
 
-from gpuscaler.clouds.aws.api.groups import COMING, Group, Machine, Reply
-from gpuscaler.clouds.aws.api.spelling import same
+from gpuscaler.clouds.aws.api.groups import LAUNCHING_STATES, Group, Machine, Reply
+from gpuscaler.clouds.aws.api.spelling import is_same_word
 from gpuscaler.clouds.aws.discovery.pools import AwsPool
 from gpuscaler.model.instances import PENDING, RUNNING, STOPPING, TERMINATED, Instance
 
@@ -40,7 +40,7 @@ def instance_id(provider: str) -> str:
 
 def state_of(lifecycle: str) -> str:
     """One of the states of :mod:`gpuscaler.model.instances`. A machine in an unknown state counts as running."""
-    if lifecycle in COMING:
+    if lifecycle in LAUNCHING_STATES:
         return PENDING
     if lifecycle.startswith(_ENDING):
         return STOPPING
@@ -75,7 +75,7 @@ def market_of(machine: Machine, aws_pool: AwsPool, detail: Detail | None) -> str
     return dearest.market if dearest is not None else "on-demand"
 
 
-def listed(groups: Iterable[Group]) -> dict[str, tuple[Group, Machine]]:
+def machines_by_id(groups: Iterable[Group]) -> dict[str, tuple[Group, Machine]]:
     """Machines by EC2 id, without those that wait in a warm pool."""
     return {machine.id: (group, machine) for group in groups for machine in group.machines if not machine.state.startswith(_WARM)}
 
@@ -94,6 +94,6 @@ def details_of(reservations: Iterable[Reply]) -> dict[str, Detail]:
 
 def _market(instance: Mapping[str, object]) -> str:
     lifecycle = instance.get("InstanceLifecycle")
-    if same(lifecycle, "spot"):
+    if is_same_word(lifecycle, "spot"):
         return "spot"
-    return "reserved" if instance.get("CapacityReservationId") or same(lifecycle, "capacity-block") else "on-demand"
+    return "reserved" if instance.get("CapacityReservationId") or is_same_word(lifecycle, "capacity-block") else "on-demand"

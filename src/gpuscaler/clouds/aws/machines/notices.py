@@ -13,9 +13,9 @@ from typing import Any, Final
 import msgspec
 from msgspec import Struct
 
-from gpuscaler.clouds.aws.api.spelling import spelt
+from gpuscaler.clouds.aws.api.spelling import respelled
 from gpuscaler.clouds.protocol import INTERRUPTION, MAINTENANCE, REBALANCE
-from gpuscaler.model.quantities import shortened
+from gpuscaler.model.quantities import shorten_value
 
 #: Time from a spot warning to the end of the machine, in seconds.
 WARNING_SECONDS: Final = 120.0
@@ -53,20 +53,20 @@ class MalformedError(ValueError):
     """A malformed message; the text says what was seen."""
 
 
-def said(body: str) -> tuple[Announcement, ...]:
+def decode_message(body: str) -> tuple[Announcement, ...]:
     """Decode the message ``body``; empty if it is about something else. Raises :class:`MalformedError`."""
     message = _decoded(body)
     if message.get("Type") == "Notification" and isinstance(message.get("Message"), str):
         # An SNS topic between the event and the queue adds one wrapper.
         message = _decoded(message["Message"])
     try:
-        return _said(message)
+        return _announcements_of(message)
     except MalformedError:
         raise
     except Exception as error:
         # Anyone with access to the queue can send anything: no content of a message may cause another error here.
-        kind = shortened(message.get("detail-type") or "a message")
-        raise MalformedError(f"saw {type(error).__name__} {shortened(str(error))} in {kind}") from error
+        kind = shorten_value(message.get("detail-type") or "a message")
+        raise MalformedError(f"saw {type(error).__name__} {shorten_value(str(error))} in {kind}") from error
 
 
 def _decoded(body: str) -> Mapping[str, Any]:
@@ -79,9 +79,9 @@ def _decoded(body: str) -> Mapping[str, Any]:
     return message
 
 
-def _said(message: Mapping[str, Any]) -> tuple[Announcement, ...]:
+def _announcements_of(message: Mapping[str, Any]) -> tuple[Announcement, ...]:
     if "LifecycleTransition" in message:
-        return _held(message)
+        return _held_by_hook(message)
     kind = message.get("detail-type")
     if not isinstance(kind, str):
         if message.get("Event") == "autoscaling:TEST_NOTIFICATION":
@@ -90,19 +90,23 @@ def _said(message: Mapping[str, Any]) -> tuple[Announcement, ...]:
     detail = message["detail"]
     match kind:
         case "EC2 Spot Instance Interruption Warning":
-            return (Announcement(INTERRUPTION, _id(detail["instance-id"]), _moment(message) + WARNING_SECONDS),)
+            return (Announcement(INTERRUPTION, _id(detail["instance-id"]), _time_of(message) + WARNING_SECONDS),)
         case "EC2 Instance Rebalance Recommendation":
-            return (Announcement(REBALANCE, _id(detail["instance-id"]), _moment(message)),)
+            return (Announcement(REBALANCE, _id(detail["instance-id"]), _time_of(message)),)
         case "EC2 Instance State-change Notification":
-            return (Announcement(STATE, _id(detail["instance-id"]), _moment(message)),) if spelt(detail["state"], _GOING) in _GOING else ()
+            return (
+                (Announcement(STATE, _id(detail["instance-id"]), _time_of(message)),)
+                if respelled(detail["state"], _GOING) in _GOING
+                else ()
+            )
         case "EC2 Instance-terminate Lifecycle Action":
-            return _held(detail)
+            return _held_by_hook(detail)
         case "AWS Health Event":
-            return _worked_on(detail)
+            return _maintenance(detail)
     return ()
 
 
-def _held(detail: Mapping[str, Any]) -> tuple[Announcement, ...]:
+def _held_by_hook(detail: Mapping[str, Any]) -> tuple[Announcement, ...]:
     if detail["LifecycleTransition"] != _TERMINATING:
         return ()
     instance = _id(detail["EC2InstanceId"])
@@ -110,20 +114,20 @@ def _held(detail: Mapping[str, Any]) -> tuple[Announcement, ...]:
     return (Announcement(HELD, instance, 0.0, hook),)
 
 
-def _worked_on(detail: Mapping[str, Any]) -> tuple[Announcement, ...]:
+def _maintenance(detail: Mapping[str, Any]) -> tuple[Announcement, ...]:
     if detail.get("service") != "EC2" or detail.get("eventTypeCategory") != "scheduledChange":
         return ()
-    at = _sensible(parsedate_to_datetime(detail["startTime"]).timestamp())
+    at = _checked_time(parsedate_to_datetime(detail["startTime"]).timestamp())
     names = (entity.get("entityValue", "") for entity in detail.get("affectedEntities") or ())
     return tuple(Announcement(MAINTENANCE, name, at) for name in names if isinstance(name, str) and _INSTANCE.fullmatch(name) is not None)
 
 
-def _moment(message: Mapping[str, Any]) -> float:
+def _time_of(message: Mapping[str, Any]) -> float:
     moment = datetime.fromisoformat(message["time"])
-    return _sensible((moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)).timestamp())
+    return _checked_time((moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)).timestamp())
 
 
-def _sensible(at: float) -> float:
+def _checked_time(at: float) -> float:
     """Return ``at``. Raises :class:`MalformedError` if it is outside of 1970 to 2200."""
     if not 0.0 <= at < LATEST:
         raise MalformedError(f"saw a time {at:.0f} s from 1970, expected one before 2200")
@@ -132,11 +136,11 @@ def _sensible(at: float) -> float:
 
 def _id(value: object) -> str:
     if not isinstance(value, str) or _INSTANCE.fullmatch(value) is None:
-        raise MalformedError(f"saw {shortened(value)}, expected the id of an instance")
+        raise MalformedError(f"saw {shorten_value(value)}, expected the id of an instance")
     return value
 
 
 def _text(value: object) -> str:
     if not isinstance(value, str):
-        raise MalformedError(f"saw {shortened(value)}, expected text")
+        raise MalformedError(f"saw {shorten_value(value)}, expected text")
     return value

@@ -5,8 +5,8 @@ from concurrent.futures import Executor
 from datetime import UTC, datetime
 
 from gpuscaler.clouds.aws.api.calls import Calls, DeniedError
-from gpuscaler.clouds.aws.api.remembering import LIST_PRICES, SPOT_PRICES, Dated, Kept
-from gpuscaler.clouds.aws.prices.choosing import YUAN_PER_DOLLAR, Place, SpotPrice, Tariff, in_yuan, on_demand_of, spot_of
+from gpuscaler.clouds.aws.api.remembering import LIST_PRICES_SECONDS, SPOT_PRICES_SECONDS, AnswerCache, DatedAnswer
+from gpuscaler.clouds.aws.prices.choosing import YUAN_PER_DOLLAR, Place, SpotPrice, Tariff, in_yuan, on_demand_price_of, spot_prices_of
 from gpuscaler.clouds.protocol import CloudError
 from gpuscaler.model.overrides import OfferingPrice
 
@@ -35,9 +35,9 @@ def pricing_region(region: str) -> str:
     return _PRICING[max((prefix for prefix in _PRICING if region.startswith(prefix)), key=len)]
 
 
-class Tariffs:
+class PriceReader:
     def __init__(
-        self, region: str, calls: Calls, kept: Kept, *, workers: Executor, now: Callable[[], float], own: tuple[OfferingPrice, ...]
+        self, region: str, calls: Calls, kept: AnswerCache, *, workers: Executor, now: Callable[[], float], own: tuple[OfferingPrice, ...]
     ) -> None:
         self._region, self._calls, self._kept, self._workers, self._now = region, calls, kept, workers, now
         self._own = own
@@ -60,7 +60,7 @@ class Tariffs:
     def _on_demand(self, types: Collection[str], notes: dict[str, str]) -> dict[str, float]:
         """The last known price of each type; a price that AWS no longer lists stays valid."""
         now, kept = self._now(), self._kept.prices
-        stale = [name for name in sorted(types) if not (dated := kept.get(self._key(name))) or not dated.fresh(now, LIST_PRICES)]
+        stale = [name for name in sorted(types) if not (dated := kept.get(self._key(name))) or not dated.fresh(now, LIST_PRICES_SECONDS)]
         if self._pricing and now >= self._quiet_until and stale:
             self._unanswered.clear()
             refused: CloudError | None = None
@@ -69,7 +69,7 @@ class Tariffs:
                     refused = answer if refused is None or isinstance(answer, DeniedError) else refused
                     continue
                 before = kept.get(self._key(name))
-                kept[self._key(name)] = Dated(now, answer if answer is not None or before is None else before.value)
+                kept[self._key(name)] = DatedAnswer(now, answer if answer is not None or before is None else before.value)
             self._pause(refused, notes)
         return {name: dated.value for name in types if (dated := kept.get(self._key(name))) is not None and dated.value is not None}
 
@@ -105,11 +105,11 @@ class Tariffs:
         except CloudError as error:
             self._unanswered.append(name)
             return error
-        return on_demand_of(reply.get("PriceList") or ())
+        return on_demand_price_of(reply.get("PriceList") or ())
 
     def _read_spot(self, types: Collection[str], notes: dict[str, str]) -> None:
         now = self._now()
-        stale = [name for name in sorted(types) if not 0 <= now - self._spot_at.get(name, -SPOT_PRICES) < SPOT_PRICES]
+        stale = [name for name in sorted(types) if not 0 <= now - self._spot_at.get(name, -SPOT_PRICES_SECONDS) < SPOT_PRICES_SECONDS]
         moment = datetime.fromtimestamp(now, UTC)
         for start in range(0, len(stale), _AT_ONCE):
             batch = stale[start : start + _AT_ONCE]
@@ -129,5 +129,5 @@ class Tariffs:
             except CloudError as error:
                 notes["spot prices"] = f"{error.detail}; older prices are used, else the catalogue's"
                 return
-            self._spot |= spot_of(entries, per_dollar=YUAN_PER_DOLLAR if in_yuan(self._region) else 1.0)
+            self._spot |= spot_prices_of(entries, per_dollar=YUAN_PER_DOLLAR if in_yuan(self._region) else 1.0)
             self._spot_at |= dict.fromkeys(batch, now)

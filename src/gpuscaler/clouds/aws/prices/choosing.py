@@ -12,17 +12,17 @@ from typing import Any, NamedTuple
 from gpuscaler import catalogue
 from gpuscaler.catalogue.nearby import guessed, nearest
 from gpuscaler.clouds.aws.api.groups import Reply
-from gpuscaler.model.overrides import OfferingPrice, price_told
+from gpuscaler.model.overrides import OfferingPrice, override_price
 from gpuscaler.model.pools import BY_SIZE
 
 #: A price this many times above or below the known one is a mistake of unit or currency.
-FACTOR = 20.0
+IMPLAUSIBLE_FACTOR = 20.0
 #: A spot price is never less than this fraction (1/100) of the on-demand price.
-SPOT_PART = 100.0
+SPOT_DIVISOR = 100.0
 #: The history covers this many seconds; an older spot price is implausible.
-REACH = 90 * 86_400.0
+HISTORY_SECONDS = 90 * 86_400.0
 #: The price of a type with neither a known price nor a known size: it is bought last, and no plan treats it as free.
-UNKNOWN = 1_000.0
+UNKNOWN_PRICE = 1_000.0
 #: Amazon's regions in China have prices in yuan. Plans, limits and reports are in dollars: this many yuan count as one.
 YUAN_PER_DOLLAR = 7.0
 
@@ -37,7 +37,7 @@ class SpotPrice(NamedTuple):
     since: float
 
 
-class Judged(NamedTuple):
+class PriceToUse(NamedTuple):
     """The price to plan with; ``warning`` is empty if it is the given one. ``price_from`` has the same meaning as in an offering."""
 
     price: float
@@ -45,7 +45,7 @@ class Judged(NamedTuple):
     price_from: str = ""
 
 
-def on_demand_of(entries: Iterable[str]) -> float | None:
+def on_demand_price_of(entries: Iterable[str]) -> float | None:
     """The hourly price in GetProducts' ``PriceList``, whose entries are JSON; None if there is none.
 
     Of several prices, the highest is used, so that a machine is never more expensive than planned.
@@ -74,7 +74,7 @@ def in_yuan(region: str) -> bool:
     return region.startswith("cn-")
 
 
-def spot_of(entries: Iterable[Reply], *, per_dollar: float = 1.0) -> dict[Place, SpotPrice]:
+def spot_prices_of(entries: Iterable[Reply], *, per_dollar: float = 1.0) -> dict[Place, SpotPrice]:
     """The newest price of each instance type and zone in ``SpotPriceHistory``; entries that cannot be read are left out.
 
     ``per_dollar`` is the exchange rate of the region's currency.
@@ -105,72 +105,72 @@ class Tariff(NamedTuple):
     now: float = 0.0
     own: tuple[OfferingPrice, ...] = ()
 
-    def of(self, instance_type: str, market: str, zone: str, kind: catalogue.InstanceType | None = None) -> Judged:
+    def of(self, instance_type: str, market: str, zone: str, kind: catalogue.InstanceType | None = None) -> PriceToUse:
         """The price of one offering. ``reserved`` is already paid for. ``kind`` is the basis of a guess if no price is known."""
-        own_price = price_told(self.own, instance_type=instance_type, market=market, zone=zone)
+        own_price = override_price(self.own, instance_type=instance_type, market=market, zone=zone)
         if own_price is not None:
-            return Judged(own_price)
+            return PriceToUse(own_price)
         if market == "reserved":
-            return Judged(0.0)
+            return PriceToUse(0.0)
         on_demand = self._on_demand(instance_type, zone, kind)
         return on_demand if market == "on-demand" else self._spot(instance_type, zone, on_demand)
 
-    def _on_demand(self, instance_type: str, zone: str, kind: catalogue.InstanceType | None) -> Judged:
-        own_price = price_told(self.own, instance_type=instance_type, market="on-demand", zone=zone)
+    def _on_demand(self, instance_type: str, zone: str, kind: catalogue.InstanceType | None) -> PriceToUse:
+        own_price = override_price(self.own, instance_type=instance_type, market="on-demand", zone=zone)
         listed, references = self.on_demand.get(instance_type), _references(instance_type)
         if own_price is not None:
-            return Judged(own_price)
+            return PriceToUse(own_price)
         if listed is None:
             return self._otherwise(instance_type, kind)
-        if _plausible(listed, references):
-            return Judged(listed)
+        if _is_plausible(listed, references):
+            return PriceToUse(listed)
         substitute = self._otherwise(instance_type, kind)
         text = f"is ${listed:g}, expected about ${substitute.price:g}; ${substitute.price:g} is used"
         return substitute._replace(warning=f"the on-demand price of {instance_type} in {self.region} {text}")
 
-    def _otherwise(self, instance_type: str, kind: catalogue.InstanceType | None) -> Judged:
+    def _otherwise(self, instance_type: str, kind: catalogue.InstanceType | None) -> PriceToUse:
         """A price in place of AWS's: the catalogue's for the region, that of the nearest region, or a guess at or above any spot price."""
         near = nearest(instance_type, self.region)
         if near is not None:
-            return Judged(near.price.on_demand, price_from="" if near.region == self.region else near.region)
+            return PriceToUse(near.price.on_demand, price_from="" if near.region == self.region else near.region)
         guess = guessed(kind, self.region) if kind is not None else None
-        spot = [spot_price.price for (name, _), spot_price in self.spot.items() if name == instance_type and _possible(spot_price.price)]
-        price = max([guess or 0.0, *spot]) or UNKNOWN
+        spot = [spot_price.price for (name, _), spot_price in self.spot.items() if name == instance_type and _is_possible(spot_price.price)]
+        price = max([guess or 0.0, *spot]) or UNKNOWN_PRICE
         what = f"prices unknown: no region has a price of {instance_type}"
-        return Judged(price, f"{what}; ${price:g} is assumed, and no pod is moved to save money there: add it to aws.prices", BY_SIZE)
+        return PriceToUse(price, f"{what}; ${price:g} is assumed, and no pod is moved to save money there: add it to aws.prices", BY_SIZE)
 
-    def _spot(self, instance_type: str, zone: str, on_demand: Judged) -> Judged:
+    def _spot(self, instance_type: str, zone: str, on_demand: PriceToUse) -> PriceToUse:
         what, spot_price = f"the spot price of {instance_type} in {zone or self.region}", self.spot.get((instance_type, zone))
         near = nearest(instance_type, self.region)
         listed = near.price.spot if near is not None else None
         estimate = min(listed, on_demand.price) if listed is not None else on_demand.price
         if spot_price is None:
-            return Judged(estimate, price_from=near.region if near is not None and near.region != self.region else on_demand.price_from)
+            return PriceToUse(estimate, price_from=near.region if near is not None and near.region != self.region else on_demand.price_from)
         # A guess is no reason to reject AWS's price; a known price of this type in any region may be.
         references = _references(instance_type)
         references += (on_demand.price,) if not on_demand.price_from else ()
-        if not _possible(spot_price.price) or spot_price.price < min(references, default=0.0) / SPOT_PART:
-            return Judged(estimate, f"{what} is ${spot_price.price:g}, expected about ${estimate:g}; ${estimate:g} is used")
-        if references and spot_price.price > max(references) * FACTOR:
+        if not _is_possible(spot_price.price) or spot_price.price < min(references, default=0.0) / SPOT_DIVISOR:
+            return PriceToUse(estimate, f"{what} is ${spot_price.price:g}, expected about ${estimate:g}; ${estimate:g} is used")
+        if references and spot_price.price > max(references) * IMPLAUSIBLE_FACTOR:
             substitute = on_demand.price
-            return Judged(substitute, f"{what} is ${spot_price.price:g}, expected at most the on-demand price; ${substitute:g} is used")
-        if self.now - spot_price.since > REACH:
+            return PriceToUse(substitute, f"{what} is ${spot_price.price:g}, expected at most the on-demand price; ${substitute:g} is used")
+        if self.now - spot_price.since > HISTORY_SECONDS:
             days = (self.now - spot_price.since) / 86_400
-            return Judged(
+            return PriceToUse(
                 max(estimate, spot_price.price),
                 f"{what} is {days:.0f} days old, expected at most 90; the higher of it and ${estimate:g} is used",
             )
-        return Judged(spot_price.price)
+        return PriceToUse(spot_price.price)
 
 
-def _possible(price: float) -> bool:
+def _is_possible(price: float) -> bool:
     return price > 0 and math.isfinite(price)
 
 
-def _plausible(price: float, references: tuple[float, ...]) -> bool:
-    if not _possible(price):
+def _is_plausible(price: float, references: tuple[float, ...]) -> bool:
+    if not _is_possible(price):
         return False
-    return not references or min(references) / FACTOR <= price <= max(references) * FACTOR
+    return not references or min(references) / IMPLAUSIBLE_FACTOR <= price <= max(references) * IMPLAUSIBLE_FACTOR
 
 
 def _references(instance_type: str) -> tuple[float, ...]:

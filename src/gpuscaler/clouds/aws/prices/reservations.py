@@ -6,7 +6,7 @@ from datetime import datetime
 from msgspec import Struct
 
 from gpuscaler.clouds.aws.api.groups import Reply
-from gpuscaler.clouds.aws.api.spelling import same, spelt
+from gpuscaler.clouds.aws.api.spelling import is_same_word, respelled
 
 ACTIVE, EXPIRED = "active", "expired"
 #: EC2 begins to end the machines of a Capacity Block this long before the block ends, in seconds. For UltraServers, the second value is the
@@ -51,13 +51,13 @@ def reservations_of(entries: Iterable[Reply]) -> dict[str, Reservation]:
 
 
 def _reservation(entry: Reply) -> Reservation:
-    ends: datetime | None = entry.get("EndDate") if same(entry.get("EndDateType"), "limited") else None
+    ends: datetime | None = entry.get("EndDate") if is_same_word(entry.get("EndDateType"), "limited") else None
     return Reservation(
         id=entry["CapacityReservationId"],
         instance_type=entry["InstanceType"],
         zone=entry["AvailabilityZone"],
         available=int(entry["AvailableInstanceCount"]),
-        state=spelt(entry.get("State"), (ACTIVE,)),
+        state=respelled(entry.get("State"), (ACTIVE,)),
         ends=None if ends is None else ends.timestamp(),
-        block=same(entry.get("ReservationType"), "capacity-block"),
+        block=is_same_word(entry.get("ReservationType"), "capacity-block"),
     )

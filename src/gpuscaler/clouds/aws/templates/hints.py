@@ -11,7 +11,7 @@ from msgspec import Struct
 from gpuscaler.model.durations import parse_duration
 from gpuscaler.model.labels import is_label_value, is_qualified_name
 from gpuscaler.model.pods import Resources
-from gpuscaler.model.quantities import QuantityError, milli, parse, shortened, whole
+from gpuscaler.model.quantities import QuantityError, milli, parse, shorten_value, whole
 from gpuscaler.model.taints import Taint
 from gpuscaler.model.well_known import HOSTNAME
 
@@ -53,7 +53,7 @@ class _Reader:
         self.warnings: list[str] = []
 
     def wrong(self, key: str, value: str, expected: str) -> None:
-        self.warnings.append(f"the tag {shortened(key)} is {shortened(value)}, expected {expected}; it is ignored")
+        self.warnings.append(f"the tag {shorten_value(key)} is {shorten_value(value)}, expected {expected}; it is ignored")
 
     def label(self, key: str, name: str, value: str, into: dict[str, str]) -> None:
         if not is_qualified_name(name) or name == HOSTNAME:

@@ -11,7 +11,7 @@ import msgspec
 from msgspec import Struct
 
 from gpuscaler.clouds.aws.api.groups import Reply
-from gpuscaler.clouds.aws.api.spelling import spelt
+from gpuscaler.clouds.aws.api.spelling import respelled
 from gpuscaler.clouds.aws.templates.user_data import UnreadableError, UserDataError, kubelet_of
 from gpuscaler.model.taints import Taint
 from gpuscaler.model.well_known import ARRIVING_TAINT
@@ -27,7 +27,7 @@ _BOTTLEROCKET = b"ephemeral-storage"
 _MARKETS = ("spot", "capacity-block")
 
 
-class Registers(TypedDict):
+class Registration(TypedDict):
     """Fields of :class:`Launch` that come from user data."""
 
     arriving: bool
@@ -77,18 +77,18 @@ def launch_of(data: Reply, source: str = "launch template") -> Launch:
         image=data.get("ImageId") or "",
         instance_type=data.get("InstanceType") or "",
         requirements=data.get("InstanceRequirements") or None,
-        market=spelt(options.get("MarketType"), _MARKETS) or "on-demand",
+        market=respelled(options.get("MarketType"), _MARKETS) or "on-demand",
         spot_max_price=_dollars((options.get("SpotOptions") or {}).get("MaxPrice")),
-        efa=sum(spelt(interface.get("InterfaceType"), _EFA) in _EFA for interface in data.get("NetworkInterfaces") or ()),
+        efa=sum(respelled(interface.get("InterfaceType"), _EFA) in _EFA for interface in data.get("NetworkInterfaces") or ()),
         disk=_disk(data),
         reservations=tuple(filter(None, [target.get("CapacityReservationId")])),
         reservation_groups=(group,) if group else (),
-        **_registers(data.get("UserData")),
+        **_registration(data.get("UserData")),
         local_disks=_local_disks(data.get("UserData")),
         digest=_digest(data),
         source=source,
-        left=_deleted(data, setting=False),
-        unsaid=tuple(device for device in _deleted(data, setting=None) if device not in _ROOTS),
+        left=_disks_with_deletion(data, setting=False),
+        unsaid=tuple(device for device in _disks_with_deletion(data, setting=None) if device not in _ROOTS),
     )
 
 
@@ -104,12 +104,12 @@ def configuration_of(data: Reply) -> Launch:
         market="spot" if price else "on-demand",
         spot_max_price=_dollars(price),
         disk=_disk(data),
-        **_registers(data.get("UserData")),
+        **_registration(data.get("UserData")),
         local_disks=_local_disks(data.get("UserData")),
         outdated=True,
         digest=_digest(data),
         source=f"launch configuration {data.get('LaunchConfigurationName') or ''}",
-        left=_deleted(data, setting=False),
+        left=_disks_with_deletion(data, setting=False),
     )
 
 
@@ -128,7 +128,7 @@ def _disk(data: Reply) -> int:
     return max(sizes, default=0)
 
 
-def _deleted(data: Reply, *, setting: bool | None) -> tuple[str, ...]:
+def _disks_with_deletion(data: Reply, *, setting: bool | None) -> tuple[str, ...]:
     """Devices of EBS disks whose DeleteOnTermination is ``setting``, None: not given.
 
     For a disk of the image, the image's value applies. For others, AWS's pages contradict each other: according to "Block device mappings
@@ -143,7 +143,7 @@ def _deleted(data: Reply, *, setting: bool | None) -> tuple[str, ...]:
     return tuple(mapping.get("DeviceName") or "a disk" for mapping in mappings if mapping["Ebs"].get("DeleteOnTermination") is setting)
 
 
-def _registers(user_data: str | None) -> Registers:
+def _registration(user_data: str | None) -> Registration:
     """The node registration that user data configures."""
     try:
         kubelet = kubelet_of(user_data or "")

@@ -10,7 +10,7 @@ from gpuscaler.clouds.aws.templates.hints import Hints
 from gpuscaler.clouds.aws.templates.instance_types import with_disk, with_local_disks, with_pods
 from gpuscaler.clouds.aws.templates.launches import Launch
 from gpuscaler.clouds.aws.templates.nodegroups import Nodegroup
-from gpuscaler.model.accelerators import gpus_in
+from gpuscaler.model.accelerators import count_accelerators
 from gpuscaler.model.pods import Resources
 from gpuscaler.model.pools import Offering
 from gpuscaler.model.taints import Taint
@@ -47,7 +47,7 @@ class NodeTemplate(Struct, frozen=True):
             labels.update({_CAPACITY_TYPE: in_eks, **self.nodegroup.labels})
         labels.update(self.hints.labels)
         taints = self.taints()
-        gpus = gpus_in(kind.allocatable)
+        gpus = count_accelerators(kind.allocatable)
         return Offering(self.pool, market, kind.name, zone, price, allocatable, labels, taints, product=kind.gpu_product, accelerators=gpus)
 
     def allocatable(self, launch: Launch, kind: InstanceType) -> Resources:

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from msgspec import Struct
 
 from gpuscaler.clouds.aws.api.groups import Reply
-from gpuscaler.clouds.aws.api.spelling import spelt
+from gpuscaler.clouds.aws.api.spelling import respelled
 from gpuscaler.model.labels import is_label_value, is_qualified_name
 from gpuscaler.model.taints import Taint
 
@@ -31,13 +31,13 @@ def nodegroup_of(reply: Reply) -> Nodegroup:
     pairs = (reply.get("labels") or {}).items()
     labels = {key: value for key, value in pairs if is_qualified_name(key) and isinstance(value, str) and is_label_value(value)}
     taints = [
-        Taint(taint.get("key", ""), taint.get("value") or "", _EFFECTS[spelt(taint["effect"], _EFFECTS)])
+        Taint(taint.get("key", ""), taint.get("value") or "", _EFFECTS[respelled(taint["effect"], _EFFECTS)])
         for taint in reply.get("taints") or ()
-        if spelt(taint.get("effect"), _EFFECTS) in _EFFECTS and is_qualified_name(taint.get("key", ""))
+        if respelled(taint.get("effect"), _EFFECTS) in _EFFECTS and is_qualified_name(taint.get("key", ""))
     ]
     return Nodegroup(name, {NAME_LABEL: name, **labels}, tuple(taints))
 
 
-def bare(name: str) -> Nodegroup:
+def nodegroup_named(name: str) -> Nodegroup:
     """A node group of which only the name is known, because describing it is denied."""
     return Nodegroup(name, {NAME_LABEL: name})

@@ -25,7 +25,7 @@ _NODE_CONFIG: Final = "node.eks.aws/"
 _EFFECTS: Final = frozenset({"NoSchedule", "PreferNoSchedule", "NoExecute"})
 #: The only labels of Kubernetes' own that a kubelet may set, besides those with two prefixes; with any other it does not start. Source:
 #: ``pkg/kubelet/apis/well_known_labels.go``.
-_OWN: Final = frozenset(
+_ALLOWED_LABELS: Final = frozenset(
     {
         "kubernetes.io/hostname",
         "kubernetes.io/arch",
@@ -40,7 +40,7 @@ _OWN: Final = frozenset(
         "topology.kubernetes.io/zone",
     }
 )
-_ALLOWED: Final = ("kubelet.kubernetes.io", "node.kubernetes.io")
+_ALLOWED_DOMAINS: Final = ("kubelet.kubernetes.io", "node.kubernetes.io")
 
 
 class UserDataError(Exception):
@@ -200,6 +200,6 @@ def _check(key: str, value: str) -> None:
         raise UserDataError(f"--node-labels: saw {key}={value}, expected the key and value of a label")
     space = key.partition("/")[0] if "/" in key else ""
     reserved = space in {"kubernetes.io", "k8s.io"} or space.endswith((".kubernetes.io", ".k8s.io"))
-    allowed = key in _OWN or any(space == domain or space.endswith(f".{domain}") for domain in _ALLOWED)
+    allowed = key in _ALLOWED_LABELS or any(space == domain or space.endswith(f".{domain}") for domain in _ALLOWED_DOMAINS)
     if reserved and not allowed:
         raise UserDataError(f"unknown 'kubernetes.io' or 'k8s.io' labels specified with --node-labels: {key}")
