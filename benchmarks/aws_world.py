@@ -124,7 +124,7 @@ class AwsWorld:
     def queue(self) -> str:
         """The URL of a queue that gets EC2's notices."""
         url = str(self.client("sqs").create_queue(QueueName=QUEUE)["QueueUrl"])
-        self.account.region(REGION).queues[QUEUE].told = True
+        self.account.region(REGION).queues[QUEUE].receives_notices = True
         return url
 
     def group(self, name: str, instance_type: str, zone: str, market: str, *, most: int = 50) -> None:

@@ -27,7 +27,7 @@ from gpuscaler.embedded.aws.autoscaling.scaling import reclaim
 from gpuscaler.embedded.aws.conditions import Conditions
 from gpuscaler.embedded.aws.eks.managed import NodeGroups
 from gpuscaler.embedded.aws.nodes.node_faults import Nodes
-from gpuscaler.embedded.aws.nodes.nodes import NAMING, follow
+from gpuscaler.embedded.aws.nodes.nodes import NAMING, register_nodes
 from gpuscaler.embedded.aws.serving.control import Interruption, Limit, set_capacity
 from gpuscaler.embedded.aws.serving.endpoint import Endpoint
 from gpuscaler.embedded.aws.serving.faults import Fault
@@ -67,7 +67,7 @@ class Stage(RunningCluster):
         super().__init__(EmbeddedCluster(Policy(pools=()), now=self.now, conditions=ClusterConditions(delays=QUICK)))
         self.path = folder / "run.yaml"
         machines = Machines(self.cluster.client("aws"), now=self.now, naming=NAMING)
-        follow(self.region, machines)
+        register_nodes(self.region, machines)
         #: Faults of nodes.
         self.faulty = self.account.nodes = Nodes(machines.devices, self.cluster.kubelets)
         eks = NodeGroups(self.region, self.cluster.client("eks"), self.now)
@@ -115,7 +115,7 @@ class Stage(RunningCluster):
     def queue(self) -> str:
         """The URL of a queue that receives EC2's announcements."""
         url = str(self.client("sqs").create_queue(QueueName="events")["QueueUrl"])
-        self.region.queues["events"].told = True
+        self.region.queues["events"].receives_notices = True
         return url
 
     def limit(self, machines: int | None, **what: str) -> None:

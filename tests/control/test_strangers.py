@@ -7,7 +7,7 @@ from tests.control.test_replacing import serve
 from tests.control.world import ONE_GPU_MACHINES, Watchman, World, world
 
 from gpuscaler.clouds.protocol import INTERRUPTION, MAINTENANCE, Bought, LostAnswerError, Notice, Order, Unfilled
-from gpuscaler.embedded.serving.alone import node_named, ready_at
+from gpuscaler.embedded.serving.alone import make_node, ready_conditions
 from gpuscaler.kube.resources import CONFIG_MAPS, NODES, PODS
 from gpuscaler.kube.transport import Request
 from gpuscaler.lifecycle.pacing import Pace
@@ -131,9 +131,9 @@ BIG_AND_SMALL = IDLE.replace("types: [g4dn.xlarge]", "types: [g4dn.xlarge, g5.12
 async def join(here: World, instance: str) -> None:
     """Add a node with the labels of a large machine of a pool, which the cloud does not list."""
     (large,) = (offering for offering in here.policy.pools[0].offerings if offering.instance_type == "g5.12xlarge")
-    node = node_named("theirs", large.allocatable, LOOKS_LIKE_OURS)
+    node = make_node("theirs", large.allocatable, LOOKS_LIKE_OURS)
     made = {**node, "spec": {"providerID": instance} if instance else {}}
-    await here.user.create(NODES, {**made, "status": {**node["status"], "conditions": ready_at(here.now())}})
+    await here.user.create(NODES, {**made, "status": {**node["status"], "conditions": ready_conditions(here.now())}})
 
 
 @pytest.mark.parametrize("kind", [INTERRUPTION, MAINTENANCE])

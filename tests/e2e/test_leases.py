@@ -6,7 +6,7 @@ import time
 import pytest
 from tests.e2e.stage import Json, Stage, stage, until
 
-from gpuscaler.embedded.serving.alone import PLAIN, node_named, ready_at
+from gpuscaler.embedded.serving.alone import PLAIN, make_node, ready_conditions
 from gpuscaler.kube.resources import LEASES, NODES
 
 pytestmark = pytest.mark.e2e
@@ -20,8 +20,8 @@ def ready(node: Json) -> str:
 async def _play() -> dict[str, Json]:
     async with stage("leases") as made, made.kubelets() as kubelets:
         for name in (SILENT, LIVES):
-            node = node_named(name, PLAIN, {})
-            await made.admin.create(NODES, {**node, "status": {**node["status"], "conditions": ready_at(time.time())}})
+            node = make_node(name, PLAIN, {})
+            await made.admin.create(NODES, {**node, "status": {**node["status"], "conditions": ready_conditions(time.time())}})
         await until("both nodes have a Lease", lambda: _leased(made))
         kubelets.stop(SILENT)
         await until("the node whose kubelet stopped is unreachable", lambda: _unreachable(made, SILENT))

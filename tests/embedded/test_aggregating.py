@@ -15,7 +15,7 @@ from tests.embedded.asking import TABLE, Asker, asker
 
 from gpuscaler.embedded.apiserver.aggregation.front_proxy import FrontProxy
 from gpuscaler.embedded.apiserver.api import ApiServer
-from gpuscaler.serving.certificates import Authority
+from gpuscaler.serving.certificates import CertificateAuthority
 
 pytestmark = pytest.mark.looptime(False)  # real sockets take real time
 
@@ -43,7 +43,7 @@ class Beside:
 
     api: ApiServer
     ask: Asker
-    authority: Authority
+    authority: CertificateAuthority
     port: int = 0
     asked: list[web.Request] = field(default_factory=list)
     runner: web.AppRunner | None = None
@@ -104,7 +104,7 @@ async def beside() -> AsyncIterator[Beside]:
     proxy = FrontProxy(now=now())
     api = ApiServer(now, front_proxy=proxy)
     api.load([proxy.config_map()])
-    made = Beside(api, asker(api), Authority("metrics", now=now()))
+    made = Beside(api, asker(api), CertificateAuthority("metrics", now=now()))
     assert api.aggregator is not None
     running = asyncio.create_task(api.aggregator.run())
     try:
@@ -164,7 +164,9 @@ async def test_a_server_that_is_away_has_a_condition_and_gets_no_requests_until_
     assert again["status"] == "True"
 
 
-@pytest.mark.parametrize("bundle", [b64encode(Authority("another", now=time.time()).certificate).decode(), "", "bm8gUEVN", "no base64"])
+@pytest.mark.parametrize(
+    "bundle", [b64encode(CertificateAuthority("another", now=time.time()).certificate).decode(), "", "bm8gUEVN", "no base64"]
+)
 async def test_an_untrusted_server_does_not_learn_the_callers_name(bundle: str) -> None:
     async with beside() as made:
         await made.serve()

@@ -6,7 +6,7 @@ import pytest
 from tests.embedded.asking import NODES, PODS, TABLE, asker, config_map, node, pod
 
 from gpuscaler.embedded.apiserver.kinds import KINDS
-from gpuscaler.embedded.apiserver.kubectl.columns import lasting
+from gpuscaler.embedded.apiserver.kubectl.columns import human_duration
 from gpuscaler.embedded.apiserver.kubectl.pod_words import pod_status
 from gpuscaler.kube import resources
 
@@ -123,7 +123,7 @@ async def test_a_nodes_row_shows_whether_it_is_ready_and_cordoned() -> None:
      (30_000, "8h"), (172_800, "2d"), (180_000, "2d2h"), (864_000, "10d"), (63_072_000, "2y"), (64_000_000, "2y10d"), (300_000_000, "9y")],
 )  # fmt: skip
 def test_ages_are_formatted_as_in_kubectl(seconds: int, text: str) -> None:
-    assert lasting(seconds) == text
+    assert human_duration(seconds) == text
 
 
 def _container(**state: Any) -> dict[str, Any]:

@@ -39,7 +39,7 @@ def aws_options(command: F) -> F:
     return command
 
 
-def beside_of(
+def simulated_account(
     *,
     cloud: str | None,
     aws_port: int,
@@ -51,15 +51,15 @@ def beside_of(
     """Return the account that the options ask for, or None."""
     boot = _boot(aws_boot)
     if cloud is None:
-        given = {
+        account_options = {
             "--aws-port": aws_port,
             "--aws-region": aws_region,
             "--aws-boot": aws_boot,
             "--aws-condition": aws_condition,
             "--spot": spot,
         }
-        for option, told in given.items():
-            if told:
+        for option, value in account_options.items():
+            if value:
                 raise click.BadParameter(f"saw it without --cloud, expected --cloud {AWS_SIMULATED} as well; add it", param_hint=option)
         return None
     from gpuscaler.embedded.aws.serving.beside import Beside
@@ -72,14 +72,14 @@ def beside_of(
 
 
 def _conditions(pairs: tuple[str, ...]) -> dict[str, str]:
-    from gpuscaler.embedded.aws.conditions import Conditions, changed
+    from gpuscaler.embedded.aws.conditions import Conditions, with_changes
 
-    told = dict(pair.partition("=")[::2] for pair in pairs)
+    settings = dict(pair.partition("=")[::2] for pair in pairs)
     try:
-        changed(Conditions(), told)
+        with_changes(Conditions(), settings)
     except ValueError as error:
         raise click.BadParameter(f"{error}; write KEY=VALUE", param_hint="--aws-condition") from error
-    return told
+    return settings
 
 
 def _boot(text: str | None) -> float | None:
@@ -97,7 +97,7 @@ def _boot(text: str | None) -> float | None:
 
 
 @contextmanager
-def usable() -> Iterator[None]:
+def report_unusable_account() -> Iterator[None]:
     """End the command with a message if botocore is not installed or a series cannot be used."""
     from gpuscaler.embedded.aws.wire.models import MissingExtraError
     from gpuscaler.simulation.traces.jobs import TraceError

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from gpuscaler.cli.aws_account import aws_options, beside_of, usable
-from gpuscaler.cli.control_plane import REAL, check, compiled, control_plane_options, ended
+from gpuscaler.cli.aws_account import aws_options, report_unusable_account, simulated_account
+from gpuscaler.cli.control_plane import REAL, check_release_option, compile_programs, control_plane_options, report_exited_programs
 from gpuscaler.cli.ending import until_terminated
 
 if TYPE_CHECKING:
@@ -52,19 +52,19 @@ def cluster(  # noqa: PLR0917 - click passes them by their names
     def ready(url: str) -> None:
         click.echo(f"The API server is at {url}\nTry: kubectl --kubeconfig {kubeconfig} get nodes")
 
-    made = nodes_of(nodes)
-    check(control_plane, kubernetes)
-    beside = beside_of(**aws)
+    node_objects = parse_nodes(nodes)
+    check_release_option(control_plane, kubernetes)
+    aws_account = simulated_account(**aws)
     if control_plane == REAL and speed != 1.0:
         raise click.BadParameter(f"saw {speed:g}, expected 1: a real control plane runs on this machine's clock", param_hint="--speed")
     try:
         if control_plane == REAL:
-            real = _real(kubeconfig, made, port=port, kubernetes=kubernetes, ready=ready, beside=beside)
-            with ended(), usable():
+            real = _real_cluster(kubeconfig, node_objects, port=port, kubernetes=kubernetes, ready=ready, aws_account=aws_account)
+            with report_exited_programs(), report_unusable_account():
                 asyncio.run(until_terminated(real.run()))
         else:
-            alone = Alone(kubeconfig, nodes=made, speed=speed, tls=tls, port=port, ready=ready, beside=beside)
-            with usable():
+            alone = Alone(kubeconfig, nodes=node_objects, speed=speed, tls=tls, port=port, ready=ready, beside=aws_account)
+            with report_unusable_account():
                 asyncio.run(until_terminated(alone.run()))
     except TakenError as error:
         click.echo(str(error), err=True)
@@ -78,32 +78,32 @@ def cluster(  # noqa: PLR0917 - click passes them by their names
         sys.exit(2)
 
 
-def _real(
+def _real_cluster(
     kubeconfig: Path,
     nodes: list[dict[str, Any]],
     *,
     port: int,
     kubernetes: str | None,
     ready: Callable[[str], None],
-    beside: "Beside | None",
+    aws_account: "Beside | None",
 ) -> "RealAlone":
     """Start a real control plane. Its programs are compiled first if necessary."""
     from gpuscaler.embedded.controlplane.alone import RealAlone
-    from gpuscaler.embedded.serving.alone import check_ours
+    from gpuscaler.embedded.serving.alone import check_overwritable
 
     # Checked before compiling, which takes minutes.
-    check_ours(kubeconfig)
-    return RealAlone(kubeconfig, compiled(kubernetes), environ=os.environ, nodes=nodes, port=port, ready=ready, beside=beside)
+    check_overwritable(kubeconfig)
+    return RealAlone(kubeconfig, compile_programs(kubernetes), environ=os.environ, nodes=nodes, port=port, ready=ready, beside=aws_account)
 
 
-def nodes_of(told: tuple[str, ...]) -> list[dict[str, Any]]:
+def parse_nodes(texts: tuple[str, ...]) -> list[dict[str, Any]]:
     """Return the Nodes that ``--nodes`` asks for."""
-    from gpuscaler.embedded.serving.alone import PLAIN, node_named
+    from gpuscaler.embedded.serving.alone import PLAIN, make_node
     from gpuscaler.model.well_known import POOL_LABEL
     from gpuscaler.settings import SettingsError, parse_policy
 
-    made: list[dict[str, Any]] = []
-    for text in told:
+    node_objects: list[dict[str, Any]] = []
+    for text in texts:
         match = _NODES.fullmatch(text)
         if match is None:
             raise click.BadParameter(
@@ -118,6 +118,6 @@ def nodes_of(told: tuple[str, ...]) -> list[dict[str, Any]]:
                 raise click.BadParameter(f"{match['type']}: {error.problems[0].message}", param_hint="--nodes") from error
             amounts = dict(offering.allocatable)
             labels = {name: value for name, value in offering.labels.items() if name != POOL_LABEL}
-        first = len(made) + 1
-        made += [node_named(f"node-{number}", amounts, labels) for number in range(first, first + int(match["count"]))]
-    return made
+        first = len(node_objects) + 1
+        node_objects += [make_node(f"node-{number}", amounts, labels) for number in range(first, first + int(match["count"]))]
+    return node_objects

@@ -109,7 +109,7 @@ async def _show_on_real_plane(show: "_Show", scenario: "Scenario", programs: "Pr
         plane = ControlPlane(programs, Path(folder) / "plane", now=time.time(), environ=os.environ)
         await plane.start()
         try:
-            await show.run(hurried(scenario, HASTE), plane)
+            await show.run(accelerate(scenario, HASTE), plane)
         finally:
             plane.stop()
 
@@ -242,13 +242,13 @@ def _report(show: _Show, out: Path) -> None:
     result, inputs, console = result_of(finished), inputs_of(finished), show.console
     # The peer is simulated on the whole workload; a shortened demo has nothing comparable.
     comparable = not (finished.last.running or finished.last.pending) and finished.scenario.haste == 1 and finished.scenario.trace.jobs
-    results = [result, peer_of(finished.scenario, finished.policy)] if comparable else [result]
+    results = [result, simulate_peer(finished.scenario, finished.policy)] if comparable else [result]
     console.print(_closing_sentence(finished) + "\n")
     _chart(console, result)
     print_comparison(console, results)
     if len(results) > 1:
         console.print(f"{PEER}: its model in the simulator, with the same jobs, machines, delays and spot shortage.\n", markup=False)
-    for line in explained(result, finished.policy, finished.scenario):
+    for line in explain_cost(result, finished.policy, finished.scenario):
         console.print(line, markup=False)
     console.print()
     print_machines(console, [result])
@@ -273,12 +273,12 @@ def _closing_sentence(finished: "Demo") -> str:
 
 
 def _chart(console: "Console", result: "Result") -> None:
-    from gpuscaler.simulation.results.chart import bins, text_chart
+    from gpuscaler.simulation.results.chart import text_chart, timeline_bins
 
     width = max(24, min((console.width if console.is_terminal else 100) - 8, 112))
     hours = (result.ended - result.began) / 3600
     text = ["GPUs over time:  █ in use   ░ paid for, idle   · requested, machine on its way"]
-    text += text_chart(bins(result.timeline, began=result.began, ended=result.ended, count=width), height=10, hours=hours)
+    text += text_chart(timeline_bins(result.timeline, began=result.began, ended=result.ended, count=width), height=10, hours=hours)
     for line in text:
         console.print(line if console.encoding.startswith("utf") else line.translate(ASCII), markup=False)
     console.print()

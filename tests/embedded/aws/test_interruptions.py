@@ -25,7 +25,7 @@ LAUNCHING, TERMINATING = "autoscaling:EC2_INSTANCE_LAUNCHING", "autoscaling:EC2_
 def make_queue(aws: Aws) -> tuple[Any, str]:
     sqs = aws.client("sqs")
     url = sqs.create_queue(QueueName="events")["QueueUrl"]
-    aws.account.region("us-east-1").queues["events"].told = True
+    aws.account.region("us-east-1").queues["events"].receives_notices = True
     return sqs, str(url)
 
 
@@ -74,7 +74,7 @@ def test_capacity_rebalancing_launches_before_it_ends(aws: Aws) -> None:
     aws.later(20)
     (before,) = ids(scaling)
     region = aws.account.region("us-east-1")
-    behaviour.risk(region, region.instances[before])
+    behaviour.recommend_rebalance(region, region.instances[before])
     aws.later(2)
     assert [state for *_, state in members(scaling)] == ["InService", "Pending"]
     aws.later(60)

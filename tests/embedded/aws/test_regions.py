@@ -10,7 +10,7 @@ from tests.embedded.aws.making import code
 
 from gpuscaler.catalogue import types
 from gpuscaler.clouds.aws.templates.instance_types import type_of
-from gpuscaler.embedded.aws.messages.queues import make
+from gpuscaler.embedded.aws.messages.queues import make_queue
 
 
 def described(client: Any, *names: str) -> list[Any]:
@@ -67,7 +67,8 @@ def test_a_name_of_two_letters_is_refused_as_in_ec2(aws: Aws) -> None:
 
 def test_queues_with_one_name_in_two_regions_have_two_addresses_with_their_regions() -> None:
     aws = Aws(regions=["us-east-1", "us-west-2"])
-    urls = {name: make(aws.account.region(name), "gpuscaler", {}, host="http://127.0.0.1:4566").url for name in ("us-east-1", "us-west-2")}
+    host = "http://127.0.0.1:4566"
+    urls = {name: make_queue(aws.account.region(name), "gpuscaler", {}, host=host).url for name in ("us-east-1", "us-west-2")}
     assert len(set(urls.values())) == 2
 
     # A client of one region serves all queues: the address decides.

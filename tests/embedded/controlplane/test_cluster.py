@@ -2,7 +2,7 @@
 
 import pytest
 
-from gpuscaler.cli.control_plane import ended
+from gpuscaler.cli.control_plane import report_exited_programs
 from gpuscaler.embedded.controlplane.cluster import RealCluster
 from gpuscaler.embedded.controlplane.processes import EndedError
 from gpuscaler.embedded.serving.cluster import Conditions
@@ -24,7 +24,7 @@ async def test_an_ended_program_is_named_and_ends_the_command_with_the_status_fo
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     cluster = RealCluster(Policy(()), Plane(), now=lambda: 0.0, conditions=Conditions())  # type: ignore[arg-type]  # all that it uses
-    with pytest.raises(SystemExit) as left, ended():
+    with pytest.raises(SystemExit) as left, report_exited_programs():
         await cluster.run()
 
     assert (left.value.code, capsys.readouterr().err) == (3, "etcd ended with 1\n")

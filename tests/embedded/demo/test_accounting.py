@@ -5,7 +5,7 @@ from importlib import resources
 import pytest
 from msgspec.structs import replace
 
-from gpuscaler.embedded.demo.accounting import PEER, explained, in_one_pool, parts, peer_of
+from gpuscaler.embedded.demo.accounting import PEER, cost_parts, explain_cost, in_one_pool, simulate_peer
 from gpuscaler.embedded.demo.scenario import scenario
 from gpuscaler.model.pools import Policy
 from gpuscaler.settings import load_settings
@@ -20,8 +20,8 @@ def policy() -> Policy:
 
 
 def test_the_parts_add_up_to_the_difference_from_the_bound(policy: Policy) -> None:
-    result = peer_of(TOLD, in_one_pool(policy))
-    found = list(parts(result, policy, TOLD))
+    result = simulate_peer(TOLD, in_one_pool(policy))
+    found = list(cost_parts(result, policy, TOLD))
 
     assert sum(part.dollars for part in found) == pytest.approx(result.cost - result.lower_bound)
     assert all(part.dollars >= 0 for part in found)
@@ -31,16 +31,16 @@ def test_the_parts_add_up_to_the_difference_from_the_bound(policy: Policy) -> No
 
 
 def test_small_parts_have_no_line_and_a_demo_without_work_has_none_at_all(policy: Policy) -> None:
-    result = peer_of(TOLD, policy)
-    told = list(explained(replace(result, lost_gpu_hours=0.0), policy, TOLD))
+    result = simulate_peer(TOLD, policy)
+    told = list(explain_cost(replace(result, lost_gpu_hours=0.0), policy, TOLD))
 
     assert told[0].startswith(f"Why {result.cost / result.lower_bound:.1f} times the bound: ${result.lower_bound:.2f} pays only for the")
     assert not any("evictions" in line for line in told)
-    assert list(explained(replace(result, lower_bound=0.0), policy, TOLD)) == []
+    assert list(explain_cost(replace(result, lower_bound=0.0), policy, TOLD)) == []
 
 
 def test_the_peer_prefers_spot_as_its_users_configure_it(policy: Policy) -> None:
-    result = peer_of(TOLD, policy)
+    result = simulate_peer(TOLD, policy)
 
     assert result.policy == PEER
     assert [pool.name for pool in in_one_pool(policy).pools] == ["spot", "cpu"]

@@ -3,18 +3,18 @@
 import pytest
 
 from gpuscaler.embedded.demo.scenario import SPAN, scenario
-from gpuscaler.embedded.demo.workload import BUSY, MOST, NAMESPACE, drawn, name_of, submissions
+from gpuscaler.embedded.demo.workload import BUSY, MOST, NAMESPACE, draw_trace, name_of, submissions
 from gpuscaler.simulation.traces.jobs import Job, Trace, TraceError
 
 
 def test_the_same_seed_draws_the_same_jobs_and_another_seed_others() -> None:
-    assert drawn(3, SPAN) == drawn(3, SPAN)
-    assert drawn(3, SPAN).jobs != drawn(4, SPAN).jobs
+    assert draw_trace(3, SPAN) == draw_trace(3, SPAN)
+    assert draw_trace(3, SPAN).jobs != draw_trace(4, SPAN).jobs
 
 
 @pytest.mark.parametrize("seed", range(5))
 def test_generated_jobs_are_sorted_and_early_enough_to_end(seed: int) -> None:
-    jobs = drawn(seed, SPAN).jobs
+    jobs = draw_trace(seed, SPAN).jobs
 
     assert [job.submit for job in jobs] == sorted(job.submit for job in jobs)
     assert max(job.submit + job.duration for job in jobs) < SPAN

@@ -85,7 +85,7 @@ class Life:
             file=file,
             expander=PriorityExpander(self.client),
             attempts=Attempts(self.client),
-            brake=HoldWatcher(self.client, namespace=namespace, now=now),
+            hold_watcher=HoldWatcher(self.client, namespace=namespace, now=now),
         )
         self.settings = file.settings
         self.made: ProviderSetup | None = None

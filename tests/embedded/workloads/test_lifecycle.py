@@ -8,7 +8,7 @@ from tests.objects import pod
 
 from gpuscaler.clouds.protocol import Order
 from gpuscaler.embedded.nodes.leases import NAMESPACE
-from gpuscaler.embedded.workloads.lifecycle import GRACE, UNREACHABLE, tolerated
+from gpuscaler.embedded.workloads.lifecycle import GRACE, UNREACHABLE, toleration_seconds
 from gpuscaler.kube.resources import LEASES, NODES, PODS
 from gpuscaler.model.offerings import OfferingKey
 from gpuscaler.simulation.cloud.delays import Faults
@@ -125,7 +125,7 @@ async def test_kubelets_stop_by_themselves_as_the_faults_say() -> None:
 
 def test_a_pod_stays_on_an_unreachable_node_for_its_toleration_time() -> None:
     def stays(*tolerations: dict[str, Any]) -> float | None:
-        return tolerated({"spec": {"tolerations": list(tolerations)}})
+        return toleration_seconds({"spec": {"tolerations": list(tolerations)}})
 
     theirs = {"key": UNREACHABLE, "operator": "Exists", "effect": "NoExecute"}
     assert stays() == 0.0

@@ -33,11 +33,11 @@ class Disruptions:
         watched = [self._store[kind] for kind in (PODS, BUDGETS)]
         while True:
             # Positions are taken before statuses are written: the budgets' own changes cause one more check, which finds nothing to do.
-            namespaces = self._changed(watched)
+            namespaces = self._changed_namespaces(watched)
             for stored in self._store[BUDGETS].within(""):
                 namespace = stored.key.partition("/")[0]
                 if namespaces is None or namespace in namespaces:
-                    self._look(namespace, stored.read())
+                    self._update_status(namespace, stored.read())
             if any(collection.position > self._seen[collection.kind.plural] for collection in watched):
                 await asyncio.sleep(DEBOUNCE)
                 continue
@@ -45,7 +45,7 @@ class Disruptions:
                 self._seen.clear()
             await asyncio.sleep(DEBOUNCE)
 
-    def _changed(self, watched: Sequence[Collection]) -> set[str] | None:
+    def _changed_namespaces(self, watched: Sequence[Collection]) -> set[str] | None:
         """The namespaces with changes since the last time, or None for all."""
         namespaces: set[str] | None = set()
         for collection in watched:
@@ -58,7 +58,7 @@ class Disruptions:
                 namespaces |= {change.stored.key.partition("/")[0] for change in changes}
         return namespaces
 
-    def _look(self, namespace: str, budget: Object) -> None:
+    def _update_status(self, namespace: str, budget: Object) -> None:
         chosen = selector((budget.get("spec") or {}).get("selector"))
         matching = [s for s in self._store[PODS].within(namespace) if chosen is not None and chosen.matches(s.labels)]
         pods = [stored.read() for stored in matching]
@@ -79,18 +79,18 @@ class Disruptions:
         wanted: dict[str, int] = {}
         for pod in pods:
             owner = _controller(pod)
-            controller = self._find(namespace, owner) if owner else None
+            controller = self._find_owner(namespace, owner) if owner else None
             if owner is None:
                 continue
             above = _controller(controller) if controller else None
-            controller = self._find(namespace, above) or controller if above else controller
+            controller = self._find_owner(namespace, above) or controller if above else controller
             replicas = ((controller or {}).get("spec") or {}).get("replicas")
             if controller is None or not isinstance(replicas, int):
                 return None
             wanted[controller["metadata"]["uid"]] = replicas
         return sum(wanted.values())
 
-    def _find(self, namespace: str, owner: Mapping[str, Any]) -> Object | None:
+    def _find_owner(self, namespace: str, owner: Mapping[str, Any]) -> Object | None:
         kind = BY_NAME.get((str(owner.get("apiVersion")), str(owner.get("kind"))))
         stored = self._store.get(kind, key_of(namespace, str(owner.get("name")))) if kind else None
         return stored.read() if stored and stored.uid == owner.get("uid") else None

@@ -45,7 +45,7 @@ def evict(store: Store, writer: Writer, stored: Stored, options: Deletion) -> No
     status = pod.get("status") or {}
     ends = bool(pod["metadata"].get("deletionTimestamp"))
     if not ends and status.get("phase") not in ("Succeeded", "Failed", "Pending"):
-        _ask_budgets(store, writer, pod, dry_run=options.dry_run)
+        _consult_budgets(store, writer, pod, dry_run=options.dry_run)
     if not options.dry_run:
         condition = {"type": "DisruptionTarget", "status": "True", "reason": "EvictionByEvictionAPI", "message": "Eviction API: evicting"}
         conditions = status.get("conditions") or ()
@@ -72,7 +72,7 @@ def _check(pod: Object, stored: Stored, options: Deletion) -> None:
         raise conflict(PODS, name, why)
 
 
-def _ask_budgets(store: Store, writer: Writer, pod: Object, *, dry_run: bool) -> None:
+def _consult_budgets(store: Store, writer: Writer, pod: Object, *, dry_run: bool) -> None:
     labels = pod["metadata"].get("labels") or {}
     matching = []
     for stored in store[BUDGETS].within(pod["metadata"]["namespace"]):
@@ -83,16 +83,16 @@ def _ask_budgets(store: Store, writer: Writer, pod: Object, *, dry_run: bool) ->
     if len(matching) > 1:
         raise Failure(500, "", "This pod has more than one PodDisruptionBudget, which the eviction subresource does not support.")
     for budget in matching:
-        _take_one(store, writer, budget, pod, dry_run=dry_run)
+        _take_disruption(store, writer, budget, pod, dry_run=dry_run)
 
 
-def _take_one(store: Store, writer: Writer, budget: Object, pod: Object, *, dry_run: bool) -> None:
+def _take_disruption(store: Store, writer: Writer, budget: Object, pod: Object, *, dry_run: bool) -> None:
     name, spec, status = budget["metadata"]["name"], budget.get("spec") or {}, budget.setdefault("status", {})
     healthy, desired = status.get("currentHealthy", 0), status.get("desiredHealthy", 0)
     if not is_ready(pod) and (spec.get("unhealthyPodEvictionPolicy") == "AlwaysAllow" or (healthy >= desired > 0)):
         return
     if status.get("observedGeneration", 0) < budget["metadata"].get("generation", 1):
-        raise _refused(f"The disruption budget {name} is still being processed by the server.", retry_after=10)
+        raise _too_many_requests(f"The disruption budget {name} is still being processed by the server.", retry_after=10)
     allowed = status.get("disruptionsAllowed", 0)
     if allowed < 0:
         raise Failure(403, "Forbidden", f'poddisruptionbudgets.policy "{name}" is forbidden: pdb disruptions allowed is negative')
@@ -100,14 +100,14 @@ def _take_one(store: Store, writer: Writer, budget: Object, pod: Object, *, dry_
     if len(disrupted) > MOST_DISRUPTED:
         raise Failure(403, "Forbidden", f'poddisruptionbudgets.policy "{name}" is forbidden: DisruptedPods map too big')
     if allowed == 0:
-        raise _refused(f"The disruption budget {name} needs {desired} healthy pods and has {healthy} currently")
+        raise _too_many_requests(f"The disruption budget {name} needs {desired} healthy pods and has {healthy} currently")
     status["disruptionsAllowed"] = allowed - 1
     disrupted[pod["metadata"]["name"]] = writer.now()
     if not dry_run:
         store.put(BUDGETS, budget)
 
 
-def _refused(cause: str, *, retry_after: int | None = None) -> Failure:
+def _too_many_requests(cause: str, *, retry_after: int | None = None) -> Failure:
     details = {"causes": [{"reason": "DisruptionBudget", "message": cause}]}
     message = "Cannot evict pod as it would violate the pod's disruption budget."
     return Failure(429, "TooManyRequests", message, details=details, retry_after=retry_after)

@@ -4,8 +4,8 @@ from typing import Final
 
 from gpuscaler.embedded.apiserver import evictions
 from gpuscaler.embedded.apiserver.kinds import PODS
-from gpuscaler.embedded.apiserver.patch.patch import Patcher, patched
-from gpuscaler.embedded.apiserver.reading import shown
+from gpuscaler.embedded.apiserver.patch.patch import Patcher, apply_patch
+from gpuscaler.embedded.apiserver.reading import render
 from gpuscaler.embedded.apiserver.routing import Target
 from gpuscaler.embedded.apiserver.store import Object, Store, Stored, key_of
 from gpuscaler.embedded.apiserver.wire import bodies
@@ -34,16 +34,16 @@ class Parts:
         if place.part in ("binding", "eviction") and kind is PODS:
             if request.method != "POST":
                 raise method_not_allowed()
-            self._found(place)
+            self._find(place)
             act = self._bind if place.part == "binding" else self._evict
             act(place, request)
             return json_reply(_SUCCESS, status=201)
         if place.part in _INSIDE and kind is PODS:
-            self._found(place)
+            self._find(place)
             raise bad_request(f"{place.part} of pod {place.name}: pods of this cluster are only simulated, no container runs in them")
         raise no_such_path()
 
-    def _found(self, place: Target) -> Stored:
+    def _find(self, place: Target) -> Stored:
         stored = self._store.get(place.kind, key_of(place.namespace, place.name))
         if stored is None:
             raise not_found(place.kind, place.name)
@@ -53,19 +53,19 @@ class Parts:
         dry_run = request.query.get("dryRun") == "All"
         match request.method:
             case "GET":
-                stored = self._found(place)
+                stored = self._find(place)
             case "PUT":
-                self._found(place)
+                self._find(place)
                 obj = bodies.read_object(request)
                 stored = self._writer.update(place.kind, place.namespace, place.name, obj, part="status", dry_run=dry_run)
             case "PATCH":
                 stored, _ = self._patcher.patch(place, request)
             case _:
                 raise method_not_allowed()
-        return reply(shown(place.kind, stored))
+        return reply(render(place.kind, stored))
 
     def _scale(self, place: Target, request: Request) -> Object:
-        before = self._found(place)
+        before = self._find(place)
         obj = before.read()
         scale = _scale_of(obj)
         if request.method == "GET":
@@ -74,7 +74,7 @@ class Parts:
             wanted = bodies.read_object(request)
         elif request.method == "PATCH":
             value = bodies.read(request, *_PATCHES)
-            wanted = patched(scale, value, media=bodies.media_type(request), custom=False)
+            wanted = apply_patch(scale, value, media=bodies.media_type(request), custom=False)
         else:
             raise method_not_allowed()
         replicas = (wanted.get("spec") or {}).get("replicas", 0)
@@ -91,7 +91,7 @@ class Parts:
         node = (binding.get("target") or {}).get("name")
         if not node:
             raise bad_request("a Binding needs target.name, the node")
-        stored = self._found(place)
+        stored = self._find(place)
         pod = stored.read()
         uid = (binding.get("metadata") or {}).get("uid")
         if uid and uid != stored.uid:
@@ -117,7 +117,7 @@ class Parts:
         if named != place.name:
             raise bad_request("name in URL does not match name in Eviction object")
         options = deletion(request.query, body.get("deleteOptions") or {})
-        evictions.evict(self._store, self._writer, self._found(place), options)
+        evictions.evict(self._store, self._writer, self._find(place), options)
 
 
 _PATCHES: Final = ("application/merge-patch+json", "application/strategic-merge-patch+json", "application/json-patch+json")

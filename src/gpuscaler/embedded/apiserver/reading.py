@@ -54,20 +54,20 @@ class Reader:
 
     def one(self, kind: Kind, stored: Stored, request: Request, *, status: int = 200) -> Answer:
         """``stored`` as the only object in the answer, or as a table if requested."""
-        if tables.wanted(request):
-            body = msgspec.json.encode(tables.table(kind, [stored.read()], now=self._clock(), request=request))
+        if tables.wants_table(request):
+            body = msgspec.json.encode(tables.table_of(kind, [stored.read()], now=self._clock(), request=request))
         else:
-            body = shown(kind, stored)
+            body = render(kind, stored)
         return reply(body, status=status, headers=JSON | warning(kind, stored) if status == 201 else None)
 
     def page(self, kind: Kind, namespace: str, request: Request) -> Answer:
         query = request.query
         chosen = Filter(kind, query.get("labelSelector", ""), query.get("fieldSelector", ""))
-        limit = number(kind, query, "limit")
+        limit = parse_revision(kind, query, "limit")
         if token := query.get("continue"):
             if query.get("resourceVersion"):
                 raise bad_request("specifying resource version is not allowed when using continue")
-            revision, objects, start = self._continued(kind, namespace, chosen, token)
+            revision, objects, start = self._continue_page(kind, namespace, chosen, token)
         else:
             self._check_revision(kind, query)
             revision, objects, start = self._store.revision, chosen.among(self._store[kind].within(namespace)), 0
@@ -75,18 +75,18 @@ class Reader:
         end = len(objects)
         if limit and end - start > limit:
             end = start + limit
-            metadata["continue"] = self._keep(Page(revision, objects, end))
+            metadata["continue"] = self._keep_page(Page(revision, objects, end))
             if chosen.everything:
                 metadata["remainingItemCount"] = len(objects) - end
         objects = objects[start:end]
-        if tables.wanted(request):
-            table = tables.table(kind, [stored.read() for stored in objects], now=self._clock(), request=request)
+        if tables.wants_table(request):
+            table = tables.table_of(kind, [stored.read() for stored in objects], now=self._clock(), request=request)
             table["metadata"] = metadata
             return reply(msgspec.json.encode(table))
         return streamed(list_body(kind, metadata, objects))
 
     def _check_revision(self, kind: Kind, query: Mapping[str, str]) -> None:
-        revision, match = number(kind, query, "resourceVersion"), query.get("resourceVersionMatch", "")
+        revision, match = parse_revision(kind, query, "resourceVersion"), query.get("resourceVersionMatch", "")
         if match not in ("", "Exact", "NotOlderThan") or (match and "resourceVersion" not in query):
             message = f'Invalid value: "{match}": resourceVersionMatch is forbidden unless resourceVersion is provided'
             raise invalid(kind, "", (("FieldValueForbidden", "resourceVersionMatch", message),))
@@ -95,14 +95,14 @@ class Reader:
         if match == "Exact" and 0 < revision < self._store.revision:
             raise too_old(revision, self._store.revision)
 
-    def _keep(self, page: Page) -> str:
+    def _keep_page(self, page: Page) -> str:
         self._lists += 1
         self._pages[page.revision, self._lists] = page
         while len(self._pages) > OPEN_LISTS:
             self._pages.popitem(last=False)
         return _token(page.revision, self._lists, page.objects[page.start - 1].key)
 
-    def _continued(self, kind: Kind, namespace: str, chosen: Filter, token: str) -> Page:
+    def _continue_page(self, kind: Kind, namespace: str, chosen: Filter, token: str) -> Page:
         """The rest of a list at its revision; a token without a revision continues from the same key at the newest one."""
         try:
             fields = msgspec.json.decode(base64.urlsafe_b64decode(token + "=" * (-len(token) % 4)))
@@ -124,7 +124,7 @@ def _token(revision: int, number_: int, last: str) -> str:
     return base64.urlsafe_b64encode(content).decode().rstrip("=")
 
 
-def number(kind: Kind, query: Mapping[str, str], name: str) -> int:
+def parse_revision(kind: Kind, query: Mapping[str, str], name: str) -> int:
     """A count or revision in the query; 0 if it is missing. Raises a 400 or 422 Failure for anything else."""
     text = query.get(name) or "0"
     if not text.isascii() or not text.isdecimal():
@@ -137,7 +137,7 @@ def _unreadable(kind: Kind, name: str, message: str) -> Failure:
     return bad_request(message) if name == "resourceVersion" else invalid(kind, "", (("FieldValueInvalid", name, message),))
 
 
-def shown(kind: Kind, stored: Stored) -> bytes:
+def render(kind: Kind, stored: Stored) -> bytes:
     """The object's JSON with the field names of ``kind``."""
     return msgspec.json.encode(events.to_new(stored.read())) if kind is NEW_EVENTS else stored.body
 
@@ -150,7 +150,7 @@ async def list_body(kind: Kind, metadata: Mapping[str, Any], objects: Sequence[S
     start = len(kind.prefix)
     for stored in objects:
         # Items of a list have neither kind nor version; those are the same first bytes of every body.
-        body = memoryview(shown(kind, stored))[start:]
+        body = memoryview(render(kind, stored))[start:]
         parts += (separator, body)
         separator = b",{"
         size += len(body)

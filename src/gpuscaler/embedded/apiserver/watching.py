@@ -10,7 +10,7 @@ import msgspec
 
 from gpuscaler.embedded.apiserver.kinds import Kind
 from gpuscaler.embedded.apiserver.kubectl import tables
-from gpuscaler.embedded.apiserver.reading import PIECE, number, shown
+from gpuscaler.embedded.apiserver.reading import PIECE, parse_revision, render
 from gpuscaler.embedded.apiserver.store import Change, Store, Stored, change_in
 from gpuscaler.embedded.apiserver.wire.failures import Failure, Severed, invalid, too_new, too_old
 from gpuscaler.embedded.apiserver.wire.selecting import Filter
@@ -24,7 +24,7 @@ INITIAL_EVENTS_END: Final = "k8s.io/initial-events-end"
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class WatchPlan:
     """One watch: its objects, start position and duration. ``revision`` is the store's at that position."""
 
     kind: Kind
@@ -54,20 +54,20 @@ class Watches:
         for collection in self._store:
             collection.wake()
 
-    def plan(self, kind: Kind, namespace: str, name: str, request: Request) -> Plan | Failure:
+    def plan(self, kind: Kind, namespace: str, name: str, request: Request) -> WatchPlan | Failure:
         """The stream's settings, or the refusal that a client reads in the stream (410). Raises other refusals."""
         query, collection = request.query, self._store[kind]
         fields = ",".join(filter(None, (query.get("fieldSelector", ""), name and f"metadata.name={name}")))
         chosen = Filter(kind, query.get("labelSelector", ""), fields)
-        revision, initial = number(kind, query, "resourceVersion"), self._initial(kind, request)
+        revision, initial = parse_revision(kind, query, "resourceVersion"), self._initial(kind, request)
         if revision > self._store.revision:
             raise too_new(revision, self._store.revision)
         position = collection.position if initial or not revision else collection.since(revision)
         if position is None:
             return too_old(revision, collection.forgotten)
         everything = initial or (initial is None and not revision)
-        seconds = float(number(kind, query, "timeoutSeconds")) or SHORTEST * (1 + self._random.random())
-        return Plan(
+        seconds = float(parse_revision(kind, query, "timeoutSeconds")) or SHORTEST * (1 + self._random.random())
+        return WatchPlan(
             kind,
             namespace,
             chosen,
@@ -92,7 +92,7 @@ class Watches:
             raise invalid(kind, "", (("FieldValueForbidden", "resourceVersionMatch", message),))
         return requested in ("true", "1")
 
-    async def stream(self, plan: Plan | Failure) -> AsyncIterator[bytes]:
+    async def stream(self, plan: WatchPlan | Failure) -> AsyncIterator[bytes]:
         """The lines of one watch, many in a piece. Raises :class:`Severed` if a fault breaks it."""
         if isinstance(plan, Failure):
             yield msgspec.json.encode({"type": "ERROR", "object": plan.status()}) + b"\n"
@@ -104,7 +104,7 @@ class Watches:
         finally:
             self.open -= 1
 
-    async def _follow(self, plan: Plan, line: "Lines") -> AsyncIterator[bytes]:
+    async def _follow(self, plan: WatchPlan, line: "Lines") -> AsyncIterator[bytes]:
         generation = self._generation
         for piece in _pieces(line.of("ADDED", stored) for stored in plan.first):
             yield piece
@@ -152,16 +152,18 @@ def _pieces(lines: Iterable[bytes]) -> Iterable[bytes]:
 class Lines:
     """Writes the lines of one watch: objects as they are, or each as a table with one row."""
 
-    def __init__(self, plan: Plan, clock: Callable[[], float]) -> None:
+    def __init__(self, plan: WatchPlan, clock: Callable[[], float]) -> None:
         self._plan, self._clock = plan, clock
         self._prefix = f"{plan.namespace}/" if plan.namespace else ""
-        self._shown: Callable[[Stored], bytes] = self._table if tables.wanted(plan.request) else lambda stored: shown(plan.kind, stored)
+        self._render: Callable[[Stored], bytes] = (
+            self._table if tables.wants_table(plan.request) else lambda stored: render(plan.kind, stored)
+        )
 
     def _table(self, stored: Stored) -> bytes:
-        return msgspec.json.encode(tables.table(self._plan.kind, [stored.read()], now=self._clock(), request=self._plan.request))
+        return msgspec.json.encode(tables.table_of(self._plan.kind, [stored.read()], now=self._clock(), request=self._plan.request))
 
     def of(self, type_: str, stored: Stored) -> bytes:
-        return b'{"type":"%b","object":%b}\n' % (type_.encode(), self._shown(stored))
+        return b'{"type":"%b","object":%b}\n' % (type_.encode(), self._render(stored))
 
     def change(self, change: Change) -> bytes:
         """The line for ``change``, or nothing if the watch does not cover that object.
@@ -185,6 +187,6 @@ class Lines:
             "apiVersion": kind.api_version,
             "metadata": metadata | ({"annotations": annotations} if annotations else {}),
         }
-        if tables.wanted(self._plan.request):
+        if tables.wants_table(self._plan.request):
             obj = {"kind": "Table", "apiVersion": "meta.k8s.io/v1", "metadata": metadata, "columnDefinitions": [], "rows": []}
         return msgspec.json.encode({"type": "BOOKMARK", "object": obj}) + b"\n"

@@ -50,7 +50,7 @@ class Writer:
 
     def create(self, kind: Kind, namespace: str, obj: Object, *, dry_run: bool = False, managed: bool = False) -> Stored:
         """Store a new object; ``managed`` says that its managed fields are ours and not the client's."""
-        kind, obj = _as_kept(kind, obj)
+        kind, obj = _as_stored(kind, obj)
         metadata = obj["metadata"]
         self._check_namespace(kind, namespace, metadata)
         if not metadata.get("name"):
@@ -75,7 +75,7 @@ class Writer:
 
     def update(self, kind: Kind, namespace: str, name: str, obj: Object, *, part: str = "", dry_run: bool = False) -> Stored:
         """Replace the object, or only its ``part`` ``status``."""
-        kind, obj = _as_kept(kind, obj)
+        kind, obj = _as_stored(kind, obj)
         metadata = obj["metadata"]
         if metadata.setdefault("name", name) != name:
             raise bad_request(f"the name of the object ({metadata['name']}) does not match the name on the URL ({name})")
@@ -87,7 +87,7 @@ class Writer:
         self._check_namespace(kind, namespace, metadata, exists=True)
         self._check_revision(kind, before, metadata)
         old = before.read()
-        new = admission.updated(kind, obj, old, part=part)
+        new = admission.prepare_update(kind, obj, old, part=part)
         if new == old:
             return before
         return self.settle(kind, new, dry_run=dry_run)
@@ -124,7 +124,7 @@ class Writer:
             raise forbidden(kind, name, "this namespace may not be deleted")
         obj = stored.read()
         metadata = obj["metadata"]
-        grace = admission.grace(obj, options.grace) if kind is PODS else 0
+        grace = admission.grace_period(obj, options.grace) if kind is PODS else 0
         if (left := metadata.get("deletionGracePeriodSeconds")) is not None:
             grace = min(grace, left)
             if grace == left and (grace or metadata.get("finalizers")):
@@ -187,7 +187,7 @@ class Writer:
             raise conflict(kind, name, f"Precondition failed: UID in precondition: {uid}, UID in object meta: {before.uid}")
 
 
-def _as_kept(kind: Kind, obj: Object) -> tuple[Kind, Object]:
+def _as_stored(kind: Kind, obj: Object) -> tuple[Kind, Object]:
     """``obj``, which must be of ``kind``, as it is stored. Raises a 400 Failure if it is of another kind."""
     version, name = obj.setdefault("apiVersion", kind.api_version), obj.setdefault("kind", kind.kind)
     if version != kind.api_version:

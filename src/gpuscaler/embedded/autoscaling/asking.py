@@ -19,9 +19,9 @@ from gpuscaler.kube.transport import Request
 from gpuscaler.model.durations import parse_duration
 from gpuscaler.model.quantities import parse_milli
 from gpuscaler.simulation.horizontal.specs import (
-    Answer,
     Autoscaler,
     Metric,
+    MetricAnswer,
     MetricSelector,
     ObjectSample,
     PodSamples,
@@ -41,7 +41,7 @@ _WINDOW: Final = 60.0
 Json = Mapping[str, Any]
 
 
-class _Unanswered(Exception):  # noqa: N818 - it names the outcome of a query
+class _UnansweredError(Exception):
     """There was no answer; the text is the metrics client's."""
 
 
@@ -51,7 +51,7 @@ class MetricsClient:
     def __init__(self, client: Client) -> None:
         self._client = client
 
-    async def answer(self, autoscaler: Autoscaler, metric: Metric, pods: str) -> Answer:
+    async def answer(self, autoscaler: Autoscaler, metric: Metric, pods: str) -> MetricAnswer:
         """The answer for ``metric``; ``pods`` is the selector of the target's pods as text."""
         api = {"Resource": "resource", "ContainerResource": "resource", "External": "external"}.get(metric.type, "custom")
         try:
@@ -64,12 +64,12 @@ class MetricsClient:
                     return await self._object(autoscaler.namespace, metric)
                 case _:
                     return await self._external(autoscaler.namespace, metric)
-        except _Unanswered as error:
+        except _UnansweredError as error:
             return Unavailable(f"unable to fetch metrics from {api} metrics API: {error}")
         except (ValueError, TypeError, LookupError, AttributeError) as error:
             return Unavailable(f"unable to fetch metrics from {api} metrics API: saw an answer that cannot be read: {error}")
 
-    async def _resource(self, namespace: str, metric: Metric, pods: str) -> Answer:
+    async def _resource(self, namespace: str, metric: Metric, pods: str) -> MetricAnswer:
         path = f"/apis/{_RESOURCE}/v1beta1/namespaces/{namespace}/pods"
         samples = {}
         for item in await self._items(path, {"labelSelector": pods}, f"pods.{_RESOURCE}"):
@@ -80,44 +80,44 @@ class MetricsClient:
                 samples[item["metadata"]["name"]] = Sample(amount, seconds_of(item["timestamp"]), window)
         return PodSamples(samples) if samples else Unavailable("no metrics returned from resource metrics API")
 
-    async def _pods(self, namespace: str, metric: Metric, pods: str) -> Answer:
-        query = {"labelSelector": pods, **_selecting(metric.selector)}
+    async def _pods(self, namespace: str, metric: Metric, pods: str) -> MetricAnswer:
+        query = {"labelSelector": pods, **_selector_query(metric.selector)}
         path = f"/apis/{_CUSTOM}/{await self._version()}/namespaces/{namespace}/pods/*/{quote(metric.name, safe='')}"
         items = await self._items(path, query, f"pods.{_CUSTOM} *")
         samples = {item["describedObject"]["name"]: _sample(item) for item in items}
         return PodSamples(samples) if samples else Unavailable("no metrics returned from custom metrics API")
 
-    async def _object(self, namespace: str, metric: Metric) -> Answer:
+    async def _object(self, namespace: str, metric: Metric) -> MetricAnswer:
         described = metric.described
         kind = None if described is None else BY_NAME.get((described.api_version or "v1", described.kind))
         if described is None or kind is None:
-            raise _Unanswered(f'no matches for kind "{described.kind if described else ""}"')
+            raise _UnansweredError(f'no matches for kind "{described.kind if described else ""}"')
         name, value = quote(described.name, safe=""), quote(metric.name, safe="")
         if kind.plural == "namespaces":
             rest = f"namespaces/{name}/metrics/{value}"
         else:
             rest = f"{f'namespaces/{namespace}/' if kind.namespaced else ''}{kind.qualified}/{name}/{value}"
         path = f"/apis/{_CUSTOM}/{await self._version()}/{rest}"
-        items = await self._items(path, _selecting(metric.selector), f"{kind.plural}.{_CUSTOM} {described.name}")
+        items = await self._items(path, _selector_query(metric.selector), f"{kind.plural}.{_CUSTOM} {described.name}")
         milli = next((parse_milli(item["value"]) for item in items), None)
         return Unavailable("no metrics returned from custom metrics API") if milli is None else ObjectSample(milli)
 
-    async def _external(self, namespace: str, metric: Metric) -> Answer:
+    async def _external(self, namespace: str, metric: Metric) -> MetricAnswer:
         path = f"/apis/{_EXTERNAL}/v1beta1/namespaces/{namespace}/{quote(metric.name, safe='')}"
-        selector = _text(metric.selector)
+        selector = _requirement_text(metric.selector)
         items = await self._items(path, {"labelSelector": selector} if selector else {}, f"{metric.name}.{_EXTERNAL}")
         values = tuple(parse_milli(item["value"]) for item in items)
         return SeriesSamples(values) if values else Unavailable("no metrics returned from external metrics API")
 
     async def _version(self) -> str:
-        """The version of custom metrics to query. Raises :class:`_Unanswered`."""
+        """The version of custom metrics to query. Raises :class:`_UnansweredError`."""
         groups = await self._get("/apis", {}, _CUSTOM, {"accept": AGGREGATED})
         versions = next((group["versions"] for group in groups["items"] if group["metadata"]["name"] == _CUSTOM), ())
         # Versions whose server does not answer are stale, and ignored.
         served = [version["version"] for version in versions if version["freshness"] == "Current"]
         version = next((candidate for candidate in _VERSIONS if candidate in served), "")
         if not version:
-            raise _Unanswered("no known available metric versions found")
+            raise _UnansweredError("no known available metric versions found")
         return version
 
     async def _items(self, path: str, query: Mapping[str, str], what: str) -> Iterable[Json]:
@@ -129,13 +129,13 @@ class MetricsClient:
             async with self._client.exchange(Request("GET", path, query, headers)) as answer:
                 content: Json = msgspec.json.decode(b"".join([piece async for piece in answer.pieces]))
         except ApiError as error:
-            raise _Unanswered(_said(error, what)) from error
+            raise _UnansweredError(_error_message(error, what)) from error
         except Unreachable as error:
-            raise _Unanswered(str(error)) from error
+            raise _UnansweredError(str(error)) from error
         return content
 
 
-def _said(error: ApiError, what: str) -> str:
+def _error_message(error: ApiError, what: str) -> str:
     """The message that a client makes from an answer that is no Status."""
     if error.reason:
         return error.message
@@ -148,12 +148,12 @@ def _sample(item: Json) -> Sample:
     return Sample(parse_milli(item["value"]), seconds_of(item.get("timestamp")), _WINDOW if seconds is None else float(seconds))
 
 
-def _selecting(selector: MetricSelector | None) -> dict[str, str]:
-    text = _text(selector)
+def _selector_query(selector: MetricSelector | None) -> dict[str, str]:
+    text = _requirement_text(selector)
     return {"metricLabelSelector": text} if text else {}
 
 
-def _text(selector: MetricSelector | None) -> str:
+def _requirement_text(selector: MetricSelector | None) -> str:
     """A selector in the form of a query."""
     if selector is None:
         return ""

@@ -15,7 +15,7 @@ import msgspec
 from gpuscaler.embedded.apiserver.kinds import BY_NAME
 from gpuscaler.embedded.autoscaling import showing
 from gpuscaler.embedded.autoscaling.asking import MetricsClient
-from gpuscaler.embedded.autoscaling.reading import replica
+from gpuscaler.embedded.autoscaling.reading import replica_pod
 from gpuscaler.embedded.nodes.scheduling import timestamp
 from gpuscaler.embedded.workloads.mirror import Mirror
 from gpuscaler.embedded.workloads.steps import Object, identity
@@ -40,7 +40,7 @@ class _Stopped(Exception):  # noqa: N818 - it names the outcome of a step
 
 
 @dataclass(slots=True)
-class _Remembered:
+class _AutoscalerState:
     """The memory of one autoscaler, by its uid: ``desired`` and ``scaled`` as its status shows them."""
 
     uid: str
@@ -55,10 +55,10 @@ class Autoscalers:
 
     def __init__(self, client: Client, *, now: Callable[[], float], clock: Callable[[], float], random: Random, speed: float = 1.0) -> None:
         self._client, self._now, self._speed = client, now, speed
-        self._mirror = Mirror(client, (RESOURCE,), clock=clock, random=random, touched=self._touched)
+        self._mirror = Mirror(client, (RESOURCE,), clock=clock, random=random, touched=self._object_changed)
         self._metrics = MetricsClient(client)
         self._events = EventRecorder(client, now, component="horizontal-pod-autoscaler", instance="horizontal-pod-autoscaler")
-        self._known: dict[str, _Remembered] = {}
+        self._known: dict[str, _AutoscalerState] = {}
         self._stirred = asyncio.Event()
 
     async def run(self) -> None:
@@ -69,12 +69,12 @@ class Autoscalers:
             tasks.create_task(self._events.run())
             tasks.create_task(self._work())
 
-    def _touched(self, _kind: str, obj: Object) -> None:
+    def _object_changed(self, _kind: str, obj: Object) -> None:
         name, uid = identity(obj), obj["metadata"]["uid"]
         remembered = self._known.get(name)
         if remembered is None or remembered.uid != uid:
             # The first step comes one period later, as in a controller that gathers changes first.
-            self._known[name] = _Remembered(uid, self._now() + PERIOD)
+            self._known[name] = _AutoscalerState(uid, self._now() + PERIOD)
             self._stirred.set()
 
     async def _work(self) -> None:
@@ -90,7 +90,7 @@ class Autoscalers:
             except TimeoutError:
                 continue
 
-    async def _turn(self, name: str, remembered: _Remembered) -> None:
+    async def _turn(self, name: str, remembered: _AutoscalerState) -> None:
         obj = self._mirror.get(RESOURCE.kind, name)
         if obj is None or obj["metadata"]["uid"] != remembered.uid:
             del self._known[name]
@@ -103,21 +103,21 @@ class Autoscalers:
             return
         except (LookupError, TypeError, ValueError, AttributeError) as error:
             # Objects are stored here without validation; a malformed one must not stop other autoscalers.
-            self._tell(obj, "FailedReconcile", f"saw an object that cannot be read: {type(error).__name__}: {error}", warning=True)
+            self._record_event(obj, "FailedReconcile", f"saw an object that cannot be read: {type(error).__name__}: {error}", warning=True)
 
-    async def _step(self, obj: Object, remembered: _Remembered) -> None:
+    async def _step(self, obj: Object, remembered: _AutoscalerState) -> None:
         try:
             autoscaler = read_autoscaler(msgspec.json.encode(obj))
         except AutoscalerError as error:
-            self._tell(obj, "FailedConvertHPA", str(error), warning=True)
+            self._record_event(obj, "FailedConvertHPA", str(error), warning=True)
             return
         current: int | None = None
         try:
             resource, scale, selector = await self._scale(autoscaler)
             current = scale["spec"]["replicas"]
-            outcome = await self._decided(autoscaler, scale, selector, remembered.history)
+            outcome = await self._decide(autoscaler, scale, selector, remembered.history)
             remembered.history = outcome.history
-            self._tell_errors(obj, outcome)
+            self._record_errors(obj, outcome)
             if outcome.desired != current:
                 await self._rescale(obj, remembered, resource, scale, outcome)
             if not outcome.error or outcome.recommendation is not None:
@@ -125,9 +125,9 @@ class Autoscalers:
             metrics = showing.metrics(autoscaler, obj["spec"], outcome.current)
         except _Stopped as stopped:
             remembered.history = remembered.history.with_condition(stopped.kind, "False", stopped.reason, str(stopped), now=self._now())
-            self._tell(obj, stopped.reason, stopped.cause, warning=True)
+            self._record_event(obj, stopped.reason, stopped.cause, warning=True)
             metrics = (obj.get("status") or {}).get("currentMetrics") or []
-        await self._show(obj, remembered, current, metrics)
+        await self._write_status(obj, remembered, current, metrics)
 
     async def _scale(self, autoscaler: Autoscaler) -> tuple[Resource, Object, str]:
         """The scale of the target, and the selector of its pods. Raises :class:`_Stopped`."""
@@ -149,7 +149,7 @@ class Autoscalers:
             raise _Stopped("ScalingActive", "InvalidSelector", missing, "selector is required")
         return resource, scale, selector
 
-    async def _decided(self, autoscaler: Autoscaler, scale: Object, selector: str, history: History) -> Outcome:
+    async def _decide(self, autoscaler: Autoscaler, scale: Object, selector: str, history: History) -> Outcome:
         replicas = scale["spec"]["replicas"]
         is_in_bounds = autoscaler.min_replicas <= replicas <= autoscaler.max_replicas
         listed = (
@@ -159,12 +159,12 @@ class Autoscalers:
             autoscaler,
             Scale(replicas, scale["status"].get("replicas", 0)),
             metrics=[await self._metrics.answer(autoscaler, metric, selector) for metric in autoscaler.metrics] if is_in_bounds else (),
-            pods=[replica(msgspec.json.decode(pod)) for pod in listed],
+            pods=[replica_pod(msgspec.json.decode(pod)) for pod in listed],
             history=history,
             now=self._now(),
         )
 
-    async def _rescale(self, obj: Object, remembered: _Remembered, resource: Resource, scale: Object, outcome: Outcome) -> None:
+    async def _rescale(self, obj: Object, remembered: _AutoscalerState, resource: Resource, scale: Object, outcome: Outcome) -> None:
         change = f"New size: {outcome.desired}; reason: {outcome.reason}"
         metadata = scale["metadata"]
         wanted = {**scale, "spec": {"replicas": outcome.desired}}
@@ -174,21 +174,21 @@ class Autoscalers:
             unable = f"the HPA controller was unable to update the target scale: {error.message}"
             raise _Stopped("AbleToScale", "FailedUpdateScale", unable, f"{change}; error: {error.message}") from error
         remembered.scaled = timestamp(self._now())
-        self._tell(obj, "SuccessfulRescale", change)
+        self._record_event(obj, "SuccessfulRescale", change)
 
-    def _tell_errors(self, obj: Object, outcome: Outcome) -> None:
+    def _record_errors(self, obj: Object, outcome: Outcome) -> None:
         active = outcome.history.condition("ScalingActive")
         if outcome.error and active is not None and active.status != "True":
-            self._tell(obj, active.reason, active.message.partition(": ")[2], warning=True)
+            self._record_event(obj, active.reason, active.message.partition(": ")[2], warning=True)
         if outcome.error and outcome.recommendation is None:
-            self._tell(obj, "FailedComputeMetricsReplicas", outcome.error.partition(": ")[2], warning=True)
+            self._record_event(obj, "FailedComputeMetricsReplicas", outcome.error.partition(": ")[2], warning=True)
 
-    def _tell(self, obj: Object, reason: str, note: str, *, warning: bool = False) -> None:
+    def _record_event(self, obj: Object, reason: str, note: str, *, warning: bool = False) -> None:
         metadata = obj["metadata"]
         reference = Reference(RESOURCE.kind, metadata["name"], metadata["namespace"], metadata["uid"], RESOURCE.api_version)
         self._events.record(reference, reason, note, action="Rescale", warning=warning)
 
-    async def _show(self, obj: Object, remembered: _Remembered, current: int | None, metrics: list[Any]) -> None:
+    async def _write_status(self, obj: Object, remembered: _AutoscalerState, current: int | None, metrics: list[Any]) -> None:
         before = obj.get("status") or {}
         status = {
             **before,

@@ -10,7 +10,7 @@ from gpuscaler.simulation.horizontal.specs import Container, ReplicaPod, Status
 Object = Mapping[str, Any]
 
 
-def replica(pod: Object) -> ReplicaPod:
+def replica_pod(pod: Object) -> ReplicaPod:
     """A pod that matches the target's selector."""
     spec, status, ready = pod["spec"], pod.get("status") or {}, condition(pod, "Ready")
     resources = spec.get("resources") or {}
@@ -21,12 +21,14 @@ def replica(pod: Object) -> ReplicaPod:
         ready=cast(Status, ready["status"]) if ready.get("status") in ("True", "False", "Unknown") else None,
         ready_since=seconds_of(ready.get("lastTransitionTime")),
         started=seconds_of(status["startTime"]) if status.get("startTime") else None,
-        containers=tuple(Container(container.get("name", ""), _requests(container.get("resources") or {})) for container in _running(spec)),
+        containers=tuple(
+            Container(container.get("name", ""), _requests(container.get("resources") or {})) for container in _running_containers(spec)
+        ),
         pod_requests=_requests(resources) if resources.get("requests") else None,
     )
 
 
-def _running(spec: Object) -> Iterable[Object]:
+def _running_containers(spec: Object) -> Iterable[Object]:
     """Containers, and init containers that keep running beside them."""
     return [
         *(spec.get("containers") or ()),

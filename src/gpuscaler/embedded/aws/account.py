@@ -44,12 +44,12 @@ class Account:
                 account=self.id,
                 zones=zones,
                 conditions=first_conditions,
-                reconcile=scaling.look,
+                reconcile=scaling.reconcile_group,
                 place=place,
                 seed=seed,
                 series=series,
             )
-            region.heard.append(partial(scaling.hear, region))
+            region.listeners.append(partial(scaling.handle_event, region))
             self.regions[name] = region
         self.advance()
 

@@ -38,7 +38,7 @@ class Conditions(Struct, frozen=True, gc=False):
 CHANGEABLE = tuple(name for name in Conditions.__struct_fields__ if name not in {"machines", "boot"})
 
 
-def changed(before: Conditions, changes: Mapping[str, Any]) -> Conditions:
+def with_changes(before: Conditions, changes: Mapping[str, Any]) -> Conditions:
     """``before`` with the changes in ``changes``, by name. Raises ValueError for an unknown name or value."""
     if unknown := sorted(changes.keys() - set(CHANGEABLE)):
         raise ValueError(f"saw {unknown[0]!r}, expected one of {', '.join(CHANGEABLE)}")

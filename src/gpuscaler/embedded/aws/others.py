@@ -13,7 +13,7 @@ from gpuscaler.embedded.aws.hardware import instance_types
 from gpuscaler.embedded.aws.region import Region
 from gpuscaler.embedded.aws.wire.errors import AwsError, invalid
 from gpuscaler.embedded.aws.wire.pages import page
-from gpuscaler.embedded.aws.wire.writing import at, iso
+from gpuscaler.embedded.aws.wire.writing import iso, to_datetime
 
 #: The region whose prices are listed if no filter names one.
 _LISTED: Final = "us-east-1"
@@ -65,7 +65,7 @@ def _product(instance_type: InstanceType, where: str, region: Region) -> dict[st
     price = {"rateCode": rate, "unit": "Hrs", "pricePerUnit": {currency: f"{amount:.10f}"}}
     terms = {"OnDemand": {offer: {"sku": sku, "offerTermCode": _ONE_HOUR, "priceDimensions": {rate: price}}}}
     product = {"productFamily": "Compute Instance", "attributes": attributes, "sku": sku}
-    return {"product": product, "serviceCode": "AmazonEC2", "terms": terms, "publicationDate": iso(at(region.now))}
+    return {"product": product, "serviceCode": "AmazonEC2", "terms": terms, "publicationDate": iso(to_datetime(region.now))}
 
 
 # Launch configurations
@@ -83,7 +83,7 @@ def _configure(region: Region, params: dict[str, Any]) -> dict[str, Any]:
         "BlockDeviceMappings": [],
         **{key: value for key, value in params.items() if key != "InstanceId"},
         "LaunchConfigurationARN": f"arn:aws:autoscaling:{region.name}:{region.account}:launchConfiguration:{region.uuid()}:{name}",
-        "CreatedTime": at(region.now),
+        "CreatedTime": to_datetime(region.now),
     }
     return {}
 
@@ -99,32 +99,32 @@ def _configurations(region: Region, params: dict[str, Any]) -> dict[str, Any]:
 
 
 def _put_warm_pool(region: Region, params: dict[str, Any]) -> dict[str, Any]:
-    group = groups.group(region, params["AutoScalingGroupName"])
+    group = groups.find_group(region, params["AutoScalingGroupName"])
     kept = ("MaxGroupPreparedCapacity", "MinSize", "InstanceReusePolicy")
     configuration = {key: params[key] for key in kept if key in params}
     group.settings["WarmPoolConfiguration"] = {"MinSize": 0, "PoolState": params.get("PoolState", "Stopped"), **configuration}
     group.settings["WarmPoolSize"] = len(group.warm)
-    lifecycle.note(region, group)
+    lifecycle.record_history(region, group)
     region.wake(group)
     return {}
 
 
 def _warm_pool(region: Region, params: dict[str, Any]) -> dict[str, Any]:
-    group = groups.group(region, params["AutoScalingGroupName"])
+    group = groups.find_group(region, params["AutoScalingGroupName"])
     configuration = group.settings.get("WarmPoolConfiguration")
-    shown = [lifecycle.shown(instance, weighted=False) for instance in group.warm.values()]
+    shown = [lifecycle.describe_member(instance, weighted=False) for instance in group.warm.values()]
     return {"Instances": shown, **({"WarmPoolConfiguration": configuration} if configuration else {})}
 
 
 def _delete_warm_pool(region: Region, params: dict[str, Any]) -> dict[str, Any]:
-    group = groups.group(region, params["AutoScalingGroupName"])
+    group = groups.find_group(region, params["AutoScalingGroupName"])
     if group.warm and not params.get("ForceDelete"):
         raise AwsError("ResourceInUse", "You cannot delete a warm pool while there are instances in it.")
     for key in ("WarmPoolConfiguration", "WarmPoolSize"):
         group.settings.pop(key, None)
     for instance in list(group.warm.values()):
         lifecycle.terminate(region, instance)
-    lifecycle.note(region, group)
+    lifecycle.record_history(region, group)
     return {}
 
 

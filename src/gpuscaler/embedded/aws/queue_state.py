@@ -17,14 +17,14 @@ class Message:
 
 @dataclass(slots=True)
 class Queue:
-    """A queue; ``told`` says that a rule sends it the notices of EC2 and Auto Scaling."""
+    """A queue; with ``receives_notices`` a rule sends it the notices of EC2 and Auto Scaling."""
 
     name: str
     url: str
     visibility: float = 30.0
     wait: float = 0.0
     retention: float = 345_600.0
-    told: bool = False
+    receives_notices: bool = False
     messages: dict[str, Message] = field(default_factory=dict)
 
     def send(self, body: str, *, ident: str, now: float, delay: float = 0.0) -> Message:

@@ -17,7 +17,7 @@ from gpuscaler.simulation.cloud.markets import Markets
 class Region:
     """A region with ``zones`` zones; ``place`` is its number in the account, and in the ids of its instances.
 
-    ``heard`` receive machines' own events and their ends; ``look`` reconciles a group.
+    ``listeners`` receive machines' own events and their ends; ``reconcile`` reconciles a group.
     """
 
     def __init__(
@@ -32,13 +32,13 @@ class Region:
         seed: int = 0,
         series: Markets | None = None,
     ) -> None:
-        self._look = reconcile
+        self._reconcile = reconcile
         self.name, self.account, self.conditions, self.first_conditions = name, account, conditions, conditions
         self.zones = zones_of(name, zones)
         self.now = 0.0
-        self.heard: list[Callable[[CloudEvent], None]] = []
+        self.listeners: list[Callable[[CloudEvent], None]] = []
         ids = f"i-{place:02x}{{:015x}}"
-        self.hardware = Hardware(name, conditions, ids=ids, seed=seed, series=series or Markets(), hear=self._hear)
+        self.hardware = Hardware(name, conditions, ids=ids, seed=seed, series=series or Markets(), hear=self._notify_listeners)
         self.templates: dict[str, Template] = {}
         self.configurations: dict[str, dict[str, Any]] = {}
         self.groups: dict[str, Group] = {}
@@ -74,12 +74,12 @@ class Region:
         when = self.now + self.conditions.reaction if moment is None else moment
         if group.wakes_at is None or when < group.wakes_at:
             group.wakes_at = when
-            self.put(when, partial(self._wakes, group))
+            self.put(when, partial(self._reconcile_if_due, group))
 
-    def _wakes(self, group: Group, now: float) -> None:
+    def _reconcile_if_due(self, group: Group, now: float) -> None:
         if group.wakes_at is not None and now >= group.wakes_at and self.groups.get(group.name) is group:
             group.wakes_at = None
-            self._look(self, group)
+            self._reconcile(self, group)
 
     def next_event(self) -> float | None:
         """The time of the next scheduled event."""
@@ -96,10 +96,10 @@ class Region:
                 self.hardware.advance(self.now)
         self.now = max(self.now, now)
 
-    def tell(self, event: CloudEvent) -> None:
+    def deliver(self, event: CloudEvent) -> None:
         """Deliver an event of a machine that was held back to all listeners."""
-        self._hear(event)
+        self._notify_listeners(event)
 
-    def _hear(self, event: CloudEvent) -> None:
-        for listener in self.heard:
+    def _notify_listeners(self, event: CloudEvent) -> None:
+        for listener in self.listeners:
             listener(event)

@@ -13,7 +13,7 @@ from gpuscaler.embedded.aws.serving.beside import Beside
 from gpuscaler.embedded.controlplane.building import Programs
 from gpuscaler.embedded.controlplane.plane import ADMIN, MASTERS, ControlPlane
 from gpuscaler.embedded.nodes.kubelets import Kubelets
-from gpuscaler.embedded.serving.alone import PULL, check_ours, ready_at, text_of, write
+from gpuscaler.embedded.serving.alone import PULL, check_overwritable, kubeconfig_text, ready_conditions, write_kubeconfig
 from gpuscaler.embedded.serving.cluster import UNLIMITED
 from gpuscaler.kube.client import Client
 from gpuscaler.kube.http import HttpTransport
@@ -44,7 +44,7 @@ class RealAlone:
         self._beside = beside
         self._kubeconfig, self._programs, self._environ = kubeconfig, programs, environ
         self._nodes, self._port, self._ready = nodes, port, ready
-        check_ours(kubeconfig)
+        check_overwritable(kubeconfig)
 
     async def run(self) -> None:
         """Serve until cancelled. Raises :exc:`~gpuscaler.embedded.controlplane.processes.EndedError` if a program ends, and OSError."""
@@ -56,8 +56,8 @@ class RealAlone:
                 async with HttpTransport(plane.access()) as transport:
                     client = Client(transport, field_manager="kubelet", limit=RateLimit(qps=UNLIMITED, burst=1_000_000))
                     for node in self._nodes:
-                        await client.create(NODES, {**node, "status": {**node["status"], "conditions": ready_at(time.time())}})
-                    write(self._kubeconfig, config)
+                        await client.create(NODES, {**node, "status": {**node["status"], "conditions": ready_conditions(time.time())}})
+                    write_kubeconfig(self._kubeconfig, config)
                     self._ready(plane.url)
                     draw = Random(0)
                     picture = Picture(client, clock=asyncio.get_running_loop().time, random=draw, resources=(PODS, NODES))
@@ -70,7 +70,7 @@ class RealAlone:
             finally:
                 # Another cluster or a user may have written there since.
                 with suppress(OSError, ValueError):
-                    if self._kubeconfig.read_text(encoding="utf-8") == text_of(config):
+                    if self._kubeconfig.read_text(encoding="utf-8") == kubeconfig_text(config):
                         self._kubeconfig.unlink()
                 plane.stop()
 

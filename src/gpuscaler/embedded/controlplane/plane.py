@@ -22,7 +22,7 @@ from gpuscaler.kube.http import HttpTransport
 from gpuscaler.kube.resources import SERVICE_ACCOUNTS
 from gpuscaler.kube.tls import Tls
 from gpuscaler.kube.transport import Request
-from gpuscaler.serving.certificates import Authority, Pair, signing_key, write_private
+from gpuscaler.serving.certificates import CertificateAuthority, CertificatePair, signing_key, write_private
 
 ADMIN: Final = "admin"
 #: The group whose members may do everything, whatever roles there are.
@@ -60,7 +60,7 @@ class ControlPlane:
         self._now, self._audit, self._programs, self._environ = now, audit, programs, environ
         self._ports = _free_ports(port)
         self._features = ",".join(f"{name}={str(on).lower()}" for name, on in (features or {}).items())
-        self._authority = Authority("gpuscaler control plane", now=now)
+        self._authority = CertificateAuthority("gpuscaler control plane", now=now)
         self.processes: dict[str, Process] = {}
 
     @property
@@ -78,12 +78,12 @@ class ControlPlane:
         self.processes = {name: self._process(name) for name in NAMES}
         try:
             self.processes[ETCD].start()
-            await self._until(self._listens)
+            await self._wait_until(self._is_listening)
             self.processes[API_SERVER].start()
-            await self._until(self.well)
+            await self._wait_until(self.well)
             self.processes[SCHEDULER].start()
             self.processes[CONTROLLERS].start()
-            await self._until(self._settled)
+            await self._wait_until(self._is_settled)
         except BaseException:
             self.stop()
             raise
@@ -99,7 +99,7 @@ class ControlPlane:
         """Kill one of the programs and start it again; returns when the API server is healthy."""
         self.processes[name].kill()
         self.processes[name].start()
-        await self._until(self.well)
+        await self._wait_until(self.well)
 
     async def run(self) -> None:
         """Wait until cancelled, or until a program ends, which raises :exc:`EndedError`."""
@@ -112,13 +112,13 @@ class ControlPlane:
         for process in self.processes.values():
             process.check()
 
-    def write_kubeconfig(self, user: str, *, pair: Pair | None = None, token: str = "") -> Path:
+    def write_kubeconfig(self, user: str, *, pair: CertificatePair | None = None, token: str = "") -> Path:
         """Write a kubeconfig for ``user``, with a client certificate or a token; returns its path."""
         path = self.layout.kubeconfig(user)
         write_private(path, yaml.safe_dump(self.config(pair=pair, token=token), sort_keys=False).encode())
         return path
 
-    def config(self, *, pair: Pair | None = None, token: str = "") -> dict[str, Any]:
+    def config(self, *, pair: CertificatePair | None = None, token: str = "") -> dict[str, Any]:
         """A kubeconfig with one context."""
         credentials = {"token": token} if token else {}
         if pair is not None:
@@ -133,7 +133,7 @@ class ControlPlane:
             "current-context": NAME,
         }
 
-    def certificate(self, user: str, *groups: str) -> Pair:
+    def certificate(self, user: str, *groups: str) -> CertificatePair:
         """A client certificate."""
         return self._authority.issue(user, groups=groups)
 
@@ -147,7 +147,7 @@ class ControlPlane:
         write_private(layout.file("ca.crt"), self._authority.certificate)
         self._authority.issue("server", hosts=hosts).write(layout.secrets, "server")
         for name, client in (("etcd", "etcd-client"), ("front-proxy", "front-proxy-client")):
-            authority = Authority(name, now=self._now)
+            authority = CertificateAuthority(name, now=self._now)
             write_private(layout.file(f"{name}-ca.crt"), authority.certificate)
             authority.issue(client).write(layout.secrets, client)
             if name == "etcd":
@@ -172,7 +172,7 @@ class ControlPlane:
 
     # Health
 
-    async def _until(self, well: Callable[[], Any]) -> None:
+    async def _wait_until(self, well: Callable[[], Any]) -> None:
         try:
             async with asyncio.timeout(PATIENCE):
                 while not await well():
@@ -181,7 +181,7 @@ class ControlPlane:
         except TimeoutError:
             raise EndedError(f"{self.url}: not healthy after {PATIENCE:g} s, which is far too long; see {self.layout.logs}") from None
 
-    async def _listens(self) -> bool:
+    async def _is_listening(self) -> bool:
         try:
             _, writer = await asyncio.open_connection(HOST, self._ports.etcd)
         except OSError:
@@ -191,12 +191,12 @@ class ControlPlane:
 
     async def well(self) -> bool:
         """Whether the API server reports that it is ready."""
-        return await self._asks(self._ports.api, "/readyz")
+        return await self._answers(self._ports.api, "/readyz")
 
-    async def _settled(self) -> bool:
+    async def _is_settled(self) -> bool:
         """Whether the other parts are healthy and have created what pods need."""
         for port in (self._ports.scheduler, self._ports.controllers):
-            if not await self._asks(port, "/healthz"):
+            if not await self._answers(port, "/healthz"):
                 return False
         try:
             async with HttpTransport(self.access()) as transport:
@@ -211,7 +211,7 @@ class ControlPlane:
         tls = Tls(authority=self._authority.certificate, certificate=pair.certificate, key=pair.key)
         return Access(server=self.url, source=NAME, tls=tls)
 
-    async def _asks(self, port: int, path: str) -> bool:
+    async def _answers(self, port: int, path: str) -> bool:
         access = Access(server=f"https://{HOST}:{port}", source=NAME, tls=Tls(authority=self._authority.certificate))
         try:
             async with HttpTransport(access) as transport, transport.exchange(Request("GET", path)) as answer:

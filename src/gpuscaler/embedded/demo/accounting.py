@@ -16,14 +16,14 @@ PEER, POOL = "karpenter", "gpuscaler.io/pool"
 LEAST = 0.5
 
 
-class Part(Struct, frozen=True):
+class CostPart(Struct, frozen=True):
     """``dollars`` of the difference between a cost and its bound, and what they were spent on."""
 
     dollars: float
     text: str
 
 
-def parts(result: Result, policy: Policy, scenario: Scenario) -> Iterator[Part]:
+def cost_parts(result: Result, policy: Policy, scenario: Scenario) -> Iterator[CostPart]:
     """The parts of the cost of ``result`` above its bound; they add up to the whole difference.
 
     First the premium of on-demand machines over spot prices. The rest is at spot prices: boot time, idle time and lost work by their share
@@ -37,13 +37,15 @@ def parts(result: Result, policy: Policy, scenario: Scenario) -> Iterator[Part]:
     lost = result.lost_gpu_hours * an_hour
     rest = result.cost - result.lower_bound - premium - idle - lost
     hours = f"minutes {scenario.dry / 60:.0f} to {scenario.back / 60:.0f}"
-    yield Part(premium, f"on-demand prices: spot ran dry ({hours}, {result.capacity_errors} refusals), and jobs stay where they run")
-    yield Part(idle, f"machines that were booting or idle: {idle_gpu_hours(result) or 0.0:.1f} GPU-hours")
-    yield Part(lost, f"work lost in {result.evictions} evictions, most of them with spot machines: {result.lost_gpu_hours:.1f} GPU-hours")
-    yield Part(rest, "capacity that pods left unused on the machines they ran on")
+    yield CostPart(premium, f"on-demand prices: spot ran dry ({hours}, {result.capacity_errors} refusals), and jobs stay where they run")
+    yield CostPart(idle, f"machines that were booting or idle: {idle_gpu_hours(result) or 0.0:.1f} GPU-hours")
+    yield CostPart(
+        lost, f"work lost in {result.evictions} evictions, most of them with spot machines: {result.lost_gpu_hours:.1f} GPU-hours"
+    )
+    yield CostPart(rest, "capacity that pods left unused on the machines they ran on")
 
 
-def explained(result: Result, policy: Policy, scenario: Scenario) -> Iterator[str]:
+def explain_cost(result: Result, policy: Policy, scenario: Scenario) -> Iterator[str]:
     """Lines to print: the ratio of cost to bound, what the bound leaves out, and where the difference went."""
     if result.lower_bound <= 0:
         return
@@ -52,7 +54,7 @@ def explained(result: Result, policy: Policy, scenario: Scenario) -> Iterator[st
         f"Why {times:.1f} times the bound: ${result.lower_bound:.2f} pays only for the work that was done, by the second, for "
         "parts of machines, in hindsight, with spot always available. Of the rest"
     )
-    for part in parts(result, policy, scenario):
+    for part in cost_parts(result, policy, scenario):
         if part.dollars >= LEAST:
             yield f"  ${part.dollars:.2f} went to {part.text}"
 
@@ -62,7 +64,7 @@ def least_price(policy: Policy, instance_type: str, paid: float) -> float:
     return min((offering.price for offering in policy.offerings.values() if offering.instance_type == instance_type), default=paid)
 
 
-def peer_of(scenario: Scenario, policy: Policy) -> Result:
+def simulate_peer(scenario: Scenario, policy: Policy) -> Result:
     """Simulate the model of Karpenter on the same jobs, machines, delays and dry spot market."""
     merged = in_one_pool(policy)
     # Jobs that request a part of a GPU get a whole one, as in the demo.

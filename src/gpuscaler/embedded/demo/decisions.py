@@ -65,7 +65,7 @@ def _reason(event: HistoryEvent) -> str:
 def _line(group: list[HistoryEvent]) -> Line:
     first = group[0]
     if first.kind == kinds.REFUSED:
-        text = _refused(group)
+        text = _refusals_text(group)
     elif first.kind == kinds.ORDERED:
         what, _, more = first.text.partition(" ordered")
         text = f"{what} for {format_names(first.pods, 1)}{more}" if first.pods else f"{what}{more}"
@@ -76,7 +76,7 @@ def _line(group: list[HistoryEvent]) -> Line:
     return Line(first.at, first.kind, WORDS[first.kind], text)
 
 
-def _refused(group: list[HistoryEvent]) -> str:
+def _refusals_text(group: list[HistoryEvent]) -> str:
     """The text for refusals of one market: a market without capacity refuses a dozen offerings in a row."""
     first = group[0]
     what, _, why = first.text.partition(" refused: ")

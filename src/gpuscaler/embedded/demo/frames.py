@@ -6,8 +6,8 @@ from msgspec import Struct
 
 from gpuscaler.control.records.events.happening import HistoryEvent
 from gpuscaler.control.records.events.latest import Latest
-from gpuscaler.control.records.words import format_offering as named
 from gpuscaler.control.records.words import format_duration
+from gpuscaler.control.records.words import format_offering as named
 from gpuscaler.embedded.demo.tally import GPU
 from gpuscaler.embedded.nodes.machines import name_of
 from gpuscaler.lifecycle.memory import state_of
@@ -140,15 +140,15 @@ def _state(machine: CloudMachine, node: Node | None, leaving: set[str]) -> str:
 
 def pending_of(cluster: Cluster, latest: Latest, now: float) -> tuple[Pending, ...]:
     """Pods without a node; those that have been pending longest come first."""
-    waits_for = _Waits(latest, now)
+    waits_for = _PendingReasons(latest, now)
     waiting = [pod for bucket in cluster.unbound.values() for pod in bucket.pods.values() if not pod.deleted]
     return tuple(
-        Pending(pod.key, pod.spec.requests.get(GPU, 0), max(0.0, now - pod.created), waits_for.told(pod.key))
+        Pending(pod.key, pod.spec.requests.get(GPU, 0), max(0.0, now - pod.created), waits_for.describe(pod.key))
         for pod in sorted(waiting, key=lambda pod: (pod.created, pod.key))
     )
 
 
-class _Waits:
+class _PendingReasons:
     """What each pod waits for, as the controller sees it."""
 
     def __init__(self, latest: Latest, now: float) -> None:
@@ -159,7 +159,7 @@ class _Waits:
         self._placed = {placement.pod: placement.node for placement in latest.plan.placements}
         self._unplaced: Mapping[str, tuple[Reason, ...]] = {unplaced.pod: unplaced.reasons for unplaced in latest.plan.unplaced}
 
-    def told(self, pod: str) -> str:
+    def describe(self, pod: str) -> str:
         if pod in self._promised:
             return f"node {self._promised[pod]} is being opened for it"
         if (machine := self._coming.get(pod)) is not None:

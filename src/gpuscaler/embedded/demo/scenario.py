@@ -3,7 +3,7 @@
 from msgspec import Struct
 from msgspec.structs import replace
 
-from gpuscaler.embedded.demo.workload import cut, drawn
+from gpuscaler.embedded.demo.workload import cut_trace, draw_trace
 from gpuscaler.embedded.serving.cluster import Conditions
 from gpuscaler.model.offerings import OfferingKey
 from gpuscaler.model.pools import Policy
@@ -35,12 +35,12 @@ class Scenario(Struct, frozen=True):
 def scenario(seed: int, trace: Trace | None = None) -> Scenario:
     """The demo for ``seed``: with its own workload, or with a busy part of ``trace``."""
     if trace is None:
-        return Scenario(drawn(seed, SPAN), seed)
-    busy, since = cut(trace, SPAN)
+        return Scenario(draw_trace(seed, SPAN), seed)
+    busy, since = cut_trace(trace, SPAN)
     return Scenario(busy, seed, since - trace.jobs[0].submit)
 
 
-def hurried(scenario: Scenario, haste: float) -> Scenario:
+def accelerate(scenario: Scenario, haste: float) -> Scenario:
     """The same scenario ``haste`` times as fast, for a cluster whose clock cannot be accelerated."""
     jobs = tuple(replace(job, submit=job.submit / haste, duration=job.duration / haste) for job in scenario.trace.jobs)
     times = {name: getattr(scenario, name) / haste for name in ("span", "dry", "back")}
@@ -50,7 +50,7 @@ def hurried(scenario: Scenario, haste: float) -> Scenario:
 def conditions(scenario: Scenario, policy: Policy, began: float) -> Conditions:
     """A cloud with the usual delays and faults, whose spot markets are dry for a while. ``began`` is second 0, since the epoch."""
     usual = Delays()
-    delays = Delays(**{name: _sooner(getattr(usual, name), scenario.haste) for name in usual.__struct_fields__})
+    delays = Delays(**{name: _accelerate_delay(getattr(usual, name), scenario.haste) for name in usual.__struct_fields__})
     return Conditions(seed=scenario.seed, delays=delays, markets=markets(scenario, policy, began))
 
 
@@ -62,5 +62,5 @@ def markets(scenario: Scenario, policy: Policy, began: float) -> Markets:
     return Markets(spot, {}, began=began)
 
 
-def _sooner(delay: Delay, haste: float) -> Delay:
+def _accelerate_delay(delay: Delay, haste: float) -> Delay:
     return Delay(delay.low / haste, delay.mode / haste, delay.high / haste)

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from random import Random
 
 from gpuscaler.control.loop.controller import Controller
-from gpuscaler.control.process.running import ProviderSetup, ProcessContext, ControllerProcess
+from gpuscaler.control.process.running import ControllerProcess, ProcessContext, ProviderSetup
 from gpuscaler.control.process.settings_file import SettingsFile
 from gpuscaler.control.records.events.announcing import Announcer
 from gpuscaler.control.records.events.happening import HistoryEvent
@@ -50,7 +50,7 @@ class Notes(Sink):
     def happened(self, what: HistoryEvent, /) -> None:
         self.happenings.append(what)
 
-    def looked(self, reconciliation: Reconciliation, /) -> None:
+    def observed(self, reconciliation: Reconciliation, /) -> None:
         self.kept = reconciliation.memory.promises.kept
         self.broken = reconciliation.memory.promises.broken
 
@@ -130,7 +130,7 @@ class Demo:
     async def run(self) -> None:
         """Run until all work is done and every machine is removed, or until the time is over."""
         async with AsyncExitStack() as stack:
-            access = await self._reached(stack)
+            access = await self._serve_api(stack)
             self.server = access.server
             transport = await stack.enter_async_context(HttpTransport(access))
             user = await stack.enter_async_context(HttpTransport(access))
@@ -143,7 +143,7 @@ class Demo:
                 namespace="kube-system",
                 identity="demo",
                 clocks=self,
-                make_provider=self._made,
+                make_provider=self._make_provider,
                 make_records=self._make_records,
             )
             lives = [
@@ -157,7 +157,7 @@ class Demo:
                     life.cancel()
                 await asyncio.gather(*lives, return_exceptions=True)
 
-    async def _reached(self, stack: AsyncExitStack) -> Access:
+    async def _serve_api(self, stack: AsyncExitStack) -> Access:
         """The transport to the API server, which exists until ``stack`` is closed."""
         if isinstance(self.cluster, RealCluster):
             return self.cluster.plane.access()
@@ -165,7 +165,7 @@ class Demo:
         stack.push_async_callback(serving.close)
         return Access(serving.url, "the demo")
 
-    async def _made(self, _settings: RunSettings, _place: ProcessContext) -> ProviderSetup:
+    async def _make_provider(self, _settings: RunSettings, _place: ProcessContext) -> ProviderSetup:
         return ProviderSetup(provider=self.cluster.provider)
 
     def _make_records(self, _settings: RunSettings, place: ProcessContext) -> DemoRecords:

@@ -9,7 +9,7 @@ from gpuscaler.embedded.nodes.plugins import is_plugin
 from gpuscaler.kube.reflector import Batch
 from gpuscaler.model.pods import Pod, PodSpec
 from gpuscaler.simulation.measures.waits import PodWait, class_of
-from gpuscaler.simulation.world.meter import Sample
+from gpuscaler.simulation.world.meter import TimelineSample
 
 GPU = "nvidia.com/gpu"
 
@@ -64,7 +64,7 @@ class Tally:
         self._now = now
         self._lives: dict[str, Life] = {}
         self._by_key: dict[str, str] = {}
-        self.timeline: list[Sample] = []
+        self.timeline: list[TimelineSample] = []
 
     @property
     def lives(self) -> tuple[Life, ...]:
@@ -102,4 +102,4 @@ class Tally:
         alive = [life for life in self._lives.values() if life.ended is None]
         wanted = sum(life.gpus for life in alive)
         used = sum(life.gpus for life in alive if life.started is not None)
-        self.timeline.append(Sample(self._now(), wanted, used, paid, dollars_per_hour))
+        self.timeline.append(TimelineSample(self._now(), wanted, used, paid, dollars_per_hour))

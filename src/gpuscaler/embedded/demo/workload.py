@@ -36,7 +36,7 @@ class Submission(Struct, frozen=True):
     job: dict[str, Any]
 
 
-def drawn(seed: int, span: float) -> Trace:
+def draw_trace(seed: int, span: float) -> Trace:
     """A trace of :data:`JOBS` jobs for a demo of ``span`` seconds; the same seed gives the same jobs."""
     rng = random.Random(f"demo/{seed}")
     # The first jobs are submitted right at the start.
@@ -61,7 +61,7 @@ def drawn(seed: int, span: float) -> Trace:
     return Trace(f"a generated workload, seed {seed}", tuple(jobs))
 
 
-def cut(trace: Trace, span: float) -> tuple[Trace, float]:
+def cut_trace(trace: Trace, span: float) -> tuple[Trace, float]:
     """The busy part of ``trace``, with its first submission at second 0, and the second of the trace at which it begins.
 
     That is the first ``span`` seconds in which :data:`BUSY` jobs are submitted, or the busiest ``span`` if there are never so many. Of more

@@ -60,10 +60,10 @@ class Binder:
         """The node for ``pod``, whose resources are used from then on; None if it fits nowhere."""
         own = self._nominated.pop(pod.key, None)
         if own is not None:
-            self._leave(own, own.nominated_node)
+            self._unplace(own, own.nominated_node)
         weaker = [other for other in self._nominated.values() if other.spec.priority < pod.spec.priority]
         for other in weaker:
-            self._leave(other, other.nominated_node)
+            self._unplace(other, other.nominated_node)
         verdict = self.room.verdict(pod.spec, pod.labels)
         chosen: str | None = None
         if own is not None and verdict.mask[self._rows[own.nominated_node]]:
@@ -112,7 +112,7 @@ class Binder:
     def _place(self, pod: Pod, node: str) -> None:
         self.room.place(pod.spec, pod.labels, self._rows[node])
 
-    def _leave(self, pod: Pod, node: str) -> None:
+    def _unplace(self, pod: Pod, node: str) -> None:
         self.room.remove(pod.spec, pod.labels, self._rows[node])
 
     def why_not(self, pod: Pod) -> str:

@@ -19,7 +19,7 @@ from gpuscaler.kube.client import Client
 from gpuscaler.kube.errors import AlreadyExists, ApiError, NotFound, Unreachable
 from gpuscaler.kube.reflector import Batch, Reflector
 from gpuscaler.kube.resources import DAEMON_SETS, NODES, PODS
-from gpuscaler.kube.turns import Turn
+from gpuscaler.kube.turns import DecodeLock
 from gpuscaler.model.pods import Resources
 from gpuscaler.simulation.cloud.delays import NO_FAULTS, Absent, Faults
 from gpuscaler.simulation.cloud.machines import is_device
@@ -70,7 +70,7 @@ class Devices:
         self._installed: set[str] = set()
         self._wanted: asyncio.Queue[Plugin] = asyncio.Queue()
         self._dirty: dict[str, None] = {}
-        self._stirred = asyncio.Event()
+        self._wake = asyncio.Event()
         self._listed = False
 
     def promise(self, node: str, promise: Promise) -> None:
@@ -79,14 +79,14 @@ class Devices:
         if not devices:
             return
         if node not in self._promised or self._promised[node].instance != promise.instance:
-            self._drop(node)
+            self._forget_node(node)
             self._restart_later(node, promise.instance, 0)
         self._promised[node] = replace(promise, amounts=devices)
         for plugin in map(plugin_of, devices):
             if plugin.name not in self._installed:
                 self._installed.add(plugin.name)
                 self._wanted.put_nowait(plugin)
-        self._stir(node)
+        self._mark_dirty(node)
 
     def seen(self, node: str, status: Mapping[str, Any]) -> None:
         """Record what a Node showed when this process began."""
@@ -96,7 +96,7 @@ class Devices:
     def forget(self, node: str, instance: str) -> None:
         """Forget the machine ``instance``, which is gone."""
         if node in self._promised and self._promised[node].instance == instance:
-            self._drop(node)
+            self._forget_node(node)
 
     def restart(self, node: str = "", *, seconds: float = 45.0, plugin: str = "") -> None:
         """Restart device plugins: their devices are away for ``seconds``. "" stands for all nodes and for all plugins."""
@@ -104,22 +104,22 @@ class Devices:
             for name_ in {plugin_of(resource).name for resource in promise.amounts}:
                 if node in ("", name) and plugin in ("", name_):
                     self._away[name, name_] = self._now() + seconds
-                    self._stir(name)
+                    self._mark_dirty(name)
 
     def spoil(self, node: str, resource: str, count: int = 1) -> None:
         """Break devices of a node for good: the kubelet still counts them as capacity, but gives them to no pod."""
         self._broken[node, resource] = self._broken.get((node, resource), 0) + count
-        self._stir(node)
+        self._mark_dirty(node)
 
     def hide(self, resource: str = "", instance_type: str = "") -> None:
         """From now on no machine of the type shows the resource, whatever it promises; an empty argument means all."""
         self._hidden.append(Absent(resource, instance_type))
-        self._stir_all()
+        self._mark_all_dirty()
 
     def unhide(self) -> None:
         """Show again what :meth:`hide` has hidden."""
         self._hidden.clear()
-        self._stir_all()
+        self._mark_all_dirty()
 
     @property
     def hidden(self) -> Sequence[Absent]:
@@ -138,7 +138,7 @@ class Devices:
             self.restart(node, seconds=self.faults.plugin_seconds)
             self._restart_later(node, instance, times + 1)
 
-    def _drop(self, node: str) -> None:
+    def _forget_node(self, node: str) -> None:
         promise = self._promised.pop(node, None)
         for amounts in (self._shown, self._capacity) if promise is not None else ():
             amounts.pop(node, None)
@@ -148,13 +148,13 @@ class Devices:
         for name in promise.amounts if promise is not None else ():
             self._broken.pop((node, name), None)
 
-    def _stir_all(self) -> None:
+    def _mark_all_dirty(self) -> None:
         for node in self._promised:
-            self._stir(node)
+            self._mark_dirty(node)
 
-    def _stir(self, node: str) -> None:
+    def _mark_dirty(self, node: str) -> None:
         self._dirty[node] = None
-        self._stirred.set()
+        self._wake.set()
 
     # Running plugins
 
@@ -163,36 +163,36 @@ class Devices:
             before, pod = self._pods.pop(name, None), cast("PluginPod | None", item)
             if before is not None:
                 self._running.get((before.node, before.plugin), {}).pop(name, None)
-                self._stir(before.node)
+                self._mark_dirty(before.node)
             if pod is not None:
                 self._pods[name] = pod
                 if pod.running:
                     self._running.setdefault((pod.node, pod.plugin), {})[name] = pod
-                self._stir(pod.node)
+                self._mark_dirty(pod.node)
         if batch.listed and not self._listed:
             self._listed = True
-            self._stir_all()
+            self._mark_all_dirty()
 
     async def run(self) -> None:
         """Write the devices of nodes until cancelled."""
         clock = asyncio.get_running_loop().time
-        reflector = Reflector(self._client, PODS, PluginPods(), self._receive, clock=clock, random=Random(0), decode_lock=Turn())
+        reflector = Reflector(self._client, PODS, PluginPods(), self._receive, clock=clock, random=Random(0), decode_lock=DecodeLock())
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._install())
             # Without machines that have devices there is nothing to watch.
-            await self._stirred.wait()
+            await self._wake.wait()
             tasks.create_task(reflector.run())
             while True:
-                await self._stirred.wait()
-                self._stirred.clear()
+                await self._wake.wait()
+                self._wake.clear()
                 nodes, self._dirty = list(self._dirty), {}
                 if self._listed:
-                    await asyncio.gather(*(until_done(lambda node=node: self._settle(node)) for node in nodes))  # type: ignore[misc]
+                    await asyncio.gather(*(retry_until_done(lambda node=node: self._settle(node)) for node in nodes))  # type: ignore[misc]
 
     async def _install(self) -> None:
         while True:
             plugin = await self._wanted.get()
-            await until_done(lambda plugin=plugin: self._create(plugin))  # type: ignore[misc]
+            await retry_until_done(lambda plugin=plugin: self._create(plugin))  # type: ignore[misc]
 
     async def _create(self, plugin: Plugin) -> None:
         manifest = plugin.manifest()
@@ -233,7 +233,7 @@ class Devices:
             at = float("inf") if self._is_absent(name, promise) else at
             for moment in (at, kept):
                 if now < moment < float("inf"):
-                    asyncio.get_running_loop().call_later((moment - now) / self._speed + 0.001, self._stir, node)
+                    asyncio.get_running_loop().call_later((moment - now) / self._speed + 0.001, self._mark_dirty, node)
             allocatable[name] = max(amount - self._broken.get((node, name), 0), 0) if at <= now else 0
             capacity[name] = amount if at <= now else old_capacity.get(name, 0) if now < kept else 0
         return allocatable, capacity
@@ -272,7 +272,7 @@ def _changes(before: Mapping[str, int], after: Mapping[str, int]) -> dict[str, s
     return {name: str(amount) for name, amount in after.items() if before.get(name, 0) != amount}
 
 
-async def failed(write: Callable[[], Coroutine[Any, Any, None]], logged: str = "") -> str:
+async def try_write(write: Callable[[], Coroutine[Any, Any, None]], logged: str = "") -> str:
     """Try ``write``; returns the API server's error, empty on success. An error equal to ``logged`` is not logged again."""
     try:
         await write()
@@ -283,11 +283,11 @@ async def failed(write: Callable[[], Coroutine[Any, Any, None]], logged: str = "
     return ""
 
 
-async def until_done(write: Callable[[], Coroutine[Any, Any, None]], logged: str = "") -> None:
+async def retry_until_done(write: Callable[[], Coroutine[Any, Any, None]], logged: str = "") -> None:
     """Try ``write`` until the API server accepts it; after an earlier error ``logged`` it waits before the first try."""
     pause = FIRST_PAUSE
-    logged = logged or await failed(write)
+    logged = logged or await try_write(write)
     while logged:
         await asyncio.sleep(pause)
         pause = min(2 * pause, LONGEST_PAUSE)
-        logged = await failed(write, logged)
+        logged = await try_write(write, logged)

@@ -18,7 +18,7 @@ class CloudStore(Store[ProviderState]):
     """The ConfigMap of a simulated cloud."""
 
     def __init__(self, client: Client, *, namespace: str, name: str = NAME) -> None:
-        super().__init__(client, namespace=namespace, name=name, nothing=ProviderState(), mend=MEND)
+        super().__init__(client, namespace=namespace, name=name, empty=ProviderState(), repair_advice=MEND)
 
 
 class Keeper:

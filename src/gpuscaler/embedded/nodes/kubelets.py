@@ -61,9 +61,9 @@ class Kubelets:
     """Runs the pods that are bound to nodes, for as long as :meth:`run` runs. ``picture`` has pods and nodes, and must be running.
 
     ``pull`` returns how many seconds a pod waits for its image, by the node's name, ``plugin_pull`` the same for device plugins. ``now`` is
-    the wall clock, of which ``speed`` seconds pass in a second of the event loop. Only nodes that are ``ours`` are simulated: others have
-    kubelets of their own. Without ``leases`` they renew none, which saves a write for each node every ten seconds.
-    ``lasts`` returns after how many seconds the kubelet of a node stops for good, by the node's name.
+    the wall clock, of which ``speed`` seconds pass in a second of the event loop. Only nodes for which ``is_ours`` is true are simulated:
+    others have kubelets of their own. Without ``leases`` they renew none, which saves a write for each node every ten seconds. ``lasts``
+    returns after how many seconds the kubelet of a node stops for good, by the node's name.
     """
 
     def __init__(
@@ -92,25 +92,25 @@ class Kubelets:
         self._refusals: dict[str, Refusal] = {}
         self._due: list[tuple[float, str, str, str]] = []
         self._planned: dict[tuple[str, str], str] = {}
-        self._stirred = asyncio.Event()
+        self._wake = asyncio.Event()
         self._writes: set[asyncio.Task[None]] = set()
         #: Forbidden writes that were already logged.
         self._forbidden: set[str] = set()
-        picture.listen(self._hear)
+        picture.listen(self._receive)
 
-    def _hear(self, batch: Batch) -> None:
+    def _receive(self, batch: Batch) -> None:
         if batch.model is Node:
-            self._hear_nodes({key: item if isinstance(item, Node) else None for key, item in batch.changes.items()})
+            self._nodes_changed({key: item if isinstance(item, Node) else None for key, item in batch.changes.items()})
         elif batch.model is Pod:
             for key, item in batch.changes.items():
-                self._hear_pod(key, item if isinstance(item, Pod) and item.node_name else None)
+                self._pod_changed(key, item if isinstance(item, Pod) and item.node_name else None)
 
-    def _hear_nodes(self, changes: Mapping[str, Node | None]) -> None:
+    def _nodes_changed(self, changes: Mapping[str, Node | None]) -> None:
         uids = {name: node.uid for name, node in changes.items() if node is not None and self._ours(node)}
         removed = {name for name, node in changes.items() if node is None and name in self._nodes}
         for name, node in changes.items():
             self._admission.node_changed(name, node)
-        self._welcome(uids)
+        self._add_nodes(uids)
         for name in removed:
             del self._nodes[name]
         if self._leases is not None:
@@ -122,14 +122,14 @@ class Kubelets:
         for orphan in [pod for pod in self._pods.values() if pod.node_name in removed] if removed else ():
             self._plan(orphan, REMOVE, self._now())
 
-    def _hear_pod(self, key: str, pod: Pod | None) -> None:
+    def _pod_changed(self, key: str, pod: Pod | None) -> None:
         before = self._pods.pop(key, None)
         if before is not None and (pod is None or pod.uid != before.uid or pod.finished):
             self._admission.left(before.uid)
             self._refusals.pop(before.uid, None)
         if pod is not None:
             self._pods[key] = pod
-            self._consider(pod)
+            self._plan_next(pod)
         else:
             for what in ALL:
                 self._planned.pop((key, what), None)
@@ -150,7 +150,7 @@ class Kubelets:
         for pod in [pod for pod in self._pods.values() if pod.node_name == node]:
             for what in ALL:
                 self._planned.pop((pod.key, what), None)
-            self._consider(pod)
+            self._plan_next(pod)
 
     async def _post_ready(self, node: str) -> None:
         """Set a node that was declared unreachable to Ready."""
@@ -168,22 +168,22 @@ class Kubelets:
 
     def _stop_later(self, node: str) -> None:
         if (left := self._lasts(node)) < float("inf"):
-            asyncio.get_running_loop().call_later(left / self._speed, self._stops, node)
+            asyncio.get_running_loop().call_later(left / self._speed, self._stop_if_present, node)
 
-    def _stops(self, node: str) -> None:
+    def _stop_if_present(self, node: str) -> None:
         if node in self._nodes:
             self.stop(node)
 
-    def _welcome(self, uids: Mapping[str, str]) -> None:
+    def _add_nodes(self, uids: Mapping[str, str]) -> None:
         """Add nodes; pods that are bound to them may have been seen before."""
         fresh = uids.keys() - self._nodes.keys()
         self._nodes |= uids
         for name in fresh:
             self._stop_later(name)
         for pod in [pod for pod in self._pods.values() if pod.node_name in fresh] if fresh else ():
-            self._consider(pod)
+            self._plan_next(pod)
 
-    def _consider(self, pod: Pod) -> None:
+    def _plan_next(self, pod: Pod) -> None:
         """The next action for a bound pod."""
         if pod.node_name not in self._nodes or pod.node_name in self.stopped:
             return
@@ -205,7 +205,7 @@ class Kubelets:
         if self._planned.get((pod.key, what)) != pod.uid:
             self._planned[pod.key, what] = pod.uid
             heapq.heappush(self._due, (at, pod.key, what, pod.uid))
-            self._stirred.set()
+            self._wake.set()
 
     async def run(self) -> None:
         async with asyncio.TaskGroup() as tasks:
@@ -216,7 +216,7 @@ class Kubelets:
     async def _work(self) -> None:
         try:
             while True:
-                self._stirred.clear()
+                self._wake.clear()
                 now = self._now()
                 while self._due and self._due[0][0] <= now + 0.001:
                     _, key, what, uid = heapq.heappop(self._due)
@@ -230,7 +230,7 @@ class Kubelets:
                 left = max(0.001, (self._due[0][0] - now) / self._speed) if self._due else None
                 try:
                     async with asyncio.timeout(left):
-                        await self._stirred.wait()
+                        await self._wake.wait()
                 except TimeoutError:
                     continue
         finally:
@@ -265,34 +265,43 @@ class Kubelets:
 
     def _status(self, pod: Pod, what: str, current: WirePod) -> dict[str, Any]:
         if what == TURN_AWAY:
-            return turned_away(self._refusals[pod.uid])
-        return started(self._now(), current) if what == START else succeeded(self._now(), current)
+            return rejected_status(self._refusals[pod.uid])
+        return running_status(self._now(), current) if what == START else succeeded_status(self._now(), current)
 
 
 def _is_plugin(pod: Pod) -> bool:
     return pod.owner.kind == "DaemonSet" and is_plugin(pod.namespace, pod.owner.name)
 
 
-def started(now: float, pod: WirePod) -> dict[str, Any]:
+def running_status(now: float, pod: WirePod) -> dict[str, Any]:
     """The status of ``pod`` when it starts to run."""
     moment = timestamp(now)
     state = {"running": {"startedAt": moment}}
-    return {"phase": "Running", "startTime": moment, "conditions": conditions(moment, ready=True), **containers(pod, state, ready=True)}
+    return {
+        "phase": "Running",
+        "startTime": moment,
+        "conditions": pod_conditions(moment, ready=True),
+        **container_statuses(pod, state, ready=True),
+    }
 
 
-def turned_away(refusal: Refusal) -> dict[str, Any]:
+def rejected_status(refusal: Refusal) -> dict[str, Any]:
     """The status of a pod that its kubelet rejects."""
     return {"phase": "Failed", "reason": refusal.reason, "message": f"Pod was rejected: {refusal.message}"}
 
 
-def succeeded(now: float, pod: WirePod) -> dict[str, Any]:
+def succeeded_status(now: float, pod: WirePod) -> dict[str, Any]:
     """The status of ``pod`` when it has succeeded."""
     moment = timestamp(now)
     ended = {"exitCode": 0, "reason": "Completed", "startedAt": pod.status.started or moment, "finishedAt": moment}
-    return {"phase": "Succeeded", "conditions": conditions(moment, ready=False), **containers(pod, {"terminated": ended}, ready=False)}
+    return {
+        "phase": "Succeeded",
+        "conditions": pod_conditions(moment, ready=False),
+        **container_statuses(pod, {"terminated": ended}, ready=False),
+    }
 
 
-def containers(pod: WirePod, state: dict[str, Any], *, ready: bool) -> dict[str, Any]:
+def container_statuses(pod: WirePod, state: dict[str, Any], *, ready: bool) -> dict[str, Any]:
     """The statuses of containers: init containers complete at once."""
     done = {"terminated": {"exitCode": 0, "reason": "Completed"}}
     by_field = {
@@ -307,6 +316,6 @@ def _container(container: WireContainer, state: dict[str, Any], *, ready: bool) 
     return {"name": container.name, "state": state, "ready": ready, "started": ready, **image}
 
 
-def conditions(moment: str, *, ready: bool) -> list[dict[str, str]]:
+def pod_conditions(moment: str, *, ready: bool) -> list[dict[str, str]]:
     values = {"PodScheduled": True, "Initialized": True, "ContainersReady": ready, "Ready": ready}
     return [{"type": name, "status": str(value), "lastTransitionTime": moment} for name, value in values.items()]

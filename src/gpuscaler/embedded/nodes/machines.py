@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import msgspec
 
-from gpuscaler.embedded.nodes.devices import Devices, Promise, failed, until_done
+from gpuscaler.embedded.nodes.devices import Devices, Promise, retry_until_done, try_write
 from gpuscaler.embedded.nodes.scheduling import timestamp
 from gpuscaler.kube.client import Client
 from gpuscaler.kube.errors import AlreadyExists, Conflict, NotFound
@@ -95,14 +95,14 @@ class Machines:
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self.devices.run())
             for node in self._left:
-                tasks.create_task(until_done(partial(self._remove, node)))
+                tasks.create_task(retry_until_done(partial(self._remove, node)))
             while True:
                 event = await self._events.get()
                 assert event.machine is not None, "only events of machines are kept"
                 name = event.machine.id
                 if name in self._held:
                     self._held[name].append(event)
-                elif error := await failed(partial(self._follow, event.kind, event.machine)):
+                elif error := await try_write(partial(self._apply_event, event.kind, event.machine)):
                     self._held[name] = deque([event])
                     tasks.create_task(self._catch_up(name, error))
 
@@ -111,7 +111,7 @@ class Machines:
         while self._held[name]:
             event = self._held[name][0]
             assert event.machine is not None, "only events of machines are kept"
-            await until_done(partial(self._follow, event.kind, event.machine), error)
+            await retry_until_done(partial(self._apply_event, event.kind, event.machine), error)
             self._held[name].popleft()
             error = ""
         del self._held[name]
@@ -122,16 +122,16 @@ class Machines:
             if machine.state in {REGISTERED, VISIBLE}:
                 self.hear(CloudEvent(self._now(), REGISTERED, machine))
         names = {self._naming.provider_id(machine) for machine in machines}
-        await until_done(partial(self._clear, names))
+        await retry_until_done(partial(self._delete_stale_nodes, names))
 
-    async def _clear(self, names: Set[str]) -> None:
+    async def _delete_stale_nodes(self, names: Set[str]) -> None:
         nodes = [msgspec.json.decode(raw) for raw in await self._client.list_all(NODES)]
         own = [node for node in nodes if self._naming.is_ours(_instance(node))]
         for node in own:
             self.devices.seen(node["metadata"]["name"], node.get("status") or {})
         ended = [node for node in own if _instance(node) not in names]
         # A Node that cannot be deleted now must not block leading.
-        self._left = [node for node in ended if await failed(partial(self._remove, node))]
+        self._left = [node for node in ended if await try_write(partial(self._remove, node))]
 
     async def _remove(self, node: dict[str, Any]) -> None:
         try:
@@ -140,12 +140,12 @@ class Machines:
             # It is deleted already, and another may have its name.
             return
 
-    async def _found(self, machine: CloudMachine) -> dict[str, Any] | None:
+    async def _find_own_node(self, machine: CloudMachine) -> dict[str, Any] | None:
         """The Node with the name of ``machine``. Raises :class:`NotFound`; None if it belongs to another machine, and stays untouched."""
         node = msgspec.json.decode(await self._client.get(NODES, self._naming.node(machine)))
         return node if _instance(node) == self._naming.provider_id(machine) else None
 
-    async def _follow(self, kind: str, machine: CloudMachine) -> None:
+    async def _apply_event(self, kind: str, machine: CloudMachine) -> None:
         name = self._naming.node(machine)
         if kind in {REGISTERED, VISIBLE}:
             # A machine that existed from the start has only one event: that it shows all its resources.
@@ -159,7 +159,7 @@ class Machines:
         elif kind in {LOST, TERMINATED}:
             self.devices.forget(name, self._naming.provider_id(machine))
             with suppress(NotFound):
-                node = await self._found(machine)
+                node = await self._find_own_node(machine)
                 if node is not None:
                     await self._remove(node)
 

@@ -5,7 +5,7 @@ from hashlib import sha256
 from pathlib import Path
 from random import Random
 
-from gpuscaler.control.process.running import ProviderSetup, Part, ProcessContext, UnusableError
+from gpuscaler.control.process.running import Part, ProcessContext, ProviderSetup, UnusableError
 from gpuscaler.embedded.nodes.keeping import CloudStore, Keeper
 from gpuscaler.embedded.nodes.kubelets import Kubelets
 from gpuscaler.embedded.nodes.machines import Machines, Naming

@@ -20,7 +20,7 @@ from gpuscaler.model.pods import Pod
 FIRST_BACKOFF, LONGEST_BACKOFF, FLUSH = 1.0, 10.0, 300.0
 
 
-class Try(Struct, gc=False):
+class SchedulingAttempt(Struct, gc=False):
     """How often no node was found for a pod, when last, and whether something has changed since that may help it."""
 
     many: int
@@ -60,7 +60,7 @@ class Scheduler:
         abreast: int = 32,
     ) -> None:
         self._client, self._picture, self._now, self._speed, self._name = client, picture, now, speed, scheduler
-        self._tries: dict[str, Try] = {}
+        self._tries: dict[str, SchedulingAttempt] = {}
         self._said: dict[str, FailedScheduling] = {}
         #: Pods that we have bound and that the watch has not shown as bound yet.
         self._assumed: dict[str, str] = {}
@@ -69,14 +69,14 @@ class Scheduler:
 
     async def run(self) -> None:
         while True:
-            await self._changed()
+            await self._wait_for_change()
             taken = await self._picture.take()
             if taken.kinds:
                 for attempt in self._tries.values():
                     attempt.moved = True
             await self.turn(taken.cluster)
 
-    async def _changed(self) -> None:
+    async def _wait_for_change(self) -> None:
         """Wait until something has changed, or until a pod is to be tried again."""
         due = min((attempt.due() for attempt in self._tries.values()), default=None)
         try:
@@ -108,7 +108,7 @@ class Scheduler:
                 writes.append(self._bind(pod, chosen))
             else:
                 before = self._tries.get(pod.key)
-                self._tries[pod.key] = Try(1 if before is None else before.many + 1, now)
+                self._tries[pod.key] = SchedulingAttempt(1 if before is None else before.many + 1, now)
                 writes.append(self._refuse(pod, binder.why_not(pod)))
         await asyncio.gather(*writes)
 
@@ -130,7 +130,7 @@ class Scheduler:
             except (ApiError, Unreachable):
                 # It is tried again if the pod is still pending.
                 self._assumed.pop(pod.key, None)
-                self._tries[pod.key] = Try(1, self._now(), moved=True)
+                self._tries[pod.key] = SchedulingAttempt(1, self._now(), moved=True)
 
     async def _refuse(self, pod: Pod, why: str) -> None:
         """Set the pod's condition to unschedulable, and clear a nomination that failed."""
@@ -150,11 +150,11 @@ class Scheduler:
                 await self._client.merge_patch(
                     PODS, pod.name, {"metadata": {"uid": pod.uid}, "status": status}, namespace=pod.namespace, subresource="status"
                 )
-                await self._tell(pod, why, moment)
+                await self._record_event(pod, why, moment)
             except (ApiError, Unreachable):
                 return
 
-    async def _tell(self, pod: Pod, why: str, moment: str) -> None:
+    async def _record_event(self, pod: Pod, why: str, moment: str) -> None:
         """Create the Event, or increase the count of an existing one: a pod that fails all day has one Event."""
         before = self._said.pop(pod.key, None)
         if before is not None and (before.pod, before.why) == (pod.uid, why):

@@ -20,7 +20,7 @@ from gpuscaler.embedded.serving.cluster import Conditions, EmbeddedCluster
 from gpuscaler.embedded.serving.server import serve
 from gpuscaler.kube.resources import NODES
 from gpuscaler.model.pools import Policy
-from gpuscaler.serving.certificates import Authority, Pair
+from gpuscaler.serving.certificates import CertificateAuthority, CertificatePair
 from gpuscaler.simulation.cloud.delays import Delay, Delays
 
 #: The name of all entries in the kubeconfig, by which our own file is recognised.
@@ -58,9 +58,11 @@ class Alone:
         self._beside = beside
         self._kubeconfig, self._nodes, self._speed, self._port, self._ready = kubeconfig, nodes, speed, port, ready
         self._began, self._zero = time.time(), time.monotonic()
-        self._pair = Authority("gpuscaler embedded cluster", now=self._began).self_signed(hosts=(HOST, "localhost")) if tls else None
+        self._pair = (
+            CertificateAuthority("gpuscaler embedded cluster", now=self._began).self_signed(hosts=(HOST, "localhost")) if tls else None
+        )
         self._token = token_urlsafe(24) if tls else ""
-        check_ours(kubeconfig)
+        check_overwritable(kubeconfig)
 
     def now(self) -> float:
         """The cluster's time, in seconds since the epoch."""
@@ -83,8 +85,8 @@ class Alone:
         try:
             user = cluster.client("gpuscaler")
             for node in self._nodes:
-                await user.create(NODES, {**node, "status": {**node["status"], "conditions": ready_at(self.now())}})
-            write(self._kubeconfig, config)
+                await user.create(NODES, {**node, "status": {**node["status"], "conditions": ready_conditions(self.now())}})
+            write_kubeconfig(self._kubeconfig, config)
             self._ready(serving.url)
             if self._beside is None:
                 await cluster.run()
@@ -94,18 +96,18 @@ class Alone:
         finally:
             # Another cluster or a user may have written there since.
             with suppress(OSError, ValueError):
-                if self._kubeconfig.read_text(encoding="utf-8") == text_of(config):
+                if self._kubeconfig.read_text(encoding="utf-8") == kubeconfig_text(config):
                     self._kubeconfig.unlink()
             await serving.close()
 
 
-def ready_at(now: float) -> list[dict[str, str]]:
+def ready_conditions(now: float) -> list[dict[str, str]]:
     """The conditions of a node that has been Ready since ``now``."""
     ready = {"type": "Ready", "status": "True", "reason": "KubeletReady", "message": "kubelet is posting ready status"}
     return [{**ready, "lastHeartbeatTime": timestamp(now), "lastTransitionTime": timestamp(now)}]
 
 
-def node_named(name: str, amounts: Mapping[str, int], labels: Mapping[str, str]) -> dict[str, Any]:
+def make_node(name: str, amounts: Mapping[str, int], labels: Mapping[str, str]) -> dict[str, Any]:
     """A Node with ``amounts``, in the model's base units."""
     capacity = quantities(amounts)
     return {
@@ -121,7 +123,7 @@ def node_named(name: str, amounts: Mapping[str, int], labels: Mapping[str, str])
     }
 
 
-def kubeconfig_of(url: str, pair: Pair | None, token: str) -> dict[str, Any]:
+def kubeconfig_of(url: str, pair: CertificatePair | None, token: str) -> dict[str, Any]:
     """A kubeconfig with one context."""
     cluster: dict[str, Any] = {"server": url}
     if pair is not None:
@@ -136,7 +138,7 @@ def kubeconfig_of(url: str, pair: Pair | None, token: str) -> dict[str, Any]:
     }
 
 
-def check_ours(path: Path) -> None:
+def check_overwritable(path: Path) -> None:
     """Raise :class:`TakenError` if ``path`` must not be overwritten."""
     try:
         config = yaml.safe_load(path.read_text(encoding="utf-8"))
@@ -149,18 +151,18 @@ def check_ours(path: Path) -> None:
         raise TakenError(f"{path}: saw a file that is not the kubeconfig of an embedded cluster, expected none; name another file")
 
 
-def text_of(config: Mapping[str, Any]) -> str:
+def kubeconfig_text(config: Mapping[str, Any]) -> str:
     """The text of a kubeconfig."""
     return yaml.safe_dump(dict(config), sort_keys=False)
 
 
-def write(path: Path, config: Mapping[str, Any]) -> None:
+def write_kubeconfig(path: Path, config: Mapping[str, Any]) -> None:
     """Write a file atomically, readable only for its owner."""
     unfinished = path.with_name(f".{path.name}.{os.getpid()}")
     handle = os.open(unfinished, os.O_CREAT | os.O_WRONLY | os.O_EXCL, 0o600)
     try:
         with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text_of(config))
+            file.write(kubeconfig_text(config))
         unfinished.replace(path)
     except BaseException:
         unfinished.unlink(missing_ok=True)

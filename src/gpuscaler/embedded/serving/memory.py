@@ -8,7 +8,7 @@ from dataclasses import replace
 from gpuscaler.embedded.apiserver.api import ApiServer, close
 from gpuscaler.embedded.apiserver.wire.failures import Severed
 from gpuscaler.kube.errors import Unreachable
-from gpuscaler.kube.transport import Answer, Request, Whole
+from gpuscaler.kube.transport import Answer, Request, WholeBody
 
 
 class MemoryTransport:
@@ -46,7 +46,7 @@ class MemoryTransport:
 
     def carried(self, answer: Answer, request: Request) -> Answer:
         """``answer`` as it arrives; if its body is complete already, at once."""
-        if self._whole.is_set() and isinstance(answer.pieces, Whole):
+        if self._whole.is_set() and isinstance(answer.pieces, WholeBody):
             return answer
         return Answer(answer.status, answer.headers, self._carried(answer.pieces, request))
 

@@ -42,7 +42,7 @@ class Collector:
         due = {node for node, since in self._missing.items() if now >= since + QUARANTINE - 0.001}
         pods = [pod for pod in self._mirror.all("Pod") if pod["spec"].get("nodeName") in due] if due else []
         for node in sorted(due):
-            if not await self._there(NODES, node):
+            if not await self._exists(NODES, node):
                 for pod in [pod for pod in pods if pod["spec"]["nodeName"] == node]:
                     await self._end(pod, now)
             del self._missing[node]
@@ -53,10 +53,10 @@ class Collector:
         for obj in objects:
             owner = next(reference for reference in obj["metadata"]["ownerReferences"] if reference.get("controller"))
             namespace = obj["metadata"].get("namespace", "")
-            if not obj["metadata"].get("deletionTimestamp") and not await self._there(owners, owner["name"], namespace, owner["uid"]):
+            if not obj["metadata"].get("deletionTimestamp") and not await self._exists(owners, owner["name"], namespace, owner["uid"]):
                 await self._delete(resource, obj, None)
 
-    async def _there(self, resource: Resource, name: str, namespace: str = "", uid: str = "") -> bool:
+    async def _exists(self, resource: Resource, name: str, namespace: str = "", uid: str = "") -> bool:
         try:
             current = msgspec.json.decode(await self._client.get(resource, name, namespace=namespace))
         except NotFound:

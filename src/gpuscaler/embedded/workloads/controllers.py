@@ -56,7 +56,7 @@ class Workloads:
     ) -> None:
         self._client, self._now, self._speed = client, now, speed
         resources = (*WORKLOADS.values(), CONTROLLER_REVISIONS, PERSISTENT_VOLUME_CLAIMS, NODES, PODS)
-        self._mirror = Mirror(client, resources, clock=clock, random=random, touched=self._touched)
+        self._mirror = Mirror(client, resources, clock=clock, random=random, touched=self._object_changed)
         self._collector = Collector(client, self._mirror, now=now)
         self._lifecycle = Lifecycle(client, self._mirror, now=now)
         self._jobs = jobs.Jobs()
@@ -73,19 +73,19 @@ class Workloads:
 
     # Queue of workloads
 
-    def _touched(self, kind: str, obj: Object) -> None:
+    def _object_changed(self, kind: str, obj: Object) -> None:
         if kind in WORKLOADS:
-            self._look(kind, identity(obj))
+            self._schedule(kind, identity(obj))
         if (owner := owner_of(obj)) is not None and owner[0] in WORKLOADS:
-            self._look(*owner)
+            self._schedule(*owner)
         if kind == "Node":
             self._node_changed(name_of(obj))
         if kind == "PersistentVolumeClaim":
             for stateful_set in self._mirror.all("StatefulSet"):
                 if stateful_set["spec"].get("volumeClaimTemplates"):
-                    self._look("StatefulSet", identity(stateful_set))
+                    self._schedule("StatefulSet", identity(stateful_set))
         if kind in {"Node", "Pod"} and (at := self._collector.touched(kind, obj)) is not None:
-            self._look("", "", at)
+            self._schedule("", "", at)
 
     def _node_changed(self, name: str) -> None:
         obj = self._mirror.get("Node", name)
@@ -94,16 +94,16 @@ class Workloads:
         if isinstance(node, Node):
             self._nodes[name] = node
             if before is None:
-                self._look("Node", name, self._now() + GRACE)
+                self._schedule("Node", name, self._now() + GRACE)
             if node.unschedulable != (before is not None and before.unschedulable):
-                self._look("Node", name)
+                self._schedule("Node", name)
         else:
             node = None
         if before is None or node is None or (before.labels, before.taints) != (node.labels, node.taints):
             for daemon_set in self._mirror.all("DaemonSet"):
-                self._look("DaemonSet", identity(daemon_set))
+                self._schedule("DaemonSet", identity(daemon_set))
 
-    def _look(self, kind: str, name: str, at: float = 0.0) -> None:
+    def _schedule(self, kind: str, name: str, at: float = 0.0) -> None:
         """Reconcile a workload ``at`` that time, or as soon as possible."""
         self._due[kind, name] = min(at, self._due.get((kind, name), at))
         self._stirred.set()
@@ -142,7 +142,7 @@ class Workloads:
         except (ApiError, Unreachable):
             again = self._now() + AGAIN * self._speed
         if again is not None:
-            self._look(*key, again)
+            self._schedule(*key, again)
 
     async def _reconcile(self, key: Key) -> float | None:
         workload = self._mirror.get(*key)
@@ -151,14 +151,14 @@ class Workloads:
         strays = [obj for obj in owned if (controller_of(obj) or {}).get("uid") != uid]
         if strays:
             if key[0] == "Job":
-                await self._carry_out(JOBS, None, jobs.orphaned(strays))
+                await self._apply_steps(JOBS, None, jobs.orphaned(strays))
             await self._collector.without_owner(WORKLOADS[key[0]], strays, REPLICA_SETS if key[0] == "Deployment" else PODS)
         await self._revise(key, workload, owned)
         if workload is None:
             self._jobs.forget(key[1])
             return None
         steps = self._decide(key[0], workload, [obj for obj in owned if obj not in strays])
-        await self._carry_out(WORKLOADS[key[0]], workload, steps)
+        await self._apply_steps(WORKLOADS[key[0]], workload, steps)
         return steps.again
 
     async def _revise(self, key: Key, workload: Object | None, pods: list[Object]) -> None:
@@ -174,7 +174,7 @@ class Workloads:
         labels = [(pod["metadata"].get("labels") or {}).get(stateful_sets.REVISION, "") for pod in pods]
         used = set(labels) if key[0] == "StatefulSet" else {f"{name_of(workload)}-{label}" for label in labels}
         steps = revisions.record(workload, WORKLOADS[key[0]], [revision for revision in existing if revision not in strays], used)
-        await self._carry_out(WORKLOADS[key[0]], None, steps)
+        await self._apply_steps(WORKLOADS[key[0]], None, steps)
 
     def _decide(self, kind: str, workload: Object, owned: list[Object]) -> Steps:
         match kind:
@@ -189,22 +189,22 @@ class Workloads:
             case _:
                 return self._jobs.decide(workload, owned, self._now())
 
-    async def _carry_out(self, resource: Resource, workload: Object | None, steps: Steps) -> None:
+    async def _apply_steps(self, resource: Resource, workload: Object | None, steps: Steps) -> None:
         if workload is not None and (patch := difference(workload.get("status") or {}, steps.status)):
             await self._patch(resource, workload, {"metadata": {"uid": workload["metadata"]["uid"]}, "status": patch}, "status")
-        await self._all(self._patch(*patch) for patch in steps.patches)
-        await self._all(self._patch(resource, obj, {"status": status}, "status") for resource, obj, status in steps.statuses)
-        await self._all(self._delete(*deletion) for deletion in steps.deletes)
-        await self._all(self._create(*creation) for creation in steps.creates)
+        await self._run_all(self._patch(*patch) for patch in steps.patches)
+        await self._run_all(self._patch(resource, obj, {"status": status}, "status") for resource, obj, status in steps.statuses)
+        await self._run_all(self._delete(*deletion) for deletion in steps.deletes)
+        await self._run_all(self._create(*creation) for creation in steps.creates)
 
-    async def _all(self, writes: Any) -> None:
+    async def _run_all(self, writes: Any) -> None:
         """Try every write; raise the first error at the end."""
-        answers = await asyncio.gather(*map(self._slotted, writes), return_exceptions=True)
+        answers = await asyncio.gather(*map(self._with_slot, writes), return_exceptions=True)
         for answer in answers:
             if isinstance(answer, BaseException):
                 raise answer
 
-    async def _slotted(self, write: Coroutine[Any, Any, None]) -> None:
+    async def _with_slot(self, write: Coroutine[Any, Any, None]) -> None:
         async with self._slots:
             await write
 
@@ -215,7 +215,7 @@ class Workloads:
             )
         except NotFound:
             return
-        self._know(resource, answer)
+        self._remember(resource, answer)
 
     async def _delete(self, resource: Resource, obj: Object) -> None:
         metadata = obj["metadata"]
@@ -234,9 +234,9 @@ class Workloads:
 
     async def _create(self, resource: Resource, obj: Object) -> None:
         answer = await self._client.create(resource, obj, namespace=obj["metadata"].get("namespace", ""))
-        self._know(resource, answer)
+        self._remember(resource, answer)
 
-    def _know(self, resource: Resource, answer: bytes) -> None:
+    def _remember(self, resource: Resource, answer: bytes) -> None:
         obj = msgspec.json.decode(answer)
         # The last step of a deletion returns the object as it was.
         is_gone = obj["metadata"].get("deletionTimestamp") and not obj["metadata"].get("finalizers")

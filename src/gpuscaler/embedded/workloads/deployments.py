@@ -8,7 +8,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from gpuscaler.embedded.workloads.steps import Object, Steps, counted, hash_of, is_leaving, name_of, owned_by, with_conditions
+from gpuscaler.embedded.workloads.steps import Object, Steps, hash_of, is_leaving, name_of, omit_zero, owned_by, with_conditions
 from gpuscaler.kube.resources import DEPLOYMENTS, REPLICA_SETS
 
 HASH = "pod-template-hash"
@@ -44,12 +44,12 @@ def _revision(replica_set: Mapping[str, Any]) -> int:
     return int(text) if text.isdigit() else 0
 
 
-def _wanted(obj: Mapping[str, Any]) -> int:
+def _replicas(obj: Mapping[str, Any]) -> int:
     replicas: int = obj["spec"].get("replicas") or 0
     return replicas
 
 
-def _counted(replica_set: Mapping[str, Any], what: str) -> int:
+def _status_count(replica_set: Mapping[str, Any], what: str) -> int:
     number: int = (replica_set.get("status") or {}).get(what) or 0
     return number
 
@@ -57,13 +57,13 @@ def _counted(replica_set: Mapping[str, Any], what: str) -> int:
 def _settled(replica_set: Mapping[str, Any]) -> bool:
     """Whether the counts in a ReplicaSet's status belong to its latest spec."""
     generation: int = replica_set["metadata"].get("generation", 1)
-    return _counted(replica_set, "observedGeneration") >= generation
+    return _status_count(replica_set, "observedGeneration") >= generation
 
 
 def _limits(deployment: Mapping[str, Any]) -> tuple[int, int]:
     """The maximum number of pods during a rollout, and the minimum number of available ones."""
     rolling = (deployment["spec"].get("strategy") or {}).get("rollingUpdate") or {}
-    wanted = _wanted(deployment)
+    wanted = _replicas(deployment)
     surge = _share(rolling.get("maxSurge", "25%"), wanted, up=True)
     missing = min(wanted, _share(rolling.get("maxUnavailable", "25%"), wanted, up=False))
     if not surge and not missing:
@@ -78,22 +78,24 @@ def _share(value: int | str, whole: int, *, up: bool) -> int:
     return math.ceil(part) if up else math.floor(part)
 
 
-def _recreates(deployment: Mapping[str, Any]) -> bool:
+def _is_recreate(deployment: Mapping[str, Any]) -> bool:
     return (deployment["spec"].get("strategy") or {}).get("type") == "Recreate"
 
 
 def _room_for_new(deployment: Mapping[str, Any], old: Sequence[Object]) -> int:
     """The number of pods that the new template may have now."""
-    wanted = _wanted(deployment)
-    if _recreates(deployment):
-        return 0 if any(_wanted(replica_set) or _counted(replica_set, "replicas") for replica_set in old) else wanted
-    return max(0, min(wanted, _limits(deployment)[0] - sum(map(_wanted, old))))
+    wanted = _replicas(deployment)
+    if _is_recreate(deployment):
+        return 0 if any(_replicas(replica_set) or _status_count(replica_set, "replicas") for replica_set in old) else wanted
+    return max(0, min(wanted, _limits(deployment)[0] - sum(map(_replicas, old))))
 
 
 def _roll(steps: Steps, deployment: Mapping[str, Any], new: Object, old: Sequence[Object], revision: int) -> None:
-    wanted, current = _wanted(deployment), _wanted(new)
+    wanted, current = _replicas(deployment), _replicas(new)
     room = _room_for_new(deployment, old)
-    target = current if deployment["spec"].get("paused") and any(map(_wanted, old)) else wanted if current > wanted else max(current, room)
+    target = (
+        current if deployment["spec"].get("paused") and any(map(_replicas, old)) else wanted if current > wanted else max(current, room)
+    )
     patch: Object = {} if target == current else {"spec": {"replicas": target}}
     if _revision(new) != revision:
         patch["metadata"] = {"annotations": {REVISION: str(revision)}}
@@ -101,31 +103,31 @@ def _roll(steps: Steps, deployment: Mapping[str, Any], new: Object, old: Sequenc
         steps.patches.append((REPLICA_SETS, new, patch))
     if deployment["spec"].get("paused"):
         return
-    for replica_set, left in _shrunk(deployment, new, old):
+    for replica_set, left in _shrink_old(deployment, new, old):
         steps.patches.append((REPLICA_SETS, replica_set, {"spec": {"replicas": left}}))
 
 
-def _shrunk(deployment: Mapping[str, Any], new: Object, old: Sequence[Object]) -> list[tuple[Object, int]]:
+def _shrink_old(deployment: Mapping[str, Any], new: Object, old: Sequence[Object]) -> list[tuple[Object, int]]:
     """New sizes of old ReplicaSets that shrink: unavailable pods are removed first, then dispensable ones."""
-    alive = [replica_set for replica_set in old if _wanted(replica_set)]
-    if _recreates(deployment):
+    alive = [replica_set for replica_set in old if _replicas(replica_set)]
+    if _is_recreate(deployment):
         return [(replica_set, 0) for replica_set in alive]
     if not all(map(_settled, (new, *alive))):
         return []
     least = _limits(deployment)[1]
-    unavailable = max(0, _wanted(new) - _counted(new, "availableReplicas"))
-    spare = sum(map(_wanted, (new, *alive))) - least - unavailable
-    left = {name_of(replica_set): _wanted(replica_set) for replica_set in alive}
+    unavailable = max(0, _replicas(new) - _status_count(new, "availableReplicas"))
+    spare = sum(map(_replicas, (new, *alive))) - least - unavailable
+    left = {name_of(replica_set): _replicas(replica_set) for replica_set in alive}
     for replica_set in alive:
-        removed = max(0, min(spare, _wanted(replica_set) - _counted(replica_set, "availableReplicas")))
+        removed = max(0, min(spare, _replicas(replica_set) - _status_count(replica_set, "availableReplicas")))
         left[name_of(replica_set)] -= removed
         spare -= removed
-    spare = min(spare, sum(_counted(replica_set, "availableReplicas") for replica_set in (new, *alive)) - least)
+    spare = min(spare, sum(_status_count(replica_set, "availableReplicas") for replica_set in (new, *alive)) - least)
     for replica_set in alive:
         removed = max(0, min(spare, left[name_of(replica_set)]))
         left[name_of(replica_set)] -= removed
         spare -= removed
-    return [(replica_set, left[name_of(replica_set)]) for replica_set in alive if left[name_of(replica_set)] != _wanted(replica_set)]
+    return [(replica_set, left[name_of(replica_set)]) for replica_set in alive if left[name_of(replica_set)] != _replicas(replica_set)]
 
 
 def _replica_set(deployment: Mapping[str, Any], current: str, revision: int, replicas: int) -> Object:
@@ -155,7 +157,9 @@ def _forget(steps: Steps, deployment: Mapping[str, Any], old: Sequence[Object]) 
     """Delete old ReplicaSets without pods, the oldest first, down to the revision history limit."""
     limit = deployment["spec"].get("revisionHistoryLimit", 10)
     empty = [
-        replica_set for replica_set in old if not _wanted(replica_set) and not _counted(replica_set, "replicas") and _settled(replica_set)
+        replica_set
+        for replica_set in old
+        if not _replicas(replica_set) and not _status_count(replica_set, "replicas") and _settled(replica_set)
     ]
     steps.deletes += [(REPLICA_SETS, replica_set) for replica_set in empty[: max(0, len(old) - limit)]]
 
@@ -163,10 +167,10 @@ def _forget(steps: Steps, deployment: Mapping[str, Any], old: Sequence[Object]) 
 def _status(deployment: Mapping[str, Any], new: Object | None, old: Sequence[Object], now: float) -> Object:
     all_sets = [*old, *([new] if new else [])]
     replicas, ready, available = (
-        sum(_counted(replica_set, what) for replica_set in all_sets) for what in ("replicas", "readyReplicas", "availableReplicas")
+        sum(_status_count(replica_set, what) for replica_set in all_sets) for what in ("replicas", "readyReplicas", "availableReplicas")
     )
-    updated = _counted(new, "replicas") if new else 0
-    wanted = _wanted(deployment)
+    updated = _status_count(new, "replicas") if new else 0
+    wanted = _replicas(deployment)
     done = new is not None and updated == replicas == wanted == available and _settled(new)
     enough = available >= _limits(deployment)[1]
     progress = (
@@ -187,10 +191,10 @@ def _status(deployment: Mapping[str, Any], new: Object | None, old: Sequence[Obj
     ]
     return {
         "observedGeneration": deployment["metadata"].get("generation"),
-        "replicas": counted(replicas),
-        "updatedReplicas": counted(updated),
-        "readyReplicas": counted(ready),
-        "availableReplicas": counted(available),
-        "unavailableReplicas": counted(max(0, max(wanted, replicas) - available)),
+        "replicas": omit_zero(replicas),
+        "updatedReplicas": omit_zero(updated),
+        "readyReplicas": omit_zero(ready),
+        "availableReplicas": omit_zero(available),
+        "unavailableReplicas": omit_zero(max(0, max(wanted, replicas) - available)),
         "conditions": with_conditions(deployment, conditions, now),
     }

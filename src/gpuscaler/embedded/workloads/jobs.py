@@ -15,15 +15,15 @@ from gpuscaler.embedded.workloads.indexes import indexes_of, text_of
 from gpuscaler.embedded.workloads.steps import (
     Object,
     Steps,
-    counted,
     first_to_go,
-    holds,
     identity,
     is_active,
+    is_condition_true,
     is_finished,
     is_leaving,
     is_ready,
     name_of,
+    omit_zero,
     pod_of,
     seconds_of,
     with_conditions,
@@ -82,7 +82,7 @@ class Jobs:
 
 
 def is_over(job: Mapping[str, Any]) -> bool:
-    return holds(job, "Complete") or holds(job, "Failed")
+    return is_condition_true(job, "Complete") or is_condition_true(job, "Failed")
 
 
 def has_finalizer(pod: Mapping[str, Any]) -> bool:
@@ -236,19 +236,19 @@ def _status(
 ) -> Object:
     before, suspended = job.get("status") or {}, bool(job["spec"].get("suspend"))
     conditions = list(verdict)
-    if suspended or holds(job, "Suspended"):
+    if suspended or is_condition_true(job, "Suspended"):
         words = ("JobSuspended", "Job suspended") if suspended else ("JobResumed", "Job resumed")
         conditions.append({"type": "Suspended", "status": str(suspended), "reason": words[0], "message": words[1]})
     began = None if suspended else before.get("startTime") or timestamp(now)
     complete = any(item["type"] == "Complete" for item in verdict)
     uncounted = {word: sorted(uids) for word, uids in tally.uncounted.items() if uids and not verdict}
     return {
-        "active": counted(active),
+        "active": omit_zero(active),
         "ready": sum(1 for pod in pods if is_active(pod) and is_ready(pod)) if active else 0,
         "terminating": sum(1 for pod in pods if is_leaving(pod) and not is_finished(pod)),
         # A finished Job has counted everything.
-        "succeeded": counted(tally.successes if verdict else tally.succeeded),
-        "failed": counted(tally.failures if verdict else tally.failed),
+        "succeeded": omit_zero(tally.successes if verdict else tally.succeeded),
+        "failed": omit_zero(tally.failures if verdict else tally.failed),
         "completedIndexes": text_of(tally.done) or None if tally.indexed else None,
         "uncountedTerminatedPods": uncounted,
         "startTime": began,

@@ -98,7 +98,7 @@ class Lifecycle:
 
     async def _evict(self, name: str) -> None:
         for pod in self._pods(name):
-            seconds = tolerated(pod)
+            seconds = toleration_seconds(pod)
             if not is_leaving(pod) and seconds is not None and self._now() >= self._silent[name] + seconds:
                 metadata = pod["metadata"]
                 try:
@@ -117,7 +117,7 @@ class Lifecycle:
             return
 
 
-def tolerated(pod: Mapping[str, Any]) -> float | None:
+def toleration_seconds(pod: Mapping[str, Any]) -> float | None:
     """How many seconds a pod stays on an unreachable node; None if it stays forever."""
     tolerations = [toleration for toleration in pod["spec"].get("tolerations") or () if _matches(toleration)]
     if not tolerations:

@@ -11,7 +11,7 @@ from gpuscaler.kube.client import Client
 from gpuscaler.kube.decode import Decoded, ObjectDecoder
 from gpuscaler.kube.reflector import Batch, Reflector
 from gpuscaler.kube.resources import Resource
-from gpuscaler.kube.turns import Turn
+from gpuscaler.kube.turns import DecodeLock
 from gpuscaler.model.cluster import Item
 from gpuscaler.model.decoding.objects import Data
 
@@ -52,7 +52,7 @@ class Mirror:
         self._touched = touched
         self._objects: dict[str, dict[str, Object]] = {resource.kind: {} for resource in resources}
         self._owned: dict[Key, dict[str, dict[str, None]]] = {}
-        turn = Turn()
+        turn = DecodeLock()
         self.reflectors = tuple(
             Reflector(client, resource, WholeObjects(), self._receive, clock=clock, random=random, decode_lock=turn)
             for resource in resources

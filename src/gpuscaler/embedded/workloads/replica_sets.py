@@ -6,7 +6,7 @@ Source: ``k8s.io/kubernetes/pkg/controller/replicaset/replica_set.go``, Kubernet
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from gpuscaler.embedded.workloads.steps import Object, Steps, counted, first_to_go, is_active, is_leaving, is_ready, name_of, pod_of
+from gpuscaler.embedded.workloads.steps import Object, Steps, first_to_go, is_active, is_leaving, is_ready, name_of, omit_zero, pod_of
 from gpuscaler.kube.resources import PODS, REPLICA_SETS
 
 #: The maximum number of pods that are created or deleted at once (``BurstReplicas``).
@@ -17,11 +17,11 @@ def decide(replica_set: Mapping[str, Any], pods: Sequence[Object]) -> Steps:
     """The steps for ``replica_set``, which owns ``pods``."""
     spec = replica_set["spec"]
     active = [pod for pod in pods if is_active(pod)]
-    ready = counted(sum(map(is_ready, active)))
+    ready = omit_zero(sum(map(is_ready, active)))
     steps = Steps(
         status={
             "replicas": len(active),
-            "fullyLabeledReplicas": counted(len(active)),
+            "fullyLabeledReplicas": omit_zero(len(active)),
             "readyReplicas": ready,
             "availableReplicas": ready,
             "observedGeneration": replica_set["metadata"].get("generation"),

@@ -11,12 +11,12 @@ from gpuscaler.embedded.workloads.revisions import name_for
 from gpuscaler.embedded.workloads.steps import (
     Object,
     Steps,
-    counted,
     is_active,
     is_finished,
     is_leaving,
     is_ready,
     name_of,
+    omit_zero,
     pod_of,
 )
 from gpuscaler.kube.resources import PERSISTENT_VOLUME_CLAIMS, PERSISTENT_VOLUMES, PODS, STATEFUL_SETS
@@ -140,7 +140,7 @@ def _pod(stateful_set: Mapping[str, Any], name: str, ordinal: int, revision: str
 
 def _status(stateful_set: Mapping[str, Any], pods: Sequence[Object], revision: str) -> Object:
     active = [pod for pod in pods if is_active(pod)]
-    ready = counted(sum(map(is_ready, active)))
+    ready = omit_zero(sum(map(is_ready, active)))
     updated = sum(1 for pod in active if (pod["metadata"].get("labels") or {}).get(REVISION) == revision)
     before = (stateful_set.get("status") or {}).get("currentRevision")
     done = updated == len(active)
@@ -149,8 +149,8 @@ def _status(stateful_set: Mapping[str, Any], pods: Sequence[Object], revision: s
         "replicas": len(active),
         "readyReplicas": ready,
         "availableReplicas": ready or 0,
-        "updatedReplicas": counted(updated),
-        "currentReplicas": counted(updated if done else len(active) - updated),
+        "updatedReplicas": omit_zero(updated),
+        "currentReplicas": omit_zero(updated if done else len(active) - updated),
         "currentRevision": revision if done or not before else before,
         "updateRevision": revision,
     }

@@ -65,7 +65,7 @@ def condition(obj: Mapping[str, Any], kind: str) -> Mapping[str, Any]:
     return next((item for item in conditions if item.get("type") == kind), {})
 
 
-def holds(obj: Mapping[str, Any], kind: str) -> bool:
+def is_condition_true(obj: Mapping[str, Any], kind: str) -> bool:
     return condition(obj, kind).get("status") == "True"
 
 
@@ -95,7 +95,7 @@ def is_active(pod: Mapping[str, Any]) -> bool:
 
 
 def is_ready(pod: Mapping[str, Any]) -> bool:
-    return holds(pod, "Ready")
+    return is_condition_true(pod, "Ready")
 
 
 def first_to_go(pods: Sequence[Object]) -> list[Object]:
@@ -104,10 +104,10 @@ def first_to_go(pods: Sequence[Object]) -> list[Object]:
     Source: ``ActivePodsWithRanks`` in ``k8s.io/kubernetes/pkg/controller/controller_utils.go``, Kubernetes 1.35.
     """
     by_age = sorted(pods, key=lambda pod: (pod["metadata"].get("creationTimestamp") or "", name_of(pod)), reverse=True)
-    return sorted(by_age, key=_use)
+    return sorted(by_age, key=_deletion_rank)
 
 
-def _use(pod: Mapping[str, Any]) -> tuple[bool, bool, bool]:
+def _deletion_rank(pod: Mapping[str, Any]) -> tuple[bool, bool, bool]:
     running = (pod.get("status") or {}).get("phase") == "Running"
     return bool((pod.get("spec") or {}).get("nodeName")), running, is_ready(pod)
 
@@ -139,6 +139,6 @@ def hash_of(template: Mapping[str, Any]) -> str:
     return letters
 
 
-def counted(number: int) -> int | None:
+def omit_zero(number: int) -> int | None:
     """A count for a status, which omits zero."""
     return number or None

@@ -27,7 +27,7 @@ async def shop() -> AsyncIterator[Shop]:
     aws.template("spots", InstanceType="g6.xlarge", InstanceMarketOptions=SPOT)
     aws.group("gpus", LaunchTemplate={"LaunchTemplateName": "spots", "Version": "$Latest"}, MaxSize=500)
     url = aws.client("sqs").create_queue(QueueName="events")["QueueUrl"]
-    aws.account.region("us-east-1").queues["events"].told = True
+    aws.account.region("us-east-1").queues["events"].receives_notices = True
     shop = Shop(aws, queue_url=url)
     await shop.provider.buy(await shop.order(2))
     await shop.pass_time(120)
@@ -117,12 +117,12 @@ async def test_a_queue_without_delete_permission_is_still_read_and_reported(shop
     assert [notice.instance for notice in await shop.provider.notices()] == [name(first)]
     send(shop, warning(second.id))
     assert [notice.instance for notice in await shop.provider.notices()] == [name(second)]
-    (said,) = (warning for warning in (await shop.provider.look()).warnings if warning.startswith("the queue"))
+    (said,) = (warning for warning in (await shop.provider.read_account()).warnings if warning.startswith("the queue"))
     assert "IAM does not allow sqs:DeleteMessage in us-east-1" in said
     shop.aws.endpoint.faults.all.clear()
     shop.aws.time += 60
     await drain(shop)
-    assert not any(warning.startswith("the queue") for warning in (await shop.provider.look()).warnings)
+    assert not any(warning.startswith("the queue") for warning in (await shop.provider.read_account()).warnings)
 
 
 async def test_a_message_about_an_unlisted_machine_is_reported_once_it_is_listed(shop: Shop) -> None:
@@ -148,7 +148,7 @@ async def test_an_idle_queue_is_read_once_per_pass_and_a_busy_one_concurrently(s
 
 async def test_a_thousand_messages_in_any_order_are_each_acted_on_once(shop: Shop) -> None:
     await drain(shop)
-    shop.aws.account.region("us-east-1").queues["events"].told = False
+    shop.aws.account.region("us-east-1").queues["events"].receives_notices = False
     await shop.provider.buy(await shop.order(100, token="order-2"))
     await shop.provider.inventory()
     ours = [machine.id for machine in machines(shop)]

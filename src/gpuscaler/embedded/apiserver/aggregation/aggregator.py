@@ -15,8 +15,15 @@ import msgspec
 from aiohttp.client_exceptions import ClientError
 from yarl import URL
 
-from gpuscaler.embedded.apiserver.aggregation.front_proxy import BundleError, FrontProxy, vouched
-from gpuscaler.embedded.apiserver.aggregation.registered import UnavailableError, WireApiService, WireReference, endpoint, read, registered
+from gpuscaler.embedded.apiserver.aggregation.front_proxy import BundleError, FrontProxy, identity_headers
+from gpuscaler.embedded.apiserver.aggregation.registered import (
+    UnavailableError,
+    WireApiService,
+    WireReference,
+    find_endpoint,
+    list_api_services,
+    read,
+)
 from gpuscaler.embedded.apiserver.kinds import API_SERVICES, ENDPOINTS, KINDS, SERVICES
 from gpuscaler.embedded.apiserver.kubectl.discovery import AGGREGATED
 from gpuscaler.embedded.apiserver.store import Store, change_in
@@ -72,30 +79,30 @@ class Aggregator:
         if not api_service.available:
             return text_reply("service unavailable\n", status=503)
         try:
-            return await self._pass_on(api_service, api_service.spec.service, request)
+            return await self._proxy_request(api_service, api_service.spec.service, request)
         except (ClientError, OSError, TimeoutError, BundleError) as error:
-            return text_reply(f"error trying to reach service: {_words(error)}\n", status=503)
+            return text_reply(f"error trying to reach service: {describe_client_error(error)}\n", status=503)
         except UnavailableError:
             return text_reply("service unavailable\n", status=503)
 
     def groups(self) -> dict[str, list[Json]]:
         """Every aggregated group with its versions, in the form of discovery; a version whose server does not answer is stale."""
         by_group: dict[str, list[Json]] = {}
-        for _, api_service in registered(self._store):
+        for _, api_service in list_api_services(self._store):
             key = (api_service.spec.group, api_service.spec.version)
             if api_service.spec.service is not None and api_service.spec.group not in _GROUPS:
                 stale = {"version": api_service.spec.version, "freshness": "Stale"}
                 by_group.setdefault(api_service.spec.group, []).append(self._served.get(key, stale) if api_service.available else stale)
         return by_group
 
-    async def _pass_on(self, api_service: WireApiService, service: WireReference, request: Request) -> Answer:
+    async def _proxy_request(self, api_service: WireApiService, service: WireReference, request: Request) -> Answer:
         context = self._proxy.context(None if api_service.spec.insecure else api_service.spec.ca_bundle or "")
-        headers = vouched(request.headers)
+        headers = identity_headers(request.headers)
         headers.update({name: request.headers[name] for name in _ASKED if name in request.headers})
         query = f"?{urlencode(request.query)}" if request.query else ""
         call = self._client().request(
             request.method,
-            _url(endpoint(self._store, service), f"{request.path}{query}"),
+            _url(find_endpoint(self._store, service), f"{request.path}{query}"),
             headers=headers,
             data=request.body or None,
             ssl=context,
@@ -115,10 +122,10 @@ class Aggregator:
 
     async def _check(self) -> bool:
         """Check every API once; returns whether all answer."""
-        every = registered(self._store)
+        every = list_api_services(self._store)
         conditions = await asyncio.gather(*(self._condition(api_service) for _, api_service in every))
         for (name, _), condition in zip(every, conditions, strict=True):
-            self._tell(name, condition)
+            self._set_condition(name, condition)
         return all(condition["status"] == "True" for condition in conditions)
 
     async def _condition(self, api_service: WireApiService) -> Json:
@@ -126,20 +133,20 @@ class Aggregator:
             return _available("True", "Local", "Local APIServices are always available")
         path = f"/apis/{api_service.spec.group}/{api_service.spec.version}"
         try:
-            url = _url(endpoint(self._store, api_service.spec.service), path)
+            url = _url(find_endpoint(self._store, api_service.spec.service), path)
         except UnavailableError as error:
             return _available("False", error.reason, str(error))
         try:
-            await self._asked(url, {})
+            await self._fetch(url, {})
             await self._discover(api_service, url)
         except (ClientError, OSError, TimeoutError, ValueError) as error:
-            why = f"failing or missing response from {url}: {_words(error)}"
+            why = f"failing or missing response from {url}: {describe_client_error(error)}"
             return _available("False", "FailedDiscoveryCheck", why)
         return _available("True", "Passed", "all checks passed")
 
-    async def _asked(self, url: URL, headers: Mapping[str, str]) -> bytes:
+    async def _fetch(self, url: URL, headers: Mapping[str, str]) -> bytes:
         """The answer to a check, from any server: an untrusted certificate is noticed only by real requests."""
-        request_headers = vouched(_CHECKER)
+        request_headers = identity_headers(_CHECKER)
         request_headers.update(headers)
         timeout = aiohttp.ClientTimeout(_CHECK)
         context = self._proxy.context(None)
@@ -153,13 +160,13 @@ class Aggregator:
         """Store the server's discovery document. If it does not support the newer form, clients use the older one."""
         key = (api_service.spec.group, api_service.spec.version)
         try:
-            document = msgspec.json.decode(await self._asked(url.with_path("/apis"), {"accept": AGGREGATED}))
+            document = msgspec.json.decode(await self._fetch(url.with_path("/apis"), {"accept": AGGREGATED}))
             versions = next(item["versions"] for item in document["items"] if item["metadata"]["name"] == api_service.spec.group)
             self._served[key] = next(item for item in versions if item["version"] == api_service.spec.version)
         except (ValueError, LookupError, TypeError, StopIteration):
             self._served.pop(key, None)
 
-    def _tell(self, name: str, condition: Json) -> None:
+    def _set_condition(self, name: str, condition: Json) -> None:
         stored = self._store.get(API_SERVICES, name)
         if stored is None:
             return
@@ -177,7 +184,7 @@ def _available(status: str, reason: str, message: str) -> Json:
     return {"type": "Available", "status": status, "reason": reason, "message": message}
 
 
-def _words(error: Exception) -> str:
+def describe_client_error(error: Exception) -> str:
     """A description of the error, similar to Go's; the client's own text would name objects of this process."""
     match error:
         case aiohttp.ClientConnectorCertificateError():

@@ -13,7 +13,7 @@ from typing import Any, Final
 from multidict import CIMultiDict
 
 from gpuscaler.embedded.apiserver.kubectl.reviews import USER
-from gpuscaler.serving.certificates import Authority
+from gpuscaler.serving.certificates import CertificateAuthority
 
 #: The name in the certificate, and where its authority is published.
 NAME: Final = "front-proxy-client"
@@ -31,7 +31,7 @@ class FrontProxy:
     """An authority made at ``now``, in seconds since the epoch, and its only certificate."""
 
     def __init__(self, *, now: float) -> None:
-        self._authority = Authority("gpuscaler front proxy", now=now)
+        self._authority = CertificateAuthority("gpuscaler front proxy", now=now)
         self._pair = self._authority.issue(NAME)
         self._contexts: dict[str | None, ssl.SSLContext] = {}
 
@@ -69,7 +69,7 @@ class FrontProxy:
         return context
 
 
-def vouched(headers: Mapping[str, str]) -> CIMultiDict[str]:
+def identity_headers(headers: Mapping[str, str]) -> CIMultiDict[str]:
     """The headers with the caller's identity: the user that the request is made for, else the user who may do everything."""
     user, groups = str(USER["username"]), list(USER["groups"])
     if name := headers.get("impersonate-user", ""):

@@ -104,14 +104,14 @@ def read(stored: Stored) -> WireApiService | None:
         return None
 
 
-def registered(store: Store) -> list[tuple[str, WireApiService]]:
+def list_api_services(store: Store) -> list[tuple[str, WireApiService]]:
     """All APIServices that can be parsed, with their names; those that clients should prefer come first."""
     decoded = ((stored.key, read(stored)) for stored in store[API_SERVICES].within(""))
     readable = [(name, api_service) for name, api_service in decoded if api_service is not None]
     return sorted(readable, key=lambda item: (-item[1].spec.group_priority_minimum, item[1].spec.group, -item[1].spec.version_priority))
 
 
-def endpoint(store: Store, reference: WireReference) -> tuple[str, int]:
+def find_endpoint(store: Store, reference: WireReference) -> tuple[str, int]:
     """Address and port of the server behind a Service. Raises :class:`UnavailableError`."""
     what = f'service/{reference.name} in "{reference.namespace}"'
     try:

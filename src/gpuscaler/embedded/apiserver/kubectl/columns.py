@@ -36,7 +36,7 @@ class Column:
         }
 
 
-def lasting(seconds: float) -> str:
+def human_duration(seconds: float) -> str:
     """A duration as kubectl shows ages: ``45s``, ``5m10s``, ``3h``, ``2d4h``."""
     whole = int(seconds)
     minutes, hours, days = whole // 60, whole // 3600, whole // 86_400
@@ -65,12 +65,12 @@ def _two(large: int, unit: str, small: int, part: str) -> str:
 
 def _since(text: Any, now: float) -> str:
     try:
-        return lasting(now - datetime.fromisoformat(text).timestamp())
+        return human_duration(now - datetime.fromisoformat(text).timestamp())
     except (TypeError, ValueError):
         return "<unknown>"
 
 
-def at(obj: Any, path: str) -> Any:
+def value_at(obj: Any, path: str) -> Any:
     """The value at a dotted path, or None."""
     for step in path.split("."):
         obj = obj.get(step) if isinstance(obj, Mapping) else None
@@ -78,40 +78,40 @@ def at(obj: Any, path: str) -> Any:
 
 
 def _get(path: str, other: Any = "") -> Cell:
-    return lambda obj, _: value if (value := at(obj, path)) is not None else other
+    return lambda obj, _: value if (value := value_at(obj, path)) is not None else other
 
 
 def _word(path: str, other: str = _NONE) -> Cell:
-    return lambda obj, _: str(value) if (value := at(obj, path)) not in (None, "") else other
+    return lambda obj, _: str(value) if (value := value_at(obj, path)) not in (None, "") else other
 
 
 def _count(path: str) -> Cell:
-    return lambda obj, _: len(at(obj, path) or ())
+    return lambda obj, _: len(value_at(obj, path) or ())
 
 
 def _of(done: str, wanted: str) -> Cell:
-    return lambda obj, _: f"{at(obj, done) or 0}/{at(obj, wanted) or 0}"
+    return lambda obj, _: f"{value_at(obj, done) or 0}/{value_at(obj, wanted) or 0}"
 
 
 def _bool(path: str) -> Cell:
-    return lambda obj, _: bool(at(obj, path))
+    return lambda obj, _: bool(value_at(obj, path))
 
 
 def _text(path: str) -> Cell:
-    return lambda obj, _: "true" if at(obj, path) else "false"
+    return lambda obj, _: "true" if value_at(obj, path) else "false"
 
 
 def _time(path: str, other: str = "<unknown>") -> Cell:
-    return lambda obj, now: _since(value, now) if (value := at(obj, path)) else other
+    return lambda obj, now: _since(value, now) if (value := value_at(obj, path)) else other
 
 
 def _names(path: str, field: str) -> Cell:
-    return lambda obj, _: ",".join(str(item.get(field, "")) for item in at(obj, path) or ())
+    return lambda obj, _: ",".join(str(item.get(field, "")) for item in value_at(obj, path) or ())
 
 
 def _selector(path: str) -> Cell:
     def cell(obj: Object, _: float) -> str:
-        selector = at(obj, path) or {}
+        selector = value_at(obj, path) or {}
         terms = [f"{key}={value}" for key, value in sorted((selector.get("matchLabels") or {}).items())]
         terms += [f"{item.get('key')} {item.get('operator')} {item.get('values')}" for item in selector.get("matchExpressions") or ()]
         return ",".join(terms) or _NONE
@@ -141,64 +141,73 @@ def _templates(path: str, *, selector: str = "spec.selector") -> tuple[Column, .
 
 
 def _node_status(node: Object, _: float) -> str:
-    ready = next((item for item in at(node, "status.conditions") or () if item.get("type") == "Ready"), None)
+    ready = next((item for item in value_at(node, "status.conditions") or () if item.get("type") == "Ready"), None)
     word = "Unknown" if ready is None else "Ready" if ready.get("status") == "True" else "NotReady"
-    return f"{word},SchedulingDisabled" if at(node, "spec.unschedulable") else word
+    return f"{word},SchedulingDisabled" if value_at(node, "spec.unschedulable") else word
 
 
 def _roles(node: Object, _: float) -> str:
-    labels = at(node, "metadata.labels") or {}
+    labels = value_at(node, "metadata.labels") or {}
     prefix = "node-role.kubernetes.io/"
     roles = {key.removeprefix(prefix) for key in labels if key.startswith(prefix)} | {labels.get("kubernetes.io/role", "")}
     return ",".join(sorted(role for role in roles if role)) or _NONE
 
 
 def _address(kind: str) -> Cell:
-    return lambda node, _: next((a["address"] for a in at(node, "status.addresses") or () if a.get("type") == kind), _NONE)
+    return lambda node, _: next((a["address"] for a in value_at(node, "status.addresses") or () if a.get("type") == kind), _NONE)
 
 
 def _job_status(job: Object, _: float) -> str:
-    met = {item.get("type") for item in at(job, "status.conditions") or () if item.get("status") == "True"}
-    if at(job, "metadata.deletionTimestamp") and not met & {"Complete", "Failed"}:
+    met = {item.get("type") for item in value_at(job, "status.conditions") or () if item.get("status") == "True"}
+    if value_at(job, "metadata.deletionTimestamp") and not met & {"Complete", "Failed"}:
         return "Terminating"
     return next((word for word in ("Complete", "Failed", "Suspended", "FailureTarget", "SuccessCriteriaMet") if word in met), "Running")
 
 
 def _completions(job: Object, _: float) -> str:
-    done, wanted, parallel = at(job, "status.succeeded") or 0, at(job, "spec.completions"), at(job, "spec.parallelism") or 0
+    done, wanted, parallel = (
+        value_at(job, "status.succeeded") or 0,
+        value_at(job, "spec.completions"),
+        value_at(job, "spec.parallelism") or 0,
+    )
     return f"{done}/{wanted}" if wanted is not None else f"{done}/1 of {parallel}" if parallel > 1 else f"{done}/1"
 
 
 def _job_duration(job: Object, now: float) -> str:
-    started, ended = at(job, "status.startTime"), at(job, "status.completionTime")
+    started, ended = value_at(job, "status.startTime"), value_at(job, "status.completionTime")
     if not started:
         return ""
     return _since(started, datetime.fromisoformat(ended).timestamp() if ended else now)
 
 
 def _controller(obj: Object, _: float) -> str:
-    owner: Object = next((reference for reference in at(obj, "metadata.ownerReferences") or () if reference.get("controller")), {})
+    owner: Object = next((reference for reference in value_at(obj, "metadata.ownerReferences") or () if reference.get("controller")), {})
     group = str(owner.get("apiVersion", "")).rpartition("/")[0]
     return f"{str(owner['kind']).lower()}{f'.{group}' if group else ''}/{owner['name']}" if owner else _NONE
 
 
 def _last_seen(event: Object, now: float) -> str:
-    times = (at(event, "series.lastObservedTime"), at(event, "lastTimestamp"), at(event, "firstTimestamp"), at(event, "eventTime"))
+    times = (
+        value_at(event, "series.lastObservedTime"),
+        value_at(event, "lastTimestamp"),
+        value_at(event, "firstTimestamp"),
+        value_at(event, "eventTime"),
+    )
     return _since(next((time for time in times if time), None), now)
 
 
 def _involved(event: Object, _: float) -> str:
-    kind, name = str(at(event, "involvedObject.kind") or "").lower(), at(event, "involvedObject.name")
+    kind, name = str(value_at(event, "involvedObject.kind") or "").lower(), value_at(event, "involvedObject.name")
     return f"{kind}/{name}" if name else kind
 
 
 def _service(api: Object, _: float) -> str:
-    service = at(api, "spec.service")
+    service = value_at(api, "spec.service")
     return f"{service.get('namespace')}/{service.get('name')}" if isinstance(service, Mapping) else "Local"
 
 
 def _available(api: Object, _: float) -> str:
-    condition: Object = next((item for item in at(api, "status.conditions") or () if item.get("type") == "Available"), {})
+    condition: Object = next((item for item in value_at(api, "status.conditions") or () if item.get("type") == "Available"), {})
     status, reason = condition.get("status", "Unknown"), condition.get("reason", "")
     return f"{status} ({reason})" if status == "False" and reason else str(status)
 
@@ -239,17 +248,19 @@ COLUMNS: Final[Mapping[str, Sequence[Column]]] = {
         Column("Type", _get("type")),
         Column("Reason", _get("reason")),
         Column("Object", _involved),
-        _wide("Source", lambda event, _: at(event, "source.component") or event.get("reportingComponent") or ""),
+        _wide("Source", lambda event, _: value_at(event, "source.component") or event.get("reportingComponent") or ""),
         Column("Message", lambda event, _: str(event.get("message") or "").strip()),
         _wide("First Seen", lambda event, now: _since(event.get("firstTimestamp") or event.get("eventTime"), now)),
-        _wide("Count", lambda event, _: at(event, "series.count") or event.get("count") or 1),
+        _wide("Count", lambda event, _: value_at(event, "series.count") or event.get("count") or 1),
         _wide("Name", _get("metadata.name")),
     ),
     "persistentvolumes": _columns(
         Column("Capacity", _get("spec.capacity.storage")),
         Column("Reclaim Policy", _get("spec.persistentVolumeReclaimPolicy")),
         Column("Status", _get("status.phase")),
-        Column("Claim", lambda volume, _: "/".join(filter(None, (at(volume, f"spec.claimRef.{part}") for part in ("namespace", "name"))))),
+        Column(
+            "Claim", lambda volume, _: "/".join(filter(None, (value_at(volume, f"spec.claimRef.{part}") for part in ("namespace", "name"))))
+        ),
         Column("StorageClass", _get("spec.storageClassName")),
     ),
     "persistentvolumeclaims": _columns(
@@ -278,7 +289,9 @@ COLUMNS: Final[Mapping[str, Sequence[Column]]] = {
         _number("Available", "status.numberAvailable"),
         Column(
             "Node Selector",
-            lambda obj, _: ",".join(f"{k}={v}" for k, v in sorted((at(obj, "spec.template.spec.nodeSelector") or {}).items())) or _NONE,
+            lambda obj, _: (
+                ",".join(f"{k}={v}" for k, v in sorted((value_at(obj, "spec.template.spec.nodeSelector") or {}).items())) or _NONE
+            ),
         ),
         wide=_templates("spec.template"),
     ),
@@ -297,17 +310,21 @@ COLUMNS: Final[Mapping[str, Sequence[Column]]] = {
         wide=_templates("spec.jobTemplate.spec.template", selector=""),
     ),
     "horizontalpodautoscalers.autoscaling": _columns(
-        Column("Reference", lambda hpa, _: f"{at(hpa, 'spec.scaleTargetRef.kind')}/{at(hpa, 'spec.scaleTargetRef.name')}"),
+        Column("Reference", lambda hpa, _: f"{value_at(hpa, 'spec.scaleTargetRef.kind')}/{value_at(hpa, 'spec.scaleTargetRef.name')}"),
         Column("Targets", autoscaler_targets),
-        Column("MinPods", lambda hpa, _: "<unset>" if (least := at(hpa, "spec.minReplicas")) is None else str(least)),
+        Column("MinPods", lambda hpa, _: "<unset>" if (least := value_at(hpa, "spec.minReplicas")) is None else str(least)),
         _number("MaxPods", "spec.maxReplicas"),
         _number("Replicas", "status.currentReplicas"),
     ),
     "apiservices.apiregistration.k8s.io": _columns(Column("Service", _service), Column("Available", _available)),
     "poddisruptionbudgets.policy": _columns(
-        Column("Min Available", lambda obj, _: str(at(obj, "spec.minAvailable")) if at(obj, "spec.minAvailable") is not None else "N/A"),
         Column(
-            "Max Unavailable", lambda obj, _: str(at(obj, "spec.maxUnavailable")) if at(obj, "spec.maxUnavailable") is not None else "N/A"
+            "Min Available",
+            lambda obj, _: str(value_at(obj, "spec.minAvailable")) if value_at(obj, "spec.minAvailable") is not None else "N/A",
+        ),
+        Column(
+            "Max Unavailable",
+            lambda obj, _: str(value_at(obj, "spec.maxUnavailable")) if value_at(obj, "spec.maxUnavailable") is not None else "N/A",
         ),
         _number("Allowed Disruptions", "status.disruptionsAllowed"),
     ),

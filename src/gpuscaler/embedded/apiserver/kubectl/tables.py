@@ -10,13 +10,13 @@ from gpuscaler.embedded.apiserver.wire.failures import bad_request
 from gpuscaler.kube.transport import Request
 
 
-def wanted(request: Request) -> bool:
+def wants_table(request: Request) -> bool:
     """Whether the first kind of answer that the client accepts is a table."""
     first = request.headers.get("accept", "").partition(",")[0]
     return "as=Table" in first and "g=meta.k8s.io" in first
 
 
-def table(kind: Kind, objects: Sequence[Object], *, now: float, request: Request) -> Object:
+def table_of(kind: Kind, objects: Sequence[Object], *, now: float, request: Request) -> Object:
     """``objects`` as rows of a table at ``now``, in POSIX seconds.
 
     Source of the columns: ``k8s.io/kubernetes/pkg/printers/internalversion/printers.go``, Kubernetes 1.35.

@@ -83,7 +83,7 @@ def _runtime_class(pod: Object, spec: Object, store: Store) -> None:
         spec["tolerations"] = [*(spec.get("tolerations") or ()), *extra]
 
 
-def updated(kind: Kind, new: Object, old: Object, *, part: str) -> Object:
+def prepare_update(kind: Kind, new: Object, old: Object, *, part: str) -> Object:
     """``new`` as a replacement for ``old``: through the main resource all but the status, through ``status`` little else."""
     result = {**old, "metadata": dict(old["metadata"])} if part == "status" else {**new, "metadata": dict(new["metadata"])}
     metadata = result["metadata"]
@@ -116,7 +116,7 @@ def _take(target: Object, source: Mapping[str, Any], field: str) -> None:
 
 
 def _check_pod(new: Object, old: Object) -> None:
-    if _settled(new["spec"], old["spec"]) != _settled(old["spec"], old["spec"]):
+    if _settled_by_admission(new["spec"], old["spec"]) != _settled_by_admission(old["spec"], old["spec"]):
         why = (
             "Forbidden: pod updates may not change fields other than `spec.containers[*].image`,`spec.initContainers[*].image`,"
             "`spec.activeDeadlineSeconds`,`spec.tolerations` (only additions to existing tolerations),"
@@ -125,7 +125,7 @@ def _check_pod(new: Object, old: Object) -> None:
         raise invalid(PODS, new["metadata"]["name"], (("FieldValueForbidden", "spec", why),))
 
 
-def _settled(spec: Mapping[str, Any], old: Mapping[str, Any]) -> Object:
+def _settled_by_admission(spec: Mapping[str, Any], old: Mapping[str, Any]) -> Object:
     """The immutable part of a pod's spec; values may be removed if they were there, and scheduling gates may be removed."""
     kept = {name: value for name, value in spec.items() if name not in ("activeDeadlineSeconds", "tolerations", "schedulingGates")}
     for field in ("containers", "initContainers"):
@@ -136,7 +136,7 @@ def _settled(spec: Mapping[str, Any], old: Mapping[str, Any]) -> Object:
     return kept
 
 
-def grace(pod: Object, requested: int | None) -> int:
+def grace_period(pod: Object, requested: int | None) -> int:
     """Seconds that a pod gets to end: none if nothing runs."""
     spec, status = pod.get("spec") or {}, pod.get("status") or {}
     if not spec.get("nodeName") or status.get("phase") in ("Succeeded", "Failed"):

@@ -5,7 +5,7 @@ from typing import Any
 from gpuscaler.embedded.apiserver.kinds import NEW_EVENTS, Kind
 from gpuscaler.embedded.apiserver.objects import events
 from gpuscaler.embedded.apiserver.patch.json_patches import json_patch, merge
-from gpuscaler.embedded.apiserver.patch.server_side_apply import applied
+from gpuscaler.embedded.apiserver.patch.server_side_apply import server_side_apply
 from gpuscaler.embedded.apiserver.patch.strategic import strategic_merge
 from gpuscaler.embedded.apiserver.routing import Target
 from gpuscaler.embedded.apiserver.store import Object, Store, Stored, key_of
@@ -18,7 +18,7 @@ MERGE, STRATEGIC = "application/merge-patch+json", "application/strategic-merge-
 OPERATIONS, APPLY = "application/json-patch+json", "application/apply-patch+yaml"
 
 
-def patched(old: Object, patch: Any, *, media: str, custom: bool) -> Object:
+def apply_patch(old: Object, patch: Any, *, media: str, custom: bool) -> Object:
     """``old`` after ``patch``. Raises a Failure: 415 for an unsupported kind of patch, 400 or 422 for one that fails."""
     if media == STRATEGIC and custom:
         raise unsupported_media_type((OPERATIONS, MERGE, APPLY))
@@ -55,7 +55,7 @@ class Patcher:
             return self._apply(place, request, value, before)
         if before is None:
             raise not_found(kind, place.name)
-        new = patched(_shown(kind, before), value, media=media, custom=kind.custom)
+        new = apply_patch(_shown(kind, before), value, media=media, custom=kind.custom)
         return self._writer.update(kind, place.namespace, place.name, new, part=place.part, dry_run=dry_run), False
 
     def _apply(self, place: Target, request: Request, value: Any, before: Stored | None) -> tuple[Stored, bool]:
@@ -63,7 +63,7 @@ class Patcher:
         if before is None and place.part:
             raise not_found(kind, place.name)
         old = _shown(kind, before) if before else {}
-        new = applied(place, old, value, query=request.query, now=self._writer.now())
+        new = server_side_apply(place, old, value, query=request.query, now=self._writer.now())
         if before is None:
             return self._writer.create(kind, place.namespace, new, dry_run=dry_run, managed=True), True
         return self._writer.update(kind, place.namespace, place.name, new, part=place.part, dry_run=dry_run), False

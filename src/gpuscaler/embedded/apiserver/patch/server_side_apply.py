@@ -24,7 +24,7 @@ _IDENTITY: Final = ("apiVersion", "kind")
 _METADATA: Final = frozenset({"name", "namespace", "managedFields", "resourceVersion", "uid", "creationTimestamp", "generation"})
 
 
-def applied(place: Target, old: Object, config: Any, *, query: Mapping[str, str], now: str) -> Object:
+def server_side_apply(place: Target, old: Object, config: Any, *, query: Mapping[str, str], now: str) -> Object:
     """``old`` (empty if there is none) after the apply of ``config``. Raises a Failure: 400, or 409 for fields of another applier."""
     manager = query.get("fieldManager")
     if not manager:
@@ -34,7 +34,7 @@ def applied(place: Target, old: Object, config: Any, *, query: Mapping[str, str]
     if (config.get("metadata") or {}).get("managedFields"):
         raise bad_request("metadata.managedFields must be nil")
     entries = list((old.get("metadata") or {}).get("managedFields") or ())
-    own_entry = next((entry for entry in entries if _is(entry, manager, place.part)), None)
+    own_entry = next((entry for entry in entries if _is_entry_of(entry, manager, place.part)), None)
     others = [entry for entry in entries if entry is not own_entry]
     leaves = dict(_leaves(config, ()))
     lost = _clashes(place, old, leaves, others, force=query.get("force") in ("true", "1"))
@@ -43,7 +43,7 @@ def applied(place: Target, old: Object, config: Any, *, query: Mapping[str, str]
     for path in _paths(own_entry["fieldsV1"], ()) if own_entry else ():
         if path not in leaves and path not in kept:
             _remove(new, path)
-    new = _overlaid(new, config)
+    new = _overlay(new, config)
     entry: Object = {"manager": manager, "operation": "Apply", "apiVersion": place.kind.api_version, "time": now, "fieldsType": "FieldsV1"}
     entry |= {"fieldsV1": _tree(leaves)} | ({"subresource": place.part} if place.part else {})
     if own_entry and own_entry["fieldsV1"] == entry["fieldsV1"]:
@@ -52,7 +52,7 @@ def applied(place: Target, old: Object, config: Any, *, query: Mapping[str, str]
     return new
 
 
-def _is(entry: Mapping[str, Any], manager: str, part: str) -> bool:
+def _is_entry_of(entry: Mapping[str, Any], manager: str, part: str) -> bool:
     return entry.get("manager") == manager and entry.get("operation") == "Apply" and entry.get("subresource", "") == part
 
 
@@ -166,10 +166,10 @@ def _remove(obj: Any, path: Path) -> None:
         obj = match[0] if match else None
 
 
-def _overlaid(old: Any, new: Any, name: str = "") -> Any:
+def _overlay(old: Any, new: Any, name: str = "") -> Any:
     if isinstance(new, dict):
         base = dict(old) if isinstance(old, dict) else {}
-        return base | {field: _overlaid(base.get(field), value, field) for field, value in new.items()}
+        return base | {field: _overlay(base.get(field), value, field) for field, value in new.items()}
     if not isinstance(new, list):
         return new
     if name in MERGED_VALUES:
@@ -183,5 +183,5 @@ def _overlaid(old: Any, new: Any, name: str = "") -> Any:
         if place is None:
             merged.append(item)
         else:
-            merged[place] = _overlaid(merged[place], item)
+            merged[place] = _overlay(merged[place], item)
     return merged

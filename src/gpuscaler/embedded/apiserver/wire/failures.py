@@ -104,12 +104,12 @@ def invalid(kind: Kind, name: str, causes: Sequence[tuple[str, str, str]]) -> Fa
     return Failure(
         422,
         "Invalid",
-        f'{kind.kind}{f".{kind.group}" if kind.group else ""} "{name}" is invalid: {_several(messages, causes)}',
+        f'{kind.kind}{f".{kind.group}" if kind.group else ""} "{name}" is invalid: {_join_causes(messages, causes)}',
         details=details,
     )
 
 
-def _several(messages: str, causes: Sequence[tuple[str, str, str]]) -> str:
+def _join_causes(messages: str, causes: Sequence[tuple[str, str, str]]) -> str:
     return f"[{messages}]" if len(causes) > 1 else messages
 
 

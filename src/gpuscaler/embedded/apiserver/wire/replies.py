@@ -5,13 +5,13 @@ from typing import Any
 
 import msgspec
 
-from gpuscaler.kube.transport import Answer, Whole
+from gpuscaler.kube.transport import Answer, WholeBody
 
 JSON = {"content-type": "application/json"}
 
 
 def reply(body: bytes, *, status: int = 200, headers: Mapping[str, str] | None = None) -> Answer:
-    return Answer(status, {**(JSON if headers is None else headers), "content-length": str(len(body))}, Whole(body))
+    return Answer(status, {**(JSON if headers is None else headers), "content-length": str(len(body))}, WholeBody(body))
 
 
 def json_reply(value: Any, *, status: int = 200) -> Answer:

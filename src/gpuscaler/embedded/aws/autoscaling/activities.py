@@ -8,8 +8,8 @@ from gpuscaler.embedded.aws.region import Region
 from gpuscaler.embedded.aws.state import Activity, Group
 from gpuscaler.embedded.aws.wire.errors import no_group
 from gpuscaler.embedded.aws.wire.pages import page
-from gpuscaler.embedded.aws.wire.reading import moment
-from gpuscaler.embedded.aws.wire.writing import at, iso
+from gpuscaler.embedded.aws.wire.reading import parse_time
+from gpuscaler.embedded.aws.wire.writing import iso, to_datetime
 
 _DONE: Final = frozenset({"Successful", "Failed", "Cancelled"})
 #: AWS keeps six weeks; here the newest ones of each group are kept.
@@ -28,7 +28,7 @@ def add(
     return activity
 
 
-def once(region: Region, group: Group, text: str) -> None:
+def add_failure_once(region: Region, group: Group, text: str) -> None:
     """Record that a group cannot do something; the same failure in a row is recorded once."""
     if not group.activities or group.activities[-1].message != text:
         add(region, group, text, group.cause, status="Failed", message=text, ended=True)
@@ -39,10 +39,10 @@ def finish(region: Region, activity: Activity, *, status: str, message: str = ""
     activity.status, activity.message, activity.ended_at = status, message[:255], region.now
 
 
-def started(region: Region, group: Group, before: int) -> str:
+def launch_cause(region: Region, group: Group, before: int) -> str:
     """Why an instance is started: the last request to the group, and its missing capacity."""
     what = "an instance was started in response to a difference between desired and actual capacity, increasing the capacity"
-    return f"{group.cause}  At {iso(at(region.now))} {what} from {before} to {group.desired}.".strip()
+    return f"{group.cause}  At {iso(to_datetime(region.now))} {what} from {before} to {group.desired}.".strip()
 
 
 def describe(region: Region, params: dict[str, Any]) -> dict[str, Any]:
@@ -60,18 +60,18 @@ def describe(region: Region, params: dict[str, Any]) -> dict[str, Any]:
     ]
     rows.sort(key=lambda row: (row[1].started_at, row[1].id), reverse=True)
     shown, more = page(rows, params, size="MaxRecords", default=100, most=100)
-    return {"Activities": [as_shown(group, activity) for group, activity in shown], **more}
+    return {"Activities": [describe_activity(group, activity) for group, activity in shown], **more}
 
 
 def _passes(activity: Activity, filters: dict[str, list[str]]) -> bool:
-    if "StartTimeLowerBound" in filters and activity.started_at < moment(filters["StartTimeLowerBound"][0]).timestamp():
+    if "StartTimeLowerBound" in filters and activity.started_at < parse_time(filters["StartTimeLowerBound"][0]).timestamp():
         return False
-    if "StartTimeUpperBound" in filters and activity.started_at > moment(filters["StartTimeUpperBound"][0]).timestamp():
+    if "StartTimeUpperBound" in filters and activity.started_at > parse_time(filters["StartTimeUpperBound"][0]).timestamp():
         return False
     return "Status" not in filters or activity.status in filters["Status"]
 
 
-def as_shown(group: Group, activity: Activity) -> dict[str, Any]:
+def describe_activity(group: Group, activity: Activity) -> dict[str, Any]:
     """An activity in the form of the API."""
     reply = {
         "ActivityId": activity.id,
@@ -79,11 +79,11 @@ def as_shown(group: Group, activity: Activity) -> dict[str, Any]:
         "AutoScalingGroupARN": group.arn,
         "Description": activity.description,
         "Cause": activity.cause,
-        "StartTime": at(activity.started_at),
+        "StartTime": to_datetime(activity.started_at),
         "StatusCode": activity.status,
         "StatusMessage": activity.message or None,
         "Progress": 100 if activity.status in _DONE else 50,
         "Details": json.dumps({"Subnet ID": subnet_id(activity.zone), "Availability Zone": activity.zone} if activity.zone else {}),
-        "EndTime": at(activity.ended_at) if activity.ended_at is not None else None,
+        "EndTime": to_datetime(activity.ended_at) if activity.ended_at is not None else None,
     }
     return {key: value for key, value in reply.items() if value is not None}

@@ -11,19 +11,19 @@ from gpuscaler.embedded.aws.region import Region
 from gpuscaler.embedded.aws.state import Group, Instance
 from gpuscaler.embedded.aws.wire.errors import AwsError, invalid
 from gpuscaler.embedded.aws.wire.pages import page
-from gpuscaler.embedded.aws.wire.writing import at, iso
+from gpuscaler.embedded.aws.wire.writing import iso, to_datetime
 
 #: Limits of one call: launched, protected and described instances.
 MOST_LAUNCHED, MOST_PROTECTED, MOST_DESCRIBED = 100, 50, 50
 
 
 def _set_desired(region: Region, params: dict[str, Any]) -> dict[str, Any]:
-    group, wanted = groups.group(region, params["AutoScalingGroupName"]), params["DesiredCapacity"]
+    group, wanted = groups.find_group(region, params["AutoScalingGroupName"]), params["DesiredCapacity"]
     if wanted > group.max:
         raise invalid(f"New SetDesiredCapacity value {wanted} is above max value {group.max} for the AutoScalingGroup.")
     if wanted < group.min:
         raise invalid(f"New SetDesiredCapacity value {wanted} is below min value {group.min} for the AutoScalingGroup.")
-    scaling.want(region, group, wanted, "a user request explicitly set group desired capacity")
+    scaling.set_desired(region, group, wanted, "a user request explicitly set group desired capacity")
     return {}
 
 
@@ -43,18 +43,18 @@ def _terminate(region: Region, params: dict[str, Any]) -> dict[str, Any]:
             group.desired -= instance.weight
         what = "instance was taken out of service in response to a user request"
         shrinking = f", shrinking the capacity from {group.desired + instance.weight} to {group.desired}"
-        text = f"At {iso(at(region.now))} {what}{shrinking if params['ShouldDecrementDesiredCapacity'] else ''}."
+        text = f"At {iso(to_datetime(region.now))} {what}{shrinking if params['ShouldDecrementDesiredCapacity'] else ''}."
         lifecycle.end(region, group, instance, text)
         region.wake(group)
     last = instance.activity
-    return {"Activity": activities.as_shown(group, last)} if last is not None else {}
+    return {"Activity": activities.describe_activity(group, last)} if last is not None else {}
 
 
 _NO_GROUP: Final = Group("", "", 0.0, (), {}, 0, 0, 0)
 
 
 def _protect(region: Region, params: dict[str, Any]) -> dict[str, Any]:
-    group, idents = groups.group(region, params["AutoScalingGroupName"]), params["InstanceIds"]
+    group, idents = groups.find_group(region, params["AutoScalingGroupName"]), params["InstanceIds"]
     if len(idents) > MOST_PROTECTED:
         raise invalid(f"The number of instance ids must be at most {MOST_PROTECTED}, saw {len(idents)}")
     instances = [lifecycle.member(region, group, ident) for ident in idents]
@@ -63,7 +63,7 @@ def _protect(region: Region, params: dict[str, Any]) -> dict[str, Any]:
             raise invalid(f"The instance {instance.id} is not in InService or EnteringStandby or Standby.")
     for instance in instances:
         instance.protected = params["ProtectedFromScaleIn"]
-    lifecycle.note(region, group)
+    lifecycle.record_history(region, group)
     if not params["ProtectedFromScaleIn"]:
         region.wake(group)
     return {}
@@ -77,7 +77,7 @@ def _describe_instances(region: Region, params: dict[str, Any]) -> dict[str, Any
     rows = [
         {**item, "AutoScalingGroupName": group.name, "HealthStatus": item["HealthStatus"].upper()}
         for group in region.groups.values()
-        for item in (lifecycle.seen(region, group) or {}).get("Instances", ())
+        for item in (lifecycle.visible_description(region, group) or {}).get("Instances", ())
         if not wanted or item["InstanceId"] in wanted
     ]
     shown, more = page(rows, params, size="MaxRecords", default=50, most=50)
@@ -85,20 +85,20 @@ def _describe_instances(region: Region, params: dict[str, Any]) -> dict[str, Any
 
 
 def _suspend(region: Region, params: dict[str, Any]) -> dict[str, Any]:
-    group = groups.group(region, params["AutoScalingGroupName"])
+    group = groups.find_group(region, params["AutoScalingGroupName"])
     for name in params.get("ScalingProcesses") or PROCESSES:
         if name not in PROCESSES:
             raise invalid(f"The process {name} is not one of {', '.join(PROCESSES)}")
-        group.suspended[name] = f"User suspended at {iso(at(region.now))}"
-    lifecycle.note(region, group)
+        group.suspended[name] = f"User suspended at {iso(to_datetime(region.now))}"
+    lifecycle.record_history(region, group)
     return {}
 
 
 def _resume(region: Region, params: dict[str, Any]) -> dict[str, Any]:
-    group = groups.group(region, params["AutoScalingGroupName"])
+    group = groups.find_group(region, params["AutoScalingGroupName"])
     for name in params.get("ScalingProcesses") or PROCESSES:
         group.suspended.pop(name, None)
-    lifecycle.note(region, group)
+    lifecycle.record_history(region, group)
     region.wake(group)
     return {}
 
@@ -121,11 +121,11 @@ PROCESSES: Final = (
 
 def _launch(region: Region, params: dict[str, Any]) -> dict[str, Any]:
     """Launch at once in one zone, and return what was refused. Desired capacity rises by what was launched (with a retry: by all)."""
-    return once(region, "LaunchInstances", params, _launched)
+    return once_per_token(region, "LaunchInstances", params, _launch_instances)
 
 
-def _launched(region: Region, params: dict[str, Any]) -> dict[str, Any]:
-    group, units = groups.group(region, params["AutoScalingGroupName"]), params["RequestedCapacity"]
+def _launch_instances(region: Region, params: dict[str, Any]) -> dict[str, Any]:
+    group, units = groups.find_group(region, params["AutoScalingGroupName"]), params["RequestedCapacity"]
     zone = _zone(group, params)
     retry = params.get("RetryStrategy") == "retry-with-group-configuration"
     if not 1 <= units <= MOST_LAUNCHED:
@@ -136,29 +136,31 @@ def _launched(region: Region, params: dict[str, Any]) -> dict[str, Any]:
         raise invalid(f"Requested capacity {units} would raise the desired capacity above max value {group.max} for the AutoScalingGroup.")
     if "Launch" in group.suspended:
         raise invalid("The Launch process of the AutoScalingGroup is suspended.")
-    split = list(choosing.markets(region, group, units))
+    split = list(choosing.split_by_market(region, group, units))
     distribution = group.settings.get("MixedInstancesPolicy", {}).get("InstancesDistribution")
     if (distribution and distribution["OnDemandPercentageAboveBaseCapacity"] not in {0, 100}) or (
         distribution and distribution["OnDemandBaseCapacity"] and len(split) > 1
     ):
         raise invalid("LaunchInstances is not supported for Auto Scaling groups that mix Spot and On-Demand Instances.")
     before = set(group.members)
-    group.cause = f"At {iso(at(region.now))} a user request launched instances synchronously."
+    group.cause = f"At {iso(to_datetime(region.now))} a user request launched instances synchronously."
     granted, failures = scaling.launch(region, group, split[0][0], zone, units)
     group.desired = min(group.max, group.desired + (units if retry else granted))
-    lifecycle.note(region, group)
+    lifecycle.record_history(region, group)
     if retry and granted < units:
         region.wake(group)
     launched = [group.members[ident] for ident in group.members if ident not in before]
     return {
         "AutoScalingGroupName": group.name,
         "ClientToken": params["ClientToken"],
-        "Instances": _collected(launched),
+        "Instances": _group_instances(launched),
         "Errors": [_error(failure) for failure in failures],
     }
 
 
-def once(region: Region, operation: str, params: dict[str, Any], act: Callable[[Region, dict[str, Any]], dict[str, Any]]) -> dict[str, Any]:
+def once_per_token(
+    region: Region, operation: str, params: dict[str, Any], act: Callable[[Region, dict[str, Any]], dict[str, Any]]
+) -> dict[str, Any]:
     """Repeat the answer of an earlier call with the same ClientToken."""
     token = params.get("ClientToken")
     if not token:
@@ -187,7 +189,7 @@ def _zone(group: Group, params: dict[str, Any]) -> str:
     raise invalid(f"{places[0]} is not an Availability Zone or subnet of the AutoScalingGroup.")
 
 
-def _collected(instances: list[Instance]) -> list[dict[str, Any]]:
+def _group_instances(instances: list[Instance]) -> list[dict[str, Any]]:
     rows: dict[tuple[str, str, str], list[str]] = {}
     for instance in instances:
         offering = instance.machine.offering

@@ -5,13 +5,13 @@ from typing import Any, Final
 
 from gpuscaler.embedded.aws.autoscaling import hooks, lifecycle, scaling
 from gpuscaler.embedded.aws.hardware.zones import subnet_id
-from gpuscaler.embedded.aws.launch.templates import find
+from gpuscaler.embedded.aws.launch.templates import find_template
 from gpuscaler.embedded.aws.region import Region
 from gpuscaler.embedded.aws.state import Group
 from gpuscaler.embedded.aws.wire.errors import AwsError, invalid, no_group
 from gpuscaler.embedded.aws.wire.filters import matches
 from gpuscaler.embedded.aws.wire.pages import page
-from gpuscaler.embedded.aws.wire.writing import at, iso
+from gpuscaler.embedded.aws.wire.writing import iso, to_datetime
 
 #: Fields that are stored and shown unchanged.
 _PASSED: Final = (
@@ -35,7 +35,7 @@ _PASSED: Final = (
 )
 
 
-def group(region: Region, name: str) -> Group:
+def find_group(region: Region, name: str) -> Group:
     """The group of that name."""
     if name not in region.groups:
         raise no_group(name)
@@ -47,7 +47,7 @@ def create(region: Region, params: dict[str, Any]) -> dict[str, Any]:
     if name in region.groups:
         raise AwsError("AlreadyExists", f"AutoScalingGroup by this name already exists - A group with the name {name} already exists")
     low, high = params["MinSize"], params["MaxSize"]
-    made = Group(
+    group = Group(
         name=name,
         arn=f"arn:aws:autoscaling:{region.name}:{region.account}:autoScalingGroup:{region.uuid()}:autoScalingGroupName/{name}",
         created_at=region.now,
@@ -57,80 +57,79 @@ def create(region: Region, params: dict[str, Any]) -> dict[str, Any]:
         max=high,
         desired=params.get("DesiredCapacity", low),
     )
-    _set(region, made, params)
-    _check_sizes(made)
-    region.groups[name] = made
-    _put_tags(made, params.get("Tags", ()))
+    _apply_settings(region, group, params)
+    _check_sizes(group)
+    region.groups[name] = group
+    _put_tags(group, params.get("Tags", ()))
     for hook in params.get("LifecycleHookSpecificationList", ()):
-        hooks.put(made, hook)
-    lifecycle.note(region, made)
-    made.cause = (
-        f"At {iso(at(region.now))} a user request created an AutoScalingGroup changing the desired capacity from 0 to {made.desired}."
-    )
-    region.wake(made)
+        hooks.put_hook(group, hook)
+    lifecycle.record_history(region, group)
+    what = f"a user request created an AutoScalingGroup changing the desired capacity from 0 to {group.desired}."
+    group.cause = f"At {iso(to_datetime(region.now))} {what}"
+    region.wake(group)
     return {}
 
 
 def update(region: Region, params: dict[str, Any]) -> dict[str, Any]:
-    made = group(region, params["AutoScalingGroupName"])
-    low, high = params.get("MinSize", made.min), params.get("MaxSize", made.max)
+    group = find_group(region, params["AutoScalingGroupName"])
+    low, high = params.get("MinSize", group.min), params.get("MaxSize", group.max)
     if low > high:
         raise invalid(f"Max bound, {high}, must be greater than or equal to min bound, {low}")
-    desired = params.get("DesiredCapacity", min(max(made.desired, low), high))
+    desired = params.get("DesiredCapacity", min(max(group.desired, low), high))
     if not low <= desired <= high:
         raise invalid(f"Desired capacity:{desired} must be between the specified min size:{low} and max size:{high}")
-    _set(region, made, params)
+    _apply_settings(region, group, params)
     if params.get("VPCZoneIdentifier") or params.get("AvailabilityZones"):
-        made.zones = _zones(region, params)
-    made.min, made.max = low, high
-    scaling.want(
-        region, made, desired, f"a user request update of AutoScalingGroup constraints to min: {low}, max: {high}, desired: {desired}"
+        group.zones = _zones(region, params)
+    group.min, group.max = low, high
+    scaling.set_desired(
+        region, group, desired, f"a user request update of AutoScalingGroup constraints to min: {low}, max: {high}, desired: {desired}"
     )
     return {}
 
 
 def delete(region: Region, params: dict[str, Any]) -> dict[str, Any]:
-    made = group(region, params["AutoScalingGroupName"])
-    if made.members and not params.get("ForceDelete"):
+    group = find_group(region, params["AutoScalingGroupName"])
+    if group.members and not params.get("ForceDelete"):
         text = "You cannot delete an AutoScalingGroup while there are instances or pending Spot instance request(s) still in the group."
         raise AwsError("ResourceInUse", text)
-    for instance in list(made.members.values()):
+    for instance in list(group.members.values()):
         lifecycle.terminate(region, instance)
-    del region.groups[made.name]
+    del region.groups[group.name]
     return {}
 
 
-def _set(region: Region, made: Group, params: Mapping[str, Any]) -> None:
+def _apply_settings(region: Region, group: Group, params: Mapping[str, Any]) -> None:
     """Set the fields in ``params``, with launch templates under both their names."""
     ways = [way for way in ("LaunchTemplate", "LaunchConfigurationName", "MixedInstancesPolicy", "InstanceId") if params.get(way)]
-    if len(ways) > 1 or not (ways or made.settings):
+    if len(ways) > 1 or not (ways or group.settings):
         raise invalid(
             "Valid requests must contain either LaunchTemplate, LaunchConfigurationName, InstanceId or MixedInstancesPolicy parameter."
         )
     if ways:
         for way in ("LaunchTemplate", "LaunchConfigurationName", "MixedInstancesPolicy"):
-            made.settings.pop(way, None)
-    made.settings |= {key: params[key] for key in _PASSED if params.get(key) is not None}
+            group.settings.pop(way, None)
+    group.settings |= {key: params[key] for key in _PASSED if params.get(key) is not None}
     if "LaunchTemplate" in params:
-        made.settings["LaunchTemplate"] = _specified(region, params["LaunchTemplate"])
+        group.settings["LaunchTemplate"] = _template_specification(region, params["LaunchTemplate"])
     if "MixedInstancesPolicy" in params:
-        made.settings["MixedInstancesPolicy"] = _mixed(region, params["MixedInstancesPolicy"])
+        group.settings["MixedInstancesPolicy"] = _mixed_instances_policy(region, params["MixedInstancesPolicy"])
     for key, default in (("DefaultCooldown", 300), ("HealthCheckType", "EC2"), ("HealthCheckGracePeriod", 0)):
-        made.settings[key] = params.get(key, made.settings.get(key, default))
-    made.settings["TerminationPolicies"] = params.get("TerminationPolicies", made.settings.get("TerminationPolicies", ["Default"]))
-    protected = params.get("NewInstancesProtectedFromScaleIn", made.settings.get("NewInstancesProtectedFromScaleIn", False))
-    made.settings["NewInstancesProtectedFromScaleIn"] = protected
+        group.settings[key] = params.get(key, group.settings.get(key, default))
+    group.settings["TerminationPolicies"] = params.get("TerminationPolicies", group.settings.get("TerminationPolicies", ["Default"]))
+    protected = params.get("NewInstancesProtectedFromScaleIn", group.settings.get("NewInstancesProtectedFromScaleIn", False))
+    group.settings["NewInstancesProtectedFromScaleIn"] = protected
 
 
-def _mixed(region: Region, policy: Mapping[str, Any]) -> dict[str, Any]:
+def _mixed_instances_policy(region: Region, policy: Mapping[str, Any]) -> dict[str, Any]:
     template = dict(policy.get("LaunchTemplate", {}))
     if "LaunchTemplateSpecification" not in template:
         raise invalid("The LaunchTemplateSpecification of a MixedInstancesPolicy must be given.")
-    template["LaunchTemplateSpecification"] = _specified(region, template["LaunchTemplateSpecification"])
+    template["LaunchTemplateSpecification"] = _template_specification(region, template["LaunchTemplateSpecification"])
     overrides = [dict(override) for override in template.get("Overrides", ())]
     for override in overrides:
         if "LaunchTemplateSpecification" in override:
-            override["LaunchTemplateSpecification"] = _specified(region, override["LaunchTemplateSpecification"])
+            override["LaunchTemplateSpecification"] = _template_specification(region, override["LaunchTemplateSpecification"])
     wanted = policy.get("InstancesDistribution", {})
     distribution = {
         "OnDemandAllocationStrategy": "prioritized",
@@ -143,9 +142,9 @@ def _mixed(region: Region, policy: Mapping[str, Any]) -> dict[str, Any]:
     return {"LaunchTemplate": {**template, "Overrides": overrides}, "InstancesDistribution": distribution}
 
 
-def _specified(region: Region, specification: Mapping[str, Any]) -> dict[str, Any]:
+def _template_specification(region: Region, specification: Mapping[str, Any]) -> dict[str, Any]:
     try:
-        template = find(region, specification)
+        template = find_template(region, specification)
     except AwsError as error:
         raise invalid(f"You must use a valid fully-formed launch template. {error.message}") from error
     return {"LaunchTemplateId": template.id, "LaunchTemplateName": template.name, "Version": specification.get("Version", "$Default")}
@@ -166,11 +165,11 @@ def _zones(region: Region, params: Mapping[str, Any]) -> tuple[str, ...]:
     return tuple(wanted)
 
 
-def _check_sizes(made: Group) -> None:
-    if made.min > made.max:
-        raise invalid(f"Max bound, {made.max}, must be greater than or equal to min bound, {made.min}")
-    if not made.min <= made.desired <= made.max:
-        raise invalid(f"Desired capacity:{made.desired} must be between the specified min size:{made.min} and max size:{made.max}")
+def _check_sizes(group: Group) -> None:
+    if group.min > group.max:
+        raise invalid(f"Max bound, {group.max}, must be greater than or equal to min bound, {group.min}")
+    if not group.min <= group.desired <= group.max:
+        raise invalid(f"Desired capacity:{group.desired} must be between the specified min size:{group.min} and max size:{group.max}")
 
 
 def describe(region: Region, params: dict[str, Any]) -> dict[str, Any]:
@@ -178,7 +177,7 @@ def describe(region: Region, params: dict[str, Any]) -> dict[str, Any]:
     groups = [region.groups[name] for name in names if name in region.groups] if names else list(region.groups.values())
     kept = [group for group in groups if _passes(group, params.get("Filters", ()))]
     shown, more = page(kept, params, size="MaxRecords", default=50, most=100)
-    rows = [lifecycle.seen(region, group) for group in shown]
+    rows = [lifecycle.visible_description(region, group) for group in shown]
     return {"AutoScalingGroups": [row for row in rows if row is not None], **more}
 
 
@@ -209,13 +208,13 @@ def _put_tags(group: Group, tags: Iterable[Mapping[str, Any]]) -> None:
 
 def create_tags(region: Region, params: dict[str, Any]) -> dict[str, Any]:
     for tag in params["Tags"]:
-        _put_tags(group(region, tag.get("ResourceId", "")), [tag])
+        _put_tags(find_group(region, tag.get("ResourceId", "")), [tag])
     return {}
 
 
 def delete_tags(region: Region, params: dict[str, Any]) -> dict[str, Any]:
     for tag in params["Tags"]:
-        group(region, tag.get("ResourceId", "")).tags.pop(tag["Key"], None)
+        find_group(region, tag.get("ResourceId", "")).tags.pop(tag["Key"], None)
     return {}
 
 

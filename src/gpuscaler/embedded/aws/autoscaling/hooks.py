@@ -13,7 +13,7 @@ LONGEST: Final = 172_800
 MOST: Final = 50
 
 
-def put(group: Group, params: Mapping[str, Any]) -> None:
+def put_hook(group: Group, params: Mapping[str, Any]) -> None:
     """Give a group a hook, or change one."""
     name = params["LifecycleHookName"]
     before = group.hooks.get(name)
@@ -39,7 +39,7 @@ def _group(region: Region, params: Mapping[str, Any]) -> Group:
 
 
 def _put(region: Region, params: dict[str, Any]) -> dict[str, Any]:
-    put(_group(region, params), params)
+    put_hook(_group(region, params), params)
     return {}
 
 
@@ -73,7 +73,7 @@ def _describe(region: Region, params: dict[str, Any]) -> dict[str, Any]:
     return {"LifecycleHooks": rows}
 
 
-def _waiting(region: Region, params: Mapping[str, Any]) -> tuple[Group, Instance]:
+def _find_waiting(region: Region, params: Mapping[str, Any]) -> tuple[Group, Instance]:
     """The instance that waits for the given lifecycle action."""
     group, token, ident = _group(region, params), params.get("LifecycleActionToken"), params.get("InstanceId")
     for instance in group.members.values():
@@ -90,13 +90,13 @@ def _waiting(region: Region, params: Mapping[str, Any]) -> tuple[Group, Instance
 def _complete(region: Region, params: dict[str, Any]) -> dict[str, Any]:
     if params["LifecycleActionResult"] not in {"CONTINUE", "ABANDON"}:
         raise invalid("LifecycleActionResult must be CONTINUE or ABANDON")
-    group, instance = _waiting(region, params)
+    group, instance = _find_waiting(region, params)
     lifecycle.complete(region, group, instance, params["LifecycleActionResult"])
     return {}
 
 
 def _heartbeat(region: Region, params: dict[str, Any]) -> dict[str, Any]:
-    group, instance = _waiting(region, params)
+    group, instance = _find_waiting(region, params)
     lifecycle.heartbeat(region, group, instance, group.hooks[instance.hook])
     return {}
 

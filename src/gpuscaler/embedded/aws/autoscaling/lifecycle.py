@@ -11,7 +11,7 @@ from gpuscaler.embedded.aws.messages import notices
 from gpuscaler.embedded.aws.region import Region
 from gpuscaler.embedded.aws.state import LAUNCHING, TERMINATING, Group, Hook, Instance
 from gpuscaler.embedded.aws.wire.errors import invalid
-from gpuscaler.embedded.aws.wire.writing import at, iso
+from gpuscaler.embedded.aws.wire.writing import iso, to_datetime
 from gpuscaler.simulation.cloud.machines import CloudMachine
 
 #: How long an instance runs that shuts itself down before its kubelet starts, in seconds.
@@ -20,30 +20,30 @@ SHUTDOWN_AFTER: Final = 4.0
 REMEMBERED: Final = 3600.0
 
 
-def enter(region: Region, group: Group, machine: CloudMachine, choice: Choice) -> Instance:
+def add_machine(region: Region, group: Group, machine: CloudMachine, choice: Choice) -> Instance:
     """Add a launched machine to its group, as Pending."""
     instance = register(region, machine, choice, group=group.name)
     instance.weight = choice.weight
-    admit(region, group, instance)
+    add_member(region, group, instance)
     return instance
 
 
-def admit(region: Region, group: Group, instance: Instance) -> None:
+def add_member(region: Region, group: Group, instance: Instance) -> None:
     """Make an instance a member of its group."""
     tags = {tag["Key"]: tag["Value"] for tag in group.tags.values() if tag["PropagateAtLaunch"]}
     instance.tags |= tags | {"aws:autoscaling:groupName": group.name}
     before = group.has
     group.members[instance.id] = instance
-    cause = activities.started(region, group, before)
+    cause = activities.launch_cause(region, group, before)
     instance.activity = activities.add(
         region, group, f"Launching a new EC2 instance: {instance.id}", cause, status="PreInService", zone=instance.machine.offering.zone
     )
-    note(region, group)
+    record_history(region, group)
     if most := group.settings.get("MaxInstanceLifetime"):
-        region.put(region.now + most, partial(_too_old, region, instance))
+        region.put(region.now + most, partial(_replace_if_too_old, region, instance))
 
 
-def _too_old(region: Region, instance: Instance, now: float) -> None:
+def _replace_if_too_old(region: Region, instance: Instance, now: float) -> None:
     """Replace an instance that has reached the maximum lifetime of its group."""
     group = region.groups.get(instance.group)
     most = group.settings.get("MaxInstanceLifetime") if group is not None else None
@@ -56,7 +56,7 @@ def replace(region: Region, group: Group, instance: Instance, why: str, *, first
     if first:
         instance.risky, instance.why = True, why
     else:
-        end(region, group, instance, f"At {iso(at(region.now))} an instance was taken out of service in response to {why}.")
+        end(region, group, instance, f"At {iso(to_datetime(region.now))} an instance was taken out of service in response to {why}.")
     region.wake(group)
 
 
@@ -88,10 +88,10 @@ def register(region: Region, machine: CloudMachine, choice: Choice, *, group: st
 
 def start(region: Region, instance: Instance) -> None:
     """Set a pending instance to running a while later."""
-    region.put(region.now + region.conditions.pending, partial(_runs, region, instance))
+    region.put(region.now + region.conditions.pending, partial(_set_running, region, instance))
 
 
-def _runs(region: Region, instance: Instance, _now: float) -> None:
+def _set_running(region: Region, instance: Instance, _now: float) -> None:
     if instance.state != "pending":
         return
     group = region.groups.get(instance.group)
@@ -101,32 +101,32 @@ def _runs(region: Region, instance: Instance, _now: float) -> None:
         if group is not None and instance.activity is not None:
             activities.finish(region, instance.activity, status="Failed", message=ended_text(instance.doomed))
             group.retry_at = region.now + region.conditions.retry
-        gone(region, group, instance)
+        mark_ended(region, group, instance)
         return
     instance.state = "running"
     if instance.doomed:
-        region.put(region.now + SHUTDOWN_AFTER, partial(_shuts_itself_down, region, instance))
+        region.put(region.now + SHUTDOWN_AFTER, partial(_shut_itself_down, region, instance))
     notices.state_change(region, instance)
     if group is not None and instance.lifecycle == "Pending":
         _wait(region, group, instance, LAUNCHING)
 
 
-def _shuts_itself_down(region: Region, instance: Instance, _now: float) -> None:
+def _shut_itself_down(region: Region, instance: Instance, _now: float) -> None:
     """Terminate an instance that is shut down by its own image or user data, with the shutdown behaviour "terminate"."""
     if instance.ended_at is None and instance.state == "running":
         region.hardware.end(instance.machine, region.now)
         instance.reason = instance.doomed
-        lost(region, instance)
+        handle_loss(region, instance)
 
 
-def lost(region: Region, instance: Instance) -> None:
+def handle_loss(region: Region, instance: Instance) -> None:
     """Handle an instance that ended without its group, which notices it in a health check and replaces it."""
     group = region.groups.get(instance.group)
-    gone(region, group, instance)
+    mark_ended(region, group, instance)
     if group is not None:
         what = "an instance was taken out of service in response to an EC2 health check indicating it has been terminated or stopped."
         text = f"Terminating EC2 instance: {instance.id}"
-        activities.add(region, group, text, f"At {iso(at(region.now))} {what}", status="Successful", ended=True)
+        activities.add(region, group, text, f"At {iso(to_datetime(region.now))} {what}", status="Successful", ended=True)
         group.cause = ""
         region.wake(group)
 
@@ -141,16 +141,16 @@ def _wait(region: Region, group: Group, instance: Instance, transition: str) -> 
     instance.hook, instance.token = hook.name, region.uuid()
     heartbeat(region, group, instance, hook)
     notices.lifecycle_action(region, group, instance, hook)
-    note(region, group)
+    record_history(region, group)
 
 
 def heartbeat(region: Region, group: Group, instance: Instance, hook: Hook) -> None:
     """Restart the time-out of the hook."""
     instance.waits_until = region.now + hook.timeout
-    region.put(instance.waits_until, partial(_timed_out, region, group, instance, hook))
+    region.put(instance.waits_until, partial(_time_out_hook, region, group, instance, hook))
 
 
-def _timed_out(region: Region, group: Group, instance: Instance, hook: Hook, now: float) -> None:
+def _time_out_hook(region: Region, group: Group, instance: Instance, hook: Hook, now: float) -> None:
     if instance.token and instance.hook == hook.name and now >= instance.waits_until:
         complete(region, group, instance, hook.default, "Heartbeat Timeout")
 
@@ -184,7 +184,7 @@ def proceed(region: Region, group: Group, instance: Instance) -> None:
     instance.protected = bool(group.settings.get("NewInstancesProtectedFromScaleIn"))
     if instance.activity is not None:
         activities.finish(region, instance.activity, status="Successful")
-    note(region, group)
+    record_history(region, group)
     region.wake(group)
 
 
@@ -199,17 +199,17 @@ def end(region: Region, group: Group, instance: Instance, cause: str, *, hooks: 
             _wait(region, group, instance, TERMINATING)
         else:
             _shut_down(region, group, instance)
-        note(region, group)
+        record_history(region, group)
 
 
 def _shut_down(region: Region, group: Group | None, instance: Instance) -> None:
     instance.state = "shutting-down"
     region.hardware.end(instance.machine, region.now)
     notices.state_change(region, instance)
-    region.put(region.now + region.conditions.terminating, lambda _: gone(region, group, instance))
+    region.put(region.now + region.conditions.terminating, lambda _: mark_ended(region, group, instance))
 
 
-def gone(region: Region, group: Group | None, instance: Instance) -> None:
+def mark_ended(region: Region, group: Group | None, instance: Instance) -> None:
     """Mark an instance as ended; EC2 shows it for a while."""
     if instance.ended_at is not None:
         return
@@ -221,7 +221,7 @@ def gone(region: Region, group: Group | None, instance: Instance) -> None:
     if group is not None:
         group.members.pop(instance.id, None)
         group.warm.pop(instance.id, None)
-        note(region, group)
+        record_history(region, group)
         region.wake(group)
 
 
@@ -253,7 +253,7 @@ def member(region: Region, group: Group, ident: str) -> Instance:
 # Descriptions
 
 
-def shown(instance: Instance, *, weighted: bool) -> dict[str, Any]:
+def describe_member(instance: Instance, *, weighted: bool) -> dict[str, Any]:
     """An instance of a group as in Auto Scaling's Describe calls."""
     offering = instance.machine.offering
     reply = {
@@ -271,7 +271,7 @@ def shown(instance: Instance, *, weighted: bool) -> dict[str, Any]:
     return reply
 
 
-def shown_group(group: Group) -> dict[str, Any]:
+def describe_group(group: Group) -> dict[str, Any]:
     """A group as DescribeAutoScalingGroups shows it now."""
     overrides = group.settings.get("MixedInstancesPolicy", {}).get("LaunchTemplate", {}).get("Overrides", ())
     weighted = any("WeightedCapacity" in override for override in overrides)
@@ -285,8 +285,8 @@ def shown_group(group: Group) -> dict[str, Any]:
         "AvailabilityZones": list(group.zones),
         "LoadBalancerNames": [],
         "TargetGroupARNs": [],
-        "Instances": [shown(instance, weighted=weighted) for instance in group.members.values()],
-        "CreatedTime": at(group.created_at),
+        "Instances": [describe_member(instance, weighted=weighted) for instance in group.members.values()],
+        "CreatedTime": to_datetime(group.created_at),
         "SuspendedProcesses": [{"ProcessName": name, "SuspensionReason": why} for name, why in group.suspended.items()],
         "EnabledMetrics": [],
         "Tags": [{"ResourceId": group.name, "ResourceType": "auto-scaling-group", **tag} for tag in group.tags.values()],
@@ -294,18 +294,18 @@ def shown_group(group: Group) -> dict[str, Any]:
     }
 
 
-def note(region: Region, group: Group) -> None:
+def record_history(region: Region, group: Group) -> None:
     """Record a change of a group, for reads that lag."""
     lag = region.conditions.read_lag
     if lag:
-        group.history.append((region.now, shown_group(group)))
+        group.history.append((region.now, describe_group(group)))
         while len(group.history) > 1 and group.history[1][0] <= region.now - lag:
             group.history.pop(0)
 
 
-def seen(region: Region, group: Group) -> dict[str, Any] | None:
+def visible_description(region: Region, group: Group) -> dict[str, Any] | None:
     """A group as reads see it; None if they do not see it yet."""
     lag = region.conditions.read_lag
     if not lag:
-        return shown_group(group)
+        return describe_group(group)
     return next((description for when, description in reversed(group.history) if when <= region.now - lag), None)

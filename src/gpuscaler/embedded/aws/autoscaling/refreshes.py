@@ -15,7 +15,7 @@ from gpuscaler.embedded.aws.region import Region
 from gpuscaler.embedded.aws.state import Group
 from gpuscaler.embedded.aws.wire.errors import AwsError, invalid
 from gpuscaler.embedded.aws.wire.pages import page
-from gpuscaler.embedded.aws.wire.writing import at
+from gpuscaler.embedded.aws.wire.writing import to_datetime
 
 #: Seconds between a refresh's checks of its group, and how long it waits for instances that are protected from scale-in.
 STEP, PATIENCE = 5.0, 3600.0
@@ -42,7 +42,7 @@ class Refresh:
 
 
 def _start(region: Region, params: dict[str, Any]) -> dict[str, Any]:
-    group = groups.group(region, params["AutoScalingGroupName"])
+    group = groups.find_group(region, params["AutoScalingGroupName"])
     if any(refresh.status in _UNDER_WAY for refresh in group.refreshes):
         text = "An Instance Refresh is already in progress and blocks the execution of this Instance Refresh."
         raise AwsError("InstanceRefreshInProgress", text)
@@ -60,7 +60,7 @@ def _start(region: Region, params: dict[str, Any]) -> dict[str, Any]:
 
 
 def _cancel(region: Region, params: dict[str, Any]) -> dict[str, Any]:
-    group = groups.group(region, params["AutoScalingGroupName"])
+    group = groups.find_group(region, params["AutoScalingGroupName"])
     for refresh in group.refreshes:
         if refresh.status in _UNDER_WAY:
             _finish(region, refresh, "Cancelled", "Cancelled by user.")
@@ -72,22 +72,22 @@ def _describe(region: Region, params: dict[str, Any]) -> dict[str, Any]:
     wanted = params.get("InstanceRefreshIds")
     refreshes = [
         refresh
-        for refresh in reversed(groups.group(region, params["AutoScalingGroupName"]).refreshes)
+        for refresh in reversed(groups.find_group(region, params["AutoScalingGroupName"]).refreshes)
         if not wanted or refresh.id in wanted
     ]
     shown, more = page(refreshes, params, size="MaxRecords", default=50, most=100)
-    return {"InstanceRefreshes": [_shown(refresh) for refresh in shown], **more}
+    return {"InstanceRefreshes": [_describe_refresh(refresh) for refresh in shown], **more}
 
 
-def _shown(refresh: Refresh) -> dict[str, Any]:
+def _describe_refresh(refresh: Refresh) -> dict[str, Any]:
     left = len(refresh.left) + bool(refresh.going)
     reply = {
         "InstanceRefreshId": refresh.id,
         "AutoScalingGroupName": refresh.group,
         "Status": refresh.status,
         "StatusReason": refresh.reason or None,
-        "StartTime": at(refresh.started_at),
-        "EndTime": at(refresh.ended_at) if refresh.ended_at is not None else None,
+        "StartTime": to_datetime(refresh.started_at),
+        "EndTime": to_datetime(refresh.ended_at) if refresh.ended_at is not None else None,
         "PercentageComplete": 100 * (refresh.total - left) // refresh.total if refresh.total else 100,
         "InstancesToUpdate": left,
         "Preferences": dict(refresh.preferences),
@@ -149,7 +149,7 @@ def _set_health(region: Region, params: dict[str, Any]) -> dict[str, Any]:
     if params["HealthStatus"] not in {"Healthy", "Unhealthy"}:
         raise invalid("Valid instance health states are: [Healthy, Unhealthy].")
     instance.health = params["HealthStatus"]
-    lifecycle.note(region, group)
+    lifecycle.record_history(region, group)
     if instance.health == "Unhealthy" and instance.counted and "ReplaceUnhealthy" not in group.suspended:
         lifecycle.replace(region, group, instance, "a user health-check")
     return {}

@@ -12,23 +12,23 @@ from gpuscaler.embedded.aws.messages import notices
 from gpuscaler.embedded.aws.region import Region
 from gpuscaler.embedded.aws.state import Group, Instance
 from gpuscaler.embedded.aws.wire.errors import AwsError
-from gpuscaler.embedded.aws.wire.writing import at, iso
+from gpuscaler.embedded.aws.wire.writing import iso, to_datetime
 from gpuscaler.simulation.cloud.machines import LOST, NOTICE, RECLAIMED, CloudEvent, CloudMachine
 
 _ALL_PROTECTED: Final = "Could not scale to desired capacity because all remaining instances are protected from scale-in."
 
 
-def want(region: Region, group: Group, desired: int, why: str) -> None:
+def set_desired(region: Region, group: Group, desired: int, why: str) -> None:
     """Set the desired capacity of a group; it reacts a moment later, even after earlier failures."""
     if desired != group.desired:
-        group.cause = f"At {iso(at(region.now))} {why} changing the desired capacity from {group.desired} to {desired}."
+        group.cause = f"At {iso(to_datetime(region.now))} {why} changing the desired capacity from {group.desired} to {desired}."
     group.desired = desired
     group.retry_at = 0.0
-    lifecycle.note(region, group)
+    lifecycle.record_history(region, group)
     region.wake(group)
 
 
-def look(region: Region, group: Group) -> None:
+def reconcile_group(region: Region, group: Group) -> None:
     """Compare the actual with the desired capacity of a group, and act."""
     risky = sum(instance.weight for instance in group.members.values() if instance.counted and instance.risky)
     evening = sum(instance.weight for instance in group.members.values() if instance.counted and instance.evens)
@@ -41,10 +41,10 @@ def look(region: Region, group: Group) -> None:
     elif lacks < 0 and "Terminate" not in group.suspended:
         _shrink(region, group, -lacks)
     elif lacks == 0 and evening:
-        _evened(region, group)
+        _end_surplus(region, group)
     elif lacks == 0 and not risky:
         _balance(region, group)
-    _replaced(region, group)
+    _end_replaced(region, group)
     warm_pools.prepare(region, group)
 
 
@@ -52,17 +52,17 @@ def launch_missing(region: Region, group: Group, units: int) -> None:
     """Try to launch ``units`` over all zones; failures appear in activities, and are tried again later."""
     before = group.has
     missing = 0
-    for market, share in choosing.markets(region, group, units):
+    for market, share in choosing.split_by_market(region, group, units):
         left = share
         zones = list(group.zones)
         while left > 0 and zones:
-            shares = choosing.balanced(group, left, zones)
+            shares = choosing.balance_over_zones(group, left, zones)
             for zone, count in shares.items():
                 granted, failures = launch(region, group, market, zone, count)
                 left -= granted
                 if granted < count:
                     zones.remove(zone)
-                    _failed(region, group, failures[-1:], before)
+                    _record_failures(region, group, failures[-1:], before)
         missing += max(0, left)
     if missing:
         group.retry_at = region.now + region.conditions.retry
@@ -73,29 +73,29 @@ def launch(region: Region, group: Group, market: str, zone: str, units: int) -> 
     """Launch ``units`` in one zone at once; returns the launched units, and the refusals on the way."""
     granted, failures = 0, list[Failure]()
     try:
-        choices = choosing.ordered(region, group, market, zone)
+        choices = choosing.ordered_choices(region, group, market, zone)
     except AwsError as error:
         return 0, [Failure(error.code, error.message, market, "", zone, units)]
-    while granted < units and (prepared := warm_pools.take(region, group, market, zone)) is not None:
+    while granted < units and (prepared := warm_pools.take_prepared(region, group, market, zone)) is not None:
         granted += prepared.weight
     for choice in choices:
         if granted >= units:
             break
         count = ceil((units - granted) / choice.weight)
         name = choice.instance_type
-        result = region.hardware.launch(market, [name], zone, count=count, now=region.now, bid=choosing.bid(group))
+        result = region.hardware.launch(market, [name], zone, count=count, now=region.now, bid=choosing.maximum_price(group))
         failures += result.failures
         for machine in result.machines:
             granted += choice.weight
-            lifecycle.enter(region, group, machine, choice)
+            lifecycle.add_machine(region, group, machine, choice)
     return granted, failures
 
 
-def _failed(region: Region, group: Group, failures: Iterable[Failure], before: int) -> None:
+def _record_failures(region: Region, group: Group, failures: Iterable[Failure], before: int) -> None:
     mixed = "MixedInstancesPolicy" in group.settings
     for failure in failures:
         text = activity_text(failure, mixed=mixed)
-        cause = activities.started(region, group, before)
+        cause = activities.launch_cause(region, group, before)
         description = f"Launching a new EC2 instance.  Status Reason: {text}"
         activities.add(region, group, description, cause, status="Failed", message=text, ended=True, zone=failure.zone)
 
@@ -103,20 +103,20 @@ def _failed(region: Region, group: Group, failures: Iterable[Failure], before: i
 def _shrink(region: Region, group: Group, units: int) -> None:
     """End unprotected instances: those of the fullest zone first, of these the oldest."""
     while units > 0:
-        victim = _selected(group, units)
+        victim = _select_victim(group, units)
         if victim is None:
             if any(instance.counted and instance.protected for instance in group.members.values()):
-                activities.once(region, group, _ALL_PROTECTED)
+                activities.add_failure_once(region, group, _ALL_PROTECTED)
             return
         units -= victim.weight
         what = (
             "an instance was taken out of service in response to a difference between desired and actual capacity, shrinking the capacity"
         )
-        cause = f"{group.cause}  At {iso(at(region.now))} {what} from {group.has} to {group.has - victim.weight}."
+        cause = f"{group.cause}  At {iso(to_datetime(region.now))} {what} from {group.has} to {group.has - victim.weight}."
         lifecycle.end(region, group, victim, cause.strip())
 
 
-def _selected(group: Group, units: int) -> Instance | None:
+def _select_victim(group: Group, units: int) -> Instance | None:
     """The choice of the default termination policy: the oldest in the fullest zone that has an unprotected instance."""
     load: dict[str, int] = {}
     for instance in group.members.values():
@@ -146,7 +146,7 @@ def _balance(region: Region, group: Group) -> None:
     if region.now < group.retry_at or group.has >= group.max + max(1, group.max // 10):
         return
     what = f"instances were launched to balance instances in zones {emptiest} with other zones"
-    group.cause = f"At {iso(at(region.now))} {what} resulting in more than desired number of instances in the group."
+    group.cause = f"At {iso(to_datetime(region.now))} {what} resulting in more than desired number of instances in the group."
     before = group.members.keys() | set()
     launch(region, group, victim.machine.offering.market, emptiest, victim.weight)
     launched = [instance for name, instance in group.members.items() if name not in before]
@@ -157,7 +157,7 @@ def _balance(region: Region, group: Group) -> None:
         region.wake(group, group.retry_at)
 
 
-def _evened(region: Region, group: Group) -> None:
+def _end_surplus(region: Region, group: Group) -> None:
     """End surplus instances, once those that were launched to balance zones are in service.
 
     The termination policy chooses the instance at that time, as always (user guide, "Control which Auto Scaling instances terminate
@@ -168,9 +168,9 @@ def _evened(region: Region, group: Group) -> None:
         return
     for instance in launched:
         instance.evens = False
-        if (victim := _selected(group, instance.weight)) is None:
+        if (victim := _select_victim(group, instance.weight)) is None:
             continue
-        now = f"At {iso(at(region.now))}"
+        now = f"At {iso(to_datetime(region.now))}"
         # The wording was seen in real groups: aws/containers-roadmap#1453.
         less = f"shrinking the capacity from {group.has} to {group.has - victim.weight}"
         what = f"{now} an instance was taken out of service in response to a difference between desired and actual capacity, {less}."
@@ -178,38 +178,38 @@ def _evened(region: Region, group: Group) -> None:
         lifecycle.end(region, group, victim, f"{group.cause}  {what}")
 
 
-def _replaced(region: Region, group: Group) -> None:
+def _end_replaced(region: Region, group: Group) -> None:
     """End instances to be replaced, once enough others are in service."""
     safe = sum(instance.weight for instance in group.members.values() if instance.lifecycle == "InService" and not instance.risky)
     for instance in [instance for instance in group.members.values() if instance.risky and instance.counted]:
         if safe >= group.desired and "Terminate" not in group.suspended:
-            text = f"At {iso(at(region.now))} an instance was taken out of service in response to {instance.why}."
+            text = f"At {iso(to_datetime(region.now))} an instance was taken out of service in response to {instance.why}."
             lifecycle.end(region, group, instance, text)
 
 
 # Events of machines
 
 
-def hear(region: Region, event: CloudEvent) -> None:
+def handle_event(region: Region, event: CloudEvent) -> None:
     """Handle an event of a machine of the region's hardware."""
     machine = event.machine
     instance = region.instances.get(machine.id) if machine is not None else None
     if machine is None or instance is None:
         return
     if event.kind == NOTICE:
-        warn(region, instance)
+        announce_reclaim(region, instance)
     elif event.kind == LOST:
-        _lost(region, instance, event.why)
+        _handle_loss(region, instance, event.why)
 
 
-def warn(region: Region, instance: Instance) -> None:
+def announce_reclaim(region: Region, instance: Instance) -> None:
     """Announce that EC2 reclaims a spot instance: the rebalance recommendation and the two-minute warning, at once."""
     notices.rebalance(region, instance)
     notices.interruption(region, instance)
-    risk(region, instance)
+    recommend_rebalance(region, instance)
 
 
-def risk(region: Region, instance: Instance) -> None:
+def recommend_rebalance(region: Region, instance: Instance) -> None:
     """Recommend rebalancing for an instance; a group with capacity rebalancing replaces it."""
     group = region.groups.get(instance.group)
     if group is not None and group.settings.get("CapacityRebalance"):
@@ -217,20 +217,20 @@ def risk(region: Region, instance: Instance) -> None:
         region.wake(group)
 
 
-def _lost(region: Region, instance: Instance, why: str) -> None:
+def _handle_loss(region: Region, instance: Instance, why: str) -> None:
     instance.reason = "Server.SpotInstanceTermination" if why == RECLAIMED else "Server.InternalError"
-    lifecycle.lost(region, instance)
+    lifecycle.handle_loss(region, instance)
 
 
 def reclaim(region: Region, instance: Instance, *, notice: float) -> None:
     """Reclaim a spot instance ``notice`` seconds from now, with a warning if that is above 0."""
     if notice > 0:
-        warn(region, instance)
-    region.put(region.now + notice, partial(_take, region, instance.machine))
+        announce_reclaim(region, instance)
+    region.put(region.now + notice, partial(_reclaim_now, region, instance.machine))
 
 
-def _take(region: Region, machine: CloudMachine, now: float) -> None:
+def _reclaim_now(region: Region, machine: CloudMachine, now: float) -> None:
     instance = region.instances[machine.id]
     if machine.ended_at is None and instance.ended_at is None:
         region.hardware.end(machine, now)
-        _lost(region, instance, RECLAIMED)
+        _handle_loss(region, instance, RECLAIMED)

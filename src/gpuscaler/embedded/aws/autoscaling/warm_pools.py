@@ -38,19 +38,21 @@ def _launch(region: Region, group: Group) -> bool:
     instances = [*group.members.values(), *group.warm.values()]
     zones = sorted(group.zones, key=lambda zone: sum(instance.machine.offering.zone == zone for instance in instances))
     for zone in zones:
-        for market, _ in choosing.markets(region, group, 1):
-            for choice in choosing.ordered(region, group, market, zone):
-                result = region.hardware.launch(market, [choice.instance_type], zone, count=1, now=region.now, bid=choosing.bid(group))
+        for market, _ in choosing.split_by_market(region, group, 1):
+            for choice in choosing.ordered_choices(region, group, market, zone):
+                result = region.hardware.launch(
+                    market, [choice.instance_type], zone, count=1, now=region.now, bid=choosing.maximum_price(group)
+                )
                 for machine in result.machines:
                     instance = lifecycle.register(region, machine, choice, group=group.name)
                     instance.lifecycle, instance.weight = "Warmed:Pending", choice.weight
                     group.warm[instance.id] = instance
-                    region.put(machine.registered_at, partial(_prepared, region, group, instance))
+                    region.put(machine.registered_at, partial(_mark_prepared, region, group, instance))
                     return True
     return False
 
 
-def _prepared(region: Region, group: Group, instance: Instance, _now: float) -> None:
+def _mark_prepared(region: Region, group: Group, instance: Instance, _now: float) -> None:
     """Mark a machine as prepared after its boot."""
     if instance.lifecycle == "Warmed:Pending" and instance.id in group.warm:
         state = group.settings.get("WarmPoolConfiguration", {}).get("PoolState", "Stopped")
@@ -58,7 +60,7 @@ def _prepared(region: Region, group: Group, instance: Instance, _now: float) -> 
         region.wake(group)
 
 
-def take(region: Region, group: Group, market: str, zone: str) -> Instance | None:
+def take_prepared(region: Region, group: Group, market: str, zone: str) -> Instance | None:
     """Start a prepared machine of a market and zone for the group; None if none is ready."""
     for instance in group.warm.values():
         offering = instance.machine.offering
@@ -68,15 +70,15 @@ def take(region: Region, group: Group, market: str, zone: str) -> Instance | Non
             del group.warm[instance.id]
             group.settings["WarmPoolSize"] = len(group.warm)
             instance.lifecycle, instance.state = "Pending", "pending"
-            region.put(region.now + START, partial(_started, region, instance))
-            lifecycle.admit(region, group, instance)
+            region.put(region.now + START, partial(_deliver_held_events, region, instance))
+            lifecycle.add_member(region, group, instance)
             lifecycle.start(region, instance)
             return instance
     return None
 
 
-def _started(region: Region, instance: Instance, _now: float) -> None:
+def _deliver_held_events(region: Region, instance: Instance, _now: float) -> None:
     """Deliver the kubelet's events that were held back while the machine was in the pool."""
     held, instance.held = instance.held, []
     for event in held:
-        region.tell(event)
+        region.deliver(event)

@@ -17,7 +17,7 @@ def _types(region: Region, params: dict[str, Any]) -> dict[str, Any]:
         if unknown := [name for name in names if name not in available]:
             text = f"The following supplied instance types do not exist: [{', '.join(unknown)}]"
             raise AwsError("InvalidInstanceType", text)
-        chosen = [instance_types.known(name) for name in names]
+        chosen = [instance_types.get_type(name) for name in names]
     else:
         chosen = list(instance_types.in_region(region.name))
     kept = [

@@ -7,7 +7,7 @@ from typing import Any, Final
 from msgspec import Struct
 
 from gpuscaler.embedded.aws.autoscaling import lifecycle
-from gpuscaler.embedded.aws.autoscaling.capacity import once
+from gpuscaler.embedded.aws.autoscaling.capacity import once_per_token
 from gpuscaler.embedded.aws.hardware.refusals import Failure
 from gpuscaler.embedded.aws.hardware.zones import subnet_id, zone_id
 from gpuscaler.embedded.aws.launch import choosing, templates
@@ -30,10 +30,10 @@ class _Line(Struct, frozen=True):
 def _create(region: Region, params: dict[str, Any]) -> dict[str, Any]:
     if params.get("Type") != "instant":
         raise AwsError("InvalidParameterValue", f"saw type {params.get('Type', 'maintain')}; this endpoint has only instant fleets")
-    return once(region, "CreateFleet", params, _made)
+    return once_per_token(region, "CreateFleet", params, _fill_fleet)
 
 
-def _made(region: Region, params: dict[str, Any]) -> dict[str, Any]:
+def _fill_fleet(region: Region, params: dict[str, Any]) -> dict[str, Any]:
     target = params["TargetCapacitySpecification"]
     kind = target.get("DefaultTargetCapacityType", "on-demand")
     counts = {"spot": target.get("SpotTargetCapacity", 0), "on-demand": target.get("OnDemandTargetCapacity", 0)}
@@ -64,7 +64,7 @@ def _made(region: Region, params: dict[str, Any]) -> dict[str, Any]:
 
 def _lines(region: Region, params: dict[str, Any]) -> Iterator[_Line]:
     for config in params["LaunchTemplateConfigs"]:
-        template = templates.find(region, config["LaunchTemplateSpecification"])
+        template = templates.find_template(region, config["LaunchTemplateSpecification"])
         number = template.version(config["LaunchTemplateSpecification"].get("Version", "$Default"))
         spec = {"LaunchTemplateId": template.id, "LaunchTemplateName": template.name, "Version": str(number)}
         data = template.versions[number - 1]
@@ -118,7 +118,7 @@ def _fill(
 def _instance(line: _Line, machine: CloudMachine) -> dict[str, Any]:
     offering = machine.offering
     return {
-        "LaunchTemplateAndOverrides": _asked(line),
+        "LaunchTemplateAndOverrides": _requested_template(line),
         "Lifecycle": offering.market,
         "InstanceIds": [machine.id],
         "InstanceType": offering.instance_type,
@@ -130,14 +130,14 @@ def _instance(line: _Line, machine: CloudMachine) -> dict[str, Any]:
 
 def _error(line: _Line, failure: Failure) -> dict[str, Any]:
     return {
-        "LaunchTemplateAndOverrides": _asked(line),
+        "LaunchTemplateAndOverrides": _requested_template(line),
         "Lifecycle": failure.market,
         "ErrorCode": failure.code,
         "ErrorMessage": failure.message,
     }
 
 
-def _asked(line: _Line) -> dict[str, Any]:
+def _requested_template(line: _Line) -> dict[str, Any]:
     spec = {key: value for key, value in line.choice.template.items() if key != "LaunchTemplateName"}
     override = {key: line.override[key] for key in _KEPT if key in line.override}
     return {"LaunchTemplateSpecification": spec, "Overrides": {"InstanceType": line.choice.instance_type, **override}}

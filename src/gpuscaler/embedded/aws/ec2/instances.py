@@ -14,7 +14,7 @@ from gpuscaler.embedded.aws.state import Instance
 from gpuscaler.embedded.aws.wire.errors import AwsError
 from gpuscaler.embedded.aws.wire.filters import matches
 from gpuscaler.embedded.aws.wire.pages import page
-from gpuscaler.embedded.aws.wire.writing import at
+from gpuscaler.embedded.aws.wire.writing import to_datetime
 from gpuscaler.simulation.cloud.machines import CloudMachine
 
 _CODES: Final = {"pending": 0, "running": 16, "shutting-down": 32, "terminated": 48, "stopped": 80}
@@ -35,20 +35,20 @@ def private_name(machine: CloudMachine) -> str:
     return f"ip-{address(machine).replace('.', '-')}.{domain}"
 
 
-def _shown(instance: Instance) -> dict[str, Any]:
+def _describe_instance(instance: Instance) -> dict[str, Any]:
     offering = instance.machine.offering
     reply: dict[str, Any] = {
         "InstanceId": instance.id,
         "InstanceType": offering.instance_type,
         "ImageId": instance.image,
         "State": {"Code": _CODES[instance.state], "Name": instance.state},
-        "LaunchTime": at(instance.launched_at),
+        "LaunchTime": to_datetime(instance.launched_at),
         "Placement": {"AvailabilityZone": offering.zone, "AvailabilityZoneId": zone_id(offering.zone), "Tenancy": "default"},
         "SubnetId": subnet_id(offering.zone),
         "VpcId": VPC,
         "PrivateIpAddress": address(instance.machine),
         "PrivateDnsName": private_name(instance.machine),
-        **volumes.shown_with(instance),
+        **volumes.block_device_mappings(instance),
         "Tags": [{"Key": key, "Value": value} for key, value in instance.tags.items()],
     }
     if offering.market == "spot":
@@ -58,7 +58,7 @@ def _shown(instance: Instance) -> dict[str, Any]:
     return reply
 
 
-def _named(region: Region, idents: list[str]) -> list[Instance]:
+def _find_instances(region: Region, idents: list[str]) -> list[Instance]:
     if unknown := [ident for ident in idents if ident not in region.instances]:
         plural = "s" if len(unknown) > 1 else ""
         text = f"The instance ID{plural} '{', '.join(unknown)}' do{'' if plural else 'es'} not exist"
@@ -68,7 +68,7 @@ def _named(region: Region, idents: list[str]) -> list[Instance]:
 
 def _describe(region: Region, params: dict[str, Any]) -> dict[str, Any]:
     idents = params.get("InstanceIds")
-    instances = _named(region, idents) if idents else list(region.instances.values())
+    instances = _find_instances(region, idents) if idents else list(region.instances.values())
 
     def passes(instance: Instance) -> bool:
         fields = {
@@ -84,13 +84,16 @@ def _describe(region: Region, params: dict[str, Any]) -> dict[str, Any]:
         return matches(params.get("Filters", ()), fields)
 
     shown, more = page([instance for instance in instances if passes(instance)], params, size="MaxResults", default=1000, most=1000)
-    rows = [{"ReservationId": f"r-{instance.id[2:]}", "OwnerId": region.account, "Instances": [_shown(instance)]} for instance in shown]
+    rows = [
+        {"ReservationId": f"r-{instance.id[2:]}", "OwnerId": region.account, "Instances": [_describe_instance(instance)]}
+        for instance in shown
+    ]
     return {"Reservations": rows, **more}
 
 
 def _terminate(region: Region, params: dict[str, Any]) -> dict[str, Any]:
     rows = []
-    for instance in _named(region, params["InstanceIds"]):
+    for instance in _find_instances(region, params["InstanceIds"]):
         before = {"Code": _CODES[instance.state], "Name": instance.state}
         lifecycle.terminate(region, instance)
         after = {"Code": _CODES[instance.state], "Name": instance.state}
@@ -129,7 +132,7 @@ def _price(name: str, zone: str, price: str, when: float) -> dict[str, Any]:
         "InstanceType": name,
         "ProductDescription": "Linux/UNIX",
         "SpotPrice": price,
-        "Timestamp": at(when),
+        "Timestamp": to_datetime(when),
     }
 
 
@@ -140,7 +143,7 @@ def _reserve(region: Region, params: dict[str, Any]) -> dict[str, Any]:
     ident, count = region.identifier("cr"), params["InstanceCount"]
     tags = [tag for specification in params.get("TagSpecifications", ()) for tag in specification.get("Tags", ())]
     zone = params.get("AvailabilityZone", region.zones[0])
-    region.hardware.reserve(instance_types.known(params["InstanceType"]).name, zone, count)
+    region.hardware.reserve(instance_types.get_type(params["InstanceType"]).name, zone, count)
     if "EndDate" in params:
         region.put(params["EndDate"].timestamp(), partial(_expire, region, ident))
     region.reservations[ident] = {
@@ -155,8 +158,8 @@ def _reserve(region: Region, params: dict[str, Any]) -> dict[str, Any]:
         "TotalInstanceCount": count,
         "AvailableInstanceCount": count,
         "State": "active",
-        "StartDate": at(region.now),
-        "CreateDate": at(region.now),
+        "StartDate": to_datetime(region.now),
+        "CreateDate": to_datetime(region.now),
         "EndDateType": params.get("EndDateType", "unlimited"),
         "InstanceMatchCriteria": params.get("InstanceMatchCriteria", "open"),
         "ReservationType": "default",
@@ -175,19 +178,19 @@ def _expire(region: Region, ident: str, _now: float) -> None:
 
 
 def _cancel(region: Region, params: dict[str, Any]) -> dict[str, Any]:
-    _known(region, [params["CapacityReservationId"]])
+    _check_reservations_exist(region, [params["CapacityReservationId"]])
     _expire(region, params["CapacityReservationId"], region.now)
     region.reservations[params["CapacityReservationId"]]["State"] = "cancelled"
     return {"Return": True}
 
 
-def _known(region: Region, idents: Iterable[str]) -> None:
+def _check_reservations_exist(region: Region, idents: Iterable[str]) -> None:
     if unknown := [ident for ident in idents if ident not in region.reservations]:
         text = f"The capacity reservation ID '{unknown[0]}' does not exist"
         raise AwsError("InvalidCapacityReservationId.NotFound", text)
 
 
-def _counted(region: Region, reservation: dict[str, Any]) -> dict[str, Any]:
+def _with_available_count(region: Region, reservation: dict[str, Any]) -> dict[str, Any]:
     """A reservation with its free capacity: reservations of one type and zone share their capacity here."""
     used = region.hardware.in_reservations(reservation["InstanceType"], reservation["AvailabilityZone"])
     left = max(0, reservation["TotalInstanceCount"] - used) if reservation["State"] == "active" else 0
@@ -196,7 +199,7 @@ def _counted(region: Region, reservation: dict[str, Any]) -> dict[str, Any]:
 
 def _reservations(region: Region, params: dict[str, Any]) -> dict[str, Any]:
     wanted = params.get("CapacityReservationIds")
-    _known(region, wanted or ())
+    _check_reservations_exist(region, wanted or ())
 
     def passes(reservation: dict[str, Any]) -> bool:
         fields = {
@@ -212,7 +215,7 @@ def _reservations(region: Region, params: dict[str, Any]) -> dict[str, Any]:
         reservation for ident, reservation in region.reservations.items() if (not wanted or ident in wanted) and passes(reservation)
     ]
     shown, more = page(reservations, params, size="MaxResults", default=1000, most=1000)
-    return {"CapacityReservations": [_counted(region, reservation) for reservation in shown], **more}
+    return {"CapacityReservations": [_with_available_count(region, reservation) for reservation in shown], **more}
 
 
 OPERATIONS: Final = {

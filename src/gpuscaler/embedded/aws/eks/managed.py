@@ -76,35 +76,35 @@ class NodeGroups:
                 group.hooks[name] = Hook(name, transition, _HEARTBEAT, "CONTINUE", {})
         waiting = any(instance.token and instance.hook in _HOOKS for instance in group.members.values())
         changed = self._changed(group)
-        nodes = await self._nodes() if waiting or changed or _updates(group) else {}
+        nodes = await self._nodes() if waiting or changed or _updates_in_progress(group) else {}
         if changed:
             await self._write(group, nodes)
         for instance in list(group.members.values()):
-            await self._go_on(group, instance, nodes.get(instance.id))
-        for update in _updates(group):
+            await self._proceed(group, instance, nodes.get(instance.id))
+        for update in _updates_in_progress(group):
             await self._update(group, update, nodes)
-        if _repairs(self.region, group):
+        if _has_node_repair(self.region, group):
             await self._repair(group)
 
     def _changed(self, group: Group) -> bool:
         """Whether a user has changed the labels or taints of the node group since they were written to its nodes."""
-        return self.written.setdefault(group.name, _wanted(self.region, group)) != _wanted(self.region, group)
+        return self.written.setdefault(group.name, _labels_and_taints(self.region, group)) != _labels_and_taints(self.region, group)
 
     async def _write(self, group: Group, nodes: Mapping[str, Mapping[str, Any]]) -> None:
         """Update labels and taints of existing nodes: add the new ones, remove the deleted ones, keep all others."""
-        (old_labels, old_taints), (labels, taints) = self.written[group.name], _wanted(self.region, group)
+        (old_labels, old_taints), (labels, taints) = self.written[group.name], _labels_and_taints(self.region, group)
         removed = [old_taint for old_taint in old_taints if old_taint not in taints]
         added = [taint for taint in taints if taint not in old_taints]
         for ident in group.members:
             if (node := nodes.get(ident)) is not None:
-                kept = [taint for taint in node["spec"].get("taints") or () if _told(taint) not in [*removed, *added]]
+                kept = [taint for taint in node["spec"].get("taints") or () if _taint_of_node(taint) not in [*removed, *added]]
                 change: dict[str, Any] = {"metadata": {"labels": {**dict.fromkeys(old_labels), **labels}}}
                 if removed or added:
                     change["spec"] = {"taints": [*kept, *added]}
                 await self.client.merge_patch(NODES, node["metadata"]["name"], change)
         self.written[group.name] = labels, taints
 
-    async def _go_on(self, group: Group, instance: Instance, node: Mapping[str, Any] | None) -> None:
+    async def _proceed(self, group: Group, instance: Instance, node: Mapping[str, Any] | None) -> None:
         """Let a launching instance into service, and let a terminating one end once its node is drained."""
         if not (instance.token and instance.hook in _HOOKS):
             return
@@ -172,7 +172,7 @@ class NodeGroups:
     def _surge(self, group: Group, update: Update) -> None:
         _, most, desired = update.before
         group.max = most + update.surge
-        scaling.want(self.region, group, desired + update.surge, "a user request update of AutoScalingGroup constraints")
+        scaling.set_desired(self.region, group, desired + update.surge, "a user request update of AutoScalingGroup constraints")
         update.surged = True
 
     def _settle(self, group: Group, update: Update, status: str, problem: str = "") -> None:
@@ -181,7 +181,7 @@ class NodeGroups:
         update.status, update.problem = status, problem
         group.min, group.max = low, most
         wanted = min(max(desired, low), most)
-        scaling.want(self.region, group, wanted, "a user request update of AutoScalingGroup constraints")
+        scaling.set_desired(self.region, group, wanted, "a user request update of AutoScalingGroup constraints")
 
     # Node repair
 
@@ -201,7 +201,7 @@ def is_ready(node: Mapping[str, Any] | None) -> bool:
     return any(condition["type"] == "Ready" and condition["status"] == "True" for condition in conditions)
 
 
-def begin(region: Region, group: Group, nodegroup: Mapping[str, Any], *, forced: bool) -> Update:
+def begin_update(region: Region, group: Group, nodegroup: Mapping[str, Any], *, forced: bool) -> Update:
     """Start to replace all instances of a managed node group, by its current template."""
     limits = nodegroup.get("updateConfig") or {}
     percent = limits.get("maxUnavailablePercentage")
@@ -214,7 +214,7 @@ def begin(region: Region, group: Group, nodegroup: Mapping[str, Any], *, forced:
     return update
 
 
-def managed(region: Region, cluster: str, name: str) -> Group | None:
+def find_scaling_group(region: Region, cluster: str, name: str) -> Group | None:
     """The Auto Scaling group of a managed node group."""
     for group in region.groups.values():
         tags = {key: tag["Value"] for key, tag in group.tags.items()}
@@ -229,24 +229,24 @@ def _nodegroup(region: Region, group: Group) -> Mapping[str, Any]:
     return region.nodegroups.get((tags.get(EKS_CLUSTER, ""), tags[NODEGROUP]), {})
 
 
-def _wanted(region: Region, group: Group) -> tuple[dict[str, str], list[dict[str, str]]]:
+def _labels_and_taints(region: Region, group: Group) -> tuple[dict[str, str], list[dict[str, str]]]:
     """The labels and taints for nodes of a managed node group, with taints in the form of a Node."""
     nodegroup = _nodegroup(region, group)
     taints = [
         {"key": taint["key"], "value": taint.get("value", ""), "effect": EFFECTS[taint["effect"]]}
         for taint in nodegroup.get("taints") or ()
     ]
-    return dict(nodegroup.get("labels") or {}), [_told(taint) for taint in taints]
+    return dict(nodegroup.get("labels") or {}), [_taint_of_node(taint) for taint in taints]
 
 
-def _told(taint: Mapping[str, str]) -> dict[str, str]:
+def _taint_of_node(taint: Mapping[str, str]) -> dict[str, str]:
     """A taint without an empty value, and without the time when it was added."""
     return {key: taint[key] for key in ("key", "value", "effect") if taint.get(key)}
 
 
-def _updates(group: Group) -> list[Update]:
+def _updates_in_progress(group: Group) -> list[Update]:
     return [update for update in group.updates if update.status == "InProgress"]
 
 
-def _repairs(region: Region, group: Group) -> bool:
+def _has_node_repair(region: Region, group: Group) -> bool:
     return bool((_nodegroup(region, group).get("nodeRepairConfig") or {}).get("enabled"))

@@ -8,11 +8,11 @@ from gpuscaler.embedded.aws.eks import managed
 from gpuscaler.embedded.aws.region import Region
 from gpuscaler.embedded.aws.state import Group
 from gpuscaler.embedded.aws.wire.errors import AwsError
-from gpuscaler.embedded.aws.wire.writing import at
+from gpuscaler.embedded.aws.wire.writing import to_datetime
 
 
 def _nodegroup(region: Region, params: dict[str, Any]) -> dict[str, Any]:
-    return {"nodegroup": _found(region, params)}
+    return {"nodegroup": _find_nodegroup(region, params)}
 
 
 def _create_nodegroup(region: Region, params: dict[str, Any]) -> dict[str, Any]:
@@ -37,7 +37,7 @@ def _create_nodegroup(region: Region, params: dict[str, Any]) -> dict[str, Any]:
     region.nodegroups[cluster, name] = {
         **{key: params[key] for key in kept if key in params},
         "nodegroupArn": f"arn:aws:eks:{region.name}:{region.account}:nodegroup/{cluster}/{name}/{region.uuid()}",
-        "createdAt": at(region.now),
+        "createdAt": to_datetime(region.now),
         "status": "ACTIVE",
         "capacityType": params.get("capacityType", "ON_DEMAND"),
         "tags": params.get("tags", {}),
@@ -48,7 +48,7 @@ def _create_nodegroup(region: Region, params: dict[str, Any]) -> dict[str, Any]:
     return {"nodegroup": region.nodegroups[cluster, name]}
 
 
-def _found(region: Region, params: Mapping[str, Any]) -> dict[str, Any]:
+def _find_nodegroup(region: Region, params: Mapping[str, Any]) -> dict[str, Any]:
     cluster, name = params["clusterName"], params["nodegroupName"]
     if (cluster, name) not in region.nodegroups:
         raise AwsError("ResourceNotFoundException", f"No node group found for name: {name}.", status=404)
@@ -57,31 +57,38 @@ def _found(region: Region, params: Mapping[str, Any]) -> dict[str, Any]:
 
 def _update_version(region: Region, params: dict[str, Any]) -> dict[str, Any]:
     """Replace all nodes, by the current version of the group's launch template or by a given one."""
-    nodegroup = _found(region, params)
-    group = _scaled(region, params)
+    nodegroup = _find_nodegroup(region, params)
+    group = _scaling_group(region, params)
     if template := params.get("launchTemplate"):
         wanted = {
             {"name": "LaunchTemplateName", "id": "LaunchTemplateId", "version": "Version"}[key]: value for key, value in template.items()
         }
         groups.update(region, {"AutoScalingGroupName": group.name, "LaunchTemplate": wanted})
-    return {"update": _shown_update(managed.begin(region, group, nodegroup, forced=params.get("force", False)))}
+    return {"update": _update_reply(managed.begin_update(region, group, nodegroup, forced=params.get("force", False)))}
 
 
 def _update_config(region: Region, params: dict[str, Any]) -> dict[str, Any]:
     """Change sizes, labels and taints; those of existing nodes change a moment later."""
-    nodegroup, group = _found(region, params), _scaled(region, params)
+    nodegroup, group = _find_nodegroup(region, params), _scaling_group(region, params)
     if sizes := params.get("scalingConfig"):
         names = {"minSize": "MinSize", "maxSize": "MaxSize", "desiredSize": "DesiredCapacity"}
         groups.update(region, {"AutoScalingGroupName": group.name, **{names[key]: value for key, value in sizes.items()}})
     for kind, added, removed in (("labels", "addOrUpdateLabels", "removeLabels"), ("taints", "addOrUpdateTaints", "removeTaints")):
         if kind in params:
-            nodegroup[kind] = _merged(kind, nodegroup.get(kind), params[kind].get(added), params[kind].get(removed))
+            nodegroup[kind] = _merge_changes(kind, nodegroup.get(kind), params[kind].get(added), params[kind].get(removed))
     nodegroup |= {key: params[key] for key in ("updateConfig", "nodeRepairConfig") if key in params}
-    update = {"id": region.uuid(), "status": "Successful", "type": "ConfigUpdate", "createdAt": at(region.now), "params": [], "errors": []}
+    update = {
+        "id": region.uuid(),
+        "status": "Successful",
+        "type": "ConfigUpdate",
+        "createdAt": to_datetime(region.now),
+        "params": [],
+        "errors": [],
+    }
     return {"update": update}
 
 
-def _merged(kind: str, before: Any, added: Any, removed: Any) -> Any:
+def _merge_changes(kind: str, before: Any, added: Any, removed: Any) -> Any:
     if kind == "labels":
         return {key: value for key, value in {**(before or {}), **(added or {})}.items() if key not in (removed or ())}
     rows = {(taint["key"], taint["effect"]): taint for taint in (*(before or ()), *(added or ()))}
@@ -89,8 +96,8 @@ def _merged(kind: str, before: Any, added: Any, removed: Any) -> Any:
     return [taint for key, taint in rows.items() if key not in removed_keys]
 
 
-def _scaled(region: Region, params: Mapping[str, Any]) -> Group:
-    group = managed.managed(region, params["clusterName"], params["nodegroupName"])
+def _scaling_group(region: Region, params: Mapping[str, Any]) -> Group:
+    group = managed.find_scaling_group(region, params["clusterName"], params["nodegroupName"])
     if group is None:
         raise AwsError("InvalidRequestException", f"The Auto Scaling group of node group {params['nodegroupName']} was not found.")
     return group
@@ -100,17 +107,17 @@ def _describe_update(region: Region, params: dict[str, Any]) -> dict[str, Any]:
     for group in region.groups.values():
         for update in group.updates:
             if update.id == params["updateId"]:
-                return {"update": _shown_update(update)}
+                return {"update": _update_reply(update)}
     raise AwsError("ResourceNotFoundException", f"No update found for ID: {params['updateId']}", status=404)
 
 
-def _shown_update(update: managed.Update) -> dict[str, Any]:
+def _update_reply(update: managed.Update) -> dict[str, Any]:
     errors = [{"errorCode": "PodEvictionFailure", "errorMessage": update.problem}] if update.problem else []
     return {
         "id": update.id,
         "status": update.status,
         "type": "VersionUpdate",
-        "createdAt": at(update.started_at),
+        "createdAt": to_datetime(update.started_at),
         "params": [],
         "errors": errors,
     }

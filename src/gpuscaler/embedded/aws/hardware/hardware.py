@@ -98,9 +98,9 @@ class Hardware:
             except AwsError as error:
                 result.failures.append(Failure(error.code, error.message, market, name, zone, left))
                 continue
-            failure = self._in_the_way(offering, left, now, bid)
+            failure = self._find_obstacle(offering, left, now, bid)
             if failure is None:
-                granted = self._ask(offering, left, now)
+                granted = self._request(offering, left, now)
                 result.machines += granted
                 if len(granted) < left:
                     code = "ReservationCapacityExceeded" if market == RESERVED else INSUFFICIENT
@@ -144,13 +144,13 @@ class Hardware:
         """Its key in the core; added when it is requested for the first time."""
         key = OfferingKey(EC2, market, name, zone)
         if key not in self._offerings:
-            instance_type = instance_types.known(name)
+            instance_type = instance_types.get_type(name)
             price = instance_types.price(name, self._region, market)
             self._offerings[key] = Offering(EC2, market, name, zone, price, instance_type.allocatable, {})
             self.core.set_pools([Pool(EC2, tuple(self._offerings.values()))])
         return self._offerings[key]
 
-    def _ask(self, offering: Offering, count: int, now: float) -> list[CloudMachine]:
+    def _request(self, offering: Offering, count: int, now: float) -> list[CloudMachine]:
         self._asked += 1
         token = f"{self._region}/{self._asked}"
         self.core.ask(token, (offering.key,), count=count, now=now)
@@ -162,7 +162,7 @@ class Hardware:
                 granted += event.answer.machines
         return granted
 
-    def _in_the_way(self, offering: Offering, count: int, now: float, bid: float | None) -> Failure | None:
+    def _find_obstacle(self, offering: Offering, count: int, now: float, bid: float | None) -> Failure | None:
         """The reason that refuses a launch before capacity is checked."""
         _, market, name, zone = offering.key
         trouble = self._trouble(market, name, zone)
@@ -175,11 +175,11 @@ class Hardware:
         if limit is not None:
             offerings = (machine.offering for machine in self.core.list() if machine.offering.market == market)
             used = sum(
-                instance_types.known(offering.instance_type).vcpu
+                instance_types.get_type(offering.instance_type).vcpu
                 for offering in offerings
                 if bucket(offering.instance_type) == bucket(name)
             )
-            if used + count * instance_types.known(name).vcpu > limit:
+            if used + count * instance_types.get_type(name).vcpu > limit:
                 code = "MaxSpotInstanceCountExceeded" if market == "spot" else "VcpuLimitExceeded"
                 return self._failure(code, offering, count, limit=str(limit))
         return None

@@ -8,7 +8,7 @@ from gpuscaler.catalogue import InstanceType, lookup, types
 from gpuscaler.embedded.aws.hardware.neuron_types import CORES, DEVICES, neuron_types
 from gpuscaler.embedded.aws.hardware.small_types import small_types
 from gpuscaler.embedded.aws.wire.errors import AwsError
-from gpuscaler.model.accelerators import gpus_in
+from gpuscaler.model.accelerators import count_accelerators
 
 #: Karpenter's GPU names in the spelling of DescribeInstanceTypes, where that is not simply upper case.
 _GPU_NAMES: Final = {"rtx-pro-server-6000": "RTX PRO Server 6000", "radeon-pro-v520": "Radeon Pro V520", "t4g": "T4g"}
@@ -38,7 +38,7 @@ def in_region(region: str) -> tuple[InstanceType, ...]:
     return (*catalogue, *small_types().values(), *neuron_types().values())
 
 
-def known(name: str) -> InstanceType:
+def get_type(name: str) -> InstanceType:
     """The type of that name. Raises :class:`AwsError` if there is none."""
     instance_type = lookup(name) or small_types().get(name) or neuron_types().get(name)
     if instance_type is None or instance_type.cloud != "aws":
@@ -48,7 +48,7 @@ def known(name: str) -> InstanceType:
 
 def price(name: str, region: str, market: str) -> float:
     """US dollars per hour, from the catalogue; the price of us-east-1 if the region's is unknown."""
-    prices = known(name).prices
+    prices = get_type(name).prices
     price = prices.get(region) or prices.get("us-east-1") or next(iter(prices.values()))
     return (price.spot or price.on_demand) if market == "spot" else price.on_demand
 
@@ -133,7 +133,11 @@ def satisfying(requirements: Mapping[str, Any], region: str, architectures: Iter
     allowed, excluded = requirements.get("AllowedInstanceTypes") or ["*"], requirements.get("ExcludedInstanceTypes") or []
     names = []
     for instance_type in in_region(region):
-        memory, count, gpus = requirements.get("MemoryMiB", {}), requirements.get("AcceleratorCount"), gpus_in(instance_type.allocatable)
+        memory, count, gpus = (
+            requirements.get("MemoryMiB", {}),
+            requirements.get("AcceleratorCount"),
+            count_accelerators(instance_type.allocatable),
+        )
         if (
             any(fnmatchcase(instance_type.name, pattern) for pattern in allowed)
             and not any(fnmatchcase(instance_type.name, pattern) for pattern in excluded)

@@ -9,7 +9,7 @@ from functools import cache
 from typing import Final
 
 from gpuscaler.catalogue import InstanceType
-from gpuscaler.embedded.aws.hardware.small_types import made
+from gpuscaler.embedded.aws.hardware.small_types import make_type
 
 DEVICES, CORES = "aws.amazon.com/neuron", "aws.amazon.com/neuroncore"
 #: vCPUs, memory in MiB, pods, dollars per hour; devices, cores of each, EFA interfaces.
@@ -36,4 +36,4 @@ def neuron_types() -> Mapping[str, InstanceType]:
 
 def _type(name: str, size: tuple[int, int, int, float], devices: int, cores: int, efa: int) -> InstanceType:
     resources = {DEVICES: devices, CORES: devices * cores, **({"vpc.amazonaws.com/efa": efa} if efa else {})}
-    return made(name, *size, efa=efa, devices=resources)
+    return make_type(name, *size, efa=efa, devices=resources)

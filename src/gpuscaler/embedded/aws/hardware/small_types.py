@@ -30,10 +30,10 @@ _TYPES: Final[Mapping[str, tuple[int, int, int, float]]] = {
 @cache
 def small_types() -> Mapping[str, InstanceType]:
     """These types, by name."""
-    return {name: made(name, *row) for name, row in _TYPES.items()}
+    return {name: make_type(name, *row) for name, row in _TYPES.items()}
 
 
-def made(
+def make_type(
     name: str, vcpu: int, memory: int, pods: int, price: float, *, efa: int = 0, devices: Mapping[str, int] | None = None
 ) -> InstanceType:
     """A type that is missing in the catalogue, with ``memory`` in MiB and ``price`` in dollars per hour in us-east-1."""

@@ -29,18 +29,20 @@ def choices(region: Region, group: Group) -> list[Choice]:
         if name := group.settings.get("LaunchConfigurationName"):
             data = region.configurations[name]
             return [Choice(data["InstanceType"], 1, {}, data)]
-        template, data = resolve(region, group.settings["LaunchTemplate"])
+        template, data = resolve_template(region, group.settings["LaunchTemplate"])
         return [Choice(name, 1, template, data) for name in _types(region, data)]
     launch_template = policy["LaunchTemplate"]
     choices = []
     for override in launch_template.get("Overrides") or [{}]:
-        template, data = resolve(region, override.get("LaunchTemplateSpecification") or launch_template["LaunchTemplateSpecification"])
+        template, data = resolve_template(
+            region, override.get("LaunchTemplateSpecification") or launch_template["LaunchTemplateSpecification"]
+        )
         weight = int(override.get("WeightedCapacity", "1"))
         choices += [Choice(name, weight, template, data) for name in _types(region, {**data, **override})]
     return choices
 
 
-def resolve(region: Region, specification: Mapping[str, str]) -> tuple[dict[str, str], dict[str, Any]]:
+def resolve_template(region: Region, specification: Mapping[str, str]) -> tuple[dict[str, str], dict[str, Any]]:
     """The current version of a template specification: as instances name it, and its data."""
     template: Template | None = region.templates.get(specification["LaunchTemplateId"])
     if template is None:
@@ -56,7 +58,7 @@ def _types(region: Region, data: Mapping[str, Any]) -> Sequence[str]:
     return [data["InstanceType"]] if "InstanceType" in data else []
 
 
-def markets(region: Region, group: Group, units: int) -> Iterator[tuple[str, int]]:
+def split_by_market(region: Region, group: Group, units: int) -> Iterator[tuple[str, int]]:
     """How many of ``units`` more belong to which market, by the distribution over the whole group."""
     distribution = group.settings.get("MixedInstancesPolicy", {}).get("InstancesDistribution")
     if distribution is None:
@@ -84,7 +86,7 @@ def market_of(data: Mapping[str, Any]) -> str:
     return RESERVED if target.get("CapacityReservationId") or target.get("CapacityReservationIds") else "on-demand"
 
 
-def ordered(region: Region, group: Group, market: str, zone: str) -> list[Choice]:
+def ordered_choices(region: Region, group: Group, market: str, zone: str) -> list[Choice]:
     """The types in the order in which a market's allocation strategy tries them."""
     candidates = choices(region, group)
     distribution = group.settings.get("MixedInstancesPolicy", {}).get("InstancesDistribution", {})
@@ -95,13 +97,13 @@ def ordered(region: Region, group: Group, market: str, zone: str) -> list[Choice
     return sorted(candidates, key=lambda choice: region.hardware.price(market, choice.instance_type, zone, region.now) / choice.weight)
 
 
-def bid(group: Group) -> float | None:
+def maximum_price(group: Group) -> float | None:
     """The group's maximum price for spot, in US dollars per hour; None means the on-demand price."""
     max_price = group.settings.get("MixedInstancesPolicy", {}).get("InstancesDistribution", {}).get("SpotMaxPrice")
     return float(max_price) if max_price else None
 
 
-def balanced(group: Group, units: int, zones: Sequence[str]) -> dict[str, int]:
+def balance_over_zones(group: Group, units: int, zones: Sequence[str]) -> dict[str, int]:
     """Distribute ``units`` over ``zones``, so that they have equal numbers in the end."""
     load = dict.fromkeys(zones, 0)
     for instance in group.members.values():

@@ -9,12 +9,12 @@ from gpuscaler.embedded.aws.state import Template
 from gpuscaler.embedded.aws.wire.errors import AwsError
 from gpuscaler.embedded.aws.wire.filters import matches
 from gpuscaler.embedded.aws.wire.pages import page
-from gpuscaler.embedded.aws.wire.writing import at
+from gpuscaler.embedded.aws.wire.writing import to_datetime
 
 _NAME: Final = re.compile(r"[a-zA-Z0-9()./_-]{3,128}")
 
 
-def find(region: Region, wanted: Mapping[str, Any]) -> Template:
+def find_template(region: Region, wanted: Mapping[str, Any]) -> Template:
     """The template with the given ``LaunchTemplateId`` or ``LaunchTemplateName``."""
     ident, name = wanted.get("LaunchTemplateId"), wanted.get("LaunchTemplateName")
     for template in region.templates.values():
@@ -45,36 +45,36 @@ def _create(region: Region, params: dict[str, Any]) -> dict[str, Any]:
     ]
     template = Template(region.identifier("lt"), name, region.now, [params["LaunchTemplateData"]], tags=tags)
     region.templates[template.id] = template
-    return {"LaunchTemplate": _shown(region, template)}
+    return {"LaunchTemplate": _describe_template(region, template)}
 
 
 def _create_version(region: Region, params: dict[str, Any]) -> dict[str, Any]:
-    template = find(region, params)
+    template = find_template(region, params)
     data = dict(params["LaunchTemplateData"])
     if (source := params.get("SourceVersion")) is not None:
         data = {**template.versions[template.version(source) - 1], **data}
     template.versions.append(data)
-    return {"LaunchTemplateVersion": _version(region, template, len(template.versions))}
+    return {"LaunchTemplateVersion": _describe_version(region, template, len(template.versions))}
 
 
 def _modify(region: Region, params: dict[str, Any]) -> dict[str, Any]:
-    template = find(region, params)
+    template = find_template(region, params)
     if (default := params.get("DefaultVersion")) is not None:
         template.default = template.version(default)
-    return {"LaunchTemplate": _shown(region, template)}
+    return {"LaunchTemplate": _describe_template(region, template)}
 
 
 def _delete(region: Region, params: dict[str, Any]) -> dict[str, Any]:
-    template = find(region, params)
+    template = find_template(region, params)
     del region.templates[template.id]
-    return {"LaunchTemplate": _shown(region, template)}
+    return {"LaunchTemplate": _describe_template(region, template)}
 
 
 def _describe(region: Region, params: dict[str, Any]) -> dict[str, Any]:
     if ids := params.get("LaunchTemplateIds"):
-        templates = [find(region, {"LaunchTemplateId": ident}) for ident in ids]
+        templates = [find_template(region, {"LaunchTemplateId": ident}) for ident in ids]
     elif names := params.get("LaunchTemplateNames"):
-        templates = [find(region, {"LaunchTemplateName": name}) for name in names]
+        templates = [find_template(region, {"LaunchTemplateName": name}) for name in names]
     else:
         templates = list(region.templates.values())
 
@@ -87,30 +87,30 @@ def _describe(region: Region, params: dict[str, Any]) -> dict[str, Any]:
         return matches(params.get("Filters", ()), fields)
 
     shown, more = page([template for template in templates if passes(template)], params, size="MaxResults", default=200, most=200)
-    return {"LaunchTemplates": [_shown(region, template) for template in shown], **more}
+    return {"LaunchTemplates": [_describe_template(region, template) for template in shown], **more}
 
 
 def _describe_versions(region: Region, params: dict[str, Any]) -> dict[str, Any]:
     if "LaunchTemplateId" in params or "LaunchTemplateName" in params:
-        template = find(region, params)
+        template = find_template(region, params)
         wanted = params.get("Versions")
         numbers = [template.version(word) for word in wanted] if wanted else range(len(template.versions), 0, -1)
-        versions = [_version(region, template, number) for number in numbers]
+        versions = [_describe_version(region, template, number) for number in numbers]
     else:
         # Across templates only the two words are allowed.
         words = params.get("Versions", [])
         if not words or not set(words) <= {"$Latest", "$Default"}:
             raise AwsError("MissingParameter", "The request must contain the parameter LaunchTemplateName or LaunchTemplateId")
-        versions = [_version(region, template, template.version(word)) for template in region.templates.values() for word in words]
+        versions = [_describe_version(region, template, template.version(word)) for template in region.templates.values() for word in words]
     shown, more = page(versions, params, size="MaxResults", default=200, most=200)
     return {"LaunchTemplateVersions": shown, **more}
 
 
-def _shown(region: Region, template: Template) -> dict[str, Any]:
+def _describe_template(region: Region, template: Template) -> dict[str, Any]:
     return {
         "LaunchTemplateId": template.id,
         "LaunchTemplateName": template.name,
-        "CreateTime": at(template.created_at),
+        "CreateTime": to_datetime(template.created_at),
         "CreatedBy": f"arn:aws:iam::{region.account}:root",
         "DefaultVersionNumber": template.default,
         "LatestVersionNumber": len(template.versions),
@@ -118,12 +118,12 @@ def _shown(region: Region, template: Template) -> dict[str, Any]:
     }
 
 
-def _version(region: Region, template: Template, number: int) -> dict[str, Any]:
+def _describe_version(region: Region, template: Template, number: int) -> dict[str, Any]:
     return {
         "LaunchTemplateId": template.id,
         "LaunchTemplateName": template.name,
         "VersionNumber": number,
-        "CreateTime": at(template.created_at),
+        "CreateTime": to_datetime(template.created_at),
         "CreatedBy": f"arn:aws:iam::{region.account}:root",
         "DefaultVersion": number == template.default,
         "LaunchTemplateData": template.versions[number - 1],

@@ -15,7 +15,7 @@ from gpuscaler.embedded.aws.state import Instance, Volume
 from gpuscaler.embedded.aws.wire.errors import AwsError
 from gpuscaler.embedded.aws.wire.filters import matches
 from gpuscaler.embedded.aws.wire.pages import page
-from gpuscaler.embedded.aws.wire.writing import at
+from gpuscaler.embedded.aws.wire.writing import to_datetime
 
 #: The root device of every image here, and its name in other images.
 ROOT: Final = "/dev/xvda"
@@ -32,7 +32,7 @@ def attach(region: Region, instance: Instance, data: Mapping[str, Any]) -> None:
         if specification.get("ResourceType") == "volume"
         for tag in specification.get("Tags", ())
     ]
-    for device, ebs in _mapped(data, deleted=not instance.template):
+    for device, ebs in _volume_mappings(data, deleted=not instance.template):
         volume = Volume(
             id=region.identifier("vol"),
             zone=instance.machine.offering.zone,
@@ -46,7 +46,7 @@ def attach(region: Region, instance: Instance, data: Mapping[str, Any]) -> None:
         instance.volumes.append(volume)
 
 
-def _mapped(data: Mapping[str, Any], *, deleted: bool) -> Iterator[tuple[str, dict[str, Any]]]:
+def _volume_mappings(data: Mapping[str, Any], *, deleted: bool) -> Iterator[tuple[str, dict[str, Any]]]:
     """Devices with the settings of their volumes, the root first; ``deleted`` is the default of DeleteOnTermination for the others."""
     mappings = {
         mapping.get("DeviceName", ROOT): mapping["Ebs"]
@@ -68,13 +68,13 @@ def release(region: Region, instance: Instance) -> None:
     instance.volumes.clear()
 
 
-def shown_with(instance: Instance) -> dict[str, Any]:
+def block_device_mappings(instance: Instance) -> dict[str, Any]:
     """An instance's volumes as in DescribeInstances."""
     mappings = [
         {
             "DeviceName": volume.device,
             "Ebs": {
-                "AttachTime": at(volume.created_at),
+                "AttachTime": to_datetime(volume.created_at),
                 "DeleteOnTermination": volume.deleted,
                 "Status": "attached",
                 "VolumeId": volume.id,
@@ -86,13 +86,13 @@ def shown_with(instance: Instance) -> dict[str, Any]:
     return {"RootDeviceType": "ebs", **root, "BlockDeviceMappings": mappings}
 
 
-def _shown(volume: Volume) -> dict[str, Any]:
+def _describe_volume(volume: Volume) -> dict[str, Any]:
     attached = {
         "VolumeId": volume.id,
         "InstanceId": volume.instance,
         "Device": volume.device,
         "State": "attached",
-        "AttachTime": at(volume.created_at),
+        "AttachTime": to_datetime(volume.created_at),
         "DeleteOnTermination": volume.deleted,
     }
     optional = ("VolumeType", "Encrypted", "Iops", "Throughput", "SnapshotId", "KmsKeyId")
@@ -102,7 +102,7 @@ def _shown(volume: Volume) -> dict[str, Any]:
         "State": volume.state,
         "AvailabilityZone": volume.zone,
         "AvailabilityZoneId": zone_id(volume.zone),
-        "CreateTime": at(volume.created_at),
+        "CreateTime": to_datetime(volume.created_at),
         "Attachments": [attached] if volume.instance else [],
         "MultiAttachEnabled": False,
         "Tags": [{"Key": key, "Value": value} for key, value in volume.tags.items()],
@@ -130,7 +130,7 @@ def _describe(region: Region, params: dict[str, Any]) -> dict[str, Any]:
 
     volumes = [region.volumes[ident] for ident in wanted or region.volumes]
     shown, more = page([volume for volume in volumes if passes(volume)], params, size="MaxResults", default=1000, most=1000)
-    return {"Volumes": [_shown(volume) for volume in shown], **more}
+    return {"Volumes": [_describe_volume(volume) for volume in shown], **more}
 
 
 OPERATIONS: Final = {"DescribeVolumes": _describe}

@@ -7,7 +7,7 @@ from typing import Any
 
 from gpuscaler.embedded.aws.region import Region
 from gpuscaler.embedded.aws.state import TERMINATING, Group, Hook, Instance
-from gpuscaler.embedded.aws.wire.writing import at
+from gpuscaler.embedded.aws.wire.writing import to_datetime
 
 
 def publish(region: Region, source: str, kind: str, detail: dict[str, Any], resources: list[str]) -> None:
@@ -18,14 +18,14 @@ def publish(region: Region, source: str, kind: str, detail: dict[str, Any], reso
         "detail-type": kind,
         "source": source,
         "account": region.account,
-        "time": at(region.now).strftime("%Y-%m-%dT%H:%M:%SZ"),
+        "time": to_datetime(region.now).strftime("%Y-%m-%dT%H:%M:%SZ"),
         "region": region.name,
         "resources": resources,
         "detail": detail,
     }
     body = json.dumps(event)
     for queue in region.queues.values():
-        if queue.told:
+        if queue.receives_notices:
             queue.send(body, ident=region.uuid(), now=region.now)
 
 

@@ -16,7 +16,7 @@ LONGEST: Final = 1_048_576
 LONGEST_DELAY: Final = 900
 
 
-def make(region: Region, name: str, attributes: dict[str, str], *, host: str = "") -> Queue:
+def make_queue(region: Region, name: str, attributes: dict[str, str], *, host: str = "") -> Queue:
     """The queue of that name, created if there is none."""
     if not _NAME.fullmatch(name):
         raise AwsError("InvalidParameterValue", "Can only include alphanumeric characters, hyphens, or underscores. 1 to 80 in length")
@@ -45,7 +45,7 @@ def _queue(region: Region, params: dict[str, Any]) -> Queue:
 
 
 def _create(region: Region, params: dict[str, Any]) -> dict[str, Any]:
-    return {"QueueUrl": make(region, params["QueueName"], params.get("Attributes", {})).url}
+    return {"QueueUrl": make_queue(region, params["QueueName"], params.get("Attributes", {})).url}
 
 
 def _delete_queue(region: Region, params: dict[str, Any]) -> dict[str, Any]:
@@ -118,15 +118,15 @@ def _receive(region: Region, params: dict[str, Any]) -> dict[str, Any]:
         message.receipt = f"{message.id}#{message.received}"
         message.visible_at = region.now + params.get("VisibilityTimeout", queue.visibility)
     wanted = {*params.get("AttributeNames", ()), *params.get("MessageSystemAttributeNames", ())}
-    return {"Messages": [_shown(message, wanted) for message in messages]} if messages else {}
+    return {"Messages": [_describe_message(message, wanted) for message in messages]} if messages else {}
 
 
-def waits(region: Region, params: dict[str, Any]) -> float:
+def wait_seconds(region: Region, params: dict[str, Any]) -> float:
     """Seconds that a ReceiveMessage without messages waits for one."""
     return float(params.get("WaitTimeSeconds", _queue(region, params).wait))
 
 
-def _shown(message: Message, wanted: Set[str]) -> dict[str, Any]:
+def _describe_message(message: Message, wanted: Set[str]) -> dict[str, Any]:
     reply: dict[str, Any] = {
         "MessageId": message.id,
         "ReceiptHandle": message.receipt,

@@ -5,7 +5,7 @@ from typing import Any, Final
 
 from gpuscaler.catalogue import MIB
 from gpuscaler.embedded.aws.ec2.instances import address
-from gpuscaler.embedded.aws.hardware.instance_types import known
+from gpuscaler.embedded.aws.hardware.instance_types import get_type
 from gpuscaler.simulation.cloud.machines import CloudMachine
 
 #: Conditions that are false on a healthy node.
@@ -28,7 +28,7 @@ def shown_memory(mib: int) -> int:
 def finish(machine: CloudMachine, node: dict[str, Any]) -> None:
     """Complete the Node of an instance."""
     status, where = node["status"], address(machine)
-    instance_type = known(machine.offering.instance_type)
+    instance_type = get_type(machine.offering.instance_type)
     node["metadata"]["annotations"] = {
         "alpha.kubernetes.io/provided-node-ip": where,
         "csi.volume.kubernetes.io/nodeid": json.dumps({"ebs.csi.aws.com": machine.id}),

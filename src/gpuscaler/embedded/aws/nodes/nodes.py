@@ -16,7 +16,7 @@ from gpuscaler.catalogue import MIB, InstanceType
 from gpuscaler.catalogue.node_labels import gpu_feature_discovery
 from gpuscaler.clouds.aws.templates.user_data import Kubelet, UserDataError, kubelet_of
 from gpuscaler.embedded.aws.ec2.instances import private_name
-from gpuscaler.embedded.aws.hardware.instance_types import known as known_type
+from gpuscaler.embedded.aws.hardware.instance_types import get_type
 from gpuscaler.embedded.aws.hardware.zones import zone_id
 from gpuscaler.embedded.aws.nodes.kubelet_writes import finish, shown_memory
 from gpuscaler.embedded.aws.region import Region
@@ -50,7 +50,7 @@ def provider_id(machine: CloudMachine) -> str:
 NAMING: Final = Naming(node=private_name, provider_id=provider_id, scheme=SCHEME, bare=True, finish=finish)
 
 
-def follow(region: Region, machines: Machines) -> None:
+def register_nodes(region: Region, machines: Machines) -> None:
     """Create a Node for each instance of a group of ``region`` whose kubelet starts."""
 
     def hear(event: CloudEvent) -> None:
@@ -62,7 +62,7 @@ def follow(region: Region, machines: Machines) -> None:
             instance.held.append(event)
             return
         try:
-            shown = dressed(region, instance, machine)
+            shown = with_node_properties(region, instance, machine)
         except UserDataError as error:
             # The kubelet ends before it registers; the reason is in the machine's log.
             _LOG.warning("the kubelet of a simulated instance does not start", instance=instance.id, problem=str(error))
@@ -70,7 +70,7 @@ def follow(region: Region, machines: Machines) -> None:
         machines.hear(replace_machine(event, shown))
 
     machines.devices.faults = region.conditions.machines
-    region.heard.append(hear)
+    region.listeners.append(hear)
 
 
 def replace_machine(event: CloudEvent, machine: CloudMachine) -> CloudEvent:
@@ -78,12 +78,12 @@ def replace_machine(event: CloudEvent, machine: CloudMachine) -> CloudEvent:
     return CloudEvent(event.at, event.kind, machine, gone_at=event.gone_at, why=event.why)
 
 
-def dressed(region: Region, instance: Instance, machine: CloudMachine) -> CloudMachine:
+def with_node_properties(region: Region, instance: Instance, machine: CloudMachine) -> CloudMachine:
     """A machine with the properties of its Node. Raises :class:`UserDataError` if its kubelet does not start."""
     offering = machine.offering
     group = region.groups.get(instance.group)
     tags = {key: tag["Value"] for key, tag in group.tags.items()} if group is not None else {}
-    instance_type = known_type(offering.instance_type)
+    instance_type = get_type(offering.instance_type)
     kubelet = kubelet_of(instance.launch.get("UserData") or "", first=_flags_of_eks(region, instance, tags))
     labels = {
         **_by_cloud_controller(region, instance, instance_type),

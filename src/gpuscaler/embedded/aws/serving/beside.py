@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Final
 
 from gpuscaler.embedded.aws.account import Account
-from gpuscaler.embedded.aws.conditions import Conditions, changed
+from gpuscaler.embedded.aws.conditions import Conditions, with_changes
 from gpuscaler.embedded.aws.eks.managed import NodeGroups
 from gpuscaler.embedded.aws.hardware.series import series_of
-from gpuscaler.embedded.aws.messages.queues import make
+from gpuscaler.embedded.aws.messages.queues import make_queue
 from gpuscaler.embedded.aws.nodes.node_faults import Nodes
-from gpuscaler.embedded.aws.nodes.nodes import NAMING, follow
+from gpuscaler.embedded.aws.nodes.nodes import NAMING, register_nodes
 from gpuscaler.embedded.aws.serving.endpoint import Endpoint
 from gpuscaler.embedded.aws.serving.server import Serving, serve
 from gpuscaler.embedded.nodes.kubelets import Kubelets
@@ -53,7 +53,7 @@ class Beside:
         series = None
         if self.spot is not None:
             series = series_of(self.spot, regions=self.regions, zones=self.zones, seed=self.seed, began=now())
-        conditions = changed(Conditions(answer=1.5, activity=5.0, machines=NO_FAULTS, boot=_delays(self.boot)), self.conditions)
+        conditions = with_changes(Conditions(answer=1.5, activity=5.0, machines=NO_FAULTS, boot=_delays(self.boot)), self.conditions)
         account = Account(now=now, regions=self.regions, zones=self.zones, conditions=conditions, series=series, seed=self.seed)
         machines = Machines(client, now=now, naming=NAMING, speed=speed)
         account.nodes = Nodes(machines.devices, kubelets)
@@ -80,9 +80,9 @@ def _prepare(account: Account, machines: Machines, serving: Serving) -> list[str
     """Connect Nodes to instances, and create a queue for notices in each region; returns the queues' addresses."""
     urls = []
     for region in account.regions.values():
-        follow(region, machines)
-        queue = make(region, QUEUE, {}, host=serving.url)
-        queue.told = True
+        register_nodes(region, machines)
+        queue = make_queue(region, QUEUE, {}, host=serving.url)
+        queue.receives_notices = True
         urls.append(queue.url)
     return urls
 

@@ -15,7 +15,7 @@ from msgspec import Struct
 
 from gpuscaler.embedded.aws.account import Account
 from gpuscaler.embedded.aws.autoscaling import scaling
-from gpuscaler.embedded.aws.conditions import CHANGEABLE, changed
+from gpuscaler.embedded.aws.conditions import CHANGEABLE, with_changes
 from gpuscaler.embedded.aws.hardware.hardware import Trouble
 from gpuscaler.embedded.aws.messages import notices
 from gpuscaler.embedded.aws.nodes import node_faults
@@ -107,7 +107,7 @@ def _interrupt(regions: list[Region], _faults: Faults, request: Request) -> Any:
         if (instance := region.instances.get(interruption.instance)) is not None:
             if interruption.notice is None:
                 notices.rebalance(region, instance)
-                scaling.risk(region, instance)
+                scaling.recommend_rebalance(region, instance)
             else:
                 scaling.reclaim(region, instance, notice=interruption.notice)
             return {"instance": interruption.instance}
@@ -117,7 +117,7 @@ def _interrupt(regions: list[Region], _faults: Faults, request: Request) -> Any:
 def _conditions(regions: list[Region], _faults: Faults, request: Request) -> Any:
     for region in regions:
         if request.method == "PUT":
-            region.conditions = changed(region.conditions, msgspec.json.decode(request.body, type=dict[str, Any]))
+            region.conditions = with_changes(region.conditions, msgspec.json.decode(request.body, type=dict[str, Any]))
         elif request.method == "DELETE":
             region.conditions = region.first_conditions
     return {region.name: {name: getattr(region.conditions, name) for name in CHANGEABLE} for region in regions}

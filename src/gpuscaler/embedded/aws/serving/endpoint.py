@@ -19,8 +19,8 @@ from gpuscaler.embedded.aws.serving.faults import Fault, Faults
 from gpuscaler.embedded.aws.wire.errors import AwsError, BrokenError
 from gpuscaler.embedded.aws.wire.models import SERVICES, Models
 from gpuscaler.embedded.aws.wire.reading import Call, Request, read, scope_of
-from gpuscaler.embedded.aws.wire.spellings import respelt
-from gpuscaler.embedded.aws.wire.writing import Answer, at, write, write_error
+from gpuscaler.embedded.aws.wire.spellings import respell
+from gpuscaler.embedded.aws.wire.writing import Answer, to_datetime, write, write_error
 
 Handler = Callable[[Region, dict[str, Any]], dict[str, Any]]
 
@@ -70,7 +70,7 @@ class Endpoint:
         if call is not None:
             self._count(call, code)
         # AWS's own clock, by which callers recognise state that is older than their request.
-        date = format_datetime(at(self.account.now()), usegmt=True)
+        date = format_datetime(to_datetime(self.account.now()), usegmt=True)
         return replace(answer, headers={**answer.headers, "date": date}, after=answer.after + (fault.delay if fault is not None else 0.0))
 
     def _answer(self, call: Call, fault: Fault | None, ident: str) -> Answer:
@@ -88,11 +88,11 @@ class Endpoint:
         self.account.advance()
         if fault is not None and fault.sever:
             raise BrokenError
-        answer = write(call.model, respelt(reply, region.conditions.spelling, self._dice), ident)
+        answer = write(call.model, respell(reply, region.conditions.spelling, self._dice), ident)
         if call.operation in _SYNCHRONOUS:
             return replace(answer, after=region.conditions.answer)
         if call.operation == "ReceiveMessage" and not reply:
-            return replace(answer, wait=queues.waits(region, call.params))
+            return replace(answer, wait=queues.wait_seconds(region, call.params))
         return answer
 
     def _region(self, call: Call) -> Region:

@@ -35,7 +35,7 @@ class Fault(Struct, frozen=True, forbid_unknown_fields=True):
 
     def hits(self, call: Call) -> bool:
         matches = fnmatchcase(call.service, self.service) and fnmatchcase(call.operation, self.operation)
-        return matches and self.region in ("", call.region) and _names(call.params, self.about)
+        return matches and self.region in ("", call.region) and _contains_value(call.params, self.about)
 
 
 def throttled(operation: str = "*", *, retry_after: float = 0.0, times: int | None = None, chance: float = 1.0) -> Fault:
@@ -75,8 +75,8 @@ class Faults:
         return None
 
 
-def _names(value: object, what: str) -> bool:
+def _contains_value(value: object, what: str) -> bool:
     """Whether one of a call's parameters, at any depth, is ``what``."""
     if isinstance(value, Mapping):
         value = list(value.values())
-    return not what or value == what or (isinstance(value, list) and any(_names(item, what) for item in value))
+    return not what or value == what or (isinstance(value, list) and any(_contains_value(item, what) for item in value))

@@ -153,7 +153,7 @@ def _scalar(shape: Any, text: Any) -> Any:
             case "boolean":
                 return {"true": True, "false": False}[text.lower()]
             case "timestamp":
-                return moment(text)
+                return parse_time(text)
             case "blob":
                 return b64decode(text)
     except (ValueError, KeyError, AttributeError) as error:
@@ -161,7 +161,7 @@ def _scalar(shape: Any, text: Any) -> Any:
     return text
 
 
-def moment(text: str | float) -> datetime:
+def parse_time(text: str | float) -> datetime:
     """A time as clients write it: ISO 8601, UTC by default, or seconds since the epoch."""
     if isinstance(text, int | float):
         return datetime.fromtimestamp(text, UTC)

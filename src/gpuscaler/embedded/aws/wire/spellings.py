@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from random import Random
 from typing import Any, Final
 
-from gpuscaler.embedded.aws.wire.writing import Spelt
+from gpuscaler.embedded.aws.wire.writing import RespelledText
 
 #: Fields whose values are words that callers may compare.
 FREE: Final = frozenset(
@@ -31,7 +31,7 @@ _STATES: Final = frozenset({"State", "CurrentState", "PreviousState"})
 _GUIDE: Final[Mapping[tuple[str, str], str]] = {("MarketType", "on-demand"): "OnDemand", ("MarketType", "spot"): "Spot"}
 
 
-def respelt(reply: Mapping[str, Any], spelling: str, dice: Random) -> Mapping[str, Any]:
+def respell(reply: Mapping[str, Any], spelling: str, dice: Random) -> Mapping[str, Any]:
     """``reply`` with its free words in that spelling."""
     if spelling == "reference":
         return reply
@@ -41,13 +41,13 @@ def respelt(reply: Mapping[str, Any], spelling: str, dice: Random) -> Mapping[st
 def _field(key: str, value: Any, spelling: str, dice: Random) -> Any:
     if isinstance(value, Mapping):
         inside = {"Name": _word("State", value["Name"], spelling, dice)} if key in _STATES and "Name" in value else {}
-        return {**respelt(value, spelling, dice), **inside}
+        return {**respell(value, spelling, dice), **inside}
     if isinstance(value, list):
-        return [respelt(item, spelling, dice) if isinstance(item, Mapping) else item for item in value]
+        return [respell(item, spelling, dice) if isinstance(item, Mapping) else item for item in value]
     return _word(key, value, spelling, dice) if key in FREE | _STATES and isinstance(value, str) else value
 
 
-def _word(key: str, value: str, spelling: str, dice: Random) -> Spelt:
+def _word(key: str, value: str, spelling: str, dice: Random) -> RespelledText:
     if spelling == "guide":
-        return Spelt(_GUIDE.get((key, value.lower()), value))
-    return Spelt("".join(dice.choice((letter.lower(), letter.upper())) for letter in value))
+        return RespelledText(_GUIDE.get((key, value.lower()), value))
+    return RespelledText("".join(dice.choice((letter.lower(), letter.upper())) for letter in value))

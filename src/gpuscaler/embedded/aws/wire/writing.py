@@ -11,7 +11,7 @@ from xml.sax.saxutils import escape
 from gpuscaler.embedded.aws.wire.errors import AwsError
 
 
-class Spelt(str):
+class RespelledText(str):
     """A word whose spelling is up to the service, and not to the model."""
 
     __slots__ = ()
@@ -120,7 +120,7 @@ def _text(shape: Any, value: Any, *, ec2: bool) -> str:
 def _known(shape: Any, value: Any) -> Any:
     """Check that a word of an enumeration is in it; new instance types come faster than new models."""
     words = getattr(shape, "enum", None)
-    if words and not isinstance(value, Spelt) and shape.name != "InstanceType" and value not in words:
+    if words and not isinstance(value, RespelledText) and shape.name != "InstanceType" and value not in words:
         raise ReplyError(f"{shape.name}: saw {value!r}, expected one of {', '.join(words)}")
     return value
 
@@ -146,6 +146,6 @@ def iso(moment: datetime) -> str:
     return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%f")[:-3] + "Z"
 
 
-def at(seconds: float) -> datetime:
+def to_datetime(seconds: float) -> datetime:
     """A time, from seconds since the epoch."""
     return datetime.fromtimestamp(seconds, UTC)
