@@ -61,7 +61,7 @@ def reading() -> Iterator[Figure]:
 def measure_read(discovery: Discovery) -> tuple[float, float, int]:
     """(seconds, processor seconds of all threads, pools) of one read."""
     began, core = time.perf_counter(), time.process_time()
-    discovered = discovery.look()
+    discovered = discovery.discover()
     return time.perf_counter() - began, time.process_time() - core, len(discovered.pools)
 
 

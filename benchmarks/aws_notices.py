@@ -74,7 +74,7 @@ async def _scene() -> NoticeResults:
         warned = [instance.id for instance in machines[:WARNED]]
         queue = here.account.region(REGION).queues["events"]
         queue.messages.clear()
-        queue.told = False
+        queue.receives_notices = False
         assert here.provider.inbox is not None
         here.provider.inbox.counts = Counts()
         await _send(here, warned)

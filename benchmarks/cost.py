@@ -16,7 +16,7 @@ from gpuscaler.planning.state import State
 SHAPES = ((1, 4, 15), (1, 8, 30), (2, 12, 60), (4, 24, 120), (8, 90, 700), (8, 180, 1000), (0, 2, 4), (0, 16, 64))
 
 
-def planned(cluster: Cluster, rules: Policy) -> Plan:
+def plan_for(cluster: Cluster, rules: Policy) -> Plan:
     result = plan(cluster, State(), rules, 0.0)
     if result.unplaced:
         raise AssertionError(f"{len(result.unplaced)} pods without a place: {result.unplaced[0]}")
@@ -35,7 +35,7 @@ def figures() -> Iterator[Figure]:
 def one_gpu_pods() -> Figure:
     rules = policy(families("g5", "c6i", "m6i"))
     want = {2: 2.02, 8: 8.05, 64: 64.39, 1000: 1006.01}
-    cost = {n: planned(Cluster.of(pods("gpu", n, gpus=1, cpu=2, gib=13)), rules).cost_per_hour for n in want}
+    cost = {n: plan_for(Cluster.of(pods("gpu", n, gpus=1, cpu=2, gib=13)), rules).cost_per_hour for n in want}
     return Figure(
         "pods of 1 GPU, 2 vCPU, 13 Gi over g5, c6i, m6i: 2 / 8 / 64 / 1,000 pods",
         "Karpenter $5.67 / 16.29 / 130.30 / 2,031 per hour",
@@ -49,8 +49,8 @@ def one_gpu_pods() -> Figure:
 def with_cpu_pods() -> Figure:
     rules = policy(families("g5", "c6i", "m6i"))
     gpu = pods("gpu", 16, gpus=1, cpu=2, gib=13)
-    small = planned(Cluster.of(gpu + pods("small", 200, cpu=1, gib=2)), rules).cost_per_hour
-    large = planned(Cluster.of(gpu + pods("large", 200, cpu=4, gib=8)), rules).cost_per_hour
+    small = plan_for(Cluster.of(gpu + pods("small", 200, cpu=1, gib=2)), rules).cost_per_hour
+    large = plan_for(Cluster.of(gpu + pods("large", 200, cpu=4, gib=8)), rules).cost_per_hour
     return Figure(
         "16 such pods with 200 pods of 1 vCPU, 2 Gi; with 200 pods of 4 vCPU, 8 Gi",
         "Karpenter $32.58; $97.73, then $73.30 after consolidating",
@@ -73,7 +73,7 @@ def three_and_five() -> Figure:
         labels={"kubernetes.io/arch": "amd64"},
     )
     cluster = Cluster.of(pods("three", 10, gpus=3, cpu=4, gib=16) + pods("five", 10, gpus=5, cpu=4, gib=16))
-    machines = len(planned(cluster, Policy(pools=(Pool(name="gpu8", offerings=(offering,)),))).machines)
+    machines = len(plan_for(cluster, Policy(pools=(Pool(name="gpu8", offerings=(offering,)),))).machines)
     return Figure(
         "10 pods of 3 GPUs and 10 of 5 on 8-GPU machines",
         "Cluster Autoscaler 15 machines",
@@ -92,7 +92,7 @@ def eight_shapes(markets: tuple[str, ...], seeds: int = 10) -> Figure:
         wanted = [
             pod for i, (gpus, cpu, gib) in enumerate(SHAPES) for pod in pods(f"s{i}", draw.randint(1, 30), gpus=gpus, cpu=cpu, gib=gib)
         ]
-        result = planned(Cluster.of(wanted), rules)
+        result = plan_for(Cluster.of(wanted), rules)
         ratios.append(result.cost_per_hour / result.lower_bound_per_hour)
     return Figure(
         f"eight pod shapes over all families of one region, {' and '.join(markets)}, {seeds} seeds",
@@ -117,7 +117,7 @@ def random_mixes(count: int = 200) -> Figure:
             gpus = draw.choice((0, 0, 1, 1, 2, 4, 8))
             cpu = draw.choice((0.5, 1, 2, 4, 8)) * max(1, gpus)
             wanted += pods(f"c{number}", end - start, gpus=gpus, cpu=cpu, gib=cpu * draw.choice((1, 2, 4, 8)))
-        gaps.append(planned(Cluster.of(wanted), rules).gap)
+        gaps.append(plan_for(Cluster.of(wanted), rules).gap)
     gaps.sort()
     median, p95 = statistics.median(gaps), gaps[int(0.95 * (len(gaps) - 1))]
     return Figure(

@@ -194,7 +194,7 @@ def response_time(port: int) -> float:
 
 async def lease(client: Client) -> dict[str, object]:
     leases = [msgspec.json.decode(body) for body in await client.list_all(LEASES, namespace="kube-system")]
-    return next((one["spec"] for one in leases if one["metadata"]["name"] == "gpuscaler"), {})
+    return next((body["spec"] for body in leases if body["metadata"]["name"] == "gpuscaler"), {})
 
 
 async def is_lease_held(client: Client) -> bool:

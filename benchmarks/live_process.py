@@ -103,9 +103,9 @@ class OrderRecorder(Sink):
         if what.kind == happening.ORDERED:
             self.ordered[what.order] = what.pods
 
-    def observed(self, seen: Reconciliation, /) -> None:
+    def observed(self, reconciliation: Reconciliation, /) -> None:
         self.counts["looks"] += 1
-        self.counts["acts"] += len(seen.acts)
+        self.counts["acts"] += len(reconciliation.acts)
         self.first_look.set()
 
     def planned(self, _plan: Plan, /) -> None:

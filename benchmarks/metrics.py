@@ -67,13 +67,13 @@ def figures() -> Iterator[Figure]:
     with running(namespaces=40, pods=50, metrics=METRICS) as here:
         paths = [path(f"team-{space}", metric, "tier=serving") for space in range(40) for metric in METRICS]
         yield throughput(here, paths, seconds)
-        yield slow(here, paths, seconds)
+        yield slow_prometheus(here, paths, seconds)
     with running(namespaces=100, pods=100, metrics=METRICS[:2]) as here:
-        yield cold(here)
+        yield cold_start(here)
         yield autoscalers(here, max(3 * seconds, 20))
-    yield asyncio.run(direct(seconds))
+    yield asyncio.run(value_age(seconds))
     with running(namespaces=1, pods=1500, metrics=METRICS[:1]) as here:
-        yield many(here)
+        yield many_pods(here)
 
 
 def path(namespace: str, metric: str, selector: str) -> str:
@@ -132,7 +132,7 @@ def running(*, namespaces: int, pods: int, metrics: Sequence[str]) -> Iterator[R
         world_arguments = json.dumps(
             {"namespaces": namespaces, "pods": pods, "metrics": list(metrics), "ca": (folder / "ca.crt").read_text()}
         )
-        with started("benchmarks.metrics_world", world_arguments, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as world:
+        with start_process("benchmarks.metrics_world", world_arguments, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as world:
             assert world.stdout is not None
             urls = json.loads(world.stdout.readline())
             (folder / "kubeconfig").write_text(KUBECONFIG.format(api=urls["api"]))
@@ -142,11 +142,11 @@ def running(*, namespaces: int, pods: int, metrics: Sequence[str]) -> Iterator[R
             options = [f"--config={folder / 'rules.yaml'}", f"--prometheus-url={urls['prometheus']}", *tls, *kubeconfigs]
             command = ("gpuscaler", "metrics", *options, "--secure-port=0", "--bind-address=127.0.0.1")
             began = time.perf_counter()
-            with (folder / "log").open("w") as log, started(*command, stderr=log) as process:
-                yield ready(process, world, folder, began)
+            with (folder / "log").open("w") as log, start_process(*command, stderr=log) as process:
+                yield wait_until_ready(process, world, folder, began)
 
 
-def ready(process: subprocess.Popen[str], world: subprocess.Popen[str], folder: Path, began: float) -> RunningApi:
+def wait_until_ready(process: subprocess.Popen[str], world: subprocess.Popen[str], folder: Path, began: float) -> RunningApi:
     """Wait until it reports ready."""
     here = RunningApi(0, process, world, folder, 0.0)
     while time.perf_counter() - began < PATIENCE:
@@ -161,7 +161,7 @@ def ready(process: subprocess.Popen[str], world: subprocess.Popen[str], folder: 
 
 
 @contextmanager
-def started(*command: str, **pipes: Any) -> Iterator[subprocess.Popen[str]]:
+def start_process(*command: str, **pipes: Any) -> Iterator[subprocess.Popen[str]]:
     with subprocess.Popen([sys.executable, "-m", *command], text=True, **pipes) as process:
         try:
             yield process
@@ -203,7 +203,7 @@ def throughput(here: RunningApi, paths: Sequence[str], seconds: float) -> Figure
     )
 
 
-def slow(here: RunningApi, paths: Sequence[str], seconds: float) -> Figure:
+def slow_prometheus(here: RunningApi, paths: Sequence[str], seconds: float) -> Figure:
     """The same with Prometheus answering in two seconds."""
     here.command_world(delay=2.0)
     time.sleep(12)
@@ -220,7 +220,7 @@ def slow(here: RunningApi, paths: Sequence[str], seconds: float) -> Figure:
     )
 
 
-def cold(here: RunningApi) -> Figure:
+def cold_start(here: RunningApi) -> Figure:
     return Figure(
         "metrics: cold start to ready with 10,000 pods", "", "≤ 10 s", f"{here.ready:.1f} s", here.ready <= 10, {"seconds": here.ready}
     )
@@ -252,7 +252,7 @@ def autoscalers(here: RunningApi, seconds: float) -> Figure:
     )
 
 
-def many(here: RunningApi) -> Figure:
+def many_pods(here: RunningApi) -> Figure:
     """An answer with all pods of one autoscaler, from queries that name none of them."""
     result = here.load([path("team-0", METRICS[0], "tier=serving")], connections=1, seconds=2)
     longest = here.command_world()["longest"]
@@ -267,7 +267,7 @@ def many(here: RunningApi) -> Figure:
     )
 
 
-async def direct(seconds: float) -> Figure:
+async def value_age(seconds: float) -> Figure:
     """Age of an answer's value since the driver was read, at random moments: the real exporter, scraped by ourselves."""
     random = Random(1)
     with TemporaryDirectory() as name:

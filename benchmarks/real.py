@@ -96,4 +96,4 @@ async def measure() -> list[tuple[float, float, float]]:
         listening.cancel()
         await asyncio.gather(listening, return_exceptions=True)
         ordered_at = {pod_key: line["at"] for line in controller.told("ordered") for pod_key in line.get("pods", ())}
-    return [(created[who], marked[who], ordered_at[who]) for who in created if who in marked and who in ordered_at]
+    return [(created[pod_key], marked[pod_key], ordered_at[pod_key]) for pod_key in created if pod_key in marked and pod_key in ordered_at]

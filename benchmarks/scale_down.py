@@ -86,7 +86,7 @@ def generate(nodes: int, pods: int, kinds: int, *, utilised: float, seed: int) -
     return Cluster.of([*machines, *bound]), policy
 
 
-def bound_of(cluster: Cluster) -> float:
+def saving_bound(cluster: Cluster) -> float:
     """Dollars per hour that no repacking can save more than: equal nodes, as few as the scarcest resource admits."""
     need = max(int(array.sum()) / CAPACITY[resource] for resource, array in cluster.requested.items())
     return (len(cluster.nodes) - -(-need // 1)) * PRICE
@@ -96,7 +96,7 @@ def figures() -> Iterator[Figure]:
     """The size that the figures name: the whole plan, no pending pods."""
     cluster, policy = generate(2000, 80_000, 100, utilised=0.35, seed=1)
     result, seconds = timed(lambda: plan(cluster, State(), policy, NOW))
-    share = sum(removal.saving_per_hour for removal in result.removals) / bound_of(cluster)
+    share = sum(removal.saving_per_hour for removal in result.removals) / saving_bound(cluster)
     moved = sum(len(removal.moves) for removal in result.removals)
     yield Figure(
         "scale-down over 2,000 nodes with 80,000 pods of 100 classes, 35 % utilised",

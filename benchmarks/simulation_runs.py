@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from msgspec import Struct
 
-from gpuscaler.simulation.policies.peers.variants import sweep
+from gpuscaler.simulation.policies.peers.variants import sweep_settings
 from gpuscaler.simulation.results.campaign import Setting, run_each, run_one
 from gpuscaler.simulation.results.chart import thinned
 from gpuscaler.simulation.world.meter import Result
@@ -44,4 +44,4 @@ class Runs:
 
     def best(self, case: Case, peer: str) -> Result:
         """The cheapest run of a peer over the settings of its sweep."""
-        return sweep(peer, lambda names: self.of([(case, name) for name in names]))[0]
+        return sweep_settings(peer, lambda names: self.of([(case, name) for name in names]))[0]

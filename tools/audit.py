@@ -21,8 +21,8 @@ WITHDRAWN = re.compile(r"^warning: `(?P<pin>[^`]+)` is yanked(?: \(reason: \"(?P
 
 @dataclass(slots=True)
 class Findings:
-    found: list[str] = field(default_factory=list)
-    unasked: list[str] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
+    unchecked: list[str] = field(default_factory=list)
 
 
 def run_tool(*command: str | Path) -> "subprocess.CompletedProcess[str]":
@@ -33,7 +33,7 @@ def check_workflows(findings: Findings) -> None:
     """Run zizmor on the files alone, offline."""
     done = run_tool("zizmor", "--offline", "--no-progress", "--color=never", WORKFLOWS)
     if done.returncode:
-        findings.found.append(f"{WORKFLOWS}: zizmor ended with {done.returncode}:\n{done.stdout.strip()}\n{done.stderr.strip()}")
+        findings.problems.append(f"{WORKFLOWS}: zizmor ended with {done.returncode}:\n{done.stdout.strip()}\n{done.stderr.strip()}")
 
 
 def check_withdrawn(lock: str, findings: Findings) -> None:
@@ -42,9 +42,9 @@ def check_withdrawn(lock: str, findings: Findings) -> None:
         flags = ("--no-config", "--color", "never", "pip", "install", "--dry-run", "--require-hashes", "--no-deps")
         done = run_tool("uv", *flags, "--target", nothing_installed, "--requirement", lock)
     if done.returncode:
-        findings.unasked.append(f"{lock}: withdrawn packages; uv printed: {done.stderr.strip()[-500:]}")
+        findings.unchecked.append(f"{lock}: withdrawn packages; uv printed: {done.stderr.strip()[-500:]}")
     for match in WITHDRAWN.finditer(done.stderr):
-        findings.found.append(f"{lock}: {match['pin']} was withdrawn: {match['why'] or 'no reason given'}")
+        findings.problems.append(f"{lock}: {match['pin']} was withdrawn: {match['why'] or 'no reason given'}")
 
 
 def check_vulnerabilities(lock: str, findings: Findings) -> None:
@@ -55,12 +55,14 @@ def check_vulnerabilities(lock: str, findings: Findings) -> None:
     try:
         packages = json.loads(done.stdout)["dependencies"]
     except (ValueError, KeyError):
-        findings.unasked.append(f"{lock}: vulnerabilities; pip-audit ended with {done.returncode}: {done.stderr.strip()[-500:]}")
+        findings.unchecked.append(f"{lock}: vulnerabilities; pip-audit ended with {done.returncode}: {done.stderr.strip()[-500:]}")
         return
-    findings.found += vulnerabilities(lock, packages)
+    findings.problems += vulnerabilities(lock, packages)
     if skipped := [package["name"] for package in packages if "skip_reason" in package]:
         names = ", ".join(skipped[:5])
-        findings.unasked.append(f"{lock}: vulnerabilities of {len(skipped)} of {len(packages)} packages, unknown to the database: {names}")
+        findings.unchecked.append(
+            f"{lock}: vulnerabilities of {len(skipped)} of {len(packages)} packages, unknown to the database: {names}"
+        )
 
 
 def vulnerabilities(lock: str, packages: Sequence[dict[str, object]]) -> Iterator[str]:
@@ -83,13 +85,13 @@ def main(arguments: Sequence[str]) -> int:
         check_withdrawn(lock, findings)
         if not options.no_advisories:
             check_vulnerabilities(lock, findings)
-    for line in findings.found:
+    for line in findings.problems:
         print(f"found: {line}")
-    for line in findings.unasked:
+    for line in findings.unchecked:
         print(f"not checked: {line}")
-    if findings.found:
+    if findings.problems:
         return 1
-    if findings.unasked:
+    if findings.unchecked:
         print("audit: nothing found, but some checks could not run")
         return 3
     less = "; vulnerabilities were not checked" if options.no_advisories else ""

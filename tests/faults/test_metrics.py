@@ -12,12 +12,12 @@ from tests.metrics.prometheus_double import PrometheusDouble
 from gpuscaler.metrics.api.answering import Responder
 from gpuscaler.metrics.api.documents.statuses import Failure
 from gpuscaler.metrics.api.paths import parse_request
-from gpuscaler.metrics.rules.builtin import builtin
+from gpuscaler.metrics.rules.builtin import builtin_rules
 from gpuscaler.metrics.sources.prometheus import PrometheusAway
 from gpuscaler.model.quantities import parse_milli
 from gpuscaler.simulation.horizontal.history import History
 from gpuscaler.simulation.horizontal.reading import read_autoscaler
-from gpuscaler.simulation.horizontal.specs import Answer, PodSamples, ReplicaPod, Sample, Scale, Unavailable
+from gpuscaler.simulation.horizontal.specs import MetricAnswer, PodSamples, ReplicaPod, Sample, Scale, Unavailable
 from gpuscaler.simulation.horizontal.stepping import Outcome, step
 
 NAMES = ("p0", "p1", "p2", "p3")
@@ -52,7 +52,7 @@ class Hpa:
     history: History = field(default_factory=History)
     outcomes: list[Outcome] = field(default_factory=list)
 
-    async def ask(self, here: Serving | None) -> Answer:
+    async def ask(self, here: Serving | None) -> MetricAnswer:
         """Query as the aggregator does, which turns a server that is not ready into an error of its own."""
         if here is None or here.source.trouble:
             return Unavailable("the server is currently unable to handle the request")
@@ -126,7 +126,7 @@ async def test_f41_a_metric_without_a_usable_value_is_an_error_and_costs_no_repl
     double = PrometheusDouble()
     scrape(double, 40.0)()
     hpa = Hpa()
-    async with serving(*(pod(name, app="llm") for name in NAMES), rules=builtin(), prometheus=double) as here:
+    async with serving(*(pod(name, app="llm") for name in NAMES), rules=builtin_rules(), prometheus=double) as here:
         await asyncio.sleep(5)
         await hpa.run(here, 60, scrape(double, 40.0))
         assert not hpa.outcomes[-1].error

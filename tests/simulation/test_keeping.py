@@ -70,18 +70,18 @@ def test_a_small_job_does_not_hold_a_big_machine_for_a_day() -> None:
 
 
 def test_a_plan_sees_that_kept_machines_are_closed() -> None:
-    shown: dict[str, set[tuple[str, ...]]] = {}
+    taints_by_pool: dict[str, set[tuple[str, ...]]] = {}
     planner = Planner(KEPT)
 
     def decide(cluster: Cluster, state: State, now: float) -> Plan:
         for node in cluster.nodes.values():
             if node.name not in {machine.node for machine in state.upcoming}:
-                shown.setdefault(node.labels["gpuscaler.io/pool"], set()).add(tuple(taint.key for taint in node.taints))
+                taints_by_pool.setdefault(node.labels["gpuscaler.io/pool"], set()).add(tuple(taint.key for taint in node.taints))
         return planner.plan(cluster, state, now)
 
     run(SQUATTER, KEPT, autoscaler=Gpuscaler(KEPT, decide=decide), delays=FIXED, faults=NO_FAULTS)
 
-    assert shown == {"big": {("gpuscaler.io/arriving",)}, "small": {()}}
+    assert taints_by_pool == {"big": {("gpuscaler.io/arriving",)}, "small": {()}}
 
 
 def test_a_big_job_starts_at_once_on_an_existing_kept_machine() -> None:

@@ -135,7 +135,7 @@ def test_an_open_node_is_shown_with_its_labels_its_pods_and_its_idle_time() -> N
     assert node.labels["kubernetes.io/hostname"] == node.name
     assert node.allocatable["nvidia.com/gpu"] == 1
     assert (list(cluster.on_node), dict(state.idle_seconds)) == ([node.name], {node.name: 0.0})
-    cluster, state, at = next(one for one in planner.calls if one[2] > 200)
+    cluster, state, at = next(call for call in planner.calls if call[2] > 200)
     assert (cluster.on_node, "trace/a" in cluster.pods) == ({}, False)
     assert state.idle_seconds[node.name] == pytest.approx(at - 180.2)
 

@@ -26,16 +26,16 @@ def fgd(*, trace_file: Path, nodes_file: Path, cluster: str, policies: tuple[str
     All seven schedulers take about a minute and a half for ten seeds.
     """
     from gpuscaler.simulation.papers.fgd.table import table
-    from gpuscaler.simulation.papers.fgd.workload import read_nodes, workload
+    from gpuscaler.simulation.papers.fgd.workload import read_nodes, workload_of_trace
     from gpuscaler.simulation.traces.traces import TraceError, read_trace
 
     try:
         trace = read_trace(trace_file)
-        made = table(read_nodes(nodes_file, cluster), workload(trace), policies=tuple(dict.fromkeys(policies)), seeds=seeds)
+        published = table(read_nodes(nodes_file, cluster), workload_of_trace(trace), policies=tuple(dict.fromkeys(policies)), seeds=seeds)
     except TraceError as error:
         click.echo(str(error), err=True)
         sys.exit(2)
     if trace.set_aside:
         first = trace.bad_rows[0]
         click.echo(f"{trace_file}: {trace.set_aside} malformed rows skipped, the first in line {first.line}: {first.reason}", err=True)
-    show(made, as_json=as_json)
+    show(published, as_json=as_json)

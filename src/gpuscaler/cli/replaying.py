@@ -150,7 +150,7 @@ def check_options(options: ReplayOptions, policies: Sequence[str]) -> None:
 
     for name in policies:
         try:
-            peer(name, Policy(()))
+            peer_by_name(name, Policy(()))
         except ValueError as error:
             raise click.BadParameter(str(error), param_hint="--policy") from error
         invalid = re.search(r"\w+=(-[^,)]*|nan)|scan_interval=0*\.?0*(?=[,)])", name)

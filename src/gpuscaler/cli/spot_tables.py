@@ -51,11 +51,11 @@ def _show(table: "Callable[[SpotFile], Published]", path: Path, *, as_json: bool
 
     try:
         file = read_spot(path)
-        made = table(file)
+        published = table(file)
     except TraceError as error:
         click.echo(str(error), err=True)
         sys.exit(2)
     if file.set_aside:
         first, rows = file.bad_rows[0], "row" if file.set_aside == 1 else "rows"
         click.echo(f"{path}: {file.set_aside} malformed {rows} skipped, the first in line {first.line}: {first.reason}", err=True)
-    show(made, as_json=as_json)
+    show(published, as_json=as_json)

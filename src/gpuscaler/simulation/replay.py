@@ -21,7 +21,7 @@ from gpuscaler.simulation.services import LoadFile, Services, services_of
 from gpuscaler.simulation.traces.traces import Trace
 from gpuscaler.simulation.traces.workload import Member, Shaping, members, with_gpu_milli
 from gpuscaler.simulation.world.acting import carry_out, finish_drains
-from gpuscaler.simulation.world.autoscaler import Autoscaler, Moment, Notice
+from gpuscaler.simulation.world.autoscaler import Autoscaler, InterruptionNotice, Moment
 from gpuscaler.simulation.world.meter import Result, failover_of, gpu_hours_paid, machine_hours, unserved_reasons
 from gpuscaler.simulation.world.queue import Task
 from gpuscaler.simulation.world.scheduler import LEAST_ALLOCATED
@@ -239,7 +239,7 @@ class _Replay:
         elif event.kind == REGISTERED:
             world.register_node(event.machine, self.now)
         elif event.kind == NOTICE:
-            world.moment.notices.append(Notice(event.machine, event.gone_at))
+            world.moment.notices.append(InterruptionNotice(event.machine, event.gone_at))
         elif event.kind == LOST:
             world.lose_machine(event.machine, event.why, self.now)
         else:

@@ -2,7 +2,7 @@
 
 from collections import Counter
 
-from benchmarks.scale_down import NOW, bound_of, generate
+from benchmarks.scale_down import NOW, generate, saving_bound
 from tests.planning.building import spec
 from tests.planning.scale_down.kit import big, blockers, detail, down, movable, removed
 
@@ -14,7 +14,7 @@ from gpuscaler.planning.state import State
 def test_a_fleet_that_is_one_third_full_saves_nearly_all_that_repacking_could() -> None:
     cluster, policy = generate(150, 4_500, 40, utilised=0.35, seed=7)
     made = plan(cluster, State(), policy, NOW)
-    assert sum(removal.saving_per_hour for removal in made.removals) >= 0.95 * bound_of(cluster)
+    assert sum(removal.saving_per_hour for removal in made.removals) >= 0.95 * saving_bound(cluster)
     gone = {removal.node for removal in made.removals}
     used: dict[str, Counter[str]] = {name: Counter() for name in cluster.nodes if name not in gone}
     home = {move.pod: move.to for removal in made.removals for move in removal.moves}

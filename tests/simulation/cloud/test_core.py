@@ -20,8 +20,8 @@ from gpuscaler.simulation.cloud.machines import (
     TERMINATED,
     UNKNOWN_OFFERING,
     VISIBLE,
-    Answer,
     CloudMachine,
+    PurchaseAnswer,
     before_device_plugin,
 )
 from gpuscaler.simulation.cloud.markets import Markets, Steps
@@ -46,7 +46,7 @@ def spot(capacity: Steps = DRY_AT_1000, *, faults: Faults = NO_FAULTS, price: St
     return cloud(Pool("gpu", (SPOT, GPU)), markets=markets, faults=faults)
 
 
-def ask(sky: SimulatedCloud, *offerings: OfferingKey, count: int = 1, now: float = 0, token: str = "a", **options: bool) -> Answer:
+def ask(sky: SimulatedCloud, *offerings: OfferingKey, count: int = 1, now: float = 0, token: str = "a", **options: bool) -> PurchaseAnswer:
     """Order machines, and wait for the answer."""
     sky.ask(token, offerings, count=count, now=now, **options)
     (answer,) = [event.answer for event in sky.advance(now) if event.answer is not None]

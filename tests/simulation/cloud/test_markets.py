@@ -55,14 +55,14 @@ def test_series_begin_when_the_run_does() -> None:
 def test_a_change_just_seen_is_not_the_next_one_despite_rounding() -> None:
     began = 1_704_067_200.0
     markets = Markets({SPOT.key: Steps([0, 900.1], [1, 0], period=2000.3, shift=1234.567)}, began=began)
-    now, seen = began, []
+    now, gaps = began, []
     for _ in range(2000):
         change = markets.next_change(SPOT.key, now)
         assert change is not None
         assert change > now
-        seen.append(change - now)
+        gaps.append(change - now)
         now = change
-    assert min(seen) > 700
+    assert min(gaps) > 700
 
 
 @pytest.mark.parametrize("began", [0.0, 1.8e9 + 0.1, 1_794_000_000.123456])

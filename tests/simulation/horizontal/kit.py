@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from gpuscaler.simulation.horizontal import History, Outcome, read_autoscaler, step
-from gpuscaler.simulation.horizontal.specs import Answer, Autoscaler, Container, PodSamples, ReplicaPod, Sample, Scale, SeriesSamples
+from gpuscaler.simulation.horizontal.specs import Autoscaler, Container, MetricAnswer, PodSamples, ReplicaPod, Sample, Scale, SeriesSamples
 
 Json = dict[str, Any]
 
@@ -39,7 +39,7 @@ def series(*values: float) -> SeriesSamples:
 
 def decide(
     autoscaler: Autoscaler,
-    answers: Answer | Sequence[Answer],
+    answers: MetricAnswer | Sequence[MetricAnswer],
     *,
     running: Sequence[ReplicaPod] | int,
     replicas: int | None = None,

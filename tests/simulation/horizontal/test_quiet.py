@@ -7,7 +7,7 @@ import pytest
 from tests.simulation.horizontal.kit import CPU, NOW, QUEUE, Json, autoscaler, decide, samples, series
 
 from gpuscaler.simulation.horizontal import History, quiet_until, repeat_outcome
-from gpuscaler.simulation.horizontal.specs import Answer, Autoscaler, Unavailable
+from gpuscaler.simulation.horizontal.specs import Autoscaler, MetricAnswer, Unavailable
 
 TICK, TICKS = 15.0, 400
 RULES = [
@@ -20,19 +20,19 @@ RULES = [
 ]
 
 
-def draw_case(rng: random.Random) -> tuple[Autoscaler, dict[int, Answer]]:
+def draw_case(rng: random.Random) -> tuple[Autoscaler, dict[int, MetricAnswer]]:
     """An autoscaler on a queue, and the ticks at which the queue changes."""
     spec: Json = {"minReplicas": rng.choice([0, 1, 3]), "maxReplicas": rng.choice([5, 10, 40])}
     if rng.random() < 0.7:
         spec["behavior"] = {name: rng.choice(RULES) for name in ("scaleUp", "scaleDown") if rng.random() < 0.8}
-    changes: dict[int, Answer] = {0: series(rng.randrange(200))}
+    changes: dict[int, MetricAnswer] = {0: series(rng.randrange(200))}
     for _ in range(rng.randrange(1, 12)):
         unavailable = rng.random() < 0.15
         changes[rng.randrange(TICKS)] = Unavailable("away") if unavailable else series(rng.choice([0, 5, 40, 90, 95, 104, 200, 390]))
     return autoscaler(QUEUE, **spec), changes
 
 
-def replicas_over_time(autoscaler: Autoscaler, changes: dict[int, Answer], *, skipping: bool) -> tuple[list[int], int]:
+def replicas_over_time(autoscaler: Autoscaler, changes: dict[int, MetricAnswer], *, skipping: bool) -> tuple[list[int], int]:
     """The replicas after every tick, and the number of ticks that were computed."""
     history, replicas, quiet, computed = History(), 3, -math.inf, 0
     answer, sizes = changes[0], []

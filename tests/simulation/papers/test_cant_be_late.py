@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gpuscaler.simulation.papers.cant_be_late import DEADLINE, HOUR, ON_DEMAND_PRICE, POLICIES, SPOT_PRICE, STEP, replay, table
+from gpuscaler.simulation.papers.cant_be_late import DEADLINE, HOUR, ON_DEMAND_PRICE, POLICIES, SPOT_PRICE, STEP, replay_job, table
 from gpuscaler.simulation.papers.hindsight import cheapest
-from gpuscaler.simulation.traces.spot import Series, SpotError, SpotFile, read_spot
+from gpuscaler.simulation.traces.spot import MarketSeries, SpotError, SpotFile, read_spot
 
 SERIES = Path(__file__).parents[4] / "shared" / "data" / "spot_availability_changes.csv.gz"
 
@@ -24,20 +24,20 @@ LATE = tuple(number >= STEPS // 2 for number in range(STEPS))
 @pytest.mark.parametrize("name", sorted(POLICIES))
 @pytest.mark.parametrize("available", [ALWAYS, NEVER, FLICKERING, LATE], ids=["always", "never", "flickering", "late"])
 def test_every_policy_meets_the_deadline(name: str, available: tuple[bool, ...]) -> None:
-    assert replay(available, POLICIES[name]).met
+    assert replay_job(available, POLICIES[name]).met
 
 
 def test_on_demand_pays_for_the_work_and_one_changeover() -> None:
-    assert replay(NEVER, POLICIES["On-demand"]).cost == pytest.approx((48 + 0.2) * ON_DEMAND_PRICE)
+    assert replay_job(NEVER, POLICIES["On-demand"]).cost == pytest.approx((48 + 0.2) * ON_DEMAND_PRICE)
 
 
 @pytest.mark.parametrize("name", sorted(set(POLICIES) - {"On-demand"}))
 def test_a_job_stays_on_spot_that_is_always_available(name: str) -> None:
-    assert replay(ALWAYS, POLICIES[name]).cost == pytest.approx((48 + 0.2) * SPOT_PRICE)
+    assert replay_job(ALWAYS, POLICIES[name]).cost == pytest.approx((48 + 0.2) * SPOT_PRICE)
 
 
 def test_a_policy_that_only_waits_misses_the_deadline_and_costs_nothing() -> None:
-    outcome = replay(ALWAYS, lambda job: job.on)
+    outcome = replay_job(ALWAYS, lambda job: job.on)
 
     assert (outcome.met, outcome.cost) == (False, 0.0)
 
@@ -45,7 +45,7 @@ def test_a_policy_that_only_waits_misses_the_deadline_and_costs_nothing() -> Non
 def test_a_machine_that_is_reclaimed_costs_another_changeover() -> None:
     gap = tuple(number != 6 for number in range(STEPS))
 
-    outcome = replay(gap, POLICIES["Greedy"])
+    outcome = replay_job(gap, POLICIES["Greedy"])
 
     assert outcome.cost == pytest.approx((48 + 0.4) * SPOT_PRICE)
     assert HOUR == 6 * STEP
@@ -63,7 +63,7 @@ def flickering(seed: int) -> tuple[bool, ...]:
 @pytest.mark.parametrize("seed", range(20))
 def test_no_policy_misses_a_deadline_or_costs_less_than_the_optimum_in_hindsight(seed: int) -> None:
     available = flickering(seed)
-    outcomes = [replay(available, choose) for choose in POLICIES.values()]
+    outcomes = [replay_job(available, choose) for choose in POLICIES.values()]
     least = cheapest(np.array([available]), work=1440, changeover=6, step=5, prices=(SPOT_PRICE / 30, ON_DEMAND_PRICE / 30))[0]
 
     assert all(outcome.met for outcome in outcomes)
@@ -85,7 +85,7 @@ def test_a_changeover_that_does_not_fit_the_time_unit_is_rejected() -> None:
 
 
 def test_series_shorter_than_a_job_are_rejected() -> None:
-    short = Series("s", "t", "z", ((0.0, 1.0),), 7200.0)
+    short = MarketSeries("s", "t", "z", ((0.0, 1.0),), 7200.0)
 
     with pytest.raises(SpotError, match=r"spot\.csv: saw series of availability of at most 7,200 s, expected one of 216,000 s"):
         table(SpotFile("spot.csv", (short,)))

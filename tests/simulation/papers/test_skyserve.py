@@ -4,29 +4,29 @@ from pathlib import Path
 
 import pytest
 
-from gpuscaler.simulation.papers.skyserve import COLD_START, ON_DEMAND_PRICE, POLICIES, SPARE, SPOT_PRICE, TARGET, replay, table
-from gpuscaler.simulation.traces.spot import Series, SpotError, SpotFile, read_spot
+from gpuscaler.simulation.papers.skyserve import COLD_START, ON_DEMAND_PRICE, POLICIES, SPARE, SPOT_PRICE, TARGET, replay_service, table
+from gpuscaler.simulation.traces.spot import MarketSeries, SpotError, SpotFile, read_spot
 
 SERIES = Path(__file__).parents[4] / "shared" / "data" / "spot_availability_changes.csv.gz"
 DAY = 86_400.0
 FALLS_BACK = ("On-demand", "SpotHedge", "gpuscaler")
 
 
-def zone(name: str, *changes: tuple[float, int], days: float = 1.0) -> Series:
-    return Series(name, "t", name, tuple((at, float(nodes)) for at, nodes in changes), days * DAY)
+def zone(name: str, *changes: tuple[float, int], days: float = 1.0) -> MarketSeries:
+    return MarketSeries(name, "t", name, tuple((at, float(nodes)) for at, nodes in changes), days * DAY)
 
 
-def always(name: str) -> Series:
+def always(name: str) -> MarketSeries:
     return zone(name, (0.0, 1))
 
 
-def dry(name: str) -> Series:
+def dry(name: str) -> MarketSeries:
     return zone(name, (0.0, 0))
 
 
 @pytest.mark.parametrize("name", ["Even Spread", "Round Robin", "SpotHedge", "gpuscaler"])
 def test_spot_that_is_always_available_costs_spot_and_is_ready_after_one_cold_start(name: str) -> None:
-    outcome = replay([always("a"), always("b")], POLICIES[name])
+    outcome = replay_service([always("a"), always("b")], POLICIES[name])
 
     assert outcome.available == pytest.approx(1 - COLD_START / DAY, abs=1e-6)
     assert outcome.cost == pytest.approx((TARGET + SPARE) * 24 * SPOT_PRICE, rel=0.01)
@@ -34,7 +34,7 @@ def test_spot_that_is_always_available_costs_spot_and_is_ready_after_one_cold_st
 
 @pytest.mark.parametrize("name", FALLS_BACK)
 def test_without_spot_the_target_is_on_demand(name: str) -> None:
-    outcome = replay([dry("a"), dry("b")], POLICIES[name])
+    outcome = replay_service([dry("a"), dry("b")], POLICIES[name])
 
     assert outcome.available == pytest.approx(1 - COLD_START / DAY, abs=1e-6)
     assert outcome.cost == pytest.approx(TARGET * 24 * ON_DEMAND_PRICE)
@@ -42,7 +42,7 @@ def test_without_spot_the_target_is_on_demand(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["Even Spread", "Round Robin"])
 def test_a_policy_without_fallback_is_not_available_without_spot(name: str) -> None:
-    outcome = replay([dry("a"), dry("b")], POLICIES[name])
+    outcome = replay_service([dry("a"), dry("b")], POLICIES[name])
 
     assert (outcome.available, outcome.cost) == (0.0, 0.0)
 
@@ -50,13 +50,13 @@ def test_a_policy_without_fallback_is_not_available_without_spot(name: str) -> N
 def test_even_spread_does_not_compensate_a_dry_zone_and_round_robin_does() -> None:
     series = [always("a"), dry("b")]
 
-    assert replay(series, POLICIES["Even Spread"]).available == 0.0
-    assert replay(series, POLICIES["Round Robin"]).available > 0.99
+    assert replay_service(series, POLICIES["Even Spread"]).available == 0.0
+    assert replay_service(series, POLICIES["Round Robin"]).available > 0.99
 
 
 @pytest.mark.parametrize("name", sorted(POLICIES))
 def test_replicas_are_lost_with_their_zone(name: str) -> None:
-    outcome = replay([zone("a", (0.0, 1), (DAY / 2, 0)), always("b")], POLICIES[name])
+    outcome = replay_service([zone("a", (0.0, 1), (DAY / 2, 0)), always("b")], POLICIES[name])
 
     assert (outcome.lost > 0) is (name != "On-demand")
 
@@ -64,12 +64,12 @@ def test_replicas_are_lost_with_their_zone(name: str) -> None:
 def test_spares_bridge_the_loss_of_one_zone_of_three() -> None:
     series = [zone("a", (0.0, 1), (DAY / 2, 0)), always("b"), always("c")]
 
-    assert replay(series, POLICIES["gpuscaler"]).available == pytest.approx(1 - COLD_START / DAY, abs=1e-6)
+    assert replay_service(series, POLICIES["gpuscaler"]).available == pytest.approx(1 - COLD_START / DAY, abs=1e-6)
 
 
 def test_on_demand_goes_only_once_returned_spot_is_stable() -> None:
     blink = zone("a", (0.0, 0), (3600.0, 1))
-    steady = replay([blink], POLICIES["gpuscaler"])
+    steady = replay_service([blink], POLICIES["gpuscaler"])
     hours_on_demand = (steady.cost - (TARGET + SPARE) * 23 * SPOT_PRICE) / (TARGET * ON_DEMAND_PRICE)
 
     assert 1 + 20 / 60 < hours_on_demand < 2
@@ -77,8 +77,8 @@ def test_on_demand_goes_only_once_returned_spot_is_stable() -> None:
 
 
 def test_dry_zones_are_asked_ever_more_rarely() -> None:
-    assert replay([dry("a"), dry("b")], POLICIES["gpuscaler"]).refused < 2 * 24 * 2 + 20
-    assert replay([dry("a"), dry("b")], POLICIES["SpotHedge"]).refused > 1000
+    assert replay_service([dry("a"), dry("b")], POLICIES["gpuscaler"]).refused < 2 * 24 * 2 + 20
+    assert replay_service([dry("a"), dry("b")], POLICIES["SpotHedge"]).refused > 1000
 
 
 def test_the_published_saving_is_compared_with_spot_hedge() -> None:
@@ -98,7 +98,7 @@ def test_on_the_real_series_ours_is_available_and_no_more_expensive_than_spot_he
     if not SERIES.exists():
         pytest.skip("needs ../shared/data/spot_availability_changes.csv.gz")
     series = read_spot(SERIES).availability
-    ours, hedge = (replay(series, POLICIES[name]) for name in ("gpuscaler", "SpotHedge"))
+    ours, hedge = (replay_service(series, POLICIES[name]) for name in ("gpuscaler", "SpotHedge"))
 
     assert ours.available >= 0.99
     assert ours.cost <= hedge.cost

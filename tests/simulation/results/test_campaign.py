@@ -16,7 +16,7 @@ from gpuscaler.simulation.cloud.markets import Markets
 from gpuscaler.simulation.policies.static import at_peak, fleet_for, optimal_hindsight
 from gpuscaler.simulation.replay import run
 from gpuscaler.simulation.results.campaign import Setting, run_all, run_each, run_one
-from gpuscaler.simulation.traces.spot import Series, SpotFile
+from gpuscaler.simulation.traces.spot import MarketSeries, SpotFile
 from gpuscaler.simulation.traces.traces import Job
 from gpuscaler.simulation.traces.workload import Shaping, members
 from gpuscaler.simulation.world.meter import Result
@@ -75,7 +75,7 @@ def test_ctrl_c_ends_the_processes_of_a_comparison_silently(capfd: pytest.Captur
 
 def test_every_policy_of_a_seed_sees_the_same_markets() -> None:
     spot = replace(G1, market="spot", price=0.9)
-    series = Series("s", "other", "z9", ((0.0, float("inf")), (900.0, 0.0)), 2000.0)
+    series = MarketSeries("s", "other", "z9", ((0.0, float("inf")), (900.0, 0.0)), 2000.0)
     setting = Setting(trace=JOBS, policy=Policy((Pool("gpu", (spot, G1, G4)),)), spot=(SpotFile("s.csv", (series,)),))
     assert run_one(setting, "gpuscaler", 1) == run_one(setting, "gpuscaler", 1)
     assert run_one(setting, "gpuscaler", 1).decisions != run_one(setting, "gpuscaler", 2).decisions

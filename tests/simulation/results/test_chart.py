@@ -8,9 +8,9 @@ from gpuscaler.simulation.cloud.delays import NO_FAULTS
 from gpuscaler.simulation.measures.fleet import STRETCHES
 from gpuscaler.simulation.policies.ours import Gpuscaler
 from gpuscaler.simulation.replay import run
-from gpuscaler.simulation.results.chart import Bin, bins, text_chart, thinned
+from gpuscaler.simulation.results.chart import Bin, text_chart, thinned, timeline_bins
 from gpuscaler.simulation.traces.traces import Job
-from gpuscaler.simulation.world.meter import Result, Sample
+from gpuscaler.simulation.world.meter import Result, TimelineSample
 
 
 def result() -> Result:
@@ -24,20 +24,22 @@ def result() -> Result:
 
 
 def test_intervals_average_the_samples_in_them() -> None:
-    timeline = (Sample(0, 4, 0, 8, 3600), Sample(15, 4, 4, 8, 3600), Sample(30, 0, 0, 0, 0))
-    first, second = bins(timeline, began=0, ended=40, count=2)
+    timeline = (TimelineSample(0, 4, 0, 8, 3600), TimelineSample(15, 4, 4, 8, 3600), TimelineSample(30, 0, 0, 0, 0))
+    first, second = timeline_bins(timeline, began=0, ended=40, count=2)
     assert (first.wanted, first.used, first.paid, first.spent) == (4, 1, 8, 20)
     assert (second.wanted, second.used, second.paid, second.spent) == (2, 2, 4, 30)
 
 
 def test_the_spending_at_the_end_is_the_cost_of_the_run() -> None:
     run_result = result()
-    assert bins(run_result.timeline, began=run_result.began, ended=run_result.ended, count=7)[-1].spent == pytest.approx(run_result.cost)
+    assert timeline_bins(run_result.timeline, began=run_result.began, ended=run_result.ended, count=7)[-1].spent == pytest.approx(
+        run_result.cost
+    )
 
 
 def test_a_run_of_no_duration_has_no_intervals() -> None:
-    assert bins((Sample(5, 1, 1, 1, 1),), began=5, ended=5, count=10) == ()
-    assert bins((), began=0, ended=5, count=10) == ()
+    assert timeline_bins((TimelineSample(5, 1, 1, 1, 1),), began=5, ended=5, count=10) == ()
+    assert timeline_bins((), began=0, ended=5, count=10) == ()
 
 
 def test_a_thinned_result_shows_the_same_with_fewer_samples() -> None:
@@ -47,7 +49,7 @@ def test_a_thinned_result_shows_the_same_with_fewer_samples() -> None:
     assert len(thin.timeline) == STRETCHES < len(whole.timeline)
     assert (thin.decisions, thin.waits, thin.wait_by_class) == ((), (), whole.wait_by_class)
     for count in (1, 12, STRETCHES):
-        before, after = (bins(result.timeline, began=result.began, ended=result.ended, count=count) for result in (whole, thin))
+        before, after = (timeline_bins(result.timeline, began=result.began, ended=result.ended, count=count) for result in (whole, thin))
         for interval, other in zip(before, after, strict=True):
             assert (interval.wanted, interval.used, interval.paid, interval.spent) == pytest.approx(
                 (other.wanted, other.used, other.paid, other.spent), abs=1e-6

@@ -72,7 +72,7 @@ def test_derived_values_of_a_trace_are_listed_as_derived() -> None:
 
 def test_a_pod_that_never_ran_is_in_the_waits_of_its_kind(report: dict) -> None:  # type: ignore[type-arg]
     kinds = {entry["class"]: entry for entry in report["policies"][0]["wait_by_class"]}
-    assert {name: (one["pods"], one["served"]) for name, one in kinds.items()} == {
+    assert {name: (entry["pods"], entry["served"]) for name, entry in kinds.items()} == {
         "no GPU": (1, 1),
         "1 GPU": (1, 1),
         "2-3 GPUs": (1, 1),

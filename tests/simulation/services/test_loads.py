@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from gpuscaler.simulation.services import read_load
-from gpuscaler.simulation.services.loads import Series, sum_series
+from gpuscaler.simulation.services.loads import LoadSeries, sum_series
 from gpuscaler.simulation.traces.traces import TraceError
 
 DATA = Path(__file__).parents[3].parent / "shared" / "data"
@@ -23,14 +23,14 @@ def test_rates_of_models_are_read_in_the_order_of_time(tmp_path: Path) -> None:
     load = read_load(written(tmp_path, "model,t_s,rate_rps,active_clients", "b,600,4.5,1", "b,0,3,1", "a,0,1,1"))
 
     assert load.unit == "requests/s"
-    assert load.series == (Series("a", (0.0,), (1.0,)), Series("b", (0.0, 600.0), (3.0, 4.5)))
+    assert load.series == (LoadSeries("a", (0.0,), (1.0,)), LoadSeries("b", (0.0, 600.0), (3.0, 4.5)))
 
 
 def test_duty_cycles_of_pods_are_read_as_busy_gpus_and_gaps_are_counted(tmp_path: Path) -> None:
     load = read_load(written(tmp_path, "t_s,pod,gpu_duty_cycle_pct,mem_util", "0,a,50,0.1", "57,a,,0.1", "114,a,100,0.2"))
 
     assert (load.unit, load.gaps, load.set_aside) == ("busy GPUs", 1, 0)
-    assert load.series == (Series("a", (0.0, 114.0), (0.5, 1.0)),)
+    assert load.series == (LoadSeries("a", (0.0, 114.0), (0.5, 1.0)),)
 
 
 def test_gzip_is_read_too(tmp_path: Path) -> None:
@@ -91,9 +91,9 @@ def test_a_missing_file_is_an_error(tmp_path: Path) -> None:
 
 
 def test_series_are_added_up_each_from_its_beginning_to_its_end() -> None:
-    series, other = Series("a", (0.0, 60.0), (0.5, 0.25)), Series("b", (60.0, 120.0, 180.0), (1.0, 0.5, 0.1))
+    series, other = LoadSeries("a", (0.0, 60.0), (0.5, 0.25)), LoadSeries("b", (60.0, 120.0, 180.0), (1.0, 0.5, 0.1))
 
-    assert sum_series("sum", (series, other)) == Series("sum", (0.0, 60.0, 120.0, 180.0, 240.0), (0.5, 1.25, 0.5, 0.1, 0.0))
+    assert sum_series("sum", (series, other)) == LoadSeries("sum", (0.0, 60.0, 120.0, 180.0, 240.0), (0.5, 1.25, 0.5, 0.1, 0.0))
 
 
 @pytest.mark.skipif(not (DATA / RATES).exists(), reason="../shared/data is not there")

@@ -12,7 +12,7 @@ from gpuscaler.cli.simulate import simulate
 from gpuscaler.simulation.cloud.delays import NO_FAULTS, Faults
 from gpuscaler.simulation.replay import run
 from gpuscaler.simulation.services import LoadFile
-from gpuscaler.simulation.services.loads import Series
+from gpuscaler.simulation.services.loads import LoadSeries
 from gpuscaler.simulation.traces.traces import Job
 from gpuscaler.simulation.world.meter import Result
 
@@ -26,7 +26,7 @@ JOB = Job("j", 0.0, 60.0, gpus=1)
 def replayed(*values: float, jobs: tuple[Job, ...] = (JOB,), faults: Faults = NO_FAULTS) -> Result:
     """Four hours of request rates for one service, beside a small job."""
     times = tuple(HOURS * 3600.0 * number / len(values) for number in range(len(values)))
-    load = LoadFile("load.csv", "requests/s", (Series("chat", times, values),))
+    load = LoadFile("load.csv", "requests/s", (LoadSeries("chat", times, values),))
     return run(trace(*jobs), POLICY, load=load, seed=29, delays=FIXED, faults=faults)
 
 

@@ -10,7 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from gpuscaler.simulation.services import LoadFile, Service, Services, read_load, services_of
-from gpuscaler.simulation.services.loads import Series, Unit
+from gpuscaler.simulation.services.loads import LoadSeries, Unit
 from gpuscaler.simulation.services.running import SYNC_SECONDS, Running
 
 BEGAN = 1_704_067_200.0
@@ -20,7 +20,7 @@ DATA = Path(__file__).parents[3].parent / "shared" / "data"
 def load_of(*values: float, every: float = 600.0, unit: Unit = "requests/s", pods: int = 1) -> LoadFile:
     """The same values for each of several pods, or for one model."""
     times = tuple(every * number for number in range(len(values)))
-    return LoadFile("load.csv", unit, tuple(Series(f"m{number}", times, values) for number in range(pods)))
+    return LoadFile("load.csv", unit, tuple(LoadSeries(f"m{number}", times, values) for number in range(pods)))
 
 
 def service(*values: float, every: float = 600.0, capacity: float = 10.0) -> Service:

@@ -27,16 +27,16 @@ from gpuscaler.simulation.cloud.machines import (
     TERMINATED,
     UNKNOWN_OFFERING,
     VISIBLE,
-    Answer,
     CloudEvent,
     CloudMachine,
+    PurchaseAnswer,
     Refusal,
     is_device,
 )
 from gpuscaler.simulation.cloud.markets import Markets
 from gpuscaler.simulation.cloud.replacing import REPLACE, RETRY_SECONDS, Replacements
 from gpuscaler.simulation.cloud.room import Quota, grantable
-from gpuscaler.simulation.cloud.state import FORM, CloudState, Due, Standing, machine_of, rows_of
+from gpuscaler.simulation.cloud.state import FORM, CloudState, DueEvent, StandingOrder, machine_from_row, machine_rows
 
 #: Billing is by the second with a minimum of a minute, as EC2 bills on-demand Linux machines.
 MINIMUM_BILLED_SECONDS = 60.0
@@ -77,12 +77,12 @@ class SimulatedCloud:
         self._asked = 0
         #: The time at which the image is on each machine.
         self._images: dict[str, float] = {}
-        self._orders: dict[str, Standing] = {}
+        self._orders: dict[str, StandingOrder] = {}
         self._unanswered = 0
         self._booting = 0
         self._watched: set[OfferingKey] = set()
         self._doomed: set[str] = set()
-        self._due: list[Due] = []
+        self._due: list[DueEvent] = []
         self._events_scheduled = 0
 
     # Calls
@@ -101,7 +101,7 @@ class SimulatedCloud:
             return
         self._answers[token] = ()
         self._asked += 1
-        self._orders[token] = Standing(token, offerings, count, spread, standing)
+        self._orders[token] = StandingOrder(token, offerings, count, spread, standing)
         self._unanswered += 1
         luck = random.Random(f"{self._seed}/answer/{self._asked}")
         self._schedule(now + self._delays.answer.sample(luck), _ORDER, token)
@@ -118,11 +118,13 @@ class SimulatedCloud:
         """Whether a purchase has not been answered yet."""
         return token in self._orders and not self._orders[token].answered
 
-    def answer(self, token: str) -> Answer | None:
+    def answer(self, token: str) -> PurchaseAnswer | None:
         """Return the answer to an order again; None if it has not been answered yet, or was never made."""
         if token not in self._answers or self.unanswered(token):
             return None
-        return Answer(token, tuple(machine for machine in self._fleet.all.values() if machine.purchase == token), self._answers[token])
+        return PurchaseAnswer(
+            token, tuple(machine for machine in self._fleet.all.values() if machine.purchase == token), self._answers[token]
+        )
 
     def image_pull(self, machine_id: str, now: float) -> float:
         """Return the seconds until a pod's image is on a machine: the first pod pulls it, later pods wait for the same pull."""
@@ -201,7 +203,7 @@ class SimulatedCloud:
     def dump(self, *, ended_after: float = float("-inf"), tokens: int = 1_000) -> CloudState:
         """Return the whole state, without machines that ended before ``ended_after`` and with only the last ``tokens`` tokens."""
         machines = [machine for machine in self._fleet.all.values() if machine.ended_at is None or machine.ended_at > ended_after]
-        offerings, rows = rows_of(machines, self._images)
+        offerings, rows = machine_rows(machines, self._images)
         last = set(list(self._answers)[-tokens:]) | self._orders.keys()
         return CloudState(
             granted=self._fleet.granted,
@@ -227,7 +229,7 @@ class SimulatedCloud:
             offering if (current := self._offerings.get(offering.key)) != offering else current for offering in state.offerings
         )
         for row in state.machines:
-            self._fleet.admit(machine_of(row, offerings))
+            self._fleet.admit(machine_from_row(row, offerings))
             if row.image_at is not None:
                 self._images[row.id] = row.image_at
         self._answers = dict(state.answers)
@@ -274,13 +276,13 @@ class SimulatedCloud:
             else:
                 yield self._change_machine(due)
 
-    def _is_relevant(self, due: Due) -> bool:
+    def _is_relevant(self, due: DueEvent) -> bool:
         if due.kind == _MARKET and not self._fleet.of_offering.get(due.key) and not self._unfilled_orders(due.key):
             self._watched.discard(due.key)
             return False
         return due.kind in {_ORDER, _MARKET, REPLACE} or due.what in self._fleet.alive
 
-    def _change_machine(self, due: Due) -> CloudEvent:
+    def _change_machine(self, due: DueEvent) -> CloudEvent:
         machine = self._fleet.alive[due.what]
         if due.kind == LOST:
             self._end(machine, LOST, due.at)
@@ -324,7 +326,7 @@ class SimulatedCloud:
             luck = random.Random(f"{self._seed}/replacement/{machine.id}")
             self._schedule(now + self._delays.answer.sample(luck), REPLACE, machine.id, machine.offering.key)
 
-    def _launch_replacement(self, due: Due) -> None:
+    def _launch_replacement(self, due: DueEvent) -> None:
         """Launch the replacement that the pool owes, in the same market if possible; retry later if there is no capacity."""
         pool = self._pools.get(due.key.pool)
         if pool is None or self.replacements is None:
@@ -341,7 +343,7 @@ class SimulatedCloud:
 
     # Granting
 
-    def _fill_order(self, order: Standing, now: float) -> CloudEvent:
+    def _fill_order(self, order: StandingOrder, now: float) -> CloudEvent:
         machines: list[CloudMachine] = []
         refusals: dict[OfferingKey, Refusal] = {}
         for key, count in order.shares():
@@ -364,9 +366,9 @@ class SimulatedCloud:
                 self._watch(key, now)
         else:
             del self._orders[order.token]
-        return CloudEvent(now, ANSWERED, answer=Answer(order.token, tuple(machines), tuple(refusals.values()), order.missing))
+        return CloudEvent(now, ANSWERED, answer=PurchaseAnswer(order.token, tuple(machines), tuple(refusals.values()), order.missing))
 
-    def _unfilled_orders(self, key: OfferingKey) -> tuple[Standing, ...]:
+    def _unfilled_orders(self, key: OfferingKey) -> tuple[StandingOrder, ...]:
         """Answered standing orders that still lack machines of an offering."""
         return tuple(order for order in self._orders.values() if order.standing and order.answered and key in order.offerings)
 
@@ -436,4 +438,4 @@ class SimulatedCloud:
 
     def _schedule(self, at: float, kind: str, what: str, key: OfferingKey = NO_OFFERING, why: str = "") -> None:
         self._events_scheduled += 1
-        heapq.heappush(self._due, Due(at, self._events_scheduled, kind, what, key, why))
+        heapq.heappush(self._due, DueEvent(at, self._events_scheduled, kind, what, key, why))

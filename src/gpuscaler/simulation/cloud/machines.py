@@ -67,7 +67,7 @@ class Refusal(Struct, frozen=True, gc=False):
     bucket: tuple[str, ...] = ()
 
 
-class Answer(Struct, frozen=True, gc=False):
+class PurchaseAnswer(Struct, frozen=True, gc=False):
     """The answer to a purchase, or to the unfilled part of a standing one: granted machines, and reasons for the missing ones.
 
     ``missing`` is the number of machines that no offering granted.
@@ -88,7 +88,7 @@ class CloudEvent(Struct, frozen=True, gc=False):
     at: float
     kind: str
     machine: CloudMachine | None = None
-    answer: Answer | None = None
+    answer: PurchaseAnswer | None = None
     gone_at: float = 0.0
     why: str = ""
 

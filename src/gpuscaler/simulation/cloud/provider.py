@@ -38,7 +38,7 @@ from gpuscaler.simulation.cloud.machines import (
     CloudEvent,
     CloudMachine,
 )
-from gpuscaler.simulation.cloud.machines import Answer as CoreAnswer
+from gpuscaler.simulation.cloud.machines import PurchaseAnswer as CoreAnswer
 from gpuscaler.simulation.cloud.state import CloudState
 
 _CAUSES = {NO_CAPACITY: CAPACITY, POOL_LIMIT: QUOTA, QUOTA_FULL: QUOTA, UNKNOWN_OFFERING: CONFIGURATION}

@@ -14,7 +14,7 @@ FORM = 1
 NEVER = -1.0
 
 
-class Standing(Struct, gc=False):
+class StandingOrder(Struct, gc=False):
     """An order that is not filled or not answered yet."""
 
     token: str
@@ -38,7 +38,7 @@ class Standing(Struct, gc=False):
             yield key, self.missing
 
 
-class Due(Struct, frozen=True, gc=False, order=True):
+class DueEvent(Struct, frozen=True, gc=False, order=True):
     """A due event; events of one moment keep the order in which they were added. ``what`` is a machine's id, a token, or an offering."""
 
     at: float
@@ -49,7 +49,7 @@ class Due(Struct, frozen=True, gc=False, order=True):
     why: str = ""
 
 
-class Row(Struct, frozen=True, gc=False, array_like=True):
+class MachineRow(Struct, frozen=True, gc=False, array_like=True):
     """A machine; ``offering`` is an index into the state's list."""
 
     id: str
@@ -76,15 +76,15 @@ class CloudState(Struct, frozen=True, gc=False):
     asked: int = 0
     put: int = 0
     offerings: tuple[Offering, ...] = ()
-    machines: tuple[Row, ...] = ()
+    machines: tuple[MachineRow, ...] = ()
     answers: tuple[tuple[str, tuple[Refusal, ...]], ...] = ()
-    orders: tuple[Standing, ...] = ()
+    orders: tuple[StandingOrder, ...] = ()
     in_use: tuple[OfferingKey, ...] = ()
     doomed: tuple[str, ...] = ()
-    due: tuple[Due, ...] = ()
+    due: tuple[DueEvent, ...] = ()
 
 
-def rows_of(machines: Iterable[CloudMachine], images: dict[str, float]) -> tuple[tuple[Offering, ...], tuple[Row, ...]]:
+def machine_rows(machines: Iterable[CloudMachine], images: dict[str, float]) -> tuple[tuple[Offering, ...], tuple[MachineRow, ...]]:
     """Return machines as rows, and the offerings that the rows refer to."""
     places: dict[int, int] = {}
     offerings: list[Offering] = []
@@ -95,11 +95,11 @@ def rows_of(machines: Iterable[CloudMachine], images: dict[str, float]) -> tuple
         if place == len(offerings):
             offerings.append(machine.offering)
         times = (_encode_time(machine.registered_at), _encode_time(machine.visible_at), machine.ended_at, images.get(machine.id))
-        rows.append(Row(machine.id, place, machine.purchase, machine.state, machine.bought_at, *times, machine.fault))
+        rows.append(MachineRow(machine.id, place, machine.purchase, machine.state, machine.bought_at, *times, machine.fault))
     return tuple(offerings), tuple(rows)
 
 
-def machine_of(row: Row, offerings: tuple[Offering, ...]) -> CloudMachine:
+def machine_from_row(row: MachineRow, offerings: tuple[Offering, ...]) -> CloudMachine:
     """Return the machine of a row."""
     times = (row.bought_at, _decode_time(row.registered_at), _decode_time(row.visible_at), row.ended_at)
     return CloudMachine(row.id, offerings[row.offering], row.purchase, row.state, *times, row.fault)

@@ -7,10 +7,10 @@ from typing import NamedTuple, NoReturn, TypeVar
 
 from gpuscaler.simulation.horizontal.replicas import MetricError, Situation, by_average, by_share, by_utilization, by_value, total
 from gpuscaler.simulation.horizontal.specs import (
-    Answer,
     Autoscaler,
     Current,
     Metric,
+    MetricAnswer,
     MetricSelector,
     ObjectReference,
     ObjectSample,
@@ -39,7 +39,7 @@ class UnusableMetricError(Exception):
         self.cause = cause
 
 
-def propose(autoscaler: Autoscaler, metric: Metric, answer: Answer, situation: Situation) -> Proposal:
+def propose(autoscaler: Autoscaler, metric: Metric, answer: MetricAnswer, situation: Situation) -> Proposal:
     """Raises :class:`UnusableMetricError`."""
     match metric.type:
         case "Resource" | "ContainerResource":
@@ -52,7 +52,7 @@ def propose(autoscaler: Autoscaler, metric: Metric, answer: Answer, situation: S
             return _of_external(autoscaler, metric, answer, situation)
 
 
-def _of_resource(metric: Metric, answer: Answer, situation: Situation) -> Proposal:
+def _of_resource(metric: Metric, answer: MetricAnswer, situation: Situation) -> Proposal:
     name, target, containers = metric.name, metric.target, metric.type == "ContainerResource"
     kind = "usage" if target.average_value is not None else "utilization"
     try:
@@ -72,7 +72,7 @@ def _of_resource(metric: Metric, answer: Answer, situation: Situation) -> Propos
     return Proposal(replicas, f"{name} {'container ' if containers else ''}resource utilization (percentage of request)", current)
 
 
-def _of_pods(metric: Metric, answer: Answer, situation: Situation) -> Proposal:
+def _of_pods(metric: Metric, answer: MetricAnswer, situation: Situation) -> Proposal:
     assert metric.target.average_value is not None
     try:
         samples = _samples_of(answer, PodSamples, f"unable to get metric {metric.name}: ").of
@@ -82,7 +82,7 @@ def _of_pods(metric: Metric, answer: Answer, situation: Situation) -> Proposal:
     return Proposal(replicas, f"pods metric {metric.name}", current)
 
 
-def _of_object(autoscaler: Autoscaler, metric: Metric, answer: Answer, situation: Situation) -> Proposal:
+def _of_object(autoscaler: Autoscaler, metric: Metric, answer: MetricAnswer, situation: Situation) -> Proposal:
     name, target, described = metric.name, metric.target, metric.described or ObjectReference("", "")
     of_value = target.type == "Value" and target.value is not None
     of_average = target.type == "AverageValue" and target.average_value is not None
@@ -103,7 +103,7 @@ def _of_object(autoscaler: Autoscaler, metric: Metric, answer: Answer, situation
     return Proposal(replicas, f"external metric {name}({format_selector(metric.selector)})", current)
 
 
-def _of_external(autoscaler: Autoscaler, metric: Metric, answer: Answer, situation: Situation) -> Proposal:
+def _of_external(autoscaler: Autoscaler, metric: Metric, answer: MetricAnswer, situation: Situation) -> Proposal:
     name, target, selector = metric.name, metric.target, format_selector(metric.selector)
     per_pod = target.average_value is not None
     wrapping = f"failed to get {name} external metric: " if per_pod else f"failed to get external metric {name}: "
@@ -131,7 +131,7 @@ def format_selector(selector: MetricSelector | None) -> str:
     return f"&LabelSelector{{MatchLabels:map[string]string{{{labels}}},MatchExpressions:[]LabelSelectorRequirement{{{expressions}}},}}"
 
 
-def _samples_of(answer: Answer, kind: type[_Samples], before: str) -> _Samples:
+def _samples_of(answer: MetricAnswer, kind: type[_Samples], before: str) -> _Samples:
     if isinstance(answer, Unavailable):
         raise MetricError(f"{before}{answer.message}")
     if not isinstance(answer, kind):

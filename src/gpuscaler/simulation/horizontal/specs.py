@@ -161,7 +161,7 @@ class Unavailable(Struct, frozen=True, gc=False):
     message: str
 
 
-Answer = PodSamples | ObjectSample | SeriesSamples | Unavailable
+MetricAnswer = PodSamples | ObjectSample | SeriesSamples | Unavailable
 
 
 class Current(Struct, frozen=True, gc=False):

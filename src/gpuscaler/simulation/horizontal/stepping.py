@@ -8,7 +8,7 @@ from gpuscaler.simulation.horizontal.history import History
 from gpuscaler.simulation.horizontal.limits import apply_limits
 from gpuscaler.simulation.horizontal.metrics import Proposal, UnusableMetricError, propose
 from gpuscaler.simulation.horizontal.replicas import Situation, Tolerances
-from gpuscaler.simulation.horizontal.specs import Answer, Autoscaler, Condition, ControllerSettings, Current, ReplicaPod, Scale
+from gpuscaler.simulation.horizontal.specs import Autoscaler, Condition, ControllerSettings, Current, MetricAnswer, ReplicaPod, Scale
 
 DEFAULT_SETTINGS = ControllerSettings()
 
@@ -47,7 +47,7 @@ def step(
     autoscaler: Autoscaler,
     scale: Scale,
     *,
-    metrics: Sequence[Answer],
+    metrics: Sequence[MetricAnswer],
     pods: Sequence[ReplicaPod],
     history: History,
     now: float,
@@ -82,7 +82,7 @@ def step(
     return _apply_limits(autoscaler, computed, situation)
 
 
-def _largest_proposal(autoscaler: Autoscaler, metrics: Sequence[Answer], situation: Situation, history: History) -> _MetricsResult:
+def _largest_proposal(autoscaler: Autoscaler, metrics: Sequence[MetricAnswer], situation: Situation, history: History) -> _MetricsResult:
     """Return the largest proposal of all metrics. If one metric cannot be used, nothing is scaled down."""
     best = Proposal(0, "", Current())
     currents: list[Current | None] = []

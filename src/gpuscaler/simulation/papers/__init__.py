@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from msgspec import Struct
 
 
-class Row(Struct, frozen=True, gc=False):
+class TableRow(Struct, frozen=True, gc=False):
     """One policy. ``published`` is the printed value, None if there is none; ``ours`` is this run's value, in the table's ``unit``.
 
     ``figures`` are more columns of this run, by their headings.
@@ -28,6 +28,6 @@ class Published(Struct, frozen=True, gc=False):
     title: str
     unit: str
     source: str
-    rows: tuple[Row, ...]
+    rows: tuple[TableRow, ...]
     inputs: tuple[str, ...] = ()
     unmatched: tuple[str, ...] = ()

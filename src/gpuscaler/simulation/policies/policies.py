@@ -6,7 +6,7 @@ from gpuscaler.model.pools import Policy
 from gpuscaler.simulation.policies.ours import Gpuscaler
 from gpuscaler.simulation.policies.peers.cluster_autoscaler import ClusterAutoscaler
 from gpuscaler.simulation.policies.peers.karpenter import Karpenter
-from gpuscaler.simulation.policies.peers.variants import peer
+from gpuscaler.simulation.policies.peers.variants import peer_by_name
 from gpuscaler.simulation.policies.static import Static
 from gpuscaler.simulation.traces.workload import Member
 from gpuscaler.simulation.world.autoscaler import Autoscaler
@@ -34,4 +34,4 @@ def autoscaler_of(name: str, policy: Policy, pods: Sequence[Member], *, steering
         return Static(policy, pods)
     if name == "gpuscaler":
         return Gpuscaler(policy, steers=steering)
-    return peer(name, policy) or POLICIES[name](policy)
+    return peer_by_name(name, policy) or POLICIES[name](policy)

@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from gpuscaler.model.offerings import OfferingKey
 from gpuscaler.model.pools import Policy
-from gpuscaler.simulation.policies.peers.variants import AXES, axes_of, sweep
+from gpuscaler.simulation.policies.peers.variants import AXES, axes_of, sweep_settings
 from gpuscaler.simulation.policies.policies import HINDSIGHT
 from gpuscaler.simulation.policies.static import optimal_hindsight
 from gpuscaler.simulation.replay import CHECKPOINT_SECONDS, EPOCH, run
@@ -79,7 +79,7 @@ def best_of_sweeps(setting: Setting, names: Sequence[str], seed: int, *, workers
 def best_setting(setting: Setting, name: str, seed: int, *, workers: int) -> str:
     """The cheapest setting of the peer ``name`` on ``seed``, as a name: the plain name if its defaults are best."""
     axes = axes_of(name, moves=setting.load is not None or setting.shaping.restart_cost is not None)
-    return sweep(name, lambda settings: run_all(setting, settings, [seed], workers=workers), axes=axes)[0].policy
+    return sweep_settings(name, lambda settings: run_all(setting, settings, [seed], workers=workers), axes=axes)[0].policy
 
 
 def run_each(runs: Sequence[tuple[Setting, str, int]], *, workers: int, reduce: Callable[[Result], Result] = thinned) -> list[Result]:

@@ -6,7 +6,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from gpuscaler.simulation.measures.fleet import STRETCHES
-from gpuscaler.simulation.world.meter import Result, Sample
+from gpuscaler.simulation.world.meter import Result, TimelineSample
 
 EIGHTHS = " ▁▂▃▄▅▆▇█"
 
@@ -20,7 +20,7 @@ class Bin(Struct, frozen=True, gc=False):
     spent: float
 
 
-def bins(timeline: Sequence[Sample], *, began: float, ended: float, count: int) -> tuple[Bin, ...]:
+def timeline_bins(timeline: Sequence[TimelineSample], *, began: float, ended: float, count: int) -> tuple[Bin, ...]:
     """``count`` equal intervals from ``began`` to ``ended``, each with the time-weighted averages of the samples in it."""
     width = (ended - began) / count
     if width <= 0 or not timeline:
@@ -52,11 +52,11 @@ def thinned(result: Result) -> Result:
     """
     if len(result.timeline) <= STRETCHES:
         return replace(result, decisions=(), waits=())
-    data = bins(result.timeline, began=result.began, ended=result.ended, count=STRETCHES)
+    data = timeline_bins(result.timeline, began=result.began, ended=result.ended, count=STRETCHES)
     width = (result.ended - result.began) / STRETCHES
     before = (0.0, *(interval.spent for interval in data))
     samples = tuple(
-        Sample(result.began + number * width, one.wanted, one.used, one.paid, (one.spent - before[number]) * 3600.0 / width)
+        TimelineSample(result.began + number * width, one.wanted, one.used, one.paid, (one.spent - before[number]) * 3600.0 / width)
         for number, one in enumerate(data)
     )
     return replace(result, timeline=samples, decisions=(), waits=())

@@ -87,7 +87,7 @@ class Difference(Struct, frozen=True, gc=False):
     why_not_b: tuple[UnservedReason, ...]
 
 
-def change(a: float | None, b: float | None) -> Change:
+def change_between(a: float | None, b: float | None) -> Change:
     """Return the change from ``a`` to ``b``."""
     return Change(a, b, None if a is None or b is None else b - a)
 
@@ -107,7 +107,7 @@ def difference(a: Sequence[Result], b: Sequence[Result]) -> Difference:
     return Difference(
         policy=a[0].policy,
         seeds=len(a),
-        cost=change(statistics.fmean(result.cost for result in a), statistics.fmean(result.cost for result in b)),
+        cost=change_between(statistics.fmean(result.cost for result in a), statistics.fmean(result.cost for result in b)),
         sd=statistics.stdev(costs) if len(costs) > 1 else None,
         cheaper=sum(cost < 0 for cost in costs),
         figures=figures,
@@ -128,7 +128,7 @@ def _figures(a: Sequence[Result], b: Sequence[Result]) -> tuple[dict[str, Change
     spreads = {figure.key: (spread(figure, a), spread(figure, b)) for figure in FIGURES}
     changes = {}
     for key, (first, second) in spreads.items():
-        pair = change(*(None if side is None else side.mean for side in (first, second)))
+        pair = change_between(*(None if side is None else side.mean for side in (first, second)))
         exact = not (first and first.at_least) and not (second and second.at_least)
         changes[key] = pair if exact else Change(pair.a, pair.b, None)
     bounds = [tuple(key for key, pair in spreads.items() if (side := pair[number]) and side.at_least) for number in range(2)]
@@ -147,7 +147,11 @@ def _offerings(a: Sequence[Result], b: Sequence[Result]) -> tuple[OfferingChange
     changes = []
     for key in sorted({*rows[0], *rows[1]}):
         machine_hours, other = (machine_hours.get(key, MachineHours(*key, hours=0.0, cost=0.0, machines=0)) for machine_hours in rows)
-        changes.append(OfferingChange(*key, hours=change(machine_hours.hours, other.hours), cost=change(machine_hours.cost, other.cost)))
+        changes.append(
+            OfferingChange(
+                *key, hours=change_between(machine_hours.hours, other.hours), cost=change_between(machine_hours.cost, other.cost)
+            )
+        )
     return tuple(sorted(changes, key=lambda offering_change: -abs(offering_change.cost.difference or 0.0)))
 
 
@@ -155,7 +159,7 @@ def _classes(a: Sequence[Result], b: Sequence[Result]) -> tuple[ClassChange, ...
     shares = [mean_shares([result.classes for result in runs]) for runs in (a, b)]
     names: list[str | None] = [name for name in CLASSES if any(name in shares for shares in shares)]
     costs = [[shares[name].cost if name in shares else 0.0 for shares in shares] for name in (*names, None)]
-    return tuple(ClassChange(name, change(*cost)) for name, cost in zip((*names, None), costs, strict=True) if any(cost))
+    return tuple(ClassChange(name, change_between(*cost)) for name, cost in zip((*names, None), costs, strict=True) if any(cost))
 
 
 def _waits(a: Sequence[Result], b: Sequence[Result], pairs: Sequence[tuple[PodWait, PodWait]]) -> tuple[WaitChange, ...]:

@@ -5,7 +5,7 @@ import random
 from typing import NamedTuple
 
 from gpuscaler.simulation.horizontal.specs import Autoscaler, Metric, ObjectReference, Target
-from gpuscaler.simulation.services.loads import LoadFile, Series, sum_series
+from gpuscaler.simulation.services.loads import LoadFile, LoadSeries, sum_series
 
 #: Pods of a file of duty cycles are distributed over so many services.
 GROUPS = 8
@@ -21,7 +21,7 @@ class Service(NamedTuple):
     """A service of equal replicas. ``capacity`` is the load that one replica of ``gpus`` GPUs serves, in the load's unit."""
 
     name: str
-    load: Series
+    load: LoadSeries
     capacity: float
     gpus: int
     autoscaler: Autoscaler
@@ -61,7 +61,7 @@ def derived_from(load: LoadFile, *, seed: int = 0) -> tuple[str, ...]:
     return lines
 
 
-def _of_requests(series: Series, rng: random.Random) -> Service:
+def _of_requests(series: LoadSeries, rng: random.Random) -> Service:
     gpus = rng.choice(GPUS)
     replicas = round(math.exp(rng.uniform(math.log(LEAST_PEAK), math.log(MOST_PEAK))))
     # A series of zeros has no peak; any capacity serves it.

@@ -6,7 +6,7 @@ from typing import Literal, NamedTuple
 
 from msgspec import Struct
 
-from gpuscaler.simulation.traces.jobs import KEPT_ROWS, MOST_SECONDS, BadRow, TraceError, fields_of, header_of, open_text, rows_of
+from gpuscaler.simulation.traces.jobs import KEPT_ROWS, MOST_SECONDS, BadRow, TraceError, fields_of, header_of, open_text, read_csv_rows
 
 #: Far above any real service, and small enough that sums stay sufficiently exact.
 MOST_REQUESTS = 1e9
@@ -32,7 +32,7 @@ RATES = _LoadFormat("model", "rate_rps", MOST_REQUESTS, 1.0, "requests/s", gaps=
 DUTY_CYCLES = _LoadFormat("pod", "gpu_duty_cycle_pct", 100.0, 0.01, "busy GPUs", gaps=True)
 
 
-class Series(Struct, frozen=True, gc=False):
+class LoadSeries(Struct, frozen=True, gc=False):
     """The load of one model or pod. A value holds from its time, in seconds, to the next; the last as long as the one before it."""
 
     name: str
@@ -57,7 +57,7 @@ class LoadFile(Struct, frozen=True, gc=False):
 
     name: str
     unit: Unit
-    series: tuple[Series, ...]
+    series: tuple[LoadSeries, ...]
     set_aside: int = 0
     bad_rows: tuple[BadRow, ...] = ()
     gaps: int = 0
@@ -72,7 +72,7 @@ def read_load(path: Path) -> LoadFile:
     bad: list[BadRow] = []
     count = gaps = 0
     with open_text(path) as text:
-        rows = rows_of(text)
+        rows = read_csv_rows(text)
         header = header_of(rows)
         shape = _format_of(header, path)
         columns = {name: header.index(name) for name in (TIME_COLUMN, shape.name, shape.value)}
@@ -132,12 +132,12 @@ def _number(text: str, name: str, *, most: float) -> float:
     return number
 
 
-def _series(name: str, points: Mapping[float, float]) -> Series:
+def _series(name: str, points: Mapping[float, float]) -> LoadSeries:
     times = tuple(sorted(points))
-    return Series(name, times, tuple(points[at] for at in times))
+    return LoadSeries(name, times, tuple(points[at] for at in times))
 
 
-def sum_series(name: str, several: tuple[Series, ...]) -> Series:
+def sum_series(name: str, several: tuple[LoadSeries, ...]) -> LoadSeries:
     """The sum of several series. Each counts from its first time to its end."""
     changes: dict[float, float] = {}
 
@@ -155,4 +155,4 @@ def sum_series(name: str, several: tuple[Series, ...]) -> Series:
         total += changes[at]
         # A running sum of differences drifts; rounding is far below any measurement.
         values.append(max(0.0, round(total, 9)))
-    return Series(name, times, tuple(values))
+    return LoadSeries(name, times, tuple(values))

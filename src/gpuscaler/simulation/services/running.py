@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from gpuscaler.simulation.horizontal import History, Outcome, quiet_until, repeat_outcome, step
-from gpuscaler.simulation.horizontal.specs import Answer, PodSamples, ReplicaPod, Sample, Scale, SeriesSamples
+from gpuscaler.simulation.horizontal.specs import MetricAnswer, PodSamples, ReplicaPod, Sample, Scale, SeriesSamples
 from gpuscaler.simulation.services.deriving import Service
 
 #: Seconds between two steps of an autoscaler: kube-controller-manager's ``--horizontal-pod-autoscaler-sync-period``.
@@ -147,7 +147,7 @@ class Running:
         self.next_at = self._next_step(quiet_until(self.service.autoscaler, outcome, replicas=current))
         return outcome.desired
 
-    def _metric(self, now: float) -> Answer:
+    def _metric(self, now: float) -> MetricAnswer:
         """The answer of the metrics API: all requests, or the duty cycle of each running pod; one that still loads its model is idle."""
         if self.service.by_requests:
             return SeriesSamples((int(1000 * self._load),))

@@ -102,17 +102,17 @@ def open_text(path: Path) -> Iterator[io.TextIOWrapper]:
 
 
 #: A row of CSV, or its error.
-Row = list[str] | csv.Error
+CsvRow = list[str] | csv.Error
 
 
-def rows_of(lines: Iterable[str]) -> Iterator[tuple[int, Row]]:
+def read_csv_rows(lines: Iterable[str]) -> Iterator[tuple[int, CsvRow]]:
     """Rows of CSV with the line that each ends in, without blank lines; a row that cannot be parsed comes as its error.
 
     Raises csv.Error for a quote that is never closed: row boundaries after it are unknown.
     """
     reader = csv.reader(lines, strict=True)
     while True:
-        row: Row
+        row: CsvRow
         try:
             row = next(reader)
         except StopIteration:
@@ -125,7 +125,7 @@ def rows_of(lines: Iterable[str]) -> Iterator[tuple[int, Row]]:
             yield reader.line_num, row
 
 
-def header_of(rows: Iterator[tuple[int, Row]]) -> list[str]:
+def header_of(rows: Iterator[tuple[int, CsvRow]]) -> list[str]:
     """The first row that is not empty, with blanks around names removed; empty if there is none."""
     for _, row in rows:
         if isinstance(row, csv.Error):
@@ -135,7 +135,7 @@ def header_of(rows: Iterator[tuple[int, Row]]) -> list[str]:
     return []
 
 
-def fields_of(row: Row, count: int) -> list[str]:
+def fields_of(row: CsvRow, count: int) -> list[str]:
     """The fields of a row that has ``count`` of them. Raises ValueError for any other."""
     if isinstance(row, csv.Error):
         raise ValueError(f"not a row of CSV: {row}")

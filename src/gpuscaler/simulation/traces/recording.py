@@ -30,7 +30,7 @@ THERE, OVER = "there", "over"
 OF_NODES = frozenset({"DaemonSet", "Node"})
 BEFORE, UNSEEN, RUNNING = "was there before the recording", "ended while nothing was recorded", "ran on after the recording"
 
-Row = tuple[object, ...]
+RecordedRow = tuple[object, ...]
 #: Namespace and name of a gang, and the request of one of its pods: GPUs, millicores, bytes.
 Gang = tuple[str, str, tuple[int, int, int]]
 
@@ -84,7 +84,7 @@ class Recording:
         self.began = began
         self.unserved = 0
         #: Rows that will not change any more.
-        self.over: list[Row] = []
+        self.over: list[RecordedRow] = []
         self.machines: list[Machine] = []
         self._offer_of = offer_of
         self._uids: dict[str, str] = {}
@@ -226,11 +226,11 @@ class Recording:
         for machine in self._nodes.values():
             machine.end = now - self.origin
 
-    def open_rows(self) -> Iterator[Row]:
+    def open_rows(self) -> Iterator[RecordedRow]:
         """Rows of work that has started and still exists; together with ``over``, all of :data:`JOB_COLUMNS`."""
         return (self._row(work) for work in self._open.values() if work.start is not None)
 
-    def _row(self, work: Work) -> Row:
+    def _row(self, work: Work) -> RecordedRow:
         gpus, cpu, memory = work.size
         start = work.start or 0.0
         notes = work.notes if work.over else {*work.notes, RUNNING}
@@ -240,7 +240,7 @@ class Recording:
         rest = (round(start, 3), OVER if work.over else THERE, self.trace, "|".join(sorted(work.uids)))
         return (work.id, round(work.submit, 3), length, *amounts, *attributes, *rest)
 
-    def machine_rows(self) -> Iterator[Row]:
+    def machine_rows(self) -> Iterator[RecordedRow]:
         """Rows of :data:`MACHINE_COLUMNS`."""
         for machine in self.machines:
             offer, price = machine.offer, machine.offer.price

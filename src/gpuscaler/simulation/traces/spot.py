@@ -13,7 +13,7 @@ from pathlib import Path
 from msgspec import Struct
 
 from gpuscaler.simulation.cloud.markets import Steps
-from gpuscaler.simulation.traces.jobs import KEPT_ROWS, BadRow, TraceError, fields_of, header_of, open_text, rows_of
+from gpuscaler.simulation.traces.jobs import KEPT_ROWS, BadRow, TraceError, fields_of, header_of, open_text, read_csv_rows
 
 AVAILABILITY_COLUMNS = ("zone", "instance_type", "max_nodes_probed", "t_s", "nodes_available")
 PRICE_COLUMNS = ("date", "instance_type", "region", "on_demand_usd_h", "spot_usd_h")
@@ -28,7 +28,7 @@ class SpotError(TraceError):
     """A spot file or a map that cannot be used as a whole; the message names the file, what was seen and what was expected."""
 
 
-class Series(Struct, frozen=True, gc=False):
+class MarketSeries(Struct, frozen=True, gc=False):
     """Values of one market from second 0 on: ``steps`` are (second, value); they repeat after ``period`` seconds.
 
     ``name`` is its name in a map; ``place`` is a zone (availability) or a region (prices).
@@ -58,24 +58,24 @@ class SpotFile(Struct, frozen=True, gc=False):
     """
 
     name: str
-    availability: tuple[Series, ...] = ()
-    spot: tuple[Series, ...] = ()
-    on_demand: tuple[Series, ...] = ()
+    availability: tuple[MarketSeries, ...] = ()
+    spot: tuple[MarketSeries, ...] = ()
+    on_demand: tuple[MarketSeries, ...] = ()
     set_aside: int = 0
     bad_rows: tuple[BadRow, ...] = ()
 
 
 #: A row as (name, instance type, place, second, values)
-Row = tuple[str, str, str, float, tuple[float, ...]]
+SpotRow = tuple[str, str, str, float, tuple[float, ...]]
 
 
 def read_spot(path: Path) -> SpotFile:
     """Read a file of availability or of prices. A malformed row is skipped; a file of the wrong shape raises :class:`SpotError`."""
-    rows: list[Row] = []
+    rows: list[SpotRow] = []
     bad: list[BadRow] = []
     count = 0
     with open_text(path) as text:
-        csv_rows = rows_of(text)
+        csv_rows = read_csv_rows(text)
         header = header_of(csv_rows)
         prices = "date" in header or "spot_usd_h" in header
         parse = _price_row if prices else _availability_row
@@ -107,7 +107,7 @@ def _check(header: Sequence[str], columns: Sequence[str], path: Path) -> None:
         )
 
 
-def _availability_row(row: Mapping[str, str]) -> Row:
+def _availability_row(row: Mapping[str, str]) -> SpotRow:
     kind = row.get("kind", "")
     if kind not in ("", "availability"):
         raise ValueError(f"kind is {kind[:40]!r}, expected availability")
@@ -119,7 +119,7 @@ def _availability_row(row: Mapping[str, str]) -> Row:
     return name, _required(row, "instance_type"), _required(row, "zone"), _number(row, "t_s", most=MOST_SECONDS), (machines,)
 
 
-def _price_row(row: Mapping[str, str]) -> Row:
+def _price_row(row: Mapping[str, str]) -> SpotRow:
     try:
         day = date.fromisoformat(row["date"])
     except ValueError:
@@ -148,7 +148,7 @@ def _number(row: Mapping[str, str], name: str, *, most: float) -> float:
     return number
 
 
-def _series(rows: Iterable[Row], value: int, last: float) -> tuple[Series, ...]:
+def _series(rows: Iterable[SpotRow], value: int, last: float) -> tuple[MarketSeries, ...]:
     """Rows as series, each from its own first row on; of two rows of one moment the later in the file counts."""
     groups: dict[tuple[str, str, str], dict[float, float]] = {}
     for name, instance_type, place, at, values in rows:
@@ -160,5 +160,5 @@ def _series(rows: Iterable[Row], value: int, last: float) -> tuple[Series, ...]:
         if steps:
             start = steps[0][0]
             end = moments[-1] if math.isnan(points[moments[-1]]) else moments[-1] + last
-            series.append(Series(name, instance_type, place, tuple((at - start, amount) for at, amount in steps), end - start))
+            series.append(MarketSeries(name, instance_type, place, tuple((at - start, amount) for at, amount in steps), end - start))
     return tuple(series)

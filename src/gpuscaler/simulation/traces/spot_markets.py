@@ -13,7 +13,7 @@ from gpuscaler.catalogue.zones import region_of
 from gpuscaler.model.offerings import OfferingKey
 from gpuscaler.model.pools import Offering, Policy
 from gpuscaler.simulation.cloud.markets import Markets, Steps
-from gpuscaler.simulation.traces.spot import Series, SpotError, SpotFile
+from gpuscaler.simulation.traces.spot import MarketSeries, SpotError, SpotFile
 
 
 class Choice(Struct, frozen=True, gc=False, forbid_unknown_fields=True):
@@ -97,7 +97,7 @@ class _Chooser:
                 _by_name(self._spot, choice.price)
 
     @staticmethod
-    def own(series: Sequence[Series], instance_type: str, place: str) -> Series | None:
+    def own(series: Sequence[MarketSeries], instance_type: str, place: str) -> MarketSeries | None:
         return next((series for series in series if series.instance_type == instance_type and series.place == place), None)
 
     def availability(self, offering: Offering, steps: dict[OfferingKey, Steps]) -> None:
@@ -139,7 +139,7 @@ class _Chooser:
         name = f"{offering.instance_type}/{offering.zone}"
         return next((choice for pattern, choice in self._map.items() if fnmatchcase(name, pattern)), None)
 
-    def _draw(self, kind: str, series: Sequence[Series], offering: Offering) -> tuple[Series, float]:
+    def _draw(self, kind: str, series: Sequence[MarketSeries], offering: Offering) -> tuple[MarketSeries, float]:
         # Pools do not affect a market: the same type in the same zone runs dry in all of them at once.
         luck = random.Random(f"{self._seed}/{kind}/{offering.instance_type}/{offering.zone}")
         self._drawn[kind] += 1
@@ -147,7 +147,7 @@ class _Chooser:
         return chosen, luck.uniform(0.0, chosen.period)
 
 
-def _by_name(series: Sequence[Series], name: str) -> Series:
+def _by_name(series: Sequence[MarketSeries], name: str) -> MarketSeries:
     """The series with a name, or with a part of a name that no other has."""
     matching = [series for series in series if series.name == name] or [series for series in series if name in series.name.split("/")]
     if len(matching) == 1:

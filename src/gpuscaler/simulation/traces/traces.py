@@ -20,15 +20,15 @@ from gpuscaler.simulation.traces.jobs import (
     MIB,
     MOST_SECONDS,
     BadRow,
+    CsvRow,
     Job,
-    Row,
     Trace,
     TraceError,
     fields_of,
     header_of,
     open_text,
     printable_names,
-    rows_of,
+    read_csv_rows,
 )
 
 __all__ = ["KEPT_ROWS", "MIB", "MOST_SECONDS", "BadRow", "Job", "Trace", "TraceError", "open_text", "read_trace"]
@@ -106,13 +106,13 @@ def _leading_lines(text: io.TextIOWrapper) -> list[str]:
 
 
 def _read_csv(lines: Iterable[str], path: Path, collected: _JobCollector) -> Layout:
-    rows = rows_of(lines)
+    rows = read_csv_rows(lines)
     top = header_of(rows)
     columns = columns_without_header(top)
     header = columns or tuple(top)
     layout = _layout(header, path)
     places = {name: header.index(name) for name in header}
-    body: Iterable[tuple[int, Row]] = itertools.chain([(1, top)], rows) if columns else rows
+    body: Iterable[tuple[int, CsvRow]] = itertools.chain([(1, top)], rows) if columns else rows
     for line, row in body:
         added = collected.add(line, partial(_job, row, places, width=len(header), layout=layout))
         if added and layout.note in places and not isinstance(row, csv.Error):
@@ -120,7 +120,7 @@ def _read_csv(lines: Iterable[str], path: Path, collected: _JobCollector) -> Lay
     return layout
 
 
-def _job(row: Row, places: dict[str, int], *, width: int, layout: Layout) -> Job:
+def _job(row: CsvRow, places: dict[str, int], *, width: int, layout: Layout) -> Job:
     return layout.job(Fields(fields_of(row, width), places))
 
 

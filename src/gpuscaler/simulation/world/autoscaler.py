@@ -17,7 +17,7 @@ from gpuscaler.model.pods import PodSpec
 from gpuscaler.model.pools import Offering
 from gpuscaler.planning.plans import Ignored, Placement, PlannedRemoval, Unplaced
 from gpuscaler.planning.state import State
-from gpuscaler.simulation.cloud.machines import Answer, CloudMachine
+from gpuscaler.simulation.cloud.machines import CloudMachine, PurchaseAnswer
 from gpuscaler.simulation.world.scheduler import Scheduler
 
 
@@ -86,7 +86,7 @@ class Lost(Struct, frozen=True, gc=False):
     why: str
 
 
-class Notice(Struct, frozen=True, gc=False):
+class InterruptionNotice(Struct, frozen=True, gc=False):
     """The cloud will take a machine away at ``gone_at``."""
 
     machine: CloudMachine
@@ -105,11 +105,11 @@ class Moment(Struct, gc=False):
     arrived: list[str] = []
     finished: int = 0
     evicted: list[str] = []
-    answers: list[Answer] = []
+    answers: list[PurchaseAnswer] = []
     registered: list[str] = []
     opened: list[str] = []
     idled: list[str] = []
-    notices: list[Notice] = []
+    notices: list[InterruptionNotice] = []
     lost: list[Lost] = []
     removed: list[str] = []
     broken: list[str] = []

@@ -11,7 +11,7 @@ from gpuscaler.model.pods import PodSpec
 from gpuscaler.model.pools import Offering
 from gpuscaler.planning.plans import Ignored, Unplaced
 from gpuscaler.simulation.cloud.core import SimulatedCloud
-from gpuscaler.simulation.cloud.machines import FAILED, NO_CAPACITY, RECLAIMED, Answer, CloudMachine
+from gpuscaler.simulation.cloud.machines import FAILED, NO_CAPACITY, RECLAIMED, CloudMachine, PurchaseAnswer
 from gpuscaler.simulation.measures.fleet import Presence
 from gpuscaler.simulation.measures.last_quarter import LastQuarter
 from gpuscaler.simulation.measures.shares import Share, Shares
@@ -22,7 +22,7 @@ from gpuscaler.simulation.world.autoscaler import Purchase
 from gpuscaler.simulation.world.queue import Task
 
 
-class Sample(Struct, frozen=True, gc=False):
+class TimelineSample(Struct, frozen=True, gc=False):
     """From ``at`` on: GPUs that pods want, GPUs they run on, GPUs of machines that are paid, and dollars per hour."""
 
     at: float
@@ -101,7 +101,7 @@ class Result(Struct, frozen=True, gc=False):
     began: float
     ended: float
     services: tuple[ServiceResult, ...]
-    timeline: tuple[Sample, ...]
+    timeline: tuple[TimelineSample, ...]
     decisions: tuple[Decision, ...]
     gpu_hours_held: float | None = None
     waits: tuple[PodWait, ...] = ()
@@ -133,7 +133,7 @@ class Meter:
         self.capacity_errors = 0
         self.failovers: list[float] = []
         self.decisions: list[Decision] = []
-        self.timeline: list[Sample] = []
+        self.timeline: list[TimelineSample] = []
         self._wanted = 0.0
         self._used = 0.0
         self._paid = 0.0
@@ -191,7 +191,7 @@ class Meter:
             self.failovers.append(now - self._dry_since)
             self._dry.clear()
 
-    def record_refusals(self, answer: Answer, now: float) -> None:
+    def record_refusals(self, answer: PurchaseAnswer, now: float) -> None:
         for refusal in answer.refusals:
             self.record_decision(now, "refused", f"{refusal.missing} x {'/'.join(refusal.offering)}", refusal.detail)
             if refusal.kind == NO_CAPACITY:
@@ -236,7 +236,7 @@ class Meter:
             last = self.timeline[-1]
             if (last.wanted, last.used, last.paid, last.dollars_per_hour) == values:
                 return
-        self.timeline.append(Sample(now, *values))
+        self.timeline.append(TimelineSample(now, *values))
 
 
 def unserved_reasons(

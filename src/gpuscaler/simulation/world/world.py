@@ -7,7 +7,7 @@ from gpuscaler.model.offerings import OfferingKey
 from gpuscaler.model.pools import Policy
 from gpuscaler.planning.plans import Ignored, Unplaced
 from gpuscaler.simulation.cloud.core import SimulatedCloud
-from gpuscaler.simulation.cloud.machines import Answer, CloudMachine
+from gpuscaler.simulation.cloud.machines import CloudMachine, PurchaseAnswer
 from gpuscaler.simulation.world.autoscaler import Lost, Purchase
 from gpuscaler.simulation.world.ledger import Drain, Entry, entry_of
 from gpuscaler.simulation.world.queue import Task
@@ -76,7 +76,7 @@ class World(Seating):
         for entry in self._orders.pop(purchase):
             self._drop_entry(entry)
 
-    def process_answer(self, answer: Answer, now: float) -> None:
+    def process_answer(self, answer: PurchaseAnswer, now: float) -> None:
         """Process the cloud's answer: some intents get their machine, the rest are given up unless the order stands."""
         entries = self._orders[answer.purchase]
         purchase = entries[0].purchase

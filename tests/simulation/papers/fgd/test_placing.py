@@ -11,8 +11,8 @@ from gpuscaler.cli.bench import bench
 from gpuscaler.cli.fgd_table import POLICIES, SEEDS
 from gpuscaler.simulation.papers.fgd import table as tables
 from gpuscaler.simulation.papers.fgd.placing import Cluster, Room
-from gpuscaler.simulation.papers.fgd.scores import PUBLISHED, Clustering, Packing, scoring, typical
-from gpuscaler.simulation.papers.fgd.workload import Nodes, Workload, arrivals, read_nodes, workload
+from gpuscaler.simulation.papers.fgd.scores import PUBLISHED, Clustering, Packing, scoring_by_name, typical
+from gpuscaler.simulation.papers.fgd.workload import Nodes, Workload, arrivals, read_nodes, workload_of_trace
 from gpuscaler.simulation.traces.traces import MIB, Job, Trace, TraceError, read_trace
 
 DATA = Path(__file__).parents[5] / "shared" / "data"
@@ -26,7 +26,7 @@ def load_of(*wanted: tuple[int, int, int], memory: int = 1) -> Workload:
         Job(f"job-{number}", 0, 1, gpus=gpus, gpu_milli=milli or 1000, cpu_milli=1000 * cores, memory=memory * MIB)
         for number, (gpus, milli, cores) in enumerate(wanted)
     )
-    return workload(Trace("made", jobs))
+    return workload_of_trace(Trace("made", jobs))
 
 
 def nodes_of(*rows: tuple[int, int]) -> Nodes:
@@ -42,7 +42,7 @@ def room(cores: int, *devices: int, kinds: int = 0) -> Room:
 def placed(name: str, nodes: Nodes, load: Workload) -> list[bool]:
     """Whether each pod of the list found a place, in the list's order."""
     draw = np.random.default_rng(1)
-    cluster = Cluster(nodes, load, scoring(name, load, nodes))
+    cluster = Cluster(nodes, load, scoring_by_name(name, load, nodes))
     return [cluster.place(int(member), draw) for member in load.pods]
 
 
@@ -91,7 +91,7 @@ def test_all_pods_of_the_list_come_before_any_repeats_and_the_load_ends_at_all_g
 
 def test_the_same_seed_gives_the_same_run() -> None:
     load, nodes = load_of(*[(1, 470, 3)] * 30, *[(1, 1000, 8)] * 20), nodes_of(*[(4, 32)] * 8)
-    assert tables.runs("Random", nodes, load, seeds=2) == tables.runs("Random", nodes, load, seeds=2)
+    assert tables.unallocated_by_seed("Random", nodes, load, seeds=2) == tables.unallocated_by_seed("Random", nodes, load, seeds=2)
 
 
 def test_nodes_are_read_by_cluster_and_those_without_gpus_are_left_out(tmp_path: Path) -> None:
@@ -156,7 +156,7 @@ def test_the_command_offers_every_scheduler_and_the_published_number_of_seeds() 
 def test_the_published_values_are_reproduced_and_ours_is_below_fgd() -> None:
     if not (OPENB.exists() and NODES.exists()):
         pytest.skip("needs ../shared/data beside the project")
-    published = tables.table(read_nodes(NODES, "alibaba-openb-v2023"), workload(read_trace(OPENB)), seeds=1)
+    published = tables.table(read_nodes(NODES, "alibaba-openb-v2023"), workload_of_trace(read_trace(OPENB)), seeds=1)
     ours = {row.policy: row.ours for row in published.rows}
     # One run of ten: runs differ by some tenths of a point.
     assert all(abs(row.difference) < 1.1 for row in published.rows if row.difference is not None)

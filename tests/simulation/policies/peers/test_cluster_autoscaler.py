@@ -8,7 +8,7 @@ from tests.simulation.pools import GIB, trace
 from gpuscaler.model.pools import Offering, Policy, Pool
 from gpuscaler.simulation.cloud.delays import Delay, Delays
 from gpuscaler.simulation.policies.peers.cluster_autoscaler import ClusterAutoscaler
-from gpuscaler.simulation.policies.peers.expanders import PRICE, PRIORITY, RANDOM, Option, expander
+from gpuscaler.simulation.policies.peers.expanders import PRICE, PRIORITY, RANDOM, Option, expander_by_name
 from gpuscaler.simulation.policies.peers.settings import ClusterAutoscalerSettings
 from gpuscaler.simulation.traces.traces import Job
 from gpuscaler.simulation.traces.workload import Shaping, members
@@ -128,14 +128,14 @@ def test_price_puts_pods_without_gpus_on_gpu_machines_only_if_nothing_else_exist
     plain = offering("c8", 30.0, pool="cpu", zone="z0", gpus=0, pods=50)
     pods = ((members(trace(Job("a", 0.0, 60.0, cpu_milli=1000, memory=GIB)), Shaping())[0].spec, 4),)
     options = [Option(plain, 1, pods), Option(group("on-demand", "z0"), 1, pods)]
-    assert expander(PRICE, seed=0)(options).offering.instance_type == "c8"
+    assert expander_by_name(PRICE, seed=0)(options).offering.instance_type == "c8"
 
 
 def test_random_depends_only_on_the_seed() -> None:
     options = [Option(group("on-demand", f"z{number}"), 1, ()) for number in range(5)]
 
     def drawn(seed: int) -> list[str]:
-        choose = expander(RANDOM, seed=seed)
+        choose = expander_by_name(RANDOM, seed=seed)
         return [choose(options).offering.zone for _ in range(20)]
 
     assert drawn(1) == drawn(1)
@@ -144,7 +144,7 @@ def test_random_depends_only_on_the_seed() -> None:
 
 def test_an_unknown_expander_is_reported_with_the_known_ones() -> None:
     with pytest.raises(ValueError, match="unknown expander 'cheapest': expected one of random, least-waste, priority, price"):
-        expander("cheapest", seed=0)
+        expander_by_name("cheapest", seed=0)
 
 
 def bursts(jobs_later: int) -> tuple[Recording, list[float]]:

@@ -7,7 +7,7 @@ from tests.simulation.policies.peers.recording import pools_of, replay
 from tests.simulation.pools import GIB, trace
 
 from gpuscaler.simulation.policies.peers.settings import ClusterAutoscalerSettings, KarpenterSettings
-from gpuscaler.simulation.policies.peers.variants import AXES, axes_of, named, peer, sweep
+from gpuscaler.simulation.policies.peers.variants import AXES, axes_of, peer_by_name, peer_name, sweep_settings
 from gpuscaler.simulation.policies.policies import autoscaler_of
 from gpuscaler.simulation.traces.traces import Job
 from gpuscaler.simulation.world.meter import Result
@@ -22,7 +22,7 @@ def results(names: Sequence[str]) -> list[Result]:
 
 
 def test_a_name_contains_its_settings_and_results_have_that_name() -> None:
-    name = named("karpenter", {"consolidate_after": 300.0, "budget": 1.0})
+    name = peer_name("karpenter", {"consolidate_after": 300.0, "budget": 1.0})
     assert name == "karpenter(budget=1.0,consolidate_after=300.0)"
     default, slow = results(["karpenter", name])
     assert (default.policy, slow.policy) == ("karpenter", name)
@@ -30,11 +30,11 @@ def test_a_name_contains_its_settings_and_results_have_that_name() -> None:
 
 
 def test_a_setting_of_none_is_named_too() -> None:
-    assert peer(named("cluster-autoscaler", {"error_signal": None, "expander": "price"}), POLICY) is not None
+    assert peer_by_name(peer_name("cluster-autoscaler", {"error_signal": None, "expander": "price"}), POLICY) is not None
 
 
 def test_a_name_of_no_peer_is_left_to_others() -> None:
-    assert peer("gpuscaler", POLICY) is None
+    assert peer_by_name("gpuscaler", POLICY) is None
 
 
 @pytest.mark.parametrize(
@@ -47,7 +47,7 @@ def test_a_name_of_no_peer_is_left_to_others() -> None:
 )
 def test_an_unknown_setting_or_value_is_named(name: str, message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        peer(name, POLICY)
+        peer_by_name(name, POLICY)
 
 
 @pytest.mark.parametrize("base", sorted(AXES))
@@ -58,13 +58,13 @@ def test_a_sweep_finds_nothing_more_expensive_than_the_defaults_and_tries_every_
         requested.extend(names)
         return results(names)
 
-    swept = sweep(base, run)
+    swept = sweep_settings(base, run)
     default = next(result for result in swept if result.policy == base)
     assert swept[0].cost <= default.cost
     assert [result.cost for result in swept] == sorted(result.cost for result in swept)
     for key, values in AXES[base].items():
         for value in values[1:]:
-            assert named(base, {key: value}) in requested
+            assert peer_name(base, {key: value}) in requested
     assert len(requested) == len(set(requested))
 
 
@@ -74,5 +74,5 @@ def test_if_pods_may_be_moved_a_sweep_also_tries_the_settings_that_move_them(bas
     assert without == AXES[base]
     assert set(having) > set(without)
     for key, values in having.items():
-        assert peer(named(base, {key: values[0]}), POLICY) is not None
+        assert peer_by_name(peer_name(base, {key: values[0]}), POLICY) is not None
         assert getattr(SETTINGS[base], key) == values[0], "the default comes first"

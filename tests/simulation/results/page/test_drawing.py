@@ -9,12 +9,12 @@ from gpuscaler.simulation.results.page.drawing import (
     Frame,
     Key,
     area,
+    axis_end,
     band,
-    ceiling,
     hour_marks,
     legend,
     level_lines,
-    steps,
+    step_line,
     wait_marks,
 )
 
@@ -23,7 +23,7 @@ SPAN = WIDTH - LEFT - RIGHT
 
 
 def test_equal_values_are_one_step() -> None:
-    assert steps([5, 5, 10, 10], FRAME, 8) == f"M{LEFT} 60.0V60.0H{LEFT + SPAN / 2:.1f}V10.0H{WIDTH - RIGHT:.1f}"
+    assert step_line([5, 5, 10, 10], FRAME, 8) == f"M{LEFT} 60.0V60.0H{LEFT + SPAN / 2:.1f}V10.0H{WIDTH - RIGHT:.1f}"
 
 
 def test_a_step_line_ends_at_the_end_of_its_run() -> None:
@@ -37,7 +37,7 @@ def test_a_band_follows_its_top_and_returns_along_its_bottom() -> None:
 
 @pytest.mark.parametrize(("value", "end"), [(0, 2), (0.9, 1), (1, 1), (11, 12), (13, 16), (21, 24), (99, 100), (101, 120), (4.1, 5)])
 def test_an_axis_ends_at_a_number_that_is_easily_halved(value: float, end: float) -> None:
-    assert ceiling(value) == pytest.approx(end)
+    assert axis_end(value) == pytest.approx(end)
 
 
 def words(parts: list[str]) -> list[str]:

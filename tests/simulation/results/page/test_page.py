@@ -12,8 +12,8 @@ from gpuscaler.simulation.results.campaign import Setting, run_all
 from gpuscaler.simulation.results.page import report_page
 from gpuscaler.simulation.results.report import inputs_of
 from gpuscaler.simulation.services import LoadFile
-from gpuscaler.simulation.services.loads import Series as LoadSeries
-from gpuscaler.simulation.traces.spot import Series, SpotFile
+from gpuscaler.simulation.services.loads import LoadSeries
+from gpuscaler.simulation.traces.spot import MarketSeries, SpotFile
 from gpuscaler.simulation.traces.traces import Job, Trace
 from gpuscaler.simulation.world.meter import Result
 
@@ -27,7 +27,7 @@ JOBS = trace(
 SETTING = Setting(
     trace=JOBS,
     policy=Policy((Pool("gpu", (SPOT, G1, G4)), Pool("cpu", (C8,)))),
-    spot=(SpotFile("s.csv", (Series("s", "t", "z", ((0.0, 100.0), (2000.0, 0.0), (4000.0, 100.0)), 9000.0),)),),
+    spot=(SpotFile("s.csv", (MarketSeries("s", "t", "z", ((0.0, 100.0), (2000.0, 0.0), (4000.0, 100.0)), 9000.0),)),),
 )
 VOID = {"meta", "path", "rect", "br"}
 
@@ -91,7 +91,7 @@ def test_scrolling_tables_are_reachable_by_keyboard_and_have_names(results: list
     _, page = page_of(SETTING, results)
     scrolling = [tag for tag in page.all("div") if tag.get("class") == "scroll"]
     assert len(scrolling) == len(page.all("table")) > 4
-    assert all(one["tabindex"] == "0" and one["role"] == "region" and one["aria-label"] for one in scrolling)
+    assert all(tag["tabindex"] == "0" and tag["role"] == "region" and tag["aria-label"] for tag in scrolling)
 
 
 def test_there_are_four_plots_with_a_description_in_words(results: list[Result]) -> None:

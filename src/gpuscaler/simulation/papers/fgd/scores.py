@@ -143,7 +143,7 @@ PUBLISHED: Mapping[str, float | None] = MappingProxyType(
 )
 
 
-def scoring(name: str, load: Workload, nodes: Nodes) -> Scoring:
+def scoring_by_name(name: str, load: Workload, nodes: Nodes) -> Scoring:
     """The scheduler for a name of :data:`PUBLISHED`."""
     simple = {"Random": Random, "DotProd": DotProduct, "Clustering": Clustering, "Packing": Packing, "BestFit": BestFit}
     if name in simple:

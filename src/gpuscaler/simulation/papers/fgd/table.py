@@ -4,11 +4,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from gpuscaler.simulation.papers import Published, Row
+from gpuscaler.simulation.papers import Published, TableRow
 from gpuscaler.simulation.papers.fgd.fragmentation import WHOLE
 from gpuscaler.simulation.papers.fgd.placement_prices import solve
 from gpuscaler.simulation.papers.fgd.placing import Cluster, unallocated
-from gpuscaler.simulation.papers.fgd.scores import PUBLISHED, scoring
+from gpuscaler.simulation.papers.fgd.scores import PUBLISHED, scoring_by_name
 from gpuscaler.simulation.papers.fgd.workload import Nodes, Workload, arrivals
 
 #: The first seed of the published runs, and the number of seeds.
@@ -28,9 +28,9 @@ def table(nodes: Nodes, load: Workload, *, policies: Sequence[str] = tuple(PUBLI
     """Run every policy on the same ``seeds`` orders of pods and nodes."""
     rows = []
     for name in policies:
-        values = runs(name, nodes, load, seeds=seeds)
+        values = unallocated_by_seed(name, nodes, load, seeds=seeds)
         figures = {"least": min(values), "most": max(values)}
-        rows.append(Row(policy=name, ours=float(np.mean(values)), published=PUBLISHED[name], figures=figures))
+        rows.append(TableRow(policy=name, ours=float(np.mean(values)), published=PUBLISHED[name], figures=figures))
     other = (len(load.pods), nodes.capacity) != PUBLISHED_FOR
     return Published(
         name="fgd",
@@ -41,15 +41,18 @@ def table(nodes: Nodes, load: Workload, *, policies: Sequence[str] = tuple(PUBLI
         inputs=(
             f"{len(load.pods):,} pods in {len(load.classes)} classes, {len(nodes):,} nodes with {nodes.capacity // WHOLE:,} GPUs.",
             f"Means of {seeds} runs, seeds {FIRST_SEED} to {FIRST_SEED + seeds - 1}.",
-            f"Any placement of these pods leaves at least {bound(nodes, load):.2f} % unallocated on average (bound of a linear program).",
+            (
+                f"Any placement of these pods leaves at least {minimum_unallocated(nodes, load):.2f} % unallocated on average "
+                "(bound of a linear program)."
+            ),
         ),
         unmatched=(ELSEWHERE, *UNMATCHED) if other else UNMATCHED,
     )
 
 
-def runs(name: str, nodes: Nodes, load: Workload, *, seeds: int) -> list[float]:
+def unallocated_by_seed(name: str, nodes: Nodes, load: Workload, *, seeds: int) -> list[float]:
     """Percent of GPUs that a policy leaves unallocated, for each seed."""
-    scores = scoring(name, load, nodes)
+    scores = scoring_by_name(name, load, nodes)
     values = []
     for seed in range(FIRST_SEED, FIRST_SEED + seeds):
         draw = np.random.default_rng(seed)
@@ -61,7 +64,7 @@ def runs(name: str, nodes: Nodes, load: Workload, *, seeds: int) -> list[float]:
     return values
 
 
-def bound(nodes: Nodes, load: Workload) -> float:
+def minimum_unallocated(nodes: Nodes, load: Workload) -> float:
     """The minimum percent of GPUs left unallocated if pods as frequent as in the list ask for all GPUs, ignoring CPU and memory."""
     asking = load.classes.subset(load.classes.gpus > 0)
     count = nodes.capacity / float(asking.demand @ asking.weight)

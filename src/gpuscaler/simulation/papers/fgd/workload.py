@@ -86,7 +86,7 @@ def _amounts(header: list[str], path: Path) -> tuple[str, ...]:
     return NODE_COLUMNS[:3]
 
 
-def workload(trace: Trace) -> Workload:
+def workload_of_trace(trace: Trace) -> Workload:
     """The pods of a trace as classes; times, users and GPU models are ignored."""
     requests = [
         (job.gpus, job.gpu_milli if job.gpus else 0, job.cpu_milli or 0, -(-(job.memory or 0) // MIB))

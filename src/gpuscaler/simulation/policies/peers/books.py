@@ -56,7 +56,7 @@ class Backoff:
             del self._failures[group]
 
 
-class Order(Struct, gc=False):
+class ScaleUp(Struct, gc=False):
     """An increased size of a group: how many of its machines have not been granted, and when it was asked."""
 
     id: str

@@ -27,10 +27,10 @@ from gpuscaler.model.offerings import OfferingKey
 from gpuscaler.model.pods import PodSpec
 from gpuscaler.model.pools import Policy
 from gpuscaler.planning.plans import PlannedRemoval
-from gpuscaler.simulation.policies.peers.books import Backoff, Order, add_upcoming
+from gpuscaler.simulation.policies.peers.books import Backoff, ScaleUp, add_upcoming
 from gpuscaler.simulation.policies.peers.draining import Draining
 from gpuscaler.simulation.policies.peers.estimator import estimate
-from gpuscaler.simulation.policies.peers.expanders import Option, expander
+from gpuscaler.simulation.policies.peers.expanders import Option, expander_by_name
 from gpuscaler.simulation.policies.peers.settings import ClusterAutoscalerSettings
 from gpuscaler.simulation.world.autoscaler import Decisions, Intent, Moment, ObservedMachine, Pending, Purchase, View
 from gpuscaler.simulation.world.scheduler import Scheduler
@@ -61,14 +61,14 @@ class ClusterAutoscaler:
         self._settings = settings or ClusterAutoscalerSettings()
         self._pools = {pool.name: pool for pool in policy.pools}
         self._groups = policy.offerings
-        self._choose = expander(self._settings.expander, seed=seed)
+        self._choose = expander_by_name(self._settings.expander, seed=seed)
         self._backoff = Backoff(self._settings.backoff)
         self._draining = Draining(
             threshold=self._settings.scale_down_utilization_threshold,
             gpu_threshold=self._settings.scale_down_gpu_utilization_threshold,
             recheck=self._settings.unremovable_recheck,
         )
-        self._orders: dict[str, Order] = {}
+        self._orders: dict[str, ScaleUp] = {}
         self._asked = 0
         #: Until when the machines of a raised group are expected.
         self._expected: dict[OfferingKey, float] = {}
@@ -261,7 +261,7 @@ class ClusterAutoscaler:
     def _order(self, option: Option, now: float) -> Purchase:
         self._asked += 1
         group, name = option.offering.key, f"scale-up-{self._asked}"
-        self._orders[name] = Order(name, group, option.count, now)
+        self._orders[name] = ScaleUp(name, group, option.count, now)
         self._expected[group] = now + self._settings.max_node_provision_time
         number = sum(count for _, count in option.pods)
         intents = tuple(Intent(f"{name}#{machine}") for machine in range(1, option.count + 1))

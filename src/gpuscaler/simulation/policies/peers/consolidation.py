@@ -66,7 +66,7 @@ class Totals(Struct, frozen=True, gc=False):
     disruption: float
 
 
-def candidate(observed: ObservedMachine) -> Candidate:
+def candidate_of(observed: ObservedMachine) -> Candidate:
     return Candidate(observed, disruption_of(observed.pods.values()))
 
 

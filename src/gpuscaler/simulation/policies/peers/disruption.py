@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 
 from gpuscaler.model.table import Mask
 from gpuscaler.simulation.policies.peers.claims import OfferingTable
-from gpuscaler.simulation.policies.peers.consolidation import Candidate, Command, Consolidation, candidate, totals_of
+from gpuscaler.simulation.policies.peers.consolidation import Candidate, Command, Consolidation, candidate_of, totals_of
 from gpuscaler.simulation.policies.peers.settings import KarpenterSettings
 from gpuscaler.simulation.policies.peers.trials import Trial
 from gpuscaler.simulation.world.autoscaler import Moment, ObservedMachine, View
@@ -200,7 +200,7 @@ class Disruption:
         for name in view.movable():
             observed = view.node(name)
             if observed is not None and observed.ready is not None and name not in nominated and name not in young:
-                yield candidate(observed)
+                yield candidate_of(observed)
 
     def _recently_changed(self, view: View, now: float) -> set[str]:
         """Nodes that gained or lost a pod less than ``consolidateAfter`` ago, as far as observed."""

@@ -38,7 +38,7 @@ class Option(Struct, frozen=True, gc=False):
 Expander = Callable[[Sequence[Option]], Option]
 
 
-def expander(name: str, *, seed: int, tiers: Mapping[str, int] | None = None) -> Expander:
+def expander_by_name(name: str, *, seed: int, tiers: Mapping[str, int] | None = None) -> Expander:
     """Return the expander of that name. ``tiers`` are the priorities of markets for ``priority``; by default spot before on-demand.
 
     Raises ValueError for a name that Cluster Autoscaler does not have.

@@ -28,7 +28,7 @@ from gpuscaler.model.pods import PodSpec
 from gpuscaler.model.pools import Offering, Policy
 from gpuscaler.model.table import Mask
 from gpuscaler.planning.plans import PlannedRemoval
-from gpuscaler.simulation.cloud.machines import NO_CAPACITY, Answer
+from gpuscaler.simulation.cloud.machines import NO_CAPACITY, PurchaseAnswer
 from gpuscaler.simulation.policies.peers.books import add_upcoming
 from gpuscaler.simulation.policies.peers.claims import Claim, OfferingTable, offering_keys, pack
 from gpuscaler.simulation.policies.peers.disruption import Disruption
@@ -112,7 +112,7 @@ class Karpenter:
             self._batch_began = now
         self._batch_at = min(self._batch_began + rules.batch_max, max(now, self._batch_began) + rules.batch_idle)
 
-    def _process_answer(self, answer: Answer, now: float) -> None:
+    def _process_answer(self, answer: PurchaseAnswer, now: float) -> None:
         self._asked.discard(answer.purchase)
         for machine in answer.machines:
             self._unregistered[machine.id] = now + self._settings.registration

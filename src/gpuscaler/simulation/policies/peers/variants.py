@@ -1,7 +1,7 @@
 """Peers with settings other than their defaults, as names: ``karpenter(budget=1.0,consolidate_after=30.0)``.
 
-A comparison with a peer's defaults only may be won by the defaults. :func:`sweep` finds the setting that costs least on the very trace that
-is compared, which no operator could know: it is better than a peer can be tuned in reality.
+A comparison with a peer's defaults only may be won by the defaults. :func:`sweep_settings` finds the setting that costs least on the very
+trace that is compared, which no operator could know: it is better than a peer can be tuned in reality.
 """
 
 import re
@@ -47,7 +47,7 @@ MOVING_AXES: Mapping[str, Axes] = {
 _NAME = re.compile(r"([a-z-]+)(?:\((.*)\))?")
 
 
-def peer(name: str, policy: Policy) -> Autoscaler | None:
+def peer_by_name(name: str, policy: Policy) -> Autoscaler | None:
     """Return the peer of that name with its settings; None if there is no such peer. Raises ValueError for an unknown setting."""
     matched = _NAME.fullmatch(name)
     base = matched[1] if matched else ""
@@ -79,20 +79,20 @@ def axes_of(base: str, *, moves: bool) -> Axes:
     return {**AXES[base], **(MOVING_AXES[base] if moves else {})}
 
 
-def named(base: str, changed: Mapping[str, object]) -> str:
+def peer_name(base: str, changed: Mapping[str, object]) -> str:
     """Format the name of a peer with these settings changed."""
     parts = [f"{key}={'none' if value is None else value}" for key, value in sorted(changed.items())]
     return f"{base}({','.join(parts)})" if parts else base
 
 
-def sweep(base: str, run: Callable[[Sequence[str]], Sequence[Result]], *, axes: Axes | None = None) -> list[Result]:
+def sweep_settings(base: str, run: Callable[[Sequence[str]], Sequence[Result]], *, axes: Axes | None = None) -> list[Result]:
     """Results of a peer with many settings, the cheapest first; ``run`` makes one for each name.
 
     Each setting is changed alone; then the best values of each are combined. A setting that leaves pods without a machine that another
     setting serves comes last, even if it is cheap.
     """
     axes_tried = axes_of(base, moves=False) if axes is None else axes
-    singles = {(key, value): named(base, {key: value}) for key, values in axes_tried.items() for value in values[1:]}
+    singles = {(key, value): peer_name(base, {key: value}) for key, values in axes_tried.items() for value in values[1:]}
     names = [base, *singles.values()]
     results = dict(zip(names, run(names), strict=True))
     best: dict[str, object] = {}
@@ -100,7 +100,7 @@ def sweep(base: str, run: Callable[[Sequence[str]], Sequence[Result]], *, axes: 
         best_number = min((_rank(results[singles.get((key, value), base)]), number) for number, value in enumerate(values))[1]
         if best_number:
             best[key] = values[best_number]
-    combined = named(base, best)
+    combined = peer_name(base, best)
     if combined not in results:
         results[combined] = run([combined])[0]
     return sorted(results.values(), key=_rank)

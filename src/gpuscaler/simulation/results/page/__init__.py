@@ -35,18 +35,18 @@ def report_page(
         *_summary(inputs, policies),
         *(part for words, sentences in (lead or {}).items() for part in _list(words, sentences)),
         "<h2>Figures</h2>",
-        tables.figures(policies),
+        tables.figures_table(policies),
         *_notes(results),
         *_plots(first, inputs),
-        *_section("Waits", tables.classes(policies)),
+        *_section("Waits", tables.classes_table(policies)),
         *_section(
             "Cost by user and namespace",
-            tables.shares("namespace", {name: [result.namespaces for result in runs] for name, runs in policies.items()}),
-            tables.shares("user", {name: [result.users for result in runs] for name, runs in policies.items()}),
+            tables.shares_table("namespace", {name: [result.namespaces for result in runs] for name, runs in policies.items()}),
+            tables.shares_table("user", {name: [result.users for result in runs] for name, runs in policies.items()}),
         ),
-        *_section("Machines", tables.machines(policies)),
-        *_section("Services", tables.services(first)),
-        *_section("Pods that never ran", tables.unserved(first)),
+        *_section("Machines", tables.machines_table(policies)),
+        *_section("Services", tables.services_table(first)),
+        *_section("Pods that never ran", tables.unserved_table(first)),
         *(part for words, sentences in (annex or {}).items() for part in _section(words, *_list("", sentences))),
         *_inputs(inputs),
     ]
@@ -95,16 +95,16 @@ def _plots(results: Sequence[Result], inputs: Inputs) -> list[str]:
     drawn = [
         (
             "Capacity against demand",
-            plots.capacity(results),
+            plots.capacity_plot(results),
             "Averages over equal intervals; the area between paid and used GPUs is idle or booting.",
         ),
-        ("Cost over time", plots.spending(results), "Dollars spent since the first submission."),
+        ("Cost over time", plots.spending_plot(results), "Dollars spent since the first submission."),
         (
             "Waiting times",
-            plots.waiting(results),
+            plots.waiting_plot(results),
             "The share of all pods that ran within a time, on a logarithmic scale. A line that ends below 100 %: some pods never ran.",
         ),
-        ("Machines over time", plots.machines(results), "From the bottom up in the order of the legend; hatched: spot."),
+        ("Machines over time", plots.machines_plot(results), "From the bottom up in the order of the legend; hatched: spot."),
     ]
     return [
         f"<h2>{escape(title)}</h2>\n<figure>{picture}\n<figcaption>{escape(words + seed)}</figcaption></figure>"

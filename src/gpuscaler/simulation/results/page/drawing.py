@@ -57,7 +57,7 @@ class Key(Struct, frozen=True):
     hatched: bool = False
 
 
-def picture(ident: str, *, title: str, description: str, parts: Sequence[str], height: float) -> str:
+def svg_picture(ident: str, *, title: str, description: str, parts: Sequence[str], height: float) -> str:
     """A whole picture. ``description`` is its description in words; ``ident`` is unique on the page."""
     return "\n".join(
         (
@@ -70,17 +70,17 @@ def picture(ident: str, *, title: str, description: str, parts: Sequence[str], h
     )
 
 
-def text(x: float, y: float, words: str, *, anchor: str = "start", name: bool = False) -> str:
+def svg_text(x: float, y: float, words: str, *, anchor: str = "start", name: bool = False) -> str:
     kind = ' class="name"' if name else ""
     place = f' text-anchor="{anchor}"' if anchor != "start" else ""
     return f'<text x="{x:.1f}" y="{y:.1f}"{kind}{place}>{escape(words)}</text>'
 
 
-def path(classes: str, drawn: str) -> str:
+def svg_path(classes: str, drawn: str) -> str:
     return f'<path class="{classes}" d="{drawn}"/>'
 
 
-def ceiling(value: float) -> float:
+def axis_end(value: float) -> float:
     """The end of an axis: the next number at or above ``value`` that is easily halved, 2 if there is nothing to show."""
     if value <= 0:
         return 2.0
@@ -95,8 +95,8 @@ def level_lines(frame: Frame, *, before: str = "", after: str = "") -> list[str]
         value = frame.y_end * part
         y = frame.y(value)
         digits = 0 if frame.y_end >= 30 or value == int(value) else 1 if frame.y_end >= 1 else 3
-        parts.append(path("grid", f"M{LEFT} {y:.1f}H{WIDTH - RIGHT}"))
-        parts.append(text(LEFT - 8, y + 4, f"{before}{value:,.{digits}f}{after}", anchor="end"))
+        parts.append(svg_path("grid", f"M{LEFT} {y:.1f}H{WIDTH - RIGHT}"))
+        parts.append(svg_text(LEFT - 8, y + 4, f"{before}{value:,.{digits}f}{after}", anchor="end"))
     return parts
 
 
@@ -118,10 +118,13 @@ def wait_marks(frame: Frame) -> list[str]:
 
 def _mark(frame: Frame, value: float, words: str) -> list[str]:
     x = frame.x(value)
-    return [path("grid", f"M{x:.1f} {frame.bottom:.1f}v5"), text(x, frame.bottom + 19, words, anchor="middle" if x > LEFT else "start")]
+    return [
+        svg_path("grid", f"M{x:.1f} {frame.bottom:.1f}v5"),
+        svg_text(x, frame.bottom + 19, words, anchor="middle" if x > LEFT else "start"),
+    ]
 
 
-def steps(values: Sequence[float], frame: Frame, end: float) -> str:
+def step_line(values: Sequence[float], frame: Frame, end: float) -> str:
     """A step line: ``values`` hold over equal intervals of the x axis, up to ``end``."""
     return f"M{LEFT} {frame.y(values[0]):.1f}{_stairs(values, frame, end)}"
 
@@ -164,8 +167,8 @@ def legend(keys: Sequence[Key], top: float) -> tuple[list[str], float]:
             if key.hatched:
                 parts.append(f'<rect {box} fill="url(#spot)"/>')
         else:
-            parts.append(path(key.classes, f"M{x:.1f} {y + 9:.1f}h24"))
-        parts.append(text(x + (22 if key.box else 30), y + 13, key.name))
+            parts.append(svg_path(key.classes, f"M{x:.1f} {y + 9:.1f}h24"))
+        parts.append(svg_text(x + (22 if key.box else 30), y + 13, key.name))
         x += wide + 14
     return parts, y + LEGEND_ROW
 

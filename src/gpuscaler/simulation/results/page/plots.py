@@ -4,7 +4,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
 from gpuscaler.simulation.measures.fleet import STRETCHES
-from gpuscaler.simulation.results.chart import Bin, bins
+from gpuscaler.simulation.results.chart import Bin, timeline_bins
 from gpuscaler.simulation.results.figures import SECONDS, format_figure, single_value
 from gpuscaler.simulation.results.page.drawing import (
     LEFT,
@@ -13,15 +13,15 @@ from gpuscaler.simulation.results.page.drawing import (
     Frame,
     Key,
     area,
+    axis_end,
     band,
-    ceiling,
     hour_marks,
     legend,
     level_lines,
-    path,
-    picture,
-    steps,
-    text,
+    step_line,
+    svg_path,
+    svg_picture,
+    svg_text,
     wait_marks,
 )
 from gpuscaler.simulation.results.page.style import SERIES
@@ -34,10 +34,10 @@ TALL = 260.0
 Kind = tuple[str, str]
 
 
-def capacity(results: Sequence[Result]) -> str | None:
+def capacity_plot(results: Sequence[Result]) -> str | None:
     """GPUs wanted, in use and paid over time, one panel per result on one scale; None if there were no GPUs."""
     results = [result for result in results if result.timeline]
-    data = [bins(result.timeline, began=result.began, ended=result.ended, count=STRETCHES) for result in results]
+    data = [timeline_bins(result.timeline, began=result.began, ended=result.ended, count=STRETCHES) for result in results]
     most = max((max(part.wanted, part.paid) for part in (part for bins in data for part in bins)), default=0.0)
     if most <= 0:
         return None
@@ -45,8 +45,8 @@ def capacity(results: Sequence[Result]) -> str | None:
     parts, top = legend(keys, 0)
     hours = max(_hours(result) for result in results)
     for result, line in zip(results, data, strict=True):
-        frame = Frame(top + GAP, PANEL, hours, ceiling(most))
-        parts += [text(LEFT, frame.top - 10, result.policy, name=True), *level_lines(frame), *_gpus(line, frame, _hours(result))]
+        frame = Frame(top + GAP, PANEL, hours, axis_end(most))
+        parts += [svg_text(LEFT, frame.top - 10, result.policy, name=True), *level_lines(frame), *_gpus(line, frame, _hours(result))]
         parts += hour_marks(frame)
         top = frame.bottom + BELOW
     description = "; ".join(
@@ -54,7 +54,7 @@ def capacity(results: Sequence[Result]) -> str | None:
         f"{max((part.paid for part in line), default=0):,.0f} paid"
         for result, line in zip(results, data, strict=True)
     )
-    return picture("capacity", title="GPUs paid against GPUs wanted over time", description=description, parts=parts, height=top)
+    return svg_picture("capacity", title="GPUs paid against GPUs wanted over time", description=description, parts=parts, height=top)
 
 
 def _gpus(data: Sequence[Bin], frame: Frame, hours: float) -> list[str]:
@@ -62,14 +62,14 @@ def _gpus(data: Sequence[Bin], frame: Frame, hours: float) -> list[str]:
         return []
     paid, used, wanted = ([getattr(interval, name) for interval in data] for name in ("paid", "used", "wanted"))
     return [
-        path("paid", area(paid, frame, hours)),
-        path("used", area(used, frame, hours)),
-        path("edge", steps(paid, frame, hours)),
-        path("wanted", steps(wanted, frame, hours)),
+        svg_path("paid", area(paid, frame, hours)),
+        svg_path("used", area(used, frame, hours)),
+        svg_path("edge", step_line(paid, frame, hours)),
+        svg_path("wanted", step_line(wanted, frame, hours)),
     ]
 
 
-def machines(results: Sequence[Result]) -> str | None:
+def machines_plot(results: Sequence[Result]) -> str | None:
     """Machines of every type and market over time, stacked, one panel per result on one scale; None if there were none."""
     results = [result for result in results if result.fleet]
     if not results:
@@ -81,13 +81,13 @@ def machines(results: Sequence[Result]) -> str | None:
     parts, top = legend(keys, 0)
     hours = max(_hours(result) for result in results)
     for result, stack in zip(results, stacks, strict=True):
-        frame = Frame(top + GAP, PANEL, hours, ceiling(most))
-        parts += [text(LEFT, frame.top - 10, result.policy, name=True), *level_lines(frame)]
+        frame = Frame(top + GAP, PANEL, hours, axis_end(most))
+        parts += [svg_text(LEFT, frame.top - 10, result.policy, name=True), *level_lines(frame)]
         parts += _bands(stack, frame, _hours(result))
         parts += hour_marks(frame)
         top = frame.bottom + BELOW
     description = "; ".join(f"{result.policy}: at most {_peak(stack):,.0f} machines" for result, stack in zip(results, stacks, strict=True))
-    return picture("machines", title="Machines by type and market over time", description=description, parts=parts, height=top)
+    return svg_picture("machines", title="Machines by type and market over time", description=description, parts=parts, height=top)
 
 
 def _bands(stack: Mapping[Kind, Sequence[float]], frame: Frame, hours: float) -> list[str]:
@@ -97,7 +97,7 @@ def _bands(stack: Mapping[Kind, Sequence[float]], frame: Frame, hours: float) ->
         ceiling = [low + high for low, high in zip(floor, counts, strict=True)]
         if any(counts):
             drawn = band(floor, ceiling, frame, hours)
-            parts.append(path(f"band fill{number}", drawn))
+            parts.append(svg_path(f"band fill{number}", drawn))
             if market == "spot":
                 parts.append(f'<path d="{drawn}" fill="url(#spot)"/>')
         floor = ceiling
@@ -137,10 +137,10 @@ def _stack(result: Result, kinds: Sequence[Kind]) -> dict[Kind, list[float]]:
     return stack
 
 
-def spending(results: Sequence[Result]) -> str | None:
+def spending_plot(results: Sequence[Result]) -> str | None:
     """Dollars spent from the beginning on, one line per result, and the bound that holds for all; None if nothing was spent."""
     results = [result for result in results if result.timeline]
-    lines = [(result, bins(result.timeline, began=result.began, ended=result.ended, count=STRETCHES)) for result in results]
+    lines = [(result, timeline_bins(result.timeline, began=result.began, ended=result.ended, count=STRETCHES)) for result in results]
     most = max((part.spent for _, line in lines for part in line), default=0.0)
     if most <= 0:
         return None
@@ -149,19 +149,19 @@ def spending(results: Sequence[Result]) -> str | None:
     bound = min(result.lower_bound for result in results)
     keys.append(Key("bound", f"no policy can cost less than ${bound:,.2f}"))
     parts, top = legend(keys, 0)
-    frame = Frame(top + 12, TALL, max(_hours(result) for result in results), ceiling(max(most, bound)))
+    frame = Frame(top + 12, TALL, max(_hours(result) for result in results), axis_end(max(most, bound)))
     parts += [*level_lines(frame, before="$"), *hour_marks(frame)]
-    parts.append(path("bound", f"M{LEFT} {frame.y(bound):.1f}H{WIDTH - RIGHT}"))
+    parts.append(svg_path("bound", f"M{LEFT} {frame.y(bound):.1f}H{WIDTH - RIGHT}"))
     for number, (result, line) in enumerate(lines):
         hours = _hours(result)
         drawn = "".join(f"L{frame.x(hours * (place + 1) / len(line)):.1f} {frame.y(part.spent):.1f}" for place, part in enumerate(line))
         if drawn:
-            parts.append(path(f"line line{number % SERIES}", f"M{LEFT} {frame.bottom:.1f}{drawn}"))
+            parts.append(svg_path(f"line line{number % SERIES}", f"M{LEFT} {frame.bottom:.1f}{drawn}"))
     description = "; ".join(f"{result.policy} spent ${result.cost:,.2f}" for result in results)
-    return picture("spending", title="Dollars spent over time", description=description, parts=parts, height=frame.bottom + BELOW)
+    return svg_picture("spending", title="Dollars spent over time", description=description, parts=parts, height=frame.bottom + BELOW)
 
 
-def waiting(results: Sequence[Result]) -> str | None:
+def waiting_plot(results: Sequence[Result]) -> str | None:
     """The share of all pods that ran within a time, one line per result; None if no pod ran."""
     results = [result for result in results if result.wait_curve.seconds]
     if not results:
@@ -176,11 +176,11 @@ def waiting(results: Sequence[Result]) -> str | None:
         drawn = "".join(
             f"H{frame.x(seconds):.1f}V{frame.y(100 * share):.1f}" for seconds, share in zip(curve.seconds, curve.shares, strict=True)
         )
-        parts.append(path(f"line line{number % SERIES}", f"M{LEFT} {frame.bottom:.1f}{drawn}H{WIDTH - RIGHT}"))
+        parts.append(svg_path(f"line line{number % SERIES}", f"M{LEFT} {frame.bottom:.1f}{drawn}H{WIDTH - RIGHT}"))
     description = "; ".join(
         f"{result.policy}: half of the pods ran within {_wait('p50', result)}, 95 % within {_wait('p95', result)}" for result in results
     )
-    return picture("waiting", title="Pods that ran within a time", description=description, parts=parts, height=frame.bottom + BELOW)
+    return svg_picture("waiting", title="Pods that ran within a time", description=description, parts=parts, height=frame.bottom + BELOW)
 
 
 def _wait(field: str, result: Result) -> str:

@@ -46,7 +46,7 @@ def table(caption: str, headings: Sequence[str], rows: Sequence[Sequence[str]], 
     return f"{region}<table>{head}\n<tbody>\n{body}\n</tbody></table></div>"
 
 
-def figures(policies: Policies) -> str:
+def figures_table(policies: Policies) -> str:
     """All figures, side by side."""
     results = [result for runs in policies.values() for result in runs]
     rows = [
@@ -56,7 +56,7 @@ def figures(policies: Policies) -> str:
     return table("All figures, by policy", ("", *policies), rows)
 
 
-def classes(policies: Policies) -> str:
+def classes_table(policies: Policies) -> str:
     """Waiting time by size of pod."""
     results = [result for runs in policies.values() for result in runs]
     rows = []
@@ -74,7 +74,7 @@ def classes(policies: Policies) -> str:
     return table("Waiting time by size of pod", headings, rows, words=2)
 
 
-def shares(kind: str, policies: Mapping[str, Sequence[Sequence[Share]]]) -> str:
+def shares_table(kind: str, policies: Mapping[str, Sequence[Sequence[Share]]]) -> str:
     """Cost and GPU-hours by user or namespace; empty if the trace names none."""
     divided = {name: mean_shares(runs) for name, runs in policies.items() if any(has_named_shares(shares) for shares in runs)}
     if not divided:
@@ -96,7 +96,7 @@ def shares(kind: str, policies: Mapping[str, Sequence[Sequence[Share]]]) -> str:
     return table(f"Cost by {kind}: each is charged the part of a machine that its pods held", ("", *headings), rows)
 
 
-def machines(policies: Policies) -> str:
+def machines_table(policies: Policies) -> str:
     """Machine-hours by offering."""
     rows = []
     hidden = 0
@@ -111,7 +111,7 @@ def machines(policies: Policies) -> str:
     return table(f"Machine-hours by offering{more}", headings, rows, words=5)
 
 
-def services(runs: Sequence[Result]) -> str:
+def services_table(runs: Sequence[Result]) -> str:
     """Results of services, under each policy."""
     rows = [
         (
@@ -136,7 +136,7 @@ def services(runs: Sequence[Result]) -> str:
     )
 
 
-def unserved(runs: Sequence[Result]) -> str:
+def unserved_table(runs: Sequence[Result]) -> str:
     """Reasons why pods never ran."""
     items = "".join(
         f"<li>{escape(result.policy)}: {reason.pods:,} {'pod' if reason.pods == 1 else 'pods'}: {escape(reason.reason)}</li>"

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from gpuscaler.simulation.traces.formats.fields import GIB, Fields, Layout, duration_between, identity, label, number, share
+from gpuscaler.simulation.traces.formats.fields import GIB, Fields, Layout, device_share, duration_between, identity, label, number
 from gpuscaler.simulation.traces.jobs import MIB, MOST_GPUS, MOST_SECONDS, Job, TraceError, open_text
 
 #: The possible statuses of a task or a job of the PAI trace.
@@ -40,7 +40,7 @@ def openb(row: Fields) -> Job:
 
 def spot(row: Fields) -> Job:
     """Read a job of workers of one kind. High-priority jobs come before preemptible ones; an organisation is a namespace."""
-    gpus, milli = share(row.number("gpu_request", most=MOST_GPUS))
+    gpus, milli = device_share(row.number("gpu_request", most=MOST_GPUS))
     return Job(
         id=row.identity("job_name"),
         submit=row.seconds("submit_time"),
@@ -58,7 +58,7 @@ def spot(row: Fields) -> Job:
 def pai_sample(row: Fields) -> Job:
     """Read a job of the PAI simulator's sample. GPUs and cores are those of all its instances, as that simulator takes them."""
     pods = row.pods("num_inst")
-    gpus, milli = share(row.number("num_gpu", most=MOST_GPUS) / pods)
+    gpus, milli = device_share(row.number("num_gpu", most=MOST_GPUS) / pods)
     return Job(
         id=row.identity("job_id"),
         submit=row.seconds("submit_time"),
@@ -75,7 +75,7 @@ def pai_sample(row: Fields) -> Job:
 def pai_task(row: Fields) -> Job:
     """Read a task: instances of one role of a job. Requests are in hundredths of a core and of a GPU, and in GiB."""
     begun = row.seconds("start_time")
-    gpus, milli = share(number(row.text("plan_gpu") or "0", "plan_gpu", most=100 * MOST_GPUS) / 100)
+    gpus, milli = device_share(number(row.text("plan_gpu") or "0", "plan_gpu", most=100 * MOST_GPUS) / 100)
     return Job(
         id=identity(f"{row.text('job_name')}.{row.text('task_name')}", "job_name.task_name"),
         submit=begun,

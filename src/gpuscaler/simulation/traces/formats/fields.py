@@ -116,14 +116,14 @@ def duration_between(seconds: float, name: str) -> float:
     return seconds
 
 
-def share(gpus: float) -> tuple[int, int]:
+def device_share(gpus: float) -> tuple[int, int]:
     """Devices, and thousandths of each, that serve ``gpus``: a part of one device, or whole devices, rounded up."""
     if gpus <= 0:
         return 0, WHOLE
     return (1, max(1, round(gpus * WHOLE))) if gpus < 1 else (math.ceil(round(gpus, 6)), WHOLE)
 
 
-def spread(gpus: int, nodes: int) -> tuple[int, int]:
+def split_over_nodes(gpus: int, nodes: int) -> tuple[int, int]:
     """Pods, and GPUs of each, for GPUs on some nodes: one pod per node if that divides evenly, else pods of equal size with all GPUs."""
     if gpus % nodes == 0:
         return nodes, gpus // nodes

@@ -1,6 +1,6 @@
 """Logs of Slurm clusters: Helios (SenseTime, SC 2021) and Acme (Shanghai AI Laboratory, NSDI 2024)."""
 
-from gpuscaler.simulation.traces.formats.fields import GIB, Fields, Layout, spread, timestamp
+from gpuscaler.simulation.traces.formats.fields import GIB, Fields, Layout, split_over_nodes, timestamp
 from gpuscaler.simulation.traces.jobs import MOST_GPUS, MOST_MILLICORES, Job
 
 
@@ -9,7 +9,7 @@ def job(row: Fields) -> Job:
     pods = row.pods("node_num")
     gpus = row.whole("gpu_num", default=0, most=MOST_GPUS)
     if gpus:
-        pods, gpus = spread(gpus, pods)
+        pods, gpus = split_over_nodes(gpus, pods)
     cores = row.number("cpu_num", most=MOST_MILLICORES / 1000) if row.text("cpu_num") else None
     return Job(
         id=row.identity("job_id"),
