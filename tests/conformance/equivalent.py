@@ -53,10 +53,10 @@ EQUIVALENT: Mapping[Key, str] = {
         "swap",
         "amount and resource != PODS",
     ): "decoding leaves out requests of zero, and no specification requests pods",
-    ("resources.wanted", "flip", "amount > 0"): "decoding leaves out requests of zero",
-    ("resources.wanted", ANY, "amount > 0 and counted(resource)"): "decoding leaves out requests of zero and uncounted resources",
+    ("resources.counted_requests", "flip", "amount > 0"): "decoding leaves out requests of zero",
+    ("resources.counted_requests", ANY, "amount > 0 and counted(resource)"): "decoding leaves out requests of zero and uncounted resources",
     (
-        "resources.wanted",
+        "resources.counted_requests",
         "drop the condition",
         " for resource, amount in spec.requests.items() if amount > 0 and counted(resource)",
     ): "decoding leaves out requests of zero and uncounted resources",
@@ -105,7 +105,7 @@ EQUIVALENT: Mapping[Key, str] = {
     ),
     ("binding.VolumeBinding.passes", ANY, "not claims.delayed or not mask.any()"): "only saves work",
     ("binding.VolumeBinding.passes", "never", "if not claims.delayed or not mask.any():"): "only saves work",
-    ("binding.VolumeBinding._found", "never", "if len(group) == 1:"): "the general way finds the same",
+    ("binding.VolumeBinding._rows_for_group", "never", "if len(group) == 1:"): "the general way finds the same",
     ("binding.VolumeBinding.settle", "never", "if not claims.delayed:"): "only saves work",
     ("binding.VolumeBinding.settle", "flip", "count < 0"): "the count is never 0",
     **{
@@ -129,7 +129,7 @@ EQUIVALENT: Mapping[Key, str] = {
         "not owners or claim.owner_uid in owners",
     ): "the pod is in the cluster in every case",
     ("claims.ClaimReader._read_binding", "drop the first condition", "claim.volume and claim.bound"): "no claim is bound to no volume",
-    ("claims.ClaimReader.attachments", "drop the last condition", "found is not None and found.driver and found.handle"): (
+    ("claims.ClaimReader.attachments", "drop the last condition", "in_tree is not None and in_tree.driver and in_tree.handle"): (
         "every volume has a handle"
     ),
     (
@@ -149,9 +149,11 @@ EQUIVALENT: Mapping[Key, str] = {
     ("reach._largest", "one more", "0"): "no claim requests one byte",
     ("interpod.Repulsion.against", "flip", "seen < len(self._terms)"): "the range between the two is empty if they are equal",
     ("interpod.Repulsion.against", "always", "if seen < len(self._terms):"): "the range between the two is empty if they are equal",
-    ("reach.Reach.made", "drop the first condition", "found is None or found.provisioner in ('', NO_PROVISIONER)"): (
-        "a claim with a missing class is not among those that wait for their first consumer"
-    ),
+    (
+        "reach.Reach.provisionable",
+        "drop the first condition",
+        "storage_class is None or storage_class.provisioner in ('', NO_PROVISIONER)",
+    ): ("a claim with a missing class is not among those that wait for their first consumer"),
     **{("migration.", "another text", f"'{name}'"): "no node has a limit for a driver of that name" for name in NOT_CSI},
     ("nodes.NodeMasks.requirement", "drop the first condition", "mask is None and (not requirement.valid)"): "the mask is only rebuilt",
     ("binding.VolumeBinding.settle", "one more", "0"): "the count is never 0",
@@ -171,7 +173,7 @@ EQUIVALENT: Mapping[Key, str] = {
     (
         "static.Rows.verdict",
         "drop the first condition",
-        "self._before.get(spec.digest) or (joined(parts) if parts else self._look(spec))",
+        "self._before.get(spec.digest) or (concatenate(parts) if parts else self._evaluate(spec))",
     ): "only saves work",
     (
         "selectors.Requirement.matches",
@@ -201,17 +203,17 @@ EQUIVALENT: Mapping[Key, str] = {
         "not digits.isascii() or not digits.isdigit() or len(digits.lstrip('0')) > 19",
     ): "a number of so many digits is out of range anyway",
     ("taints.Toleration", "another text", "'Equal'"): "decoding always names an operator",
-    ("static.together", "not", "False"): "the read-only flag only guards against changes, and nothing changes these arrays",
-    ("static.together", ANY, "mask &= passing"): "a verdict applies all filters again; the mask alone is for packing",
+    ("static.intersect", "not", "False"): "the read-only flag only guards against changes, and nothing changes these arrays",
+    ("static.intersect", ANY, "mask &= passing"): "a verdict applies all filters again; the mask alone is for packing",
     ("interpod.InterPod._empty", "not", "False"): "no case has a machine with undecided labels",
-    ("snapshot._Fixed.verdict", "never", "if not spec.volumes:"): "volume filters pass a pod without volumes",
+    ("snapshot._FixedFilters.verdict", "never", "if not spec.volumes:"): "volume filters pass a pod without volumes",
     **{
         ("snapshot.Room._others_pass", kind, source): "a part admits every row to pods that it does not concern"
         for kind, source in (
             ("always", "if spec.host_ports:"),
             ("always", "if spec.volumes:"),
             ("drop the first condition", "hard(spec) and 'PodTopologySpread' not in known"),
-            ("drop the first condition", "between.asks and 'InterPodAffinity' not in known"),
+            ("drop the first condition", "between.applies and 'InterPodAffinity' not in known"),
         )
     },
     ("snapshot.Room.place_all", "always", "if self._devices or spec.volumes or spec.host_ports or spec.anti_affinity:"): (
@@ -221,13 +223,13 @@ EQUIVALENT: Mapping[Key, str] = {
         "no case has devices shared by the thousandth"
     ),
     **{
-        ("static.Rows._look", kind, source): "no case has pools, and only pools have a minimum number of GPUs"
+        ("static.Rows._evaluate", kind, source): "no case has pools, and only pools have a minimum number of GPUs"
         for kind, source in (
             ("flip", "self.least_gpus > 0"),
-            ("flip", "self.least_gpus <= gpus_in(spec.requests)"),
+            ("flip", "self.least_gpus <= count_accelerators(spec.requests)"),
             ("never", "if self.least_gpus is not None:"),
-            ("swap", "(self.least_gpus > 0) & nodes.tolerated(lifted(spec))"),
-            ("swap", "passes['TaintToleration'] | (self.least_gpus > 0) & nodes.tolerated(lifted(spec))"),
+            ("swap", "(self.least_gpus > 0) & nodes.tolerated(with_closing_tolerations(spec))"),
+            ("swap", "passes['TaintToleration'] | (self.least_gpus > 0) & nodes.tolerated(with_closing_tolerations(spec))"),
         )
     },
     (

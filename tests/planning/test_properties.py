@@ -13,7 +13,7 @@ from tests.planning.drawing import cases
 from tests.planning.replaying import Case, assert_comes_true, carry_out, homes, offerings_of, today
 from tests.soaking import examples
 
-from gpuscaler.model.accelerators import gpus_in
+from gpuscaler.model.accelerators import count_accelerators
 from gpuscaler.model.cluster import Cluster, Delta
 from gpuscaler.model.nodes import Node
 from gpuscaler.model.pods import Pod
@@ -135,7 +135,7 @@ def assert_within_limits(case: Case, made: Plan) -> None:
         assert limits.machines is None or had.total() + new.total() <= limits.machines
         assert limits.machines_per_minute is None or case.state.bought_last_minute + new.total() <= limits.machines_per_minute
     # The limits hold for anything that may be granted, including fallbacks.
-    gpus = sum(max(gpus_in(prices[key].allocatable) for key in machine.requested) for machine in bought(made))
+    gpus = sum(max(count_accelerators(prices[key].allocatable) for key in machine.requested) for machine in bought(made))
     assert limits.gpus is None or not gpus or gpus <= limits.gpus
     spent = math.fsum(max(prices[key].price for key in machine.requested) for machine in bought(made))
     assert limits.dollars_per_hour is None or spent <= limits.dollars_per_hour + 1e-6

@@ -38,18 +38,18 @@ def test_only_changed_nodes_are_examined_again() -> None:
     planner, of = Planner(POLICY), offering("g.8", 6.0, gpus=8, cpu=32)
     cluster = Cluster.of([node("n1", of), node("n2", of), *pods("a", 2, on="n1"), *pods("b", 2, on="n2")])
     planner.plan(cluster, State(), NOW)
-    before = {name: look.residents for name, look in planner._surveys.looks.items()}
+    before = {name: look.residents for name, look in planner._surveys.inspections.items()}
     planner.plan(cluster.apply(Delta(upserts=tuple(pods("c", 1, on="n2")))), State(), NOW)
-    after = {name: look.residents for name, look in planner._surveys.looks.items()}
+    after = {name: look.residents for name, look in planner._surveys.inspections.items()}
     assert (after["n1"] is before["n1"], after["n2"] is before["n2"]) == (True, False)
 
 
 def test_deleted_nodes_and_pods_are_removed_from_the_cache() -> None:
     planner = Planner(POLICY)
     planner.plan(Cluster.of([node("n1"), *pods("a", 2, on="n1")]), State(), NOW)
-    assert (len(planner._surveys.looks), len(planner._surveys.classes)) == (1, 1)
+    assert (len(planner._surveys.inspections), len(planner._surveys.classes)) == (1, 1)
     planner.plan(Cluster.of([node("n2")]), State(), NOW)
-    assert (list(planner._surveys.looks), len(planner._surveys.classes)) == (["n2"], 0)
+    assert (list(planner._surveys.inspections), len(planner._surveys.classes)) == (["n2"], 0)
 
 
 def test_new_daemon_sets_and_blocked_offerings_lead_to_new_templates() -> None:

@@ -15,7 +15,7 @@ from gpuscaler.planning.capacity.limits import remaining
 from gpuscaler.planning.capacity.node_templates import Templates
 from gpuscaler.planning.capacity.pool_membership import Member
 from gpuscaler.planning.demand.interrupted import evacuees, untried, with_evacuees, without_evacuees
-from gpuscaler.planning.demand.pending import Demand, PodClass, demand
+from gpuscaler.planning.demand.pending import Demand, PodClass, collect_demand
 from gpuscaler.planning.demand.rationing import BudgetCut, ration
 from gpuscaler.planning.feasibility.snapshot import Room, Rows
 from gpuscaler.planning.plans import Plan, Reason, Unplaced
@@ -72,7 +72,7 @@ class Planner:
     def __init__(self, policy: Policy) -> None:
         self.policy = policy
         self._templates: Templates | None = None
-        self._pictures = CapacityBuilder(policy)
+        self._capacities = CapacityBuilder(policy)
         self._surveys = CandidateCache()
         self._closes = purchase_deadlines(policy.pools)
 
@@ -89,39 +89,39 @@ class Planner:
         policy, state = self.policy, block_expiring(state, self._closes, now)
         if state.unbalancing:
             state = msgspec.structs.replace(state, blocked_offerings=state.blocked_offerings | state.unbalancing.keys())
-        asked = PlanRequest(cluster, state, policy, now, should_stop, live)
-        if self._templates is None or not self._templates.hold_for(cluster, state.blocked_offerings, state.probed_offerings):
+        request = PlanRequest(cluster, state, policy, now, should_stop, live)
+        if self._templates is None or not self._templates.are_current_for(cluster, state.blocked_offerings, state.probed_offerings):
             self._templates = Templates(cluster, policy, state.blocked_offerings, state.probed_offerings)
-        seen = self._pictures.of(cluster, state)
+        capacity = self._capacities.build(cluster, state)
         leaving = evacuees(cluster, state, policy)
-        wants = with_evacuees(demand(cluster, state, policy, now, live=live), leaving)
+        demand = with_evacuees(collect_demand(cluster, state, policy, now, live=live), leaving)
         # Templates need no rows when no pod is pending.
-        waits = bool(wants.classes or wants.gangs or wants.nominated)
-        room = self._pictures.with_templates(seen, self._templates) if waits else seen.room
-        desk = make_draft(asked, seen, room, self._templates)
+        waits = bool(demand.classes or demand.gangs or demand.nominated)
+        room = self._capacities.with_templates(capacity, self._templates) if waits else capacity.room
+        draft = make_draft(request, capacity, room, self._templates)
         promised = frozenset(key for machine in state.upcoming for key in machine.pods)
-        wants, cuts = ration(wants, cluster, now, first=promised.union(*(pod_class.keys for pod_class in leaving)))
-        reserve_nominated(desk, seen, wants)
+        demand, cuts = ration(demand, cluster, now, first=promised.union(*(pod_class.keys for pod_class in leaving)))
+        reserve_nominated(draft, capacity, demand)
         late = frozenset(key for pod_class in leaving for key in pod_class.keys)
-        desk, refused, queues = place_all(asked, desk, seen, wants, late) if waits else (desk, [], [])
-        spares = spare_machines(desk, policy.pools, seen.have, seen)
-        down = plan_removals(asked, desk, seen, self._surveys)
+        draft, refused, queues = place_all(request, draft, capacity, demand, late) if waits else (draft, [], [])
+        spares = spare_machines(draft, policy.pools, capacity.have, capacity)
+        scale_down_result = plan_removals(request, draft, capacity, self._surveys)
         made, proof = write_plan(
             PlanDecisions(
-                desk=desk,
-                names=seen.names,
+                draft=draft,
+                names=capacity.names,
                 spares=tuple(spares),
                 unplaced=tuple(
-                    sorted((*unplaced_pods(desk, queues, refused, policy), *pods_over_budget(cuts, policy)), key=lambda entry: entry.pod)
+                    sorted((*unplaced_pods(draft, queues, refused, policy), *pods_over_budget(cuts, policy)), key=lambda entry: entry.pod)
                 ),
-                ignored=wants.ignored,
-                down=down,
+                ignored=demand.ignored,
+                scale_down_result=scale_down_result,
                 set_aside=cluster.set_aside,
-                warnings=tuple(filter(None, (boundless_warning(policy),))) + seen.warnings + cluster.warnings,
+                warnings=tuple(filter(None, (boundless_warning(policy),))) + capacity.warnings + cluster.warnings,
             )
         )
-        made = balance_zones(made, cluster, policy, state, seen.by_node)
-        machines = with_fallbacks(made.machines, cluster, policy, state, seen.have, templates=self._templates)
+        made = balance_zones(made, cluster, policy, state, capacity.by_node)
+        machines = with_fallbacks(made.machines, cluster, policy, state, capacity.have, templates=self._templates)
         made = made if machines is made.machines else msgspec.structs.replace(made, machines=machines)
         if state.removing_held:
             made = without_removals(made, state.removing_held)
@@ -134,102 +134,104 @@ def balance_zones(made: Plan, cluster: Cluster, policy: Policy, state: State, me
     return made if machines == made.machines else msgspec.structs.replace(made, machines=machines, purchases=purchases(machines))
 
 
-def make_draft(asked: PlanRequest, seen: CapacitySnapshot, room: Room, templates: Templates) -> PlanDraft:
-    open_still = [m for m in asked.state.upcoming if m.id in seen.row_of and len(m.choices) > 1 and m.node not in asked.cluster.nodes]
-    chosen = {seen.row_of[machine.id]: machine.keys for machine in open_still}
+def make_draft(request: PlanRequest, capacity: CapacitySnapshot, room: Room, templates: Templates) -> PlanDraft:
+    open_still = [
+        m for m in request.state.upcoming if m.id in capacity.row_of and len(m.choices) > 1 and m.node not in request.cluster.nodes
+    ]
+    chosen = {capacity.row_of[machine.id]: machine.keys for machine in open_still}
     row_of = {offering.key: row for row, offering in enumerate(templates.offerings)} if chosen else {}
     return PlanDraft(
-        cluster=asked.cluster,
+        cluster=request.cluster,
         templates=templates,
         room=room,
-        open_rows=np.concatenate((seen.open_rows, np.zeros(len(room) - len(seen.room), dtype=np.bool_))),
-        first_template=len(seen.room),
-        remaining=remaining(asked.policy, asked.state, seen.have),
-        work=asked.policy.work_budget,
-        stages=placement_stages(asked.cluster, seen) if room is not seen.room else (),
-        should_stop=asked.should_stop,
+        open_rows=np.concatenate((capacity.open_rows, np.zeros(len(room) - len(capacity.room), dtype=np.bool_))),
+        first_template=len(capacity.room),
+        remaining=remaining(request.policy, request.state, capacity.have),
+        work=request.policy.work_budget,
+        stages=placement_stages(request.cluster, capacity) if room is not capacity.room else (),
+        should_stop=request.should_stop,
         trouble=lambda key: (
-            describe_trouble(asked.state.breakers, key, asked.now)
-            or describe_expiry(asked.policy, key, asked.now)
-            or asked.state.unbalancing.get(key, "")
+            describe_trouble(request.state.breakers, key, request.now)
+            or describe_expiry(request.policy, key, request.now)
+            or request.state.unbalancing.get(key, "")
         ),
-        unsettled=asked.state.unsettled_offerings,
-        idle_price=lambda row: idle_price(asked, seen, row),
+        unsettled=request.state.unsettled_offerings,
+        idle_price=lambda row: idle_price(request, capacity, row),
         undecided={row: tuple(row_of[key] for key in keys if key in row_of) for row, keys in chosen.items()},
     )
 
 
-def idle_price(asked: PlanRequest, seen: CapacitySnapshot, row: int) -> float:
+def idle_price(request: PlanRequest, capacity: CapacitySnapshot, row: int) -> float:
     """The hourly price of an ordered machine, or of a node that runs only DaemonSet pods; 0 for any other row."""
-    if row >= len(seen.names):
+    if row >= len(capacity.names):
         return 0.0
-    name = seen.room.table.names[row]
-    coming = next((machine for machine in asked.state.upcoming if machine.id == seen.names[row]), None)
+    name = capacity.room.table.names[row]
+    coming = next((machine for machine in request.state.upcoming if machine.id == capacity.names[row]), None)
     if coming is not None:
         keys = coming.keys
-        return min((offering.price for offering in asked.policy.offerings.values() if offering.key in keys), default=0.0)
-    member = seen.by_node.get(name)
-    busy = any(pod.owner.kind != "DaemonSet" for pod in asked.cluster.on_node.get(name, {}).values())
+        return min((offering.price for offering in request.policy.offerings.values() if offering.key in keys), default=0.0)
+    member = capacity.by_node.get(name)
+    busy = any(pod.owner.kind != "DaemonSet" for pod in request.cluster.on_node.get(name, {}).values())
     return member.offering.price if member is not None and member.offering is not None and not busy else 0.0
 
 
-def placement_stages(cluster: Cluster, seen: CapacitySnapshot) -> tuple[Stage, ...]:
+def placement_stages(cluster: Cluster, capacity: CapacitySnapshot) -> tuple[Stage, ...]:
     """The stages of placement: first the nodes that are open now, then these and all machines of the ledger."""
-    stand = seen.stand
-    if not stand.coming:
-        return (Stage(seen.room.copy(), seen.open_rows),)
-    least = stand.rows.least_gpus
+    inventory = capacity.inventory
+    if not inventory.coming:
+        return (Stage(capacity.room.copy(), capacity.open_rows),)
+    least = inventory.rows.least_gpus
     nodes = Room.over(cluster, Rows(cluster.table, None if least is None else least[: len(cluster.table)]))
-    open_rows = mask_without(seen.open_rows[: len(nodes)], [stand.rows.table.row[name] for name in stand.registered])
-    return Stage(nodes, open_rows), Stage(seen.room.copy(), seen.open_rows)
+    open_rows = mask_without(capacity.open_rows[: len(nodes)], [inventory.rows.table.row[name] for name in inventory.registered])
+    return Stage(nodes, open_rows), Stage(capacity.room.copy(), capacity.open_rows)
 
 
-def reserve_nominated(desk: PlanDraft, seen: CapacitySnapshot, wants: Demand) -> None:
+def reserve_nominated(draft: PlanDraft, capacity: CapacitySnapshot, demand: Demand) -> None:
     """Reserve room on their nodes for pods that the scheduler has nominated."""
-    for promise in wants.nominated:
-        row = seen.row_of[promise.node]
-        for room in (desk.room, *(stage.room for stage in desk.stages if row < len(stage.room))):
-            room.place(promise.one.spec, promise.one.labels, row, promise.one.count)
+    for promise in demand.nominated:
+        row = capacity.row_of[promise.node]
+        for room in (draft.room, *(stage.room for stage in draft.stages if row < len(stage.room))):
+            room.place(promise.pod_class.spec, promise.pod_class.labels, row, promise.pod_class.count)
 
 
-def place_promised(desk: PlanDraft, seen: CapacitySnapshot, state: State, wants: Demand, late: Set[str] = frozenset()) -> Demand:
+def place_promised(draft: PlanDraft, capacity: CapacitySnapshot, state: State, demand: Demand, late: Set[str] = frozenset()) -> Demand:
     """Place pods on the machine of the ledger that was bought for them, as long as they fit; return the rest of the demand.
 
     The rest includes the ``late`` pods, which are placed after all others, and gangs without a running member in which some member has
     no promised machine.
     """
-    upcoming = [machine for machine in state.upcoming if machine.id in seen.row_of]
-    promised = {pod: seen.row_of[machine.id] for machine in upcoming for pod in machine.pods if pod not in late}
+    upcoming = [machine for machine in state.upcoming if machine.id in capacity.row_of]
+    promised = {pod: capacity.row_of[machine.id] for machine in upcoming for pod in machine.pods if pod not in late}
     while promised:
-        since = len(desk.taken)
-        wants = place_admitted(desk, wants, promised)
-        classes = (*wants.classes, *(pod_class for gang in wants.gangs for pod_class in gang.classes)) if len(desk.taken) > since else ()
+        since = len(draft.taken)
+        demand = place_admitted(draft, demand, promised)
+        classes = (*demand.classes, *(pod_class for gang in demand.gangs for pod_class in gang.classes)) if len(draft.taken) > since else ()
         promised = {key: promised[key] for pod_class in classes for key in pod_class.keys if key in promised}
-    return wants
+    return demand
 
 
-def place_admitted(desk: PlanDraft, wants: Demand, promised: Mapping[str, int]) -> Demand:
+def place_admitted(draft: PlanDraft, demand: Demand, promised: Mapping[str, int]) -> Demand:
     """Place pods on the machine that was promised to them, if the filters admit them now; return the rest of the demand.
 
     Some pods become admissible only after others are placed (spread, affinity), so the caller repeats this.
     """
     gangs = []
-    for gang in wants.gangs:
+    for gang in demand.gangs:
         if not gang.nodes and any(key not in promised for pod_class in gang.classes for key in pod_class.keys):
             # The machine of a member was lost or refused before any member was placed: another zone may be better for the gang now.
             gangs.append(gang)
             continue
-        classes = tuple(place_promised_of_class(desk, pod_class, promised) for pod_class in gang.classes)
+        classes = tuple(place_promised_of_class(draft, pod_class, promised) for pod_class in gang.classes)
         waiting = {key for pod_class in classes for key in pod_class.keys}
         kept = [key for pod_class in gang.classes for key in pod_class.keys if key not in waiting]
-        nodes = gang.nodes + tuple(desk.room.table.names[promised[key]] for key in kept)
+        nodes = gang.nodes + tuple(draft.room.table.names[promised[key]] for key in kept)
         if waiting:
             gangs.append(replace(gang, classes=tuple(pod_class for pod_class in classes if pod_class.count), nodes=nodes))
-    left = [place_promised_of_class(desk, pod_class, promised) for pod_class in wants.classes]
-    return replace(wants, classes=tuple(pod_class for pod_class in left if pod_class.count), gangs=tuple(gangs))
+    left = [place_promised_of_class(draft, pod_class, promised) for pod_class in demand.classes]
+    return replace(demand, classes=tuple(pod_class for pod_class in left if pod_class.count), gangs=tuple(gangs))
 
 
-def place_promised_of_class(desk: PlanDraft, pod_class: PodClass, promised: Mapping[str, int]) -> PodClass:
+def place_promised_of_class(draft: PlanDraft, pod_class: PodClass, promised: Mapping[str, int]) -> PodClass:
     """Place the promised pods of a class; return the class without them."""
     by_row: dict[int, list[str]] = {}
     for key in pod_class.keys:
@@ -238,117 +240,121 @@ def place_promised_of_class(desk: PlanDraft, pod_class: PodClass, promised: Mapp
     if not by_row:
         return pod_class
     # If the cloud has not chosen the machine yet, a place that was certain when it was ordered may not be certain now.
-    unsure = uncertain_machines(desk, pod_class, admitted_by_others(desk, pod_class)) if by_row.keys() & desk.undecided.keys() else None
+    unsure = uncertain_machines(draft, pod_class, admitted_by_others(draft, pod_class)) if by_row.keys() & draft.undecided.keys() else None
     kept: set[str] = set()
     spec = pod_class.spec
     # Pods without such rules leave the room on other machines unchanged.
     alone = not (spec.spread or spec.affinity or spec.anti_affinity or spec.host_ports or spec.volumes)
-    room = desk.room.capacity(spec, pod_class.labels)
+    room = draft.room.capacity(spec, pod_class.labels)
     counts: dict[int, int] = {}
     for row, keys in sorted(by_row.items()):
         if unsure is not None and unsure[row]:
             continue
-        room = room if alone else desk.room.capacity(spec, pod_class.labels)
+        room = room if alone else draft.room.capacity(spec, pod_class.labels)
         fitting = tuple(keys[: int(room[row])])
         if fitting:
             counts[row] = len(fitting)
             if not alone:
-                desk.room.place(pod_class.spec, pod_class.labels, row, len(fitting))
-            desk.taken.append(ClassPlacement(pod_class, row, fitting))
+                draft.room.place(pod_class.spec, pod_class.labels, row, len(fitting))
+            draft.taken.append(ClassPlacement(pod_class, row, fitting))
             kept.update(fitting)
     if alone and counts:
-        desk.room.place_all(
+        draft.room.place_all(
             pod_class.spec, pod_class.labels, np.array(list(counts), dtype=np.int64), np.array(list(counts.values()), dtype=np.int64)
         )
     return replace(pod_class, keys=tuple(key for key in pod_class.keys if key not in kept)) if kept else pod_class
 
 
 def place_all(
-    asked: PlanRequest, desk: PlanDraft, seen: CapacitySnapshot, wants: Demand, late: frozenset[str] = frozenset()
+    request: PlanRequest, draft: PlanDraft, capacity: CapacitySnapshot, demand: Demand, late: frozenset[str] = frozenset()
 ) -> tuple[PlanDraft, list[UnplacedGang], list[Queue]]:
     """Place all pods, the ``late`` ones last.
 
     Pods whose topology spread is violated by pods placed later (a gang, or a lower priority) become late, and everything is placed again.
     """
     for _ in range(TRIES):
-        trial = desk.copy()
-        left = restrict_to_markets(trial, place_promised(trial, seen, asked.state, wants, late), asked.policy, asked.state, asked.now)
-        at_once = not (trial.taken or wants.gangs or asked.policy.preferences == "respect")
+        trial = draft.copy()
+        left = restrict_to_markets(
+            trial, place_promised(trial, capacity, request.state, demand, late), request.policy, request.state, request.now
+        )
+        at_once = not (trial.taken or demand.gangs or request.policy.preferences == "respect")
         refused: list[UnplacedGang] = []
         queues: list[Queue] = []
         for part in split_late(left, late):
-            trial, failed, unplaced_queues = place(trial, part, respect=asked.policy.preferences == "respect")
+            trial, failed, unplaced_queues = place(trial, part, respect=request.policy.preferences == "respect")
             refused += failed
             queues += unplaced_queues
         shut_out = frozenset[str]() if at_once else pods_breaking_skew(trial)
-        gangs = (frozenset(key for pod_class in gang.classes for key in pod_class.keys) for gang in wants.gangs)
+        gangs = (frozenset(key for pod_class in gang.classes for key in pod_class.keys) for gang in demand.gangs)
         more = shut_out.union(*(keys for keys in gangs if keys & shut_out)) - late
-        if not more or not desk.effort.left:
+        if not more or not draft.effort.left:
             break
         late |= more
     return trial, refused, queues
 
 
-def split_late(wants: Demand, late: Set[str]) -> Iterator[Demand]:
+def split_late(demand: Demand, late: Set[str]) -> Iterator[Demand]:
     """Yield the demand without the ``late`` pods, then only the late pods."""
     if not late:
-        yield wants
+        yield demand
         return
     for behind in (False, True):
-        classes = [replace(pod_class, keys=tuple(key for key in pod_class.keys if (key in late) == behind)) for pod_class in wants.classes]
-        gangs = tuple(gang for gang in wants.gangs if late.isdisjoint(gang.classes[0].keys) != behind)
-        yield replace(wants, classes=tuple(pod_class for pod_class in classes if pod_class.count), gangs=gangs)
+        classes = [replace(pod_class, keys=tuple(key for key in pod_class.keys if (key in late) == behind)) for pod_class in demand.classes]
+        gangs = tuple(gang for gang in demand.gangs if late.isdisjoint(gang.classes[0].keys) != behind)
+        yield replace(demand, classes=tuple(pod_class for pod_class in classes if pod_class.count), gangs=gangs)
 
 
-def place(desk: PlanDraft, wants: Demand, *, respect: bool) -> tuple[PlanDraft, list[UnplacedGang], list[Queue]]:
+def place(draft: PlanDraft, demand: Demand, *, respect: bool) -> tuple[PlanDraft, list[UnplacedGang], list[Queue]]:
     """Place gangs first, because they have the fewest places; but where limits are set, never before classes of a higher priority.
 
     ``respect`` meets preferences of pods even if that costs more; otherwise they only decide between equal choices.
     """
     place_these, place_this = (place_classes, place_gang) if respect else (scale_up, settle_gang)
-    bounded = desk.remaining.any()
+    bounded = draft.remaining.any()
     refused: list[UnplacedGang] = []
     queues: list[Queue] = []
-    waiting = list(wants.classes)
-    for gang in wants.gangs:
+    waiting = list(demand.classes)
+    for gang in demand.gangs:
         ahead = [pod_class for pod_class in waiting if bounded and pod_class.spec.priority > gang.priority]
         if ahead:
-            queues += place_these(desk, ahead)
+            queues += place_these(draft, ahead)
             waiting = [pod_class for pod_class in waiting if pod_class.spec.priority <= gang.priority]
-        if not desk.effort.left:
+        if not draft.effort.left:
             refused.append(UnplacedGang(gang, "planning budget of this plan used up before this gang; it is planned for in a later plan"))
             continue
-        desk, failed = place_this(desk, gang)
+        draft, failed = place_this(draft, gang)
         refused += failed
-    return desk, refused, queues + place_these(desk, waiting)
+    return draft, refused, queues + place_these(draft, waiting)
 
 
-def plan_removals(asked: PlanRequest, desk: PlanDraft, seen: CapacitySnapshot, memory: CandidateCache) -> ScaleDownResult:
+def plan_removals(request: PlanRequest, draft: PlanDraft, capacity: CapacitySnapshot, memory: CandidateCache) -> ScaleDownResult:
     """Plan removals on the cluster as it will be after this plan's placements.
 
-    The room is that of the desk without templates and new machines, whose empty domains would count for topology spread. All pods placed
-    on the desk, including nominated ones, take up room in it (I11).
+    The room is that of the draft without templates and new machines, whose empty domains would count for topology spread. All pods placed
+    on the draft, including nominated ones, take up room in it (I11).
     """
-    room = seen.room.copy()
+    room = capacity.room.copy()
     taken: set[int] = set()
-    for placed in desk.room.placed_since(seen.room):
+    for placed in draft.room.placed_since(capacity.room):
         rows, counts = list(placed.counts), list(placed.counts.values())
         room.place_all(placed.spec, placed.labels, np.array(rows, dtype=np.int64), np.array(counts, dtype=np.int64))
         taken.update(rows)
     return scale_down(
         Situation(
-            cluster=asked.cluster,
-            state=asked.state,
-            policy=asked.policy,
-            now=asked.now,
+            cluster=request.cluster,
+            state=request.state,
+            policy=request.policy,
+            now=request.now,
             room=room,
-            present=seen.room if taken else None,
-            members=seen.by_node,
+            present=capacity.room if taken else None,
+            members=capacity.by_node,
             taken=frozenset(room.table.names[row] for row in taken),
-            templates=desk.templates.less(desk.remaining.spent).settled(asked.state.unsettled_offerings | guessed_offerings(asked.policy)),
-            limits=desk.remaining.for_mix(),
-            untried=untried(asked.cluster, asked.policy) if asked.live else (),
-            should_stop=asked.should_stop,
+            templates=draft.templates.after_purchases(draft.remaining.spent).settled(
+                request.state.unsettled_offerings | guessed_offerings(request.policy)
+            ),
+            limits=draft.remaining.for_mix(),
+            untried=untried(request.cluster, request.policy) if request.live else (),
+            should_stop=request.should_stop,
         ),
         memory,
     )
@@ -361,15 +367,15 @@ def pods_over_budget(cuts: Iterable[BudgetCut], policy: Policy) -> Iterator[Unpl
         yield from (Unplaced(key, why) for key in cut.keys)
 
 
-def unplaced_pods(desk: PlanDraft, queues: Sequence[Queue], refused: Sequence[UnplacedGang], policy: Policy) -> tuple[Unplaced, ...]:
+def unplaced_pods(draft: PlanDraft, queues: Sequence[Queue], refused: Sequence[UnplacedGang], policy: Policy) -> tuple[Unplaced, ...]:
     """Every unplaced pod, with the reasons of its class."""
     unplaced: list[Unplaced] = []
     for queue in queues:
         if queue.left:
-            why = exclusion_reasons(desk, queue.one, policy.pools)
-            unplaced += [Unplaced(key, why) for key in queue.one.keys[queue.taken :]]
+            why = exclusion_reasons(draft, queue.pod_class, policy.pools)
+            unplaced += [Unplaced(key, why) for key in queue.pod_class.keys[queue.taken :]]
     for entry in refused:
         for pod_class in entry.gang.classes:
-            why = exclusion_reasons(desk, pod_class, policy.pools, entry.detail)
+            why = exclusion_reasons(draft, pod_class, policy.pools, entry.detail)
             unplaced += [Unplaced(key, why) for key in pod_class.keys]
     return tuple(sorted(unplaced, key=lambda entry: entry.pod))

@@ -28,52 +28,52 @@ REMOVALS_WITHHELD = "no nodes are removed now: the known state of the cluster or
 class PlanDecisions:
     """All decisions of a plan, before they are written as a :class:`Plan`."""
 
-    desk: PlanDraft
+    draft: PlanDraft
     names: tuple[str, ...]
     spares: tuple[NewMachine, ...]
     unplaced: tuple[Unplaced, ...]
     ignored: tuple[Ignored, ...]
-    down: ScaleDownResult
+    scale_down_result: ScaleDownResult
     set_aside: tuple[Skipped, ...]
     warnings: tuple[str, ...]
 
 
-def write_plan(draft: PlanDecisions) -> tuple[Plan, Solved | None]:
+def write_plan(decisions: PlanDecisions) -> tuple[Plan, Solved | None]:
     """Return the plan of a draft, and the proof of its lower bound.
 
     Machines are numbered ``new-1``, ``new-2``, … in an order that depends only on their content.
     """
-    desk = draft.desk
-    pods = pods_by_row(desk)
-    ordered = sorted(desk.bought, key=lambda machine: (machine.kind.key, pods[machine.row]))
+    draft = decisions.draft
+    pods = pods_by_row(draft)
+    ordered = sorted(draft.bought, key=lambda machine: (machine.kind.key, pods[machine.row]))
     ids = {machine.row: f"new-{number}" for number, machine in enumerate(ordered, 1)}
-    after = opening_order(desk, ids)
+    after = opening_order(draft, ids)
     machines = [planned_machine(ids[machine.row], machine.kind, pods[machine.row], after.get(machine.row, ())) for machine in ordered]
-    for spare in draft.spares:
+    for spare in decisions.spares:
         machines.append(planned_machine(f"new-{len(machines) + 1}", spare.kind, (), (), purpose="spare"))
-    down, machines = with_replacements(draft.down, machines)
+    scale_down_result, machines = with_replacements(decisions.scale_down_result, machines)
     cost = math.fsum(machine.price_per_hour for machine in machines if machine.purpose == "demand")
-    proof = lower_bound(desk)
+    proof = lower_bound(draft)
     floor = min(proof.solution.lower_bound, cost) if proof is not None else 0.0
-    braked = any(solved.solution.brake for solved in (*desk.solved, *([proof] if proof else [])))
+    braked = any(solved.solution.brake for solved in (*draft.solved, *([proof] if proof else [])))
     plan = Plan(
         machines=tuple(machines),
         purchases=purchases(machines),
-        placements=placements(desk, draft.names),
-        removals=down.removals,
+        placements=placements(draft, decisions.names),
+        removals=scale_down_result.removals,
         cost_per_hour=cost,
         lower_bound_per_hour=floor,
         lower_bound_kind=proof.solution.lower_bound_kind if proof is not None else "resource-lp",
         gap=cost / floor - 1 if floor > 0 else 0.0,
-        unplaced=draft.unplaced,
-        ignored=draft.ignored,
-        blocked_nodes=down.blocked,
-        set_aside=draft.set_aside,
+        unplaced=decisions.unplaced,
+        ignored=decisions.ignored,
+        blocked_nodes=scale_down_result.blocked,
+        set_aside=decisions.set_aside,
         warnings=(
-            *draft.warnings,
-            *guessed_price_warnings([*(machine.kind for machine in ordered), *(spare.kind for spare in draft.spares)]),
+            *decisions.warnings,
+            *guessed_price_warnings([*(machine.kind for machine in ordered), *(spare.kind for spare in decisions.spares)]),
         ),
-        brake=braked or down.brake,
+        brake=braked or scale_down_result.brake,
     )
     return plan, proof
 
@@ -113,10 +113,10 @@ def without_removals(plan: Plan, held: str = "") -> Plan:
     )
 
 
-def pods_by_row(desk: PlanDraft) -> Mapping[int, tuple[str, ...]]:
+def pods_by_row(draft: PlanDraft) -> Mapping[int, tuple[str, ...]]:
     """The pods of each bought machine, sorted: those it was bought for, and those that also fit on it."""
-    pods: dict[int, list[str]] = {machine.row: [key for part in machine.contents for key in part.keys] for machine in desk.bought}
-    for entry in desk.taken:
+    pods: dict[int, list[str]] = {machine.row: [key for part in machine.contents for key in part.keys] for machine in draft.bought}
+    for entry in draft.taken:
         if entry.row in pods:
             pods[entry.row] += entry.keys
     return {row: tuple(sorted(keys)) for row, keys in pods.items()}
@@ -145,16 +145,16 @@ def choices_of(kind: MachineKind) -> tuple[Choice, ...]:
     return tuple(Choice(o.instance_type, o.market, o.zone, o.price) for o in sorted(kind.members, key=lambda o: (o.price, o.key)))
 
 
-def opening_order(desk: PlanDraft, ids: Mapping[int, str]) -> Mapping[int, tuple[str, ...]]:
+def opening_order(draft: PlanDraft, ids: Mapping[int, str]) -> Mapping[int, tuple[str, ...]]:
     """The machines that must be open before each machine, by row: for a pod that must be near others, one machine that has such a pod.
 
     A machine does not wait if such a pod is on the machine itself or on an existing one. Machines never wait for each other in a circle.
     """
     after: dict[int, list[int]] = {}
-    for machine in desk.bought:
+    for machine in draft.bought:
         for part in machine.contents:
-            for term in part.one.spec.affinity:
-                if not selects(desk.cluster, term, part.one) and (matching_rows := rows_matching_term(desk, machine, term)):
+            for term in part.pod_class.spec.affinity:
+                if not selects(draft.cluster, term, part.pod_class) and (matching_rows := rows_matching_term(draft, machine, term)):
                     free = (row for row in matching_rows if not depends_on(after, row, machine.row))
                     after.setdefault(machine.row, []).extend(row for row in [next(free, None)] if row is not None)
     return {row: tuple(sorted({ids[other] for other in others}, key=machine_number)) for row, others in after.items()}
@@ -164,18 +164,18 @@ def machine_number(name: str) -> int:
     return int(name.removeprefix("new-"))
 
 
-def rows_matching_term(desk: PlanDraft, machine: NewMachine, term: PodAffinityTerm) -> list[int]:
+def rows_matching_term(draft: PlanDraft, machine: NewMachine, term: PodAffinityTerm) -> list[int]:
     """Rows of machines to buy that have pods of ``term`` in the domain of ``machine``; none when such a pod is already there."""
-    desk.build()
-    codes = desk.room.table.column(term.topology_key).codes
+    draft.build()
+    codes = draft.room.table.column(term.topology_key).codes
     beside = codes == codes[machine.row]
-    if any(selects(desk.cluster, term, part.one) for part in machine.contents):
+    if any(selects(draft.cluster, term, part.pod_class) for part in machine.contents):
         return []
-    here = desk.room.matching(term.namespaces, term.namespace_selector, term.selector)
-    if here[: desk.first_template][beside[: desk.first_template]].any():
+    here = draft.room.matching(term.namespaces, term.namespace_selector, term.selector)
+    if here[: draft.first_template][beside[: draft.first_template]].any():
         return []
-    others = [other for other in desk.bought if other.row != machine.row and beside[other.row]]
-    return [other.row for other in others if any(selects(desk.cluster, term, held.one) for held in other.contents)]
+    others = [other for other in draft.bought if other.row != machine.row and beside[other.row]]
+    return [other.row for other in others if any(selects(draft.cluster, term, held.pod_class) for held in other.contents)]
 
 
 def depends_on(after: Mapping[int, Sequence[int]], start: int, goal: int) -> bool:
@@ -191,21 +191,21 @@ def depends_on(after: Mapping[int, Sequence[int]], start: int, goal: int) -> boo
     return False
 
 
-def with_replacements(down: ScaleDownResult, machines: list[PlannedMachine]) -> tuple[ScaleDownResult, list[PlannedMachine]]:
+def with_replacements(scale_down_result: ScaleDownResult, machines: list[PlannedMachine]) -> tuple[ScaleDownResult, list[PlannedMachine]]:
     """Add replacement machines to the list of machines, with ids that continue its numbering."""
-    names = {machine.id: f"new-{len(machines) + number}" for number, machine in enumerate(down.machines, 1)}
+    names = {machine.id: f"new-{len(machines) + number}" for number, machine in enumerate(scale_down_result.machines, 1)}
     if not names:
-        return down, machines
-    joined = [*machines, *(msgspec.structs.replace(machine, id=names[machine.id]) for machine in down.machines)]
+        return scale_down_result, machines
+    joined = [*machines, *(msgspec.structs.replace(machine, id=names[machine.id]) for machine in scale_down_result.machines)]
     removals = tuple(
         msgspec.structs.replace(
             removal,
             needs=tuple(names.get(need, need) for need in removal.needs),
             moves=tuple(msgspec.structs.replace(move, to=names.get(move.to, move.to)) for move in removal.moves),
         )
-        for removal in down.removals
+        for removal in scale_down_result.removals
     )
-    return replace(down, removals=removals), joined
+    return replace(scale_down_result, removals=removals), joined
 
 
 def purchases(machines: Sequence[PlannedMachine]) -> tuple[Purchase, ...]:
@@ -216,33 +216,33 @@ def purchases(machines: Sequence[PlannedMachine]) -> tuple[Purchase, ...]:
     )
 
 
-def placements(desk: PlanDraft, names: Sequence[str]) -> tuple[Placement, ...]:
+def placements(draft: PlanDraft, names: Sequence[str]) -> tuple[Placement, ...]:
     """Placements on existing and ordered machines, sorted by pod."""
-    homes = {key: names[entry.row] for entry in desk.taken if entry.row < len(names) for key in entry.keys}
+    homes = {key: names[entry.row] for entry in draft.taken if entry.row < len(names) for key in entry.keys}
     return tuple([Placement(pod, homes[pod]) for pod in sorted(homes)])
 
 
-def lower_bound(desk: PlanDraft) -> Solved | None:
+def lower_bound(draft: PlanDraft) -> Solved | None:
     """The mix whose lower bound no plan for the same pods can undercut; None when nothing is bought.
 
     A single mix without rules between pods is its own bound. Otherwise (gangs, pools by priority, pods bound to a zone) the bound is
     computed for the same pods without those rules.
     """
-    if not desk.bought:
+    if not draft.bought:
         return None
     counts: dict[int, int] = {}
     classes: dict[int, PodClass] = {}
-    for machine in desk.bought:
+    for machine in draft.bought:
         for part in machine.contents:
-            classes[id(part.one)] = part.one
-            counts[id(part.one)] = counts.get(id(part.one), 0) + len(part.keys)
-    only = desk.solved[0]
-    if len(desk.solved) == 1 and only.problem is not None and all(bound_to_machines(desk, pod_class) for pod_class in classes.values()):
+            classes[id(part.pod_class)] = part.pod_class
+            counts[id(part.pod_class)] = counts.get(id(part.pod_class), 0) + len(part.keys)
+    only = draft.solved[0]
+    if len(draft.solved) == 1 and only.problem is not None and all(bound_to_machines(draft, pod_class) for pod_class in classes.values()):
         return only
-    return relaxed_mix(desk, counts, classes)
+    return relaxed_mix(draft, counts, classes)
 
 
-def bound_to_machines(desk: PlanDraft, pod_class: PodClass) -> bool:
+def bound_to_machines(draft: PlanDraft, pod_class: PodClass) -> bool:
     """Whether the optimiser got exactly the constraints of a class: no domains, no affinity on one host, no announced pods."""
-    constraints = shape(desk.cluster, pod_class)
+    constraints = shape(draft.cluster, pod_class)
     return not constraints.wide and not constraints.host_affinity and not pod_class.announced

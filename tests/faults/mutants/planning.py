@@ -167,7 +167,7 @@ MUTANTS = (
     Mutant(
         case=77,
         at="Planner.plan_and_proof",
-        old="made = balance_zones(made, cluster, policy, state, seen.by_node)",
+        old="made = balance_zones(made, cluster, policy, state, capacity.by_node)",
         new="",
         removes="all machines of a group that balances zones are bought in its first zone",
     ),
@@ -195,7 +195,7 @@ MUTANTS = (
     Mutant(
         case=83,
         at="plan_removals",
-        old="| guessed_offerings(asked.policy)",
+        old="| guessed_offerings(request.policy)",
         new="",
         removes="pods are moved to machines with an unknown price",
     ),
@@ -230,7 +230,7 @@ MUTANTS = (
     Mutant(
         case=91,
         at="Rows.joined",
-        old="pack_parts((*self.parts, *more.parts), merge_tables)",
+        old="pack_parts((*self.parts, *more.parts), merged)",
         new="(self, more)",
         removes="rows that are joined one by one are nested in each other",
     ),

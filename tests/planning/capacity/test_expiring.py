@@ -7,7 +7,7 @@ from msgspec.structs import replace
 from tests.planning.building import NOW, node, offering, placed, planned, pod, pool, reasons, unplaced
 
 from gpuscaler.lifecycle.memory import Memory
-from gpuscaler.lifecycle.reconcile import Facts, Reconciliation, look
+from gpuscaler.lifecycle.reconcile import Facts, Reconciliation, reconcile
 from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.instances import Instance, Inventory
 from gpuscaler.model.pools import Policy
@@ -25,7 +25,7 @@ def looked(now: float, memory: Memory | None = None, *, ends: float = ENDS, list
     """One reconcile pass over a machine of the block with a pod on it."""
     pods = [pod("p", on="n", options=options)]
     inventory = Inventory(now, (Instance("i-1", *BLOCK.key, ends=ends),) if listed else ())
-    return look(memory or Memory(), Cluster.of([NODE, *pods]), Policy((POOL,)), Facts(inventory=inventory), now)
+    return reconcile(memory or Memory(), Cluster.of([NODE, *pods]), Policy((POOL,)), Facts(inventory=inventory), now)
 
 
 def test_emptying_a_block_machine_starts_half_an_hour_plus_grace_before_its_end() -> None:

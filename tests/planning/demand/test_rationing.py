@@ -8,13 +8,13 @@ from tests.planning.building import NOW, ZONE, near, pod, pods, spec
 from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.pods import Owner, Pod
 from gpuscaler.model.pools import Policy
-from gpuscaler.planning.demand.pending import Demand, demand
+from gpuscaler.planning.demand.pending import Demand, collect_demand
 from gpuscaler.planning.demand.rationing import CLASS, TOTAL, TURN_SECONDS, BudgetCut, class_units, fair_shares, ration
 from gpuscaler.planning.state import State
 
 
 def wants(cluster: Cluster) -> Demand:
-    return demand(cluster, State(), Policy(pools=()), NOW)
+    return collect_demand(cluster, State(), Policy(pools=()), NOW)
 
 
 def ration_pods(*items: Pod, total: int, now: float = NOW, first: frozenset[str] = frozenset()) -> tuple[list[str], list[BudgetCut]]:

@@ -37,7 +37,7 @@ from tests.planning.drawing import cases
 from tests.planning.replaying import Case, assert_comes_true, homes
 from tests.soaking import examples
 
-from gpuscaler.model.accelerators import GPU_MILLI, gpus_in
+from gpuscaler.model.accelerators import GPU_MILLI, count_accelerators
 from gpuscaler.model.cluster import Cluster, Item
 from gpuscaler.model.nodes import Node
 from gpuscaler.model.pods import Pod
@@ -296,7 +296,7 @@ def pool_of(case: Case, made: Plan) -> dict[str, Pool]:
 
 
 def serves(pool: Pool, waiting: Pod) -> bool:
-    return gpus_in(waiting.spec.requests) >= pool.min_gpus_per_pod
+    return count_accelerators(waiting.spec.requests) >= pool.min_gpus_per_pod
 
 
 def seats(case: Case, made: Plan) -> Iterator[tuple[Pod, str]]:

@@ -13,7 +13,7 @@ from gpuscaler.model.table import Array
 from gpuscaler.planning.demand.pending import PodClass
 from gpuscaler.planning.demand.topology import shape
 from gpuscaler.planning.feasibility.snapshot import Room
-from gpuscaler.planning.scale_up.draft.placing import PLENTY, PlacementRows, fill_rows
+from gpuscaler.planning.scale_up.draft.placing import PLENTY, PlacementArea, fill_rows
 
 ONE = spec(cpu=1, memory=0.001)
 MACHINE = offering(gpus=0, cpu=8, pods=20)
@@ -29,7 +29,7 @@ def test_rows_are_filled_by_rank_then_tightness_then_preference(rows: list[tuple
     cluster = Cluster.of([*nodes, *running])
     room = Room.of(cluster)
     wanted = PodClass(ONE, NO_LABELS, NO_OPTIONS, tuple(f"default/p-{number:02}" for number in range(count)))
-    ground = PlacementRows(
+    area = PlacementArea(
         cluster,
         room,
         templates=np.zeros(len(rows), dtype=np.bool_),
@@ -38,7 +38,7 @@ def test_rows_are_filled_by_rank_then_tightness_then_preference(rows: list[tuple
         most=np.full(len(rows), PLENTY, dtype=np.int64),
         liking=array(liking) if likes else None,
     )
-    shares = [(share.row, share.count) for share in fill_rows(ground, wanted, shape(cluster, wanted), count)]
+    shares = [(share.row, share.count) for share in fill_rows(area, wanted, shape(cluster, wanted), count)]
     order = sorted(range(len(rows)), key=lambda row: (rank[row], 8 - used[row], -liking[row] if likes else 0, row))
     expected, left = [], count
     for row in order:

@@ -24,26 +24,26 @@ class NodePools(NamedTuple):
     """The pool of each node by its name, and the amounts that it counts for under limits."""
 
     members: Mapping[str, Member]
-    worths: Mapping[str, LimitUsage]
+    usages: Mapping[str, LimitUsage]
 
 
 @dataclass(frozen=True)
 class NodeInventory:
-    """The part of a picture that changes only with the nodes and the ordered machines.
+    """The part of a snapshot that changes only with the nodes and the ordered machines.
 
-    ``belonging`` has the pool of each node that is not ``unlisted``. ``coming`` has the nodes that upcoming machines will become, by
+    ``node_pools`` has the pool of each node that is not ``unlisted``. ``coming`` has the nodes that upcoming machines will become, by
     machine id; ``registered`` the ids of those whose Node exists, by node name; ``pools`` the pools of upcoming machines, by id.
-    ``rows`` are the nodes, then the other machines; ``standing`` flags rows that take new pods; ``names`` has the name of each row in
+    ``rows`` are the nodes, then the other machines; ``usable`` flags rows that take new pods; ``names`` has the name of each row in
     plans.
     """
 
     nodes: Mapping[str, Node]
-    belonging: NodePools
+    node_pools: NodePools
     coming: Mapping[str, Node]
     registered: Mapping[str, str]
     pools: Mapping[str, Member]
     rows: Rows
-    standing: Mask
+    usable: Mask
     names: tuple[str, ...]
     unlisted: frozenset[str] = frozenset()
 
@@ -63,7 +63,7 @@ class CapacitySnapshot:
     needs it.
     """
 
-    stand: NodeInventory
+    inventory: NodeInventory
     room: Room
     open_rows: Mask
     have: Mapping[str, Fleet]
@@ -71,25 +71,25 @@ class CapacitySnapshot:
 
     @property
     def names(self) -> tuple[str, ...]:
-        return self.stand.names
+        return self.inventory.names
 
     @property
     def row_of(self) -> Mapping[str, int]:
-        return self.stand.row_of
+        return self.inventory.row_of
 
     @property
     def by_node(self) -> Mapping[str, Member]:
-        return self.stand.belonging.members
+        return self.inventory.node_pools.members
 
     @property
     def members(self) -> Mapping[int, Member]:
         """The pool of each row that has one."""
-        of = {**self.by_node, **self.stand.pools}
+        of = {**self.by_node, **self.inventory.pools}
         return {row: of[name] for row, name in enumerate(self.names) if name in of}
 
 
 class CapacityBuilder:
-    """Makes one picture after another for one policy; the ``Stand`` is reused as long as the nodes are the same objects."""
+    """Builds one snapshot after another for one policy; the :class:`NodeInventory` is reused as long as the nodes are the same objects."""
 
     def __init__(self, policy: Policy) -> None:
         self._policy = policy
@@ -101,64 +101,66 @@ class CapacityBuilder:
         self._counting = spares or any(limit is not None for limit in limits)
         self._offerings = policy.offerings
         self._promised: dict[str, Promised] = {}
-        self._stand: NodeInventory | None = None
+        self._inventory: NodeInventory | None = None
         self._fleets: tuple[Mapping[str, LimitUsage], object, Mapping[str, Fleet]] | None = None
         self._behind: tuple[Templates, Rows] | None = None
         self._wide: tuple[Rows, Rows] | None = None
 
-    def of(self, cluster: Cluster, state: State) -> CapacitySnapshot:
+    def build(self, cluster: Cluster, state: State) -> CapacitySnapshot:
         """Return rows for nodes and upcoming machines. A registered machine of the ledger is one row, as its offering promises (I3)."""
         coming, warnings = upcoming_nodes(cluster, self._offerings, state, self._promised)
         registered = {m.node: m.id for m in state.upcoming if m.id in coming and m.node in cluster.nodes}
         pools = {m.id: Member(self._pools[m.pool], None) for m in state.upcoming if m.id in coming}
-        stand = self._stand
+        inventory = self._inventory
         if (
-            stand is None
-            or stand.nodes is not cluster.nodes
-            or (stand.coming, stand.registered, stand.pools, stand.unlisted) != (coming, registered, pools, state.unlisted)
+            inventory is None
+            or inventory.nodes is not cluster.nodes
+            or (inventory.coming, inventory.registered, inventory.pools, inventory.unlisted) != (coming, registered, pools, state.unlisted)
         ):
-            belonging = self._belonging(cluster.nodes, state.unlisted)
-            stand = build_inventory(cluster, belonging, coming, registered, pools, keeping=self._keeping)
-            stand = self._stand = replace(stand, unlisted=state.unlisted)
+            node_pools = self._node_pools(cluster.nodes, state.unlisted)
+            inventory = build_inventory(cluster, node_pools, coming, registered, pools, keeping=self._keeping)
+            inventory = self._inventory = replace(inventory, unlisted=state.unlisted)
         else:
-            stand.rows.forget()
+            inventory.rows.forget()
         return CapacitySnapshot(
-            stand=stand,
-            room=Room.over(cluster, stand.rows),
-            open_rows=mask_without(stand.standing, [stand.rows.table.row[name] for name in state.disrupting if name in cluster.nodes]),
-            have=self._have(state, stand),
+            inventory=inventory,
+            room=Room.over(cluster, inventory.rows),
+            open_rows=mask_without(
+                inventory.usable, [inventory.rows.table.row[name] for name in state.disrupting if name in cluster.nodes]
+            ),
+            have=self._have(state, inventory),
             warnings=tuple(warnings),
         )
 
-    def _belonging(self, nodes: Mapping[str, Node], unlisted: frozenset[str]) -> NodePools:
+    def _node_pools(self, nodes: Mapping[str, Node], unlisted: frozenset[str]) -> NodePools:
         """The pool of every node, computed again for nodes that changed or that the cloud's list has lost or gained."""
-        stand = self._stand
-        if stand is not None and stand.nodes is nodes and stand.unlisted == unlisted:
-            return stand.belonging
-        before, belonging = (stand.nodes, stand.belonging) if stand is not None else ({}, NodePools({}, {}))
-        by_node, worths = dict(belonging.members), dict(belonging.worths)
-        moved = unlisted ^ (stand.unlisted if stand is not None else frozenset())
+        inventory = self._inventory
+        if inventory is not None and inventory.nodes is nodes and inventory.unlisted == unlisted:
+            return inventory.node_pools
+        before, node_pools = (inventory.nodes, inventory.node_pools) if inventory is not None else ({}, NodePools({}, {}))
+        by_node, usages = dict(node_pools.members), dict(node_pools.usages)
+        moved = unlisted ^ (inventory.unlisted if inventory is not None else frozenset())
         changed = {name: node for name, node in nodes.items() if before.get(name) is not node or name in moved}
         for name in (before.keys() - nodes.keys()) | changed.keys():
             by_node.pop(name, None)
-            worths.pop(name, None)
+            usages.pop(name, None)
         fresh = self._membership.of(changed, unlisted)
         by_node.update(fresh)
-        worths.update({name: limit_usage(nodes[name], member) for name, member in fresh.items()})
-        return NodePools(by_node, worths)
+        usages.update({name: limit_usage(nodes[name], member) for name, member in fresh.items()})
+        return NodePools(by_node, usages)
 
-    def _have(self, state: State, stand: NodeInventory) -> Mapping[str, Fleet]:
+    def _have(self, state: State, inventory: NodeInventory) -> Mapping[str, Fleet]:
         if not self._counting:
             return {}
-        known, worths = self._fleets, stand.belonging.worths
+        cached, usages = self._fleets, inventory.node_pools.usages
         others = (state.upcoming, state.ending)
-        if known is None or known[0] is not worths or known[1] != others:
-            known = self._fleets = (worths, others, fleets(self._policy, self._offerings, state, worths))
-        return known[2]
+        if cached is None or cached[0] is not usages or cached[1] != others:
+            cached = self._fleets = (usages, others, fleets(self._policy, self._offerings, state, usages))
+        return cached[2]
 
-    def with_templates(self, seen: CapacitySnapshot, templates: Templates) -> Room:
-        """The room of a picture with ``templates`` appended as rows with boundless resources."""
-        rows = seen.stand.rows
+    def with_templates(self, capacity: CapacitySnapshot, templates: Templates) -> Room:
+        """The room of a snapshot with ``templates`` appended as rows with boundless resources."""
+        rows = capacity.inventory.rows
         behind = self._behind if self._behind is not None and self._behind[0] is templates else None
         if behind is None:
             behind = self._behind = (templates, Rows(NodeTable(templates.boundless), templates.least_gpus))
@@ -169,19 +171,19 @@ class CapacityBuilder:
             self._wide = (rows, rows.joined(behind[1]))
         else:
             self._wide[1].forget()
-        return seen.room.over_more(self._wide[1])
+        return capacity.room.over_more(self._wide[1])
 
 
 def build_inventory(
     cluster: Cluster,
-    belonging: NodePools,
+    node_pools: NodePools,
     coming: Mapping[str, Node],
     registered: Mapping[str, str],
     pools: Mapping[str, Member],
     *,
     keeping: bool,
 ) -> NodeInventory:
-    """Build a ``Stand``; ``keeping`` says that some pool keeps its machines for large pods."""
+    """Build a :class:`NodeInventory`; ``keeping`` says that some pool keeps its machines for large pods."""
     table = cluster.table
     if registered:
         table = table.followed_by([coming[registered[node.name]] if node.name in registered else node for node in table.nodes])
@@ -194,9 +196,9 @@ def build_inventory(
     names += tuple(waiting)
     least = None
     if keeping:
-        members = {**belonging.members, **pools}
+        members = {**node_pools.members, **pools}
         least = least_gpus([member.pool if (member := members.get(name)) is not None else None for name in names])
-    return NodeInventory(cluster.nodes, belonging, coming, registered, pools, Rows(table, least), np.array(ready, dtype=np.bool_), names)
+    return NodeInventory(cluster.nodes, node_pools, coming, registered, pools, Rows(table, least), np.array(ready, dtype=np.bool_), names)
 
 
 def is_usable(node: Node) -> bool:

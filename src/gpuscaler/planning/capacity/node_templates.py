@@ -88,7 +88,7 @@ class Templates:
         self.fallbacks: dict[tuple[object, ...], tuple[Offering, ...]] = {}
         self._domains: dict[tuple[tuple[str, ...], bytes], dict[tuple[int, ...], int]] = {}
 
-    def hold_for(self, cluster: Cluster, blocked: frozenset[OfferingKey], probing: frozenset[OfferingKey] = frozenset()) -> bool:
+    def are_current_for(self, cluster: Cluster, blocked: frozenset[OfferingKey], probing: frozenset[OfferingKey] = frozenset()) -> bool:
         """Whether these templates are still current: the same offerings may be requested, and the same DaemonSets run."""
         *before, daemons = self._made_for
         now = daemon_sets(cluster)
@@ -237,7 +237,7 @@ class Templates:
             (count_accelerators(node.allocatable), node.allocatable.get("cpu", 0), node.allocatable.get("memory", 0)) for node in self.nodes
         )
 
-    def less(self, spent: Mapping[OfferingKey, int]) -> "Templates":
+    def after_purchases(self, spent: Mapping[OfferingKey, int]) -> "Templates":
         """These templates with the stock of offerings reduced by the machines that are bought already."""
         if not spent:
             return self

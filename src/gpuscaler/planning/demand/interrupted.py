@@ -36,9 +36,9 @@ def _is_recreated(pod: Pod, policy: Policy) -> bool:
     return spec.scheduler_name in policy.schedulers and spec.priority >= policy.priority_cutoff
 
 
-def with_evacuees(wants: Demand, pod_classes: tuple[PodClass, ...]) -> Demand:
-    """``wants`` with ``pod_classes`` added to the pending classes."""
-    return Demand((*wants.classes, *pod_classes), wants.gangs, wants.nominated, wants.ignored) if pod_classes else wants
+def with_evacuees(demand: Demand, pod_classes: tuple[PodClass, ...]) -> Demand:
+    """``demand`` with ``pod_classes`` added to the pending classes."""
+    return Demand((*demand.classes, *pod_classes), demand.gangs, demand.nominated, demand.ignored) if pod_classes else demand
 
 
 def without_evacuees(plan: Plan, pod_classes: tuple[PodClass, ...], cluster: Cluster) -> Plan:

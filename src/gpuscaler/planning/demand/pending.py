@@ -79,7 +79,7 @@ class Gang:
 class Nominated:
     """Pending pods that the scheduler has nominated to an existing node."""
 
-    one: PodClass
+    pod_class: PodClass
     node: str
 
 
@@ -91,7 +91,7 @@ class Demand:
     ignored: tuple[Ignored, ...]
 
 
-def demand(cluster: Cluster, state: State, policy: Policy, now: float, *, live: bool = False) -> Demand:
+def collect_demand(cluster: Cluster, state: State, policy: Policy, now: float, *, live: bool = False) -> Demand:
     """Sort the unbound pods of ``cluster``. ``now`` is in seconds since the epoch.
 
     In a ``live`` cluster only pods that the scheduler has marked unschedulable are demand; a file may contain pods it never saw.
@@ -125,7 +125,7 @@ def demand(cluster: Cluster, state: State, policy: Policy, now: float, *, live: 
     return Demand(
         classes=tuple(sorted((pod_class for pod_class in merged if id(pod_class) in apart), key=lambda pod_class: pod_class.order)),
         gangs=gangs,
-        nominated=tuple(sorted(nominated, key=lambda n: (n.node, n.one.order))),
+        nominated=tuple(sorted(nominated, key=lambda n: (n.node, n.pod_class.order))),
         ignored=tuple(sorted(ignored, key=lambda entry: entry.pod)),
     )
 
@@ -311,9 +311,11 @@ def seated_members(cluster: Cluster, nominated: Sequence[Nominated]) -> dict[tup
     """The nodes of the bound and the ``nominated`` pods of each gang, one entry per pod."""
     nodes: dict[tuple[str, str, str], list[str]] = {}
     for promise in nominated:
-        options = promise.one.options
+        options = promise.pod_class.options
         if options.gang:
-            nodes.setdefault((options.gang_source, promise.one.spec.namespace, options.gang), []).extend([promise.node] * promise.one.count)
+            nodes.setdefault((options.gang_source, promise.pod_class.spec.namespace, options.gang), []).extend(
+                [promise.node] * promise.pod_class.count
+            )
     for name, pods in cluster.on_node.items():
         for pod in pods.values():
             if pod.options.gang and not pod.deleted:

@@ -53,16 +53,16 @@ class _Item:
 
 
 def ration(
-    wants: Demand, cluster: Cluster, now: float, *, first: Set[str] = frozenset(), total: int = TOTAL
+    demand: Demand, cluster: Cluster, now: float, *, first: Set[str] = frozenset(), total: int = TOTAL
 ) -> tuple[Demand, list[BudgetCut]]:
     """Return the demand that is planned for, and the cuts. Pods in ``first`` come before the others of their owner.
 
     ``now`` is in seconds since the epoch.
     """
-    everything: tuple[PodClass | Gang, ...] = (*wants.gangs, *wants.classes)
+    everything: tuple[PodClass | Gang, ...] = (*demand.gangs, *demand.classes)
     items = [_item(unit, cluster, first) for unit in everything]
     if sum(item.units for item in items) <= total:
-        return wants, []
+        return demand, []
     shares = _shares(items, total)
     admitted: set[int] = set()
     waiting: dict[_OwnerKeys, list[_Item]] = {}
@@ -80,8 +80,8 @@ def ration(
     needs = {whose: sum(item.units for item in mine) for whose, mine in _grouped(items, _owner_keys).items()}
     late = (item for mine in waiting.values() for item in mine if id(item.what) in beyond)
     cuts = [BudgetCut(_pod_keys(item.what), _cut_detail(item, shares[_owner_keys(item)], needs[_owner_keys(item)], total)) for item in late]
-    classes = tuple(pod_class for pod_class in wants.classes if id(pod_class) in admitted)
-    return replace(wants, classes=classes, gangs=tuple(gang for gang in wants.gangs if id(gang) in admitted)), cuts
+    classes = tuple(pod_class for pod_class in demand.classes if id(pod_class) in admitted)
+    return replace(demand, classes=classes, gangs=tuple(gang for gang in demand.gangs if id(gang) in admitted)), cuts
 
 
 def _leftovers(waiting: Mapping[_OwnerKeys, Sequence[_Item]], left: int, now: float) -> set[int]:

@@ -198,7 +198,7 @@ class Room:
         if hard(spec) and "PodTopologySpread" not in known:
             passes["PodTopologySpread"] = self._spread(spec, labels).passes()
         between = self._between(spec, labels)
-        if between.asks and "InterPodAffinity" not in known:
+        if between.applies and "InterPodAffinity" not in known:
             passes["InterPodAffinity"] = between.passes()
         return passes
 

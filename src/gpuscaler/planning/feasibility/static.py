@@ -43,7 +43,7 @@ class Rows:
         if verdict is None:
             # Query the parts each time: they forget results that are not requested.
             parts = [part.verdict(spec) for part in self._parts]
-            verdict = self._before.get(spec.digest) or (concatenate(parts) if parts else self._look(spec))
+            verdict = self._before.get(spec.digest) or (concatenate(parts) if parts else self._evaluate(spec))
             self._verdicts[spec.digest] = verdict
         return verdict
 
@@ -52,7 +52,7 @@ class Rows:
         """The parts that these rows were joined from, or only themselves."""
         return self._parts or (self,)
 
-    def _look(self, spec: PodSpec) -> Static:
+    def _evaluate(self, spec: PodSpec) -> Static:
         nodes = self.nodes
         passes = {
             "NodeUnschedulable": nodes.schedulable(spec),

@@ -129,12 +129,12 @@ class Allowances:
         return None
 
     def take(self, pool: Pool, evictions: Mapping[str, int] | None = None) -> None:
-        self._book(pool, evictions or {}, 1)
+        self._adjust(pool, evictions or {}, 1)
 
-    def give_back(self, pool: Pool, evictions: Mapping[str, int] | None = None) -> None:
-        self._book(pool, evictions or {}, -1)
+    def release(self, pool: Pool, evictions: Mapping[str, int] | None = None) -> None:
+        self._adjust(pool, evictions or {}, -1)
 
-    def _book(self, pool: Pool, evictions: Mapping[str, int], sign: int) -> None:
+    def _adjust(self, pool: Pool, evictions: Mapping[str, int], sign: int) -> None:
         self._above_minimum[pool.name] -= sign
         for reason in (IDLE, CONSOLIDATION):
             left = self._budgets[pool.name, reason]

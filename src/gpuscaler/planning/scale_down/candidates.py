@@ -97,7 +97,7 @@ class CandidateCache:
     """
 
     def __init__(self) -> None:
-        self.looks: dict[str, Inspection] = {}
+        self.inspections: dict[str, Inspection] = {}
         self.steady: dict[str, Blocker] = {}
         #: Nodes that are being removed according to their Node object.
         self.leaving: frozenset[str] = frozenset()
@@ -108,19 +108,19 @@ class CandidateCache:
         self._table: NodeTable | None = None
         self._budgets: Mapping[str, PodDisruptionBudget] | None = None
 
-    def look(self, situation: Situation) -> None:
+    def inspect(self, situation: Situation) -> None:
         """Inspect every node, ordered by name."""
         table, members, on_node = situation.cluster.table, situation.members, situation.cluster.on_node
         if self._budgets is not situation.cluster.budgets:
             self._budgets = situation.cluster.budgets
-            self.steady = {name: inspection.own for name, inspection in self.looks.items() if inspection.own is not None}
+            self.steady = {name: inspection.own for name, inspection in self.inspections.items() if inspection.own is not None}
         if self._table is table:
-            for name, look in self.looks.items():
-                if look.pods is not on_node.get(name):
-                    look.pods, look.residents = on_node.get(name), None
-                    self._unsettle(name, look)
+            for name, cached in self.inspections.items():
+                if cached.pods is not on_node.get(name):
+                    cached.pods, cached.residents = on_node.get(name), None
+                    self._unsettle(name, cached)
             return
-        before, self.looks, self._table = self.looks, {}, table
+        before, self.inspections, self._table = self.inspections, {}, table
         self.twins = duplicate_blockers(table.nodes)
         for name, node in zip(table.names, table.nodes, strict=True):
             pods, member, inspection = on_node.get(name), members.get(name), before.pop(name, None)
@@ -132,10 +132,10 @@ class CandidateCache:
             ):
                 inspection = Inspection(node, pods, member, own_blocker(node, member), is_leaving(node, frozenset()))
                 self._unsettle(name, inspection)
-            self.looks[name] = inspection
+            self.inspections[name] = inspection
         for name in before:
             self.steady.pop(name, None)
-        self.leaving = frozenset(name for name, look in self.looks.items() if look.leaves)
+        self.leaving = frozenset(name for name, inspection in self.inspections.items() if inspection.leaves)
 
     def _unsettle(self, name: str, inspection: Inspection) -> None:
         """Keep only the node's own blocker in ``steady``: after a change of its pods no other one is certain."""
@@ -152,12 +152,12 @@ def survey(situation: Situation, memory: CandidateCache) -> Survey:
     unread_somewhere, unread_here = unreadable_pod_blockers(cluster)
     guard = health_guard(cluster.nodes.values(), situation.members, promised) or unread_somewhere
     if guard is not None:
-        return Survey(blocked=dict.fromkeys(memory.looks, guard))
+        return Survey(blocked=dict.fromkeys(memory.inspections, guard))
     survey, members, row_of = Survey(blocked=memory.steady.copy()), situation.members, situation.room.table.row
     asking = _ResidentReader(situation, memory.classes)
     special = promised | situation.state.disrupting | situation.state.spared.keys() | situation.state.unlisted
     here = {**unread_here, **memory.twins}
-    inspections, odd = memory.looks, special.union(taken, here)
+    inspections, odd = memory.inspections, special.union(taken, here)
     for name in sorted((inspections.keys() - memory.steady.keys()) | (inspections.keys() & odd)):
         inspection = inspections[name]
         blocker = inspection.own if name not in special else node_blocker(situation, inspection.node, promised)

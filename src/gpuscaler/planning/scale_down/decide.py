@@ -31,8 +31,8 @@ def scale_down(situation: Situation, memory: CandidateCache | None = None) -> Sc
     ``memory`` comes from earlier calls for the same policy: it saves work and does not change the result.
     """
     memory = memory or CandidateCache()
-    memory.look(situation)
-    leaving = memory.leaving | (situation.state.disrupting & memory.looks.keys())
+    memory.inspect(situation)
+    leaving = memory.leaving | (situation.state.disrupting & memory.inspections.keys())
     situation = reserve_room(situation, leaving)
     first = survey(situation, memory)
     ledger = RemovalDecisions(Allowances(situation, leaving), blocked=dict(first.blocked))
@@ -46,7 +46,7 @@ def scale_down(situation: Situation, memory: CandidateCache | None = None) -> Sc
     kept = headroom_nodes(situation, frozenset(ledger.blocked), leaving)
     remove_idle(situation, ledger, due, kept)
     consolidate(situation, ledger, first, kept, leaving)
-    return ledger.answer()
+    return ledger.result()
 
 
 def remove_idle(situation: Situation, ledger: RemovalDecisions, due: Sequence[Candidate], kept: Mapping[str, Blocker]) -> None:
@@ -81,15 +81,15 @@ def consolidate(situation: Situation, ledger: RemovalDecisions, first: Survey, k
             ledger.blocked[candidate.name] = blocker
     if not movable:
         return
-    homes = Destinations.on_nodes(situation, open_nodes(situation, first, ledger, kept.keys() | leaving))
+    destinations = Destinations.on_nodes(situation, open_nodes(situation, first, ledger, kept.keys() | leaving))
     movable, local = split_by_domain(movable, rules)
-    seats = seat_rows(movable)
-    moving = sorted(seats.keys() & local.keys(), key=lambda running_class: running_class.order)
-    worlds = PossibleRooms.of(situation, moving, {candidate.name for candidate in movable} | {removal.node for removal in ledger.removals})
-    work = Deletion(situation, ledger, homes, moving, local, seats, worlds)
+    class_rows = seat_rows(movable)
+    moving = sorted(class_rows.keys() & local.keys(), key=lambda running_class: running_class.order)
+    rooms = PossibleRooms.of(situation, moving, {candidate.name for candidate in movable} | {removal.node for removal in ledger.removals})
+    work = Deletion(situation, ledger, destinations, moving, local, class_rows, rooms)
     fleet, emptied = delete(work, movable)
     replace_machines(work, fleet, emptied)
-    for name, blocker in in_use_blockers(fleet, emptied, homes.targets).items():
+    for name, blocker in in_use_blockers(fleet, emptied, destinations.targets).items():
         ledger.blocked.setdefault(name, blocker)
     for name, note in SpotReturns(situation).waits(movable).items():
         if name in ledger.blocked:

@@ -25,6 +25,6 @@ class RemovalDecisions:
         self.blocked.pop(candidate.name, None)
         self.removals.append(PlannedRemoval(candidate.name, reason, tuple(moves), tuple(needs), saving))
 
-    def answer(self) -> ScaleDownResult:
+    def result(self) -> ScaleDownResult:
         blocked = [BlockedNode(name, self.blocked[name].word, self.blocked[name].detail) for name in sorted(self.blocked)]
         return ScaleDownResult(tuple(self.removals), tuple(self.machines), tuple(blocked), self.brake)

@@ -42,7 +42,7 @@ class Disruption:
         self._ready: dict[ReplicaGroup, int] = {}
 
     @cached_property
-    def _is_spoken_of(self) -> bool:
+    def _has_statements(self) -> bool:
         """Whether any owner or namespace has the annotation."""
         cluster = self._cluster
         return any(namespace.disruption for namespace in cluster.namespaces.values()) or any(
@@ -53,7 +53,7 @@ class Disruption:
         """Why ``pods``, all pods of one machine that would have to move, may not be moved to save money; the first reason by pod name."""
         at_stake: dict[ReplicaGroup, list[Pod]] = {}
         for pod in sorted(pods, key=lambda pod: pod.key):
-            if not (self._is_spoken_of or pod.options.disruption or self.needs_another(pod)):
+            if not (self._has_statements or pod.options.disruption or self.needs_another(pod)):
                 continue
             word, where = self.stated(pod)
             if word == NEVER:
@@ -77,9 +77,9 @@ class Disruption:
             return options.disruption, f"pod {pod.key}"
         if options.safe_to_evict is True or options.restart_cost is not None:
             return ALLOW, f"pod {pod.key}"
-        if not self._is_spoken_of:
+        if not self._has_statements:
             return "", ""
-        for owner in self._line(pod):
+        for owner in self._owner_chain(pod):
             if owner.disruption:
                 return owner.disruption, f"{owner.kind} {owner.namespace}/{owner.name}"
         namespace = self._cluster.namespaces.get(pod.namespace)
@@ -89,7 +89,7 @@ class Disruption:
         """The replicas that ``pod`` belongs to; a pod without an owner is alone."""
         if not pod.owner.kind:
             return ReplicaGroup(f"pod {pod.key}")
-        line = self._line(pod)
+        line = self._owner_chain(pod)
         top = line[-1].owner if line and line[-1].owner.kind else Owner(line[-1].kind, line[-1].name) if line else pod.owner
         return ReplicaGroup(f"{top.kind} {pod.namespace}/{top.name}")
 
@@ -113,7 +113,7 @@ class Disruption:
                         self._ready[own_group] = self._ready.get(own_group, 0) + 1
         self._ready.setdefault(group, 0)
 
-    def _line(self, pod: Pod) -> tuple[Workload, ...]:
+    def _owner_chain(self, pod: Pod) -> tuple[Workload, ...]:
         """The owners of ``pod``, from its controller upwards, as far as they are known."""
         key = (pod.namespace, pod.owner)
         line = self._lines.get(key)

@@ -35,7 +35,7 @@ GANG_SECONDS = 30.0
 Wish = tuple[tuple[str, ...], str]
 
 
-def restrict_to_markets(desk: PlanDraft, wants: Demand, policy: Policy, state: State, now: float) -> Demand:
+def restrict_to_markets(draft: PlanDraft, demand: Demand, policy: Policy, state: State, now: float) -> Demand:
     """The demand restricted to the markets that may be bought for each pod at ``now``; a class whose pods differ in this is split."""
     spot = frozenset(offering.key for offering in policy.offerings.values() if offering.market == SPOT and not offering.retired)
     has_spot, untried = bool(spot), spot - state.proven_offerings
@@ -43,9 +43,9 @@ def restrict_to_markets(desk: PlanDraft, wants: Demand, policy: Policy, state: S
     def is_plain(pod_class: PodClass) -> bool:
         return not has_spot or (state.hunting is None and pod_class.options.spot_wait is None and pod_class.options.deadline is None)
 
-    everybody = chain(wants.classes, *(gang.classes for gang in wants.gangs))
+    everybody = chain(demand.classes, *(gang.classes for gang in demand.gangs))
     if not (state.paused_offerings or state.refusing) and all(map(is_plain, everybody)):
-        return wants
+        return demand
 
     def split(pod_class: PodClass, together: float | None = None) -> list[PodClass]:
         if pod_class.spec.digest in state.paused_offerings:
@@ -54,21 +54,21 @@ def restrict_to_markets(desk: PlanDraft, wants: Demand, policy: Policy, state: S
             pod_class = replace(pod_class, spec=exclude_nodes(pod_class.spec, state.refusing[pod_class.spec.digest]))
         if is_plain(pod_class):
             return [pod_class]
-        pods, done = desk.cluster.pods, state.progress
+        pods, done = draft.cluster.pods, state.progress
 
         def wish_of(key: str) -> Wish:
             hunting = state.hunting if together is None or now >= together + GANG_SECONDS else None
             return allowed_markets(pod_class.options, waiting_since(pods[key], together), hunting, now, done=done.get(key, 0.0))
 
-        return split_by_market(pod_class, wish_of, desk, untried)
+        return split_by_market(pod_class, wish_of, draft, untried)
 
     gangs = []
-    for gang in wants.gangs:
+    for gang in demand.gangs:
         # Members are placed together, so the one that waited longest decides for all.
-        first = min(waiting_since(desk.cluster.pods[key]) for pod_class in gang.classes for key in pod_class.keys)
+        first = min(waiting_since(draft.cluster.pods[key]) for pod_class in gang.classes for key in pod_class.keys)
         gangs.append(replace(gang, classes=tuple(part for pod_class in gang.classes for part in split(pod_class, first))))
-    classes = [part for pod_class in wants.classes for part in split(pod_class)]
-    return replace(wants, classes=tuple(sorted(classes, key=lambda pod_class: pod_class.order)), gangs=tuple(gangs))
+    classes = [part for pod_class in demand.classes for part in split(pod_class)]
+    return replace(demand, classes=tuple(sorted(classes, key=lambda pod_class: pod_class.order)), gangs=tuple(gangs))
 
 
 def waiting_since(pod: Pod, together: float | None = None) -> float:
@@ -77,7 +77,7 @@ def waiting_since(pod: Pod, together: float | None = None) -> float:
 
 
 def split_by_market(
-    pod_class: PodClass, wish_of: Callable[[str], Wish], desk: PlanDraft, untried: frozenset[OfferingKey]
+    pod_class: PodClass, wish_of: Callable[[str], Wish], draft: PlanDraft, untried: frozenset[OfferingKey]
 ) -> list[PodClass]:
     """The pods of a class, split by the markets that may be bought for them now.
 
@@ -95,17 +95,17 @@ def split_by_market(
             if why == HURRY:
                 sure = replace(part, paused=part.paused | untried, market_because=HURRY)
                 only_spot = replace(sure, options=replace_struct(pod_class.options, market=(SPOT,)))
-                changed = sure if can_be_bought(desk, only_spot) else changed if can_be_bought(desk, changed) else part
+                changed = sure if can_be_bought(draft, only_spot) else changed if can_be_bought(draft, changed) else part
             part = changed
         parts.append(part)
     return parts
 
 
-def can_be_bought(desk: PlanDraft, pod_class: PodClass) -> bool:
+def can_be_bought(draft: PlanDraft, pod_class: PodClass) -> bool:
     """Whether a pod of the class fits on an empty machine that may be ordered now and that the limits admit."""
-    rows = usable_templates(desk.templates, pod_class) & desk.room.static_mask(pod_class.spec)[desk.template_rows]
-    kinds = desk.templates.kinds_within(rows)
-    return any(good and desk.remaining.most(kind, 1) > 0 for kind, good in zip(desk.templates.kinds, kinds.tolist(), strict=True))
+    rows = usable_templates(draft.templates, pod_class) & draft.room.static_mask(pod_class.spec)[draft.template_rows]
+    kinds = draft.templates.kinds_within(rows)
+    return any(good and draft.remaining.most(kind, 1) > 0 for kind, good in zip(draft.templates.kinds, kinds.tolist(), strict=True))
 
 
 HURRY = "spot was refused while the pod was waiting"

@@ -53,31 +53,33 @@ def with_requirements(spec: PodSpec, kept: Set[tuple[str, int]]) -> PodSpec:
     )
 
 
-def place_classes(desk: PlanDraft, classes: Sequence[PodClass]) -> list[Queue]:
+def place_classes(draft: PlanDraft, classes: Sequence[PodClass]) -> list[Queue]:
     """Like :func:`~gpuscaler.planning.scale_up.rounds.scale_up`, with preferences respected; higher priorities are placed first."""
     queues: list[Queue] = []
     for priority in sorted({pod_class.spec.priority for pod_class in classes}, reverse=True):
         waiting = [pod_class for pod_class in classes if pod_class.spec.priority == priority]
         for given_up in count():
-            pairs = [HardenedClass(hardened_class(pod_class, given_up if desk.effort.left else ALL), pod_class) for pod_class in waiting]
-            taken, bought = len(desk.taken), len(desk.bought)
-            found = scale_up(desk, [pair.hard for pair in pairs])
-            soften(desk, pairs, taken=taken, bought=bought)
+            pairs = [HardenedClass(hardened_class(pod_class, given_up if draft.effort.left else ALL), pod_class) for pod_class in waiting]
+            taken, bought = len(draft.taken), len(draft.bought)
+            found = scale_up(draft, [pair.hard for pair in pairs])
+            soften(draft, pairs, taken=taken, bought=bought)
             if all(pair.hard is pair.plain for pair in pairs):
                 queues += found
                 break
             plain = {id(pair.hard): pair.plain for pair in pairs}
-            waiting = [replace(plain[id(queue.one)], keys=queue.one.keys[queue.taken :], announced=0) for queue in found if queue.left]
+            waiting = [
+                replace(plain[id(queue.pod_class)], keys=queue.pod_class.keys[queue.taken :], announced=0) for queue in found if queue.left
+            ]
     return queues
 
 
-def place_gang(desk: PlanDraft, gang: Gang) -> tuple[PlanDraft, list[UnplacedGang]]:
+def place_gang(draft: PlanDraft, gang: Gang) -> tuple[PlanDraft, list[UnplacedGang]]:
     """Like :func:`~gpuscaler.planning.scale_up.gangs.settle_gang`, with preferences respected: all members give up equally many."""
     for given_up in count():
-        pairs = [HardenedClass(hardened_class(pod_class, given_up if desk.effort.left else ALL), pod_class) for pod_class in gang.classes]
-        placed, refused = settle_gang(desk, replace(gang, classes=tuple(pair.hard for pair in pairs)))
+        pairs = [HardenedClass(hardened_class(pod_class, given_up if draft.effort.left else ALL), pod_class) for pod_class in gang.classes]
+        placed, refused = settle_gang(draft, replace(gang, classes=tuple(pair.hard for pair in pairs)))
         if not refused:
-            soften(placed, pairs, taken=len(desk.taken), bought=len(desk.bought))
+            soften(placed, pairs, taken=len(draft.taken), bought=len(draft.bought))
         if not refused or all(pair.hard is pair.plain for pair in pairs):
             break
     return placed, refused
@@ -101,7 +103,7 @@ def hardened_class(pod_class: PodClass, given_up: int) -> PodClass:
     return replace(pod_class, spec=with_requirements(pod_class.spec, kept), wishes=wishes)
 
 
-def soften(desk: PlanDraft, pairs: Sequence[HardenedClass], *, taken: int, bought: int) -> None:
+def soften(draft: PlanDraft, pairs: Sequence[HardenedClass], *, taken: int, bought: int) -> None:
     """Replace the hardened classes by the original ones in all entries after the first ``taken`` and ``bought``.
 
     A preference of a placed pod must not keep other pods away from it.
@@ -109,24 +111,24 @@ def soften(desk: PlanDraft, pairs: Sequence[HardenedClass], *, taken: int, bough
     plain = {id(pair.hard): pair.plain for pair in pairs if pair.hard is not pair.plain}
     if not plain:
         return
-    for index in range(taken, len(desk.taken)):
-        entry = desk.taken[index]
-        pod_class = plain.get(id(entry.one), entry.one)
-        exchange(desk, entry.one, pod_class, row=entry.row, copies=len(entry.keys))
-        desk.taken[index] = ClassPlacement(pod_class, entry.row, entry.keys)
-    for index in range(bought, len(desk.bought)):
-        machine = desk.bought[index]
-        inside = tuple(replace(part, one=plain.get(id(part.one), part.one)) for part in machine.contents)
-        if index < desk.built:
+    for index in range(taken, len(draft.taken)):
+        entry = draft.taken[index]
+        pod_class = plain.get(id(entry.pod_class), entry.pod_class)
+        exchange(draft, entry.pod_class, pod_class, row=entry.row, copies=len(entry.keys))
+        draft.taken[index] = ClassPlacement(pod_class, entry.row, entry.keys)
+    for index in range(bought, len(draft.bought)):
+        machine = draft.bought[index]
+        inside = tuple(replace(part, pod_class=plain.get(id(part.pod_class), part.pod_class)) for part in machine.contents)
+        if index < draft.built:
             for part, now in zip(machine.contents, inside, strict=True):
-                exchange(desk, part.one, now.one, row=machine.row, copies=len(part.keys))
-        desk.bought[index] = replace(machine, contents=inside)
+                exchange(draft, part.pod_class, now.pod_class, row=machine.row, copies=len(part.keys))
+        draft.bought[index] = replace(machine, contents=inside)
     for pair in pairs:
-        if id(pair.hard) in desk.relaxed:
-            desk.relaxed[id(pair.plain)] = desk.relaxed[id(pair.hard)]
+        if id(pair.hard) in draft.relaxed:
+            draft.relaxed[id(pair.plain)] = draft.relaxed[id(pair.hard)]
 
 
-def exchange(desk: PlanDraft, old: PodClass, new: PodClass, *, row: int, copies: int) -> None:
+def exchange(draft: PlanDraft, old: PodClass, new: PodClass, *, row: int, copies: int) -> None:
     if new is not old:
-        desk.room.remove(old.spec, old.labels, row, copies)
-        desk.room.place(new.spec, new.labels, row, copies)
+        draft.room.remove(old.spec, old.labels, row, copies)
+        draft.room.place(new.spec, new.labels, row, copies)

@@ -25,7 +25,7 @@ from gpuscaler.planning.scale_up.groups.spread_check import overtaken_families, 
 TRIES = 8
 
 
-def scale_up(desk: PlanDraft, classes: Sequence[PodClass], only: Mask | None = None, *, together: bool = False) -> list[Queue]:
+def scale_up(draft: PlanDraft, classes: Sequence[PodClass], only: Mask | None = None, *, together: bool = False) -> list[Queue]:
     """Place every pod of ``classes`` that can be placed, on machines that exist, are ordered, or are bought here; return the queues.
 
     Classes are ordered by priority; within one priority, classes with constraints on larger domains come first, because they have fewer
@@ -34,39 +34,39 @@ def scale_up(desk: PlanDraft, classes: Sequence[PodClass], only: Mask | None = N
     ``only``, one flag per row of the room, restricts where they may go (a gang's zone). Pods are first placed on nodes as the scheduler
     sees them now, unless they bind ``together`` when all their machines are there.
     """
-    every = families(desk, classes)
-    record_counting_rules(desk, every)
-    ahead = leaders(desk, every)
-    order = unique([*ahead, *sought_families(desk, every), *every])
+    every = families(draft, classes)
+    record_counting_rules(draft, every)
+    ahead = leaders(draft, every)
+    order = unique([*ahead, *sought_families(draft, every), *every])
     if not together:
-        settle_on_existing(desk, desk.stages[0], order, only)
-    if together or not settle_ahead(desk, order, every, ahead, only):
-        on_all_machines(desk, every, ahead, only)
+        settle_on_existing(draft, draft.stages[0], order, only)
+    if together or not settle_ahead(draft, order, every, ahead, only):
+        on_all_machines(draft, every, ahead, only)
     return [queue for family in every for queue in family.queues]
 
 
-def settle_ahead(desk: PlanDraft, order: Sequence[Family], every: Sequence[Family], ahead: Sequence[Family], only: Mask | None) -> bool:
+def settle_ahead(draft: PlanDraft, order: Sequence[Family], every: Sequence[Family], ahead: Sequence[Family], only: Mask | None) -> bool:
     """Place all pods, ordered machines first, before any new machine is considered; return whether the result holds.
 
     A machine that is bought might be ready first, and empty. Families whose spread that would violate are not placed so early. Nothing is
     done where the cloud has not chosen the zone of a machine yet.
     """
-    for stage in desk.stages[1:]:
-        if any(row < len(stage.room) for row in desk.undecided):
+    for stage in draft.stages[1:]:
+        if any(row < len(stage.room) for row in draft.undecided):
             break
         turns = list(order)
         while turns:
-            saved, since = RoundSnapshot.of(desk, every), len(desk.taken)
-            settle_on_existing(desk, stage, turns, only)
-            early = desk.taken[since:]
+            saved, since = RoundSnapshot.of(draft, every), len(draft.taken)
+            settle_on_existing(draft, stage, turns, only)
+            early = draft.taken[since:]
             if not early:
                 break
-            on_all_machines(desk, every, ahead, only)
-            desk.build()
-            late = overtaken_families(desk.room, turns, rows_of(turns, early), desk.template_mask, bought=True)
+            on_all_machines(draft, every, ahead, only)
+            draft.build()
+            late = overtaken_families(draft.room, turns, rows_of(turns, early), draft.template_mask, bought=True)
             if not late:
                 return True
-            saved.restore(desk)
+            saved.restore(draft)
             for family in every:
                 family.caps.clear()
             last = {id(family) for family in late}
@@ -74,19 +74,19 @@ def settle_ahead(desk: PlanDraft, order: Sequence[Family], every: Sequence[Famil
     return False
 
 
-def on_all_machines(desk: PlanDraft, every: Sequence[Family], ahead: Sequence[Family], only: Mask | None) -> None:
+def on_all_machines(draft: PlanDraft, every: Sequence[Family], ahead: Sequence[Family], only: Mask | None) -> None:
     """Place all remaining pods on machines that exist, are ordered, or are bought here."""
     if sum(len(family.queues) for family in every) > CROWD:
         every, ahead = pin_families(every, ahead), []
     first = {id(family) for family in ahead}
-    in_rounds(desk, ahead, only)
-    in_rounds(desk, [family for family in every if id(family) not in first or (family.left and waits_for_others(family))], only)
-    in_rounds(desk, uncertain_families(desk, every), only)
+    in_rounds(draft, ahead, only)
+    in_rounds(draft, [family for family in every if id(family) not in first or (family.left and waits_for_others(family))], only)
+    in_rounds(draft, uncertain_families(draft, every), only)
 
 
-def uncertain_families(desk: PlanDraft, every: Sequence[Family]) -> list[Family]:
+def uncertain_families(draft: PlanDraft, every: Sequence[Family]) -> list[Family]:
     """Families with unplaced pods that were kept off machines whose zone the cloud has not chosen: such a machine is better than none."""
-    if not desk.undecided and all(len(kind.rows) == 1 for kind in desk.templates.kinds):
+    if not draft.undecided and all(len(kind.rows) == 1 for kind in draft.templates.kinds):
         return []
     families = [family for family in every if family.left and family.counted]
     for family in families:
@@ -99,66 +99,66 @@ def unique(order: Iterable[Family]) -> list[Family]:
     return list({id(family): family for family in order}.values())
 
 
-def in_rounds(desk: PlanDraft, order: Sequence[Family], only: Mask | None) -> None:
+def in_rounds(draft: PlanDraft, order: Sequence[Family], only: Mask | None) -> None:
     """Run rounds until no family is left that may be placed after others have been."""
     while order:
         before = sum(family.left for family in order)
-        one_round(desk, side_by_side(desk, order), only)
+        one_round(draft, side_by_side(draft, order), only)
         order = [family for family in order if family.left and waits_for_others(family)]
-        if sum(family.left for family in order) == before or not desk.effort.left:
+        if sum(family.left for family in order) == before or not draft.effort.left:
             break
 
 
-def one_round(desk: PlanDraft, order: Sequence[Family], only: Mask | None) -> None:
+def one_round(draft: PlanDraft, order: Sequence[Family], only: Mask | None) -> None:
     """Assign pods to machines and domains, and buy.
 
     Where limits leave a domain short, other pods may have been placed because of pods that now have no place (spread, affinity). Then the
     whole round is decided again, with no more pods in that domain than it got; a family that stays short after several tries is left out.
     A family whose spread is violated by pods placed later is decided after them.
     """
-    desk.build()
+    draft.build()
     order = list(order)
     rivals = len(order) > 1 and any(map(spreads, order))
     for attempt in count():
-        saved = RoundSnapshot.of(desk, order) if rivals or desk.remaining.any() or desk.templates.scarce else None
-        since = len(desk.taken)
-        pairs = [(family, lot) for family in order for lot in assign(desk, family, only)]
-        late = overtaken_families(desk.room, order, rows_of(order, desk.taken[since:]), desk.template_mask) if rivals else []
+        saved = RoundSnapshot.of(draft, order) if rivals or draft.remaining.any() or draft.templates.scarce else None
+        since = len(draft.taken)
+        pairs = [(family, lot) for family in order for lot in assign(draft, family, only)]
+        late = overtaken_families(draft.room, order, rows_of(order, draft.taken[since:]), draft.template_mask) if rivals else []
         for family in order:
-            forget(desk, family)
+            forget(draft, family)
         if late and saved is not None:
-            saved.restore(desk)
+            saved.restore(draft)
             last = {id(family) for family in late}
-            again = (late if attempt < TRIES else late[1:]) if desk.effort.left else []
+            again = (late if attempt < TRIES else late[1:]) if draft.effort.left else []
             order = [family for family in order if id(family) not in last] + again
             continue
-        left = buy_for(desk, [lot for _, lot in pairs])
+        left = buy_for(draft, [lot for _, lot in pairs])
         short = [family for (family, lot), missing in zip(pairs, left, strict=True) if missing and lot.domain is not None]
         if not short or saved is None:
             break
         lower_caps(short, pairs, left)
-        saved.restore(desk)
+        saved.restore(draft)
         # Leave out more families with each try: many families under a limit may leave hundreds short.
-        dropped = {id(family) for family in (short[: max(0, attempt + 1 - TRIES)] if desk.effort.left else short)}
+        dropped = {id(family) for family in (short[: max(0, attempt + 1 - TRIES)] if draft.effort.left else short)}
         order = [family for family in order if id(family) not in dropped]
 
 
 @dataclass(frozen=True)
 class RoundSnapshot:
-    """A copy of the desk, the queues and the families' ``counted`` keys, to return to."""
+    """A copy of the draft, the queues and the families' ``counted`` keys, to return to."""
 
-    desk: PlanDraft
+    draft: PlanDraft
     queues: tuple[tuple[Queue, int], ...]
     counted: tuple[tuple[Family, frozenset[str]], ...]
 
     @classmethod
-    def of(cls, desk: PlanDraft, order: Sequence[Family]) -> "RoundSnapshot":
+    def of(cls, draft: PlanDraft, order: Sequence[Family]) -> "RoundSnapshot":
         queues = tuple((queue, queue.taken) for family in order for queue in family.queues)
-        return cls(desk.copy(), queues, tuple((family, family.counted) for family in order))
+        return cls(draft.copy(), queues, tuple((family, family.counted) for family in order))
 
-    def restore(self, desk: PlanDraft) -> None:
+    def restore(self, draft: PlanDraft) -> None:
         for name in (entry.name for entry in fields(PlanDraft)):
-            setattr(desk, name, getattr(self.desk, name))
+            setattr(draft, name, getattr(self.draft, name))
         for queue, taken in self.queues:
             queue.taken = taken
         for family, counted in self.counted:
@@ -177,18 +177,18 @@ def lower_caps(short: Sequence[Family], pairs: Sequence[tuple[Family, Lot]], lef
         family.caps.update({domain: got for domain, (got, missing) in met.items() if missing})
 
 
-def buy_for(desk: PlanDraft, lots: Sequence[Lot]) -> list[int]:
+def buy_for(draft: PlanDraft, lots: Sequence[Lot]) -> list[int]:
     """Buy for ``lots``, pools of the highest priority first; the next tier gets the rest. Return the rest of each lot."""
     left = [lot.count for lot in lots]
-    for tier in sorted(set(desk.templates.tiers.tolist()), reverse=True):
-        reach = within_reach(desk, tier)
+    for tier in sorted(set(draft.templates.tiers.tolist()), reverse=True):
+        reach = within_reach(draft, tier)
         near = lots if reach.all() else [replace(lot, allowed=lot.allowed & reach) for lot in lots]
         asked = [(index, replace(lot, count=left[index])) for index, lot in enumerate(near) if left[index] and lot.allowed.any()]
         if not asked:
             continue
         tier_lots = [lot for _, lot in asked]
-        solved = choose_mix(desk, tier_lots, work=desk.work)
-        buy(desk, solved, tier_lots)
+        solved = choose_mix(draft, tier_lots, work=draft.work)
+        buy(draft, solved, tier_lots)
         missing = unmet_by_lot(solved.solution, tier_lots)
         for position, (index, _) in enumerate(asked):
             left[index] = missing.get(position, 0)

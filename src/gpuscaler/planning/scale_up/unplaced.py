@@ -41,57 +41,57 @@ WORDS: Mapping[str, str] = {
 PLACES = ("selector", "affinity", "volume", "topology")
 
 
-def exclusion_reasons(desk: PlanDraft, pod_class: PodClass, pools: Sequence[Pool], gang: str = "") -> tuple[Reason, ...]:
+def exclusion_reasons(draft: PlanDraft, pod_class: PodClass, pools: Sequence[Pool], gang: str = "") -> tuple[Reason, ...]:
     """One reason per pool, in the order of the pools, from the pool's offering that came nearest. ``gang`` is what a gang lacks."""
     rows: dict[str, list[int]] = {pool.name: [] for pool in pools}
-    for row, pool in enumerate(desk.templates.pools):
+    for row, pool in enumerate(draft.templates.pools):
         rows[pool.name].append(row)
-    stages = checks_of(desk, pod_class)
-    first = np.full(len(desk.templates.nodes), len(stages))
+    stages = checks_of(draft, pod_class)
+    first = np.full(len(draft.templates.nodes), len(stages))
     for place, (_, passes) in reversed(list(enumerate(stages))):
         first[~passes] = place
-    able = {kind.pool.name for kind in desk.templates.kinds}
+    able = {kind.pool.name for kind in draft.templates.kinds}
     reasons = []
     for pool in pools:
         if not rows[pool.name]:
-            reasons.append(Reason(pool.name, "market", refusal_of(desk, pool)))
+            reasons.append(Reason(pool.name, "market", refusal_of(draft, pool)))
             continue
         # Where the cloud chooses, all offerings of a set must fit, so the first that does not gives the reason for the set.
-        order = lambda r: (first[r], nearness(desk, r, fits=first[r] == len(stages)), -r)  # noqa: E731
-        row = max((min(its, key=order) for its in purchase_sets(desk, pool, rows[pool.name])), key=order)
+        order = lambda r: (first[r], nearness(draft, r, fits=first[r] == len(stages)), -r)  # noqa: E731
+        row = max((min(its, key=order) for its in purchase_sets(draft, pool, rows[pool.name])), key=order)
         word = stages[first[row]][0] if first[row] < len(stages) else ""
         if not word and pool.name not in able:
-            reasons.append(Reason(pool.name, "market", refusal_of(desk, pool)))
+            reasons.append(Reason(pool.name, "market", refusal_of(draft, pool)))
             continue
-        excluded_by, detail = explain_exclusion(desk, pod_class, row, word=word, gang=gang)
-        fitting = {desk.templates.offerings[r].zone for r in rows[pool.name] if first[r] == len(stages)}
+        excluded_by, detail = explain_exclusion(draft, pod_class, row, word=word, gang=gang)
+        fitting = {draft.templates.offerings[r].zone for r in rows[pool.name] if first[r] == len(stages)}
         advice = zone_advice(pool, pod_class, fitting, gang=gang)
-        if excluded_by in PLACES and (elsewhere := pause_reason(desk, pod_class, pool, rows[pool.name])):
+        if excluded_by in PLACES and (elsewhere := pause_reason(draft, pod_class, pool, rows[pool.name])):
             excluded_by, advice = "market", f"{advice}; {elsewhere}"
         reasons.append(Reason(pool.name, excluded_by, detail + advice))
     return tuple(reasons)
 
 
-def nearness(desk: PlanDraft, row: int, *, fits: bool) -> tuple[int, ...]:
+def nearness(draft: PlanDraft, row: int, *, fits: bool) -> tuple[int, ...]:
     """Sort key of a template by how near it came: the largest where none fits, the smallest of those that ``fits`` under a limit."""
-    size = desk.templates.sizes[row]
+    size = draft.templates.sizes[row]
     return tuple(-amount for amount in size) if fits else size
 
 
-def pause_reason(desk: PlanDraft, pod_class: PodClass, pool: Pool, rows: Sequence[int]) -> str:
+def pause_reason(draft: PlanDraft, pod_class: PodClass, pool: Pool, rows: Sequence[int]) -> str:
     """Why an offering of ``pool`` whose labels and taints suit the pod cannot be bought now; empty where there is no such offering."""
-    asked = {desk.templates.offerings[row].key for row in rows}
+    asked = {draft.templates.offerings[row].key for row in rows}
     able = (offering for offering in pool.offerings if offering.key not in asked and offering.admits(pod_class.spec))
-    return next((f"{offering.instance_type} in {offering.zone}: {why}" for offering in able if (why := desk.trouble(offering.key))), "")
+    return next((f"{offering.instance_type} in {offering.zone}: {why}" for offering in able if (why := draft.trouble(offering.key))), "")
 
 
-def purchase_sets(desk: PlanDraft, pool: Pool, rows: Sequence[int]) -> list[list[int]]:
+def purchase_sets(draft: PlanDraft, pool: Pool, rows: Sequence[int]) -> list[list[int]]:
     """The templates of ``pool`` grouped by what a purchase can name: each alone, all of them, or those of each zone."""
     if pool.chooser != "cloud":
         return [[row] for row in rows]
     by_zone: dict[str, list[int]] = {}
     for row in rows:
-        by_zone.setdefault(desk.templates.offerings[row].zone if pool.names_zone else "", []).append(row)
+        by_zone.setdefault(draft.templates.offerings[row].zone if pool.names_zone else "", []).append(row)
     return list(by_zone.values())
 
 
@@ -109,77 +109,77 @@ def zone_advice(pool: Pool, pod_class: PodClass, fitting: Set[str], *, gang: str
     return f"; the cloud chooses among {', '.join(zones)} for each machine of this pool, and {needed}: make one group per zone"
 
 
-def refusal_of(desk: PlanDraft, pool: Pool) -> str:
+def refusal_of(draft: PlanDraft, pool: Pool) -> str:
     """Why no offering of ``pool`` can be bought now: the reason of the cheapest one that has a reason."""
     if all(offering.retired for offering in pool.offerings):
         return "no offering of this pool is sold any more"
     troubles = [
-        trouble for offering in sorted(pool.offerings, key=lambda offering: offering.price) if (trouble := desk.trouble(offering.key))
+        trouble for offering in sorted(pool.offerings, key=lambda offering: offering.price) if (trouble := draft.trouble(offering.key))
     ]
     why = f": {troubles[0]}" if troubles else ""
     return f"no offering of this pool can be bought now{why}"
 
 
-def checks_of(desk: PlanDraft, pod_class: PodClass) -> list[tuple[str, Mask]]:
+def checks_of(draft: PlanDraft, pod_class: PodClass) -> list[tuple[str, Mask]]:
     """The checks that a pod must pass on each template, most static first: (name of the filter or our word, templates that pass)."""
     passes = {
-        name: mask[desk.template_rows] for name, mask in desk.room.verdict(without_hosts(pod_class.spec), pod_class.labels).passes.items()
+        name: mask[draft.template_rows] for name, mask in draft.room.verdict(without_hosts(pod_class.spec), pod_class.labels).passes.items()
     }
-    ours = {"resource": desk.templates.holds_one(pod_class.spec), "market": in_market(desk.templates, pod_class)}
-    if desk.templates.for_gpus is not None:
-        ours[FOR_GPUS] = open_to_pods(desk.templates, pod_class)
+    ours = {"resource": draft.templates.holds_one(pod_class.spec), "market": in_market(draft.templates, pod_class)}
+    if draft.templates.for_gpus is not None:
+        ours[FOR_GPUS] = open_to_pods(draft.templates, pod_class)
     if not admits_arch(pod_class.spec):
-        ours["architecture"] = ~desk.templates.foreign_arch
+        ours["architecture"] = ~draft.templates.foreign_arch
     named = [(WORDS.get(name, name), name, mask) for name, mask in (passes | ours).items()]
     return [(name, mask) for _, name, mask in sorted(named, key=lambda entry: EXCLUSIONS.index(entry[0]))]
 
 
-def explain_exclusion(desk: PlanDraft, pod_class: PodClass, row: int, *, word: str, gang: str) -> tuple[str, str]:
+def explain_exclusion(draft: PlanDraft, pod_class: PodClass, row: int, *, word: str, gang: str) -> tuple[str, str]:
     """The exclusion of one template as (word, detail). ``word`` is the first check that it failed, empty when it failed none."""
-    offering = desk.templates.offerings[row]
+    offering = draft.templates.offerings[row]
     where = f"{offering.instance_type} in {offering.zone}" if offering.zone else offering.instance_type
     if word == "architecture":
         return word, f"{where} is {offering.labels[ARCH]}; the pod has no selector or affinity on {ARCH} that admits it"
     if word in ("resource", "NodeResourcesFit"):
-        return "resource", f"{where}: {shortage(desk, pod_class, row)}"
+        return "resource", f"{where}: {shortage(draft, pod_class, row)}"
     if word == "market" and offering.market == SPOT and pod_class.market_because == HURRY:
         return word, f"{where} was not granted recently and is not tried now: {HURRY}"
     if word == "market" and offering.key in pod_class.paused:
         return word, f"{where}: the last machines bought for these pods did not get them scheduled; paused for these pods"
     if word == "market":
         because = f": {pod_class.market_because}" if pod_class.market_because else ""
-        if desk.templates.pools[row].divides and not because:
+        if draft.templates.pools[row].divides and not because:
             because = "; the cloud divides the machines of this pool between markets: make one group per market"
         return word, f"{where} is {offering.market}; the pod wants {', '.join(pod_class.options.market)}{because}"
     if word == MIN_GPUS:
-        return WORDS[word], f"{where} {explain_min_gpus(pod_class.spec, desk.templates.pools[row].min_gpus_per_pod)}"
+        return WORDS[word], f"{where} {explain_min_gpus(pod_class.spec, draft.templates.pools[row].min_gpus_per_pod)}"
     if word == FOR_GPUS:
         advice = f"set min_gpus_per_pod: 0 on pool {offering.pool} to buy it for other pods, too"
         return WORDS[word], f"{where} is bought only for pods that request GPUs, and the pod requests none; {advice}"
     if word:
-        _, detail = desk.room.reason(without_hosts(pod_class.spec), pod_class.labels, desk.first_template + row)
+        _, detail = draft.room.reason(without_hosts(pod_class.spec), pod_class.labels, draft.first_template + row)
         # The name of a machine is known once it exists; the template's name is internal.
-        detail = detail.replace(desk.templates.nodes[row].name, "(a new name)")
-        return selector_word(desk, pod_class, row) if word == "NodeAffinity" else WORDS[word], f"{where}: {detail}"
+        detail = detail.replace(draft.templates.nodes[row].name, "(a new name)")
+        return selector_word(draft, pod_class, row) if word == "NodeAffinity" else WORDS[word], f"{where}: {detail}"
     if gang:
         return "gang", gang
-    used_up = used_up_limit(desk, row)
+    used_up = used_up_limit(draft, row)
     near_others = pod_class.spec.affinity or pod_class.spec.anti_affinity or any(constraint.hard for constraint in pod_class.spec.spread)
     if near_others and not used_up:
         return "topology", f"{where}: affinity or topology spread admits no more pods of this class"
     return "limit", used_up or f"{where}: more pods were pending than the limits admit"
 
 
-def selector_word(desk: PlanDraft, pod_class: PodClass, row: int) -> str:
+def selector_word(draft: PlanDraft, pod_class: PodClass, row: int) -> str:
     """Whether a plain node selector or node affinity excludes a template, as a word of ``EXCLUSIONS``."""
-    labels = desk.templates.nodes[row].labels
+    labels = draft.templates.nodes[row].labels
     return "selector" if any(labels.get(key) != value for key, value in pod_class.spec.node_selector) else "affinity"
 
 
-def shortage(desk: PlanDraft, pod_class: PodClass, row: int) -> str:
+def shortage(draft: PlanDraft, pod_class: PodClass, row: int) -> str:
     """The resource that an empty machine lacks for one pod, accelerators first, with both amounts; empty when the pod fits."""
-    room = desk.templates.nodes[row].allocatable
-    whole = desk.templates.offerings[row].allocatable
+    room = draft.templates.nodes[row].allocatable
+    whole = draft.templates.offerings[row].allocatable
     for resource, amount in sorted({**pod_class.spec.requests, "pods": 1}.items(), key=lambda entry: (not is_device(entry[0]), entry)):
         if room.get(resource, 0) < amount:
             taken = whole.get(resource, 0) - room.get(resource, 0)
@@ -197,9 +197,9 @@ def _parts_advice(resource: str, whole: Resources) -> str:
     return "; if its nodes divide their accelerators like this, declare it in the pool's resources or with a tag of its group"
 
 
-def used_up_limit(desk: PlanDraft, row: int) -> str:
+def used_up_limit(draft: PlanDraft, row: int) -> str:
     """Which limit is used up for an offering; empty when none is."""
-    offering, left = desk.templates.offerings[row], desk.remaining
+    offering, left = draft.templates.offerings[row], draft.remaining
     gpus = offering.gpus
     if left.held:
         return left.held

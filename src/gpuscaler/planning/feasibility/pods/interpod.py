@@ -84,7 +84,7 @@ def repels(term: PodAffinityTerm, peer: PeerKey, namespaces: Namespaces) -> bool
 
 
 class InterPod:
-    """The filter for one pod: ``attracted`` (its affinity), ``free_of`` (its anti-affinity), ``welcome`` (that of the others)."""
+    """The filter for one pod: ``attracted`` (its affinity), ``free_of`` (its anti-affinity), ``not_repelled`` (that of the others)."""
 
     def __init__(self, spec: PodSpec, peer: PeerKey, peers: Peers, repulsion: Repulsion) -> None:
         self._spec = spec
@@ -94,12 +94,12 @@ class InterPod:
         self._table = peers.tallies.table
 
     @property
-    def asks(self) -> bool:
+    def applies(self) -> bool:
         """Whether any term applies, so that the filter is needed."""
         return bool(self._spec.affinity or self._spec.anti_affinity or self._repulsion.against(self._peer))
 
     def passes(self) -> Mask:
-        return self.attracted() & self.free_of() & self.welcome()
+        return self.attracted() & self.free_of() & self.not_repelled()
 
     def attracted(self) -> Mask:
         """Rows where every affinity term finds, in the row's domain, a pod that matches all the terms.
@@ -128,7 +128,7 @@ class InterPod:
             mask &= self._empty(self._peers.tallies, self._peers.count(Query.of(term)), term.topology_key)
         return mask
 
-    def welcome(self) -> Mask:
+    def not_repelled(self) -> Mask:
         """Rows with no pod in their domains that has an anti-affinity term matching this pod."""
         mask = np.ones(len(self._table), dtype=np.bool_)
         for term, number in self._repulsion.against(self._peer):

@@ -40,32 +40,34 @@ class VolumeBinding:
         for claim in claims.delayed:
             node = self._selected_node(claim)
             if node:
-                mask &= self._reach.row_named(node) & self._reach.made(claim)
+                mask &= self._reach.row_named(node) & self._reach.provisionable(claim)
             else:
                 matching.append(claim)
         for group in _by_class(matching):
-            mask &= self._found(group)
+            mask &= self._rows_for_group(group)
         return mask
 
     def _selected_node(self, claim: PersistentVolumeClaim) -> str:
         settled = self._settled.get(claim.key)
         return claim.selected_node or (settled.node if settled else "")
 
-    def _found(self, group: list[PersistentVolumeClaim]) -> Mask:
+    def _rows_for_group(self, group: list[PersistentVolumeClaim]) -> Mask:
         """Rows where every claim of ``group``, all of one class, finds a volume or can have one made."""
         candidates = {claim.key: self._candidates(claim) for claim in group}
         volumes = list({volume.name: volume for candidate in candidates.values() for volume, _ in candidate}.values())
         masks = {volume.name: self._reach.unbound(volume) for volume in volumes}
         if len(group) == 1:
-            return self._found_one(group[0], candidates[group[0].key], masks)
-        made = [self._reach.made(claim) for claim in group]
+            return self._rows_for_claim(group[0], candidates[group[0].key], masks)
+        made = [self._reach.provisionable(claim) for claim in group]
         # Rows that reach the same volumes have the same choice.
         kinds, first, inverse = np.unique(np.array([*masks.values(), *made]), axis=1, return_index=True, return_inverse=True)
         fine = np.array([self._choose(group, candidates, masks, int(row)) is not None for row in first], dtype=np.bool_)
         return fine[inverse.reshape(-1)] if kinds.size else self._reach.bound(Claims({}))
 
-    def _found_one(self, claim: PersistentVolumeClaim, candidates: list[tuple[PersistentVolume, bool]], masks: Mapping[str, Mask]) -> Mask:
-        mask = self._reach.made(claim).copy()
+    def _rows_for_claim(
+        self, claim: PersistentVolumeClaim, candidates: list[tuple[PersistentVolume, bool]], masks: Mapping[str, Mask]
+    ) -> Mask:
+        mask = self._reach.provisionable(claim).copy()
         for volume, own in candidates:
             if own:
                 # If a volume is already meant for the claim, only that volume can be found.
@@ -99,7 +101,7 @@ class VolumeBinding:
             own = next((volume for volume, is_meant in free if is_meant), None)
             options = [own] if own is not None else [volume for volume, _ in free]
             chosen[claim.key] = next((volume.name for volume in options if masks[volume.name][row]), "")
-            if not chosen[claim.key] and not self._reach.made(claim)[row]:
+            if not chosen[claim.key] and not self._reach.provisionable(claim)[row]:
                 return None
         return chosen
 
@@ -109,7 +111,7 @@ class VolumeBinding:
             return
         if count < 0:
             for claim in claims.delayed:
-                self._let_go(claim.key, -count)
+                self._release(claim.key, -count)
         elif self.passes(claims)[row]:
             for claim in claims.delayed:
                 self._hold(claim, self._choice(claims, claim, row), node, count)
@@ -131,7 +133,7 @@ class VolumeBinding:
         if volume:
             self._promised[volume] = claim.key
 
-    def _let_go(self, key: str, count: int) -> None:
+    def _release(self, key: str, count: int) -> None:
         settled = self._settled.get(key)
         if settled is None:
             return

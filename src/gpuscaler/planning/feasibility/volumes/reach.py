@@ -76,7 +76,7 @@ class Reach:
         newer = {OLD_ZONE: ZONE, OLD_REGION: REGION}.get(key)
         return mask if newer is None else np.where(codes < 0, self._in(newer, values), mask)
 
-    def made(self, claim: PersistentVolumeClaim) -> Mask:
+    def provisionable(self, claim: PersistentVolumeClaim) -> Mask:
         """Rows for which a volume for ``claim`` can be made, by provisioner, topology and capacity of its storage class."""
         mask = self._made.get(claim.key)
         if mask is None:

@@ -20,7 +20,7 @@ from gpuscaler.planning.scale_down.moves.bulk import Emptied, empty_together, st
 from gpuscaler.planning.scale_down.moves.bulk_affinity import PeerRules
 from gpuscaler.planning.scale_down.moves.candidate_arrays import CandidateArrays, arrays_of, leaving_order
 from gpuscaler.planning.scale_down.moves.destinations import Destinations
-from gpuscaler.planning.scale_down.moves.exact import Mover, PodMove, looks_within, replay
+from gpuscaler.planning.scale_down.moves.exact import Mover, PodMove, passes_within, replay
 from gpuscaler.planning.scale_down.moves.packing import pack
 from gpuscaler.planning.scale_down.moves.possible_rooms import PossibleRooms
 from gpuscaler.planning.scale_down.moves.rules import MoveRules
@@ -34,23 +34,24 @@ SINGLE_TRIES = 40
 class Deletion:
     """The state of one consolidation.
 
-    ``classes`` are the classes of the pods that have to move, ordered; ``manners``: how each may move; ``seats``: a row where each runs.
-    ``worlds`` are the rooms in which their moves must be possible.
+    ``classes`` are the classes of the pods that have to move, ordered; ``rules_by_class``: how each may move; ``class_rows``: a row where
+    each runs.
+    ``rooms`` are the rooms in which their moves must be possible.
     ``admitted`` are the candidates with booked allowances, ``steps`` their exact moves, ``pinned`` the rows that these moves lead to.
     """
 
     situation: Situation
     ledger: RemovalDecisions
-    homes: Destinations
+    destinations: Destinations
     classes: Sequence[RunningClass]
-    manners: Mapping[RunningClass, MoveRules]
-    seats: Mapping[RunningClass, int]
-    worlds: PossibleRooms
+    rules_by_class: Mapping[RunningClass, MoveRules]
+    class_rows: Mapping[RunningClass, int]
+    rooms: PossibleRooms
     admitted: set[Candidate] = field(default_factory=set)
     steps: dict[Candidate, list[PodMove]] = field(default_factory=dict)
     pinned: set[int] = field(default_factory=set)
 
-    def book(self, candidate: Candidate) -> Blocker | None:
+    def reserve(self, candidate: Candidate) -> Blocker | None:
         """Book the allowances of one removal; returns the blocker if one of them refuses it."""
         blocker = self.ledger.allowances.refusal(candidate.member.pool, CONSOLIDATION, candidate.evictions)
         if blocker is None:
@@ -65,9 +66,9 @@ class Deletion:
             self.ledger.brake = True
         return self.ledger.brake
 
-    def take_back(self, candidate: Candidate) -> None:
+    def release(self, candidate: Candidate) -> None:
         """Undo :meth:`book`."""
-        self.ledger.allowances.give_back(candidate.member.pool, candidate.evictions)
+        self.ledger.allowances.release(candidate.member.pool, candidate.evictions)
         self.admitted.remove(candidate)
 
 
@@ -76,29 +77,29 @@ def delete(work: Deletion, candidates: Sequence[Candidate]) -> tuple[CandidateAr
 
     Returns the candidates that could be moved in bulk, ordered, and which of them leave.
     """
-    worlds, room = work.worlds, work.situation.room
-    passes = looks_within(work.situation.policy.work_budget, room)
-    company = PeerRules(worlds, work.manners, work.seats, passes=passes)
-    free = [running_class for running_class in work.classes if not work.manners[running_class].exact]
-    fleet = arrays_of(candidates, work.classes, free=free, homes=work.homes, company=company)
+    rooms, room = work.rooms, work.situation.room
+    passes = passes_within(work.situation.policy.work_budget, room)
+    peer_rules = PeerRules(rooms, work.rules_by_class, work.class_rows, passes=passes)
+    free = [running_class for running_class in work.classes if not work.rules_by_class[running_class].exact]
+    fleet = arrays_of(candidates, work.classes, free=free, destinations=work.destinations, peer_rules=peer_rules)
     order = leaving_order(fleet, room).tolist()
     ordered = [candidates[number] for number in order]
     admit(work, ordered)
     bound = set(work.classes) - set(free)
     if not all(bound.isdisjoint(candidate.load) for candidate in ordered):
-        worlds = move_exactly(work, ordered, bound, passes=passes)
-        company = PeerRules(worlds, work.manners, work.seats, passes=passes)
+        rooms = move_exactly(work, ordered, bound, passes=passes)
+        peer_rules = PeerRules(rooms, work.rules_by_class, work.class_rows, passes=passes)
     left = [n for n in order if candidates[n] in work.steps or bound.isdisjoint(candidates[n].load)]
     loose = [number for number in left if candidates[number].row not in work.pinned]
     # If a machine that was cleared exactly stays after all, it keeps all its pods, so its free resources do not change.
     cleared = [candidate.row for candidate in work.steps]
     before = fleet.free[cleared]
-    fleet = fleet.narrowed(np.array(loose, dtype=np.int64), free, worlds.planned, company)
+    fleet = fleet.narrowed(np.array(loose, dtype=np.int64), free, rooms.planned, peer_rules)
     fleet.free[cleared] = before
     leaving = np.array([candidate in work.admitted for candidate in fleet.candidates], dtype=np.bool_)
-    emptied = empty_together(fleet, leaving=leaving, targets=work.homes.targets)
+    emptied = empty_together(fleet, leaving=leaving, targets=work.destinations.targets)
     for number in np.flatnonzero(leaving & ~emptied.leaving).tolist():
-        work.take_back(fleet.candidates[number])
+        work.release(fleet.candidates[number])
     retry_one_by_one(work, fleet, emptied)
     recheck_exact_moves(work, fleet, emptied)
     record_removals(work, fleet, emptied)
@@ -108,14 +109,14 @@ def delete(work: Deletion, candidates: Sequence[Candidate]) -> tuple[CandidateAr
 def admit(work: Deletion, candidates: Sequence[Candidate]) -> None:
     """Book the allowances of candidates in their order, so that the best are removed when not all may be."""
     for candidate in candidates:
-        blocker = work.book(candidate)
+        blocker = work.reserve(candidate)
         if blocker is not None:
             work.ledger.blocked[candidate.name] = blocker
 
 
 def move_exactly(work: Deletion, candidates: Sequence[Candidate], bound: Collection[RunningClass], *, passes: int) -> PossibleRooms:
-    """Try to move the pods that depend on others off admitted candidates; returns the worlds after those moves."""
-    mover = Mover(work.worlds, work.homes, passes=passes)
+    """Try to move the pods that depend on others off admitted candidates; returns the rooms after those moves."""
+    mover = Mover(work.rooms, work.destinations, passes=passes)
     preference = np.zeros(len(work.situation.room), dtype=np.int64)
     for position, candidate in enumerate(candidates):
         preference[candidate.row] = len(candidates) - position
@@ -130,22 +131,22 @@ def move_exactly(work: Deletion, candidates: Sequence[Candidate], bound: Collect
         else:
             outcome = mover.clear(candidate, own_classes, preference)
         if isinstance(outcome, Blocker):
-            work.take_back(candidate)
+            work.release(candidate)
             work.ledger.blocked[candidate.name] = outcome
         else:
             work.steps[candidate] = outcome
             work.pinned.update(step.target for step in outcome)
     for candidate in candidates:
         if candidate.row in work.pinned and candidate in work.admitted:
-            work.take_back(candidate)
+            work.release(candidate)
             work.ledger.blocked[candidate.name] = Blocker("in-use", "pods of machines that leave move here")
-    return mover.worlds
+    return mover.rooms
 
 
 def retry_one_by_one(work: Deletion, fleet: CandidateArrays, emptied: Emptied) -> None:
     """Try machines that stay once more, each alone: packing all at once is not exact, and allowances may have become free again."""
     receiving = emptied.receiving
-    hopeless = stuck(fleet, emptied, work.homes.targets).size
+    hopeless = stuck(fleet, emptied, work.destinations.targets).size
     tried = 0
     for number in np.flatnonzero(~emptied.leaving).tolist():
         candidate = fleet.candidates[number]
@@ -153,18 +154,18 @@ def retry_one_by_one(work: Deletion, fleet: CandidateArrays, emptied: Emptied) -
             return
         if number in hopeless or candidate in work.steps or candidate.row in receiving:
             continue
-        rows = work.homes.targets.copy()
+        rows = work.destinations.targets.copy()
         rows[fleet.rows[emptied.leaving]] = False
         rows[fleet.rows[number]] = False
         too_much = (fleet.load[number] > emptied.packed.free[rows].sum(axis=0)).any()
-        if too_much or work.book(candidate) is not None:
+        if too_much or work.reserve(candidate) is not None:
             continue
         tried += 1
         alone = np.zeros(len(fleet.candidates), dtype=np.bool_)
         alone[number] = True
         packed = pack(fleet.sizes, fleet.total(alone), emptied.packed.free, rows)
         if packed.left.any():
-            work.take_back(candidate)
+            work.release(candidate)
             continue
         work.ledger.blocked.pop(candidate.name, None)
         emptied.leaving[number] = True
@@ -177,12 +178,12 @@ def recheck_exact_moves(work: Deletion, fleet: CandidateArrays, emptied: Emptied
     """Replay the exact moves without those of machines that stay after all; machines with moves that relied on them stay too."""
     if all(candidate in work.admitted for candidate in work.steps):
         return
-    worlds = work.worlds.copy()
+    rooms = work.rooms.copy()
     for number in np.flatnonzero(emptied.leaving).tolist():
         candidate = fleet.candidates[number]
-        if not replay(worlds, work.steps.get(candidate, ())):
+        if not replay(rooms, work.steps.get(candidate, ())):
             emptied.leaving[number] = False
-            work.take_back(candidate)
+            work.release(candidate)
             work.ledger.blocked[candidate.name] = Blocker("in-use", "its pods could only move together with those of a machine that stays")
 
 

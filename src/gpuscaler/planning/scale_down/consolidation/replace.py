@@ -40,7 +40,7 @@ class Replacing:
     work: Deletion
     fleet: CandidateArrays
     emptied: Emptied
-    goods: PurchaseItems
+    purchases: PurchaseItems
     limits: Limits
     templates: Templates
     returns: SpotReturns
@@ -50,35 +50,35 @@ class Replacing:
         sizes, resources = self.fleet.sizes, self.fleet.resources
         items = []
         for index, count in enumerate(counts.tolist()):
-            wanted = zip(resources, sizes.requests[self.goods.size[index]].tolist(), strict=True)
+            wanted = zip(resources, sizes.requests[self.purchases.size[index]].tolist(), strict=True)
             request = {name: amount for name, amount in wanted if amount and not name.startswith(APART)}
-            items.append(Item(f"{index:06}", count, request, self.goods.allowed[index]))
-        groups = sorted(set(self.goods.apart) - {""})
-        together = tuple(Together(tuple(i for i, group in enumerate(self.goods.apart) if group == name), 1) for name in groups)
+            items.append(Item(f"{index:06}", count, request, self.purchases.allowed[index]))
+        groups = sorted(set(self.purchases.apart) - {""})
+        together = tuple(Together(tuple(i for i, group in enumerate(self.purchases.apart) if group == name), 1) for name in groups)
         problem = Problem(tuple(items), self.templates.mix_kinds, together=together, limits=limits)
         work = max(1, self.work.situation.policy.work_budget // WORK_SHARE)
         return solve(problem, work=work, should_stop=self.work.situation.should_stop)
 
-    def deal(self, candidates: Sequence[Candidate]) -> ReplacementPlan | None:
+    def replacement(self, candidates: Sequence[Candidate]) -> ReplacementPlan | None:
         """Place the pods of ``candidates`` into free room and onto new machines for the rest; None if limits leave some pods out."""
         work, fleet = self.work, self.fleet
         mine = set(candidates)
         chosen = np.array([candidate in mine for candidate in fleet.candidates], dtype=np.bool_)
-        rows = work.homes.targets.copy()
+        rows = work.destinations.targets.copy()
         rows[fleet.rows[self.emptied.leaving | chosen]] = False
         packed = pack(fleet.sizes, fleet.total(chosen), self.emptied.packed.free, rows)
-        solution = self.mix(left_by_item(self.goods, self.goods.counts(candidates), packed), self.limits)
+        solution = self.mix(left_by_item(self.purchases, self.purchases.counts(candidates), packed), self.limits)
         if any(solution.unmet.values()):
             return None
         work.ledger.brake |= solution.brake
         bought = bought_machines(solution, self.templates, len(work.ledger.machines))
-        return replacement_plan(fleet, self.goods, candidates, bought=bought, packed=packed, names=work.situation.room.table.names)
+        return replacement_plan(fleet, self.purchases, candidates, bought=bought, packed=packed, names=work.situation.room.table.names)
 
 
 def replace_machines(work: Deletion, fleet: CandidateArrays, emptied: Emptied) -> None:
     """Search cheaper machines for the pods of candidates that stay, pools of the highest priority first."""
     templates = work.situation.templates
-    menu = ReplacementKinds(templates)
+    replacement_kinds = ReplacementKinds(templates)
     receiving = emptied.receiving
     limits, returns = work.situation.limits, SpotReturns(work.situation)
     numbers = np.flatnonzero(~emptied.leaving).tolist()
@@ -91,9 +91,12 @@ def replace_machines(work: Deletion, fleet: CandidateArrays, emptied: Emptied) -
     for tier in sorted({candidate.member.pool.priority for candidate in loose}, reverse=True):
         here = promising(work, fleet, [candidate for candidate in loose if candidate.member.pool.priority == tier], tier)
         if here and not work.stopped:
-            goods = purchase_items(fleet, menu, here, tier=tier)
-            machines = replace_tier(Replacing(work, fleet, emptied, goods, limits, templates, returns), here)
-            limits, templates = limits_after(limits, machines, templates), templates.less(Counter(machine.key for machine in machines))
+            purchases = purchase_items(fleet, replacement_kinds, here, tier=tier)
+            machines = replace_tier(Replacing(work, fleet, emptied, purchases, limits, templates, returns), here)
+            limits, templates = (
+                limits_after(limits, machines, templates),
+                templates.after_purchases(Counter(machine.key for machine in machines)),
+            )
 
 
 def promising(work: Deletion, fleet: CandidateArrays, candidates: Sequence[Candidate], tier: int) -> list[Candidate]:
@@ -126,62 +129,62 @@ def replace_tier(search: Replacing, candidates: Sequence[Candidate]) -> tuple[Pl
     for _ in range(TRIES):
         if not booked or work.stopped:
             break
-        deal = search.deal(booked)
+        replacement = search.replacement(booked)
         keep = booked[: len(booked) // 2]
-        late = search.returns.refused(booked, deal.machines, deal.needs) if deal is not None else {}
+        late = search.returns.refused(booked, replacement.machines, replacement.needs) if replacement is not None else {}
         if late:
             keep = [candidate for candidate in booked if candidate not in late]
             work.ledger.blocked.update({candidate.name: why for candidate, why in late.items()})
-        elif deal is not None:
-            paying = [candidate for candidate in booked if net_saving(deal.saving_of(candidate), restart_loss(candidate)) > NOTHING]
-            if len(paying) == len(booked) and pays_in_all(work, deal, booked):
-                record_replacements(search, deal, booked)
-                return deal.machines
+        elif replacement is not None:
+            paying = [candidate for candidate in booked if net_saving(replacement.saving_of(candidate), restart_loss(candidate)) > NOTHING]
+            if len(paying) == len(booked) and pays_in_all(work, replacement, booked):
+                record_replacements(search, replacement, booked)
+                return replacement.machines
             keep = paying if len(paying) < len(booked) else keep
         for candidate in set(booked) - set(keep):
-            work.take_back(candidate)
+            work.release(candidate)
         booked = keep
     for candidate in booked:
-        work.take_back(candidate)
+        work.release(candidate)
     return ()
 
 
 def reserve_or_block(work: Deletion, candidate: Candidate) -> bool:
-    blocker = work.book(candidate)
+    blocker = work.reserve(candidate)
     if blocker is not None:
         work.ledger.blocked[candidate.name] = blocker
     return blocker is None
 
 
-def pays_in_all(work: Deletion, deal: ReplacementPlan, candidates: Sequence[Candidate]) -> bool:
+def pays_in_all(work: Deletion, replacement: ReplacementPlan, candidates: Sequence[Candidate]) -> bool:
     """Whether the whole replacement is worth the work it loses and the time in which old and new machines are both paid for."""
-    saving = sum(deal.saving_of(candidate) for candidate in candidates)
-    loss = sum(restart_loss(candidate) for candidate in candidates) + deal.cost * OVERLAP / 3600
+    saving = sum(replacement.saving_of(candidate) for candidate in candidates)
+    loss = sum(restart_loss(candidate) for candidate in candidates) + replacement.cost * OVERLAP / 3600
     return pays(saving, loss, work.situation.policy)
 
 
-def record_replacements(search: Replacing, deal: ReplacementPlan, candidates: Sequence[Candidate]) -> None:
+def record_replacements(search: Replacing, replacement: ReplacementPlan, candidates: Sequence[Candidate]) -> None:
     """Record the removals and the machines they need."""
     work, fleet = search.work, search.fleet
     removed = set(candidates)
     search.emptied.leaving |= np.array([candidate in removed for candidate in fleet.candidates], dtype=np.bool_)
     for candidate in candidates:
-        saving = deal.saving_of(candidate)
-        reason = f"{describe_moves(deal, candidate)}, which saves ${saving:.4f} per hour"
-        work.ledger.remove(candidate, reason, saving=saving, moves=deal.moves[candidate], needs=deal.needs[candidate])
-    work.ledger.machines += deal.machines
-    search.emptied.packed.placed += deal.packed.placed
-    search.emptied.packed.free = deal.packed.free
+        saving = replacement.saving_of(candidate)
+        reason = f"{describe_moves(replacement, candidate)}, which saves ${saving:.4f} per hour"
+        work.ledger.remove(candidate, reason, saving=saving, moves=replacement.moves[candidate], needs=replacement.needs[candidate])
+    work.ledger.machines += replacement.machines
+    search.emptied.packed.placed += replacement.packed.placed
+    search.emptied.packed.free = replacement.packed.free
 
 
-def describe_moves(deal: ReplacementPlan, candidate: Candidate) -> str:
+def describe_moves(replacement: ReplacementPlan, candidate: Candidate) -> str:
     """Where the pods go, in words."""
-    needed = set(deal.needs[candidate])
-    kinds = Counter(f"{m.instance_type} ({m.market}, {m.zone})" for m in deal.machines if m.id in needed)
+    needed = set(replacement.needs[candidate])
+    kinds = Counter(f"{m.instance_type} ({m.market}, {m.zone})" for m in replacement.machines if m.id in needed)
     new = ", ".join(f"{count} x {name}" for name, count in sorted(kinds.items()))
-    count = len(deal.moves[candidate])
+    count = len(replacement.moves[candidate])
     pods, fit, run = (f"its {count} pods", "fit", "run") if count != 1 else ("its pod", "fits", "runs")
-    kept = sum(move.to not in needed for move in deal.moves[candidate])
+    kept = sum(move.to not in needed for move in replacement.moves[candidate])
     if not needed:
         return f"{pods} {fit} on other nodes after other machines are replaced"
     return f"{pods} {run} cheaper on {new}" + (f" and on other nodes ({kept})" if kept else "")
@@ -206,12 +209,12 @@ def limits_after(limits: Limits, machines: Sequence[PlannedMachine], templates: 
 
 def worth_replacing(search: Replacing, candidates: Sequence[Candidate]) -> list[Candidate]:
     """Candidates that cost more than their pods do in the cheapest mix for the pods of all; those that save the largest share first."""
-    counts = search.goods.counts(candidates)
+    counts = search.purchases.counts(candidates)
     solution = search.mix(counts, Limits())
     value = np.array(solution.duals.items)
     ranked = []
     for candidate in candidates:
-        mine = search.goods.counts([candidate])
+        mine = search.purchases.counts([candidate])
         if any(solution.unmet.get(int(item)) for item in np.flatnonzero(mine)):
             continue
         gain = candidate.price - float(mine @ value) * (1 + OVERLAP / 3600) - restart_loss(candidate)

@@ -18,11 +18,11 @@ class ReplacementKinds:
 
     def __init__(self, templates: Templates) -> None:
         self._templates = templates
-        self._homes = Destinations.on_templates(templates)
+        self._destinations = Destinations.on_templates(templates)
 
     def kinds(self, running_class: RunningClass, *, tier: int) -> tuple[int, ...]:
         """Kinds in pools with at least the priority ``tier``, of which every template takes pods of ``running_class``."""
-        mask = self._homes.admitting(running_class) & self._templates.holds_one(running_class.spec)
+        mask = self._destinations.admitting(running_class) & self._templates.holds_one(running_class.spec)
         return tuple(np.flatnonzero(self._templates.kinds_within(mask) & (self._templates.tiers >= tier)).tolist())
 
 
@@ -48,16 +48,18 @@ class PurchaseItems:
         return total
 
 
-def purchase_items(fleet: CandidateArrays, menu: ReplacementKinds, candidates: Sequence[Candidate], *, tier: int) -> PurchaseItems:
+def purchase_items(
+    fleet: CandidateArrays, replacement_kinds: ReplacementKinds, candidates: Sequence[Candidate], *, tier: int
+) -> PurchaseItems:
     """Sort the classes on ``candidates`` into items: same size, same kinds that may take them, same pods that they keep apart from."""
     present = {running_class for candidate in candidates for running_class in candidate.load if running_class in fleet.size_of}
     item_numbers: dict[tuple[int, tuple[int, ...], str], int] = {}
     item_of = {}
     for running_class in fleet.size_of:
         if running_class in present:
-            kinds = menu.kinds(running_class, tier=tier) if fleet.company.settled(running_class) else ()
+            kinds = replacement_kinds.kinds(running_class, tier=tier) if fleet.peer_rules.settled(running_class) else ()
             item_of[running_class] = item_numbers.setdefault(
-                (fleet.size_of[running_class], kinds, fleet.company.siblings(running_class)), len(item_numbers)
+                (fleet.size_of[running_class], kinds, fleet.peer_rules.siblings(running_class)), len(item_numbers)
             )
     return PurchaseItems(
         item_of,

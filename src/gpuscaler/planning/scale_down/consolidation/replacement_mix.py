@@ -53,7 +53,7 @@ def bought_machines(solution: Solution, templates: Templates, already: int) -> l
 
 def replacement_plan(
     fleet: CandidateArrays,
-    goods: PurchaseItems,
+    purchases: PurchaseItems,
     candidates: Sequence[Candidate],
     *,
     bought: Sequence[Replacement],
@@ -64,7 +64,7 @@ def replacement_plan(
 
     The cost of a machine is divided among its pods in proportion to the share of it that they request.
     """
-    slots: list[list[int]] = [[] for _ in goods.size]
+    slots: list[list[int]] = [[] for _ in purchases.size]
     for number in range(len(bought) - 1, -1, -1):
         for item, count in bought[number].pods.items():
             slots[item] += [number] * count
@@ -75,17 +75,17 @@ def replacement_plan(
     weight = np.zeros((len(candidates), len(bought)))
     for index, candidate in enumerate(candidates):
         for running_class in sorted(
-            (running_class for running_class in candidate.load if running_class in goods.item_of),
+            (running_class for running_class in candidate.load if running_class in purchases.item_of),
             key=lambda running_class: running_class.order,
         ):
-            item = goods.item_of[running_class]
+            item = purchases.item_of[running_class]
             for key in sorted(pod.key for pod in candidate.load[running_class]):
                 if slots[item]:
                     number = slots[item].pop()
-                    weight[index, number] += share_of_machine(fleet, goods.size[item], bought[number].kind)
+                    weight[index, number] += share_of_machine(fleet, purchases.size[item], bought[number].kind)
                     moves[candidate].append(Move(key, bought[number].name))
                 else:
-                    moves[candidate].append(Move(key, names[places[goods.size[item]].pop()]))
+                    moves[candidate].append(Move(key, names[places[purchases.size[item]].pop()]))
     price = np.array([machine.kind.price for machine in bought])
     share = (weight / np.maximum(weight.sum(axis=0), 1e-12)) @ price
     return ReplacementPlan(
@@ -122,12 +122,12 @@ def replacement_machine(replacement: Replacement, moves: Mapping[Candidate, Sequ
     )
 
 
-def left_by_item(goods: PurchaseItems, counts: Array, packed: Packed) -> Array:
+def left_by_item(purchases: PurchaseItems, counts: Array, packed: Packed) -> Array:
     """How many of ``counts[item]`` pods found no place; among items of one size, the last items are left over."""
     left = packed.left.copy()
     missing = np.zeros_like(counts)
     for item in range(len(counts) - 1, -1, -1):
-        size = goods.size[item]
+        size = purchases.size[item]
         missing[item] = min(int(counts[item]), int(left[size]))
         left[size] -= missing[item]
     return missing

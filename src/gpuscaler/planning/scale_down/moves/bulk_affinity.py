@@ -36,12 +36,12 @@ def displaced(candidates: Sequence[Candidate], classes: Collection[RunningClass]
 
 
 def split_by_domain(
-    candidates: Sequence[Candidate], manners: Mapping[RunningClass, MoveRules]
+    candidates: Sequence[Candidate], rules_by_class: Mapping[RunningClass, MoveRules]
 ) -> tuple[list[Candidate], dict[RunningClass, MoveRules]]:
     """The candidates with their classes split by the domains that pods must keep, and how each resulting class may move."""
-    keeping = {running_class for running_class, manner in manners.items() if manner.keys}
+    keeping = {running_class for running_class, rules in rules_by_class.items() if rules.keys}
     split: dict[tuple[RunningClass, object], RunningClass] = {}
-    of = {running_class: manner for running_class, manner in manners.items() if running_class not in keeping}
+    of = {running_class: rules for running_class, rules in rules_by_class.items() if running_class not in keeping}
     narrowed = []
     for candidate in candidates:
         if not keeping.isdisjoint(candidate.load):
@@ -49,13 +49,13 @@ def split_by_domain(
             for running_class, pods in candidate.load.items():
                 here = running_class
                 if running_class in keeping:
-                    domain = tuple([(key, candidate.node.labels.get(key)) for key in manners[running_class].keys])
+                    domain = tuple([(key, candidate.node.labels.get(key)) for key in rules_by_class[running_class].keys])
                     split_class = split.get((running_class, domain))
                     if split_class is None:
                         split_class = split[running_class, domain] = replace(
                             running_class, origin=replace(running_class.origin, domain=domain)
                         )
-                        of[split_class] = manners[running_class]
+                        of[split_class] = rules_by_class[running_class]
                     here = split_class
                 load[here] = pods
             candidate = structs.replace(candidate, load=load)
@@ -66,59 +66,59 @@ def split_by_domain(
 class PeerRules:
     """Rows that affinity and spread rules leave open to classes that do not depend on the order of moves.
 
-    ``seats`` gives a row on which each class runs. Rules over domains give the same result for every pod of a class in one domain, before
-    and after any number of moves within it, so one check covers all of them. The filters are run at most ``looks`` times; pods of classes
-    beyond that stay where they are.
+    ``class_rows`` gives a row on which each class runs. Rules over domains give the same result for every pod of a class in one domain,
+    before and after any number of moves within it, so one check covers all of them. The filters are run at most ``passes`` times; pods of
+    classes beyond that stay where they are.
     """
 
     def __init__(
-        self, worlds: PossibleRooms, manners: Mapping[RunningClass, MoveRules], seats: Mapping[RunningClass, int], *, passes: int
+        self, rooms: PossibleRooms, rules_by_class: Mapping[RunningClass, MoveRules], class_rows: Mapping[RunningClass, int], *, passes: int
     ) -> None:
-        self._worlds = worlds.copy()
-        self._manners = manners
-        self._seats = seats
-        self._looks = passes
+        self._rooms = rooms.copy()
+        self._rules_by_class = rules_by_class
+        self._class_rows = class_rows
+        self._passes = passes
         self._memo: dict[RunningClass, Mask] = {}
 
     def admitting(self, running_class: RunningClass) -> Mask | None:
         """Rows that other pods leave open to a pod of ``running_class`` after it has left its own; None if no rule concerns it."""
-        manner = self._manners[running_class]
-        if not manner.keys and not manner.apart:
+        rules = self._rules_by_class[running_class]
+        if not rules.keys and not rules.apart:
             return None
         mask = self._memo.get(running_class)
-        if mask is None and len(self._memo) * len(self._worlds) >= self._looks:
-            return np.zeros(len(self._worlds.planned), dtype=np.bool_)
+        if mask is None and len(self._memo) * len(self._rooms) >= self._passes:
+            return np.zeros(len(self._rooms.planned), dtype=np.bool_)
         if mask is None:
-            seat = self._seats[running_class]
-            self._worlds.remove(running_class.spec, running_class.labels, seat)
-            passes = self._worlds.verdict(running_class.spec, running_class.labels).passes
-            self._worlds.place(running_class.spec, running_class.labels, seat)
+            row = self._class_rows[running_class]
+            self._rooms.remove(running_class.spec, running_class.labels, row)
+            passes = self._rooms.verdict(running_class.spec, running_class.labels).passes
+            self._rooms.place(running_class.spec, running_class.labels, row)
             asked = [passes[name] for name in BETWEEN_PODS if name in passes]
-            mask = self._memo[running_class] = np.logical_and.reduce(asked) if asked else np.ones(len(self._worlds.planned), dtype=np.bool_)
+            mask = self._memo[running_class] = np.logical_and.reduce(asked) if asked else np.ones(len(self._rooms.planned), dtype=np.bool_)
         return mask
 
     def settled(self, running_class: RunningClass) -> bool:
         """Whether a pod of ``running_class`` could be placed again where it is; if not, rules are violated already and it stays."""
         mask = self.admitting(running_class)
-        return mask is None or bool(mask[self._seats[running_class]])
+        return mask is None or bool(mask[self._class_rows[running_class]])
 
     def siblings(self, running_class: RunningClass) -> str:
         """The resource that keeps ``running_class`` apart from its siblings; empty if there is none."""
-        return f"{APART}{running_class.spec.digest}/{running_class.origin.domain}" if self._manners[running_class].apart else ""
+        return f"{APART}{running_class.spec.digest}/{running_class.origin.domain}" if self._rules_by_class[running_class].apart else ""
 
-    def berths(self, running_class: RunningClass) -> Array:
+    def free_slots(self, running_class: RunningClass) -> Array:
         """How much of the resource that keeps ``running_class`` apart each row has left."""
         mask = self.admitting(running_class)
         assert mask is not None
-        berths = mask.astype(np.int64)
-        berths[self._seats[running_class]] = 0
-        return berths
+        free_slots = mask.astype(np.int64)
+        free_slots[self._class_rows[running_class]] = 0
+        return free_slots
 
 
 def seat_rows(candidates: Sequence[Candidate]) -> dict[RunningClass, int]:
     """A row for each class: that of its first candidate by name."""
-    seats: dict[RunningClass, int] = {}
+    class_rows: dict[RunningClass, int] = {}
     for candidate in sorted(candidates, key=lambda c: c.name):
-        for running_class in candidate.load.keys() - seats.keys():
-            seats[running_class] = candidate.row
-    return seats
+        for running_class in candidate.load.keys() - class_rows.keys():
+            class_rows[running_class] = candidate.row
+    return class_rows

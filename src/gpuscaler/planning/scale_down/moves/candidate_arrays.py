@@ -34,14 +34,14 @@ class CandidateArrays:
     amount: Array
     free: Array
     load: Array
-    company: PeerRules
+    peer_rules: PeerRules
 
     def total(self, chosen: Mask) -> Array:
         """Pods by size on the candidates of the mask ``chosen``."""
         of_chosen = chosen[self.owner]
         return np.bincount(self.size[of_chosen], weights=self.amount[of_chosen], minlength=len(self.sizes)).astype(np.int64)
 
-    def narrowed(self, chosen: Array, classes: Collection[RunningClass], room: Room, company: PeerRules) -> "CandidateArrays":
+    def narrowed(self, chosen: Array, classes: Collection[RunningClass], room: Room, peer_rules: PeerRules) -> "CandidateArrays":
         """Only the candidates ``chosen``, in that order, with only their pods of ``classes``, and the free resources of ``room``."""
         position = np.full(len(self.candidates), -1, dtype=np.int64)
         position[chosen] = np.arange(len(chosen))
@@ -58,9 +58,9 @@ class CandidateArrays:
             owner=owner,
             size=size,
             amount=amount,
-            free=free_in(room, self.resources, size_of, company),
+            free=free_in(room, self.resources, size_of, peer_rules),
             load=load_of(self.sizes, len(chosen), owner, size, amount),
-            company=company,
+            peer_rules=peer_rules,
         )
 
 
@@ -69,17 +69,17 @@ def arrays_of(
     classes: Sequence[RunningClass],
     *,
     free: Collection[RunningClass],
-    homes: Destinations,
-    company: PeerRules,
+    destinations: Destinations,
+    peer_rules: PeerRules,
 ) -> CandidateArrays:
     """The arrays of ``candidates``.
 
     ``classes`` are the classes of their pods that have to move, ordered; ``free`` those of them that may move in any order.
     """
     names = {name for running_class in classes for name in counted_requests(running_class.spec)} | {PODS}
-    resources = tuple(sorted(names | {company.siblings(running_class) for running_class in free} - {""}))
+    resources = tuple(sorted(names | {peer_rules.siblings(running_class) for running_class in free} - {""}))
     column = {name: index for index, name in enumerate(resources)}
-    sizes, size_of = sizes_of(classes, free, column, homes=homes, company=company)
+    sizes, size_of = sizes_of(classes, free, column, destinations=destinations, peer_rules=peer_rules)
     # The size -1 stands for pods that need no new place.
     size = np.array([size_of.get(running_class, -1) for candidate in candidates for running_class in candidate.load], dtype=np.int64)
     amount = np.array([len(pods) for candidate in candidates for pods in candidate.load.values()], dtype=np.int64)
@@ -95,16 +95,16 @@ def arrays_of(
         owner=owner,
         size=size,
         amount=amount,
-        free=free_in(homes.room, resources, free, company),
+        free=free_in(destinations.room, resources, free, peer_rules),
         load=load_of(sizes, len(candidates), owner, size, amount),
-        company=company,
+        peer_rules=peer_rules,
     )
 
 
-def free_in(room: Room, resources: Sequence[str], free: Iterable[RunningClass], company: PeerRules) -> Array:
-    """What each row has left of ``resources``; for resources that keep siblings of ``free`` apart, ``company`` gives it."""
-    berths = {name: running_class for running_class in free if (name := company.siblings(running_class))}
-    columns = [company.berths(berths[name]) if name in berths else room.free(name) for name in resources]
+def free_in(room: Room, resources: Sequence[str], free: Iterable[RunningClass], peer_rules: PeerRules) -> Array:
+    """What each row has left of ``resources``; for resources that keep siblings of ``free`` apart, ``peer_rules`` gives it."""
+    free_slots = {name: running_class for running_class in free if (name := peer_rules.siblings(running_class))}
+    columns = [peer_rules.free_slots(free_slots[name]) if name in free_slots else room.free(name) for name in resources]
     return np.maximum(np.stack(columns, axis=1), 0)
 
 
@@ -115,7 +115,12 @@ def load_of(sizes: Sizes, candidates: int, owner: Array, size: Array, amount: Ar
 
 
 def sizes_of(
-    classes: Sequence[RunningClass], free: Collection[RunningClass], column: dict[str, int], *, homes: Destinations, company: PeerRules
+    classes: Sequence[RunningClass],
+    free: Collection[RunningClass],
+    column: dict[str, int],
+    *,
+    destinations: Destinations,
+    peer_rules: PeerRules,
 ) -> tuple[Sizes, dict[RunningClass, int]]:
     """The sizes of ``classes``. Classes with the same requests and the same open rows share a size, unless only one of them is ``free``."""
     loose = frozenset(free)
@@ -126,9 +131,9 @@ def sizes_of(
     group: list[int] = []
     size_of: dict[RunningClass, int] = {}
     for running_class in classes:
-        mask, amounts = homes.admitting(running_class), counted_requests(running_class.spec)
+        mask, amounts = destinations.admitting(running_class), counted_requests(running_class.spec)
         if running_class in loose:
-            social, apart = company.admitting(running_class), company.siblings(running_class)
+            social, apart = peer_rules.admitting(running_class), peer_rules.siblings(running_class)
             if apart:
                 amounts[apart] = 1
             elif social is not None:
@@ -146,7 +151,7 @@ def sizes_of(
             requests.append(row)
             group.append(number)
         size_of[running_class] = size_numbers[key]
-    admits = np.stack(masks) if masks else np.zeros((0, len(homes.targets)), dtype=np.bool_)
+    admits = np.stack(masks) if masks else np.zeros((0, len(destinations.targets)), dtype=np.bool_)
     return Sizes(np.array(requests, dtype=np.int64).reshape(-1, len(column)), np.array(group, dtype=np.int64), admits), size_of
 
 

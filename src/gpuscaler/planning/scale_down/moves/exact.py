@@ -22,31 +22,31 @@ ROWS_PER_WORK = 2
 class PodMove:
     """The move of one pod from row to row."""
 
-    one: RunningClass
+    running_class: RunningClass
     pod: Pod
     source: int
     target: int
 
 
-def looks_within(work: int, room: Room) -> int:
+def passes_within(work: int, room: Room) -> int:
     """How often the filters may be run over all rows of ``room`` for ``work`` units of a policy's budget."""
     return max(1, work * ROWS_PER_WORK // max(1, len(room)))
 
 
 class Mover:
-    """Moves pods in a copy of the worlds; runs the filters of one world at most ``looks`` times."""
+    """Moves pods in a copy of the rooms; runs the filters of one room at most ``passes`` times."""
 
-    def __init__(self, worlds: PossibleRooms, homes: Destinations, *, passes: int) -> None:
-        self.worlds = worlds.copy()
-        self._homes = homes
-        self._looks = passes
+    def __init__(self, rooms: PossibleRooms, destinations: Destinations, *, passes: int) -> None:
+        self.rooms = rooms.copy()
+        self._destinations = destinations
+        self._passes = passes
         self._hopeless: dict[RunningClass, str] = {}
-        self._leaving = np.zeros(len(worlds.planned), dtype=np.bool_)
+        self._leaving = np.zeros(len(rooms.planned), dtype=np.bool_)
 
     @property
     def exhausted(self) -> bool:
         """Whether the work that one plan may spend here is spent."""
-        return self._looks <= 0
+        return self._passes <= 0
 
     def clear(self, candidate: Candidate, classes: Iterable[RunningClass], preference: Array) -> list[PodMove] | Blocker:
         """Find a new place for each pod of ``classes`` on ``candidate``; on failure nothing changes, and the blocker names the pod.
@@ -61,30 +61,32 @@ class Mover:
         self._leaving[candidate.row] = True
         for running_class in order:
             for pod in sorted(candidate.load[running_class], key=lambda pod: pod.key):
-                self.worlds.remove(running_class.spec, running_class.labels, candidate.row)
+                self.rooms.remove(running_class.spec, running_class.labels, candidate.row)
                 target = self._choose(running_class, preference)
                 if target is None:
-                    why = refusals(self.worlds, running_class, self._homes.admitting(running_class), self._homes.targets & ~self._leaving)
-                    self.worlds.place(running_class.spec, running_class.labels, candidate.row)
+                    why = refusals(
+                        self.rooms, running_class, self._destinations.admitting(running_class), self._destinations.targets & ~self._leaving
+                    )
+                    self.rooms.place(running_class.spec, running_class.labels, candidate.row)
                     self._undo(steps)
                     self._leaving[candidate.row] = False
                     if not steps and not running_class.spec.spread and not running_class.spec.affinity:
                         # Nothing that happens later in this plan makes room for such a pod.
                         self._hopeless[running_class] = why
                     return no_place_blocker(pod.key, why)
-                self.worlds.place(running_class.spec, running_class.labels, target)
+                self.rooms.place(running_class.spec, running_class.labels, target)
                 steps.append(PodMove(running_class, pod, candidate.row, target))
         return steps
 
     def _undo(self, steps: Sequence[PodMove]) -> None:
         for step in reversed(steps):
-            self.worlds.remove(step.one.spec, step.one.labels, step.target)
-            self.worlds.place(step.one.spec, step.one.labels, step.source)
+            self.rooms.remove(step.running_class.spec, step.running_class.labels, step.target)
+            self.rooms.place(step.running_class.spec, step.running_class.labels, step.source)
 
     def _choose(self, running_class: RunningClass, preference: Array) -> int | None:
-        self._looks -= len(self.worlds)
+        self._passes -= len(self.rooms)
         rows = np.flatnonzero(
-            self.worlds.verdict(running_class.spec, running_class.labels).mask & self._homes.admitting(running_class) & ~self._leaving
+            self.rooms.verdict(running_class.spec, running_class.labels).mask & self._destinations.admitting(running_class) & ~self._leaving
         )
         return int(rows[np.argmin(preference[rows])]) if len(rows) else None
 
@@ -93,12 +95,12 @@ def no_place_blocker(pod: str, why: str) -> Blocker:
     return Blocker("in-use", f"pod {pod} fits on no other node: {why}")
 
 
-def refusals(worlds: PossibleRooms, running_class: RunningClass, admitting: Mask, others: Mask) -> str:
+def refusals(rooms: PossibleRooms, running_class: RunningClass, admitting: Mask, others: Mask) -> str:
     """How many of the rows ``others`` each filter rejects, in kube-scheduler's words; ``admitting`` are the rows with the right origin."""
     total = int(others.sum())
     if not total:
         return "there is no other open node"
-    verdict = worlds.verdict(running_class.spec, running_class.labels)
+    verdict = rooms.verdict(running_class.spec, running_class.labels)
     counts = {name: int((mask & others).sum()) for name, mask in verdict.excluded.items()}
     parts = [f"{count} {name}" for name, count in sorted(counts.items(), key=lambda entry: (-entry[1], entry[0])) if count]
     unlike = int((others & verdict.mask & ~admitting).sum())
@@ -109,17 +111,17 @@ def refusals(worlds: PossibleRooms, running_class: RunningClass, admitting: Mask
     )
 
 
-def replay(worlds: PossibleRooms, steps: Sequence[PodMove]) -> bool:
-    """Make ``steps`` in ``worlds``; returns whether every filter admits each of them in turn. On failure nothing changes."""
+def replay(rooms: PossibleRooms, steps: Sequence[PodMove]) -> bool:
+    """Make ``steps`` in ``rooms``; returns whether every filter admits each of them in turn. On failure nothing changes."""
     done: list[PodMove] = []
     for step in steps:
-        worlds.remove(step.one.spec, step.one.labels, step.source)
-        admitted = bool(worlds.verdict(step.one.spec, step.one.labels).mask[step.target])
-        worlds.place(step.one.spec, step.one.labels, step.target)
+        rooms.remove(step.running_class.spec, step.running_class.labels, step.source)
+        admitted = bool(rooms.verdict(step.running_class.spec, step.running_class.labels).mask[step.target])
+        rooms.place(step.running_class.spec, step.running_class.labels, step.target)
         done.append(step)
         if not admitted:
             for back in reversed(done):
-                worlds.remove(back.one.spec, back.one.labels, back.target)
-                worlds.place(back.one.spec, back.one.labels, back.source)
+                rooms.remove(back.running_class.spec, back.running_class.labels, back.target)
+                rooms.place(back.running_class.spec, back.running_class.labels, back.source)
             return False
     return True

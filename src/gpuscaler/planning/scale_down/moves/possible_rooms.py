@@ -26,7 +26,7 @@ class PossibleRooms:
 
     @classmethod
     def of(cls, situation: Situation, classes: Iterable[RunningClass], leaving: Set[str]) -> "PossibleRooms":
-        """The worlds for pods of ``classes``; ``leaving`` are the nodes that this plan may remove."""
+        """The rooms for pods of ``classes``; ``leaving`` are the nodes that this plan may remove."""
         others = [] if situation.present is None else [situation.present]
         lost = list(lost_peers(situation, classes, leaving))
         if lost:
@@ -45,7 +45,7 @@ class PossibleRooms:
         return PossibleRooms(planned, others)
 
     def verdict(self, spec: PodSpec, labels: LabelSet) -> Verdict:
-        """The rows that admit a pod in every world; a filter passes a row only if it does so in all of them."""
+        """The rows that admit a pod in every room; a filter passes a row only if it does so in all of them."""
         first, *others = [room.verdict(spec, labels) for room in self._rooms]
         mask, passes = first.mask, dict(first.passes)
         for other in others:
@@ -75,7 +75,9 @@ def without_pods(room: Room, pods: Iterable[Pod]) -> Room:
 def lost_peers(situation: Situation, classes: Iterable[RunningClass], leaving: Set[str]) -> Iterator[Pod]:
     """Pods that leave with ``leaving`` nodes and are not replaced, and that affinity or spread rules of ``classes`` rely on."""
     cluster, policy = situation.cluster, situation.policy
-    queries = {watch.query for running_class in classes for watch in rules_of(running_class.spec, pending=False) if not watch.repels}
+    queries = {
+        peer_rule.query for running_class in classes for peer_rule in rules_of(running_class.spec, pending=False) if not peer_rule.repels
+    }
     if not queries:
         return
     index = PeerIndex(situation.room.table, cluster)

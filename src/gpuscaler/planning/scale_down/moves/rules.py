@@ -55,30 +55,30 @@ class PeerRuleIndex:
         pending = {bucket.sample.spec.digest: bucket.sample.spec for bucket in cluster.unbound.values()}
         moving = {running_class.spec.digest: running_class.spec for running_class in running}
         staying = {digest: user.spec for digest, user in cluster.users.items() if digest not in moving}
-        watches = [watch for spec in moving.values() for watch in rules_of(spec, pending=False)]
-        watches += [watch for spec in staying.values() for watch in rules_of(spec, pending=False) if watch.repels]
-        watches += [watch for spec in pending.values() for watch in rules_of(spec, pending=True)]
-        for watch in dict.fromkeys(watches):
-            for label in labels_needed(watch.query):
-                self._index.setdefault(label, []).append(watch)
+        peer_rules = [peer_rule for spec in moving.values() for peer_rule in rules_of(spec, pending=False)]
+        peer_rules += [peer_rule for spec in staying.values() for peer_rule in rules_of(spec, pending=False) if peer_rule.repels]
+        peer_rules += [peer_rule for spec in pending.values() for peer_rule in rules_of(spec, pending=True)]
+        for peer_rule in dict.fromkeys(peer_rules):
+            for label in labels_needed(peer_rule.query):
+                self._index.setdefault(label, []).append(peer_rule)
 
     def over(self, running_class: RunningClass) -> list[PeerRule]:
         """The rules that select pods of ``running_class``."""
         if not self._index:
             return []
         peer = PeerKey(running_class.spec.namespace, running_class.labels, False)
-        watches = (watch for label in (None, *running_class.labels.items()) for watch in self._index.get(label, ()))
-        return [watch for watch in watches if watch.query.matches(peer, self._cluster.namespaces)]
+        peer_rules = (peer_rule for label in (None, *running_class.labels.items()) for peer_rule in self._index.get(label, ()))
+        return [peer_rule for peer_rule in peer_rules if peer_rule.query.matches(peer, self._cluster.namespaces)]
 
 
 def rules_of(spec: PodSpec, *, pending: bool) -> list[PeerRule]:
     restricted = bool(spec.node_selector or spec.node_affinity)
-    watches = [PeerRule(Query.of(term), term.topology_key, spec.digest, True, False, pending) for term in spec.anti_affinity]
-    watches += [PeerRule(Query.of(term), term.topology_key, spec.digest, False, False, pending) for term in spec.affinity]
+    peer_rules = [PeerRule(Query.of(term), term.topology_key, spec.digest, True, False, pending) for term in spec.anti_affinity]
+    peer_rules += [PeerRule(Query.of(term), term.topology_key, spec.digest, False, False, pending) for term in spec.affinity]
     for rule in hard(spec):
         query = Query(rule.selector, (spec.namespace,))
-        watches.append(PeerRule(query, rule.topology_key, spec.digest, False, restricted or rule.honor_taints, pending))
-    return watches
+        peer_rules.append(PeerRule(query, rule.topology_key, spec.digest, False, restricted or rule.honor_taints, pending))
+    return peer_rules
 
 
 def labels_needed(query: Query) -> list[tuple[str, str] | None]:
@@ -90,13 +90,13 @@ def labels_needed(query: Query) -> list[tuple[str, str] | None]:
 
 
 def move_rules(
-    classes: Sequence[RunningClass], watchers: PeerRuleIndex, displaced: Collection[RunningClass] = ()
+    classes: Sequence[RunningClass], rule_index: PeerRuleIndex, displaced: Collection[RunningClass] = ()
 ) -> Mapping[RunningClass, MoveRules]:
     """How each of ``classes`` may be moved. Classes with the same spec are treated alike, since their rules select each other.
 
     ``displaced`` are classes with a pod that does not count in the domain that it runs in.
     """
-    over = {running_class: watchers.over(running_class) for running_class in classes}
+    over = {running_class: rule_index.over(running_class) for running_class in classes}
     exact = {
         running_class.spec.digest
         for running_class in classes
@@ -104,23 +104,23 @@ def move_rules(
     }
     # If moves within a domain can change a count, the pods with the rule that counts must be moved exactly as well.
     exact |= {
-        watch.digest
+        peer_rule.digest
         for running_class in classes
-        for watch in over[running_class]
-        if watch.counts_nodes and watch.digest != running_class.spec.digest
+        for peer_rule in over[running_class]
+        if peer_rule.counts_nodes and peer_rule.digest != running_class.spec.digest
     }
-    manners = {}
+    rules_by_class = {}
     for running_class in classes:
-        foreign = {watch.key for watch in over[running_class] if watch.digest != running_class.spec.digest}
-        own = {watch.key for watch in rules_of(running_class.spec, pending=False)}
+        foreign = {peer_rule.key for peer_rule in over[running_class] if peer_rule.digest != running_class.spec.digest}
+        own = {peer_rule.key for peer_rule in rules_of(running_class.spec, pending=False)}
         is_exact = running_class.spec.digest in exact
-        manners[running_class] = MoveRules(
+        rules_by_class[running_class] = MoveRules(
             exact=is_exact,
             apart=not is_exact and HOSTNAME in own,
             keys=tuple(sorted((foreign if is_exact else own | foreign) - {HOSTNAME})),
             needed=any(w.pending and not w.repels and (w.key == HOSTNAME or w.counts_nodes) for w in over[running_class]),
         )
-    return manners
+    return rules_by_class
 
 
 def depends_on_order(running_class: RunningClass, over: Sequence[PeerRule]) -> bool:
@@ -128,10 +128,10 @@ def depends_on_order(running_class: RunningClass, over: Sequence[PeerRule]) -> b
     spec = running_class.spec
     if spec.host_ports or spec.volumes or spec.requests.get(GPU_MILLI):
         return True
-    if any(watch.key == HOSTNAME and not watch.repels for watch in rules_of(spec, pending=False)):
+    if any(peer_rule.key == HOSTNAME and not peer_rule.repels for peer_rule in rules_of(spec, pending=False)):
         return True
-    if any(watch.digest != spec.digest and (watch.key == HOSTNAME or watch.counts_nodes) for watch in over):
+    if any(peer_rule.digest != spec.digest and (peer_rule.key == HOSTNAME or peer_rule.counts_nodes) for peer_rule in over):
         return True
     # Siblings can be modelled as one resource only if every such term selects every one of them.
-    own_host = {watch for watch in rules_of(spec, pending=False) if watch.key == HOSTNAME}
+    own_host = {peer_rule for peer_rule in rules_of(spec, pending=False) if peer_rule.key == HOSTNAME}
     return not own_host <= set(over)

@@ -24,13 +24,13 @@ PORTS = 64
 ANSWERS = 1000
 
 
-def starts_alone(desk: PlanDraft, pod_class: PodClass, terms: Sequence[PodAffinityTerm]) -> bool:
+def starts_alone(draft: PlanDraft, pod_class: PodClass, terms: Sequence[PodAffinityTerm]) -> bool:
     """Whether a class with host affinity may open a new machine: all its terms match itself, and ``terms`` match no placed pod yet.
 
     This is the scheduler's rule for the first pod of a group.
     """
-    return all(selects(desk.cluster, term, pod_class) for term in pod_class.spec.affinity) and not any(
-        desk.room.matching(term.namespaces, term.namespace_selector, term.selector).any() for term in terms
+    return all(selects(draft.cluster, term, pod_class) for term in pod_class.spec.affinity) and not any(
+        draft.room.matching(term.namespaces, term.namespace_selector, term.selector).any() for term in terms
     )
 
 
@@ -41,25 +41,25 @@ def wide_keys(pod_class: PodClass) -> list[str]:
     return sorted(keys - {HOSTNAME})
 
 
-def within_reach(desk: PlanDraft, tier: int) -> Mask:
+def within_reach(draft: PlanDraft, tier: int) -> Mask:
     """Kinds of pools with priority ``tier`` for which the limits admit one more machine."""
-    mask: Mask = desk.templates.tiers == tier
-    if desk.remaining.any() or desk.templates.scarce:
-        mask = mask & desk.remaining.admitted(desk.templates)
+    mask: Mask = draft.templates.tiers == tier
+    if draft.remaining.any() or draft.templates.scarce:
+        mask = mask & draft.remaining.admitted(draft.templates)
     return mask
 
 
-def choose_mix(desk: PlanDraft, lots: Sequence[Lot], *, work: int) -> Solved:
+def choose_mix(draft: PlanDraft, lots: Sequence[Lot], *, work: int) -> Solved:
     """The cheapest mix for ``lots`` within what remains under the limits."""
     if has_many_rules(lots):
-        return Solved(pack(desk.cluster, desk.templates, desk.remaining, lots))
+        return Solved(pack(draft.cluster, draft.templates, draft.remaining, lots))
     if any(lot.announced for lot in lots):
-        ahead = optimised(desk, lots, work=work)
+        ahead = optimised(draft, lots, work=work)
         if not ahead.solution.unmet:
             return ahead
         # Limits apply: existing pods come before announced ones.
         lots = [replace(lot, announced=0) for lot in lots]
-    return optimised(desk, lots, work=work)
+    return optimised(draft, lots, work=work)
 
 
 def has_many_rules(lots: Sequence[Lot]) -> bool:
@@ -68,28 +68,28 @@ def has_many_rules(lots: Sequence[Lot]) -> bool:
         return any(lot.queue.shape.by_host for lot in lots)
     ports: set[tuple[int, str]] = set()
     for lot in lots:
-        ports.update((port.port, port.protocol) for port in lot.queue.one.spec.host_ports)
+        ports.update((port.port, port.protocol) for port in lot.queue.pod_class.spec.host_ports)
         if len(ports) > PORTS:
             return True
     return False
 
 
-def optimised(desk: PlanDraft, lots: Sequence[Lot], *, work: int) -> Solved:
-    rules = host_rules(desk.cluster, [lot.queue.one for lot in lots], [lot.queue.shape for lot in lots])
-    templates = desk.templates.less(desk.remaining.spent)
+def optimised(draft: PlanDraft, lots: Sequence[Lot], *, work: int) -> Solved:
+    rules = host_rules(draft.cluster, [lot.queue.pod_class for lot in lots], [lot.queue.shape for lot in lots])
+    templates = draft.templates.after_purchases(draft.remaining.spent)
     problem = Problem(
         items=items_of(lots),
         kinds=templates.mix_kinds,
         together=rules.together,
         apart=rules.apart,
-        limits=desk.remaining.for_mix(),
+        limits=draft.remaining.for_mix(),
     )
-    question = cache_key(problem, work) if templates is desk.templates else None
+    question = cache_key(problem, work) if templates is draft.templates else None
     if question is not None and question in templates.answers:
         return Solved(templates.answers[question], problem)
-    solution = solve(problem, work=work, should_stop=desk.should_stop)
+    solution = solve(problem, work=work, should_stop=draft.should_stop)
     # A unit of the optimiser is a quarter of a microsecond.
-    desk.effort.spend(solution.work_used / 4)
+    draft.effort.spend(solution.work_used / 4)
     if question is not None and not solution.brake:
         if len(templates.answers) >= ANSWERS:
             templates.answers.clear()
@@ -107,15 +107,15 @@ def cache_key(problem: Problem, work: int) -> tuple[object, ...] | None:
     return (asked, problem.together, problem.apart, bounds, work)
 
 
-def relaxed_mix(desk: PlanDraft, counts: Mapping[int, int], classes: Mapping[int, PodClass]) -> Solved:
+def relaxed_mix(draft: PlanDraft, counts: Mapping[int, int], classes: Mapping[int, PodClass]) -> Solved:
     """The mix for classes by id without any rules between pods and without limits: its lower bound holds for any plan."""
-    places, masks = distinct([desk.relaxed[key] for key in classes])
+    places, masks = distinct([draft.relaxed[key] for key in classes])
     alike: dict[tuple[tuple[tuple[str, int], ...], int], tuple[PodClass, int]] = {}
     for (key, pod_class), place in zip(classes.items(), places, strict=True):
         request = (tuple(sorted(pod_class.spec.requests.items())), place)
         first, number = alike.get(request, (pod_class, 0))
         alike[request] = (first, number + counts[key])
-    kinds = desk.templates.mix_kinds
+    kinds = draft.templates.mix_kinds
     kept = distinct_kinds(kinds, masks)
     allowed = [tuple(np.flatnonzero(mask[kept]).tolist()) for mask in masks]
     entries = sorted(((pod_class, count, place) for (_, place), (pod_class, count) in alike.items()), key=lambda entry: entry[0].order)
@@ -125,9 +125,9 @@ def relaxed_mix(desk: PlanDraft, counts: Mapping[int, int], classes: Mapping[int
     )
     problem = Problem(items=items, kinds=tuple(kinds[index] for index in kept))
     # If a mix was packed without optimising, only the quick bound by resources is computed.
-    if any(solved.problem is None for solved in desk.solved):
+    if any(solved.problem is None for solved in draft.solved):
         return Solved(resource_bound(problem), problem)
-    return Solved(solve(problem, work=desk.work, should_stop=desk.should_stop), problem)
+    return Solved(solve(problem, work=draft.work, should_stop=draft.should_stop), problem)
 
 
 def distinct_kinds(kinds: Sequence[MixKind], masks: Sequence[Mask]) -> list[int]:
@@ -145,37 +145,37 @@ def items_of(lots: Sequence[Lot]) -> tuple[Item, ...]:
     allowed = [tuple(np.flatnonzero(mask).tolist()) for mask in masks]
     return tuple(
         Item(
-            key=f"{lot.queue.one.spec.digest}/{lot.queue.one.keys[0]}/{index}",
+            key=f"{lot.queue.pod_class.spec.digest}/{lot.queue.pod_class.keys[0]}/{index}",
             count=1 if lot.whole else lot.count + lot.announced,
             request=request_of(lot),
             allowed=allowed[place],
-            priority=lot.queue.one.spec.priority,
+            priority=lot.queue.pod_class.spec.priority,
         )
         for index, (lot, place) in enumerate(zip(lots, places, strict=True))
     )
 
 
-def buy(desk: PlanDraft, solved: Solved, lots: Sequence[Lot]) -> None:
+def buy(draft: PlanDraft, solved: Solved, lots: Sequence[Lot]) -> None:
     """Turn the patterns of a mix into machines with their pods."""
-    desk.solved.append(solved)
-    desk.relaxed.update((id(lot.queue.one), lot.anywhere) for lot in lots)
-    row = desk.next_row
-    favourites = Favourites(desk, lots)
+    draft.solved.append(solved)
+    draft.relaxed.update((id(lot.queue.pod_class), lot.anywhere) for lot in lots)
+    row = draft.next_row
+    favourites = Favourites(draft, lots)
     for pattern in sorted(solved.solution.machines, key=lambda p: (p.kind, sorted(p.pods.items()))):
         wanted = [(lots[index].queue, lots[index].count if lots[index].whole else copies) for index, copies in sorted(pattern.pods.items())]
         for _ in range(pattern.times):
-            kind = desk.templates.kinds[favourites.best(pattern)]
+            kind = draft.templates.kinds[favourites.best(pattern)]
             inside = take_contents(wanted)
             # A machine only for announced pods is not bought until they exist.
             if inside:
-                desk.remaining.spend(kind, 1)
-                desk.bought.append(NewMachine(kind, row, inside))
+                draft.remaining.spend(kind, 1)
+                draft.bought.append(NewMachine(kind, row, inside))
                 row += 1
 
 
 def take_contents(wanted: Iterable[tuple[Queue, int]]) -> tuple[MachineContent, ...]:
     """The pods that go to one machine, removed from their queues; announced pods come last and are left out."""
-    return tuple(MachineContent(queue.one, keys) for queue, copies in wanted if (keys := queue.take(copies)))
+    return tuple(MachineContent(queue.pod_class, keys) for queue, copies in wanted if (keys := queue.take(copies)))
 
 
 def unmet_by_lot(solution: Solution, lots: Sequence[Lot]) -> Mapping[int, int]:

@@ -1,4 +1,4 @@
-"""The desk, the working state of one plan: the room, the remaining purchases, and the decisions so far."""
+"""The draft, the working state of one plan: the room, the remaining purchases, and the decisions so far."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -27,16 +27,16 @@ from gpuscaler.planning.scale_up.draft.effort import Effort
 class Queue:
     """The unplaced pods of one class, in order."""
 
-    one: PodClass
+    pod_class: PodClass
     shape: Shape
     taken: int = 0
 
     @property
     def left(self) -> int:
-        return self.one.count - self.taken
+        return self.pod_class.count - self.taken
 
     def take(self, count: int) -> tuple[str, ...]:
-        keys = self.one.keys[self.taken : self.taken + count]
+        keys = self.pod_class.keys[self.taken : self.taken + count]
         self.taken += len(keys)
         return keys
 
@@ -53,7 +53,7 @@ class Solved:
 class MachineContent:
     """Pods of one class on one machine."""
 
-    one: PodClass
+    pod_class: PodClass
     keys: tuple[str, ...]
 
 
@@ -69,14 +69,14 @@ class NewMachine:
 class ClassPlacement(Struct, frozen=True, gc=False):
     """Pods of one class on a machine that exists, is ordered, or is bought by this plan."""
 
-    one: PodClass
+    pod_class: PodClass
     row: int
     keys: tuple[str, ...]
 
 
 @dataclass(frozen=True)
 class Stage:
-    """The machines that the scheduler sees at some time: ``room`` has the first rows of the desk's room; ``open_rows`` take pods."""
+    """The machines that the scheduler sees at some time: ``room`` has the first rows of the draft's room; ``open_rows`` take pods."""
 
     room: Room
     open_rows: Mask
@@ -154,7 +154,7 @@ class PlanDraft:
         self.open_rows = np.concatenate([self.open_rows, np.ones(len(fresh), dtype=np.bool_)])
         for machine in fresh:
             for part in machine.contents:
-                self.room.place(part.one.spec, part.one.labels, machine.row, len(part.keys))
+                self.room.place(part.pod_class.spec, part.pod_class.labels, machine.row, len(part.keys))
         self.undecided.update((machine.row, machine.kind.rows) for machine in fresh if len(machine.kind.rows) > 1)
         self.built = len(self.bought)
 
@@ -215,19 +215,19 @@ def in_market(templates: Templates, pod_class: PodClass) -> Mask:
     )
 
 
-def row_ranks(desk: PlanDraft, spec: PodSpec) -> Array:
+def row_ranks(draft: PlanDraft, spec: PodSpec) -> Array:
     """The rank of each row: for pods that need no accelerators, rows without them come first. The caller must not change the result.
 
     Machines bought by this plan come after existing and ordered machines; templates come last, sorted by price.
     """
     needs = any(map(spec.requests.get, DIVISIBLE))
-    order = desk.ranks.get((len(desk.room), needs))
+    order = draft.ranks.get((len(draft.room), needs))
     if order is None:
-        order = np.zeros(len(desk.room), dtype=np.int64)
+        order = np.zeros(len(draft.room), dtype=np.int64)
         if not needs:
             for name in DIVISIBLE:
-                order[desk.room.table.allocatable(name) > 0] = 1
-        order[desk.template_rows.stop :] += 2
-        order[desk.template_rows] = 10 + desk.templates.price_rank
-        desk.ranks[len(desk.room), needs] = order
+                order[draft.room.table.allocatable(name) > 0] = 1
+        order[draft.template_rows.stop :] += 2
+        order[draft.template_rows] = 10 + draft.templates.price_rank
+        draft.ranks[len(draft.room), needs] = order
     return order

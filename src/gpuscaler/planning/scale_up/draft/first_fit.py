@@ -62,7 +62,7 @@ def signatures(cluster: Cluster, lots: Sequence[Lot]) -> _Rules:
     shapes: list[Shape] = []
     of_lot = []
     for lot in lots:
-        pod_class, constraints = lot.queue.one, lot.queue.shape
+        pod_class, constraints = lot.queue.pod_class, lot.queue.shape
         key = (pod_class.spec.namespace, pod_class.labels, constraints.host_anti, constraints.host_spread, pod_class.spec.host_ports)
         if key not in numbers:
             numbers[key] = len(models)
@@ -143,9 +143,9 @@ class _Packing:
 
     def missing(self, unmet: Mapping[int, int]) -> list[tuple[int, int]]:
         """The number of pods without a machine by priority, the highest first: smaller is better."""
-        counts = dict.fromkeys(sorted({-lot.queue.one.spec.priority for lot in self.lots}), 0)
+        counts = dict.fromkeys(sorted({-lot.queue.pod_class.spec.priority for lot in self.lots}), 0)
         for index, copies in unmet.items():
-            counts[-self.lots[index].queue.one.spec.priority] += self.pods_of(index, copies)
+            counts[-self.lots[index].queue.pod_class.spec.priority] += self.pods_of(index, copies)
         return list(counts.items())
 
     def order(self) -> list[int]:
@@ -154,7 +154,7 @@ class _Packing:
         larger = {size: place for place, size in enumerate(sorted(range(len(self.wanted)), key=lambda s: tuple(-self.wanted[s])))}
 
         def key(index: int) -> tuple[object, ...]:
-            pod_class = self.lots[index].queue.one
+            pod_class = self.lots[index].queue.pod_class
             return (-pod_class.spec.priority, least[self.rules.of_lot[index]], larger[self.size_of[index]], pod_class.order, index)
 
         return sorted(range(len(self.lots)), key=key)
@@ -323,7 +323,7 @@ class _Packing:
 
     def _worth(self, row: int) -> tuple[int, int]:
         """Sort key of a machine: the highest priority first, then the largest number of pods."""
-        priority = max(self.lots[index].queue.one.spec.priority for index in self.pods[row])
+        priority = max(self.lots[index].queue.pod_class.spec.priority for index in self.pods[row])
         return -priority, -sum(self.pods_of(index, copies) for index, copies in self.pods[row].items())
 
     def _refill(self, dropped: Sequence[int]) -> None:

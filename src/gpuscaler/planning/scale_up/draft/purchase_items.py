@@ -30,7 +30,7 @@ class Lot:
 def request_of(lot: Lot) -> dict[str, int]:
     """The request of one item to pack, including ``pods``: a pod, or all of a ``whole`` lot; at most ``LARGEST`` of each resource."""
     times = lot.count if lot.whole else 1
-    return {name: min(amount * times, LARGEST) for name, amount in lot.queue.one.spec.requests.items()} | {"pods": times}
+    return {name: min(amount * times, LARGEST) for name, amount in lot.queue.pod_class.spec.requests.items()} | {"pods": times}
 
 
 def distinct(masks: Sequence[Mask]) -> tuple[list[int], list[Mask]]:

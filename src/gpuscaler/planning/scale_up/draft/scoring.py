@@ -82,15 +82,15 @@ class Favourites:
     has just come back mostly disappears again.
     """
 
-    def __init__(self, desk: PlanDraft, lots: Sequence[Lot]) -> None:
-        self.templates = desk.templates
-        self.remaining = desk.remaining
+    def __init__(self, draft: PlanDraft, lots: Sequence[Lot]) -> None:
+        self.templates = draft.templates
+        self.remaining = draft.remaining
         self.lots = lots
-        self.unsettled = {row for row, offering in enumerate(desk.templates.offerings) if offering.key in desk.unsettled}
+        self.unsettled = {row for row, offering in enumerate(draft.templates.offerings) if offering.key in draft.unsettled}
         self.liking = {
-            index: liking[desk.template_rows].copy()
+            index: liking[draft.template_rows].copy()
             for index, lot in enumerate(lots)
-            if (liking := preference_scores(desk.room, lot.queue.one)) is not None
+            if (liking := preference_scores(draft.room, lot.queue.pod_class)) is not None
         }
 
     def best(self, pattern: Pattern) -> int:
@@ -120,11 +120,11 @@ class Favourites:
     def _remember(self, pattern: Pattern, row: int) -> None:
         """Lower the score of a domain with each pod placed there, for pods with a preferred spread."""
         for index, copies in pattern.pods.items():
-            for constraint in self.lots[index].queue.one.spec.spread if index in self.liking else ():
+            for constraint in self.lots[index].queue.pod_class.spec.spread if index in self.liking else ():
                 if (
                     not constraint.hard
                     and constraint.selector is not None
-                    and constraint.selector.matches(self.lots[index].queue.one.labels)
+                    and constraint.selector.matches(self.lots[index].queue.pod_class.labels)
                 ):
                     codes = self.templates.table.column(constraint.topology_key).codes
                     self.liking[index][(codes == codes[row]) & (codes >= 0)] -= CROWDING * copies

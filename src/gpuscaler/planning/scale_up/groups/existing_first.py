@@ -13,7 +13,7 @@ from gpuscaler.model.table import Mask
 from gpuscaler.planning.demand.topology import selects
 from gpuscaler.planning.feasibility.snapshot import Room
 from gpuscaler.planning.scale_up.draft.draft import ClassPlacement, PlanDraft, Queue, Stage, row_ranks
-from gpuscaler.planning.scale_up.draft.placing import PLENTY, PlacementRows, Share, fill_rows, total_count
+from gpuscaler.planning.scale_up.draft.placing import PLENTY, PlacementArea, Share, fill_rows, total_count
 from gpuscaler.planning.scale_up.draft.scoring import preference_scores
 from gpuscaler.planning.scale_up.groups.groups import Family
 from gpuscaler.planning.scale_up.groups.spread_check import overtaken_families, spreads
@@ -22,7 +22,7 @@ from gpuscaler.planning.scale_up.groups.spread_check import overtaken_families, 
 TRIES = 4
 
 
-def settle_on_existing(desk: PlanDraft, stage: Stage, order: Sequence[Family], only: Mask | None) -> None:
+def settle_on_existing(draft: PlanDraft, stage: Stage, order: Sequence[Family], only: Mask | None) -> None:
     """Fill the machines of ``stage`` with ``order``, up to the last family with rules about other pods.
 
     The order is kept. Families whose spread is violated by later families are decided after those.
@@ -30,9 +30,9 @@ def settle_on_existing(desk: PlanDraft, stage: Stage, order: Sequence[Family], o
     turns = list(order[: max((number for number, family in enumerate(order, 1) if depends_on_others(family)), default=0)])
     if not any(family.left for family in turns) or not stage.open_rows.any():
         return
-    desk.build()
+    draft.build()
     for _ in range(TRIES):
-        settling = _Settling(desk, stage, only)
+        settling = _Settling(draft, stage, only)
         settling.fill_all(turns)
         late = settling.overtaken(turns)
         if not late:
@@ -49,22 +49,22 @@ def depends_on_others(family: Family) -> bool:
 
 @dataclass
 class _Settling:
-    """A stage with the pods placed on it so far; ``whole`` is the room of the desk with the same pods.
+    """A stage with the pods placed on it so far; ``whole`` is the room of the draft with the same pods.
 
     ``shares`` are the shares of each queue, by its ``id``.
     """
 
-    desk: PlanDraft
+    draft: PlanDraft
     stage: Stage
     only: Mask | None
     shares: dict[int, tuple[Queue, list[Share]]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         open_rows = self.stage.open_rows
-        self.room, self.whole = self.stage.room.copy(), self.desk.room.copy()
-        for entry in self.desk.taken:
+        self.room, self.whole = self.stage.room.copy(), self.draft.room.copy()
+        for entry in self.draft.taken:
             if entry.row < len(self.room) and open_rows[entry.row]:
-                self.room.place(entry.one.spec, entry.one.labels, entry.row, len(entry.keys))
+                self.room.place(entry.pod_class.spec, entry.pod_class.labels, entry.row, len(entry.keys))
         self.usable = open_rows if self.only is None else open_rows & self.only[: len(self.room)]
 
     def fill_all(self, turns: Sequence[Family]) -> None:
@@ -88,34 +88,34 @@ class _Settling:
         for queue, mine in filled:
             self.shares.setdefault(id(queue), (queue, []))[1].extend(mine)
             for share in mine:
-                self.whole.place(queue.one.spec, queue.one.labels, share.row, share.count)
+                self.whole.place(queue.pod_class.spec, queue.pod_class.labels, share.row, share.count)
         return placed > 0
 
     def _starts_in_a_domain(self, family: Family) -> bool:
         """Whether the first pod of a family determines the domain of all: if that cannot hold all, a domain to buy in may be better."""
         return any(
-            selects(self.desk.cluster, term, family.model)
+            selects(self.draft.cluster, term, family.model)
             and not self.room.matching(term.namespaces, term.namespace_selector, term.selector).any()
             for term in family.model.spec.affinity
         )
 
     def _fill(self, family: Family, queue: Queue, room: Room) -> Iterator[Share]:
         """Fill ``room`` with one queue. Affinity is checked on all machines, so that decisions about ordered ones stay valid."""
-        pod_class, left = queue.one, self.left(queue)
+        pod_class, left = queue.pod_class, self.left(queue)
         near = self.whole.verdict(pod_class.spec, pod_class.labels).passes.get("InterPodAffinity")
         usable = self.usable if near is None else self.usable & near[: len(room)]
         nowhere, most = np.zeros(len(room), dtype=np.bool_), np.full(len(room), PLENTY, dtype=np.int64)
         while left and usable.any():
-            ground = PlacementRows(
-                self.desk.cluster,
+            area = PlacementArea(
+                self.draft.cluster,
                 room,
                 nowhere,
                 usable.copy(),
-                row_ranks(self.desk, pod_class.spec)[: len(room)],
+                row_ranks(self.draft, pod_class.spec)[: len(room)],
                 most,
                 preference_scores(room, pod_class),
             )
-            shares = fill_rows(ground, pod_class, family.shape, family.at_once(left))
+            shares = fill_rows(area, pod_class, family.shape, family.at_once(left))
             yield from shares
             left -= total_count(shares)
             if not shares or not spreads(family):
@@ -130,7 +130,7 @@ class _Settling:
         return overtaken_families(self.room, turns, where, np.zeros(len(self.room), dtype=np.bool_))
 
     def keep(self) -> None:
-        """Record the placements on the desk."""
-        self.desk.room = self.whole
+        """Record the placements on the draft."""
+        self.draft.room = self.whole
         for queue, shares in self.shares.values():
-            self.desk.taken += [ClassPlacement(queue.one, share.row, queue.take(share.count)) for share in shares]
+            self.draft.taken += [ClassPlacement(queue.pod_class, share.row, queue.take(share.count)) for share in shares]

@@ -15,7 +15,7 @@ from gpuscaler.planning.demand.topology import Shape, shape, without_hosts, with
 from gpuscaler.planning.scale_up.draft.buying import starts_alone, wide_keys
 from gpuscaler.planning.scale_up.draft.draft import ClassPlacement, PlanDraft, Queue, row_ranks, wanted_templates
 from gpuscaler.planning.scale_up.draft.effort import PLACING, ROW
-from gpuscaler.planning.scale_up.draft.placing import PLENTY, PlacementRows, Share, fill_rows
+from gpuscaler.planning.scale_up.draft.placing import PLENTY, PlacementArea, Share, fill_rows
 from gpuscaler.planning.scale_up.draft.purchase_items import Lot
 from gpuscaler.planning.scale_up.draft.scoring import preference_scores, rows_with_wishes
 
@@ -55,7 +55,7 @@ class Family:
 
     @property
     def left(self) -> int:
-        return sum(len(queue.one.keys) - queue.taken for queue in self.queues)
+        return sum(len(queue.pod_class.keys) - queue.taken for queue in self.queues)
 
     def at_once(self, count: int) -> int:
         """How many of ``count`` pods may be placed before the rules have to be evaluated again."""
@@ -64,11 +64,11 @@ class Family:
         return min(count, 1) if self.volumes else count
 
 
-def families(desk: PlanDraft, classes: Sequence[PodClass]) -> list[Family]:
+def families(draft: PlanDraft, classes: Sequence[PodClass]) -> list[Family]:
     """Group ``classes`` into families: by priority, then those with constraints on larger domains first, then by size."""
     groups: dict[tuple[object, ...], list[PodClass]] = {}
     for pod_class in classes:
-        rank = desk.templates.rank_of(pod_class.spec)
+        rank = draft.templates.rank_of(pod_class.spec)
         group_key = (
             IDENTITY(pod_class.spec),
             frozenset(pod_class.spec.requests),
@@ -80,13 +80,13 @@ def families(desk: PlanDraft, classes: Sequence[PodClass]) -> list[Family]:
         )
         groups.setdefault(group_key, []).append(pod_class)
     families = []
-    loose = frozenset(volume.storage_class for volume in desk.cluster.volumes.values() if not volume.claim)
+    loose = frozenset(volume.storage_class for volume in draft.cluster.volumes.values() if not volume.claim)
     for members in groups.values():
         ordered = sorted(members, key=lambda pod_class: pod_class.order)
-        constraints = shape(desk.cluster, ordered[0])
-        volumes = shared_volumes(desk.cluster, ordered[0].spec, loose)
+        constraints = shape(draft.cluster, ordered[0])
+        volumes = shared_volumes(draft.cluster, ordered[0].spec, loose)
         families.append(Family(largest(ordered), constraints, [Queue(pod_class, constraints) for pod_class in ordered], volumes))
-    return sorted(families, key=lambda family: (-family.model.spec.priority, not family.shape.wide, family.queues[0].one.order))
+    return sorted(families, key=lambda family: (-family.model.spec.priority, not family.shape.wide, family.queues[0].pod_class.order))
 
 
 def largest(members: Sequence[PodClass]) -> PodClass:
@@ -98,57 +98,57 @@ def largest(members: Sequence[PodClass]) -> PodClass:
     return replace(first, spec=msgspec.structs.replace(first.spec, digest=f"{first.spec.digest}:family", requests=requests))
 
 
-def assign(desk: PlanDraft, family: Family, only: Mask | None) -> list[Lot]:
+def assign(draft: PlanDraft, family: Family, only: Mask | None) -> list[Lot]:
     """Place the family on machines as far as possible; return the lots to buy for, with the kinds that may serve them."""
-    desk.effort.spend((PLACING + ROW * len(desk.room)) * len(family.queues))
-    usable = wanted_templates(desk.templates, family.model)
-    machines = desk.open_rows & ~machines_outside(desk, usable)
+    draft.effort.spend((PLACING + ROW * len(draft.room)) * len(family.queues))
+    usable = wanted_templates(draft.templates, family.model)
+    machines = draft.open_rows & ~machines_outside(draft, usable)
     if family.model.wishes:
-        wish = rows_with_wishes(desk.room, family.model)
-        usable, machines = usable & wish[desk.template_rows], machines & wish
+        wish = rows_with_wishes(draft.room, family.model)
+        usable, machines = usable & wish[draft.template_rows], machines & wish
     if only is not None:
-        usable = usable & only[desk.template_rows]
+        usable = usable & only[draft.template_rows]
         machines = machines & padded(only, len(machines))
-    by_others = admitted_by_others(desk, family.model)
+    by_others = admitted_by_others(draft, family.model)
     if family.counted:
-        certain = certain_templates(desk, family.counted)
+        certain = certain_templates(draft, family.counted)
         usable, by_others = usable & certain, by_others & certain
-    machines = machines & ~uncertain_machines(desk, family.model, by_others)
+    machines = machines & ~uncertain_machines(draft, family.model, by_others)
     admitted = usable & by_others
     before, whole = family.left, bool(family.shape.host_affinity)
-    alone = whole and starts_alone(desk, family.model, family.shape.host_affinity)
+    alone = whole and starts_alone(draft, family.model, family.shape.host_affinity)
     to_buy: dict[int, list[Share]] = {}
-    if machines.any() or (family.shape.wide and not fills_as_one(desk, family, usable)):
+    if machines.any() or (family.shape.wide and not fills_as_one(draft, family, usable)):
         for number, queue in enumerate(family.queues):
-            to_buy[number] = place_class(desk, family, queue.one, queue, machines=machines, usable=usable)
+            to_buy[number] = place_class(draft, family, queue.pod_class, queue, machines=machines, usable=usable)
     elif family.shape.wide:
-        shares = place_class(desk, family, family.model, None, machines=machines, usable=usable)
+        shares = place_class(draft, family, family.model, None, machines=machines, usable=usable)
         to_buy = deal_to_queues(family, shares)
     elif family.pin:
-        to_buy = deal_to_queues(family, spread_evenly(desk, family, admitted))
+        to_buy = deal_to_queues(family, spread_evenly(draft, family, admitted))
     if not family.left or (whole and not alone) or (family.left < before and (whole or family.volumes)):
         # Pods that are not bought for after all must not be counted.
-        forget(desk, family)
+        forget(draft, family)
         return []
-    lots = lots_of(desk, family, to_buy, admitted)
+    lots = lots_of(draft, family, to_buy, admitted)
     # If pods share one machine or a volume, pods of another size can only follow the first ones.
     return lots[:1] if whole or family.volumes else lots
 
 
-def certain_templates(desk: PlanDraft, keys: Iterable[str]) -> Mask:
+def certain_templates(draft: PlanDraft, keys: Iterable[str]) -> Mask:
     """Templates for which the cloud cannot choose another template with a different value of one of ``keys``."""
-    kinds, count = desk.templates.kinds, len(desk.templates.nodes)
+    kinds, count = draft.templates.kinds, len(draft.templates.nodes)
     mask = np.ones(count, dtype=np.bool_)
     for kind in (kind for kind in kinds if len(kind.rows) > 1) if len(kinds) < count else ():
         rows = list(kind.rows)
-        labels = [desk.templates.nodes[row].labels for row in rows]
+        labels = [draft.templates.nodes[row].labels for row in rows]
         mask[rows] = all(len({label.get(key) for label in labels}) == 1 for key in keys)
     return mask
 
 
-def admitted_by_others(desk: PlanDraft, pod_class: PodClass) -> Mask:
+def admitted_by_others(draft: PlanDraft, pod_class: PodClass) -> Mask:
     """Templates that admit a class if its own rules about other pods are ignored."""
-    return desk.room.admitting(without_peer_rules(pod_class.spec), pod_class.labels, desk.template_rows)
+    return draft.room.admitting(without_peer_rules(pod_class.spec), pod_class.labels, draft.template_rows)
 
 
 def shared_volumes(cluster: Cluster, spec: PodSpec, loose: Container[str]) -> frozenset[str]:
@@ -169,21 +169,21 @@ def shared_volumes(cluster: Cluster, spec: PodSpec, loose: Container[str]) -> fr
     return frozenset(volumes)
 
 
-def machines_outside(desk: PlanDraft, wanted: Mask) -> Mask:
+def machines_outside(draft: PlanDraft, wanted: Mask) -> Mask:
     """Machines bought by this plan that may turn out to be outside of ``wanted``, which flags templates."""
-    mask = np.zeros(len(desk.open_rows), dtype=np.bool_)
+    mask = np.zeros(len(draft.open_rows), dtype=np.bool_)
     if not wanted.all():
-        for machine in desk.bought[: desk.built]:
+        for machine in draft.bought[: draft.built]:
             mask[machine.row] = not wanted[list(machine.kind.rows)].all()
     return mask
 
 
-def uncertain_machines(desk: PlanDraft, pod_class: PodClass, admitted: Mask) -> Mask:
+def uncertain_machines(draft: PlanDraft, pod_class: PodClass, admitted: Mask) -> Mask:
     """Machines that the cloud has not chosen yet and that might turn out not to take a class. ``admitted`` flags templates."""
-    mask = np.zeros(len(desk.open_rows), dtype=np.bool_)
+    mask = np.zeros(len(draft.open_rows), dtype=np.bool_)
     apart = {term.topology_key for term in pod_class.spec.anti_affinity}
-    for row, templates in desk.undecided.items():
-        mask[row] = not admitted[list(templates)].all() or not apart <= desk.room.table.nodes[row].labels.keys()
+    for row, templates in draft.undecided.items():
+        mask[row] = not admitted[list(templates)].all() or not apart <= draft.room.table.nodes[row].labels.keys()
     return mask
 
 
@@ -192,31 +192,31 @@ def padded(mask: Mask, length: int) -> Mask:
     return np.concatenate([mask, np.zeros(length - len(mask), dtype=np.bool_)])
 
 
-def place_class(desk: PlanDraft, family: Family, pod_class: PodClass, queue: Queue | None, *, machines: Mask, usable: Mask) -> list[Share]:
+def place_class(draft: PlanDraft, family: Family, pod_class: PodClass, queue: Queue | None, *, machines: Mask, usable: Mask) -> list[Share]:
     """Fill rows with one class, or with the whole family as its model; return the shares of templates, recorded as phantoms."""
     ground_rows = machines.copy()
-    ground_rows[desk.template_rows] = usable & desk.templates.holds_one(pod_class.spec)
-    most = most_to_buy(desk, family, ground_rows)
-    liking = preference_scores(desk.room, pod_class)
-    ground = PlacementRows(
-        desk.cluster, desk.room, desk.template_mask, ground_rows, row_ranks(desk, pod_class.spec), most, liking, family.watched
+    ground_rows[draft.template_rows] = usable & draft.templates.holds_one(pod_class.spec)
+    most = most_to_buy(draft, family, ground_rows)
+    liking = preference_scores(draft.room, pod_class)
+    area = PlacementArea(
+        draft.cluster, draft.room, draft.template_mask, ground_rows, row_ranks(draft, pod_class.spec), most, liking, family.watched
     )
-    shares = fill_rows(ground, pod_class, family.shape, family.at_once(family.left if queue is None else queue.left))
-    templates = range(*desk.template_rows.indices(len(desk.room)))
+    shares = fill_rows(area, pod_class, family.shape, family.at_once(family.left if queue is None else queue.left))
+    templates = range(*draft.template_rows.indices(len(draft.room)))
     to_buy = [share for share in shares if share.row in templates]
     family.phantoms += [(without_hosts(pod_class.spec), share) for share in to_buy]
     if queue is not None:
-        desk.taken += [ClassPlacement(pod_class, share.row, queue.take(share.count)) for share in shares if share.row not in templates]
+        draft.taken += [ClassPlacement(pod_class, share.row, queue.take(share.count)) for share in shares if share.row not in templates]
     return to_buy
 
 
-def most_to_buy(desk: PlanDraft, family: Family, usable: Mask) -> Array:
+def most_to_buy(draft: PlanDraft, family: Family, usable: Mask) -> Array:
     """How many pods each template may stand for; in a domain with a cap, one template takes all that the cap leaves."""
-    most = np.full(len(desk.room), PLENTY, dtype=np.int64)
+    most = np.full(len(draft.room), PLENTY, dtype=np.int64)
     if not family.caps:
         return most
-    good = np.flatnonzero(usable & desk.template_mask & desk.room.static_mask(family.model.spec))
-    columns = [desk.room.table.column(key).codes for key in family.keys]
+    good = np.flatnonzero(usable & draft.template_mask & draft.room.static_mask(family.model.spec))
+    columns = [draft.room.table.column(key).codes for key in family.keys]
     for domain, cap in family.caps.items():
         inside = good[np.logical_and.reduce([codes[good] == value for codes, value in zip(columns, domain, strict=True)])]
         bound = sum(share.count for _, share in family.phantoms if tuple(int(codes[share.row]) for codes in columns) == domain)
@@ -225,33 +225,33 @@ def most_to_buy(desk: PlanDraft, family: Family, usable: Mask) -> Array:
     return most
 
 
-def fills_as_one(desk: PlanDraft, family: Family, usable: Mask) -> bool:
+def fills_as_one(draft: PlanDraft, family: Family, usable: Mask) -> bool:
     """Whether the model, the largest size of the family, can be bought for in every domain in which any size can be."""
-    fits_any: Mask = np.logical_or.reduce([desk.templates.holds_one(queue.one.spec) for queue in family.queues])
-    all_of_them = desk.templates.holds_one(family.model.spec)
-    by_domain = desk.templates.by_domain
+    fits_any: Mask = np.logical_or.reduce([draft.templates.holds_one(queue.pod_class.spec) for queue in family.queues])
+    all_of_them = draft.templates.holds_one(family.model.spec)
+    by_domain = draft.templates.by_domain
     return by_domain(family.keys, usable & fits_any).keys() == by_domain(family.keys, usable & all_of_them).keys()
 
 
-def spread_evenly(desk: PlanDraft, family: Family, admitted: Mask) -> list[Share]:
+def spread_evenly(draft: PlanDraft, family: Family, admitted: Mask) -> list[Share]:
     """Spread pods without rules of their own evenly, as other families count them, over the cheapest domains."""
-    cheapest = desk.templates.by_domain(family.keys, admitted & desk.templates.holds_one(family.model.spec)).values()
+    cheapest = draft.templates.by_domain(family.keys, admitted & draft.templates.holds_one(family.model.spec)).values()
     if not cheapest:
         return []
-    price = {row: desk.templates.offerings[row].price for row in cheapest}
+    price = {row: draft.templates.offerings[row].price for row in cheapest}
     lowest = min(price.values())
     chosen = sorted(row for row in cheapest if price[row] <= lowest * TIE)
-    first = desk.first_template
+    first = draft.first_template
     there = [0] * len(chosen)
     if family.watched is not None:
         constraint, owner = family.watched
-        spread_counts = desk.room.spread_counts(owner.spec, owner.labels, constraint)
+        spread_counts = draft.room.spread_counts(owner.spec, owner.labels, constraint)
         there = [int(spread_counts.counts[spread_counts.codes[first + row]]) for row in chosen]
     wanted = even_additions(there, family.left)
     shares = [Share(first + row, count) for row, count in zip(chosen, wanted, strict=True) if count]
     spec = without_hosts(family.model.spec)
     for share in shares:
-        desk.room.place(spec, family.model.labels, share.row, share.count)
+        draft.room.place(spec, family.model.labels, share.row, share.count)
         family.phantoms.append((spec, share))
     return shares
 
@@ -284,25 +284,25 @@ def deal_to_queues(family: Family, shares: Sequence[Share]) -> dict[int, list[Sh
     return hands
 
 
-def lots_of(desk: PlanDraft, family: Family, to_buy: dict[int, list[Share]], admitted: Mask) -> list[Lot]:
+def lots_of(draft: PlanDraft, family: Family, to_buy: dict[int, list[Share]], admitted: Mask) -> list[Lot]:
     """The lots of the family for the mix. Pods with constraints on larger domains are bound to the domains that filling chose.
 
     ``admitted`` are templates that admit the family if its own rules about other pods are ignored.
     """
     whole, keys = bool(family.shape.host_affinity), family.keys
-    columns = [desk.room.table.column(key).codes for key in keys]
+    columns = [draft.room.table.column(key).codes for key in keys]
     domains = {share.row: tuple(int(codes[share.row]) for codes in columns) for shares in to_buy.values() for share in shares}
     everywhere, inside = (
-        _Reach(desk, admitted),
-        {domain: _Reach(desk, admitted & in_domain(desk, columns, domain)) for domain in set(domains.values())},
+        _Reach(draft, admitted),
+        {domain: _Reach(draft, admitted & in_domain(draft, columns, domain)) for domain in set(domains.values())},
     )
     lots = []
     for number, queue in enumerate(family.queues):
-        fits = desk.templates.holds_one(queue.one.spec)
+        fits = draft.templates.holds_one(queue.pod_class.spec)
         anywhere = everywhere.kinds(fits)
         if not keys:
             if queue.left:
-                announced = 0 if whole or family.volumes else queue.one.announced
+                announced = 0 if whole or family.volumes else queue.pod_class.announced
                 lots.append(Lot(queue, family.at_once(queue.left), anywhere, anywhere, whole, announced))
             continue
         by_domain: dict[tuple[int, ...], int] = {}
@@ -314,19 +314,19 @@ def lots_of(desk: PlanDraft, family: Family, to_buy: dict[int, list[Share]], adm
     return lots
 
 
-def in_domain(desk: PlanDraft, columns: Sequence[Codes], domain: tuple[int, ...]) -> Mask:
+def in_domain(draft: PlanDraft, columns: Sequence[Codes], domain: tuple[int, ...]) -> Mask:
     """Templates with the values ``domain`` in ``columns``."""
-    mask: Mask = np.logical_and.reduce([codes[desk.template_rows] == value for codes, value in zip(columns, domain, strict=True)])
+    mask: Mask = np.logical_and.reduce([codes[draft.template_rows] == value for codes, value in zip(columns, domain, strict=True)])
     return mask
 
 
 class _Reach:
     """The kinds ``among`` some templates that serve a size of pods, cached for all families that may go to the same templates."""
 
-    def __init__(self, desk: PlanDraft, among: Mask) -> None:
-        self._templates = desk.templates
+    def __init__(self, draft: PlanDraft, among: Mask) -> None:
+        self._templates = draft.templates
         self._among = among
-        self._known = desk.reach.setdefault(among.tobytes(), {})
+        self._known = draft.reach.setdefault(among.tobytes(), {})
 
     def kinds(self, fits: Mask) -> Mask:
         """``fits`` are templates as :meth:`Templates.holds_one` gives them, one object for each size."""
@@ -337,8 +337,8 @@ class _Reach:
         return kinds
 
 
-def forget(desk: PlanDraft, family: Family) -> None:
+def forget(draft: PlanDraft, family: Family) -> None:
     """Remove the phantoms of a family from the templates: machines stand for them now."""
     for spec, share in family.phantoms:
-        desk.room.remove(spec, family.model.labels, share.row, share.count)
+        draft.room.remove(spec, family.model.labels, share.row, share.count)
     family.phantoms.clear()

@@ -18,11 +18,11 @@ def waits_for_others(family: Family) -> bool:
     return bool(family.model.spec.affinity or family.volumes)
 
 
-def side_by_side(desk: PlanDraft, order: Sequence[Family]) -> list[Family]:
+def side_by_side(draft: PlanDraft, order: Sequence[Family]) -> list[Family]:
     """Families that may be placed in one round: only the first of those that share a volume or must share a machine."""
     busy: set[str] = set()
     later: set[int] = set()
-    beside = neighbours(desk, order)
+    beside = neighbours(draft, order)
     families = []
     for family in order:
         if busy.isdisjoint(family.volumes) and id(family) not in later:
@@ -32,20 +32,20 @@ def side_by_side(desk: PlanDraft, order: Sequence[Family]) -> list[Family]:
     return families
 
 
-def neighbours(desk: PlanDraft, order: Sequence[Family]) -> Mapping[int, set[int]]:
+def neighbours(draft: PlanDraft, order: Sequence[Family]) -> Mapping[int, set[int]]:
     """Pairs of families, by ``id``, that both have host affinity, one of them to the other: they must not start on two machines."""
     starting = [family for family in order if family.shape.host_affinity]
     index = _Index(starting)
     pairs: dict[int, set[int]] = {}
     for family in starting if len(starting) > 1 else ():
-        for other in index.sought(desk, family.shape.host_affinity):
+        for other in index.sought(draft, family.shape.host_affinity):
             if other is not family:
                 pairs.setdefault(id(family), set()).add(id(other))
                 pairs.setdefault(id(other), set()).add(id(family))
     return pairs
 
 
-def sought_families(desk: PlanDraft, every: Sequence[Family]) -> list[Family]:
+def sought_families(draft: PlanDraft, every: Sequence[Family]) -> list[Family]:
     """Families without rules about others that some family must be near, unless their priority is lower.
 
     They may land on a node at any time, and the families that must be near them follow.
@@ -55,13 +55,13 @@ def sought_families(desk: PlanDraft, every: Sequence[Family]) -> list[Family]:
     sought_ids = {
         id(other)
         for family in seeking
-        for other in index.sought(desk, family.model.spec.affinity)
+        for other in index.sought(draft, family.model.spec.affinity)
         if not depends_on_others(other) and other.model.spec.priority >= family.model.spec.priority
     }
     return [family for family in every if id(family) in sought_ids]
 
 
-def leaders(desk: PlanDraft, every: Sequence[Family]) -> list[Family]:
+def leaders(draft: PlanDraft, every: Sequence[Family]) -> list[Family]:
     """Families whose pods are counted by the rules of others, but that have no such rule themselves.
 
     They may go anywhere at any time, so families that count them (spread) must be decided after them. Where limits are set, they do not go
@@ -70,7 +70,7 @@ def leaders(desk: PlanDraft, every: Sequence[Family]) -> list[Family]:
     """
     watchers = [family for family in every if family.shape.host_spread or family.shape.wide]
     index = _Index(every) if watchers else None
-    bounded = desk.remaining.any()
+    bounded = draft.remaining.any()
     leader_ids: set[int] = set()
     counted: dict[int, list[Family]] = {}
     for family in watchers:
@@ -86,7 +86,7 @@ def leaders(desk: PlanDraft, every: Sequence[Family]) -> list[Family]:
                     counted.setdefault(id(family), []).append(other)
         for term in family.model.spec.anti_affinity:
             higher = (other for other in every if other.model.spec.priority > own and not other.shape.wide)
-            leader_ids.update(id(other) for other in higher if selects(desk.cluster, term, other.model))
+            leader_ids.update(id(other) for other in higher if selects(draft.cluster, term, other.model))
     return counted_first([family for family in every if id(family) in leader_ids], counted)
 
 
@@ -107,7 +107,7 @@ def counted_first(order: Sequence[Family], counted: Mapping[int, Sequence[Family
     return families
 
 
-def record_counting_rules(desk: PlanDraft, every: Sequence[Family]) -> None:
+def record_counting_rules(draft: PlanDraft, every: Sequence[Family]) -> None:
     """Record for every family the topology keys by which the rules of others see it, and one constraint that counts it by domain."""
     index = _Index(every)
     for family in (family for family in every if family.shape.wide):
@@ -119,7 +119,7 @@ def record_counting_rules(desk: PlanDraft, every: Sequence[Family]) -> None:
                     other.seen_by |= other.counted
                     other.watched = other.watched or (constraint, family.model)
         for term in (term for term in spec.affinity + spec.anti_affinity if term.topology_key != HOSTNAME):
-            for other in index.sought(desk, (term,)):
+            for other in index.sought(draft, (term,)):
                 other.seen_by |= {term.topology_key}
 
 
@@ -145,10 +145,10 @@ class _Index:
     def candidates(self, namespace: str, selector: LabelSelector | None) -> Iterator[Family]:
         return (self._every[number] for number in self._index.candidates(namespace, selector))
 
-    def sought(self, desk: PlanDraft, terms: Iterable[PodAffinityTerm]) -> Iterator[Family]:
+    def sought(self, draft: PlanDraft, terms: Iterable[PodAffinityTerm]) -> Iterator[Family]:
         """Families that any of ``terms`` matches; a family may occur more than once."""
         for term in terms:
             near = [self.candidates(namespace, term.selector) for namespace in term.namespaces]
             for other in self._every if term.namespace_selector is not None else chain(*near):
-                if selects(desk.cluster, term, other.model):
+                if selects(draft.cluster, term, other.model):
                     yield other

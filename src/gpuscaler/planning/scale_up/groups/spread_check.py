@@ -30,10 +30,10 @@ def rows_of(order: Iterable[Family], taken: Iterable[ClassPlacement]) -> Mapping
     """Rows of pods of the spreading families of ``order``, by ``id`` of the family: those in ``taken`` and those to buy for."""
     spreading = [family for family in order if spreads(family)]
     rows = {id(family): [share.row for _, share in family.phantoms] for family in spreading}
-    owner = {id(queue.one): id(family) for family in spreading for queue in family.queues}
+    owner = {id(queue.pod_class): id(family) for family in spreading for queue in family.queues}
     for entry in taken:
-        if id(entry.one) in owner:
-            rows[owner[id(entry.one)]].append(entry.row)
+        if id(entry.pod_class) in owner:
+            rows[owner[id(entry.pod_class)]].append(entry.row)
     return rows
 
 
@@ -51,26 +51,30 @@ def overtaken_families(
     ]
 
 
-def pods_breaking_skew(desk: PlanDraft) -> frozenset[str]:
+def pods_breaking_skew(draft: PlanDraft) -> frozenset[str]:
     """Pods that would not be admitted last at their place, because pods decided after them left too many in one domain.
 
     Pods placed on existing nodes bind before new machines arrive, so they are not checked, unless they belong to a gang that waits for one.
     """
-    today = np.zeros(len(desk.room) + len(desk.bought), dtype=np.bool_)
-    today[: len(desk.stages[0].open_rows)] = desk.stages[0].open_rows
-    places = [(entry.one, entry.row, entry.keys) for entry in desk.taken if hard_spread(entry.one)]
-    places += [(part.one, machine.row, part.keys) for machine in desk.bought for part in machine.contents if hard_spread(part.one)]
+    today = np.zeros(len(draft.room) + len(draft.bought), dtype=np.bool_)
+    today[: len(draft.stages[0].open_rows)] = draft.stages[0].open_rows
+    places = [(entry.pod_class, entry.row, entry.keys) for entry in draft.taken if hard_spread(entry.pod_class)]
+    places += [
+        (part.pod_class, machine.row, part.keys) for machine in draft.bought for part in machine.contents if hard_spread(part.pod_class)
+    ]
     waiting = {gang_of(pod_class) for pod_class, row, _ in places if not today[row]}
     by_class: dict[int, tuple[PodClass, dict[int, list[str]]]] = {}
     for pod_class, row, keys in places:
         if not today[row] or (pod_class.options.gang and gang_of(pod_class) in waiting):
             by_class.setdefault(id(pod_class), (pod_class, {}))[1].setdefault(row, []).extend(keys)
     if by_class:
-        desk.build()
+        draft.build()
     return frozenset(
         key
         for pod_class, rows in by_class.values()
-        for row, late in zip(rows, rows_over_skew(desk.room, pod_class, list(rows), templates=desk.template_mask, bought=True), strict=True)
+        for row, late in zip(
+            rows, rows_over_skew(draft.room, pod_class, list(rows), templates=draft.template_mask, bought=True), strict=True
+        )
         if late
         for key in rows[row]
     )
