@@ -242,7 +242,7 @@ async def test_discovery_lists_the_servers_resources_and_marks_them_stale_withou
 
     assert versions(newer) == [{"version": "v1beta2", "freshness": "Current", "resources": [{"resource": "pods"}]}]
     assert versions(stale) == [{"version": "v1beta2", "freshness": "Stale"}]
-    group = next(one for one in older["groups"] if one["name"] == GROUP)
+    group = next(group for group in older["groups"] if group["name"] == GROUP)
     assert group["preferredVersion"] == alone["preferredVersion"] == {"groupVersion": f"{GROUP}/v1beta2", "version": "v1beta2"}
 
 
@@ -255,7 +255,7 @@ async def test_no_aggregated_server_takes_over_an_api_of_the_cluster() -> None:
         local["spec"]["service"] = {"name": "metrics", "namespace": "gpu"}  # type: ignore[assignment]
         await made.ask.ok("POST", API_SERVICES, local)
         listed = await made.ask.ok("GET", "/apis/apps/v1/deployments")
-        groups = [one["name"] for one in (await made.ask.ok("GET", "/apis"))["groups"]]
+        groups = [group["name"] for group in (await made.ask.ok("GET", "/apis"))["groups"]]
 
     assert listed["kind"] == "DeploymentList"
     assert groups.count("apps") == 1

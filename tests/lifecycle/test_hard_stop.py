@@ -6,9 +6,9 @@ import pytest
 from msgspec.structs import replace
 from tests.planning.building import NOW, bought, node, offering, planned, pod, pods, pool, spec
 
-from gpuscaler.lifecycle.hard_stop import bounded
+from gpuscaler.lifecycle.hard_stop import without_surplus
 from gpuscaler.lifecycle.memory import Memory, state_of
-from gpuscaler.lifecycle.purchase_intents import ordered
+from gpuscaler.lifecycle.purchase_intents import place_orders
 from gpuscaler.model.cluster import Cluster, Item
 from gpuscaler.model.pools import Policy, Pool
 from gpuscaler.planning.plans import Plan, PlannedMachine
@@ -29,7 +29,7 @@ def coming(number: int, *for_pods: str, **more: Any) -> OrderedMachine:
 
 
 def stopped(made: Plan, cluster: Cluster, *machines: OrderedMachine, of: Pool = POOL, breakers: Breakers | None = None) -> Plan:
-    return bounded(made, cluster, Policy((of,)), ledger=Ledger(coming=machines), breakers=breakers or Breakers(), now=NOW)
+    return without_surplus(made, cluster, Policy((of,)), ledger=Ledger(coming=machines), breakers=breakers or Breakers(), now=NOW)
 
 
 def test_a_plan_without_ordered_machines_is_never_cut() -> None:
@@ -94,7 +94,7 @@ def test_orders_are_bounded_whatever_the_plan_contains() -> None:
     lie = Plan(machines=tuple(PlannedMachine(f"new-{n}", "main", "g.1", "on-demand", "z1", 1.0, pods=("default/p",)) for n in range(1, 9)))
     memory = Memory()
     for _ in range(5):
-        memory, _ = ordered(memory, lie, cluster, policy, state=state_of(memory, policy, NOW), now=NOW)
+        memory, _ = place_orders(memory, lie, cluster, policy, state=state_of(memory, policy, NOW), now=NOW)
 
     assert len(memory.ledger.coming) == 2
     assert sum(order.count for order in memory.ledger.orders) == 2

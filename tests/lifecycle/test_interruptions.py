@@ -7,14 +7,14 @@ from tests.planning.building import NOW, node, offering, pod, pool
 from gpuscaler.lifecycle.interruptions import (
     AHEAD_SECONDS,
     NOTICE_SECONDS,
-    Announced,
-    Interrupted,
+    Announcements,
+    InterruptionFindings,
     Remark,
-    dead,
-    reclaimed,
-    remarks,
-    taken,
-    unexpected,
+    describe_changes,
+    reclaim_events,
+    remove_interrupted,
+    remove_terminated,
+    unexpectedly_gone,
 )
 from gpuscaler.lifecycle.observed.machine_index import MachineIndex
 from gpuscaler.model.cluster import Cluster
@@ -30,7 +30,7 @@ SPOT = offering(market="spot")
 POLICY = Policy((pool(SPOT),))
 NODE = node("n", SPOT, provider_id="i-1")
 INSTANCE = Instance("i-1", *SPOT.key)
-GOING = Announced({"i-1": NOW + 120.0})
+GOING = Announcements({"i-1": NOW + 120.0})
 
 
 def leaving(**more: Any) -> Removal:
@@ -38,7 +38,9 @@ def leaving(**more: Any) -> Removal:
 
 
 def test_an_announced_interruption_removes_the_machine_and_counts_against_its_market() -> None:
-    interrupted = taken(Ledger(), Cluster.of([NODE, pod("p", on="n")]), POLICY, Announced({"i-1": NOW + 120.0, "i-unknown": 0.0}), NOW)
+    interrupted = remove_interrupted(
+        Ledger(), Cluster.of([NODE, pod("p", on="n")]), POLICY, Announcements({"i-1": NOW + 120.0, "i-unknown": 0.0}), NOW
+    )
 
     (left,) = interrupted.steps
     assert isinstance(left, ledger.Left)
@@ -49,28 +51,28 @@ def test_an_announced_interruption_removes_the_machine_and_counts_against_its_ma
 def test_an_interruption_begins_one_removal_even_if_our_own_was_in_progress() -> None:
     cluster = Cluster.of([NODE])
 
-    assert len(taken(Ledger(leaving=(leaving(),)), cluster, POLICY, GOING, NOW).steps) == 1
+    assert len(remove_interrupted(Ledger(leaving=(leaving(),)), cluster, POLICY, GOING, NOW).steps) == 1
     for begun in (leaving(forced=True), leaving(step=ENDING), leaving(step=CLEARING)):
-        assert taken(Ledger(leaving=(begun,)), cluster, POLICY, GOING, NOW) == Interrupted()
+        assert remove_interrupted(Ledger(leaving=(begun,)), cluster, POLICY, GOING, NOW) == InterruptionFindings()
 
 
 def test_an_interruption_outside_spot_says_nothing_about_its_market() -> None:
     kept = offering(market="on-demand")
-    interrupted = taken(Ledger(), Cluster.of([node("n", kept, provider_id="i-1")]), Policy((pool(kept),)), GOING, NOW)
+    interrupted = remove_interrupted(Ledger(), Cluster.of([node("n", kept, provider_id="i-1")]), Policy((pool(kept),)), GOING, NOW)
 
     assert (len(interrupted.steps), interrupted.breaker_events) == (1, ())
 
 
 def test_eviction_attempts_before_an_interruption_still_count() -> None:
     asked = (Eviction("default/p", "uid-p", signalled=NOW - 9.0),)
-    (left,) = taken(Ledger(leaving=(leaving(evictions=asked),)), Cluster.of([NODE]), POLICY, GOING, NOW).steps
+    (left,) = remove_interrupted(Ledger(leaving=(leaving(evictions=asked),)), Cluster.of([NODE]), POLICY, GOING, NOW).steps
 
     assert isinstance(left, ledger.Left)
     assert left.leaving.evictions == asked
 
 
 def test_an_interruption_without_a_time_gets_the_shortest_possible_notice() -> None:
-    (left,) = taken(Ledger(), Cluster.of([NODE]), POLICY, Announced({"i-1": 0.0}), NOW).steps
+    (left,) = remove_interrupted(Ledger(), Cluster.of([NODE]), POLICY, Announcements({"i-1": 0.0}), NOW).steps
 
     assert isinstance(left, ledger.Left)
     assert left.leaving.ends == NOW + NOTICE_SECONDS
@@ -78,18 +80,18 @@ def test_an_interruption_without_a_time_gets_the_shortest_possible_notice() -> N
 
 def test_a_machine_with_planned_maintenance_is_removed_shortly_before_it() -> None:
     cluster, late = Cluster.of([NODE]), NOW + AHEAD_SECONDS
-    interrupted = taken(Ledger(), cluster, POLICY, Announced(worked_on={"i-1": late}), NOW)
+    interrupted = remove_interrupted(Ledger(), cluster, POLICY, Announcements(worked_on={"i-1": late}), NOW)
 
     (left,) = interrupted.steps
     assert isinstance(left, ledger.Left)
     assert (left.leaving.reason, left.leaving.ends, interrupted.breaker_events) == ("the cloud is about to work on it", late, ())
     for elsewhen in (0.0, late + 1.0, NOW - 1.0):
-        assert taken(Ledger(), cluster, POLICY, Announced(worked_on={"i-1": elsewhen}), NOW) == Interrupted()
+        assert remove_interrupted(Ledger(), cluster, POLICY, Announcements(worked_on={"i-1": elsewhen}), NOW) == InterruptionFindings()
 
 
 def test_a_machine_interrupted_before_it_opened_is_marked_lost_first() -> None:
     book = Ledger(coming=(OrderedMachine("o-0", "o", (SPOT.key,), 1.0, NOW, instance="i-1", node="n"),))
-    interrupted = taken(book, Cluster.of([NODE]), POLICY, GOING, NOW)
+    interrupted = remove_interrupted(book, Cluster.of([NODE]), POLICY, GOING, NOW)
 
     assert interrupted.steps[0] == ledger.Lost("o-0")
     assert ledger.fold_events(book, interrupted.steps).coming == ()
@@ -98,26 +100,26 @@ def test_a_machine_interrupted_before_it_opened_is_marked_lost_first() -> None:
 def test_nodes_outside_our_pools_are_not_touched() -> None:
     theirs = node("n", SPOT, provider_id="i-1", labels={"gpuscaler.io/pool": "theirs"})
 
-    assert taken(Ledger(), Cluster.of([theirs]), POLICY, GOING, NOW) == Interrupted()
+    assert remove_interrupted(Ledger(), Cluster.of([theirs]), POLICY, GOING, NOW) == InterruptionFindings()
 
 
 def test_only_open_machines_that_were_not_ended_here_count_as_gone_unexpectedly() -> None:
     arriving = OrderedMachine("o-0", "o", (SPOT.key,), 1.0, NOW, instance="i-1")
 
-    assert unexpected(Ledger(), [INSTANCE]) == (INSTANCE,)
+    assert unexpectedly_gone(Ledger(), [INSTANCE]) == (INSTANCE,)
     for book in (Ledger(leaving=(leaving(),)), Ledger(coming=(arriving,)), Ledger(past=frozenset({"i-1"}))):
-        assert unexpected(book, [INSTANCE]) == ()
+        assert unexpectedly_gone(book, [INSTANCE]) == ()
 
 
 def test_a_lost_spot_machine_counts_as_reclaimed_and_other_markets_do_not() -> None:
-    assert reclaimed([SPOT.key, offering().key], NOW) == (offering_events.Reclaimed(SPOT.key, NOW),)
+    assert reclaim_events([SPOT.key, offering().key], NOW) == (offering_events.Reclaimed(SPOT.key, NOW),)
 
 
 def buried(state: str = TERMINATED, *nodes: Node, ledger: Ledger | None = None, listed: bool = True) -> tuple[Any, ...]:
     """Return what happens to the Node of a machine that was not ended here."""
     inventory = Inventory(NOW, (Instance("i-1", *SPOT.key, state=state),) if listed else ())
     cluster = Cluster.of(nodes or [node("n", SPOT, provider_id="i-1", ready=False)])
-    return dead(ledger or Ledger(), MachineIndex.of(cluster, inventory), NOW)
+    return remove_terminated(ledger or Ledger(), MachineIndex.of(cluster, inventory), NOW)
 
 
 def test_the_node_of_a_terminated_machine_is_to_be_deleted() -> None:
@@ -130,7 +132,7 @@ def test_the_node_of_a_terminated_machine_is_to_be_deleted() -> None:
 
 def test_a_machine_that_is_merely_unlisted_may_have_lost_its_tag_and_keeps_its_node() -> None:
     assert buried(listed=False) == ()
-    assert dead(Ledger(), MachineIndex.of(Cluster.of([NODE]), None), NOW) == ()
+    assert remove_terminated(Ledger(), MachineIndex.of(Cluster.of([NODE]), None), NOW) == ()
     assert buried(RUNNING) == buried(STOPPING) == ()
 
 
@@ -145,12 +147,14 @@ def test_a_node_that_is_ready_shared_or_already_leaving_is_not_deleted() -> None
 
 
 def test_remarks_name_machine_and_node() -> None:
-    found = list(remarks(MachineIndex.of(Cluster.of([NODE]), None), [INSTANCE, Instance("i-2", *SPOT.key)], [("i-1", "maintenance")]))
+    found = list(
+        describe_changes(MachineIndex.of(Cluster.of([NODE]), None), [INSTANCE, Instance("i-2", *SPOT.key)], [("i-1", "maintenance")])
+    )
 
     assert found == [
         Remark("i-1", "n", "machine i-1 (spot g.1 z1) is gone without any notice; its node n is left to the cloud's controller"),
         Remark("i-2", "", "machine i-2 (spot g.1 z1) is gone without any notice"),
         Remark("i-1", "n", "the cloud announces maintenance of machine i-1; no action is taken"),
     ]
-    (remark,) = remarks(MachineIndex.of(Cluster.of([NODE]), None), (), [("i-1", "maintenance")], {"i-1": NOW + 60.0})
+    (remark,) = describe_changes(MachineIndex.of(Cluster.of([NODE]), None), (), [("i-1", "maintenance")], {"i-1": NOW + 60.0})
     assert remark.text == "the cloud announces maintenance of machine i-1; it is drained before that"

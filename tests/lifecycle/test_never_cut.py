@@ -10,9 +10,9 @@ from tests.planning.drawing import cases
 from tests.planning.replaying import Case
 from tests.soaking import examples
 
-from gpuscaler.lifecycle.hard_stop import bounded
+from gpuscaler.lifecycle.hard_stop import without_surplus
 from gpuscaler.lifecycle.memory import Memory
-from gpuscaler.lifecycle.purchase_intents import ordered
+from gpuscaler.lifecycle.purchase_intents import place_orders
 from gpuscaler.planning.planner import plan
 from gpuscaler.planning.state.ledger import ledger
 from gpuscaler.planning.state.ledger.ledger import Answered, Ledger, Lost, OrderedMachine
@@ -49,8 +49,8 @@ def test_a_plan_that_counts_ordered_machines_is_never_cut(case: Case, seed: int)
     memory, state, dice = Memory(ledger=under_way(case)), case.state, Random(seed)
     for _ in range(4):
         made = plan(case.cluster, state, case.policy, NOW)
-        assert bounded(made, case.cluster, case.policy, ledger=memory.ledger, breakers=memory.breakers, now=NOW).cut == ()
-        memory, _ = ordered(memory, made, case.cluster, case.policy, state=state, now=NOW)
+        assert without_surplus(made, case.cluster, case.policy, ledger=memory.ledger, breakers=memory.breakers, now=NOW).cut == ()
+        memory, _ = place_orders(memory, made, case.cluster, case.policy, state=state, now=NOW)
         memory = replace(memory, ledger=answered(memory.ledger, dice))
         leaving = frozenset(removal.node for removal in memory.ledger.leaving)
         state = replace(state, upcoming=ledger.upcoming_machines(memory.ledger), disrupting=case.state.disrupting | leaving)

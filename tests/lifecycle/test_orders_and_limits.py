@@ -6,7 +6,7 @@ import pytest
 from tests.planning.building import NOW, node, offering, pods, pool, spec
 
 from gpuscaler.lifecycle.memory import Memory, state_of
-from gpuscaler.lifecycle.purchase_intents import ordered
+from gpuscaler.lifecycle.purchase_intents import place_orders
 from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.offerings import OfferingKey
 from gpuscaler.model.pools import Limits, Offering, Policy
@@ -27,7 +27,7 @@ def asked(limits: Limits, memory: Memory, count: int, *, chooser: str = "buyer")
     policy = Policy((pool(*POOL.offerings, **chosen),), limits=limits)
     cluster = Cluster.of([node("there", SMALL), *pods("runs", 1, on="there"), *pods("p", count, spec(gpus=1, cpu=3))])
     state = state_of(memory, policy, NOW)
-    made, orders = ordered(memory, plan(cluster, state, policy, NOW), cluster, policy, state=state, now=NOW)
+    made, orders = place_orders(memory, plan(cluster, state, policy, NOW), cluster, policy, state=state, now=NOW)
     return made, [[KEYS[key] for key in order.offerings] for order in orders for _ in range(order.count)]
 
 
@@ -52,7 +52,7 @@ def test_a_zone_where_the_cloud_could_choose_beyond_the_limits_is_not_requested(
     for limits, zones in ((Limits(), ["z1", "z2", "z2"]), (Limits(gpus=3), ["z1"]), (Limits(dollars_per_hour=5.0), ["z1"])):
         policy = Policy((in_zones,), limits=limits)
         state = state_of(Memory(), policy, NOW)
-        _, orders = ordered(Memory(), plan(cluster, state, policy, NOW), cluster, policy, state=state, now=NOW)
+        _, orders = place_orders(Memory(), plan(cluster, state, policy, NOW), cluster, policy, state=state, now=NOW)
         assert [key[3] for order in orders for key in order.offerings] == zones
 
 

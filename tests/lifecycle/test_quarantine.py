@@ -6,7 +6,7 @@ import pytest
 from msgspec.structs import replace
 from tests.planning.building import node, pod, pods, spec
 
-from gpuscaler.lifecycle.quarantine import TRIALS, Poison, culprits, remaining, without
+from gpuscaler.lifecycle.quarantine import TRIALS, Poison, culprits, remaining, without_poison
 from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.pods import Pod
 
@@ -80,11 +80,11 @@ def test_nothing_is_left_out_if_that_does_not_help() -> None:
 def test_a_skipped_object_keeps_its_node_and_is_tried_again_when_it_changes() -> None:
     cluster = Cluster.of([node("n"), pod("bad", on="n"), pod("good")])
     poisons = culprits(cluster, None, Attempts(lambda there: "default/bad" in there), "why")
-    rest = without(cluster, poisons)
+    rest = without_poison(cluster, poisons)
 
     assert set(rest.pods) == {"default/good"}
     assert [(entry.object, entry.node, entry.reason) for entry in rest.set_aside] == [("Pod default/bad", "n", "why")]
     assert remaining(poisons, cluster) == poisons
     assert remaining(poisons, Cluster.of([pod("bad", spec(gpus=2), on="n")])) == ()
     assert remaining(poisons, Cluster.of([replace(pod("bad", on="n"), phase="Unknown")])) == poisons
-    assert without(cluster, ()) is cluster
+    assert without_poison(cluster, ()) is cluster

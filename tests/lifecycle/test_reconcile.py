@@ -7,8 +7,8 @@ from tests.planning.building import GI, NOW, bought, node, offering, planned, po
 
 from gpuscaler.lifecycle.actions import Bind, End, Lift
 from gpuscaler.lifecycle.memory import Memory, state_of
-from gpuscaler.lifecycle.purchase_intents import ordered
-from gpuscaler.lifecycle.reconcile import Facts, Reconciliation, look
+from gpuscaler.lifecycle.purchase_intents import place_orders
+from gpuscaler.lifecycle.reconcile import Facts, Reconciliation, reconcile
 from gpuscaler.model.cluster import Cluster, Item
 from gpuscaler.model.instances import Instance, Inventory
 from gpuscaler.model.nodes import Node
@@ -29,7 +29,7 @@ POLICY = Policy((pool(KIND, LARGER, idle_after=0.0),))
 def decided(memory: Memory, *items: Item, policy: Policy = POLICY, now: float = NOW) -> tuple[Memory, tuple[Order, ...]]:
     """Return the memory and the orders after a plan for ``items``."""
     cluster, state = Cluster.of(items), state_of(memory, policy, now)
-    return ordered(memory, plan(cluster, state, policy, now), cluster, policy, state=state, now=now)
+    return place_orders(memory, plan(cluster, state, policy, now), cluster, policy, state=state, now=now)
 
 
 def arrived(**more: Any) -> Node:
@@ -45,7 +45,7 @@ def granted(memory: Memory, *, at: float = NOW) -> Memory:
 
 def seen(memory: Memory, *items: Item, now: float = NOW + 60.0, **facts: Any) -> Reconciliation:
     listed = Inventory(now, (Instance("i-1", *KIND.key, launched=NOW),))
-    return look(memory, Cluster.of(items), POLICY, Facts(**{"inventory": listed, **facts}), now)
+    return reconcile(memory, Cluster.of(items), POLICY, Facts(**{"inventory": listed, **facts}), now)
 
 
 # From a plan to orders
@@ -215,7 +215,7 @@ def test_a_second_machine_like_the_one_assigned_to_an_order_counts_in_the_same_p
     memory, (order,) = decided(Memory(), pod("p", unschedulable=True))
     accepted = msgspec.structs.replace(memory, ledger=ledger.step(memory.ledger, ledger.Answered(order.token, NOW, (), 1)))
     listed = Inventory(NOW + 60.0, tuple(Instance(f"i-{number}", *KIND.key, launched=NOW + number) for number in (1, 2)))
-    reconciliation = look(accepted, Cluster.of((pod("p", unschedulable=True),)), POLICY, Facts(inventory=listed), NOW + 60.0)
+    reconciliation = reconcile(accepted, Cluster.of((pod("p", unschedulable=True),)), POLICY, Facts(inventory=listed), NOW + 60.0)
 
     assert [machine.instance for machine in reconciliation.memory.ledger.coming] == ["i-1"]
     assert reconciliation.memory.ledger.strangers == {"i-2": NOW + 60.0}

@@ -27,7 +27,7 @@ def draining(*items: Item, forced: bool = False, **of_node: Any) -> tuple[list[A
     """Return the actions on the node ``a``, which is being drained of the pod ``runs``, and the nodes that are kept."""
     cluster = Cluster.of([node("a", provider_id="i-1", taints=MARKED, labels=EXCLUDED, **of_node), *items])
     removal = Removal("a", "i-1", offering().key, "idle", NOW - 20, NOW - 20, step=DRAINING, pods=("default/runs",), forced=forced)
-    departure = termination.take_leave(Ledger(leaving=(removal,)), cluster, None, POLICY, now=NOW)
+    departure = termination.continue_removals(Ledger(leaving=(removal,)), cluster, None, POLICY, now=NOW)
     return list(departure.acts), departure.kept
 
 
@@ -72,7 +72,7 @@ def test_while_most_nodes_are_not_ready_only_interrupted_machines_are_drained() 
 
 def begun(*items: Item) -> list[str]:
     """Return the nodes whose removal begins when a plan removes ``a``."""
-    steps = termination.begin(Ledger(), Cluster.of(items), POLICY, (PlannedRemoval("a", "idle"),), names={}, now=NOW)
+    steps = termination.begin_removals(Ledger(), Cluster.of(items), POLICY, (PlannedRemoval("a", "idle"),), names={}, now=NOW)
     return [step.leaving.node for step in steps if isinstance(step, ledger.Left)]
 
 

@@ -4,13 +4,13 @@ import asyncio
 
 import structlog
 
-from gpuscaler.serving.health import tell
+from gpuscaler.serving.health import log_problems
 
 
 async def test_the_reason_for_not_being_ready_is_logged_when_it_changes_or_ends() -> None:
     wrong = {"source": "", "trust": ""}
     with structlog.testing.capture_logs() as logs:
-        task = asyncio.create_task(tell({"source": lambda: wrong["source"], "trust": lambda: wrong["trust"]}))
+        task = asyncio.create_task(log_problems({"source": lambda: wrong["source"], "trust": lambda: wrong["trust"]}))
         for said in ("", 'cannot list resource "pods"', 'cannot list resource "pods"', 'cannot watch resource "pods"', ""):
             wrong["source"] = said
             await asyncio.sleep(10)

@@ -9,18 +9,18 @@ from pathlib import Path
 
 import pytest
 
-from gpuscaler.serving.certificates import Authority, Pair, signing_key
+from gpuscaler.serving.certificates import CertificateAuthority, CertificatePair, signing_key
 
 pytestmark = pytest.mark.looptime(False)
 
 
-def context(purpose: ssl.Purpose, trusted: bytes, pair: Pair) -> ssl.SSLContext:
+def context(purpose: ssl.Purpose, trusted: bytes, pair: CertificatePair) -> ssl.SSLContext:
     made = ssl.create_default_context(purpose, cadata=trusted.decode())
     made.verify_mode = ssl.CERT_REQUIRED
     return pair.presented(made)
 
 
-async def who_asks(ours: Authority, theirs: Authority, host: str, served: Pair | None = None) -> list[str]:
+async def who_asks(ours: CertificateAuthority, theirs: CertificateAuthority, host: str, served: CertificatePair | None = None) -> list[str]:
     """Return the subject of a client of ``theirs``, as seen by a server of ``ours`` that is reached as ``host``."""
     seen: list[str] = []
 
@@ -43,23 +43,23 @@ async def who_asks(ours: Authority, theirs: Authority, host: str, served: Pair |
 
 
 async def test_a_client_certificate_contains_its_name_and_groups() -> None:
-    authority = Authority("ours", now=time.time())
+    authority = CertificateAuthority("ours", now=time.time())
     assert await who_asks(authority, authority, "127.0.0.1") == ["system:masters", "ada"]
 
 
 def test_files_are_for_their_owner_only(tmp_path: Path) -> None:
-    files = Authority("ours", now=time.time()).issue("ada").write(tmp_path, "ada")
+    files = CertificateAuthority("ours", now=time.time()).issue("ada").write(tmp_path, "ada")
     assert [stat.S_IMODE(file.stat().st_mode) for file in files] == [0o600, 0o600]
 
 
 async def test_a_server_certificate_is_not_valid_for_another_server() -> None:
-    authority = Authority("ours", now=time.time())
+    authority = CertificateAuthority("ours", now=time.time())
     with pytest.raises(ssl.SSLCertVerificationError, match="mismatch"):
         await who_asks(authority, authority, "elsewhere")
 
 
 async def test_a_self_signed_server_is_valid_for_its_names_only() -> None:
-    authority = Authority("ours", now=time.time())
+    authority = CertificateAuthority("ours", now=time.time())
     served = authority.self_signed(hosts=("127.0.0.1", "localhost"))
     for host in ("127.0.0.1", "localhost"):
         assert await who_asks(authority, authority, host, served) == ["system:masters", "ada"]
@@ -68,7 +68,7 @@ async def test_a_self_signed_server_is_valid_for_its_names_only() -> None:
 
 
 async def test_a_client_of_another_authority_is_rejected() -> None:
-    assert await who_asks(Authority("ours", now=time.time()), Authority("theirs", now=time.time()), "127.0.0.1") == []
+    assert await who_asks(CertificateAuthority("ours", now=time.time()), CertificateAuthority("theirs", now=time.time()), "127.0.0.1") == []
 
 
 def test_every_signing_key_is_different() -> None:

@@ -15,7 +15,7 @@ import aiohttp
 import pytest
 from aiohttp import web
 
-from gpuscaler.serving.certificates import Authority
+from gpuscaler.serving.certificates import CertificateAuthority
 from gpuscaler.serving.connections import Bounds
 from gpuscaler.serving.listening import bind, peer_of
 from gpuscaler.serving.rooms import Connection
@@ -47,7 +47,7 @@ async def served(*routes: web.RouteDef, tls: ssl.SSLContext | None = None, bound
 
 def secured(folder: Path) -> tuple[ssl.SSLContext, ssl.SSLContext]:
     """Return TLS contexts for a server and for a client that trusts it."""
-    authority = Authority("serving", now=time.time())
+    authority = CertificateAuthority("serving", now=time.time())
     files = authority.issue("server", hosts=("127.0.0.1",)).write(folder, "server")
     return LiveTls(*files).context, ssl.create_default_context(cadata=authority.certificate.decode())
 

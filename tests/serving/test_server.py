@@ -16,7 +16,7 @@ from aiohttp.test_utils import make_mocked_request
 from prometheus_client import CollectorRegistry, Counter
 
 from gpuscaler.serving import exposition
-from gpuscaler.serving.certificates import Authority, Pair
+from gpuscaler.serving.certificates import CertificateAuthority, CertificatePair
 from gpuscaler.serving.health import Health
 from gpuscaler.serving.server import Server, serve
 from gpuscaler.serving.tls import CertificateError, LiveTls
@@ -145,7 +145,7 @@ def test_a_server_does_not_start_with_a_missing_certificate(tmp_path: Path) -> N
         LiveTls(tmp_path / "nothing.crt", tmp_path / "nothing.key")
 
 
-async def shown(port: int, authority: Authority, pair: Pair) -> bytes:
+async def shown(port: int, authority: CertificateAuthority, pair: CertificatePair) -> bytes:
     """Return a server's answer to a client with a certificate."""
     trust = pair.presented(ssl.create_default_context(cadata=authority.certificate.decode()))
     async with aiohttp.ClientSession() as session, session.get(f"https://localhost:{port}/", ssl=trust) as answer:
@@ -153,7 +153,7 @@ async def shown(port: int, authority: Authority, pair: Pair) -> bytes:
 
 
 async def test_clients_of_the_latest_authorities_are_accepted(tmp_path: Path) -> None:
-    serving, first, second = (Authority(name, now=time.time()) for name in ("serving", "first", "second"))
+    serving, first, second = (CertificateAuthority(name, now=time.time()) for name in ("serving", "first", "second"))
     files = serving.issue("server", hosts=("localhost",)).write(tmp_path, "server")
     live = LiveTls(*files, ask_clients=True)
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from gpuscaler.serving.turns import KNOWN, MOST, Pace, Turns
+from gpuscaler.serving.turns import KNOWN, MOST, TurnRate, Turns
 
 
 @dataclass
@@ -16,7 +16,7 @@ class Queue:
     turns: Turns = field(init=False)
 
     def __post_init__(self) -> None:
-        self.turns = Turns(lambda: self.now, Pace(10, 3), lambda: Pace(2, 2))
+        self.turns = Turns(lambda: self.now, TurnRate(10, 3), lambda: TurnRate(2, 2))
         self.turns.wake = self.woken.append
 
     def ask(self, *peers: str) -> None:

@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from gpuscaler.model.overrides import OfferingPrice, PoolOverride, overridden
+from gpuscaler.model.overrides import OfferingPrice, PoolOverride, apply_override
 from gpuscaler.model.pools import Offering, Pool, Spare
 from gpuscaler.model.taints import Taint
 from gpuscaler.settings import SettingsError, load_policy, parse_settings
@@ -76,7 +76,7 @@ def test_an_override_takes_precedence_over_what_was_found_and_keeps_the_rest() -
         ),
     )
 
-    changed = overridden(pool, override)
+    changed = apply_override(pool, override)
 
     assert (changed.min, changed.max, changed.spare, changed.match_labels) == (1, 9, Spare(1), {"team": "y"})
     (offering,) = changed.offerings

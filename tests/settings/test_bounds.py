@@ -7,7 +7,7 @@ from click.testing import CliRunner
 from tests.hostile.workloads import NOW, cluster_of, gangs, node, pod
 
 from gpuscaler.cli import main
-from gpuscaler.model.pools import DEFAULT_DOLLARS, Limits, bounded, boundless_warning
+from gpuscaler.model.pools import DEFAULT_DOLLARS, Limits, boundless_warning, with_default_limit
 from gpuscaler.planning.planner import plan
 from gpuscaler.planning.state import State
 from gpuscaler.settings.pools_file import parse_settings
@@ -34,7 +34,7 @@ def settings(more: str = "", rest: str = "") -> str:
 )
 def test_without_any_limit_a_default_limit_is_assumed(text: str, stated: bool, assumed: bool) -> None:
     settings = parse_settings(text)
-    policy = bounded(settings.policy)
+    policy = with_default_limit(settings.policy)
 
     assert settings.limits_stated == stated
     assert policy.limits.assumed == assumed
@@ -59,7 +59,7 @@ def test_validate_warns_about_settings_without_a_limit(tmp_path: Path, rest: str
 
 
 def test_pods_kept_out_by_the_assumed_limit_get_a_reason_that_it_is_the_default() -> None:
-    policy = bounded(parse_settings(settings()).policy)
+    policy = with_default_limit(parse_settings(settings()).policy)
     made = plan(cluster_of(pod(n) for n in range(300)), State(), policy, NOW)
 
     assert 0 < sum(machine.price_per_hour for machine in made.machines) <= DEFAULT_DOLLARS

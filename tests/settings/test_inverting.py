@@ -4,8 +4,8 @@ from msgspec.structs import replace
 from tests.planning.building import offering
 
 from gpuscaler.model.pools import BY_SIZE, Offering, Policy, Pool
-from gpuscaler.settings.inverting import inverted, remarks
-from gpuscaler.settings.priorities import parse_priorities, prioritised
+from gpuscaler.settings.inverting import find_inverted, priority_warnings
+from gpuscaler.settings.priorities import apply_priorities, parse_priorities
 
 
 def policy(**pools: Offering) -> Policy:
@@ -14,7 +14,7 @@ def policy(**pools: Offering) -> Policy:
 
 def told(text: str, policy: Policy) -> tuple[str, ...]:
     priorities = parse_priorities(text, "it")
-    return remarks(prioritised(policy, priorities)[0], priorities)
+    return priority_warnings(apply_priorities(policy, priorities)[0], priorities)
 
 
 SPOT4, ONE = offering("g.4", 2.27, gpus=4, market="spot"), offering("g.1", 0.65)
@@ -52,7 +52,7 @@ def test_an_order_without_extra_cost_causes_no_warning() -> None:
     known = policy(spot=offering("g.1", 0.2), one=ONE, cpu=offering("c.1", 0.05, gpus=0), guessed=guessed)
 
     assert told("{50: [spot], 10: [one, cpu, guessed]}", known) == ()
-    assert list(inverted(known)) == []
+    assert list(find_inverted(known)) == []
 
 
 def test_pools_without_gpus_are_compared_with_each_other() -> None:

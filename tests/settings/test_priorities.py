@@ -4,7 +4,7 @@ import pytest
 
 from gpuscaler.model.pools import Policy, Pool
 from gpuscaler.settings.errors import SettingsError
-from gpuscaler.settings.priorities import Priorities, parse_priorities, prioritised
+from gpuscaler.settings.priorities import Priorities, apply_priorities, parse_priorities
 
 #: Example in the form of the expander's readme.
 TEXT = """
@@ -26,24 +26,24 @@ def given(policy: Policy) -> dict[str, int]:
 
 
 def test_the_highest_number_with_a_matching_pattern_counts() -> None:
-    policy, odd = prioritised(pools("my-spot-1", "gpu-a", "on-demand", "at-last"), parse_priorities(TEXT, "it"))
+    policy, odd = apply_priorities(pools("my-spot-1", "gpu-a", "on-demand", "at-last"), parse_priorities(TEXT, "it"))
 
     assert given(policy) == {"my-spot-1": 50, "gpu-a": 50, "on-demand": 10, "at-last": -3}
     assert odd == ""
 
 
 def test_a_pool_that_matches_no_pattern_comes_after_all_that_do() -> None:
-    policy, _ = prioritised(pools("my-spot-1", "other", "gpu-ab", "on-demand"), parse_priorities(TEXT, "it"))
+    policy, _ = apply_priorities(pools("my-spot-1", "other", "gpu-ab", "on-demand"), parse_priorities(TEXT, "it"))
 
     assert given(policy) == {"my-spot-1": 50, "on-demand": 10, "other": 9, "gpu-ab": 9}
 
 
 def test_if_no_pool_matches_they_keep_their_priorities_with_a_warning() -> None:
-    policy, odd = prioritised(pools("a", "b"), parse_priorities(TEXT, "it"))
+    policy, odd = apply_priorities(pools("a", "b"), parse_priorities(TEXT, "it"))
 
     assert given(policy) == {"a": 7, "b": 7}
     assert odd == "saw no pattern that matches a pool (a, b), expected one; the pools keep their own priorities"
-    assert prioritised(Policy(()), parse_priorities(TEXT, "it")) == (Policy(()), "")
+    assert apply_priorities(Policy(()), parse_priorities(TEXT, "it")) == (Policy(()), "")
 
 
 def test_a_number_without_patterns_matches_nothing() -> None:

@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 from msgspec.structs import replace
 
 from gpuscaler.catalogue import InstanceType, Price, lookup, types
-from gpuscaler.model.accelerators import gpus_in
+from gpuscaler.model.accelerators import count_accelerators
 
 #: Regions to search first, by the longest matching prefix of a region's name. The same continent comes first; for continents without any
 #: price, the continent with most cable connections to them.
@@ -32,14 +32,14 @@ _NEAREST: Final = {
 }
 
 
-class Nearby(NamedTuple):
+class NearbyPrice(NamedTuple):
     """A price and its region."""
 
     region: str
     price: Price
 
 
-def nearest(instance_type: str, region: str) -> Nearby | None:
+def nearest_price(instance_type: str, region: str) -> NearbyPrice | None:
     """Return the price of a type in ``region``, else in the nearest region that has one; None if no region has one.
 
     If the nearest region with prices lacks the type, the price of a more distant region is scaled by the price difference of other types
@@ -52,22 +52,22 @@ def nearest(instance_type: str, region: str) -> Nearby | None:
     order = (region, *_NEAREST.get(beginning, ()), *sorted(instance.prices))
     priced_region = next(name for name in order if name in instance.prices)
     price = instance.prices[priced_region]
-    anchor = next((name for name in order if name in _priced(instance.cloud)), priced_region)
-    level = _level(instance.cloud, priced_region, anchor)
+    anchor = next((name for name in order if name in _priced_regions(instance.cloud)), priced_region)
+    level = _price_ratio(instance.cloud, priced_region, anchor)
     if level == 1.0:
-        return Nearby(priced_region, price)
+        return NearbyPrice(priced_region, price)
     spot = None if price.spot is None else round(price.spot * level, 4)
-    return Nearby(priced_region, replace(price, on_demand=round(price.on_demand * level, 4), spot=spot))
+    return NearbyPrice(priced_region, replace(price, on_demand=round(price.on_demand * level, 4), spot=spot))
 
 
 @cache
-def _priced(cloud: str) -> frozenset[str]:
+def _priced_regions(cloud: str) -> frozenset[str]:
     """Return the regions of a cloud with any price."""
     return frozenset(region for instance_type in types(cloud) for region in instance_type.prices)
 
 
 @cache
-def _level(cloud: str, region: str, other: str) -> float:
+def _price_ratio(cloud: str, region: str, other: str) -> float:
     """Return the price ratio of ``other`` to ``region``: the median over types that both have, 1 if they have none in common."""
     both = (
         [instance_type.prices for instance_type in types(cloud) if region in instance_type.prices and other in instance_type.prices]
@@ -77,12 +77,12 @@ def _level(cloud: str, region: str, other: str) -> float:
     return median(prices[other].on_demand / prices[region].on_demand for prices in both) if both else 1.0
 
 
-def guessed(kind: InstanceType, region: str) -> float | None:
+def guess_price(kind: InstanceType, region: str) -> float | None:
     """Guess the dollars per hour of a type without a price in any region: by accelerator, or by CPU, at the highest rate of its family.
 
     An unknown family gets the highest rate of its cloud, so that it is bought last. None if the type has neither accelerators nor CPUs.
     """
-    gpus, cpus = gpus_in(kind.allocatable), kind.vcpu
+    gpus, cpus = count_accelerators(kind.allocatable), kind.vcpu
     units = gpus or cpus
     if not units:
         return None
@@ -95,12 +95,12 @@ def guessed(kind: InstanceType, region: str) -> float | None:
 @cache
 def _rates(cloud: str, region: str, *, by_gpu: bool) -> tuple[tuple[str, float], ...]:
     """Return (family, price per GPU or per CPU) of each type, near ``region``."""
-    return tuple(_of(types(cloud), region, by_gpu=by_gpu))
+    return tuple(_rates_of(types(cloud), region, by_gpu=by_gpu))
 
 
-def _of(some: Iterable[InstanceType], region: str, *, by_gpu: bool) -> Iterable[tuple[str, float]]:
+def _rates_of(some: Iterable[InstanceType], region: str, *, by_gpu: bool) -> Iterable[tuple[str, float]]:
     for instance_type in some:
-        gpus = gpus_in(instance_type.allocatable)
-        nearby = nearest(instance_type.name, region) if bool(gpus) == by_gpu else None
+        gpus = count_accelerators(instance_type.allocatable)
+        nearby = nearest_price(instance_type.name, region) if bool(gpus) == by_gpu else None
         if nearby is not None:
             yield instance_type.name.partition(".")[0], nearby.price.on_demand / (gpus or instance_type.vcpu)

@@ -142,7 +142,7 @@ def from_cluster(kubeconfig: Path | None, context: str, settings: "RunSettings",
 
     from gpuscaler.cli.looking import read_cluster
     from gpuscaler.lifecycle.memory import state_of
-    from gpuscaler.lifecycle.registration.unshown_resources import withheld
+    from gpuscaler.lifecycle.registration.unshown_resources import without_broken_promises
     from gpuscaler.lifecycle.steering.windows import as_closed
     from gpuscaler.planning.capacity.storage_labels import with_storage_places
     from gpuscaler.planning.state import learned_templates
@@ -153,7 +153,9 @@ def from_cluster(kubeconfig: Path | None, context: str, settings: "RunSettings",
     for note in observed.notes:
         click.echo(f"note: {note}", err=True)
     cluster = as_closed(observed.cluster)
-    policy, unshown = withheld(learned_templates.corrected_policy(policy, observed.memory.learned), observed.memory.breakers, cluster, now)
+    policy, unshown = without_broken_promises(
+        learned_templates.corrected_policy(policy, observed.memory.learned), observed.memory.breakers, cluster, now
+    )
     unordered = with_storage_places(policy, cluster)
     policy = observed.expander.policy(unordered)
     standing = (observed.expander.in_force.text,) if policy != unordered else ()
@@ -167,8 +169,8 @@ def with_priorities(inputs: PlanInputs, path: str) -> PlanInputs:
     """Apply the priorities of a file; a file that cannot be parsed ends the command with exit code 2."""
     from gpuscaler.cli.changing import priorities_in
     from gpuscaler.settings import SettingsError
-    from gpuscaler.settings.inverting import remarks
-    from gpuscaler.settings.priorities import parse_priorities, prioritised
+    from gpuscaler.settings.inverting import priority_warnings
+    from gpuscaler.settings.priorities import apply_priorities, parse_priorities
 
     try:
         priorities = parse_priorities(priorities_in(path), path)
@@ -176,19 +178,20 @@ def with_priorities(inputs: PlanInputs, path: str) -> PlanInputs:
         click.echo(str(error) if isinstance(error, SettingsError) else f"{path}: cannot be read: {error}", err=True)
         sys.exit(2)
     unordered = inputs.unordered or inputs.policy
-    policy, problem = prioritised(unordered, priorities)
-    for note in (problem,) if problem else remarks(policy, priorities):
+    policy, problem = apply_priorities(unordered, priorities)
+    for note in (problem,) if problem else priority_warnings(policy, priorities):
         click.echo(f"note: {path}: {note}", err=True)
     return inputs._replace(policy=policy, unordered=unordered if policy != unordered else None)
 
 
-def describe_priority_cost(prioritised: "Plan", unprioritised: "Plan") -> "Iterator[str]":
-    """Report the cost of the priorities: the plan ``prioritised`` compared with the plan ``unprioritised`` of them, if it serves as many pods."""
-    extra = prioritised.cost_per_hour - unprioritised.cost_per_hour
-    if extra >= 0.005 and len(unprioritised.unplaced) <= len(prioritised.unplaced):
+def describe_priority_cost(ordered: "Plan", unordered: "Plan") -> "Iterator[str]":
+    """Report the cost of the priorities: plan ``ordered`` with them compared with ``unordered``, if that serves as many pods."""
+    extra = ordered.cost_per_hour - unordered.cost_per_hour
+    if extra >= 0.005 and len(unordered.unplaced) <= len(ordered.unplaced):
         yield (
-            f"the priorities of pools cost ${extra:.2f} per hour in this plan: its machines for pending pods cost ${prioritised.cost_per_hour:.2f} "
-            f"per hour with them, and ${unprioritised.cost_per_hour:.2f} without"
+            f"the priorities of pools cost ${extra:.2f} per hour in this plan: "
+            f"its machines for pending pods cost ${ordered.cost_per_hour:.2f} per hour with them, "
+            f"and ${unordered.cost_per_hour:.2f} without"
         )
 
 

@@ -8,7 +8,7 @@ from gpuscaler.model.offerings import OfferingKey
 from gpuscaler.planning.state.offering_events import Absent, Asked, Event, Failed, Granted, Refused
 
 
-def of_answer(granted: Iterable[OfferingKey], refused: Iterable[Refused], now: float, *, missing: int) -> tuple[Event, ...]:
+def events_of_answer(granted: Iterable[OfferingKey], refused: Iterable[Refused], now: float, *, missing: int) -> tuple[Event, ...]:
     """Return the events of an answer: the offering of each ``granted`` machine, the ``refused`` offerings, and how many are ``missing``.
 
     Each refusal also gets whether other offerings of the request filled the gap, and whether the refusing offering granted some itself.
@@ -20,6 +20,6 @@ def of_answer(granted: Iterable[OfferingKey], refused: Iterable[Refused], now: f
     return tuple(events)
 
 
-def of_absence(offering: OfferingKey, asked: float, now: float, why: str) -> tuple[Event, ...]:
+def events_of_absence(offering: OfferingKey, asked: float, now: float, why: str) -> tuple[Event, ...]:
     """Return the events of a machine that was ``asked`` for and never became a node."""
     return Absent(offering, asked, now, why), Failed(offering, now, why)

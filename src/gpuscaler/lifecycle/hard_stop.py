@@ -18,8 +18,8 @@ from collections.abc import Iterable, Mapping, Sequence, Set
 from msgspec.structs import replace
 
 from gpuscaler.lifecycle import scale_in_protection
-from gpuscaler.lifecycle.registration.readiness import asked_for
-from gpuscaler.lifecycle.registration.unshown_resources import probes
+from gpuscaler.lifecycle.registration.readiness import requested_resources
+from gpuscaler.lifecycle.registration.unshown_resources import probed_resources
 from gpuscaler.lifecycle.scale_in_protection import Guarding
 from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.pools import Policy, Pool
@@ -34,7 +34,7 @@ DEMAND, SPARE, REPLACEMENT = "demand", "spare", "replacement"
 MORE = 1
 
 
-def bounded(
+def without_surplus(
     plan: Plan,
     cluster: Cluster,
     policy: Policy,
@@ -54,11 +54,11 @@ def bounded(
     dropped: dict[str, Cut] = {}
     for pool in policy.pools:
         if any(machine.pool == pool.name for machine in plan.machines):
-            dropped |= _beyond(plan, pool, ledger, cluster, open_machines(pool, ledger, cluster, policy, unlisted))
-    dropped |= _more_than_a_probe(plan, breakers, cluster, now)
+            dropped |= _surplus(plan, pool, ledger, cluster, open_machines(pool, ledger, cluster, policy, unlisted))
+    dropped |= _surplus_probes(plan, breakers, cluster, now)
     if guarding is not None:
-        dropped |= scale_in_protection.beyond(plan, guarding, policy)
-    return without(plan, _with_their_gangs(plan, dropped, cluster), cluster) if dropped else plan
+        dropped |= scale_in_protection.unbalancing_machines(plan, guarding, policy)
+    return drop_machines(plan, _with_gang_mates(plan, dropped, cluster), cluster) if dropped else plan
 
 
 def open_machines(pool: Pool, ledger: Ledger, cluster: Cluster, policy: Policy, unlisted: Set[str]) -> int:
@@ -70,7 +70,7 @@ def open_machines(pool: Pool, ledger: Ledger, cluster: Cluster, policy: Policy, 
     return sum(name not in closed and member.pool.name == pool.name for name, member in memberships.items())
 
 
-def most(plan: Plan, pool: Pool, ledger: Ledger, cluster: Cluster, open_now: int) -> Mapping[str, int]:
+def count_allowed(plan: Plan, pool: Pool, ledger: Ledger, cluster: Cluster, open_now: int) -> Mapping[str, int]:
     """Return how many machines of ``pool`` may be on their way with those of ``plan``, by purpose; ``open_now`` of them are open."""
     new = [machine for machine in plan.machines if machine.pool == pool.name]
     coming = {machine.id: machine for machine in ledger.coming if machine.key.pool == pool.name}
@@ -81,13 +81,13 @@ def most(plan: Plan, pool: Pool, ledger: Ledger, cluster: Cluster, open_now: int
     moving = {move.pod for removal in plan.removals if removal.needs for move in removal.moves}
     moving |= {key for removal in ledger.leaving for key in removal.pods}
     return {
-        DEMAND: sum(1 for key in keys if waits(key, ledger, cluster)) + MORE,
+        DEMAND: sum(1 for key in keys if needs_place(key, ledger, cluster)) + MORE,
         SPARE: max(0, pool.min - open_now) + pool.spare.machines + pool.spare.gpus,
         REPLACEMENT: max(len(moving), len(ledger.leaving) + sum(bool(removal.needs) for removal in plan.removals)),
     }
 
 
-def on_their_way(plan: Plan, pool: str, ledger: Ledger, cluster: Cluster) -> Mapping[str, int]:
+def count_on_their_way(plan: Plan, pool: str, ledger: Ledger, cluster: Cluster) -> Mapping[str, int]:
     """Return how many machines of ``pool`` are ordered for needs that still exist, by purpose."""
     counts = {DEMAND: 0, SPARE: 0, REPLACEMENT: 0}
     taken = {placement.node for placement in plan.placements} | {machine.id for machine in ledger.coming if machine.pods}
@@ -105,7 +105,7 @@ def on_their_way(plan: Plan, pool: str, ledger: Ledger, cluster: Cluster) -> Map
     return counts
 
 
-def waits(key: str, ledger: Ledger, cluster: Cluster) -> bool:
+def needs_place(key: str, ledger: Ledger, cluster: Cluster) -> bool:
     """Whether a pod is pending, or has to leave the node it runs on."""
     pod = cluster.pods.get(key)
     if pod is None or pod.finished:
@@ -116,12 +116,12 @@ def waits(key: str, ledger: Ledger, cluster: Cluster) -> bool:
 def _is_wanted(machine: OrderedMachine, ledger: Ledger, cluster: Cluster) -> bool:
     if machine.gang and not machine.pods:
         return False
-    return any(waits(key, ledger, cluster) for key in machine.bought_for or machine.pods)
+    return any(needs_place(key, ledger, cluster) for key in machine.bought_for or machine.pods)
 
 
-def _beyond(plan: Plan, pool: Pool, ledger: Ledger, cluster: Cluster, open_now: int) -> dict[str, Cut]:
+def _surplus(plan: Plan, pool: Pool, ledger: Ledger, cluster: Cluster, open_now: int) -> dict[str, Cut]:
     """Return the surplus machines of ``plan`` in ``pool``, by id; the last ones are dropped first."""
-    allowed, coming = most(plan, pool, ledger, cluster, open_now), on_their_way(plan, pool.name, ledger, cluster)
+    allowed, coming = count_allowed(plan, pool, ledger, cluster, open_now), count_on_their_way(plan, pool.name, ledger, cluster)
     cuts: dict[str, Cut] = {}
     for purpose, bound in allowed.items():
         new = [machine.id for machine in plan.machines if (machine.pool, machine.purpose) == (pool.name, purpose)]
@@ -136,12 +136,12 @@ def _beyond(plan: Plan, pool: Pool, ledger: Ledger, cluster: Cluster, open_now: 
     return cuts
 
 
-def _more_than_a_probe(plan: Plan, breakers: Breakers, cluster: Cluster, now: float) -> dict[str, Cut]:
+def _surplus_probes(plan: Plan, breakers: Breakers, cluster: Cluster, now: float) -> dict[str, Cut]:
     """Return the machines beyond the first for pods that request a resource machines lacked: one machine tests whether it appears now."""
     tried: set[tuple[str, str]] = set()
     cuts: dict[str, Cut] = {}
     for machine in plan.machines if any(breaker.lacks for breaker in breakers.open) else ():
-        for resource in probes(breakers, machine.keys, asked_for(machine.pods, cluster), now):
+        for resource in probed_resources(breakers, machine.keys, requested_resources(machine.pods, cluster), now):
             if (machine.pool, resource) in tried:
                 text = f"pool {machine.pool}: one machine has to show {resource} first, which earlier machines lacked"
                 cuts[machine.id] = Cut(machine.pool, 1, text)
@@ -149,7 +149,7 @@ def _more_than_a_probe(plan: Plan, breakers: Breakers, cluster: Cluster, now: fl
     return cuts
 
 
-def _with_their_gangs(plan: Plan, dropped: Mapping[str, Cut], cluster: Cluster) -> Mapping[str, Cut]:
+def _with_gang_mates(plan: Plan, dropped: Mapping[str, Cut], cluster: Cluster) -> Mapping[str, Cut]:
     """Return ``dropped`` plus all other machines of the same gangs: half a gang is of no use."""
     gangs = {gang: cut for machine in plan.machines if (cut := dropped.get(machine.id)) for gang in _gangs(machine.pods, cluster)}
     mates = {
@@ -166,7 +166,7 @@ def _gangs(pods: Iterable[str], cluster: Cluster) -> Set[tuple[str, str]]:
     return {(pod.namespace, pod.options.gang) for pod in gang_pods if pod is not None and pod.options.gang}
 
 
-def without(plan: Plan, dropped: Mapping[str, Cut], cluster: Cluster) -> Plan:
+def drop_machines(plan: Plan, dropped: Mapping[str, Cut], cluster: Cluster) -> Plan:
     """Return ``plan`` without the ``dropped`` machines, by id, and the removals that need them; their pods become unplaced."""
     machines = tuple(machine for machine in plan.machines if machine.id not in dropped)
     cost = math.fsum(machine.price_per_hour for machine in machines if machine.purpose == DEMAND)

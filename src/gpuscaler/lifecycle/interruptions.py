@@ -33,14 +33,14 @@ class Remark(Struct, frozen=True, gc=False):
     text: str
 
 
-class Interrupted(Struct, frozen=True, gc=False):
+class InterruptionFindings(Struct, frozen=True, gc=False):
     """The results: ``steps`` change the ledger, ``breaker_events`` are events for breakers."""
 
     steps: tuple[ledger.Event, ...] = ()
     breaker_events: tuple[offering_events.Event, ...] = ()
 
 
-class Announced(Struct, frozen=True, gc=False):
+class Announcements(Struct, frozen=True, gc=False):
     """When machines are taken away, by id, and when the cloud works on them; 0 where the time is unknown.
 
     ``ends`` is when their reserved time ends. ``why`` is the reason, where it is not the usual one of the cloud.
@@ -52,9 +52,9 @@ class Announced(Struct, frozen=True, gc=False):
     why: Mapping[str, str] = {}
 
 
-def taken(
-    current: Ledger, cluster: Cluster, policy: Policy, announced: Announced, now: float, *, index: MachineIndex | None = None
-) -> Interrupted:
+def remove_interrupted(
+    current: Ledger, cluster: Cluster, policy: Policy, announced: Announcements, now: float, *, index: MachineIndex | None = None
+) -> InterruptionFindings:
     """Return the removals of machines that are about to vanish. Nothing blocks them, and each is begun only once.
 
     They include machines that the cloud works on soon, machines whose reserved time ends, since their pods do not outlast it, and machines
@@ -68,7 +68,7 @@ def taken(
     under_way = {removal.instance for removal in current.leaving if removal.forced or removal.step in (ENDING, CLEARING)}
     early = over.keys() - soon.keys() - ended.keys() - announced.going.keys()
     if not ends:
-        return Interrupted()
+        return InterruptionFindings()
     nodes = {
         node.name: node
         for instance in ends
@@ -76,7 +76,7 @@ def taken(
         for node in index.by_machine.get(instance, ())
         if instance not in early or is_due(over[instance], cluster.on_node.get(node.name, {}).values(), now)
     }
-    steps: list[ledger.Event] = list(_explained(current, index))
+    steps: list[ledger.Event] = list(_update_reasons(current, index))
     breaker_events: list[offering_events.Event] = []
     for name, member in members(nodes, policy).items() if nodes else ():
         instance = nodes[name].provider_id
@@ -90,25 +90,25 @@ def taken(
         machine = index.listed.by_id.get(instance)
         held = machine.held if machine is not None and instance in ended else 0.0
         evictions = next((removal.evictions for removal in current.leaving if removal.instance == instance), ())
-        why = _why(instance, announced, soon=soon, ended=machine.cause if machine is not None and instance in ended else "")
+        why = _reason(instance, announced, soon=soon, ended=machine.cause if machine is not None and instance in ended else "")
         removal = Removal(
             name, instance, offering, why, now, now, pods=pods, forced=True, ends=ends[instance], evictions=evictions, held=held
         )
         steps.append(ledger.Left(removal))
         # A machine that its group ends by itself says nothing about the spot market.
         if instance in announced.going and instance not in ended:
-            breaker_events += reclaimed((offering,), now)
-    return Interrupted(tuple(steps), tuple(breaker_events))
+            breaker_events += reclaim_events((offering,), now)
+    return InterruptionFindings(tuple(steps), tuple(breaker_events))
 
 
-def _why(instance: str, announced: Announced, *, soon: Mapping[str, float], ended: str) -> str:
+def _reason(instance: str, announced: Announcements, *, soon: Mapping[str, float], ended: str) -> str:
     """Return why a machine goes, as text; ``ended`` is the reason its group ends it for."""
     if instance in announced.going and not ended:
         return announced.why.get(instance, TAKEN)
     return ended or (WORKED_ON if instance in soon else WHY)
 
 
-def _explained(current: Ledger, index: MachineIndex) -> Iterator[ledger.Event]:
+def _update_reasons(current: Ledger, index: MachineIndex) -> Iterator[ledger.Event]:
     """Update removals whose reason became known later: a group reports its activities with a delay."""
     for removal in current.leaving:
         machine = index.listed.by_id.get(removal.instance)
@@ -116,7 +116,7 @@ def _explained(current: Ledger, index: MachineIndex) -> Iterator[ledger.Event]:
             yield ledger.Left(replace(removal, reason=machine.cause))
 
 
-def dead(current: Ledger, index: MachineIndex, now: float) -> tuple[ledger.Event, ...]:
+def remove_terminated(current: Ledger, index: MachineIndex, now: float) -> tuple[ledger.Event, ...]:
     """Return removals of Nodes without a machine: the cloud lists the machine as terminated, and nothing here ended it.
 
     A machine that is only missing from the list may have lost its tag and still run, so that proves nothing (I4). A terminated machine
@@ -135,19 +135,19 @@ def dead(current: Ledger, index: MachineIndex, now: float) -> tuple[ledger.Event
     )
 
 
-def unexpected(ledger: Ledger, vanished: Iterable[Instance], index: MachineIndex | None = None) -> tuple[Instance, ...]:
+def unexpectedly_gone(ledger: Ledger, vanished: Iterable[Instance], index: MachineIndex | None = None) -> tuple[Instance, ...]:
     """Return the open machines that the cloud no longer lists, and that neither gpuscaler nor their groups have ended."""
     expected = {removal.instance for removal in ledger.leaving} | {machine.instance for machine in ledger.coming} | ledger.past
     expected |= {instance.id for instance in index.listed.ended} if index is not None else set()
     return tuple(instance for instance in vanished if instance.id not in expected)
 
 
-def reclaimed(offerings: Iterable[OfferingKey], now: float) -> tuple[offering_events.Event, ...]:
+def reclaim_events(offerings: Iterable[OfferingKey], now: float) -> tuple[offering_events.Event, ...]:
     """Return what reclaimed machines mean to breakers: spot is reclaimed in waves; in other markets one machine predicts nothing."""
     return tuple(offering_events.Reclaimed(key, now) for key in offerings if key.market == SPOT)
 
 
-def remarks(
+def describe_changes(
     index: MachineIndex, vanished: Iterable[Instance], announced: Iterable[tuple[str, str]], worked_on: Mapping[str, float] | None = None
 ) -> Iterator[Remark]:
     """Report open machines that are ``vanished``, and what the cloud has ``announced`` (a word) about machines, by id.
@@ -169,7 +169,7 @@ def remarks(
         yield Remark(instance, name_of(instance), f"the cloud announces {word} of machine {instance}; {done}")
 
 
-def remembered(worked_on: Mapping[str, float], listed: Listed) -> Mapping[str, float]:
+def update_ends(worked_on: Mapping[str, float], listed: Listed) -> Mapping[str, float]:
     """Return when listed machines end, by id, as last reported by the cloud: the list lacks it once the group has another reservation."""
     if listed.instances is None or not (worked_on or listed.ends):
         return worked_on

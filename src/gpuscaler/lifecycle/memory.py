@@ -8,11 +8,11 @@ from msgspec.structs import replace
 
 from gpuscaler.lifecycle import scale_in_protection
 from gpuscaler.lifecycle.node_health import device_plugins, unready
-from gpuscaler.lifecycle.node_health.device_plugins import Away
+from gpuscaler.lifecycle.node_health.device_plugins import AbsentDevices
 from gpuscaler.lifecycle.node_health.unready import Unready
 from gpuscaler.lifecycle.quarantine import Poison
-from gpuscaler.lifecycle.registration.undescribed import of_others, with_stops
-from gpuscaler.lifecycle.registration.unshown_resources import unproven
+from gpuscaler.lifecycle.registration.undescribed import unordered_unfamiliar, with_stops
+from gpuscaler.lifecycle.registration.unshown_resources import unproven_machines
 from gpuscaler.lifecycle.scale_in_protection import Guarding
 from gpuscaler.lifecycle.steering import windows
 from gpuscaler.lifecycle.steering.binding import Unbinding
@@ -64,13 +64,13 @@ class Memory(Struct, frozen=True, gc=False):
     poison: tuple[Poison, ...] = ()
     unready: Unready = Unready()
     guarding: Guarding = Guarding()
-    away: Mapping[str, Away] = {}
+    away: Mapping[str, AbsentDevices] = {}
     unbinding: Mapping[str, Unbinding] = {}
     admissions: Admissions = Admissions()
     windows: Mapping[str, Window] = {}
 
 
-def vanishing(memory: Memory) -> frozenset[str]:
+def vanishing_nodes(memory: Memory) -> frozenset[str]:
     """Return the nodes that are removed because the cloud takes their machines away."""
     return frozenset(removal.node for removal in memory.ledger.leaving if removal.forced)
 
@@ -78,19 +78,21 @@ def vanishing(memory: Memory) -> frozenset[str]:
 def state_of(memory: Memory, policy: Policy, now: float) -> State:
     """Return what :class:`~gpuscaler.planning.planner.Planner` reads of ``memory`` at ``now``."""
     current = memory.ledger
-    doubted = unproven(current, memory.breakers)
+    doubted = unproven_machines(current, memory.breakers)
     state = State(
-        upcoming=tuple(replace(upcoming, unproven=True) if upcoming.id in doubted else upcoming for upcoming in ledger.upcoming_machines(current)),
+        upcoming=tuple(
+            replace(upcoming, unproven=True) if upcoming.id in doubted else upcoming for upcoming in ledger.upcoming_machines(current)
+        ),
         idle_seconds=idle_clocks.idle_seconds(memory.clocks, now),
         paused_offerings=promises.paused_offerings(memory.promises, now),
         refusing=node_refusals.avoided_nodes(memory.refusals, now),
         bought_last_minute=sum(many for at, many in current.bought if at > now - 60.0),
         disrupting=frozenset(removal.node for removal in current.leaving),
         spared=failed_removals.spared_reasons(memory.spared, now),
-        vanishing=vanishing(memory),
+        vanishing=vanishing_nodes(memory),
         broken_promises=frozenset(pod for pod, _ in current.broken),
         ending=unready.ending(memory.unready),
-        unbalancing=scale_in_protection.closed(memory.guarding, policy),
+        unbalancing=scale_in_protection.unbalancing_offerings(memory.guarding, policy),
     )
     keys = list(policy.offerings)
     return with_breakers(state, breakers_of(memory, policy, now), keys, now)
@@ -99,7 +101,7 @@ def state_of(memory: Memory, policy: Policy, now: float) -> State:
 def breakers_of(memory: Memory, policy: Policy, now: float) -> Breakers:
     """Return all that stops buying at ``now``: refusals of clouds, machines of unknown kinds, and too many futile purchases."""
     breakers = futile_purchases.with_hourly_breakers(memory.breakers, memory.efforts, policy.limits.fruitless_per_hour, now)
-    return with_stops(breakers, {**of_others(memory.ledger, policy), **memory.unfamiliar}, now)
+    return with_stops(breakers, {**unordered_unfamiliar(memory.ledger, policy), **memory.unfamiliar}, now)
 
 
 def recalled(memory: Memory, now: float) -> Memory:

@@ -7,11 +7,11 @@ from functools import reduce
 from msgspec.structs import replace
 
 from gpuscaler.lifecycle import termination
-from gpuscaler.lifecycle.hard_stop import bounded
+from gpuscaler.lifecycle.hard_stop import without_surplus
 from gpuscaler.lifecycle.memory import Memory
 from gpuscaler.lifecycle.node_health import device_plugins, refusing_nodes
-from gpuscaler.lifecycle.registration.readiness import asked_for
-from gpuscaler.lifecycle.registration.unshown_resources import probes
+from gpuscaler.lifecycle.registration.readiness import requested_resources
+from gpuscaler.lifecycle.registration.unshown_resources import probed_resources
 from gpuscaler.lifecycle.steering import opening
 from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.offerings import OfferingKey
@@ -22,13 +22,15 @@ from gpuscaler.planning.state.ledger import ledger
 from gpuscaler.planning.state.ledger.ledger import Ledger, Order, OrderedMachine
 
 
-def ordered(memory: Memory, plan: Plan, cluster: Cluster, policy: Policy, *, state: State, now: float) -> tuple[Memory, tuple[Order, ...]]:
+def place_orders(
+    memory: Memory, plan: Plan, cluster: Cluster, policy: Policy, *, state: State, now: float
+) -> tuple[Memory, tuple[Order, ...]]:
     """Return ``memory`` with the intent to carry out ``plan``, and the orders to send once that is saved.
 
     Even if the plan asks for more, no more machines are on their way than the pending pods could need.
     """
     current = memory.ledger
-    plan = bounded(
+    plan = without_surplus(
         plan, cluster, policy, ledger=current, breakers=memory.breakers, now=now, unlisted=state.unlisted, guarding=memory.guarding
     )
     coming_ids = {machine.id for machine in current.coming}
@@ -40,12 +42,12 @@ def ordered(memory: Memory, plan: Plan, cluster: Cluster, policy: Policy, *, sta
     current = ledger.fold_events(current, opening.promised_on(current, cluster, policy, plan.placements, now))
     intents, names = _intents(current, plan, cluster, now)
     current = ledger.fold_events(current, intents)
-    current = ledger.fold_events(current, termination.begin(current, cluster, policy, plan.removals, names=names, now=now))
+    current = ledger.fold_events(current, termination.begin_removals(current, cluster, policy, plan.removals, names=names, now=now))
     orders = tuple(intended.order for intended in intents)
-    known_breakers = reduce(breakers.step, probing(plan, state, now), memory.breakers)
+    known_breakers = reduce(breakers.step, probe_events(plan, state, now), memory.breakers)
     for machine in plan.machines:
-        asked = asked_for(machine.pods, cluster)
-        if probes(memory.breakers, machine.keys, asked, now):
+        asked = requested_resources(machine.pods, cluster)
+        if probed_resources(memory.breakers, machine.keys, asked, now):
             known_breakers = breakers.step(known_breakers, offering_events.Asked(machine.keys[0], now, asked))
     closed = (
         {promise.node for promise in current.promises}
@@ -54,11 +56,11 @@ def ordered(memory: Memory, plan: Plan, cluster: Cluster, policy: Policy, *, sta
     )
     # kube-scheduler does not use a node whose device plugin restarts; that is not a refusal.
     closed |= device_plugins.coming_back(memory.away, now)
-    expected = node_refusals.step(memory.refusals, refusing_nodes.expected(cluster, plan.placements, closed, now))
+    expected = node_refusals.step(memory.refusals, refusing_nodes.expected_bindings(cluster, plan.placements, closed, now))
     return replace(memory, ledger=current, breakers=known_breakers, refusals=expected), orders
 
 
-def requests(plan: Plan) -> Mapping[tuple[OfferingKey, ...], Sequence[PlannedMachine]]:
+def group_requests(plan: Plan) -> Mapping[tuple[OfferingKey, ...], Sequence[PlannedMachine]]:
     """Group the machines that ``plan`` buys by what is requested: one request for all machines that may be the same."""
     groups: dict[tuple[OfferingKey, ...], list[PlannedMachine]] = defaultdict(list)
     for machine in plan.machines:
@@ -66,7 +68,7 @@ def requests(plan: Plan) -> Mapping[tuple[OfferingKey, ...], Sequence[PlannedMac
     return groups
 
 
-def probing(plan: Plan, state: State, now: float) -> tuple[offering_events.Asked, ...]:
+def probe_events(plan: Plan, state: State, now: float) -> tuple[offering_events.Asked, ...]:
     """Return the half-open offerings that ``plan`` asks. Fallbacks may never be asked; if one is, its answer comes with the purchase's."""
     keys = {key for machine in plan.machines for key in machine.keys} & state.half_open_offerings
     return tuple(offering_events.Asked(key, now) for key in sorted(keys))
@@ -74,7 +76,7 @@ def probing(plan: Plan, state: State, now: float) -> tuple[offering_events.Asked
 
 def _intents(current: Ledger, plan: Plan, cluster: Cluster, now: float) -> tuple[list[ledger.Intended], Mapping[str, str]]:
     """Return an order for each set of offerings that machines of ``plan`` may be, and the ledger's names of those machines."""
-    groups = requests(plan)
+    groups = group_requests(plan)
     # The time keeps tokens distinct after the ledger, and its serial number with it, was lost.
     tokens = [f"gpuscaler-{now:.0f}-{current.serial + number}" for number in range(len(groups))]
     names = {

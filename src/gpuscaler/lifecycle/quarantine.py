@@ -44,7 +44,7 @@ def remaining(poison: Sequence[Poison], cluster: Cluster) -> tuple[Poison, ...]:
     return tuple(each for each in poison if (item := _item(cluster, _name(each))) is not None and digest(item) == each.digest)
 
 
-def without(cluster: Cluster, poison: Sequence[Poison]) -> Cluster:
+def without_poison(cluster: Cluster, poison: Sequence[Poison]) -> Cluster:
     """Return ``cluster`` with each object of ``poison`` skipped by name; its machine is kept, as for any object that cannot be read."""
     if not poison:
         return cluster
@@ -66,7 +66,7 @@ def culprits(cluster: Cluster, before: Cluster | None, attempt: Attempt, reason:
     for candidates in _suspects(cluster, before):
         if candidates and not search.fails(candidates):
             faulty = search.narrowed(candidates)
-            return tuple(Poison(kind.__name__, key, digest(_there(cluster, (kind, key))), reason) for kind, key in faulty)
+            return tuple(Poison(kind.__name__, key, digest(_existing_item(cluster, (kind, key))), reason) for kind, key in faulty)
     return ()
 
 
@@ -145,7 +145,7 @@ def _item(cluster: Cluster, name: Name) -> Item | None:
     return items.get(key)
 
 
-def _there(cluster: Cluster, name: Name) -> Item:
+def _existing_item(cluster: Cluster, name: Name) -> Item:
     item = _item(cluster, name)
     assert item is not None
     return item

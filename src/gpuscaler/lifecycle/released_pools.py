@@ -19,7 +19,7 @@ from gpuscaler.planning.state.ledger.ledger import Ledger
 _SOFT = frozenset(taint.key for taint in SOFT_TAINTS)
 
 
-class LetGo(Struct, frozen=True, gc=False):
+class ReleasedPool(Struct, frozen=True, gc=False):
     """A pool that is no longer managed, with how many of its machines arrive and leave, and how many nodes have our taints."""
 
     pool: str
@@ -28,7 +28,7 @@ class LetGo(Struct, frozen=True, gc=False):
     tainted: int = 0
 
 
-def let_go(ledger: Ledger, cluster: Cluster, inventory: Inventory | None) -> tuple[LetGo, ...]:
+def find_released_pools(ledger: Ledger, cluster: Cluster, inventory: Inventory | None) -> tuple[ReleasedPool, ...]:
     """Return the pools that are no longer managed but still have something of ours, by name."""
     if inventory is None or not inventory.let_go:
         return ()
@@ -39,11 +39,11 @@ def let_go(ledger: Ledger, cluster: Cluster, inventory: Inventory | None) -> tup
         nodes = (node for node in cluster.nodes.values() if node.bought is not None and node.bought.pool == pool)
         tainted = sum(any(map(_is_ours, node.taints)) for node in nodes)
         if coming or leaving or tainted:
-            released.append(LetGo(pool, coming, leaving, tainted))
+            released.append(ReleasedPool(pool, coming, leaving, tainted))
     return tuple(released)
 
 
-def encourage(cluster: Cluster, inventory: Inventory | None) -> Iterator[Discourage]:
+def remove_soft_taints(cluster: Cluster, inventory: Inventory | None) -> Iterator[Discourage]:
     """Remove our soft taints from nodes of pools that are no longer managed: nothing else would."""
     pools = inventory.let_go if inventory is not None else ()
     for node in cluster.nodes.values() if pools else ():

@@ -108,11 +108,15 @@ def observe(
             since.pop(answer.pool, None)
         else:
             machines.pop(answer.instance, None)
-    levels = {pool.name: level(pool, ledger, index) for pool in balancing}
-    started = {pool.name: _started(pool, ledger, index, now=now, surplus=pool.name in surplus) for pool in balancing}
+    levels = {pool.name: count_by_zone(pool, ledger, index) for pool in balancing}
+    started = {pool.name: _started_by_group(pool, ledger, index, now=now, surplus=pool.name in surplus) for pool in balancing}
     # Machines that are being removed count for the group until they are gone.
-    counted = {pool.name: level(pool, ledger, index, stays=True) for pool in balancing}
-    crowded = {name: tuple(sorted(zones)) for name in levels if (zones := {*over(levels[name], UNEVEN), *over(counted[name], UNEVEN)})}
+    counted = {pool.name: count_by_zone(pool, ledger, index, stays=True) for pool in balancing}
+    crowded = {
+        name: tuple(sorted(zones))
+        for name in levels
+        if (zones := {*fullest_zones(levels[name], UNEVEN), *fullest_zones(counted[name], UNEVEN)})
+    }
     # Once a group has started a machine to even out its zones, it ends an unprotected one, in any zone. That has to be the machine it
     # started, and not one that is idle now and may get a pod before it is ended.
     evening = {name: {instance.id for instance in those} for name, those in started.items() if those}
@@ -121,14 +125,20 @@ def observe(
         full, own = crowded.get(pool.name, ()), evening.get(pool.name, set())
         needed += _needed(pool.name, full, own, ledger, cluster, index=index, now=now)
     bare = [instance for instance in needed if not instance.protected]
-    fuller = {name: tuple(sorted({*over(counts, 1), *over(counted[name], 1), *crowded.get(name, ())})) for name, counts in levels.items()}
+    fuller = {
+        name: tuple(sorted({*fullest_zones(counts, 1), *fullest_zones(counted[name], 1), *crowded.get(name, ())}))
+        for name, counts in levels.items()
+    }
     fuller = {name: zones for name, zones in fuller.items() if zones}
     lowered = {withdrawal.order.pool for withdrawal in ledger.withdrawals if withdrawal.order is not None}
     calm = {name: pool for name, pool in machines.items() if pool not in lowered and pool not in evening}
     free = [index.listed.alive[name] for name, pool in calm.items() if index.listed.alive[name].zone not in fuller.get(pool, ())]
     asked = {name: at for name, at in before.asked.items() if now < at + AGAIN_SECONDS}
     able = [instance for instance in bare if instance.state == RUNNING]
-    acts = (*_protects(able, asked, on=True), *_protects((instance for instance in free if instance.protected), asked, on=False))
+    acts = (
+        *_protection_acts(able, asked, on=True),
+        *_protection_acts((instance for instance in free if instance.protected), asked, on=False),
+    )
     asked |= {name: now for act in acts for name in act.instances}
     unsafe = {
         offering.key: f"it waits until machine {instance.id} of its group is protected from scale-in: AZRebalance could end that one"
@@ -151,13 +161,13 @@ def observe(
     # Auto Scaling protects only machines in service; for others it answers "is not in InService or EnteringStandby or Standby".
     soon = any(instance.state == PENDING and now < instance.launched + STARTING_SECONDS for instance in bare) or bool(unlisted)
     beaten = {name: entry for name, entry in before.beaten.items() if now < entry[1] + REFUSED_SECONDS and entry[0] in levels}
-    beaten |= {name: (pool, now) for name, pool in _beaten(before, ledger, index) if name not in beaten}
+    beaten |= {name: (pool, now) for name, pool in _ended_unprotected(before, ledger, index) if name not in beaten}
     guarding = Guarding(machines, asked, refused, since, crowded, fuller, beaten)
-    guarding = replace(guarding, levels={name: dict(counts) for name, counts in levels.items() if unprotected(guarding, name)})
+    guarding = replace(guarding, levels={name: dict(counts) for name, counts in levels.items() if why_unprotected(guarding, name)})
     return ProtectionFindings(guarding, acts, exposed, unsafe, soon)
 
 
-def _beaten(before: Guarding, ledger: Ledger, index: MachineIndex) -> Iterator[tuple[str, str]]:
+def _ended_unprotected(before: Guarding, ledger: Ledger, index: MachineIndex) -> Iterator[tuple[str, str]]:
     """Yield machines on their way to a crowded zone that their group ends before they were protected, by id, with their pools."""
     for machine in ledger.coming:
         if machine.order and machine.instance and machine.key.zone in before.crowded.get(machine.key.pool, ()):
@@ -166,7 +176,7 @@ def _beaten(before: Guarding, ledger: Ledger, index: MachineIndex) -> Iterator[t
                 yield machine.instance, machine.key.pool
 
 
-def _started(pool: Pool, ledger: Ledger, index: MachineIndex, *, now: float, surplus: bool) -> tuple[Instance, ...]:
+def _started_by_group(pool: Pool, ledger: Ledger, index: MachineIndex, *, now: float, surplus: bool) -> tuple[Instance, ...]:
     """Return the machines that a group starts by itself, and with a ``surplus`` those for which it has not ended others yet.
 
     Once they are open they cannot be distinguished from ordered machines.
@@ -199,7 +209,7 @@ def _beside_rebalance(
                 yield machine
 
 
-def level(pool: Pool, ledger: Ledger, index: MachineIndex, *, stays: bool = False) -> Counter[str]:
+def count_by_zone(pool: Pool, ledger: Ledger, index: MachineIndex, *, stays: bool = False) -> Counter[str]:
     """Count the machines of ``pool`` by zone, including those on their way, and with ``stays`` those that are being removed."""
     leaving = {removal.instance for removal in ledger.leaving if removal.step != REOPENING and not stays}
     counts = Counter({offering.zone: 0 for offering in pool.offerings})
@@ -213,7 +223,7 @@ def level(pool: Pool, ledger: Ledger, index: MachineIndex, *, stays: bool = Fals
     return counts
 
 
-def over(counts: Mapping[str, int], many: int) -> tuple[str, ...]:
+def fullest_zones(counts: Mapping[str, int], many: int) -> tuple[str, ...]:
     """Return the zones that have at least ``many`` machines more than the emptiest."""
     least = min(counts.values(), default=0)
     return tuple(sorted(zone for zone, count in counts.items() if count >= least + many))
@@ -243,7 +253,7 @@ def _needed(
             yield instance
 
 
-def _protects(machines: Iterable[Instance], asked: Mapping[str, float], *, on: bool) -> Iterator[Protect]:
+def _protection_acts(machines: Iterable[Instance], asked: Mapping[str, float], *, on: bool) -> Iterator[Protect]:
     by_pool: dict[str, list[str]] = {}
     for instance in machines:
         if instance.id not in asked:
@@ -261,11 +271,11 @@ def recalled(guarding: Guarding, now: float) -> Guarding:
 # Buying
 
 
-def closed(guarding: Guarding, policy: Policy) -> Mapping[OfferingKey, str]:
+def unbalancing_offerings(guarding: Guarding, policy: Policy) -> Mapping[OfferingKey, str]:
     """Return, with the reason, the offerings not bought because they would unbalance a group whose machines cannot be protected."""
     reasons: dict[OfferingKey, str] = {}
     for pool in policy.pools:
-        why, zones = unprotected(guarding, pool.name), guarding.fuller.get(pool.name, ())
+        why, zones = why_unprotected(guarding, pool.name), guarding.fuller.get(pool.name, ())
         if not pool.balances or not why:
             continue
         for offering in pool.offerings:
@@ -278,7 +288,7 @@ def _unbalancing(zone: str, why: str) -> str:
     return f"one more machine in {zone} would make AZRebalance end machines there, and they {why}: {ADVICE}"
 
 
-def beyond(plan: Plan, guarding: Guarding, policy: Policy) -> Mapping[str, Cut]:
+def unbalancing_machines(plan: Plan, guarding: Guarding, policy: Policy) -> Mapping[str, Cut]:
     """Return the machines of ``plan``, by id, that would further unbalance a group whose machines cannot be protected."""
     cuts: dict[str, Cut] = {}
     counts = {pool.name: dict(guarding.levels[pool.name]) for pool in policy.pools if pool.balances and guarding.levels.get(pool.name)}
@@ -288,14 +298,14 @@ def beyond(plan: Plan, guarding: Guarding, policy: Policy) -> Mapping[str, Cut]:
             continue
         if zones[machine.zone] > min(zones.values()):
             cuts[machine.id] = Cut(
-                machine.pool, 1, f"pool {machine.pool}: {_unbalancing(machine.zone, unprotected(guarding, machine.pool))}"
+                machine.pool, 1, f"pool {machine.pool}: {_unbalancing(machine.zone, why_unprotected(guarding, machine.pool))}"
             )
         else:
             zones[machine.zone] += 1
     return cuts
 
 
-def unprotected(guarding: Guarding, pool: str) -> str:
+def why_unprotected(guarding: Guarding, pool: str) -> str:
     """Return why machines of ``pool`` are not safe from their group, as what they "cannot"; empty if they are safe."""
     if pool in guarding.refused:
         return f"cannot be protected from scale-in ({guarding.refused[pool]})"
@@ -303,10 +313,10 @@ def unprotected(guarding: Guarding, pool: str) -> str:
     return f"cannot be protected from scale-in in time ({many} were ended before that)" if many >= BEATEN else ""
 
 
-def described(guarding: Guarding, policy: Policy) -> Iterator[str]:
+def describe_groups(guarding: Guarding, policy: Policy) -> Iterator[str]:
     """Describe, in one sentence each, the groups whose zones are uneven or whose machines gpuscaler has protected for that."""
     for pool in policy.pools:
-        zones, why = guarding.crowded.get(pool.name, ()), unprotected(guarding, pool.name)
+        zones, why = guarding.crowded.get(pool.name, ()), why_unprotected(guarding, pool.name)
         many = sum(owner == pool.name for owner in guarding.machines.values())
         if not pool.balances or not (zones or many or why):
             continue

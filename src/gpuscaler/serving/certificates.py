@@ -20,7 +20,7 @@ EARLIER = timedelta(hours=1)
 
 
 @dataclass(frozen=True, slots=True)
-class Pair:
+class CertificatePair:
     """A certificate and its key, both as PEM."""
 
     certificate: bytes
@@ -41,27 +41,27 @@ class Pair:
         return context
 
 
-class Authority:
+class CertificateAuthority:
     """A certificate authority called ``name``, created at ``now``, in seconds since the epoch."""
 
     def __init__(self, name: str, *, now: float) -> None:
         self._key = ec.generate_private_key(ec.SECP256R1())
         self._begin = datetime.fromtimestamp(now, UTC) - EARLIER
-        self._name = _named(name, ())
+        self._name = _subject_name(name, ())
         self.certificate = self._signed(self._name, self._key).certificate
 
-    def issue(self, name: str, *, groups: tuple[str, ...] = (), hosts: tuple[str, ...] = ()) -> Pair:
+    def issue(self, name: str, *, groups: tuple[str, ...] = (), hosts: tuple[str, ...] = ()) -> CertificatePair:
         """Issue a certificate for the client ``name`` in ``groups``, and for a server that is reached as one of ``hosts``."""
         uses = [ExtendedKeyUsageOID.CLIENT_AUTH, *([ExtendedKeyUsageOID.SERVER_AUTH] if hosts else [])]
-        return self._signed(_named(name, groups), ec.generate_private_key(ec.SECP256R1()), uses=uses, hosts=hosts)
+        return self._signed(_subject_name(name, groups), ec.generate_private_key(ec.SECP256R1()), uses=uses, hosts=hosts)
 
-    def self_signed(self, *, hosts: tuple[str, ...]) -> Pair:
+    def self_signed(self, *, hosts: tuple[str, ...]) -> CertificatePair:
         """Issue a certificate for a server that is reached as one of ``hosts`` and is its own authority, with the authority's key."""
         return self._signed(self._name, self._key, uses=[ExtendedKeyUsageOID.SERVER_AUTH], hosts=hosts)
 
     def _signed(
         self, subject: x509.Name, key: ec.EllipticCurvePrivateKey, *, uses: Sequence[x509.ObjectIdentifier] = (), hosts: Sequence[str] = ()
-    ) -> Pair:
+    ) -> CertificatePair:
         own, ours = key is self._key, self._key.public_key()
         builder = (
             x509.CertificateBuilder()
@@ -83,7 +83,7 @@ class Authority:
         if hosts:
             builder = builder.add_extension(x509.SubjectAlternativeName(map(_host, hosts)), critical=False)
         certificate = builder.sign(self._key, hashes.SHA256())
-        return Pair(certificate.public_bytes(serialization.Encoding.PEM), pem(key))
+        return CertificatePair(certificate.public_bytes(serialization.Encoding.PEM), pem(key))
 
 
 def signing_key() -> tuple[bytes, bytes]:
@@ -103,7 +103,7 @@ def write_private(file: Path, content: bytes) -> None:
     file.write_bytes(content)
 
 
-def _named(name: str, groups: tuple[str, ...]) -> x509.Name:
+def _subject_name(name: str, groups: tuple[str, ...]) -> x509.Name:
     organisations = [x509.NameAttribute(NameOID.ORGANIZATION_NAME, group) for group in groups]
     return x509.Name([*organisations, x509.NameAttribute(NameOID.COMMON_NAME, name)])
 

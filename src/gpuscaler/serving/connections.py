@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from gpuscaler.serving.rooms import Connection, Room, Stage
-from gpuscaler.serving.turns import Go, Pace, Turns
+from gpuscaler.serving.turns import Go, TurnRate, Turns
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,7 +67,9 @@ class Connections:
 
     def __post_init__(self) -> None:
         bounds = self.bounds
-        self.turns = Turns(self.clock, Pace(bounds.turns, bounds.turns_at_once), lambda: Pace(bounds.peer_turns, bounds.peer_turns_at_once))
+        self.turns = Turns(
+            self.clock, TurnRate(bounds.turns, bounds.turns_at_once), lambda: TurnRate(bounds.peer_turns, bounds.peer_turns_at_once)
+        )
 
     def __len__(self) -> int:
         return sum(map(len, self._rooms))

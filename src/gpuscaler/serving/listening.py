@@ -97,7 +97,7 @@ class Listener:
 
     def _wait(self, accepted: socket.socket, peer: str) -> None:
         """Keep only the socket until its first byte and its turn."""
-        if _first(accepted) == b"":
+        if _peek(accepted) == b"":
             accepted.close()
             return
         waiting = _Waiting(self, accepted)
@@ -137,7 +137,7 @@ class _Waiting:
     def go_on(self) -> None:
         """Wait for the first byte, or for the turn if the byte has arrived."""
         # By its number: asyncio formats sockets as text for errors that it swallows.
-        number, first = self.accepted.fileno(), _first(self.accepted)
+        number, first = self.accepted.fileno(), _peek(self.accepted)
         self._loop.remove_reader(number)
         if first is None:
             self._loop.add_reader(number, self.go_on)
@@ -153,7 +153,7 @@ class _Waiting:
 
     def _begin(self) -> bool:
         """Start the protocol when the turn comes, unless the connection ended while it waited."""
-        if not self._speaks(_first(self.accepted)):
+        if not self._speaks(_peek(self.accepted)):
             return False
         task = self._loop.create_task(self._hand_over())
         self.connection.close = task.cancel
@@ -212,7 +212,7 @@ async def bind(host: str, port: int) -> list[socket.socket]:
     return sockets
 
 
-def _first(accepted: socket.socket) -> bytes | None:
+def _peek(accepted: socket.socket) -> bytes | None:
     """Peek at the first byte; None if it has not arrived yet, empty if the connection has ended."""
     try:
         return accepted.recv(1, socket.MSG_PEEK)

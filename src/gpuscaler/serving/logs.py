@@ -34,13 +34,15 @@ def configure(stream: TextIO, level: str, *, now: Callable[[], float]) -> None:
 
     shared: list[Any] = [structlog.stdlib.add_log_level, stamp, structlog.processors.format_exc_info, without_secrets]
     structlog.configure(
-        processors=[structlog.contextvars.merge_contextvars, *shared, rendered],
+        processors=[structlog.contextvars.merge_contextvars, *shared, render_json],
         wrapper_class=structlog.make_filtering_bound_logger(LEVELS[level]),
         logger_factory=structlog.WriteLoggerFactory(stream),
         cache_logger_on_first_use=False,
     )
     handler = logging.StreamHandler(stream)
-    handler.setFormatter(structlog.stdlib.ProcessorFormatter(foreign_pre_chain=[*shared, named], processors=[_stripped, rendered]))
+    handler.setFormatter(
+        structlog.stdlib.ProcessorFormatter(foreign_pre_chain=[*shared, add_logger_name], processors=[_strip, render_json])
+    )
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(max(LEVELS[level], logging.WARNING))
@@ -65,7 +67,7 @@ def timestamp(seconds: float) -> str:
     return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
-def named(_logger: Any, _method: str, event: Event) -> Event:
+def add_logger_name(_logger: Any, _method: str, event: Event) -> Event:
     """Add the name of the library that logs."""
     event["logger"] = event["_record"].name
     return event
@@ -90,7 +92,7 @@ def _clean(name: str, value: Any) -> Any:
     return value
 
 
-def rendered(logger: Any, method: str, event: Event) -> str:
+def render_json(logger: Any, method: str, event: Event) -> str:
     """Render a line of JSON: time, level and message first, then the fields."""
     ordered = {name: event.pop(name) for name in ("time", "level") if name in event}
     ordered["message"] = event.pop("event", "")
@@ -99,6 +101,6 @@ def rendered(logger: Any, method: str, event: Event) -> str:
     return line if isinstance(line, str) else line.decode()
 
 
-def _stripped(_logger: Any, _method: str, event: Event) -> Event:
+def _strip(_logger: Any, _method: str, event: Event) -> Event:
     """Remove fields that only the formatter of the standard library needs."""
     return {name: value for name, value in event.items() if not name.startswith("_")}

@@ -59,28 +59,28 @@ async def serve_runner(
         await runner.cleanup()
         raise
     connections = Connections(bounds, asyncio.get_running_loop().time)
-    listener = Listener(sockets, connections, _maker(runner.server, connections, options), tls, _warn)
+    listener = Listener(sockets, connections, _protocol_factory(runner.server, connections, options), tls, _warn)
     listener.start()
     return Server(listener.port, listener, runner)
 
 
-def _maker(server: Any, connections: Connections, options: dict[str, Any]) -> Callable[[Connection], asyncio.Protocol]:
+def _protocol_factory(server: Any, connections: Connections, options: dict[str, Any]) -> Callable[[Connection], asyncio.Protocol]:
     answer: Callable[[BaseRequest], Awaitable[web.StreamResponse]] = server.request_handler
 
     async def handle(request: BaseRequest) -> web.StreamResponse:
-        if isinstance(request.protocol, _Requests):
+        if isinstance(request.protocol, _RequestHandler):
             await request.protocol.asked()
         return await answer(request)
 
     server.request_handler = handle
-    return lambda connection: _Requests(server, connection, connections, options)
+    return lambda connection: _RequestHandler(server, connection, connections, options)
 
 
 def _warn(text: str) -> None:
     _LOG.warning(text)
 
 
-class _Requests(Counted, RequestHandler):
+class _RequestHandler(Counted, RequestHandler):
     """aiohttp's side of a connection, which reports the progress of its requests."""
 
     def __init__(self, server: Any, connection: Connection, connections: Connections, options: dict[str, Any]) -> None:

@@ -20,7 +20,7 @@ Go = Callable[[], bool]
 
 
 @dataclass(slots=True)
-class Pace:
+class TurnRate:
     """A rate limit of ``rate`` turns per second, ``at_once`` in a row. ``due`` is when the last turn was due at an even rate."""
 
     rate: float
@@ -37,7 +37,7 @@ class Pace:
 
 @dataclass(slots=True, eq=False)
 class _Peer:
-    pace: Pace
+    pace: TurnRate
     #: When it was first and last answered.
     since: float = _NEVER
     seen: float = -_NEVER
@@ -51,8 +51,8 @@ class Turns:
     """Gives turns to peers. ``all`` limits their sum, ``one`` makes a peer's limit; ``wake`` gets the time of the next :meth:`give`."""
 
     clock: Callable[[], float]
-    all: Pace
-    one: Callable[[], Pace]
+    all: TurnRate
+    one: Callable[[], TurnRate]
     wake: Callable[[float], object] = field(default=lambda _at: None, init=False)
     _peers: dict[str, _Peer] = field(default_factory=dict, init=False)
     _waiting: dict[str, _Peer] = field(default_factory=dict, init=False)

@@ -7,8 +7,8 @@ from typing import Annotated
 from gpuscaler.model.offerings import MARKETS
 from gpuscaler.model.overrides import OfferingPrice, PoolOverride
 from gpuscaler.settings.cursor import Cursor
-from gpuscaler.settings.fields.kinds import choice, each, text
-from gpuscaler.settings.fields.table import Field, Given, Group, Kind
+from gpuscaler.settings.fields.kinds import choice, list_of, text
+from gpuscaler.settings.fields.table import Field, Group, Kind, ReadContext
 
 #: How machines are bought in an Auto Scaling group; ``auto`` uses the best way that the group allows.
 LAUNCHES = ("auto", "launch-instances", "desired-capacity", "fleet")
@@ -17,7 +17,7 @@ _REGION = "[a-z]{2,4}(-[a-z]+)+-[0-9]"
 _URL = r"https?://[^\s@/]+(/\S*)?"
 
 
-def _regions(at: Cursor, _: Given) -> tuple[str, ...]:
+def _regions(at: Cursor, _: ReadContext) -> tuple[str, ...]:
     names = at.names("region")
     for cursor in names:
         if not re.fullmatch(_REGION, cursor.entry.raw):
@@ -25,14 +25,14 @@ def _regions(at: Cursor, _: Given) -> tuple[str, ...]:
     return tuple(cursor.entry.raw for cursor in names)
 
 
-def _excluded(at: Cursor, _: Given) -> str | None:
+def _excluded(at: Cursor, _: ReadContext) -> str | None:
     text = at.text("a group's name, a pattern such as system-*, or tag:KEY=VALUE")
     if text is not None and text.startswith("tag:") and not text.removeprefix("tag:").partition("=")[0]:
         at.wrong("a tag's key after tag:, such as tag:team=web")
     return text
 
 
-def _tags(at: Cursor, _: Given) -> dict[str, str]:
+def _tags(at: Cursor, _: ReadContext) -> dict[str, str]:
     tags = {}
     for key, value in (at.members() or {}).items():
         text = "" if value.entry.value == "" else value.text("text as a tag's value")
@@ -42,7 +42,7 @@ def _tags(at: Cursor, _: Given) -> dict[str, str]:
     return tags
 
 
-def _prices(at: Cursor, _: Given) -> tuple[OfferingPrice, ...]:
+def _prices(at: Cursor, _: ReadContext) -> tuple[OfferingPrice, ...]:
     """``{g5.xlarge: 0.9, g5.xlarge/spot: 0.3}``, the narrower entries last."""
     offering_prices = []
     for key, value in (at.members() or {}).items():
@@ -79,7 +79,7 @@ class AwsSettings(Group, frozen=True, gc=False):
     ] = ()
     groups: Annotated[
         tuple[str, ...],
-        each(text("the name of an Auto Scaling group"), "list of names", distinct=True),
+        list_of(text("the name of an Auto Scaling group"), "list of names", distinct=True),
         Field("groups that are adopted although no tag marks them for discovery, unless they belong to another cluster", default="none"),
     ] = ()
     tags: Annotated[
@@ -93,7 +93,7 @@ class AwsSettings(Group, frozen=True, gc=False):
     ] = {}
     exclude: Annotated[
         tuple[str, ...],
-        each(
+        list_of(
             Kind("text", {"type": "string", "pattern": "^([^t]|t$|t[^a]|ta$|ta[^g]|tag$|tag[^:]|tag:[^=])"}, _excluded),
             "list of text",
             distinct=True,

@@ -98,7 +98,7 @@ class Cursor:
             return None
         self.report.count(len(value))
         prefix = f"{self.path}." if self.path else ""
-        return {key: Cursor(_step(prefix, key), entry, self.report) for key, entry in value.items()}
+        return {key: Cursor(_path_step(prefix, key), entry, self.report) for key, entry in value.items()}
 
     def items(self) -> list["Cursor"]:
         value = self.entry.value
@@ -202,7 +202,7 @@ def did_you_mean(word: str, options: Collection[str]) -> str:
     return f"did you mean {near[0]}?" if near else f"expected one of {', '.join(options)}"
 
 
-def _step(prefix: str, key: str) -> str:
+def _path_step(prefix: str, key: str) -> str:
     """Format a key with dots or slashes as ``labels["example.com/team"]``: it would be unreadable in a dotted path."""
     if re.fullmatch(r"[A-Za-z0-9_-]+", key):
         return f"{prefix}{key}"

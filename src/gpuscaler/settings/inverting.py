@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from msgspec import Struct
 
-from gpuscaler.model.pools import Policy, Pool, unpriced
+from gpuscaler.model.pools import Policy, Pool, guessed_offerings
 from gpuscaler.settings.priorities import Priorities, matches
 
 #: Smaller differences are ignored, in dollars per hour.
@@ -18,21 +18,21 @@ class Cost(Struct, frozen=True):
     unit: float
 
 
-def remarks(policy: Policy, priorities: Priorities) -> tuple[str, ...]:
+def priority_warnings(policy: Policy, priorities: Priorities) -> tuple[str, ...]:
     """Return all warnings about ``policy``, which has its priorities from ``priorities``."""
-    return (*(f"its pattern {pattern} matches no pool" for pattern in unmatched(policy, priorities)), *inverted(policy))
+    return (*(f"its pattern {pattern} matches no pool" for pattern in unmatched_patterns(policy, priorities)), *find_inverted(policy))
 
 
-def unmatched(policy: Policy, priorities: Priorities) -> Iterator[str]:
+def unmatched_patterns(policy: Policy, priorities: Priorities) -> Iterator[str]:
     """Yield the patterns that match no pool name."""
     names = [pool.name for pool in policy.pools]
     for number, patterns in priorities.tiers:
         yield from (f"{number}: {pattern}" for pattern in patterns if not any(matches(pattern, name) for name in names))
 
 
-def inverted(policy: Policy) -> Iterator[str]:
+def find_inverted(policy: Policy) -> Iterator[str]:
     """Yield a sentence for each pool with precedence over a cheaper one, naming the cheapest. Pools with and without GPUs are separate."""
-    guessed = {key.pool for key in unpriced(policy)}
+    guessed = {key.pool for key in guessed_offerings(policy)}
     pools = [pool for pool in policy.pools if pool.offerings and pool.name not in guessed]
     costs = {pool.name: cost(pool) for pool in pools}
     for pool in sorted(pools, key=lambda pool: (-pool.priority, pool.name)):
@@ -46,12 +46,12 @@ def inverted(policy: Policy) -> Iterator[str]:
 def _sentence(pool: Pool, own: Cost, other: Pool, costs: dict[str, Cost]) -> str:
     its, unit = costs[other.name], "GPU" if has_gpus(pool) else "CPU"
     less = own.unit < its.unit
-    by_unit = f"{money(own.unit)} per {unit} against {money(its.unit)}"
+    by_unit = f"{format_money(own.unit)} per {unit} against {format_money(its.unit)}"
     filled = f"but it is cheaper per {unit} when full ({by_unit})" if less else f"it is also more expensive per {unit} ({by_unit})"
     return (
         f"pool {pool.name} (priority {pool.priority}) comes before pool {other.name} (priority {other.priority}), which is cheaper: "
-        f"its machines cost at least {money(own.machine)}/h, those of the other {money(its.machine)}/h, so a pod that fits both "
-        f"and runs alone costs {money(own.machine - its.machine)}/h more; {filled}"
+        f"its machines cost at least {format_money(own.machine)}/h, those of the other {format_money(its.machine)}/h, so a pod that fits "
+        f"both and runs alone costs {format_money(own.machine - its.machine)}/h more; {filled}"
     )
 
 
@@ -65,6 +65,6 @@ def has_gpus(pool: Pool) -> bool:
     return any(offering.gpus for offering in pool.offerings)
 
 
-def money(dollars: float) -> str:
+def format_money(dollars: float) -> str:
     """Format with cents, or with four decimals for amounts below a cent."""
     return f"${dollars:.2f}" if dollars >= 0.1 or dollars == 0 else f"${dollars:.4f}"

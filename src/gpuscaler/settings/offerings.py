@@ -13,7 +13,7 @@ from gpuscaler.model.pods import Resources
 from gpuscaler.model.pools import Offering
 from gpuscaler.settings.cursor import Cursor
 from gpuscaler.settings.fields.pool_settings import OfferingSettings, PoolSettings
-from gpuscaler.settings.fields.table import NOTHING, stated
+from gpuscaler.settings.fields.table import NO_CONTEXT, read_attributes
 
 #: The kubelet's default limit, for types with unknown pod limits.
 DEFAULT_PODS = 110
@@ -65,7 +65,7 @@ def _lines(pool: PoolSettings) -> Iterator[_Line]:
 
 
 def _exact(at: Cursor, pool: PoolSettings) -> Iterator[_Line]:
-    given = stated(OfferingSettings, at, NOTHING)
+    given = read_attributes(OfferingSettings, at, NO_CONTEXT)
     entry = OfferingSettings(**given)
     markets, zones = (entry.market,) if entry.market else pool.markets, (entry.zone,) if entry.zone else pool.zones
     entry.check_price(at, free=set(markets) == {"reserved"})

@@ -1,11 +1,11 @@
 """The entries of ``pools``: pools with their offerings, and overrides of pools found in an account."""
 
-from gpuscaler.model.accelerators import gpus_in
+from gpuscaler.model.accelerators import count_accelerators
 from gpuscaler.model.overrides import OfferingPrice, PoolOverride
-from gpuscaler.model.pools import Offering, Pool, for_gpus
+from gpuscaler.model.pools import Offering, Pool, all_have_gpus
 from gpuscaler.settings.cursor import Cursor
 from gpuscaler.settings.fields.pool_settings import OfferingSettings, PoolSettings
-from gpuscaler.settings.fields.table import NOTHING, Schema, filled_in, read, schema, stated
+from gpuscaler.settings.fields.table import NO_CONTEXT, Schema, read, read_attributes, requires_values, schema
 from gpuscaler.settings.offerings import read_offerings
 
 #: Keys of an entry of ``pools`` that overrides a pool found in an account, and keys of its offerings, which can set prices only.
@@ -20,7 +20,7 @@ _SHARED = {*PoolSettings.__struct_fields__} & {*Pool.__struct_fields__} - {"offe
 
 def pool_schema() -> Schema:
     """Return the JSON Schema of a pool."""
-    return {**schema(PoolSettings), "anyOf": [filled_in("types"), filled_in("offerings")]}
+    return {**schema(PoolSettings), "anyOf": [requires_values("types"), requires_values("offerings")]}
 
 
 def override_schema() -> Schema:
@@ -49,7 +49,7 @@ def read_pools(at: Cursor, region: str) -> tuple[Pool, ...]:
 
 
 def _entry(at: Cursor, region: str) -> Pool | None:
-    entry = read(PoolSettings, at, NOTHING)
+    entry = read(PoolSettings, at, NO_CONTEXT)
     if not isinstance(at.entry.value, dict):
         return None
     if not at.has("types") and not at.has("offerings"):
@@ -60,18 +60,18 @@ def _entry(at: Cursor, region: str) -> Pool | None:
         **{name: getattr(entry, name) for name in _SHARED},
         offerings=offerings,
         match_labels=entry.labels,
-        buys_without_gpus=at.has("min_gpus_per_pod") or not for_gpus(offerings),
+        buys_without_gpus=at.has("min_gpus_per_pod") or not all_have_gpus(offerings),
     )
     return pool if entry.name else None
 
 
 def _check_gpus(entry: PoolSettings, offerings: tuple[Offering, ...], at: Cursor) -> None:
     """Report settings that need more GPUs than the pool's machines have."""
-    if entry.spare.gpus and offerings and not any(gpus_in(offering.allocatable) for offering in offerings):
+    if entry.spare.gpus and offerings and not any(count_accelerators(offering.allocatable) for offering in offerings):
         expected = "whole GPUs among what the pool's machines offer; write spare: N for machines"
         at.below("spare", "gpus").wrong(expected, seen=str(entry.spare.gpus))
     for offering in offerings:
-        gpus = gpus_in(offering.allocatable)
+        gpus = count_accelerators(offering.allocatable)
         if gpus < entry.min_gpus_per_pod:
             expected = f"at most {gpus}, the GPUs of {offering.instance_type}; lower it, or give that type its own pool"
             at.below("min_gpus_per_pod").wrong(expected, seen=str(entry.min_gpus_per_pod))
@@ -82,7 +82,7 @@ def read_overrides(at: Cursor) -> tuple[PoolOverride, ...]:
     """Read the entries as overrides, for files with pools from an account."""
     pool_overrides: dict[str, PoolOverride] = {}
     for item in at.items():
-        given = stated(PoolSettings, item, NOTHING, only=OVERRIDE_KEYS)
+        given = read_attributes(PoolSettings, item, NO_CONTEXT, only=OVERRIDE_KEYS)
         if "name" not in given:
             continue
         if given["name"] in pool_overrides:
@@ -95,7 +95,7 @@ def read_overrides(at: Cursor) -> tuple[PoolOverride, ...]:
 
 def _price(at: Cursor) -> OfferingPrice | None:
     """Read an offering that only sets a price."""
-    given = stated(OfferingSettings, at, NOTHING, only=PRICE_KEYS)
+    given = read_attributes(OfferingSettings, at, NO_CONTEXT, only=PRICE_KEYS)
     if isinstance(at.entry.value, dict) and not at.has("price"):
         at.say("saw no price, expected one; add price: …")
     offering_settings = OfferingSettings(**given)

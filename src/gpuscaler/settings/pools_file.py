@@ -12,9 +12,9 @@ from gpuscaler.settings.cursor import MAX_VALUES, Cursor, Report, TooMuchError
 from gpuscaler.settings.document import Entry, describe, read_document
 from gpuscaler.settings.errors import Problem, SettingsError
 from gpuscaler.settings.fields.kinds import Duration, amount, choice, count, integer, label_value, names
-from gpuscaler.settings.fields.table import NOTHING, Field, Given, Group, Kind, keys_of, schema, stated, values
+from gpuscaler.settings.fields.table import NO_CONTEXT, Field, Group, Kind, ReadContext, keys_of, read_attributes, schema, values
 from gpuscaler.settings.pools import read_pools
-from gpuscaler.settings.run_settings import RunSettings, from_account, read_run
+from gpuscaler.settings.run_settings import RunSettings, has_account_pools, read_run
 
 PREFERENCES = ("ignore", "respect")
 _MACHINES = count(0, "a whole number, 0 or more")
@@ -46,8 +46,8 @@ class LimitSettings(Group, frozen=True, gc=False):
     ] = 10
 
 
-def _limits(at: Cursor, given: Given) -> Limits:
-    return Limits() if at.entry.value == "none" else Limits(**stated(LimitSettings, at, given))
+def _limits(at: Cursor, given: ReadContext) -> Limits:
+    return Limits() if at.entry.value == "none" else Limits(**read_attributes(LimitSettings, at, given))
 
 
 class PolicySettings(Group, frozen=True, gc=False):
@@ -195,9 +195,9 @@ def _run_file(top: Cursor) -> Cursor:
 
 def _settings(top: Cursor, folder: Path) -> RunSettings:
     fields = top.mapping(TOP_KEYS)
-    if isinstance(top.entry.value, dict) and "pools" not in fields and not from_account(fields):
+    if isinstance(top.entry.value, dict) and "pools" not in fields and not has_account_pools(fields):
         top.say("saw no pools, expected one; add pools: …")
-    settings = values(PolicySettings, fields, NOTHING)
-    pools = read_pools(fields["pools"], settings.get("region", "")) if "pools" in fields and not from_account(fields) else ()
+    settings = values(PolicySettings, fields, NO_CONTEXT)
+    pools = read_pools(fields["pools"], settings.get("region", "")) if "pools" in fields and not has_account_pools(fields) else ()
     grace = min(settings.get("max_grace", MAX_GRACE), LONGEST)
     return read_run(fields, Policy(**{**settings, "pools": pools, "max_grace": grace}), folder)

@@ -78,7 +78,7 @@ def _pattern(item: Cursor) -> str | None:
     return text
 
 
-def prioritised(policy: Policy, priorities: Priorities) -> tuple[Policy, str]:
+def apply_priorities(policy: Policy, priorities: Priorities) -> tuple[Policy, str]:
     """Return ``policy`` with these priorities instead of its pools' own, and a warning, empty if there is none.
 
     If they match no pool at all, the pools keep their own priorities.

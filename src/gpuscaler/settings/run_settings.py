@@ -12,8 +12,8 @@ from msgspec.structs import replace
 from gpuscaler.model.pools import Policy
 from gpuscaler.settings.aws_file import AwsSettings
 from gpuscaler.settings.cursor import Cursor
-from gpuscaler.settings.fields.kinds import ADDRESS, FLAG, MEMORY, Flag, Wait, any_of, choice, count, dns_label, path, positive
-from gpuscaler.settings.fields.table import Field, Fields, Given, Group, Kind, values
+from gpuscaler.settings.fields.kinds import ADDRESS, FLAG, MEMORY, Flag, Wait, choice, count, dns_label, format_options, path, positive
+from gpuscaler.settings.fields.table import Field, Fields, Group, Kind, ReadContext, values
 from gpuscaler.settings.pools import read_overrides
 from gpuscaler.settings.simulated import Simulated
 
@@ -172,7 +172,7 @@ class LogSettings(Group, frozen=True, gc=False):
     level: Annotated[str, choice(LEVELS), Field("the lowest level that is logged")] = "info"
 
 
-def _cloud(at: Cursor, _: Given) -> str | None:
+def _cloud(at: Cursor, _: ReadContext) -> str | None:
     if at.entry.value in LATER_CLOUDS:
         at.wrong(f"{' or '.join(CLOUDS)}: this version cannot drive {at.entry.value} yet")
         return None
@@ -189,7 +189,7 @@ class RunSettings(Group, frozen=True, gc=False):
     policy: Policy
     cloud: Annotated[
         str,
-        Kind(any_of(CLOUDS), {"enum": list(CLOUDS)}, _cloud),
+        Kind(format_options(CLOUDS), {"enum": list(CLOUDS)}, _cloud),
         Field(
             "the cloud to buy machines in. Of AWS it takes the [Auto Scaling groups](aws.md) of a cluster",
             default="required by `run`",
@@ -221,18 +221,18 @@ class RunSettings(Group, frozen=True, gc=False):
     limits_stated: bool = False
 
 
-def from_account(fields: Fields) -> bool:
+def has_account_pools(fields: Fields) -> bool:
     """Whether pools come from a cloud account, so that those of the file only change them."""
     return "cloud" in fields and fields["cloud"].entry.value == "aws"
 
 
 def read_run(fields: Fields, policy: Policy, folder: Path) -> RunSettings:
     """Read the settings of a file with the known keys ``fields``; paths are relative to ``folder``."""
-    settings = RunSettings(policy, **values(RunSettings, fields, Given(policy, folder)), limits_stated="limits" in fields)
+    settings = RunSettings(policy, **values(RunSettings, fields, ReadContext(policy, folder)), limits_stated="limits" in fields)
     aws = settings.aws
-    if policy.region and not aws.regions and ("aws" in fields or from_account(fields)):
+    if policy.region and not aws.regions and ("aws" in fields or has_account_pools(fields)):
         aws = replace(aws, regions=(policy.region,))
-    if from_account(fields):
+    if has_account_pools(fields):
         if not aws.regions and ("aws" not in fields or not fields["aws"].has("regions")):
             fields["cloud"].say("saw no region, expected the regions of the account's groups; add aws: {regions: [us-east-1]}")
         aws = replace(aws, overrides=read_overrides(fields["pools"]) if "pools" in fields else ())

@@ -4,7 +4,7 @@ It covers what a schema can express: keys, types, forms and ranges. Only the par
 its price, duplicate names, min against max).
 """
 
-from gpuscaler.settings.fields.table import Schema, mapping, optional, schema
+from gpuscaler.settings.fields.table import Schema, mapping, nullable, schema
 from gpuscaler.settings.pools import override_schema, pool_schema
 from gpuscaler.settings.pools_file import PolicySettings
 from gpuscaler.settings.run_settings import RunSettings
@@ -17,6 +17,6 @@ def pools_file_schema() -> Schema:
         "title": "gpuscaler pools file or run file",
         **mapping({**schema(PolicySettings)["properties"], **schema(RunSettings)["properties"]}),
         "if": {"properties": {"cloud": {"const": "aws"}}, "required": ["cloud"]},
-        "then": {"properties": {"pools": optional({"type": "array", "items": override_schema()})}},
+        "then": {"properties": {"pools": nullable({"type": "array", "items": override_schema()})}},
         "else": {"properties": {"pools": {"type": "array", "minItems": 1, "items": pool_schema()}}, "required": ["pools"]},
     }

@@ -14,14 +14,14 @@ from gpuscaler.settings.fields.kinds import (
     Duration,
     Flag,
     Share,
-    any_of,
     choice,
     count,
     duration_text,
-    each,
+    format_options,
+    list_of,
     path,
 )
-from gpuscaler.settings.fields.table import Field, Given, Group, Kind, read, schema
+from gpuscaler.settings.fields.table import Field, Group, Kind, ReadContext, read, schema
 
 
 class Span(Struct, frozen=True, gc=False):
@@ -32,7 +32,7 @@ class Span(Struct, frozen=True, gc=False):
     high: float
 
 
-def _span(at: Cursor, _: Given) -> Span | None:
+def _span(at: Cursor, _: ReadContext) -> Span | None:
     """Read one duration, which never varies, or three."""
     if not isinstance(at.entry.value, list):
         always = at.duration()
@@ -61,10 +61,10 @@ Time = Annotated[
 ]
 
 
-def _known(key: str, words: str, names: Callable[[Policy], Collection[str]]) -> Kind:
+def _name_in_pools(key: str, words: str, names: Callable[[Policy], Collection[str]]) -> Kind:
     """A name that occurs in the pools: of a pool, type, market or zone, depending on ``key``."""
 
-    def read(at: Cursor, given: Given) -> str | None:
+    def read(at: Cursor, given: ReadContext) -> str | None:
         text, allowed = at.label_value(f"a {key} of the pools"), names(given.policy)
         if text is not None and text not in allowed:
             at.wrong(f"a {key} of the pools; {did_you_mean(text, sorted(allowed))}")
@@ -73,25 +73,29 @@ def _known(key: str, words: str, names: Callable[[Policy], Collection[str]]) -> 
     return Kind(words, LABEL_VALUE, read)
 
 
-_TYPE = _known("type", "instance type of the pools", lambda policy: {offering.instance_type for offering in policy.offerings.values()})
+_TYPE = _name_in_pools(
+    "type", "instance type of the pools", lambda policy: {offering.instance_type for offering in policy.offerings.values()}
+)
 
 
 class Dry(Group, frozen=True, gc=False):
     """Offerings without capacity; an empty attribute matches all."""
 
     pool: Annotated[
-        str, _known("pool", "name of a pool", lambda policy: {pool.name for pool in policy.pools}), Field("the pool", default="all")
+        str, _name_in_pools("pool", "name of a pool", lambda policy: {pool.name for pool in policy.pools}), Field("the pool", default="all")
     ] = ""
     type: Annotated[str, _TYPE, Field("the instance type", default="all")] = ""
-    market: Annotated[str, _known("market", any_of(MARKETS), lambda _: set(MARKETS)), Field("the market", default="all")] = ""
+    market: Annotated[
+        str, _name_in_pools("market", format_options(MARKETS), lambda _: set(MARKETS)), Field("the market", default="all")
+    ] = ""
     zone: Annotated[
         str,
-        _known("zone", "zone of the pools", lambda policy: {offering.zone for offering in policy.offerings.values()} - {""}),
+        _name_in_pools("zone", "zone of the pools", lambda policy: {offering.zone for offering in policy.offerings.values()} - {""}),
         Field("the zone", default="all"),
     ] = ""
 
 
-def _dry(at: Cursor, given: Given) -> tuple[tuple[Dry, ...], str] | None:
+def _dry(at: Cursor, given: ReadContext) -> tuple[tuple[Dry, ...], str] | None:
     """Read the list, or the path of a file with series."""
     if isinstance(at.entry.value, list):
         return tuple(read(Dry, item, given) for item in at.items()), ""
@@ -115,7 +119,7 @@ class MachineQuota(Group, frozen=True, gc=False):
     ] = 0
     types: Annotated[
         tuple[str, ...],
-        each(_TYPE, "list of instance types of the pools", minItems=1, uniqueItems=True),
+        list_of(_TYPE, "list of instance types of the pools", minItems=1, uniqueItems=True),
         Field("the types that count together", default="all"),
     ] = ()
     market: Annotated[str, choice(MARKETS), Field("the market", default="all")] = ""
@@ -129,7 +133,7 @@ class Reclaim(Group, frozen=True, gc=False):
     without_notice: Annotated[Share, Field("share of machines that get no notice")] = 0.05
 
 
-def _resource(at: Cursor, _: Given) -> str | None:
+def _resource(at: Cursor, _: ReadContext) -> str | None:
     text = at.text("the name of a resource such as nvidia.com/gpu")
     if text is not None and "/" not in text:
         at.wrong("the name of an extended resource, such as nvidia.com/gpu: native resources of kubelets are always present")

@@ -5,7 +5,7 @@ from tests.faults.mutating import Mutant
 MUTANTS = (
     Mutant(
         case=5,
-        at="Discovery._pools",
+        at="Discovery._build_pools",
         old="group.name not in before",
         new="True",
         removes="a group is forgotten while EC2 does not return its launch template",
@@ -62,27 +62,27 @@ MUTANTS = (
     Mutant(
         case=67,
         at="_retired",
-        old="surroundings.types.get(name) if name not in sold else None",
+        old="region_data.types.get(name) if name not in sold else None",
         new="None",
         removes="a machine of an older launch template gets the price of the next one",
     ),
     Mutant(
         case=74,
-        at="Discovery._pools",
+        at="Discovery._build_pools",
         old="source != EKS or aws_pool.has_accelerators",
         new="source",
         removes="every managed node group is managed by gpuscaler",
     ),
     Mutant(
         case=74,
-        at="Discovery._pools",
+        at="Discovery._build_pools",
         old="let_go.append(aws_pool)",
         new="",
         removes="groups that are no longer managed are forgotten at once",
     ),
     Mutant(
         case=74,
-        at="Discovery._read",
+        at="Discovery._read_groups",
         old="left.append(before[name])",
         new="pass",
         removes="arriving machines stay closed when a person removes the tag of their group",
@@ -97,8 +97,8 @@ MUTANTS = (
     Mutant(
         case=76,
         at="AwsProvider._remove",
-        old="return await self._released(group, instance)",
-        new="await self._released(group, instance)",
+        old="return await self._release(group, instance)",
+        new="await self._release(group, instance)",
         removes="a group that is already ending a machine is asked to end it again, and lowered for it",
     ),
     Mutant(
@@ -145,15 +145,15 @@ MUTANTS = (
     ),
     Mutant(
         case=92,
-        at="Inbox._take",
-        old='self._senseless.append(message["ReceiptHandle"])',
-        new='self._done.append(message["ReceiptHandle"])',
+        at="Inbox._receive_message",
+        old='self._unreadable.append(message["ReceiptHandle"])',
+        new='self._processed.append(message["ReceiptHandle"])',
         removes="an invalid message stays in the queue until the next call",
     ),
     Mutant(
         case=99,
         at="_abandoning_hooks",
-        old='and not is_same_word(row.get("DefaultResult"), "CONTINUE")',
+        old='and not is_same_word(entry.get("DefaultResult"), "CONTINUE")',
         new="",
         removes="machines wait for hooks that would let them continue",
     ),

@@ -139,7 +139,7 @@ MUTANTS = (
     Mutant(
         case=67,
         at="breakers_of",
-        old="{**of_others(memory.ledger, policy), **memory.unfamiliar}",
+        old="{**unordered_unfamiliar(memory.ledger, policy), **memory.unfamiliar}",
         new="{}",
         removes="buying continues in a pool with unfamiliar machines",
     ),
@@ -153,13 +153,13 @@ MUTANTS = (
     Mutant(
         case=75,
         at="unready.observe",
-        old="steps.append(ledger.Left(_leaving(silence, cluster, after, now)))",
+        old="steps.append(ledger.Left(_removal_of(silence, cluster, after, now)))",
         new="",
         removes="the machine of a node that never answers again is not ended",
     ),
     Mutant(
         case=75,
-        at="_Guard.dark_zone",
+        at="_Objections.dark_zone",
         old="nodes >= ZONE_NODES and 2 * unready > nodes",
         new="nodes < ZONE_NODES and 2 * unready > nodes + ZONE_NODES",
         removes="machines are ended although most of their zone does not answer",
@@ -180,15 +180,15 @@ MUTANTS = (
     ),
     Mutant(
         case=75,
-        at="_Guard.objection",
+        at="_Objections.objection",
         old="self._is_repaired(node):",
         new="not node.name:",
         removes="a machine is ended while its cloud is about to repair it",
     ),
     Mutant(
         case=75,
-        at="_Guard.objection",
-        old="is_halted(self._book, self._roll, self._policy)",
+        at="_Objections.objection",
+        old="is_halted(self._ledger, self._index, self._policy)",
         new="not self._book",
         removes="machines are ended one by one while half of the cluster does not answer",
     ),

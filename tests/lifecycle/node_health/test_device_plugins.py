@@ -2,7 +2,15 @@
 
 from msgspec.structs import replace
 
-from gpuscaler.lifecycle.node_health.device_plugins import COUNTED_SECONDS, Away, as_before, coming_back, observe, recalled, reports
+from gpuscaler.lifecycle.node_health.device_plugins import (
+    COUNTED_SECONDS,
+    AbsentDevices,
+    as_before,
+    coming_back,
+    observe,
+    recalled,
+    reports,
+)
 from gpuscaler.model.cluster import Cluster, Delta
 from gpuscaler.model.nodes import Node
 from gpuscaler.model.taints import Taint
@@ -21,7 +29,7 @@ def test_a_node_without_its_devices_counts_as_it_was_for_five_minutes() -> None:
     now_empty = cluster(EMPTY)
     away = observe({}, cluster(WHOLE).nodes, now_empty, 100.0)
 
-    assert away == {"n": Away("u", {GPU: 8}, 100.0)}
+    assert away == {"n": AbsentDevices("u", {GPU: 8}, 100.0)}
     assert observe(away, now_empty.nodes, now_empty, 200.0) is away
     assert as_before(now_empty, away, 399.0).nodes["n"].allocatable == WHOLE.allocatable
     assert as_before(now_empty, away, 100.0 + COUNTED_SECONDS) is now_empty
@@ -35,7 +43,7 @@ def test_returned_devices_are_forgotten_and_count_again_when_they_go() -> None:
     whole = cluster(WHOLE)
 
     assert observe(away, cluster(EMPTY).nodes, whole, 500.0) == {}
-    assert observe({}, whole.nodes, cluster(EMPTY), 900.0) == {"n": Away("u", {GPU: 8}, 900.0)}
+    assert observe({}, whole.nodes, cluster(EMPTY), 900.0) == {"n": AbsentDevices("u", {GPU: 8}, 900.0)}
 
 
 def test_devices_that_a_restarting_kubelet_hides_are_known_from_before() -> None:
@@ -71,6 +79,6 @@ def test_a_new_machine_of_the_same_name_does_not_inherit_devices() -> None:
 
 
 def test_timestamps_of_a_fast_clock_do_not_extend_the_time() -> None:
-    away = {"n": Away("u", {GPU: 8}, 5000.0)}
+    away = {"n": AbsentDevices("u", {GPU: 8}, 5000.0)}
 
     assert coming_back(recalled(away, 100.0), 100.0 + COUNTED_SECONDS) == frozenset()

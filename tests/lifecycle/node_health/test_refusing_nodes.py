@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from tests.planning.building import NOW, TYPE, affinity, bought, node, offering, planned, pod, pods, pool, spec
 
-from gpuscaler.lifecycle.node_health.refusing_nodes import expected, face, refused, tried_in_vain
+from gpuscaler.lifecycle.node_health.refusing_nodes import expected_bindings, find_refusals, hash_node, tried_in_vain
 from gpuscaler.model.cluster import Cluster, Item
 from gpuscaler.model.nodes import Node
 from gpuscaler.model.selectors import NodeSelector, NodeSelectorTerm
@@ -88,13 +88,15 @@ WAITS = Refusals((Wait("default/p", "a", NOW - 60.0),))
 
 
 def seen(*items: Item, refusals: Refusals = WAITS, tried: float = NOW - 1.0) -> list[NodeRefused | Cleared]:
-    return refused(refusals, Cluster.of(items), attempts={"default/p": tried}, messages={"default/p": "0/1 nodes are available"}, now=NOW)
+    return find_refusals(
+        refusals, Cluster.of(items), attempts={"default/p": tried}, messages={"default/p": "0/1 nodes are available"}, now=NOW
+    )
 
 
 def test_a_node_counts_as_refusing_after_a_minute_and_a_newer_failed_attempt() -> None:
     (one,) = seen(node("a"), pod("p"))
 
-    assert one == NodeRefused("default/p", ONE.digest, "a", face(node("a")), NOW, "0/1 nodes are available")
+    assert one == NodeRefused("default/p", ONE.digest, "a", hash_node(node("a")), NOW, "0/1 nodes are available")
 
 
 @pytest.mark.parametrize(
@@ -141,7 +143,9 @@ def test_an_attempt_counts_if_it_is_newer_and_is_assumed_after_five_minutes(sinc
     ids=["same", "our own taints", "taint", "label", "allocatable", "cordon", "gone"],
 )
 def test_a_node_is_avoided_until_it_changes(now: Node | None, cleared: bool) -> None:
-    refusals = Refusals(avoided=(NodeRefusal("x", "a", face(node("a")), NOW + 60.0), NodeRefusal("y", "a", face(node("a")), NOW + 60.0)))
+    refusals = Refusals(
+        avoided=(NodeRefusal("x", "a", hash_node(node("a")), NOW + 60.0), NodeRefusal("y", "a", hash_node(node("a")), NOW + 60.0))
+    )
     found = seen(*([now] if now is not None else []), refusals=refusals)
 
     assert found == ([Cleared("a")] if cleared else [])
@@ -151,4 +155,4 @@ def test_only_nodes_that_exist_and_are_open_are_expected_to_take_pods() -> None:
     cluster = Cluster.of([node("a"), node("b")])
     placements = (Placement("p", "a"), Placement("q", "b"), Placement("r", "order-0"))
 
-    assert expected(cluster, placements, {"b"}, NOW).placements == (("p", "a"),)
+    assert expected_bindings(cluster, placements, {"b"}, NOW).placements == (("p", "a"),)

@@ -6,7 +6,7 @@ import numpy as np
 from msgspec.structs import replace
 from tests.planning.building import node, offering, pods, pool
 
-from gpuscaler.lifecycle.node_marks.soft_taints import IDLE, LITTLE_USED, SOFT_TAINTS, discourage, shares_used, taints_due
+from gpuscaler.lifecycle.node_marks.soft_taints import IDLE, LITTLE_USED, SOFT_TAINTS, shares_used, taints_due, update_soft_taints
 from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.pools import Policy
 from gpuscaler.model.taints import HARD_EFFECTS, Taint
@@ -59,7 +59,7 @@ def cluster(used: int, *, taints: Sequence[Taint] = (), of: str = "gpu") -> Clus
 
 
 def marks(of: Cluster, policy: Policy = POLICY) -> list[tuple[str, ...]]:
-    return [act.taints for act in discourage(of, policy)]
+    return [act.taints for act in update_soft_taints(of, policy)]
 
 
 def test_a_machine_gets_the_taints_that_are_due_and_loses_those_that_are_not() -> None:
@@ -95,4 +95,4 @@ def test_machines_kept_for_large_pods_are_not_changed() -> None:
 
 
 def test_the_reason_contains_the_share_of_use() -> None:
-    assert [act.reason for act in discourage(cluster(1), POLICY)] == ["25% of it is used"]
+    assert [act.reason for act in update_soft_taints(cluster(1), POLICY)] == ["25% of it is used"]

@@ -3,7 +3,7 @@
 import pytest
 from tests.planning.building import NOW, node, offering, pod, pool, spec
 
-from gpuscaler.lifecycle.observed.promised_pods import crowded, has_room
+from gpuscaler.lifecycle.observed.promised_pods import crowded_machines, has_room
 from gpuscaler.model.cluster import Cluster, Item
 from gpuscaler.model.pools import Policy
 from gpuscaler.planning.state.ledger.ledger import Ledger, OrderedMachine
@@ -50,7 +50,7 @@ def test_a_machine_is_crowded_if_other_pods_leave_no_room_for_its_own(theirs: in
     here = node("n", KIND, allocatable=shown)
     cluster = Cluster.of([here, pod("p", spec(gpus=2)), pod("t", spec(gpus=theirs), on="n")])
 
-    assert crowded(coming(), cluster, POLICY) == found
+    assert crowded_machines(coming(), cluster, POLICY) == found
 
 
 @pytest.mark.parametrize(
@@ -64,5 +64,5 @@ def test_a_machine_is_crowded_if_other_pods_leave_no_room_for_its_own(theirs: in
     ids=["no other pods", "they are bound", "they are gone", "no node yet"],
 )
 def test_a_machine_without_other_pods_or_pending_pods_is_not_crowded(items: list[Item]) -> None:
-    assert crowded(coming(), Cluster.of(items), POLICY) == set()
-    assert crowded(coming(""), Cluster.of(items), POLICY) == set()
+    assert crowded_machines(coming(), Cluster.of(items), POLICY) == set()
+    assert crowded_machines(coming(""), Cluster.of(items), POLICY) == set()

@@ -6,7 +6,7 @@ import pytest
 from tests.planning.building import NOW, offering, pod, pool
 
 from gpuscaler.lifecycle.memory import Memory, state_of
-from gpuscaler.lifecycle.reconcile import Facts, Reconciliation, look
+from gpuscaler.lifecycle.reconcile import Facts, Reconciliation, reconcile
 from gpuscaler.lifecycle.registration.group_launches import OWED_SECONDS, REPLACED_SECONDS
 from gpuscaler.lifecycle.registration.registering import Waits
 from gpuscaler.model.cluster import Cluster
@@ -20,7 +20,7 @@ POLICY = Policy((pool(KIND, OTHER),))
 
 
 def looked(memory: Memory, *deliveries: Delivery, at: float = NOW, listed: tuple[Instance, ...] = ()) -> Reconciliation:
-    return look(memory, Cluster(), POLICY, Facts(inventory=Inventory(at, listed, deliveries)), at)
+    return reconcile(memory, Cluster(), POLICY, Facts(inventory=Inventory(at, listed, deliveries)), at)
 
 
 def bought(seen: Reconciliation, *, at: float = NOW, pods: int = 1) -> int:
@@ -117,6 +117,6 @@ def test_a_machine_launched_before_an_unanswered_order_counts_in_addition_to_it(
 ) -> None:
     listed = (Instance("i-1", *KIND.key, launched=NOW + launched),)
     facts = Facts(inventory=Inventory(NOW, listed, deliveries), waits=Waits(keeps_tokens=tokens))
-    seen = look(ordered(state), Cluster(), POLICY, facts, NOW)
+    seen = reconcile(ordered(state), Cluster(), POLICY, facts, NOW)
 
     assert (bought(seen, pods=counted), bought(seen, pods=counted + 1)) == (0, 1)

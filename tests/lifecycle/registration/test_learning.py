@@ -6,9 +6,9 @@ import pytest
 from msgspec.structs import replace
 from tests.planning.building import GI, NOW, PRODUCT, node, offering, pool
 
-from gpuscaler.lifecycle.observed.live_nodes import Teachers
+from gpuscaler.lifecycle.observed.live_nodes import LiveNodes
 from gpuscaler.lifecycle.observed.machine_index import MachineIndex
-from gpuscaler.lifecycle.registration.learning import ASKED, LABELS_SECONDS, SETTLED_SECONDS, observed
+from gpuscaler.lifecycle.registration.learning import ASKED, LABELS_SECONDS, SETTLED_SECONDS, learn_from_nodes
 from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.instances import Instance, Inventory
 from gpuscaler.model.nodes import Node
@@ -32,7 +32,7 @@ def taught(
     """Return the offering as learned from the nodes."""
     machines = tuple(Instance(node.provider_id, *KIND.key) for node in nodes if node.provider_id != "i-foreign")
     index = MachineIndex.of(Cluster.of(nodes), Inventory(NOW, machines) if listed else None)
-    learned = observed(known or Learned(), ledger or Ledger(), policy, NOW, index=index, teachers=Teachers())
+    learned = learn_from_nodes(known or Learned(), ledger or Ledger(), policy, NOW, index=index, teachers=LiveNodes())
     return corrected_policy(policy, learned).pools[0].offerings[0]
 
 
@@ -82,8 +82,8 @@ def test_only_the_newest_of_many_nodes_are_read() -> None:
 def test_after_a_new_revision_only_newer_machines_teach() -> None:
     first, second = (Policy((replace(POLICY.pools[0], revision=name),)) for name in "12")
     index = MachineIndex.of(Cluster.of([live()]), Inventory(NOW, (Instance("i-a", *KIND.key),)))
-    learned = observed(Learned(), Ledger(), first, NOW - 3600.0, index=index, teachers=Teachers())
-    changed = observed(learned, Ledger(), second, NOW - 1800.0, index=index, teachers=Teachers())
+    learned = learn_from_nodes(Learned(), Ledger(), first, NOW - 3600.0, index=index, teachers=LiveNodes())
+    changed = learn_from_nodes(learned, Ledger(), second, NOW - 1800.0, index=index, teachers=LiveNodes())
 
     assert memory(live(), policy=first, known=learned) == 40
     assert memory(live(), policy=second, known=changed) == 32
@@ -98,7 +98,7 @@ def test_a_taint_of_a_single_node_teaches_nothing() -> None:
 
 
 def test_unchanged_kinds_are_not_recomputed() -> None:
-    teachers, nodes = Teachers(), (live(),)
+    teachers, nodes = LiveNodes(), (live(),)
     first = teachers.shown(("main", "g.1"), KIND, nodes)
 
     assert teachers.shown(("main", "g.1"), KIND, nodes) is first
@@ -107,11 +107,11 @@ def test_unchanged_kinds_are_not_recomputed() -> None:
 
 def after(*changes: dict[str, Any], first: dict[str, Any]) -> Offering:
     """Return the offering as learned from its only node, an hour old, which was seen as ``first`` and has changed since."""
-    teachers, learned = Teachers(), Learned()
+    teachers, learned = LiveNodes(), Learned()
     for moment, change in enumerate([first, *(first | change for change in changes)]):
         node = live(uid="u", created=NOW - 3600.0, **change)
         index = MachineIndex.of(Cluster.of([node]), Inventory(NOW, (Instance(node.provider_id, *KIND.key),)))
-        learned = observed(learned, Ledger(), POLICY, NOW + moment, index=index, teachers=teachers)
+        learned = learn_from_nodes(learned, Ledger(), POLICY, NOW + moment, index=index, teachers=teachers)
     return corrected_policy(POLICY, learned).pools[0].offerings[0]
 
 
@@ -127,22 +127,22 @@ def test_a_label_changed_by_a_person_on_a_finished_node_teaches_nothing(labels: 
 
 
 def test_a_taint_added_to_all_finished_nodes_teaches_nothing() -> None:
-    teachers, learned, taint = Teachers(), Learned(), Taint("example.com/repair", effect="NoSchedule")
+    teachers, learned, taint = LiveNodes(), Learned(), Taint("example.com/repair", effect="NoSchedule")
     for moment, taints in enumerate([(), (taint,)]):
         nodes = [live(name, uid=name, created=NOW - 3600.0, taints=taints) for name in "ab"]
         machines = tuple(Instance(node.provider_id, *KIND.key) for node in nodes)
         index = MachineIndex.of(Cluster.of(nodes), Inventory(NOW, machines))
-        learned = observed(learned, Ledger(), POLICY, NOW + moment, index=index, teachers=teachers)
+        learned = learn_from_nodes(learned, Ledger(), POLICY, NOW + moment, index=index, teachers=teachers)
 
     assert corrected_policy(POLICY, learned).pools[0].offerings[0].taints == KIND.taints
 
 
 def test_a_label_that_discovery_writes_minutes_later_is_learned() -> None:
-    teachers, learned = Teachers(), Learned()
+    teachers, learned = LiveNodes(), Learned()
     for moment, labels in enumerate([{}, {"nvidia.com/mig.capable": "true"}]):
         node = live(uid="u", created=NOW - 100.0, labels={**KIND.labels, **labels})
         index = MachineIndex.of(Cluster.of([node]), Inventory(NOW, (Instance(node.provider_id, *KIND.key),)))
-        learned = observed(learned, Ledger(), POLICY, NOW + 60.0 * moment, index=index, teachers=teachers)
+        learned = learn_from_nodes(learned, Ledger(), POLICY, NOW + 60.0 * moment, index=index, teachers=teachers)
 
     assert corrected_policy(POLICY, learned).pools[0].offerings[0].labels["nvidia.com/mig.capable"] == "true"
 
@@ -157,10 +157,10 @@ def test_a_node_that_has_lost_a_gpu_teaches_nothing() -> None:
     kind = offering("g.8", gpus=8, memory=32)
     whole = node("a", kind, provider_id="i-a", labels={**kind.labels, "nvidia.com/gpu.count": "8"})
     broken = replace(whole, allocatable={**kind.allocatable, "nvidia.com/gpu": 7}, labels={**kind.labels, "nvidia.com/gpu.count": "7"})
-    policy, teachers, learned = Policy((pool(kind),)), Teachers(), Learned()
+    policy, teachers, learned = Policy((pool(kind),)), LiveNodes(), Learned()
     for one in (whole, broken):
         index = MachineIndex.of(Cluster.of([one]), Inventory(NOW, (Instance(one.provider_id, *kind.key),)))
-        learned = observed(learned, Ledger(), policy, NOW, index=index, teachers=teachers)
-        teachers = Teachers()
+        learned = learn_from_nodes(learned, Ledger(), policy, NOW, index=index, teachers=teachers)
+        teachers = LiveNodes()
 
     assert corrected_policy(policy, learned).pools[0].offerings[0].labels["nvidia.com/gpu.count"] == "8"

@@ -7,8 +7,8 @@ import pytest
 from tests.planning.building import GI, GPU, NOW, node, offering, pool
 
 from gpuscaler.lifecycle.observed.machine_index import MachineIndex
-from gpuscaler.lifecycle.registration.readiness import STARTUP_TAINTS, is_startup, missing
-from gpuscaler.lifecycle.registration.registering import Arrivals, Waits, arrivals
+from gpuscaler.lifecycle.registration.readiness import STARTUP_TAINTS, describe_lack, is_startup
+from gpuscaler.lifecycle.registration.registering import Arrivals, Waits, find_arrivals
 from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.instances import PENDING, TERMINATED, Instance, Inventory
 from gpuscaler.model.nodes import Node
@@ -49,7 +49,7 @@ def machine(name: str = "n", instance: str = "i-1", *taints: Taint, **more: Any)
 def look(ledger: Ledger, *items: Node, listed: list[Instance] | None = None, age: float = 0.0, **waits: Any) -> Arrivals:
     inventory = None if listed is None else Inventory(NOW - age, tuple(listed))
     cluster = Cluster.of(items)
-    return arrivals(ledger, cluster, inventory, POLICY, waits=Waits(**waits), now=NOW, index=MachineIndex.of(cluster, inventory))
+    return find_arrivals(ledger, cluster, inventory, POLICY, waits=Waits(**waits), now=NOW, index=MachineIndex.of(cluster, inventory))
 
 
 def kinds(arrivals: Arrivals) -> list[str]:
@@ -213,7 +213,7 @@ def test_a_machine_that_became_ready_unobserved_teaches_no_boot_time() -> None:
 def test_an_unfinished_node_reports_what_it_lacks(more: dict[str, Any], lacks: str) -> None:
     node = machine(**more)
 
-    assert missing(node, KIND, POOL) == lacks
+    assert describe_lack(node, KIND, POOL) == lacks
     assert kinds(look(Ledger(coming=(granted(),)), node, listed=None)) == ["Registered"]
 
 
@@ -231,11 +231,11 @@ def test_taints_that_stay_are_not_waited_for(taint: Taint) -> None:
 
 
 def test_a_smaller_amount_than_promised_is_learned_and_not_waited_for() -> None:
-    assert missing(machine(allocatable={**KIND.allocatable, "memory": GI}), KIND, POOL) is None
+    assert describe_lack(machine(allocatable={**KIND.allocatable, "memory": GI}), KIND, POOL) is None
 
 
 def test_a_machine_of_a_removed_offering_is_ready_when_its_node_is() -> None:
-    assert missing(machine(), None, None) is None
+    assert describe_lack(machine(), None, None) is None
 
 
 # Time-outs

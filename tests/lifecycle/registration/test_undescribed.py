@@ -4,7 +4,7 @@ from msgspec.structs import replace
 from tests.planning.building import NOW, node, offering, planned, pod, pool
 
 from gpuscaler.lifecycle.memory import Memory, breakers_of, state_of
-from gpuscaler.lifecycle.reconcile import Facts, look
+from gpuscaler.lifecycle.reconcile import Facts, reconcile
 from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.instances import RUNNING, Instance, Inventory
 from gpuscaler.model.offerings import OfferingKey
@@ -21,7 +21,7 @@ def machine(order: str) -> OrderedMachine:
 
 
 def seen(memory: Memory, cluster: Cluster, *listed: Instance) -> Memory:
-    return look(memory, cluster, POLICY, Facts(inventory=Inventory(NOW, listed)), NOW).memory
+    return reconcile(memory, cluster, POLICY, Facts(inventory=Inventory(NOW, listed)), NOW).memory
 
 
 def stops(memory: Memory) -> list[str]:
@@ -51,7 +51,7 @@ def test_a_machine_that_others_started_stops_its_pool_only_while_it_arrives() ->
 def test_buying_resumes_once_the_pool_offers_the_machine() -> None:
     memory = Memory(unfamiliar={"i-1": STRANGE})
     wide = Policy((pool(offering(), offering("g.9")),))
-    known = look(memory, Cluster.of([ARRIVED]), wide, Facts(), NOW).memory
+    known = reconcile(memory, Cluster.of([ARRIVED]), wide, Facts(), NOW).memory
 
     assert known.unfamiliar == {}
     assert planned([pod("p")], *wide.pools, state=state_of(known, wide, NOW)).machines

@@ -10,8 +10,8 @@ from tests.planning.building import NOW, node, offering, pod, pool
 from gpuscaler.lifecycle.actions import End
 from gpuscaler.lifecycle.interruptions import Remark
 from gpuscaler.lifecycle.memory import Memory, state_of
-from gpuscaler.lifecycle.purchase_intents import ordered
-from gpuscaler.lifecycle.reconcile import Facts, Reconciliation, look
+from gpuscaler.lifecycle.purchase_intents import place_orders
+from gpuscaler.lifecycle.reconcile import Facts, Reconciliation, reconcile
 from gpuscaler.lifecycle.registration.registering import Waits
 from gpuscaler.lifecycle.registration.unregistered import LISTED_SECONDS
 from gpuscaler.model.aside import Skipped
@@ -37,7 +37,7 @@ def looked(
 ) -> Reconciliation:
     cluster = Cluster().apply(Delta(upserts=items), set_aside=aside)
     facts = Facts(inventory=Inventory(at, listed), waits=Waits(**waits))
-    return look(memory, cluster, POLICY, facts, at)
+    return reconcile(memory, cluster, POLICY, facts, at)
 
 
 def noticed(*items: Item, **more: Any) -> Memory:
@@ -177,7 +177,7 @@ def test_a_paused_pool_is_reported_once() -> None:
     for number in range(3):
         at = NOW + 2000.0 * number
         cluster, state = Cluster.of([pod("p")]), state_of(memory, POLICY, at)
-        memory, (order,) = ordered(memory, plan(cluster, state, POLICY, at), cluster, POLICY, state=state, now=at)
+        memory, (order,) = place_orders(memory, plan(cluster, state, POLICY, at), cluster, POLICY, state=state, now=at)
         listed = (instance(f"i-{number}", launched=at, token=order.token),)
         ledger = msgspec.structs.replace(
             memory.ledger, orders=tuple(msgspec.structs.replace(order, state=ACCEPTED) for order in memory.ledger.orders)

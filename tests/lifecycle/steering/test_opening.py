@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from tests.planning.building import NOW, near, node, offering, pod, pool, spec
 
 from gpuscaler.lifecycle.actions import Bind, Close, Lift, Nominate
-from gpuscaler.lifecycle.observed.promised_pods import overtaken, pending_by_kind
+from gpuscaler.lifecycle.observed.promised_pods import find_overtaken, pending_by_kind
 from gpuscaler.lifecycle.steering.binding import MARGIN_SECONDS, NOMINATED_SECONDS, PATIENCE_SECONDS, UNWANTED_SECONDS
 from gpuscaler.lifecycle.steering.opening import REPEAT_SECONDS, Steering, promised_on, steer, still_closed
 from gpuscaler.model.cluster import Cluster, Item
@@ -543,16 +543,16 @@ def test_the_oldest_identical_pod_takes_the_place_and_the_younger_waits() -> Non
 def test_no_other_pod_takes_the_place(other: dict[str, Any]) -> None:
     pods = [waiting("p", created=NOW - 10.0), waiting("q", **{"created": NOW - 20.0, **other})]
 
-    assert overtaken(pods[:1], pending_by_kind(Cluster.of(pods)), busy=frozenset()) == ()
+    assert find_overtaken(pods[:1], pending_by_kind(Cluster.of(pods)), busy=frozenset()) == ()
 
 
 def test_a_pod_with_a_place_or_its_own_volume_is_not_exchanged() -> None:
     pods = [waiting("p", created=NOW - 10.0), waiting("q", created=NOW - 20.0)]
-    assert overtaken(pods[:1], pending_by_kind(Cluster.of(pods)), busy=frozenset({Q})) == ()
+    assert find_overtaken(pods[:1], pending_by_kind(Cluster.of(pods)), busy=frozenset({Q})) == ()
 
     own = spec(gpus=1, volumes=(VolumeUse(claim="data", ephemeral=True),))
     bound = [waiting("p", own, created=NOW - 10.0), waiting("q", own, created=NOW - 20.0)]
-    assert overtaken(bound[:1], pending_by_kind(Cluster.of(bound)), busy=frozenset()) == ()
+    assert find_overtaken(bound[:1], pending_by_kind(Cluster.of(bound)), busy=frozenset()) == ()
 
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.sampled_from("ab")), max_size=12), st.integers(0, 12))
@@ -560,7 +560,7 @@ def test_an_exchanged_pod_is_younger_and_identical(ages: list[tuple[int, str]], 
     pods = [waiting(f"p{n}", labels={"app": app}, created=NOW - age) for n, (age, app) in enumerate(ages)]
     by_key = {pod.key: pod for pod in pods}
     mine = pods[:many]
-    pairs = overtaken(mine, pending_by_kind(Cluster.of(pods)), busy=frozenset())
+    pairs = find_overtaken(mine, pending_by_kind(Cluster.of(pods)), busy=frozenset())
 
     assert len({key for pair in pairs for key in pair}) == 2 * len(pairs)
     assert all(old in {pod.key for pod in mine} and new not in {pod.key for pod in mine} for old, new in pairs)
@@ -575,4 +575,4 @@ def test_an_exchanged_pod_is_younger_and_identical(ages: list[tuple[int, str]], 
 def test_pods_of_the_same_age_are_not_exchanged() -> None:
     pods = [waiting("q"), waiting("p")]
 
-    assert overtaken(pods[:1], pending_by_kind(Cluster.of(pods)), busy=frozenset()) == ()
+    assert find_overtaken(pods[:1], pending_by_kind(Cluster.of(pods)), busy=frozenset()) == ()

@@ -4,8 +4,8 @@ import pytest
 from tests.planning.building import NOW, node, offering, pod, pool
 
 from gpuscaler.lifecycle.actions import Act, Bind, Close
-from gpuscaler.lifecycle.steering.binding import AGAIN_SECONDS, unbinding
-from gpuscaler.lifecycle.steering.rejected_pods import WATCHED_SECONDS, AdmissionFindings, Admissions, TurnedAway, observe, sent
+from gpuscaler.lifecycle.steering.binding import AGAIN_SECONDS, pools_without_binding
+from gpuscaler.lifecycle.steering.rejected_pods import WATCHED_SECONDS, AdmissionFindings, Admissions, TurnedAway, observe, record_sent
 from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.pods import Pod
 from gpuscaler.model.pools import Policy
@@ -22,7 +22,7 @@ def bound(*names: str, admissions: Admissions | None = None) -> Admissions:
         Bind("default/daemon", "d", "other"),
         Close("a", "x"),
     ]
-    return sent(admissions or Admissions(), acts, BOOK, NOW)
+    return record_sent(admissions or Admissions(), acts, BOOK, NOW)
 
 
 def failed(name: str, reason: str = "OutOfnvidia.com/gpu") -> Pod:
@@ -71,7 +71,7 @@ def test_two_rejections_in_a_row_switch_the_pool_to_nomination_for_a_while() -> 
     admission_findings = look(bound("p"), failed("p"))
     two = look(bound("q", admissions=admission_findings.admissions), failed("q"))
     (refused,) = two.refused
-    pools = unbinding({}, two.refused, Ledger(), NOW)
+    pools = pools_without_binding({}, two.refused, Ledger(), NOW)
 
     assert (refused.pool, two.admissions.row) == (KIND.pool, {})
     assert "turned away pod default/q (OutOfnvidia.com/gpu)" in pools[KIND.pool].why

@@ -15,10 +15,10 @@ from gpuscaler.lifecycle.steering.windows import (
     REPEAT_SECONDS,
     Attempt,
     Window,
-    Windows,
+    WindowFindings,
     as_closed,
-    explained,
-    next_look,
+    describe_window,
+    next_check,
     observe,
     recalled,
     reports,
@@ -67,7 +67,7 @@ def ajar(**more: Any) -> Node:
 
 def look(
     before: Window | None = None, *items: Item, policy: Policy = POLICY, ledger: Ledger | None = None, now: float = NOW, **more: Any
-) -> Windows:
+) -> WindowFindings:
     windows = {"a": before} if before is not None else {}
     return observe(windows, ledger or Ledger(coming=(machine(),)), Cluster.of(items), policy, now=now, **more)
 
@@ -76,7 +76,7 @@ def opened(**more: Any) -> Window:
     return Window("u-a", **{"opened": NOW - 2.0, "seen": NOW - 1.0, **more})
 
 
-def kinds(windows: Windows) -> list[type]:
+def kinds(windows: WindowFindings) -> list[type]:
     return [type(act) for act in windows.acts]
 
 
@@ -101,7 +101,7 @@ def test_a_window_opens_for_nothing_else(items: tuple[Item, ...]) -> None:
     """Not if all tolerate the taint, or would not run there anyway, or run already; and not if a person has cordoned the node."""
     windows = look(None, *items)
 
-    assert windows == Windows({})
+    assert windows == WindowFindings({})
 
 
 def test_a_ready_machine_waiting_for_its_gang_gets_back_a_lost_device_plugin() -> None:
@@ -110,7 +110,7 @@ def test_a_ready_machine_waiting_for_its_gang_gets_back_a_lost_device_plugin() -
 
     for ledger in (ready, promised):
         assert kinds(look(None, arriving(), PLUGIN, ledger=ledger)) == [Ajar]
-        assert look(None, arriving(gpus=4), PLUGIN, of(on="a"), ledger=ledger) == Windows({})
+        assert look(None, arriving(gpus=4), PLUGIN, of(on="a"), ledger=ledger) == WindowFindings({})
 
 
 def test_leaving_and_opening_machines_get_no_window() -> None:
@@ -119,7 +119,7 @@ def test_leaving_and_opening_machines_get_no_window() -> None:
     opened_ = Ledger(promises=(Promise("a", KIND.key, ("default/p",), NOW - 1.0, OPEN),))
 
     for ledger in (leaving, lifted, opened_):
-        assert look(None, arriving(), PLUGIN, ledger=ledger) == Windows({})
+        assert look(None, arriving(), PLUGIN, ledger=ledger) == WindowFindings({})
 
 
 def test_a_window_is_closed_when_the_pod_is_bound() -> None:
@@ -134,13 +134,13 @@ def test_a_window_is_closed_when_the_pod_is_bound() -> None:
 
 
 def test_a_terminating_daemon_set_pod_gets_no_successor_before_it_is_gone() -> None:
-    assert look(None, arriving(), PLUGIN, of(on="a", deleted=NOW - 1.0)) == Windows({})
+    assert look(None, arriving(), PLUGIN, of(on="a", deleted=NOW - 1.0)) == WindowFindings({})
 
 
 def test_a_window_is_forgotten_once_it_is_seen_closed() -> None:
     windows = look(opened(closed=NOW - 1.0), arriving(), PLUGIN, of(on="a"))
 
-    assert windows == Windows({})
+    assert windows == WindowFindings({})
 
 
 def test_a_close_that_does_not_show_is_sent_again() -> None:
@@ -201,7 +201,7 @@ def test_a_node_that_registers_without_the_taint_gets_it_once_its_daemon_sets_ha
     assert kinds(look(first.windows["a"], ajar(), PLUGIN, of(on="a"), now=NOW + 1.0)) == [Close]
     for items in ((bare, TOLERANT), (bare, PLUGIN, of(on="a"))):
         assert kinds(look(None, *items)) == [Close]
-    assert look(None, bare, PLUGIN, policy=replace(POLICY, steering=OFF)) == Windows({})
+    assert look(None, bare, PLUGIN, policy=replace(POLICY, steering=OFF)) == WindowFindings({})
 
 
 def test_a_node_whose_window_is_open_counts_as_closed() -> None:
@@ -241,7 +241,7 @@ def test_a_window_that_does_not_show_is_opened_again_without_a_report() -> None:
     assert windows.windows["a"] == Window("u-a", opened=NOW)
     assert look(replace(window, opened=NOW - 1.0), arriving(), PLUGIN).acts == ()
     shown = look(window, arriving(gpus=4), PLUGIN, of(on="a"))
-    assert shown == Windows({}), "the pod that it was to open for is there"
+    assert shown == WindowFindings({}), "the pod that it was to open for is there"
 
 
 def test_a_clock_that_was_set_back_keeps_no_window_open() -> None:
@@ -261,9 +261,9 @@ def test_a_new_node_of_the_same_name_starts_fresh() -> None:
 def test_the_next_pass_is_soon_while_a_window_is_open_and_else_at_the_next_retry() -> None:
     failed = (Attempt("default/plugin", 1, NOW + 30.0, "it failed"),)
 
-    assert next_look({}, NOW) is None
-    assert next_look({"a": Window("u-a", failed=failed)}, NOW) == NOW + 30.0
-    soon = next_look({"a": opened(), "b": Window("u-b", failed=failed)}, NOW)
+    assert next_check({}, NOW) is None
+    assert next_check({"a": Window("u-a", failed=failed)}, NOW) == NOW + 30.0
+    soon = next_check({"a": opened(), "b": Window("u-b", failed=failed)}, NOW)
     assert soon is not None
     assert soon < NOW + 1.0
 
@@ -300,7 +300,7 @@ KEEPING = Policy((pool(KIND, min_gpus_per_pod=4),), steering=BIND)
 KEPT = (Taint(KEPT_TAINT),)
 
 
-def kept(before: Window | None = None, *items: Item, ledger: Ledger | None = None, now: float = NOW) -> Windows:
+def kept(before: Window | None = None, *items: Item, ledger: Ledger | None = None, now: float = NOW) -> WindowFindings:
     return look(before, *items, policy=KEEPING, ledger=ledger or Ledger(), now=now)
 
 
@@ -318,7 +318,7 @@ def test_a_kept_machine_is_closed_again_with_its_own_taint() -> None:
 
     assert windows.acts == (Close("a", "it is kept for large pods", kept=True),)
     assert kinds(kept(opened(seen=NOW - OPEN_SECONDS), ajar(gpus=4, taints=KEPT), PLUGIN)) == [Close]
-    assert kept(windows.windows["a"], arriving(gpus=4, taints=KEPT), PLUGIN, of(on="a")) == Windows({})
+    assert kept(windows.windows["a"], arriving(gpus=4, taints=KEPT), PLUGIN, of(on="a")) == WindowFindings({})
 
 
 def test_a_daemon_set_that_tolerates_only_the_arriving_taint_has_kept_machines_open() -> None:
@@ -331,21 +331,21 @@ def test_a_daemon_set_that_tolerates_only_the_arriving_taint_has_kept_machines_o
 def test_a_kept_machine_that_leaves_or_was_opened_by_a_person_gets_no_window() -> None:
     leaving = Ledger(leaving=(Removal("a", "i-a", KIND.key, "", NOW, NOW),))
 
-    assert kept(None, arriving(gpus=4, taints=KEPT), PLUGIN, ledger=leaving) == Windows({})
-    assert kept(None, arriving(gpus=4, taints=()), PLUGIN) == Windows({})
-    assert look(None, arriving(gpus=4, taints=KEPT), PLUGIN, ledger=Ledger()) == Windows({}), "its pool keeps none"
+    assert kept(None, arriving(gpus=4, taints=KEPT), PLUGIN, ledger=leaving) == WindowFindings({})
+    assert kept(None, arriving(gpus=4, taints=()), PLUGIN) == WindowFindings({})
+    assert look(None, arriving(gpus=4, taints=KEPT), PLUGIN, ledger=Ledger()) == WindowFindings({}), "its pool keeps none"
 
 
 def test_the_status_explains_a_window_and_the_missing_daemon_sets() -> None:
     failed = (Attempt("default/plugin", 2, NOW + 110.0, "the DaemonSet controller created none"),)
     lacking = "it has no pod of DaemonSet default/plugin, which was tried 2 times: the DaemonSet controller created none; it is tried again"
 
-    assert list(explained(Window("u-a", failed=failed), NOW)) == [f"{lacking} in 2 min"]
-    opens, soon = explained(opened(failed=failed), NOW + 100.0)
+    assert list(describe_window(Window("u-a", failed=failed), NOW)) == [f"{lacking} in 2 min"]
+    opens, soon = describe_window(opened(failed=failed), NOW + 100.0)
     assert opens.startswith("it is cordoned by gpuscaler for a few seconds, so that DaemonSets that do not tolerate its taint")
     assert soon == f"{lacking} soon"
 
 
 def test_without_arriving_machines_nothing_is_done() -> None:
-    assert look(None, arriving(), PLUGIN, ledger=Ledger()) == Windows({})
+    assert look(None, arriving(), PLUGIN, ledger=Ledger()) == WindowFindings({})
     assert GPU in KIND.allocatable

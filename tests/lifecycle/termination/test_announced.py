@@ -4,7 +4,7 @@ from tests.planning.building import NOW, node, offering, pool
 
 from gpuscaler.lifecycle.interruptions import AHEAD_SECONDS
 from gpuscaler.lifecycle.memory import Memory
-from gpuscaler.lifecycle.reconcile import Facts, look
+from gpuscaler.lifecycle.reconcile import Facts, reconcile
 from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.instances import Instance, Inventory
 from gpuscaler.model.pools import Policy
@@ -17,7 +17,7 @@ AT = NOW + 86_400.0
 def remembered(memory: Memory, now: float, *, listed: bool = True, **facts: object) -> Memory:
     inventory = Inventory(now, (Instance("i-1", *KIND.key),) if listed else ())
     cluster = Cluster.of((node("n", KIND, provider_id="i-1"),))
-    return look(memory, cluster, POLICY, Facts(inventory=inventory, **facts), now).memory  # type: ignore[arg-type]  # any facts
+    return reconcile(memory, cluster, POLICY, Facts(inventory=inventory, **facts), now).memory  # type: ignore[arg-type]  # any facts
 
 
 def test_maintenance_announced_once_drains_the_machine_under_any_later_leader() -> None:

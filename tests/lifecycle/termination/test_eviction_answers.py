@@ -3,7 +3,7 @@
 from tests.lifecycle.termination.kit import asked, draining
 from tests.planning.building import NOW
 
-from gpuscaler.lifecycle.termination import EvictionRefused, hear
+from gpuscaler.lifecycle.termination import EvictionRefused, record_refusals
 from gpuscaler.lifecycle.termination.eviction_answers import MOST_WORDS
 from gpuscaler.planning.state.ledger import ledger
 from gpuscaler.planning.state.ledger.entries import Eviction
@@ -14,7 +14,7 @@ REFUSAL = EvictionRefused("n", "default/p", "uid-p", "the budget web", budget=Tr
 
 def heard(entry: Eviction, *refusals: EvictionRefused) -> Eviction:
     book = Ledger(leaving=(draining(entry),))
-    after = ledger.fold_events(book, hear(book, refusals, NOW))
+    after = ledger.fold_events(book, record_refusals(book, refusals, NOW))
     return after.leaving[0].evictions[0]
 
 
@@ -29,8 +29,8 @@ def test_the_last_refusal_counts() -> None:
 
 def test_a_refusal_for_another_pod_or_without_a_removal_changes_nothing() -> None:
     assert heard(asked(), EvictionRefused("n", "default/p", "another", "why")) == asked()
-    assert hear(Ledger(leaving=(draining(asked()),)), [EvictionRefused("m", "default/p", "uid-p", "why")], NOW) == []
-    assert hear(Ledger(), [REFUSAL], NOW) == []
+    assert record_refusals(Ledger(leaving=(draining(asked()),)), [EvictionRefused("m", "default/p", "uid-p", "why")], NOW) == []
+    assert record_refusals(Ledger(), [REFUSAL], NOW) == []
 
 
 def test_long_messages_are_cut_between_characters() -> None:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from tests.planning.building import DAEMON, NOW, node, offering, pod, pool, spec
 
 from gpuscaler.lifecycle.actions import Clear, End, Evict, Exclude, Mark, Unmark
-from gpuscaler.lifecycle.termination import Departure, begin, give_up, take_leave
+from gpuscaler.lifecycle.termination import RemovalFindings, begin_removals, continue_removals, remove_overdue
 from gpuscaler.lifecycle.termination.removing import CLEAR_SECONDS, DETACH_SECONDS, DRAIN_SECONDS, END_SECONDS, REPEAT_SECONDS, WAIT_SECONDS
 from gpuscaler.lifecycle.termination.starting import Overdue
 from gpuscaler.model.aside import Skipped
@@ -64,19 +64,19 @@ def going(step: str = WAITING, **more: Any) -> Removal:
 
 def turn(
     removal: Removal, *items: Item, ledger: Ledger | None = None, gone: bool = False, aside: tuple[Skipped, ...] = (), listed: bool = True
-) -> Departure:
+) -> RemovalFindings:
     there = Instance("i-1", *KIND.key, state=TERMINATED) if gone else Instance("i-1", *KIND.key)
     inventory = Inventory(NOW, (there,)) if listed else None
     known = ledger or Ledger(leaving=(removal,))
-    return take_leave(known, Cluster.of(items, aside), inventory, POLICY, now=NOW)
+    return continue_removals(known, Cluster.of(items, aside), inventory, POLICY, now=NOW)
 
 
-def noted(departure: Departure) -> Removal:
+def noted(departure: RemovalFindings) -> Removal:
     """Return the removal as it was last saved."""
     return [step.leaving for step in departure.steps if isinstance(step, ledger.Left)][-1]
 
 
-def step_of(departure: Departure) -> str:
+def step_of(departure: RemovalFindings) -> str:
     """Return the step of the removal afterwards; empty if it is over, "as it was" if nothing was saved."""
     left = [step.leaving.step for step in departure.steps if isinstance(step, ledger.Left)]
     over = any(isinstance(step, ledger.Finished) for step in departure.steps)
@@ -90,7 +90,7 @@ def test_a_node_is_closed_first() -> None:
     departure = turn(going(MARKING), machine(marked=False))
 
     assert departure.acts == (Mark("n", "idle"),)
-    assert turn(going(MARKING, tried=NOW - 1.0), machine(marked=False)) == Departure()
+    assert turn(going(MARKING, tried=NOW - 1.0), machine(marked=False)) == RemovalFindings()
     assert turn(going(MARKING, tried=NOW - REPEAT_SECONDS), machine(marked=False)).acts == (Mark("n", "idle"),)
 
 
@@ -119,7 +119,7 @@ def test_a_moved_pod_that_is_back_is_evicted_again(step: str) -> None:
 
 
 def test_a_machine_whose_end_was_requested_is_not_checked_again() -> None:
-    assert turn(going(ENDING, at=NOW - 99.0, tried=NOW - 5.0), machine(), resident("new")) == Departure()
+    assert turn(going(ENDING, at=NOW - 99.0, tried=NOW - 5.0), machine(), resident("new")) == RemovalFindings()
 
 
 @pytest.mark.parametrize(("name", "step"), [("new", REOPENING), ("p", DRAINING)])
@@ -135,7 +135,7 @@ def test_load_balancers_are_informed_before_evictions_but_not_waited_for_for_eve
     assert (departure.acts, step_of(departure)) == ((Exclude("n", "idle"),), DRAINING)
 
     draining = going(DRAINING, pods=(P,), since=NOW - 1.0, tried=NOW - 1.0)
-    assert turn(draining, machine(told=False), resident()) == Departure()
+    assert turn(draining, machine(told=False), resident()) == RemovalFindings()
     late = turn(going(DRAINING, pods=(P,), since=NOW - REPEAT_SECONDS, tried=NOW - REPEAT_SECONDS), machine(told=False), resident())
     assert late.acts == (Exclude("n", "idle"), Evict(P, "uid-p", "n"))
 
@@ -147,7 +147,7 @@ def test_an_interrupted_machine_does_not_wait_for_load_balancers() -> None:
 
 
 def test_no_pod_is_evicted_before_the_replacement_of_the_node_is_open() -> None:
-    assert turn(going(pods=(P,), needs=("o-0",)), machine(), resident()) == Departure()
+    assert turn(going(pods=(P,), needs=("o-0",)), machine(), resident()) == RemovalFindings()
 
 
 # Volumes
@@ -185,8 +185,8 @@ def test_volumes_of_an_interrupted_machine_are_waited_for_only_until_its_end() -
 def test_the_removal_is_over_when_machine_and_node_are_gone() -> None:
     assert step_of(turn(going(ENDING, tried=NOW - 1.0), gone=True)) == ""
     assert step_of(turn(going(ENDING, tried=NOW - 1.0), machine(), gone=True)) == CLEARING
-    assert turn(going(ENDING, tried=NOW - 1.0), gone=False) == Departure()
-    assert turn(going(ENDING, tried=NOW - 1.0), listed=False) == Departure()
+    assert turn(going(ENDING, tried=NOW - 1.0), gone=False) == RemovalFindings()
+    assert turn(going(ENDING, tried=NOW - 1.0), listed=False) == RemovalFindings()
 
 
 def test_an_unlisted_machine_is_ended_all_the_same_because_lists_may_be_old() -> None:
@@ -201,9 +201,9 @@ def test_a_node_whose_machine_is_gone_is_deleted_if_nothing_else_does() -> None:
     clearing = going(CLEARING, since=NOW - CLEAR_SECONDS)
 
     assert turn(clearing, machine(), gone=True).acts == (Clear("n", "u", "its machine is gone"),)
-    assert turn(going(CLEARING), machine(), gone=True) == Departure()
+    assert turn(going(CLEARING), machine(), gone=True) == RemovalFindings()
     assert step_of(turn(clearing, gone=True)) == ""
-    assert turn(clearing, machine(deleted=NOW - 1.0), gone=True) == Departure()
+    assert turn(clearing, machine(deleted=NOW - 1.0), gone=True) == RemovalFindings()
 
 
 def test_a_machine_that_is_listed_again_is_ended_again_and_keeps_its_node() -> None:
@@ -307,7 +307,7 @@ def test_a_node_that_may_run_an_unreadable_pod_is_not_ended(step: str, where: st
 
 def test_a_node_is_reopened_until_its_taint_is_seen_gone() -> None:
     assert turn(going(REOPENING, tried=NOW - REPEAT_SECONDS), machine()).acts == (Unmark("n", "its removal was given up"),)
-    assert turn(going(REOPENING, tried=NOW - 1.0), machine()) == Departure()
+    assert turn(going(REOPENING, tried=NOW - 1.0), machine()) == RemovalFindings()
     assert step_of(turn(going(REOPENING), machine(marked=False))) == ""
 
 
@@ -346,7 +346,7 @@ def test_an_interrupted_machine_does_not_wait_long_for_the_taint() -> None:
     slow = going(MARKING, forced=True, ends=NOW + 60.0, pods=(P,), tried=NOW - 3.0)
 
     assert Evict(P, "uid-p", "n") in turn(slow, machine(marked=False), resident()).acts
-    assert turn(going(MARKING, forced=True, ends=NOW + 60.0, tried=NOW - 1.0), machine(marked=False), resident()) == Departure()
+    assert turn(going(MARKING, forced=True, ends=NOW + 60.0, tried=NOW - 1.0), machine(marked=False), resident()) == RemovalFindings()
 
 
 def test_the_node_of_a_machine_that_went_as_announced_is_deleted() -> None:
@@ -361,7 +361,7 @@ def removal(**more: Any) -> PlannedRemoval:
 
 
 def begun(*items: Item, ledger: Ledger | None = None) -> list[ledger.Event]:
-    return begin(ledger or Ledger(), Cluster.of(items), POLICY, (removal(),), names={"new-1": "o-0"}, now=NOW)
+    return begin_removals(ledger or Ledger(), Cluster.of(items), POLICY, (removal(),), names={"new-1": "o-0"}, now=NOW)
 
 
 def test_a_planned_removal_is_saved_with_the_ledgers_names() -> None:
@@ -388,7 +388,7 @@ def test_a_removal_without_a_clear_machine_is_not_begun(items: tuple[Item, ...],
 def test_a_machine_that_never_came_is_ended_at_once() -> None:
     late = OrderedMachine("o-0", "o", (KIND.key,), 1.0, NOW, instance="i-1")
 
-    assert give_up(Overdue(late, "too late"), NOW).leaving == Removal("i-1", "i-1", KIND.key, "too late", NOW, NOW, ENDING)
+    assert remove_overdue(Overdue(late, "too late"), NOW).leaving == Removal("i-1", "i-1", KIND.key, "too late", NOW, NOW, ENDING)
 
 
 # Random cases

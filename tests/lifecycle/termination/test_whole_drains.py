@@ -10,7 +10,7 @@ from tests.planning.building import NOW, node, pool
 from tests.soaking import examples
 
 from gpuscaler.lifecycle.actions import Act, Checkpoint, Clear, Delete, End, Evict, Exclude, Mark, Unmark
-from gpuscaler.lifecycle.termination import EvictionRefused, hear, take_leave
+from gpuscaler.lifecycle.termination import EvictionRefused, continue_removals, record_refusals
 from gpuscaler.lifecycle.termination.eviction import LAST_SECONDS, MARGIN_SECONDS
 from gpuscaler.lifecycle.termination.node_pods import LEAVING, is_daemon
 from gpuscaler.lifecycle.termination.removing import DRAIN_SECONDS
@@ -93,10 +93,10 @@ class Drain:
         if self.gone and self.clears and self.now > self.gone + 10.0:
             self.node = None
         alive = () if self.gone and self.now > self.gone + 5.0 else (Instance("i-1", *KIND.key),)
-        self.book = ledger.fold_events(self.book, hear(self.book, self.refused, self.now))
+        self.book = ledger.fold_events(self.book, record_refusals(self.book, self.refused, self.now))
         self.refused = []
         cluster = Cluster.of([*([self.node] if self.node is not None else []), *(life.pod for life in self.lives if self.node is not None)])
-        departure = take_leave(self.book, cluster, Inventory(self.now, alive), POLICY, now=self.now)
+        departure = continue_removals(self.book, cluster, Inventory(self.now, alive), POLICY, now=self.now)
         self.book = ledger.fold_events(self.book, departure.steps)
         for act in departure.acts:
             self.acts.append((self.now, act))

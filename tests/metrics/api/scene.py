@@ -17,12 +17,12 @@ from gpuscaler.kube.client import Client
 from gpuscaler.kube.errors import Unreachable
 from gpuscaler.kube.reviews import Reviews
 from gpuscaler.kube.transport import Answer, Request
-from gpuscaler.metrics.api.answering import Answering
+from gpuscaler.metrics.api.answering import Responder
 from gpuscaler.metrics.api.server import Api, listen
-from gpuscaler.metrics.api.trust import trust_in
+from gpuscaler.metrics.api.trust import parse_trust
 from gpuscaler.metrics.sources.values import EVERYTHING, MetricInfo, SourceError, UnknownMetric, Value
 from gpuscaler.model.selectors import LabelSelector
-from gpuscaler.serving.certificates import Authority, Pair
+from gpuscaler.serving.certificates import CertificateAuthority, CertificatePair
 from gpuscaler.serving.tls import LiveTls
 
 NOW = 1_767_225_600.0  # 2026-01-01T00:00:00Z
@@ -140,13 +140,13 @@ class Scene:
     reviewing: Reviewing
     tls: LiveTls
     url: str
-    proxies: Authority
-    clients: Authority
-    serving: Authority
+    proxies: CertificateAuthority
+    clients: CertificateAuthority
+    serving: CertificateAuthority
 
-    def configured(self, *, names: str = '["front-proxy-client"]', proxies: Authority | None = None) -> None:
+    def configured(self, *, names: str = '["front-proxy-client"]', proxies: CertificateAuthority | None = None) -> None:
         """Use the trust of a cluster's ConfigMap."""
-        trust = trust_in(
+        trust = parse_trust(
             {
                 "client-ca-file": self.clients.certificate.decode(),
                 "requestheader-client-ca-file": (proxies or self.proxies).certificate.decode(),
@@ -160,21 +160,27 @@ class Scene:
         self.tls.believe(trust.pem)
         self.api.trust = trust
 
-    def context(self, pair: Pair | None) -> ssl.SSLContext:
+    def context(self, pair: CertificatePair | None) -> ssl.SSLContext:
         context = ssl.create_default_context(cadata=self.serving.certificate.decode())
         if pair is not None:
             pair.presented(context)
         return context
 
     async def get(
-        self, path: str, *, pair: Pair | None = None, user: str = HPA, headers: Sequence[tuple[str, str]] = (), method: str = "GET"
+        self,
+        path: str,
+        *,
+        pair: CertificatePair | None = None,
+        user: str = HPA,
+        headers: Sequence[tuple[str, str]] = (),
+        method: str = "GET",
     ) -> Answered:
         """Send a request with the certificate ``pair``; without one, as the front proxy on behalf of ``user``."""
         if pair is None:
             pair, headers = self.proxies.issue("front-proxy-client"), [("X-Remote-User", user), *headers]
         return await self.ask(path, pair, headers, method)
 
-    async def ask(self, path: str, pair: Pair | None, headers: Sequence[tuple[str, str]] = (), method: str = "GET") -> Answered:
+    async def ask(self, path: str, pair: CertificatePair | None, headers: Sequence[tuple[str, str]] = (), method: str = "GET") -> Answered:
         connector = aiohttp.TCPConnector(ssl=self.context(pair), force_close=True)
         async with (
             aiohttp.ClientSession(connector=connector) as session,
@@ -185,12 +191,12 @@ class Scene:
 
 @asynccontextmanager
 async def scene(folder: Path, **more: Any) -> AsyncIterator[Scene]:
-    proxies, clients, serving = (Authority(name, now=time.time()) for name in ("front-proxy-ca", "kubernetes-ca", "serving-ca"))
+    proxies, clients, serving = (CertificateAuthority(name, now=time.time()) for name in ("front-proxy-ca", "kubernetes-ca", "serving-ca"))
     serving.issue("server", hosts=("127.0.0.1", "localhost")).write(folder, "server")
     tls = LiveTls(folder / "server.crt", folder / "server.key", ask_clients=True)
     source, reviewing = ByHand(), Reviewing()
     reviews = Reviews(Client(reviewing), Client(reviewing), clock=time.monotonic)
-    api = Api(Answering(source, **more), reviews, time.time, lambda *_: None)
+    api = Api(Responder(source, **more), reviews, time.time, lambda *_: None)
     server = await listen(api, host="127.0.0.1", port=0, tls=tls.context)
     made = Scene(api, source, reviewing, tls, f"https://127.0.0.1:{server.port}", proxies, clients, serving)
     made.configured()

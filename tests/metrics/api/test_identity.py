@@ -10,7 +10,7 @@ import aiohttp
 import pytest
 from tests.metrics.api.scene import HPA, Scene, pod, scene
 
-from gpuscaler.serving.certificates import Authority
+from gpuscaler.serving.certificates import CertificateAuthority
 
 pytestmark = pytest.mark.looptime(False)
 
@@ -86,7 +86,7 @@ async def test_a_certificate_of_the_proxies_authority_for_another_name_is_refuse
 
 async def test_a_certificate_of_an_unknown_authority_ends_the_handshake(tmp_path: Path) -> None:
     async with scene(tmp_path) as made:
-        stranger = Authority("front-proxy-ca", now=time.time())
+        stranger = CertificateAuthority("front-proxy-ca", now=time.time())
         with pytest.raises((aiohttp.ClientError, ssl.SSLError)):
             await made.get(PATH, pair=stranger.issue("front-proxy-client"), headers=FORGED)
         assert made.source.asked == []
@@ -105,7 +105,7 @@ async def test_a_removed_authority_is_not_trusted_any_more_on_open_connections(t
             return head.split(b"\r\n")[0]
 
         assert await again() == b"HTTP/1.1 200 OK"
-        later = Authority("front-proxy-ca", now=time.time())
+        later = CertificateAuthority("front-proxy-ca", now=time.time())
         made.configured(proxies=later)
         assert await again() == b"HTTP/1.1 401 Unauthorized"
         writer.close()

@@ -12,11 +12,11 @@ from tests.kube.doubles import Scripted, answer, refusal
 
 from gpuscaler.kube.client import Client
 from gpuscaler.kube.transport import Answer, Request
-from gpuscaler.metrics.api.publishing import AUTHORITY, MOST, Place, Publisher, SelfMade, merged
-from gpuscaler.serving.certificates import VALID, Authority
+from gpuscaler.metrics.api.publishing import AUTHORITY, MOST, OwnCertificate, Publisher, ServiceName, merge_bundle
+from gpuscaler.serving.certificates import VALID, CertificateAuthority
 
 NOW = 1_767_225_600.0
-PLACE = Place("gpuscaler-metrics", "gpu")
+PLACE = ServiceName("gpuscaler-metrics", "gpu")
 OURS = {"name": "gpuscaler-metrics", "namespace": "gpu"}
 DAY = 86400.0
 
@@ -59,8 +59,8 @@ def authorities(bundle: str) -> list[x509.Certificate]:
     return x509.load_pem_x509_certificates(b64decode(bundle))
 
 
-def made(folder: Path, clock: list[float]) -> SelfMade:
-    return SelfMade(folder, PLACE, lambda: clock[0])
+def made(folder: Path, clock: list[float]) -> OwnCertificate:
+    return OwnCertificate(folder, PLACE, lambda: clock[0])
 
 
 def test_the_certificate_is_for_the_name_that_kube_aggregator_requires(tmp_path: Path) -> None:
@@ -78,8 +78,8 @@ async def test_the_authority_is_written_into_every_api_service_that_leads_here_a
     registry, self_made = Registry(custom1=OURS, custom2=OURS, external=OURS), made(tmp_path, [NOW])
     publisher = Publisher(registry.client, PLACE, self_made)
 
-    assert await publisher.look()
-    assert await publisher.look()
+    assert await publisher.check()
+    assert await publisher.check()
     assert len(registry.writes) == 3
     (bundle,) = registry.bundles()
     assert b64decode(bundle) == self_made.authority
@@ -90,7 +90,7 @@ async def test_an_api_service_of_another_program_is_not_changed_but_named(tmp_pa
     registry = Registry(custom1=OURS, custom2=OURS, external=keda)
     publisher = Publisher(registry.client, PLACE, made(tmp_path, [NOW]))
 
-    assert await publisher.look()
+    assert await publisher.check()
     assert registry.objects["v1beta1.external.metrics.k8s.io"]["spec"] == {"service": keda}
     assert publisher.others == {"v1beta1.external.metrics.k8s.io": "keda/keda-operator-metrics-apiserver"}
     assert "not changed" in publisher.states["v1beta1.external.metrics.k8s.io"]
@@ -102,7 +102,7 @@ async def test_an_api_service_that_is_missing_or_insecure_is_reported(tmp_path: 
     registry.objects["v1beta2.custom.metrics.k8s.io"]["spec"]["insecureSkipTLSVerify"] = True
     publisher = Publisher(registry.client, PLACE, made(tmp_path, [NOW]))
 
-    assert await publisher.look()
+    assert await publisher.check()
     assert "saw no such APIService" in publisher.states["v1beta1.external.metrics.k8s.io"]
     assert "insecureSkipTLSVerify" in publisher.states["v1beta2.custom.metrics.k8s.io"]
     assert registry.writes == ["v1beta1.custom.metrics.k8s.io"]
@@ -113,7 +113,7 @@ async def test_with_a_given_certificate_an_insecure_api_service_is_reported_but_
     registry.objects["v1beta2.custom.metrics.k8s.io"]["spec"]["insecureSkipTLSVerify"] = True
     publisher = Publisher(registry.client, PLACE, None, ("custom.metrics.k8s.io",))
 
-    assert await publisher.look()
+    assert await publisher.check()
     assert {name: state for name, state in publisher.states.items() if state} == {
         "v1beta2.custom.metrics.k8s.io": "insecureSkipTLSVerify is set, so an attacker on the network path can forge metrics; "
         "put the authority of its certificate in caBundle instead"
@@ -126,8 +126,8 @@ async def test_a_write_with_a_conflict_is_repeated_on_the_new_version(tmp_path: 
     registry.clash = 1
     publisher = Publisher(registry.client, PLACE, self_made)
 
-    assert not await publisher.look()
-    assert await publisher.look()
+    assert not await publisher.check()
+    assert await publisher.check()
     assert registry.bundles() == {b64encode(self_made.authority).decode()}
 
 
@@ -135,7 +135,7 @@ async def test_two_replicas_share_one_bundle(tmp_path: Path) -> None:
     registry = Registry(custom1=OURS, custom2=OURS, external=OURS)
     first, second = made(tmp_path / "a", [NOW]), made(tmp_path / "b", [NOW])
     for self_made in (first, second, first):
-        await Publisher(registry.client, PLACE, self_made).look()
+        await Publisher(registry.client, PLACE, self_made).check()
 
     (bundle,) = registry.bundles()
     assert b64decode(bundle) == first.authority + second.authority
@@ -145,14 +145,14 @@ async def test_a_renewed_certificate_is_served_once_its_authority_is_published(t
     registry, clock = Registry(custom1=OURS, custom2=OURS, external=OURS), [NOW]
     self_made = made(tmp_path, clock)
     publisher = Publisher(registry.client, PLACE, self_made)
-    await publisher.look()
+    await publisher.check()
     before, served = self_made.authority, self_made.files[0].read_bytes()
     clock[0] += VALID.total_seconds() / 2 + DAY
     registry.clash = 1
 
-    assert not await publisher.look()
+    assert not await publisher.check()
     assert self_made.files[0].read_bytes() == served
-    assert await publisher.look()
+    assert await publisher.check()
     assert self_made.files[0].read_bytes() != served
     (bundle,) = registry.bundles()
     assert before in b64decode(bundle)
@@ -161,17 +161,17 @@ async def test_a_renewed_certificate_is_served_once_its_authority_is_published(t
 
 
 def test_a_bundle_keeps_other_authorities_and_the_newest_of_ours() -> None:
-    foreign = Authority("other", now=NOW).certificate
-    old = [Authority(AUTHORITY, now=NOW + day * DAY).certificate for day in range(MOST + 3)]
-    ended = Authority(AUTHORITY, now=NOW - 400 * DAY).certificate
-    mine = Authority(AUTHORITY, now=NOW + 100 * DAY).certificate
-    bundle = merged(b64encode(b"".join([foreign, ended, *old])).decode(), [mine])
+    foreign = CertificateAuthority("other", now=NOW).certificate
+    old = [CertificateAuthority(AUTHORITY, now=NOW + day * DAY).certificate for day in range(MOST + 3)]
+    ended = CertificateAuthority(AUTHORITY, now=NOW - 400 * DAY).certificate
+    mine = CertificateAuthority(AUTHORITY, now=NOW + 100 * DAY).certificate
+    bundle = merge_bundle(b64encode(b"".join([foreign, ended, *old])).decode(), [mine])
 
     assert authorities(bundle) == [x509.load_pem_x509_certificate(pem) for pem in (foreign, *old[-(MOST - 1) :], mine)]
-    assert merged(bundle, [mine]) == bundle
+    assert merge_bundle(bundle, [mine]) == bundle
 
 
 @pytest.mark.parametrize("bundle", ["", "%%%", b64encode(b"no certificate").decode()])
 def test_an_invalid_bundle_is_replaced(bundle: str) -> None:
-    mine = Authority(AUTHORITY, now=NOW).certificate
-    assert b64decode(merged(bundle, [mine])) == mine
+    mine = CertificateAuthority(AUTHORITY, now=NOW).certificate
+    assert b64decode(merge_bundle(bundle, [mine])) == mine

@@ -12,11 +12,11 @@ import pytest
 from gpuscaler.kube.client import Client
 from gpuscaler.kube.errors import Unreachable
 from gpuscaler.kube.transport import Answer, Request
-from gpuscaler.metrics.api.trust import NAME, Trust, TrustError, WatchedTrust, trust_in
-from gpuscaler.serving.certificates import Authority
+from gpuscaler.metrics.api.trust import NAME, Trust, TrustError, WatchedTrust, parse_trust
+from gpuscaler.serving.certificates import CertificateAuthority
 
-CA = Authority("front-proxy-ca", now=time.time()).certificate.decode()
-OTHER = Authority("front-proxy-ca", now=time.time()).certificate.decode()
+CA = CertificateAuthority("front-proxy-ca", now=time.time()).certificate.decode()
+OTHER = CertificateAuthority("front-proxy-ca", now=time.time()).certificate.decode()
 #: The ConfigMap as kube-apiserver writes it in a cluster made by kubeadm.
 DATA = {
     "client-ca-file": OTHER,
@@ -78,7 +78,7 @@ async def watched(cluster: Cluster, **given: str) -> AsyncIterator[tuple[Watched
 
 
 def test_the_whole_config_map_is_read() -> None:
-    trust = trust_in(DATA)
+    trust = parse_trust(DATA)
     assert (len(trust.proxies), len(trust.clients)) == (1, 1)
     assert trust.proxies != trust.clients
     assert trust.proxy_names == {"front-proxy-client"}
@@ -87,7 +87,7 @@ def test_the_whole_config_map_is_read() -> None:
 
 
 def test_nothing_is_trusted_by_default() -> None:
-    trust = trust_in({})
+    trust = parse_trust({})
     assert (trust.proxies, trust.clients, trust.user_headers) == ((), (), ())
 
 
@@ -101,14 +101,14 @@ def test_nothing_is_trusted_by_default() -> None:
 )
 def test_an_invalid_key_is_named(key: str, text: str, said: str) -> None:
     with pytest.raises(TrustError, match="saw") as caught:
-        trust_in({**DATA, key: text})
+        parse_trust({**DATA, key: text})
     assert said in str(caught.value)
 
 
 async def test_a_change_is_used_immediately_and_watched_by_name() -> None:
     cluster = Cluster(DATA)
     async with watched(cluster) as (trust, trusts):
-        assert (trust.known, trust.trouble, len(trusts)) == (True, "", 1)
+        assert (trust.is_loaded, trust.trouble, len(trusts)) == (True, "", 1)
         cluster.change(**{"requestheader-allowed-names": '["another"]'})
         await asyncio.sleep(0.1)
         assert trusts[-1].proxy_names == {"another"}
@@ -132,7 +132,7 @@ async def test_invalid_data_keeps_the_previous_trust_and_is_reported() -> None:
         cluster.change(**{"client-ca-file": "broken"})
         await asyncio.sleep(3)
         assert "client-ca-file: saw 6 bytes" in trust.trouble
-        assert (trust.known, len(trusts)) == (True, 1)
+        assert (trust.is_loaded, len(trusts)) == (True, 1)
         cluster.change(**{"client-ca-file": CA})
         await asyncio.sleep(60)
         assert (trust.trouble, len(trusts)) == ("", 2)
@@ -143,7 +143,7 @@ async def test_a_deleted_config_map_keeps_the_trust() -> None:
     async with watched(cluster) as (trust, trusts):
         cluster.events.put_nowait({"type": "DELETED", "object": cluster.object()})
         await asyncio.sleep(5)
-        assert (trust.known, len(trusts)) == (True, 1)
+        assert (trust.is_loaded, len(trusts)) == (True, 1)
 
 
 async def test_an_unavailable_api_server_is_asked_less_and_less_often() -> None:
@@ -152,16 +152,16 @@ async def test_an_unavailable_api_server_is_asked_less_and_less_often() -> None:
     async with watched(cluster) as (trust, trusts):
         await asyncio.sleep(600)
         assert "is away" in trust.trouble
-        assert (trust.known, trusts) == (False, [])
+        assert (trust.is_loaded, trusts) == (False, [])
         assert len(cluster.requests) < 150
         cluster.away = False
         await asyncio.sleep(40)
-        assert (trust.known, trust.trouble, len(trusts)) == (True, "", 1)
+        assert (trust.is_loaded, trust.trouble, len(trusts)) == (True, "", 1)
 
 
 async def test_flags_take_precedence_over_the_config_map() -> None:
     async with watched(Cluster(DATA), **{"client-ca-file": CA}) as (_, trusts):
-        assert trusts[-1].clients == trust_in({"client-ca-file": CA}).clients
+        assert trusts[-1].clients == parse_trust({"client-ca-file": CA}).clients
 
 
 async def test_with_files_for_all_authorities_no_config_map_is_needed() -> None:
@@ -176,12 +176,12 @@ async def test_with_files_for_all_authorities_no_config_map_is_needed() -> None:
     trust = WatchedTrust(Client(cluster), given, trusts.append)
     task = asyncio.create_task(trust.run())
     await asyncio.sleep(0.1)
-    assert (trust.known, len(trusts), cluster.requests) == (True, 1, [])
+    assert (trust.is_loaded, len(trusts), cluster.requests) == (True, 1, [])
     files["client-ca-file"] = OTHER
     await asyncio.sleep(61)
-    assert (len(trusts), trusts[-1].clients) == (2, trust_in(DATA).clients)
+    assert (len(trusts), trusts[-1].clients) == (2, parse_trust(DATA).clients)
     files.clear()
     await asyncio.sleep(61)
-    assert (trust.known, len(trusts), trust.trouble) == (True, 2, "--client-ca-file ca.crt: saw No such file")
+    assert (trust.is_loaded, len(trusts), trust.trouble) == (True, 2, "--client-ca-file ca.crt: saw No such file")
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)

@@ -34,9 +34,9 @@ from gpuscaler.metrics.command.command import Options, TrustFlags
 from gpuscaler.metrics.command.rules import RulesFile
 from gpuscaler.metrics.command.service import Accesses, Clocks, MetricsService
 from gpuscaler.metrics.command.settings import MetricsSettings
-from gpuscaler.metrics.sources.direct import Scraping
+from gpuscaler.metrics.sources.direct import ScrapeSettings
 from gpuscaler.metrics.sources.prometheus import PrometheusAway
-from gpuscaler.serving.certificates import Authority
+from gpuscaler.serving.certificates import CertificateAuthority
 
 pytestmark = pytest.mark.looptime(False)
 
@@ -51,7 +51,7 @@ class World:
 
     api: ApiServer = field(default_factory=lambda: ApiServer(time.time))
     prometheus: PrometheusDouble = field(default_factory=PrometheusDouble)
-    proxies: Authority = field(default_factory=lambda: Authority("front-proxy", now=time.time()))
+    proxies: CertificateAuthority = field(default_factory=lambda: CertificateAuthority("front-proxy", now=time.time()))
     bundles: dict[str, str] = field(default_factory=dict)
     allowed: bool = True
 
@@ -233,7 +233,7 @@ async def test_the_aggregator_reads_values_with_a_certificate_that_it_trusts_by_
 
 
 async def test_an_unavailable_prometheus_is_an_error_until_it_is_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gpuscaler.metrics.sources.outages.LOOK", 0.1)
+    monkeypatch.setattr("gpuscaler.metrics.sources.outages.CHECK_SECONDS", 0.1)
     with structlog.testing.capture_logs() as logs:
         async with running(tmp_path) as made:
             made.world.prometheus.put("nvidia_gpu_duty_cycle", 40.0, pod_name="serve-a", namespace_name="work")
@@ -252,9 +252,9 @@ async def test_an_unavailable_prometheus_is_an_error_until_it_is_back(tmp_path: 
 
 
 async def test_without_prometheus_an_exporter_that_does_not_answer_is_logged_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gpuscaler.metrics.sources.outages.LOOK", 0.05)
+    monkeypatch.setattr("gpuscaler.metrics.sources.outages.CHECK_SECONDS", 0.05)
     # Nothing listens at port 1.
-    scraping = Scraping(namespace="default", selector=EXPORTERS, port=1, interval=0.05)
+    scraping = ScrapeSettings(namespace="default", selector=EXPORTERS, port=1, interval=0.05)
     settings = MetricsSettings(period=0.2, exporters=scraping)
     with structlog.testing.capture_logs() as logs:
         async with running(tmp_path, source="exporters", settings=settings) as made, asyncio.timeout(60):
@@ -270,7 +270,7 @@ async def test_without_prometheus_an_exporter_that_does_not_answer_is_logged_onc
 
 
 async def test_an_expired_certificate_for_another_service_is_logged_at_start(tmp_path: Path) -> None:
-    pair = Authority("theirs", now=time.time() - 400 * 86_400).issue("server", hosts=("gpuscaler-metrics.monitoring.svc",))
+    pair = CertificateAuthority("theirs", now=time.time() - 400 * 86_400).issue("server", hosts=("gpuscaler-metrics.monitoring.svc",))
     certificate, key = pair.write(tmp_path, "theirs")
     with structlog.testing.capture_logs() as logs:
         async with running(tmp_path, certificate=certificate, key=key), asyncio.timeout(60):
@@ -281,7 +281,7 @@ async def test_an_expired_certificate_for_another_service_is_logged_at_start(tmp
 
 
 async def test_changed_rules_are_served_and_users_without_rights_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gpuscaler.metrics.command.rules.LOOK_SECONDS", 0.1)
+    monkeypatch.setattr("gpuscaler.metrics.command.rules.CHECK_SECONDS", 0.1)
     async with running(tmp_path) as made:
         made.world.prometheus.put("nvidia_gpu_duty_cycle", 40.0, pod_name="serve-a", namespace_name="work")
         await made.until(PATH, lambda status, _: status == 200)

@@ -9,9 +9,9 @@ from tests.metrics.api.scene import HPA, Reviewing
 
 from gpuscaler.kube.client import Client
 from gpuscaler.metrics.api.paths import VERSIONS
-from gpuscaler.metrics.command.certificates import mistakes
-from gpuscaler.metrics.command.upkeep import Upkeep
-from gpuscaler.serving.certificates import Authority
+from gpuscaler.metrics.command.certificates import certificate_problems
+from gpuscaler.metrics.command.upkeep import SelfCheck
+from gpuscaler.serving.certificates import CertificateAuthority
 from gpuscaler.serving.tls import LiveTls
 
 NOW = 1_767_225_600.0  # 2026-01-01T00:00:00Z
@@ -21,12 +21,12 @@ EXPECTED = f"expected {HOST}, the name that the API server uses; reissue it for 
 
 
 def issued(*hosts: str, at: float = NOW) -> bytes:
-    return Authority("test", now=at).issue("server", hosts=hosts).certificate
+    return CertificateAuthority("test", now=at).issue("server", hosts=hosts).certificate
 
 
 def nameless() -> bytes:
     """An old-style certificate: the name is only in the subject."""
-    return Authority("test", now=NOW).issue(HOST).certificate
+    return CertificateAuthority("test", now=NOW).issue(HOST).certificate
 
 
 @pytest.mark.parametrize(
@@ -52,17 +52,17 @@ def nameless() -> bytes:
     ],
 )
 def test_a_certificate_that_the_api_server_will_not_trust_is_reported(pem: bytes, now: float | None, said: tuple[str, ...]) -> None:
-    assert mistakes(pem, host=HOST, now=now) == said
+    assert certificate_problems(pem, host=HOST, now=now) == said
 
 
 def served(folder: Path, *hosts: str) -> LiveTls:
-    Authority("test", now=NOW).issue("server", hosts=hosts).write(folder, "server")
+    CertificateAuthority("test", now=NOW).issue("server", hosts=hosts).write(folder, "server")
     return LiveTls(folder / "server.crt", folder / "server.key")
 
 
-def looking(tls: LiveTls, reviewing: Reviewing, clock: list[float], *, own: bool = True) -> Upkeep:
+def looking(tls: LiveTls, reviewing: Reviewing, clock: list[float], *, own: bool = True) -> SelfCheck:
     client = Client(reviewing)
-    return Upkeep(tls, HOST, client if own else None, client, tuple(VERSIONS), lambda: clock[0])
+    return SelfCheck(tls, HOST, client if own else None, client, tuple(VERSIONS), lambda: clock[0])
 
 
 async def test_a_certificate_that_expires_is_logged_once_and_again_once_renewed(tmp_path: Path) -> None:
@@ -71,11 +71,11 @@ async def test_a_certificate_that_expires_is_logged_once_and_again_once_renewed(
     with structlog.testing.capture_logs() as logs:
         for days in (0, 366, 366, 366):
             clock[0] = NOW + days * DAY
-            await upkeep.look()
+            await upkeep.check()
         assert [(log["event"], log["about"]) for log in logs] == [("needs to be fixed", "certificate")]
         assert logs[0]["problem"].startswith(f"{tmp_path}/server.crt: it expired on 2026-12-31")
         tls.certificate.write_bytes(issued(HOST, at=clock[0]))
-        await upkeep.look()
+        await upkeep.check()
     assert [log["event"] for log in logs] == ["needs to be fixed", "fixed"]
 
 
@@ -86,21 +86,21 @@ async def test_unneeded_rights_are_named_and_unchecked_ones_keep_their_finding(t
 
     reviewing = Reviewing(allows=wide)
     upkeep = looking(served(tmp_path, HOST), reviewing, [NOW])
-    await upkeep.look()
+    await upkeep.check()
     expected = {"own rights", "rights of autoscalers to custom.metrics.k8s.io"}
     assert upkeep.findings.keys() == expected
     assert "may do everything in the cluster" in upkeep.findings["own rights"]
     reviewing.away = True
-    await upkeep.look()
+    await upkeep.check()
     assert upkeep.findings.keys() == expected
     reviewing.away, reviewing.allows = False, lambda _: False
-    await upkeep.look()
+    await upkeep.check()
     assert upkeep.findings == {}
 
 
 async def test_the_rights_of_a_person_are_not_checked(tmp_path: Path) -> None:
     reviewing = Reviewing(allows=lambda spec: "user" not in spec)
     upkeep = looking(served(tmp_path, HOST), reviewing, [NOW], own=False)
-    await upkeep.look()
+    await upkeep.check()
     assert upkeep.findings == {}
     assert all(spec["user"] == HPA for spec in reviewing.specs)

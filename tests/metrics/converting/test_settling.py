@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 from gpuscaler.metrics.converting.converter import convert, read
-from gpuscaler.serving.certificates import Authority
+from gpuscaler.serving.certificates import CertificateAuthority
 
 Json = dict[str, Any]
 NOW = 1_767_225_600.0
@@ -40,7 +40,7 @@ def made(kind: str, name: str, namespace: str = "", version: str = "v1", **field
 
 
 def secret(*hosts: str, namespace: str = "") -> Json:
-    pem = Authority("test", now=NOW).issue("server", hosts=hosts).certificate
+    pem = CertificateAuthority("test", now=NOW).issue("server", hosts=hosts).certificate
     return made("Secret", "certs", namespace, data={"serving.crt": b64encode(pem).decode(), "serving.key": ""})
 
 

@@ -33,9 +33,9 @@ from gpuscaler.lifecycle.node_health import device_plugins
 from gpuscaler.lifecycle.observed.machine_index import MachineIndexes
 from gpuscaler.lifecycle.pacing import NORMAL, Consolidation, Pace, next_change
 from gpuscaler.lifecycle.purchase_intents import place_orders
-from gpuscaler.lifecycle.reconcile import Facts, Reconciliation, is_urgent, look
+from gpuscaler.lifecycle.reconcile import Facts, Reconciliation, is_urgent, reconcile
 from gpuscaler.lifecycle.registration.registering import Waits
-from gpuscaler.lifecycle.registration.unshown_resources import withheld
+from gpuscaler.lifecycle.registration.unshown_resources import without_broken_promises
 from gpuscaler.lifecycle.steering import windows
 from gpuscaler.lifecycle.steering.binding import BindingRefused
 from gpuscaler.lifecycle.termination import EvictionRefused
@@ -281,8 +281,8 @@ class Controller:
         now = self._now()
         facts = self._unprocessed_facts = self._collect_facts(now)
         memory, policy = self.memory, self._policy
-        self._attempt = cluster, lambda some: look(memory, some, policy, facts, now, indexes=MachineIndexes())
-        reconciliation = look(memory, cluster, policy, facts, now, indexes=self._machine_indexes)
+        self._attempt = cluster, lambda some: reconcile(memory, some, policy, facts, now, indexes=MachineIndexes())
+        reconciliation = reconcile(memory, cluster, policy, facts, now, indexes=self._machine_indexes)
         self._unprocessed_facts = None
         self.failures.succeeded(OBSERVING)
         self._stage, self._attempt = ACTING, (cluster, _not_repeatable)
@@ -454,7 +454,7 @@ class Controller:
     async def _plan(self, cluster: Cluster, reconciliation: Reconciliation) -> None:
         """Make a plan from the observation ``reconciliation``, save its intents, and send its orders."""
         now = self._now()
-        policy, unshown = withheld(
+        policy, unshown = without_broken_promises(
             learned_templates.corrected_policy(self._policy, self.memory.learned), self.memory.breakers, cluster, now
         )
         policy = with_storage_places(policy, cluster)
@@ -546,7 +546,7 @@ class Controller:
         }
         coming = {machine.id for machine in ledger_now.coming}
         self._alarm.awaited = frozenset(nodes | pods | coming)
-        if (due := windows.next_look(self.memory.windows, now := self._now())) is not None:
+        if (due := windows.next_check(self.memory.windows, now := self._now())) is not None:
             self._alarm.turn_by(self._time() + due - now)
         if ledger_now.promises or ledger_now.leaving:
             opening = any(promise.step == ledger.NOMINATING for promise in ledger_now.promises)

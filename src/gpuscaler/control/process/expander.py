@@ -11,8 +11,8 @@ from gpuscaler.kube.errors import ApiError, NotFound, Unreachable
 from gpuscaler.kube.resources import CONFIG_MAPS
 from gpuscaler.model.pools import Policy
 from gpuscaler.settings.errors import SettingsError
-from gpuscaler.settings.inverting import remarks
-from gpuscaler.settings.priorities import Priorities, parse_priorities, prioritised
+from gpuscaler.settings.inverting import priority_warnings
+from gpuscaler.settings.priorities import Priorities, apply_priorities, parse_priorities
 
 NAMESPACE, NAME, KEY = "kube-system", "cluster-autoscaler-priority-expander", "priorities"
 PLACE = f"ConfigMap {NAMESPACE}/{NAME}"
@@ -40,46 +40,46 @@ class PriorityExpander:
     def __init__(self, client: Client) -> None:
         self._client = client
         self._priorities: Priorities | None = None
-        self._wrong = self._odd = ""
-        self._asked = False
-        self._standing = self._announced = PrioritiesInForce()
+        self._error = self._mismatch = ""
+        self._was_polled = False
+        self._in_force = self._announced = PrioritiesInForce()
 
     @property
     def trouble(self) -> str:
-        return self._wrong or self._odd
+        return self._error or self._mismatch
 
     def policy(self, policy: Policy) -> Policy:
         """``policy`` with the priorities of the ConfigMap, if there is one."""
-        self._odd = ""
+        self._mismatch = ""
         if self._priorities is None:
             return policy
-        found, odd = prioritised(policy, self._priorities)
-        self._odd = f"{PLACE}: {odd}" if odd else ""
-        if odd:
-            self._standing = PrioritiesInForce(f"{PLACE} exists but is not in force: it matches no pool")
-            return found
-        odd_ones = tuple(f"{PLACE}: {remark}" for remark in remarks(found, self._priorities))
-        self._standing = PrioritiesInForce(f"{PLACE} is in force: {_describe_order(found)}", odd_ones)
-        return found
+        prioritised_policy, mismatch = apply_priorities(policy, self._priorities)
+        self._mismatch = f"{PLACE}: {mismatch}" if mismatch else ""
+        if mismatch:
+            self._in_force = PrioritiesInForce(f"{PLACE} exists but is not in force: it matches no pool")
+            return prioritised_policy
+        problems = tuple(f"{PLACE}: {remark}" for remark in priority_warnings(prioritised_policy, self._priorities))
+        self._in_force = PrioritiesInForce(f"{PLACE} is in force: {_describe_order(prioritised_policy)}", problems)
+        return prioritised_policy
 
     @property
-    def standing(self) -> PrioritiesInForce:
+    def in_force(self) -> PrioritiesInForce:
         """The priorities in force since the last :meth:`policy`."""
-        return self._standing if self._priorities is not None else PrioritiesInForce(self._absent())
+        return self._in_force if self._priorities is not None else PrioritiesInForce(self._describe_absence())
 
-    def _absent(self) -> str:
-        if not self._asked:
+    def _describe_absence(self) -> str:
+        if not self._was_polled:
             return ""
-        return f"{PLACE} is not in force ({self._wrong})" if self._wrong else f"those of the settings; there is no {PLACE}"
+        return f"{PLACE} is not in force ({self._error})" if self._error else f"those of the settings; there is no {PLACE}"
 
     def announce(self) -> None:
         """Log the priorities in force when they change; without a ConfigMap nothing is logged until one has gone."""
-        standing = self.standing
-        if standing != self._announced:
-            log = _LOG.warning if standing.remarks or self.trouble else _LOG.info
+        in_force = self.in_force
+        if in_force != self._announced:
+            log = _LOG.warning if in_force.remarks or self.trouble else _LOG.info
             if PLACE in self._announced.text or self._priorities is not None:
-                log("priorities of pools", priorities=standing.text, problems=list(standing.remarks))
-            self._announced = standing
+                log("priorities of pools", priorities=in_force.text, problems=list(in_force.remarks))
+            self._announced = in_force
 
     async def run(self, changed: Callable[[], None]) -> None:
         """Read it until cancelled; ``changed`` is called when the priorities have changed."""
@@ -90,16 +90,16 @@ class PriorityExpander:
 
     async def poll(self) -> bool:
         """Read it once; True if the priorities have changed."""
-        before, self._asked = self._priorities, True
+        before, self._was_polled = self._priorities, True
         try:
             data = await self._client.get(CONFIG_MAPS, NAME, namespace=NAMESPACE)
-            self._priorities, self._wrong = _parse_config_map(data), ""
+            self._priorities, self._error = _parse_config_map(data), ""
         except NotFound:
-            self._priorities, self._wrong = None, ""
+            self._priorities, self._error = None, ""
         except (ApiError, Unreachable) as error:
-            self._wrong = f"{PLACE} could not be read, so the priorities of pools stay as they were: {error}"
+            self._error = f"{PLACE} could not be read, so the priorities of pools stay as they were: {error}"
         except (SettingsError, msgspec.DecodeError) as error:
-            self._wrong = f"{error}; the priorities of pools stay as they were"
+            self._error = f"{error}; the priorities of pools stay as they were"
         return self._priorities != before
 
 
@@ -116,7 +116,7 @@ def _format_pools(names: list[str]) -> str:
 
 
 def _parse_config_map(data: bytes) -> Priorities:
-    found = msgspec.json.decode(data, type=WireConfigMap).data or {}
-    if KEY not in found:
+    entries = msgspec.json.decode(data, type=WireConfigMap).data or {}
+    if KEY not in entries:
         raise msgspec.ValidationError(f"{PLACE}: saw no key {KEY}, expected one with YAML in it, such as 10: [.*]")
-    return parse_priorities(found[KEY], f"{PLACE}, {KEY}")
+    return parse_priorities(entries[KEY], f"{PLACE}, {KEY}")

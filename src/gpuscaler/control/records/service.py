@@ -28,7 +28,7 @@ from gpuscaler.kube.rate import RateLimit
 from gpuscaler.model.holds import Holds
 from gpuscaler.planning.state.boot_times import Forecast
 from gpuscaler.serving import exposition
-from gpuscaler.serving.health import Health, tell
+from gpuscaler.serving.health import Health, log_problems
 from gpuscaler.settings.run_settings import PagesSettings, RunSettings
 
 _LOG = structlog.get_logger(__name__)
@@ -66,26 +66,26 @@ class ServiceContext:
     priorities: Callable[[], PrioritiesInForce] = PrioritiesInForce
 
 
-def make_service(settings: RunSettings, place: ProcessContext, *, pod: str, host: str, set_level: Callable[[str], None]) -> "Service":
+def make_service(settings: RunSettings, context: ProcessContext, *, pod: str, host: str, set_level: Callable[[str], None]) -> "Service":
     """The records of ``gpuscaler run``. ``pod`` is the name of the process' pod, empty outside a cluster; ``host`` its machine's name.
 
     ``set_level`` sets the log level.
     """
-    here = ServiceContext(
-        client=place.client,
-        picture=place.picture,
-        namespace=place.namespace,
-        identity=place.identity,
-        now=place.now,
-        troubles=place.troubles,
+    service_context = ServiceContext(
+        client=context.client,
+        picture=context.picture,
+        namespace=context.namespace,
+        identity=context.identity,
+        now=context.now,
+        troubles=context.troubles,
         pod=pod,
         host=host,
-        dry_run=place.dry_run,
+        dry_run=context.dry_run,
         set_level=set_level,
-        holds=lambda: place.brake.holds,
-        priorities=lambda: place.expander.standing,
+        holds=lambda: context.hold_watcher.holds,
+        priorities=lambda: context.expander.in_force,
     )
-    return Service(here=here, settings=settings)
+    return Service(context=service_context, settings=settings)
 
 
 def configured_forecast(settings: RunSettings) -> Forecast | None:
@@ -102,11 +102,11 @@ def configured_forecast(settings: RunSettings) -> Forecast | None:
 class Service(Records):
     """A recorder with its sinks and servers, which work while :meth:`run` runs."""
 
-    here: ServiceContext = field(kw_only=True)
+    context: ServiceContext = field(kw_only=True)
     settings: RunSettings = field(kw_only=True)
     metrics: Metrics = field(init=False)
     events: EventRecorder = field(init=False)
-    keeper: HistoryWriter = field(init=False)
+    history_writer: HistoryWriter = field(init=False)
     reporter: Reporter = field(init=False)
     listeners: Listeners = field(default_factory=Listeners, init=False)
     _controller: Controller | None = field(default=None, init=False)
@@ -115,80 +115,82 @@ class Service(Records):
     _history_trouble: str = field(default="", init=False)
 
     def __post_init__(self) -> None:
-        here, kept = self.here, self.settings.history
+        context, history_settings = self.context, self.settings.history
         self._pages = self.settings.pages
         # The settings file's policy until the first plan; then the plan's.
         self.latest.policy = self.settings.policy
         self.latest.simulated = configured_forecast(self.settings)
-        self.latest.priorities = here.priorities
-        history, self._history_trouble = open_history("" if here.dry_run else kept.folder, decisions=kept.decisions, most_bytes=kept.bytes)
-        self.metrics, self.keeper = Metrics(), HistoryWriter(history)
-        ours = Reference("Pod", here.pod, here.namespace) if here.pod else None
-        own = replace(here.client, limit=RateLimit(qps=QPS, burst=BURST), write_timeout=TELL_SECONDS)
-        self.events = EventRecorder(own, now=here.now, instance=here.identity)
+        self.latest.priorities = context.priorities
+        history, self._history_trouble = open_history(
+            "" if context.dry_run else history_settings.folder, decisions=history_settings.decisions, most_bytes=history_settings.bytes
+        )
+        self.metrics, self.history_writer = Metrics(), HistoryWriter(history)
+        ours = Reference("Pod", context.pod, context.namespace) if context.pod else None
+        own = replace(context.client, limit=RateLimit(qps=QPS, burst=BURST), write_timeout=TELL_SECONDS)
+        self.events = EventRecorder(own, now=context.now, instance=context.identity)
         self.reporter = Reporter(
             own,
             self.latest,
-            namespace=here.namespace,
+            namespace=context.namespace,
             process=self.process,
             troubles=self.troubles,
-            leading=self.leads,
-            now=here.now,
-            holds=here.holds,
+            leading=self.is_leading,
+            now=context.now,
+            holds=context.holds,
         )
-        self.metrics.registry.register(self._gauges())
-        self.sinks = (LogLines(), self.metrics, self.keeper, self.reporter, Announcer(self.events, self.latest, ours))
+        self.metrics.registry.register(self._make_gauges())
+        self.sinks = (LogLines(), self.metrics, self.history_writer, self.reporter, Announcer(self.events, self.latest, ours))
 
     # The state of this process
 
     def process(self) -> Process:
-        here = self.here
+        context = self.context
         port = self.listeners.ports.get("pages", 0)
-        return Process(here.identity, __version__, here.pod, here.namespace, port, self._pages.host if port else "", here.host)
+        return Process(context.identity, __version__, context.pod, context.namespace, port, self._pages.host if port else "", context.host)
 
-    def leads(self) -> bool:
+    def is_leading(self) -> bool:
         return self._controller is not None
 
     def troubles(self) -> tuple[str, ...]:
         """All current problems, a sentence each."""
         controller = self._controller
         leading = (controller.trouble, controller.cloud.trouble) if controller is not None else ()
-        pools = self.latest.found.trouble if self.latest.found is not None else ""
-        own = (*leading, pools, self._history_trouble, self.keeper.trouble, self.reporter.trouble, *self.listeners.trouble)
-        lost = f"{self.failures} records could not be made; the log shows their kinds" if self.failures else ""
-        return tuple(one for one in (*self.here.troubles(), *own, lost) if one)
+        pools = self.latest.discovered_pools.trouble if self.latest.discovered_pools is not None else ""
+        own = (*leading, pools, self._history_trouble, self.history_writer.trouble, self.reporter.trouble, *self.listeners.trouble)
+        failures = f"{self.failures} records could not be made; the log shows their kinds" if self.failures else ""
+        return tuple(trouble for trouble in (*self.context.troubles(), *own, failures) if trouble)
 
-    def alive(self) -> str:
+    def liveness_problem(self) -> str:
         """The problem of the loop, empty if there is none: a process that leads must observe the cluster regularly, once it can begin."""
-        if self._controller is None or self._controller.trouble or not self.here.picture.synced:
+        if self._controller is None or self._controller.trouble or not self.context.picture.synced:
             return ""
-        last = max(self.latest.looked_at, self._led_since)
-        age, most = self.here.now() - last, self.settings.http.alive_within
+        last = max(self.latest.observed_at, self._led_since)
+        age, most = self.context.now() - last, self.settings.http.alive_within
         return f"the controller has not observed the cluster for {age:.0f} s, expected every {most:g} s" if age > most else ""
 
-    def synced(self) -> str:
-        return "" if self.here.picture.synced else "; ".join(self.here.picture.troubles) or "not every kind has been listed yet"
+    def readiness_problem(self) -> str:
+        return "" if self.context.picture.synced else "; ".join(self.context.picture.troubles) or "not every kind has been listed yet"
 
     # Calls of the process
 
     def led_by(self, controller: Controller | None, /) -> None:
         """Set the controller that leads in this process, None if none does. Findings of its first observation are not reported as new."""
-        self._controller, self._led_since = controller, self.here.now()
-        self.forget()
+        self._controller, self._led_since = controller, self.context.now()
+        self.forget_observation()
         self.latest.inventory = lambda: None if controller is None else controller.cloud.inventory
         if controller is not None:
-            if self.here.dry_run:
+            if self.context.dry_run:
                 _LOG.info("dry run: plans show what would be done, and nothing is written")
-            _LOG.info("this process leads", identity=self.here.identity)
+            _LOG.info("this process leads", identity=self.context.identity)
         else:
             # With its problems: a process that does not lead writes no status.
-            _LOG.info("this process does not lead", identity=self.here.identity, problems=list(self.here.troubles()))
+            _LOG.info("this process does not lead", identity=self.context.identity, problems=list(self.context.troubles()))
 
     def settings_changed(self, settings: RunSettings, /) -> None:
         """Apply settings that can change while it runs; addresses and the history's file change only after a restart."""
         self.settings = settings
         self.latest.simulated = configured_forecast(settings)
-        self.here.set_level(settings.log.level)
+        self.context.set_level(settings.log.level)
 
     # Running
 
@@ -197,16 +199,16 @@ class Service(Records):
         try:
             await self._serve()
             async with asyncio.TaskGroup() as tasks:
-                for part in (self.keeper.run, self.reporter.run, self.events.run, self._measure, self._log_health):
-                    tasks.create_task(self._keep_up(part))
+                for part in (self.history_writer.run, self.reporter.run, self.events.run, self._measure_lag, self._log_health):
+                    tasks.create_task(self._keep_running(part))
                 for tls in self.listeners.tls:
-                    tasks.create_task(self._keep_up(tls.run))
+                    tasks.create_task(self._keep_running(tls.run))
         finally:
             await self.listeners.close()
-            await self._last_events()
-            self.keeper.history.close()
+            await self._flush_events()
+            self.history_writer.history.close()
 
-    async def _keep_up(self, part: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    async def _keep_running(self, part: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Run ``part``, and run it again if it fails: an error in the records must not end the controller."""
         while True:
             try:
@@ -218,27 +220,27 @@ class Service(Records):
 
     async def _log_health(self) -> None:
         """Log why this process is not alive or ready: probes show the reasons only to this machine."""
-        await tell({"loop": self.alive, "synced": self.synced})
+        await log_problems({"loop": self.liveness_problem, "synced": self.readiness_problem})
 
     async def _serve(self) -> None:
         http, settings = self.settings.http, self._pages
         if http.enabled:
-            health = Health(alive={"loop": self.alive}, ready={"synced": self.synced})
-            await self.listeners.metrics(http, [*health.routes(), *exposition.routes(self.metrics.registry)])
+            health = Health(alive={"loop": self.liveness_problem}, ready={"synced": self.readiness_problem})
+            await self.listeners.serve_metrics(http, [*health.routes(), *exposition.routes(self.metrics.registry)])
         if http.enabled if settings.enabled is None else settings.enabled:
-            pages = Pages(self.latest, self.keeper, self.reporter, leading=self.leads, now=self.here.now).routes()
-            await self.listeners.pages(settings, pages)
+            pages = Pages(self.latest, self.history_writer, self.reporter, leading=self.is_leading, now=self.context.now).routes()
+            await self.listeners.serve_pages(settings, pages)
             if settings.authenticated.port is not None:
-                await self.listeners.authenticated(settings.authenticated, pages, self.here.client)
+                await self.listeners.serve_authenticated(settings.authenticated, pages, self.context.client)
 
-    async def _last_events(self) -> None:
+    async def _flush_events(self) -> None:
         try:
             # In a separate task: up to CPython 3.11.2, asyncio.timeout raises no TimeoutError in a task that was cancelled before.
             await asyncio.wait_for(self.events.flush(), FLUSH_SECONDS)
         except TimeoutError:
             _LOG.warning("the last Events were not written in time")
 
-    async def _measure(self) -> None:
+    async def _measure_lag(self) -> None:
         """Measure the delay of the event loop: how long a due callback waits for others."""
         loop = asyncio.get_running_loop()
         while True:
@@ -249,18 +251,21 @@ class Service(Records):
     def _turn_failures(self) -> float:
         return float(self._controller.failures.count) if self._controller is not None else 0.0
 
-    def _gauges(self) -> Gauges:
+    def _make_gauges(self) -> Gauges:
         return Gauges(
             # A process that led before must not be counted beside the leader.
-            status=lambda: self.reporter.status if self.leads() else None,
-            requests=self.here.client.metrics,
-            leading=self.leads,
-            synced=lambda: self.here.picture.synced,
+            status=lambda: self.reporter.status if self.is_leading() else None,
+            requests=self.context.client.metrics,
+            leading=self.is_leading,
+            synced=lambda: self.context.picture.synced,
             numbers={
                 "gpuscaler_events_written": ("Kubernetes Events written.", lambda: float(self.events.written)),
                 "gpuscaler_events_dropped": ("Kubernetes Events that were not written.", lambda: float(self.events.dropped)),
                 "gpuscaler_turn_failures": ("Unexpected errors of the control loop.", self._turn_failures),
                 "gpuscaler_record_failures": ("Records that could not be made.", lambda: float(self.failures)),
-                "gpuscaler_history_lost": ("Events and decisions that are missing in the history.", lambda: float(self.keeper.lost)),
+                "gpuscaler_history_lost": (
+                    "Events and decisions that are missing in the history.",
+                    lambda: float(self.history_writer.lost),
+                ),
             },
         )

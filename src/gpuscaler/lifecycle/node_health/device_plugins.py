@@ -19,7 +19,7 @@ from gpuscaler.model.well_known import ARRIVING_TAINT
 COUNTED_SECONDS = 300.0
 
 
-class Away(Struct, frozen=True, gc=False):
+class AbsentDevices(Struct, frozen=True, gc=False):
     """The devices that the node with ``uid`` showed before ``since`` and has not shown after it."""
 
     uid: str
@@ -27,11 +27,11 @@ class Away(Struct, frozen=True, gc=False):
     since: float
 
 
-def observe(absences: Mapping[str, Away], before: Mapping[str, Node], cluster: Cluster, now: float) -> Mapping[str, Away]:
+def observe(absences: Mapping[str, AbsentDevices], before: Mapping[str, Node], cluster: Cluster, now: float) -> Mapping[str, AbsentDevices]:
     """Return the nodes that lack devices they had; ``before`` are the nodes as last seen, empty if they are unknown."""
     if before is cluster.nodes and not absences:
         return absences
-    away: dict[str, Away] = {}
+    away: dict[str, AbsentDevices] = {}
     for name, node in cluster.nodes.items():
         last, previous = before.get(name), absences.get(name)
         if node is last and previous is None:
@@ -39,11 +39,11 @@ def observe(absences: Mapping[str, Away], before: Mapping[str, Node], cluster: C
         if previous is not None and previous.uid != node.uid:
             previous = None
         if amounts := _missing(node, last, previous):
-            away[name] = Away(node.uid, amounts, previous.since if previous is not None else now)
+            away[name] = AbsentDevices(node.uid, amounts, previous.since if previous is not None else now)
     return absences if away == absences else away
 
 
-def _missing(node: Node, last: Node | None, previous: Away | None) -> dict[str, int]:
+def _missing(node: Node, last: Node | None, previous: AbsentDevices | None) -> dict[str, int]:
     """Return the resources that ``node`` had and does not show. A machine that has not opened yet never had any."""
     if any(taint.key == ARRIVING_TAINT for taint in node.taints):
         return {}
@@ -59,12 +59,12 @@ def _missing(node: Node, last: Node | None, previous: Away | None) -> dict[str, 
     return {name: amount for name, amount in missing.items() if name.partition("/")[0] not in vendors}
 
 
-def coming_back(absences: Mapping[str, Away], now: float) -> frozenset[str]:
+def coming_back(absences: Mapping[str, AbsentDevices], now: float) -> frozenset[str]:
     """Return the nodes that count as they were."""
     return frozenset(name for name, away in absences.items() if now < away.since + COUNTED_SECONDS)
 
 
-def as_before(cluster: Cluster, absences: Mapping[str, Away], now: float) -> Cluster:
+def as_before(cluster: Cluster, absences: Mapping[str, AbsentDevices], now: float) -> Cluster:
     """Return ``cluster`` with the devices of nodes that are coming back."""
     nodes = (cluster.nodes.get(name) for name in coming_back(absences, now))
     changed = tuple(
@@ -75,7 +75,7 @@ def as_before(cluster: Cluster, absences: Mapping[str, Away], now: float) -> Clu
     return cluster.apply(Delta(upserts=changed)) if changed else cluster
 
 
-def reports(absences: Mapping[str, Away], now: float) -> Iterator[str]:
+def reports(absences: Mapping[str, AbsentDevices], now: float) -> Iterator[str]:
     """Report each node whose devices did not come back, in one sentence."""
     for name in sorted(absences.keys() - coming_back(absences, now)):
         away = absences[name]
@@ -86,6 +86,6 @@ def reports(absences: Mapping[str, Away], now: float) -> Iterator[str]:
         )
 
 
-def recalled(absences: Mapping[str, Away], now: float) -> Mapping[str, Away]:
+def recalled(absences: Mapping[str, AbsentDevices], now: float) -> Mapping[str, AbsentDevices]:
     """Return ``absences`` without timestamps after ``now``, which another clock has written."""
     return {name: replace(away, since=min(away.since, now)) for name, away in absences.items()}

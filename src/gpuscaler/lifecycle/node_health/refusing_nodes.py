@@ -24,7 +24,7 @@ def tried_in_vain(pod: str, since: float, *, attempts: Mapping[str, float], now:
     return attempts.get(pod, 0.0) > since or now >= since + ATTEMPT_SECONDS
 
 
-def expected(cluster: Cluster, placements: tuple[Placement, ...], closed: Set[str], now: float) -> node_refusals.Planned:
+def expected_bindings(cluster: Cluster, placements: tuple[Placement, ...], closed: Set[str], now: float) -> node_refusals.Planned:
     """Return the pods that a plan expects kube-scheduler to bind by itself: those on nodes that exist and are not ``closed``."""
     return node_refusals.Planned(
         tuple(
@@ -34,7 +34,7 @@ def expected(cluster: Cluster, placements: tuple[Placement, ...], closed: Set[st
     )
 
 
-def refused(
+def find_refusals(
     refusals: Refusals, cluster: Cluster, *, attempts: Mapping[str, float], messages: Mapping[str, str], now: float
 ) -> list[node_refusals.NodeRefused | node_refusals.Cleared]:
     """Find pods that were refused by the node that plans put them on, and nodes that changed since they refused a pod.
@@ -44,17 +44,17 @@ def refused(
     events: list[node_refusals.NodeRefused | node_refusals.Cleared] = []
     for wait in refusals.waits:
         pod, node = cluster.pods.get(wait.pod), cluster.nodes.get(wait.node)
-        if wait.suspected or pod is None or not pod.waits or node is None or not node.ready:
+        if wait.suspected or pod is None or not pod.is_pending or node is None or not node.ready:
             continue
         if tried_in_vain(wait.pod, wait.since, attempts=attempts, now=now):
-            events.append(node_refusals.NodeRefused(wait.pod, pod.spec.digest, wait.node, face(node), now, messages.get(wait.pod, "")))
+            events.append(node_refusals.NodeRefused(wait.pod, pod.spec.digest, wait.node, hash_node(node), now, messages.get(wait.pod, "")))
     changed = (
-        refusal.node for refusal in refusals.avoided if (node := cluster.nodes.get(refusal.node)) is None or face(node) != refusal.face
+        refusal.node for refusal in refusals.avoided if (node := cluster.nodes.get(refusal.node)) is None or hash_node(node) != refusal.face
     )
     return events + [node_refusals.Cleared(node) for node in dict.fromkeys(changed)]
 
 
-def face(node: Node) -> str:
+def hash_node(node: Node) -> str:
     """Hash what decides about pods on an empty node: labels, allocatable, foreign taints, and whether a person has cordoned it."""
     # Our own taints change with our actions; they say nothing about which pods a node can take.
     taints = sorted(str(taint) for taint in node.taints if not taint.key.startswith(OWN_PREFIX))

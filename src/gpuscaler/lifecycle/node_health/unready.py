@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from msgspec import Struct
 from msgspec.structs import replace
 
-from gpuscaler.lifecycle.interruptions import Announced, Remark
+from gpuscaler.lifecycle.interruptions import Announcements, Remark
 from gpuscaler.lifecycle.observed.machine_index import MachineIndex
 from gpuscaler.lifecycle.termination.removing import is_halted
 from gpuscaler.model.cluster import Cluster
@@ -40,7 +40,7 @@ DRAIN_SECONDS = 120.0
 ZONE_NODES = 3
 
 
-class Silence(Struct, frozen=True, gc=False):
+class SilentNode(Struct, frozen=True, gc=False):
     """A node of a managed pool that has not been Ready since ``since``; this program has seen it so since ``seen``, by its own clock.
 
     ``reported`` is whether it has been reported to people. ``held`` is why its machine is not ended although it is overdue, as text.
@@ -55,7 +55,7 @@ class Silence(Struct, frozen=True, gc=False):
     held: str = ""
 
 
-class Fading(Struct, frozen=True, gc=False):
+class EndingMachine(Struct, frozen=True, gc=False):
     """A machine that is ended because its node was not Ready. ``stopping`` means that its cloud has accepted that and still lists it."""
 
     node: str
@@ -70,8 +70,8 @@ class Unready(Struct, frozen=True, gc=False):
     ``begun`` is when such a removal last began in each pool, in seconds since the epoch.
     """
 
-    nodes: tuple[Silence, ...] = ()
-    fading: tuple[Fading, ...] = ()
+    nodes: tuple[SilentNode, ...] = ()
+    fading: tuple[EndingMachine, ...] = ()
     begun: Mapping[str, float] = {}
 
 
@@ -89,7 +89,7 @@ def observe(
     cluster: Cluster,
     policy: Policy,
     *,
-    announced: Announced,
+    announced: Announcements,
     index: MachineIndex,
     fresh: bool,
     stopped: str,
@@ -99,18 +99,18 @@ def observe(
 
     ``stopped`` is the reason if a person has stopped all removals; otherwise it is empty.
     """
-    silent = _silent(index, current)
+    silent = _unready_nodes(index, current)
     if not (silent or before.nodes or before.fading):
         return UnreadyFindings(before)
     belonging = members({node.name: node for node in silent}, policy)
     silences = {(silence.node, silence.instance): silence for silence in before.nodes}
     leaving = {removal.node for removal in current.leaving}
     begun = {pool: at for pool, at in before.begun.items() if now < at + PACE_SECONDS}
-    guard = _Guard(current, cluster, policy, announced=announced, index=index, now=now)
-    nodes: list[Silence] = []
+    guard = _Objections(current, cluster, policy, announced=announced, index=index, now=now)
+    nodes: list[SilentNode] = []
     steps: list[ledger.Event] = []
     remarks: list[Remark] = []
-    fading = list(_fading(before.fading, current, index))
+    fading = list(_ending_machines(before.fading, current, index))
     for node, member in sorted(((node, belonging[node.name]) for node in silent if node.name in belonging), key=lambda pair: _age(pair[0])):
         silence = _continued(silences.get((node.name, node.provider_id)), node, member, now)
         after = member.pool.unready_after
@@ -119,16 +119,16 @@ def observe(
             silence = replace(silence, held=held)
             if fresh and not held:
                 begun[member.pool.name] = now
-                steps.append(ledger.Left(_leaving(silence, cluster, after, now)))
-                fading.append(Fading(node.name, node.provider_id, silence.offering))
+                steps.append(ledger.Left(_removal_of(silence, cluster, after, now)))
+                fading.append(EndingMachine(node.name, node.provider_id, silence.offering))
         if not silence.reported and now >= silence.since + REPORT_SECONDS:
             silence = replace(silence, reported=True)
-            remarks.append(Remark(node.provider_id, node.name, described(silence, policy, now)))
+            remarks.append(Remark(node.provider_id, node.name, describe_unready(silence, policy, now)))
         nodes.append(silence)
     return UnreadyFindings(Unready(tuple(nodes), tuple(fading), begun), tuple(steps), tuple(remarks))
 
 
-def described(silence: Silence, policy: Policy, now: float) -> str:
+def describe_unready(silence: SilentNode, policy: Policy, now: float) -> str:
     """Describe one node in a sentence: since when it is not Ready, what it costs, and what happens to it."""
     pool = next((pool for pool in policy.pools if pool.name == silence.offering.pool), None)
     price = next((offering.price for offering in (pool.offerings if pool is not None else ()) if offering.key == silence.offering), None)
@@ -154,7 +154,7 @@ def recalled(unready: Unready, now: float) -> Unready:
     return replace(unready, nodes=nodes, begun={pool: min(at, now) for pool, at in unready.begun.items()})
 
 
-def _silent(index: MachineIndex, ledger: Ledger) -> list[Node]:
+def _unready_nodes(index: MachineIndex, ledger: Ledger) -> list[Node]:
     """Return the nodes that are not Ready and that are ours to judge. Machines that are not open yet have their own time-outs."""
     if not index.unready:
         return []
@@ -171,23 +171,23 @@ def _age(node: Node) -> tuple[float, str]:
     return node.unready_since, node.name
 
 
-def _continued(before: Silence | None, node: Node, member: Member, now: float) -> Silence:
+def _continued(before: SilentNode | None, node: Node, member: Member, now: float) -> SilentNode:
     """Start or continue the silence of a node: since its condition says, or since it was first seen, because another clock may be ahead."""
     if before is not None:
         return before
     offering = member.offering.key if member.offering is not None else OfferingKey(member.pool.name, "", "", "")
     since = max(node.unready_since, node.created)
-    return Silence(node.name, node.provider_id, offering, since if 0.0 < since < now else now, now)
+    return SilentNode(node.name, node.provider_id, offering, since if 0.0 < since < now else now, now)
 
 
-def _leaving(silence: Silence, cluster: Cluster, after: float, now: float) -> Removal:
+def _removal_of(silence: SilentNode, cluster: Cluster, after: float, now: float) -> Removal:
     pods = tuple(sorted(pod.key for pod in cluster.on_node.get(silence.node, {}).values()))
     reason = f"it has not been Ready for {_minutes(now - silence.since)}, and unready_after of its pool is {_minutes(after)}"
     fields = (silence.node, silence.instance, silence.offering, reason)
     return Removal(*fields, now, now, pods=pods, forced=True, unready=True, ends=now + DRAIN_SECONDS)
 
 
-def _fading(before: tuple[Fading, ...], ledger: Ledger, index: MachineIndex) -> Iterator[Fading]:
+def _ending_machines(before: tuple[EndingMachine, ...], ledger: Ledger, index: MachineIndex) -> Iterator[EndingMachine]:
     """Yield machines that are still being ended or not gone yet; without a list of the cloud nothing is known, and all stay."""
     under_way = {removal.instance for removal in ledger.leaving if removal.unready and removal.step != CLEARING}
     for fading in before:
@@ -200,23 +200,25 @@ def _fading(before: tuple[Fading, ...], ledger: Ledger, index: MachineIndex) -> 
             yield fading
 
 
-class _Guard:
+class _Objections:
     """The reasons against ending a machine whose node is not Ready, computed once for all of them."""
 
-    def __init__(self, ledger: Ledger, cluster: Cluster, policy: Policy, *, announced: Announced, index: MachineIndex, now: float) -> None:
-        self._cluster, self._announced, self._roll, self._now = cluster, announced, index, now
-        self._book, self._policy = ledger, policy
+    def __init__(
+        self, ledger: Ledger, cluster: Cluster, policy: Policy, *, announced: Announcements, index: MachineIndex, now: float
+    ) -> None:
+        self._cluster, self._announced, self._index, self._now = cluster, announced, index, now
+        self._ledger, self._policy = ledger, policy
         self._zones: Mapping[str, tuple[int, int]] | None = None
 
     def objection(self, node: Node, begun: float | None) -> str:
         """Return why the machine of ``node`` stays, as text without times; empty if nothing prevents its end."""
-        if len(self._roll.by_machine.get(node.provider_id, ())) > 1:
+        if len(self._index.by_machine.get(node.provider_id, ())) > 1:
             return "another node has the same spec.providerID"
         if node.scale_down_disabled or node.do_not_disrupt:
             return "the node has a do-not-disrupt or scale-down-disabled annotation"
         if node.provider_id in self._announced.going or self._is_repaired(node):
             return "the cloud has announced work on this machine"
-        if is_halted(self._book, self._roll, self._policy):
+        if is_halted(self._ledger, self._index, self._policy):
             return "too many nodes are not Ready at once"
         if (zone := self.dark_zone(node)) is not None:
             return f"most nodes of zone {zone} are not Ready"
@@ -229,13 +231,13 @@ class _Guard:
     def dark_zone(self, node: Node) -> str | None:
         """Return the zone of ``node`` if most of its nodes are not Ready: then the zone, or the connection to it, is at fault."""
         if self._zones is None:
-            self._zones = zones(self._roll, self._book, self._policy)
+            self._zones = count_unready_by_zone(self._index, self._ledger, self._policy)
         zone = zone_of(node)
         unready, nodes = self._zones.get(zone, (0, 0))
         return zone or "unknown" if nodes >= ZONE_NODES and 2 * unready > nodes else None
 
 
-def zones(index: MachineIndex, ledger: Ledger, policy: Policy) -> Mapping[str, tuple[int, int]]:
+def count_unready_by_zone(index: MachineIndex, ledger: Ledger, policy: Policy) -> Mapping[str, tuple[int, int]]:
     """Count, by zone, the nodes that are not Ready and all nodes. Those that are still arriving do not count."""
     belonging = members(index.nodes, policy)
     coming = {machine.node for machine in ledger.coming if machine.node}

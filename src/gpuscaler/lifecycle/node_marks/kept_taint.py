@@ -20,25 +20,25 @@ from gpuscaler.planning.state.ledger.ledger import Ledger
 UNCORDONED = "it was uncordoned while it was open to DaemonSet pods only"
 
 
-def keep(ledger: Ledger, cluster: Cluster, policy: Policy, index: MachineIndex, inventory: Inventory | None) -> Iterator[Act]:
+def update_kept_taints(ledger: Ledger, cluster: Cluster, policy: Policy, index: MachineIndex, inventory: Inventory | None) -> Iterator[Act]:
     """Replace the arriving taint by the kept taint on open machines of pools with ``min_gpus_per_pod``, and remove it from all others."""
     let_go = inventory.let_go if inventory is not None else ()
     for node in cluster.table.tainted(KEPT_TAINT):
         if node.bought is not None and node.bought.pool in let_go and not node.deleted:
             yield Lift(node.name, f"pool {node.bought.pool} is no longer managed by gpuscaler")
-    for node, least in _settled(ARRIVING_TAINT, ledger, cluster, policy, index):
+    for node, least in _nodes_at_rest(ARRIVING_TAINT, ledger, cluster, policy, index):
         if least:
             yield Close(node.name, f"it is kept for pods of at least {least} GPUs", kept=True)
         elif not is_closed(node):
             yield Lift(node.name, UNCORDONED)
-    for node, least in _settled(KEPT_TAINT, ledger, cluster, policy, index):
+    for node, least in _nodes_at_rest(KEPT_TAINT, ledger, cluster, policy, index):
         if not least:
             yield Lift(node.name, "its pool keeps no machines for large pods")
         elif not is_closed(node):
             yield Close(node.name, UNCORDONED, kept=True)
 
 
-def _settled(taint: str, ledger: Ledger, cluster: Cluster, policy: Policy, index: MachineIndex) -> Iterator[tuple[Node, int]]:
+def _nodes_at_rest(taint: str, ledger: Ledger, cluster: Cluster, policy: Policy, index: MachineIndex) -> Iterator[tuple[Node, int]]:
     """Yield nodes of our pools with ``taint`` and no work in progress, each with the GPUs that a pod must request there."""
     tainted = {node.name: node for node in cluster.table.tainted(taint) if not node.deleted}
     if not tainted:

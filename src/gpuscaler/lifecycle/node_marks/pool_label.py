@@ -18,10 +18,10 @@ MOST = 20
 
 def labels_due(cluster: Cluster, policy: Policy, index: MachineIndex) -> tuple[Label, ...]:
     """Return the nodes whose label does not name their pool, as many as are written in one pass."""
-    return tuple(islice(_wrong(cluster, policy, index), MOST))
+    return tuple(islice(_wrong_labels(cluster, policy, index), MOST))
 
 
-def _wrong(cluster: Cluster, policy: Policy, index: MachineIndex) -> Iterator[Label]:
+def _wrong_labels(cluster: Cluster, policy: Policy, index: MachineIndex) -> Iterator[Label]:
     pools = {pool.name for pool in policy.pools}
     for node in cluster.nodes.values():
         pool = node.bought.pool if node.bought is not None else ""

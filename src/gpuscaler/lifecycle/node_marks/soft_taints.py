@@ -45,7 +45,7 @@ def shares_used(taken: Mapping[str, Array], whole: Mapping[str, Array]) -> Float
     for name in devices:
         # Pods keep their devices when the plugin is gone.
         has_devices |= (whole[name] > 0) | (taken[name] > 0 if name in taken else np.False_)
-    return np.where(has_devices, _most(taken, whole, devices, rows), _most(taken, whole, ORDINARY, rows))
+    return np.where(has_devices, _largest_shares(taken, whole, devices, rows), _largest_shares(taken, whole, ORDINARY, rows))
 
 
 def taints_due(shares: Floats, limits: Sequence[float] = LIMITS) -> Array:
@@ -54,7 +54,7 @@ def taints_due(shares: Floats, limits: Sequence[float] = LIMITS) -> Array:
     return due
 
 
-def discourage(cluster: Cluster, policy: Policy, unlisted: Set[str] = frozenset()) -> tuple[Discourage, ...]:
+def update_soft_taints(cluster: Cluster, policy: Policy, unlisted: Set[str] = frozenset()) -> tuple[Discourage, ...]:
     """Return the changes that give every open machine of the pools its due soft taints, in the order of nodes.
 
     Machines that arrive or leave take no new pods, and kept machines take only pods that a plan places there: both are skipped. So are
@@ -69,7 +69,7 @@ def discourage(cluster: Cluster, policy: Policy, unlisted: Set[str] = frozenset(
     due = taints_due(shares)
     codes, lists = table.taints
     # There are few distinct lists of taints, and most machines have the right ones: only the others are checked one by one.
-    wrong = (np.array([_borne(taints) for taints in lists], dtype=np.int64)[codes] != due) & (sum(whole.values(), nothing) > 0)
+    wrong = (np.array([_count_soft_taints(taints) for taints in lists], dtype=np.int64)[codes] != due) & (sum(whole.values(), nothing) > 0)
     wrong &= ~np.array([_is_shut(taints) for taints in lists], dtype=np.bool_)[codes]
     rows = [row for row in np.flatnonzero(wrong).tolist() if not table.nodes[row].deleted]
     pools = {name: member.pool for name, member in members({table.names[row]: table.nodes[row] for row in rows}, policy, unlisted).items()}
@@ -80,7 +80,7 @@ def discourage(cluster: Cluster, policy: Policy, unlisted: Set[str] = frozenset(
     )
 
 
-def _borne(taints: Iterable[Taint]) -> int:
+def _count_soft_taints(taints: Iterable[Taint]) -> int:
     """Count the soft taints among ``taints``, as :func:`taints_due` does; -1 for a combination that is never due."""
     borne = {taint.key for taint in taints}.intersection(_KEYS)
     return len(borne) if borne == set(_KEYS[: len(borne)]) else -1
@@ -90,7 +90,7 @@ def _is_shut(taints: Iterable[Taint]) -> bool:
     return any(taint.key in (*CLOSING_TAINTS, LEAVING_TAINT) for taint in taints)
 
 
-def _most(taken: Mapping[str, Array], whole: Mapping[str, Array], names: tuple[str, ...] | list[str], rows: int) -> Floats:
+def _largest_shares(taken: Mapping[str, Array], whole: Mapping[str, Array], names: tuple[str, ...] | list[str], rows: int) -> Floats:
     """Return, for each machine, the largest used share of a resource among ``names``."""
     most = np.zeros(rows)
     for name in names:

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from msgspec.structs import replace
 
 from gpuscaler.model.instances import Instance
-from gpuscaler.model.live_templates import Shown, shown_by
+from gpuscaler.model.live_templates import TemplateDifferences, template_differences
 from gpuscaler.model.nodes import Node, first_label
 from gpuscaler.model.pools import Offering, Policy
 from gpuscaler.model.well_known import INSTANCE_TYPE_LABELS, LEAVING_TAINT, POOL_LABEL
@@ -22,7 +22,7 @@ Kind = tuple[str, str]
 Alive = Mapping[str, Instance] | None
 
 
-class Teachers:
+class LiveNodes:
     """The nodes of each kind, and what they last showed; recomputed only for kinds that changed."""
 
     def __init__(self) -> None:
@@ -31,7 +31,7 @@ class Teachers:
         self._policy: Policy | None = None
         self._templates: dict[Kind, tuple[Offering, str]] = {}
         self._kinds: dict[Kind, tuple[Node, ...]] = {}
-        self._shown: dict[Kind, tuple[Offering, tuple[Node, ...], Shown]] = {}
+        self._shown: dict[Kind, tuple[Offering, tuple[Node, ...], TemplateDifferences]] = {}
         #: Nodes as they were last seen before they were finished, or as they were first seen, by uid, or by name.
         self._finished: dict[str, Node] = {}
 
@@ -62,10 +62,10 @@ class Teachers:
             self._templates = {(pool.name, offering.instance_type): (offering, pool.revision) for pool, offering in every}
         return self._templates
 
-    def shown(self, kind: Kind, offering: Offering, nodes: tuple[Node, ...]) -> Shown:
+    def shown(self, kind: Kind, offering: Offering, nodes: tuple[Node, ...]) -> TemplateDifferences:
         previous = self._shown.get(kind)
         if previous is None or previous[0] is not offering or previous[1] != nodes:
-            previous = self._shown[kind] = (offering, nodes, shown_by(offering, nodes))
+            previous = self._shown[kind] = (offering, nodes, template_differences(offering, nodes))
         return previous[2]
 
 

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from msgspec import Struct
 
-from gpuscaler.lifecycle.observed.live_nodes import Teachers
+from gpuscaler.lifecycle.observed.live_nodes import LiveNodes
 from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.instances import ALIVE, STOPPING, TERMINATED, Instance, Inventory
 from gpuscaler.model.nodes import Node
@@ -138,8 +138,8 @@ class MachineIndexes:
     """
 
     def __init__(self) -> None:
-        self.teachers = Teachers()
-        self._roll: MachineIndex | None = None
+        self.teachers = LiveNodes()
+        self._latest: MachineIndex | None = None
         self._on_node: Mapping[str, Mapping[str, Pod]] = {}
         #: Nodes with pods that do not end, and, for nodes whose pods all end, the time until which they count as busy.
         self._busy: set[str] = set()
@@ -155,10 +155,10 @@ class MachineIndexes:
         return answer
 
     def of(self, cluster: Cluster, inventory: Inventory | None) -> MachineIndex:
-        index, instances = self._roll, None if inventory is None else inventory.instances
+        index, instances = self._latest, None if inventory is None else inventory.instances
         if index is None or index.nodes is not cluster.nodes or index.listed.instances is not instances:
             listed = index.listed if index is not None and index.listed.instances is instances else Listed(instances)
-            index = self._roll = MachineIndex(cluster.nodes, listed)
+            index = self._latest = MachineIndex(cluster.nodes, listed)
         return index
 
     def idle(self, cluster: Cluster, now: float) -> Set[str]:

@@ -14,7 +14,7 @@ from gpuscaler.planning.feasibility.resources import PODS, counted_requests
 from gpuscaler.planning.state.ledger.ledger import Ledger
 
 
-def waiting(pods: Iterable[str], cluster: Cluster) -> Iterator[Pod]:
+def pending_pods(pods: Iterable[str], cluster: Cluster) -> Iterator[Pod]:
     """Yield those of ``pods`` that are still pending."""
     for key in pods:
         pod = cluster.pods.get(key)
@@ -34,7 +34,7 @@ def has_room(pods: Iterable[Pod], node: Node, cluster: Cluster) -> bool:
     return True
 
 
-def falls_short(pod: Pod, node: Node, cluster: Cluster) -> str:
+def describe_shortage(pod: Pod, node: Node, cluster: Cluster) -> str:
     """Return what ``node`` has too little of for ``pod``, even with no pods but DaemonSet and mirror pods, as text; "" if it has enough.
 
     A resource of which it shows none at all is left out: the device plugin may be restarting.
@@ -44,11 +44,12 @@ def falls_short(pod: Pod, node: Node, cluster: Cluster) -> str:
         shown = node.allocatable.get(resource, 0)
         room = shown - sum(1 if resource == PODS else counted_requests(pod.spec).get(resource, 0) for pod in here)
         if shown and room < amount:
-            return f"node {node.name} has {format_amount(resource, max(0, room))} {resource}, and the pod requests {format_amount(resource, amount)}"
+            has, requested = format_amount(resource, max(0, room)), format_amount(resource, amount)
+            return f"node {node.name} has {has} {resource}, and the pod requests {requested}"
     return ""
 
 
-def crowded(ledger: Ledger, cluster: Cluster, policy: Policy) -> frozenset[str]:
+def crowded_machines(ledger: Ledger, cluster: Cluster, policy: Policy) -> frozenset[str]:
     """Return the machines of ``ledger``, by id, whose nodes no longer have room for some of the pods they were bought for.
 
     Pods that tolerate every taint, or are bound by hand, can land on a machine before it opens.
@@ -61,7 +62,7 @@ def crowded(ledger: Ledger, cluster: Cluster, policy: Policy) -> frozenset[str]:
     promised = {offering.key: offering.allocatable for offering in policy.offerings.values()}
     crowded_ids = set()
     for machine in registered:
-        node, left = cluster.nodes[machine.node], list(waiting(machine.pods, cluster))
+        node, left = cluster.nodes[machine.node], list(pending_pods(machine.pods, cluster))
         # Resources that it does not show yet are assumed as promised.
         expected = replace(node, allocatable={**promised.get(machine.key, {}), **node.allocatable})
         if left and not has_room(left, expected, cluster):
@@ -82,7 +83,7 @@ def pending_by_kind(cluster: Cluster) -> Mapping[Alike, list[Pod]]:
     return pods
 
 
-def overtaken(pods: list[Pod], pending: Mapping[Alike, list[Pod]], *, busy: Set[str]) -> tuple[tuple[str, str], ...]:
+def find_overtaken(pods: list[Pod], pending: Mapping[Alike, list[Pod]], *, busy: Set[str]) -> tuple[tuple[str, str], ...]:
     """Return pods of one machine that an older, identical pod of ``pending`` overtakes, each with that pod.
 
     Gang members keep their places together, and so do pods that are ``busy``. An ephemeral volume may tie a pod to a zone, so such pods

@@ -1,7 +1,7 @@
 """Reconcile: compare the cluster and the cloud's list with the memory, update the memory, and derive what to do now."""
 
 from gpuscaler.lifecycle.reconcile.looks import Facts, Reconciliation
-from gpuscaler.lifecycle.reconcile.stages import look
+from gpuscaler.lifecycle.reconcile.stages import reconcile
 from gpuscaler.lifecycle.reconcile.urgency import is_urgent
 
-__all__ = ["Facts", "Reconciliation", "is_urgent", "look"]
+__all__ = ["Facts", "Reconciliation", "is_urgent", "reconcile"]

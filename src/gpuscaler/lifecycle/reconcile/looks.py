@@ -10,7 +10,7 @@ from gpuscaler.lifecycle.interruptions import Remark
 from gpuscaler.lifecycle.memory import Memory
 from gpuscaler.lifecycle.observed.machine_index import MachineIndex, MachineIndexes, Unpooled
 from gpuscaler.lifecycle.registration.registering import Arrivals, Waits
-from gpuscaler.lifecycle.released_pools import LetGo
+from gpuscaler.lifecycle.released_pools import ReleasedPool
 from gpuscaler.lifecycle.steering import opening
 from gpuscaler.lifecycle.steering.binding import BindingRefused
 from gpuscaler.lifecycle.steering.rejected_pods import TurnedAway
@@ -101,6 +101,6 @@ class Reconciliation(Struct, frozen=True, gc=False):
     crowded: frozenset[str] = frozenset()
     unlisted: frozenset[str] = frozenset()
     owed: tuple[Upcoming, ...] = ()
-    let_go: tuple[LetGo, ...] = ()
+    let_go: tuple[ReleasedPool, ...] = ()
     guarded: scale_in_protection.ProtectionFindings = scale_in_protection.ProtectionFindings(scale_in_protection.Guarding())
-    announced: interruptions.Announced = interruptions.Announced()
+    announced: interruptions.Announcements = interruptions.Announcements()

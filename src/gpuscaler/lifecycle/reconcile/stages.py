@@ -1,7 +1,7 @@
 """The stages of a reconcile pass: each updates the memory and adds what is to be done now.
 
-:func:`look` has no side effects: its result is saved first, then acted on. A stage gets the findings of the stages before it and the view
-that all of them share, and returns the findings with its own added.
+:func:`reconcile` has no side effects: its result is saved first, then acted on. A stage gets the findings of the stages before it and the
+view that all of them share, and returns the findings with its own added.
 """
 
 import math
@@ -15,22 +15,22 @@ from gpuscaler.lifecycle.actions import Act
 from gpuscaler.lifecycle.interruptions import Remark
 from gpuscaler.lifecycle.memory import Memory
 from gpuscaler.lifecycle.node_health import refusing_nodes, unready
-from gpuscaler.lifecycle.node_marks.kept_taint import keep
+from gpuscaler.lifecycle.node_marks.kept_taint import update_kept_taints
 from gpuscaler.lifecycle.node_marks.pool_label import labels_due
-from gpuscaler.lifecycle.node_marks.soft_taints import discourage
+from gpuscaler.lifecycle.node_marks.soft_taints import update_soft_taints
 from gpuscaler.lifecycle.observed.machine_index import MachineIndex, MachineIndexes
-from gpuscaler.lifecycle.observed.promised_pods import crowded
+from gpuscaler.lifecycle.observed.promised_pods import crowded_machines
 from gpuscaler.lifecycle.reconcile.looks import Facts, Reconciliation, View
 from gpuscaler.lifecycle.reconcile.resending import orders_due, withdrawals_due
 from gpuscaler.lifecycle.reconcile.stopped_buying import stopped_buying
-from gpuscaler.lifecycle.registration.group_launches import owed, owing
-from gpuscaler.lifecycle.registration.learning import observed
-from gpuscaler.lifecycle.registration.registering import Arrivals, arrivals
-from gpuscaler.lifecycle.registration.undescribed import unfamiliar
-from gpuscaler.lifecycle.registration.unregistered import adopted
-from gpuscaler.lifecycle.released_pools import encourage, let_go
+from gpuscaler.lifecycle.registration.group_launches import note_missing, unordered_machines
+from gpuscaler.lifecycle.registration.learning import learn_from_nodes
+from gpuscaler.lifecycle.registration.registering import Arrivals, find_arrivals
+from gpuscaler.lifecycle.registration.undescribed import find_unfamiliar
+from gpuscaler.lifecycle.registration.unregistered import adopt_machines
+from gpuscaler.lifecycle.released_pools import find_released_pools, remove_soft_taints
 from gpuscaler.lifecycle.steering import opening, rejected_pods, windows
-from gpuscaler.lifecycle.steering.binding import unbinding
+from gpuscaler.lifecycle.steering.binding import pools_without_binding
 from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.holds import REMOVING
 from gpuscaler.model.pools import Policy
@@ -54,7 +54,7 @@ from gpuscaler.planning.state.ledger.ledger import Ledger, OrderedMachine
 Stage = Callable[[Reconciliation, View], Reconciliation]
 
 
-def look(
+def reconcile(
     memory: Memory, cluster: Cluster, policy: Policy, facts: Facts, now: float, *, indexes: MachineIndexes | None = None
 ) -> Reconciliation:
     """Run all stages and return the new memory and the actions to take now. ``indexes`` cache what did not change between passes.
@@ -69,7 +69,7 @@ def look(
     return reduce(lambda seen, stage: stage(seen, view), STAGES, Reconciliation(memory))
 
 
-def found(
+def with_findings(
     seen: Reconciliation,
     *,
     steps: Iterable[ledger.Event] = (),
@@ -81,14 +81,17 @@ def found(
     """Return ``seen`` with ``steps`` applied to the ledger, ``breaker_events`` to the breakers, and the ``remembered`` fields replaced."""
     memory = seen.memory
     memory = replace(
-        memory, ledger=ledger.fold_events(memory.ledger, steps), breakers=reduce(breakers.step, breaker_events, memory.breakers), **remembered
+        memory,
+        ledger=ledger.fold_events(memory.ledger, steps),
+        breakers=reduce(breakers.step, breaker_events, memory.breakers),
+        **remembered,
     )
     return replace(seen, memory=memory, acts=(*seen.acts, *acts), remarks=(*seen.remarks, *remarks))
 
 
 def adopt(seen: Reconciliation, view: View) -> Reconciliation:
     """Add machines of our pools that were not ordered here to the ledger."""
-    strangers = adopted(
+    strangers = adopt_machines(
         seen.memory.ledger,
         view.cluster,
         view.inventory,
@@ -98,7 +101,7 @@ def adopt(seen: Reconciliation, view: View) -> Reconciliation:
         index=view.index,
         breakers=seen.memory.breakers,
     )
-    return replace(found(seen, steps=strangers), arrivals=Arrivals(strangers))
+    return replace(with_findings(seen, steps=strangers), arrivals=Arrivals(strangers))
 
 
 def guard(seen: Reconciliation, view: View) -> Reconciliation:
@@ -114,12 +117,12 @@ def guard(seen: Reconciliation, view: View) -> Reconciliation:
         now=view.now,
         surplus={delivery.pool for delivery in deliveries if delivery.surplus},
     )
-    return replace(found(seen, acts=guarded.acts, guarding=guarded.guarding), guarded=guarded)
+    return replace(with_findings(seen, acts=guarded.acts, guarding=guarded.guarding), guarded=guarded)
 
 
 def register(seen: Reconciliation, view: View) -> Reconciliation:
     """Match machines with their names and nodes, and find those that are ready or have failed."""
-    arrived = arrivals(
+    arrived = find_arrivals(
         seen.memory.ledger,
         view.cluster,
         view.inventory,
@@ -130,7 +133,7 @@ def register(seen: Reconciliation, view: View) -> Reconciliation:
         exposed=seen.guarded.exposed,
         breakers=view.before.breakers,
     )
-    seen = found(seen, steps=arrived.steps)
+    seen = with_findings(seen, steps=arrived.steps)
     return replace(seen, arrivals=replace(arrived, steps=(*seen.arrivals.steps, *arrived.steps)))
 
 
@@ -140,34 +143,38 @@ def count_launched(seen: Reconciliation, view: View) -> Reconciliation:
     steps: list[ledger.Event] = []
     if len(current.orders) < len(view.before.ledger.orders):
         # Machines of an order that just closed may be unclaimed now: the plan of this pass counts them.
-        strangers = adopted(current, view.cluster, view.inventory, view.policy, waits=view.facts.waits, now=view.now, index=view.index)
+        strangers = adopt_machines(
+            current, view.cluster, view.inventory, view.policy, waits=view.facts.waits, now=view.now, index=view.index
+        )
         noted = ledger.fold_events(current, strangers).strangers
         steps.append(ledger.Noticed({**noted, **current.strangers}))
-    return found(seen, steps=(*steps, *owing(current, view.inventory, view.now)))
+    return with_findings(seen, steps=(*steps, *note_missing(current, view.inventory, view.now)))
 
 
 def learn(seen: Reconciliation, view: View) -> Reconciliation:
     """Give up machines that are overdue, and learn from the machines that arrived."""
     arrived, now = seen.arrivals, view.now
-    seen = found(seen, steps=(termination.give_up(overdue, now) for overdue in arrived.overdue), breaker_events=arrived.breaker_events)
+    seen = with_findings(
+        seen, steps=(termination.remove_overdue(overdue, now) for overdue in arrived.overdue), breaker_events=arrived.breaker_events
+    )
     memory, ledger = seen.memory, seen.memory.ledger
-    learned = _lessons(memory.learned, ledger, arrived, view.cluster, now)
-    learned = observed(learned, ledger, view.policy, now, index=view.index, teachers=view.indexes.teachers)
-    return found(seen, boots=reduce(boot_times.step, arrived.arrived, memory.boots), learned=learned)
+    learned = _learn_from_ready(memory.learned, ledger, arrived, view.cluster, now)
+    learned = learn_from_nodes(learned, ledger, view.policy, now, index=view.index, teachers=view.indexes.teachers)
+    return with_findings(seen, boots=reduce(boot_times.step, arrived.arrived, memory.boots), learned=learned)
 
 
 def interrupt(seen: Reconciliation, view: View) -> Reconciliation:
     """Handle machines that the cloud takes away, works on, or has taken away already."""
-    facts, memory, index, now = _of_ours(view.facts, seen.memory.ledger, view.index.foreign), seen.memory, view.index, view.now
-    worked_on, ends = _worked_on(memory.worked_on, facts, index), interruptions.remembered(memory.ends, index.listed)
-    announced = interruptions.Announced(facts.going, worked_on, ends, facts.why)
-    taken = interruptions.taken(memory.ledger, view.cluster, view.policy, announced, now, index=index)
-    unexpected = interruptions.unexpected(view.before.ledger, facts.vanished, index)
-    seen = found(
+    facts, memory, index, now = _without_foreign(view.facts, seen.memory.ledger, view.index.foreign), seen.memory, view.index, view.now
+    worked_on, ends = _worked_on(memory.worked_on, facts, index), interruptions.update_ends(memory.ends, index.listed)
+    announced = interruptions.Announcements(facts.going, worked_on, ends, facts.why)
+    taken = interruptions.remove_interrupted(memory.ledger, view.cluster, view.policy, announced, now, index=index)
+    unexpected = interruptions.unexpectedly_gone(view.before.ledger, facts.vanished, index)
+    seen = with_findings(
         seen,
         steps=taken.steps,
-        breaker_events=(*taken.breaker_events, *interruptions.reclaimed((instance.key for instance in unexpected), now)),
-        remarks=interruptions.remarks(index, unexpected, facts.announced, facts.worked_on),
+        breaker_events=(*taken.breaker_events, *interruptions.reclaim_events((instance.key for instance in unexpected), now)),
+        remarks=interruptions.describe_changes(index, unexpected, facts.announced, facts.worked_on),
         worked_on=worked_on,
         ends=ends,
     )
@@ -187,14 +194,14 @@ def end_silent(seen: Reconciliation, view: View) -> Reconciliation:
         stopped=view.removing_held,
         now=view.now,
     )
-    return found(seen, steps=silent.steps, remarks=silent.remarks, unready=silent.unready)
+    return with_findings(seen, steps=silent.steps, remarks=silent.remarks, unready=silent.unready)
 
 
-def hear(seen: Reconciliation, view: View) -> Reconciliation:
+def process_answers(seen: Reconciliation, view: View) -> Reconciliation:
     """Process the results of evictions, and machines of which only the Node is left."""
-    seen = found(seen, steps=termination.hear(seen.memory.ledger, view.facts.unevicted, view.now))
+    seen = with_findings(seen, steps=termination.record_refusals(seen.memory.ledger, view.facts.unevicted, view.now))
     ledger = replace(seen.memory.ledger, coming=view.before.ledger.coming)
-    return found(seen, steps=interruptions.dead(ledger, view.index, view.now))
+    return with_findings(seen, steps=interruptions.remove_terminated(ledger, view.index, view.now))
 
 
 def judge_bindings(seen: Reconciliation, view: View) -> Reconciliation:
@@ -202,14 +209,16 @@ def judge_bindings(seen: Reconciliation, view: View) -> Reconciliation:
     memory = seen.memory
     admitted = rejected_pods.observe(memory.admissions, view.cluster, view.now)
     refused = (*view.facts.unbound, *admitted.refused)
-    seen = found(seen, admissions=admitted.admissions, unbinding=unbinding(memory.unbinding, refused, memory.ledger, view.now))
+    seen = with_findings(
+        seen, admissions=admitted.admissions, unbinding=pools_without_binding(memory.unbinding, refused, memory.ledger, view.now)
+    )
     return replace(seen, turned_away=admitted.turned_away)
 
 
 def open_windows(seen: Reconciliation, view: View) -> Reconciliation:
     """Let DaemonSet pods onto closed machines for a moment."""
     window = windows.observe(seen.memory.windows, seen.memory.ledger, view.cluster, view.policy, now=view.now)
-    return found(seen, acts=window.acts, remarks=window.remarks, windows=window.windows)
+    return with_findings(seen, acts=window.acts, remarks=window.remarks, windows=window.windows)
 
 
 def steer(seen: Reconciliation, view: View) -> Reconciliation:
@@ -225,15 +234,15 @@ def steer(seen: Reconciliation, view: View) -> Reconciliation:
         index=view.index,
         nominating=memory.unbinding.keys(),
     )
-    refused = refusing_nodes.refused(memory.refusals, view.cluster, attempts=facts.attempts, messages=facts.said, now=now)
-    seen = found(
+    refused = refusing_nodes.find_refusals(memory.refusals, view.cluster, attempts=facts.attempts, messages=facts.said, now=now)
+    seen = with_findings(
         seen,
         steps=steering.steps,
         acts=steering.acts,
         promises=reduce(promises.step, steering.outcomes, memory.promises),
         refusals=reduce(node_refusals.step, (*refused, *steering.suspected), memory.refusals),
     )
-    seen = found(seen, admissions=rejected_pods.sent(memory.admissions, steering.acts, seen.memory.ledger, now))
+    seen = with_findings(seen, admissions=rejected_pods.record_sent(memory.admissions, steering.acts, seen.memory.ledger, now))
     return replace(
         seen,
         outcomes=steering.outcomes,
@@ -246,12 +255,12 @@ def steer(seen: Reconciliation, view: View) -> Reconciliation:
 def mark(seen: Reconciliation, view: View) -> Reconciliation:
     """Set or remove our taints and labels of nodes."""
     cluster, policy, index, same = view.cluster, view.policy, view.index, view.indexes.same
-    return found(
+    return with_findings(
         seen,
         acts=(
-            *keep(seen.memory.ledger, cluster, policy, index, view.inventory),
-            *same(discourage, cluster, policy, index.unlisted),
-            *encourage(cluster, view.inventory),
+            *update_kept_taints(seen.memory.ledger, cluster, policy, index, view.inventory),
+            *same(update_soft_taints, cluster, policy, index.unlisted),
+            *remove_soft_taints(cluster, view.inventory),
             *same(labels_due, cluster, policy, index),
         ),
     )
@@ -261,7 +270,7 @@ def leave(seen: Reconciliation, view: View) -> Reconciliation:
     """Continue removals; none continues without fresh facts."""
     if not view.facts.fresh:
         return seen
-    departure = termination.take_leave(
+    departure = termination.continue_removals(
         seen.memory.ledger,
         view.cluster,
         view.inventory,
@@ -273,8 +282,8 @@ def leave(seen: Reconciliation, view: View) -> Reconciliation:
         unsafe=seen.guarded.unsafe,
     )
     clocks = idle_clocks.step(seen.memory.clocks, idle_clocks.IdleObservation(view.indexes.idle(view.cluster, view.now), view.now))
-    spared = _spared(seen.memory.spared, departure, view.index, view.now)
-    return replace(found(seen, steps=departure.steps, acts=departure.acts, clocks=clocks, spared=spared), kept=departure.kept)
+    spared = _update_sparing(seen.memory.spared, departure, view.index, view.now)
+    return replace(with_findings(seen, steps=departure.steps, acts=departure.acts, clocks=clocks, spared=spared), kept=departure.kept)
 
 
 def resend(seen: Reconciliation, view: View) -> Reconciliation:
@@ -286,17 +295,17 @@ def resend(seen: Reconciliation, view: View) -> Reconciliation:
     withdrawals, doubtful = withdrawals_due(current, now), orders_due(current, view.facts, now)
     steps: list[ledger.Event] = [ledger.Withdrawing(token, now) for token in withdrawals]
     steps += [ledger.Doubted(order.token, now) for order in doubtful]
-    return replace(found(seen, steps=steps), withdrawals=withdrawals, doubtful=doubtful)
+    return replace(with_findings(seen, steps=steps), withdrawals=withdrawals, doubtful=doubtful)
 
 
 def judge_purchases(seen: Reconciliation, view: View) -> Reconciliation:
     """Find purchases whose pods are still pending after their machines came."""
     ledger, index, now = seen.memory.ledger, view.index, view.now
     there, ended = index.listed.alive.keys() | index.by_machine.keys(), {instance.id for instance in index.listed.ended}
-    left = futile_purchases.departed_machines(named_in(view.before.ledger, seen.arrivals), ledger, there, now, ended=ended)
+    left = futile_purchases.departed_machines(machines_after(view.before.ledger, seen.arrivals), ledger, there, now, ended=ended)
     tried, verdicts = futile_purchases.judge_attempts(seen.memory.efforts, left, view.cluster.pods, now)
-    seen = found(seen, breaker_events=verdicts, efforts=tried)
-    return found(seen, remarks=stopped_buying(view.before.breakers, seen.memory.breakers, now))
+    seen = with_findings(seen, breaker_events=verdicts, efforts=tried)
+    return with_findings(seen, remarks=stopped_buying(view.before.breakers, seen.memory.breakers, now))
 
 
 def conclude(seen: Reconciliation, view: View) -> Reconciliation:
@@ -304,12 +313,12 @@ def conclude(seen: Reconciliation, view: View) -> Reconciliation:
     memory, index, inventory = seen.memory, view.index, view.inventory
     ledger, waits = memory.ledger, view.facts.waits
     return replace(
-        found(seen, unfamiliar=unfamiliar(memory.unfamiliar, ledger, view.policy, index)),
+        with_findings(seen, unfamiliar=find_unfamiliar(memory.unfamiliar, ledger, view.policy, index)),
         unpooled=index.unpooled(view.policy, inventory.let_go if inventory is not None else ()),
-        let_go=let_go(ledger, view.cluster, inventory),
-        crowded=crowded(ledger, view.cluster, view.policy),
+        let_go=find_released_pools(ledger, view.cluster, inventory),
+        crowded=crowded_machines(ledger, view.cluster, view.policy),
         unlisted=frozenset() if inventory is None else index.outside(inventory.at - waits.lag - SKEW_SECONDS),
-        owed=owed(ledger, index, inventory, view.policy, waits=waits, now=view.now),
+        owed=unordered_machines(ledger, index, inventory, view.policy, waits=waits, now=view.now),
     )
 
 
@@ -321,7 +330,7 @@ STAGES: tuple[Stage, ...] = (
     learn,
     interrupt,
     end_silent,
-    hear,
+    process_answers,
     judge_bindings,
     open_windows,
     steer,
@@ -333,7 +342,7 @@ STAGES: tuple[Stage, ...] = (
 )
 
 
-def named_in(current: Ledger, arrivals: Arrivals) -> tuple[OrderedMachine, ...]:
+def machines_after(current: Ledger, arrivals: Arrivals) -> tuple[OrderedMachine, ...]:
     """Return the machines of ``current`` with all that a pass learned of them.
 
     A machine may get its name, become a node and be lost in one pass.
@@ -341,7 +350,7 @@ def named_in(current: Ledger, arrivals: Arrivals) -> tuple[OrderedMachine, ...]:
     return ledger.fold_events(current, (step for step in arrivals.steps if not isinstance(step, ledger.Lost))).coming
 
 
-def _of_ours(facts: Facts, ledger: Ledger, foreign: Set[str]) -> Facts:
+def _without_foreign(facts: Facts, ledger: Ledger, foreign: Set[str]) -> Facts:
     """Return ``facts`` without announcements about ``foreign`` machines: several clusters may share the source of announcements.
 
     A machine of the ledger is ours even if the list does not have it yet.
@@ -359,18 +368,20 @@ def _worked_on(previous: Mapping[str, float], facts: Facts, index: MachineIndex)
     return {**{name: at for name, at in previous.items() if name in there}, **facts.worked_on}
 
 
-def _spared(sparing: Sparing, departure: termination.Departure, index: MachineIndex, now: float) -> Sparing:
+def _update_sparing(sparing: Sparing, departure: termination.RemovalFindings, index: MachineIndex, now: float) -> Sparing:
     for given_up in departure.given_up:
         sparing = failed_removals.step(sparing, given_up)
     return failed_removals.prune(sparing, index.by_machine, now) if sparing.nodes else sparing
 
 
-def _lessons(
+def _learn_from_ready(
     learned: learned_templates.Learned, current: Ledger, arrivals: Arrivals, cluster: Cluster, now: float
 ) -> learned_templates.Learned:
     """Learn what the nodes that became ready really offer."""
     ready = {step.machine for step in arrivals.steps if isinstance(step, ledger.Ready)}
     for machine in current.coming:
         if machine.id in ready and machine.node in cluster.nodes:
-            learned = learned_templates.step(learned, learned_templates.ReadyNode(machine.key, now, cluster.nodes[machine.node].allocatable))
+            learned = learned_templates.step(
+                learned, learned_templates.ReadyNode(machine.key, now, cluster.nodes[machine.node].allocatable)
+            )
     return learned

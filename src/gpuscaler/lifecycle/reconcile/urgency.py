@@ -2,7 +2,7 @@
 
 from collections.abc import Set
 
-from gpuscaler.lifecycle.memory import Memory, vanishing
+from gpuscaler.lifecycle.memory import Memory, vanishing_nodes
 from gpuscaler.lifecycle.reconcile.looks import Reconciliation
 from gpuscaler.planning.state import offering_events
 
@@ -21,5 +21,5 @@ def is_urgent(seen: Reconciliation, before: Memory, crowded: Set[str]) -> bool:
         # Room that a finished removal makes need not wait for the next resync.
         or len(seen.memory.ledger.leaving) < len(before.ledger.leaving)
         # The replacement of a machine that is about to vanish is ordered before its pods are evicted.
-        or bool(vanishing(seen.memory) - vanishing(before))
+        or bool(vanishing_nodes(seen.memory) - vanishing_nodes(before))
     )

@@ -33,15 +33,17 @@ REPLACED_SECONDS = 60.0
 _PREFIX = "owed-"
 
 
-def owing(current: Ledger, inventory: Inventory | None, now: float) -> tuple[ledger.Event, ...]:
+def note_missing(current: Ledger, inventory: Inventory | None, now: float) -> tuple[ledger.Event, ...]:
     """Return the step that notes since when groups lack machines that were not ordered here; empty if that has not changed."""
     if inventory is None:
         return ()
-    lacking = {delivery.pool: current.owing.get(delivery.pool, now) for delivery in inventory.deliveries if gap(current, delivery) > 0}
+    lacking = {
+        delivery.pool: current.owing.get(delivery.pool, now) for delivery in inventory.deliveries if count_missing(current, delivery) > 0
+    }
     return () if lacking == current.owing else (ledger.Owing(lacking),)
 
 
-def gap(ledger: Ledger, delivery: Delivery) -> int:
+def count_missing(ledger: Ledger, delivery: Delivery) -> int:
     """Return how many machines a group has yet to launch in addition to those that our orders raised it by.
 
     An order that is not answered yet may or may not have raised it. It is not subtracted: counting a machine twice for a moment only delays
@@ -55,7 +57,7 @@ def gap(ledger: Ledger, delivery: Delivery) -> int:
     return max(0, delivery.missing - ours)
 
 
-def owed(
+def unordered_machines(
     ledger: Ledger, index: MachineIndex, inventory: Inventory | None, policy: Policy, *, waits: Waits, now: float
 ) -> tuple[Upcoming, ...]:
     """Return the machines that are on their way by themselves. ``index`` is the index of ``inventory``."""
@@ -64,7 +66,7 @@ def owed(
     pools = {pool.name: pool for pool in policy.pools}
     deliveries = {delivery.pool: delivery for delivery in inventory.deliveries if delivery.pool in pools}
     listed = (machine for machine in _listed(ledger, index, deliveries, waits=waits, now=now) if machine.pool in pools)
-    return (*listed, *_beside_orders(ledger, index, deliveries, waits), *_lacking(ledger, deliveries, pools, now))
+    return (*listed, *_beside_orders(ledger, index, deliveries, waits), *_not_launched(ledger, deliveries, pools, now))
 
 
 def _listed(ledger: Ledger, index: MachineIndex, deliveries: Mapping[str, Delivery], *, waits: Waits, now: float) -> Iterator[Upcoming]:
@@ -81,7 +83,7 @@ def _beside_orders(ledger: Ledger, index: MachineIndex, deliveries: Mapping[str,
     """Yield machines that their group launched before an order for such machines, while that order is not answered yet.
 
     Without tokens they may belong to that order if the cloud's clock is behind ours, and so they are not counted as unordered. As in
-    :func:`gap`, counting one twice for a moment delays a purchase, and one that is not counted is bought again.
+    :func:`count_missing`, counting one twice for a moment delays a purchase, and one that is not counted is bought again.
     """
     awaited: dict[OfferingKey, float] = {}
     for order in ledger.orders:
@@ -101,7 +103,7 @@ def _beside_orders(ledger: Ledger, index: MachineIndex, deliveries: Mapping[str,
             )
 
 
-def _lacking(ledger: Ledger, deliveries: Mapping[str, Delivery], pools: Mapping[str, Pool], now: float) -> Iterator[Upcoming]:
+def _not_launched(ledger: Ledger, deliveries: Mapping[str, Delivery], pools: Mapping[str, Pool], now: float) -> Iterator[Upcoming]:
     """Yield machines that groups have yet to launch: any that their pools offer."""
     for name, delivery in sorted(deliveries.items()):
         since = ledger.owing.get(name)
@@ -112,5 +114,5 @@ def _lacking(ledger: Ledger, deliveries: Mapping[str, Delivery], pools: Mapping[
         first = max(offerings, key=lambda offering: (offering.price, offering.key), default=None)
         if first is None or not choices:
             continue
-        for number in range(gap(ledger, delivery)):
+        for number in range(count_missing(ledger, delivery)):
             yield Upcoming(f"{_PREFIX}{name}-{number}", name, first.instance_type, first.market, first.zone, since=since, choices=choices)

@@ -2,9 +2,9 @@
 
 from collections.abc import Mapping, Sequence
 
-from gpuscaler.lifecycle.observed.live_nodes import Teachers
+from gpuscaler.lifecycle.observed.live_nodes import LiveNodes
 from gpuscaler.lifecycle.observed.machine_index import MachineIndex
-from gpuscaler.model.live_templates import Shown, is_broken, is_complete
+from gpuscaler.model.live_templates import TemplateDifferences, is_broken, is_complete
 from gpuscaler.model.nodes import Node
 from gpuscaler.model.pools import Offering, Policy
 from gpuscaler.planning.state import learned_templates
@@ -16,8 +16,8 @@ SETTLED_SECONDS, LABELS_SECONDS = 60.0, 20.0
 ASKED = 20
 
 
-def observed(
-    learned: learned_templates.Learned, ledger: Ledger, policy: Policy, now: float, *, index: MachineIndex, teachers: Teachers
+def learn_from_nodes(
+    learned: learned_templates.Learned, ledger: Ledger, policy: Policy, now: float, *, index: MachineIndex, teachers: LiveNodes
 ) -> learned_templates.Learned:
     """Return ``learned`` with what live nodes of ``policy``'s pools show; ``policy`` describes what tags and rules promise."""
     there = teachers.of(index.nodes, None if index.listed.instances is None else index.listed.alive, now)
@@ -28,13 +28,17 @@ def observed(
     for kind in sorted((there.keys() | lessons.keys()) & templates.keys()):
         (offering, revision), lesson = templates[kind], lessons.get(kind)
         since = lesson.revised if lesson is not None and lesson.revision == revision else 0.0
-        nodes = settled(there.get(kind, ()), offering, arriving, since=since, now=now)
+        nodes = settled_nodes(there.get(kind, ()), offering, arriving, since=since, now=now)
         shown = teachers.shown(kind, offering, nodes) if nodes else None
-        learned = learned_templates.step(learned, learned_templates.NodeObservation(*kind, now, revision, trusted(shown, nodes)))
+        learned = learned_templates.step(
+            learned, learned_templates.NodeObservation(*kind, now, revision, without_lone_taints(shown, nodes))
+        )
     return learned
 
 
-def settled(nodes: Sequence[Node], offering: Offering, arriving: Mapping[str, float], *, since: float, now: float) -> tuple[Node, ...]:
+def settled_nodes(
+    nodes: Sequence[Node], offering: Offering, arriving: Mapping[str, float], *, since: float, now: float
+) -> tuple[Node, ...]:
     """Return the ``nodes`` that show all they will: made after ``since``, there for a while, with all their devices."""
     fresh = (node for node in nodes if node.created >= since and is_complete(node, offering.allocatable) and not is_broken(node, offering))
     ready = (node for node in fresh if is_settled(node, arriving.get(node.name), now))
@@ -48,8 +52,10 @@ def is_settled(node: Node, ready: float | None, now: float) -> bool:
     return 0.0 < ready <= now - LABELS_SECONDS
 
 
-def trusted(shown: Shown | None, nodes: Sequence[Node]) -> Shown | None:
+def without_lone_taints(shown: TemplateDifferences | None, nodes: Sequence[Node]) -> TemplateDifferences | None:
     """Return ``shown`` without the taints of a single node: they may be a person's, for a while, and say nothing about the next node."""
     if shown is None or len(nodes) > 1 or not shown.taints:
         return shown
-    return Shown(shown.labels, (), shown.untainted, shown.resources, tuple(word for word in shown.words if "in no tag" not in word))
+    return TemplateDifferences(
+        shown.labels, (), shown.untainted, shown.resources, tuple(word for word in shown.words if "in no tag" not in word)
+    )

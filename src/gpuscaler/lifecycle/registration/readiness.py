@@ -38,13 +38,13 @@ class Lack(Struct, frozen=True, gc=False):
 NOTHING = "it became ready too late"
 
 
-def missing(node: Node, offering: Offering | None, pool: Pool | None) -> str | None:
+def describe_lack(node: Node, offering: Offering | None, pool: Pool | None) -> str | None:
     """Return what ``node`` has yet to show before it opens, as text; None if it is ready except for our own taint."""
-    what = lack(node, offering, pool)
+    what = find_lack(node, offering, pool)
     return what.words if what is not None else None
 
 
-def lack(node: Node, offering: Offering | None, pool: Pool | None, asked: frozenset[str] = frozenset()) -> Lack | None:
+def find_lack(node: Node, offering: Offering | None, pool: Pool | None, asked: frozenset[str] = frozenset()) -> Lack | None:
     """Return what ``node`` still lacks; None if it is ready except for our own taint.
 
     It has to show the accelerators that its offering promises, and the resources in ``asked``, which the pods it was bought for request.
@@ -57,7 +57,7 @@ def lack(node: Node, offering: Offering | None, pool: Pool | None, asked: frozen
     for taint in node.taints:
         if is_startup(taint, configured):
             return Lack(f"it has the taint {taint}")
-    for name in awaited(offering, asked) if offering is not None else ():
+    for name in awaited_resources(offering, asked) if offering is not None else ():
         if not node.allocatable.get(name):
             return Lack(f"it shows no {name}: is its device plugin running?", name)
     return None
@@ -68,7 +68,7 @@ def is_divided(lack: Lack, node: Node, offering: Offering | None) -> bool:
     return lack.resource in ACCELERATORS and offering is not None and are_divided(node.allocatable, offering.allocatable)
 
 
-def awaited(offering: Offering, asked: frozenset[str]) -> tuple[str, ...]:
+def awaited_resources(offering: Offering, asked: frozenset[str]) -> tuple[str, ...]:
     """Return the resources that a new node of ``offering`` must show: whole devices, or parts if it offers no whole ones, and ``asked``."""
     promised = [name for name, amount in offering.allocatable.items() if amount]
     whole = [name for name in promised if name in ACCELERATORS]
@@ -76,7 +76,7 @@ def awaited(offering: Offering, asked: frozenset[str]) -> tuple[str, ...]:
     return tuple(name for name in promised if name in devices or name in asked)
 
 
-def asked_for(pods: Iterable[str], cluster: Cluster) -> frozenset[str]:
+def requested_resources(pods: Iterable[str], cluster: Cluster) -> frozenset[str]:
     """Return the resources that any of ``pods`` requests."""
     asking = (cluster.pods.get(key) for key in pods)
     return frozenset(name for pod in asking if pod is not None for name, amount in pod.spec.requests.items() if amount)

@@ -8,9 +8,9 @@ from msgspec import Struct
 
 from gpuscaler.lifecycle.answers import events_of_absence
 from gpuscaler.lifecycle.observed.machine_index import MachineIndex
-from gpuscaler.lifecycle.observed.promised_pods import waiting
+from gpuscaler.lifecycle.observed.promised_pods import pending_pods
 from gpuscaler.lifecycle.registration.futile_launches import Relaunching
-from gpuscaler.lifecycle.registration.readiness import NOTHING, Lack, asked_for, is_divided, lack
+from gpuscaler.lifecycle.registration.readiness import NOTHING, Lack, find_lack, is_divided, requested_resources
 from gpuscaler.lifecycle.registration.unshown_resources import shows_no_gpus
 from gpuscaler.lifecycle.termination.starting import Overdue
 from gpuscaler.model.cluster import Cluster
@@ -65,7 +65,7 @@ class Arrivals(Struct, frozen=True, gc=False):
     unfilled: tuple[str, ...] = ()
 
 
-def arrivals(
+def find_arrivals(
     ledger: Ledger,
     cluster: Cluster,
     inventory: Inventory | None,
@@ -175,7 +175,7 @@ class _Registration(Draft):
         """Return nodes with our arriving taint but no machine in the ledger, as instances; only where the cloud has no list."""
         return [
             Instance(node.provider_id, *member.offering.key, launched=node.created)
-            for node, member in foreign(self.cluster, self.book, self.policy, self.index)
+            for node, member in foreign_nodes(self.cluster, self.book, self.policy, self.index)
             if member.offering is not None and node.provider_id
         ]
 
@@ -257,7 +257,7 @@ class _Registration(Draft):
         if doubt := self.doubt(machine):
             return Lack(doubt)
         offering = assumed_offering(machine.key, self.offerings)
-        what = lack(node, offering, self.pools.get(machine.key.pool), asked_for(machine.pods, self.cluster))
+        what = find_lack(node, offering, self.pools.get(machine.key.pool), requested_resources(machine.pods, self.cluster))
         if what is None or self.now < machine.registered + DIVIDED_SECONDS:
             return what
         # A machine with divided devices is of use to other pods, and the template of the next one is learned from it.
@@ -283,7 +283,7 @@ class _Registration(Draft):
                 and machine.node not in promised
                 and not self.is_used(machine.node)
             )
-            if over and is_half(machine, self.cluster):
+            if over and is_half_gang(machine, self.cluster):
                 # That says nothing about the machine.
                 self.overdue.append(Overdue(machine, f"the rest of gang {machine.gang} got no machines within {GANG_SECONDS:g} s"))
                 self.fold(ledger.Lost(machine.id))
@@ -313,10 +313,10 @@ class _Registration(Draft):
                 # A machine that was not ordered here may have been a node for long, until its Node was deleted.
                 self.breaker_events += events_of_absence(machine.key, machine.asked, self.now, reason)
             elif machine.order:
-                self.breaker_events.append(fate(machine, self.now, reason, lacks))
+                self.breaker_events.append(failure_event(machine, self.now, reason, lacks))
             elif machine.node and lacks is not None and lacks.resource:
                 # Even if it was not ordered here, it predicts what the next ones show.
-                self.breaker_events.append(fate(machine, self.now, reason, lacks))
+                self.breaker_events.append(failure_event(machine, self.now, reason, lacks))
             self.fold(ledger.Lost(machine.id))
 
     def is_only_replaced(self, machine: OrderedMachine) -> bool:
@@ -348,12 +348,12 @@ class _Registration(Draft):
         return any(not leaves_with_machine(pod, self.now) for pod in self.cluster.on_node.get(node, {}).values())
 
 
-def is_half(machine: OrderedMachine, cluster: Cluster) -> bool:
+def is_half_gang(machine: OrderedMachine, cluster: Cluster) -> bool:
     """Whether a machine was bought for a pending gang that has no room as a whole: a pod of it that ran there would run alone.
 
     If some pods of the gang run there already, the gang has begun, whatever else is pending.
     """
-    if not machine.gang or any(waiting(machine.pods, cluster)):
+    if not machine.gang or any(pending_pods(machine.pods, cluster)):
         return False
     if any(pod.gang == machine.gang for pod in cluster.on_node.get(machine.node, {}).values()):
         return False
@@ -362,14 +362,14 @@ def is_half(machine: OrderedMachine, cluster: Cluster) -> bool:
     return any(pod.namespace == namespace and key.unschedulable and not key.terminating for key, pod in demand)
 
 
-def fate(machine: OrderedMachine, now: float, reason: str, lacks: Lack | None) -> offering_events.Event:
+def failure_event(machine: OrderedMachine, now: float, reason: str, lacks: Lack | None) -> offering_events.Event:
     """Return the event for the offering of a machine that was ended because it was not ready in time."""
     if lacks is not None and lacks.resource:
         return offering_events.Lacking(machine.key, now, lacks.resource, reason)
     return offering_events.Failed(machine.key, now, reason)
 
 
-def foreign(cluster: Cluster, ledger: Ledger, policy: Policy, index: MachineIndex) -> Iterator[tuple[Node, Member]]:
+def foreign_nodes(cluster: Cluster, ledger: Ledger, policy: Policy, index: MachineIndex) -> Iterator[tuple[Node, Member]]:
     """Yield nodes of our pools with our arriving taint that no machine of ``ledger`` stands for: other people added them.
 
     Only if the cloud has no list: listed machines become machines of the ledger, by

@@ -20,7 +20,7 @@ from gpuscaler.planning.state.offering_events import UNFAMILIAR
 NAMED = 3
 
 
-def unfamiliar(keys: Mapping[str, OfferingKey], ledger: Ledger, policy: Policy, index: MachineIndex) -> Mapping[str, OfferingKey]:
+def find_unfamiliar(keys: Mapping[str, OfferingKey], ledger: Ledger, policy: Policy, index: MachineIndex) -> Mapping[str, OfferingKey]:
     """Return the machines from our orders whose keys their pools do not offer, by id, as long as they exist.
 
     ``keys`` are those of the pass before. A machine whose pool offers its key by now is no longer unfamiliar. Existing nodes with a key
@@ -43,7 +43,7 @@ def unfamiliar(keys: Mapping[str, OfferingKey], ledger: Ledger, policy: Policy, 
     return {name: key for name, key in sorted(offering_keys.items()) if key not in offerings and key.pool in pools}
 
 
-def of_others(ledger: Ledger, policy: Policy) -> Mapping[str, OfferingKey]:
+def unordered_unfamiliar(ledger: Ledger, policy: Policy) -> Mapping[str, OfferingKey]:
     """Return machines with keys that their pools do not offer, which were not ordered here and are not open yet, by id.
 
     Once such a machine is open it is an ordinary node: it was not ordered here, and no order brings the next one.
@@ -61,11 +61,12 @@ def with_stops(breakers: Breakers, strangers: Mapping[str, OfferingKey], now: fl
     for name, key in strangers.items():
         by_pool.setdefault(key.pool, []).append(f"{name} is {' '.join(filter(None, (key.instance_type, key.market, key.zone)))}")
     stops = (
-        Breaker(Target(pool), UNFAMILIAR, len(machines), now, now, None, detail=_named(machines)) for pool, machines in by_pool.items()
+        Breaker(Target(pool), UNFAMILIAR, len(machines), now, now, None, detail=_format_machines(machines))
+        for pool, machines in by_pool.items()
     )
     return replace(breakers, open=(*breakers.open, *stops))
 
 
-def _named(machines: list[str]) -> str:
+def _format_machines(machines: list[str]) -> str:
     more = f" and {len(machines) - NAMED} more" if len(machines) > NAMED else ""
     return f"{', '.join(machines[:NAMED])}{more}, which the pool does not offer; it counts as the most expensive machine that it may be"

@@ -29,7 +29,7 @@ LISTED_SECONDS = 60.0
 FEW, SHARE = 3, 0.45
 
 
-def adopted(
+def adopt_machines(
     current: Ledger,
     cluster: Cluster,
     inventory: Inventory | None,

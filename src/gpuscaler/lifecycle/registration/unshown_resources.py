@@ -25,16 +25,16 @@ SHOWN_SECONDS = 900.0
 Unshown = Mapping[tuple[str, str], frozenset[str]]
 
 
-def unshown(cluster: Cluster, policy: Policy, now: float) -> Unshown:
+def find_unshown(cluster: Cluster, policy: Policy, now: float) -> Unshown:
     """Return, by pool and type, the promised resources that no open node shows, except GPUs, cores and memory."""
-    if not any(beside(offering) for offering in policy.offerings.values()):
+    if not any(extended_resources(offering) for offering in policy.offerings.values()):
         return {}
     shown: dict[tuple[str, str], set[str]] = {}
     lacks: dict[tuple[str, str], set[str]] = {}
     for name, member in members(cluster.nodes, policy).items():
         node, offering = cluster.nodes[name], member.offering
         opened = node.ready and not node.deleted and all(taint.key != ARRIVING_TAINT for taint in node.taints)
-        if offering is None or not opened or not (wanted := beside(offering)):
+        if offering is None or not opened or not (wanted := extended_resources(offering)):
             continue
         kind = (offering.pool, offering.instance_type)
         has = {resource for resource in wanted if node.allocatable.get(resource)}
@@ -45,14 +45,14 @@ def unshown(cluster: Cluster, policy: Policy, now: float) -> Unshown:
     return {kind: resources for kind, resources in missing.items() if resources}
 
 
-def beside(offering: Offering) -> frozenset[str]:
+def extended_resources(offering: Offering) -> frozenset[str]:
     """Return the extended resources of an offering that are not accelerators."""
     return frozenset(name for name, amount in offering.allocatable.items() if amount and "/" in name and not is_device(name))
 
 
-def withheld(policy: Policy, breakers: Breakers, cluster: Cluster, now: float) -> tuple[Policy, tuple[str, ...]]:
+def without_broken_promises(policy: Policy, breakers: Breakers, cluster: Cluster, now: float) -> tuple[Policy, tuple[str, ...]]:
     """Return ``policy`` without promises that machines do not keep, and a sentence for each that open nodes do not keep."""
-    lacks = unshown(cluster, policy, now)
+    lacks = find_unshown(cluster, policy, now)
     stops = [breaker for breaker in breakers.open if withholds(breaker) and has_enough_strikes(breaker) and is_open(breaker, now)]
     if not (lacks or stops):
         return policy, ()
@@ -85,7 +85,7 @@ def shows_no_gpus(breakers: Breakers, key: OfferingKey) -> Breaker | None:
     )
 
 
-def unproven(ledger: Ledger, breakers: Breakers) -> frozenset[str]:
+def unproven_machines(ledger: Ledger, breakers: Breakers) -> frozenset[str]:
     """Return machines on their way that no pod should wait for, by name: not ordered here, and of a type that never shows its GPUs.
 
     A group with a minimum starts them again and again. Machines of such a type are ordered only as a test, for pods.
@@ -95,7 +95,7 @@ def unproven(ledger: Ledger, breakers: Breakers) -> frozenset[str]:
     )
 
 
-def probes(breakers: Breakers, keys: Iterable[OfferingKey], asked: frozenset[str], now: float) -> frozenset[str]:
+def probed_resources(breakers: Breakers, keys: Iterable[OfferingKey], asked: frozenset[str], now: float) -> frozenset[str]:
     """Return those resources of ``asked`` that a machine of ``keys`` would test: earlier machines lacked them, and one is tried."""
     keys = tuple(keys)
     return frozenset(

@@ -13,8 +13,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from gpuscaler.lifecycle.actions import Bind, Nominate
-from gpuscaler.lifecycle.observed.promised_pods import waiting
-from gpuscaler.lifecycle.registration.readiness import is_divided, lack
+from gpuscaler.lifecycle.observed.promised_pods import pending_pods
+from gpuscaler.lifecycle.registration.readiness import find_lack, is_divided
 from gpuscaler.model.accelerators import count_accelerators, is_device
 from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.nodes import Node
@@ -77,7 +77,7 @@ class Unbinding(Struct, frozen=True, gc=False):
     why: str
 
 
-def unbinding(
+def pools_without_binding(
     unbindings: Mapping[str, Unbinding], refused: Iterable[BindingRefused], ledger: Ledger, now: float
 ) -> Mapping[str, Unbinding]:
     """Return pools whose pods are nominated because bindings were refused, by name; after a while binding is tried again."""
@@ -204,12 +204,12 @@ class Binder:
             return "its Node is gone"
         if any(taint.key == LEAVING_TAINT for taint in node.taints) or node.name in self._leaving:
             return "it is being removed"
-        what = lack(node, offering, self._pools.get(promise.offering.pool))
+        what = find_lack(node, offering, self._pools.get(promise.offering.pool))
         return "" if what is None or is_divided(what, node, offering) else what.words
 
     def _ours(self, promise: Promise) -> list[Pod]:
         """Return the pending pods of a machine that we bind, the most important first."""
-        pods = waiting(promise.pods, self._cluster)
+        pods = pending_pods(promise.pods, self._cluster)
         ours = [pod for pod in pods if self.steering(pod, promise.offering.pool) == BIND]
         return sorted(ours, key=lambda pod: -pod.spec.priority)
 
@@ -316,11 +316,11 @@ class Binder:
         pool, node = promise.offering.pool, self._cluster.nodes.get(promise.node)
         bind = tuple(Bind(pod.key, pod.uid, promise.node, _devices(node)) for pod in bound) if node is not None else ()
         late = self._now >= promise.since + PATIENCE_SECONDS
-        kept_away = (pod for pod in waiting(promise.pods, self._cluster) if pod.key in refused)
+        kept_away = (pod for pod in pending_pods(promise.pods, self._cluster) if pod.key in refused)
         whole = promise.node not in self._lacking
         rejected = tuple(pod for pod in kept_away if late or (whole and not self._has_room(pod, promise.node)))
         names = dict.fromkeys((*promise.pods, *(pod.key for pod in bound)))
-        pods = [pod for pod in waiting(names, self._cluster) if pod not in rejected]
+        pods = [pod for pod in pending_pods(names, self._cluster) if pod not in rejected]
         left = tuple(pod for pod in pods if self.steering(pod, pool) != BIND)
         if bind:
             # The oldest binding that has not shown decides when all of them are sent again.
@@ -412,7 +412,7 @@ def _devices(node: Node) -> Mapping[str, int]:
     return {name: amount for name, amount in node.allocatable.items() if amount and is_device(name)}
 
 
-def opens_for(left: Sequence[Pod], bound: bool) -> str:
+def describe_opening(left: Sequence[Pod], bound: bool) -> str:
     """Return why a machine opens, as text."""
     if left:
         return f"it is ready, and {len(left)} {'pod is' if len(left) == 1 else 'pods are'} left to the scheduler"

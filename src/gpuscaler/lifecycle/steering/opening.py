@@ -12,11 +12,11 @@ from msgspec.structs import replace
 from gpuscaler.lifecycle.actions import Act, Close, Lift, Nominate
 from gpuscaler.lifecycle.node_health.refusing_nodes import tried_in_vain
 from gpuscaler.lifecycle.observed.machine_index import MachineIndex
-from gpuscaler.lifecycle.observed.promised_pods import Alike, falls_short, has_room, overtaken, pending_by_kind, waiting
+from gpuscaler.lifecycle.observed.promised_pods import Alike, describe_shortage, find_overtaken, has_room, pending_by_kind, pending_pods
 from gpuscaler.lifecycle.registration.learning import LABELS_SECONDS
-from gpuscaler.lifecycle.registration.readiness import missing
-from gpuscaler.lifecycle.registration.registering import foreign, is_half
-from gpuscaler.lifecycle.steering.binding import PATIENCE_SECONDS, Binder, Binding, opens_for
+from gpuscaler.lifecycle.registration.readiness import describe_lack
+from gpuscaler.lifecycle.registration.registering import foreign_nodes, is_half_gang
+from gpuscaler.lifecycle.steering.binding import PATIENCE_SECONDS, Binder, Binding, describe_opening
 from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.nodes import Node
 from gpuscaler.model.offerings import OfferingKey
@@ -139,7 +139,7 @@ class _Opening(Draft):
         #: Pods that are promised a machine, or whose nomination failed.
         self.busy = {pod for promise in ledger.promises for pod in promise.pods} | set(dict(ledger.broken))
         still_to_come = [machine for machine in ledger.coming if not machine.ready]
-        self.unready_gangs = {pod.gang for machine in still_to_come for pod in waiting(machine.pods, cluster)} - {""}
+        self.unready_gangs = {pod.gang for machine in still_to_come for pod in pending_pods(machine.pods, cluster)} - {""}
 
     @cached_property
     def pending(self) -> Mapping[Alike, list[Pod]]:
@@ -195,7 +195,7 @@ class _Opening(Draft):
 
     def misses_labels(self, machine: OrderedMachine, node: Node) -> bool:
         """Whether to wait for labels that promised pods select by. If they do not come, the promises are broken before it opens."""
-        unfit = [pod for pod in waiting(machine.pods, self.cluster) if not admits(pod.spec, node)]
+        unfit = [pod for pod in pending_pods(machine.pods, self.cluster) if not admits(pod.spec, node)]
         if not unfit:
             return False
         if self.now < machine.ready + LABELS_SECONDS and is_closed(node):
@@ -215,7 +215,9 @@ class _Opening(Draft):
         if promise.lifted:
             return
         elsewhere = {pod for ordered in self.book.coming if ordered.id != machine.id for pod in ordered.pods}
-        mine = [pod for pod in waiting((*promise.pods, *machine.pods), self.cluster) if pod.key not in elsewhere or pod.key in machine.pods]
+        mine = [
+            pod for pod in pending_pods((*promise.pods, *machine.pods), self.cluster) if pod.key not in elsewhere or pod.key in machine.pods
+        ]
         pods = tuple(dict.fromkeys(pod.key for pod in mine))
         # Bound pods still have to be recorded. A machine that could not get all its pods takes no new ones: it opens.
         bound = [pod.key for pod in filter(None, map(self.cluster.pods.get, promise.pods)) if pod.node_name]
@@ -225,9 +227,9 @@ class _Opening(Draft):
 
     def held(self, machine: OrderedMachine) -> str:
         """Return, as text, why a ready machine cannot open for its gang yet: the rest has no room, or is not ready."""
-        if is_half(machine, self.cluster):
+        if is_half_gang(machine, self.cluster):
             return f"there is no room for the rest of gang {machine.gang}"
-        gangs = (pod.gang for pod in waiting(machine.pods, self.cluster))
+        gangs = (pod.gang for pod in pending_pods(machine.pods, self.cluster))
         return next((f"other machines of gang {gang} are not ready" for gang in gangs if gang in self.unready_gangs), "")
 
     def seated(self, machine: OrderedMachine) -> tuple[str, ...]:
@@ -235,8 +237,8 @@ class _Opening(Draft):
 
         A pod that has to make room for one of them takes over that pod's place, or is planned again.
         """
-        pods = list(waiting(machine.pods, self.cluster))
-        pairs = overtaken(pods, self.pending, busy=self.busy)
+        pods = list(pending_pods(machine.pods, self.cluster))
+        pairs = find_overtaken(pods, self.pending, busy=self.busy)
         if pairs:
             self.fold(ledger.Exchanged(machine.id, pairs))
         come = dict(pairs)
@@ -273,7 +275,7 @@ class _Opening(Draft):
         for pod in binding.gone:
             self.lose(promise, node, pod)
         after = replace(binding.promise, called=self.now) if binding.gone else binding.promise
-        if not (after.pods or binding.acts) and any(is_half(machine, self.cluster) for machine in self.machines_of(node)):
+        if not (after.pods or binding.acts) and any(is_half_gang(machine, self.cluster) for machine in self.machines_of(node)):
             # Once open, a pod of the gang would run alone there. After a while it may get other pods of the gang, or is ended. Not at once,
             # because a plan might put the same pods there again and again.
             late = self.now >= promise.since + PATIENCE_SECONDS
@@ -285,7 +287,7 @@ class _Opening(Draft):
             self.opened(node.name)
             return
         if not binding.closed and self.now >= promise.lifted + REPEAT_SECONDS:
-            self.acts.append(Lift(node.name, opens_for(binding.left, bool(promise.sent))))
+            self.acts.append(Lift(node.name, describe_opening(binding.left, bool(promise.sent))))
             after = replace(after, lifted=self.now)
         if after != promise:
             self.fold(ledger.Promised(after))
@@ -300,7 +302,7 @@ class _Opening(Draft):
             self.fold(ledger.Unfit(machine.id, (pod.key,)))
         self.fold(ledger.Broken(pod.key, node.name))
         name, why = self.binder.obstacle(pod, node.name)
-        if short := falls_short(pod, node, self.cluster) or (why if name == "TaintToleration" else ""):
+        if short := describe_shortage(pod, node, self.cluster) or (why if name == "TaintToleration" else ""):
             self.outcomes.append(self.broken(promise.offering, pod, node, short))
         else:
             self.stray.append(pod.key)
@@ -369,6 +371,6 @@ class _Opening(Draft):
 
     def open_foreign(self, index: MachineIndex) -> None:
         """Without a list, open ready machines with our taint that other people bought; kept ones stay closed."""
-        for node, member in foreign(self.cluster, self.book, self.policy, index):
-            if not member.pool.min_gpus_per_pod and missing(node, member.offering, member.pool) is None:
+        for node, member in foreign_nodes(self.cluster, self.book, self.policy, index):
+            if not member.pool.min_gpus_per_pod and describe_lack(node, member.offering, member.pool) is None:
                 self.acts.append(Lift(node.name, "it is ready, and no plan waits for it"))

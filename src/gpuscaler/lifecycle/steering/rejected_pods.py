@@ -56,7 +56,7 @@ class AdmissionFindings(Struct, frozen=True, gc=False):
     refused: tuple[BindingRefused, ...] = ()
 
 
-def sent(admissions: Admissions, acts: Iterable[Act], ledger: Ledger, now: float) -> Admissions:
+def record_sent(admissions: Admissions, acts: Iterable[Act], ledger: Ledger, now: float) -> Admissions:
     """Remember the bindings among ``acts`` to machines that are promised in ``ledger``."""
     pools = {promise.node: promise.offering.pool for promise in ledger.promises}
     new = {act.uid: SentBinding(act.pod, act.node, pools[act.node], now) for act in acts if isinstance(act, Bind) and act.node in pools}

@@ -65,7 +65,7 @@ class Window(Struct, frozen=True, gc=False):
     failed: tuple[Attempt, ...] = ()
 
 
-class Site(Struct, frozen=True, gc=False):
+class ClosedNode(Struct, frozen=True, gc=False):
     """The node of a machine of ``pool``, with the machine's id; the machine is not open yet, or ``kept`` for large pods."""
 
     node: Node
@@ -74,7 +74,7 @@ class Site(Struct, frozen=True, gc=False):
     kept: bool = False
 
 
-class Windows(Struct, frozen=True, gc=False):
+class WindowFindings(Struct, frozen=True, gc=False):
     """``windows`` is the new memory, by node; ``acts`` are to be carried out now, ``remarks`` are worth reporting."""
 
     windows: Mapping[str, Window]
@@ -103,37 +103,37 @@ def _as_closed(node: Node) -> Node:
     return node if len(taints) == len(node.taints) else replace(node, taints=taints)
 
 
-def observe(before: Mapping[str, Window], ledger: Ledger, cluster: Cluster, policy: Policy, *, now: float) -> Windows:
+def observe(before: Mapping[str, Window], ledger: Ledger, cluster: Cluster, policy: Policy, *, now: float) -> WindowFindings:
     """Open the windows of machines of ``ledger`` and of kept ones that are due now, and close others again."""
     sites = _sites(ledger, cluster, policy)
     if not sites and not before:
-        return Windows(before)
-    closed_nodes = _Closed(cluster, policy, now)
+        return WindowFindings(before)
+    closed_nodes = _WindowPass(cluster, policy, now)
     windows: dict[str, Window] = {}
     for site in sites:
         after = closed_nodes.at(site, before.get(site.node.name))
         if after is not None:
             windows[site.node.name] = after
-    return Windows(before if windows == before else windows, tuple(closed_nodes.acts), tuple(closed_nodes.remarks))
+    return WindowFindings(before if windows == before else windows, tuple(closed_nodes.acts), tuple(closed_nodes.remarks))
 
 
-def _sites(ledger: Ledger, cluster: Cluster, policy: Policy) -> list[Site]:
+def _sites(ledger: Ledger, cluster: Cluster, policy: Policy) -> list[ClosedNode]:
     """Return the nodes of machines that are not open yet, and of kept ones. Nodes that a person has opened or cordoned are skipped."""
     leaving = {removal.node for removal in ledger.leaving}
-    sites: dict[str, Site] = {}
+    sites: dict[str, ClosedNode] = {}
     for machine in ledger.coming:
         node = cluster.nodes.get(machine.node)
         if node is not None and (not machine.ready or is_closed(node)):
-            sites[node.name] = Site(node, machine.key.pool, machine.instance)
+            sites[node.name] = ClosedNode(node, machine.key.pool, machine.instance)
     for promise in ledger.promises:
         node = cluster.nodes.get(promise.node)
         if node is not None and promise.step == NOMINATING and is_closed(node):
-            sites.setdefault(node.name, Site(node, promise.offering.pool, node.provider_id))
+            sites.setdefault(node.name, ClosedNode(node, promise.offering.pool, node.provider_id))
     opening = {promise.node for promise in ledger.promises if promise.step != NOMINATING or promise.lifted}
     kept = {node.name: node for node in cluster.table.tainted(KEPT_TAINT) if node.name not in sites}
     for name, member in members(kept, policy).items() if kept else ():
         if member.pool.min_gpus_per_pod:
-            sites[name] = Site(kept[name], member.pool.name, kept[name].provider_id)
+            sites[name] = ClosedNode(kept[name], member.pool.name, kept[name].provider_id)
     marked = (replace(site, kept=any(taint.key == KEPT_TAINT for taint in site.node.taints)) for site in sites.values())
     out = leaving | opening
     return sorted(
@@ -142,7 +142,7 @@ def _sites(ledger: Ledger, cluster: Cluster, policy: Policy) -> list[Site]:
     )
 
 
-def next_look(windows: Mapping[str, Window], now: float) -> float | None:
+def next_check(windows: Mapping[str, Window], now: float) -> float | None:
     """Return when something may be due by the passing of time alone."""
     moments = [
         now + LOOK_SECONDS if window.opened else min((each.again for each in window.failed), default=None) for window in windows.values()
@@ -175,7 +175,7 @@ def reports(windows: Mapping[str, Window]) -> Iterator[str]:
         )
 
 
-def explained(window: Window, now: float) -> Iterator[str]:
+def describe_window(window: Window, now: float) -> Iterator[str]:
     """Describe one node with a window, for people, in sentences that start with ``it``."""
     if window.opened:
         yield "it is cordoned by gpuscaler for a few seconds, so that DaemonSets that do not tolerate its taint get their pods there"
@@ -186,7 +186,7 @@ def explained(window: Window, now: float) -> Iterator[str]:
         )
 
 
-class _Closed:
+class _WindowPass:
     """One pass over all closed machines."""
 
     def __init__(self, cluster: Cluster, policy: Policy, now: float) -> None:
@@ -203,7 +203,7 @@ class _Closed:
         self.acts: list[Act] = []
         self.remarks: list[Remark] = []
 
-    def at(self, site: Site, before: Window | None) -> Window | None:
+    def at(self, site: ClosedNode, before: Window | None) -> Window | None:
         """Return the window of a node after this pass; None if there is nothing to do."""
         node = site.node
         window = before if before is not None and before.uid == node.uid else Window(node.uid)
@@ -221,7 +221,7 @@ class _Closed:
             return None
         return None if after == Window(node.uid) else after
 
-    def _shut(self, site: Site, window: Window, due: list[str]) -> Window:
+    def _shut(self, site: ClosedNode, window: Window, due: list[str]) -> Window:
         """Open the window of a node that lacks DaemonSet pods; close a node that has none of our taints."""
         if window.opened and not window.seen and self._now < window.opened + REPEAT_SECONDS:
             return window
@@ -232,21 +232,21 @@ class _Closed:
             return replace(window, opened=self._now, closed=0.0)
         return replace(window, closed=0.0) if is_closed(site.node) else self._close(site, window)
 
-    def _ajar(self, site: Site, window: Window, missing: Mapping[str, str], due: list[str]) -> Window:
+    def _ajar(self, site: ClosedNode, window: Window, missing: Mapping[str, str], due: list[str]) -> Window:
         """Close the window once the node's DaemonSet pods have come, or after a while."""
         window = replace(window, opened=window.opened or self._now, seen=window.seen or self._now)
         if due and not window.closed and self._now < window.seen + OPEN_SECONDS:
             return window
         return self._close(site, window if window.closed else self._failed(site, window, missing))
 
-    def _close(self, site: Site, window: Window) -> Window:
+    def _close(self, site: ClosedNode, window: Window) -> Window:
         if window.closed and self._now < window.closed + REPEAT_SECONDS:
             return window
         why = "it is kept for large pods" if site.kept else "it is not open yet; it opens for the pods that it was bought for"
         self.acts.append(Close(site.node.name, why, kept=site.kept))
         return replace(window, closed=self._now)
 
-    def _failed(self, site: Site, window: Window, missing: Mapping[str, str]) -> Window:
+    def _failed(self, site: ClosedNode, window: Window, missing: Mapping[str, str]) -> Window:
         """Remember the ``missing`` DaemonSets, each with the reason. The pods of all others have come."""
         attempts = {attempt.daemon: attempt for attempt in window.failed}
         failed = []
@@ -262,7 +262,7 @@ class _Closed:
                 self.remarks.append(Remark(site.instance, site.node.name, f"{text}; tried again in {pause / 60:.0f} min"))
         return replace(window, failed=tuple(failed))
 
-    def _missing(self, site: Site) -> dict[str, str]:
+    def _missing(self, site: ClosedNode) -> dict[str, str]:
         """Return the DaemonSets that should have a pod on a node but have none that is bound, each with the reason.
 
         A DaemonSet whose pod is ending or has failed gets no other pod before that one is gone.
@@ -279,7 +279,7 @@ class _Closed:
             for name in missing
         }
 
-    def _steering(self, site: Site) -> str:
+    def _steering(self, site: ClosedNode) -> str:
         return steering_of(self._pools.get(site.pool), self._policy, frozenset())
 
     @cached_property

@@ -3,8 +3,8 @@
 Until the machine is being ended every step can be undone: the node is opened again and nothing is lost.
 """
 
-from gpuscaler.lifecycle.termination.eviction_answers import EvictionRefused, hear
-from gpuscaler.lifecycle.termination.removing import Departure, is_marked, take_leave
-from gpuscaler.lifecycle.termination.starting import begin, give_up
+from gpuscaler.lifecycle.termination.eviction_answers import EvictionRefused, record_refusals
+from gpuscaler.lifecycle.termination.removing import RemovalFindings, continue_removals, is_marked
+from gpuscaler.lifecycle.termination.starting import begin_removals, remove_overdue
 
-__all__ = ["Departure", "EvictionRefused", "begin", "give_up", "hear", "is_marked", "take_leave"]
+__all__ = ["EvictionRefused", "RemovalFindings", "begin_removals", "continue_removals", "is_marked", "record_refusals", "remove_overdue"]

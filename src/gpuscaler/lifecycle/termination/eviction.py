@@ -55,7 +55,7 @@ def evict(removal: Removal, node_pods: NodePods, now: float, awaited: Set[str] =
             if (spared := why_spared(removal, pod, now, awaited)) is not None:
                 held.append(spared)
             elif turn or is_late(removal, pod, now):
-                after, act, waits = _one(removal, pod, before, now)
+                after, act, waits = _next_step(removal, pod, before, now)
                 held += waits
             if act is not None:
                 acts.append(act)
@@ -64,16 +64,16 @@ def evict(removal: Removal, node_pods: NodePods, now: float, awaited: Set[str] =
             if not pod.deleted and not is_daemon(pod) and not is_saving(removal, pod, after, now):
                 idle.append(pod)
         turn = turn and not any(_holds_up(pod, entries, now) for pod in group)
-    return EvictionRound(tuple(entries), tuple(acts), turn, _said(held), tuple(idle))
+    return EvictionRound(tuple(entries), tuple(acts), turn, _summarize(held), tuple(idle))
 
 
-def _one(removal: Removal, pod: Pod, entry: Eviction, now: float) -> tuple[Eviction, Act | None, Iterator[str]]:
+def _next_step(removal: Removal, pod: Pod, entry: Eviction, now: float) -> tuple[Eviction, Act | None, Iterator[str]]:
     """Return the next step for one pod: the state of its eviction, the action, and what it waits for, as text."""
     again = now >= entry.again
     if pod.deleted:
         # A pod that would end too late for the machine is evicted again, with a shorter grace period.
         if removal.ends and pod.deleted > removal.ends - MARGIN_SECONDS + 1.0 and again:
-            return _tried(removal, entry, now), _evict(removal, pod, now), iter(())
+            return _count_try(removal, entry, now), _evict(removal, pod, now), iter(())
         return entry, None, iter(())
     if is_saving(removal, pod, entry, now):
         entry = entry if entry.signalled else replace(entry, signalled=now)
@@ -85,9 +85,9 @@ def _one(removal: Removal, pod: Pod, entry: Eviction, now: float) -> tuple[Evict
     if entry.budget and removal.ends and now >= removal.ends - LAST_SECONDS:
         # There is no time left for the pause that the last refusal asked for.
         if again or entry.again > now + FIRST_PAUSE:
-            return _tried(removal, entry, now), Delete(pod.key, pod.uid, removal.node, grace_left(removal, now)), waits
+            return _count_try(removal, entry, now), Delete(pod.key, pod.uid, removal.node, grace_left(removal, now)), waits
     elif (again or not entry.tries) and not (is_daemon(pod) and entry.tries):
-        return _tried(removal, entry, now), _evict(removal, pod, now), waits
+        return _count_try(removal, entry, now), _evict(removal, pod, now), waits
     return entry, None, waits
 
 
@@ -96,7 +96,7 @@ def _evict(removal: Removal, pod: Pod, now: float) -> Evict:
     return Evict(pod.key, pod.uid, removal.node, left if removal.ends and left < pod.spec.grace_seconds else None)
 
 
-def _tried(removal: Removal, entry: Eviction, now: float) -> Eviction:
+def _count_try(removal: Removal, entry: Eviction, now: float) -> Eviction:
     # With a deadline the pauses do not grow.
     pause = FIRST_PAUSE if removal.ends else min(FIRST_PAUSE * 2.0 ** min(entry.tries, 10), LONGEST_PAUSE)
     return replace(entry, tries=entry.tries + 1, again=now + pause)
@@ -157,7 +157,7 @@ def _holds_up(pod: Pod, entries: list[Eviction], now: float) -> bool:
     return entry is None or not (entry.why or now >= entry.again)
 
 
-def _said(held: list[str]) -> str:
+def _summarize(held: list[str]) -> str:
     if not held:
         return ""
     return held[0] if len(held) == 1 else f"{held[0]} (and {len(held) - 1} more)"

@@ -28,23 +28,23 @@ class EvictionRefused(Struct, frozen=True, gc=False):
     retry_after: float = 0.0
 
 
-def hear(current: Ledger, refused: Iterable[EvictionRefused], now: float) -> list[ledger.Event]:
+def record_refusals(current: Ledger, refused: Iterable[EvictionRefused], now: float) -> list[ledger.Event]:
     """Remember which pods may not be evicted; refusals for removals that are over are ignored."""
     steps: list[ledger.Event] = []
     leaving = {removal.node: removal for removal in current.leaving}
     for node, some in groupby(sorted(refused, key=lambda refusal: refusal.node), key=lambda refusal: refusal.node):
         if node in leaving:
             refusals = {(refusal.pod, refusal.uid): refusal for refusal in some}
-            after = tuple(_after(entry, refusals.get((entry.pod, entry.uid)), now) for entry in leaving[node].evictions)
-            steps += _changed(leaving[node], after)
+            after = tuple(_apply_refusal(entry, refusals.get((entry.pod, entry.uid)), now) for entry in leaving[node].evictions)
+            steps += _update_evictions(leaving[node], after)
     return steps
 
 
-def _changed(removal: Removal, evictions: tuple[Eviction, ...]) -> list[ledger.Event]:
+def _update_evictions(removal: Removal, evictions: tuple[Eviction, ...]) -> list[ledger.Event]:
     return [] if evictions == removal.evictions else [ledger.Left(replace(removal, evictions=evictions))]
 
 
-def _after(entry: Eviction, refusal: EvictionRefused | None, now: float) -> Eviction:
+def _apply_refusal(entry: Eviction, refusal: EvictionRefused | None, now: float) -> Eviction:
     if refusal is None:
         return entry
     why = refusal.why.encode()[:MOST_WORDS].decode(errors="ignore")

@@ -16,7 +16,7 @@ class Objections:
     """Checks against one snapshot of the cluster. Each returns a sentence about the node, or None if nothing prevents its removal."""
 
     def __init__(self, ledger: Ledger, cluster: Cluster, policy: Policy, now: float) -> None:
-        self._book = ledger
+        self._ledger = ledger
         self._cluster = cluster
         self._policy = policy
         self._now = now
@@ -24,7 +24,7 @@ class Objections:
 
     def before(self, removal: Removal, node: Node, node_pods: NodePods) -> str | None:
         """Check before the first pod is evicted."""
-        promised = [key for promise in self._book.promises if promise.node == node.name for key in promise.pods]
+        promised = [key for promise in self._ledger.promises if promise.node == node.name for key in promise.pods]
         if not node.ready:
             return "it is not Ready any more"
         if promised:
@@ -46,7 +46,7 @@ class Objections:
         """Return which pod may not be moved to save money, because replicas of its owner may be gone, or its annotations changed."""
         if not removal.pods or removal.unready:
             return None
-        leaving = frozenset(other.node for other in self._book.leaving if other.node != removal.node)
+        leaving = frozenset(other.node for other in self._ledger.leaving if other.node != removal.node)
         # Evicted pods are not checked again.
         blocker = Disruption(self._cluster, leaving).blocker(pod for pod in node_pods.missed if not pod.deleted)
         return None if blocker is None else blocker.detail

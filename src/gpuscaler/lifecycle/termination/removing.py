@@ -43,7 +43,7 @@ SETTLE_SECONDS, END_SECONDS = 1.0, 60.0
 CLEAR_SECONDS = 60.0
 
 
-class Departure(Struct, frozen=True, gc=False):
+class RemovalFindings(Struct, frozen=True, gc=False):
     """``steps`` change the ledger, ``acts`` are to be carried out now, ``kept`` are nodes that stay after all, and why.
 
     ``given_up`` are those of them that were not drained in time: trying again at once would be no use.
@@ -55,7 +55,7 @@ class Departure(Struct, frozen=True, gc=False):
     given_up: tuple[GivenUp, ...] = ()
 
 
-def take_leave(
+def continue_removals(
     ledger: Ledger,
     cluster: Cluster,
     inventory: Inventory | None,
@@ -66,7 +66,7 @@ def take_leave(
     index: MachineIndex | None = None,
     held: str = "",
     unsafe: Mapping[OfferingKey, str] | None = None,
-) -> Departure:
+) -> RemovalFindings:
     """Return the next steps of all removals in progress. ``unseen`` are nodes on which a last check found pods, as text.
 
     While a person holds removals, ``held`` is the reason: removals that can still be undone are undone, except for machines that the cloud
@@ -85,7 +85,7 @@ def take_leave(
         if (removal.forced and not removal.unready) or removal.step in (ENDING, CLEARING, REOPENING) or not halted:
             removals.go_on(removal)
     removals.clean_up()
-    return Departure(tuple(removals.steps), tuple(removals.acts), tuple(removals.kept), tuple(removals.given_up))
+    return RemovalFindings(tuple(removals.steps), tuple(removals.acts), tuple(removals.kept), tuple(removals.given_up))
 
 
 def is_halted(ledger: Ledger, index: MachineIndex, policy: Policy) -> bool:
@@ -252,7 +252,10 @@ class _Removals(Draft):
             self.acts += effort.acts
             refused = any(entry.why for entry in removal.evictions)
             self.note(
-                replace(removal, detail=said(f"{effort.held}{self.cost(removal)}" if refused and effort.held else effort.held, node_pods))
+                replace(
+                    removal,
+                    detail=describe_delay(f"{effort.held}{self.cost(removal)}" if refused and effort.held else effort.held, node_pods),
+                )
             )
 
     def extended(self, removal: Removal) -> Removal:
@@ -278,7 +281,7 @@ class _Removals(Draft):
             self.given_up.append(GivenUp(node.name, removal.instance, removal.offering, why, self.now))
             self.keep(removal, node, why)
         else:
-            self.note(replace(removal, detail=said(held, node_pods)))
+            self.note(replace(removal, detail=describe_delay(held, node_pods)))
 
     def detach(self, removal: Removal, node: Node) -> None:
         """Wait a limited time until volumes are detached; until then the removal can be undone."""
@@ -290,7 +293,7 @@ class _Removals(Draft):
         if volumes and self.now < until:
             self.note(replace(removal, detail=f"volume {volumes[0]} is still attached to it"))
         else:
-            self.end(replace(self.go(removal, ENDING), detail=said("", node_pods)), node)
+            self.end(replace(self.go(removal, ENDING), detail=describe_delay("", node_pods)), node)
 
     def turned_back(self, removal: Removal, node: Node, node_pods: NodePods) -> bool:
         """Whether a drained node is not empty any more: a new pod keeps the node, a returned pod is evicted again."""
@@ -373,7 +376,7 @@ def is_marked(node: Node) -> bool:
     return any(taint.key == LEAVING_TAINT for taint in node.taints)
 
 
-def said(held: str, node_pods: NodePods) -> str:
+def describe_delay(held: str, node_pods: NodePods) -> str:
     """Return what delays a step, and which pods are not waited for any more."""
     if not node_pods.stuck:
         return held

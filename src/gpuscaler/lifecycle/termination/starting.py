@@ -22,7 +22,7 @@ class Overdue(Struct, frozen=True, gc=False):
     reason: str
 
 
-def begin(
+def begin_removals(
     current: Ledger, cluster: Cluster, policy: Policy, removals: tuple[PlannedRemoval, ...], *, names: Mapping[str, str], now: float
 ) -> list[ledger.Event]:
     """Return the removals that a plan decided, for the ledger. ``names`` are the ledger's names of the plan's machines."""
@@ -58,7 +58,7 @@ def begin(
     return steps
 
 
-def give_up(overdue: Overdue, now: float) -> ledger.Left:
+def remove_overdue(overdue: Overdue, now: float) -> ledger.Left:
     """Return the removal of a machine that never opened: nothing runs there, so it is ended at once."""
     machine = overdue.machine
     return ledger.Left(

@@ -22,7 +22,7 @@ from gpuscaler.kube.client import Client
 from gpuscaler.kube.errors import ApiError, Conflict, NotFound, Unreachable
 from gpuscaler.kube.resources import Resource
 from gpuscaler.metrics.api.paths import VERSIONS
-from gpuscaler.serving.certificates import VALID, Authority
+from gpuscaler.serving.certificates import VALID, CertificateAuthority
 
 _LOG = structlog.get_logger(__name__)
 API_SERVICES = Resource("apiregistration.k8s.io", "v1", "apiservices", "APIService", namespaced=False)
@@ -31,13 +31,13 @@ AUTHORITY = "gpuscaler metrics"
 #: Number of our newest authorities that stay in a bundle: those of all replicas, and of replicas that are being replaced.
 MOST = 8
 #: Seconds between checks of the APIServices, and after a failed check.
-LOOK, AGAIN = 30.0, 5.0
+CHECK_SECONDS, RETRY_SECONDS = 30.0, 5.0
 #: A certificate is replaced when this many seconds of its validity are left.
 _LEFT = VALID.total_seconds() / 2
 CERTIFICATE, KEY = "apiserver.crt", "apiserver.key"
 
 
-class Place(Struct, frozen=True):
+class ServiceName(Struct, frozen=True):
     """The Service that leads to the server."""
 
     name: str
@@ -49,14 +49,14 @@ class Place(Struct, frozen=True):
 
 
 @dataclass(slots=True)
-class SelfMade:
+class OwnCertificate:
     """A certificate for ``place`` in files of ``folder``. ``wall`` is the time in Unix seconds. Raises OSError for an unusable folder.
 
     ``authority`` is the PEM of the authority of the certificate in use. :meth:`renew` makes the next one before it is used.
     """
 
     folder: Path
-    place: Place
+    place: ServiceName
     wall: Callable[[], float]
     authority: bytes = field(default=b"", init=False)
     _ends: float = field(default=0.0, init=False)
@@ -75,11 +75,11 @@ class SelfMade:
     def due(self) -> bool:
         return self._ends - self.wall() < _LEFT
 
-    def renew(self) -> Authority:
+    def renew(self) -> CertificateAuthority:
         """Make a new authority, to be published and then passed to :meth:`serve`."""
-        return Authority(AUTHORITY, now=self.wall())
+        return CertificateAuthority(AUTHORITY, now=self.wall())
 
-    def serve(self, authority: Authority) -> None:
+    def serve(self, authority: CertificateAuthority) -> None:
         """From now on, serve a certificate of ``authority``."""
         authority.issue(self.place.hosts()[1], hosts=self.place.hosts()).write(self.folder, CERTIFICATE.partition(".")[0])
         self.authority, self._ends = authority.certificate, self.wall() + VALID.total_seconds()
@@ -110,97 +110,102 @@ _api_service = msgspec.json.Decoder(WireApiService).decode
 
 @dataclass(slots=True)
 class Publisher:
-    """Keeps the authorities of ``made`` in the APIServices that lead to ``place``, while :meth:`run` runs.
+    """Keeps the authorities of ``own_certificate`` in the APIServices that lead to ``place``, while :meth:`run` runs.
 
-    Without ``made`` (certificate files were given) it only checks. Only the API groups in ``groups`` are served. ``states`` has the problem
+    Without one (certificate files were given) it only checks. Only the API groups in ``groups`` are served. ``states`` has the problem
     of each APIService, empty if there is none; ``others`` has the APIServices of other programs, with the service they lead to.
     """
 
     client: Client
-    place: Place
-    made: SelfMade | None
+    place: ServiceName
+    own_certificate: OwnCertificate | None
     groups: Collection[str] = tuple(VERSIONS)
     states: dict[str, str] = field(default_factory=dict, init=False)
     others: dict[str, str] = field(default_factory=dict, init=False)
-    _following: Authority | None = field(default=None, init=False)
+    _following: CertificateAuthority | None = field(default=None, init=False)
 
     async def run(self) -> None:
         """Run until cancelled."""
         while True:
-            done = await self.look()
-            wrong = [name for name, state in self.states.items() if state and name not in self.others]
-            await asyncio.sleep(AGAIN if wrong or not done else LOOK)
+            published = await self.check()
+            failing = [name for name, state in self.states.items() if state and name not in self.others]
+            await asyncio.sleep(RETRY_SECONDS if failing or not published else CHECK_SECONDS)
 
-    async def look(self) -> bool:
+    async def check(self) -> bool:
         """Check once and repair; return whether every reachable APIService trusts the certificate in use."""
-        made = self.made
+        made = self.own_certificate
         if made is not None and made.due and self._following is None:
             self._following = made.renew()
         following = self._following
-        wanted = [one for one in (made.authority if made else b"", following.certificate if following else b"") if one]
+        authorities = [
+            authority for authority in (made.authority if made else b"", following.certificate if following else b"") if authority
+        ]
         names = [f"{version}.{group}" for group, versions in VERSIONS.items() if group in self.groups for version in versions]
-        done = all([await self._one(name, wanted) for name in names])
-        if following is not None and made is not None and done:
+        published = all([await self._maintain(name, authorities) for name in names])
+        if following is not None and made is not None and published:
             # Clients trust the new certificate only now that its authority is published.
             made.serve(following)
             self._following = None
-        return done
+        return published
 
-    async def _one(self, name: str, wanted: Sequence[bytes]) -> bool:
-        done = True
+    async def _maintain(self, name: str, authorities: Sequence[bytes]) -> bool:
+        checked = True
         try:
-            state = await self._state(name, wanted)
+            state = await self._repair(name, authorities)
         except NotFound:
-            state = f"saw no such APIService, expected one that leads to {self._there}; apply it, or do without this API"
+            state = f"saw no such APIService, expected one that leads to {self._expected_service}; apply it, or do without this API"
         except Conflict:
             return False
         except (ApiError, Unreachable, msgspec.MsgspecError) as error:
-            state, done = str(error), False
+            state, checked = str(error), False
         if state != self.states.get(name, ""):
             _LOG.warning("APIService", name=name, problem=state) if state else _LOG.info("APIService has no problems", name=name)
         self.states[name] = state
-        return done
+        return checked
 
     @property
-    def _there(self) -> str:
+    def _expected_service(self) -> str:
         return f"Service {self.place.namespace}/{self.place.name}"
 
-    async def _state(self, name: str, wanted: Sequence[bytes]) -> str:
+    async def _repair(self, name: str, authorities: Sequence[bytes]) -> str:
         """The remaining problem of the APIService, after repairing what can be repaired."""
         api_service = _api_service(await self.client.get(API_SERVICES, name))
         service = api_service.spec.service or WireService()
         if (service.namespace, service.name) != (self.place.namespace, self.place.name):
             self.others[name] = f"{service.namespace}/{service.name}"
-            return f"it leads to Service {self.others[name]}, expected {self._there}; not changed, and its metrics are not served here"
+            other, expected = self.others[name], self._expected_service
+            return f"it leads to Service {other}, expected {expected}; not changed, and its metrics are not served here"
         self.others.pop(name, None)
         if api_service.spec.insecure_skip_tls_verify:
-            instead = "remove it" if wanted else "put the authority of its certificate in caBundle instead"
+            instead = "remove it" if authorities else "put the authority of its certificate in caBundle instead"
             return f"insecureSkipTLSVerify is set, so an attacker on the network path can forge metrics; {instead}"
-        bundle = merged(api_service.spec.ca_bundle or "", wanted) if wanted else api_service.spec.ca_bundle
+        bundle = merge_bundle(api_service.spec.ca_bundle or "", authorities) if authorities else api_service.spec.ca_bundle
         if bundle != api_service.spec.ca_bundle:
             change = {"metadata": {"resourceVersion": api_service.metadata.resource_version}, "spec": {"caBundle": bundle}}
             await self.client.merge_patch(API_SERVICES, name, change)
         return ""
 
 
-def merged(bundle: str, wanted: Iterable[bytes]) -> str:
-    """``bundle`` (PEM in base64) with ``wanted`` (at least one) added. Of our own authorities, expired and surplus ones are removed."""
-    mine = [certificate for pem in wanted for certificate in x509.load_pem_x509_certificates(pem)]
+def merge_bundle(bundle: str, authorities: Iterable[bytes]) -> str:
+    """``bundle`` (PEM in base64) with ``authorities`` (at least one) added. Of our own ones, those expired and surplus are removed."""
+    mine = [certificate for pem in authorities for certificate in x509.load_pem_x509_certificates(pem)]
     try:
-        there = x509.load_pem_x509_certificates(b64decode(bundle)) if bundle else []
+        present = x509.load_pem_x509_certificates(b64decode(bundle)) if bundle else []
     except (Base64Error, ValueError):
-        there = []
-    kept = [certificate for certificate in there if certificate not in mine]
+        present = []
+    others = [certificate for certificate in present if certificate not in mine]
     latest = max(certificate.not_valid_before_utc for certificate in mine)
     ours = sorted(
-        (certificate for certificate in kept if _ours(certificate) and certificate.not_valid_after_utc > latest),
+        (certificate for certificate in others if _is_ours(certificate) and certificate.not_valid_after_utc > latest),
         key=lambda certificate: certificate.not_valid_before_utc,
     )
-    stays = [certificate for certificate in kept if not _ours(certificate) or certificate in ours[max(0, len(ours) - MOST + len(mine)) :]]
-    if all(certificate in there for certificate in mine) and len(stays) + len(mine) == len(there):
+    stays = [
+        certificate for certificate in others if not _is_ours(certificate) or certificate in ours[max(0, len(ours) - MOST + len(mine)) :]
+    ]
+    if all(certificate in present for certificate in mine) and len(stays) + len(mine) == len(present):
         return bundle
     return b64encode(b"".join(certificate.public_bytes(Encoding.PEM) for certificate in (*stays, *mine))).decode()
 
 
-def _ours(authority: x509.Certificate) -> bool:
+def _is_ours(authority: x509.Certificate) -> bool:
     return any(name_attribute.value == AUTHORITY for name_attribute in authority.subject.get_attributes_for_oid(NameOID.COMMON_NAME))

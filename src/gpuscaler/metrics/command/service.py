@@ -18,25 +18,25 @@ from gpuscaler.kube.http import HttpTransport
 from gpuscaler.kube.incluster import in_cluster
 from gpuscaler.kube.rate import RateLimit
 from gpuscaler.kube.reviews import Reviews
-from gpuscaler.metrics.api.answering import Answering
-from gpuscaler.metrics.api.figures import RequestFigures, page
-from gpuscaler.metrics.api.publishing import Place, Publisher, SelfMade
+from gpuscaler.metrics.api.answering import Responder
+from gpuscaler.metrics.api.figures import RequestFigures, metrics_page
+from gpuscaler.metrics.api.publishing import OwnCertificate, Publisher, ServiceName
 from gpuscaler.metrics.api.server import Api, listen
 from gpuscaler.metrics.api.trust import Trust, TrustError, WatchedTrust
 from gpuscaler.metrics.autoscale.controller import AutoscaleController
-from gpuscaler.metrics.command.autoscale import ReadySource, autoscaling
+from gpuscaler.metrics.command.autoscale import ReadySource, make_autoscale_controller
 from gpuscaler.metrics.command.command import FlagError, Options
 from gpuscaler.metrics.command.figures import SourceFigures
 from gpuscaler.metrics.command.rules import RulesFile
-from gpuscaler.metrics.command.upkeep import Upkeep
+from gpuscaler.metrics.command.upkeep import SelfCheck
 from gpuscaler.metrics.sources.direct import ExporterSource
-from gpuscaler.metrics.sources.discovering import Discoverer, Looks
+from gpuscaler.metrics.sources.discovering import Discoverer, RelistTimes
 from gpuscaler.metrics.sources.evaluating import Evaluator, Timing
 from gpuscaler.metrics.sources.objects import Objects
-from gpuscaler.metrics.sources.outages import EXPORTER, RULE, Telling
+from gpuscaler.metrics.sources.outages import EXPORTER, RULE, OutageLog
 from gpuscaler.metrics.sources.prometheus import Prometheus, Server, access_of, server_of
 from gpuscaler.metrics.sources.source import PrometheusSource
-from gpuscaler.serving.health import tell
+from gpuscaler.serving.health import log_problems
 from gpuscaler.serving.tls import CertificateError, LiveTls
 
 _LOG = structlog.get_logger(__name__)
@@ -79,8 +79,8 @@ class MetricsService:
     listening: Callable[[int], None] = lambda _port: None
     figures: RequestFigures = field(default_factory=RequestFigures, init=False)
     servers: tuple[Server, ...] = field(init=False)
-    place: Place = field(init=False)
-    made: SelfMade | None = field(init=False)
+    place: ServiceName = field(init=False)
+    own_certificate: OwnCertificate | None = field(init=False)
     tls: LiveTls = field(init=False)
     _stopping: bool = field(default=False, init=False)
 
@@ -88,14 +88,14 @@ class MetricsService:
         options, settings = self.options, self.options.settings
         options.check()
         self.servers = prometheus_servers(options, self.environ)
-        options.trust.given()
-        self.place = Place(settings.service, settings.service_namespace or self.accesses.objects.namespace)
+        options.trust.as_config_map()
+        self.place = ServiceName(settings.service, settings.service_namespace or self.accesses.objects.namespace)
         if options.certificate is not None and options.key is not None:
-            self.made, files = None, (options.certificate, options.key)
+            self.own_certificate, files = None, (options.certificate, options.key)
         else:
             folder = options.certificate_folder or Path(tempfile.mkdtemp(prefix="gpuscaler-metrics-"))
-            self.made = SelfMade(folder, self.place, self.clocks.wall)
-            files = self.made.files
+            self.own_certificate = OwnCertificate(folder, self.place, self.clocks.wall)
+            files = self.own_certificate.files
         self.tls = LiveTls(*files, ask_clients=True)
 
     async def run(self) -> None:
@@ -116,9 +116,9 @@ class MetricsService:
             if self.servers:
                 prometheus = self._prometheus()
                 stack.push_async_callback(prometheus.close)
-                source = self._by_rules(prometheus, objects, registry)
+                source = self._prometheus_source(prometheus, objects, registry)
             else:
-                source = self._direct(objects, registry)
+                source = self._exporter_source(objects, registry)
 
             def believe(trust: Trust) -> None:
                 try:
@@ -127,8 +127,8 @@ class MetricsService:
                     raise TrustError(str(error)) from error
                 api.trust = trust
 
-            trust = WatchedTrust(tokens, self._given, believe)
-            api = Api(self._answering(source, trust, registry), rights, self.clocks.wall, self.figures.count)
+            trust = WatchedTrust(tokens, self._trust_flags, believe)
+            api = Api(self._responder(source, trust, registry), rights, self.clocks.wall, self.figures.count)
             server = await listen(api, host=self.options.address, port=self.options.port, tls=self.tls.context)
             stack.push_async_callback(server.close)
             self.listening(server.port)
@@ -137,36 +137,36 @@ class MetricsService:
                     tasks.create_task(trust.run(), name="watch trusted authorities")
                     tasks.create_task(self.tls.run(), name="watch certificates")
                     if isinstance(source, PrometheusSource):
-                        tasks.create_task(self.rules.run(source.discoverer.use), name="watch rules")
-                    tasks.create_task(self._telling(source).run(), name="log outages")
+                        tasks.create_task(self.rules.run(source.discoverer.use_rules), name="watch rules")
+                    tasks.create_task(self._outage_log(source).run(), name="log outages")
                     groups = self.options.settings.apis
-                    tasks.create_task(Publisher(objects, self.place, self.made, groups).run(), name="maintain APIServices")
-                    own = tokens if self.accesses.objects.in_pod else None
-                    upkeep = Upkeep(self.tls, self.place.hosts()[1], own, access, groups, self.clocks.wall)
+                    tasks.create_task(Publisher(objects, self.place, self.own_certificate, groups).run(), name="maintain APIServices")
+                    own_account = tokens if self.accesses.objects.in_pod else None
+                    upkeep = SelfCheck(self.tls, self.place.hosts()[1], own_account, access, groups, self.clocks.wall)
                     tasks.create_task(upkeep.run(), name="check certificate and rights")
                     tasks.create_task(source.run(), name="keep values current")
-                    tasks.create_task(tell(api.answering.ready), name="log failed health checks")
+                    tasks.create_task(log_problems(api.responder.ready), name="log failed health checks")
                     if self.options.settings.autoscale:
-                        tasks.create_task(self._autoscaling(objects, source).run(), name="autoscale by annotations")
+                        tasks.create_task(self._autoscale_controller(objects, source).run(), name="autoscale by annotations")
             finally:
                 self._stopping = True
                 if self.accesses.objects.in_pod:
                     # Clients that have not noticed yet that this pod ends still send requests.
                     await asyncio.sleep(LINGER)
 
-    def _telling(self, source: PrometheusSource | ExporterSource) -> Telling:
+    def _outage_log(self, source: PrometheusSource | ExporterSource) -> OutageLog:
         words = RULE if isinstance(source, PrometheusSource) else EXPORTER
-        return Telling(source.outages, self.clocks.monotonic, self._timing.period, words)
+        return OutageLog(source.outages, self.clocks.monotonic, self._timing.period, words)
 
-    def _autoscaling(self, client: Client, source: ReadySource) -> AutoscaleController:
+    def _autoscale_controller(self, client: Client, source: ReadySource) -> AutoscaleController:
         identity = f"{self.environ.get('HOSTNAME', 'gpuscaler-metrics')}-{self.random.getrandbits(64):016x}"
         clock, wall = self.clocks
         namespace = self.accesses.objects.namespace
-        return autoscaling(client, source, namespace=namespace, identity=identity, clock=clock, wall=wall, random=self.random)
+        return make_autoscale_controller(client, source, namespace=namespace, identity=identity, clock=clock, wall=wall, random=self.random)
 
-    def _given(self) -> dict[str, str]:
+    def _trust_flags(self) -> dict[str, str]:
         try:
-            return self.options.trust.given()
+            return self.options.trust.as_config_map()
         except FlagError as error:
             raise TrustError(str(error)) from error
 
@@ -179,19 +179,21 @@ class MetricsService:
             warn=lambda text: _LOG.warning("Prometheus warns", text=text),
         )
 
-    def _by_rules(self, prometheus: Prometheus, client: Client, registry: CollectorRegistry) -> PrometheusSource:
+    def _prometheus_source(self, prometheus: Prometheus, client: Client, registry: CollectorRegistry) -> PrometheusSource:
         options, clock = self.options, self.clocks.monotonic
-        looks = Looks(interval=options.relist, max_age=options.max_age)
+        looks = RelistTimes(interval=options.relist, max_age=options.max_age)
         discoverer = Discoverer(prometheus, self.rules.rules, wall=self.clocks.wall, looks=looks)
         evaluator = Evaluator(prometheus, clock=clock, timing=self._timing)
         objects = Objects(client, clock=clock, random=self.random)
         source = PrometheusSource(discoverer, evaluator, objects, clock=clock)
-        asked = prometheus.metrics
-        figures = SourceFigures(source.answers, evaluator.counts, discoverer=discoverer, prometheus=asked, objects=lambda: objects.lists)
+        prometheus_metrics = prometheus.metrics
+        figures = SourceFigures(
+            source.answers, evaluator.counts, discoverer=discoverer, prometheus=prometheus_metrics, objects=lambda: objects.lists
+        )
         registry.register(figures)
         return source
 
-    def _direct(self, client: Client, registry: CollectorRegistry) -> ExporterSource:
+    def _exporter_source(self, client: Client, registry: CollectorRegistry) -> ExporterSource:
         clock = self.clocks.monotonic
         objects = Objects(client, clock=clock, random=self.random)
         scraping = self.options.settings.exporters
@@ -205,26 +207,26 @@ class MetricsService:
         # A request that is sent immediately fails by its own time-out; requests queued behind others wait a bit longer.
         return Timing(period=settings.period, stale=settings.stale, hold=settings.hold, patience=1.2 * settings.timeout)
 
-    def _answering(self, source: PrometheusSource | ExporterSource, trust: WatchedTrust, registry: CollectorRegistry) -> Answering:
-        return Answering(
+    def _responder(self, source: PrometheusSource | ExporterSource, trust: WatchedTrust, registry: CollectorRegistry) -> Responder:
+        return Responder(
             source,
             ready={
                 "shutdown": lambda: "stopping" if self._stopping else "",
-                "trust": lambda: "" if trust.known else trust.trouble,
+                "trust": lambda: "" if trust.is_loaded else trust.trouble,
                 "source": lambda: source.trouble,
             },
-            pages={"/metrics": page(registry)},
+            pages={"/metrics": metrics_page(registry)},
             groups=self.options.settings.apis,
         )
 
 
 def prometheus_servers(options: Options, environ: Mapping[str, str]) -> tuple[Server, ...]:
     """The Prometheus servers, none with --source exporters. Raises :class:`~gpuscaler.kube.errors.AccessError` for invalid options."""
-    own = None
+    cluster_access = None
     if options.prometheus_kubeconfig is not None:
-        own = from_kubeconfig([options.prometheus_kubeconfig], environ=environ)
+        cluster_access = from_kubeconfig([options.prometheus_kubeconfig], environ=environ)
     elif options.prometheus_in_cluster:
-        own = in_cluster(environ)
+        cluster_access = in_cluster(environ)
     servers = []
     for url in options.prometheus_urls:
         access = access_of(
@@ -236,11 +238,11 @@ def prometheus_servers(options: Options, environ: Mapping[str, str]) -> tuple[Se
             headers=options.prometheus_headers,
             header_files=options.prometheus_header_files,
         )
-        if own is not None:
+        if cluster_access is not None:
             # Credentials are sent only to the server in the URL, and only over TLS; TLS flags take precedence.
             secure = access.server.startswith("https:")
-            tls = own.tls if secure and options.prometheus_ca is None else access.tls
-            credentials = own.credentials if secure and options.prometheus_token is None else access.credentials
+            tls = cluster_access.tls if secure and options.prometheus_ca is None else access.tls
+            credentials = cluster_access.credentials if secure and options.prometheus_token is None else access.credentials
             access = replace(access, tls=tls, credentials=credentials)
         servers.append(server_of(access))
     return tuple(servers)

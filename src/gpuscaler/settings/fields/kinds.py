@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 from gpuscaler.model.quantities import QuantityError, format_quantity, parse
 from gpuscaler.settings.cursor import Cursor
-from gpuscaler.settings.fields.table import Given, Kind, Schema
+from gpuscaler.settings.fields.table import Kind, ReadContext, Schema
 
 LABEL_VALUE = {"type": "string", "pattern": "^[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?$"}
 GO_DURATION = {
@@ -29,40 +29,40 @@ def duration_text(seconds: float) -> str:
     return "".join(f"{number:g}{unit}" for number, unit in ((hours, "h"), (minutes, "m"), (seconds, "s")) if number) or "0s"
 
 
-def same(value: Any) -> Any:
+def as_is(value: Any) -> Any:
     """Return the value unchanged, for kinds with the same value in the file."""
     return value
 
 
-def _wait(at: Cursor, _: Given) -> float | None:
+def _wait(at: Cursor, _: ReadContext) -> float | None:
     seconds = at.duration(positive=True)
     if seconds is not None and seconds < _SHORTEST:
         at.wrong(f"at least {_SHORTEST * 1000:.0f}ms")
     return seconds
 
 
-def _share(at: Cursor, _: Given) -> float | None:
+def _share(at: Cursor, _: ReadContext) -> float | None:
     share = at.number(expected="a share from 0 to 1")
     if share is not None and share > 1:
         at.wrong("a share from 0 to 1")
     return share
 
 
-def number_text(number: float) -> float:
+def as_whole_number(number: float) -> float:
     """Return whole numbers without a decimal point."""
     return int(number) if number == int(number) else number
 
 
-FLAG = Kind("true or false", {"type": "boolean"}, lambda at, _: at.boolean(), same)
+FLAG = Kind("true or false", {"type": "boolean"}, lambda at, _: at.boolean(), as_is)
 Flag = Annotated[bool, FLAG]
 Duration = Annotated[float, Kind("duration", GO_DURATION, lambda at, _: at.duration(), duration_text)]
 Wait = Annotated[float, Kind(f"duration ≥ {duration_text(_SHORTEST)}", GO_DURATION, _wait, duration_text)]
-Share = Annotated[float, Kind("share from 0 to 1", {"type": "number", "minimum": 0, "maximum": 1}, _share, number_text)]
+Share = Annotated[float, Kind("share from 0 to 1", {"type": "number", "minimum": 0, "maximum": 1}, _share, as_whole_number)]
 
 
 def label_value(expected: str) -> Kind:
     """Text that is valid as the value of a Kubernetes label."""
-    return Kind("text", LABEL_VALUE, lambda at, _: at.label_value(expected), same)
+    return Kind("text", LABEL_VALUE, lambda at, _: at.label_value(expected), as_is)
 
 
 def names(expected: str, words: str) -> Kind:
@@ -74,27 +74,27 @@ def names(expected: str, words: str) -> Kind:
 def integer(expected: str) -> Kind:
     """A signed 32-bit whole number."""
     schema = {"type": "integer", "minimum": -(2**31), "maximum": 2**31 - 1}
-    return Kind("whole number (32 bits)", schema, lambda at, _: at.integer(minimum=-(2**31), expected=expected), same)
+    return Kind("whole number (32 bits)", schema, lambda at, _: at.integer(minimum=-(2**31), expected=expected), as_is)
 
 
 def amount(words: str, expected: str) -> Kind:
     """A number of at least 0."""
-    return Kind(words, {"type": "number", "minimum": 0}, lambda at, _: at.number(expected=expected), number_text)
+    return Kind(words, {"type": "number", "minimum": 0}, lambda at, _: at.number(expected=expected), as_whole_number)
 
 
 def positive(expected: str) -> Kind:
     """A number above 0."""
     schema = {"type": "number", "exclusiveMinimum": 0}
-    return Kind("number above 0", schema, lambda at, _: at.number(expected=expected, positive=True), number_text)
+    return Kind("number above 0", schema, lambda at, _: at.number(expected=expected, positive=True), as_whole_number)
 
 
 def count(minimum: int, expected: str) -> Kind:
     """A whole number of at least ``minimum``."""
     schema = {"type": "integer", "minimum": minimum, "maximum": 2**31 - 1}
-    return Kind(f"whole number, ≥ {minimum}", schema, lambda at, _: at.integer(minimum=minimum, expected=expected), same)
+    return Kind(f"whole number, ≥ {minimum}", schema, lambda at, _: at.integer(minimum=minimum, expected=expected), as_is)
 
 
-def any_of(words: Collection[str]) -> str:
+def format_options(words: Collection[str]) -> str:
     """Format options as ``a``, ``b`` or ``c``, for the reference."""
     *most, last = (f"`{word}`" for word in words)
     return f"{', '.join(most)} or {last}"
@@ -103,20 +103,20 @@ def any_of(words: Collection[str]) -> str:
 def choice(options: Collection[str]) -> Kind:
     # YAML reads a bare off as a boolean.
     schema = {"enum": [*options, *([False] if "off" in options else [])]}
-    return Kind(any_of(options), schema, lambda at, _: at.choice(options), same)
+    return Kind(format_options(options), schema, lambda at, _: at.choice(options), as_is)
 
 
 def text(expected: str, *, words: str = "text", pattern: str = "", otherwise: str = "") -> Kind:
     """A text that matches ``pattern`` completely; ``otherwise`` is added to the message if it does not."""
     schema: Schema = {"type": "string", **({"pattern": f"^{pattern}$"} if pattern else {"minLength": 1})}
 
-    def read(at: Cursor, _: Given) -> str | None:
+    def read(at: Cursor, _: ReadContext) -> str | None:
         text = at.text(expected)
         if text is not None and pattern and not re.fullmatch(pattern, text):
             at.wrong(f"{expected}{otherwise}")
         return text
 
-    return Kind(words, schema, read, same)
+    return Kind(words, schema, read, as_is)
 
 
 def dns_label(expected: str, *, words: str = "name") -> Kind:
@@ -127,24 +127,24 @@ def dns_label(expected: str, *, words: str = "name") -> Kind:
 def path(expected: str) -> Kind:
     """A path, relative to the file's folder."""
 
-    def read(at: Cursor, given: Given) -> str | None:
+    def read(at: Cursor, given: ReadContext) -> str | None:
         text = at.text(expected)
         return None if text is None else str(given.folder / text)
 
-    return Kind("path", {"type": "string", "minLength": 1, "description": "A path, relative to the file's folder."}, read, same)
+    return Kind("path", {"type": "string", "minLength": 1, "description": "A path, relative to the file's folder."}, read, as_is)
 
 
-def each(kind: Kind, words: str, *, distinct: bool = False, **more: Any) -> Kind:
+def list_of(kind: Kind, words: str, *, distinct: bool = False, **more: Any) -> Kind:
     """A list of values, without duplicates if ``distinct``; ``more`` is added to its schema."""
 
-    def read(at: Cursor, given: Given) -> tuple[Any, ...]:
+    def read(at: Cursor, given: ReadContext) -> tuple[Any, ...]:
         values = [value for item in at.items() if (value := kind.read(item, given)) is not None]
         return tuple(dict.fromkeys(values) if distinct else values)
 
     return Kind(words, {"type": "array", **more, "items": kind.schema}, read)
 
 
-def _address(at: Cursor, _: Given) -> tuple[str, int] | None:
+def _address(at: Cursor, _: ReadContext) -> tuple[str, int] | None:
     expected = "HOST:PORT, such as 127.0.0.1:8080 or :8080"
     text = at.text(expected)
     if text is None:
@@ -156,7 +156,7 @@ def _address(at: Cursor, _: Given) -> tuple[str, int] | None:
     return None
 
 
-def _memory(at: Cursor, _: Given) -> int | None:
+def _memory(at: Cursor, _: ReadContext) -> int | None:
     try:
         amount = parse(at.entry.raw) if isinstance(at.entry.value, str | int) and not isinstance(at.entry.value, bool) else None
     except QuantityError:

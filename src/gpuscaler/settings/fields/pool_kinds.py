@@ -11,8 +11,8 @@ from gpuscaler.model.quantities import QuantityError, milli, parse, whole
 from gpuscaler.model.schedules import parse_schedule
 from gpuscaler.model.taints import Taint
 from gpuscaler.settings.cursor import Cursor, did_you_mean
-from gpuscaler.settings.fields.kinds import GO_DURATION, LABEL_VALUE, each
-from gpuscaler.settings.fields.table import Field, Given, Group, Kind, filled_in, mapping, optional, schema, stated
+from gpuscaler.settings.fields.kinds import GO_DURATION, LABEL_VALUE, list_of
+from gpuscaler.settings.fields.table import Field, Group, Kind, ReadContext, mapping, nullable, read_attributes, requires_values, schema
 
 EFFECTS = ("NoSchedule", "PreferNoSchedule", "NoExecute")
 TAINT_KEYS = ("key", "value", "effect")
@@ -27,7 +27,7 @@ _NODES = re.compile(r"(100|[0-9]{1,2})%|[0-9]{1,9}")
 _TAINT = re.compile(r"([^=:]+)(?:=([^=:]*))?:([A-Za-z]+)")
 
 
-def _labels(at: Cursor, _: Given) -> dict[str, str]:
+def _labels(at: Cursor, _: ReadContext) -> dict[str, str]:
     """Read labels of a pool's nodes. Labels that differ between machines are rejected."""
     labels: dict[str, str] = {}
     for key, value in (at.members() or {}).items():
@@ -45,7 +45,7 @@ def _labels(at: Cursor, _: Given) -> dict[str, str]:
     return labels
 
 
-def _taints(at: Cursor, _: Given) -> tuple[Taint, ...]:
+def _taints(at: Cursor, _: ReadContext) -> tuple[Taint, ...]:
     taints: dict[tuple[str, str], Taint] = {}
     for item in at.items():
         taint = _taint(item)
@@ -86,7 +86,7 @@ def _taint_mapping(at: Cursor) -> Taint | None:
     return None if key is None or effect is None or value is None else Taint(key, value, effect)
 
 
-def _resources(at: Cursor, _: Given) -> Resources:
+def _resources(at: Cursor, _: ReadContext) -> Resources:
     """Read Kubernetes quantities in the planner's units: cpu in millicores, the rest in bytes or counts."""
     resources: dict[str, int] = {}
     for name, item in (at.members() or {}).items():
@@ -120,7 +120,7 @@ def _quantity(at: Cursor, name: str) -> int | None:
     return units
 
 
-def _budget_nodes(at: Cursor, _: Given) -> str | None:
+def _budget_nodes(at: Cursor, _: ReadContext) -> str | None:
     value = at.entry.value
     if isinstance(value, str | int) and not isinstance(value, bool) and _NODES.fullmatch(at.entry.raw):
         return at.entry.raw
@@ -128,7 +128,7 @@ def _budget_nodes(at: Cursor, _: Given) -> str | None:
     return None
 
 
-def _schedule(at: Cursor, _: Given) -> str | None:
+def _schedule(at: Cursor, _: ReadContext) -> str | None:
     text = at.text('a cron schedule such as "0 9 * * mon-fri"')
     if text is None:
         return None
@@ -140,7 +140,7 @@ def _schedule(at: Cursor, _: Given) -> str | None:
     return text
 
 
-def _reason(at: Cursor, _: Given) -> str | None:
+def _reason(at: Cursor, _: ReadContext) -> str | None:
     reason = at.choice(tuple(REASONS))
     return None if reason is None else REASONS[reason]
 
@@ -164,7 +164,7 @@ class BudgetSettings(Group, frozen=True, gc=False):
     ] = ""
     reasons: Annotated[
         tuple[str, ...],
-        each(Kind("", {"enum": list(REASONS)}, _reason), "list of `idle`, `consolidation`", distinct=True),
+        list_of(Kind("", {"enum": list(REASONS)}, _reason), "list of `idle`, `consolidation`", distinct=True),
         Field("which removals it limits. Karpenter's names `Empty` and `Underutilized` are accepted, too", default="every reason"),
     ] = ()
     schedule: Annotated[
@@ -189,12 +189,12 @@ class BudgetSettings(Group, frozen=True, gc=False):
             at.say(f"saw {there} without {missing}, expected both or neither; a schedule opens the budget for its duration: add {missing}")
 
 
-def _budget(at: Cursor, given: Given) -> Budget | None:
-    budget = stated(BudgetSettings, at, given)
+def _budget(at: Cursor, given: ReadContext) -> Budget | None:
+    budget = read_attributes(BudgetSettings, at, given)
     return Budget(**budget) if "nodes" in budget else None
 
 
-def _spare(at: Cursor, _: Given) -> Spare:
+def _spare(at: Cursor, _: ReadContext) -> Spare:
     if isinstance(at.entry.value, dict):
         fields = at.mapping(("gpus",), required=("gpus",))
         gpus = fields["gpus"].integer(minimum=0, expected="a number of GPUs, 0 or more") if "gpus" in fields else None
@@ -223,7 +223,7 @@ TAINTS = Kind(
                 mapping(
                     {
                         "key": {"type": "string", "pattern": _QUALIFIED},
-                        "value": optional(_EMPTY_OR_VALUE),
+                        "value": nullable(_EMPTY_OR_VALUE),
                         "effect": {"enum": list(EFFECTS)},
                     },
                     required=["key", "effect"],
@@ -243,12 +243,15 @@ RESOURCES = Kind(
     },
     _resources,
 )
-BUDGETS = each(
+BUDGETS = list_of(
     Kind(
         "",
         {
             **schema(BudgetSettings),
-            "anyOf": [filled_in("schedule", "duration"), {"properties": {"schedule": {"type": "null"}, "duration": {"type": "null"}}}],
+            "anyOf": [
+                requires_values("schedule", "duration"),
+                {"properties": {"schedule": {"type": "null"}, "duration": {"type": "null"}}},
+            ],
         },
         _budget,
     ),

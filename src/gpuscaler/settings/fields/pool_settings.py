@@ -9,9 +9,9 @@ from gpuscaler.model.pools import STEERINGS, UNREADY_AFTER, Budget, Spare
 from gpuscaler.model.taints import Taint
 from gpuscaler.model.well_known import POOL_LABEL
 from gpuscaler.settings.cursor import Cursor
-from gpuscaler.settings.fields.kinds import Duration, amount, any_of, choice, count, integer, label_value, names
+from gpuscaler.settings.fields.kinds import Duration, amount, choice, count, format_options, integer, label_value, names
 from gpuscaler.settings.fields.pool_kinds import BUDGETS, LABELS, RESOURCES, SPARE, TAINTS
-from gpuscaler.settings.fields.table import Field, Given, Group, Kind, schema
+from gpuscaler.settings.fields.table import Field, Group, Kind, ReadContext, schema
 
 CHOOSERS = ("buyer", "cloud")
 ARCHITECTURES = ("amd64", "arm64", "ppc64le", "s390x")
@@ -52,7 +52,7 @@ class OfferingSettings(Group, frozen=True, gc=False):
             at.below("price").wrong(_DOLLARS)
 
 
-def _as_it_is(at: Cursor, _: Given) -> Cursor:
+def _unread(at: Cursor, _: ReadContext) -> Cursor:
     return at
 
 
@@ -66,13 +66,13 @@ class PoolSettings(Group, frozen=True, gc=False):
     ] = ""
     types: Annotated[
         Cursor | None,
-        Kind("list of instance types", names("instance type", "").schema, _as_it_is, default="none"),
+        Kind("list of instance types", names("instance type", "").schema, _unread, default="none"),
         Field("the short form: each type in each of `markets` and `zones`, at the catalogue's price. Exact names, no patterns"),
     ] = None
     markets: Annotated[
         tuple[str, ...],
         Kind(
-            f"list of {any_of(MARKETS)}",
+            f"list of {format_options(MARKETS)}",
             {"type": "array", "minItems": 1, "uniqueItems": True, "items": {"enum": list(MARKETS)}},
             lambda at, _: tuple(market for item in at.names("market") if (market := item.choice(MARKETS)) is not None),
             list,
@@ -89,7 +89,7 @@ class PoolSettings(Group, frozen=True, gc=False):
     ] = ("",)
     offerings: Annotated[
         Cursor | None,
-        Kind("list", {"type": "array", "minItems": 1, "items": schema(OfferingSettings)}, _as_it_is, default="none"),
+        Kind("list", {"type": "array", "minItems": 1, "items": schema(OfferingSettings)}, _unread, default="none"),
         Field("the exact form, [below](#an-offering)"),
     ] = None
     chooser: Annotated[

@@ -26,7 +26,7 @@ Schema = dict[str, Any]
 Fields = dict[str, Cursor]
 
 
-class Given(NamedTuple):
+class ReadContext(NamedTuple):
     """Context for reading values: names of pools and their offerings, and the folder for relative paths."""
 
     policy: Policy
@@ -34,7 +34,7 @@ class Given(NamedTuple):
 
 
 #: For values that need no context.
-NOTHING = Given(Policy(pools=()), Path())
+NO_CONTEXT = ReadContext(Policy(pools=()), Path())
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ class Kind:
 
     words: str
     schema: Schema
-    read: Callable[[Cursor, Given], Any]
+    read: Callable[[Cursor, ReadContext], Any]
     show: Callable[[Any], Any] | None = None
     default: str = ""
 
@@ -90,7 +90,7 @@ class Key:
         """Return the schema with the key's meaning, in plain text, and its default."""
         value = self.kind.schema if self.default is None else {**self.kind.schema, "default": self.default}
         meaning = re.sub(r"\[([^]]+)\]\([^)]+\)", r"\1", self.field.meaning).replace("`", "")
-        return {**(value if self.field.required else optional(value)), "description": meaning}
+        return {**(value if self.field.required else nullable(value)), "description": meaning}
 
 
 G = TypeVar("G", bound=Group)
@@ -121,14 +121,14 @@ def _kind_of(annotated: Any) -> Kind:
     return Kind("mapping", schema(annotated), lambda at, given: read(annotated, at, given), default="all defaults")
 
 
-def read(group: type[G], at: Cursor, given: Given) -> G:
+def read(group: type[G], at: Cursor, given: ReadContext) -> G:
     """Read the settings of the mapping ``at``."""
-    return group(**stated(group, at, given))
+    return group(**read_attributes(group, at, given))
 
 
-def stated(group: type[Group], at: Cursor, given: Given, *, only: Collection[str] | None = None) -> dict[str, Any]:
+def read_attributes(group: type[Group], at: Cursor, given: ReadContext, *, only: Collection[str] | None = None) -> dict[str, Any]:
     """Return the attributes set by the mapping ``at``, restricted to the keys in ``only`` if given, without missing or invalid ones."""
-    keys = _some_of(group, only)
+    keys = _selected_keys(group, only)
     fields = at.mapping(keys)
     if isinstance(at.entry.value, dict):
         for name, key in keys.items():
@@ -139,7 +139,7 @@ def stated(group: type[Group], at: Cursor, given: Given, *, only: Collection[str
     return fields_
 
 
-def values(group: type[Group], fields: Fields, given: Given) -> dict[str, Any]:
+def values(group: type[Group], fields: Fields, given: ReadContext) -> dict[str, Any]:
     """Return the attributes set by ``fields``, without missing or invalid ones."""
     result: dict[str, Any] = {}
     for name, key in keys_of(group).items():
@@ -151,11 +151,11 @@ def values(group: type[Group], fields: Fields, given: Given) -> dict[str, Any]:
 
 def schema(group: type[Group], *, only: Collection[str] | None = None) -> Schema:
     """Return the JSON Schema of the mapping, restricted to the keys in ``only`` if given."""
-    keys = _some_of(group, only)
+    keys = _selected_keys(group, only)
     return mapping({name: key.schema() for name, key in keys.items()}, required=[name for name, key in keys.items() if key.field.required])
 
 
-def _some_of(group: type[Group], only: Collection[str] | None) -> Mapping[str, Key]:
+def _selected_keys(group: type[Group], only: Collection[str] | None) -> Mapping[str, Key]:
     return {name: key for name, key in keys_of(group).items() if only is None or name in only}
 
 
@@ -164,11 +164,11 @@ def mapping(properties: Schema, *, required: list[str] | None = None) -> Schema:
     return {"type": "object", "additionalProperties": False, "properties": properties, "required": required or []}
 
 
-def optional(schema: Schema) -> Schema:
+def nullable(schema: Schema) -> Schema:
     """Return ``schema`` that also accepts a key without a value, which counts as absent."""
     return {"anyOf": [schema, {"type": "null"}]}
 
 
-def filled_in(*keys: str) -> Schema:
+def requires_values(*keys: str) -> Schema:
     """Return a schema that requires all ``keys`` with a value."""
     return {"required": list(keys), "properties": {key: {"not": {"type": "null"}} for key in keys}}

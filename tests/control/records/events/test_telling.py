@@ -14,8 +14,8 @@ from gpuscaler.control.records.events.records import Records, Sink
 from gpuscaler.control.records.events.telling import observation_events
 from gpuscaler.lifecycle.actions import Nominate
 from gpuscaler.lifecycle.memory import Memory, state_of
-from gpuscaler.lifecycle.purchase_intents import ordered
-from gpuscaler.lifecycle.reconcile import Facts, Reconciliation, look
+from gpuscaler.lifecycle.purchase_intents import place_orders
+from gpuscaler.lifecycle.reconcile import Facts, Reconciliation, reconcile
 from gpuscaler.model.cluster import Cluster, Item
 from gpuscaler.model.instances import Instance, Inventory
 from gpuscaler.model.pools import Policy
@@ -53,15 +53,15 @@ class Life:
         self.look(WAITS, at=0.0)
         cluster, state = Cluster.of([WAITS]), state_of(self.memory, POLICY, NOW)
         decided = plan(cluster, state, POLICY, NOW)
-        self.memory, (self.order,) = ordered(self.memory, decided, cluster, POLICY, state=state, now=NOW)
+        self.memory, (self.order,) = place_orders(self.memory, decided, cluster, POLICY, state=state, now=NOW)
         self.records.sent(self.order, self.memory.ledger.coming, self.memory, NOW)
 
     def look(self, *items: Item, at: float, there: bool = True) -> None:
         now, cluster = NOW + at, Cluster.of(items)
         machines = (Instance("i-1", *KIND.key, launched=NOW, token=self.order.token),) if at and there else ()
-        seen = look(self.memory, cluster, POLICY, Facts(inventory=Inventory(now, machines)), now)
+        seen = reconcile(self.memory, cluster, POLICY, Facts(inventory=Inventory(now, machines)), now)
         self.memory = seen.memory
-        self.records.looked(seen, cluster, now)
+        self.records.observed(seen, cluster, now)
 
     def answer(self, *, at: float) -> None:
         self._answered(ledger.Answered(self.order.token, NOW + at, (("i-1", KIND.key),)), NOW + at)
@@ -148,10 +148,10 @@ def test_grants_and_refusals_of_one_order_are_counted_in_one_line() -> None:
 
 
 def test_machines_that_are_accepted_without_an_id_are_counted_separately() -> None:
-    (told,) = [text for kind, text, _ in answer_of(asked=3, granted=1, pending=2) if kind == kinds.ANSWERED]
+    (summary,) = [text for kind, text, _ in answer_of(asked=3, granted=1, pending=2) if kind == kinds.ANSWERED]
 
-    assert told.startswith("1 of 3 machines granted: 1 x g.1")
-    assert told.endswith("; 2 more accepted, ids follow")
+    assert summary.startswith("1 of 3 machines granted: 1 x g.1")
+    assert summary.endswith("; 2 more accepted, ids follow")
 
 
 def test_an_answer_that_comes_in_parts_is_counted_in_parts() -> None:
@@ -179,9 +179,9 @@ def test_an_answer_that_neither_grants_nor_refuses_has_no_count(step: ledger.Eve
 
 
 def test_the_log_has_the_count_and_the_parts_at_debug_only() -> None:
-    told = [(kinds.ANSWERED, ""), (kinds.ANSWERED, "capacity"), (kinds.GRANTED, ""), (kinds.REFUSED, "capacity"), (kinds.INSTEAD, "")]
+    events = [(kinds.ANSWERED, ""), (kinds.ANSWERED, "capacity"), (kinds.GRANTED, ""), (kinds.REFUSED, "capacity"), (kinds.INSTEAD, "")]
     with structlog.testing.capture_logs() as lines:
-        for kind, cause in told:
+        for kind, cause in events:
             LogLines().happened(HistoryEvent(NOW, kind, "x", offering=KIND.key, order="t", cause=cause))
 
     assert [line["log_level"] for line in lines] == ["info", "warning", "debug", "debug", "debug"]
@@ -198,11 +198,11 @@ def test_a_forbidden_act_is_reported_when_it_is_tried_and_not_during_the_pause()
 
 
 def test_a_broken_promise_is_reported_with_its_reason_for_each_pod_even_if_already_paused() -> None:
-    told = {"p": ("a", "0/1 nodes: Insufficient cpu."), "q": ("b", "0/2 nodes: node a lies."), "r": ("c", "")}
-    outcomes = tuple(Broken(KIND.key, WAITS.spec.digest, NOW, pod=one, node=on, why=why) for one, (on, why) in told.items())
-    book = ledger.Ledger(broken=tuple((one, on) for one, (on, _) in told.items()))
+    broken = {"p": ("a", "0/1 nodes: Insufficient cpu."), "q": ("b", "0/2 nodes: node a lies."), "r": ("c", "")}
+    outcomes = tuple(Broken(KIND.key, WAITS.spec.digest, NOW, pod=pod_name, node=on, why=why) for pod_name, (on, why) in broken.items())
+    after = ledger.Ledger(broken=tuple((pod_name, on) for pod_name, (on, _) in broken.items()))
 
-    events = observation_events(Memory(), Reconciliation(Memory(ledger=book), outcomes=outcomes), Cluster(), {}, NOW)
+    events = observation_events(Memory(), Reconciliation(Memory(ledger=after), outcomes=outcomes), Cluster(), {}, NOW)
 
     assert [(event.kind, event.node, event.text) for event in events] == [
         (

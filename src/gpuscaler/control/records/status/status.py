@@ -18,8 +18,8 @@ from gpuscaler.control.records.words import format_count, format_duration, forma
 from gpuscaler.kube.events import cut_to_bytes
 from gpuscaler.lifecycle.memory import breakers_of
 from gpuscaler.lifecycle.node_health import device_plugins
-from gpuscaler.lifecycle.node_health.unready import described
-from gpuscaler.lifecycle.registration.readiness import asked_for, lack
+from gpuscaler.lifecycle.node_health.unready import describe_unready
+from gpuscaler.lifecycle.registration.readiness import find_lack, requested_resources
 from gpuscaler.lifecycle.scale_in_protection import describe_groups as uneven
 from gpuscaler.lifecycle.steering import opening, windows
 from gpuscaler.model.accelerators import ACCELERATORS, GPU_MILLI, count_accelerators, node_accelerators
@@ -237,7 +237,9 @@ def _unready(latest: Latest, policy: Policy, now: float) -> tuple[UnreadyNode, .
     """Nodes that have not been Ready for long enough to be reported, the most expensive first."""
     prices = {offering.key: offering.price for offering in policy.offerings.values()}
     unready = [
-        UnreadyNode(silence.node, silence.offering.pool, silence.since, prices.get(silence.offering, 0.0), described(silence, policy, now))
+        UnreadyNode(
+            silence.node, silence.offering.pool, silence.since, prices.get(silence.offering, 0.0), describe_unready(silence, policy, now)
+        )
         for silence in latest.memory.unready.nodes
         if silence.reported
     ]
@@ -404,7 +406,7 @@ def describe_missing_resources(machine: OrderedMachine, latest: Latest) -> str:
     if node is None or latest.policy is None:
         return ""
     pool = next((pool for pool in latest.policy.pools if pool.name == machine.key.pool), None)
-    lacks = lack(node, assumed_offering(machine.key, latest.policy.offerings), pool, asked_for(machine.pods, latest.cluster))
+    lacks = find_lack(node, assumed_offering(machine.key, latest.policy.offerings), pool, requested_resources(machine.pods, latest.cluster))
     return f": {lacks.words}" if lacks is not None else ""
 
 

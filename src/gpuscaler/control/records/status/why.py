@@ -11,8 +11,8 @@ from gpuscaler.control.records.status.held import blocked_nodes
 from gpuscaler.control.records.status.removals import describe_eviction, describe_removal_progress
 from gpuscaler.control.records.status.status import StatusEntry, closed_reasons, describe_closed_machine, describe_ordered_machine
 from gpuscaler.control.records.words import format_count, format_dollars, format_duration, format_names, format_offering
-from gpuscaler.lifecycle.node_health.unready import described
-from gpuscaler.lifecycle.steering.windows import explained
+from gpuscaler.lifecycle.node_health.unready import describe_unready
+from gpuscaler.lifecycle.steering.windows import describe_window
 from gpuscaler.model.nodes import Node
 from gpuscaler.model.pods import Pod
 from gpuscaler.planning.capacity.idle import leaves_with_machine
@@ -143,9 +143,11 @@ def _describe_node(latest: Latest, node: Node | None, name: str, machine: Ordere
         else "a machine"
     )
     yield f"it is {kind} of pool {member.pool.name}"
-    yield from (described(silence, latest.policy, now) for silence in latest.memory.unready.nodes if silence.node == name and latest.policy)
+    yield from (
+        describe_unready(silence, latest.policy, now) for silence in latest.memory.unready.nodes if silence.node == name and latest.policy
+    )
     if (window := latest.memory.windows.get(name)) is not None:
-        yield from explained(window, now)
+        yield from describe_window(window, now)
     if machine is None and leaving is None:
         yield from _describe_kept_node(latest, name, now)
 
