@@ -41,20 +41,20 @@ def rows(title: str) -> list[Row]:
 
 def command(text: str) -> str:
     """The command of the AWS CLI in backquotes."""
-    (found,) = re.findall(r"`(aws [^`]+)`", text)
-    return str(found)
+    (match,) = re.findall(r"`(aws [^`]+)`", text)
+    return str(match)
 
 
 def shown(beginning: str) -> str:
     """The command of the page with this beginning, including its input through a pipe."""
-    (found,) = [one for one in COMMANDS if one.startswith(beginning)]
-    return found
+    (match,) = [text for text in COMMANDS if text.startswith(beginning)]
+    return match
 
 
 def commands() -> list[str]:
     """All commands of the AWS CLI that the page shows in blocks."""
     shell = [block.text for block in blocks(PAGE) if block.kind == "sh"]
-    return [text.strip() for one in shell for text in re.split(r"^(?=aws )", one, flags=re.MULTILINE) if text.startswith("aws ")]
+    return [text.strip() for block in shell for text in re.split(r"^(?=aws )", block, flags=re.MULTILINE) if text.startswith("aws ")]
 
 
 class Account(Aws):
@@ -62,27 +62,29 @@ class Account(Aws):
 
     launch = "auto"
 
-    def made(self, tags: Mapping[str, str] = TAGS, *, data: Mapping[str, Any] = GOOD, **told: Any) -> "Account":
+    def made(self, tags: Mapping[str, str] = TAGS, *, data: Mapping[str, Any] = GOOD, **template_fields: Any) -> "Account":
         self.template("gpus", **data)
-        if "MixedInstancesPolicy" not in told:
-            told["LaunchTemplate"] = {"LaunchTemplateName": "gpus", "Version": "$Latest"}
-        self.group("gpus", tags, **told)
+        if "MixedInstancesPolicy" not in template_fields:
+            template_fields["LaunchTemplate"] = {"LaunchTemplateName": "gpus", "Version": "$Latest"}
+        self.group("gpus", tags, **template_fields)
         return self
 
     def said(self) -> str:
         """All messages of a discovery: warnings of pools, and reasons for skipped objects."""
-        discovered = self.look(CLUSTER, launch=self.launch)
+        discovered = self.discover(CLUSTER, launch=self.launch)
         return "\n".join(
             (*(text for aws_pool in discovered.pools for text in aws_pool.warnings), *(skipped.reason for skipped in discovered.set_aside))
         )
 
     def tag(self, **tags: str) -> None:
-        told = [{"ResourceId": "gpus", "ResourceType": "auto-scaling-group", "Key": key, "Value": value} for key, value in tags.items()]
-        self.client("autoscaling").create_or_update_tags(Tags=[{**one, "PropagateAtLaunch": True} for one in told])
+        tags_of_group = [
+            {"ResourceId": "gpus", "ResourceType": "auto-scaling-group", "Key": key, "Value": value} for key, value in tags.items()
+        ]
+        self.client("autoscaling").create_or_update_tags(Tags=[{**tag, "PropagateAtLaunch": True} for tag in tags_of_group])
 
     def untag(self, *keys: str) -> None:
-        told = [{"ResourceId": "gpus", "ResourceType": "auto-scaling-group", "Key": key} for key in keys]
-        self.client("autoscaling").delete_tags(Tags=told)
+        tags_of_group = [{"ResourceId": "gpus", "ResourceType": "auto-scaling-group", "Key": key} for key in keys]
+        self.client("autoscaling").delete_tags(Tags=tags_of_group)
 
     def version(self, **data: Any) -> None:
         self.client("ec2").create_launch_template_version(LaunchTemplateName="gpus", SourceVersion="1", LaunchTemplateData=data)
@@ -90,9 +92,9 @@ class Account(Aws):
     def run(self, text: str) -> None:
         run(command(text), self.client)
 
-    def nodegroup(self, **told: Any) -> None:
+    def nodegroup(self, **node_group_fields: Any) -> None:
         names = {"clusterName": CLUSTER, "nodegroupName": "gpus"}
-        self.client("eks").create_nodegroup(**names, subnets=["subnet-useast1a"], nodeRole=ROLE, **told)
+        self.client("eks").create_nodegroup(**names, subnets=["subnet-useast1a"], nodeRole=ROLE, **node_group_fields)
 
     def one_zone(self) -> None:
         self.client("autoscaling").update_auto_scaling_group(AutoScalingGroupName="gpus", AvailabilityZones=["us-east-1a"])
@@ -233,12 +235,12 @@ def test_a_warning_is_gone_after_following_the_instructions_of_the_page(row: Row
 def test_the_first_row_applies_if_no_tag_names_a_cluster() -> None:
     account = Account().made({"team": "red"})
     assert account.said() == ""
-    assert account.look(CLUSTER).pools == ()
+    assert account.discover(CLUSTER).pools == ()
 
     account.tag(**TAGS)
     account.time += 3600.0
 
-    assert pool(account.look(CLUSTER), "gpus").pool.name == "gpus"
+    assert pool(account.discover(CLUSTER), "gpus").pool.name == "gpus"
 
 
 @pytest.mark.parametrize("text", user_data())
@@ -272,18 +274,18 @@ def test_every_way_on_the_page_to_set_the_taint_works() -> None:
 
 def test_every_aws_cli_command_on_the_page_is_run_by_a_test() -> None:
     """Commands in tables are run with their row."""
-    assert [one.partition(" --")[0] for one in COMMANDS] == [
+    assert [text.partition(" --")[0] for text in COMMANDS] == [
         "aws eks update-nodegroup-config",
         "aws autoscaling put-lifecycle-hook",
         "aws autoscaling describe-auto-scaling-groups",
     ]
-    in_rows = [found for _, do in (*LOOKED, *rows("### The taint of new nodes")) for found in re.findall(r"`(aws [^`]+)`", do)]
-    assert TEXT.count("aws autoscaling ") + TEXT.count("aws eks ") == len(in_rows) + sum(one.count("aws ") for one in COMMANDS)
+    in_rows = [text for _, do in (*LOOKED, *rows("### The taint of new nodes")) for text in re.findall(r"`(aws [^`]+)`", do)]
+    assert TEXT.count("aws autoscaling ") + TEXT.count("aws eks ") == len(in_rows) + sum(text.count("aws ") for text in COMMANDS)
 
 
 async def all_bound(here: Stage) -> bool:
-    found = await here.bound()
-    return bool(found) and all(found.values())
+    bound_pods = await here.bound()
+    return bool(bound_pods) and all(bound_pods.values())
 
 
 async def test_the_files_of_the_page_buy_machines_remove_them_and_obey_a_notice(tmp_path: Path) -> None:
@@ -333,9 +335,9 @@ async def test_the_hook_of_the_page_gives_pods_time_to_move_and_then_lets_the_ma
         machine, node = await with_a_machine(here, files()[-1], here.queue())
         here.client("autoscaling").terminate_instance_in_auto_scaling_group(InstanceId=machine, ShouldDecrementDesiredCapacity=False)
         await here.sleep(5.0)
-        (marked,) = [one for one in await here.nodes() if one["metadata"]["name"] == node]
+        (marked,) = [wire_node for wire_node in await here.nodes() if wire_node["metadata"]["name"] == node]
         assert (here.region.instances[machine].lifecycle, here.region.instances[machine].state) == ("Terminating:Wait", "running")
-        assert LEAVING in {one["key"] for one in marked["spec"].get("taints") or ()}
+        assert LEAVING in {taint["key"] for taint in marked["spec"].get("taints") or ()}
         await here.sleep(115.0)
 
         assert await all_bound(here)
@@ -370,11 +372,11 @@ async def test_pods_of_a_managed_node_group_keep_running_while_it_gets_the_taint
         run(shown("aws eks update-nodegroup-config"), here.client)
         await here.sleep(4.0)
         (closed,) = await here.nodes()
-        assert ARRIVING in {one["key"] for one in closed["spec"].get("taints") or ()}
+        assert ARRIVING in {taint["key"] for taint in closed["spec"].get("taints") or ()}
         await here.sleep(30.0)
 
         (opened,) = await here.nodes()
-        assert ARRIVING not in {one["key"] for one in opened["spec"].get("taints") or ()}
+        assert ARRIVING not in {taint["key"] for taint in opened["spec"].get("taints") or ()}
         assert (await here.bound(), here.machines()) == (before, [machine])
         assert opened["metadata"]["name"] == node
         assert (await here.status()).troubles == ()

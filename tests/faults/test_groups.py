@@ -62,10 +62,10 @@ def test_f05_a_group_whose_launch_template_is_unreadable_for_a_while_stays_a_poo
     aws = Aws()
     aws.group("gpus", instance_type="g5.xlarge")
     discovery = aws.discovery()
-    before = pool(discovery.look(), "gpus").pool
+    before = pool(discovery.discover(), "gpus").pool
     for operation in ("DescribeLaunchTemplates", "DescribeLaunchTemplateVersions"):
         aws.endpoint.faults.all.append(Fault(operation=operation, code="RequestLimitExceeded", status=503))
-    after = pool(discovery.look(), "gpus")
+    after = pool(discovery.discover(), "gpus")
     discovery.close()
 
     assert after.pool == before

@@ -126,7 +126,7 @@ def test_f62_user_data_that_replace_the_taints_of_a_node_group_are_reported() ->
     aws.template("gpus", InstanceType="g5.xlarge", UserData=encoded(REPLACING))
     aws.group("gpus", {**DISCOVERED, **EKS}, LaunchTemplate={"LaunchTemplateName": "gpus"})
 
-    said = "\n".join(pool(aws.look(), "gpus").warnings)
+    said = "\n".join(pool(aws.discover(), "gpus").warnings)
 
     assert "replaces the taint nvidia.com/gpu=true:NoSchedule of its node group" in said
     assert "give gpuscaler.io/arriving to the node group" in said

@@ -20,7 +20,7 @@ THROTTLED = Fault(service="pricing", code="Throttling", message="Rate exceeded",
 
 def plan_of_one_gpu(region: str, *faults: Fault, limits: Limits | None = None) -> Plan:
     """Return the plan for a pod of one GPU, in an account with groups of a small and of the largest type."""
-    discovered = account(region, *faults, types=("g5.xlarge", "p5.48xlarge")).look()
+    discovered = account(region, *faults, types=("g5.xlarge", "p5.48xlarge")).discover()
     pools = [aws_pool.pool for aws_pool in discovered.pools]
     return planned([pod("p", spec(gpus=1, cpu=2, memory=8))], *pools, limits=limits or Limits())
 
@@ -35,7 +35,7 @@ def test_f83_without_list_prices_a_small_pod_gets_a_small_spot_machine_within_li
 
 
 def test_f83_one_throttled_call_changes_no_price() -> None:
-    discovered = account("us-west-1", THROTTLED, types=("g5.xlarge", "p5.48xlarge")).look()
+    discovered = account("us-west-1", THROTTLED, types=("g5.xlarge", "p5.48xlarge")).discover()
 
     assert prices(discovered, "on-demand") == {
         name: instance_types.price(name, "us-west-1", "on-demand") for name in ("g5.xlarge", "p5.48xlarge")

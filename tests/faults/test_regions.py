@@ -38,10 +38,10 @@ def test_f64_a_type_that_one_region_lacks_is_bought_in_another_in_either_order(
     for region in aws.regions:
         aws.group(f"gpus-{region}", region=region, instance_type="p5.48xlarge")
     both, aws.regions = aws.regions, (first,)
-    aws.look(folder=tmp_path)
+    aws.discover(folder=tmp_path)
     # Data of the first region still counts when both are read.
     aws.regions = both
-    discovered = aws.look(folder=tmp_path)
+    discovered = aws.discover(folder=tmp_path)
 
     assert [aws_pool.pool.name for aws_pool in discovered.pools] == ["gpus-us-east-1"]
     assert set(reasons(discovered)) == {"gpus-ap-south-2"}
@@ -50,11 +50,11 @@ def test_f64_a_type_that_one_region_lacks_is_bought_in_another_in_either_order(
 def test_f64_answers_of_a_simulated_account_are_not_used_for_the_real_account(tmp_path: Path) -> None:
     aws = Aws()
     aws.group("gpus", instance_type="g5.xlarge")
-    aws.look(folder=tmp_path)
+    aws.discover(folder=tmp_path)
     aws.session.asked.clear()
     discovery = Discovery(Elsewhere(aws), Scope(CLUSTER), regions=aws.regions, now=lambda: aws.time, folder=tmp_path)
     try:
-        discovery.look()
+        discovery.discover()
     finally:
         discovery.close()
 

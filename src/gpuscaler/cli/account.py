@@ -46,7 +46,7 @@ def read_account(settings: "RunSettings", *, cache: Path) -> Account:
         discovery = make_discovery(settings.aws, calls, now=time.time, folder=cache)
         provider = AwsProvider(calls, discovery, fence=dry_run_fence, now=time.time)
         try:
-            return await provider.look(), await provider.inventory()
+            return await provider.read_account(), await provider.inventory()
         finally:
             await provider.close()
 

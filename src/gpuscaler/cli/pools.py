@@ -96,7 +96,7 @@ def _discover(settings: "RunSettings", cache: Path) -> "DiscoveryResult":
         sys.exit(2)
     discovery = make_discovery(settings.aws, calls, now=time.time, folder=cache)
     try:
-        return discovery.look()
+        return discovery.discover()
     finally:
         discovery.close()
 

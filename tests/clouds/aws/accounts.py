@@ -88,10 +88,10 @@ class Aws:
         now: Callable[[], float] = lambda: self.time  # noqa: E731
         return Discovery(self.calls, Scope(cluster, groups, tags or {}), regions=self.regions, now=now, **told)
 
-    def look(self, cluster: str = CLUSTER, **told: Any) -> DiscoveryResult:
+    def discover(self, cluster: str = CLUSTER, **told: Any) -> DiscoveryResult:
         discovery = self.discovery(cluster, **told)
         try:
-            return discovery.look()
+            return discovery.discover()
         finally:
             discovery.close()
 

@@ -25,7 +25,7 @@ def grouped(aws: Aws, *mappings: dict[str, Any], name: str = "gpus") -> None:
 
 def told(aws: Aws, name: str = "gpus") -> list[str]:
     """The findings about the group's disks."""
-    return [warning for warning in pool(aws.look(), name).warnings if "DeleteOnTermination" in warning]
+    return [warning for warning in pool(aws.discover(), name).warnings if "DeleteOnTermination" in warning]
 
 
 def volumes(aws: Aws) -> list[tuple[str, bool]]:

@@ -126,8 +126,8 @@ async def test_the_desired_capacity_is_raised_if_the_settings_ask_for_it(shop: C
 async def test_the_desired_capacity_is_raised_if_the_settings_ask_for_a_fleet(shop: Callable[..., Shop]) -> None:
     one = shop(launch="fleet")
     assert len((await one.provider.buy(await one.order(1))).instances) == 1
-    assert one.provider.way("gpus") == ("desired-capacity", "aws.launch is fleet, and machines of fleets do not belong to the group")
-    (aws_pool,) = one.discovery.look().pools
+    assert one.provider.way_to_buy("gpus") == ("desired-capacity", "aws.launch is fleet, and machines of fleets do not belong to the group")
+    (aws_pool,) = one.discovery.discover().pools
     assert aws_pool.bought_by == "desired-capacity"
     assert any("aws.launch is fleet" in warning for warning in aws_pool.warnings)
 
@@ -136,7 +136,7 @@ async def test_a_finding_of_several_groups_is_one_warning(shop: Callable[..., Sh
     one = shop(NewInstancesProtectedFromScaleIn=False)
     for name in ("more", "others", "rest"):
         one.aws.group(name, instance_type="g5.xlarge", NewInstancesProtectedFromScaleIn=False)
-    unprotected = [text for text in (await one.provider.look()).warnings if "not protected from scale-in" in text]
+    unprotected = [text for text in (await one.provider.read_account()).warnings if "not protected from scale-in" in text]
 
     assert [text.partition(":")[0] for text in unprotected] == ["pools gpus, more, others and 1 more"]
 
@@ -157,7 +157,7 @@ async def test_without_permission_for_launch_instances_the_desired_capacity_is_r
     one.aws.endpoint.faults.all.append(denied("LaunchInstances"))
     order = await one.order(2)
     assert len((await one.provider.buy(order)).instances) == 2
-    way, why = one.provider.way("gpus")
+    way, why = one.provider.way_to_buy("gpus")
     assert way == "desired-capacity"
     assert "autoscaling:LaunchInstances" in why
 
@@ -167,7 +167,7 @@ async def test_the_permission_that_launch_instances_lacks_is_named(shop: Callabl
     said = "User: arn:aws:sts::1:assumed-role/a/b is not authorized to perform: ec2:CreateFleet on resource: *"
     one.aws.endpoint.faults.all.append(Fault(operation="LaunchInstances", code="AccessDenied", status=403, message=said))
     await one.provider.buy(await one.order(1))
-    assert "IAM does not allow ec2:CreateFleet" in one.provider.way("gpus")[1]
+    assert "IAM does not allow ec2:CreateFleet" in one.provider.way_to_buy("gpus")[1]
 
 
 async def test_an_increment_that_fails_is_withdrawn_before_it_is_refused(shop: Callable[..., Shop]) -> None:
@@ -366,7 +366,7 @@ async def test_there_is_no_list_before_every_region_has_answered_once() -> None:
         aws.group(f"gpus-{region}", region=region, instance_type="g6.xlarge")
     shop = Shop(aws)
     aws.endpoint.faults.all.append(denied("DescribeAutoScalingGroups", region="us-west-2"))
-    looked = await shop.provider.look()
+    looked = await shop.provider.read_account()
     assert ([pool.name for pool in looked.pools], looked.complete, len(looked.failed)) == (["gpus-us-east-1"], False, 1)
     with pytest.raises(CloudError, match="nothing is known yet about us-west-2"):
         await shop.provider.inventory()
@@ -374,6 +374,6 @@ async def test_there_is_no_list_before_every_region_has_answered_once() -> None:
     await shop.provider.inventory()
     aws.endpoint.faults.all.append(denied("DescribeLaunchTemplateVersions", region="us-west-2"))
     aws.endpoint.faults.all.append(denied("DescribeAutoScalingGroups", region="us-west-2"))
-    looked = await shop.provider.look()
+    looked = await shop.provider.read_account()
     assert ([pool.name for pool in looked.pools], looked.complete) == (["gpus-us-east-1", "gpus-us-west-2"], True)
     await shop.provider.close()

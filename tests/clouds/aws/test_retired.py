@@ -22,7 +22,7 @@ def test_types_of_existing_machines_keep_their_price_and_are_not_sold() -> None:
     aws.client("ec2").create_launch_template_version(
         LaunchTemplateName="gpus", LaunchTemplateData={"ImageId": "ami-1", "InstanceType": "g5.xlarge"}
     )
-    aws_pool = pool(aws.look(), "gpus")
+    aws_pool = pool(aws.discover(), "gpus")
 
     assert [offering.key[1:] for offering in aws_pool.pool.offerings if not offering.retired] == [("on-demand", "g5.xlarge", "us-east-1a")]
     kept = {offering.market: offering for offering in aws_pool.pool.offerings if offering.retired}
@@ -43,7 +43,7 @@ def test_machines_of_an_expired_reservation_stay_in_their_pool_at_the_on_demand_
     aws.group("gpus", LaunchTemplate={"LaunchTemplateName": "gpus"}, DesiredCapacity=1)
     aws.group("empty", LaunchTemplate={"LaunchTemplateName": "gpus"})
     wait(aws, 3700.0)
-    discovered = aws.look()
+    discovered = aws.discover()
 
     kept = pool(discovered, "gpus")
     assert all(offering.retired for offering in kept.pool.offerings)
@@ -59,7 +59,7 @@ def test_mig_slices_and_shares_that_tags_promise_are_offered_as_parts_of_gpus() 
         "mig", {**DISCOVERED, f"{resources}/nvidia.com/gpu": "0", f"{resources}/nvidia.com/mig-1g.5gb": "56"}, instance_type="p4d.24xlarge"
     )
     aws.group("shared", {**DISCOVERED, f"{resources}/nvidia.com/gpu": "4"}, instance_type="g5.xlarge")
-    discovered = aws.look()
+    discovered = aws.discover()
 
     assert {aws_pool.pool.name: aws_pool.pool.offerings[0].gpus for aws_pool in discovered.pools} == {"mig": 8, "shared": 1}
     assert not any(aws_pool.pool.buys_without_gpus for aws_pool in discovered.pools)

@@ -85,26 +85,26 @@ class AwsProvider:
         executor: Executor | None = None,
     ) -> None:
         self._executor = executor or ThreadPoolExecutor(max_workers=THREADS, thread_name_prefix="aws")
-        self._ask = AsyncCalls(calls, self._executor, fence=fence, now=now, sleep=sleep)
+        self._calls = AsyncCalls(calls, self._executor, fence=fence, now=now, sleep=sleep)
         self._discovery = discovery
-        self._inbox = Inbox(self._ask, queue_url, region=queue_region) if queue_url else None
-        self._known = _Listing()
+        self._inbox = Inbox(self._calls, queue_url, region=queue_region) if queue_url else None
+        self._listing = _Listing()
         #: Groups that are pools, and those that were let go, where nothing new is started.
-        self._found: dict[str, AwsPool] = {}
+        self._aws_pools: dict[str, AwsPool] = {}
         self._forgone: tuple[str, ...] = ()
         #: Regions that are still unknown (None before the first pass), the failures of the latest pass, and whether permissions were the
         #: cause.
         self._unknown: tuple[str, ...] | None = None
         self._failed: tuple[str, ...] = ()
         self._forbidden = False
-        self._looking: asyncio.Future[DiscoveryResult] | None = None
+        self._discovering: asyncio.Future[DiscoveryResult] | None = None
         self._other_ways: dict[str, str] = {}
         self._details: dict[str, Detail] = {}
-        self._increments = Increments(self._ask)
-        self._departed = DepartedMachines(self._ask)
-        self._delivering = DeliveryTracker(self._ask)
-        hooks = Hooks(self._ask)
-        self._terminations, self._starts, self._ends = Terminations(self._ask, hooks), HeldStarts(hooks), HeldEnds(self._ask)
+        self._increments = Increments(self._calls)
+        self._departed = DepartedMachines(self._calls)
+        self._delivery_tracker = DeliveryTracker(self._calls)
+        hooks = Hooks(self._calls)
+        self._terminations, self._starts, self._ends = Terminations(self._calls, hooks), HeldStarts(hooks), HeldEnds(self._calls)
         #: Regions in which LaunchInstances has answered.
         self._launching: set[str] = set()
         self._ended: set[str] = set()
@@ -117,32 +117,34 @@ class AwsProvider:
 
         Whether LaunchInstances is available is only known after it succeeded: sending an order again in another way would buy twice.
         """
-        return all(self.way(name)[0] == LAUNCH and aws_pool.group.region in self._launching for name, aws_pool in self._found.items())
+        return all(
+            self.way_to_buy(name)[0] == LAUNCH and aws_pool.group.region in self._launching for name, aws_pool in self._aws_pools.items()
+        )
 
     @property
     def inbox(self) -> Inbox | None:
         return self._inbox
 
-    def way(self, pool: str) -> tuple[str, str]:
+    def way_to_buy(self, pool: str) -> tuple[str, str]:
         """How machines of ``pool`` are bought, and if not in the way its group allows, why; else the reason is empty."""
         if pool in self._other_ways:
             return DESIRED, self._other_ways[pool]
-        aws_pool = self._found[pool]
+        aws_pool = self._aws_pools[pool]
         return aws_pool.bought_by, NO_FLEETS if aws_pool.launch == FLEET else ""
 
     # Reading
 
     async def pools(self) -> Sequence[Pool]:
         """The current pools of the account."""
-        return (await self.look()).pools
+        return (await self.read_account()).pools
 
-    async def look(self) -> AccountReport:
+    async def read_account(self) -> AccountReport:
         """Read the account. Never raises for an answer of AWS: failures are reported, and what was known before stays valid."""
-        if self._looking is None or self._looking.done():
-            self._looking = asyncio.get_running_loop().run_in_executor(self._executor, self._discovery.look)
+        if self._discovering is None or self._discovering.done():
+            self._discovering = asyncio.get_running_loop().run_in_executor(self._executor, self._discovery.discover)
         # The pass continues even if the caller is cancelled, and two must not run at once.
-        discovered = await asyncio.shield(self._looking)
-        self._found = {aws_pool.pool.name: aws_pool for aws_pool in (*discovered.pools, *discovered.let_go)}
+        discovered = await asyncio.shield(self._discovering)
+        self._aws_pools = {aws_pool.pool.name: aws_pool for aws_pool in (*discovered.pools, *discovered.let_go)}
         self._forgone = tuple(aws_pool.pool.name for aws_pool in discovered.let_go)
         self._unknown, self._forbidden = discovered.unknown, discovered.forbidden
         troubles = {f"Region {region}" for region in discovered.failed}
@@ -159,14 +161,14 @@ class AwsProvider:
                     for warning, names in pools_by_warning(discovered.pools).items()
                 ),
             ),
-            ways={name: ": ".join(filter(None, self.way(name))) for name in self._found},
+            ways={name: ": ".join(filter(None, self.way_to_buy(name))) for name in self._aws_pools},
             failed=self._failed,
             complete=not discovered.unknown,
         )
 
     def _as_bought(self, aws_pool: AwsPool) -> Pool:
         """The pool; if machines are bought by raising the desired capacity, the group chooses among the offerings."""
-        chooses = len(aws_pool.pool.offerings) > 1 and self.way(aws_pool.pool.name)[0] == DESIRED
+        chooses = len(aws_pool.pool.offerings) > 1 and self.way_to_buy(aws_pool.pool.name)[0] == DESIRED
         return replace(aws_pool.pool, chooser="cloud", names_zone=False) if chooses else aws_pool.pool
 
     def _queue_warnings(self) -> tuple[str, ...]:
@@ -175,10 +177,11 @@ class AwsProvider:
         counts, warnings = self._inbox.counts, []
         if counts.malformed:
             warnings.append(
-                f"the queue: {counts.malformed} of {counts.messages} messages could not be read and were dropped, last: {self._inbox.odd}"
+                f"the queue: {counts.malformed} of {counts.messages} messages could not be read and were dropped, last: "
+                f"{self._inbox.last_malformed}"
             )
-        if self._inbox.undeleted:
-            warnings.append(f"the queue: processed messages could not be deleted, and come again: {self._inbox.undeleted}")
+        if self._inbox.delete_error:
+            warnings.append(f"the queue: processed messages could not be deleted, and come again: {self._inbox.delete_error}")
         return tuple(warnings)
 
     async def inventory(self) -> Inventory:
@@ -187,26 +190,26 @@ class AwsProvider:
         A partial list would be wrong: one region that does not answer fails the call.
         """
         if self._unknown is None or self._unknown:
-            await self.look()
+            await self.read_account()
         if self._unknown:
             problem = f"nothing is known yet about {', '.join(self._unknown)}, and a list without their machines would be incomplete"
             raise CloudError(UNAUTHORISED if self._forbidden else UNKNOWN, "; ".join((*self._failed, problem)))
-        at = self._ask.now()
-        pools = {(aws_pool.group.region, aws_pool.group.name): aws_pool for aws_pool in self._found.values()}
-        groups = await self._groups(pools)
+        at = self._calls.now()
+        pools = {(aws_pool.group.region, aws_pool.group.name): aws_pool for aws_pool in self._aws_pools.values()}
+        groups = await self._read_groups(pools)
         machines = machines_by_id(groups)
-        await self._describe(machines)
+        await self._read_details(machines)
         await self._starts.follow(machines)
         self._ends.follow(machines)
         await self._terminations.follow(machines, self._ended)
-        self._known = _Listing(machines, pools)
-        self._forget(machines)
+        self._listing = _Listing(machines, pools)
+        self._drop_gone(machines)
         listed_instances = [(group.region, self._instance(group, machine)) for group, machine in machines.values()]
-        ended = await self._departed.beside(listed_instances, pools)
-        deliveries = await self._delivering.of(groups, pools)
+        ended = await self._departed.list_ended(listed_instances, pools)
+        deliveries = await self._delivery_tracker.deliveries(groups, pools)
         return Inventory(at, (*(instance for _, instance in listed_instances), *ended), deliveries, self._forgone)
 
-    async def _groups(self, pools: Iterable[tuple[str, str]]) -> list[Group]:
+    async def _read_groups(self, pools: Iterable[tuple[str, str]]) -> list[Group]:
         by_region: dict[str, list[str]] = {}
         for region, name in pools:
             by_region.setdefault(region, []).append(name)
@@ -215,7 +218,7 @@ class AwsProvider:
         return [group for groups in answers for group in groups]
 
     async def _describe_groups(self, region: str, names: list[str]) -> list[Group]:
-        entries = await self._ask.pages(
+        entries = await self._calls.pages(
             "autoscaling", region, "DescribeAutoScalingGroups", "AutoScalingGroups", AutoScalingGroupNames=names, MaxRecords=100
         )
         try:
@@ -223,7 +226,7 @@ class AwsProvider:
         except GroupError as error:
             raise CloudError(CONFIGURATION, f"autoscaling in {region}: {error}") from error
 
-    async def _describe(self, machines: Mapping[str, tuple[Group, Machine]]) -> None:
+    async def _read_details(self, machines: Mapping[str, tuple[Group, Machine]]) -> None:
         """Read details of new machines that their groups do not list. A machine that EC2 does not know yet is read again next time."""
         unknown: dict[str, list[str]] = {}
         for name, (group, _) in machines.items():
@@ -236,22 +239,22 @@ class AwsProvider:
     async def _details_of(self, region: str, names: list[str]) -> dict[str, Detail]:
         # By filter: in a call by id, one that EC2 does not know yet would fail the whole call.
         filters = [{"Name": "instance-id", "Values": names}]
-        return details_of(await self._ask.pages("ec2", region, "DescribeInstances", "Reservations", Filters=filters))
+        return details_of(await self._calls.pages("ec2", region, "DescribeInstances", "Reservations", Filters=filters))
 
     def _instance(self, group: Group, machine: Machine) -> Instance:
-        aws_pool = self._known.pools[group.region, group.name]
+        aws_pool = self._listing.pools[group.region, group.name]
         instance = instance_of(machine, aws_pool, self._details.get(machine.id), token=self._increments.tokens.get(machine.id, ""))
-        instance = replace(instance, guarded=machine.id in self._ask.protected, doubt=self._starts.doubt(machine.id))
-        termination = self._terminations.of(machine.id)
+        instance = replace(instance, guarded=machine.id in self._calls.protected, doubt=self._starts.doubt(machine.id))
+        termination = self._terminations.termination_of(machine.id)
         return (
             instance if termination is None else replace(instance, cause=termination.why, until=termination.until, held=termination.seconds)
         )
 
-    def _forget(self, machines: Mapping[str, object]) -> None:
+    def _drop_gone(self, machines: Mapping[str, object]) -> None:
         """Drop what is known about machines that are gone; tokens stay, since machines that were just bought may not be listed yet."""
         self._details = {name: detail for name, detail in self._details.items() if name in machines}
         self._ended &= machines.keys()
-        self._ask.protected &= machines.keys()
+        self._calls.protected &= machines.keys()
         self._announced &= machines.keys()
         tokens = self._increments.tokens
         if len(tokens) > 2 * len(machines) + 1000:
@@ -261,26 +264,26 @@ class AwsProvider:
 
     async def buy(self, order: Order) -> Bought:
         """Buy in the way that suits the pool's group. :meth:`follow` returns the results of what is ``pending`` afterwards."""
-        aws_pool = self._found.get(order.pool)
+        aws_pool = self._aws_pools.get(order.pool)
         if aws_pool is None:
             raise CloudError(CONFIGURATION, f"saw no group for pool {order.pool}, expected one; was it deleted, or its tags changed?")
-        if self.way(order.pool)[0] == LAUNCH:
+        if self.way_to_buy(order.pool)[0] == LAUNCH:
             try:
-                bought = await launch(self._ask, aws_pool, order)
+                bought = await launch(self._calls, aws_pool, order)
             except CloudError as error:
                 if not is_launch_unavailable(error):
                     raise
                 self._other_ways[order.pool] = f"LaunchInstances is not available: {error.detail}"
             else:
                 self._launching.add(aws_pool.group.region)
-                return self._widened(self._increments.named(order, bought))
-        return self._widened(await self._increments.buy(aws_pool, order))
+                return self._with_widened_refusals(self._increments.remember_tokens(order, bought))
+        return self._with_widened_refusals(await self._increments.buy(aws_pool, order))
 
-    def _widened(self, bought: Bought) -> Bought:
+    def _with_widened_refusals(self, bought: Bought) -> Bought:
         """The answer, with quota refusals widened to all types of their bucket."""
         if not bought.refusals:
             return bought
-        offered = (offering.key for aws_pool in self._found.values() for offering in aws_pool.pool.offerings)
+        offered = (offering.key for aws_pool in self._aws_pools.values() for offering in aws_pool.pool.offerings)
         return replace(bought, refusals=widen_quota_refusals(bought.refusals, offered))
 
     async def follow(self, orders: Sequence[Unfilled] = (), /) -> Sequence[tuple[str, Bought]]:
@@ -288,32 +291,32 @@ class AwsProvider:
 
         What a group could not launch is withdrawn before it is reported as refused. ``orders`` of another process are continued.
         """
-        self._increments.forget([unfilled.order.token for unfilled in orders])
+        self._increments.drop_resumed_except([unfilled.order.token for unfilled in orders])
         for unfilled in orders:
             await self._resume(unfilled)
-        return [(token, self._widened(bought)) for token, bought in await self._increments.follow()]
+        return [(token, self._with_widened_refusals(bought)) for token, bought in await self._increments.follow()]
 
     async def withdraw(self, rest: Unfilled, /) -> None:
         """Cancel what an order still lacks. An order that was bought with LaunchInstances has nothing to withdraw.
 
         If it is unknown whether its group was raised, the group's activities are consulted, which appear late.
         """
-        if self._unknown and rest.order.pool not in self._found:
+        if self._unknown and rest.order.pool not in self._aws_pools:
             raise CloudError(UNKNOWN, f"nothing is known yet about {', '.join(self._unknown)}, where pool {rest.order.pool} may be")
         if await self._resume(rest):
             await self._increments.withdraw(rest)
 
     async def _resume(self, rest: Unfilled) -> bool:
         """Continue an order if it may have raised a group; returns whether it may."""
-        aws_pool = self._found.get(rest.order.pool)
+        aws_pool = self._aws_pools.get(rest.order.pool)
         # LaunchInstances leaves nothing pending: what was accepted and has not come was ordered through the desired capacity.
-        by_number = rest.accepted or (aws_pool is not None and self.way(rest.order.pool)[0] != LAUNCH)
-        if aws_pool is None or not rest.missing or not by_number or self._increments.settled(rest.order.token):
+        by_number = rest.accepted or (aws_pool is not None and self.way_to_buy(rest.order.pool)[0] != LAUNCH)
+        if aws_pool is None or not rest.missing or not by_number or self._increments.was_settled(rest.order.token):
             return False
-        if not self._known.machines:
+        if not self._listing.machines:
             await self.inventory()
         key = (aws_pool.group.region, aws_pool.group.name)
-        listed = [name for name, (group, _) in self._known.machines.items() if (group.region, group.name) == key]
+        listed = [name for name, (group, _) in self._listing.machines.items() if (group.region, group.name) == key]
         await self._increments.resume(rest, aws_pool, listed)
         return True
 
@@ -321,25 +324,25 @@ class AwsProvider:
 
     async def remove(self, ids: Sequence[str]) -> Mapping[str, Refusal | None]:
         """End machines by id. A machine that none of our groups lists is never touched."""
-        if any(instance_id(name) not in self._known.machines for name in ids):
+        if any(instance_id(name) not in self._listing.machines for name in ids):
             await self.inventory()
         return {name: await self._remove(instance_id(name)) for name in ids}
 
     async def _remove(self, instance: str) -> Refusal | None:
-        if instance not in self._known.machines:
+        if instance not in self._listing.machines:
             return None
-        group, machine = self._known.machines[instance]
-        if self._terminations.of(instance) is not None:
+        group, machine = self._listing.machines[instance]
+        if self._terminations.termination_of(instance) is not None:
             # Its group is ending it already: another request would also lower the group. A hook that holds it can be completed.
-            return await self._released(group, instance)
+            return await self._release(group, instance)
         self._ended.add(instance)
-        async with self._increments.lock(self._known.pools[group.region, group.name]):
+        async with self._increments.lock(self._listing.pools[group.region, group.name]):
             replaced = await self._is_replaced(group, instance)
-            refusal = await end_machine(self._ask, group.region, instance, self._instance(group, machine), replaced=replaced)
+            refusal = await end_machine(self._calls, group.region, instance, self._instance(group, machine), replaced=replaced)
         if refusal is not None:
             self._ended.discard(instance)
         elif self._inbox is not None and instance in self._inbox.hooks:
-            await self._let_go(group, instance)
+            await self._complete_hooks(group, instance)
         return refusal
 
     async def _is_replaced(self, group: Group, instance: str) -> bool:
@@ -347,43 +350,43 @@ class AwsProvider:
         if not group.capacity_rebalance or instance not in self._announced:
             return False
         with contextlib.suppress(CloudError):
-            group = await self._ask.group(group.region, group.name)
+            group = await self._calls.group(group.region, group.name)
         return group.surplus > 0
 
-    async def _released(self, group: Group, instance: str) -> Refusal | None:
+    async def _release(self, group: Group, instance: str) -> Refusal | None:
         self._ended.add(instance)
-        await self._let_go(group, instance)
+        await self._complete_hooks(group, instance)
         return None
 
-    async def _let_go(self, group: Group, instance: str) -> None:
+    async def _complete_hooks(self, group: Group, instance: str) -> None:
         """Complete the hooks that hold a machine whose pods are gone; a hook that stays releases it when its time is over."""
-        for name in await self._hooks_of(group, instance):
+        for name in await self._own_hooks(group, instance):
             with contextlib.suppress(CloudError, LostAnswerError):
-                await complete_hook(self._ask, group, name, instance)
+                await complete_hook(self._calls, group, name, instance)
         if self._inbox is not None:
             self._inbox.hooks.pop(instance, None)
 
     async def extend(self, ids: Sequence[str]) -> None:
         """Send a heartbeat for the hooks that hold these machines. EKS manages its own hook."""
         for instance in map(instance_id, ids):
-            if instance in self._known.machines:
-                group, _ = self._known.machines[instance]
-                for name in await self._hooks_of(group, instance):
-                    await send_heartbeat(self._ask, group, name, instance)
+            if instance in self._listing.machines:
+                group, _ = self._listing.machines[instance]
+                for name in await self._own_hooks(group, instance):
+                    await send_heartbeat(self._calls, group, name, instance)
 
     async def protect(self, ids: Sequence[str], *, on: bool) -> None:
         """Turn scale-in protection of machines on or off. Raises CloudError for the first group that refuses."""
         by_group: dict[tuple[str, str], list[str]] = {}
         for instance in map(instance_id, ids):
-            if instance in self._known.machines:
-                group, _ = self._known.machines[instance]
+            if instance in self._listing.machines:
+                group, _ = self._listing.machines[instance]
                 by_group.setdefault((group.region, group.name), []).append(instance)
         for (region, group_name), names in by_group.items():
             for some in chunks(names, PROTECTED_AT_ONCE):
-                await set_protection(self._ask, region, group_name, some, on=on)
-                self._ask.protected.difference_update(some)
+                await set_protection(self._calls, region, group_name, some, on=on)
+                self._calls.protected.difference_update(some)
 
-    async def _hooks_of(self, group: Group, instance: str) -> tuple[str, ...]:
+    async def _own_hooks(self, group: Group, instance: str) -> tuple[str, ...]:
         """The names of hooks that hold ``instance`` and that we may act on.
 
         With a queue, gpuscaler acts on hooks as the AWS Node Termination Handler does. A hook with a notification target other than that
@@ -392,7 +395,7 @@ class AwsProvider:
         if self._inbox is None:
             return ()
         hook = self._inbox.hooks.get(instance)
-        own_hooks = [hold.name for hold in await self._terminations.hooks(group.region, group.name) if hold.ours]
+        own_hooks = [hold.name for hold in await self._terminations.holds_on(group.region, group.name) if hold.ours]
         named = [hook.name] if hook is not None and hook.name != EKS_HOOK else []
         return tuple(dict.fromkeys((*named, *own_hooks)))
 
@@ -404,23 +407,23 @@ class AwsProvider:
             return ()
         await self._inbox.receive()
         notices: list[Notice] = []
-        for announcement in self._inbox.told(self._known.machines):
-            group, machine = self._known.machines[announcement.instance]
+        for announcement in self._inbox.take_announcements(self._listing.machines):
+            group, machine = self._listing.machines[announcement.instance]
             if announcement.kind in (INTERRUPTION, REBALANCE):
                 self._announced.add(announcement.instance)
             if announcement.instance not in self._ended:
-                notices += self._notices(announcement, self._instance(group, machine))
+                notices += self._notices_of(announcement, self._instance(group, machine))
             elif announcement.hook is not None:
-                await self._let_go(group, announcement.instance)
+                await self._complete_hooks(group, announcement.instance)
         return notices
 
-    def _notices(self, announcement: Announcement, instance: Instance) -> Sequence[Notice]:
+    def _notices_of(self, announcement: Announcement, instance: Instance) -> Sequence[Notice]:
         """Notices for ``announcement``: a machine that ends without our doing is interrupted, unless its group has been seen to end it."""
         if announcement.kind == HELD:
             return (Notice(TERMINATION, instance.id),)
         if announcement.kind != STATE:
             return (Notice(announcement.kind, instance.id, announcement.at),)
-        if self._terminations.of(announcement.instance) is not None:
+        if self._terminations.termination_of(announcement.instance) is not None:
             return ()
         return (Notice(INTERRUPTION, instance.id, why="" if instance.market == "spot" else ENDED_OUTSIDE),)
 

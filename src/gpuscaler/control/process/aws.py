@@ -17,7 +17,7 @@ from gpuscaler.control.process.pools import DiscoveredPools
 from gpuscaler.control.process.running import ProcessContext, ProviderSetup, UnusableError
 from gpuscaler.kube.client import Client
 from gpuscaler.kube.errors import NotFound
-from gpuscaler.kube.services import by_address
+from gpuscaler.kube.services import with_cluster_ip
 from gpuscaler.settings.aws_file import AwsSettings
 from gpuscaler.settings.run_settings import RunSettings
 
@@ -38,7 +38,7 @@ def make_discovery(settings: AwsSettings, calls: Calls, *, now: Callable[[], flo
 
 async def make_aws_provider(
     settings: RunSettings,
-    place: ProcessContext,
+    context: ProcessContext,
     *,
     folder: Path | None = None,
     calls: Calls | None = None,
@@ -51,34 +51,34 @@ async def make_aws_provider(
     """
     aws_settings = settings.aws
     if calls is None:
-        calls = await asyncio.to_thread(_make_calls, await _resolve_endpoint(place.client, aws_settings.endpoint_url), place.identity)
-    discovery = make_discovery(aws_settings, calls, now=place.now, folder=folder)
+        calls = await asyncio.to_thread(_make_calls, await _resolve_endpoint(context.client, aws_settings.endpoint_url), context.identity)
+    discovery = make_discovery(aws_settings, calls, now=context.now, folder=folder)
     provider = AwsProvider(
         calls,
         discovery,
-        fence=dry_run_fence if place.dry_run else place.client.fence,
-        now=place.now,
-        queue_url="" if place.dry_run else aws_settings.queue_url,
+        fence=dry_run_fence if context.dry_run else context.client.fence,
+        now=context.now,
+        queue_url="" if context.dry_run else aws_settings.queue_url,
         queue_region=next(iter(aws_settings.regions), ""),
         executor=executor,
     )
-    discovered_pools = DiscoveredPools(provider.look, random=Random(place.identity))
+    discovered_pools = DiscoveredPools(provider.read_account, random=Random(context.identity))
     try:
-        await discovered_pools.begin()
+        await discovered_pools.read_until_known()
     except BaseException:
         await provider.close()
         raise
 
     def reload(now: RunSettings) -> None:
-        discovery.override(now.aws.overrides)
-        discovered_pools.hasten()
+        discovery.set_overrides(now.aws.overrides)
+        discovered_pools.read_soon()
 
-    return ProviderSetup(provider=provider, parts=[discovered_pools.run], reload=reload, found=discovered_pools)
+    return ProviderSetup(provider=provider, parts=[discovered_pools.run], reload=reload, discovered_pools=discovered_pools)
 
 
 async def _resolve_endpoint(client: Client, url: str) -> str:
     try:
-        return await by_address(client, url)
+        return await with_cluster_ip(client, url)
     except NotFound as error:
         raise UnusableError(
             f"aws.endpoint_url: saw {url}, and {error}; expected a Service that exists; create it, or name another"

@@ -21,7 +21,7 @@ def test_only_running_or_starting_machines_count_and_unknown_states_do_not() -> 
 
     group = group_of({**SMALLEST, "Instances": machines}, "us-east-1")
 
-    assert group.coming_or_here == 3
+    assert group.present_count == 3
     assert len(group.machines) == len(states)
 
 
@@ -102,4 +102,4 @@ def test_an_unreadable_reservation_is_left_out() -> None:
         [{}, good | {"State": "active"}, good | {"CapacityReservationId": "cr-2", "State": "expired"}, {"EndDate": 5}]
     )
 
-    assert [reservation.usable(0.0) for reservation in reservations.values()] == [True, False]
+    assert [reservation.is_usable(0.0) for reservation in reservations.values()] == [True, False]

@@ -46,7 +46,7 @@ def test_a_type_missing_in_one_region_is_found_in_another_in_either_order(first:
     with ThreadPoolExecutor(1) as workers:
         for region in (*regions, *regions):
             reader = RegionReader(region, calls, kept, workers=workers, now=lambda: BEGAN)
-            offered[region] = sorted(reader.surroundings([group(region)], "research").types)
+            offered[region] = sorted(reader.read_region_data([group(region)], "research").types)
 
     assert offered == {"ap-south-2": [], "us-east-1": ["p5.48xlarge"]}
 
@@ -65,7 +65,7 @@ def test_a_group_in_a_region_without_its_type_is_skipped_and_the_other_regions_i
     for region in regions:
         aws.group(f"gpus-{region}", region=region, instance_type="g5.xlarge")
 
-    discovered = aws.look()
+    discovered = aws.discover()
 
     assert [aws_pool.pool.name for aws_pool in discovered.pools] == ["gpus-us-east-1"]
     assert "region us-west-2 does not offer type g5.xlarge; it is not used there" in reasons(discovered)["gpus-us-west-2"]
@@ -74,7 +74,7 @@ def test_a_group_in_a_region_without_its_type_is_skipped_and_the_other_regions_i
 def test_answers_of_a_simulated_account_are_not_used_for_the_real_one(tmp_path: Path) -> None:
     aws = Aws()
     aws.group("gpus", instance_type="g5.xlarge")
-    aws.look(folder=tmp_path)
+    aws.discover(folder=tmp_path)
     aws.session.asked.clear()
 
     class Elsewhere(Calls):
@@ -83,7 +83,7 @@ def test_answers_of_a_simulated_account_are_not_used_for_the_real_one(tmp_path: 
 
     calls = Elsewhere(sleep=aws.waited.append, random=Random(0), session=aws.session)
     discovery = Discovery(calls, Scope("research"), regions=aws.regions, now=lambda: aws.time, folder=tmp_path)
-    discovery.look()
+    discovery.discover()
     discovery.close()
 
     assert {"DescribeInstanceTypes", "GetProducts"} <= aws.session.asked.keys()

@@ -20,7 +20,7 @@ async def test_machines_held_long_by_an_ending_hook_are_reported_until_it_is_com
 
     async def said() -> list[str]:
         await shop.provider.inventory()
-        return [warning for warning in (await shop.provider.look()).warnings if "lifecycle hook" in warning]
+        return [warning for warning in (await shop.provider.read_account()).warnings if "lifecycle hook" in warning]
 
     assert await said() == []
     await shop.pass_time(1000)

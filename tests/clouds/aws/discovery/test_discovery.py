@@ -31,7 +31,7 @@ def test_a_named_group_with_a_launch_template_is_a_pool() -> None:
     aws.group("gpus", {}, instance_type="g5.xlarge")
     aws.group("others", {}, instance_type="g5.xlarge")
 
-    discovered = aws.look(groups=("gpus",))
+    discovered = aws.discover(groups=("gpus",))
 
     aws_pool = pool(discovered, "gpus")
     assert (aws_pool.source, aws_pool.pool.min, aws_pool.pool.max, aws_pool.pool.chooser, aws_pool.launch) == (
@@ -64,7 +64,7 @@ def test_a_spot_group_of_eksctl_has_an_offering_for_each_type_and_zone() -> None
     shares: dict[str, Any] = {"OnDemandBaseCapacity": 0, "OnDemandPercentageAboveBaseCapacity": 0, "SpotAllocationStrategy": "lowest-price"}
     aws.group("gpu-spot", tags, AvailabilityZones=["us-east-1a", "us-east-1b"], **mixed("gpu-spot", *types, **shares))
 
-    aws_pool = pool(aws.look(), "gpu-spot")
+    aws_pool = pool(aws.discover(), "gpu-spot")
 
     assert {offering.key[1:] for offering in aws_pool.pool.offerings} == {
         ("spot", name, zone) for name in ("g5.xlarge", "g5.2xlarge", "g5.12xlarge") for zone in ("us-east-1a", "us-east-1b")
@@ -90,7 +90,7 @@ def test_a_new_node_is_expected_to_have_the_labels_of_kubelet_and_cloud_controll
     aws = Aws()
     aws.group("gpus", instance_type="g5.xlarge")
 
-    (offering,) = pool(aws.look(), "gpus").pool.offerings
+    (offering,) = pool(aws.discover(), "gpus").pool.offerings
     labels = offering.labels
 
     assert labels["node.kubernetes.io/instance-type"] == labels["beta.kubernetes.io/instance-type"] == "g5.xlarge"
@@ -105,7 +105,7 @@ def test_a_group_of_kops_has_the_labels_that_openais_autoscaler_selects_by() -> 
     tags = {"KubernetesCluster": CLUSTER, "Name": f"gpu.{CLUSTER}", "k8s.io/role/node": "1", "KubernetesRole": "worker", "kube/gpu": "true"}
     aws.group(f"gpu.{CLUSTER}", tags, instance_type="g5.xlarge", MinSize=1, MaxSize=10)
 
-    aws_pool = pool(aws.look(), f"gpu.{CLUSTER}")
+    aws_pool = pool(aws.discover(), f"gpu.{CLUSTER}")
 
     labels = aws_pool.pool.offerings[0].labels
     assert (aws_pool.source, aws_pool.pool.min, aws_pool.pool.max) == ("kops", 1, 10)
@@ -123,7 +123,7 @@ def test_a_managed_node_group_has_the_labels_and_taints_from_eks() -> None:
     aws.template("eks-gpu", InstanceType="g5.xlarge", InstanceMarketOptions={"MarketType": "spot"})
     aws.group("eks-gpu", tags, LaunchTemplate={"LaunchTemplateName": "eks-gpu"})
 
-    aws_pool = pool(aws.look(), "eks-gpu")
+    aws_pool = pool(aws.discover(), "eks-gpu")
 
     (offering,) = aws_pool.pool.offerings
     assert (aws_pool.source, offering.market) == ("eks", "spot")
@@ -138,7 +138,7 @@ def test_without_permission_for_eks_the_action_is_named_and_the_group_is_still_a
     aws.endpoint.faults.all.append(denied("DescribeNodegroup"))
     aws.group("eks-gpu", {"eks:cluster-name": CLUSTER, "eks:nodegroup-name": "gpu"}, instance_type="g5.xlarge")
 
-    discovered = aws.look()
+    discovered = aws.discover()
 
     assert pool(discovered, "eks-gpu").pool.match_labels["eks.amazonaws.com/nodegroup"] == "gpu"
     (note,) = discovered.set_aside
@@ -153,7 +153,7 @@ def test_groups_with_requirements_instead_of_types_have_all_matching_types() -> 
     wanted |= {"AcceleratorTypes": ["gpu"], "AllowedInstanceTypes": ["g5.*"]}
     aws.group("any-gpu", **mixed("any-gpu", {"InstanceRequirements": wanted}, OnDemandPercentageAboveBaseCapacity=0))
 
-    types = {offering.instance_type for offering in pool(aws.look(), "any-gpu").pool.offerings}
+    types = {offering.instance_type for offering in pool(aws.discover(), "any-gpu").pool.offerings}
 
     assert types == {"g5.xlarge", "g5.2xlarge"}
 
@@ -165,7 +165,7 @@ def test_a_launch_configuration_is_supported_and_reported_as_outdated() -> None:
     )
     aws.group("old", LaunchConfigurationName="old")
 
-    aws_pool = pool(aws.look(), "old")
+    aws_pool = pool(aws.discover(), "old")
 
     assert (aws_pool.pool.offerings[0].market, aws_pool.launch) == ("spot", "desired-capacity")
     said = "\n".join(aws_pool.warnings)
@@ -179,7 +179,7 @@ def test_an_unknown_type_is_skipped_and_the_others_of_its_group_are_used() -> No
     aws.group("gpus", **mixed("gpus", {"InstanceType": "g2.2xlarge"}, {"InstanceType": "g5.xlarge"}))
     aws.group("retired", instance_type="g2.8xlarge", NewInstancesProtectedFromScaleIn=False)
 
-    discovered = aws.look()
+    discovered = aws.discover()
 
     assert [offering.instance_type for offering in pool(discovered, "gpus").pool.offerings] == ["g5.xlarge"]
     assert any("region us-east-1 does not offer type g2.2xlarge" in text for text in pool(discovered, "gpus").warnings)
@@ -195,7 +195,7 @@ def test_one_unreadable_group_does_not_stop_the_others() -> None:
     aws.group("counted", instance_type="g5.xlarge", DesiredCapacityType="vcpu")
     aws.client("ec2").delete_launch_template(LaunchTemplateName="gone")
 
-    discovered = aws.look()
+    discovered = aws.discover()
 
     assert [aws_pool.pool.name for aws_pool in discovered.pools] == ["good"]
     assert reasons(discovered)["gone"] == "its launch template gone could not be read"
@@ -207,7 +207,7 @@ def test_a_group_divided_between_markets_has_offerings_in_both_and_aws_chooses()
     aws.template("both", InstanceType="g5.xlarge")
     aws.group("both", **mixed("both", OnDemandBaseCapacity=2, OnDemandPercentageAboveBaseCapacity=25))
 
-    aws_pool = pool(aws.look(), "both")
+    aws_pool = pool(aws.discover(), "both")
 
     assert {offering.market for offering in aws_pool.pool.offerings} == {"spot", "on-demand"}
     assert (aws_pool.pool.chooser, aws_pool.pool.names_zone, aws_pool.launch) == ("cloud", False, "desired-capacity")
@@ -220,7 +220,7 @@ def test_weights_convert_units_to_machines() -> None:
     overrides = ({"InstanceType": "g5.xlarge", "WeightedCapacity": "1"}, {"InstanceType": "g5.12xlarge", "WeightedCapacity": "4"})
     aws.group("weighed", MinSize=2, MaxSize=10, **mixed("weighed", *overrides, OnDemandPercentageAboveBaseCapacity=0))
 
-    aws_pool = pool(aws.look(), "weighed")
+    aws_pool = pool(aws.discover(), "weighed")
 
     assert (aws_pool.pool.min, aws_pool.pool.max) == (1, 2)
     assert aws_pool.weights == {"g5.xlarge": 1, "g5.12xlarge": 4}
@@ -234,7 +234,7 @@ def test_disks_and_network_devices_come_from_the_launch_template() -> None:
     aws.group("fast", LaunchTemplate={"LaunchTemplateName": "fast"})
     aws.group("plain", instance_type="p4d.24xlarge")
 
-    discovered = aws.look()
+    discovered = aws.discover()
 
     fast, plain = (pool(discovered, name).pool.offerings[0].allocatable for name in ("fast", "plain"))
     assert fast["vpc.amazonaws.com/efa"] == 4
@@ -258,7 +258,7 @@ def test_a_capacity_reservation_is_an_offering_without_further_cost() -> None:
     }
     aws.group("first", instance_type="p4d.24xlarge", CapacityReservationSpecification=first)
 
-    discovered = aws.look()
+    discovered = aws.discover()
 
     (offering,) = pool(discovered, "block").pool.offerings
     assert (offering.market, offering.price, offering.count) == ("reserved", 0, 3)
@@ -276,7 +276,7 @@ def test_a_reservation_that_is_over_or_gone_is_reported_and_offers_nothing() -> 
     first = {"CapacityReservationPreference": "capacity-reservations-first", "CapacityReservationTarget": ids}
     aws.group("first", instance_type="g5.xlarge", CapacityReservationSpecification=first)
 
-    aws_pool = pool(aws.look(), "first")
+    aws_pool = pool(aws.discover(), "first")
 
     assert [offering.market for offering in aws_pool.pool.offerings] == ["on-demand"]
     assert f"its capacity reservation {ident} is over; it is not used" in aws_pool.warnings
@@ -303,13 +303,13 @@ def test_machines_end_half_an_hour_before_their_capacity_block_and_an_hour_for_u
             entry = aws.account.region("us-east-1").reservations[ident]
             entry["ReservationType"] = "capacity-block"
 
-    discovered = aws.look()
+    discovered = aws.discover()
 
     ends = {aws_pool.pool.name: [offering.ends for offering in aws_pool.pool.offerings] for aws_pool in discovered.pools}
     assert ends == {"block": [BEGAN + 86_400 - 1800], "open": [0.0]}
     assert list(pool(discovered, "block").ends.values()) == [BEGAN + 86_400 - 1800]
-    assert reservation("p6e-gb200.36xlarge", block=True).taken_at == 7200.0 - 3600.0
-    assert [reservation("p5.48xlarge", block=True).usable(at) for at in (5399.0, 5400.0)] == [True, False]
+    assert reservation("p6e-gb200.36xlarge", block=True).ending_begins_at == 7200.0 - 3600.0
+    assert [reservation("p5.48xlarge", block=True).is_usable(at) for at in (5399.0, 5400.0)] == [True, False]
 
 
 def test_a_managed_node_group_of_a_capacity_block_has_its_label() -> None:
@@ -323,7 +323,7 @@ def test_a_managed_node_group_of_a_capacity_block_has_its_label() -> None:
     tags = {"eks:cluster-name": CLUSTER, "eks:nodegroup-name": "block"}
     aws.group("block", tags, LaunchTemplate={"LaunchTemplateName": "block"})
 
-    (offering,) = pool(aws.look(), "block").pool.offerings
+    (offering,) = pool(aws.discover(), "block").pool.offerings
 
     assert (offering.market, offering.labels["eks.amazonaws.com/capacityType"]) == ("reserved", "CAPACITY_BLOCK")
 
@@ -338,7 +338,7 @@ def test_groups_of_another_cluster_and_those_only_enabled_are_reported() -> None
     aws.group("anybodys", {f"{CA}/enabled": "true"}, instance_type="g5.xlarge")
     aws.group("web", {"Name": "web"}, instance_type="g5.xlarge")
 
-    discovered = aws.look()
+    discovered = aws.discover()
 
     assert discovered.pools == ()
     assert set(reasons(discovered)) == {"theirs", "anybodys"}
@@ -350,7 +350,7 @@ def test_groups_with_the_tags_of_the_settings_are_pools() -> None:
     aws.group("marked", {"team": "ml", "env": "prod"}, instance_type="g5.xlarge")
     aws.group("half", {"team": "ml"}, instance_type="g5.xlarge")
 
-    discovered = aws.look(tags={"team": "ml", "env": "prod"})
+    discovered = aws.discover(tags={"team": "ml", "env": "prod"})
 
     assert [(aws_pool.pool.name, aws_pool.source) for aws_pool in discovered.pools] == [("marked", "tags")]
 
@@ -360,7 +360,7 @@ def test_the_settings_file_overrides_discovery() -> None:
     aws.group("gpus", instance_type="g5.xlarge")
     override = PoolOverride("gpus", max=3, priority=5, prices=(OfferingPrice("g5.xlarge", 0.7),))
 
-    discovered = aws.look(overrides=(override, PoolOverride("gpu")), prices=(OfferingPrice("g5.xlarge", 9.0),))
+    discovered = aws.discover(overrides=(override, PoolOverride("gpu")), prices=(OfferingPrice("g5.xlarge", 9.0),))
 
     one = pool(discovered, "gpus").pool
     assert (one.max, one.priority, one.offerings[0].price) == (3, 5, 0.7)
@@ -372,10 +372,10 @@ def test_several_regions_are_read_and_a_failing_one_keeps_its_last_known_pools()
     for region in aws.regions:
         aws.group("gpus", instance_type="g5.xlarge", region=region)
     discovery = aws.discovery()
-    before = discovery.look()
+    before = discovery.discover()
     aws.endpoint.faults.all.append(outage(region="eu-west-1"))
 
-    after = discovery.look()
+    after = discovery.discover()
     discovery.close()
 
     assert {aws_pool.pool.name for aws_pool in before.pools} == {"gpus.us-east-1", "gpus.eu-west-1"}
@@ -388,7 +388,7 @@ def test_without_permission_to_read_groups_the_action_is_named() -> None:
     aws = Aws()
     aws.endpoint.faults.all.append(denied("DescribeAutoScalingGroups"))
 
-    discovered = aws.look()
+    discovered = aws.discover()
 
     assert (discovered.failed, discovered.forbidden) == (("us-east-1",), True)
     assert "IAM does not allow autoscaling:DescribeAutoScalingGroups in us-east-1" in discovered.set_aside[0].reason
@@ -402,7 +402,7 @@ def test_answers_that_iam_denies_come_from_the_catalogue() -> None:
     for operation in ("DescribeInstanceTypes", "DescribeInstanceTypeOfferings", "GetProducts", "DescribeSpotPriceHistory"):
         aws.endpoint.faults.all.append(denied(operation))
 
-    discovered = aws.look()
+    discovered = aws.discover()
 
     (offering,) = pool(discovered, "gpus").pool.offerings
     assert offering.allocatable["nvidia.com/gpu"] == 1
@@ -419,7 +419,7 @@ def test_throttled_reads_are_retried_with_growing_waits() -> None:
     aws.group("gpus", instance_type="g5.xlarge")
     aws.endpoint.faults.all.append(throttled("DescribeAutoScalingGroups", times=3))
 
-    discovered = aws.look()
+    discovered = aws.discover()
 
     assert [aws_pool.pool.name for aws_pool in discovered.pools] == ["gpus"]
     assert len(aws.waited) == 3
@@ -430,7 +430,7 @@ def test_a_region_that_stays_throttled_is_reported_and_retry_after_is_observed()
     aws = Aws()
     aws.endpoint.faults.all.append(throttled("DescribeAutoScalingGroups", retry_after=3))
 
-    discovered = aws.look()
+    discovered = aws.discover()
 
     assert discovered.failed == ("us-east-1",)
     assert aws.waited == [3.0] * 4
@@ -441,14 +441,14 @@ def test_unchanging_answers_are_not_requested_again() -> None:
     aws.template("gpus", InstanceType="g5.xlarge")
     aws.group("gpus", **mixed("gpus", OnDemandPercentageAboveBaseCapacity=0))
     discovery = aws.discovery()
-    discovery.look()
+    discovery.discover()
     aws.session.asked.clear()
 
     aws.time += 60
-    discovery.look()
+    discovery.discover()
     second = dict(aws.session.asked)
     aws.time += 300
-    discovery.look()
+    discovery.discover()
     discovery.close()
 
     assert second == {"DescribeAutoScalingGroups": 1, "DescribeLaunchTemplates": 1}
@@ -461,10 +461,10 @@ def test_a_new_version_of_a_launch_template_is_found_in_the_next_pass() -> None:
     for version in ("$Latest", "$Default", "1"):
         aws.group(f"gpus-{version.strip('$')}", LaunchTemplate={"LaunchTemplateName": "gpus", "Version": version})
     discovery = aws.discovery()
-    discovery.look()
+    discovery.discover()
     aws.client("ec2").create_launch_template_version(LaunchTemplateName="gpus", LaunchTemplateData={"InstanceType": "g5.2xlarge"})
 
-    discovered = discovery.look()
+    discovered = discovery.discover()
     discovery.close()
 
     types = {aws_pool.pool.name: aws_pool.pool.offerings[0].instance_type for aws_pool in discovered.pools}
@@ -478,7 +478,7 @@ def test_a_new_image_or_a_resumed_process_changes_the_pools_revision() -> None:
     discovery = aws.discovery()
 
     def revision() -> str:
-        return pool(discovery.look(), "gpus").pool.revision
+        return pool(discovery.discover(), "gpus").pool.revision
 
     seen = [revision(), revision()]
     aws.client("ec2").create_launch_template_version(
@@ -496,10 +496,10 @@ def test_a_new_image_or_a_resumed_process_changes_the_pools_revision() -> None:
 def test_types_and_list_prices_are_kept_on_disk_for_the_next_process(tmp_path: Path) -> None:
     aws = Aws()
     aws.group("gpus", instance_type="g5.xlarge")
-    first = aws.look(folder=tmp_path)
+    first = aws.discover(folder=tmp_path)
     aws.session.asked.clear()
 
-    again = aws.look(folder=tmp_path)
+    again = aws.discover(folder=tmp_path)
 
     assert again.pools == first.pools
     assert not {"DescribeInstanceTypes", "DescribeInstanceTypeOfferings", "GetProducts"} & aws.session.asked.keys()
@@ -514,11 +514,11 @@ def test_a_broken_cache_file_is_ignored(tmp_path: Path) -> None:
         '{"types": {"g5.xlarge": {"at": "now"}}}',
         '{"types": {"g5.xlarge": {"at": 1e99, "value": {"InstanceType": 5}}}}',
     ):
-        aws.look(folder=tmp_path)
+        aws.discover(folder=tmp_path)
         (file,) = tmp_path.iterdir()
         file.write_text(text)
 
-        assert [aws_pool.pool.name for aws_pool in aws.look(folder=tmp_path).pools] == ["gpus"]
+        assert [aws_pool.pool.name for aws_pool in aws.discover(folder=tmp_path).pools] == ["gpus"]
 
 
 def test_a_pool_can_be_named_by_its_nodes_label_and_a_long_name_is_cut() -> None:
@@ -527,7 +527,7 @@ def test_a_pool_can_be_named_by_its_nodes_label_and_a_long_name_is_cut() -> None
     aws.template("gpus", InstanceType="g5.xlarge")
     aws.group("an odd: name", LaunchTemplate={"LaunchTemplateName": "gpus"})
 
-    discovered = aws.look()
+    discovered = aws.discover()
 
     assert pool(discovered, "gpus").pool.offerings[0].labels["gpuscaler.io/pool"] == "gpus"
     assert "it is called an-odd--name here" in pool(discovered, "an-odd--name").warnings
@@ -539,7 +539,7 @@ def test_hundreds_of_groups_are_read_in_pages() -> None:
     for number in range(130):
         aws.group(f"gpus-{number}", LaunchTemplate={"LaunchTemplateName": "gpus"})
 
-    discovered = aws.look()
+    discovered = aws.discover()
 
     assert len(discovered.pools) == 130
     assert aws.session.asked["DescribeAutoScalingGroups"] == 2
@@ -559,7 +559,7 @@ def test_each_group_of_a_terraform_module_with_one_per_type_and_market_is_a_pool
             tags = DISCOVERED | {f"{CA}/node-template/label/market": market}
             aws.group(group, tags, MaxSize=8, LaunchTemplate={"LaunchTemplateName": group})
 
-    discovered = aws.look()
+    discovered = aws.discover()
 
     assert {
         (aws_pool.pool.name, aws_pool.pool.chooser, aws_pool.launch, aws_pool.pool.offerings[0].market) for aws_pool in discovered.pools
@@ -580,7 +580,7 @@ def test_denied_templates_are_reported_once_and_requested_once_per_pass() -> Non
         aws.group(f"gpus-{number}", instance_type="g5.xlarge")
     aws.endpoint.faults.all.append(denied("DescribeLaunchTemplateVersions"))
 
-    discovered = aws.look()
+    discovered = aws.discover()
 
     assert discovered.pools == ()
     notes = [aside for aside in discovered.set_aside if aside.object.startswith("Region")]
@@ -595,10 +595,10 @@ def test_one_missing_template_causes_no_further_reads_of_the_others() -> None:
         aws.group(name, instance_type="g5.xlarge")
     aws.client("ec2").delete_launch_template(LaunchTemplateName="gone")
     discovery = aws.discovery()
-    discovery.look()
+    discovery.discover()
     aws.session.asked.clear()
 
-    discovered = discovery.look()
+    discovered = discovery.discover()
     discovery.close()
 
     assert [aws_pool.pool.name for aws_pool in discovered.pools] == ["good"]
@@ -609,7 +609,7 @@ def test_prices_of_the_settings_file_are_not_checked() -> None:
     aws = Aws()
     aws.group("gpus", instance_type="g5.xlarge")
 
-    discovered = aws.look(prices=(OfferingPrice("g5.xlarge", 500.0), OfferingPrice("g5.xlarge", 0.0, "reserved")))
+    discovered = aws.discover(prices=(OfferingPrice("g5.xlarge", 500.0), OfferingPrice("g5.xlarge", 0.0, "reserved")))
 
     assert pool(discovered, "gpus").pool.offerings[0].price == 500
     assert not any("price" in text for text in pool(discovered, "gpus").warnings)
@@ -620,14 +620,14 @@ def test_a_type_unknown_to_a_region_is_requested_again_within_the_hour() -> None
     aws.group("new", instance_type="x99.xlarge")
     aws.group("gpus", instance_type="g5.xlarge")
     discovery = aws.discovery()
-    discovery.look()
+    discovery.discover()
     aws.session.asked.clear()
 
     aws.time += 3_599
-    discovery.look()
+    discovery.discover()
     before = aws.session.asked.get("DescribeInstanceTypes", 0)
     aws.time += 2
-    discovery.look()
+    discovery.discover()
     discovery.close()
 
     assert (before, aws.session.asked["DescribeInstanceTypes"]) == (0, 1)
@@ -642,7 +642,7 @@ def test_only_managed_node_groups_with_accelerators_are_pools() -> None:
     aws.group("taken", managed, instance_type="m5.xlarge")
     aws.group("self-managed", DISCOVERED, instance_type="m5.xlarge")
 
-    discovered = aws.look(groups=("taken",))
+    discovered = aws.discover(groups=("taken",))
 
     sources = {aws_pool.pool.name: aws_pool.source for aws_pool in discovered.pools}
     assert sources == {"gpus": "eks", "taken": "named", "self-managed": "cluster-autoscaler"}
@@ -654,7 +654,7 @@ def test_an_override_of_a_group_without_accelerators_is_reported_with_how_to_ado
     aws = Aws()
     aws.group("system", {"eks:cluster-name": CLUSTER, "eks:nodegroup-name": "system"}, instance_type="m5.xlarge")
 
-    discovered = aws.look(overrides=[PoolOverride("system", max=3)])
+    discovered = aws.discover(overrides=[PoolOverride("system", max=3)])
 
     reason = "saw it in the file, but its group is not adopted: it has no accelerator; name it in aws.groups to adopt it"
     assert [skipped.reason for skipped in discovered.set_aside if skipped.object == "Pool system"] == [reason]

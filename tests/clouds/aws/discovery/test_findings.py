@@ -14,7 +14,7 @@ GOOD = Group(
     template=TemplateRef("lt-1", "gpus", "1"), suspended=("AZRebalance",), protected=True,
 )  # fmt: skip
 WAY = LaunchOption("g5.xlarge", 1, Launch(instance_type="g5.xlarge", arriving=True))
-KEEPING = msgspec.structs.replace(WAY.launch, source="launch template gpus (version 3)", left=("/dev/xvdf", "/dev/xvdg"))
+KEEPING = msgspec.structs.replace(WAY.launch, source="launch template gpus (version 3)", kept_disks=("/dev/xvdf", "/dev/xvdg"))
 TYPES = {instance_type.name: instance_type for instance_type in catalogue.types("aws")}
 
 
@@ -69,7 +69,7 @@ def test_a_setting_that_conflicts_with_an_autoscaler_is_reported_in_one_sentence
             "its launch template gpus (version 3) has DeleteOnTermination false for /dev/xvdf, /dev/xvdg: each ended machine leaves",
         ),
         (
-            (LaunchOption("g5.xlarge", 1, msgspec.structs.replace(KEEPING, left=(), unsaid=("/dev/xvdh",))),),
+            (LaunchOption("g5.xlarge", 1, msgspec.structs.replace(KEEPING, kept_disks=(), undecided_disks=("/dev/xvdh",))),),
             "its launch template gpus (version 3) does not give DeleteOnTermination for /dev/xvdh: each ended machine may leave",
         ),
     ],

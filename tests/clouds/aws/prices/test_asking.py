@@ -61,7 +61,7 @@ REGIONS = (
 )
 @pytest.mark.parametrize("region", REGIONS)
 def test_the_order_of_prices_is_that_of_aws_whatever_the_pricing_api_answers(region: str, fault: Fault | None) -> None:
-    discovered = account(region, *([fault] if fault else [])).look()
+    discovered = account(region, *([fault] if fault else [])).discover()
 
     for market in ("spot", "on-demand"):
         true = {name: instance_types.price(name, region, market) for name in TYPES}
@@ -84,7 +84,7 @@ def test_prices_are_requested_in_the_partition_of_the_region(region: str, where:
 
 def test_the_pricing_api_is_not_called_in_govcloud() -> None:
     aws = account("us-gov-west-1")
-    discovered = aws.look()
+    discovered = aws.discover()
     assert "GetProducts" not in aws.session.asked
     assert guesses(discovered) == {"", "us-west-2", "us-east-1"}
     (said,) = [text for text in pool(discovered, "g5-xlarge-on-demand").warnings if "price" in text]
@@ -92,14 +92,14 @@ def test_the_pricing_api_is_not_called_in_govcloud() -> None:
 
 
 def test_prices_in_yuan_are_converted_and_reported() -> None:
-    discovered = account("cn-north-1").look()
+    discovered = account("cn-north-1").discover()
     assert 0.9 < prices(discovered, "on-demand")["g5.xlarge"] / instance_types.price("g5.xlarge", "cn-north-1", "on-demand") < 1.1
     assert "prices in cn-north-1 are in yuan; 7 yuan count as a dollar" in pool(discovered, "g5-xlarge-spot").warnings
 
 
 def test_one_throttled_call_changes_nothing() -> None:
-    calm = account("us-west-1").look()
-    throttled = account("us-west-1", Fault(service="pricing", code="Throttling", message="Rate exceeded", times=1)).look()
+    calm = account("us-west-1").discover()
+    throttled = account("us-west-1", Fault(service="pricing", code="Throttling", message="Rate exceeded", times=1)).discover()
     assert throttled.pools == calm.pools
     assert guesses(throttled) == {""}
 
@@ -107,21 +107,21 @@ def test_one_throttled_call_changes_nothing() -> None:
 def test_known_prices_stay_valid_and_missing_ones_are_retried_ever_more_rarely() -> None:
     aws = account("us-west-1")
     discovery = aws.discovery()
-    told = prices(discovery.look(), "on-demand")
+    told = prices(discovery.discover(), "on-demand")
     aws.endpoint.faults.all.append(outage("pricing"))
     aws.time += 90_000.0
-    assert prices(discovery.look(), "on-demand") == told
+    assert prices(discovery.discover(), "on-demand") == told
     asked = []
     for _ in range(40):
         before = aws.session.asked["GetProducts"]
         aws.time += 180.0
-        assert prices(discovery.look(), "on-demand") == told
+        assert prices(discovery.discover(), "on-demand") == told
         asked.append(aws.session.asked["GetProducts"] > before)
     # Two hours: after 1, 2, 4, 8, 16, 32 and 60 minutes, at the next pass.
     assert 5 <= sum(asked) <= 8
     aws.endpoint.faults.all.clear()
     aws.time += 3700.0
-    notes = [skipped for skipped in discovery.look().set_aside if "list prices" in skipped.object]
+    notes = [skipped for skipped in discovery.discover().set_aside if "list prices" in skipped.object]
     discovery.close()
     assert notes == []
 
@@ -129,10 +129,10 @@ def test_known_prices_stay_valid_and_missing_ones_are_retried_ever_more_rarely()
 def test_prices_are_stored_per_type_even_if_some_have_no_answer() -> None:
     aws = account("us-west-1", Fault(service="pricing", about="g5.xlarge", code="Throttling", times=2))
     discovery = aws.discovery()
-    discovery.look()
+    discovery.discover()
     some = aws.session.asked["GetProducts"]
     aws.time += 180.0
-    discovered = discovery.look()
+    discovered = discovery.discover()
     discovery.close()
     assert guesses(discovered) == {""}
     assert aws.session.asked["GetProducts"] == some + 1
@@ -141,7 +141,7 @@ def test_prices_are_stored_per_type_even_if_some_have_no_answer() -> None:
 def test_a_user_price_on_demand_does_not_change_spot_prices() -> None:
     aws = account("ap-northeast-2", SEVERED, types=("g4dn.xlarge",))
     own = (OfferingPrice("g4dn.xlarge", 0.647, market="on-demand"),)
-    discovered = aws.look(prices=own)
+    discovered = aws.discover(prices=own)
     assert prices(discovered, "on-demand") == {"g4dn.xlarge": 0.647}
     assert prices(discovered, "spot")["g4dn.xlarge"] == pytest.approx(
         instance_types.price("g4dn.xlarge", "ap-northeast-2", "spot"), rel=0.01

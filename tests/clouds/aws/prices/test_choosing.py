@@ -25,22 +25,22 @@ def product(*prices: float, unit: str = "Hrs") -> str:
 
 
 def test_prices_from_aws_are_used() -> None:
-    assert tariff(on_demand=1.2).of("g5.xlarge", "on-demand", ZONE) == (1.2, "", "")
-    assert tariff(spot=0.4).of("g5.xlarge", "spot", ZONE) == (0.4, "", "")
+    assert tariff(on_demand=1.2).price_of("g5.xlarge", "on-demand", ZONE) == (1.2, "", "")
+    assert tariff(spot=0.4).price_of("g5.xlarge", "spot", ZONE) == (0.4, "", "")
 
 
 def test_prices_missing_from_aws_come_from_the_catalogue() -> None:
-    assert tariff().of("g5.xlarge", "on-demand", ZONE) == (LISTED, "", "")
-    assert 0 < tariff().of("g5.xlarge", "spot", ZONE).price < LISTED
+    assert tariff().price_of("g5.xlarge", "on-demand", ZONE) == (LISTED, "", "")
+    assert 0 < tariff().price_of("g5.xlarge", "spot", ZONE).price < LISTED
 
 
 def test_reserved_capacity_is_already_paid_for() -> None:
-    assert tariff(on_demand=1.2).of("g5.xlarge", "reserved", ZONE) == (0.0, "", "")
+    assert tariff(on_demand=1.2).price_of("g5.xlarge", "reserved", ZONE) == (0.0, "", "")
 
 
 @pytest.mark.parametrize("wrong", [0.0, -1.0, LISTED * 100, LISTED / 100, math.inf, math.nan])
 def test_an_implausible_list_price_is_replaced_and_reported(wrong: float) -> None:
-    price, warning, _ = tariff(on_demand=wrong).of("g5.xlarge", "on-demand", ZONE)
+    price, warning, _ = tariff(on_demand=wrong).price_of("g5.xlarge", "on-demand", ZONE)
 
     assert price == LISTED
     assert f"is ${wrong:g}, expected about $1.006" in warning
@@ -48,25 +48,25 @@ def test_an_implausible_list_price_is_replaced_and_reported(wrong: float) -> Non
 
 @pytest.mark.parametrize("wrong", [0.0, -0.3, 100.6, math.nan])
 def test_an_implausible_spot_price_is_replaced_and_reported(wrong: float) -> None:
-    price, warning, _ = tariff(spot=wrong).of("g5.xlarge", "spot", ZONE)
+    price, warning, _ = tariff(spot=wrong).price_of("g5.xlarge", "spot", ZONE)
 
     assert 0 < price <= LISTED
     assert f"the spot price of g5.xlarge in {ZONE} is ${wrong:g}" in warning
 
 
 def test_a_spot_price_above_on_demand_is_used_so_that_on_demand_is_bought() -> None:
-    assert tariff(spot=LISTED * 2).of("g5.xlarge", "spot", ZONE) == (LISTED * 2, "", "")
+    assert tariff(spot=LISTED * 2).price_of("g5.xlarge", "spot", ZONE) == (LISTED * 2, "", "")
 
 
 def test_a_stale_spot_price_is_reported_and_never_makes_a_machine_cheaper() -> None:
-    price, warning, _ = tariff(spot=0.02, since=NOW - 100 * 86_400).of("g5.xlarge", "spot", ZONE)
+    price, warning, _ = tariff(spot=0.02, since=NOW - 100 * 86_400).price_of("g5.xlarge", "spot", ZONE)
 
-    assert price == tariff().of("g5.xlarge", "spot", ZONE).price
+    assert price == tariff().price_of("g5.xlarge", "spot", ZONE).price
     assert "is 100 days old" in warning
 
 
 def test_a_type_without_any_price_is_bought_last_and_reported() -> None:
-    price, warning, _ = Tariff("us-east-1", {}, {}, NOW).of("x99.xlarge", "on-demand", ZONE)
+    price, warning, _ = Tariff("us-east-1", {}, {}, NOW).price_of("x99.xlarge", "on-demand", ZONE)
 
     assert price == UNKNOWN_PRICE
     assert "add it to aws.prices" in warning
@@ -100,7 +100,7 @@ def newcomer(like: str, name: str) -> InstanceType:
 
 
 def test_the_price_of_a_type_without_any_is_guessed_from_its_family_and_reported() -> None:
-    price, warning, price_from = Tariff("us-west-1", {}, {}, NOW).of(
+    price, warning, price_from = Tariff("us-west-1", {}, {}, NOW).price_of(
         "g5.99xlarge", "on-demand", ZONE, newcomer("g5.48xlarge", "g5.99xlarge")
     )
 
@@ -110,8 +110,8 @@ def test_the_price_of_a_type_without_any_is_guessed_from_its_family_and_reported
 
 
 def test_an_unknown_family_gets_the_highest_price_so_that_it_is_bought_last() -> None:
-    unknown = Tariff("us-west-1", {}, {}, NOW).of("g99.2xlarge", "on-demand", ZONE, newcomer("g5.2xlarge", "g99.2xlarge")).price
-    assert Tariff("us-west-1", {}, {}, NOW).of("g5.48xlarge", "on-demand", ZONE).price / 8 < unknown < 100.0
+    unknown = Tariff("us-west-1", {}, {}, NOW).price_of("g99.2xlarge", "on-demand", ZONE, newcomer("g5.2xlarge", "g99.2xlarge")).price
+    assert Tariff("us-west-1", {}, {}, NOW).price_of("g5.48xlarge", "on-demand", ZONE).price / 8 < unknown < 100.0
 
 
 def test_a_spot_price_from_aws_is_never_rejected_because_of_a_guess() -> None:
@@ -119,14 +119,14 @@ def test_a_spot_price_from_aws_is_never_rejected_because_of_a_guess() -> None:
     tariff = Tariff("us-west-1", {}, spot, NOW)
     kind = newcomer("g5.2xlarge", "g99.2xlarge")
 
-    assert tariff.of("g99.2xlarge", "spot", ZONE, kind) == (120.0, "", "")
-    assert tariff.of("g99.2xlarge", "spot", "us-west-1b", kind) == (0.4, "", "")
-    assert tariff.of("g99.2xlarge", "on-demand", ZONE, kind).price == 120.0
+    assert tariff.price_of("g99.2xlarge", "spot", ZONE, kind) == (120.0, "", "")
+    assert tariff.price_of("g99.2xlarge", "spot", "us-west-1b", kind) == (0.4, "", "")
+    assert tariff.price_of("g99.2xlarge", "on-demand", ZONE, kind).price == 120.0
 
 
 def test_an_absurd_spot_price_is_rejected_by_the_types_known_prices() -> None:
     for wrong in (0.001, 100.0):
-        price, warning, _ = Tariff("eu-south-2", {}, {("g5.xlarge", "eu-south-2a"): SpotPrice(wrong, NOW)}, NOW).of(
+        price, warning, _ = Tariff("eu-south-2", {}, {("g5.xlarge", "eu-south-2a"): SpotPrice(wrong, NOW)}, NOW).price_of(
             "g5.xlarge", "spot", "eu-south-2a"
         )
         assert 0.1 < price < 2.0

@@ -19,11 +19,11 @@ OFFERING_SCOPE, ZONE_SCOPE, BUCKET_SCOPE = "offering", "zone", "bucket"
 
 
 class ErrorMeaning(Struct, frozen=True, gc=False):
-    """What an error means: its ``cause``, its scope ``speaks_of``, and the instance type, zone and market that its text names."""
+    """What an error means: its ``cause``, its ``scope``, and the instance type, zone and market that its text names."""
 
     cause: str
     detail: str
-    speaks_of: str = OFFERING_SCOPE
+    scope: str = OFFERING_SCOPE
     instance_type: str = ""
     zone: str = ""
     market: str = ""
@@ -171,7 +171,7 @@ def _by_code_in_text(text: str) -> tuple[str, str] | None:
 
 def _by_text(text: str) -> tuple[str, str] | None:
     small = text.lower()
-    cause_and_scope = next(((cause, speaks_of) for words, cause, speaks_of in _TEXTS if words in small), None)
+    cause_and_scope = next(((cause, scope) for words, cause, scope in _TEXTS if words in small), None)
     if cause_and_scope is not None and cause_and_scope[0] != CONFIGURATION:
         return cause_and_scope
     return (UNKNOWN, OFFERING_SCOPE) if _FULL.search(text) else cause_and_scope
@@ -183,34 +183,34 @@ def _type_and_zone(text: str) -> tuple[str, str]:
     return (match.group() if match else "", zone.group() if zone else "")
 
 
-def refusals(verdicts: Iterable[ErrorMeaning], offerings: Iterable[OfferingKey], *, retry_after: float = 0.0) -> tuple[Refusal, ...]:
-    """Refusals of the ``offerings`` that were requested: for each offering in scope, the first of ``verdicts`` with each cause.
+def refusals(meanings: Iterable[ErrorMeaning], offerings: Iterable[OfferingKey], *, retry_after: float = 0.0) -> tuple[Refusal, ...]:
+    """Refusals of the ``offerings`` that were requested: for each offering in scope, the first of ``meanings`` with each cause.
 
     An error that names no type, zone or market concerns everything that was requested.
     """
     requested = tuple(offerings)
     refusals: dict[tuple[OfferingKey, str], Refusal] = {}
-    for verdict in verdicts:
+    for meaning in meanings:
         keys = [
-            key for key in requested if verdict.instance_type in ("", key.instance_type) and verdict.zone in ("", key.zone)
+            key for key in requested if meaning.instance_type in ("", key.instance_type) and meaning.zone in ("", key.zone)
         ] or requested
-        for key in [key for key in keys if not verdict.market or (verdict.market == "spot") == (key.market == "spot")] or keys:
-            refusals.setdefault((key, verdict.cause), _refusal(verdict, key, requested, retry_after))
+        for key in [key for key in keys if not meaning.market or (meaning.market == "spot") == (key.market == "spot")] or keys:
+            refusals.setdefault((key, meaning.cause), _refusal(meaning, key, requested, retry_after))
     return tuple(refusals.values())
 
 
-def _refusal(verdict: ErrorMeaning, key: OfferingKey, requested: Iterable[OfferingKey], retry_after: float) -> Refusal:
+def _refusal(meaning: ErrorMeaning, key: OfferingKey, requested: Iterable[OfferingKey], retry_after: float) -> Refusal:
     instance_types: tuple[str, ...] = ()
-    if verdict.speaks_of == ZONE_SCOPE:
+    if meaning.scope == ZONE_SCOPE:
         instance_types = tuple(dict.fromkeys(other.instance_type for other in requested if other.zone == key.zone))
-    elif verdict.speaks_of == BUCKET_SCOPE:
+    elif meaning.scope == BUCKET_SCOPE:
         instance_types = tuple(
             dict.fromkeys(
                 other.instance_type for other in requested if quota_bucket(other.instance_type) == quota_bucket(key.instance_type)
             )
         )
     return Refusal(
-        verdict.cause, key, verdict.detail, bucket=instance_types, every_zone=verdict.speaks_of == BUCKET_SCOPE, retry_after=retry_after
+        meaning.cause, key, meaning.detail, bucket=instance_types, every_zone=meaning.scope == BUCKET_SCOPE, retry_after=retry_after
     )
 
 

@@ -98,7 +98,7 @@ class Group(Struct, frozen=True):
     deleting: bool = False
 
     @property
-    def coming_or_here(self) -> int:
+    def present_count(self) -> int:
         return sum(machine.state in PRESENT_STATES for machine in self.machines)
 
     @property

@@ -30,7 +30,7 @@ class DatedAnswer(Struct, Generic[T], frozen=True):
     at: float
     value: T
 
-    def fresh(self, now: float, seconds: float) -> bool:
+    def is_fresh(self, now: float, seconds: float) -> bool:
         """Whether it is valid for ``seconds``; an empty answer is asked for again sooner, since AWS may add the thing any day."""
         # A time in the future comes from another clock and cannot be trusted.
         return 0 <= now - self.at < (seconds if self.value else min(seconds, EMPTY_SECONDS))
@@ -63,8 +63,8 @@ def load_cache(folder: Path | None, endpoint: str) -> AnswerCache:
         return AnswerCache()
 
 
-def save_cache(kept: AnswerCache, folder: Path | None, endpoint: str) -> None:
-    """Save ``kept``; a folder that cannot be written only costs calls at the next start."""
+def save_cache(cache: AnswerCache, folder: Path | None, endpoint: str) -> None:
+    """Save ``cache``; a folder that cannot be written only costs calls at the next start."""
     if folder is None:
         return
     with contextlib.suppress(OSError):
@@ -73,7 +73,7 @@ def save_cache(kept: AnswerCache, folder: Path | None, endpoint: str) -> None:
         handle, name = tempfile.mkstemp(dir=folder, prefix=file.name)
         try:
             with os.fdopen(handle, "wb") as written:
-                written.write(msgspec.json.encode(kept))
+                written.write(msgspec.json.encode(cache))
             Path(name).replace(file)
         except OSError:
             Path(name).unlink(missing_ok=True)

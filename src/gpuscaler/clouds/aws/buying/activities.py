@@ -32,7 +32,7 @@ _ABANDONED_BY_HOOK: Final = "user's Lifecycle Action"
 
 
 class LaunchReport(Struct, frozen=True, gc=False):
-    """What activities report about launches: the ids of machines that launched, and one verdict for each failure."""
+    """What activities report about launches: the ids of machines that launched, and the meaning of each failure."""
 
     instances: tuple[str, ...] = ()
     failures: tuple[ErrorMeaning, ...] = ()

@@ -53,14 +53,14 @@ class Increment:
     weight: int
     since: float
     before: frozenset[str]
-    found: AwsPool
-    came: dict[str, Machine] = field(default_factory=dict)
+    aws_pool: AwsPool
+    machines: dict[str, Machine] = field(default_factory=dict)
     resumed: bool = False
     at: float = 0.0
 
     @property
     def missing(self) -> int:
-        return max(0, self.units - sum(machine.weight for machine in self.came.values()))
+        return max(0, self.units - sum(machine.weight for machine in self.machines.values()))
 
 
 def least_weight(aws_pool: AwsPool, offerings: Iterable[OfferingKey]) -> int:
@@ -76,17 +76,17 @@ def client_token(order: Order, zone: str, part: int) -> str:
 # At once
 
 
-async def launch(ask: AsyncCalls, aws_pool: AwsPool, order: Order) -> Bought:
+async def launch(calls: AsyncCalls, aws_pool: AwsPool, order: Order) -> Bought:
     """Buy with LaunchInstances. Raises the first call's error; if a later call fails, what was granted before it is kept."""
     instances: list[Instance] = []
     refused: list[Refusal] = []
-    began = ask.now()
+    began = calls.now()
     for zone in dict.fromkeys(key.zone for key in order.offerings):
         keys = tuple(key for key in order.offerings if key.zone == zone)
         for part, first in enumerate(range(0, left := order.count - len(instances), MAX_LAUNCHED)):
             count = min(left - first, MAX_LAUNCHED)
             try:
-                granted, refusals_ = await _launch(ask, aws_pool, order, keys, count=count, token=client_token(order, zone, part))
+                granted, refusals_ = await _launch(calls, aws_pool, order, keys, count=count, token=client_token(order, zone, part))
             except CloudError as error:
                 if not instances and not refused:
                     raise
@@ -97,16 +97,16 @@ async def launch(ask: AsyncCalls, aws_pool: AwsPool, order: Order) -> Bought:
             if len(granted) < count:
                 break
         # Each further zone takes seconds, and the caller can try other offerings.
-        if len(instances) >= order.count or ask.now() - began > ORDER_SECONDS:
+        if len(instances) >= order.count or calls.now() - began > ORDER_SECONDS:
             break
     return Bought(tuple(instances), 0, tuple(refused))
 
 
 async def _launch(
-    ask: AsyncCalls, aws_pool: AwsPool, order: Order, keys: tuple[OfferingKey, ...], *, count: int, token: str
+    calls: AsyncCalls, aws_pool: AwsPool, order: Order, keys: tuple[OfferingKey, ...], *, count: int, token: str
 ) -> tuple[list[Instance], tuple[Refusal, ...]]:
     weight = least_weight(aws_pool, keys)
-    reply = await ask.write(
+    reply = await calls.write(
         "autoscaling",
         aws_pool.group.region,
         "LaunchInstances",
@@ -116,16 +116,16 @@ async def _launch(
         AvailabilityZones=[keys[0].zone],
         RetryStrategy="none",
     )
-    now = ask.now()
+    now = calls.now()
     instances = [
         Instance(provider_id(keys[0].zone, ident), *launched_offering(entry, keys), state=PENDING, launched=now, token=order.token)
         for entry in reply.get("Instances") or ()
         for ident in entry.get("InstanceIds") or ()
     ]
-    verdicts = [_entry_meaning(entry) for entry in reply.get("Errors") or ()]
-    if len(instances) * weight < count * weight and not verdicts:
-        verdicts = [ErrorMeaning(UNKNOWN, f"{len(instances)} of {count} machines were launched, and AWS gave no reason for the others")]
-    return instances, refusals(verdicts, keys)
+    meanings = [_entry_meaning(entry) for entry in reply.get("Errors") or ()]
+    if len(instances) * weight < count * weight and not meanings:
+        meanings = [ErrorMeaning(UNKNOWN, f"{len(instances)} of {count} machines were launched, and AWS gave no reason for the others")]
+    return instances, refusals(meanings, keys)
 
 
 def launched_offering(entry: Reply, keys: tuple[OfferingKey, ...]) -> OfferingKey:
@@ -145,7 +145,7 @@ def _entry_meaning(entry: Reply) -> ErrorMeaning:
     return ErrorMeaning(
         meaning.cause,
         meaning.detail,
-        meaning.speaks_of,
+        meaning.scope,
         entry.get("InstanceType") or meaning.instance_type,
         entry.get("AvailabilityZone") or meaning.zone,
     )
@@ -154,72 +154,74 @@ def _entry_meaning(entry: Reply) -> ErrorMeaning:
 # By a number
 
 
-async def raise_capacity(ask: AsyncCalls, aws_pool: AwsPool, order: Order) -> tuple[Increment | None, Bought]:
+async def raise_capacity(calls: AsyncCalls, aws_pool: AwsPool, order: Order) -> tuple[Increment | None, Bought]:
     """Raise the desired capacity for ``order``; returns the outstanding increment, None if the group is at its maximum.
 
     Raises CloudError, and LostAnswerError if it is unknown whether the capacity was raised.
     """
     region, name = aws_pool.group.region, aws_pool.group.name
-    group = await ask.group(region, name)
+    group = await calls.group(region, name)
     if "Launch" in group.suspended:
         raise CloudError(CONFIGURATION, f"group {name} in {region} has its process Launch suspended; resume it, or set the pool's max to 0")
     weight = least_weight(aws_pool, order.offerings)
-    driver = _Driver(ask, group)
+    driver = _Driver(calls, group)
     outcome = await driver.drive(raising_steps(order.count * weight))
     if not outcome.units:
         detail = f"group {name} in {region} is at its maximum of {group.max}"
         return None, Bought(refusals=tuple(Refusal(UNKNOWN, key, detail) for key in order.offerings))
     before = frozenset(machine.id for machine in group.machines)
-    increment = Increment(order, outcome.units, weight, driver.since, before, aws_pool, at=ask.now())
+    increment = Increment(order, outcome.units, weight, driver.since, before, aws_pool, at=calls.now())
     return increment, Bought(pending=outcome.units // weight)
 
 
-async def was_raised(ask: AsyncCalls, aws_pool: AwsPool, order: Order, *, since: float) -> bool:
+async def was_raised(calls: AsyncCalls, aws_pool: AwsPool, order: Order, *, since: float) -> bool:
     """Whether a group's activities show that it was raised for ``order`` after ``since``: by the full number, or up to its maximum."""
-    group = await ask.group(aws_pool.group.region, aws_pool.group.name)
+    group = await calls.group(aws_pool.group.region, aws_pool.group.name)
     units = order.count * least_weight(aws_pool, order.offerings)
-    log = activity_log(await _activities(ask, group), since=since)
+    log = activity_log(await _activities(calls, group), since=since)
     return any(change.after - change.before == units or (change.before < change.after == group.max) for change in log.changes)
 
 
-async def read_results(ask: AsyncCalls, increment: Increment, claimed: Callable[[str], bool]) -> LaunchReport:
-    """Read the results of an increment: new machines that no other order has ``claimed`` are added to ``came``."""
-    group = await ask.group(increment.found.group.region, increment.found.group.name)
+async def read_results(calls: AsyncCalls, increment: Increment, claimed: Callable[[str], bool]) -> LaunchReport:
+    """Read the results of an increment: new machines that no other order has ``claimed`` are added to ``machines``."""
+    group = await calls.group(increment.aws_pool.group.region, increment.aws_pool.group.name)
     assign_machines(increment, group, claimed)
-    return launch_report(await _activities(ask, group), since=increment.since)
+    return launch_report(await _activities(calls, group), since=increment.since)
 
 
 def assign_machines(increment: Increment, group: Group, claimed: Callable[[str], bool]) -> None:
     """Assign new machines of ``group`` to the increment, as long as it lacks any."""
     for machine in group.machines:
-        if machine.id in increment.came or (
+        if machine.id in increment.machines or (
             increment.missing and machine.state in PRESENT_STATES and machine.id not in increment.before and not claimed(machine.id)
         ):
-            increment.came[machine.id] = machine
+            increment.machines[machine.id] = machine
 
 
-async def withdraw_missing(ask: AsyncCalls, increment: Increment) -> CapacityOutcome:
+async def withdraw_missing(calls: AsyncCalls, increment: Increment) -> CapacityOutcome:
     """Withdraw what an increment still lacks. Machines that exist stay."""
-    group = await ask.group(increment.found.group.region, increment.found.group.name)
-    return await _Driver(ask, group).drive(withdrawing_steps(increment.missing))
+    group = await calls.group(increment.aws_pool.group.region, increment.aws_pool.group.name)
+    return await _Driver(calls, group).drive(withdrawing_steps(increment.missing))
 
 
 def answer_so_far(increment: Increment, report: LaunchReport, *, pending: int) -> Bought:
     """The answer to an increment as known so far."""
-    instances = tuple(instance_of(machine, increment.found, None, token=increment.order.token) for machine in increment.came.values())
+    instances = tuple(
+        instance_of(machine, increment.aws_pool, None, token=increment.order.token) for machine in increment.machines.values()
+    )
     refused = refusals(report.failures, increment.order.offerings)
     if not refused and len(instances) + pending < increment.order.count and not pending:
         detail = (
-            f"group {increment.found.group.name} launched {len(instances)} of {increment.order.count} machines and "
+            f"group {increment.aws_pool.group.name} launched {len(instances)} of {increment.order.count} machines and "
             "gave no reason for the others"
         )
         refused = tuple(Refusal(CAPACITY, key, detail) for key in increment.order.offerings)
     return Bought(instances, pending, refused)
 
 
-async def _activities(ask: AsyncCalls, group: Group) -> list[Any]:
+async def _activities(calls: AsyncCalls, group: Group) -> list[Any]:
     """The newest activities of a group: one page covers more than a group does within the time limit of an order."""
-    reply = await ask.read(
+    reply = await calls.read(
         "autoscaling", group.region, "DescribeScalingActivities", AutoScalingGroupName=group.name, MaxRecords=MAX_ACTIVITIES
     )
     return list(reply.get("Activities") or ())
@@ -228,8 +230,8 @@ async def _activities(ask: AsyncCalls, group: Group) -> list[Any]:
 class _Driver:
     """Makes the calls that the steps of :mod:`~gpuscaler.clouds.aws.buying.withdrawing` request."""
 
-    def __init__(self, ask: AsyncCalls, group: Group) -> None:
-        self._ask, self._region, self._name = ask, group.region, group.name
+    def __init__(self, calls: AsyncCalls, group: Group) -> None:
+        self._calls, self._region, self._name = calls, group.region, group.name
         #: The time of the first answer, by AWS's clock.
         self.since = 0.0
         self._read = group
@@ -237,12 +239,12 @@ class _Driver:
 
     async def drive(self, steps: Steps) -> CapacityOutcome:
         """Run ``steps`` to their end. Raises CloudError and LostAnswerError only if the group was not changed, as far as is known."""
-        await self._shown()
+        await self._await_last_write()
         reply: object = None
         while True:
             try:
                 step = steps.send(reply)
-                reply = await self._do(step)
+                reply = await self._perform(step)
             except StopIteration as stop:
                 outcome: CapacityOutcome = stop.value
                 return outcome
@@ -253,51 +255,51 @@ class _Driver:
                 before, after = self._changed
                 return CapacityOutcome(abs(after - before), after, 0, str(error))
 
-    async def _shown(self) -> None:
+    async def _await_last_write(self) -> None:
         """Wait until the group shows the last write: starting from an older number would repeat or undo it."""
-        at, before, after = self._ask.wrote.get((self._region, self._name), (0.0, 0, 0))
-        while before != after and self._read.desired == before and self._ask.now() < at + READ_LAG:
-            await self._ask.sleep(OBSERVE_SECONDS)
-            self._read = await self._ask.group(self._region, self._name)
+        at, before, after = self._calls.wrote.get((self._region, self._name), (0.0, 0, 0))
+        while before != after and self._read.desired == before and self._calls.now() < at + READ_LAG:
+            await self._calls.sleep(OBSERVE_SECONDS)
+            self._read = await self._calls.group(self._region, self._name)
 
-    async def _do(self, step: Step) -> object:
+    async def _perform(self, step: Step) -> object:
         match step:
             case Read():
-                self._read = await self._ask.group(self._region, self._name)
+                self._read = await self._calls.group(self._region, self._name)
                 return self._read
             case ReadActivities():
-                return await self._look()
+                return await self._read_log()
             case Write(desired=desired):
-                await self._set(desired)
-                self._ask.wrote[self._region, self._name] = (self._ask.now(), self._read.desired, desired)
+                await self._set_desired(desired)
+                self._calls.wrote[self._region, self._name] = (self._calls.now(), self._read.desired, desired)
                 self._changed = self._changed or (self._read.desired, desired)
             case Protect(instances=names):
                 await self._protect(names)
         return None
 
-    async def _set(self, desired: int) -> None:
+    async def _set_desired(self, desired: int) -> None:
         try:
             await self._write("SetDesiredCapacity", DesiredCapacity=desired, HonorCooldown=False)
         except LostAnswerError:
             # The group itself shows whether the write took effect.
-            if (await self._ask.group(self._region, self._name)).desired != desired:
+            if (await self._calls.group(self._region, self._name)).desired != desired:
                 raise
 
-    async def _look(self) -> object:
-        reply = await self._ask.read(
+    async def _read_log(self) -> object:
+        reply = await self._calls.read(
             "autoscaling", self._region, "DescribeScalingActivities", AutoScalingGroupName=self._name, MaxRecords=MAX_ACTIVITIES
         )
-        self.since = self.since or server_time(reply, self._ask.now())
+        self.since = self.since or server_time(reply, self._calls.now())
         return activity_log(reply.get("Activities") or (), since=self.since)
 
     async def _protect(self, names: tuple[str, ...]) -> None:
         for first in range(0, len(names), MAX_PROTECTED):
             batch = list(names[first : first + MAX_PROTECTED])
             await self._write("SetInstanceProtection", InstanceIds=batch, ProtectedFromScaleIn=True)
-            self._ask.protected.update(batch)
+            self._calls.protected.update(batch)
 
     async def _write(self, operation: str, **parameters: Any) -> None:
-        await self._ask.write("autoscaling", self._region, operation, AutoScalingGroupName=self._name, **parameters)
+        await self._calls.write("autoscaling", self._region, operation, AutoScalingGroupName=self._name, **parameters)
 
 
 def is_launch_unavailable(error: CloudError) -> bool:

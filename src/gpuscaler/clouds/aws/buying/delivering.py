@@ -20,16 +20,16 @@ _NEWEST: Final = 20
 class DeliveryTracker:
     """Follows the missing machines of groups from one inventory to the next."""
 
-    def __init__(self, ask: AsyncCalls) -> None:
-        self._ask = ask
+    def __init__(self, calls: AsyncCalls) -> None:
+        self._calls = calls
         #: When each group was first seen to lack machines.
         self._since: dict[tuple[str, str], float] = {}
 
-    async def of(self, groups: Iterable[Group], pools: Mapping[tuple[str, str], AwsPool]) -> tuple[Delivery, ...]:
+    async def deliveries(self, groups: Iterable[Group], pools: Mapping[tuple[str, str], AwsPool]) -> tuple[Delivery, ...]:
         """A delivery for each group that is a pool. If a group's activities cannot be read, it is assumed to be launching what it lacks."""
         here = [(pools[group.region, group.name], group) for group in groups if (group.region, group.name) in pools]
         lacks = {(group.region, group.name): many for aws_pool, group in here if (many := missing_machines(group, aws_pool.weights))}
-        now = self._ask.now()
+        now = self._calls.now()
         self._since = {key: self._since.get(key, now) for key in lacks}
         failures = dict(zip(lacks, await asyncio.gather(*(self._failure(*key) for key in lacks)), strict=True))
         return tuple(
@@ -42,7 +42,9 @@ class DeliveryTracker:
 
     async def _failure(self, region: str, name: str) -> str:
         try:
-            reply = await self._ask.read("autoscaling", region, "DescribeScalingActivities", AutoScalingGroupName=name, MaxRecords=_NEWEST)
+            reply = await self._calls.read(
+                "autoscaling", region, "DescribeScalingActivities", AutoScalingGroupName=name, MaxRecords=_NEWEST
+            )
         except CloudError:
             return ""
         return last_failure(reply.get("Activities") or (), since=self._since[region, name] - TRIED_SECONDS)

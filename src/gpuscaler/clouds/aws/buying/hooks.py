@@ -25,25 +25,25 @@ HookEntry = Mapping[str, Any]
 class Hooks:
     """Reads the hooks of groups and caches them for a while. ``unread`` holds the reasons why they could not be read, by region."""
 
-    def __init__(self, ask: AsyncCalls) -> None:
-        self._ask = ask
-        self._known: dict[tuple[str, str], tuple[float, tuple[HookEntry, ...]]] = {}
+    def __init__(self, calls: AsyncCalls) -> None:
+        self._calls = calls
+        self._cached: dict[tuple[str, str], tuple[float, tuple[HookEntry, ...]]] = {}
         self.unread: dict[str, str] = {}
 
-    async def of(self, region: str, group: str) -> tuple[HookEntry, ...]:
+    async def entries_of(self, region: str, group: str) -> tuple[HookEntry, ...]:
         """The hooks of a group as DescribeLifecycleHooks returns them; if they cannot be read, the last known ones, or none."""
-        at, hooks = self._known.get((region, group), (-HOOKS_SECONDS, ()))
-        now = self._ask.now()
+        at, hooks = self._cached.get((region, group), (-HOOKS_SECONDS, ()))
+        now = self._calls.now()
         if now < at + HOOKS_SECONDS:
             return hooks
         try:
-            reply = await self._ask.read("autoscaling", region, "DescribeLifecycleHooks", AutoScalingGroupName=group)
+            reply = await self._calls.read("autoscaling", region, "DescribeLifecycleHooks", AutoScalingGroupName=group)
         except CloudError as error:
             self.unread[region] = str(error)
             return hooks
         self.unread.pop(region, None)
         hooks = tuple(hook for hook in reply.get("LifecycleHooks") or () if isinstance(hook.get("LifecycleHookName"), str))
-        self._known[region, group] = (now, hooks)
+        self._cached[region, group] = (now, hooks)
         return hooks
 
 
@@ -68,7 +68,9 @@ class HeldStarts:
             name: words for name, words in self._doubts.items() if name in machines and machines[name][1].state.startswith(ENDING_PREFIX)
         }
         for name, (group, machine) in machines.items():
-            if machine.state == HELD_AT_START and (held := tuple(_abandoning_hooks(await self._hooks.of(group.region, group.name)))):
+            if machine.state == HELD_AT_START and (
+                held := tuple(_abandoning_hooks(await self._hooks.entries_of(group.region, group.name)))
+            ):
                 doubts[name] = (
                     f"lifecycle hook {', '.join(held)} of group {group.name} holds it, and ends machines unless the hook is completed"
                 )
@@ -78,20 +80,20 @@ class HeldStarts:
 class HeldEnds:
     """Machines that should have ended and that a hook holds for long: nothing runs on them any more, and they are still billed."""
 
-    def __init__(self, ask: AsyncCalls) -> None:
-        self._ask = ask
+    def __init__(self, calls: AsyncCalls) -> None:
+        self._calls = calls
         self._since: dict[str, float] = {}
         self._group: dict[str, str] = {}
 
     def follow(self, machines: Mapping[str, tuple[Group, Machine]]) -> None:
         """Record which of ``machines``, by EC2 id, are held while they end, and since when."""
         held = {name: group.name for name, (group, machine) in machines.items() if machine.state == _HELD_AT_END}
-        self._since = {name: self._since.get(name, self._ask.now()) for name in held}
+        self._since = {name: self._since.get(name, self._calls.now()) for name in held}
         self._group = held
 
     def warnings(self) -> tuple[str, ...]:
         """A sentence for each group with machines that are held for long."""
-        held = [name for name, since in self._since.items() if self._ask.now() >= since + LONG_SECONDS]
+        held = [name for name, since in self._since.items() if self._calls.now() >= since + LONG_SECONDS]
         groups = {group: [name for name in held if self._group[name] == group] for group in sorted({self._group[name] for name in held})}
         return tuple(
             f"group {group}: saw {', '.join(names[:3])}{' and others' if len(names) > 3 else ''} ({len(names)} in all) in {_HELD_AT_END} "
@@ -101,8 +103,8 @@ class HeldEnds:
         )
 
 
-def _abandoning_hooks(rows: tuple[HookEntry, ...]) -> Iterator[str]:
+def _abandoning_hooks(entries: tuple[HookEntry, ...]) -> Iterator[str]:
     """Names of hooks that end a starting machine unless they are completed, which is EC2 Auto Scaling's default."""
-    for row in rows:
-        if row.get("LifecycleTransition") == LAUNCHING and not is_same_word(row.get("DefaultResult"), "CONTINUE"):
-            yield str(row["LifecycleHookName"])
+    for entry in entries:
+        if entry.get("LifecycleTransition") == LAUNCHING and not is_same_word(entry.get("DefaultResult"), "CONTINUE"):
+            yield str(entry["LifecycleHookName"])

@@ -39,12 +39,12 @@ REMEMBERED_SECONDS: Final = 3600.0
 class Increments:
     """Raises groups for orders. ``tokens`` maps a machine's EC2 id to the order it came from, as far as this process knows."""
 
-    def __init__(self, ask: AsyncCalls) -> None:
+    def __init__(self, calls: AsyncCalls) -> None:
         self.tokens: dict[str, str] = {}
-        self._ask = ask
+        self._calls = calls
         self._open: dict[str, Increment] = {}
-        self._over: dict[str, float] = {}
-        self._late: list[tuple[str, Bought]] = []
+        self._settled_at: dict[str, float] = {}
+        self._late_answers: list[tuple[str, Bought]] = []
         self._locks: dict[tuple[str, str], asyncio.Lock] = {}
         self._tasks: set[asyncio.Task[Bought | None]] = set()
 
@@ -52,14 +52,14 @@ class Increments:
         """The lock of a group: concurrent read-modify-write changes of its desired capacity would undo each other."""
         return self._locks.setdefault((aws_pool.group.region, aws_pool.group.name), asyncio.Lock())
 
-    def named(self, order: Order, bought: Bought) -> Bought:
+    def remember_tokens(self, order: Order, bought: Bought) -> Bought:
         """Remember which order the machines came from."""
         self.tokens |= {instance_id(instance.id): order.token for instance in bought.instances}
         return bought
 
     async def buy(self, aws_pool: AwsPool, order: Order) -> Bought:
         """Raise the group of ``aws_pool``, and return the result known within an order's time limit."""
-        bought = await self._surely(self._by_number(aws_pool, order), order.token)
+        bought = await self._finish_shielded(self._raise_locked(aws_pool, order), order.token)
         assert bought is not None, "a purchase has an answer"
         return bought
 
@@ -67,22 +67,22 @@ class Increments:
         """Final answers of settled orders, each returned once. What a group could not launch is withdrawn first."""
         increments = tuple(self._open.values())
         answers = await asyncio.gather(
-            *(self._surely(self._followed(increment), increment.order.token) for increment in increments), return_exceptions=True
+            *(self._finish_shielded(self._follow_one(increment), increment.order.token) for increment in increments), return_exceptions=True
         )
         failure: BaseException | None = None
         for increment, settled in zip(increments, answers, strict=True):
             if isinstance(settled, BaseException):
                 failure = settled
             elif settled is not None:
-                self._late.append((increment.order.token, settled))
-        if failure is not None and not (self._late and isinstance(failure, CloudError | LostAnswerError)):
+                self._late_answers.append((increment.order.token, settled))
+        if failure is not None and not (self._late_answers and isinstance(failure, CloudError | LostAnswerError)):
             raise failure
-        late_answers, self._late = self._late, []
+        late_answers, self._late_answers = self._late_answers, []
         return late_answers
 
-    def settled(self, token: str) -> bool:
+    def was_settled(self, token: str) -> bool:
         """Whether an order was settled recently."""
-        return token in self._over
+        return token in self._settled_at
 
     async def resume(self, rest: Unfilled, aws_pool: AwsPool, before: Iterable[str]) -> None:
         """Continue an order of another process, unless it is unknown whether its group was raised and the activities do not show it.
@@ -92,14 +92,14 @@ class Increments:
         order, increment = rest.order, self._open.get(rest.order.token)
         if increment is not None and not increment.resumed:
             return
-        if increment is None and not rest.accepted and not await was_raised(self._ask, aws_pool, order, since=rest.at - SKEW_SECONDS):
+        if increment is None and not rest.accepted and not await was_raised(self._calls, aws_pool, order, since=rest.at - SKEW_SECONDS):
             return
         weight = least_weight(aws_pool, order.offerings)
         existing = frozenset(before) | self.tokens.keys()
         lacking = replace(order, count=rest.missing)
         self._open[order.token] = Increment(lacking, rest.missing * weight, weight, rest.at, existing, aws_pool, resumed=True, at=rest.at)
 
-    def forget(self, tokens: Collection[str]) -> None:
+    def drop_resumed_except(self, tokens: Collection[str]) -> None:
         """Drop resumed orders other than ``tokens``: they lack nothing any more."""
         self._open = {token: increment for token, increment in self._open.items() if token in tokens or not increment.resumed}
 
@@ -107,8 +107,8 @@ class Increments:
         """Withdraw what an order still lacks. Raises CloudError while activities may not show yet whether its group was raised."""
         token = rest.order.token
         if token in self._open:
-            await self._surely(self._withdrawn(self._open[token]), token)
-        elif token not in self._over and not rest.accepted and self._ask.now() < rest.at + SHOWN_WITHIN_SECONDS:
+            await self._finish_shielded(self._withdraw_locked(self._open[token]), token)
+        elif token not in self._settled_at and not rest.accepted and self._calls.now() < rest.at + SHOWN_WITHIN_SECONDS:
             raise CloudError(UNKNOWN, f"the activities of the group of pool {rest.order.pool} do not show yet whether it was raised")
 
     async def close(self) -> None:
@@ -117,90 +117,92 @@ class Increments:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    async def _surely(self, call: Coroutine[Any, Any, Bought | None], token: str) -> Bought | None:
+    async def _finish_shielded(self, call: Coroutine[Any, Any, Bought | None], token: str) -> Bought | None:
         """Let ``call`` finish even if the caller is cancelled, since its changes must be known. :meth:`follow` then returns the answer."""
         task = asyncio.create_task(call)
         self._tasks.add(task)
         try:
             return await asyncio.shield(task)
         except asyncio.CancelledError:
-            task.add_done_callback(self._keeping(token))
+            task.add_done_callback(self._keep_answer_of(token))
             raise
         finally:
             task.add_done_callback(self._tasks.discard)
 
-    def _keeping(self, token: str) -> Callable[["asyncio.Task[Bought | None]"], None]:
+    def _keep_answer_of(self, token: str) -> Callable[["asyncio.Task[Bought | None]"], None]:
         def keep(task: "asyncio.Task[Bought | None]") -> None:
             if not task.cancelled() and task.exception() is None and (answered := task.result()) is not None:
-                self._late.append((token, answered))
+                self._late_answers.append((token, answered))
 
         return keep
 
-    async def _by_number(self, aws_pool: AwsPool, order: Order) -> Bought:
+    async def _raise_locked(self, aws_pool: AwsPool, order: Order) -> Bought:
         async with self.lock(aws_pool):
-            return self.named(order, await self._told(aws_pool, order))
+            return self.remember_tokens(order, await self._raise_and_wait(aws_pool, order))
 
-    async def _told(self, aws_pool: AwsPool, order: Order) -> Bought:
-        increment, bought = await raise_capacity(self._ask, aws_pool, order)
+    async def _raise_and_wait(self, aws_pool: AwsPool, order: Order) -> Bought:
+        increment, bought = await raise_capacity(self._calls, aws_pool, order)
         if increment is None:
             return bought
         self._open[order.token] = increment
-        until = self._ask.now() + ORDER_SECONDS - OBSERVE_SECONDS
+        until = self._calls.now() + ORDER_SECONDS - OBSERVE_SECONDS
         while True:
-            await self._ask.sleep(OBSERVE_SECONDS)
+            await self._calls.sleep(OBSERVE_SECONDS)
             # The group has been raised: failing to observe it is no answer. It is observed again.
             with contextlib.suppress(CloudError, LostAnswerError):
-                if (settled := await self._settled(increment)) is not None:
+                if (settled := await self._settle(increment)) is not None:
                     return settled
-            if self._ask.now() >= until:
+            if self._calls.now() >= until:
                 return answer_so_far(increment, LaunchReport(), pending=-(-increment.missing // increment.weight))
 
-    async def _settled(self, increment: Increment) -> Bought | None:
+    async def _settle(self, increment: Increment) -> Bought | None:
         """The answer to an order once its increment is filled or has failed; what failed is withdrawn first."""
-        report = await self._look(increment)
+        report = await self._observe(increment)
         if not increment.missing:
-            self._close(increment)
+            self._mark_final(increment)
             return answer_so_far(increment, report, pending=0)
         if not report.failures:
             return None
-        outcome = await withdraw_missing(self._ask, increment)
+        outcome = await withdraw_missing(self._calls, increment)
         increment.units -= outcome.units
-        if outcome.waiting or self._unseen(increment):
+        if outcome.waiting or self._may_be_unseen(increment):
             # It is withdrawn as soon as possible: until then, machines may still come from it.
             return None
         # Machines that launched during the withdrawal belong to this order.
-        await self._look(increment)
-        self._close(increment)
+        await self._observe(increment)
+        self._mark_final(increment)
         return answer_so_far(increment, report, pending=0)
 
-    async def _followed(self, increment: Increment) -> Bought | None:
-        async with self.lock(increment.found):
+    async def _follow_one(self, increment: Increment) -> Bought | None:
+        async with self.lock(increment.aws_pool):
             # The previous holder of the lock may have settled it.
-            settled = await self._settled(increment) if increment.order.token in self._open else None
-        return self.named(increment.order, settled) if settled is not None else None
+            settled = await self._settle(increment) if increment.order.token in self._open else None
+        return self.remember_tokens(increment.order, settled) if settled is not None else None
 
-    async def _withdrawn(self, increment: Increment) -> None:
-        async with self.lock(increment.found):
-            await self._look(increment)
-            outcome = await withdraw_missing(self._ask, increment)
+    async def _withdraw_locked(self, increment: Increment) -> None:
+        async with self.lock(increment.aws_pool):
+            await self._observe(increment)
+            outcome = await withdraw_missing(self._calls, increment)
             increment.units -= outcome.units
-        if outcome.waiting or self._unseen(increment):
-            group, why = increment.found.group, outcome.why or "its raised capacity does not show yet"
+        if outcome.waiting or self._may_be_unseen(increment):
+            group, why = increment.aws_pool.group, outcome.why or "its raised capacity does not show yet"
             raise CloudError(THROTTLED, f"group {group.name} in {group.region} cannot be lowered yet: {why}")
-        self._close(increment)
+        self._mark_final(increment)
 
-    def _unseen(self, increment: Increment) -> bool:
+    def _may_be_unseen(self, increment: Increment) -> bool:
         """Whether the group may not show its raised capacity yet: it would look as if others had lowered it, while it goes on launching."""
-        return increment.missing > 0 and self._ask.now() < increment.at + READ_LAG
+        return increment.missing > 0 and self._calls.now() < increment.at + READ_LAG
 
-    async def _look(self, increment: Increment) -> LaunchReport:
-        return await read_results(self._ask, increment, self._claimed)
+    async def _observe(self, increment: Increment) -> LaunchReport:
+        return await read_results(self._calls, increment, self._is_claimed)
 
-    def _claimed(self, instance: str) -> bool:
-        return instance in self.tokens or any(instance in other.came for other in self._open.values())
+    def _is_claimed(self, instance: str) -> bool:
+        return instance in self.tokens or any(instance in other.machines for other in self._open.values())
 
-    def _close(self, increment: Increment) -> None:
+    def _mark_final(self, increment: Increment) -> None:
         """Mark an increment as final: it is never continued again."""
-        now = self._ask.now()
+        now = self._calls.now()
         self._open.pop(increment.order.token, None)
-        self._over = {token: at for token, at in self._over.items() if at > now - REMEMBERED_SECONDS} | {increment.order.token: now}
+        self._settled_at = {token: at for token, at in self._settled_at.items() if at > now - REMEMBERED_SECONDS} | {
+            increment.order.token: now
+        }

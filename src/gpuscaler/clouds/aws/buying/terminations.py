@@ -47,78 +47,78 @@ class HookHold(Struct, frozen=True, gc=False):
 class Termination(Struct, frozen=True, gc=False):
     """A machine that its group ends, first seen at ``since``; it is held until ``until``, 0 if nothing holds it.
 
-    ``why`` is the reason as text, ``asked`` how often it was looked up, and ``known`` whether it was found. ``lost`` means that the machine
-    was gone before its group noticed: EC2 ended it, not the group.
+    ``why`` is the reason as text, ``lookups`` how often it was looked up, and ``explained`` whether it was found. ``lost`` means that
+    the machine was gone before its group noticed: EC2 ended it, not the group.
     """
 
     since: float
     until: float = 0.0
     seconds: float = 0.0
     why: str = "Auto Scaling ended it"
-    asked: int = 0
-    known: bool = False
+    lookups: int = 0
+    explained: bool = False
     lost: bool = False
 
 
 class Terminations:
     """Follows machines from the moment their groups list them as terminating."""
 
-    def __init__(self, ask: AsyncCalls, hooks: Hooks) -> None:
-        self._ask, self._hooks = ask, hooks
-        self._found: dict[str, Termination] = {}
+    def __init__(self, calls: AsyncCalls, hooks: Hooks) -> None:
+        self._calls, self._hooks = calls, hooks
+        self._followed: dict[str, Termination] = {}
 
     def warnings(self) -> tuple[str, ...]:
         """Warnings about hooks that could not be read."""
         text = "lifecycle hooks could not be read, so machines that their groups end are drained at once"
         return tuple(f"{text}: {problem}" for problem in self._hooks.unread.values())
 
-    def of(self, instance: str) -> Termination | None:
+    def termination_of(self, instance: str) -> Termination | None:
         """What is known about a machine that its group ends on its own."""
-        termination = self._found.get(instance)
+        termination = self._followed.get(instance)
         return None if termination is None or termination.lost else termination
 
     async def follow(self, machines: Mapping[str, tuple[Group, Machine]], own: Collection[str]) -> None:
         """Update what is known of ``machines``, by EC2 id, that are terminating without being ended by us (``own``)."""
         terminating = {name: pair for name, pair in machines.items() if pair[1].state.startswith(ENDING_PREFIX) and name not in own}
-        self._found = {name: termination for name, termination in self._found.items() if name in machines}
+        self._followed = {name: termination for name, termination in self._followed.items() if name in machines}
         for name, (group, _) in terminating.items():
-            if name not in self._found:
-                self._found[name] = await self._first(group)
+            if name not in self._followed:
+                self._followed[name] = await self._first_observation(group)
         unexplained: dict[tuple[str, str], list[str]] = {}
         for name, (group, _) in terminating.items():
-            if not self._found[name].known and self._found[name].asked < MAX_LOOKUPS:
+            if not self._followed[name].explained and self._followed[name].lookups < MAX_LOOKUPS:
                 unexplained.setdefault((group.region, group.name), []).append(name)
         for (region, group_name), names in unexplained.items():
             await self._explain(region, group_name, names)
 
-    async def _first(self, group: Group) -> Termination:
-        now = self._ask.now()
-        holds = await self.hooks(group.region, group.name)
+    async def _first_observation(self, group: Group) -> Termination:
+        now = self._calls.now()
+        holds = await self.holds_on(group.region, group.name)
         # Several hooks can hold a machine at once, and the first one that times out may end it.
         seconds = min((hold.seconds for hold in holds), default=0.0)
         return Termination(now, now + seconds if holds else 0.0, seconds)
 
-    async def hooks(self, region: str, group: str) -> tuple[HookHold, ...]:
+    async def holds_on(self, region: str, group: str) -> tuple[HookHold, ...]:
         """The hooks that hold ending machines; none if they cannot be read."""
-        return tuple(holds_of(await self._hooks.of(region, group)))
+        return tuple(holds_of(await self._hooks.entries_of(region, group)))
 
     async def _explain(self, region: str, group: str, names: Iterable[str]) -> None:
         """Look up why the group ends these machines, and since when."""
         try:
-            reply = await self._ask.read("autoscaling", region, "DescribeScalingActivities", AutoScalingGroupName=group, MaxRecords=100)
+            reply = await self._calls.read("autoscaling", region, "DescribeScalingActivities", AutoScalingGroupName=group, MaxRecords=100)
         except CloudError:
             activities: Iterable[Mapping[str, Any]] = ()
         else:
             activities = reply.get("Activities") or ()
         for name in names:
-            previous = self._found[name]
+            previous = self._followed[name]
             text = f"Terminating EC2 instance: {name}"
             activity = next((activity for activity in activities if str(activity.get("Description") or "").startswith(text)), None)
-            updated = replace(previous, asked=previous.asked + 1)
+            updated = replace(previous, lookups=previous.lookups + 1)
             if activity is not None:
                 lost = _LOST in str(activity.get("Cause") or "")
-                updated = replace(_began(updated, activity.get("StartTime")), why=termination_reason(activity), known=True, lost=lost)
-            self._found[name] = updated
+                updated = replace(_began(updated, activity.get("StartTime")), why=termination_reason(activity), explained=True, lost=lost)
+            self._followed[name] = updated
 
 
 def _began(termination: Termination, at: object) -> Termination:

@@ -23,7 +23,7 @@ def pool_as_json(aws_pool: AwsPool) -> dict[str, Any]:
         "min": pool.min,
         "max": pool.max,
         "desired": aws_pool.group.desired,
-        "machines": aws_pool.group.coming_or_here,
+        "machines": aws_pool.group.present_count,
         "priority": pool.priority,
         "labels": common_labels(offerings),
         "taints": [str(taint) for taint in offerings[0].taints],

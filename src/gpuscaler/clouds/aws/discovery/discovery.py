@@ -49,7 +49,7 @@ class _RegionResult(Struct, frozen=True):
 
 
 class Discovery:
-    """Discovers the pools of a cluster. Used by one thread at a time; :meth:`look` blocks while AWS answers.
+    """Discovers the pools of a cluster. Used by one thread at a time; :meth:`discover` blocks while AWS answers.
 
     ``overrides`` and ``prices`` are the user's settings, which take precedence. ``folder`` caches rarely changing answers across restarts;
     with None there is no such cache. ``now`` is the wall clock.
@@ -73,30 +73,30 @@ class Discovery:
         endpoint = calls.endpoint("ec2", names[0]) if names and folder is not None else ""
         # All regions of an account share one file.
         self._endpoint = endpoint.replace(names[0], "") if names else ""
-        self._kept = load_cache(folder, self._endpoint)
-        self._written = msgspec.json.encode(self._kept)
+        self._cache = load_cache(folder, self._endpoint)
+        self._saved = msgspec.json.encode(self._cache)
         self._outer = ThreadPoolExecutor(max_workers=max(len(names), 1), thread_name_prefix="aws-region")
         self._workers = [ThreadPoolExecutor(max_workers=AT_ONCE, thread_name_prefix=f"aws-{name}") for name in names]
         self._readers = [
-            RegionReader(name, calls, self._kept, workers=workers, now=now, prices=prices)
+            RegionReader(name, calls, self._cache, workers=workers, now=now, prices=prices)
             for name, workers in zip(names, self._workers, strict=True)
         ]
         self._last: dict[str, _RegionResult] = {}
 
-    def look(self) -> DiscoveryResult:
+    def discover(self) -> DiscoveryResult:
         """Read the account now. Never raises for an answer of AWS: a region that fails is listed in the result."""
-        seen = dict(zip((reader.region for reader in self._readers), self._outer.map(self._look, self._readers), strict=True))
+        seen = dict(zip((reader.region for reader in self._readers), self._outer.map(self._read_region, self._readers), strict=True))
         failed = tuple(region for region, result in seen.items() if result.failed)
         forbidden = any(result.forbidden for result in seen.values())
         for region, result in seen.items():
             if not result.failed:
                 self._last[region] = result
-        self._keep()
-        kept = [self._last[region] for region in seen if region in self._last]
-        aws_pools = _with_unique_names([aws_pool for some in kept for aws_pool in (*some.pools, *some.let_go)])
-        let_go_names = {(aws_pool.group.region, aws_pool.group.name) for some in kept for aws_pool in some.let_go}
+        self._save_cache()
+        results = [self._last[region] for region in seen if region in self._last]
+        aws_pools = _with_unique_names([aws_pool for some in results for aws_pool in (*some.pools, *some.let_go)])
+        let_go_names = {(aws_pool.group.region, aws_pool.group.name) for some in results for aws_pool in some.let_go}
         let_go = [aws_pool for aws_pool in aws_pools if (aws_pool.group.region, aws_pool.group.name) in let_go_names]
-        pools = self._changed(aws_pool for aws_pool in aws_pools if aws_pool not in let_go)
+        pools = self._with_overrides(aws_pool for aws_pool in aws_pools if aws_pool not in let_go)
         without_accelerators = {aws_pool.pool.name for aws_pool in let_go}
         unused = [
             Skipped(
@@ -112,7 +112,7 @@ class Discovery:
         unknown = tuple(region for region in failed if region not in self._last)
         return DiscoveryResult(tuple(pools), tuple(let_go), set_aside, failed, forbidden, unknown)
 
-    def override(self, overrides: Iterable[PoolOverride]) -> None:
+    def set_overrides(self, overrides: Iterable[PoolOverride]) -> None:
         """Use ``overrides`` as the user's settings from the next pass on."""
         self._overrides = {pool_override.name: pool_override for pool_override in overrides}
 
@@ -120,9 +120,9 @@ class Discovery:
         for executor in (self._outer, *self._workers):
             executor.shutdown(wait=False, cancel_futures=True)
 
-    def _look(self, reader: RegionReader) -> _RegionResult:
+    def _read_region(self, reader: RegionReader) -> _RegionResult:
         try:
-            return self._read(reader)
+            return self._read_groups(reader)
         except CloudError as error:
             return _RegionResult(
                 set_aside=(Skipped(f"Region {reader.region}", error.detail),), failed=True, forbidden=error.cause == UNAUTHORISED
@@ -131,13 +131,13 @@ class Discovery:
             reason = f"saw {type(error).__name__}: {error} in a reply, expected one as AWS documents it"
             return _RegionResult(set_aside=(Skipped(f"Region {reader.region}", reason),), failed=True)
 
-    def _read(self, reader: RegionReader) -> _RegionResult:
+    def _read_groups(self, reader: RegionReader) -> _RegionResult:
         groups: list[tuple[Group, str]] = []
         skipped: list[Skipped] = []
         last = self._last.get(reader.region, _RegionResult())
         before = {aws_pool.group.name: aws_pool for aws_pool in (*last.pools, *last.let_go)}
         left: list[AwsPool] = []
-        for entry in reader.entries(self._scope, before):
+        for entry in reader.group_entries(self._scope, before):
             name = str(entry.get("AutoScalingGroupName"))
             scope = self._scope
             ownership = decide_ownership(
@@ -153,17 +153,17 @@ class Discovery:
                     groups.append((group_of(entry, reader.region), ownership.source))
                 except GroupError as error:
                     skipped.append(skipped_group(name, reader.region, str(error)))
-        seen = self._pools(reader, sorted(groups, key=lambda found: found[0].name), skipped, before)
+        seen = self._build_pools(reader, sorted(groups, key=lambda found: found[0].name), skipped, before)
         return msgspec.structs.replace(seen, let_go=(*seen.let_go, *left))
 
-    def _pools(
+    def _build_pools(
         self, reader: RegionReader, groups: list[tuple[Group, str]], skipped: list[Skipped], before: Mapping[str, AwsPool]
     ) -> _RegionResult:
-        surroundings = reader.surroundings([group for group, _ in groups], self._scope.cluster) if groups else RegionData(reader.region)
+        region_data = reader.read_region_data([group for group, _ in groups], self._scope.cluster) if groups else RegionData(reader.region)
         pools, let_go = [], []
         for group, source in groups:
             try:
-                aws_pool = pool_of(group, source, surroundings, launch=self._launch)
+                aws_pool = pool_of(group, source, region_data, launch=self._launch)
             except UnreadError as error:
                 if group.name not in before:
                     skipped.append(skipped_group(group.name, reader.region, str(error)))
@@ -182,7 +182,7 @@ class Discovery:
         notes = [Skipped(f"Region {reader.region} {what}", text) for what, text in reader.notes.items()] if groups else []
         return _RegionResult(tuple(pools), tuple(let_go), (*skipped, *notes))
 
-    def _changed(self, pools: Iterable[AwsPool]) -> list[AwsPool]:
+    def _with_overrides(self, pools: Iterable[AwsPool]) -> list[AwsPool]:
         """The pools with the user's overrides applied."""
         changed = []
         for aws_pool in pools:
@@ -195,11 +195,11 @@ class Discovery:
         # By labels, the first matching pool wins, so the most specific come first; the list of machines is more reliable if there is one.
         return sorted(changed, key=lambda aws_pool: -len(aws_pool.pool.match_labels))
 
-    def _keep(self) -> None:
-        now = msgspec.json.encode(self._kept)
-        if now != self._written:
-            self._written = now
-            save_cache(self._kept, self._folder, self._endpoint)
+    def _save_cache(self) -> None:
+        now = msgspec.json.encode(self._cache)
+        if now != self._saved:
+            self._saved = now
+            save_cache(self._cache, self._folder, self._endpoint)
 
 
 def _with_unique_names(pools: list[AwsPool]) -> list[AwsPool]:

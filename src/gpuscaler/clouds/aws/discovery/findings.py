@@ -25,12 +25,18 @@ class LaunchOptionLike(Protocol):
 
 
 def findings_of(
-    group: Group, ways: Sequence[LaunchOptionLike], types: Mapping[str, InstanceType], nodegroup: Nodegroup | None = None
+    group: Group, options: Sequence[LaunchOptionLike], types: Mapping[str, InstanceType], nodegroup: Nodegroup | None = None
 ) -> tuple[str, ...]:
     """Sentences, the most harmful first. ``nodegroup`` is the EKS node group that the group belongs to, if any."""
     taints = nodegroup.taints if nodegroup is not None else _kops_taints(group)
     promised = hints_of(group.tags).taints
-    return (*_processes(group), *_machines(group), *_disks(ways), *_user_data(ways, taints, promised), *_launch_options(group, ways, types))
+    return (
+        *_processes(group),
+        *_machines(group),
+        *_disks(options),
+        *_user_data(options, taints, promised),
+        *_launch_options(group, options, types),
+    )
 
 
 def _kops_taints(group: Group) -> tuple[Taint, ...]:
@@ -38,12 +44,12 @@ def _kops_taints(group: Group) -> tuple[Taint, ...]:
     return hints_of(group.tags).taints if "kops.k8s.io/instancegroup" in group.tags else ()
 
 
-def _user_data(ways: Sequence[LaunchOptionLike], taints: Sequence[Taint], promised: Sequence[Taint]) -> Iterator[str]:
+def _user_data(options: Sequence[LaunchOptionLike], taints: Sequence[Taint], promised: Sequence[Taint]) -> Iterator[str]:
     """Problems with node registration. EKS registers nodes with ``taints``, unless a later kubelet flag replaces them.
 
     ``promised`` are the taints of tags, which do not put a taint on any node.
     """
-    for source, unusable, own in dict.fromkeys((way.launch.source, way.launch.unusable, way.launch.taints) for way in ways):
+    for source, unusable, own in dict.fromkeys((option.launch.source, option.launch.unusable, option.launch.taints) for option in options):
         if unusable:
             yield f"no kubelet starts with the user data of its {source}: {unusable}; fix it"
         lost = [taint for taint in taints if own is not None and taint not in own]
@@ -55,7 +61,7 @@ def _user_data(ways: Sequence[LaunchOptionLike], taints: Sequence[Taint], promis
             text = f"its tags promise the taint {', '.join(map(str, missing))}, which the user data of its {source} does not set"
             yield f"{text}: pods that do not tolerate it can run on its machines; add it to --register-with-taints"
     on_nodegroup = any(taint.key == ARRIVING_TAINT for taint in taints)
-    launches = [way.launch for way in ways]
+    launches = [option.launch for option in options]
     # EKS passes the taints of a node group as a flag, which overrides the kubelet's configuration file.
     file_applies = not taints
     registered = (
@@ -93,31 +99,33 @@ def _machines(group: Group) -> Iterator[str]:
         yield f"its desired capacity {group.desired} is outside of {group.min} to {group.max}"
 
 
-def _disks(ways: Sequence[LaunchOptionLike]) -> Iterator[str]:
+def _disks(options: Sequence[LaunchOptionLike]) -> Iterator[str]:
     """Disks that may outlive their machine: gpuscaler deletes no disks; EC2 deletes them, or they stay and are billed."""
-    for source, left, unsaid in dict.fromkeys((way.launch.source, way.launch.left, way.launch.unsaid) for way in ways):
-        if left:
-            text = f"its {source} has DeleteOnTermination false for {', '.join(left)}"
+    for source, kept_disks, undecided_disks in dict.fromkeys(
+        (option.launch.source, option.launch.kept_disks, option.launch.undecided_disks) for option in options
+    ):
+        if kept_disks:
+            text = f"its {source} has DeleteOnTermination false for {', '.join(kept_disks)}"
             yield f"{text}: each ended machine leaves a disk that is billed; set it to true"
-        if unsaid:
-            text = f"its {source} does not give DeleteOnTermination for {', '.join(unsaid)}"
+        if undecided_disks:
+            text = f"its {source} does not give DeleteOnTermination for {', '.join(undecided_disks)}"
             yield f"{text}: each ended machine may leave a disk that is billed; set it to true"
 
 
-def _launch_options(group: Group, ways: Sequence[LaunchOptionLike], types: Mapping[str, InstanceType]) -> Iterator[str]:
-    if any(way.launch.outdated for way in ways):
+def _launch_options(group: Group, options: Sequence[LaunchOptionLike], types: Mapping[str, InstanceType]) -> Iterator[str]:
+    if any(option.launch.outdated for option in options):
         yield f"it has a launch configuration ({group.configuration}), which is outdated; move it to a launch template"
-    counts = sorted({types[way.instance_type].gpus for way in ways if way.instance_type in types})
+    counts = sorted({types[option.instance_type].gpus for option in options if option.instance_type in types})
     if len(counts) > 1:
         yield f"its types have {', '.join(map(str, counts))} GPUs, and AWS chooses among them; make a separate group for each number"
-    weights = sorted({way.weight for way in ways})
+    weights = sorted({option.weight for option in options})
     if weights != [1]:
         yield f"machines count as {', '.join(map(str, weights))} units (WeightedCapacity); sizes are converted to machines, by the largest"
-    if any(way.launch.reservation_groups for way in ways):
+    if any(option.launch.reservation_groups for option in options):
         yield "its launch template targets a group of capacity reservations, so reserved machines count as purchases; name the reservations"
     shares = group.shares
     if shares is None:
-        ceilings = [way.launch.spot_max_price for way in ways if way.launch.spot_max_price is not None]
+        ceilings = [option.launch.spot_max_price for option in options if option.launch.spot_max_price is not None]
     else:
         ceilings = [] if shares.spot_max_price is None else [shares.spot_max_price]
         if "spot" in shares.markets and shares.spot_strategy == "lowest-price":

@@ -88,33 +88,33 @@ def requirements_key(requirements: Mapping[str, object]) -> str:
     return msgspec.json.encode(requirements, order="deterministic").decode()
 
 
-def launch_options_of(group: Group, surroundings: RegionData) -> tuple[LaunchOption, ...]:
+def launch_options_of(group: Group, region_data: RegionData) -> tuple[LaunchOption, ...]:
     """All types that the group can launch. Raises :class:`GroupError` if they cannot be determined."""
-    base = _base_launch(group, surroundings)
-    ways = [way for choice in group.choices for way in _options_of_choice(choice, base, surroundings)] or list(
-        _options_of_launch(base, 1, surroundings)
+    base = _base_launch(group, region_data)
+    options = [option for choice in group.choices for option in _options_of_choice(choice, base, region_data)] or list(
+        _options_of_launch(base, 1, region_data)
     )
-    if not ways:
+    if not options:
         raise GroupError("saw no instance type in its launch template and its overrides, expected one")
-    return tuple({way.instance_type: way for way in reversed(ways)}.values())[::-1]
+    return tuple({option.instance_type: option for option in reversed(options)}.values())[::-1]
 
 
-def _base_launch(group: Group, surroundings: RegionData) -> Launch:
+def _base_launch(group: Group, region_data: RegionData) -> Launch:
     if group.template is not None:
-        launch = surroundings.launches.get(group.template)
+        launch = region_data.launches.get(group.template)
         if launch is None:
             raise UnreadError(f"its launch template {group.template.name or group.template.id} could not be read")
         return launch
     if group.configuration:
-        launch = surroundings.configurations.get(group.configuration)
+        launch = region_data.configurations.get(group.configuration)
         if launch is None:
             raise UnreadError(f"its launch configuration {group.configuration} could not be read")
         return launch
     raise GroupError("saw neither a launch template nor a launch configuration, expected one")
 
 
-def _options_of_choice(choice: TypeChoice, base: Launch, surroundings: RegionData) -> tuple[LaunchOption, ...]:
-    launch = surroundings.launches.get(choice.template) if choice.template is not None else base
+def _options_of_choice(choice: TypeChoice, base: Launch, region_data: RegionData) -> tuple[LaunchOption, ...]:
+    launch = region_data.launches.get(choice.template) if choice.template is not None else base
     if launch is None:
         raise UnreadError(f"the launch template of an override, {choice.template}, could not be read")
     if choice.image:
@@ -123,15 +123,15 @@ def _options_of_choice(choice: TypeChoice, base: Launch, surroundings: RegionDat
         return (LaunchOption(choice.instance_type, choice.weight, launch),)
     if choice.requirements is not None:
         launch = msgspec.structs.replace(launch, requirements=choice.requirements, instance_type="")
-    return _options_of_launch(launch, choice.weight, surroundings)
+    return _options_of_launch(launch, choice.weight, region_data)
 
 
-def _options_of_launch(launch: Launch, weight: int, surroundings: RegionData) -> tuple[LaunchOption, ...]:
+def _options_of_launch(launch: Launch, weight: int, region_data: RegionData) -> tuple[LaunchOption, ...]:
     if launch.instance_type:
         return (LaunchOption(launch.instance_type, weight, launch),)
     if launch.requirements is None:
         return ()
-    return tuple(LaunchOption(name, weight, launch) for name in surroundings.matching.get(requirements_key(launch.requirements), ()))
+    return tuple(LaunchOption(name, weight, launch) for name in region_data.matching.get(requirements_key(launch.requirements), ()))
 
 
 def choose_way_to_buy(group: Group, setting: str) -> str:
@@ -145,75 +145,79 @@ def choose_way_to_buy(group: Group, setting: str) -> str:
     return LAUNCH if group.template is not None and pure else DESIRED
 
 
-def pool_of(group: Group, source: str, surroundings: RegionData, *, name: str = "", launch: str = "auto") -> AwsPool:
+def pool_of(group: Group, source: str, region_data: RegionData, *, name: str = "", launch: str = "auto") -> AwsPool:
     """The group as a pool called ``name``, or by its own name. Raises :class:`GroupError` if it cannot be a pool."""
     if group.deleting:
         raise GroupError("it is being deleted")
     if group.unit != "units":
         raise GroupError(f"its capacity is counted in {group.unit}, expected units: machines")
     hints = hints_of(group.tags)
-    ways = launch_options_of(group, surroundings)
+    options = launch_options_of(group, region_data)
     # The reason why a group has no offerings comes before its other findings.
-    warnings = [*_unusable_reservations(group, ways, surroundings)]
+    warnings = [*_unusable_reservations(group, options, region_data)]
     name = name or pool_name(group, hints)
-    template = NodeTemplate(name, group.region, hints, surroundings.nodegroups.get(group.name), openai=source == "kops")
-    offerings = _offerings(group, ways, surroundings, template, warnings)
+    template = NodeTemplate(name, group.region, hints, region_data.nodegroups.get(group.name), openai=source == "kops")
+    offerings = _offerings(group, options, region_data, template, warnings)
     warnings = warnings or ([] if offerings else ["saw no availability zone, expected one"])
-    warnings += [*hints.warnings, *findings_of(group, ways, surroundings.types, surroundings.nodegroups.get(group.name))]
-    retired = tuple(_retired(group, ways[0].launch, surroundings, template, {offering.instance_type for offering in offerings}))
+    warnings += [*hints.warnings, *findings_of(group, options, region_data.types, region_data.nodegroups.get(group.name))]
+    retired = tuple(_retired(group, options[0].launch, region_data, template, {offering.instance_type for offering in offerings}))
     if not offerings and not retired:
-        unread = any(surroundings.reservations.get(ident) is None for way in ways for ident in reservation_ids(group, way.launch))
+        unread = any(region_data.reservations.get(ident) is None for option in options for ident in reservation_ids(group, option.launch))
         raise (UnreadError if unread else GroupError)("; ".join(dict.fromkeys(warnings)))
     if name != group.name:
         warnings.append(f"it is called {name} here")
-    weights = {way.instance_type: way.weight for way in ways}
+    weights = {option.instance_type: option.weight for option in options}
     way_to_buy = choose_way_to_buy(group, launch)
     if way_to_buy == FLEET:
         warnings.append(f"{NO_FLEETS}: its desired capacity is raised instead; set launch to auto")
     pool = _pool(group, offerings or retired, template, max(weights.values()), launch=way_to_buy)
-    balances = balances_zones(group, managed=source == "eks" or group.name in surroundings.nodegroups)
-    pool = msgspec.structs.replace(pool, offerings=(*offerings, *retired), revision=_revision(group, ways), balances=balances)
+    balances = balances_zones(group, managed=source == "eks" or group.name in region_data.nodegroups)
+    pool = msgspec.structs.replace(pool, offerings=(*offerings, *retired), revision=_revision(group, options), balances=balances)
     if is_scattered(pool):
         warnings.append(SCATTERED)
-    known_reservations = [surroundings.reservations.get(ident) for way in ways for ident in reservation_ids(group, way.launch)]
-    ends = {reservation.id: reservation.taken_at for reservation in known_reservations if reservation is not None and reservation.taken_at}
+    known_reservations = [region_data.reservations.get(ident) for option in options for ident in reservation_ids(group, option.launch)]
+    ends = {
+        reservation.id: reservation.ending_begins_at
+        for reservation in known_reservations
+        if reservation is not None and reservation.ending_begins_at
+    }
     return AwsPool(pool, group, source, tuple(dict.fromkeys(warnings)), weights, way_to_buy, ends)
 
 
 def _offerings(
-    group: Group, ways: tuple[LaunchOption, ...], surroundings: RegionData, template: NodeTemplate, warnings: list[str]
+    group: Group, options: tuple[LaunchOption, ...], region_data: RegionData, template: NodeTemplate, warnings: list[str]
 ) -> tuple[Offering, ...]:
     offerings: list[Offering] = []
-    for way in ways:
-        kind = surroundings.types.get(way.instance_type)
+    for option in options:
+        kind = region_data.types.get(option.instance_type)
         if kind is None:
-            warnings.append(f"region {surroundings.region} does not offer type {way.instance_type}; it is not used there")
+            warnings.append(f"region {region_data.region} does not offer type {option.instance_type}; it is not used there")
             continue
-        missing = [zone for zone in group.zones if zone not in surroundings.offered.get(way.instance_type, group.zones)]
+        missing = [zone for zone in group.zones if zone not in region_data.offered.get(option.instance_type, group.zones)]
         if missing:
-            warnings.append(f"{way.instance_type} is not offered in {', '.join(missing)}; it is not used there")
-        offerings += _reserved(group, way, kind, surroundings, template)
+            warnings.append(f"{option.instance_type} is not offered in {', '.join(missing)}; it is not used there")
+        offerings += _reserved(group, option, kind, region_data, template)
         for zone in group.zones:
-            for market in markets_of(group, way.launch) if zone not in missing else ():
-                price = surroundings.tariff.of(way.instance_type, market, zone, kind)
+            for market in markets_of(group, option.launch) if zone not in missing else ():
+                price = region_data.tariff.price_of(option.instance_type, market, zone, kind)
                 if price.warning:
                     warnings.append(price.warning)
-                offering = template.offering(way.launch, kind, market=market, zone=zone, price=price.price)
+                offering = template.offering(option.launch, kind, market=market, zone=zone, price=price.price)
                 offerings.append(msgspec.structs.replace(offering, price_from=price.price_from))
-    warnings += _price_warnings(offerings, surroundings.region)
+    warnings += _price_warnings(offerings, region_data.region)
     return tuple(offerings)
 
 
-def _retired(group: Group, launch: Launch, surroundings: RegionData, template: NodeTemplate, sold: Collection[str]) -> Iterator[Offering]:
+def _retired(group: Group, launch: Launch, region_data: RegionData, template: NodeTemplate, sold: Collection[str]) -> Iterator[Offering]:
     """Offerings of machines that the group has but no longer launches, because its launch template changed or its reservation ended.
 
     They are counted at their price while they exist, and ended when idle.
     """
     for name in dict.fromkeys(machine.instance_type for machine in group.machines):
-        kind = surroundings.types.get(name) if name not in sold else None
+        kind = region_data.types.get(name) if name not in sold else None
         for market, zone in product(("on-demand", "spot"), group.zones if kind is not None else ()):
-            price = surroundings.tariff.of(name, market, zone, kind)
-            offering = template.offering(launch, surroundings.types[name], market=market, zone=zone, price=price.price)
+            price = region_data.tariff.price_of(name, market, zone, kind)
+            offering = template.offering(launch, region_data.types[name], market=market, zone=zone, price=price.price)
             yield msgspec.structs.replace(offering, price_from=price.price_from, count=0)
 
 
@@ -234,35 +238,40 @@ def reservation_ids(group: Group, launch: Launch) -> tuple[str, ...]:
     return (*launch.reservations, *group.reservations)
 
 
-def _unusable_reservations(group: Group, ways: tuple[LaunchOption, ...], surroundings: RegionData) -> Iterator[str]:
-    for ident in dict.fromkeys(ident for way in ways for ident in reservation_ids(group, way.launch)):
-        reservation = surroundings.reservations.get(ident)
+def _unusable_reservations(group: Group, options: tuple[LaunchOption, ...], region_data: RegionData) -> Iterator[str]:
+    for ident in dict.fromkeys(ident for option in options for ident in reservation_ids(group, option.launch)):
+        reservation = region_data.reservations.get(ident)
         if reservation is None:
             yield f"its capacity reservation {ident} could not be read, so it is not used"
-        elif not reservation.usable(surroundings.tariff.now):
+        elif not reservation.is_usable(region_data.tariff.now):
             yield (
                 f"its capacity reservation {ident} is "
                 f"{'over' if reservation.state in (ACTIVE, EXPIRED) else reservation.state}; it is not used"
             )
 
 
-def _reserved(group: Group, way: LaunchOption, kind: InstanceType, surroundings: RegionData, template: NodeTemplate) -> Iterator[Offering]:
+def _reserved(
+    group: Group, option: LaunchOption, kind: InstanceType, region_data: RegionData, template: NodeTemplate
+) -> Iterator[Offering]:
     """Reserved capacity that is already paid for: an offering for each zone, with the number of free machines.
 
     EC2 chooses which of several reservations a machine goes into, so a plan assumes the one that ends first.
     """
     free: dict[str, list[Reservation]] = {}
-    for reservation in map(surroundings.reservations.get, reservation_ids(group, way.launch)):
+    for reservation in map(region_data.reservations.get, reservation_ids(group, option.launch)):
         if (
             reservation is not None
-            and reservation.usable(surroundings.tariff.now)
+            and reservation.is_usable(region_data.tariff.now)
             and reservation.instance_type == kind.name
             and reservation.zone in group.zones
         ):
             free.setdefault(reservation.zone, []).append(reservation)
     for zone, reservations in free.items():
-        offering = template.offering(way.launch, kind, market="reserved", zone=zone, price=0.0)
-        ends = min((reservation.taken_at for reservation in reservations if reservation.taken_at and reservation.available), default=0.0)
+        offering = template.offering(option.launch, kind, market="reserved", zone=zone, price=0.0)
+        ends = min(
+            (reservation.ending_begins_at for reservation in reservations if reservation.ending_begins_at and reservation.available),
+            default=0.0,
+        )
         yield msgspec.structs.replace(offering, count=sum(reservation.available for reservation in reservations), ends=ends)
 
 
@@ -283,7 +292,7 @@ def _pool(group: Group, offerings: tuple[Offering, ...], template: NodeTemplate,
         idle_after=600.0 if idle is None else idle,
         unready_after=UNREADY_AFTER if unready is None else unready,
         arch=None if others else arch,
-        match_labels=template.telling(group.zones),
+        match_labels=template.identifying_labels(group.zones),
         buys_without_gpus=not all_have_gpus(offerings),
         divides=launch != LAUNCH and len({offering.market for offering in offerings if offering.market != "reserved"}) > 1,
     )
@@ -297,9 +306,9 @@ def balances_zones(group: Group, *, managed: bool) -> bool:
     return len(set(group.zones)) > 1 and (managed or "AZRebalance" not in group.suspended)
 
 
-def _revision(group: Group, ways: tuple[LaunchOption, ...]) -> str:
+def _revision(group: Group, options: tuple[LaunchOption, ...]) -> str:
     """A hash that changes with the group's launch templates and its suspended processes."""
-    parts = (sorted(group.suspended), sorted({way.launch.digest for way in ways}))
+    parts = (sorted(group.suspended), sorted({option.launch.digest for option in options}))
     return hashlib.sha256(repr(parts).encode()).hexdigest()[:16]
 
 

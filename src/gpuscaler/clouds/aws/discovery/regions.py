@@ -51,22 +51,22 @@ class RegionReader:
         self,
         region: str,
         calls: Calls,
-        kept: AnswerCache,
+        cache: AnswerCache,
         *,
         workers: Executor,
         now: Callable[[], float],
         prices: tuple[OfferingPrice, ...] = (),
     ) -> None:
         self.region = region
-        self._calls, self._kept, self._workers, self._now = calls, kept, workers, now
+        self._calls, self._cache, self._workers, self._now = calls, cache, workers, now
         self._templates = Templates(region, calls, workers)
-        self._tariffs = PriceReader(region, calls, kept, workers=workers, now=now, own=prices)
+        self._price_reader = PriceReader(region, calls, cache, workers=workers, now=now, own=prices)
         self._nodegroups: dict[str, DatedAnswer[Nodegroup]] = {}
         self._architectures: dict[str, str] = {}
         self._matching: dict[str, DatedAnswer[tuple[str, ...]]] = {}
         self.notes: dict[str, str] = {}
 
-    def entries(self, scope: Scope, before: Collection[str] = ()) -> list[Reply]:
+    def group_entries(self, scope: Scope, before: Collection[str] = ()) -> list[Reply]:
         """All groups that could concern the cluster, as AWS describes them. Raises CloudError: nothing works without them.
 
         Groups that were found ``before`` are included as long as they exist, whatever their tags are now.
@@ -88,7 +88,7 @@ class RegionReader:
         pages = self._calls.pages("autoscaling", self.region, "DescribeAutoScalingGroups", "AutoScalingGroups", MaxRecords=100, **ask)
         return list(pages)
 
-    def surroundings(self, groups: Collection[Group], cluster: str) -> RegionData:
+    def read_region_data(self, groups: Collection[Group], cluster: str) -> RegionData:
         """What is needed to make pools of ``groups``; afterwards ``notes`` lists what could not be read."""
         self.notes = {}
         launches, notes = self._templates.resolve(ref for group in groups for ref in group.templates)
@@ -103,7 +103,7 @@ class RegionReader:
         names.discard("")
         types = self._types(names)
         spot = _uses_spot(groups, [*launches.values(), *configurations.values()])
-        tariff, notes = self._tariffs.of(types, on_spot=types if spot else ())
+        tariff, notes = self._price_reader.read_prices(types, on_spot=types if spot else ())
         self.notes |= notes
         reserved = {ident for group in groups for ident in group.reservations} | {
             ident for launch in launches.values() for ident in launch.reservations
@@ -115,7 +115,7 @@ class RegionReader:
             types=types,
             matching=matching,
             offered=self._offered(types),
-            nodegroups=self._described(groups, cluster),
+            nodegroups=self._read_nodegroups(groups, cluster),
             reservations=self._reservations(sorted(reserved)),
             tariff=tariff,
         )
@@ -147,13 +147,13 @@ class RegionReader:
         wanted += [launch.requirements for launch in launches if launch.requirements is not None]
         matching = {}
         for key, requirements in {requirements_key(requirements): requirements for requirements in wanted}.items():
-            dated = self._matching.get(key)
-            if dated is None or not dated.fresh(self._now(), TYPES_SECONDS):
+            cached = self._matching.get(key)
+            if cached is None or not cached.is_fresh(self._now(), TYPES_SECONDS):
                 names = self._attempt("types by requirements", partial(self._ask_matching, requirements, images), None)
                 if names is None:
                     continue
-                dated = self._matching[key] = DatedAnswer(self._now(), names)
-            matching[key] = dated.value
+                cached = self._matching[key] = DatedAnswer(self._now(), names)
+            matching[key] = cached.value
         return matching
 
     def _ask_matching(self, requirements: Mapping[str, object], images: Collection[str]) -> tuple[str, ...]:
@@ -184,22 +184,24 @@ class RegionReader:
     def _types(self, names: Collection[str]) -> dict[str, InstanceType]:
         """All known types; the catalogue fills in those the account could not be asked about."""
         now, key = self._now(), f"{self.region}/"
-        stale = [name for name in sorted(names) if not (dated := self._kept.types.get(key + name)) or not dated.fresh(now, TYPES_SECONDS)]
+        stale = [
+            name for name in sorted(names) if not (cached := self._cache.types.get(key + name)) or not cached.is_fresh(now, TYPES_SECONDS)
+        ]
         asked = self._attempt("instance types", lambda: self._ask_types(stale), None)
         if asked is not None:
             for name in stale:
-                self._kept.types[key + name] = DatedAnswer(now, asked.get(name))
+                self._cache.types[key + name] = DatedAnswer(now, asked.get(name))
         instance_types = {}
         for name in names:
-            kept = self._kept.types.get(key + name)
-            described = self._attempt_type(name, kept.value) if kept is not None and kept.value else None
+            stored = self._cache.types.get(key + name)
+            described = self._decode_type(name, stored.value) if stored is not None and stored.value else None
             # A type that the account does not have cannot be bought, even if the catalogue lists it.
-            kind = described or (catalogue.lookup(name) if kept is None else None)
+            kind = described or (catalogue.lookup(name) if stored is None else None)
             if kind is not None:
                 instance_types[name] = kind
         return instance_types
 
-    def _attempt_type(self, name: str, entry: Reply) -> InstanceType | None:
+    def _decode_type(self, name: str, entry: Reply) -> InstanceType | None:
         try:
             return instance_types.type_of(entry)
         except ValueError as error:
@@ -218,12 +220,14 @@ class RegionReader:
     def _offered(self, types: Collection[str]) -> dict[str, frozenset[str]]:
         """Zones by type, as far as known."""
         now, key = self._now(), f"{self.region}/"
-        stale = [name for name in sorted(types) if not (dated := self._kept.offered.get(key + name)) or not dated.fresh(now, TYPES_SECONDS)]
+        stale = [
+            name for name in sorted(types) if not (cached := self._cache.offered.get(key + name)) or not cached.is_fresh(now, TYPES_SECONDS)
+        ]
         asked = self._attempt("zones of instance types", lambda: self._ask_offered(stale), None)
         if asked is not None:
             for name in stale:
-                self._kept.offered[key + name] = DatedAnswer(now, sorted(asked.get(name, ())))
-        return {name: frozenset(dated.value) for name in types if (dated := self._kept.offered.get(key + name)) is not None}
+                self._cache.offered[key + name] = DatedAnswer(now, sorted(asked.get(name, ())))
+        return {name: frozenset(cached.value) for name in types if (cached := self._cache.offered.get(key + name)) is not None}
 
     def _ask_offered(self, names: Iterable[str]) -> dict[str, set[str]]:
         zones: dict[str, set[str]] = {}
@@ -257,14 +261,14 @@ class RegionReader:
             return error
         return reservations_of(reply.get("CapacityReservations") or ())
 
-    def _described(self, groups: Iterable[Group], cluster: str) -> dict[str, Nodegroup]:
+    def _read_nodegroups(self, groups: Iterable[Group], cluster: str) -> dict[str, Nodegroup]:
         """Managed node groups by the name of their Auto Scaling group."""
         managed = {group.name: group.tags[ownership.EKS_NODEGROUP] for group in groups if ownership.EKS_NODEGROUP in group.tags}
         now = self._now()
         stale = {
             name: nodegroup
             for name, nodegroup in managed.items()
-            if not (dated := self._nodegroups.get(name)) or not dated.fresh(now, NODEGROUPS_SECONDS)
+            if not (cached := self._nodegroups.get(name)) or not cached.is_fresh(now, NODEGROUPS_SECONDS)
         }
         for name, answer in zip(
             stale, self._workers.map(lambda nodegroup: self._nodegroup(cluster, nodegroup), stale.values()), strict=True

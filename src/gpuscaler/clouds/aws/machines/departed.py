@@ -40,34 +40,36 @@ class _Ended(Struct, frozen=True, gc=False):
 class DepartedMachines:
     """Follows machines from the moment their groups no longer list them."""
 
-    def __init__(self, ask: AsyncCalls) -> None:
-        self._ask = ask
+    def __init__(self, calls: AsyncCalls) -> None:
+        self._calls = calls
         self._listed: dict[str, tuple[str, Instance]] = {}
         #: Machines to ask EC2 about: their region, their last listed state, and since when.
-        self._asked: dict[str, tuple[str, Instance, float]] = {}
+        self._unlisted: dict[str, tuple[str, Instance, float]] = {}
         self._ended: dict[str, _Ended] = {}
         self._swept = False
 
-    async def beside(self, listed: Iterable[tuple[str, Instance]], pools: Mapping[tuple[str, str], AwsPool]) -> list[Instance]:
+    async def list_ended(self, listed: Iterable[tuple[str, Instance]], pools: Mapping[tuple[str, str], AwsPool]) -> list[Instance]:
         """Machines that have ended, in addition to ``listed``, those that groups list now with their regions. Raises CloudError."""
         if not self._swept:
             # Machines that ended while no process was observing.
             swept = await asyncio.gather(*(self._sweep(region, some) for region, some in _by_region(pools)))
             self._ended |= {
-                instance.id: _Ended(self._ask.now(), instance) for found_there in swept for instance in self._of_groups(found_there, pools)
+                instance.id: _Ended(self._calls.now(), instance)
+                for found_there in swept
+                for instance in self._instances_of_groups(found_there, pools)
             }
             self._swept = True
         now = {instance.id: (region, instance) for region, instance in listed}
-        at = self._ask.now()
-        self._asked |= {name: (*pair, at) for name, pair in self._listed.items() if name not in now}
+        at = self._calls.now()
+        self._unlisted |= {name: (*pair, at) for name, pair in self._listed.items() if name not in now}
         self._listed = now
-        for name in self._asked.keys() & now.keys():
-            del self._asked[name]
-        await self._ask_for(dict(self._asked))
+        for name in self._unlisted.keys() & now.keys():
+            del self._unlisted[name]
+        await self._ask_about(dict(self._unlisted))
         self._ended = {name: ended for name, ended in self._ended.items() if ended.since > at - LISTED_SECONDS and name not in now}
         return [ended.instance for ended in self._ended.values()]
 
-    async def _ask_for(self, asked: Mapping[str, tuple[str, Instance, float]]) -> None:
+    async def _ask_about(self, asked: Mapping[str, tuple[str, Instance, float]]) -> None:
         regions = sorted({region for region, _, _ in asked.values()})
         asks = [
             (region, some)
@@ -77,14 +79,14 @@ class DepartedMachines:
         states: dict[str, tuple[str, str]] = {}
         for answer in await asyncio.gather(*(self._states(region, some) for region, some in asks)):
             states |= answer
-        now = self._ask.now()
+        now = self._calls.now()
         for name, (_, instance, since) in asked.items():
             state, reason = states.get(instance_id(name), ("", ""))
             forgotten = not state and (instance.launched or since) < now - YOUNG_SECONDS
             if state == _GONE or forgotten:
                 self._ended[name] = _Ended(now, replace(instance, state=TERMINATED, fault=reason))
             if (state and state not in _GOING) or forgotten:
-                del self._asked[name]
+                del self._unlisted[name]
 
     async def _states(self, region: str, ids: list[str]) -> dict[str, tuple[str, str]]:
         """The state of each machine by EC2 id, and the reason for it."""
@@ -99,9 +101,9 @@ class DepartedMachines:
 
     async def _describe(self, region: str, wanted: Mapping[str, Collection[str]]) -> list[Any]:
         filters = [{"Name": name, "Values": list(values)} for name, values in wanted.items()]
-        return await self._ask.pages("ec2", region, "DescribeInstances", "Reservations", Filters=filters)
+        return await self._calls.pages("ec2", region, "DescribeInstances", "Reservations", Filters=filters)
 
-    def _of_groups(self, swept: tuple[str, list[Any]], pools: Mapping[tuple[str, str], AwsPool]) -> Iterable[Instance]:
+    def _instances_of_groups(self, swept: tuple[str, list[Any]], pools: Mapping[tuple[str, str], AwsPool]) -> Iterable[Instance]:
         region, entries = swept
         details = details_of(entries)
         for instance in (instance for entry in entries for instance in entry.get("Instances") or ()):

@@ -34,56 +34,56 @@ class Inbox:
 
     A message that cannot be read is deleted at once.
 
-    ``undeleted`` is the last error of deleting messages, empty if there was none: such messages come again, and are recognised.
+    ``delete_error`` is the last error of deleting messages, empty if there was none: such messages come again, and are recognised.
     """
 
-    def __init__(self, ask: AsyncCalls, url: str, *, region: str) -> None:
+    def __init__(self, calls: AsyncCalls, url: str, *, region: str) -> None:
         self.counts = Counts()
         self.hooks: dict[str, Hook] = {}
-        self.odd = self.undeleted = ""
-        self._ask, self._url, self._region = ask, url, region_of(url) or region
-        self._done: list[str] = []
-        self._senseless: list[str] = []
+        self.last_malformed = self.delete_error = ""
+        self._calls, self._url, self._region = calls, url, region_of(url) or region
+        self._processed: list[str] = []
+        self._unreadable: list[str] = []
         self._held: dict[tuple[str, str], tuple[float, Announcement]] = {}
-        self._told: dict[tuple[str, str], float] = {}
+        self._reported: dict[tuple[str, str], float] = {}
 
     async def receive(self) -> None:
         """Read the queue. Raises CloudError."""
-        done, self._done = self._done, []
+        done, self._processed = self._processed, []
         await self._delete(done)
-        until = self._ask.now() + BUSY_SECONDS
+        until = self._calls.now() + BUSY_SECONDS
         # An idle queue is read once; if anything comes, even a few messages, it is then read concurrently.
         at_once = 1
         while True:
-            sizes = await asyncio.gather(*(self._batch() for _ in range(at_once)))
+            sizes = await asyncio.gather(*(self._receive_batch() for _ in range(at_once)))
             # An unreadable message holds nothing that could get lost: it is deleted before anything else can fail on it.
-            senseless, self._senseless = self._senseless, []
-            await self._delete(senseless)
-            if not any(sizes) or (at_once > 1 and min(sizes) < BATCH) or self._ask.now() >= until:
+            unreadable, self._unreadable = self._unreadable, []
+            await self._delete(unreadable)
+            if not any(sizes) or (at_once > 1 and min(sizes) < BATCH) or self._calls.now() >= until:
                 return
             at_once = AT_ONCE
 
-    async def _batch(self) -> int:
-        reply = await self._ask.read(
+    async def _receive_batch(self) -> int:
+        reply = await self._calls.read(
             "sqs", self._region, "ReceiveMessage", QueueUrl=self._url, MaxNumberOfMessages=BATCH, WaitTimeSeconds=0
         )
         messages = reply.get("Messages") or ()
         for message in messages:
-            self._take(message)
+            self._receive_message(message)
         return len(messages)
 
-    def _take(self, message: Mapping[str, Any]) -> None:
+    def _receive_message(self, message: Mapping[str, Any]) -> None:
         self.counts.messages += 1
         try:
             announcements = decode_message(message.get("Body") or "")
         except MalformedError as error:
-            self._senseless.append(message["ReceiptHandle"])
+            self._unreadable.append(message["ReceiptHandle"])
             self.counts.malformed += 1
-            self.odd = str(error)
+            self.last_malformed = str(error)
             return
-        self._done.append(message["ReceiptHandle"])
+        self._processed.append(message["ReceiptHandle"])
         for announcement in announcements:
-            self._held.setdefault((announcement.kind, announcement.instance), (self._ask.now(), announcement))
+            self._held.setdefault((announcement.kind, announcement.instance), (self._calls.now(), announcement))
             if len(self._held) > MAX_HELD:
                 # Senders may name any number of machines; the oldest unknown one is taken to be foreign.
                 self._held.pop(next(iter(self._held)))
@@ -91,21 +91,21 @@ class Inbox:
             if announcement.hook is not None:
                 self.hooks[announcement.instance] = announcement.hook
 
-    def told(self, ours: Iterable[str]) -> list[Announcement]:
+    def take_announcements(self, ours: Iterable[str]) -> list[Announcement]:
         """New messages about machines in ``ours``, EC2 ids; messages about foreign machines expire."""
-        now, our_ids = self._ask.now(), set(ours)
-        self._told = {key: at for key, at in self._told.items() if now < at + REMEMBERED_SECONDS}
+        now, our_ids = self._calls.now(), set(ours)
+        self._reported = {key: at for key, at in self._reported.items() if now < at + REMEMBERED_SECONDS}
         announcements = []
         for key, (since, announcement) in list(self._held.items()):
             if announcement.instance in our_ids:
                 del self._held[key]
-                if key not in self._told:
+                if key not in self._reported:
                     announcements.append(announcement)
-                self._told[key] = now
+                self._reported[key] = now
             elif now >= since + HELD_SECONDS:
                 del self._held[key]
                 self.hooks.pop(announcement.instance, None)
-                self.counts.foreign += key not in self._told
+                self.counts.foreign += key not in self._reported
         return announcements
 
     async def _delete(self, done: Sequence[str]) -> None:
@@ -113,16 +113,16 @@ class Inbox:
         batches = [done[first : first + BATCH] for first in range(0, len(done), BATCH)]
         try:
             for first in range(0, len(batches), AT_ONCE):
-                await asyncio.gather(*(self._forget(handles) for handles in batches[first : first + AT_ONCE]))
+                await asyncio.gather(*(self._delete_batch(handles) for handles in batches[first : first + AT_ONCE]))
         except (CloudError, LostAnswerError) as error:
             # An announcement must not wait for that: a machine has two minutes.
-            self.undeleted = str(error)
+            self.delete_error = str(error)
         else:
-            self.undeleted = "" if done else self.undeleted
+            self.delete_error = "" if done else self.delete_error
 
-    async def _forget(self, handles: Sequence[str]) -> None:
+    async def _delete_batch(self, handles: Sequence[str]) -> None:
         entries = [{"Id": str(number), "ReceiptHandle": handle} for number, handle in enumerate(handles)]
-        await self._ask.write("sqs", self._region, "DeleteMessageBatch", QueueUrl=self._url, Entries=entries)
+        await self._calls.write("sqs", self._region, "DeleteMessageBatch", QueueUrl=self._url, Entries=entries)
 
 
 def region_of(url: str) -> str:

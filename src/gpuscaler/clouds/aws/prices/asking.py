@@ -37,10 +37,10 @@ def pricing_region(region: str) -> str:
 
 class PriceReader:
     def __init__(
-        self, region: str, calls: Calls, kept: AnswerCache, *, workers: Executor, now: Callable[[], float], own: tuple[OfferingPrice, ...]
+        self, region: str, calls: Calls, cache: AnswerCache, *, workers: Executor, now: Callable[[], float], own: tuple[OfferingPrice, ...]
     ) -> None:
-        self._region, self._calls, self._kept, self._workers, self._now = region, calls, kept, workers, now
-        self._own = own
+        self._region, self._calls, self._cache, self._workers, self._now = region, calls, cache, workers, now
+        self._own_prices = own
         self._spot: dict[Place, SpotPrice] = {}
         self._spot_at: dict[str, float] = {}
         self._pricing = pricing_region(region)
@@ -49,29 +49,31 @@ class PriceReader:
         #: Types without an answer in the current pass.
         self._unanswered: list[str] = []
 
-    def of(self, types: Collection[str], *, on_spot: Collection[str]) -> tuple[Tariff, dict[str, str]]:
+    def read_prices(self, types: Collection[str], *, on_spot: Collection[str]) -> tuple[Tariff, dict[str, str]]:
         """Prices of the types in the region, including spot prices of ``on_spot``, and notes on what could not be read."""
         notes: dict[str, str] = {}
         on_demand = self._on_demand(types, notes)
         self._read_spot(on_spot, notes)
         spot = {place: price for place, price in self._spot.items() if place[0] in on_spot}
-        return Tariff(self._region, on_demand, spot, self._now(), self._own), notes
+        return Tariff(self._region, on_demand, spot, self._now(), self._own_prices), notes
 
     def _on_demand(self, types: Collection[str], notes: dict[str, str]) -> dict[str, float]:
         """The last known price of each type; a price that AWS no longer lists stays valid."""
-        now, kept = self._now(), self._kept.prices
-        stale = [name for name in sorted(types) if not (dated := kept.get(self._key(name))) or not dated.fresh(now, LIST_PRICES_SECONDS)]
+        now, prices = self._now(), self._cache.prices
+        stale = [
+            name for name in sorted(types) if not (cached := prices.get(self._key(name))) or not cached.is_fresh(now, LIST_PRICES_SECONDS)
+        ]
         if self._pricing and now >= self._quiet_until and stale:
             self._unanswered.clear()
             refused: CloudError | None = None
-            for name, answer in zip(stale, self._workers.map(self._ask, stale), strict=True):
+            for name, answer in zip(stale, self._workers.map(self._query_price, stale), strict=True):
                 if isinstance(answer, CloudError):
                     refused = answer if refused is None or isinstance(answer, DeniedError) else refused
                     continue
-                before = kept.get(self._key(name))
-                kept[self._key(name)] = DatedAnswer(now, answer if answer is not None or before is None else before.value)
+                before = prices.get(self._key(name))
+                prices[self._key(name)] = DatedAnswer(now, answer if answer is not None or before is None else before.value)
             self._pause(refused, notes)
-        return {name: dated.value for name in types if (dated := kept.get(self._key(name))) is not None and dated.value is not None}
+        return {name: cached.value for name in types if (cached := prices.get(self._key(name))) is not None and cached.value is not None}
 
     def _pause(self, refused: CloudError | None, notes: dict[str, str]) -> None:
         """Schedule the next attempt after a failure, with a pause that grows while failures continue."""
@@ -86,7 +88,7 @@ class PriceReader:
     def _key(self, name: str) -> str:
         return f"{self._region}/{name}"
 
-    def _ask(self, name: str) -> float | CloudError | None:
+    def _query_price(self, name: str) -> float | CloudError | None:
         if len(self._unanswered) >= _UNANSWERED:
             return CloudError("unknown", f"pricing in {self._pricing}: several types got no answer a moment ago")
         wanted = {

@@ -10,7 +10,7 @@ from datetime import datetime
 from typing import Any, NamedTuple
 
 from gpuscaler import catalogue
-from gpuscaler.catalogue.nearby import guessed, nearest
+from gpuscaler.catalogue.nearby import guess_price, nearest_price
 from gpuscaler.clouds.aws.api.groups import Reply
 from gpuscaler.model.overrides import OfferingPrice, override_price
 from gpuscaler.model.pools import BY_SIZE
@@ -105,7 +105,7 @@ class Tariff(NamedTuple):
     now: float = 0.0
     own: tuple[OfferingPrice, ...] = ()
 
-    def of(self, instance_type: str, market: str, zone: str, kind: catalogue.InstanceType | None = None) -> PriceToUse:
+    def price_of(self, instance_type: str, market: str, zone: str, kind: catalogue.InstanceType | None = None) -> PriceToUse:
         """The price of one offering. ``reserved`` is already paid for. ``kind`` is the basis of a guess if no price is known."""
         own_price = override_price(self.own, instance_type=instance_type, market=market, zone=zone)
         if own_price is not None:
@@ -121,19 +121,19 @@ class Tariff(NamedTuple):
         if own_price is not None:
             return PriceToUse(own_price)
         if listed is None:
-            return self._otherwise(instance_type, kind)
+            return self._substitute(instance_type, kind)
         if _is_plausible(listed, references):
             return PriceToUse(listed)
-        substitute = self._otherwise(instance_type, kind)
+        substitute = self._substitute(instance_type, kind)
         text = f"is ${listed:g}, expected about ${substitute.price:g}; ${substitute.price:g} is used"
         return substitute._replace(warning=f"the on-demand price of {instance_type} in {self.region} {text}")
 
-    def _otherwise(self, instance_type: str, kind: catalogue.InstanceType | None) -> PriceToUse:
+    def _substitute(self, instance_type: str, kind: catalogue.InstanceType | None) -> PriceToUse:
         """A price in place of AWS's: the catalogue's for the region, that of the nearest region, or a guess at or above any spot price."""
-        near = nearest(instance_type, self.region)
+        near = nearest_price(instance_type, self.region)
         if near is not None:
             return PriceToUse(near.price.on_demand, price_from="" if near.region == self.region else near.region)
-        guess = guessed(kind, self.region) if kind is not None else None
+        guess = guess_price(kind, self.region) if kind is not None else None
         spot = [spot_price.price for (name, _), spot_price in self.spot.items() if name == instance_type and _is_possible(spot_price.price)]
         price = max([guess or 0.0, *spot]) or UNKNOWN_PRICE
         what = f"prices unknown: no region has a price of {instance_type}"
@@ -141,7 +141,7 @@ class Tariff(NamedTuple):
 
     def _spot(self, instance_type: str, zone: str, on_demand: PriceToUse) -> PriceToUse:
         what, spot_price = f"the spot price of {instance_type} in {zone or self.region}", self.spot.get((instance_type, zone))
-        near = nearest(instance_type, self.region)
+        near = nearest_price(instance_type, self.region)
         listed = near.price.spot if near is not None else None
         estimate = min(listed, on_demand.price) if listed is not None else on_demand.price
         if spot_price is None:

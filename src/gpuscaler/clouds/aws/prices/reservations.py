@@ -27,11 +27,11 @@ class Reservation(Struct, frozen=True, gc=False):
     ends: float | None = None
     block: bool = False
 
-    def usable(self, now: float) -> bool:
-        return self.state == ACTIVE and (self.ends is None or (self.taken_at or self.ends) > now)
+    def is_usable(self, now: float) -> bool:
+        return self.state == ACTIVE and (self.ends is None or (self.ending_begins_at or self.ends) > now)
 
     @property
-    def taken_at(self) -> float:
+    def ending_begins_at(self) -> float:
         """When EC2 begins to end its machines; 0 if they continue on demand, as they do in any reservation other than a block."""
         if not self.block or self.ends is None:
             return 0.0

@@ -43,7 +43,7 @@ class Hints(Struct, frozen=True, gc=False):
     unready_after: float | None = None
 
 
-class _Reader:
+class _TagReader:
     def __init__(self) -> None:
         self.labels: dict[str, str] = {}
         self.openai: dict[str, str] = {}
@@ -52,23 +52,23 @@ class _Reader:
         self.times: dict[str, float] = {}
         self.warnings: list[str] = []
 
-    def wrong(self, key: str, value: str, expected: str) -> None:
+    def warn(self, key: str, value: str, expected: str) -> None:
         self.warnings.append(f"the tag {shorten_value(key)} is {shorten_value(value)}, expected {expected}; it is ignored")
 
     def label(self, key: str, name: str, value: str, into: dict[str, str]) -> None:
         if not is_qualified_name(name) or name == HOSTNAME:
-            self.wrong(key, value, "the key of a label behind the prefix")
+            self.warn(key, value, "the key of a label behind the prefix")
         elif not is_label_value(value):
-            self.wrong(key, value, "the value of a label: up to 63 letters, digits, '-', '_' and '.'")
+            self.warn(key, value, "the value of a label: up to 63 letters, digits, '-', '_' and '.'")
         else:
             into[name] = value
 
     def taint(self, key: str, name: str, value: str) -> None:
         text, colon, effect = value.rpartition(":")
         if not is_qualified_name(name):
-            self.wrong(key, value, "the key of a taint behind the prefix")
+            self.warn(key, value, "the key of a taint behind the prefix")
         elif not colon or effect not in EFFECTS or not is_label_value(text):
-            self.wrong(
+            self.warn(
                 key, value, f"VALUE:EFFECT such as true:NoSchedule, with one of {', '.join(EFFECTS)} (the taint's key is in the tag's)"
             )
         else:
@@ -77,16 +77,16 @@ class _Reader:
     def resource(self, key: str, name: str, value: str) -> None:
         native = name in _NATIVE or name.startswith("hugepages-")
         if not native and not ("/" in name and is_qualified_name(name)):
-            self.wrong(key, value, f"{', '.join(_NATIVE)} or domain/name behind the prefix")
+            self.warn(key, value, f"{', '.join(_NATIVE)} or domain/name behind the prefix")
             return
         try:
             amount = parse(value)
         except QuantityError:
-            self.wrong(key, value, "a quantity such as 4 or 28Gi")
+            self.warn(key, value, "a quantity such as 4 or 28Gi")
             return
         units = milli(amount) if name == "cpu" else whole(amount)
         if not 0 <= units < 2**63 or ("/" in name and amount.denominator != 1):
-            self.wrong(key, value, "a quantity such as 4 or 28Gi, not negative")
+            self.warn(key, value, "a quantity such as 4 or 28Gi, not negative")
         else:
             self.resources[name] = units
 
@@ -95,42 +95,42 @@ class _Reader:
             self.warnings.append(f"the tag {key} is an option of Cluster Autoscaler that has no counterpart here; it is ignored")
             return
         if name not in (IDLE, UNREADY):
-            self.wrong(key, value, f"an option such as {IDLE}")
+            self.warn(key, value, f"an option such as {IDLE}")
             return
         try:
             seconds = parse_duration(value)
         except ValueError:
             seconds = -1.0
         if seconds < 0:
-            self.wrong(key, value, "a duration such as 10m")
+            self.warn(key, value, "a duration such as 10m")
         else:
             self.times[name] = seconds
 
 
 def hints_of(tags: Mapping[str, str]) -> Hints:
     """Decode the tags. A ``node-template`` label takes precedence over a ``kube/`` one."""
-    read = _Reader()
+    reader = _TagReader()
     for key, value in sorted(tags.items()):
         if key.startswith(LABEL):
-            read.label(key, key.removeprefix(LABEL), value, read.labels)
+            reader.label(key, key.removeprefix(LABEL), value, reader.labels)
         elif key.startswith(TAINT):
-            read.taint(key, key.removeprefix(TAINT), value)
+            reader.taint(key, key.removeprefix(TAINT), value)
         elif key.startswith(RESOURCE):
-            read.resource(key, key.removeprefix(RESOURCE), value)
+            reader.resource(key, key.removeprefix(RESOURCE), value)
         elif key.startswith(OPTION):
-            read.option(key, key.removeprefix(OPTION), value)
+            reader.option(key, key.removeprefix(OPTION), value)
         elif key.startswith(PREFIX):
-            read.wrong(key, value, "label/, taint/, resources/ or autoscaling-options/ behind node-template/")
+            reader.warn(key, value, "label/, taint/, resources/ or autoscaling-options/ behind node-template/")
         elif key.startswith(OPENAI):
-            read.label(key, key.removeprefix(OPENAI), value, read.openai)
-    for name in sorted(read.labels.keys() & read.openai.keys()):
-        if read.labels[name] != read.openai[name]:
-            read.warnings.append(f"the tags {LABEL}{name} and {OPENAI}{name} differ; the first one is used")
+            reader.label(key, key.removeprefix(OPENAI), value, reader.openai)
+    for name in sorted(reader.labels.keys() & reader.openai.keys()):
+        if reader.labels[name] != reader.openai[name]:
+            reader.warnings.append(f"the tags {LABEL}{name} and {OPENAI}{name} differ; the first one is used")
     return Hints(
-        {**read.openai, **read.labels},
-        tuple(read.taints),
-        read.resources,
-        read.times.get(IDLE),
-        tuple(read.warnings),
-        read.times.get(UNREADY),
+        {**reader.openai, **reader.labels},
+        tuple(reader.taints),
+        reader.resources,
+        reader.times.get(IDLE),
+        tuple(reader.warnings),
+        reader.times.get(UNREADY),
     )

@@ -42,8 +42,8 @@ class Launch(Struct, frozen=True):
     ``market`` comes from InstanceMarketOptions; ``disk`` is in GiB; ``efa`` counts interfaces. ``arriving`` means that user data registers
     the node with our startup taint. ``taints`` are those of a flag in user data, None without such a flag, and ``unusable`` is why the
     kubelet would not start with this user data. ``outdated`` marks a launch configuration. ``digest`` changes with any part of the data,
-    whether or not it is understood here. ``source`` is its name for users; ``left`` are the devices whose disks outlive the machine, and
-    ``unsaid`` those for which that is not specified. ``pods`` is the kubelet's pod limit, 0 if user data does not set it, and
+    whether or not it is understood here. ``source`` is its name for users; ``kept_disks`` are the devices whose disks outlive the machine,
+    and ``undecided_disks`` those for which that is not specified. ``pods`` is the kubelet's pod limit, 0 if user data does not set it, and
     ``local_disks`` means that user data puts pods' files on all local disks as one.
     """
 
@@ -62,8 +62,8 @@ class Launch(Struct, frozen=True):
     outdated: bool = False
     digest: str = ""
     source: str = "launch template"
-    left: tuple[str, ...] = ()
-    unsaid: tuple[str, ...] = ()
+    kept_disks: tuple[str, ...] = ()
+    undecided_disks: tuple[str, ...] = ()
     pods: int = 0
     local_disks: bool = False
 
@@ -87,8 +87,8 @@ def launch_of(data: Reply, source: str = "launch template") -> Launch:
         local_disks=_local_disks(data.get("UserData")),
         digest=_digest(data),
         source=source,
-        left=_disks_with_deletion(data, setting=False),
-        unsaid=tuple(device for device in _disks_with_deletion(data, setting=None) if device not in _ROOTS),
+        kept_disks=_disks_with_deletion(data, setting=False),
+        undecided_disks=tuple(device for device in _disks_with_deletion(data, setting=None) if device not in _ROOTS),
     )
 
 
@@ -109,7 +109,7 @@ def configuration_of(data: Reply) -> Launch:
         outdated=True,
         digest=_digest(data),
         source=f"launch configuration {data.get('LaunchConfigurationName') or ''}",
-        left=_disks_with_deletion(data, setting=False),
+        kept_disks=_disks_with_deletion(data, setting=False),
     )
 
 

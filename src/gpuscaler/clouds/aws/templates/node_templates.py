@@ -31,7 +31,7 @@ class NodeTemplate(Struct, frozen=True):
     nodegroup: Nodegroup | None = None
     openai: bool = False
 
-    def telling(self, zones: Sequence[str]) -> Mapping[str, str]:
+    def identifying_labels(self, zones: Sequence[str]) -> Mapping[str, str]:
         """Labels that identify the group's nodes: those of tags and EKS, and the zone if there is only one, else the region."""
         place = {"topology.kubernetes.io/zone": zones[0]} if len(zones) == 1 else {"topology.kubernetes.io/region": self.region}
         return {**place, **(self.nodegroup.own_labels if self.nodegroup else {}), **self.hints.labels}
