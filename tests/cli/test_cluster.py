@@ -16,7 +16,7 @@ import yaml
 from click.testing import CliRunner
 from tests.objects import pod, workload
 
-from gpuscaler.cli.cluster import cluster, nodes_of
+from gpuscaler.cli.cluster import cluster, parse_nodes
 from gpuscaler.kube.client import Client
 from gpuscaler.kube.errors import Unauthorized, Unreachable
 from gpuscaler.kube.http import HttpTransport
@@ -151,7 +151,7 @@ def test_invalid_node_arguments_are_named(told: str, message: str, tmp_path: Pat
 
 
 def test_nodes_are_numbered_consecutively_and_belong_to_no_pool() -> None:
-    nodes = nodes_of(("2", "g5.xlarge=1"))
+    nodes = parse_nodes(("2", "g5.xlarge=1"))
     assert [node["metadata"]["name"] for node in nodes] == ["node-1", "node-2", "node-3"]
     assert "gpuscaler.io/pool" not in nodes[2]["metadata"]["labels"]
     assert nodes[2]["metadata"]["labels"]["node.kubernetes.io/instance-type"] == "g5.xlarge"

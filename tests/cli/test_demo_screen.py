@@ -6,7 +6,7 @@ from xml.etree import ElementTree as ET
 import pytest
 from rich.console import Console
 
-from gpuscaler.cli.demo_screen import Screen, picture_of, status_of, telling
+from gpuscaler.cli.demo_screen import Screen, rank_frame, status_line, svg_picture
 from gpuscaler.control.records.events import happening as kinds
 from gpuscaler.control.records.events.happening import HistoryEvent
 from gpuscaler.embedded.demo.frames import Frame, Machine, Pending, PoolView
@@ -64,7 +64,7 @@ def test_the_header_shows_clock_cost_and_pods() -> None:
 
 def test_a_late_clock_shows_the_lag_in_real_time() -> None:
     assert "5s behind" in drawn(frame(behind=600.0))[0]
-    assert status_of(frame(behind=600.0)).endswith("; 5s behind")
+    assert status_line(frame(behind=600.0)).endswith("; 5s behind")
 
 
 def test_refusals_are_shown_next_to_their_pool() -> None:
@@ -113,7 +113,7 @@ def test_control_characters_of_a_trace_never_reach_the_terminal() -> None:
 
 
 def test_the_picture_is_complete_and_fetches_nothing() -> None:
-    picture = picture_of(frame(machine(used=4), waiting=2, decisions=4), began=BEGAN)
+    picture = svg_picture(frame(machine(used=4), waiting=2, decisions=4), began=BEGAN)
 
     assert ET.fromstring(picture).tag == "{http://www.w3.org/2000/svg}svg"
     assert "font-face" not in picture
@@ -123,10 +123,10 @@ def test_the_picture_is_complete_and_fetches_nothing() -> None:
 def test_a_frame_with_a_refusing_market_ranks_highest() -> None:
     calm, moving = frame(machine(used=4)), frame(machine(used=4), machine(arriving=4))
 
-    assert telling(calm) < telling(moving) < telling(frame(refused=1))
+    assert rank_frame(calm) < rank_frame(moving) < rank_frame(frame(refused=1))
 
 
 def test_a_status_is_one_line() -> None:
-    assert status_of(frame(machine(used=3, idle=1), waiting=2)) == (
+    assert status_line(frame(machine(used=3, idle=1), waiting=2)) == (
         "1:02:03 $12.50/h, $3.25 so far; GPUs: 3 used, 1 idle, 0 arriving, 0 leaving; 3 pods running, 2 pending, 4 done"
     )

@@ -30,7 +30,7 @@ from gpuscaler.control.records.events.records import Decision
 from gpuscaler.control.records.history import packing
 from gpuscaler.control.records.history.history import FILE, StoredDecision, open_history
 from gpuscaler.control.records.history.packing import pack_decision
-from gpuscaler.control.records.status.reporting import status_config_map, parse_status
+from gpuscaler.control.records.status.reporting import parse_status, status_config_map
 from gpuscaler.control.records.status.status import Process, Status
 from gpuscaler.embedded.apiserver.faults import Fault
 from gpuscaler.embedded.apiserver.wire.failures import Failure

@@ -19,7 +19,7 @@ from gpuscaler.embedded.nodes import providers
 from gpuscaler.embedded.nodes.leases import NAMESPACE as NODE_LEASES
 from gpuscaler.embedded.serving.memory import MemoryTransport
 from gpuscaler.kube.client import Client
-from gpuscaler.kube.requests import about
+from gpuscaler.kube.requests import request_kind
 from gpuscaler.kube.resources import NODES, PODS, WATCHED
 from gpuscaler.kube.transport import Answer, Request
 from gpuscaler.settings.run_settings import RunSettings
@@ -34,7 +34,7 @@ Right = tuple[str, str, str]
 
 def allowed(kind: str) -> set[Right]:
     """The rights that all roles of a kind give the controller; one other Role is for people."""
-    found = set()
+    requests = set()
     for document in filter(None, yaml.safe_load_all(ROLES.read_text())):
         own = document["kind"] == kind and not document["metadata"]["name"].endswith("-reader")
         for rule in document.get("rules", ()) if own else ():
@@ -42,8 +42,8 @@ def allowed(kind: str) -> set[Right]:
                 for resource in rule["resources"]:
                     plural, _, part = resource.partition("/")
                     label = (f"{plural}.{group}" if group else plural) + (f"/{part}" if part else "")
-                    found |= {(verb, label, name) for verb in rule["verbs"] for name in rule.get("resourceNames", [""])}
-    return found
+                    requests |= {(verb, label, name) for verb in rule["verbs"] for name in rule.get("resourceNames", [""])}
+    return requests
 
 
 class Noting:
@@ -55,7 +55,7 @@ class Noting:
         self.elsewhere: set[str] = set()
 
     def exchange(self, request: Request) -> AbstractAsyncContextManager[Answer]:
-        what = about(request)
+        what = request_kind(request)
         # For authorization, a create request has no object name.
         of_kubelet = f"/namespaces/{NODE_LEASES}/" in request.path
         named = what.resource in OWN and what.verb not in {"create", "list", "watch"} and not of_kubelet
@@ -97,7 +97,7 @@ async def test_the_roles_allow_the_requests_of_the_program_and_nothing_else(tmp_
         for name in ("train", "left"):
             await user.delete(PODS, name, namespace="default")
         await asyncio.sleep(200)
-        assert [msgspec.json.decode(one)["metadata"]["name"] for one in await user.list_all(NODES)] == []
+        assert [msgspec.json.decode(body)["metadata"]["name"] for body in await user.list_all(NODES)] == []
         life.cancel()
         await asyncio.gather(life, return_exceptions=True)
     cluster_wide, own = allowed("ClusterRole"), allowed("Role")

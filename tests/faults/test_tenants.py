@@ -5,8 +5,8 @@ from types import ModuleType
 from typing import Any
 
 import pytest
-from tests.clouds.aws.machines.test_inbox import drain, machines, send, shop, warning
-from tests.clouds.aws.providers import Shop
+from tests.clouds.aws.machines.test_inbox import drain, harness, machines, send, warning
+from tests.clouds.aws.providers import ProviderHarness
 from tests.control.world import World
 from tests.faults.kit import bought, faulty, recorded
 from tests.hostile.workloads import (
@@ -35,7 +35,7 @@ from tests.planning.scale_down.test_consolidation import ANCHOR, crowd
 from gpuscaler.kube.resources import PODS
 from gpuscaler.lifecycle.reconcile import stages
 from gpuscaler.model.cluster import Cluster
-from gpuscaler.model.pools import bounded
+from gpuscaler.model.pools import with_default_limit
 from gpuscaler.model.selector_index import SelectorIndex
 from gpuscaler.model.selectors import LabelSelector, Requirement
 from gpuscaler.model.table import NodeTable
@@ -44,7 +44,7 @@ from gpuscaler.planning.feasibility.static import Rows
 from gpuscaler.planning.planner import Planner, plan
 from gpuscaler.planning.state import State
 
-__all__ = ["shop"]
+__all__ = ["harness"]
 
 
 async def create(here: World, *pods: Object) -> None:
@@ -178,30 +178,30 @@ async def test_f93_a_process_whose_turns_all_fail_reports_it_and_is_not_restarte
         said = set[str]()
         for _ in range(30):
             await here.sleep(2 * service.settings.http.alive_within / 30)
-            said.add(service.alive())
+            said.add(service.liveness_problem())
 
         assert any("ZeroDivisionError" in trouble for trouble in service.troubles())
         assert said == {""}
         monkeypatch.undo()
         await bought(here, 1)
         await here.sleep(60.0)
-        assert not service.alive()
+        assert not service.liveness_problem()
         assert not any("ZeroDivisionError" in trouble for trouble in service.troubles())
 
 
 @pytest.mark.looptime(False)
 @pytest.mark.parametrize("poison", ["[" * 200_000, '{"a":' * 100_000, "{}"])
-async def test_f92_an_invalid_message_is_deleted_at_once_and_the_next_messages_are_read(shop: Shop, poison: str) -> None:
-    await drain(shop)
-    queue = shop.aws.account.region("us-east-1").queues["events"]
-    first, _ = machines(shop)
-    send(shop, poison, warning(first.id))
+async def test_f92_an_invalid_message_is_deleted_at_once_and_the_next_messages_are_read(harness: ProviderHarness, poison: str) -> None:
+    await drain(harness)
+    queue = harness.aws.account.region("us-east-1").queues["events"]
+    first, _ = machines(harness)
+    send(harness, poison, warning(first.id))
     before = len(queue.messages)
 
-    assert [notice.instance.rpartition("/")[2] for notice in await shop.provider.notices()] == [first.id]
+    assert [notice.instance.rpartition("/")[2] for notice in await harness.provider.notices()] == [first.id]
     assert (before, len(queue.messages)) == (2, 1)
-    assert shop.provider.inbox is not None
-    assert shop.provider.inbox.counts.malformed == 1
+    assert harness.provider.inbox is not None
+    assert harness.provider.inbox.counts.malformed == 1
 
 
 def test_f94_a_namespace_with_too_many_rules_for_a_plan_delays_no_other() -> None:
@@ -224,7 +224,7 @@ def test_f94_a_label_that_all_pods_have_does_not_slow_down_the_search_for_rules(
     rules = [LabelSelector(tuple(Requirement(key, "In", (value,)) for key, value in label.items())) for label in labels]
     index = SelectorIndex(rules)
 
-    assert sum(len(index.near(label)) for label in labels) < 3000
+    assert sum(len(index.candidates(label)) for label in labels) < 3000
 
 
 def test_f94_hundreds_of_host_ports_are_planned_without_the_optimiser() -> None:
@@ -261,6 +261,6 @@ def test_f96_three_hundred_pods_without_gpus_buy_no_machine_with_gpus() -> None:
 
 
 def test_f96_without_limits_the_default_limit_bounds_what_is_bought() -> None:
-    made = plan(cluster_of([pod(n) for n in range(1000)]), State(), bounded(policy(POOLS)), NOW)
+    made = plan(cluster_of([pod(n) for n in range(1000)]), State(), with_default_limit(policy(POOLS)), NOW)
 
     assert 50.0 < sum(machine.price_per_hour for machine in made.machines) <= 100.0

@@ -28,7 +28,7 @@ from gpuscaler.embedded.apiserver.faults import Fault
 from gpuscaler.embedded.serving.memory import MemoryTransport
 from gpuscaler.kube.client import Client
 from gpuscaler.kube.credentials import TokenFile
-from gpuscaler.kube.picture import Taken
+from gpuscaler.kube.picture import ClusterState
 from gpuscaler.kube.reflector import Batch
 from gpuscaler.kube.resources import CONFIG_MAPS
 from gpuscaler.kube.transport import Request
@@ -119,11 +119,11 @@ class Still:
     def apply(self, delta: Delta) -> None:
         self.cluster, self.version = self.cluster.apply(delta), self.version + 1
 
-    def belong(self, inventory: Inventory, ordered: object = None) -> None:
+    def set_offerings(self, inventory: Inventory, ordered: object = None) -> None:
         """Labels alone identify the pool of these nodes."""
 
-    async def take(self) -> Taken:
-        return Taken(self.cluster, self.version)
+    async def take(self) -> ClusterState:
+        return ClusterState(self.cluster, self.version)
 
     def stale_for(self, _now: float) -> float:
         return 0.0

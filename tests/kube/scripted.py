@@ -16,7 +16,7 @@ from gpuscaler.kube.errors import Unreachable
 from gpuscaler.kube.reflector import Batch, Reflector
 from gpuscaler.kube.resources import PODS, Resource
 from gpuscaler.kube.transport import Answer, Request
-from gpuscaler.kube.turns import Turn
+from gpuscaler.kube.turns import DecodeLock
 from gpuscaler.model.cluster import Item
 from gpuscaler.model.decoding.interning import Interner
 
@@ -150,7 +150,7 @@ def reflector_of(server: Scripted, reflected: Reflected, resource: Resource = PO
         reflected.receive,
         clock=asyncio.get_running_loop().time,
         random=Random(1),
-        turn=Turn(),
+        decode_lock=DecodeLock(),
     )
 
 

@@ -10,7 +10,7 @@ import trustme
 import yaml
 
 from gpuscaler.kube.access import Access, from_kubeconfig
-from gpuscaler.kube.credentials import Fixed, Presented, TokenFile
+from gpuscaler.kube.credentials import FixedCredentials, RequestCredentials, TokenFile
 from gpuscaler.kube.errors import AccessError
 from gpuscaler.kube.exec_plugin import ExecPlugin
 from gpuscaler.kube.incluster import find_access, in_cluster
@@ -49,7 +49,7 @@ def read(tmp_path: Path, cluster: Mapping[str, Any], user: Mapping[str, Any] | N
     return from_kubeconfig([write(tmp_path / "config", kubeconfig(cluster, user, **options))], environ=environ)
 
 
-async def presented(access: Access) -> Presented:
+async def presented(access: Access) -> RequestCredentials:
     return await access.credentials.current()
 
 
@@ -193,7 +193,7 @@ def test_an_exec_plugin_keeps_its_settings_and_cluster_information(tmp_path: Pat
 
 def test_a_token_takes_precedence_over_an_exec_plugin(tmp_path: Path) -> None:
     plugin = {"apiVersion": "client.authentication.k8s.io/v1beta1", "command": "login"}
-    assert isinstance(read(tmp_path, {}, {"exec": plugin, "token": "t"}).credentials, Fixed)
+    assert isinstance(read(tmp_path, {}, {"exec": plugin, "token": "t"}).credentials, FixedCredentials)
 
 
 V1 = "client.authentication.k8s.io/v1"

@@ -9,9 +9,9 @@ from tests.kube.doubles import Scripted, answer, refusal
 
 from gpuscaler.kube.client import Client
 from gpuscaler.kube.errors import Conflict, CredentialsError, Forbidden, Gone, NotFound, ServerError, TooManyRequests, Unreachable
-from gpuscaler.kube.eviction import Evicted, GoneAlready, Overlapping, Refused
+from gpuscaler.kube.eviction import AlreadyDeleted, Evicted, MultipleBudgets, Refused
 from gpuscaler.kube.rate import RateLimit
-from gpuscaler.kube.requests import About
+from gpuscaler.kube.requests import RequestKind
 from gpuscaler.kube.resources import CONFIG_MAPS, LEASES, NODES, PODS
 from gpuscaler.kube.transport import Answer, Request
 
@@ -62,7 +62,7 @@ async def test_a_read_is_repeated_while_the_server_is_unreachable_or_failing() -
     assert await one.get(NODES, "n") == b"{}"
     assert len(transport.requests) == 4
     assert asyncio.get_running_loop().time() - start == pytest.approx(0.25 + 0.5 + 3)
-    assert one.metrics.retries[About("get", "nodes")] == 3
+    assert one.metrics.retries[RequestKind("get", "nodes")] == 3
 
 
 async def test_a_read_gives_up_eventually() -> None:
@@ -177,9 +177,9 @@ ANSWERS = {
         refusal(429, "Cannot evict pod", details={**BUDGET, "retryAfterSeconds": 10}),
         Refused(BUDGET["causes"][0]["message"], 10.0),
     ),
-    "no pod": (refusal(404, 'pods "p" not found', reason="NotFound", details={"name": "p", "kind": "pods"}), GoneAlready()),
-    "another pod of that name": (refusal(409, PRECONDITION, reason="Conflict", details={"name": "p", "kind": "Pod"}), GoneAlready()),
-    "two budgets": (refusal(500, OVERLAPPING), Overlapping(OVERLAPPING)),
+    "no pod": (refusal(404, 'pods "p" not found', reason="NotFound", details={"name": "p", "kind": "pods"}), AlreadyDeleted()),
+    "another pod of that name": (refusal(409, PRECONDITION, reason="Conflict", details={"name": "p", "kind": "Pod"}), AlreadyDeleted()),
+    "two budgets": (refusal(500, OVERLAPPING), MultipleBudgets(OVERLAPPING)),
     "a budget with too many": (
         refusal(403, "DisruptedPods map too big", reason="Forbidden", details={"name": "web", "kind": "poddisruptionbudget.policy"}),
         Refused("DisruptedPods map too big"),
@@ -229,10 +229,10 @@ async def test_a_dry_run_writes_nothing_and_counts_withheld_writes() -> None:
     await one.get(NODES, "n")
     assert asked(transport) == [("GET", "/api/v1/nodes/n")]
     assert one.metrics.withheld == {
-        About("create", "configmaps"): 1,
-        About("create", "pods/eviction"): 1,
-        About("delete", "nodes"): 1,
-        About("update", "leases.coordination.k8s.io"): 1,
+        RequestKind("create", "configmaps"): 1,
+        RequestKind("create", "pods/eviction"): 1,
+        RequestKind("delete", "nodes"): 1,
+        RequestKind("update", "leases.coordination.k8s.io"): 1,
     }
 
 
@@ -277,7 +277,7 @@ async def test_a_write_ends_within_its_time_whatever_the_transport_does() -> Non
     with pytest.raises(Unreachable, match=r"PATCH /api/v1/nodes/n: no answer within 5 s"):
         await one.merge_patch(NODES, "n", {})
     assert asyncio.get_running_loop().time() == 5
-    assert one.metrics.requests == {(About("patch", "nodes"), 0): 1}
+    assert one.metrics.requests == {(RequestKind("patch", "nodes"), 0): 1}
 
 
 async def test_a_write_that_waited_long_for_its_turn_still_has_its_full_time() -> None:
@@ -294,7 +294,7 @@ async def test_a_write_that_waited_long_for_its_turn_still_has_its_full_time() -
 async def test_an_urgent_client_shares_the_rate_limit_and_does_not_wait_for_it() -> None:
     one, _ = client(*(answer(body=b"{}") for _ in range(4)), limit=RateLimit(0.1, 1))
     await one.merge_patch(NODES, "n", {})
-    await one.at_once().merge_patch(NODES, "n", {})
+    await one.urgently().merge_patch(NODES, "n", {})
     assert asyncio.get_running_loop().time() == 0
     await one.merge_patch(NODES, "n", {})
     assert asyncio.get_running_loop().time() == pytest.approx(20)
@@ -308,7 +308,7 @@ async def test_requests_are_counted_with_their_answer_and_time() -> None:
     one, _ = client(slow)
     with pytest.raises(Conflict):
         await one.replace(LEASES, "l", {}, namespace="ns")
-    what = About("update", "leases.coordination.k8s.io")
+    what = RequestKind("update", "leases.coordination.k8s.io")
     assert one.metrics.requests == {(what, 409): 1}
     assert one.metrics.latencies[what].total == pytest.approx(0.3)
     assert one.metrics.latencies[what].counts[4] == 1
@@ -325,4 +325,4 @@ async def test_a_broken_body_counts_as_an_answer() -> None:
     one, _ = client(broken)
     with pytest.raises(Unreachable):
         await one.create(PODS, {}, namespace="ns")
-    assert one.metrics.requests == {(About("create", "pods"), 200): 1}
+    assert one.metrics.requests == {(RequestKind("create", "pods"), 200): 1}

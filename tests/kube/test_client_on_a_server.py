@@ -19,7 +19,7 @@ from gpuscaler.kube.access import from_kubeconfig
 from gpuscaler.kube.client import Client
 from gpuscaler.kube.errors import AlreadyExists, Conflict, NotFound, Unauthorized
 from gpuscaler.kube.events import EventRecorder, Reference
-from gpuscaler.kube.eviction import Evicted, GoneAlready, Refused
+from gpuscaler.kube.eviction import AlreadyDeleted, Evicted, Refused
 from gpuscaler.kube.http import HttpTransport
 from gpuscaler.kube.resources import CONFIG_MAPS, CORE_EVENTS, NODES, POD_DISRUPTION_BUDGETS, PODS
 
@@ -106,7 +106,7 @@ async def test_evictions_return_their_result(tmp_path: Path) -> None:
         ]
     assert isinstance(refused, Refused)
     assert "web" in refused.why
-    assert answers == [GoneAlready(), Evicted(), Evicted(), GoneAlready()]
+    assert answers == [AlreadyDeleted(), Evicted(), Evicted(), AlreadyDeleted()]
 
 
 async def test_a_pod_is_bound(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from tests.kube.doubles import Scripted, answer, refusal
 
 from gpuscaler.kube.client import Client
 from gpuscaler.kube.errors import Unreachable
-from gpuscaler.kube.events import EventRecorder, Reference, shortened
+from gpuscaler.kube.events import EventRecorder, Reference, cut_to_bytes
 from gpuscaler.kube.leases import NotLeaderError
 from gpuscaler.kube.transport import Answer, Request
 
@@ -232,7 +232,7 @@ async def test_long_texts_are_cut_to_the_servers_limits() -> None:
 
 @pytest.mark.parametrize(("text", "most", "expected"), [("abc", 3, "abc"), ("abcdef", 5, "ab…"), ("üüü", 5, "ü…"), ("", 3, "")])
 def test_a_text_is_shortened_by_bytes(text: str, most: int, expected: str) -> None:
-    assert shortened(text, most) == expected
+    assert cut_to_bytes(text, most) == expected
 
 
 async def test_simultaneous_events_have_different_names() -> None:

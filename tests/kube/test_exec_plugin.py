@@ -13,9 +13,9 @@ from tests.kube.servers import ok, served, server_context
 
 from gpuscaler.kube.access import Access
 from gpuscaler.kube.client import Client
-from gpuscaler.kube.credentials import Presented
+from gpuscaler.kube.credentials import RequestCredentials
 from gpuscaler.kube.errors import CredentialsError, Unreachable
-from gpuscaler.kube.exec_plugin import Command, ExecPlugin, redacted
+from gpuscaler.kube.exec_plugin import ExecPlugin, PluginCommand, redacted
 from gpuscaler.kube.http import HttpTransport
 from gpuscaler.kube.resources import NODES
 from gpuscaler.kube.tls import Tls
@@ -35,7 +35,7 @@ def plugin(folder: Path, script: str, *, version: str = V1, pause: float = 0.0, 
     """A plugin whose program is the shell script; each run adds a line to ``runs``."""
     (folder / "login").write_text(f'#!/bin/sh\necho run >> "{folder}/runs"\n{script}\n')
     (folder / "login").chmod(0o755)
-    command = Command("user 'u' of /k", version, "./login", folder, **options)
+    command = PluginCommand("user 'u' of /k", version, "./login", folder, **options)
     return ExecPlugin(command, {"PATH": "/usr/bin:/bin", "FROM": "outside"}, pause=pause, time_limit=time_limit)
 
 
@@ -152,7 +152,7 @@ async def test_refusals_do_not_run_it_repeatedly(tmp_path: Path) -> None:
     exec_plugin = plugin(tmp_path, printing(credential(token="t")), pause=60)
     first = await exec_plugin.current()
     assert await exec_plugin.renewed(first) is None
-    assert await exec_plugin.renewed(Presented()) is first
+    assert await exec_plugin.renewed(RequestCredentials()) is first
     assert runs(tmp_path) == 1
 
 
@@ -178,10 +178,10 @@ async def test_it_recovers_after_a_failure(tmp_path: Path) -> None:
 
 
 async def test_a_missing_program_is_reported_with_its_install_hint(tmp_path: Path) -> None:
-    command = Command("user 'u' of /k", V1, "kubelogin-none", tmp_path, hint="Install it\n  with krew")
+    command = PluginCommand("user 'u' of /k", V1, "kubelogin-none", tmp_path, hint="Install it\n  with krew")
     said = await failure(ExecPlugin(command, {"PATH": "/usr/bin"}))
     assert said.endswith("saw no such program on the PATH, expected an executable; Install it with krew")
-    local = await failure(ExecPlugin(Command("user 'u' of /k", V1, "./none", tmp_path), {}))
+    local = await failure(ExecPlugin(PluginCommand("user 'u' of /k", V1, "./none", tmp_path), {}))
     assert f"saw no such program in {tmp_path}, expected an executable; install it or correct the kubeconfig" in local
 
 
@@ -209,7 +209,7 @@ ATTENDED = [("IfAvailable", True, True), ("IfAvailable", False, False), ("Never"
 
 @pytest.mark.parametrize(("mode", "attended", "expected"), ATTENDED)
 def test_a_plugin_may_prompt_only_if_a_user_is_present(tmp_path: Path, mode: str, attended: bool, expected: bool) -> None:
-    assert Command("u", V1, "x", tmp_path, mode=mode, attended=attended).interactive is expected
+    assert PluginCommand("u", V1, "x", tmp_path, mode=mode, attended=attended).interactive is expected
 
 
 PRINTED = {

@@ -14,7 +14,7 @@ from tests.kube.servers import connect_proxy, ok, served, server_context
 
 from gpuscaler.kube.access import Access
 from gpuscaler.kube.client import Client
-from gpuscaler.kube.credentials import Credentials, Fixed, Presented, TokenFile
+from gpuscaler.kube.credentials import Credentials, FixedCredentials, RequestCredentials, TokenFile
 from gpuscaler.kube.errors import ApiError, CredentialsError, Forbidden, NotFound, Unauthorized, Unreachable
 from gpuscaler.kube.http import HttpTransport
 from gpuscaler.kube.resources import NODES, PODS
@@ -36,7 +36,7 @@ def trusting(ca: trustme.CA, **fields: object) -> Tls:
 
 
 def token(text: str = SECRET) -> Credentials:
-    return Fixed(Presented({"authorization": f"Bearer {text}"}))
+    return FixedCredentials(RequestCredentials({"authorization": f"Bearer {text}"}))
 
 
 def access(url: str, tls: Tls | None = None, **fields: object) -> Access:
@@ -166,10 +166,10 @@ async def test_a_newly_issued_certificate_is_used_at_once(ca: trustme.CA) -> Non
     certificates = [issued("first"), issued("second")]
 
     class Rotating:
-        async def current(self) -> Presented:
-            return Presented(certificate=certificates[0])
+        async def current(self) -> RequestCredentials:
+            return RequestCredentials(certificate=certificates[0])
 
-        async def renewed(self, refused: Presented) -> Presented | None:
+        async def renewed(self, refused: RequestCredentials) -> RequestCredentials | None:
             assert refused.certificate is certificates.pop(0)
             return await self.current()
 

@@ -12,7 +12,7 @@ import structlog
 
 from gpuscaler.kube.client import Client
 from gpuscaler.kube.errors import Unreachable
-from gpuscaler.kube.leases import LeaderElection, NotLeaderError, Times
+from gpuscaler.kube.leases import LeaderElection, LeaseTimes, NotLeaderError
 from gpuscaler.kube.resources import CONFIG_MAPS
 from gpuscaler.kube.transport import Answer, Request
 
@@ -89,7 +89,7 @@ class LeaseLine:
 class Candidate:
     """One process: an election, and its work while it leads."""
 
-    def __init__(self, server: LeaseServer, name: str, *, wall: float = 1_780_000_000.0, times: Times | None = None) -> None:
+    def __init__(self, server: LeaseServer, name: str, *, wall: float = 1_780_000_000.0, times: LeaseTimes | None = None) -> None:
         loop = asyncio.get_running_loop()
         self.client = Client(server.transport(name))
         self.election = LeaderElection(
@@ -469,14 +469,14 @@ async def test_a_leader_stops_if_the_server_never_answers() -> None:
 @pytest.mark.parametrize("times", [(10.0, 10.0, 2.0), (15.0, 2.0, 2.0), (15.0, 10.0, 0.0)])
 def test_inconsistent_times_are_refused(times: tuple[float, float, float]) -> None:
     with pytest.raises(ValueError, match="expected lease > renew > retry > 0"):
-        Times(lease=times[0], renew=times[1], retry=times[2])
+        LeaseTimes(lease=times[0], renew=times[1], retry=times[2])
 
 
 async def test_a_deleted_lease_is_not_taken_from_a_leader_that_does_not_know_it_yet() -> None:
     server = LeaseServer()
     async with candidates(server, "a") as [a]:
         await asyncio.sleep(10)
-        async with candidates(server, "b", times=Times(retry=1.0)) as [b]:
+        async with candidates(server, "b", times=LeaseTimes(retry=1.0)) as [b]:
             await asyncio.sleep(10)
             server.cut.add("a")
             server.lease = None
@@ -502,7 +502,7 @@ async def test_a_dead_leader_is_replaced_within_20_seconds_whenever_it_dies(phas
 
 async def test_the_duration_in_a_lease_is_never_less_than_its_holder_relies_on() -> None:
     server = LeaseServer()
-    async with candidates(server, "a", times=Times(lease=15.5)):
+    async with candidates(server, "a", times=LeaseTimes(lease=15.5)):
         await asyncio.sleep(5)
         assert server.lease is not None
         assert server.lease["spec"]["leaseDurationSeconds"] == 16

@@ -12,7 +12,7 @@ from tests.kube.scripted import SILENCE, Json, Reply, Scripted, event, failure, 
 
 from gpuscaler.kube.client import Client
 from gpuscaler.kube.decode import ObjectDecoder
-from gpuscaler.kube.picture import Picture, Taken
+from gpuscaler.kube.picture import ClusterState, Picture
 from gpuscaler.kube.reflector import Batch
 from gpuscaler.kube.resources import JOB_SETS, NODES, PODS, Resource
 from gpuscaler.kube.transport import Answer, Request
@@ -260,7 +260,7 @@ async def test_a_cancelled_take_loses_no_changes() -> None:
         taking.cancel()
         await asyncio.wait([taking])
         assert picture.changed.is_set()
-        taken: Taken = await picture.take()
+        taken: ClusterState = await picture.take()
     assert taking.cancelled()
     assert len(taken.cluster.pods) == 300
     assert taken.kinds == {"Pod"}
@@ -337,14 +337,14 @@ async def test_nodes_have_the_offering_of_their_machine_from_the_clouds_latest_l
         Reply([listed(machine("n1"), machine("n2", provider="aws:///z/i-2")), 5.0, event("MODIFIED", machine("n1", 2)), SILENCE])
     )
     async with picture_of(nodes=nodes) as picture:
-        picture.belong(Inventory(1.0, (spot,)))
+        picture.set_offerings(Inventory(1.0, (spot,)))
         await asyncio.sleep(1)
         first = await picture.take()
         await asyncio.sleep(10)
         assert (await picture.take()).version == first.version
-        picture.belong(Inventory(2.0, (reserved,)))
+        picture.set_offerings(Inventory(2.0, (reserved,)))
         changed = await picture.take()
-        picture.belong(Inventory(3.0, ()))
+        picture.set_offerings(Inventory(3.0, ()))
         assert (await picture.take()).cluster is changed.cluster
     assert {name: node.bought for name, node in first.cluster.nodes.items()} == {"n1": spot.key, "n2": None}
     assert (changed.cluster.nodes["n1"].bought, sorted(changed.kinds)) == (reserved.key, ["Node"])

@@ -13,7 +13,7 @@ from gpuscaler.embedded.apiserver.faults import Fault
 from gpuscaler.embedded.apiserver.wire.failures import Failure
 from gpuscaler.embedded.serving.server import serve
 from gpuscaler.kube.access import Access
-from gpuscaler.kube.credentials import Credentials, Fixed, Presented, TokenFile
+from gpuscaler.kube.credentials import Credentials, FixedCredentials, RequestCredentials, TokenFile
 from gpuscaler.kube.errors import ApiError, Forbidden, NotFound, Unauthorized, Unreachable
 from gpuscaler.kube.http import HttpTransport
 from gpuscaler.kube.portforward import NotAnsweredError, PodPort, get_page
@@ -49,7 +49,7 @@ async def forwarding(
     if listening is not None:
         api.forwards.register(LEADER, listening.sockets[0].getsockname()[1])
     try:
-        async with HttpTransport(Access(serving.url, "test", credentials=credentials or Fixed())) as transport:
+        async with HttpTransport(Access(serving.url, "test", credentials=credentials or FixedCredentials())) as transport:
             yield api, transport
     finally:
         if listening is not None:
@@ -139,7 +139,7 @@ async def test_a_changed_token_is_read_again_once(tmp_path: Path) -> None:
     served = answering(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok")
     async with forwarding(served, tokens=["new"], credentials=credentials) as (_, transport):
         assert await page(transport) == (200, b"ok")
-    wrong = Fixed(Presented({"authorization": "Bearer other"}))
+    wrong = FixedCredentials(RequestCredentials({"authorization": "Bearer other"}))
     async with forwarding(served, tokens=["new"], credentials=wrong) as (_, transport):
         with pytest.raises(Unauthorized):
             await page(transport)

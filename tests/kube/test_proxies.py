@@ -5,7 +5,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from gpuscaler.kube.errors import AccessError
-from gpuscaler.kube.proxies import checked, proxy_of
+from gpuscaler.kube.proxies import checked_proxy, proxy_of
 
 HTTPS = {"HTTPS_PROXY": "http://proxy:3128"}
 
@@ -83,4 +83,4 @@ def test_an_unusable_proxy_is_reported_without_its_password(proxy: str) -> None:
 
 
 def test_a_proxy_needs_no_scheme() -> None:
-    assert checked("proxy.corp:8080", "x") == "http://proxy.corp:8080"
+    assert checked_proxy("proxy.corp:8080", "x") == "http://proxy.corp:8080"

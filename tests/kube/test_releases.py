@@ -73,4 +73,4 @@ async def test_events_of_the_scheduler_are_read_whatever_other_fields_they_have(
 
     async with beside(attempts.run()):
         await client.create(CORE_EVENTS, event, namespace="default")
-    assert (dict(attempts), attempts.said) == ({"default/a": 1793534409.0}, {"default/a": "0/3 nodes are available"})
+    assert (dict(attempts), attempts.messages) == ({"default/a": 1793534409.0}, {"default/a": "0/3 nodes are available"})

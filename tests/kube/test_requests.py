@@ -2,7 +2,7 @@
 
 import pytest
 
-from gpuscaler.kube.requests import BUCKETS, About, Latency, about
+from gpuscaler.kube.requests import BUCKETS, Latency, RequestKind, request_kind
 from gpuscaler.kube.transport import Request
 
 CASES = [
@@ -26,12 +26,12 @@ CASES = [
 
 @pytest.mark.parametrize(("method", "path", "expected"), CASES)
 def test_a_request_is_classified_by_verb_and_resource(method: str, path: str, expected: str) -> None:
-    assert about(Request(method, path)) == About(*expected.split(" "))
+    assert request_kind(Request(method, path)) == RequestKind(*expected.split(" "))
 
 
 @pytest.mark.parametrize(("value", "expected"), [("true", "watch"), ("1", "watch"), ("false", "list"), ("", "list")])
 def test_a_watch_is_distinguished_from_a_list(value: str, expected: str) -> None:
-    assert about(Request("GET", "/api/v1/pods", {"watch": value})).verb == expected
+    assert request_kind(Request("GET", "/api/v1/pods", {"watch": value})).verb == expected
 
 
 def test_latencies_fall_into_buckets() -> None:

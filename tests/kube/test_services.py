@@ -7,10 +7,10 @@ import pytest
 from tests.kube.doubles import answer, refusal
 from tests.kube.test_client import asked, client
 
-from gpuscaler.clouds.aws.api.calls import MissingError
+from gpuscaler.clouds.aws.api.calls import MissingPackageError
 from gpuscaler.control.process import aws
 from gpuscaler.control.process.running import ProcessContext, UnusableError
-from gpuscaler.kube.services import by_address
+from gpuscaler.kube.services import with_cluster_ip
 from gpuscaler.settings.aws_file import AwsSettings
 from gpuscaler.settings.run_settings import RunSettings
 
@@ -29,7 +29,7 @@ from gpuscaler.settings.run_settings import RunSettings
 async def test_the_name_of_a_service_becomes_its_address(url: str, address: str | None, expected: str) -> None:
     one, transport = client(answer(body={"spec": {"clusterIP": address} if address else {}}))
 
-    assert await by_address(one, url) == expected
+    assert await with_cluster_ip(one, url) == expected
     assert asked(transport) == [("GET", "/api/v1/namespaces/lab/services/aws")]
 
 
@@ -39,7 +39,7 @@ async def test_the_name_of_a_service_becomes_its_address(url: str, address: str 
 async def test_other_addresses_and_https_are_not_resolved_through_the_api_server(url: str) -> None:
     one, transport = client(answer(body={}))
 
-    assert await by_address(one, url) == url
+    assert await with_cluster_ip(one, url) == url
     assert transport.requests == []
 
 
@@ -49,7 +49,7 @@ async def _made(monkeypatch: pytest.MonkeyPatch, *answers: Any) -> tuple[list[st
 
     def calls(**told: Any) -> None:
         seen.append(told["endpoint_url"])
-        raise MissingError("no boto3 in this test")
+        raise MissingPackageError("no boto3 in this test")
 
     monkeypatch.setattr(aws, "Calls", calls)
     one, _ = client(*answers)

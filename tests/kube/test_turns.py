@@ -2,7 +2,7 @@
 
 import asyncio
 
-from gpuscaler.kube.turns import breathe
+from gpuscaler.kube.turns import yield_to_loop
 
 
 async def test_a_task_that_yields_continues_after_everything_that_is_due() -> None:
@@ -10,6 +10,6 @@ async def test_a_task_that_yields_continues_after_everything_that_is_due() -> No
     loop.call_at(loop.time(), ran.append, "a timer")
     loop.call_soon(ran.append, "a callback")
 
-    await breathe()
+    await yield_to_loop()
 
     assert ran == ["a callback", "a timer"]

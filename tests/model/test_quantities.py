@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuscaler.model.quantities import INT64_MAX, QuantityError, format_quantity, milli, parse, parse_milli, shortened, whole
+from gpuscaler.model.quantities import INT64_MAX, QuantityError, format_quantity, milli, parse, parse_milli, shorten_value, whole
 
 NANO = Fraction(1, 10**9)
 
@@ -146,6 +146,6 @@ def test_any_text_is_a_value_in_nano_units_or_an_error(text: str) -> None:
 
 
 def test_long_values_are_shortened_in_messages() -> None:
-    assert shortened("x" * 5_000_000) == f"'{'x' * 59}…"
-    assert len(shortened(["y" * 1000])) == 61
-    assert shortened("short") == "'short'"
+    assert shorten_value("x" * 5_000_000) == f"'{'x' * 59}…"
+    assert len(shorten_value(["y" * 1000])) == 61
+    assert shorten_value("short") == "'short'"

@@ -24,10 +24,10 @@ LABELS: tuple[dict[str, str], ...] = ({}, {"a": "1"}, {"a": "2", "b": "1"}, {"a"
 def test_every_selector_that_matches_is_found_once_and_in_order() -> None:
     index = SelectorIndex([None, *SELECTORS])
     for labels in LABELS:
-        found = index.near(labels)
+        found = index.candidates(labels)
         assert {number for number, selector in enumerate(SELECTORS, 1) if selector.matches(labels)} <= set(found)
         assert found == sorted(set(found))
-        assert index.near(labels, since=5) == [number for number in found if number >= 5]
+        assert index.candidates(labels, since=5) == [number for number in found if number >= 5]
 
 
 def test_additions_to_a_copy_do_not_change_the_original_index() -> None:
@@ -38,17 +38,17 @@ def test_additions_to_a_copy_do_not_change_the_original_index() -> None:
     third = second.copy()
     third.add(SELECTORS[0])
 
-    assert [index.near({}) for index in (first, second, third)] == [[0, 1], [0, 1], [0, 1, 2]]
+    assert [index.candidates({}) for index in (first, second, third)] == [[0, 1], [0, 1], [0, 1, 2]]
 
 
 @pytest.mark.parametrize("selector", SELECTORS)
 def test_all_matches_of_a_selector_are_found_in_its_namespace(selector: LabelSelector) -> None:
     things = [(space, labels) for space in ("x", "y") for labels in LABELS]
-    found = set(LabelIndex(things).near("y", selector))
+    found = set(LabelIndex(things).candidates("y", selector))
 
     assert {number for number, (space, labels) in enumerate(things) if space == "y" and selector.matches(labels)} <= found
     assert all(things[number][0] == "y" for number in found)
-    assert list(LabelIndex(things).near("z", selector)) == []
+    assert list(LabelIndex(things).candidates("z", selector)) == []
 
 
 def test_a_common_label_does_not_hide_a_selective_one() -> None:
@@ -56,9 +56,9 @@ def test_a_common_label_does_not_hide_a_selective_one() -> None:
     labels = [{"app": "x", "job": str(number)} for number in range(1000)]
 
     of_selectors = SelectorIndex(selectors)
-    assert sum(len(of_selectors.near(label)) for label in labels) < 3000
+    assert sum(len(of_selectors.candidates(label)) for label in labels) < 3000
     index = LabelIndex(("", label) for label in labels)
-    assert sum(len(list(index.near("", selector))) for selector in selectors) == 1000
+    assert sum(len(list(index.candidates("", selector))) for selector in selectors) == 1000
 
 
 def test_pods_that_each_select_themselves_by_fifty_labels_have_their_rules_counted() -> None:

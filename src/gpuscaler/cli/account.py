@@ -31,7 +31,7 @@ def read_account(settings: "RunSettings", *, cache: Path) -> Account:
 
     from msgspec.structs import replace
 
-    from gpuscaler.clouds.aws.api.calls import Calls, MissingError
+    from gpuscaler.clouds.aws.api.calls import Calls, MissingPackageError
 
     try:
         calls = Calls(sleep=time.sleep, random=SystemRandom(), endpoint_url=settings.aws.endpoint_url)

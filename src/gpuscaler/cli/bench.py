@@ -50,8 +50,8 @@ def show(table: "Published", *, as_json: bool) -> None:
 
     if as_json:
         document = msgspec.to_builtins(table)
-        for row, one in zip(document["rows"], table.rows, strict=True):
-            row["difference"] = one.difference
+        for row, result in zip(document["rows"], table.rows, strict=True):
+            row["difference"] = result.difference
         click.echo(msgspec.json.format(msgspec.json.encode(document), indent=2))
         return
     console = uncut_console()
@@ -65,8 +65,8 @@ def show(table: "Published", *, as_json: bool) -> None:
     for heading in ("published", "ours", "difference", *figures):
         grid.add_column(heading, justify="right")
     for row in table.rows:
-        more = [_number(row.figures.get(heading)) for heading in figures]
-        grid.add_row(row.policy, _number(row.published), _number(row.ours), _number(row.difference, "+"), *more)
+        extra_cells = [_number(row.figures.get(heading)) for heading in figures]
+        grid.add_row(row.policy, _number(row.published), _number(row.ours), _number(row.difference, "+"), *extra_cells)
     console.print(grid)
     if table.unmatched:
         console.print("\nNot matched:")

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from gpuscaler.model.pools import Policy
 
 #: Kinds that create pods from a template, and the field with their number.
-COUNTED: Mapping[str, str] = {
+REPLICA_FIELDS: Mapping[str, str] = {
     "Deployment": "replicas",
     "ReplicaSet": "replicas",
     "ReplicationController": "replicas",
@@ -31,14 +31,16 @@ def without_pools(policy: "Policy", names: Sequence[str]) -> "Policy":
     """Return ``policy`` without the pools of these names. Their nodes stay, and belong to no pool."""
     from msgspec.structs import replace
 
-    known = {pool.name for pool in policy.pools}
+    pool_names = {pool.name for pool in policy.pools}
     for name in names:
-        if name not in known:
-            raise click.BadParameter(f"saw {name!r}, expected a pool of the file: {_nearest(name, known)}", param_hint="--without-pool")
-    left = tuple(pool for pool in policy.pools if pool.name not in names)
-    if names and not left:
+        if name not in pool_names:
+            raise click.BadParameter(
+                f"saw {name!r}, expected a pool of the file: {_suggest_names(name, pool_names)}", param_hint="--without-pool"
+            )
+    remaining = tuple(pool for pool in policy.pools if pool.name not in names)
+    if names and not remaining:
         raise click.BadParameter("saw every pool of the file, expected at least one to be left", param_hint="--without-pool")
-    return replace(policy, pools=left)
+    return replace(policy, pools=remaining)
 
 
 def with_prices(policy: "Policy", prices: Sequence[str]) -> "Policy":
@@ -47,17 +49,19 @@ def with_prices(policy: "Policy", prices: Sequence[str]) -> "Policy":
 
     for text in prices:
         kind, market, price = _price(text)
-        found = {(offering.instance_type, offering.market) for offering in policy.offerings.values()}
-        meant = {one for one in found if one[0] == kind and (one[1] == market if market else one[1] != "reserved")}
-        if not meant:
-            types = {one for one, _ in found} | {f"{one}/{market}" for one, market in found}
-            seen = text.partition("=")[0]
-            raise click.BadParameter(f"saw {seen!r}, expected an instance type of the file: {_nearest(seen, types)}", param_hint="--price")
+        sold = {(offering.instance_type, offering.market) for offering in policy.offerings.values()}
+        selected = {one for one in sold if one[0] == kind and (one[1] == market if market else one[1] != "reserved")}
+        if not selected:
+            types = {one for one, _ in sold} | {f"{one}/{market}" for one, market in sold}
+            name = text.partition("=")[0]
+            raise click.BadParameter(
+                f"saw {name!r}, expected an instance type of the file: {_suggest_names(name, types)}", param_hint="--price"
+            )
         pools = tuple(
             replace(
                 pool,
                 offerings=tuple(
-                    replace(offering, price=price) if (offering.instance_type, offering.market) in meant else offering
+                    replace(offering, price=price) if (offering.instance_type, offering.market) in selected else offering
                     for offering in pool.offerings
                 ),
             )
@@ -79,9 +83,9 @@ def _price(text: str) -> tuple[str, str, float]:
     return kind, market, price
 
 
-def _nearest(word: str, options: set[str]) -> str:
-    near = get_close_matches(word, options, 1)
-    return f"did you mean {near[0]}?" if near else ", ".join(sorted(options)[:20])
+def _suggest_names(word: str, options: set[str]) -> str:
+    matches = get_close_matches(word, options, 1)
+    return f"did you mean {matches[0]}?" if matches else ", ".join(sorted(options)[:20])
 
 
 def with_pods(cluster: "Cluster", files: Sequence[str], *, now: float) -> "Cluster":
@@ -98,18 +102,18 @@ def with_pods(cluster: "Cluster", files: Sequence[str], *, now: float) -> "Clust
     added: list[Item] = []
     seen: set[str] = set()
     for file in files:
-        for raw in _expanded(file, _objects(file), now):
-            found = decode_object(raw, interner)
-            if isinstance(found, Skipped):
-                _refuse(f"{file}: {found.object}: {found.reason}")
-            if found is None:
+        for raw in _with_template_pods(file, _objects(file), now):
+            decoded = decode_object(raw, interner)
+            if isinstance(decoded, Skipped):
+                _refuse(f"{file}: {decoded.object}: {decoded.reason}")
+            if decoded is None:
                 continue
-            items: Iterable[Item] = found if isinstance(found, Sequence) else [found]
+            items: Iterable[Item] = decoded if isinstance(decoded, Sequence) else [decoded]
             for item in items:
                 if isinstance(item, Pod):
                     if item.key in cluster.pods or item.key in seen:
-                        where = "the cluster" if item.key in cluster.pods else "the files"
-                        _refuse(f"{file}: Pod {item.key}: saw a pod of that name in {where} already, expected a new one; rename it")
+                        source = "the cluster" if item.key in cluster.pods else "the files"
+                        _refuse(f"{file}: Pod {item.key}: saw a pod of that name in {source} already, expected a new one; rename it")
                     seen.add(item.key)
                 added.append(item)
     return cluster.apply(Delta(tuple(added)))
@@ -122,7 +126,7 @@ def priorities_in(file: str) -> str:
     data = [
         _mapping(mapping.get("data")).get("priorities") for mapping in _mappings(_documents(text)) if mapping.get("kind") == "ConfigMap"
     ]
-    return next((one for one in data if isinstance(one, str)), text)
+    return next((value for value in data if isinstance(value, str)), text)
 
 
 def hints(cluster: "Cluster", files: Sequence[str]) -> Iterator[str]:
@@ -137,11 +141,13 @@ def hints(cluster: "Cluster", files: Sequence[str]) -> Iterator[str]:
         objects = [f"{kind['kind']} {_mapping(kind.get('metadata')).get('name', '')}".strip() for kind in kinds]
         if documents and all(isinstance(document, str) for document in documents):
             objects = ["text without Kubernetes objects"]
-        makers = [name for name in objects if name.partition(" ")[0] in COUNTED]
+        makers = [name for name in objects if name.partition(" ")[0] in REPLICA_FIELDS]
         if makers:
-            yield f"{file}: saw {_few(makers)} and no pods, expected pods, because plans are made for pods; --add-pods {file} creates them"
+            seen = _first_names(makers)
+            yield f"{file}: saw {seen} and no pods, expected pods, because plans are made for pods; --add-pods {file} creates them"
         elif objects and not cluster.nodes:
-            yield f"{file}: saw {_few(objects)}, expected nodes and pods, as kubectl get nodes,pods --all-namespaces -o yaml prints them"
+            seen = _first_names(objects)
+            yield f"{file}: saw {seen}, expected nodes and pods, as kubectl get nodes,pods --all-namespaces -o yaml prints them"
 
 
 def _readable(file: str) -> bytes:
@@ -166,10 +172,10 @@ def _documents(text: str | bytes) -> list[Any]:
 def _mappings(documents: Sequence[Any]) -> list[dict[str, Any]]:
     """Return the documents that are mappings, with Lists expanded into their items."""
     listed = [items for document in documents if isinstance(items := _mapping(document).get("items"), list)]
-    return [one for some in (documents, *listed) for one in some if isinstance(one, dict)]
+    return [document for some in (documents, *listed) for document in some if isinstance(document, dict)]
 
 
-def _few(names: Sequence[str]) -> str:
+def _first_names(names: Sequence[str]) -> str:
     return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
 
 
@@ -188,43 +194,43 @@ def _objects(file: str) -> Iterator[dict[str, Any]]:
         if document is None:
             continue
         items = document.get("items") if isinstance(document, dict) and str(document.get("kind", "")).endswith("List") else [document]
-        for one in items if isinstance(items, list) else []:
-            if not isinstance(one, dict) or not isinstance(one.get("kind"), str) or not isinstance(one.get("metadata"), dict):
+        for item in items if isinstance(items, list) else []:
+            if not isinstance(item, dict) or not isinstance(item.get("kind"), str) or not isinstance(item.get("metadata"), dict):
                 _refuse(f"{file}: saw an object without kind and metadata, expected Kubernetes objects")
-            yield one
+            yield item
 
 
-def _expanded(file: str, objects: Iterator[dict[str, Any]], now: float) -> Iterator[dict[str, Any]]:
-    for one in objects:
-        metadata = {"namespace": "default", **one["metadata"]}
-        if one["kind"] == "Pod":
-            yield _waiting({**one, "metadata": metadata}, now)
+def _with_template_pods(file: str, objects: Iterator[dict[str, Any]], now: float) -> Iterator[dict[str, Any]]:
+    for raw in objects:
+        metadata = {"namespace": "default", **raw["metadata"]}
+        if raw["kind"] == "Pod":
+            yield _as_pending({**raw, "metadata": metadata}, now)
             continue
-        yield {**one, "metadata": metadata}
-        if one["kind"] in COUNTED:
-            spec = _mapping(one.get("spec"))
-            count = spec.get(COUNTED[one["kind"]], 1)
+        yield {**raw, "metadata": metadata}
+        if raw["kind"] in REPLICA_FIELDS:
+            spec = _mapping(raw.get("spec"))
+            count = spec.get(REPLICA_FIELDS[raw["kind"]], 1)
             template = _mapping(spec.get("template"))
             if not template or not isinstance(count, int) or not 0 <= count <= MOST_PODS:
-                name = f"{one['kind']} {metadata['namespace']}/{metadata.get('name', '')}"
+                name = f"{raw['kind']} {metadata['namespace']}/{metadata.get('name', '')}"
                 _refuse(f"{file}: {name}: saw no template or no usable count, expected a manifest that kubectl apply accepts")
-            yield from (_waiting(_made(one, metadata, template, number), now) for number in range(count))
+            yield from (_as_pending(_pod_of_template(raw, metadata, template, number), now) for number in range(count))
 
 
-def _made(owner: Mapping[str, Any], metadata: Mapping[str, Any], template: Mapping[str, Any], number: int) -> dict[str, Any]:
+def _pod_of_template(owner: Mapping[str, Any], metadata: Mapping[str, Any], template: Mapping[str, Any], number: int) -> dict[str, Any]:
     """Return the pod that the object's controller would create from its template."""
     name = str(metadata.get("name", ""))
     reference = {"apiVersion": owner.get("apiVersion", ""), "kind": owner["kind"], "name": name, "uid": f"added-{name}", "controller": True}
-    own = {
+    pod_metadata = {
         **_mapping(template.get("metadata")),
         "name": f"{name}-{number}",
         "namespace": metadata["namespace"],
         "ownerReferences": [reference],
     }
-    return {"apiVersion": "v1", "kind": "Pod", "metadata": own, "spec": template.get("spec", {})}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": pod_metadata, "spec": template.get("spec", {})}
 
 
-def _waiting(pod: dict[str, Any], now: float) -> dict[str, Any]:
+def _as_pending(pod: dict[str, Any], now: float) -> dict[str, Any]:
     """Return the pod as if it had just been created and the scheduler had found no node for it."""
     from datetime import UTC, datetime
 

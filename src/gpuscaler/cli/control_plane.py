@@ -15,7 +15,7 @@ EMBEDDED, REAL = "embedded", "real"
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-_WHICH = click.option(
+_CONTROL_PLANE = click.option(
     "--control-plane",
     default=EMBEDDED,
     show_default=True,
@@ -27,10 +27,10 @@ _RELEASE = click.option("--kubernetes", metavar="VERSION", help="Release of the 
 
 def control_plane_options(command: F) -> F:
     """``--control-plane`` and ``--kubernetes``."""
-    return _WHICH(_RELEASE(command))
+    return _CONTROL_PLANE(_RELEASE(command))
 
 
-def check(control_plane: str, kubernetes: str | None) -> None:
+def check_release_option(control_plane: str, kubernetes: str | None) -> None:
     """Reject ``--kubernetes`` without ``--control-plane real``."""
     if kubernetes is not None and control_plane != REAL:
         raise click.BadParameter(
@@ -38,32 +38,32 @@ def check(control_plane: str, kubernetes: str | None) -> None:
         )
 
 
-def compiled(kubernetes: str | None) -> "Programs":
+def compile_programs(kubernetes: str | None) -> "Programs":
     """Return the programs of a release. They are compiled first if necessary, with progress on standard error."""
     from gpuscaler.embedded.controlplane.building import DEFAULT, Progress, programs
     from gpuscaler.embedded.controlplane.golang import BuildError
 
-    drawn = sys.stderr.isatty()
+    terminal = sys.stderr.isatty()
 
     def count(packages: int) -> None:
-        if drawn:
+        if terminal:
             click.echo(f"\r{packages:,} packages compiled of about 2,000", err=True, nl=False)
 
     def say(text: str) -> None:
         click.echo(text, err=True)
 
     try:
-        found = programs(kubernetes or DEFAULT, environ=os.environ, progress=Progress(say, count))
+        built = programs(kubernetes or DEFAULT, environ=os.environ, progress=Progress(say, count))
     except BuildError as error:
         click.echo(f"{error}", err=True)
         sys.exit(2)
-    if drawn:
+    if terminal:
         click.echo("\r\x1b[K", err=True, nl=False)
-    return found
+    return built
 
 
 @contextmanager
-def ended() -> Iterator[None]:
+def report_exited_programs() -> Iterator[None]:
     """Report a program of the control plane that has exited, and end the command with the exit status for an unreachable cluster."""
     from gpuscaler.embedded.controlplane.processes import EndedError
 

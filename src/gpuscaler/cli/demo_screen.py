@@ -182,7 +182,8 @@ def status_line(frame: Frame) -> str:
     numbers = ", ".join(f"{number} {state}" for state, number in zip(STATES, frame.gpus, strict=True))
     lag = f"; {format_duration(frame.behind / frame.speed)} behind" if frame.behind > LATE * frame.speed else ""
     pods = f"{frame.running:,} pods running, {len(frame.pending):,} pending, {frame.finished:,} done"
-    return f"{format_clock(frame.elapsed)} {format_dollars(frame.dollars_per_hour)}/h, {format_dollars(frame.spent)} so far; GPUs: {numbers}; {pods}{lag}"
+    cost = f"{format_dollars(frame.dollars_per_hour)}/h, {format_dollars(frame.spent)} so far"
+    return f"{format_clock(frame.elapsed)} {cost}; GPUs: {numbers}; {pods}{lag}"
 
 
 #: rich's SVG template of a terminal, without the web fonts that it would fetch.

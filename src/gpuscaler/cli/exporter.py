@@ -94,7 +94,7 @@ def exporter(
     ask_api_server: bool,
 ) -> None:
     """Measure each GPU of this node and export the metrics with the pod that uses it, until stopped."""
-    complain_of_missing(backend)
+    check_packages(backend)
     sys.exit(
         asyncio.run(
             _run(
@@ -104,38 +104,42 @@ def exporter(
                 devices=simulated_gpus,
                 socket_path=kubelet_socket,
                 node=node_name or socket.gethostname(),
-                ask=ask_api_server,
+                ask_api_server=ask_api_server,
             )
         )
     )
 
 
-def complain_of_missing(backend: str) -> None:
+def check_packages(backend: str) -> None:
     """End the command with exit code 2 if packages are not installed."""
-    wanted = [name for name in _EXTRA if name != "pynvml" or backend == "nvml"]
-    missing = [name for name in wanted if importlib.util.find_spec(name.partition(".")[0]) is None]
+    required = [name for name in _EXTRA if name != "pynvml" or backend == "nvml"]
+    missing = [name for name in required if importlib.util.find_spec(name.partition(".")[0]) is None]
     if missing:
-        what = ", ".join(f"{name} (for {_EXTRA[name]})" for name in missing)
-        click.echo(f"saw no Python module {what}, expected them; install them: pip install '.[exporter]' in a clone of gpuscaler", err=True)
+        modules = ", ".join(f"{name} (for {_EXTRA[name]})" for name in missing)
+        click.echo(
+            f"saw no Python module {modules}, expected them; install them: pip install '.[exporter]' in a clone of gpuscaler", err=True
+        )
         sys.exit(2)
 
 
-async def _run(*, listen: tuple[str, int], interval: float, backend: str, devices: int, socket_path: Path, node: str, ask: bool) -> int:
+async def _run(
+    *, listen: tuple[str, int], interval: float, backend: str, devices: int, socket_path: Path, node: str, ask_api_server: bool
+) -> int:
     # The gRPC library would write its own lines into the log whenever a kubelet restarts.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     from gpuscaler.exporter.answering import PageServer
-    from gpuscaler.exporter.attribution.attributor import NodeAttributor, Places
+    from gpuscaler.exporter.attribution.attributor import NodeAttributor, NodePaths
     from gpuscaler.exporter.service import Exporter
-    from gpuscaler.exporter.supervising import command
+    from gpuscaler.exporter.supervising import sampler_command
 
-    async with _cluster(node, wanted=ask) as cluster:
+    async with _cluster(node, enabled=ask_api_server) as cluster:
         exporter = Exporter(
-            command(backend=backend, interval=interval, devices=devices),
+            sampler_command(backend=backend, interval=interval, devices=devices),
             backend=backend,
             interval=interval,
             node=node,
-            attributor=NodeAttributor(Places.of_kubelet(socket_path), clock=time.monotonic, cluster=cluster),
-            tell=_log,
+            attributor=NodeAttributor(NodePaths.of_kubelet(socket_path), clock=time.monotonic, cluster=cluster),
+            log=_log,
             clock=time.monotonic,
             wall=time.time,
         )
@@ -143,9 +147,9 @@ async def _run(*, listen: tuple[str, int], interval: float, backend: str, device
         try:
             await server.start(*listen)
         except (OSError, UnicodeError) as error:
-            where = f"{listen[0]}:{listen[1]}"
-            saw = getattr(error, "strerror", None) or error
-            click.echo(f"--listen {where}: saw {saw}, expected a free address of this machine; choose another", err=True)
+            address = f"{listen[0]}:{listen[1]}"
+            problem = getattr(error, "strerror", None) or error
+            click.echo(f"--listen {address}: saw {problem}, expected a free address of this machine; choose another", err=True)
             return 2
         _log("info", f"serving on port {server.port}")
         try:
@@ -156,9 +160,9 @@ async def _run(*, listen: tuple[str, int], interval: float, backend: str, device
 
 
 @asynccontextmanager
-async def _cluster(node: str, *, wanted: bool) -> "AsyncIterator[ClusterNames | None]":
+async def _cluster(node: str, *, enabled: bool) -> "AsyncIterator[ClusterNames | None]":
     """Open a client of the API server with the pod's service account."""
-    if not wanted:
+    if not enabled:
         yield None
         return
     from gpuscaler.exporter.attribution.cluster import ClusterNames
@@ -177,11 +181,11 @@ def _access() -> "Access":
     try:
         return find_access(os.environ)
     except AccessError as error:
-        told, _, advice = str(error).rpartition("; ")
+        message, _, advice = str(error).rpartition("; ")
         if "--kubeconfig" in advice:
             # This command has no such option.
             advice = "run in a pod with a service account, set KUBECONFIG, or omit --ask-api-server"
-        click.echo(f"--ask-api-server: {told}; {advice}", err=True)
+        click.echo(f"--ask-api-server: {message}; {advice}", err=True)
         sys.exit(2)
 
 

@@ -27,12 +27,12 @@ def generate(ctx: click.Context, *, profile: str, jobs: int, days: int, seed: in
     """
     if ctx.invoked_subcommand is not None:
         return
-    from gpuscaler.simulation.traces.formats.tidy import write
+    from gpuscaler.simulation.traces.formats.tidy import write_trace
     from gpuscaler.simulation.traces.generator import generate as draw
     from gpuscaler.simulation.traces.marginals import PROFILES as MARGINALS
 
     text = io.StringIO()
-    write(draw(seed=seed, jobs=jobs, profile=MARGINALS[profile], days=days), text, note=f"generated like {profile}, seed {seed}")
+    write_trace(draw(seed=seed, jobs=jobs, profile=MARGINALS[profile], days=days), text, note=f"generated like {profile}, seed {seed}")
     sys.stdout.write(text.getvalue())
     click.echo(f"{jobs:,} jobs; {MARGINALS[profile].source}", err=True)
 
@@ -55,5 +55,5 @@ def iam(*, cluster: str, queue: str, node_role: str, read_only: bool, partition:
         if text and (not _ARN.fullmatch(text) or text.split(":")[2] != kind):
             example = "arn:aws:sqs:us-east-1:123456789012:notices" if kind == "sqs" else "arn:aws:iam::123456789012:role/nodes"
             raise click.BadParameter(f"saw {text!r}, expected an ARN such as {example}", param_hint=option)
-    made = policy(cluster, queue=queue, node_role=node_role, change=not read_only, partition=partition)
-    click.echo(json.dumps(made, indent=2))
+    document = policy(cluster, queue=queue, node_role=node_role, change=not read_only, partition=partition)
+    click.echo(json.dumps(document, indent=2))

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from gpuscaler.cli.leading import namespace_option, run_with_transport
-from gpuscaler.cli.reaching import access_options, resolve_access, namespace_of
+from gpuscaler.cli.reaching import access_options, namespace_of, resolve_access
 
 if TYPE_CHECKING:
     from gpuscaler.kube.access import Access

@@ -48,7 +48,7 @@ class Leader:
     def access(self) -> "Access":
         """Return the access to the leader. Raises :class:`OutOfReachError` for options that exclude each other."""
         from gpuscaler.kube.access import Access
-        from gpuscaler.kube.credentials import Fixed, TokenFile
+        from gpuscaler.kube.credentials import FixedCredentials, TokenFile
         from gpuscaler.kube.tls import Tls
 
         if self.token_file is not None and not self.url.startswith("https:"):
@@ -56,7 +56,7 @@ class Leader:
                 f"--leader: saw {self.url} with --leader-token-file, expected https://…, because a token is sent over TLS only"
             )
         tls = Tls(owner="--leader", authority_file=self.authority, remedy="give its certificate authority with --leader-ca-file")
-        credentials = Fixed() if self.token_file is None else TokenFile(self.token_file, "--leader-token-file")
+        credentials = FixedCredentials() if self.token_file is None else TokenFile(self.token_file, "--leader-token-file")
         return Access(server=self.url.rstrip("/"), source="--leader", tls=tls, credentials=credentials)
 
 

@@ -22,21 +22,21 @@ class ObservedCluster(NamedTuple):
     expander: PriorityExpander
 
 
-async def look(access: Access, namespace: str) -> ObservedCluster:
+async def read_cluster(access: Access, namespace: str) -> ObservedCluster:
     """Read everything. The client withholds writes."""
     async with HttpTransport(access) as transport:
         client = Client(transport, dry_run=True)
-        seen = await snapshot(client)
-        notes = [f"no permission to read {name}: planned without them" for name in seen.withheld]
+        listed = await snapshot(client)
+        notes = [f"no permission to read {name}: planned without them" for name in listed.withheld]
         store = MemoryStore(client, namespace=namespace)
         try:
             memory = await store.load()
         except (Forbidden, StoreError) as error:
             notes.append(f"{store.place}: {error}; planned without the controller's memory")
             memory = Memory()
-        coming = len(memory.ledger.coming)
-        if coming:
-            notes.append(f"{store.place}: {coming} {'machine is' if coming == 1 else 'machines are'} on the way")
+        ordered = len(memory.ledger.coming)
+        if ordered:
+            notes.append(f"{store.place}: {ordered} {'machine is' if ordered == 1 else 'machines are'} on the way")
         expander = PriorityExpander(client)
         await expander.poll()
-        return ObservedCluster(seen.cluster, memory, tuple(notes), expander)
+        return ObservedCluster(listed.cluster, memory, tuple(notes), expander)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from gpuscaler.cli.ending import until_terminated
-from gpuscaler.cli.reaching import find
+from gpuscaler.cli.reaching import resolve_access
 
 if TYPE_CHECKING:
     from gpuscaler.metrics.command.command import Options
@@ -37,12 +37,12 @@ class AdapterCommand(click.Command):
             for option in parameter.opts
         )
         try:
-            left, notes = without_ignored(args, switches)
+            remaining, notes = without_ignored(args, switches)
         except FlagError as error:
             raise click.UsageError(str(error), ctx) from error
         for note in notes:
             click.echo(f"note: {note}", err=True)
-        return super().parse_args(ctx, left)
+        return super().parse_args(ctx, remaining)
 
 
 def _options(*options: Callable[[F], F]) -> Callable[[F], F]:
@@ -54,26 +54,26 @@ def _options(*options: Callable[[F], F]) -> Callable[[F], F]:
     return decorate
 
 
-def _file(name: str, text: str) -> Callable[[F], F]:
+def _file_flag(name: str, text: str) -> Callable[[F], F]:
     return click.option(name, type=_FILE, metavar="FILE", help=text)
 
 
-def _several(name: str, text: str, default: tuple[str, ...] = ()) -> Callable[[F], F]:
+def _names_option(name: str, text: str, default: tuple[str, ...] = ()) -> Callable[[F], F]:
     return click.option(name, multiple=True, default=default, metavar="NAMES", help=text)
 
 
-def _duration(name: str, default: str, text: str) -> Callable[[F], F]:
+def _duration_flag(name: str, default: str, text: str) -> Callable[[F], F]:
     return click.option(name, default=default, show_default=bool(default), metavar="DURATION", help=text)
 
 
 _PROMETHEUS = _options(
     click.option("--prometheus-url", multiple=True, metavar="URL", help="A Prometheus; several are tried one after the other."),
-    _file("--prometheus-auth-config", "A kubeconfig with the credentials for Prometheus."),
+    _file_flag("--prometheus-auth-config", "A kubeconfig with the credentials for Prometheus."),
     click.option("--prometheus-auth-incluster", is_flag=True, help="Use the pod's service account for Prometheus."),
-    _file("--prometheus-ca-file", "Certificate authority of Prometheus."),
-    _file("--prometheus-client-tls-cert-file", "Client certificate for Prometheus."),
-    _file("--prometheus-client-tls-key-file", "Key of the client certificate."),
-    _file("--prometheus-token-file", "Token for Prometheus; reread when it changes."),
+    _file_flag("--prometheus-ca-file", "Certificate authority of Prometheus."),
+    _file_flag("--prometheus-client-tls-cert-file", "Client certificate for Prometheus."),
+    _file_flag("--prometheus-client-tls-key-file", "Key of the client certificate."),
+    _file_flag("--prometheus-token-file", "Token for Prometheus; reread when it changes."),
     click.option("--prometheus-header", multiple=True, metavar="NAME=VALUE", help="A header of every query to Prometheus."),
     click.option(
         "--prometheus-header-file", multiple=True, metavar="NAME=FILE", help="A header with its value in a file; reread when it changes."
@@ -85,28 +85,28 @@ _PROMETHEUS = _options(
         show_default=True,
         help="HTTP method of queries to Prometheus.",
     ),
-    _duration("--metrics-relist-interval", "10m", "How often the list of series is read from Prometheus."),
-    _duration("--metrics-max-age", "", "Maximum age of a series; default: --metrics-relist-interval."),
+    _duration_flag("--metrics-relist-interval", "10m", "How often the list of series is read from Prometheus."),
+    _duration_flag("--metrics-max-age", "", "Maximum age of a series; default: --metrics-relist-interval."),
 )
 _KUBERNETES = _options(
-    _file("--lister-kubeconfig", "Kubeconfig for reading objects; default: as for kubectl."),
-    _file("--authentication-kubeconfig", "Kubeconfig for token reviews and for the authorities of front proxies."),
-    _file("--authorization-kubeconfig", "Kubeconfig for access reviews of users."),
+    _file_flag("--lister-kubeconfig", "Kubeconfig for reading objects; default: as for kubectl."),
+    _file_flag("--authentication-kubeconfig", "Kubeconfig for token reviews and for the authorities of front proxies."),
+    _file_flag("--authorization-kubeconfig", "Kubeconfig for access reviews of users."),
     click.option("--client-qps", type=click.FloatRange(0.1), default=50.0, show_default=True, help="Requests per second for objects."),
     click.option("--client-burst", type=click.IntRange(1), default=100, show_default=True, help="Maximum burst of such requests."),
-    _duration("--authentication-token-webhook-cache-ttl", "10s", "How long a token review is cached."),
-    _duration("--authorization-webhook-cache-authorized-ttl", "10s", "How long a granted access review is cached."),
-    _duration("--authorization-webhook-cache-unauthorized-ttl", "10s", "How long a denied access review is cached."),
-    _several("--authorization-always-allow-paths", "Paths that need no authorization.", ("/healthz", "/readyz", "/livez")),
+    _duration_flag("--authentication-token-webhook-cache-ttl", "10s", "How long a token review is cached."),
+    _duration_flag("--authorization-webhook-cache-authorized-ttl", "10s", "How long a granted access review is cached."),
+    _duration_flag("--authorization-webhook-cache-unauthorized-ttl", "10s", "How long a denied access review is cached."),
+    _names_option("--authorization-always-allow-paths", "Paths that need no authorization.", ("/healthz", "/readyz", "/livez")),
 )
 _TRUST = _options(
-    _file("--client-ca-file", "Certificate authority of clients; default: from the cluster's ConfigMap."),
-    _file("--requestheader-client-ca-file", "Certificate authority of front proxies; default: from the cluster's ConfigMap."),
-    _several("--requestheader-allowed-names", "Common names allowed for front proxies; default: any."),
-    _several("--requestheader-username-headers", "Headers in which front proxies give the user.", ("x-remote-user",)),
-    _several("--requestheader-uid-headers", "Headers with the user's UID."),
-    _several("--requestheader-group-headers", "Headers with the user's groups.", ("x-remote-group",)),
-    _several("--requestheader-extra-headers-prefix", "Prefixes of headers with extra attributes of the user.", ("x-remote-extra-",)),
+    _file_flag("--client-ca-file", "Certificate authority of clients; default: from the cluster's ConfigMap."),
+    _file_flag("--requestheader-client-ca-file", "Certificate authority of front proxies; default: from the cluster's ConfigMap."),
+    _names_option("--requestheader-allowed-names", "Common names allowed for front proxies; default: any."),
+    _names_option("--requestheader-username-headers", "Headers in which front proxies give the user.", ("x-remote-user",)),
+    _names_option("--requestheader-uid-headers", "Headers with the user's UID."),
+    _names_option("--requestheader-group-headers", "Headers with the user's groups.", ("x-remote-group",)),
+    _names_option("--requestheader-extra-headers-prefix", "Prefixes of headers with extra attributes of the user.", ("x-remote-extra-",)),
 )
 _SERVING = _options(
     click.option(
@@ -115,8 +115,8 @@ _SERVING = _options(
     click.option(
         "--bind-address", default="0.0.0.0", show_default=True, metavar="IP", help="Address to serve on; :: means all, IPv4 and IPv6."
     ),
-    _file("--tls-cert-file", "Certificate of the server, reread when it changes; default: self-made."),
-    _file("--tls-private-key-file", "Key of the server's certificate."),
+    _file_flag("--tls-cert-file", "Certificate of the server, reread when it changes; default: self-made."),
+    _file_flag("--tls-private-key-file", "Key of the server's certificate."),
     click.option("--cert-dir", type=_FILE, metavar="FOLDER", help="Folder for a self-made certificate."),
 )
 
@@ -129,13 +129,13 @@ _SERVING = _options(
     show_default=True,
     help="Source of values: Prometheus, queried by rules, or gpuscaler's exporters, scraped every second.",
 )
-@_file("--config", "Rules in the format of prometheus-adapter; default: the built-in rules.")
-@_file("--settings", "Settings for which prometheus-adapter has no flags.")
+@_file_flag("--config", "Rules in the format of prometheus-adapter; default: the built-in rules.")
+@_file_flag("--settings", "Settings for which prometheus-adapter has no flags.")
 @_PROMETHEUS
 @_KUBERNETES
 @_TRUST
 @_SERVING
-def metrics(**told: Any) -> None:
+def metrics(**flags: Any) -> None:
     """Serve custom.metrics.k8s.io and external.metrics.k8s.io to the HorizontalPodAutoscaler, until stopped."""
     from gpuscaler.kube.errors import AccessError
     from gpuscaler.metrics.command.command import FlagError
@@ -144,38 +144,38 @@ def metrics(**told: Any) -> None:
     from gpuscaler.settings.errors import SettingsError
 
     try:
-        options = _parsed(told)
+        options = _parsed(flags)
         with lines_to(sys.stderr, options.settings.level, now=time.time):
             asyncio.run(until_terminated(_service(options).run()))
     except (FlagError, AccessError, SettingsError, CertificateError) as error:
         click.echo(str(error), err=True)
         sys.exit(2)
     except OSError as error:
-        where = error.filename or f"{options.address}:{options.port}"
-        click.echo(f"{where}: saw {error.strerror or error}, expected to be able to use it; choose another", err=True)
+        place = error.filename or f"{options.address}:{options.port}"
+        click.echo(f"{place}: saw {error.strerror or error}, expected to be able to use it; choose another", err=True)
         sys.exit(2)
 
 
-def _parsed(told: dict[str, Any]) -> "Options":
+def _parsed(flags: dict[str, Any]) -> "Options":
     """Return the flags in parsed form. Raises FlagError and SettingsError."""
     from gpuscaler.kube.reviews import Ttl
-    from gpuscaler.metrics.command.command import Options, TrustFlags, header, header_file, seconds, split
+    from gpuscaler.metrics.command.command import Options, TrustFlags, parse_header, parse_header_file, parse_seconds, split_values
     from gpuscaler.metrics.command.settings import MetricsSettings, load
 
-    relist = seconds("--metrics-relist-interval", told["metrics_relist_interval"])
-    age = seconds("--metrics-max-age", told["metrics_max_age"]) if told["metrics_max_age"] else relist
+    relist = parse_seconds("--metrics-relist-interval", flags["metrics_relist_interval"])
+    age = parse_seconds("--metrics-max-age", flags["metrics_max_age"]) if flags["metrics_max_age"] else relist
     trust = TrustFlags(
-        client_ca=told["client_ca_file"],
-        proxy_ca=told["requestheader_client_ca_file"],
-        allowed_names=split(told["requestheader_allowed_names"]),
-        user_headers=split(told["requestheader_username_headers"]),
-        uid_headers=split(told["requestheader_uid_headers"]),
-        group_headers=split(told["requestheader_group_headers"]),
-        extra_prefixes=split(told["requestheader_extra_headers_prefix"]),
+        client_ca=flags["client_ca_file"],
+        proxy_ca=flags["requestheader_client_ca_file"],
+        allowed_names=split_values(flags["requestheader_allowed_names"]),
+        user_headers=split_values(flags["requestheader_username_headers"]),
+        uid_headers=split_values(flags["requestheader_uid_headers"]),
+        group_headers=split_values(flags["requestheader_group_headers"]),
+        extra_prefixes=split_values(flags["requestheader_extra_headers_prefix"]),
     )
     ttl = Ttl(
         *(
-            seconds(flag, told[flag.removeprefix("--").replace("-", "_")], zero=True)
+            parse_seconds(flag, flags[flag.removeprefix("--").replace("-", "_")], zero=True)
             for flag in (
                 "--authentication-token-webhook-cache-ttl",
                 "--authorization-webhook-cache-authorized-ttl",
@@ -184,34 +184,34 @@ def _parsed(told: dict[str, Any]) -> "Options":
         )
     )
     return Options(
-        source=told["source"],
-        prometheus_urls=split(told["prometheus_url"]),
-        prometheus_kubeconfig=told["prometheus_auth_config"],
-        prometheus_in_cluster=told["prometheus_auth_incluster"],
-        prometheus_ca=told["prometheus_ca_file"],
-        prometheus_certificate=told["prometheus_client_tls_cert_file"],
-        prometheus_key=told["prometheus_client_tls_key_file"],
-        prometheus_token=told["prometheus_token_file"],
-        prometheus_headers=tuple(header(one) for one in told["prometheus_header"]),
-        prometheus_header_files=tuple(header_file(one) for one in told["prometheus_header_file"]),
-        prometheus_verb=told["prometheus_verb"],
-        rules=told["config"],
+        source=flags["source"],
+        prometheus_urls=split_values(flags["prometheus_url"]),
+        prometheus_kubeconfig=flags["prometheus_auth_config"],
+        prometheus_in_cluster=flags["prometheus_auth_incluster"],
+        prometheus_ca=flags["prometheus_ca_file"],
+        prometheus_certificate=flags["prometheus_client_tls_cert_file"],
+        prometheus_key=flags["prometheus_client_tls_key_file"],
+        prometheus_token=flags["prometheus_token_file"],
+        prometheus_headers=tuple(parse_header(text) for text in flags["prometheus_header"]),
+        prometheus_header_files=tuple(parse_header_file(text) for text in flags["prometheus_header_file"]),
+        prometheus_verb=flags["prometheus_verb"],
+        rules=flags["config"],
         relist=relist,
         max_age=age,
-        lister_kubeconfig=told["lister_kubeconfig"],
-        authentication_kubeconfig=told["authentication_kubeconfig"],
-        authorization_kubeconfig=told["authorization_kubeconfig"],
+        lister_kubeconfig=flags["lister_kubeconfig"],
+        authentication_kubeconfig=flags["authentication_kubeconfig"],
+        authorization_kubeconfig=flags["authorization_kubeconfig"],
         trust=trust,
         ttl=ttl,
-        always_allowed=split(told["authorization_always_allow_paths"]),
-        certificate=told["tls_cert_file"],
-        key=told["tls_private_key_file"],
-        certificate_folder=told["cert_dir"],
-        address=told["bind_address"],
-        port=told["secure_port"],
-        qps=told["client_qps"],
-        burst=told["client_burst"],
-        settings=load(told["settings"]) if told["settings"] is not None else MetricsSettings(),
+        always_allowed=split_values(flags["authorization_always_allow_paths"]),
+        certificate=flags["tls_cert_file"],
+        key=flags["tls_private_key_file"],
+        certificate_folder=flags["cert_dir"],
+        address=flags["bind_address"],
+        port=flags["secure_port"],
+        qps=flags["client_qps"],
+        burst=flags["client_burst"],
+        settings=load(flags["settings"]) if flags["settings"] is not None else MetricsSettings(),
     )
 
 
@@ -222,7 +222,7 @@ def _service(options: "Options") -> "MetricsService":
     options.check()
     rules = RulesFile(options.rules)
     files = (options.lister_kubeconfig, options.authentication_kubeconfig, options.authorization_kubeconfig)
-    accesses = {file: find(file, "") for file in dict.fromkeys(files)}
+    accesses = {file: resolve_access(file, "") for file in dict.fromkeys(files)}
     service = MetricsService(
         options=options,
         accesses=Accesses(*(accesses[file] for file in files)),

@@ -86,7 +86,7 @@ def _no_groups_message(aws: "AwsSettings") -> str:
 
 
 def _discover(settings: "RunSettings", cache: Path) -> "DiscoveryResult":
-    from gpuscaler.clouds.aws.api.calls import Calls, MissingError
+    from gpuscaler.clouds.aws.api.calls import Calls, MissingPackageError
     from gpuscaler.control.process.aws import make_discovery
 
     try:

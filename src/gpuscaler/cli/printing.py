@@ -24,7 +24,7 @@ def print_plan(plan: Plan, cluster: Cluster, seconds: float) -> None:
     """Print the plan: machines to buy, places of pods, nodes to remove, and the reasons for the rest."""
     console = uncut_console()
     pending = sum(len(machine.pods) for machine in plan.machines) + len(plan.placements) + len(plan.unplaced)
-    console.print(f"{count(len(cluster.nodes), 'node')}, {count(len(cluster.pods), 'pod')}, {pending} pending.\n")
+    console.print(f"{format_count(len(cluster.nodes), 'node')}, {format_count(len(cluster.pods), 'pod')}, {pending} pending.\n")
     print_purchases(console, plan)
     print_placements(console, plan)
     print_removals(console, plan)
@@ -78,8 +78,8 @@ def print_purchases(console: Console, plan: Plan) -> None:
 
 def _cost(plan: Plan) -> str:
     """Return the cost of the machines for pending pods, as a range if the cloud chooses the offering."""
-    bought = [machine for machine in plan.machines if machine.purpose == "demand"]
-    least = sum(min((choice.price_per_hour for choice in machine.choices), default=machine.price_per_hour) for machine in bought)
+    machines = [machine for machine in plan.machines if machine.purpose == "demand"]
+    least = sum(min((choice.price_per_hour for choice in machine.choices), default=machine.price_per_hour) for machine in machines)
     return f"${plan.cost_per_hour:.2f}" if plan.cost_per_hour - least < 0.005 else f"${least:.2f} to ${plan.cost_per_hour:.2f}"
 
 
@@ -88,20 +88,20 @@ def print_conditions(console: Console, plan: Plan) -> None:
     chosen = {machine.pool: machine.choices for machine in plan.machines if machine.choices}
     for pool, choices in chosen.items():
         prices = [choice.price_per_hour for choice in choices]
-        among = count(len(choices), "offering")
-        console.print(f"\nIn pool {pool} the cloud chooses among {among} at {_from_to(prices)}; the table shows the most expensive.")
-    spare = [machine.fallbacks for machine in plan.machines if machine.fallbacks]
-    if spare:
-        others = {choice for choices in spare for choice in choices}
-        prices = [choice.price_per_hour for choice in others]
+        number = format_count(len(choices), "offering")
+        console.print(f"\nIn pool {pool} the cloud chooses among {number} at {_from_to(prices)}; the table shows the most expensive.")
+    fallbacks = [machine.fallbacks for machine in plan.machines if machine.fallbacks]
+    if fallbacks:
+        offerings = {choice for choices in fallbacks for choice in choices}
+        prices = [choice.price_per_hour for choice in offerings]
         console.print(
-            f"\nIf spot has no capacity, {len(spare)} of them can be {_one_of(len(others))} instead, "
+            f"\nIf spot has no capacity, {len(fallbacks)} of them can be {_one_of(len(offerings))} instead, "
             f"for {_from_to(prices)} each; the same request covers this."
         )
-    waiting = sum(bool(machine.opens_after) for machine in plan.machines)
-    if waiting:
-        opens = "opens" if waiting == 1 else "open"
-        console.print(f"\n{waiting} of them {opens} only after the machines that hold pods they have affinity to.")
+    closed = sum(bool(machine.opens_after) for machine in plan.machines)
+    if closed:
+        opens = "opens" if closed == 1 else "open"
+        console.print(f"\n{closed} of them {opens} only after the machines that hold pods they have affinity to.")
 
 
 def _one_of(offerings: int) -> str:
@@ -117,18 +117,18 @@ def print_placements(console: Console, plan: Plan) -> None:
     if plan.placements:
         nodes = Counter(placement.node for placement in plan.placements)
         fit = "fits" if len(plan.placements) == 1 else "fit"
-        console.print(f"{count(len(plan.placements), 'pod')} {fit} on machines that exist or are coming:")
-        print_some(console, (f"  {node}: {count(number, 'pod')}" for node, number in nodes.most_common()), len(nodes))
+        console.print(f"{format_count(len(plan.placements), 'pod')} {fit} on machines that exist or are coming:")
+        print_some(console, (f"  {node}: {format_count(number, 'pod')}" for node, number in nodes.most_common()), len(nodes))
 
 
 def print_removals(console: Console, plan: Plan) -> None:
     if not plan.removals:
         return
     saving = sum(removal.saving_per_hour for removal in plan.removals)
-    console.print(f"To remove: {count(len(plan.removals), 'node')}, saving ${saving:.2f} per hour.")
+    console.print(f"To remove: {format_count(len(plan.removals), 'node')}, saving ${saving:.2f} per hour.")
     lines = []
     for removal in plan.removals:
-        moves = f"; {count(len(removal.moves), 'pod')} to move" if removal.moves else ""
+        moves = f"; {format_count(len(removal.moves), 'pod')} to move" if removal.moves else ""
         needs = f" after {', '.join(removal.needs)} {'is' if len(removal.needs) == 1 else 'are'} ready" if removal.needs else ""
         lines.append(f"  {removal.node}: {removal.reason}{moves}{needs}")
     print_some(console, lines, len(lines))
@@ -137,12 +137,12 @@ def print_removals(console: Console, plan: Plan) -> None:
 def print_unplaced(console: Console, plan: Plan) -> None:
     if not plan.unplaced:
         return
-    console.print(f"Not placed: {count(len(plan.unplaced), 'pod')}.")
-    alike: dict[tuple[Reason, ...], list[str]] = {}
+    console.print(f"Not placed: {format_count(len(plan.unplaced), 'pod')}.")
+    pods_by_reasons: dict[tuple[Reason, ...], list[str]] = {}
     for entry in plan.unplaced:
-        alike.setdefault(entry.reasons, []).append(entry.pod)
+        pods_by_reasons.setdefault(entry.reasons, []).append(entry.pod)
     lines = []
-    for reasons, pods in alike.items():
+    for reasons, pods in pods_by_reasons.items():
         more = f" and {len(pods) - 1} more" if len(pods) > 1 else ""
         lines.append(f"  {pods[0]}{more}")
         lines += [f"    pool {reason.pool}: {reason.excluded_by}: {reason.detail}" for reason in reasons]
@@ -152,24 +152,26 @@ def print_unplaced(console: Console, plan: Plan) -> None:
 
 
 def print_rest(console: Console, plan: Plan) -> None:
-    grouped("Ignored", [(entry.reason, entry.pod) for entry in plan.ignored], console)
-    stays: Sequence[BlockedNode] = plan.blocked_nodes
-    grouped("Nodes that stay", [(f"{entry.blocker}: {entry.detail}", entry.node) for entry in stays], console)
-    grouped("Skipped (could not be parsed)", [(entry.reason, entry.object) for entry in plan.set_aside], console)
+    print_grouped("Ignored", [(entry.reason, entry.pod) for entry in plan.ignored], console)
+    blocked: Sequence[BlockedNode] = plan.blocked_nodes
+    print_grouped("Nodes that stay", [(f"{entry.blocker}: {entry.detail}", entry.node) for entry in blocked], console)
+    print_grouped("Skipped (could not be parsed)", [(entry.reason, entry.object) for entry in plan.set_aside], console)
     if plan.warnings:
         console.print(f"Warnings: {len(plan.warnings)}.")
         print_some(console, (f"  {warning}" for warning in plan.warnings), len(plan.warnings))
 
 
-def grouped(title: str, entries: Sequence[tuple[str, str]], console: Console) -> None:
+def print_grouped(title: str, entries: Sequence[tuple[str, str]], console: Console) -> None:
     """Print the objects, those with the same reason on one line."""
     if not entries:
         return
-    alike: dict[str, list[str]] = {}
+    names_by_reason: dict[str, list[str]] = {}
     for reason, name in entries:
-        alike.setdefault(reason, []).append(name)
+        names_by_reason.setdefault(reason, []).append(name)
     console.print(f"{title}: {len(entries)}.")
-    lines = [f"  {names[0]}{f' and {len(names) - 1} more' if len(names) > 1 else ''}: {reason}" for reason, names in alike.items()]
+    lines = [
+        f"  {names[0]}{f' and {len(names) - 1} more' if len(names) > 1 else ''}: {reason}" for reason, names in names_by_reason.items()
+    ]
     print_some(console, lines, len(lines))
 
 
@@ -178,14 +180,14 @@ def print_some(console: Console, lines: Iterable[str], total: int) -> None:
         if number == ROWS:
             console.print(f"  … and {total - ROWS} more lines; --json prints all.")
             break
-        console.print(shown(line), markup=False)
+        console.print(escape_controls(line), markup=False)
     console.print()
 
 
-def shown(text: str) -> str:
+def escape_controls(text: str) -> str:
     """Return ``text`` without control characters: names in files are untrusted, and a terminal would obey them."""
     return text if text.isprintable() else "".join(character if character.isprintable() else ascii(character)[1:-1] for character in text)
 
 
-def count(number: int, noun: str) -> str:
+def format_count(number: int, noun: str) -> str:
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"

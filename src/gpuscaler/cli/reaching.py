@@ -31,7 +31,7 @@ def access_options(command: F) -> F:
     return _KUBECONFIG(_CONTEXT(command))
 
 
-def find(kubeconfig: Path | None, context: str) -> "Access":
+def resolve_access(kubeconfig: Path | None, context: str) -> "Access":
     """Return the access to the cluster; unusable settings end the command with exit code 2. Warnings go to standard error."""
     from gpuscaler.kube.errors import AccessError
     from gpuscaler.kube.incluster import find_access
@@ -46,13 +46,13 @@ def find(kubeconfig: Path | None, context: str) -> "Access":
     return access
 
 
-def namespace_of(told: str, access: "Access") -> str:
-    """Return the namespace of gpuscaler's own objects: ``told`` unless empty, else the pod's namespace, else kube-system."""
-    return told or (access.namespace if access.in_pod else "kube-system")
+def namespace_of(option: str, access: "Access") -> str:
+    """Return the namespace of gpuscaler's own objects: ``option`` unless empty, else the pod's namespace, else kube-system."""
+    return option or (access.namespace if access.in_pod else "kube-system")
 
 
 @contextmanager
-def told(access: "Access") -> Iterator[None]:
+def report_api_errors(access: "Access") -> Iterator[None]:
     """Report the error of an API server, and end the command with the matching exit status."""
     from gpuscaler.kube.errors import ApiError, Forbidden, Unauthorized, Unreachable
 
@@ -60,8 +60,8 @@ def told(access: "Access") -> Iterator[None]:
         yield
     except Unreachable as error:
         # Only exceptions of the transport name the server.
-        where = "" if str(error).startswith(access.server) else f"{access.server} ({access.source}): "
-        click.echo(f"{where}{error}; expected an API server that answers: check the server, the network and the context", err=True)
+        place = "" if str(error).startswith(access.server) else f"{access.server} ({access.source}): "
+        click.echo(f"{place}{error}; expected an API server that answers: check the server, the network and the context", err=True)
         sys.exit(UNREACHABLE)
     except Unauthorized as error:
         click.echo(f"{access.server} ({access.source}): saw {error}, expected valid credentials; log in again", err=True)

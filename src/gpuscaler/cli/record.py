@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import click
 
 from gpuscaler.cli.plan import FILE, load_pools
-from gpuscaler.cli.reaching import access_options, find, told
+from gpuscaler.cli.reaching import access_options, report_api_errors, resolve_access
 
 if TYPE_CHECKING:
     from gpuscaler.kube.access import Access
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 #: How often the files are written, in seconds. A kill loses at most this much.
 WRITE_SECONDS = 60.0
 #: Suffix of a file's name until it is complete.
-FRESH = ".new"
+TEMPORARY_SUFFIX = ".new"
 
 
 @click.command()
@@ -47,9 +47,9 @@ def record(kubeconfig: Path | None, context: str, out: Path, pools: str | None, 
     """
     seconds = duration(lasting) if lasting is not None else None
     policy = load_pools(pools) if pools is not None else None
-    recording = begun(out, policy)
-    access = find(kubeconfig, context)
-    with told(access):
+    recording = open_recording(out, policy)
+    access = resolve_access(kubeconfig, context)
+    with report_api_errors(access):
         asyncio.run(_record(recording, access, out, seconds))
 
 
@@ -66,24 +66,24 @@ def duration(text: str) -> float:
     return seconds
 
 
-def machines_beside(out: Path) -> Path:
+def machines_path(out: Path) -> Path:
     """Return the file for the machines of a recording: week.machines.csv for week.csv."""
     return out.with_name(f"{out.stem}.machines{out.suffix}")
 
 
-def begun(out: Path, policy: "Policy | None") -> "Recording":
+def open_recording(out: Path, policy: "Policy | None") -> "Recording":
     """Continue the recording in the files, or start a new one. Files that are not a recording end the command with exit code 2."""
     from gpuscaler.simulation.traces.machine_prices import offer_of
     from gpuscaler.simulation.traces.recording import JOB_COLUMNS, MACHINE_COLUMNS, Recording
 
     recording = Recording(began=time.time(), offer_of=lambda node: offer_of(node, policy))
     try:
-        jobs, machines = rows(out, JOB_COLUMNS), rows(machines_beside(out), MACHINE_COLUMNS)
+        jobs, machines = read_rows(out, JOB_COLUMNS), read_rows(machines_path(out), MACHINE_COLUMNS)
         recording.resume(jobs, machines)
         # Check this now, not a minute into the recording.
-        for path in (out, machines_beside(out)):
-            fresh_beside(path).touch()
-            fresh_beside(path).unlink()
+        for path in (out, machines_path(out)):
+            temporary_path(path).touch()
+            temporary_path(path).unlink()
     except (ValueError, KeyError, csv.Error) as error:
         click.echo(
             f"{out}: saw a file that is not a recording ({error}), expected a recording of this command, or no file; choose another",
@@ -91,28 +91,28 @@ def begun(out: Path, policy: "Policy | None") -> "Recording":
         )
         sys.exit(2)
     except OSError as error:
-        name = str(error.filename or out).removesuffix(FRESH)
+        name = str(error.filename or out).removesuffix(TEMPORARY_SUFFIX)
         click.echo(f"{name}: saw {error.strerror}, expected a writable file in an existing folder", err=True)
         sys.exit(2)
     return recording
 
 
-def fresh_beside(path: Path) -> Path:
+def temporary_path(path: Path) -> Path:
     """Return the temporary name of a file until it is complete."""
-    return path.with_name(path.name + FRESH)
+    return path.with_name(path.name + TEMPORARY_SUFFIX)
 
 
-def rows(path: Path, columns: Sequence[str]) -> list[dict[str, str]]:
+def read_rows(path: Path, columns: Sequence[str]) -> list[dict[str, str]]:
     """Return the rows of a file as they were written; none if there is no file."""
     if not path.exists():
         return []
     if not path.is_file() and not path.is_dir():
         raise ValueError("it is not a regular file")
     with path.open(encoding="utf-8", newline="") as file:
-        read = csv.DictReader(file)
-        if tuple(read.fieldnames or ()) != tuple(columns):
-            raise ValueError(f"its columns are {', '.join(read.fieldnames or ['none'])[:80]}")
-        return list(read)
+        reader = csv.DictReader(file)
+        if tuple(reader.fieldnames or ()) != tuple(columns):
+            raise ValueError(f"its columns are {', '.join(reader.fieldnames or ['none'])[:80]}")
+        return list(reader)
 
 
 class Files:
@@ -121,24 +121,24 @@ class Files:
     def __init__(self, out: Path) -> None:
         self._out = out
         #: The rows that are final, as text, and their number.
-        self._over, self._rows = io.StringIO(), 0
+        self._final_rows, self._rows = io.StringIO(), 0
 
     def write(self, recording: "Recording") -> None:
         from gpuscaler.simulation.traces.recording import JOB_COLUMNS, MACHINE_COLUMNS
 
-        csv.writer(self._over, lineterminator="\n").writerows(recording.over[self._rows :])
+        csv.writer(self._final_rows, lineterminator="\n").writerows(recording.over[self._rows :])
         self._rows = len(recording.over)
-        _replace(self._out, JOB_COLUMNS, self._over.getvalue(), recording.open_rows())
-        _replace(machines_beside(self._out), MACHINE_COLUMNS, "", recording.machine_rows())
+        _replace(self._out, JOB_COLUMNS, self._final_rows.getvalue(), recording.open_rows())
+        _replace(machines_path(self._out), MACHINE_COLUMNS, "", recording.machine_rows())
 
 
-def _replace(path: Path, columns: Sequence[str], over: str, rows: Iterable[Sequence[object]]) -> None:
-    fresh = fresh_beside(path)
+def _replace(path: Path, columns: Sequence[str], final_rows: str, rows: Iterable[Sequence[object]]) -> None:
+    fresh = temporary_path(path)
     with fresh.open("w", encoding="utf-8", newline="") as file:
-        lines = csv.writer(file, lineterminator="\n")
-        lines.writerow(columns)
-        file.write(over)
-        lines.writerows(rows)
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(columns)
+        file.write(final_rows)
+        writer.writerows(rows)
         file.flush()
         os.fsync(file.fileno())
     fresh.replace(path)
@@ -152,30 +152,30 @@ async def _record(recording: "Recording", access: "Access", out: Path, seconds: 
     from gpuscaler.kube.resources import NODES, PODS
 
     loop = asyncio.get_running_loop()
-    ended = asyncio.Event()
-    loop.add_signal_handler(signal.SIGTERM, ended.set)
+    stopped = asyncio.Event()
+    loop.add_signal_handler(signal.SIGTERM, stopped.set)
     if seconds is not None:
-        loop.call_later(seconds, ended.set)
+        loop.call_later(seconds, stopped.set)
     async with HttpTransport(access) as transport:
         client = Client(transport, dry_run=True)
         for resource in (NODES, PODS):
-            await may_watch(client, resource)
+            await check_watchable(client, resource)
         watch = _Watch(client, recording, out)
         watching = loop.create_task(watch.run())
         try:
-            while not ended.is_set() and not watching.done():
+            while not stopped.is_set() and not watching.done():
                 try:
                     async with asyncio.timeout(WRITE_SECONDS):
-                        await ended.wait()
+                        await stopped.wait()
                 except TimeoutError:
                     pass
-                watch.keep()
+                watch.save()
             if watching.done():
                 watching.result()
         finally:
             watching.cancel()
             await asyncio.gather(watching, return_exceptions=True)
-            watch.keep()
+            watch.save()
             if watch.listed and not watch.unwritten:
                 summarise(recording, out)
     if watch.unwritten:
@@ -184,13 +184,13 @@ async def _record(recording: "Recording", access: "Access", out: Path, seconds: 
         raise Unreachable(f"{access.server}: saw no complete list of nodes and pods until the end; nothing is written")
 
 
-async def may_watch(client: "Client", resource: "Resource") -> None:
+async def check_watchable(client: "Client", resource: "Resource") -> None:
     """Raise the error if a resource cannot be listed or watched: a reflector would retry forever while the user waits."""
     from gpuscaler.kube.paging import pages
     from gpuscaler.kube.watching import watch_request
 
-    async with aclosing(pages(client, resource, limit=1)) as found:
-        version = (await anext(found)).metadata.resource_version
+    async with aclosing(pages(client, resource, limit=1)) as page_iterator:
+        version = (await anext(page_iterator)).metadata.resource_version
     async with client.exchange(watch_request(resource, version=version or "0", seconds=1, silence=30.0)):
         pass
 
@@ -202,19 +202,19 @@ class _Watch:
         from gpuscaler.kube.decode import ObjectDecoder
         from gpuscaler.kube.reflector import Reflector
         from gpuscaler.kube.resources import NODES, PODS
-        from gpuscaler.kube.turns import Turn
+        from gpuscaler.kube.turns import DecodeLock
         from gpuscaler.model.decoding import Interner
         from gpuscaler.model.nodes import Node
         from gpuscaler.model.pods import Pod
 
-        clock, luck, turn, interner = asyncio.get_running_loop().time, Random(), Turn(), Interner()
+        clock, random, turn, interner = asyncio.get_running_loop().time, Random(), DecodeLock(), Interner()
         self._recording, self._out, self._files = recording, out, Files(out)
         #: The error of the last attempt to write the recording; empty after a success.
         self.unwritten = ""
         self._unlisted: set[type] = {Pod, Node}
-        self._said = ""
+        self._reported = ""
         self._reflectors = [
-            Reflector(client, resource, ObjectDecoder(resource, interner), self._hear, clock=clock, random=luck, turn=turn)
+            Reflector(client, resource, ObjectDecoder(resource, interner), self._receive, clock=clock, random=random, decode_lock=turn)
             for resource in (NODES, PODS)
         ]
 
@@ -228,7 +228,7 @@ class _Watch:
         """Whether all nodes and pods were listed once; before that there is nothing to write."""
         return not self._unlisted
 
-    def _hear(self, batch: "Batch") -> None:
+    def _receive(self, batch: "Batch") -> None:
         from gpuscaler.model.nodes import Node
         from gpuscaler.model.pods import Pod
 
@@ -243,17 +243,17 @@ class _Watch:
             if not self._unlisted:
                 self._recording.settle()
 
-    def keep(self) -> None:
+    def save(self) -> None:
         """Write the recording, once everything has been listed. A full disk is only reported: it may have room a minute later."""
         trouble = "; ".join(reflector.trouble for reflector in self._reflectors if reflector.trouble)
         if self.listed:
             if not trouble:
                 self._recording.until(time.time())
             self.unwritten = self._written()
-        told = "; ".join(filter(None, (trouble, self.unwritten)))
-        if told != self._said:
-            self._said = told
-            click.echo(told or "watching and writing work again", err=True)
+        problems = "; ".join(filter(None, (trouble, self.unwritten)))
+        if problems != self._reported:
+            self._reported = problems
+            click.echo(problems or "watching and writing work again", err=True)
 
     def _written(self) -> str:
         """Write the files; return the error message, empty after a success."""
@@ -266,25 +266,25 @@ class _Watch:
 
 def summarise(recording: "Recording", out: Path) -> None:
     """Print a summary of the recording to standard error."""
-    from gpuscaler.cli.printing import count
+    from gpuscaler.cli.printing import format_count
 
-    jobs = count(len(recording.over) + sum(1 for _ in recording.open_rows()), "job")
-    left = f"; {count(recording.unserved, 'pod')} that never started omitted" if recording.unserved else ""
-    click.echo(f"{out}: {jobs}{left}", err=True)
-    click.echo(f"{machines_beside(out)}: {spent(recording)}", err=True)
+    jobs = format_count(len(recording.over) + sum(1 for _ in recording.open_rows()), "job")
+    omitted = f"; {format_count(recording.unserved, 'pod')} that never started omitted" if recording.unserved else ""
+    click.echo(f"{out}: {jobs}{omitted}", err=True)
+    click.echo(f"{machines_path(out)}: {describe_spending(recording)}", err=True)
 
 
-def spent(recording: "Recording") -> str:
+def describe_spending(recording: "Recording") -> str:
     """Describe the machines and dollars by market."""
-    from gpuscaler.cli.printing import count
+    from gpuscaler.cli.printing import format_count
 
     hours: dict[str, float] = defaultdict(float)
     dollars, unknown = 0.0, 0
     for machine in recording.machines:
         hours[machine.offer.market] += (machine.end - machine.begin) / 3600
-        paid = machine.dollars
-        dollars += paid or 0.0
-        unknown += paid is None
-    told = "".join(f", {amount:,.1f} h {market}" for market, amount in sorted(hours.items()))
-    without = f"; the price of {unknown:,} of them is unknown" if unknown else ""
-    return f"{count(len(recording.machines), 'machine')}{told}, ${dollars:,.2f}{without}"
+        machine_dollars = machine.dollars
+        dollars += machine_dollars or 0.0
+        unknown += machine_dollars is None
+    hours_by_market = "".join(f", {amount:,.1f} h {market}" for market, amount in sorted(hours.items()))
+    unpriced = f"; the price of {unknown:,} of them is unknown" if unknown else ""
+    return f"{format_count(len(recording.machines), 'machine')}{hours_by_market}, ${dollars:,.2f}{unpriced}"

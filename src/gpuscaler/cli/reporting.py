@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from gpuscaler.cli.printing import count, uncut_console
+from gpuscaler.cli.printing import format_count, uncut_console
 from gpuscaler.simulation.measures.shares import Share
 from gpuscaler.simulation.results.figures import (
     AT_LEAST,
@@ -48,9 +48,9 @@ def print_data(data: Mapping[str, Any]) -> None:
     click.echo(msgspec.json.format(msgspec.json.encode(data), indent=2))
 
 
-def writable(folder: Path) -> None:
+def create_report_folder(folder: Path) -> None:
     """Create the folder for a report before the runs, so that they are not wasted if it fails."""
-    with _written_to(folder):
+    with _report_unwritable(folder):
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder):
             pass
@@ -65,14 +65,14 @@ def write_report(folder: Path, inputs: Inputs, results: Sequence[Result]) -> Non
 
 def write(folder: Path, data: Mapping[str, Any], page: str) -> None:
     """Write a report's data and its page into an existing folder."""
-    with _written_to(folder):
+    with _report_unwritable(folder):
         (folder / DATA).write_bytes(msgspec.json.format(msgspec.json.encode(data), indent=2) + b"\n")
         (folder / PAGE).write_text(page, encoding="utf-8")
     click.echo(f"Report: {click.format_filename(folder / PAGE)}", err=True)
 
 
 @contextmanager
-def _written_to(folder: Path) -> Iterator[None]:
+def _report_unwritable(folder: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
@@ -101,7 +101,8 @@ def print_report(inputs: Inputs, results: Sequence[Result]) -> None:
 def print_trace(console: Console, inputs: Inputs) -> None:
     """Print a summary of the replayed trace."""
     console.print(
-        f"{inputs.trace}: {count(inputs.jobs, 'job')}, {count(inputs.pods, 'pod')}, submitted over {inputs.days:,.1f} days.", markup=False
+        f"{inputs.trace}: {format_count(inputs.jobs, 'job')}, {format_count(inputs.pods, 'pod')}, submitted over {inputs.days:,.1f} days.",
+        markup=False,
     )
     if inputs.set_aside:
         first = inputs.set_aside_rows[0]

@@ -14,7 +14,7 @@ from uuid import uuid4
 import click
 
 from gpuscaler.cli.ending import until_terminated
-from gpuscaler.cli.reaching import access_options, resolve_access, namespace_of, report_api_errors
+from gpuscaler.cli.reaching import access_options, namespace_of, report_api_errors, resolve_access
 
 if TYPE_CHECKING:
     from gpuscaler.control.process.running import MakeProvider

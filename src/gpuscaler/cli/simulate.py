@@ -6,7 +6,16 @@ from typing import TYPE_CHECKING
 import click
 
 from gpuscaler.cli.plan import FILE
-from gpuscaler.cli.replaying import SWEPT, Asked, PolicyName, prepare, progress_bar, replay_options, settings_of, telling
+from gpuscaler.cli.replaying import (
+    SWEPT,
+    PolicyName,
+    ReplayOptions,
+    check_options,
+    progress_bar,
+    read_settings,
+    replay_options,
+    report_unusable_files,
+)
 
 if TYPE_CHECKING:
     from gpuscaler.simulation.results.campaign import Setting
@@ -23,7 +32,7 @@ HINDSIGHT = POLICIES[-1]
 )
 @replay_options
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
-def simulate(*, asked: Asked, pools_file: str, policies: tuple[str, ...], as_json: bool) -> None:
+def simulate(*, options: ReplayOptions, pools_file: str, policies: tuple[str, ...], as_json: bool) -> None:
     """Replay a trace of jobs in virtual time through the planner, and print the cost and the waiting times of jobs.
 
     Machines boot, expose their GPUs after a delay, are billed by the second, can fail, and are removed when idle. Spot machines are
@@ -32,31 +41,31 @@ def simulate(*, asked: Asked, pools_file: str, policies: tuple[str, ...], as_jso
     from gpuscaler.cli.reporting import print_json, print_report, write_report
     from gpuscaler.simulation.results.report import inputs_of
 
-    prepare(asked, policies)
+    check_options(options, policies)
     names = tuple(dict.fromkeys(policies))
-    with telling(asked):
-        ((setting, derived),) = settings_of(asked, [pools_file])
-        best = _best(setting, names, asked) if asked.sweep else ()
-        results = _results(setting, (*names, *best), asked.all_seeds)
-    derived += _hindsight(setting) if HINDSIGHT in names else ()
-    derived += _swept(names, best) if asked.sweep else ()
-    inputs = inputs_of(setting, pools=pools_file, seed=asked.seed, seeds=asked.seeds, derived=derived)
+    with report_unusable_files(options):
+        ((setting, derived),) = read_settings(options, [pools_file])
+        best = _best_settings(setting, names, options) if options.sweep else ()
+        results = _results(setting, (*names, *best), options.all_seeds)
+    derived += _hindsight_notes(setting) if HINDSIGHT in names else ()
+    derived += _sweep_notes(names, best) if options.sweep else ()
+    inputs = inputs_of(setting, pools=pools_file, seed=options.seed, seeds=options.seeds, derived=derived)
     if as_json:
         print_json(inputs, results)
     else:
         print_report(inputs, results)
     # Last: a full disk must not lose the results.
-    if asked.out is not None:
-        write_report(asked.out, inputs, results)
+    if options.out is not None:
+        write_report(options.out, inputs, results)
 
 
-def _best(setting: "Setting", names: tuple[str, ...], asked: Asked) -> tuple[str, ...]:
+def _best_settings(setting: "Setting", names: tuple[str, ...], options: ReplayOptions) -> tuple[str, ...]:
     from gpuscaler.simulation.results.campaign import best_of_sweeps
 
-    return best_of_sweeps(setting, names, asked.seed, workers=os.cpu_count() or 1)
+    return best_of_sweeps(setting, names, options.seed, workers=os.cpu_count() or 1)
 
 
-def _hindsight(setting: "Setting") -> list[str]:
+def _hindsight_notes(setting: "Setting") -> list[str]:
     """Return notes on the bound that is listed among the policies."""
     notes = [f"{HINDSIGHT}: not a policy but a loose lower bound: fractions of machines, without boot and idle time"]
     if setting.load is not None:
@@ -64,12 +73,12 @@ def _hindsight(setting: "Setting") -> list[str]:
     return notes
 
 
-def _swept(names: tuple[str, ...], best: tuple[str, ...]) -> list[str]:
+def _sweep_notes(names: tuple[str, ...], best: tuple[str, ...]) -> list[str]:
     """Describe the result of a sweep."""
     tried = "of the settings that a sweep tried on this trace,"
-    better = [f"{name}: {tried} the cheapest" for name in best]
-    return better + [
-        f"{name}: {tried} the defaults were the cheapest" for name in SWEPT if name in names and not any(name in one for one in best)
+    notes = [f"{name}: {tried} the cheapest" for name in best]
+    return notes + [
+        f"{name}: {tried} the defaults were the cheapest" for name in SWEPT if name in names and not any(name in chosen for chosen in best)
     ]
 
 

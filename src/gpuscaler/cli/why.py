@@ -87,7 +87,7 @@ async def print_chain(transport: "HttpTransport", subject: str, *, as_json: bool
 
     namespace, _, name = subject.partition("/")
     try:
-        autoscaler_metrics = await look(Client(transport), namespace, name, pages=page)
+        autoscaler_metrics = await collect_facts(Client(transport), namespace, name, pages=page)
     except NotFound as error:
         click.echo(f"hpa {subject}: saw {error}, expected a HorizontalPodAutoscaler and what it scales; correct the name", err=True)
         return 2
@@ -103,9 +103,9 @@ async def print_chain(transport: "HttpTransport", subject: str, *, as_json: bool
             print_line(f"  {facts.metric} ({facts.kind}):")
             for link in links:
                 print_line(f"    {link.verdict:<8}{link.name:<9} {link.text}")
-            worst = broken(links)
+            worst = first_broken(links)
             print_line(f"    the {worst.name} is broken" if worst else "    no link is broken")
-    return 1 if any(broken(links) for _, links in judged) else 0
+    return 1 if any(first_broken(links) for _, links in judged) else 0
 
 
 def quote_subject(subject: str) -> str:

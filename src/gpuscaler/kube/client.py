@@ -9,18 +9,18 @@ from typing import Any, Final
 import msgspec
 
 from gpuscaler.kube.errors import ApiError, CredentialsError, Gone, ServerError, TooManyRequests, Unreachable, error_of
-from gpuscaler.kube.eviction import Evicted, Eviction, verdict
+from gpuscaler.kube.eviction import Evicted, Eviction, eviction_result
 from gpuscaler.kube.rate import RateLimit
-from gpuscaler.kube.requests import About, RequestMetrics, about
+from gpuscaler.kube.requests import RequestKind, RequestMetrics, request_kind
 from gpuscaler.kube.resources import PODS, Resource
-from gpuscaler.kube.transport import Answer, Request, Transport, Whole
+from gpuscaler.kube.transport import Answer, Request, Transport, WholeBody
 
 _JSON: Final = "application/json"
 _MERGE: Final = "application/merge-patch+json"
 _APPLY: Final = "application/apply-patch+yaml"
 #: Total tries of a read, and the first pause between them, which doubles. A Retry-After above the longest pause is raised as an error.
 _ATTEMPTS, _PAUSE, _LONGEST_PAUSE = 4, 0.25, 10.0
-_MOST_OF_AN_ERROR = 65_536
+_MAX_ERROR_BYTES = 65_536
 
 
 class WireListMetadata(msgspec.Struct):
@@ -60,7 +60,7 @@ class Client:
     write_timeout: float = 5.0
     urgent: bool = False
 
-    def at_once(self) -> "Client":
+    def urgently(self) -> "Client":
         """This client for urgent requests, which do not wait their turn; limit and metrics are shared."""
         return replace(self, urgent=True)
 
@@ -71,43 +71,45 @@ class Client:
     @asynccontextmanager
     async def exchange(self, request: Request) -> AsyncIterator[Answer]:
         """Wait for the rate limit, send the request, and yield the answer or raise its error. Nothing is repeated."""
-        what = about(request)
+        kind = request_kind(request)
         if request.method == "GET":
             self.metrics.limited_seconds += await self.limit.wait(urgent=self.urgent)
-            async with self._answered(request, what) as answer:
+            async with self._send(request, kind) as answer:
                 yield answer
         elif self.dry_run:
-            self.metrics.withheld[what] += 1
-            yield Answer(200, {}, Whole(request.body))
+            self.metrics.withheld[kind] += 1
+            yield Answer(200, {}, WholeBody(request.body))
         else:
             self.metrics.limited_seconds += await self.limit.wait(urgent=self.urgent)
             self.fence(self.write_timeout)
             try:
-                async with asyncio.timeout(self.write_timeout), self._answered(request, what) as answer:
+                async with asyncio.timeout(self.write_timeout), self._send(request, kind) as answer:
                     yield answer
             except TimeoutError as error:
                 raise Unreachable(f"{request.method} {request.path}: no answer within {self.write_timeout:g} s") from error
 
     @asynccontextmanager
-    async def _answered(self, request: Request, what: About) -> AsyncIterator[Answer]:
+    async def _send(self, request: Request, what: RequestKind) -> AsyncIterator[Answer]:
         loop = asyncio.get_running_loop()
         start = loop.time()
         status = 0
         try:
             async with self.transport.exchange(request) as answer:
                 status = answer.status
-                self.metrics.answered(what, status, loop.time() - start)
+                self.metrics.count_answer(what, status, loop.time() - start)
                 if not 200 <= status < 300:
                     # A redirect is an error too: credentials go only to servers that the configuration names.
-                    raise error_of(status, answer.headers, await _gathered(answer, _MOST_OF_AN_ERROR))
-                kind = answer.headers.get("content-type", _JSON)
-                if "json" not in kind:
+                    raise error_of(status, answer.headers, await _read_body(answer, _MAX_ERROR_BYTES))
+                content_type = answer.headers.get("content-type", _JSON)
+                if "json" not in content_type:
                     # A login page, or whatever else is at the address of the API server now.
-                    raise Unreachable(f"{request.method} {request.path}: saw an answer of {kind}, expected the JSON of an API server")
+                    raise Unreachable(
+                        f"{request.method} {request.path}: saw an answer of {content_type}, expected the JSON of an API server"
+                    )
                 yield answer
         finally:
             if not status:
-                self.metrics.answered(what, 0, loop.time() - start)
+                self.metrics.count_answer(what, 0, loop.time() - start)
 
     async def get(self, resource: Resource, name: str, *, namespace: str = "", subresource: str = "") -> bytes:
         return await self._read(resource.path(namespace, name, subresource), {})
@@ -122,8 +124,8 @@ class Client:
         query: Mapping[str, str] | None = None,
     ) -> bytes:
         """One page of a list, as the server sends it. ``query`` adds selectors or a resource version."""
-        asked = {"limit": str(limit), **({"continue": continue_} if continue_ else {}), **(query or {})}
-        return await self._read(resource.path(namespace), asked)
+        parameters = {"limit": str(limit), **({"continue": continue_} if continue_ else {}), **(query or {})}
+        return await self._read(resource.path(namespace), parameters)
 
     async def list_all(self, resource: Resource, *, namespace: str = "", query: Mapping[str, str] | None = None) -> list[bytes]:
         """The objects of a list, read page by page, and restarted once if the list expires on the way."""
@@ -182,10 +184,10 @@ class Client:
         try:
             await self._write("POST", PODS.path(namespace, name, "eviction"), body)
         except ApiError as error:
-            found = verdict(error, uid)
-            if found is None:
+            result = eviction_result(error, uid)
+            if result is None:
                 raise
-            return found
+            return result
         return Evicted()
 
     async def bind(self, namespace: str, name: str, node: str, *, uid: str = "") -> None:
@@ -196,29 +198,29 @@ class Client:
         await self._write("POST", PODS.path(namespace, name, "binding"), body)
 
     async def _pages(self, resource: Resource, namespace: str, query: Mapping[str, str] | None) -> list[bytes]:
-        found: list[bytes] = []
+        items: list[bytes] = []
         token = ""
         while True:
             page = msgspec.json.decode(await self.get_page(resource, namespace=namespace, continue_=token, query=query), type=WirePage)
             # bytes() copies: keeping a Raw would keep its whole page alive.
-            found += [bytes(item) for item in page.items or ()]
+            items += [bytes(item) for item in page.items or ()]
             token = (page.metadata.next_page if page.metadata else None) or ""
             if not token:
-                return found
+                return items
 
     async def _read(self, path: str, query: Mapping[str, str]) -> bytes:
         request = Request("GET", path, query, {"accept": _JSON}, timeout=self.read_timeout)
         for attempt in range(_ATTEMPTS):
             try:
                 async with self.exchange(request) as answer:
-                    return await _gathered(answer)
+                    return await _read_body(answer)
             except CredentialsError:
                 raise  # They were just looked up; what is missing will still be missing a second later.
             except (Unreachable, TooManyRequests, ServerError) as error:
                 pause = max(_PAUSE * 2**attempt, getattr(error, "retry_after", None) or 0.0)
                 if attempt + 1 == _ATTEMPTS or pause > _LONGEST_PAUSE:
                     raise
-            self.metrics.retries[about(request)] += 1
+            self.metrics.retries[request_kind(request)] += 1
             await asyncio.sleep(pause)
         raise AssertionError("the last attempt returns or raises")
 
@@ -229,7 +231,7 @@ class Client:
             query["force"] = "true"
         request = Request(method, path, query, {"accept": _JSON, "content-type": content}, encoded, self.write_timeout)
         async with self.exchange(request) as answer:
-            return await _gathered(answer)
+            return await _read_body(answer)
 
 
 def _delete_options(uid: str, resource_version: str, grace: int | None) -> dict[str, Any]:
@@ -238,11 +240,11 @@ def _delete_options(uid: str, resource_version: str, grace: int | None) -> dict[
     return options if grace is None else {**options, "gracePeriodSeconds": grace}
 
 
-async def _gathered(answer: Answer, most: int | None = None) -> bytes:
-    """The body in one piece, or at most about its first ``most`` bytes."""
-    found = bytearray()
+async def _read_body(answer: Answer, limit: int | None = None) -> bytes:
+    """The body in one piece, or at most about its first ``limit`` bytes."""
+    body = bytearray()
     async for piece in answer.pieces:
-        found += piece
-        if most is not None and len(found) >= most:
+        body += piece
+        if limit is not None and len(body) >= limit:
             break
-    return bytes(found)
+    return bytes(body)

@@ -12,7 +12,7 @@ from gpuscaler.kube.tls import RECHECK, ClientCertificate
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class Presented:
+class RequestCredentials:
     """What goes with a request: headers, and a client certificate if one was issued to us. Its repr shows nothing."""
 
     headers: Mapping[str, str] = field(default_factory=dict)
@@ -25,21 +25,21 @@ class Credentials(Protocol):
     Both raise :class:`CredentialsError`.
     """
 
-    async def current(self) -> Presented: ...
+    async def current(self) -> RequestCredentials: ...
 
-    async def renewed(self, refused: Presented) -> Presented | None: ...
+    async def renewed(self, refused: RequestCredentials) -> RequestCredentials | None: ...
 
 
 @dataclass(frozen=True, slots=True)
-class Fixed:
+class FixedCredentials:
     """Credentials that never change: a token, a name and password, or none (a client certificate of :class:`Tls` needs nothing else)."""
 
-    presented: Presented = field(default_factory=Presented, repr=False)
+    presented: RequestCredentials = field(default_factory=RequestCredentials, repr=False)
 
-    async def current(self) -> Presented:
+    async def current(self) -> RequestCredentials:
         return self.presented
 
-    async def renewed(self, refused: Presented) -> Presented | None:  # noqa: ARG002 - there is nothing else to try
+    async def renewed(self, refused: RequestCredentials) -> RequestCredentials | None:  # noqa: ARG002 - there is nothing else to try
         return None
 
 
@@ -52,17 +52,17 @@ class TokenFile:
 
     path: Path
     owner: str
-    _presented: Presented | None = field(default=None, init=False, repr=False)
+    _presented: RequestCredentials | None = field(default=None, init=False, repr=False)
     _read_at: float = field(default=0.0, init=False)
 
-    async def current(self) -> Presented:
+    async def current(self) -> RequestCredentials:
         now = asyncio.get_running_loop().time()
         if self._presented is None or now - self._read_at >= RECHECK:
             self._read(now)
         assert self._presented is not None
         return self._presented
 
-    async def renewed(self, refused: Presented) -> Presented | None:
+    async def renewed(self, refused: RequestCredentials) -> RequestCredentials | None:
         self._read(asyncio.get_running_loop().time())
         return self._presented if self._presented and self._presented.headers != refused.headers else None
 
@@ -73,15 +73,15 @@ class TokenFile:
             text = self.path.read_bytes().decode("ascii", errors="replace").strip()
             if not text:
                 raise CredentialsError(f"{self.owner}: token file: saw {self.path}, which is empty, expected a token; restore the file")
-            presented = Presented({"authorization": bearer(text, f"{self.owner}: token file {self.path}")})
+            presented = RequestCredentials({"authorization": bearer_header(text, f"{self.owner}: token file {self.path}")})
         except (OSError, ValueError, AccessError, CredentialsError) as error:
             if self._presented is not None:
                 return
             if isinstance(error, CredentialsError):
                 raise
-            said = error.strerror if isinstance(error, OSError) else "its content cannot be sent in a header"
+            problem = error.strerror if isinstance(error, OSError) else "its content cannot be sent in a header"
             raise CredentialsError(
-                f"{self.owner}: token file: saw {self.path}: {said}, expected a file with a token; correct the path or restore it"
+                f"{self.owner}: token file: saw {self.path}: {problem}, expected a file with a token; correct the path or restore it"
             ) from None
         if self._presented is None or self._presented.headers != presented.headers:
             self._presented = presented
@@ -100,17 +100,17 @@ class HeaderFiles:
     _values: dict[str, str] = field(default_factory=dict, init=False, repr=False)
     _read_at: float = field(default=float("-inf"), init=False)
 
-    async def current(self) -> Presented:
+    async def current(self) -> RequestCredentials:
         now = asyncio.get_running_loop().time()
         if now - self._read_at >= RECHECK:
             self._read(now)
         inner = await self.inner.current()
-        return Presented({**inner.headers, **self._values}, inner.certificate)
+        return RequestCredentials({**inner.headers, **self._values}, inner.certificate)
 
-    async def renewed(self, refused: Presented) -> Presented | None:
+    async def renewed(self, refused: RequestCredentials) -> RequestCredentials | None:
         self._read(asyncio.get_running_loop().time())
         inner = await self.inner.renewed(refused) or await self.inner.current()
-        presented = Presented({**inner.headers, **self._values}, inner.certificate)
+        presented = RequestCredentials({**inner.headers, **self._values}, inner.certificate)
         return presented if presented != refused else None
 
     def _read(self, now: float) -> None:
@@ -129,13 +129,15 @@ class HeaderFiles:
         self._read_at = now
 
 
-def bearer(token: str, what: str) -> str:
+def bearer_header(token: str, source: str) -> str:
     """The value of an Authorization header; a token that cannot be sent in a header raises an :class:`AccessError` without quoting it."""
     if not token.isascii() or not token.isprintable() or " " in token:
-        raise AccessError(f"{what}: saw a token with spaces, line breaks or other characters, expected one word of ASCII; get a new token")
+        raise AccessError(
+            f"{source}: saw a token with spaces, line breaks or other characters, expected one word of ASCII; get a new token"
+        )
     return f"Bearer {token}"
 
 
-def basic(username: str, password: str) -> str:
+def basic_header(username: str, password: str) -> str:
     """The value of an Authorization header for a name and a password (RFC 7617)."""
     return "Basic " + base64.b64encode(f"{username}:{password}".encode()).decode()

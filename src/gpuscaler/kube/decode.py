@@ -21,7 +21,7 @@ INITIAL_EVENTS_END = "k8s.io/initial-events-end"
 
 _TYPES = {kind.__name__: kind for kind in (Pod, Node, *HOMES)}
 #: Kinds that the model stores under another type, with the format of their keys there from ``namespace/name`` or the name alone.
-_SHARED: dict[tuple[str, str], tuple[type, str]] = {
+_SHARED_TYPES: dict[tuple[str, str], tuple[type, str]] = {
     ("apps", "Deployment"): (Workload, "Deployment/{}"),
     ("apps", "ReplicaSet"): (Workload, "ReplicaSet/{}"),
     ("apps", "StatefulSet"): (Workload, "StatefulSet/{}"),
@@ -104,7 +104,7 @@ class ObjectDecoder:
         self._reader = reader
         self._interner = interner
         self._kind, self._api_version = resource.kind, resource.api_version
-        self.model, self._key = _SHARED.get((resource.group, resource.kind)) or (_TYPES[resource.kind], "")
+        self.model, self._key = _SHARED_TYPES.get((resource.group, resource.kind)) or (_TYPES[resource.kind], "")
 
     def key(self, identity: str) -> str:
         """The key under which the model stores the record of the object ``identity``."""

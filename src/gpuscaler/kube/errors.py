@@ -149,8 +149,8 @@ def error_of(status: int, headers: Mapping[str, str], body: bytes) -> ApiError:
     except msgspec.DecodeError:
         reply = WireStatus()
     if reply.kind != "Status":
-        reply = WireStatus(message=_quoted(status, body))
-    return _error(status, reply, _seconds(headers.get("retry-after", "")))
+        reply = WireStatus(message=_quote_body(status, body))
+    return _error(status, reply, _parse_retry_after(headers.get("retry-after", "")))
 
 
 def error_of_status(body: bytes) -> ApiError:
@@ -158,7 +158,7 @@ def error_of_status(body: bytes) -> ApiError:
     try:
         status = msgspec.json.decode(body, type=WireStatus)
     except msgspec.DecodeError:
-        status = WireStatus(message=_quoted(500, body))
+        status = WireStatus(message=_quote_body(500, body))
     return _error(status.code or 500, status, None)
 
 
@@ -183,7 +183,7 @@ def _error(status: int, reply: WireStatus, retry_after: float | None) -> ApiErro
     )
 
 
-def _quoted(status: int, body: bytes) -> str:
+def _quote_body(status: int, body: bytes) -> str:
     text = " ".join(body[: 4 * _QUOTED].decode(errors="replace").split())
     return text if 0 < len(text) <= _QUOTED else f"{text[:_QUOTED]}…" if text else _phrase(status)
 
@@ -195,7 +195,7 @@ def _phrase(status: int) -> str:
         return "an answer without a reason"
 
 
-def _seconds(text: str) -> float | None:
+def _parse_retry_after(text: str) -> float | None:
     """Parse Retry-After, which Kubernetes sends in seconds; a date, as from a proxy, is ignored, since the clocks may differ."""
     try:
         return max(0.0, float(text)) if text and float(text) < 86400 else None

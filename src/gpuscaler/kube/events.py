@@ -32,12 +32,12 @@ class Reference:
     api_version: str = "v1"
 
     def body(self) -> dict[str, str]:
-        said = {"apiVersion": self.api_version, "kind": self.kind, "name": self.name, "namespace": self.namespace, "uid": self.uid}
-        return {key: value for key, value in said.items() if value}
+        fields = {"apiVersion": self.api_version, "kind": self.kind, "name": self.name, "namespace": self.namespace, "uid": self.uid}
+        return {key: value for key, value in fields.items() if value}
 
 
 @dataclass(frozen=True, slots=True)
-class Happened:
+class EventContent:
     """One event. Equal ones are repetitions of the same event.
 
     ``reason`` is a CamelCase word for machines, ``action`` what was done or attempted, ``note`` a sentence for people.
@@ -59,7 +59,7 @@ class _Series:
     first: float
     last: float
     count: int = 1
-    told: int = 0
+    reported: int = 0
     failures: int = 0
     queued: bool = False
 
@@ -87,9 +87,9 @@ class EventRecorder:
     most: int = 10_000
     written: int = field(default=0, init=False)
     dropped: int = field(default=0, init=False)
-    _series: OrderedDict[Happened, _Series] = field(default_factory=OrderedDict, init=False, repr=False)
+    _series: OrderedDict[EventContent, _Series] = field(default_factory=OrderedDict, init=False, repr=False)
     _limits: OrderedDict[Reference, RateLimit] = field(default_factory=OrderedDict, init=False, repr=False)
-    _due: list[tuple[float, int, Happened]] = field(default_factory=list, init=False, repr=False)
+    _due: list[tuple[float, int, EventContent]] = field(default_factory=list, init=False, repr=False)
     _number: int = field(default=0, init=False)
     _woken: asyncio.Event = field(default_factory=asyncio.Event, init=False, repr=False)
 
@@ -104,22 +104,24 @@ class EventRecorder:
         related: Reference | None = None,
     ) -> None:
         """Record that something happened to ``regarding``; ``run`` writes it soon."""
-        what = Happened(regarding, shortened(reason, _WORD), shortened(action, _WORD), shortened(note, _NOTE), warning, related)
+        content = EventContent(
+            regarding, cut_to_bytes(reason, _WORD), cut_to_bytes(action, _WORD), cut_to_bytes(note, _NOTE), warning, related
+        )
         now = self.now()
-        known = self._series.get(what)
-        if known is not None and now - known.last < self.window:
-            known.count += 1
-            known.last = now
-            self._series.move_to_end(what)
-            self._queue(what, known, self.refresh if known.told else 0.0)
+        existing = self._series.get(content)
+        if existing is not None and now - existing.last < self.window:
+            existing.count += 1
+            existing.last = now
+            self._series.move_to_end(content)
+            self._queue(content, existing, self.refresh if existing.reported else 0.0)
             return
-        if not self._admitted(regarding):
+        if not self._is_admitted(regarding):
             self.dropped += 1
             return
         self._number += 1
-        self._series[what] = series = _Series(_name(regarding.name, now, self._number), now, now)
-        self._series.move_to_end(what)
-        self._queue(what, series, 0.0)
+        self._series[content] = series = _Series(_event_name(regarding.name, now, self._number), now, now)
+        self._series.move_to_end(content)
+        self._queue(content, series, 0.0)
         if len(self._series) > self.most:
             self.dropped += self._series.popitem(last=False)[1].queued
 
@@ -139,21 +141,21 @@ class EventRecorder:
                 except TimeoutError:
                     pass
                 continue
-            await self._next()
+            await self._write_next()
 
     async def flush(self) -> None:
         """Write all pending Events without waiting for their time; for use at shutdown, under a time-out of the caller."""
         while self._due:
-            await self._next()
+            await self._write_next()
 
-    def _queue(self, what: Happened, series: _Series, delay: float) -> None:
+    def _queue(self, content: EventContent, series: _Series, delay: float) -> None:
         if not series.queued:
             series.queued = True
             self._number += 1
-            heapq.heappush(self._due, (asyncio.get_running_loop().time() + delay, self._number, what))
+            heapq.heappush(self._due, (asyncio.get_running_loop().time() + delay, self._number, content))
             self._woken.set()
 
-    def _admitted(self, regarding: Reference) -> bool:
+    def _is_admitted(self, regarding: Reference) -> bool:
         limit = self._limits.setdefault(regarding, RateLimit(1 / self.refill, self.burst))
         self._limits.move_to_end(regarding)
         if len(self._limits) > self.most:
@@ -163,97 +165,97 @@ class EventRecorder:
             return False
         return True
 
-    async def _next(self) -> None:
-        _, _, what = heapq.heappop(self._due)
-        series = self._series.get(what)
+    async def _write_next(self) -> None:
+        _, _, content = heapq.heappop(self._due)
+        series = self._series.get(content)
         if series is None or not series.queued:
             return
         series.queued = False
-        if series.told == series.count:
+        if series.reported == series.count:
             return
         count = series.count
         try:
-            await self._write(what, series)
+            await self._write(content, series)
         except (Unreachable, TooManyRequests, ServerError) as error:
-            self._failed(what, series, error)
+            self._failed(content, series, error)
         except (ApiError, NotLeaderError) as error:
             # Forbidden, a namespace that is being deleted, lost leadership: trying again would not help.
             self._drop(series, error)
         else:
             self.written += 1
-            series.told, series.failures = count, 0
+            series.reported, series.failures = count, 0
             if series.count > count:
-                self._queue(what, series, self.refresh)
+                self._queue(content, series, self.refresh)
 
-    async def _write(self, what: Happened, series: _Series) -> None:
+    async def _write(self, content: EventContent, series: _Series) -> None:
         # An Event about an object without a namespace belongs into "default", where kubectl looks for it.
-        namespace = what.regarding.namespace or "default"
-        if series.told:
+        namespace = content.regarding.namespace or "default"
+        if series.reported:
             try:
-                await self.client.merge_patch(EVENTS, series.name, {"series": _told(series)}, namespace=namespace)
+                await self.client.merge_patch(EVENTS, series.name, {"series": _series_body(series)}, namespace=namespace)
             except NotFound:
                 pass  # The server keeps Events for an hour; a series that continues after that gets a new one.
             else:
                 return
         try:
-            await self.client.create(EVENTS, self._body(what, series, namespace), namespace=namespace)
+            await self.client.create(EVENTS, self._body(content, series, namespace), namespace=namespace)
         except AlreadyExists:
             # An earlier try arrived after all. The next refresh brings its count up to date.
             return
 
-    def _body(self, what: Happened, series: _Series, namespace: str) -> dict[str, Any]:
+    def _body(self, content: EventContent, series: _Series, namespace: str) -> dict[str, Any]:
         body = {
             "apiVersion": EVENTS.api_version,
             "kind": EVENTS.kind,
             "metadata": {"name": series.name, "namespace": namespace},
-            "eventTime": _time(series.first),
+            "eventTime": _format_time(series.first),
             "reportingController": self.component,
-            "reportingInstance": shortened(self.instance, _WORD),
-            "type": "Warning" if what.warning else "Normal",
-            "reason": what.reason,
-            "action": what.action,
-            "note": what.note,
-            "regarding": what.regarding.body(),
+            "reportingInstance": cut_to_bytes(self.instance, _WORD),
+            "type": "Warning" if content.warning else "Normal",
+            "reason": content.reason,
+            "action": content.action,
+            "note": content.note,
+            "regarding": content.regarding.body(),
         }
-        if what.related is not None:
-            body["related"] = what.related.body()
+        if content.related is not None:
+            body["related"] = content.related.body()
         if series.count > 1:
-            body["series"] = _told(series)
+            body["series"] = _series_body(series)
         return body
 
-    def _failed(self, what: Happened, series: _Series, error: ApiError | Unreachable) -> None:
+    def _failed(self, content: EventContent, series: _Series, error: ApiError | Unreachable) -> None:
         series.failures += 1
         if series.failures >= self.tries:
             self._drop(series, error)
             return
         pause = max(2.0 ** (series.failures - 1), getattr(error, "retry_after", None) or 0.0)
-        self._queue(what, series, min(pause, self.refresh))
+        self._queue(content, series, min(pause, self.refresh))
 
     def _drop(self, series: _Series, error: Exception) -> None:
         self.dropped += 1
         series.failures = 0
-        series.told = max(series.told, series.count)
+        series.reported = max(series.reported, series.count)
         _LOG.warning("an Event could not be written", event_name=series.name, problem=str(error))
 
 
-def shortened(text: str, most: int) -> str:
-    """``text`` cut to at most ``most`` bytes of UTF-8, with an ellipsis if something is left out."""
+def cut_to_bytes(text: str, limit: int) -> str:
+    """``text`` cut to at most ``limit`` bytes of UTF-8, with an ellipsis if something is left out."""
     encoded = text.encode()
-    if len(encoded) <= most:
+    if len(encoded) <= limit:
         return text
-    mark: Final = "…"
-    return encoded[: most - len(mark.encode())].decode(errors="ignore") + mark
+    ellipsis: Final = "…"
+    return encoded[: limit - len(ellipsis.encode())].decode(errors="ignore") + ellipsis
 
 
-def _name(regarding: str, now: float, number: int) -> str:
+def _event_name(regarding: str, now: float, number: int) -> str:
     """A unique name: the object's name, the time in nanoseconds, and a number that distinguishes simultaneous Events."""
     suffix = f".{int(now * 1e9) + number:x}"
     return regarding[: _NAME - len(suffix)].rstrip("-.") + suffix
 
 
-def _told(series: _Series) -> dict[str, Any]:
-    return {"count": series.count, "lastObservedTime": _time(series.last)}
+def _series_body(series: _Series) -> dict[str, Any]:
+    return {"count": series.count, "lastObservedTime": _format_time(series.last)}
 
 
-def _time(seconds: float) -> str:
+def _format_time(seconds: float) -> str:
     return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")

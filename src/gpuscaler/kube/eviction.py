@@ -23,21 +23,21 @@ class Refused:
 
 
 @dataclass(frozen=True, slots=True)
-class GoneAlready:
+class AlreadyDeleted:
     """The pod no longer exists, or only another one with the same name does."""
 
 
 @dataclass(frozen=True, slots=True)
-class Overlapping:
+class MultipleBudgets:
     """More than one budget selects the pod; the API never evicts such a pod, and waiting does not help."""
 
     why: str
 
 
-Eviction: TypeAlias = Evicted | Refused | GoneAlready | Overlapping
+Eviction: TypeAlias = Evicted | Refused | AlreadyDeleted | MultipleBudgets
 
 
-def verdict(error: ApiError, uid: str) -> Eviction | None:
+def eviction_result(error: ApiError, uid: str) -> Eviction | None:
     """The meaning of an error of the eviction subresource, None if it does not concern the pod: overload, permissions, a failure.
 
     The cases are those of kube-apiserver's ``pkg/registry/core/pod/storage/eviction.go`` (1.33). ``uid`` is the precondition that was sent.
@@ -48,11 +48,11 @@ def verdict(error: ApiError, uid: str) -> Eviction | None:
         return Refused("; ".join(filter(None, causes)) or error.message, error.retry_after) if causes else None
     if isinstance(error, NotFound):
         # A deleted namespace gets the same answer; a server without the resource gives no name.
-        return GoneAlready() if error.name else None
+        return AlreadyDeleted() if error.name else None
     if isinstance(error, Conflict):
-        return GoneAlready() if uid and "UID" in error.message and "precondition" in error.message.lower() else None
+        return AlreadyDeleted() if uid and "UID" in error.message and "precondition" in error.message.lower() else None
     if error.status == 500 and "more than one PodDisruptionBudget" in error.message:
-        return Overlapping(error.message)
+        return MultipleBudgets(error.message)
     if error.status == 403 and error.kind.startswith("poddisruptionbudget"):
         return Refused(error.message, error.retry_after)
     if error.reason == "Timeout" and "PodDisruptionBudget" in error.message:

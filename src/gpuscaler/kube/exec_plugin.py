@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from gpuscaler.kube.credentials import Presented, bearer
+from gpuscaler.kube.credentials import RequestCredentials, bearer_header
 from gpuscaler.kube.errors import AccessError, CredentialsError
 from gpuscaler.kube.tls import ClientCertificate
 from gpuscaler.model.wire import UnreadableError, Wire, seconds
@@ -40,7 +40,7 @@ class WireExecCredential(Wire):
 
 
 @dataclass(frozen=True, slots=True)
-class Command:
+class PluginCommand:
     """A plugin's validated settings from a kubeconfig. ``owner`` names its user; ``cluster`` is the cluster information for the plugin.
 
     ``folder`` is that of the kubeconfig: a command with a slash is relative to it. ``attended`` means that a user is at a terminal.
@@ -76,12 +76,12 @@ class Command:
     def program(self, environ: Mapping[str, str]) -> str:
         """The path of the program; raises :class:`CredentialsError` with the plugin's install hint if it is missing."""
         local = "/" in self.command
-        found = shutil.which(str(self.folder / self.command) if local else self.command, path=environ.get("PATH", os.defpath))
-        if found is None:
-            where = f"in {self.folder}" if local else "on the PATH"
+        path = shutil.which(str(self.folder / self.command) if local else self.command, path=environ.get("PATH", os.defpath))
+        if path is None:
+            place = f"in {self.folder}" if local else "on the PATH"
             hint = " ".join(self.hint.split()) or "install it or correct the kubeconfig"
-            raise CredentialsError(f"{self}: saw no such program {where}, expected an executable; {hint}")
-        return found
+            raise CredentialsError(f"{self}: saw no such program {place}, expected an executable; {hint}")
+        return path
 
     def info(self) -> str:
         """The value of KUBERNETES_EXEC_INFO."""
@@ -97,29 +97,29 @@ class ExecPlugin:
     time than the plugin needs. It never runs again within ``pause`` seconds; until then its last result stands.
     """
 
-    command: Command
+    command: PluginCommand
     environ: Mapping[str, str] = field(repr=False)
     now: Callable[[], float] = time.time
     time_limit: float = 60.0
     pause: float = 5.0
-    _presented: Presented | None = field(default=None, init=False, repr=False)
+    _presented: RequestCredentials | None = field(default=None, init=False, repr=False)
     _failure: str = field(default="", init=False)
     _expires: float = field(default=float("inf"), init=False)
     _ended: float = field(default=float("-inf"), init=False)
     _running: asyncio.Task[None] | None = field(default=None, init=False, repr=False)
 
-    async def current(self) -> Presented:
+    async def current(self) -> RequestCredentials:
         if self._presented is None or self.now() >= self._expires:
             await self._run()
         return self._result()
 
-    async def renewed(self, refused: Presented) -> Presented | None:
+    async def renewed(self, refused: RequestCredentials) -> RequestCredentials | None:
         if self._presented is refused:
             await self._run()
         presented = self._result()
         return None if presented is refused else presented
 
-    def _result(self) -> Presented:
+    def _result(self) -> RequestCredentials:
         if self._failure or self._presented is None:
             raise CredentialsError(self._failure)
         return self._presented
@@ -151,26 +151,28 @@ class ExecPlugin:
             )
         environ = {**self.environ, **command.env, "KUBERNETES_EXEC_INFO": command.info()}
         # The user must see the prompts of an interactive plugin; otherwise stderr is captured for the message.
-        talk = None if command.interactive else PIPE
+        stderr = None if command.interactive else PIPE
         try:
             process = await asyncio.create_subprocess_exec(
                 command.program(environ),
                 *command.args,
                 stdin=None if command.interactive else DEVNULL,
                 stdout=PIPE,
-                stderr=talk,
+                stderr=stderr,
                 env=environ,
             )
         except (OSError, ValueError) as error:
-            said = getattr(error, "strerror", None) or "it cannot be run with these arguments"
-            raise CredentialsError(f"{command}: saw {said}, expected an executable; correct it") from None
-        out, err = await self._communicated(process)
+            problem = getattr(error, "strerror", None) or "it cannot be run with these arguments"
+            raise CredentialsError(f"{command}: saw {problem}, expected an executable; correct it") from None
+        out, err = await self._communicate(process)
         if process.returncode:
-            said = f': "{redacted(err.decode(errors="replace"))}"' if err and err.strip() else ""
-            raise CredentialsError(f"{command}: exited with {process.returncode}, expected 0{said}; run it yourself to see what it needs")
+            problem = f': "{redacted(err.decode(errors="replace"))}"' if err and err.strip() else ""
+            raise CredentialsError(
+                f"{command}: exited with {process.returncode}, expected 0{problem}; run it yourself to see what it needs"
+            )
         return out
 
-    async def _communicated(self, process: Process) -> tuple[bytes, bytes]:
+    async def _communicate(self, process: Process) -> tuple[bytes, bytes]:
         try:
             async with asyncio.timeout(self.time_limit):
                 return await process.communicate()
@@ -184,7 +186,7 @@ class ExecPlugin:
                     process.kill()
                 await process.wait()
 
-    def _read(self, output: bytes) -> tuple[Presented, float]:
+    def _read(self, output: bytes) -> tuple[RequestCredentials, float]:
         """Parse the program's output, and return its expiry in seconds since the epoch. Its content is never quoted."""
         command = self.command
         try:
@@ -192,11 +194,11 @@ class ExecPlugin:
             status = exec_credential.status or WireCredentialStatus()
             expires = seconds(status.expiration_timestamp, "status.expirationTimestamp") or float("inf")
         except (msgspec.DecodeError, UnreadableError) as error:
-            about = "its expirationTimestamp is not a time" if isinstance(error, UnreadableError) else "it is not valid JSON"
-            raise CredentialsError(f"{command}: printed no ExecCredential ({about}); run it yourself to see what it prints") from None
+            problem = "its expirationTimestamp is not a time" if isinstance(error, UnreadableError) else "it is not valid JSON"
+            raise CredentialsError(f"{command}: printed no ExecCredential ({problem}); run it yourself to see what it prints") from None
         if exec_credential.kind != "ExecCredential" or exec_credential.api_version != command.api_version:
             raise CredentialsError(
-                f"{command}: printed the kind {_short(exec_credential.kind)} of {_short(exec_credential.api_version)}, "
+                f"{command}: printed the kind {_quote_short(exec_credential.kind)} of {_quote_short(exec_credential.api_version)}, "
                 "expected ExecCredential of "
                 f"{command.api_version}; make the kubeconfig's apiVersion and the plugin's the same"
             )
@@ -206,25 +208,25 @@ class ExecPlugin:
                 "run it yourself to see what it prints"
             )
         try:
-            headers = {"authorization": bearer(status.token, str(command))} if status.token else {}
+            headers = {"authorization": bearer_header(status.token, str(command))} if status.token else {}
         except AccessError as error:
             raise CredentialsError(str(error)) from None
         certificate = None
         if status.client_certificate_data and status.client_key_data:
             certificate = ClientCertificate(status.client_certificate_data.encode(), status.client_key_data.encode())
-        return Presented(headers, certificate), expires
+        return RequestCredentials(headers, certificate), expires
 
 
 def redacted(text: str) -> str:
     """The end of a program's message, without words that look like keys: long ones of mixed letters and digits, or of hex digits."""
-    return re.sub(r"[A-Za-z0-9_+/=-]{20,}", _hidden, " ".join(text[-20 * _QUOTED :].split()))[-_QUOTED:]
+    return re.sub(r"[A-Za-z0-9_+/=-]{20,}", _mask_key, " ".join(text[-20 * _QUOTED :].split()))[-_QUOTED:]
 
 
-def _hidden(match: re.Match[str]) -> str:
+def _mask_key(match: re.Match[str]) -> str:
     word = match.group()
     mixed = all(re.search(signs, word) for signs in ("[a-z]", "[A-Z]", "[0-9]"))
     return "…" if mixed or re.search("[0-9a-f]{32}|[0-9A-F]{32}", word) else word
 
 
-def _short(text: str | None) -> str:
+def _quote_short(text: str | None) -> str:
     return repr((text or "")[:60])

@@ -15,7 +15,7 @@ from yarl import URL
 
 from gpuscaler import __version__
 from gpuscaler.kube.access import Access
-from gpuscaler.kube.credentials import Presented
+from gpuscaler.kube.credentials import RequestCredentials
 from gpuscaler.kube.errors import AccessError, ApiError, CredentialsError, Unreachable, error_of
 from gpuscaler.kube.tls import Contexts
 from gpuscaler.kube.transport import Answer, Request
@@ -24,7 +24,7 @@ T = TypeVar("T")
 _LOG = structlog.get_logger(__name__)
 #: A watch of a large cluster delivers megabytes at once; with a smaller buffer, reading is paused and resumed for every piece.
 _BUFFER: Final = 2**21
-_MOST_OF_A_REFUSAL: Final = 65_536
+_MAX_REFUSAL_BYTES: Final = 65_536
 _FAILURES = (aiohttp.ClientError, TimeoutError, OSError, ssl.SSLError)
 
 
@@ -65,7 +65,7 @@ class HttpTransport:
 
     @asynccontextmanager
     async def exchange(self, request: Request) -> AsyncIterator[Answer]:
-        response, failure = await self._made(request, self._head(request))
+        response, failure = await self._with_timeout(request, self._head(request))
         # Raised here instead of where it was caught: aiohttp's errors contain the headers that were sent and the proxy's password.
         if response is None:
             raise failure
@@ -82,15 +82,15 @@ class HttpTransport:
     @asynccontextmanager
     async def websocket(self, request: Request, protocol: str) -> AsyncIterator[aiohttp.ClientWebSocketResponse]:
         """A WebSocket with ``protocol``. Raises :class:`ApiError` if it is refused and :class:`Unreachable` without an answer."""
-        opened, failure = await self._made(request, self._upgraded(request, protocol))
-        if opened is None:
+        websocket, failure = await self._with_timeout(request, self._connect_websocket(request, protocol))
+        if websocket is None:
             raise failure
         try:
-            yield opened
+            yield websocket
         finally:
-            await opened.close()
+            await websocket.close()
 
-    async def _upgraded(self, request: Request, protocol: str) -> aiohttp.ClientWebSocketResponse:
+    async def _connect_websocket(self, request: Request, protocol: str) -> aiohttp.ClientWebSocketResponse:
         """The open WebSocket."""
         presented = await self.access.credentials.current()
         try:
@@ -101,8 +101,8 @@ class HttpTransport:
                 raise
         return await self._open(request, renewed, protocol)
 
-    async def _open(self, request: Request, presented: Presented, protocol: str) -> aiohttp.ClientWebSocketResponse:
-        return await self._opened().ws_connect(
+    async def _open(self, request: Request, presented: RequestCredentials, protocol: str) -> aiohttp.ClientWebSocketResponse:
+        return await self._open_session().ws_connect(
             self._url(request),
             protocols=(protocol,),
             headers=self._headers(request, presented),
@@ -117,13 +117,13 @@ class HttpTransport:
         """The response as soon as its head has arrived."""
         presented = await self.access.credentials.current()
         response = await self._send(request, presented)
-        return response if response.status != 401 else await self._again(request, response, presented)
+        return response if response.status != 401 else await self._retry_with_renewed(request, response, presented)
 
-    async def _made(self, request: Request, making: Coroutine[Any, Any, T]) -> tuple[T | None, ApiError | Unreachable]:
-        """The result of ``making`` within the time-out of ``request``, or the reason why there is none."""
+    async def _with_timeout(self, request: Request, operation: Coroutine[Any, Any, T]) -> tuple[T | None, ApiError | Unreachable]:
+        """The result of ``operation`` within the time-out of ``request``, or the reason why there is none."""
         try:
             async with asyncio.timeout(request.timeout):
-                return await making, Unreachable()
+                return await operation, Unreachable()
         except _RefusedError as refused:
             return None, refused.error
         except CredentialsError as error:
@@ -133,7 +133,7 @@ class HttpTransport:
         except _FAILURES as error:
             return None, self._unreachable(request, error)
 
-    async def _again(self, request: Request, response: ClientResponse, refused: Presented) -> ClientResponse:
+    async def _retry_with_renewed(self, request: Request, response: ClientResponse, refused: RequestCredentials) -> ClientResponse:
         try:
             renewed = await self.access.credentials.renewed(refused)
         except BaseException:
@@ -144,8 +144,8 @@ class HttpTransport:
         response.close()
         return await self._send(request, renewed)
 
-    async def _send(self, request: Request, presented: Presented) -> ClientResponse:
-        return await self._opened().request(
+    async def _send(self, request: Request, presented: RequestCredentials) -> ClientResponse:
+        return await self._open_session().request(
             request.method,
             self._url(request),
             data=request.body or None,
@@ -161,21 +161,21 @@ class HttpTransport:
         query = f"?{urlencode(request.query)}" if request.query else ""
         return URL(f"{self.access.server}{request.path}{query}", encoded=True)
 
-    def _headers(self, request: Request, presented: Presented) -> list[tuple[str, str]]:
-        ours = {"user-agent": f"gpuscaler/{__version__}", "accept-encoding": "gzip" if self.access.compress else "identity"}
-        return [*{**ours, **request.headers}.items(), *self.access.headers, *presented.headers.items()]
+    def _headers(self, request: Request, presented: RequestCredentials) -> list[tuple[str, str]]:
+        defaults = {"user-agent": f"gpuscaler/{__version__}", "accept-encoding": "gzip" if self.access.compress else "identity"}
+        return [*{**defaults, **request.headers}.items(), *self.access.headers, *presented.headers.items()]
 
-    async def _ssl(self, presented: Presented) -> ssl.SSLContext | bool:
+    async def _ssl(self, presented: RequestCredentials) -> ssl.SSLContext | bool:
         return await self._contexts.current(presented.certificate) if self.access.server.startswith("https:") else True
 
-    def _opened(self) -> aiohttp.ClientSession:
+    def _open_session(self) -> aiohttp.ClientSession:
         if self._session is None:
             # No limit on connections: each watch holds one, and the client limits the requests.
             self._session = aiohttp.ClientSession(
                 connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=30),
                 cookie_jar=aiohttp.DummyCookieJar(),
                 read_bufsize=_BUFFER,
-                middlewares=(_writes_once, _upgrades_or_says_why),
+                middlewares=(_forbid_write_retries, _raise_refused_upgrade),
             )
         return self._session
 
@@ -194,10 +194,12 @@ class HttpTransport:
         access = self.access
         if isinstance(error, aiohttp.ClientSSLError | ssl.SSLError):
             self._contexts.distrust()
-        return Unreachable(f"{access.server} ({access.source}): {request.method} {request.path}: {_said(error, request, access)}")
+        return Unreachable(
+            f"{access.server} ({access.source}): {request.method} {request.path}: {_describe_failure(error, request, access)}"
+        )
 
 
-async def _writes_once(request: ClientRequest, handler: ClientHandlerType) -> ClientResponse:
+async def _forbid_write_retries(request: ClientRequest, handler: ClientHandlerType) -> ClientResponse:
     """Keep aiohttp from repeating a PUT or DELETE when a kept connection breaks: the first one may have been carried out."""
     try:
         return await handler(request)
@@ -209,30 +211,30 @@ async def _writes_once(request: ClientRequest, handler: ClientHandlerType) -> Cl
         raise _BrokenError from error
 
 
-async def _upgrades_or_says_why(request: ClientRequest, handler: ClientHandlerType) -> ClientResponse:
+async def _raise_refused_upgrade(request: ClientRequest, handler: ClientHandlerType) -> ClientResponse:
     """Keep the API server's error when it refuses a WebSocket: aiohttp discards it, and would follow a redirect."""
     response = await handler(request)
     if "sec-websocket-key" not in request.headers or response.status == 101:
         return response
     try:
-        body = await response.content.read(_MOST_OF_A_REFUSAL)
+        body = await response.content.read(_MAX_REFUSAL_BYTES)
     finally:
         response.close()
     raise _RefusedError(error_of(response.status, {name.lower(): value for name, value in response.headers.items()}, body))
 
 
-def _said(error: Exception, request: Request, access: Access) -> str:
+def _describe_failure(error: Exception, request: Request, access: Access) -> str:
     match error:
         case aiohttp.ClientConnectorCertificateError():
-            found = error.certificate_error
-            why = getattr(found, "verify_message", "") or "it cannot be verified"
+            certificate_error = error.certificate_error
+            why = getattr(certificate_error, "verify_message", "") or "it cannot be verified"
             name = access.tls.server_name
             return (
                 f"saw a server certificate that is not trusted ({why}), expected one that the certificate-authority of {access.tls.owner} "
                 f"vouches for{f', for the tls-server-name {name}' if name else ''}; {access.tls.remedy}"
             )
         case aiohttp.ClientProxyConnectionError():
-            return f"cannot reach the proxy {error.host}:{error.port} ({_os(error.os_error)})"
+            return f"cannot reach the proxy {error.host}:{error.port} ({_os_reason(error.os_error)})"
         case aiohttp.ClientHttpProxyError():
             return f"the proxy {URL(access.proxy).host} answered {error.status} instead of opening a tunnel"
         case aiohttp.ClientConnectorDNSError():
@@ -240,15 +242,15 @@ def _said(error: Exception, request: Request, access: Access) -> str:
         case aiohttp.ClientConnectorSSLError() | ssl.SSLError():
             return f"TLS failed ({getattr(error, 'reason', None) or getattr(error, 'strerror', None) or 'no reason given'})"
         case aiohttp.ClientConnectorError():
-            return f"cannot connect to {error.host}:{error.port} ({_os(error.os_error)})"
+            return f"cannot connect to {error.host}:{error.port} ({_os_reason(error.os_error)})"
         case TimeoutError():
             return f"no answer within {request.timeout:g} s" if request.timeout else "no answer in time"
         case _BrokenError() | aiohttp.ServerDisconnectedError() | aiohttp.ClientPayloadError():
             return "the connection was closed before the answer was complete"
         case OSError():
-            return f"the connection broke ({_os(error)})"
+            return f"the connection broke ({_os_reason(error)})"
     return f"no answer ({type(error).__name__})"
 
 
-def _os(error: OSError) -> str:
+def _os_reason(error: OSError) -> str:
     return error.strerror or type(error).__name__

@@ -13,11 +13,11 @@ from gpuscaler.kube.proxies import proxy_of
 from gpuscaler.kube.tls import Tls
 
 #: Where the kubelet mounts token, ca.crt and namespace.
-ROOT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
+SERVICE_ACCOUNT_FOLDER = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 _OWNER = "the pod's service account"
 
 
-def in_cluster(environ: Mapping[str, str], *, root: Path = ROOT) -> Access:
+def in_cluster(environ: Mapping[str, str], *, root: Path = SERVICE_ACCOUNT_FOLDER) -> Access:
     """The access that the kubelet gives a pod: the service ``kubernetes``, a token that is renewed on disk, the cluster's authority.
 
     Raises :class:`AccessError` outside of a pod, or in a pod without a service account token.
@@ -54,7 +54,7 @@ def find_access(
     context: str = "",
     attended: bool = False,
     now: Callable[[], float] = time.time,
-    root: Path = ROOT,
+    root: Path = SERVICE_ACCOUNT_FOLDER,
 ) -> Access:
     """The access as kubectl finds it: the named kubeconfig, else those of KUBECONFIG, else ``~/.kube/config``, else the pod's own.
 
@@ -65,14 +65,14 @@ def find_access(
     listed = [Path(part) for part in environ.get("KUBECONFIG", "").split(os.pathsep) if part]
     home = environ.get("HOME", "")
     places = listed or ([Path(home) / ".kube" / "config"] if home else [])
-    there = [place for place in places if place.exists()]
-    if there:
-        return from_kubeconfig(there, context=context, environ=environ, attended=attended, now=now)
+    existing = [place for place in places if place.exists()]
+    if existing:
+        return from_kubeconfig(existing, context=context, environ=environ, attended=attended, now=now)
     if environ.get("KUBERNETES_SERVICE_HOST") and not context:
         return in_cluster(environ, root=root)
-    looked = ", ".join(map(str, places)) or "no place, since KUBECONFIG and HOME are not set"
+    searched = ", ".join(map(str, places)) or "no place, since KUBECONFIG and HOME are not set"
     raise AccessError(
-        f"access to a cluster: saw no kubeconfig (looked at {looked}) and no pod's service account, expected one of the two; "
+        f"access to a cluster: saw no kubeconfig (looked at {searched}) and no pod's service account, expected one of the two; "
         "name a file with --kubeconfig or KUBECONFIG"
     )
 

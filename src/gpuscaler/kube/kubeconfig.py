@@ -120,7 +120,7 @@ class Entry(Generic[T]):
 
 
 @dataclass(frozen=True, slots=True)
-class Chosen:
+class SelectedContext:
     """One context with what it refers to. ``user`` is None if the context names none: requests are then anonymous."""
 
     context: Entry[WireContext]
@@ -138,36 +138,37 @@ class Kubeconfig:
     users: Mapping[str, Entry[WireUser]] = field(default_factory=dict)
     contexts: Mapping[str, Entry[WireContext]] = field(default_factory=dict)
 
-    def choose(self, context: str = "") -> Chosen:
+    def choose(self, context: str = "") -> SelectedContext:
         """The context of that name, else the current one; raises :class:`AccessError` if something it refers to is missing."""
         if not self.contexts:
             raise AccessError(f"{self}: saw no contexts, expected at least one; name another file with --kubeconfig or KUBECONFIG")
         name = context or self.current
         if not name:
             raise AccessError(
-                f"{self}: saw no current-context, expected one of {_listed(self.contexts)}; name one with --context or set current-context"
+                f"{self}: saw no current-context, expected one of {_list_names(self.contexts)}; "
+                "name one with --context or set current-context"
             )
         entry = self.contexts.get(name)
         if entry is None:
             origin = "" if context else " (the current-context)"
             raise AccessError(
-                f"{self}: saw no context {name!r}{origin}, expected one of {_listed(self.contexts)}; name one of them with --context"
+                f"{self}: saw no context {name!r}{origin}, expected one of {_list_names(self.contexts)}; name one of them with --context"
             )
         cluster = self.clusters.get(entry.value.cluster or "")
         if cluster is None:
             raise AccessError(
-                f"{entry}: saw the cluster {entry.value.cluster or ''!r}, expected one of {_listed(self.clusters)}; correct the context"
+                f"{entry}: saw the cluster {entry.value.cluster or ''!r}, expected one of {_list_names(self.clusters)}; correct the context"
             )
         user = self.users.get(entry.value.user or "")
         if user is None and entry.value.user:
-            raise AccessError(f"{entry}: saw the user {entry.value.user!r}, expected one of {_listed(self.users)}; correct the context")
-        return Chosen(entry, cluster, user)
+            raise AccessError(f"{entry}: saw the user {entry.value.user!r}, expected one of {_list_names(self.users)}; correct the context")
+        return SelectedContext(entry, cluster, user)
 
     def __str__(self) -> str:
         return f"kubeconfig {', '.join(map(str, self.files))}"
 
 
-def read(files: Sequence[Path]) -> Kubeconfig:
+def read_kubeconfig(files: Sequence[Path]) -> Kubeconfig:
     """Read and merge the files, all of which must exist. Raises :class:`AccessError`."""
     current = ""
     clusters: dict[str, Entry[WireCluster]] = {}
@@ -178,10 +179,10 @@ def read(files: Sequence[Path]) -> Kubeconfig:
         current = current or config.current_context or ""
         for named_cluster in config.clusters or ():
             clusters.setdefault(named_cluster.name, Entry("cluster", named_cluster.name, named_cluster.cluster or WireCluster(), file))
-        for two in config.users or ():
-            users.setdefault(two.name, Entry("user", two.name, two.user or WireUser(), file))
-        for three in config.contexts or ():
-            contexts.setdefault(three.name, Entry("context", three.name, three.context or WireContext(), file))
+        for named_user in config.users or ():
+            users.setdefault(named_user.name, Entry("user", named_user.name, named_user.user or WireUser(), file))
+        for named_context in config.contexts or ():
+            contexts.setdefault(named_context.name, Entry("context", named_context.name, named_context.context or WireContext(), file))
     return Kubeconfig(tuple(files), current, clusters, users, contexts)
 
 
@@ -198,18 +199,18 @@ def _load(file: Path) -> WireConfig:
         return WireConfig() if loaded is None else msgspec.convert(loaded, WireConfig)
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
-        where = f" at line {mark.line + 1}" if mark else ""
+        place = f" at line {mark.line + 1}" if mark else ""
         # A constructor's error quotes what it could not construct.
         quotes = isinstance(error, yaml.constructor.ConstructorError)
-        said = "it cannot be read" if quotes else getattr(error, "problem", None) or "it cannot be read"
-        raise AccessError(f"kubeconfig {file}: saw invalid YAML{where} ({said}), expected a kubeconfig; correct the file") from None
+        problem = "it cannot be read" if quotes else getattr(error, "problem", None) or "it cannot be read"
+        raise AccessError(f"kubeconfig {file}: saw invalid YAML{place} ({problem}), expected a kubeconfig; correct the file") from None
     except (msgspec.ValidationError, ValueError, RecursionError) as error:
-        said = " ".join(str(error).split()) if isinstance(error, msgspec.ValidationError) else "it cannot be read"
-        raise AccessError(f"kubeconfig {file}: saw something unexpected in a kubeconfig ({said}); correct the file") from None
+        problem = " ".join(str(error).split()) if isinstance(error, msgspec.ValidationError) else "it cannot be read"
+        raise AccessError(f"kubeconfig {file}: saw something unexpected in a kubeconfig ({problem}); correct the file") from None
 
 
-def _listed(names: Iterable[str]) -> str:
-    known = sorted(names)
-    if not known:
+def _list_names(names: Iterable[str]) -> str:
+    ordered = sorted(names)
+    if not ordered:
         return "the file's, which has none"
-    return ", ".join(map(repr, known[:20])) + (f" and {len(known) - 20} more" if len(known) > 20 else "")
+    return ", ".join(map(repr, ordered[:20])) + (f" and {len(ordered) - 20} more" if len(ordered) > 20 else "")

@@ -17,9 +17,9 @@ from gpuscaler.kube.resources import LEASES
 
 _LOG = structlog.get_logger(__name__)
 #: A remaining time below this, in seconds, is too short for a renewal.
-_MOMENT = 0.01
+_MIN_REMAINING = 0.01
 #: How long after its expiry a lease is taken over, in seconds; at most twice that.
-_LATER = 0.1
+_TAKEOVER_DELAY = 0.1
 
 
 class NotLeaderError(Exception):
@@ -27,7 +27,7 @@ class NotLeaderError(Exception):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Times:
+class LeaseTimes:
     """The duration of a lease, the time after which a leader that cannot renew gives up, and the retry pause; client-go's, in seconds."""
 
     lease: float = 15.0
@@ -36,8 +36,8 @@ class Times:
 
     def __post_init__(self) -> None:
         if not self.lease > self.renew > self.retry > 0:
-            saw = f"lease {self.lease:g} s, renew {self.renew:g} s, retry {self.retry:g} s"
-            raise ValueError(f"leader election: saw {saw}, expected lease > renew > retry > 0")
+            seen = f"lease {self.lease:g} s, renew {self.renew:g} s, retry {self.retry:g} s"
+            raise ValueError(f"leader election: saw {seen}, expected lease > renew > retry > 0")
 
 
 class LeaderElection:
@@ -60,17 +60,17 @@ class LeaderElection:
         clock: Callable[[], float],
         wall: Callable[[], float],
         random: Random,
-        times: Times | None = None,
+        times: LeaseTimes | None = None,
     ) -> None:
         self.holder = ""
         self.trouble = ""
         self._client, self._name, self._namespace, self._identity = client, name, namespace, identity
-        self._clock, self._wall, self._random, self._times = clock, wall, random, times or Times()
+        self._clock, self._wall, self._random, self._times = clock, wall, random, times or LeaseTimes()
         self._lease: dict[str, Any] | None = None
         #: Whether another process may have written since ``_lease`` was read.
         self._outdated = True
         #: Whether the lease may be ours, including through a write whose answer has not arrived.
-        self._asked = False
+        self._maybe_held = False
         #: When, by our clock, the lease's spec was last seen to change.
         self._changed_at = 0.0
         #: When the last renewal known to have succeeded was sent; None while this process is not the leader.
@@ -89,10 +89,10 @@ class LeaderElection:
 
     def fence(self, timeout: float) -> None:
         """Raise :class:`NotLeaderError` unless a write that ends within ``timeout`` seconds from now ends before the deadline."""
-        left = self.deadline() - self._clock()
-        if left <= timeout:
+        remaining = self.deadline() - self._clock()
+        if remaining <= timeout:
             raise NotLeaderError(
-                f"lease {self._namespace}/{self._name}: saw {max(left, 0):.1f} s left for {self._identity}, "
+                f"lease {self._namespace}/{self._name}: saw {max(remaining, 0):.1f} s left for {self._identity}, "
                 f"expected more than {timeout:g} s; nothing was written"
             )
 
@@ -105,17 +105,17 @@ class LeaderElection:
         try:
             while True:
                 while not self.is_leader:
-                    await self._try(self._times.renew / 2)
+                    await self._try_to_hold(self._times.renew / 2)
                     if not self.is_leader:
                         await asyncio.sleep(self._pause())
                 leading = asyncio.create_task(lead(), name="lead")
                 try:
-                    await self._renew_beside(leading)
+                    await self._renew_while(leading)
                 finally:
-                    ended = leading.done()
+                    finished = leading.done()
                     leading.cancel()
                     await asyncio.wait([leading])
-                if ended or (not leading.cancelled() and leading.exception() is not None):
+                if finished or (not leading.cancelled() and leading.exception() is not None):
                     leading.result()
                     return
         finally:
@@ -124,62 +124,62 @@ class LeaderElection:
     def _pause(self) -> float:
         """Seconds until the next try: client-go's pause, or until another's lease expires, so that at most 20 s pass without a leader."""
         jittered = self._times.retry * (1 + 1.2 * self._random.random())
-        left = self._changed_at + self._lasts() - self._clock()
-        return min(jittered, left + _LATER * (1 + self._random.random())) if self._is_others() else jittered
+        remaining = self._changed_at + self._lease_seconds() - self._clock()
+        return min(jittered, remaining + _TAKEOVER_DELAY * (1 + self._random.random())) if self._held_by_other() else jittered
 
-    def _is_others(self) -> bool:
+    def _held_by_other(self) -> bool:
         """Whether another process may lead, as far as we have seen."""
-        return self.holder not in ("", self._identity) and self._clock() < self._changed_at + self._lasts()
+        return self.holder not in ("", self._identity) and self._clock() < self._changed_at + self._lease_seconds()
 
-    async def _renew_beside(self, leading: asyncio.Task[None]) -> None:
+    async def _renew_while(self, leading: asyncio.Task[None]) -> None:
         """Renew until ``leading`` ends or leadership is lost."""
         while self._renewed_at is not None:
-            left = self._renewed_at + self._times.renew - self._clock()
-            if left < _MOMENT:
+            remaining = self._renewed_at + self._times.renew - self._clock()
+            if remaining < _MIN_REMAINING:
                 self._renewed_at = None
                 return
-            await asyncio.wait([leading], timeout=min(left, self._times.retry))
+            await asyncio.wait([leading], timeout=min(remaining, self._times.retry))
             if leading.done():
                 return
-            left = self._renewed_at + self._times.renew - self._clock()
-            if left >= _MOMENT:
-                await self._try(min(left, self._times.renew / 2))
+            remaining = self._renewed_at + self._times.renew - self._clock()
+            if remaining >= _MIN_REMAINING:
+                await self._try_to_hold(min(remaining, self._times.renew / 2))
 
-    async def _try(self, limit: float) -> None:
+    async def _try_to_hold(self, limit: float) -> None:
         """Try to acquire or renew the lease, within ``limit`` seconds."""
         try:
             async with asyncio.timeout(limit):
                 try:
-                    await self._hold()
+                    await self._acquire()
                 except Conflict:
                     # Something else wrote between our read and our write, perhaps only an annotation: read again.
                     self._outdated = True
-                    await self._hold()
+                    await self._acquire()
             self.trouble = ""
         except (ApiError, Unreachable, TimeoutError) as error:
             # It may be unknown whether a write took effect.
             self._outdated = True
-            said = str(error) or f"no answer within {limit:g} s"
-            trouble = f"lease {self._namespace}/{self._name}: {said}"
+            problem = str(error) or f"no answer within {limit:g} s"
+            trouble = f"lease {self._namespace}/{self._name}: {problem}"
             if not self.trouble or (trouble != self.trouble and isinstance(error, ApiError)):
                 # A process that does not lead writes no status, and may never lead.
                 _LOG.warning("cannot acquire or renew the lease", problem=trouble)
             self.trouble = trouble
 
-    async def _hold(self) -> None:
+    async def _acquire(self) -> None:
         if self._renewed_at is None or self._outdated:
             try:
                 self._observe(await self._client.get(LEASES, self._name, namespace=self._namespace))
             except NotFound:
                 # Its last holder may not know yet that the lease was deleted.
-                if not self._is_others():
+                if not self._held_by_other():
                     self._lease, self.holder = None, ""
-        if self._is_others():
-            self._asked, self._renewed_at = False, None
+        if self._held_by_other():
+            self._maybe_held, self._renewed_at = False, None
             return
-        lease, sent = self._ours(self._identity), self._clock()
+        lease, sent = self._lease_body(self._identity), self._clock()
         # Until an answer shows the result, the lease may differ from the one that was read.
-        self._asked = self._outdated = True
+        self._maybe_held = self._outdated = True
         if self._lease is None:
             answer = await self._client.create(LEASES, lease, namespace=self._namespace)
         else:
@@ -188,7 +188,7 @@ class LeaderElection:
         self._renewed_at = sent
 
     def _observe(self, data: bytes) -> None:
-        lease = _object(data)
+        lease = _decode_lease(data)
         spec = lease["spec"]
         if self._lease is None or self._lease["spec"] != spec:
             self._changed_at = self._clock()
@@ -196,12 +196,12 @@ class LeaderElection:
         holder = spec.get("holderIdentity")
         self.holder = holder if isinstance(holder, str) else ""
 
-    def _lasts(self) -> float:
+    def _lease_seconds(self) -> float:
         """How long the holder keeps the lease after each renewal, according to the lease itself."""
-        said = self._lease["spec"].get("leaseDurationSeconds") if self._lease else None
-        return float(said) if isinstance(said, int) and said > 0 else self._times.lease
+        seconds = self._lease["spec"].get("leaseDurationSeconds") if self._lease else None
+        return float(seconds) if isinstance(seconds, int) and seconds > 0 else self._times.lease
 
-    def _ours(self, identity: str) -> dict[str, Any]:
+    def _lease_body(self, identity: str) -> dict[str, Any]:
         """The lease to write; other content of it is preserved."""
         lease = self._lease or {
             "apiVersion": "coordination.k8s.io/v1",
@@ -212,9 +212,9 @@ class LeaderElection:
         spec = dict(lease["spec"])
         now = datetime.fromtimestamp(self._wall(), UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
         if identity and spec.get("holderIdentity") != identity:
-            before = spec.get("leaseTransitions")
+            transitions = spec.get("leaseTransitions")
             # The first holder of a lease is no transition.
-            spec["leaseTransitions"] = before + 1 if isinstance(before, int) else 0
+            spec["leaseTransitions"] = transitions + 1 if isinstance(transitions, int) else 0
             spec["acquireTime"] = now
         spec["holderIdentity"] = identity
         spec["leaseDurationSeconds"] = math.ceil(self._times.lease) if identity else 1
@@ -224,30 +224,30 @@ class LeaderElection:
     async def _release(self) -> None:
         """Release the lease, even one acquired by a write without an answer: such a write may have been cancelled on its way."""
         self._renewed_at = None
-        if not self._asked:
+        if not self._maybe_held:
             return
         try:
             async with asyncio.timeout(self._times.renew / 2):
                 try:
-                    await self._give_back()
+                    await self._clear_holder()
                 except Conflict:
                     self._outdated = True
-                    await self._give_back()
+                    await self._clear_holder()
         except NotFound:
             self.holder = ""
         except (ApiError, Unreachable, TimeoutError) as error:
             # Others wait until it expires.
             self.trouble = f"lease {self._namespace}/{self._name}: not released: {str(error) or 'no answer'}"
 
-    async def _give_back(self) -> None:
+    async def _clear_holder(self) -> None:
         if self._outdated or self._lease is None:
             self._observe(await self._client.get(LEASES, self._name, namespace=self._namespace))
         if self.holder == self._identity:
-            self._observe(await self._client.replace(LEASES, self._name, self._ours(""), namespace=self._namespace))
-        self._asked = False
+            self._observe(await self._client.replace(LEASES, self._name, self._lease_body(""), namespace=self._namespace))
+        self._maybe_held = False
 
 
-def _object(data: bytes) -> dict[str, Any]:
+def _decode_lease(data: bytes) -> dict[str, Any]:
     """A Lease with a spec, whatever else it contains."""
     try:
         lease = msgspec.json.decode(data, type=dict[str, Any])

@@ -24,6 +24,6 @@ class LineSplitter:
 
     def rest(self) -> bytes:
         """The content after the last newline: the last line of a stream that ends without one."""
-        found = b"".join(self._begun)
+        content = b"".join(self._begun)
         self._begun.clear()
-        return found
+        return content

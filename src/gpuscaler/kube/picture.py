@@ -11,7 +11,7 @@ from gpuscaler.kube.client import Client
 from gpuscaler.kube.decode import ObjectDecoder
 from gpuscaler.kube.reflector import Batch, Pace, Reflector
 from gpuscaler.kube.resources import WATCHED, Resource
-from gpuscaler.kube.turns import Turn, breathe
+from gpuscaler.kube.turns import DecodeLock, yield_to_loop
 from gpuscaler.model.aside import Skipped, object_name
 from gpuscaler.model.cluster import HOMES, Cluster, Delta, Item
 from gpuscaler.model.decoding.interning import Interner
@@ -25,10 +25,10 @@ Changes = dict[type, dict[str, Item | None]]
 
 #: The most changes that are applied on the event loop, and how many of them in one step: about 10 ms in a cluster of 150,000
 #: pods.
-INLINE, AT_ONCE = 2_000, 250
+INLINE_CHANGES, CHANGES_PER_STEP = 2_000, 250
 
 
-class Taken(NamedTuple):
+class ClusterState(NamedTuple):
     """The picture at one moment; ``version`` is the same for the same picture, and grows with each change.
 
     ``kinds`` are the kinds that changed since the previous call.
@@ -55,22 +55,29 @@ class Picture:
         resources: Sequence[Resource] = WATCHED,
         interner: Interner | None = None,
         pace: Pace | None = None,
-        inline: int = INLINE,
+        inline: int = INLINE_CHANGES,
     ) -> None:
         self.changed = asyncio.Event()
-        turn = Turn()
+        decode_lock = DecodeLock()
         self.interner = shared = interner or Interner()
         self.reflectors = tuple(
             Reflector(
-                client, resource, ObjectDecoder(resource, shared), self.receive, clock=clock, random=random, turn=turn, pace=pace or Pace()
+                client,
+                resource,
+                ObjectDecoder(resource, shared),
+                self.receive,
+                clock=clock,
+                random=random,
+                decode_lock=decode_lock,
+                pace=pace or Pace(),
             )
             for resource in resources
         )
         self._inline = inline
         self._cluster, self._version = Cluster(), 0
         self._pending: Changes = {}
-        self._folding: Changes = {}
-        self._folding_aside: frozenset[str] = frozenset()
+        self._applying: Changes = {}
+        self._applying_aside: frozenset[str] = frozenset()
         self._aside: dict[str, Skipped] = {}
         self._kinds: frozenset[str] = frozenset()
         self._taking = asyncio.Lock()
@@ -118,7 +125,7 @@ class Picture:
 
     def receive(self, batch: Batch) -> None:
         """Take a batch from a reflector."""
-        changes, aside = self._fresh(batch)
+        changes, aside = self._select_new(batch)
         if changes or aside:
             self._aside.update((skipped.object, skipped) for skipped in aside)
             self._pending.setdefault(batch.model, {}).update(changes)
@@ -128,7 +135,7 @@ class Picture:
         for listener in tuple(self._listeners):
             listener(batch)
 
-    def belong(self, inventory: Inventory, ordered: Mapping[str, OfferingKey] | None = None) -> None:
+    def set_offerings(self, inventory: Inventory, ordered: Mapping[str, OfferingKey] | None = None) -> None:
         """Set the offering of each node's machine from the cloud's latest list; for machines no longer on it, from the last list with them.
 
         ``ordered`` are granted machines by id, which may only appear in the next list.
@@ -141,20 +148,20 @@ class Picture:
         changed = {name: key for name, key in keys.items() if self._bought.get(name) != key}
         if not changed:
             return
-        held = {**self._cluster.nodes, **self._folding.get(Node, {}), **self._pending.get(Node, {})}
-        nodes = [node for node in held.values() if isinstance(node, Node)]
-        there = {node.provider_id for node in nodes}
-        self._bought = {name: key for name, key in self._bought.items() if name in there} | keys
-        if of_them := {node.name: self._belonging(node) for node in nodes if node.provider_id in changed}:
-            self._pending.setdefault(Node, {}).update(of_them)
+        nodes_by_name = {**self._cluster.nodes, **self._applying.get(Node, {}), **self._pending.get(Node, {})}
+        nodes = [node for node in nodes_by_name.values() if isinstance(node, Node)]
+        provider_ids = {node.provider_id for node in nodes}
+        self._bought = {name: key for name, key in self._bought.items() if name in provider_ids} | keys
+        if updated := {node.name: self._with_offering(node) for node in nodes if node.provider_id in changed}:
+            self._pending.setdefault(Node, {}).update(updated)
             self._kinds |= {"Node"}
             self.changed.set()
 
-    def _belonging(self, node: Node) -> Node:
+    def _with_offering(self, node: Node) -> Node:
         bought = self._bought.get(node.provider_id)
         return node if bought == node.bought else replace(node, bought=bought)
 
-    async def take(self) -> Taken:
+    async def take(self) -> ClusterState:
         """The cluster as known now, and the kinds that changed since the last call."""
         async with self._taking:
             kinds, self._kinds = self._kinds, frozenset()
@@ -162,54 +169,54 @@ class Picture:
             changes, self._pending = self._pending, {}
             aside, self._aside = self._aside, {}
             if changes or aside:
-                self._folding, self._folding_aside = changes, frozenset(aside)
+                self._applying, self._applying_aside = changes, frozenset(aside)
                 try:
-                    self._cluster = await self._folded(changes, tuple(aside.values()))
+                    self._cluster = await self._apply(changes, tuple(aside.values()))
                     self._version += 1
                 except BaseException:
                     # Cancelled while a thread was working: all changes are still pending.
-                    self._put_back(changes, aside, kinds)
+                    self._restore_pending(changes, aside, kinds)
                     raise
                 finally:
-                    self._folding, self._folding_aside = {}, frozenset()
-            return Taken(self._cluster, self._version, kinds)
+                    self._applying, self._applying_aside = {}, frozenset()
+            return ClusterState(self._cluster, self._version, kinds)
 
-    async def _folded(self, changes: Changes, aside: tuple[Skipped, ...]) -> Cluster:
+    async def _apply(self, changes: Changes, aside: tuple[Skipped, ...]) -> Cluster:
         if sum(map(len, changes.values())) > self._inline:
             # A copy: if this is cancelled, what is put back may change while the thread still works.
-            copied = {kind: found.copy() for kind, found in changes.items()}
-            return await asyncio.to_thread(lambda: self._cluster.apply(_delta(_flat(copied)), set_aside=aside))
-        cluster, flat = self._cluster, _flat(changes)
-        while len(flat) > AT_ONCE:
-            cluster = cluster.apply(_delta(flat[:AT_ONCE]))
-            del flat[:AT_ONCE]
-            await breathe()
+            copied = {kind: by_key.copy() for kind, by_key in changes.items()}
+            return await asyncio.to_thread(lambda: self._cluster.apply(_delta(_flatten(copied)), set_aside=aside))
+        cluster, flat = self._cluster, _flatten(changes)
+        while len(flat) > CHANGES_PER_STEP:
+            cluster = cluster.apply(_delta(flat[:CHANGES_PER_STEP]))
+            del flat[:CHANGES_PER_STEP]
+            await yield_to_loop()
         # Unreadable objects come last: an earlier change of the same object would clear them.
         return cluster.apply(_delta(flat), set_aside=aside)
 
-    def _put_back(self, changes: Changes, aside: dict[str, Skipped], kinds: frozenset[str]) -> None:
+    def _restore_pending(self, changes: Changes, aside: dict[str, Skipped], kinds: frozenset[str]) -> None:
         for kind, later in self._pending.items():
             changes.setdefault(kind, {}).update(later)
         self._pending, self._aside = changes, aside | self._aside
         self._kinds |= kinds
         self.changed.set()
 
-    def _fresh(self, batch: Batch) -> tuple[dict[str, Item | None], list[Skipped]]:
+    def _select_new(self, batch: Batch) -> tuple[dict[str, Item | None], list[Skipped]]:
         """The part of ``batch`` that is new: most updates change nothing that planning reads."""
         model = batch.model
-        pending, folding = self._pending.get(model, {}), self._folding.get(model, {})
-        held: dict[str, Any] = getattr(self._cluster, "nodes" if model is Node else "pods" if model is Pod else HOMES[model][0])
-        aside = {skipped.object for skipped in self._cluster.set_aside} | self._folding_aside
-        odd = bool(aside or self._aside)
+        pending, folding = self._pending.get(model, {}), self._applying.get(model, {})
+        stored: dict[str, Any] = getattr(self._cluster, "nodes" if model is Node else "pods" if model is Pod else HOMES[model][0])
+        aside = {skipped.object for skipped in self._cluster.set_aside} | self._applying_aside
+        any_skipped = bool(aside or self._aside)
         fresh: dict[str, Item | None] = {}
         for key, item in batch.changes.items():
             if self._bought and isinstance(item, Node):
-                item = self._belonging(item)
-            known = pending[key] if key in pending else folding[key] if key in folding else held.get(key)
-            if known == item and not (odd and self._was_aside(object_name(model, key), aside)):
+                item = self._with_offering(item)
+            previous = pending[key] if key in pending else folding[key] if key in folding else stored.get(key)
+            if previous == item and not (any_skipped and self._was_aside(object_name(model, key), aside)):
                 continue
             fresh[key] = item
-        if odd:
+        if any_skipped:
             for key in fresh:
                 self._aside.pop(object_name(model, key), None)
         before = set(self._cluster.set_aside) if batch.set_aside else set()
@@ -219,8 +226,8 @@ class Picture:
         return name in aside or name in self._aside
 
 
-def _flat(changes: Changes) -> list[tuple[type, str, Item | None]]:
-    return [(kind, key, item) for kind, found in changes.items() for key, item in found.items()]
+def _flatten(changes: Changes) -> list[tuple[type, str, Item | None]]:
+    return [(kind, key, item) for kind, by_key in changes.items() for key, item in by_key.items()]
 
 
 def _delta(changes: list[tuple[type, str, Item | None]]) -> Delta:

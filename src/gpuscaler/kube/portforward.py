@@ -26,7 +26,7 @@ PROTOCOL: Final = "v4.channel.k8s.io"
 DATA, ERROR = 0, 1
 PORT_BYTES: Final = 2
 #: The largest answer that is accepted, in bytes: well above the recorded size of one decision.
-MOST: Final = 256 * 1024**2
+MAX_BYTES: Final = 256 * 1024**2
 _LENGTH = re.compile(rb"\r\ncontent-length: *(\d+) *\r\n", re.IGNORECASE)
 
 
@@ -50,7 +50,7 @@ class _Received:
 
     channels: dict[int, bytearray] = field(default_factory=lambda: {DATA: bytearray(), ERROR: bytearray()})
 
-    def take(self, message: bytes) -> None:
+    def add(self, message: bytes) -> None:
         if message and message[0] in self.channels:
             self.channels[message[0]] += message[1:]
 
@@ -66,7 +66,7 @@ class _Received:
     def size(self) -> int:
         return len(self.channels[DATA])
 
-    def whole(self) -> bool:
+    def is_complete(self) -> bool:
         """Whether the answer is complete according to its head; one without a length ends with the connection."""
         end = self.channels[DATA].find(b"\r\n\r\n")
         if end < 0:
@@ -75,13 +75,13 @@ class _Received:
         return length is not None and self.size >= end + 4 + int(length[1])
 
 
-async def get_page(transport: HttpTransport, where: PodPort, path: str, *, within: float) -> tuple[int, bytes]:
+async def get_page(transport: HttpTransport, target: PodPort, path: str, *, within: float) -> tuple[int, bytes]:
     """Status and body of the answer to ``GET path`` at a port of a pod, ``within`` seconds.
 
     Raises :class:`~gpuscaler.kube.errors.ApiError` or :class:`~gpuscaler.kube.errors.Unreachable` if the API server does not forward,
     and :class:`NotAnsweredError` if nothing answers behind it.
     """
-    request = Request("GET", PODS.path(where.namespace, where.pod, "portforward"), {"ports": str(where.port)}, timeout=within)
+    request = Request("GET", PODS.path(target.namespace, target.pod, "portforward"), {"ports": str(target.port)}, timeout=within)
     received = _Received()
     try:
         async with asyncio.timeout(within), transport.websocket(request, PROTOCOL) as socket_:
@@ -89,18 +89,18 @@ async def get_page(transport: HttpTransport, where: PodPort, path: str, *, withi
             await socket_.send_bytes(bytes([DATA]) + head.encode("ascii"))
             async for message in socket_:
                 if message.type is aiohttp.WSMsgType.BINARY:
-                    received.take(message.data)
-                if received.error or received.whole():
+                    received.add(message.data)
+                if received.error or received.is_complete():
                     break
-                if received.size > MOST:
-                    raise NotAnsweredError(f"{where}: saw an answer of more than {MOST} bytes, expected a page of gpuscaler")
+                if received.size > MAX_BYTES:
+                    raise NotAnsweredError(f"{target}: saw an answer of more than {MAX_BYTES} bytes, expected a page of gpuscaler")
     except TimeoutError as error:
-        raise NotAnsweredError(f"{where}: no answer within {within:g} s") from error
+        raise NotAnsweredError(f"{target}: no answer within {within:g} s") from error
     except aiohttp.ClientError as error:
-        raise Unreachable(f"{where}: the connection was closed before the answer was complete") from error
+        raise Unreachable(f"{target}: the connection was closed before the answer was complete") from error
     if received.error:
-        raise NotAnsweredError(f"{where}: {received.error[:300]}")
-    return _parsed(where, received.data)
+        raise NotAnsweredError(f"{target}: {received.error[:300]}")
+    return _parse_response(target, received.data)
 
 
 class _Readable(Protocol):
@@ -117,12 +117,12 @@ class _Bytes:
         return io.BytesIO(self.data)
 
 
-def _parsed(where: PodPort, data: bytes) -> tuple[int, bytes]:
+def _parse_response(target: PodPort, data: bytes) -> tuple[int, bytes]:
     source: _Readable = _Bytes(data)
-    answer = http.client.HTTPResponse(cast("socket.socket", source))
+    response = http.client.HTTPResponse(cast("socket.socket", source))
     try:
-        answer.begin()
-        return answer.status, answer.read()
+        response.begin()
+        return response.status, response.read()
     except (http.client.HTTPException, ValueError) as error:
         seen = f"{len(data)} bytes that are not a complete HTTP answer" if data else "the connection closed without an answer"
-        raise NotAnsweredError(f"{where}: saw {seen}, expected a page of gpuscaler") from error
+        raise NotAnsweredError(f"{target}: saw {seen}, expected a page of gpuscaler") from error

@@ -9,21 +9,21 @@ from gpuscaler.kube.errors import AccessError
 _PORTS = {"http": 80, "https": 443}
 
 
-def checked(proxy: str, what: str) -> str:
+def checked_proxy(proxy: str, source: str) -> str:
     """``proxy`` with a scheme, if it is usable. Messages leave out the name and password that a proxy's URL may contain."""
     url = proxy if "://" in proxy else f"http://{proxy}"
     try:
         parts = urlsplit(url)
         usable = bool(parts.hostname) and (parts.port or 1) > 0
     except ValueError:
-        raise AccessError(f"{what}: saw an invalid URL, expected http://HOST:PORT or https://HOST:PORT; correct it") from None
+        raise AccessError(f"{source}: saw an invalid URL, expected http://HOST:PORT or https://HOST:PORT; correct it") from None
     if parts.scheme.startswith("socks"):
         raise AccessError(
-            f"{what}: saw a {parts.scheme} proxy at {parts.hostname}, expected http://HOST:PORT or https://HOST:PORT; "
+            f"{source}: saw a {parts.scheme} proxy at {parts.hostname}, expected http://HOST:PORT or https://HOST:PORT; "
             "SOCKS is not supported, put an HTTP proxy before it or tunnel the API server's port"
         )
     if parts.scheme not in _PORTS or not usable:
-        raise AccessError(f"{what}: saw the scheme {parts.scheme!r}, expected http://HOST:PORT or https://HOST:PORT; correct it")
+        raise AccessError(f"{source}: saw the scheme {parts.scheme!r}, expected http://HOST:PORT or https://HOST:PORT; correct it")
     return url
 
 
@@ -36,10 +36,10 @@ def proxy_of(server: SplitResult, environ: Mapping[str, str]) -> str:
         return ""
     excluded = environ.get("NO_PROXY") or environ.get("no_proxy") or ""
     host, port = server.hostname or "", server.port or _PORTS[server.scheme]
-    return "" if _direct(host, port, excluded) else checked(environ[variable], f"the environment's {variable}")
+    return "" if _is_excluded(host, port, excluded) else checked_proxy(environ[variable], f"the environment's {variable}")
 
 
-def _direct(host: str, port: int, excluded: str) -> bool:
+def _is_excluded(host: str, port: int, excluded: str) -> bool:
     try:
         address = ipaddress.ip_address(host)
     except ValueError:
@@ -57,8 +57,8 @@ def _matches(rule: str, host: str, port: int, address: ipaddress.IPv4Address | i
             return address is not None and address in ipaddress.ip_network(rule, strict=False)
         except ValueError:
             return False
-    name, wanted = _split_port(rule)
-    if wanted and wanted != port:
+    name, rule_port = _split_port(rule)
+    if rule_port and rule_port != port:
         return False
     if address is not None:
         try:

@@ -14,7 +14,7 @@ from gpuscaler.kube.errors import ApiError, Forbidden, Gone, NotFound, ServerErr
 from gpuscaler.kube.errors import error_of_status as error_event
 from gpuscaler.kube.paging import PAGE, pages
 from gpuscaler.kube.resources import Resource
-from gpuscaler.kube.turns import Turn
+from gpuscaler.kube.turns import DecodeLock
 from gpuscaler.kube.watching import SilentError, WatchEvent, checked_event, event_of, watch_lines, watch_request
 from gpuscaler.model.aside import Skipped
 from gpuscaler.model.cluster import Item
@@ -79,7 +79,7 @@ class Reflector:
         *,
         clock: Callable[[], float],
         random: Random,
-        turn: Turn,
+        decode_lock: DecodeLock,
         pace: Pace = Pace(),
     ) -> None:
         self.resource = resource
@@ -90,9 +90,9 @@ class Reflector:
         self.lists = 0
         self.failures = 0
         self._client, self._decoder, self._handler = client, decoder, handler
-        self._clock, self._random, self._turn, self._pace = clock, random, turn, pace
+        self._clock, self._random, self._decode_lock, self._pace = clock, random, decode_lock, pace
         self._served = resource
-        self._streams, self._listless = True, 0
+        self._streams, self._failed_streams = True, 0
         self._page = PAGE
         self._version: str | None = None
         #: All objects by ``namespace/name``, with their keys if those are not the plain one, to find what is missing from a new list.
@@ -111,7 +111,7 @@ class Reflector:
         while True:
             began, listed = self._clock(), self.lists
             try:
-                await self._round()
+                await self._list_and_watch()
             except SilentError:
                 pause = 0.0
             except (ApiError, Unreachable) as error:
@@ -119,10 +119,10 @@ class Reflector:
             else:
                 # A server that ends watches as soon as they begin must not be asked in a tight loop.
                 ended_early = self.lists == listed and self._clock() - began < self._pace.first_pause
-                pause = self._backed_off() if ended_early else 0.0
+                pause = self._next_pause() if ended_early else 0.0
             await asyncio.sleep(pause)
 
-    async def _round(self) -> None:
+    async def _list_and_watch(self) -> None:
         """One watch, preceded by a list if necessary."""
         if self._version is None:
             self.lists += 1
@@ -135,13 +135,13 @@ class Reflector:
 
     async def _list(self) -> None:
         version = ""
-        async with aclosing(pages(self._client, self._served, limit=self._page)) as found:
-            async for page in found:
-                await self._turn.take(self._take_items, page.items or [])
+        async with aclosing(pages(self._client, self._served, limit=self._page)) as page_iterator:
+            async for page in page_iterator:
+                await self._decode_lock.run(self._take_items, page.items or [])
                 version = page.metadata.resource_version or ""
         if not version:
             raise Unreachable(f"list of {self.resource.label}: saw no metadata.resourceVersion, expected one to watch from")
-        self._listed(version)
+        self._finish_list(version)
 
     async def _stream(self) -> None:
         """A watch that begins with the list, for servers that support it; others get pages from now on."""
@@ -153,16 +153,16 @@ class Reflector:
             self._streams = False
         except SilentError as error:
             if self._version is None:
-                raise self._without_list(str(error)) from error
+                raise self._list_missing(str(error)) from error
             raise
         else:
             if self._version is None:
-                raise self._without_list(f"watch of {self.resource.label}: it ended before the bookmark that ends the list")
+                raise self._list_missing(f"watch of {self.resource.label}: it ended before the bookmark that ends the list")
 
-    def _without_list(self, message: str) -> Unreachable:
+    def _list_missing(self, message: str) -> Unreachable:
         # Old servers ignore unknown parameters, and proxies may swallow bookmarks: twice is no accident.
-        self._listless += 1
-        self._streams = self._listless < 2
+        self._failed_streams += 1
+        self._streams = self._failed_streams < 2
         return Unreachable(message)
 
     async def _watch(self) -> None:
@@ -170,7 +170,7 @@ class Reflector:
         request = watch_request(self._served, version=self._version, seconds=seconds, silence=self._pace.silence)
         async with aclosing(watch_lines(self._client, request, silence=self._longest_silence)) as pieces:
             async for lines in pieces:
-                await self._turn.take(self._take_lines, lines)
+                await self._decode_lock.run(self._take_lines, lines)
                 self._confirm()
 
     def _longest_silence(self) -> float:
@@ -183,8 +183,8 @@ class Reflector:
     def _take_items(self, items: list[msgspec.Raw]) -> None:
         draft = _Draft()
         for item in items:
-            self._put(self._decoder.read(item), draft)
-        self._hand_over(draft)
+            self._add(self._decoder.read(item), draft)
+        self._emit(draft)
 
     def _take_lines(self, lines: list[bytes]) -> None:
         draft = _Draft()
@@ -198,7 +198,7 @@ class Reflector:
             if last is not None and self._version is not None:
                 self._version = header_of(last.object).resource_version or self._version
                 self.failures = 0
-            self._hand_over(draft)
+            self._emit(draft)
 
     def _take_line(self, line: bytes, draft: _Draft) -> WatchEvent | None:
         try:
@@ -212,7 +212,7 @@ class Reflector:
             self._unreadable(line, draft, error)
             return None
         if decoded is not None:
-            self._put(decoded, draft)
+            self._add(decoded, draft)
         elif event.type == "DELETED":
             identity = identity_of(header_of(event.object))
             self._forget(identity, draft)
@@ -231,7 +231,7 @@ class Reflector:
             raise Unreachable(f"watch of {self.resource.label}: saw a line that is not an event ({error})") from error
         draft.aside[""] = Skipped(self.resource.kind, f"saw a watch event of {len(line)} bytes that is not JSON, expected an object")
 
-    def _put(self, decoded: Decoded, draft: _Draft) -> None:
+    def _add(self, decoded: Decoded, draft: _Draft) -> None:
         identity = decoded.identity
         if self._seen is not None and identity:
             self._seen.add(identity)
@@ -262,9 +262,9 @@ class Reflector:
         version = header.resource_version
         if self._version is None:
             if version and header.annotations is not None and header.annotations.initial_events_end == "true":
-                self._hand_over(draft)
+                self._emit(draft)
                 draft.changes, draft.aside = {}, {}
-                self._listed(version)
+                self._finish_list(version)
             return
         if version and version.isdigit() and self._version.isdigit() and int(version) < int(self._version):
             # Versions only grow. A server that went back was restored from a backup, and its later events are not those we saw.
@@ -272,26 +272,26 @@ class Reflector:
         self._version = version or self._version
         self.failures = 0
 
-    def _listed(self, version: str) -> None:
+    def _finish_list(self, version: str) -> None:
         """Finish a list: objects that it did not contain are gone."""
         seen, self._seen = self._seen or set(), None
-        gone = _Draft()
+        deletions = _Draft()
         if len(seen) < len(self._known):
             for identity in self._known.keys() - seen:
-                self._forget(identity, gone)
-        self._version, self._page, self._listless = version, PAGE, 0
+                self._forget(identity, deletions)
+        self._version, self._page, self._failed_streams = version, PAGE, 0
         self.synced, self.absent = True, False
         self._confirm()
-        self._hand_over(gone, listed=True)
+        self._emit(deletions, listed=True)
 
-    def _hand_over(self, draft: _Draft, *, listed: bool = False) -> None:
+    def _emit(self, draft: _Draft, *, listed: bool = False) -> None:
         if draft.changes or draft.aside or listed:
             self._handler(Batch(self.resource, self._decoder.model, draft.changes, tuple(draft.aside.values()), listed))
 
     def _pause_after(self, error: ApiError | Unreachable) -> float:
         """Record ``error``, decide what to keep, and return the wait until the next request."""
         self.trouble = f"{self.resource.label}: {error}"
-        pause = self._backed_off()
+        pause = self._next_pause()
         if isinstance(error, Unreachable):
             return pause
         if isinstance(error, NotFound):
@@ -316,21 +316,21 @@ class Reflector:
     def _not_served(self, pause: float) -> float:
         """Handle a missing version of the resource: try an older one; after the last, an optional resource is absent."""
         versions = (self.resource.version, *self.resource.older)
-        place = versions.index(self._served.version) + 1
+        position = versions.index(self._served.version) + 1
         self._version = None
-        self._served = self.resource.at(versions[place % len(versions)])
-        if place < len(versions):
+        self._served = self.resource.at(versions[position % len(versions)])
+        if position < len(versions):
             return 0.0
         if not self.resource.optional:
             return pause
-        gone = _Draft()
+        deletions = _Draft()
         for identity in list(self._known):
-            self._forget(identity, gone)
-        self._hand_over(gone)
+            self._forget(identity, deletions)
+        self._emit(deletions)
         self.synced, self.absent, self.trouble = True, True, ""
         return self._jittered(self._pace.absent)
 
-    def _backed_off(self) -> float:
+    def _next_pause(self) -> float:
         # The exponent is bounded: a server may be unreachable for weeks.
         pause = min(self._pace.longest_pause, self._pace.first_pause * 2 ** min(self.failures, 16))
         self.failures += 1

@@ -33,7 +33,7 @@ def service_in(url: str) -> tuple[str, str] | None:
     return (match["namespace"], match["name"]) if match else None
 
 
-async def by_address(client: Client, url: str) -> str:
+async def with_cluster_ip(client: Client, url: str) -> str:
     """``url`` with a Service's ClusterIP in place of its name. Any other URL, and that of a Service without an address, is unchanged.
 
     Raises :class:`ApiError` or :class:`Unreachable`, :class:`NotFound` if there is no such Service.

@@ -23,11 +23,11 @@ async def snapshot(client: Client) -> Snapshot:
     """Everything that planning reads. Raises :class:`ApiError` or :class:`Unreachable` if a required resource is unavailable."""
     interner = Interner()
     items: list[Item] = []
-    aside: list[Skipped] = []
+    set_aside: list[Skipped] = []
     withheld: list[str] = []
     for resource in WATCHED:
         try:
-            found, odd = await _newest(client, resource, interner)
+            listed, skipped = await _list_newest(client, resource, interner)
         except NotFound:
             if not resource.optional:
                 raise
@@ -36,36 +36,36 @@ async def snapshot(client: Client) -> Snapshot:
                 raise
             withheld.append(resource.label)
         else:
-            items += found
-            aside += odd
-    return Snapshot(Cluster.of(items, aside), tuple(withheld))
+            items += listed
+            set_aside += skipped
+    return Snapshot(Cluster.of(items, set_aside), tuple(withheld))
 
 
-async def _newest(client: Client, resource: Resource, interner: Interner) -> tuple[list[Item], list[Skipped]]:
+async def _list_newest(client: Client, resource: Resource, interner: Interner) -> tuple[list[Item], list[Skipped]]:
     """The objects, in the newest version that the server has."""
     for version in resource.older:
         try:
-            return await _listed(client, resource, interner)
+            return await _list_objects(client, resource, interner)
         except NotFound:
             resource = resource.at(version)
-    return await _listed(client, resource, interner)
+    return await _list_objects(client, resource, interner)
 
 
-async def _listed(client: Client, resource: Resource, interner: Interner) -> tuple[list[Item], list[Skipped]]:
+async def _list_objects(client: Client, resource: Resource, interner: Interner) -> tuple[list[Item], list[Skipped]]:
     """The objects, read page by page, since their JSON may be a gigabyte; restarted once if the list expires on the way."""
     decoder = ObjectDecoder(resource, interner)
     for last in (False, True):
         items: list[Item] = []
-        aside: list[Skipped] = []
+        set_aside: list[Skipped] = []
         try:
             async for page in pages(client, resource):
                 for data in page.items or ():
                     decoded = decoder.read(data)
                     items += decoded.items
-                    aside += [decoded.aside] if decoded.aside is not None else []
+                    set_aside += [decoded.aside] if decoded.aside is not None else []
         except Gone:
             if last:
                 raise
         else:
-            return items, aside
+            return items, set_aside
     raise AssertionError("the second try returns or raises")

@@ -50,19 +50,19 @@ class Tls:
 
         Raises :class:`AccessError` if something cannot be read or used.
         """
-        made = self._trusting()
+        context = self._trusting_context()
         chosen = issued or self.own_certificate()
         if chosen:
-            self._present(made, chosen)
-        return made
+            self._load_certificate(context, chosen)
+        return context
 
     def own_certificate(self) -> ClientCertificate | None:
         """The configured certificate and key, read from their files if they are files."""
         chain = self.certificate or _read(self.certificate_file, f"{self.user}: client-certificate")
         key = self.key or _read(self.key_file, f"{self.user}: client-key")
         if bool(chain) != bool(key):
-            seen, missing = ("client-certificate", "client-key") if chain else ("client-key", "client-certificate")
-            raise AccessError(f"{self.user}: saw {seen} without {missing}, expected both or neither; add {missing} or {missing}-data")
+            present, missing = ("client-certificate", "client-key") if chain else ("client-key", "client-certificate")
+            raise AccessError(f"{self.user}: saw {present} without {missing}, expected both or neither; add {missing} or {missing}-data")
         return ClientCertificate(chain, key) if chain else None
 
     def authorities(self) -> bytes:
@@ -73,39 +73,39 @@ class Tls:
         """Modification stamps of the files; None for a missing file."""
         return tuple(_stamp(path) for path in (self.authority_file, self.certificate_file, self.key_file) if path)
 
-    def _trusting(self) -> ssl.SSLContext:
+    def _trusting_context(self) -> ssl.SSLContext:
         pem = self.authorities()
         try:
-            made = ssl.create_default_context(cadata=pem.decode("ascii") if pem else None)
+            context = ssl.create_default_context(cadata=pem.decode("ascii") if pem else None)
         except (ssl.SSLError, UnicodeDecodeError) as error:
-            said = getattr(error, "reason", "") or "no certificate in it"
+            problem = getattr(error, "reason", "") or "no certificate in it"
             raise AccessError(
-                f"{self.owner}: certificate-authority: saw {len(pem)} bytes that are not certificates in PEM ({said}), "
+                f"{self.owner}: certificate-authority: saw {len(pem)} bytes that are not certificates in PEM ({problem}), "
                 f"expected -----BEGIN CERTIFICATE-----; {self.remedy}"
             ) from error
         # Python 3.13 is stricter about certificates than Go, and clusters have certificates that only satisfy Go.
-        made.verify_flags &= ~ssl.VERIFY_X509_STRICT
+        context.verify_flags &= ~ssl.VERIFY_X509_STRICT
         # Go trusts an intermediate authority that is listed, without its root.
-        made.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+        context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
         if self.insecure:
-            made.check_hostname = False
-            made.verify_mode = ssl.CERT_NONE
-        return made
+            context.check_hostname = False
+            context.verify_mode = ssl.CERT_NONE
+        return context
 
-    def _present(self, context: ssl.SSLContext, chosen: ClientCertificate) -> None:
+    def _load_certificate(self, context: ssl.SSLContext, chosen: ClientCertificate) -> None:
         try:
-            with _in_a_file(chosen.key.rstrip() + b"\n" + chosen.chain) as name:
+            with _as_file(chosen.key.rstrip() + b"\n" + chosen.chain) as name:
                 context.load_cert_chain(name, password=_no_password)
         except (ssl.SSLError, ValueError) as error:
-            said = getattr(error, "reason", "") or "it cannot be read"
+            problem = getattr(error, "reason", "") or "it cannot be read"
             raise AccessError(
-                f"{self.user}: saw a client certificate and key that cannot be used ({said}), "
+                f"{self.user}: saw a client certificate and key that cannot be used ({problem}), "
                 f"expected a certificate and its own unencrypted key, both in PEM; {self.remedy}"
             ) from error
 
 
 @contextmanager
-def _in_a_file(content: bytes) -> Iterator[str]:
+def _as_file(content: bytes) -> Iterator[str]:
     """A file name for ``content``, since OpenSSL loads a chain from files only.
 
     The file is in memory if the system supports that, so no key touches a disk and a read-only file system works; else only we can read it
@@ -127,16 +127,16 @@ def _no_password() -> str:
     raise ValueError("the key is encrypted")
 
 
-def _read(path: Path | None, what: str) -> bytes:
+def _read(path: Path | None, setting: str) -> bytes:
     if path is None:
         return b""
     try:
-        found = path.read_bytes()
+        content = path.read_bytes()
     except OSError as error:
-        raise AccessError(f"{what}: saw {path}: {error.strerror}, expected a readable file; correct the path or restore it") from error
-    if not found.strip():
-        raise AccessError(f"{what}: saw {path}, which is empty, expected PEM; restore the file")
-    return found
+        raise AccessError(f"{setting}: saw {path}: {error.strerror}, expected a readable file; correct the path or restore it") from error
+    if not content.strip():
+        raise AccessError(f"{setting}: saw {path}, which is empty, expected PEM; restore the file")
+    return content
 
 
 def _stamp(path: Path) -> tuple[int, int, int] | None:

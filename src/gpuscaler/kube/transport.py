@@ -30,7 +30,7 @@ class Answer:
     pieces: AsyncIterator[bytes]
 
 
-class Whole:
+class WholeBody:
     """A complete body, in one piece. Not a generator: an event loop keeps track of each generator until it has ended."""
 
     __slots__ = ("_body",)

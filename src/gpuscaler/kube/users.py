@@ -17,7 +17,7 @@ class User(Struct, frozen=True):
     extra: tuple[tuple[str, tuple[str, ...]], ...] = ()
 
 
-NOBODY = User(ANONYMOUS, (UNAUTHENTICATED,))
+ANONYMOUS_USER = User(ANONYMOUS, (UNAUTHENTICATED,))
 
 
 class Attributes(Struct, frozen=True, gc=False):
@@ -33,7 +33,7 @@ class Attributes(Struct, frozen=True, gc=False):
     name: str = ""
 
 
-def authenticated(user: User) -> User:
+def as_authenticated(user: User) -> User:
     """``user`` as a member of the group of all authenticated users."""
     if user.name == ANONYMOUS or AUTHENTICATED in user.groups or UNAUTHENTICATED in user.groups:
         return user

@@ -14,7 +14,7 @@ from gpuscaler.kube.transport import Request
 from gpuscaler.model.decoding.objects import Data
 
 #: An API server's spelling of the relevant events. Cutting out the object by position avoids a parsing pass over every object.
-_SPELLED = tuple((f'{{"type":"{kind}","object":'.encode(), kind) for kind in ("ADDED", "MODIFIED", "DELETED"))
+_EVENT_PREFIXES = tuple((f'{{"type":"{kind}","object":'.encode(), kind) for kind in ("ADDED", "MODIFIED", "DELETED"))
 
 
 _SLACK = 15.0
@@ -42,7 +42,7 @@ def event_of(line: bytes) -> WatchEvent:
 
     If the line has the server's usual spelling, its object is cut out unparsed and may not be JSON: then use :func:`checked_event`.
     """
-    for prefix, kind in _SPELLED:
+    for prefix, kind in _EVENT_PREFIXES:
         if line.startswith(prefix) and line.endswith(b"}"):
             return WatchEvent(kind, memoryview(line)[len(prefix) : -1])
     return checked_event(line)
@@ -77,7 +77,7 @@ async def watch_lines(client: Client, request: Request, *, silence: Callable[[],
     splitter = LineSplitter()
     async with client.exchange(request) as answer:
         yield []
-        pieces, patience = aiter(answer.pieces), _Patience()
+        pieces, patience = aiter(answer.pieces), _SilenceTimer()
         try:
             while True:
                 try:
@@ -94,7 +94,7 @@ async def watch_lines(client: Client, request: Request, *, silence: Callable[[],
         raise Unreachable(f"{request.path}: the watch ended in the middle of an event")
 
 
-class _Patience:
+class _SilenceTimer:
     """Ends too long a wait for the next piece, as ``asyncio.timeout`` does, with one timer for all waits of a watch.
 
     One timer per wait costs as much as reading the event that ends it. This one fires, sees that something came in between, and is set
@@ -106,20 +106,20 @@ class _Patience:
         self._timer: asyncio.TimerHandle | None = None
         #: The waiting task, and its time limit.
         self._task: asyncio.Task[Any] | None = None
-        self._until = self._rings = 0.0
-        self._over = False
+        self._until = self._fires_at = 0.0
+        self._expired = False
 
     async def next_of(self, pieces: AsyncIterator[bytes], limit: float) -> bytes:
         """The next piece. Raises :class:`TimeoutError` after ``limit`` seconds."""
         task = self._task = asyncio.current_task()
         assert task is not None
         cancelled, self._until = task.cancelling(), self._loop.time() + limit
-        if self._timer is None or self._rings > self._until:
+        if self._timer is None or self._fires_at > self._until:
             self._set()
         try:
             return await anext(pieces)
         except asyncio.CancelledError:
-            if self._over and task.uncancel() <= cancelled:
+            if self._expired and task.uncancel() <= cancelled:
                 raise TimeoutError from None
             raise
         finally:
@@ -132,15 +132,15 @@ class _Patience:
 
     def _set(self) -> None:
         self.close()
-        self._rings = self._until
-        self._timer = self._loop.call_at(self._rings, self._rung)
+        self._fires_at = self._until
+        self._timer = self._loop.call_at(self._fires_at, self._on_timer)
 
-    def _rung(self) -> None:
+    def _on_timer(self) -> None:
         self._timer = None
         if self._task is None:
             return  # The last piece is still being processed: the next wait sets the timer.
-        if self._until > self._rings:
+        if self._until > self._fires_at:
             self._set()
             return
-        self._over = True
+        self._expired = True
         self._task.cancel()

@@ -17,16 +17,16 @@ _PREFIXES = ("nvidia.com/", "amd.com/", "gpu.intel.com/", "habana.ai/", "aws.ama
 _NONE = (0,) * len(ACCELERATORS)
 
 
-def gpus_in(resources: Resources) -> int:
+def count_accelerators(resources: Resources) -> int:
     """Return the number of physical accelerators in ``resources``; thousandths count as parts of a device."""
-    whole = sum(map(resources.get, ACCELERATORS, _NONE))
-    return whole or resources.get(GPU_MILLI, 0) // 1000
+    count = sum(map(resources.get, ACCELERATORS, _NONE))
+    return count or resources.get(GPU_MILLI, 0) // 1000
 
 
-def gpus_of(allocatable: Resources, labels: Mapping[str, str]) -> int:
+def node_accelerators(allocatable: Resources, labels: Mapping[str, str]) -> int:
     """Return the number of physical accelerators of a node. If it offers only replicas or slices of them, its label counts them."""
-    said = labels.get(GPU_COUNT, "")
-    return gpus_in(allocatable) or (int(said) if said.isdecimal() else 0)
+    label = labels.get(GPU_COUNT, "")
+    return count_accelerators(allocatable) or (int(label) if label.isdecimal() else 0)
 
 
 def are_divided(allocatable: Resources, sold: Resources) -> bool:

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from msgspec import Struct
 
-from gpuscaler.model.aside import Skipped, object_name, still_aside
+from gpuscaler.model.aside import Skipped, merge_skipped, object_name
 from gpuscaler.model.labels import LabelSet
 from gpuscaler.model.nodes import Node
 from gpuscaler.model.pods import Owner, Pod, PodOptions, PodSpec
@@ -180,14 +180,14 @@ class Cluster:
         """
         new = object.__new__(Cluster)
         new.__dict__.update(self.__dict__)
-        new.set_aside = still_aside(self.set_aside, set_aside, names_in(delta) if self.set_aside else ())
+        new.set_aside = merge_skipped(self.set_aside, set_aside, object_names(delta) if self.set_aside else ())
         _Change(new).run(delta)
         return new
 
     @property
     def warnings(self) -> tuple[str, ...]:
         """The entries of ``warned`` as sentences that start with the object, in the order of names."""
-        return tuple(f"{name}: {warning}" for name, found in sorted(self.warned.items()) for warning in found)
+        return tuple(f"{name}: {warning}" for name, warnings in sorted(self.warned.items()) for warning in warnings)
 
 
 class _Change:
@@ -236,10 +236,10 @@ class _Change:
         cluster.table, rows = before.changed(nodes)
         if cluster.table.names is before.names:
             return set()
-        known = rows >= 0
+        kept = rows >= 0
         for resource, array in self._own("requested").items():
             moved = np.zeros(len(rows), dtype=np.int64)
-            moved[known] = array[rows[known]]
+            moved[kept] = array[rows[kept]]
             cluster.requested[resource] = moved
         return nodes.keys() - before.row.keys()
 
@@ -249,8 +249,8 @@ class _Change:
             self._owned.add((name, None))
             # A dictionary with deleted entries is copied as it is by copy(), but rebuilt entry by entry by its constructor.
             setattr(self.cluster, name, getattr(self.cluster, name).copy())
-        own: dict[Any, Any] = getattr(self.cluster, name)
-        return own
+        copied: dict[Any, Any] = getattr(self.cluster, name)
+        return copied
 
     def _change_pods(self, changes: list[tuple[str, Pod | None]]) -> set[str]:
         """Apply changes of pods to the indexes; return the names of nodes with changed pods."""
@@ -335,9 +335,9 @@ class _Change:
 
     def _count(self, name: str, key: Any, node: str, sign: int) -> None:
         counts = self._inner(name, key, dict)
-        left = counts.get(node, 0) + sign
-        if left:
-            counts[node] = left
+        remaining = counts.get(node, 0) + sign
+        if remaining:
+            counts[node] = remaining
         else:
             del counts[node]
             if not counts:
@@ -350,9 +350,9 @@ class _Change:
             self._owned.add(("users", spec.digest))
             users[spec.digest] = Users(spec, dict(users[spec.digest].nodes) if spec.digest in users else {})
         counts = users[spec.digest].nodes
-        left = counts.get(node, 0) + sign
-        if left:
-            counts[node] = left
+        remaining = counts.get(node, 0) + sign
+        if remaining:
+            counts[node] = remaining
         else:
             del counts[node]
             if not counts:
@@ -373,13 +373,13 @@ class _Change:
         cluster.requested = {name: array for name, array in cluster.requested.items() if array.any()}
 
 
-def names_in(delta: Delta) -> set[str]:
+def object_names(delta: Delta) -> set[str]:
     """Return all objects in ``delta``, by their names in :class:`~gpuscaler.model.aside.Skipped`."""
-    found = {object_name(kind, key) for kind, key in delta.deletes}
+    names = {object_name(kind, key) for kind, key in delta.deletes}
     for item in delta.upserts:
         key = item.key if isinstance(item, Pod) else item.name if isinstance(item, Node) else getattr(item, HOMES[type(item)][1])
-        found.add(object_name(type(item), key))
-    return found
+        names.add(object_name(type(item), key))
+    return names
 
 
 def class_key(pod: Pod) -> ClassKey:

@@ -3,7 +3,7 @@
 import re
 from functools import lru_cache
 
-from gpuscaler.model.quantities import shortened
+from gpuscaler.model.quantities import shorten_value
 
 EXPECTED = "a duration such as 90s, 10m or 1h30m"
 
@@ -17,7 +17,7 @@ class DurationError(ValueError):
     """A duration cannot be parsed or used; ``seen`` is the text, ``expected`` describes a valid one."""
 
     def __init__(self, seen: object, expected: str = EXPECTED) -> None:
-        super().__init__(f"saw {shortened(seen)}, expected {expected}")
+        super().__init__(f"saw {shorten_value(seen)}, expected {expected}")
         self.seen = seen
         self.expected = expected
 

@@ -43,17 +43,17 @@ class Holds(Struct, frozen=True, gc=False, omit_defaults=True):
         hold = self.of(activity, now)
         if hold is None:
             return ""
-        end = "until it is resumed" if hold.until is None else f"until {moment(hold.until)}"
-        asked = f" (requested by {_cut(hold.by)})" if hold.by else ""
+        end = "until it is resumed" if hold.until is None else f"until {format_time(hold.until)}"
+        requester = f" (requested by {_cut(hold.by)})" if hold.by else ""
         why = f": {_cut(hold.reason)}" if hold.reason else ""
-        return f"{activity} is on hold {end}{asked}{why}; `gpuscaler resume --{activity}` ends the hold"
+        return f"{activity} is on hold {end}{requester}{why}; `gpuscaler resume --{activity}` ends the hold"
 
     def sentences(self, now: float) -> tuple[str, ...]:
         """Return a sentence for each activity that is held at ``now``."""
         return tuple(sentence for activity in ACTIVITIES if (sentence := self.sentence(activity, now)))
 
 
-def moment(at: float) -> str:
+def format_time(at: float) -> str:
     """Format a time in UTC. Times after the year 9999 are shown as that year."""
     return f"{datetime.fromtimestamp(max(0.0, min(at, 253_402_300_799.0)), UTC):%Y-%m-%d %H:%M:%S} UTC"
 

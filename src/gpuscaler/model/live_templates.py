@@ -45,7 +45,7 @@ WORTH_A_WORD = 0.01
 _BYTES = ("memory", "ephemeral-storage", "hugepages-")
 
 
-class Shown(Struct, frozen=True, gc=False):
+class TemplateDifferences(Struct, frozen=True, gc=False):
     """Differences between nodes and a template.
 
     ``labels`` has the values that all nodes agree on, None for a label of the template that none of them has. ``taints`` are on all nodes
@@ -73,20 +73,22 @@ def is_broken(node: Node, offering: Offering) -> bool:
     return any(node.allocatable.get(name, 0) < amount for name, amount in sold.items()) and not are_divided(node.allocatable, sold)
 
 
-def shown_by(offering: Offering, nodes: Sequence[Node]) -> Shown:
+def template_differences(offering: Offering, nodes: Sequence[Node]) -> TemplateDifferences:
     """Compare ``nodes`` (at least one) with the template of ``offering``. They are complete, and machines of its type and pool."""
-    labels, said = _labels(offering, nodes)
+    labels, messages = _labels(offering, nodes)
     taints, untainted, more = _taints(offering, nodes)
     resources = _resources(nodes)
     devices = _devices(offering, nodes)
-    return Shown(labels, taints, untainted, resources, (*said, *more, *_amounts(offering, nodes, {**resources, **devices})), devices)
+    return TemplateDifferences(
+        labels, taints, untainted, resources, (*messages, *more, *_amount_messages(offering, nodes, {**resources, **devices})), devices
+    )
 
 
-def with_labels(offering: Offering, shown: Shown) -> Offering:
+def with_labels(offering: Offering, differences: TemplateDifferences) -> Offering:
     """Return ``offering`` with the labels and taints of its nodes; place and market stay its own."""
-    labels = {key: value for key, value in {**offering.labels, **shown.labels}.items() if value is not None}
-    kept = tuple(taint for taint in offering.taints if taint not in shown.untainted)
-    taints = (*kept, *(taint for taint in shown.taints if taint not in kept))
+    labels = {key: value for key, value in {**offering.labels, **differences.labels}.items() if value is not None}
+    kept = tuple(taint for taint in offering.taints if taint not in differences.untainted)
+    taints = (*kept, *(taint for taint in differences.taints if taint not in kept))
     if labels == offering.labels and taints == offering.taints:
         return offering
     return replace(offering, labels=labels, taints=taints)
@@ -116,28 +118,30 @@ def _devices(offering: Offering, nodes: Sequence[Node]) -> dict[str, int]:
         for node in nodes
         if are_divided(node.allocatable, sold) or all(node.allocatable.get(name, 0) >= sold.get(name, 0) for name in ACCELERATORS)
     ]
-    agreed = seen[0] if seen and all(one == seen[0] for one in seen) else sold
+    agreed = seen[0] if seen and all(amount == seen[0] for amount in seen) else sold
     return {} if agreed == sold else agreed
 
 
 def _labels(offering: Offering, nodes: Sequence[Node]) -> tuple[dict[str, str | None], list[str]]:
-    found: dict[str, str | None] = {}
-    said, many = [], _nodes(nodes)
+    changed: dict[str, str | None] = {}
+    messages, nodes_text = [], _describe_nodes(nodes)
     for key, value in offering.labels.items():
         values = {node.labels.get(key) for node in nodes}
         if key.startswith(_PLACE) or value in values or len(values) > 1:
             continue
-        (found[key],) = values
-        if found[key] is None:
-            said.append(f"the label {key}={value} is on none of its {many}, and nodes take precedence: remove its tag, or set it on nodes")
+        (changed[key],) = values
+        if changed[key] is None:
+            messages.append(
+                f"the label {key}={value} is on none of its {nodes_text}, and nodes take precedence: remove its tag, or set it on nodes"
+            )
         else:
-            said.append(f"the label {key} is {found[key]} on its {many}, expected {value}; the nodes take precedence")
+            messages.append(f"the label {key} is {changed[key]} on its {nodes_text}, expected {value}; the nodes take precedence")
     shared = set(nodes[0].labels.items()).intersection(*(node.labels.items() for node in nodes[1:]))
     new = {key: value for key, value in sorted(shared) if key not in offering.labels and not key.startswith(_PLACE)}
-    return found | {key: value for key, value in new.items() if not _personal(value, nodes)}, said
+    return changed | {key: value for key, value in new.items() if not _identifies_machine(value, nodes)}, messages
 
 
-def _personal(value: str, nodes: Iterable[Node]) -> bool:
+def _identifies_machine(value: str, nodes: Iterable[Node]) -> bool:
     """Whether a label's value identifies a single machine."""
     return any(value and (value in node.name or value in node.provider_id.split("/")) for node in nodes)
 
@@ -152,12 +156,12 @@ def _taints(offering: Offering, nodes: Sequence[Node]) -> tuple[tuple[Taint, ...
         for taint in sorted(everywhere - set(offering.taints), key=str)
         if taint.effect in HARD_EFFECTS and not taint.key.startswith(_PASSING)
     )
-    many = _nodes(nodes)
-    said = [
+    many = _describe_nodes(nodes)
+    messages = [
         f"the taint {taint} is on none of its {many}, and nodes take precedence: remove its tag, or set it on nodes" for taint in missing
     ]
-    said += [f"the taint {taint} is on its {many} and in no tag; the nodes take precedence" for taint in new]
-    return new, missing, said
+    messages += [f"the taint {taint} is on its {many} and in no tag; the nodes take precedence" for taint in new]
+    return new, missing, messages
 
 
 def _resources(nodes: Sequence[Node]) -> dict[str, int]:
@@ -166,27 +170,27 @@ def _resources(nodes: Sequence[Node]) -> dict[str, int]:
     return {name: amount for name, amount in least.items() if amount > 0 and not is_device(name)}
 
 
-def _amounts(offering: Offering, nodes: Sequence[Node], resources: Resources) -> list[str]:
+def _amount_messages(offering: Offering, nodes: Sequence[Node], resources: Resources) -> list[str]:
     """Return messages about resources of which nodes offer less (including accelerators) or more."""
-    said = []
+    messages = []
     for name, expected in offering.allocatable.items():
         least = min(node.allocatable.get(name, 0) for node in nodes)
         if least < expected * (1 - WORTH_A_WORD):
-            said.append(f"{offering.instance_type} offers {least} of {name} on its {_nodes(nodes)}, expected {expected}")
+            messages.append(f"{offering.instance_type} offers {least} of {name} on its {_describe_nodes(nodes)}, expected {expected}")
     for name, amount in resources.items():
         expected = offering.allocatable.get(name, 0)
         if amount > expected * (1 + WORTH_A_WORD):
-            more = f"a node of this group offers {spoken(name, amount)} of {name}, the template {spoken(name, expected)}"
-            said.append(f"{offering.instance_type}: {more}; the nodes take precedence")
-    return said
+            more = f"a node of this group offers {format_amount(name, amount)} of {name}, the template {format_amount(name, expected)}"
+            messages.append(f"{offering.instance_type}: {more}; the nodes take precedence")
+    return messages
 
 
-def spoken(resource: str, amount: int) -> str:
+def format_amount(resource: str, amount: int) -> str:
     """Format ``amount``: cores, Gi, or a plain number."""
     if resource == "cpu":
         return f"{amount / 1000:g}"
     return f"{amount / 2**30:,.4g}Gi" if resource.startswith(_BYTES) else str(amount)
 
 
-def _nodes(nodes: Sequence[Node]) -> str:
+def _describe_nodes(nodes: Sequence[Node]) -> str:
     return f"{len(nodes)} {'node' if len(nodes) == 1 else 'nodes'}"

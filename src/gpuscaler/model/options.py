@@ -14,7 +14,7 @@ from gpuscaler.model.durations import DurationError, parse_positive_duration
 from gpuscaler.model.offerings import MARKETS
 from gpuscaler.model.pods import PodOptions
 from gpuscaler.model.pools import STEERINGS
-from gpuscaler.model.quantities import shortened, unrepeated
+from gpuscaler.model.quantities import describe_unreadable, shorten_value
 from gpuscaler.model.selectors import integer
 from gpuscaler.model.well_known import OWN_PREFIX
 
@@ -41,7 +41,7 @@ _JOBSET = "jobset.sigs.k8s.io/jobset-name"
 _COSCHEDULING = ("scheduling.x-k8s.io/pod-group", "pod-group.scheduling.sigs.k8s.io")
 _KUEUE = "kueue.x-k8s.io/pod-group-name"
 _KUEUE_COUNT = "kueue.x-k8s.io/pod-group-total-count"
-_UNDISTURBED = "karpenter.sh/do-not-disrupt"
+_DO_NOT_DISRUPT_KEY = "karpenter.sh/do-not-disrupt"
 _NO_DRAIN = "openai/do-not-drain"
 #: The labels that are read. A pod without them and without the annotations has no options.
 LABELS = frozenset((_JOBSET, *_COSCHEDULING, _KUEUE, _NO_DRAIN))
@@ -107,11 +107,11 @@ class _Reader:
         """Return ``seconds``, limited to ``most`` with a warning."""
         if not isinstance(seconds, float) or seconds <= most:
             return seconds
-        self.warnings.append(f"{name}: saw {shortened(text)}, expected at most {most:g} s{why}; cut to it")
+        self.warnings.append(f"{name}: saw {shorten_value(text)}, expected at most {most:g} s{why}; cut to it")
         return most
 
     def warn(self, name: str, text: str, expected: str) -> None:
-        self.warnings.append(f"{name}: saw {unrepeated(text)}, expected {expected}; ignored")
+        self.warnings.append(f"{name}: saw {describe_unreadable(text)}, expected {expected}; ignored")
 
 
 def pod_options(
@@ -122,37 +122,37 @@ def pod_options(
     ``max_grace`` is the longest time, in seconds, that any pod gets to save its work; other durations are limited to ``LONGEST``.
     ``workload`` is the native pod group that the specification refers to (``workload/podgroup``), "" if there is none.
     """
-    found = annotations if annotations is not None else NO_ANNOTATIONS
+    given = annotations if annotations is not None else NO_ANNOTATIONS
     reader = _Reader()
-    gang = _gang(found, labels, workload, reader)
+    gang = _gang(given, labels, workload, reader)
 
     def duration(name: str, text: str | None, most: float = LONGEST, why: str = "") -> float | None:
         return reader.cut(name, text, reader.read(name, text, parse_positive_duration, None), most, why)
 
-    undisturbed = reader.read(_UNDISTURBED, found.do_not_disrupt, _do_not_disrupt, False)
+    undisturbed = reader.read(_DO_NOT_DISRUPT_KEY, given.do_not_disrupt, _do_not_disrupt, False)
     if not isinstance(undisturbed, bool):
-        undisturbed = reader.cut(_UNDISTURBED, found.do_not_disrupt, undisturbed, LONGEST)
+        undisturbed = reader.cut(_DO_NOT_DISRUPT_KEY, given.do_not_disrupt, undisturbed, LONGEST)
     options = PodOptions(
-        market=reader.read(f"{OWN_PREFIX}market", found.market, _markets, ()),
-        spot_wait=duration(f"{OWN_PREFIX}spot-wait", found.spot_wait),
-        deadline=reader.read(f"{OWN_PREFIX}deadline", found.deadline, _moment, None),
-        expected_duration=duration(f"{OWN_PREFIX}expected-duration", found.expected_duration),
-        restart_cost=duration(f"{OWN_PREFIX}restart-cost", found.restart_cost),
-        grace=duration(f"{OWN_PREFIX}grace", found.grace, min(max_grace, LONGEST), " (max_grace)"),
-        run_for=duration(f"{OWN_PREFIX}run-for", found.run_for),
-        scale_up_delay=duration(f"{_CA}pod-scale-up-delay", found.scale_up_delay),
-        safe_to_evict=reader.read(f"{_CA}safe-to-evict", found.safe_to_evict, boolean, None),
-        safe_to_evict_local_volumes=_names(found.safe_local_volumes),
+        market=reader.read(f"{OWN_PREFIX}market", given.market, _markets, ()),
+        spot_wait=duration(f"{OWN_PREFIX}spot-wait", given.spot_wait),
+        deadline=reader.read(f"{OWN_PREFIX}deadline", given.deadline, _moment, None),
+        expected_duration=duration(f"{OWN_PREFIX}expected-duration", given.expected_duration),
+        restart_cost=duration(f"{OWN_PREFIX}restart-cost", given.restart_cost),
+        grace=duration(f"{OWN_PREFIX}grace", given.grace, min(max_grace, LONGEST), " (max_grace)"),
+        run_for=duration(f"{OWN_PREFIX}run-for", given.run_for),
+        scale_up_delay=duration(f"{_CA}pod-scale-up-delay", given.scale_up_delay),
+        safe_to_evict=reader.read(f"{_CA}safe-to-evict", given.safe_to_evict, boolean, None),
+        safe_to_evict_local_volumes=_names(given.safe_local_volumes),
         do_not_disrupt=undisturbed
         if isinstance(undisturbed, bool)
-        else reader.cut(_UNDISTURBED, found.do_not_disrupt, undisturbed, LONGEST),
-        disruption=reader.read(DISRUPTION, found.disruption, _disruption, ""),
-        steering=reader.read(STEERING, found.steering, _steering, ""),
+        else reader.cut(_DO_NOT_DISRUPT_KEY, given.do_not_disrupt, undisturbed, LONGEST),
+        disruption=reader.read(DISRUPTION, given.disruption, _disruption, ""),
+        steering=reader.read(STEERING, given.steering, _steering, ""),
         do_not_drain=_NO_DRAIN in labels and labels[_NO_DRAIN].lower() != "false",
-        mirror=found.mirror is not None,
+        mirror=given.mirror is not None,
         gang=gang.name,
         gang_size=gang.size,
-        gang_topology=reader.read(f"{OWN_PREFIX}gang-topology", found.gang_topology, _topology, "zone"),
+        gang_topology=reader.read(f"{OWN_PREFIX}gang-topology", given.gang_topology, _topology, "zone"),
         gang_source=gang.source,
     )
     return options, tuple(reader.warnings)

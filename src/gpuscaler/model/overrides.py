@@ -41,7 +41,7 @@ class PoolOverride(Struct, frozen=True, gc=False):
 _REPLACED = ("min", "max", "spare", "idle_after", "unready_after", "steering", "priority", "min_gpus_per_pod", "budgets", "startup_taints")
 
 
-def overridden(pool: Pool, override: PoolOverride) -> Pool:
+def apply_override(pool: Pool, override: PoolOverride) -> Pool:
     """Apply ``override`` to ``pool``."""
     changes = {field: value for field in _REPLACED if (value := getattr(override, field)) is not None}
     if override.min_gpus_per_pod is not None:
@@ -50,8 +50,8 @@ def overridden(pool: Pool, override: PoolOverride) -> Pool:
     taints = {(taint.key, taint.effect): taint for taint in override.taints}
     offerings = []
     for offering in pool.offerings:
-        told = price_told(override.prices, instance_type=offering.instance_type, market=offering.market, zone=offering.zone)
-        priced = offering if told is None else msgspec.structs.replace(offering, price=told, price_from="")
+        price = override_price(override.prices, instance_type=offering.instance_type, market=offering.market, zone=offering.zone)
+        priced = offering if price is None else msgspec.structs.replace(offering, price=price, price_from="")
         merged = {(taint.key, taint.effect): taint for taint in offering.taints} | taints
         offerings.append(
             msgspec.structs.replace(
@@ -64,11 +64,11 @@ def overridden(pool: Pool, override: PoolOverride) -> Pool:
     return msgspec.structs.replace(pool, offerings=tuple(offerings), match_labels=matching, **changes)
 
 
-def price_told(prices: Iterable[OfferingPrice], *, instance_type: str, market: str, zone: str) -> float | None:
+def override_price(prices: Iterable[OfferingPrice], *, instance_type: str, market: str, zone: str) -> float | None:
     """Return the price of the last matching entry. Reserved machines are already paid for: only an entry with that market matches them."""
-    found = None
+    price = None
     for offering_price in prices:
         markets = (market,) if market == "reserved" else ("", market)
         if offering_price.instance_type == instance_type and offering_price.market in markets and offering_price.zone in ("", zone):
-            found = offering_price.price
-    return found
+            price = offering_price.price
+    return price

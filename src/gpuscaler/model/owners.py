@@ -9,7 +9,7 @@ from gpuscaler.model.workloads import Workload
 GENERATIONS = 8
 
 
-def line_of(workloads: Mapping[str, Workload], namespace: str, owner: Owner) -> Iterator[Workload]:
+def owner_chain(workloads: Mapping[str, Workload], namespace: str, owner: Owner) -> Iterator[Workload]:
     """Yield the ``owner`` of an object in ``namespace`` and its owners, nearest first, as long as they are among ``workloads``."""
     for _ in range(GENERATIONS):
         workload = workloads.get(f"{owner.kind}/{namespace}/{owner.name}")
@@ -19,8 +19,8 @@ def line_of(workloads: Mapping[str, Workload], namespace: str, owner: Owner) -> 
         owner = workload.owner
 
 
-def top_of(workloads: Mapping[str, Workload], namespace: str, owner: Owner) -> Owner:
+def top_owner(workloads: Mapping[str, Workload], namespace: str, owner: Owner) -> Owner:
     """Return the topmost owner, which for pods of a Deployment is the Deployment; ``owner`` itself if it is unknown."""
-    for workload in line_of(workloads, namespace, owner):
+    for workload in owner_chain(workloads, namespace, owner):
         owner = Owner(workload.kind, workload.name, workload.uid)
     return owner

@@ -172,6 +172,6 @@ class Pod(Struct, frozen=True, gc=False):
         return self.phase in ("Succeeded", "Failed")
 
     @property
-    def waits(self) -> bool:
+    def is_pending(self) -> bool:
         """Whether it is pending: on no node, and not finished."""
         return not (self.node_name or self.finished or self.deleted)

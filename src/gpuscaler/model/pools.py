@@ -6,7 +6,7 @@ from functools import cached_property
 from msgspec import Struct
 from msgspec.structs import replace
 
-from gpuscaler.model.accelerators import gpus_of, is_device
+from gpuscaler.model.accelerators import is_device, node_accelerators
 from gpuscaler.model.offerings import OfferingKey
 from gpuscaler.model.pods import PodSpec, Resources
 from gpuscaler.model.taints import Taint, untolerated
@@ -66,7 +66,7 @@ class Offering(Struct, frozen=True, dict=True):
     @property
     def gpus(self) -> int:
         """The number of physical accelerators of a machine."""
-        return self.accelerators or gpus_of(self.allocatable, self.labels)
+        return self.accelerators or node_accelerators(self.allocatable, self.labels)
 
 
 class Spare(Struct, frozen=True, gc=False):
@@ -127,15 +127,15 @@ class Pool(Struct, frozen=True, gc=False):
     steering: str = ""
 
 
-def sold(pool: Pool) -> tuple[Offering, ...]:
+def sold_offerings(pool: Pool) -> tuple[Offering, ...]:
     """Return the offerings of ``pool`` that are sold, or all of them if none is."""
     return tuple(offering for offering in pool.offerings if not offering.retired) or pool.offerings
 
 
-def for_gpus(offerings: Iterable[Offering]) -> bool:
+def all_have_gpus(offerings: Iterable[Offering]) -> bool:
     """Whether all ``offerings`` have accelerators. By default such a pool buys nothing for pods without accelerators."""
-    found = [any(amount > 0 and is_device(name) for name, amount in offering.allocatable.items()) for offering in offerings]
-    return bool(found) and all(found)
+    have_gpus = [any(amount > 0 and is_device(name) for name, amount in offering.allocatable.items()) for offering in offerings]
+    return bool(have_gpus) and all(have_gpus)
 
 
 def is_scattered(pool: Pool) -> bool:
@@ -192,7 +192,7 @@ class Policy(Struct, frozen=True, dict=True):
         return {key: offering for key, offering in self.offerings.items() if not offering.retired}
 
 
-def unpriced(policy: Policy) -> frozenset[OfferingKey]:
+def guessed_offerings(policy: Policy) -> frozenset[OfferingKey]:
     """Return the offerings with a price guessed from their size, because no region has one. Running pods are not moved for it."""
     return frozenset(offering.key for offering in policy.offerings.values() if offering.price_from == BY_SIZE)
 
@@ -203,7 +203,7 @@ def is_boundless(policy: Policy) -> bool:
     return all(limit is None for limit in some) and any(pool.max is None for pool in policy.pools)
 
 
-def bounded(policy: Policy) -> Policy:
+def with_default_limit(policy: Policy) -> Policy:
     """Return ``policy``, with the default limit if its purchases are unlimited."""
     if not is_boundless(policy):
         return policy

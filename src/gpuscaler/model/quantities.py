@@ -30,18 +30,18 @@ class QuantityError(ValueError):
     """A quantity cannot be parsed or used; ``seen`` is the value, ``expected`` describes a valid one."""
 
     def __init__(self, seen: object, expected: str = EXPECTED) -> None:
-        super().__init__(f"saw {shortened(seen)}, expected {expected}")
+        super().__init__(f"saw {shorten_value(seen)}, expected {expected}")
         self.seen = seen
         self.expected = expected
 
 
-def shortened(value: object, limit: int = 60) -> str:
+def shorten_value(value: object, limit: int = 60) -> str:
     """Format ``value`` for a message, shortened if necessary."""
     text = repr(value if not isinstance(value, str) else value[: limit + 1])
     return text if len(text) <= limit + 2 else f"{text[:limit]}…"
 
 
-def unrepeated(text: str) -> str:
+def describe_unreadable(text: str) -> str:
     """Describe an unreadable text of a user without repeating it: it may be private, and others can read logs and pages."""
     return f"a value of {len(text)} {'character' if len(text) == 1 else 'characters'}"
 
@@ -96,15 +96,15 @@ def _nano(mantissa: int, exponent: int, text: str) -> Fraction:
 
 def milli(quantity: Fraction | int) -> int:
     """Return ``quantity`` in thousandths, rounded up (``MilliValue``)."""
-    return _rounded(Fraction(quantity) * 1000)
+    return _round_up(Fraction(quantity) * 1000)
 
 
 def whole(quantity: Fraction | int) -> int:
     """Return ``quantity`` in units, rounded up (``Value``), or away from zero if it is negative."""
-    return _rounded(Fraction(quantity))
+    return _round_up(Fraction(quantity))
 
 
-def _rounded(amount: Fraction) -> int:
+def _round_up(amount: Fraction) -> int:
     up = -(-abs(amount.numerator) // amount.denominator)
     return up if amount >= 0 else -up
 

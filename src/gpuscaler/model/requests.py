@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from msgspec import field
 
-from gpuscaler.model.quantities import QuantityError, parse_milli, shortened
+from gpuscaler.model.quantities import QuantityError, parse_milli, shorten_value
 from gpuscaler.model.wire import Int32, UnreadableError, Wire
 
 #: Quantities as unparsed text; JSON numbers are quantities too, and null is zero.
@@ -77,23 +77,23 @@ def pod_requests(
     status_of = {status.name: status for status in statuses}
 
     def effective(container: Container, path: str, resizable: bool) -> Milli:
-        desired = _defaulted(container, path)
+        desired = _with_defaults(container, path)
         status = status_of.get(container.name) if resizable else None
         if status is None or status.resources is None:
             return desired
-        return _resized(desired, status, f"{path}.", infeasible)
+        return _resized_requests(desired, status, f"{path}.", infeasible)
 
     total = _aggregate(containers, init_containers, effective)
     if pod_level is not None:
         level = _pod_level(containers, init_containers, pod_level)
         if pod_status is not None:
-            level = _at_pod_level(_resized(level, pod_status, "", infeasible))
+            level = _at_pod_level(_resized_requests(level, pod_status, "", infeasible))
         total.update(level)
     _add(total, amounts(overhead, "overhead"))
-    return _bounded({name: amount for name, milli in total.items() if (amount := _in_base_units(name, milli))})
+    return _check_bounds({name: amount for name, milli in total.items() if (amount := _in_base_units(name, milli))})
 
 
-def _bounded(requests: dict[str, int]) -> dict[str, int]:
+def _check_bounds(requests: dict[str, int]) -> dict[str, int]:
     """Return ``requests``. Raises :class:`UnreadableError` if the sum over a pod's containers exceeds the limit of a container."""
     for name, amount in requests.items():
         if amount > LARGEST:
@@ -108,11 +108,11 @@ def amounts(quantities: Quantities | None, path: str) -> Milli:
         try:
             value = 0 if text is None else parse_milli(text)
         except QuantityError as error:
-            raise UnreadableError(f"{path}.{name}", shortened(error.seen), error.expected) from error
+            raise UnreadableError(f"{path}.{name}", shorten_value(error.seen), error.expected) from error
         if value < 0:
-            raise UnreadableError(f"{path}.{name}", shortened(text), "a quantity of zero or more")
+            raise UnreadableError(f"{path}.{name}", shorten_value(text), "a quantity of zero or more")
         if value > LARGEST * (1 if name == "cpu" else 1000):
-            raise UnreadableError(f"{path}.{name}", shortened(text), f"at most {LARGEST} in base units")
+            raise UnreadableError(f"{path}.{name}", shorten_value(text), f"at most {LARGEST} in base units")
         result[name] = value
     return result
 
@@ -124,7 +124,7 @@ def node_resources(quantities: Quantities | None, path: str) -> dict[str, int]:
         try:
             value = 0 if text is None else parse_milli(text)
         except QuantityError as error:
-            raise UnreadableError(f"{path}.{name}", shortened(error.seen), error.expected) from error
+            raise UnreadableError(f"{path}.{name}", shorten_value(error.seen), error.expected) from error
         result[name] = min(max(0, value if name == "cpu" else -(-value // 1000)), LARGEST)
     return result
 
@@ -136,7 +136,7 @@ def _in_base_units(name: str, milli: int) -> int:
     return -(-milli // 1000) if "/" in name or name in _PLAIN or name.startswith(_PREFIXED) else 0
 
 
-def _defaulted(container: Container, path: str) -> Milli:
+def _with_defaults(container: Container, path: str) -> Milli:
     """Return the container's requests; a limit replaces a missing request."""
     resources = container.resources
     if resources is None:
@@ -159,14 +159,14 @@ def _aggregate(
     sidecars: Milli = {}
     peak: Milli = {}
     for index, container in enumerate(init_containers):
-        own = amounts_of(container, f"initContainers[{index}]", container.sidecar)
+        requests = amounts_of(container, f"initContainers[{index}]", container.sidecar)
         if container.sidecar:
-            _add(total, own)
-            _add(sidecars, own)
+            _add(total, requests)
+            _add(sidecars, requests)
             peak = _largest(peak, sidecars)
         else:
             running = dict(sidecars)
-            _add(running, own)
+            _add(running, requests)
             peak = _largest(peak, running)
     return _largest(total, peak)
 
@@ -180,7 +180,7 @@ def _pod_level(containers: Sequence[Container], init_containers: Sequence[Contai
             if name.startswith("hugepages-") and name not in requests:
                 limits.setdefault(name, amount)
     if limits:
-        of_containers = _aggregate(containers, init_containers, lambda container, path, _: _defaulted(container, path))
+        of_containers = _aggregate(containers, init_containers, lambda container, path, _: _with_defaults(container, path))
         for name in ("cpu", "memory"):
             if name in of_containers:
                 requests.setdefault(name, of_containers[name])
@@ -193,7 +193,7 @@ def _at_pod_level(requests: Milli) -> Milli:
     return {name: amount for name, amount in requests.items() if name in ("cpu", "memory") or name.startswith("hugepages-")}
 
 
-def _resized(desired: Milli, status: ContainerStatus, path: str, infeasible: bool) -> Milli:
+def _resized_requests(desired: Milli, status: ContainerStatus, path: str, infeasible: bool) -> Milli:
     actual = amounts(status.resources.requests if status.resources else None, f"{path}resources.requests in the status")
     allocated = amounts(status.allocated_resources, f"{path}allocatedResources in the status")
     return _largest(actual, allocated) if infeasible else _largest(desired, actual, allocated)

@@ -89,8 +89,8 @@ def parse_schedule(text: str) -> Schedule:
     line = DESCRIPTORS.get(text.strip().lower(), text.strip())
     parts = line.split()
     if len(parts) != len(_FIELDS) or line.startswith("@"):
-        known = ", ".join(DESCRIPTORS)
-        raise ValueError(f"five fields (minute hour day month weekday) or one of {known}, not {len(parts)}")
+        descriptors = ", ".join(DESCRIPTORS)
+        raise ValueError(f"five fields (minute hour day month weekday) or one of {descriptors}, not {len(parts)}")
     values = [_values(part, field) for part, field in zip(parts, _FIELDS, strict=True)]
     minutes, hours, days, months, weekdays = values
     return Schedule(

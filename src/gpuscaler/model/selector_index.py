@@ -36,14 +36,14 @@ class SelectorIndex:
         if self._shared:
             self._by_label = {label: numbers.copy() for label, numbers in self._by_label.items()}
             self._others, self._shared = self._others.copy(), False
-        asked = _narrowest(selector, self._by_label)
-        if asked is None:
+        narrowest = _narrowest(selector, self._by_label)
+        if narrowest is None:
             self._others.append(number)
-        for value in dict.fromkeys(asked.values if asked is not None else ()):
-            self._by_label.setdefault((asked.key, value), []).append(number)  # type: ignore[union-attr]  # no values without one
+        for value in dict.fromkeys(narrowest.values if narrowest is not None else ()):
+            self._by_label.setdefault((narrowest.key, value), []).append(number)  # type: ignore[union-attr]  # no values without one
         return number
 
-    def near(self, labels: Labels, since: int = 0) -> list[int]:
+    def candidates(self, labels: Labels, since: int = 0) -> list[int]:
         """Return the numbers, from ``since`` on, of selectors that may match ``labels``, in order."""
         lists = [self._others, *(self._by_label.get(label, ()) for label in labels.items())]
         return sorted(number for numbers in lists for number in _from(numbers, since))
@@ -52,24 +52,24 @@ class SelectorIndex:
 class LabelIndex:
     """Objects by namespace and label, numbered in the given order."""
 
-    def __init__(self, things: Iterable[tuple[str, Labels]]) -> None:
+    def __init__(self, objects: Iterable[tuple[str, Labels]]) -> None:
         self._all: dict[str, list[int]] = {}
         self._by_label: dict[str, dict[tuple[str, str], list[int]]] = {}
-        for number, (namespace, labels) in enumerate(things):
+        for number, (namespace, labels) in enumerate(objects):
             self._all.setdefault(namespace, []).append(number)
             mine = self._by_label.setdefault(namespace, {})
             for label in labels.items():
                 mine.setdefault(label, []).append(number)
 
-    def near(self, namespace: str, selector: LabelSelector | None) -> Iterator[int]:
+    def candidates(self, namespace: str, selector: LabelSelector | None) -> Iterator[int]:
         """Yield the numbers of objects in ``namespace`` that ``selector`` may match; all of them if there is no selector."""
         by_label = self._by_label.get(namespace, {})
-        asked = _narrowest(selector, by_label) if selector is not None else None
-        if asked is None:
+        narrowest = _narrowest(selector, by_label) if selector is not None else None
+        if narrowest is None:
             yield from self._all.get(namespace, ())
         else:
-            for value in dict.fromkeys(asked.values):
-                yield from by_label.get((asked.key, value), ())
+            for value in dict.fromkeys(narrowest.values):
+                yield from by_label.get((narrowest.key, value), ())
 
 
 def _narrowest(selector: LabelSelector, by_label: Mapping[tuple[str, str], Sequence[int]]) -> Requirement | None:
@@ -78,9 +78,9 @@ def _narrowest(selector: LabelSelector, by_label: Mapping[tuple[str, str], Seque
     for requirement in selector.requirements:
         if requirement.operator != "In":
             continue
-        found = sum(len(by_label.get((requirement.key, value), ())) for value in requirement.values)
-        if best is None or (found, len(requirement.values)) < (least, len(best.values)):
-            best, least = requirement, found
+        matches = sum(len(by_label.get((requirement.key, value), ())) for value in requirement.values)
+        if best is None or (matches, len(requirement.values)) < (least, len(best.values)):
+            best, least = requirement, matches
     return best
 
 

@@ -91,15 +91,15 @@ class _Parser:
         """Parse ``(a,b)``; a value may be empty."""
         if (mark := self._next()) != "(":
             raise _unparsed(f"found '{mark}' expected: '('")
-        found = [""]
+        values = [""]
         while (mark := self._next()) != ")":
             if mark == ",":
-                found.append("")
-            elif mark in _SPECIAL or found[-1]:
+                values.append("")
+            elif mark in _SPECIAL or values[-1]:
                 raise _unparsed(f"found '{mark}', expected: ',', or identifier")
             else:
-                found[-1] = mark
-        return found
+                values[-1] = mark
+        return values
 
     def _peek(self) -> str:
         return self._tokens[self._place] if self._place < len(self._tokens) else ""

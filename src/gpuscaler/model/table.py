@@ -66,15 +66,15 @@ class NodeTable:
         new = NodeTable(())
         new.nodes = self.nodes + more.nodes
         new.names = self.names + more.names
-        new._parts = packed((*self.parts, *more.parts), merged)
+        new._parts = pack_parts((*self.parts, *more.parts), merge_tables)
         if self._parts:
             # The parts do not have what was computed for the whole, and the whole itself is not kept.
             for resource, array in self._allocatable.items():
                 new._allocatable[resource] = _frozen(np.concatenate((array, more.allocatable(resource))))
             for key, column in self._columns.items():
-                new._columns[key] = Column(*_joined(column, more.column(key)))
+                new._columns[key] = Column(*_join_columns(column, more.column(key)))
             if self._taints is not None:
-                new._taints = _joined(self._taints, more.taints)
+                new._taints = _join_columns(self._taints, more.taints)
             if self._undecided is not None:
                 new._undecided = self._undecided + tuple(len(self) + row for row in more.undecided)
         return new
@@ -86,9 +86,9 @@ class NodeTable:
 
     def followed_by(self, nodes: Sequence[Node]) -> "NodeTable":
         """Return the table of ``nodes``, most of which are rows here: known values are moved, and only new nodes are read."""
-        known, own = self.row, self.nodes
-        rows = [known.get(node.name, -1) for node in nodes]
-        fresh = [row for row, old in enumerate(rows) if old < 0 or own[old] is not nodes[row]]
+        row_of, own_nodes = self.row, self.nodes
+        rows = [row_of.get(node.name, -1) for node in nodes]
+        fresh = [row for row, old in enumerate(rows) if old < 0 or own_nodes[old] is not nodes[row]]
         return self._moved(nodes, np.array(rows, dtype=np.int64), fresh)
 
     def changed(self, changes: Mapping[str, Node | None]) -> tuple["NodeTable", Array]:
@@ -96,23 +96,23 @@ class NodeTable:
 
         The second value is the row that each of its rows had here, -1 for new ones.
         """
-        known, nodes, names = self.row, list(self.nodes), list(self.names)
+        row_of, nodes, names = self.row, list(self.nodes), list(self.names)
         kept = {name: node for name, node in changes.items() if node is not None}
         for name, node in kept.items():
-            if name in known:
-                nodes[known[name]] = node
-        gone = sorted((known[name] for name in changes.keys() - kept.keys() if name in known), reverse=True)
-        for row in gone:
+            if name in row_of:
+                nodes[row_of[name]] = node
+        removed_rows = sorted((row_of[name] for name in changes.keys() - kept.keys() if name in row_of), reverse=True)
+        for row in removed_rows:
             del nodes[row], names[row]
         # Insertion positions refer to the rows that stay, before later ones are moved.
-        new = sorted(kept.keys() - known.keys(), reverse=True)
-        places = [bisect_left(names, name) for name in new]
-        for place, name in zip(places, new, strict=True):
-            names.insert(place, name)
-            nodes.insert(place, kept[name])
-        rows = np.insert(np.delete(np.arange(len(self), dtype=np.int64), gone), places, -1)
+        new = sorted(kept.keys() - row_of.keys(), reverse=True)
+        positions = [bisect_left(names, name) for name in new]
+        for position, name in zip(positions, new, strict=True):
+            names.insert(position, name)
+            nodes.insert(position, kept[name])
+        rows = np.insert(np.delete(np.arange(len(self), dtype=np.int64), removed_rows), positions, -1)
         fresh = [bisect_left(names, name) for name in kept]
-        return self._moved(nodes, rows, fresh, names=None if gone or new else self.names), rows
+        return self._moved(nodes, rows, fresh, names=None if removed_rows or new else self.names), rows
 
     def _moved(self, nodes: Sequence[Node], rows: Array, fresh: Sequence[int], *, names: tuple[str, ...] | None = None) -> "NodeTable":
         """Return the table of ``nodes``, which are ``rows`` here; cached values are read again only for ``fresh`` ones.
@@ -130,8 +130,8 @@ class NodeTable:
             _frozen(moved)
         if self._taints is not None:
             codes, lists = self._taints
-            known = {taints: code for code, taints in enumerate(lists)}
-            found = [known.get(new.nodes[row].taints, -1) for row in fresh]
+            code_of = {taints: code for code, taints in enumerate(lists)}
+            found = [code_of.get(new.nodes[row].taints, -1) for row in fresh]
             # If one is new, all are read again: otherwise unused lists would accumulate.
             if -1 not in found:
                 renewed = codes[rows]
@@ -155,7 +155,7 @@ class NodeTable:
         column = self._columns.get(key)
         if column is None and self._parts:
             column = self._columns[key] = reduce(
-                lambda first, more: Column(*_joined(first, more)), (part.column(key) for part in self._parts)
+                lambda first, more: Column(*_join_columns(first, more)), (part.column(key) for part in self._parts)
             )
         if column is None:
             codes: dict[str, int] = {}
@@ -167,7 +167,7 @@ class NodeTable:
     def taints(self) -> tuple[Codes, tuple[tuple[Taint, ...], ...]]:
         """Distinct taint lists: ``(codes, lists)`` with ``lists[codes[row]]`` the taints of a row; some lists may be unused."""
         if self._taints is None and self._parts:
-            self._taints = reduce(_joined, [part.taints for part in self._parts])
+            self._taints = reduce(_join_columns, [part.taints for part in self._parts])
         if self._taints is None:
             codes: dict[tuple[Taint, ...], int] = {}
             array = np.array([codes.setdefault(node.taints, len(codes)) for node in self.nodes], dtype=np.int32)
@@ -177,8 +177,8 @@ class NodeTable:
     def tainted(self, key: str) -> list[Node]:
         """Return the nodes with a taint of this ``key``, in the order of rows."""
         codes, lists = self.taints
-        known = [any(taint.key == key for taint in taints) for taints in lists]
-        return [self.nodes[row] for row in np.flatnonzero(np.array(known)[codes]).tolist()] if any(known) else []
+        has_taint = [any(taint.key == key for taint in taints) for taints in lists]
+        return [self.nodes[row] for row in np.flatnonzero(np.array(has_taint)[codes]).tolist()] if any(has_taint) else []
 
     @property
     def unschedulable(self) -> Mask:
@@ -195,12 +195,12 @@ class NodeTable:
         return self._undecided
 
 
-def merged(first: NodeTable, more: NodeTable) -> NodeTable:
+def merge_tables(first: NodeTable, more: NodeTable) -> NodeTable:
     """Return the rows of both as a table that is not joined."""
     return NodeTable(first.nodes + more.nodes)
 
 
-def packed(parts: Sequence[P], merge: Callable[[P, P], P]) -> tuple[P, ...]:
+def pack_parts(parts: Sequence[P], merge: Callable[[P, P], P]) -> tuple[P, ...]:
     """Merge the last ``parts``, so that there are few although small ones are added one by one: each is at least twice the next.
 
     The first two are never merged: they are the nodes and the offerings, which are kept from plan to plan.
@@ -217,7 +217,7 @@ def _frozen(array: NDArray[S]) -> NDArray[S]:
     return array
 
 
-def _joined(first: tuple[Codes, tuple[T, ...]], more: tuple[Codes, tuple[T, ...]]) -> tuple[Codes, tuple[T, ...]]:
+def _join_columns(first: tuple[Codes, tuple[T, ...]], more: tuple[Codes, tuple[T, ...]]) -> tuple[Codes, tuple[T, ...]]:
     """Concatenate codes and values of two tables."""
     codes = {value: code for code, value in enumerate(first[1])}
     # The last entry stays -1, because the code -1 (no such label) selects it.

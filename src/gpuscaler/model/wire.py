@@ -6,7 +6,7 @@ from typing import Annotated, TypeAlias, TypeVar
 
 from msgspec import Meta, Struct
 
-from gpuscaler.model.quantities import shortened
+from gpuscaler.model.quantities import shorten_value
 
 #: Whole numbers in the range that Go decodes; an object with a larger one is skipped.
 Int32: TypeAlias = Annotated[int, Meta(ge=-(2**31), le=2**31 - 1)]
@@ -55,7 +55,7 @@ def seconds(text: str | None, path: str) -> float:
         return 0.0
     moment = _moment(text)
     if moment is None:
-        raise UnreadableError(path, shortened(text), "a time such as 2026-01-31T12:00:00Z")
+        raise UnreadableError(path, shorten_value(text), "a time such as 2026-01-31T12:00:00Z")
     return moment
 
 
@@ -71,7 +71,7 @@ def _moment(text: str) -> float | None:
 M = TypeVar("M", bound=Metadata)
 
 
-def named(metadata: M | None) -> tuple[str, M]:
+def require_name(metadata: M | None) -> tuple[str, M]:
     """Return the name of an object and its metadata. Raises :class:`UnreadableError` without a name, which identifies the object."""
     if metadata is None or not metadata.name:
         raise UnreadableError("metadata.name", "nothing", "the object's name")

@@ -286,10 +286,10 @@ def place_all(
             queues += unplaced_queues
         shut_out = frozenset[str]() if at_once else pods_breaking_skew(trial)
         gangs = (frozenset(key for pod_class in gang.classes for key in pod_class.keys) for gang in demand.gangs)
-        more = shut_out.union(*(keys for keys in gangs if keys & shut_out)) - late
-        if not more or not draft.effort.left:
+        newly_late = shut_out.union(*(keys for keys in gangs if keys & shut_out)) - late
+        if not newly_late or not draft.effort.left:
             break
-        late |= more
+        late |= newly_late
     return trial, refused, queues
 
 

@@ -146,7 +146,7 @@ MUTANTS = (
     Mutant(
         case=70,
         at="with_hourly_breakers",
-        old="(at > now - HOUR for at in moments) >= most",
+        old="(at > now - HOUR for at in moments) >= limit",
         new="(at > now - HOUR for at in moments) >= 1_000_000",
         removes="futile machines are bought once for every offering",
     ),
@@ -230,8 +230,8 @@ MUTANTS = (
     Mutant(
         case=91,
         at="Rows.joined",
-        old="pack_parts((*self.parts, *more.parts), merged)",
-        new="(self, more)",
+        old="pack_parts((*self.parts, *other.parts), merged)",
+        new="(self, other)",
         removes="rows that are joined one by one are nested in each other",
     ),
     Mutant(

@@ -10,7 +10,7 @@ from tests.metrics.api.scene import HPA, Reviewing, pod, scene
 from gpuscaler.kube.client import Client
 from gpuscaler.kube.errors import Unreachable
 from gpuscaler.kube.reviews import BusyError, Reviews, Ttl
-from gpuscaler.kube.users import NOBODY, Attributes, User
+from gpuscaler.kube.users import ANONYMOUS_USER, Attributes, User
 
 REAL = pytest.mark.looptime(False)
 V1 = "/apis/custom.metrics.k8s.io/v1beta1"
@@ -91,8 +91,8 @@ async def test_a_review_is_cached_for_its_time_and_shared_by_concurrent_requests
     assert not (await reviews.verdict(User("joe"), ASKED)).allowed
     assert len(plane.specs) == 2
     now[0] = 6.0
-    assert reviews.settled(JANE, ASKED) is not None
-    assert reviews.settled(User("joe"), ASKED) is None
+    assert reviews.cached_verdict(JANE, ASKED) is not None
+    assert reviews.cached_verdict(User("joe"), ASKED) is None
     now[0] = 10.0
     plane.allows = lambda _: False
     assert not (await reviews.verdict(JANE, ASKED)).allowed
@@ -103,7 +103,7 @@ def about(path: str) -> Attributes:
     return Attributes("get", path)
 
 
-@pytest.mark.parametrize("user", [NOBODY, User("tenant")])
+@pytest.mark.parametrize("user", [ANONYMOUS_USER, User("tenant")])
 async def test_callers_without_a_certificate_wait_at_most_a_second_and_behind_others(user: User) -> None:
     """Since time stands still, the number of reviews is the burst plus those of one second."""
     plane = Reviewing()

@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from gpuscaler.kube.client import Client
 from gpuscaler.kube.errors import ApiError, Conflict, Forbidden, NotFound, Unreachable
-from gpuscaler.kube.eviction import Evicted, GoneAlready, Overlapping, Refused
+from gpuscaler.kube.eviction import AlreadyDeleted, Evicted, MultipleBudgets, Refused
 from gpuscaler.kube.resources import NODES, PODS
 from gpuscaler.lifecycle.actions import (
     ON_MACHINES,
@@ -68,11 +68,11 @@ class Outcome(Struct, frozen=True, gc=False):
 
 
 class ActPause(Struct, frozen=True, gc=False):
-    """A pause of ``pause`` seconds for acts of one kind, until ``until`` on the event loop's clock, because of the error ``said``."""
+    """A pause of ``pause`` seconds for acts of one kind, until ``until`` on the event loop's clock, because of ``error``."""
 
     until: float
     pause: float
-    said: str
+    error: str
 
 
 class WireTaint(msgspec.Struct, omit_defaults=True):
@@ -117,14 +117,14 @@ class ClusterWriter:
         #: Labels are for people and must not delay anything else. With one slot, a lack of rights is reported once and not for each node.
         self._one_slot = asyncio.Semaphore(1)
         #: Interrupted machines are tainted before anything else is done: their pods have two minutes, or half a minute.
-        self._at_once, self._slots_at_once = client.at_once(), asyncio.Semaphore(CONCURRENT_WRITES)
+        self._at_once, self._slots_at_once = client.urgently(), asyncio.Semaphore(CONCURRENT_WRITES)
         #: The last act decided for each subject, while it has not begun.
         self._decided: dict[tuple[object, ...], Act] = {}
         #: Nodes that are being read: one answer serves all pods that are bound to the node.
         self._reading: dict[str, asyncio.Task[WireNode]] = {}
         #: Pauses of forbidden acts, by the kind of act and the namespace.
-        self._resting: dict[tuple[type, str], ActPause] = {}
-        self._how: Mapping[type, Callable[[Any], Awaitable[str | Outcome]]] = {
+        self._pauses: dict[tuple[type, str], ActPause] = {}
+        self._performers: Mapping[type, Callable[[Any], Awaitable[str | Outcome]]] = {
             Nominate: self._nominate,
             Bind: self._bind,
             Lift: lambda act: self._write(act.node, _set_closing_taint(None)),
@@ -149,40 +149,42 @@ class ClusterWriter:
         An act that is queued already is not queued again, and a queued act is dropped if a later one on the same subject differs: neither
         has an outcome.
         """
-        mine = [act for act in acts if not isinstance(act, ON_MACHINES)]
+        own_acts = [act for act in acts if not isinstance(act, ON_MACHINES)]
         new = [
-            act for act in mine if (before := self._decided.get(_subject(act))) is None or _without_reason(act) != _without_reason(before)
+            act
+            for act in own_acts
+            if (before := self._decided.get(_subject(act))) is None or _without_reason(act) != _without_reason(before)
         ]
         self._decided |= {_subject(act): act for act in new}
-        return [outcome for outcome in await asyncio.gather(*map(self._in_turn, new)) if outcome is not None]
+        return [outcome for outcome in await asyncio.gather(*map(self._perform_queued, new)) if outcome is not None]
 
-    async def _in_turn(self, act: Act) -> Outcome | None:
+    async def _perform_queued(self, act: Act) -> Outcome | None:
         async with self._slots_of(act):
             if self._decided.get(_subject(act)) is not act:
                 return None
             # An act that has begun and gets no answer must not prevent another try.
             del self._decided[_subject(act)]
-            return await self._done(act)
+            return await self._perform(act)
 
-    async def _done(self, act: Act) -> Outcome:
+    async def _perform(self, act: Act) -> Outcome:
         kind = (type(act), act.pod.split("/", 1)[0] if isinstance(act, OnPod) else "")
-        now, rest = asyncio.get_running_loop().time(), self._resting.get(kind)
-        if rest is not None and now < rest.until:
-            return Outcome(act, rest.said, rest.until - now, tried=False)
+        now, pause_before = asyncio.get_running_loop().time(), self._pauses.get(kind)
+        if pause_before is not None and now < pause_before.until:
+            return Outcome(act, pause_before.error, pause_before.until - now, tried=False)
         try:
-            found = await self._how[type(act)](act)
+            result = await self._performers[type(act)](act)
         except Forbidden as error:
-            if any(words in str(error) for words in POLICY):
+            if any(phrase in str(error) for phrase in POLICY):
                 return Outcome(act, str(error), lasting=True)
-            pause = PAUSE_SECONDS if rest is None else min(2 * rest.pause, LONGEST_PAUSE)
-            self._resting[kind] = ActPause(now + pause, pause, str(error))
+            pause = PAUSE_SECONDS if pause_before is None else min(2 * pause_before.pause, LONGEST_PAUSE)
+            self._pauses[kind] = ActPause(now + pause, pause, str(error))
             return Outcome(act, str(error), pause, lasting=True)
         except ApiError as error:
             return Outcome(act, str(error), error.retry_after or 0.0, lasting=error.status in LASTING)
         except Unreachable as error:
             return Outcome(act, str(error))
-        self._resting.pop(kind, None)
-        return found if isinstance(found, Outcome) else Outcome(act, found)
+        self._pauses.pop(kind, None)
+        return result if isinstance(result, Outcome) else Outcome(act, result)
 
     def _slots_of(self, act: Act) -> asyncio.Semaphore:
         return self._slots_at_once if isinstance(act, Mark) else self._one_slot if isinstance(act, Label) else self._slots
@@ -233,13 +235,13 @@ class ClusterWriter:
         client = client or self._client
         for _ in range(ATTEMPTS):
             try:
-                found = msgspec.json.decode(await client.get(NODES, node), type=WireNode)
+                wire_node = msgspec.json.decode(await client.get(NODES, node), type=WireNode)
             except NotFound:
                 return _node_gone_message(node)
-            patch = change(found)
+            patch = change(wire_node)
             if not patch:
                 return ""
-            patch["metadata"] = {"resourceVersion": found.metadata.version, **patch.get("metadata", {})}
+            patch["metadata"] = {"resourceVersion": wire_node.metadata.version, **patch.get("metadata", {})}
             try:
                 await client.merge_patch(NODES, node, patch)
             except Conflict:
@@ -265,21 +267,21 @@ class ClusterWriter:
         match answer:
             case Evicted():
                 return Outcome(act)
-            case GoneAlready():
+            case AlreadyDeleted():
                 return Outcome(act, gone=True)
             case Refused(why=why, retry_after=wait):
                 return Outcome(act, why, wait or 0.0, budget=True)
-            case Overlapping(why=why):
+            case MultipleBudgets(why=why):
                 return Outcome(act, why, budget=True)
 
     async def _delete(self, act: Delete) -> str:
         namespace, name = act.pod.split("/", 1)
-        return await self._gone(self._client.delete(PODS, name, namespace=namespace, uid=act.uid, grace=act.grace))
+        return await self._delete_object(self._client.delete(PODS, name, namespace=namespace, uid=act.uid, grace=act.grace))
 
     async def _clear(self, act: Clear) -> str:
-        return await self._gone(self._client.delete(NODES, act.node, uid=act.uid))
+        return await self._delete_object(self._client.delete(NODES, act.node, uid=act.uid))
 
-    async def _gone(self, deletion: Awaitable[bytes]) -> str:
+    async def _delete_object(self, deletion: Awaitable[bytes]) -> str:
         """Delete an object; it is no failure if it is gone or replaced by another one of the same name."""
         with suppress(NotFound, Conflict):
             await deletion
@@ -289,8 +291,8 @@ class ClusterWriter:
 def _subject(act: Act) -> tuple[object, ...]:
     """The subject of an act: a node's closing taint, a node's leaving taint, or something that only acts of its kind write."""
     kind: object = type(act)
-    for one, pair in (("closed", (Lift, Close, Ajar)), ("leaving", (Mark, Unmark))):
-        kind = one if isinstance(act, pair) else kind
+    for subject, acts in (("closed", (Lift, Close, Ajar)), ("leaving", (Mark, Unmark))):
+        kind = subject if isinstance(act, acts) else kind
     return kind, getattr(act, "pod", "") or getattr(act, "node", "")
 
 
@@ -307,9 +309,9 @@ def _describe_lost_devices(node: WireNode, devices: Mapping[str, int]) -> str:
     """Which of ``devices`` a node does not offer any more, in words."""
     offered = node.status.allocatable or {}
     for resource, amount in devices.items():
-        shown = str(offered.get(resource, 0))
-        if not shown.isdecimal() or int(shown) < amount:
-            return f"shows {shown} {resource} now, and {amount} before"
+        shown_amount = str(offered.get(resource, 0))
+        if not shown_amount.isdecimal() or int(shown_amount) < amount:
+            return f"shows {shown_amount} {resource} now, and {amount} before"
     return ""
 
 
@@ -366,8 +368,8 @@ def _set_pool_label(pool: str) -> Change:
 def _add_exclude_label(node: WireNode) -> dict[str, Any]:
     """Add the label that excludes a node from load balancers, only beside our taint: removing the taint also removes the label."""
     leaving = any(taint.key == LEAVING_TAINT for taint in node.spec.taints or ())
-    known = EXCLUDE_LABEL in (node.metadata.labels or {})
-    return {"metadata": {"labels": {EXCLUDE_LABEL: EXCLUDE_VALUE}}} if leaving and not known else {}
+    excluded = EXCLUDE_LABEL in (node.metadata.labels or {})
+    return {"metadata": {"labels": {EXCLUDE_LABEL: EXCLUDE_VALUE}}} if leaving and not excluded else {}
 
 
 def _remove_leaving_taint(node: WireNode) -> dict[str, Any]:

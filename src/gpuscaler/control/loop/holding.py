@@ -47,9 +47,9 @@ class HoldWatcher:
     def __init__(self, client: Client, *, namespace: str, now: Callable[[], float]) -> None:
         self.holds, self.trouble = Holds(), ""
         # A brake must not wait behind hundreds of evictions.
-        self._client, self._namespace, self._now = client.at_once(), namespace, now
+        self._client, self._namespace, self._now = client.urgently(), namespace, now
         self._in_force = Holds()
-        self._known = False
+        self._was_read = False
         self._clocks = HoldClocks()
 
     @property
@@ -68,17 +68,17 @@ class HoldWatcher:
         try:
             async with asyncio.timeout(READ_SECONDS):
                 data = await self._client.get(CONFIG_MAPS, NAME, namespace=self._namespace)
-            self._known = True
-            self.holds = self._clocks.told(parse_holds(data), self._now())
-            self.trouble = self._trouble_of_clocks()
+            self._was_read = True
+            self.holds = self._clocks.to_local_clock(parse_holds(data), self._now())
+            self.trouble = self._clock_trouble()
         except NotFound:
-            self._known, self.holds, self.trouble = True, self._clocks.told(Holds(), self._now()), ""
+            self._was_read, self.holds, self.trouble = True, self._clocks.to_local_clock(Holds(), self._now()), ""
         except (ApiError, Unreachable, TimeoutError) as error:
             # Rules that forbid reading are older than this feature: under them no hold can have been made.
-            self._known = self._known or isinstance(error, Forbidden)
-            if not self._known:
+            self._was_read = self._was_read or isinstance(error, Forbidden)
+            if not self._was_read:
                 self.holds = Holds(Hold(reason=UNREAD), Hold(reason=UNREAD))
-            state = "holds stay as they were" if self._known else "everything is held until it can be read"
+            state = "holds stay as they were" if self._was_read else "everything is held until it can be read"
             self.trouble = f"{self.place} could not be read, so {state}: {str(error) or f'no answer within {READ_SECONDS:g} s'}"
         except ValueError as error:
             self.holds = Holds(Hold(reason=UNREADABLE), Hold(reason=UNREADABLE))
@@ -94,14 +94,14 @@ class HoldWatcher:
             _LOG.warning("holds changed", hold=sentence)
         return True
 
-    def _trouble_of_clocks(self) -> str:
+    def _clock_trouble(self) -> str:
         """Sentences about the holds in force that were set by a clock that differs from the local one."""
         held = self.holds.in_force(self._now())
-        found = [(activity, off) for activity in ACTIVITIES if getattr(held, activity) and (off := self._clocks.off(activity))]
+        offsets = [(activity, offset) for activity in ACTIVITIES if getattr(held, activity) and (offset := self._clocks.offset(activity))]
         return "; ".join(
             f"{self.place}: saw {activity} held by a clock that is about {abs(off):.0f} s {'ahead of' if off > 0 else 'behind'} this "
             f"machine's, expected at most {CLOCK_SECONDS:g} s; the hold keeps its duration, counted from when it was seen; set both clocks"
-            for activity, off in found
+            for activity, off in offsets
         )
 
 
@@ -114,26 +114,26 @@ class HoldClocks:
     def __init__(self) -> None:
         self._read_at = -math.inf
         #: By activity: the hold as it is written, as it counts, and how far the clock behind it is ahead of ours, in seconds.
-        self._told: dict[str, tuple[Hold, Hold, float]] = {}
+        self._converted: dict[str, tuple[Hold, Hold, float]] = {}
 
-    def told(self, written: Holds, now: float) -> Holds:
+    def to_local_clock(self, written: Holds, now: float) -> Holds:
         """The holds ``written``, read at ``now``, in terms of the local clock."""
         held = {activity: hold for activity in ACTIVITIES if (hold := getattr(written, activity)) is not None}
         for activity, hold in held.items():
-            before, counted, off = self._told.get(activity, (None, hold, 0.0))
+            before, counted, offset = self._converted.get(activity, (None, hold, 0.0))
             if before is None or before.since != hold.since:
-                off = self._ahead(hold, now)
-            self._told[activity] = (hold, counted if hold == before else _shift_hold(hold, -off), off)
+                offset = self._measure_offset(hold, now)
+            self._converted[activity] = (hold, counted if hold == before else _shift_hold(hold, -offset), offset)
         self._read_at = now
-        return Holds(**{activity: self._told[activity][1] for activity in held})
+        return Holds(**{activity: self._converted[activity][1] for activity in held})
 
-    def off(self, activity: str) -> float:
+    def offset(self, activity: str) -> float:
         """How far the clock behind the hold is ahead of the local one, in seconds; 0 if it is right or unknown."""
-        return self._told[activity][2] if activity in self._told else 0.0
+        return self._converted[activity][2] if activity in self._converted else 0.0
 
-    def _ahead(self, hold: Hold, now: float) -> float:
-        may_be = hold.since and hold.until is not None
-        if not may_be or self._read_at - CLOCK_SECONDS <= hold.since <= now + CLOCK_SECONDS:
+    def _measure_offset(self, hold: Hold, now: float) -> float:
+        is_timed = hold.since and hold.until is not None
+        if not is_timed or self._read_at - CLOCK_SECONDS <= hold.since <= now + CLOCK_SECONDS:
             return 0.0
         return hold.since - now
 
@@ -154,8 +154,8 @@ def parse_holds(config_map: bytes) -> Holds:
         data = msgspec.json.decode(config_map, type=WireConfigMap).data or {}
     except RecursionError as error:
         raise ValueError(f"an object of {len(config_map)} bytes that is nested too deeply") from error
-    if odd := sorted(data.keys() - set(ACTIVITIES)):
-        raise ValueError(f"the key {odd[0]!r}")
+    if unknown_keys := sorted(data.keys() - set(ACTIVITIES)):
+        raise ValueError(f"the key {unknown_keys[0]!r}")
     held: dict[str, Hold] = {}
     for activity, text in data.items():
         try:

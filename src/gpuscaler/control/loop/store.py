@@ -57,21 +57,21 @@ T = TypeVar("T")
 
 
 class Store(Generic[T]):
-    """Keeps a memory in the ConfigMap ``namespace/name``; ``nothing`` is the empty memory.
+    """Keeps a memory in the ConfigMap ``namespace/name``; ``empty`` is the empty memory.
 
-    ``mend`` is the advice for people about a memory that cannot be read.
+    ``repair_advice`` is the advice for people about a memory that cannot be read.
     """
 
-    def __init__(self, client: Client, *, namespace: str, name: str, nothing: T, mend: str) -> None:
+    def __init__(self, client: Client, *, namespace: str, name: str, empty: T, repair_advice: str) -> None:
         # Everything waits until the memory is written, so it must not wait behind hundreds of evictions itself.
-        self._client = client.at_once()
+        self._client = client.urgently()
         self._namespace = namespace
         self._name = name
-        self._nothing, self._mend = nothing, mend
+        self._empty, self._repair_advice = empty, repair_advice
         self._version = ""
         self._written: T | None = None
         #: A memory that may or may not have been written.
-        self._doubted: T | None = None
+        self._unconfirmed: T | None = None
 
     @property
     def place(self) -> str:
@@ -83,7 +83,7 @@ class Store(Generic[T]):
             config_map = msgspec.json.decode(await self._client.get(CONFIG_MAPS, self._name, namespace=self._namespace), type=WireConfigMap)
         except NotFound:
             self._version, self._written = "", None
-            return self._nothing
+            return self._empty
         self._version, self._written = config_map.metadata.version, None
         self._written = memory = self._read(config_map)
         return memory
@@ -92,17 +92,17 @@ class Store(Generic[T]):
         form = (config_map.data or {}).get(FORM_KEY, "")
         packed = (config_map.binary or {}).get(KEY, "")
         if not packed and not form:
-            return self._nothing
+            return self._empty
         if form != FORM:
             raise StoreError(
                 f"{self.place}: saw form {form!r} of the memory, expected {FORM!r}; "
                 f"run the version of gpuscaler that wrote it, or delete the ConfigMap once no machine is starting"
             )
         try:
-            return msgspec.json.decode(_decompress(b64decode(packed, validate=True)), type=type(self._nothing))
+            return msgspec.json.decode(_decompress(b64decode(packed, validate=True)), type=type(self._empty))
         except (ValueError, zlib.error, msgspec.MsgspecError) as error:
             raise UnreadableError(
-                f"{self.place}: saw a memory that cannot be read ({error}), expected what gpuscaler wrote; {self._mend}"
+                f"{self.place}: saw a memory that cannot be read ({error}), expected what gpuscaler wrote; {self._repair_advice}"
             ) from error
 
     async def save(self, memory: T) -> None:
@@ -110,8 +110,8 @@ class Store(Generic[T]):
 
         After any other error it is unknown whether it was written; the next call finds out.
         """
-        if self._doubted is not None:
-            await self._find_out(self._doubted)
+        if self._unconfirmed is not None:
+            await self._confirm_write(self._unconfirmed)
         if memory == self._written:
             return
         try:
@@ -119,7 +119,7 @@ class Store(Generic[T]):
         except (AlreadyExists, Conflict) as error:
             raise OvertakenError(f"{self.place}: {error}") from error
         except (ServerError, Unreachable):
-            self._doubted = memory
+            self._unconfirmed = memory
             raise
         self._version = msgspec.json.decode(answer, type=WireConfigMap).metadata.version
         self._written = memory
@@ -133,34 +133,34 @@ class Store(Generic[T]):
                 raise
             self._version = ""
         except (AlreadyExists, Conflict):
-            if await self._there() is not None:
+            if await self._load_if_written() is not None:
                 raise
         return await self._write(memory)
 
-    async def _there(self) -> T | None:
+    async def _load_if_written(self) -> T | None:
         """The memory in the ConfigMap; None if there is none, or none that a controller wrote."""
         try:
-            found = await self.load()
+            memory = await self.load()
         except UnreadableError as error:
             _LOG.warning("the saved memory was corrupted: it is overwritten with the memory of this process", problem=str(error))
             return None
-        return found if self._version else None
+        return memory if self._version else None
 
     async def _write(self, memory: T) -> bytes:
-        body = self._body(memory)
+        body = self._config_map(memory)
         if self._version:
             return await self._client.replace(CONFIG_MAPS, self._name, body, namespace=self._namespace)
         return await self._client.create(CONFIG_MAPS, body, namespace=self._namespace)
 
-    async def _find_out(self, doubted: T) -> None:
+    async def _confirm_write(self, unconfirmed: T) -> None:
         """Find out whether the last write took effect. The saved memory must be that one or its predecessor."""
         before = self._written
-        found = await self._there()
-        if found not in (None, doubted, self._nothing if before is None else before):
+        saved = await self._load_if_written()
+        if saved not in (None, unconfirmed, self._empty if before is None else before):
             raise OvertakenError(f"{self.place}: saw a memory that this controller did not write")
-        self._doubted = None
+        self._unconfirmed = None
 
-    def _body(self, memory: T) -> dict[str, Any]:
+    def _config_map(self, memory: T) -> dict[str, Any]:
         packed = b64encode(zlib.compress(msgspec.json.encode(memory), 6)).decode()
         if len(packed) > MOST_BYTES:
             raise StoreError(
@@ -180,7 +180,7 @@ class MemoryStore(Store[Memory]):
     """Keeps the controller's memory."""
 
     def __init__(self, client: Client, *, namespace: str, name: str = "gpuscaler-state") -> None:
-        super().__init__(client, namespace=namespace, name=name, nothing=Memory(), mend=REPAIR_ADVICE)
+        super().__init__(client, namespace=namespace, name=name, empty=Memory(), repair_advice=REPAIR_ADVICE)
 
 
 def _decompress(packed: bytes) -> bytes:

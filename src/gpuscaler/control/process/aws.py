@@ -8,7 +8,7 @@ from pathlib import Path
 from random import Random
 from typing import NoReturn
 
-from gpuscaler.clouds.aws.api.calls import Calls, MissingError
+from gpuscaler.clouds.aws.api.calls import Calls, MissingPackageError
 from gpuscaler.clouds.aws.discovery.discovery import Discovery
 from gpuscaler.clouds.aws.discovery.regions import Scope
 from gpuscaler.clouds.aws.provider import AwsProvider
@@ -88,7 +88,7 @@ async def _resolve_endpoint(client: Client, url: str) -> str:
 def _make_calls(endpoint_url: str, identity: str) -> Calls:
     try:
         return Calls(sleep=time.sleep, random=Random(identity), endpoint_url=endpoint_url)
-    except MissingError as error:
+    except MissingPackageError as error:
         raise UnusableError(str(error)) from error
 
 

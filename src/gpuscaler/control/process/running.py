@@ -20,14 +20,14 @@ from gpuscaler.control.process.settings_file import SettingsFile, changed_keys, 
 from gpuscaler.control.process.steady import SteadyClock
 from gpuscaler.kube.client import Client
 from gpuscaler.kube.errors import ApiError, Forbidden, NotFound, Unreachable
-from gpuscaler.kube.leases import LeaderElection, NotLeaderError, Times
+from gpuscaler.kube.leases import LeaderElection, LeaseTimes, NotLeaderError
 from gpuscaler.kube.picture import Picture
 from gpuscaler.kube.rate import RateLimit
 from gpuscaler.kube.resources import CONFIG_MAPS, LEASES, NAMESPACES, NODES, PODS
 from gpuscaler.kube.transport import Transport
 from gpuscaler.lifecycle.pacing import Pace
 from gpuscaler.model.decoding.interning import Interner
-from gpuscaler.model.pools import Policy, bounded, boundless_warning
+from gpuscaler.model.pools import Policy, boundless_warning, with_default_limit
 from gpuscaler.settings.run_settings import PaceSettings, RunSettings
 
 _LOG = structlog.get_logger(__name__)
@@ -52,7 +52,7 @@ class ProcessContext:
 
     ``client`` is fenced by the election, and withholds writes on a ``dry_run``. ``namespace`` holds the objects of gpuscaler itself,
     ``identity`` identifies this process. ``election`` is None if there is none, ``expander`` knows the priorities of Cluster Autoscaler's
-    ConfigMap, ``attempts`` the scheduler's failed attempts, ``brake`` the holds, and ``troubles`` says what is wrong now.
+    ConfigMap, ``attempts`` the scheduler's failed attempts, ``hold_watcher`` the holds, and ``troubles`` says what is wrong now.
     """
 
     client: Client
@@ -65,31 +65,31 @@ class ProcessContext:
     file: SettingsFile
     expander: PriorityExpander
     attempts: Attempts
-    brake: HoldWatcher
+    hold_watcher: HoldWatcher
 
     def troubles(self) -> tuple[str, ...]:
         """What is wrong now, a sentence each."""
         election = self.election.trouble if self.election else ""
         clock = self.now.trouble if isinstance(self.now, SteadyClock) else ""
-        own = (self.file.trouble, self.expander.trouble, self.brake.trouble, election, clock, self.attempts.trouble)
-        return tuple(one for one in (*own, *self.picture.troubles) if one)
+        own = (self.file.trouble, self.expander.trouble, self.hold_watcher.trouble, election, clock, self.attempts.trouble)
+        return tuple(trouble for trouble in (*own, *self.picture.troubles) if trouble)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProviderSetup:
     """A provider, the ``parts`` that must run beside it while this process leads, and the callback for changed settings.
 
-    ``found`` are its pools if they are discovered in the cloud, and the file only overrides them.
+    ``discovered_pools`` are its pools if they are discovered in the cloud, and the file only overrides them.
     """
 
     provider: Provider
     parts: Sequence[Part] = ()
     reload: Callable[[RunSettings], None] = lambda _settings: None
-    found: DiscoveredPools | None = None
+    discovered_pools: DiscoveredPools | None = None
 
     def policy(self, settings: RunSettings) -> Policy:
         """The policy in force now."""
-        return settings.policy if self.found is None else self.found.policy(settings.policy)
+        return settings.policy if self.discovered_pools is None else self.discovered_pools.policy(settings.policy)
 
 
 #: Makes the provider of the settings each time that leading begins; its memory is read from the cluster.
@@ -106,7 +106,7 @@ class Records(Recorder, Protocol):
     def led_by(self, controller: Controller | None, /) -> None:
         """Set the controller that leads in this process, None if none does."""
 
-    def pools_from(self, found: DiscoveredPools | None, /) -> None:
+    def set_discovered_pools(self, discovered_pools: DiscoveredPools | None, /) -> None:
         """Set the source of discovered pools, None if there are only those of the file."""
 
     def settings_changed(self, settings: RunSettings, /) -> None: ...
@@ -141,20 +141,20 @@ class ControllerProcess:
         Raises :class:`ApiError` or :class:`Unreachable` if the API server cannot be used at all at the start,
         :class:`~gpuscaler.control.loop.store.StoreError` for a memory of another version, and :class:`UnusableError`.
         """
-        place = self._place()
-        await check_api_server(place, self.file.settings.leader_election.name)
-        records = self.make_records(self.file.settings, place)
-        lead = _Leadership(self, place, records)
-        await place.expander.poll()
-        await place.brake.poll()
+        context = self._place()
+        await check_api_server(context, self.file.settings.leader_election.name)
+        records = self.make_records(self.file.settings, context)
+        lead = _Leadership(self, context, records)
+        await context.expander.poll()
+        await context.hold_watcher.poll()
         try:
             async with asyncio.TaskGroup() as tasks:
-                for part in (place.picture, place.attempts, records):
+                for part in (context.picture, context.attempts, records):
                     tasks.create_task(part.run())
                 tasks.create_task(self.file.follow(lead.reload, log_file_trouble))
-                tasks.create_task(place.expander.run(lead.plan_again))
-                tasks.create_task(place.brake.run(lead.holds_changed))
-                tasks.create_task(lead.run() if place.election is None else place.election.run(lead.run))
+                tasks.create_task(context.expander.run(lead.plan_again))
+                tasks.create_task(context.hold_watcher.run(lead.holds_changed))
+                tasks.create_task(lead.run() if context.election is None else context.election.run(lead.run))
         except BaseExceptionGroup as group:
             if isinstance(error := first_error(group), ApiError | Unreachable | StoreError | UnusableError):
                 raise error from None
@@ -177,7 +177,7 @@ class ControllerProcess:
                 clock=self.clocks.monotonic,
                 wall=self.clocks.wall,
                 random=Random(self.identity),
-                times=Times(lease=election_settings.lease, renew=election_settings.renew, retry=election_settings.retry),
+                times=LeaseTimes(lease=election_settings.lease, renew=election_settings.renew, retry=election_settings.retry),
             )
             client = client.fenced(election.fence)
         now = SteadyClock(self.clocks.wall, self.clocks.monotonic)
@@ -197,7 +197,7 @@ class ControllerProcess:
             file=self.file,
             expander=PriorityExpander(client),
             attempts=Attempts(client),
-            brake=HoldWatcher(client, namespace=namespace, now=now),
+            hold_watcher=HoldWatcher(client, namespace=namespace, now=now),
         )
 
 
@@ -207,77 +207,77 @@ class _Leadership:
     def __init__(self, running: ControllerProcess, place: ProcessContext, records: Records) -> None:
         self._running, self._place, self._records = running, place, records
         self._controller: Controller | None = None
-        self._made: ProviderSetup | None = None
+        self._setup: ProviderSetup | None = None
         self._warned = ""
 
     async def run(self) -> None:
         """Lead until cancelled. Whenever another process wrote, or might have, everything is read again."""
         while True:
             try:
-                await self._apart()
+                await self._lead_in_own_task()
             except* (OvertakenError, NotLeaderError, ApiError, Unreachable) as group:
                 _LOG.warning("restarting the control loop", problem=str(first_error(group)))
             await asyncio.sleep(AGAIN_SECONDS)
 
-    async def _apart(self) -> None:
+    async def _lead_in_own_task(self) -> None:
         """Lead once, in a task of its own.
 
         A task group that is cancelled while a task in it fails raises only the failure, so that code that waits for the end of this task,
         such as an election that was lost, would wait forever.
         """
-        once = asyncio.create_task(self._once())
+        task = asyncio.create_task(self._lead_once())
         try:
-            await asyncio.wait((once,))
+            await asyncio.wait((task,))
         except asyncio.CancelledError:
-            once.cancel()
-            await asyncio.gather(once, return_exceptions=True)
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
             raise
-        once.result()
+        task.result()
 
-    async def _once(self) -> None:
-        place, settings = self._place, self._running.file.settings
-        made = await self._running.make_provider(settings, place)
+    async def _lead_once(self) -> None:
+        context, settings = self._place, self._running.file.settings
+        setup = await self._running.make_provider(settings, context)
         if self._running.file.settings is not settings:
             # The file has changed while there was no controller to get the new settings.
             settings = self._running.file.settings
-            made.reload(settings)
+            setup.reload(settings)
         controller = Controller(
-            picture=place.picture,
-            client=place.client,
-            provider=made.provider,
-            store=MemoryStore(place.client, namespace=place.namespace),
-            policy=self._policy(made, settings),
+            picture=context.picture,
+            client=context.client,
+            provider=setup.provider,
+            store=MemoryStore(context.client, namespace=context.namespace),
+            policy=self._policy(setup, settings),
             recorder=self._records,
-            now=place.now,
-            attempts=place.attempts,
+            now=context.now,
+            attempts=context.attempts,
             pace=pace_of(settings.pace),
-            dry_run=place.dry_run,
-            brake=place.brake,
+            dry_run=context.dry_run,
+            hold_watcher=context.hold_watcher,
         )
-        self._controller, self._made = controller, made
-        if made.found is not None:
-            made.found.listen(self.plan_again)
-        self._records.pools_from(made.found)
+        self._controller, self._setup = controller, setup
+        if setup.discovered_pools is not None:
+            setup.discovered_pools.listen(self.plan_again)
+        self._records.set_discovered_pools(setup.discovered_pools)
         self._records.led_by(controller)
         try:
             async with asyncio.TaskGroup() as tasks:
-                for part in (*made.parts, controller.run):
+                for part in (*setup.parts, controller.run):
                     tasks.create_task(part())
         finally:
-            self._controller = self._made = None
+            self._controller = self._setup = None
             self._records.led_by(None)
-            self._records.pools_from(None)
+            self._records.set_discovered_pools(None)
 
     def reload(self, before: RunSettings, now: RunSettings) -> None:
         """Apply the changed settings file."""
         keys = changed_keys(before, now)
         _LOG.info("settings changed", keys=keys)
-        if late := restart_keys(before, now):
-            _LOG.warning("takes effect after a restart", keys=late)
+        if needs_restart := restart_keys(before, now):
+            _LOG.warning("takes effect after a restart", keys=needs_restart)
         self._records.settings_changed(now)
         self._place.picture.interner.max_grace = now.policy.max_grace
-        if self._controller is not None and self._made is not None:
-            self._made.reload(now)
+        if self._controller is not None and self._setup is not None:
+            self._setup.reload(now)
             self.plan_again()
             self._controller.set_pace(pace_of(now.pace))
 
@@ -288,15 +288,15 @@ class _Leadership:
 
     def plan_again(self) -> None:
         """Apply the current policy: the pools or their settings may have changed."""
-        if self._controller is not None and self._made is not None:
-            self._controller.set_policy(self._policy(self._made, self._running.file.settings))
+        if self._controller is not None and self._setup is not None:
+            self._controller.set_policy(self._policy(self._setup, self._running.file.settings))
 
-    def _policy(self, made: ProviderSetup, settings: RunSettings) -> Policy:
+    def _policy(self, setup: ProviderSetup, settings: RunSettings) -> Policy:
         """The policy in force now, with the default limit if no limit was set."""
-        policy = self._place.expander.policy(made.policy(settings))
+        policy = self._place.expander.policy(setup.policy(settings))
         self._place.expander.announce()
         if self._running.default_limit and not settings.limits_stated:
-            policy = bounded(policy)
+            policy = with_default_limit(policy)
         if (warning := boundless_warning(policy)) != self._warned:
             self._warned = warning
             if warning:
@@ -312,12 +312,12 @@ def log_file_trouble(trouble: str) -> None:
         _LOG.info("the settings file can be used again; its content is the previous one")
 
 
-async def check_api_server(place: ProcessContext, lease: str) -> None:
+async def check_api_server(context: ProcessContext, lease: str) -> None:
     """Check that the API server serves the objects that are always needed; raise its errors."""
-    client, namespace = place.client, place.namespace
+    client, namespace = context.client, context.namespace
     for resource in (NODES, PODS):
         await client.get_page(resource, limit=1)
-    names = [(CONFIG_MAPS, "gpuscaler-state"), *([(LEASES, lease)] if place.election is not None else [])]
+    names = [(CONFIG_MAPS, "gpuscaler-state"), *([(LEASES, lease)] if context.election is not None else [])]
     for resource, name in names:
         try:
             await client.get(resource, name, namespace=namespace)

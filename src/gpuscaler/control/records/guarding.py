@@ -10,7 +10,7 @@ from yarl import URL
 
 from gpuscaler.kube.errors import ApiError, Unreachable
 from gpuscaler.kube.reviews import BusyError, Reviews
-from gpuscaler.kube.users import Attributes, authenticated, bearer_token
+from gpuscaler.kube.users import Attributes, as_authenticated, bearer_token
 from gpuscaler.settings.run_settings import is_loopback
 
 _LOG = structlog.get_logger(__name__)
@@ -64,7 +64,7 @@ class TokenGuard:
             user = await self.reviews.user_of(token) if token else None
             if user is None:
                 raise web.HTTPUnauthorized(text="expected a bearer token of this cluster\n", headers={"WWW-Authenticate": "Bearer"})
-            verdict = await self.reviews.verdict(authenticated(user), Attributes("get", request.path))
+            verdict = await self.reviews.verdict(as_authenticated(user), Attributes("get", request.path))
         except BusyError:
             raise web.HTTPTooManyRequests(text="too many tokens to check; try again later\n", headers={"Retry-After": "1"}) from None
         except (ApiError, Unreachable) as error:

@@ -21,7 +21,7 @@ from gpuscaler.kube.reflector import Batch, Reflector
 from gpuscaler.kube.resources import DAEMON_SETS, NODES, PODS
 from gpuscaler.kube.turns import DecodeLock
 from gpuscaler.model.pods import Resources
-from gpuscaler.simulation.cloud.delays import NO_FAULTS, Absent, Faults
+from gpuscaler.simulation.cloud.delays import NO_FAULTS, Faults, MissingResource
 from gpuscaler.simulation.cloud.machines import is_device
 
 _LOG = structlog.get_logger(__name__)
@@ -64,7 +64,7 @@ class Devices:
         self._stopped: dict[tuple[str, str], float] = {}
         #: Until when restarting plugins are away, by node and plugin, and what was hidden by calls.
         self._away: dict[tuple[str, str], float] = {}
-        self._hidden: list[Absent] = []
+        self._hidden: list[MissingResource] = []
         #: The number of permanently broken devices, by node and resource.
         self._broken: dict[tuple[str, str], int] = {}
         self._installed: set[str] = set()
@@ -113,7 +113,7 @@ class Devices:
 
     def hide(self, resource: str = "", instance_type: str = "") -> None:
         """From now on no machine of the type shows the resource, whatever it promises; an empty argument means all."""
-        self._hidden.append(Absent(resource, instance_type))
+        self._hidden.append(MissingResource(resource, instance_type))
         self._mark_all_dirty()
 
     def unhide(self) -> None:
@@ -122,7 +122,7 @@ class Devices:
         self._mark_all_dirty()
 
     @property
-    def hidden(self) -> Sequence[Absent]:
+    def hidden(self) -> Sequence[MissingResource]:
         """The entries of :meth:`hide`."""
         return tuple(self._hidden)
 

@@ -12,7 +12,7 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.x509.oid import NameOID
 from msgspec import Struct
 
-from gpuscaler.kube.users import NOBODY, User, authenticated, bearer_token
+from gpuscaler.kube.users import ANONYMOUS_USER, User, as_authenticated, bearer_token
 from gpuscaler.metrics.api.trust import Trust
 
 
@@ -45,7 +45,7 @@ class Peer(Struct, frozen=True):
     user_until: float = 0.0
 
 
-def peer_of(certificate: bytes, trust: Trust) -> Peer:
+def identify_peer(certificate: bytes, trust: Trust) -> Peer:
     """Identify a peer by its ``certificate`` (DER), whose key it proved to have. The authority that issued it directly decides.
 
     TLS only guarantees that some trusted authority issued it; which one makes the difference between a proxy for all users and a client.
@@ -55,7 +55,7 @@ def peer_of(certificate: bytes, trust: Trust) -> Peer:
     named = not trust.proxy_names or name in trust.proxy_names
     groups = tuple(_text(name_attribute.value) for name_attribute in leaf.subject.get_attributes_for_oid(NameOID.ORGANIZATION_NAME))
     return Peer(
-        user=authenticated(User(name, groups)) if name else None,
+        user=as_authenticated(User(name, groups)) if name else None,
         begins=leaf.not_valid_before_utc.timestamp(),
         proxy_until=_vouched_until(leaf, trust.proxies) if named else 0.0,
         user_until=_vouched_until(leaf, trust.clients) if name else 0.0,
@@ -68,7 +68,7 @@ async def identify(peer: Peer | None, headers: Headers, *, trust: Trust, tokens:
     Raises :class:`UnauthorizedError` if there are credentials but none is valid; without credentials, it is the anonymous user.
     """
     if peer is not None and peer.begins <= now:
-        vouched = proxied(headers, trust) if now <= peer.proxy_until else None
+        vouched = proxied_user(headers, trust) if now <= peer.proxy_until else None
         if vouched is not None:
             return vouched
         if peer.user is not None and now <= peer.user_until:
@@ -78,13 +78,13 @@ async def identify(peer: Peer | None, headers: Headers, *, trust: Trust, tokens:
         user = await tokens(token)
         if user is None:
             raise UnauthorizedError
-        return authenticated(user)
+        return as_authenticated(user)
     if peer is not None:
         raise UnauthorizedError
-    return NOBODY
+    return ANONYMOUS_USER
 
 
-def proxied(headers: Headers, trust: Trust) -> User | None:
+def proxied_user(headers: Headers, trust: Trust) -> User | None:
     """The user that a proxy names in its headers, if any. Call it only if the peer is a proxy."""
     name = next((value for user_header in trust.user_headers if (value := headers.get(user_header))), "")
     if not name:
@@ -96,7 +96,7 @@ def proxied(headers: Headers, trust: Trust) -> User | None:
         prefix = next((extra_prefix for extra_prefix in trust.extra_prefixes if header.startswith(extra_prefix.lower())), None)
         if prefix is not None:
             extra[unquote(header[len(prefix) :])] = tuple(headers.getall(header, []))
-    return authenticated(User(name, groups, uid, tuple(sorted(extra.items()))))
+    return as_authenticated(User(name, groups, uid, tuple(sorted(extra.items()))))
 
 
 def _vouched_until(leaf: x509.Certificate, authorities: Sequence[x509.Certificate]) -> float:

@@ -11,17 +11,17 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from gpuscaler.kube.reviews import ALWAYS_ALLOWED, USUAL, Ttl
+from gpuscaler.kube.reviews import ALWAYS_ALLOWED, DEFAULT_TTL, Ttl
 from gpuscaler.metrics.command.settings import MetricsSettings
 from gpuscaler.model.durations import DurationError, parse_duration
 from gpuscaler.settings.run_settings import is_loopback
 
 _BACKENDS = ("log", "webhook")
-_AUDIT_SWITCHES = tuple(f"audit-{one}-{what}" for one in _BACKENDS for what in ("batch-throttle-enable", "truncate-enabled"))
+_AUDIT_SWITCHES = tuple(f"audit-{backend}-{option}" for backend in _BACKENDS for option in ("batch-throttle-enable", "truncate-enabled"))
 _AUDIT = tuple(
-    f"audit-{one}-{what}"
-    for one in _BACKENDS
-    for what in (
+    f"audit-{backend}-{option}"
+    for backend in _BACKENDS
+    for option in (
         "mode version batch-buffer-size batch-max-size batch-max-wait batch-throttle-qps batch-throttle-burst truncate-max-batch-size "
         "truncate-max-event-size"
     ).split()
@@ -64,7 +64,7 @@ SWITCHES = frozenset(_AUDIT_SWITCHES) | frozenset(
 _HEADER = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 #: Names of headers that contain secrets, and the warning about a secret in an argument.
 _SECRET = re.compile(r"authorization|cookie|token|secret|password|key$", re.IGNORECASE)
-_SEEN = "expected it in a file: everyone who may list processes or read the Deployment can see it; use --prometheus-header-file"
+_IN_FILE = "expected it in a file: everyone who may list processes or read the Deployment can see it; use --prometheus-header-file"
 _FLAG = re.compile(r"--?([a-z0-9_-]+)(=.*)?", re.DOTALL)
 
 
@@ -97,7 +97,7 @@ class Options:
     authentication_kubeconfig: Path | None = None
     authorization_kubeconfig: Path | None = None
     trust: "TrustFlags"
-    ttl: Ttl = USUAL
+    ttl: Ttl = DEFAULT_TTL
     always_allowed: tuple[str, ...] = tuple(sorted(ALWAYS_ALLOWED))
     certificate: Path | None = None
     key: Path | None = None
@@ -133,19 +133,19 @@ class Options:
     def warnings(self) -> tuple[str, ...]:
         """Warnings about secrets that others can read; each text names the flag but not the secret."""
         urls = [urlsplit(url) for url in self.prometheus_urls]
-        found = []
+        warnings = []
         if any(url.password for url in urls):
-            found.append(f"--prometheus-url: saw a password in the URL, {_SEEN} Authorization=FILE")
+            warnings.append(f"--prometheus-url: saw a password in the URL, {_IN_FILE} Authorization=FILE")
         named = [name for name, _ in self.prometheus_headers if _SECRET.search(name)]
-        found += [f"--prometheus-header {name}: saw its value, {_SEEN} {name}=FILE" for name in named]
+        warnings += [f"--prometheus-header {name}: saw its value, {_IN_FILE} {name}=FILE" for name in named]
         shown = self.prometheus_token is not None or self.prometheus_header_files or named
         for url in urls:
             if url.scheme == "http" and (shown or url.password) and not is_loopback(url.hostname or ""):
                 server = f"http://{url.hostname}"
-                found.append(
+                warnings.append(
                     f"--prometheus-url: saw {server} for a server that gets credentials, expected https, since others may intercept them"
                 )
-        return tuple(found)
+        return tuple(warnings)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -160,13 +160,13 @@ class TrustFlags:
     group_headers: tuple[str, ...] = ("x-remote-group",)
     extra_prefixes: tuple[str, ...] = ("x-remote-extra-",)
 
-    def given(self) -> dict[str, str]:
+    def as_config_map(self) -> dict[str, str]:
         """The flags as keys of the ConfigMap, which they override. Reads the files; raises :class:`FlagError`."""
-        found: dict[str, str] = {}
+        keys: dict[str, str] = {}
         if self.client_ca is not None:
-            found["client-ca-file"] = _text(self.client_ca, "--client-ca-file")
+            keys["client-ca-file"] = _text(self.client_ca, "--client-ca-file")
         if self.proxy_ca is not None:
-            found["requestheader-client-ca-file"] = _text(self.proxy_ca, "--requestheader-client-ca-file")
+            keys["requestheader-client-ca-file"] = _text(self.proxy_ca, "--requestheader-client-ca-file")
             for key, names in (
                 ("requestheader-allowed-names", self.allowed_names),
                 ("requestheader-username-headers", self.user_headers),
@@ -174,45 +174,45 @@ class TrustFlags:
                 ("requestheader-group-headers", self.group_headers),
                 ("requestheader-extra-headers-prefix", self.extra_prefixes),
             ):
-                found[key] = msgspec.json.encode(names).decode()
-        return found
+                keys[key] = msgspec.json.encode(names).decode()
+        return keys
 
 
-def without_ignored(words: Sequence[str], known: frozenset[str]) -> tuple[list[str], list[str]]:
+def without_ignored(words: Sequence[str], switches: frozenset[str]) -> tuple[list[str], list[str]]:
     """``words`` of a command line in the form that is parsed here, and a note for each flag without effect.
 
-    ``known`` are switches with an effect: as in Go, ``--switch=true`` becomes ``--switch``, and ``--switch=false`` is removed.
+    ``switches`` are switches with an effect: as in Go, ``--switch=true`` becomes ``--switch``, and ``--switch=false`` is removed.
     """
-    left, notes = [], []
-    rest = list(words)
-    while rest:
-        word = rest.pop(0)
+    kept, notes = [], []
+    remaining = list(words)
+    while remaining:
+        word = remaining.pop(0)
         match = _FLAG.fullmatch(word)
         name, value = (match[1].replace("_", "-"), match[2]) if match else ("", None)
-        if name in known and value is not None and word.startswith("--"):
-            if _truth(name, value[1:]):
-                left.append(f"--{name}")
+        if name in switches and value is not None and word.startswith("--"):
+            if _parse_bool(name, value[1:]):
+                kept.append(f"--{name}")
         elif name in IGNORED:
-            if value is None and name not in SWITCHES and rest:
-                rest.pop(0)
+            if value is None and name not in SWITCHES and remaining:
+                remaining.pop(0)
             notes.append(f"--{name} is ignored: {IGNORED[name]}")
         else:
-            left.append(word)
-    return left, list(dict.fromkeys(notes))
+            kept.append(word)
+    return kept, list(dict.fromkeys(notes))
 
 
-def seconds(flag: str, text: str, *, zero: bool = False) -> float:
+def parse_seconds(flag: str, text: str, *, zero: bool = False) -> float:
     """Parse a Go duration above 0, or also 0 with ``zero``. Raises :class:`FlagError`."""
     try:
-        found = parse_duration(text)
+        duration = parse_duration(text)
     except DurationError:
-        found = -1.0
-    if found < 0 or (found == 0 and not zero):
+        duration = -1.0
+    if duration < 0 or (duration == 0 and not zero):
         raise FlagError(f"{flag}: saw {text!r}, expected a duration with its unit, such as 90s or 10m")
-    return found
+    return duration
 
 
-def header(text: str) -> tuple[str, str]:
+def parse_header(text: str) -> tuple[str, str]:
     """Parse ``NAME=VALUE`` of ``--prometheus-header``. Raises :class:`FlagError`, without the value, which may be a secret."""
     name, mark, value = text.partition("=")
     if not mark or not _HEADER.fullmatch(name.strip()) or not value.isprintable():
@@ -220,7 +220,7 @@ def header(text: str) -> tuple[str, str]:
     return name.strip(), value.strip()
 
 
-def header_file(text: str) -> tuple[str, Path]:
+def parse_header_file(text: str) -> tuple[str, Path]:
     """Parse ``NAME=FILE`` of ``--prometheus-header-file``. Raises :class:`FlagError`."""
     name, mark, path = text.partition("=")
     if not mark or not _HEADER.fullmatch(name.strip()) or not path.strip():
@@ -230,12 +230,12 @@ def header_file(text: str) -> tuple[str, Path]:
     return name.strip(), Path(path.strip())
 
 
-def split(values: Sequence[str]) -> tuple[str, ...]:
+def split_values(values: Sequence[str]) -> tuple[str, ...]:
     """The values of a flag that may be repeated and may have several values separated by commas."""
-    return tuple(one.strip() for value in values for one in value.split(",") if one.strip())
+    return tuple(part.strip() for value in values for part in value.split(",") if part.strip())
 
 
-def _truth(name: str, text: str) -> bool:
+def _parse_bool(name: str, text: str) -> bool:
     if text.lower() in {"true", "t", "1"}:
         return True
     if text.lower() in {"false", "f", "0"}:

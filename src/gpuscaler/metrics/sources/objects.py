@@ -12,7 +12,7 @@ from gpuscaler.kube.client import Client
 from gpuscaler.kube.decode import Decoded, header_of, identity_of
 from gpuscaler.kube.reflector import Batch, Pace, Reflector
 from gpuscaler.kube.resources import PODS, Resource
-from gpuscaler.kube.turns import Turn
+from gpuscaler.kube.turns import DecodeLock
 from gpuscaler.metrics.sources.values import Unavailable
 from gpuscaler.model.aside import Skipped
 from gpuscaler.model.decoding.objects import Data
@@ -25,7 +25,7 @@ Key: TypeAlias = tuple[str, str]
 _MOST_SELECTIONS, _MOST_NAMES = 20_000, 1_000_000
 
 
-class Described(msgspec.Struct, frozen=True, gc=False):
+class ObjectDescription(msgspec.Struct, frozen=True, gc=False):
     """The stored part of an object. For a pod, ``address`` is its IP while it runs, and ``daemon`` is whether a DaemonSet made it."""
 
     labels: LabelSet = NO_LABELS
@@ -69,7 +69,7 @@ class _Pod(msgspec.Struct, gc=False):
 class LabelDecoder:
     """Decodes namespace, name and labels of objects of any resource, and address and node of pods; nothing else is stored."""
 
-    model = Described
+    model = ObjectDescription
 
     def __init__(self, resource: Resource) -> None:
         self._kind = resource.kind
@@ -81,84 +81,84 @@ class LabelDecoder:
     def read(self, data: Data) -> Decoded:
         """Decode an object. Never raises: an object that cannot be parsed is returned as ignored (``aside``)."""
         try:
-            found: _Object | _Pod = self._decode(data)
+            decoded: _Object | _Pod = self._decode(data)
         except (msgspec.MsgspecError, ValueError, RecursionError) as error:
             identity = identity_of(header_of(data))
             return Decoded(identity, aside=Skipped(f"{self._kind} {identity}", f"saw {error}, expected an object with labels"))
-        metadata = found.metadata or _Metadata()
+        metadata = decoded.metadata or _Metadata()
         name = metadata.name or ""
         identity = f"{metadata.namespace}/{name}" if metadata.namespace and name else name
         if not identity:
             return Decoded("", aside=Skipped(self._kind, "saw an object without a name"))
-        described = Described(LabelSet(metadata.labels or {}))
-        if isinstance(found, _Pod):
-            described = _described(described.labels, metadata, found)
+        described = ObjectDescription(LabelSet(metadata.labels or {}))
+        if isinstance(decoded, _Pod):
+            described = _describe_pod(described.labels, metadata, decoded)
         # The reflector passes on the objects of its decoder unchanged.
         return Decoded(identity, cast("Any", (described,)))
 
 
-def _described(labels: LabelSet, metadata: _Metadata, pod: _Pod) -> Described:
+def _describe_pod(labels: LabelSet, metadata: _Metadata, pod: _Pod) -> ObjectDescription:
     address = ""
     if pod.status is not None and pod.status.phase == "Running" and not metadata.deleted:
         address = pod.status.address if isinstance(pod.status.address, str) else ""
     # All pods of a node share its name.
     node = sys.intern(pod.spec.node) if pod.spec is not None and isinstance(pod.spec.node, str) else ""
     daemon = any(owner.kind == "DaemonSet" and owner.controller is True for owner in metadata.owners or ())
-    return Described(labels, address, node, daemon)
+    return ObjectDescription(labels, address, node, daemon)
 
 
 class Index:
     """The objects of one resource. A selection is the same tuple as long as no object in its namespace changes."""
 
     def __init__(self) -> None:
-        self._found: dict[str, dict[str, Described]] = {}
+        self._objects: dict[str, dict[str, ObjectDescription]] = {}
         self._selections: dict[tuple[str, LabelSelector], tuple[Key, ...]] = {}
         self._by_namespace: dict[str, set[LabelSelector]] = {}
         #: Number of names in all cached selections.
         self.selected = 0
 
     def __len__(self) -> int:
-        return sum(map(len, self._found.values()))
+        return sum(map(len, self._objects.values()))
 
-    def apply(self, changes: Mapping[str, Described | None]) -> None:
+    def apply(self, changes: Mapping[str, ObjectDescription | None]) -> None:
         """Apply changes, by ``namespace/name`` or the name alone."""
-        for identity, now in changes.items():
+        for identity, described in changes.items():
             namespace, _, name = identity.rpartition("/")
-            held = self._found.get(namespace, {})
-            if held.get(name) == now:
+            objects = self._objects.get(namespace, {})
+            if objects.get(name) == described:
                 continue
-            if now is None:
-                del held[name]
-                if not held:
-                    del self._found[namespace]
+            if described is None:
+                del objects[name]
+                if not objects:
+                    del self._objects[namespace]
             else:
-                self._found.setdefault(namespace, {})[name] = now
+                self._objects.setdefault(namespace, {})[name] = described
             self._forget(namespace)
 
-    def described(self, key: Key) -> Described | None:
-        return self._found.get(key[0], {}).get(key[1])
+    def described(self, key: Key) -> ObjectDescription | None:
+        return self._objects.get(key[0], {}).get(key[1])
 
     def select(self, namespace: str, selector: LabelSelector) -> tuple[Key, ...]:
         """The objects in ``namespace`` (empty: in all) that ``selector`` matches, by namespace and name."""
-        known = self._selections.get((namespace, selector))
-        if known is None:
+        selection = self._selections.get((namespace, selector))
+        if selection is None:
             if len(self._selections) >= _MOST_SELECTIONS or self.selected >= _MOST_NAMES:
                 self._selections.clear()
                 self._by_namespace.clear()
                 self.selected = 0
-            spaces = {namespace: self._found.get(namespace, {})} if namespace else self._found
-            known = tuple(
+            namespaces = {namespace: self._objects.get(namespace, {})} if namespace else self._objects
+            selection = tuple(
                 sorted(
-                    (space, name)
-                    for space, held in spaces.items()
-                    for name, described in held.items()
+                    (object_namespace, name)
+                    for object_namespace, objects in namespaces.items()
+                    for name, described in objects.items()
                     if selector.matches(described.labels)
                 )
             )
-            self._selections[namespace, selector] = known
-            self.selected += len(known)
+            self._selections[namespace, selector] = selection
+            self.selected += len(selection)
             self._by_namespace.setdefault(namespace, set()).add(selector)
-        return known
+        return selection
 
     def _forget(self, namespace: str) -> None:
         for space in {namespace, ""}:
@@ -177,7 +177,7 @@ class Objects:
     ) -> None:
         self._client, self._clock, self._random = client, clock, random
         self._patience, self._pace = patience, pace or Pace()
-        self._turn = Turn()
+        self._turn = DecodeLock()
         self._watched: dict[Resource, tuple[Index, Reflector, asyncio.Event]] = {}
         self._new: asyncio.Queue[Resource] = asyncio.Queue()
         self.pods = self._watch(PODS)
@@ -221,7 +221,7 @@ class Objects:
         index, listed = Index(), asyncio.Event()
 
         def receive(batch: Batch) -> None:
-            index.apply(cast("Mapping[str, Described | None]", batch.changes))
+            index.apply(cast("Mapping[str, ObjectDescription | None]", batch.changes))
             if batch.listed:
                 listed.set()
 
@@ -232,7 +232,7 @@ class Objects:
             receive,
             clock=self._clock,
             random=self._random,
-            turn=self._turn,
+            decode_lock=self._turn,
             pace=self._pace,
         )
         self._watched[resource] = index, reflector, listed

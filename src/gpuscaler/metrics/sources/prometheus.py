@@ -15,7 +15,7 @@ from urllib.parse import unquote, urlencode, urlsplit
 import msgspec
 
 from gpuscaler.kube.access import Access
-from gpuscaler.kube.credentials import Credentials, Fixed, HeaderFiles, Presented, TokenFile
+from gpuscaler.kube.credentials import Credentials, FixedCredentials, HeaderFiles, RequestCredentials, TokenFile
 from gpuscaler.kube.errors import AccessError, Unreachable
 from gpuscaler.kube.http import HttpTransport
 from gpuscaler.kube.tls import Tls
@@ -101,15 +101,15 @@ class PrometheusMetrics:
     seconds: dict[tuple[str, str], float] = field(default_factory=dict)
     warnings: int = 0
 
-    def answered(self, path: str, server: str, outcome: str, seconds: float) -> None:
+    def add(self, path: str, server: str, outcome: str, seconds: float) -> None:
         self.outcomes[path, server, outcome] = self.outcomes.get((path, server, outcome), 0) + 1
         counts = self.buckets.setdefault((path, server), [0] * (len(BUCKETS) + 1))
         counts[next((place for place, bound in enumerate(BUCKETS) if seconds <= bound), len(BUCKETS))] += 1
         self.seconds[path, server] = self.seconds.get((path, server), 0.0) + seconds
 
-    def asked(self, path: str) -> int:
+    def request_count(self, path: str) -> int:
         """Number of requests for ``path``."""
-        return sum(count for (found, _, _), count in self.outcomes.items() if found == path)
+        return sum(count for (counted_path, _, _), count in self.outcomes.items() if counted_path == path)
 
 
 class Server(NamedTuple):
@@ -161,9 +161,9 @@ def access_of(
         credentials = TokenFile(token_file, owner)
     elif parts.username is not None:
         pair = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
-        credentials = Fixed(Presented({"authorization": f"Basic {b64encode(pair.encode()).decode()}"}))
+        credentials = FixedCredentials(RequestCredentials({"authorization": f"Basic {b64encode(pair.encode()).decode()}"}))
     else:
-        credentials = Fixed()
+        credentials = FixedCredentials()
     if header_files:
         credentials = HeaderFiles(credentials, tuple((name.lower(), path) for name, path in header_files), owner)
     return Access(
@@ -207,7 +207,7 @@ class Prometheus:
         path = "/api/v1/query"
         # With a time-out the server also gives up, and frees its memory.
         form = [("query", promql), ("timeout", f"{self.timeout:g}s")]
-        async with self._asked(path, form, post=self.post) as raw:
+        async with self._answer_data(path, form, post=self.post) as raw:
             data = self._read(_data, raw, path)
             if data.result_type != "vector":
                 raise BadAnswer(
@@ -218,27 +218,27 @@ class Prometheus:
     async def series(self, match: str, *, start: float, end: float) -> list[dict[str, str]]:
         """The label sets, including ``__name__``, of all series that ``match`` selects between two Unix times."""
         path = "/api/v1/series"
-        async with self._asked(path, [("match[]", match), *_span(start, end)], post=self.post) as raw:
+        async with self._answer_data(path, [("match[]", match), *_span(start, end)], post=self.post) as raw:
             return self._read(_series, raw, path)
 
     async def metric_names(self, match: str, *, start: float, end: float) -> list[str]:
         """The names of the metrics with series that ``match`` selects."""
         path = "/api/v1/label/__name__/values"
         # Prometheus only accepts GET for this path.
-        async with self._asked(path, [("match[]", match), *_span(start, end)], post=False) as raw:
+        async with self._answer_data(path, [("match[]", match), *_span(start, end)], post=False) as raw:
             return self._read(_names, raw, path)
 
     async def label_names(self, match: str, *, start: float, end: float) -> list[str]:
         """The names of all labels of the series that ``match`` selects."""
         path = "/api/v1/labels"
-        async with self._asked(path, [("match[]", match), *_span(start, end)], post=self.post) as raw:
+        async with self._answer_data(path, [("match[]", match), *_span(start, end)], post=self.post) as raw:
             return self._read(_names, raw, path)
 
     @asynccontextmanager
-    async def _asked(self, path: str, form: Sequence[tuple[str, str]], *, post: bool) -> AsyncIterator[msgspec.Raw]:
+    async def _answer_data(self, path: str, form: Sequence[tuple[str, str]], *, post: bool) -> AsyncIterator[msgspec.Raw]:
         """``data`` of an answer, to be decoded within the block, so that only one large answer at a time is in memory."""
-        async with AsyncExitStack() as held:
-            yield await self._ask(path, form, post=post, held=held)
+        async with AsyncExitStack() as stack:
+            yield await self._ask(path, form, post=post, stack=stack)
 
     def _read(self, decode: Callable[[msgspec.Raw], T], raw: msgspec.Raw, path: str) -> T:
         try:
@@ -246,18 +246,18 @@ class Prometheus:
         except (msgspec.MsgspecError, RecursionError) as error:
             raise BadAnswer(f"Prometheus: {path}: saw data in another format ({error}), expected that of its HTTP API") from error
 
-    async def _ask(self, path: str, form: Sequence[tuple[str, str]], *, post: bool, held: AsyncExitStack) -> msgspec.Raw:
+    async def _ask(self, path: str, form: Sequence[tuple[str, str]], *, post: bool, stack: AsyncExitStack) -> msgspec.Raw:
         """``data`` of the first usable answer."""
         troubles: list[str] = []
         loop = asyncio.get_running_loop()
         until = loop.time() + self.timeout
         order = [(self._first + step) % len(self.servers) for step in range(len(self.servers))]
-        for left, place in zip(range(len(order), 0, -1), order, strict=True):
+        for remaining, place in zip(range(len(order), 0, -1), order, strict=True):
             server = self.servers[place]
             # Each server gets an equal part of the remaining time, so that one that hangs does not use up all of it.
-            share = max(0.001, (until - loop.time()) / left)
+            share = max(0.001, (until - loop.time()) / remaining)
             try:
-                data = await self._timed(server, path, form, patience=share, post=post, held=held)
+                data = await self._timed(server, path, form, patience=share, post=post, stack=stack)
             except PrometheusAway as error:
                 troubles.append(str(error))
             else:
@@ -266,12 +266,12 @@ class Prometheus:
         raise PrometheusAway("; ".join(troubles) or "Prometheus: saw no server, expected at least one; set --prometheus-url")
 
     async def _timed(
-        self, server: Server, path: str, form: Sequence[tuple[str, str]], *, patience: float, post: bool, held: AsyncExitStack
+        self, server: Server, path: str, form: Sequence[tuple[str, str]], *, patience: float, post: bool, stack: AsyncExitStack
     ) -> msgspec.Raw:
         began, outcome = self.clock(), "cancelled"
         try:
             async with asyncio.timeout(patience):
-                data = self._judged(await self._exchange(server, path, form, patience=patience, post=post, held=held), path)
+                data = self._check_answer(await self._exchange(server, path, form, patience=patience, post=post, stack=stack), path)
         except TimeoutError:
             outcome = "timeout"
             raise PrometheusAway(f"{server.name}: {path}: no answer within {patience:.3g} s") from None
@@ -285,10 +285,10 @@ class Prometheus:
             outcome = "ok"
             return data
         finally:
-            self.metrics.answered(path, server.name, outcome, self.clock() - began)
+            self.metrics.add(path, server.name, outcome, self.clock() - began)
 
     async def _exchange(
-        self, server: Server, path: str, form: Sequence[tuple[str, str]], *, patience: float, post: bool, held: AsyncExitStack
+        self, server: Server, path: str, form: Sequence[tuple[str, str]], *, patience: float, post: bool, stack: AsyncExitStack
     ) -> _Head:
         head = {"accept": "application/json"}
         text = urlencode(form)
@@ -299,15 +299,15 @@ class Prometheus:
             request = Request("GET", server.prefix + path, dict(form), head, timeout=patience)
         async with server.transport.exchange(request) as answer:
             if post and answer.status == 405:
-                return await self._exchange(server, path, form, patience=patience, post=False, held=held)
-            body, waits = bytearray(), True
+                return await self._exchange(server, path, form, patience=patience, post=False, stack=stack)
+            body, is_small = bytearray(), True
             async for piece in answer.pieces:
                 body += piece
-                if waits and len(body) > _LARGE:
+                if is_small and len(body) > _LARGE:
                     # If several servers are asked in turn, the answer of the previous one is no longer needed.
-                    await held.aclose()
-                    await held.enter_async_context(self._large)
-                    waits = False
+                    await stack.aclose()
+                    await stack.enter_async_context(self._large)
+                    is_small = False
                 if len(body) > self.most_bytes:
                     raise BadAnswer(
                         f"{server.name}: {path}: saw an answer of more than {self.most_bytes / 2**20:.0f} MiB, expected less; "
@@ -315,7 +315,7 @@ class Prometheus:
                     )
             return _Head(answer.status, bytes(body), server.name)
 
-    def _judged(self, head: _Head, path: str) -> msgspec.Raw:
+    def _check_answer(self, head: _Head, path: str) -> msgspec.Raw:
         """``data`` of a successful answer; raises the matching error for any other answer."""
         try:
             answer = _answer(head.body)
@@ -326,9 +326,9 @@ class Prometheus:
                 self.metrics.warnings += 1
                 self.warn(f"{head.server}: {path}: Prometheus warns: {_short(warning)}")
             return answer.data
-        said = answer.error or _short(head.body[: 4 * _MOST_QUOTED].decode(errors="replace")) or "nothing"
+        reason = answer.error or _short(head.body[: 4 * _MOST_QUOTED].decode(errors="replace")) or "nothing"
         kind = f" {answer.error_type}" if answer.error_type else ""
-        text = f"{head.server}: {path}: saw status {head.status}{kind}: {_short(said)}"
+        text = f"{head.server}: {path}: saw status {head.status}{kind}: {_short(reason)}"
         if head.status in {400, 413, 414, 422} and answer.error_type not in {"timeout", "canceled"}:
             raise QueryRefused(f"{text}; correct the rule")
         if head.status == 200:

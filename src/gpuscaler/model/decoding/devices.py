@@ -1,7 +1,7 @@
 """Objects of dynamic resource allocation: decoded only to name them and where they are."""
 
 from gpuscaler.model.decoding.interning import Interner
-from gpuscaler.model.wire import Metadata, Wire, WireObject, named
+from gpuscaler.model.wire import Metadata, Wire, WireObject, require_name
 from gpuscaler.model.workloads import DeviceObject
 
 
@@ -47,7 +47,7 @@ class WireDeviceClass(WireObject):
 
 def read_resource_claim(wire: WireResourceClaim, interner: Interner) -> DeviceObject:
     """Decode a claim, with the driver of its first allocated device if it has one; v1alpha2 has it directly in the status."""
-    name, metadata = named(wire.metadata)
+    name, metadata = require_name(wire.metadata)
     allocation = wire.status.allocation if wire.status else None
     results = (allocation.devices.results if allocation and allocation.devices else None) or ()
     drivers = [result.driver for result in results if result.driver] or [(wire.status.driver_name if wire.status else None) or ""]
@@ -56,11 +56,11 @@ def read_resource_claim(wire: WireResourceClaim, interner: Interner) -> DeviceOb
 
 
 def read_resource_slice(wire: WireResourceSlice, interner: Interner) -> DeviceObject:
-    name, _ = named(wire.metadata)
+    name, _ = require_name(wire.metadata)
     spec = wire.spec or SliceSpec(wire.node_name, wire.driver_name)
     return DeviceObject("ResourceSlice", "", name, interner.text(spec.node_name or ""), interner.text(spec.driver or ""))
 
 
 def read_device_class(wire: WireDeviceClass, interner: Interner) -> DeviceObject:
-    name, _ = named(wire.metadata)
+    name, _ = require_name(wire.metadata)
     return DeviceObject("DeviceClass", "", interner.text(name))

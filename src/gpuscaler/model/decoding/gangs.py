@@ -1,7 +1,7 @@
 """Objects that declare gangs: pod groups of various schedulers, JobSets, native Workloads."""
 
 from gpuscaler.model.decoding.interning import Interner
-from gpuscaler.model.wire import Int32, Metadata, Wire, WireObject, named
+from gpuscaler.model.wire import Int32, Metadata, Wire, WireObject, require_name
 from gpuscaler.model.workloads import PodGroup
 
 
@@ -23,7 +23,7 @@ def read_volcano_group(wire: WirePodGroup, interner: Interner) -> PodGroup:
 
 
 def _group(wire: WirePodGroup, interner: Interner, source: str) -> PodGroup:
-    name, metadata = named(wire.metadata)
+    name, metadata = require_name(wire.metadata)
     smallest = (wire.spec.min_member if wire.spec else None) or 0
     return PodGroup(source, interner.text(metadata.namespace or "default"), name, max(0, smallest))
 
@@ -52,7 +52,7 @@ class WireJobSet(WireObject):
 
 def read_job_set(wire: WireJobSet, interner: Interner) -> PodGroup:
     """Decode a JobSet as a gang: the pods that all of its Jobs run at a time."""
-    name, metadata = named(wire.metadata)
+    name, metadata = require_name(wire.metadata)
     members = 0
     for job in (wire.spec.replicated_jobs if wire.spec else None) or ():
         parallelism = job.template.spec.parallelism if job.template and job.template.spec else None
@@ -88,7 +88,7 @@ def read_native_workload(wire: WireNativeWorkload, interner: Interner) -> list[P
     A group without a gang policy is scheduled pod by pod: its minimum is 0. Each replica of a group is a separate gang, with the name
     ``workload/group/replica`` on its pods.
     """
-    name, metadata = named(wire.metadata)
+    name, metadata = require_name(wire.metadata)
     namespace = interner.text(metadata.namespace or "default")
     return [
         PodGroup("workload", namespace, f"{name}/{group.name or ''}", max(0, _minimum(group.policy)))
@@ -107,7 +107,7 @@ class WireNativeGroup(WireObject):
 
 def read_native_group(wire: WireNativeGroup, interner: Interner) -> PodGroup:
     """Decode a native PodGroup object, as in versions after v1alpha1."""
-    name, metadata = named(wire.metadata)
+    name, metadata = require_name(wire.metadata)
     spec = wire.spec or NativeGroupSpec()
     minimum = _minimum(spec.scheduling_policy)
     return PodGroup("workload", interner.text(metadata.namespace or "default"), name, max(0, minimum))

@@ -31,7 +31,7 @@ _PARTS = (
 _encode = msgspec.json.Encoder(order="deterministic").encode
 
 
-class Recent(Generic[K, T]):
+class RecentCache(Generic[K, T]):
     """A bounded cache in two generations: entries that were not used during a whole generation are dropped.
 
     Dropping entries costs sharing, never correctness: equal objects compare equal whether or not they are the same object. Without a
@@ -63,21 +63,21 @@ class Interner:
     def __init__(self, limit: int = GENERATION, *, max_grace: float = MAX_GRACE) -> None:
         #: The longest time that any pod gets to save its work, in seconds; applies to pods that are decoded after it is set.
         self.max_grace = max_grace
-        self._texts: Recent[str, str] = Recent(limit)
-        self._labels: Recent[tuple[tuple[str, str | None], ...], LabelSet] = Recent(limit)
-        self._options: Recent[tuple[object, ...], tuple[PodOptions, tuple[str, ...]]] = Recent(limit)
-        self._owners: Recent[tuple[str, str, str], Owner] = Recent(limit)
-        self._specs: Recent[str, PodSpec] = Recent(limit)
-        self._parts: Recent[Hashable, Hashable] = Recent(limit)
-        self._by_wire: Recent[bytes, PodSpec] = Recent(limit)
+        self._texts: RecentCache[str, str] = RecentCache(limit)
+        self._labels: RecentCache[tuple[tuple[str, str | None], ...], LabelSet] = RecentCache(limit)
+        self._options: RecentCache[tuple[object, ...], tuple[PodOptions, tuple[str, ...]]] = RecentCache(limit)
+        self._owners: RecentCache[tuple[str, str, str], Owner] = RecentCache(limit)
+        self._specs: RecentCache[str, PodSpec] = RecentCache(limit)
+        self._parts: RecentCache[Hashable, Hashable] = RecentCache(limit)
+        self._by_wire: RecentCache[bytes, PodSpec] = RecentCache(limit)
 
     def text(self, text: str) -> str:
         """Return ``text``, the same object each time."""
-        known = self._texts.get(text)
-        if known is None:
+        shared = self._texts.get(text)
+        if shared is None:
             self._texts.put(text, text)
             return text
-        return known
+        return shared
 
     def labels(self, labels: dict[str, str | None] | None) -> LabelSet:
         """Return ``labels`` as a shared set; a null value is the empty string, as in Go."""
@@ -96,11 +96,11 @@ class Interner:
         if not workload and (annotations is None or annotations == NO_ANNOTATIONS) and LABELS.isdisjoint(labels):
             return NO_OPTIONS, ()
         key = (annotations, workload, self.max_grace, *(labels.get(label) for label in LABELS))
-        known = self._options.get(key)
-        if known is None:
-            known = pod_options(annotations, labels, workload, max_grace=self.max_grace)
-            self._options.put(key, known)
-        return known
+        shared = self._options.get(key)
+        if shared is None:
+            shared = pod_options(annotations, labels, workload, max_grace=self.max_grace)
+            self._options.put(key, shared)
+        return shared
 
     def owner(self, kind: str, name: str, uid: str) -> Owner:
         key = (kind, name, uid)
@@ -134,8 +134,8 @@ class Interner:
         return pod_spec
 
     def _part(self, part: Hashable) -> Hashable:
-        known = self._parts.get(part)
-        if known is None:
+        shared = self._parts.get(part)
+        if shared is None:
             self._parts.put(part, part)
             return part
-        return known
+        return shared

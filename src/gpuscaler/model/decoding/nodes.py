@@ -9,9 +9,9 @@ from gpuscaler.model.decoding.pods import Condition
 from gpuscaler.model.decoding.selecting import WireTaint
 from gpuscaler.model.nodes import Node
 from gpuscaler.model.options import boolean
-from gpuscaler.model.quantities import unrepeated
+from gpuscaler.model.quantities import describe_unreadable
 from gpuscaler.model.requests import node_resources
-from gpuscaler.model.wire import Metadata, UnreadableError, Wire, WireObject, named, seconds
+from gpuscaler.model.wire import Metadata, UnreadableError, Wire, WireObject, require_name, seconds
 
 
 class NodeAnnotations(Wire):
@@ -47,7 +47,7 @@ def read_node(wire: WireNode, interner: Interner) -> Node:
     A node without ``allocatable`` offers its capacity, as defaulted by the API server. A node without conditions counts as ready: only
     hand-written files contain such nodes.
     """
-    name, metadata = named(wire.metadata)
+    name, metadata = require_name(wire.metadata)
     spec, status = wire.spec or WireNodeSpec(), wire.status or NodeStatus()
     annotations = metadata.annotations or NodeAnnotations()
     warnings: list[str] = []
@@ -95,5 +95,5 @@ def _flag(name: str, value: str | None, warnings: list[str]) -> bool:
     try:
         return boolean(value.strip())
     except ValueError as error:
-        warnings.append(f"{name}: saw {unrepeated(value)}, expected {error}; the node is not removed")
+        warnings.append(f"{name}: saw {describe_unreadable(value)}, expected {error}; the node is not removed")
         return True

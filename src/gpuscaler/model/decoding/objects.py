@@ -11,7 +11,7 @@ from gpuscaler.model.aside import Skipped
 from gpuscaler.model.cluster import Item
 from gpuscaler.model.decoding.interning import Interner
 from gpuscaler.model.decoding.kinds import Reader, reader_of
-from gpuscaler.model.quantities import shortened
+from gpuscaler.model.quantities import shorten_value
 from gpuscaler.model.wire import UnreadableError
 
 Data: TypeAlias = bytes | bytearray | memoryview
@@ -88,9 +88,9 @@ def decode_with(
     if reader is None or isinstance(reader, Skipped):
         return reader
     try:
-        found = reader.decode(data) if wire is None else wire
-        found.api_version = found.api_version or api_version
-        return reader.read(found, interner)
+        decoded = reader.decode(data) if wire is None else wire
+        decoded.api_version = decoded.api_version or api_version
+        return reader.read(decoded, interner)
     except _FAILURES as error:
         return _refused(data, error, kind)
 
@@ -106,8 +106,8 @@ def _trouble(data: Data, error: Exception) -> str:
     if isinstance(error, RecursionError):
         return "saw values nested too deeply, expected a Kubernetes object"
     if isinstance(error, msgspec.ValidationError):
-        return _explained(data, str(error))
-    return f"saw {shortened(str(error), 120)}, expected a Kubernetes object as JSON"
+        return _explain_error(data, str(error))
+    return f"saw {shorten_value(str(error), 120)}, expected a Kubernetes object as JSON"
 
 
 def _node_of(data: Data) -> str | None:
@@ -116,13 +116,13 @@ def _node_of(data: Data) -> str | None:
         bound = _bound(data)
     except _FAILURES:
         return None
-    ended = isinstance(bound.status, Mapping) and bound.status.get("phase") in ("Succeeded", "Failed")
-    if ended:
+    finished = isinstance(bound.status, Mapping) and bound.status.get("phase") in ("Succeeded", "Failed")
+    if finished:
         return ""
     return None if bound.spec is None else bound.spec.node_name or ""
 
 
-def _explained(data: Data, message: str) -> str:
+def _explain_error(data: Data, message: str) -> str:
     """Describe a validation error: path, value seen and type expected."""
     parts = _VALIDATION.fullmatch(message)
     what, path = (parts["what"], parts["path"] or "") if parts else (message, "")
@@ -130,17 +130,17 @@ def _explained(data: Data, message: str) -> str:
     mismatch = _EXPECTED.fullmatch(what)
     expected = mismatch["expected"].replace("`", "").replace(" | null", "") if mismatch else "another value"
     try:
-        place, seen = _walk(_anything(data), path, expected)
+        place, seen = _find_place(_anything(data), path, expected)
     except (*_FAILURES, LookupError, TypeError, AttributeError, StopIteration):
         seen = (mismatch and mismatch["got"]) or what
-    return f"{place}: saw {seen}, expected {_in_words(expected)}"
+    return f"{place}: saw {seen}, expected {_describe_type(expected)}"
 
 
-def _in_words(expected: str) -> str:
+def _describe_type(expected: str) -> str:
     return re.sub(r"\b(str|int|float|bool)\b", lambda match: _WORDS[match[0]], expected).replace(" | ", " or ")
 
 
-def _walk(value: Any, path: str, expected: str) -> tuple[str, str]:
+def _find_place(value: Any, path: str, expected: str) -> tuple[str, str]:
     """Return the place and the value at a validation error's path. Keys may contain dots, so they are looked up, not split.
 
     ``[...]`` stands for any key of a mapping: the first with a value of a wrong type is used.
@@ -158,7 +158,7 @@ def _walk(value: Any, path: str, expected: str) -> tuple[str, str]:
             rest = rest[1 + len(key) :]
         place += f"[{key}]" if isinstance(key, int) else f".{key}"
         value = value[key]
-    shown = shortened(value) if isinstance(value, str) else shortened(msgspec.json.encode(value).decode())[1:-1]
+    shown = shorten_value(value) if isinstance(value, str) else shorten_value(msgspec.json.encode(value).decode())[1:-1]
     return place.removeprefix(".") or "object", shown
 
 

@@ -7,7 +7,7 @@ from gpuscaler.model.decoding.specs import WirePodSpec, intern_spec
 from gpuscaler.model.options import PodAnnotations, checkpoint
 from gpuscaler.model.pods import NO_OWNER, Owner, Pod
 from gpuscaler.model.requests import Container, ContainerStatus, ResourceRequirements
-from gpuscaler.model.wire import Metadata, OwnerReference, Wire, WireObject, named, seconds
+from gpuscaler.model.wire import Metadata, OwnerReference, Wire, WireObject, require_name, seconds
 
 
 class PodMetadata(Metadata):
@@ -46,7 +46,7 @@ _NO_RESOURCES = ResourceRequirements()
 
 def read_pod(wire: WirePod, interner: Interner) -> Pod:
     """Decode a pod. Raises :class:`~gpuscaler.model.wire.UnreadableError`."""
-    name, metadata = named(wire.metadata)
+    name, metadata = require_name(wire.metadata)
     spec = wire.spec or WirePodSpec()
     status = wire.status or NO_STATUS
     namespace = interner.text(metadata.namespace or "default")
@@ -62,7 +62,7 @@ def read_pod(wire: WirePod, interner: Interner) -> Pod:
         interner=interner,
         pod_name=name,
         statuses=_resized(spec, status),
-        pod_status=_of_the_whole(spec, status),
+        pod_status=_pod_level_status(spec, status),
         # Until 1.32 this was a separate field.
         infeasible=infeasible or status.resize == "Infeasible",
     )
@@ -121,20 +121,22 @@ def _resized(spec: WirePodSpec, status: PodStatus) -> list[ContainerStatus]:
     desired: dict[str | None, Container] = {container.name: container for container in spec.containers or ()}
     desired.update((container.name, container) for container in spec.init_containers or () if container.sidecar)
     return [
-        status for status in statuses if status.resources is not None and status.name in desired and _differs(status, desired[status.name])
+        status
+        for status in statuses
+        if status.resources is not None and status.name in desired and _is_resized(status, desired[status.name])
     ]
 
 
-def _of_the_whole(spec: WirePodSpec, status: PodStatus) -> ContainerStatus | None:
+def _pod_level_status(spec: WirePodSpec, status: PodStatus) -> ContainerStatus | None:
     """Return the node's status of pod-level resources, if the pod requests any; from 1.36 on every pod has such a status."""
     if spec.resources is None or status.resources is None:
         return None
     return ContainerStatus(resources=status.resources, allocated_resources=status.allocated_resources)
 
 
-def _differs(status: ContainerStatus, container: Container) -> bool:
-    wanted, actual = container.resources or _NO_RESOURCES, status.resources or _NO_RESOURCES
-    requests, limits = wanted.requests or {}, wanted.limits
+def _is_resized(status: ContainerStatus, container: Container) -> bool:
+    desired, actual = container.resources or _NO_RESOURCES, status.resources or _NO_RESOURCES
+    requests, limits = desired.requests or {}, desired.limits
     if actual.requests != requests and (actual.requests or requests):
         return True
     if limits and limits != requests and not limits.keys() <= requests.keys():

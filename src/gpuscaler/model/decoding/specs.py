@@ -7,7 +7,7 @@ from msgspec import Struct
 
 from gpuscaler.model.decoding.interning import Interner
 from gpuscaler.model.decoding.selecting import WireLabelSelector, WireNodeSelector, WireNodeTerm, WireToleration, label_selector
-from gpuscaler.model.decoding.storage.volumes import Volume, relevant, volume_uses
+from gpuscaler.model.decoding.storage.volumes import Volume, relevant_volumes, volume_uses
 from gpuscaler.model.labels import LabelSet
 from gpuscaler.model.pods import HostPort, PodAffinityTerm, PodSpec, SpreadConstraint
 from gpuscaler.model.requests import Container, ContainerStatus, ResourceRequirements, pod_requests
@@ -168,7 +168,7 @@ def intern_spec(
     wire.scheduling_group = None
     source = Source(namespace, wire, pod_status=pod_status, infeasible=infeasible)
     if wire.volumes:
-        wire.volumes = relevant(wire.volumes) or None
+        wire.volumes = relevant_volumes(wire.volumes) or None
         if wire.volumes and any(volume.ephemeral is not None for volume in wire.volumes):
             source.pod_name = pod_name
     if wire.affinity is not None or wire.topology_spread_constraints:
@@ -246,7 +246,7 @@ def _build(source: Source) -> PodSpec:
 def _requests(source: Source) -> dict[str, int]:
     """Return the requests, sorted by name: equal requests must have equal digests."""
     wire = source.spec
-    found = pod_requests(
+    requests = pod_requests(
         wire.containers or (),
         wire.init_containers or (),
         overhead=wire.overhead,
@@ -255,19 +255,19 @@ def _requests(source: Source) -> dict[str, int]:
         statuses=source.statuses,
         infeasible=source.infeasible,
     )
-    return {name: found[name] for name in sorted(found)}
+    return {name: requests[name] for name in sorted(requests)}
 
 
 def _host_ports(wire: WirePodSpec) -> tuple[HostPort, ...]:
     """Return the host ports of containers and sidecars. With hostNetwork every container port is one."""
     holders = [*(container for container in wire.init_containers or () if container.sidecar), *(wire.containers or ())]
-    found: dict[HostPort, None] = {}
+    ports: dict[HostPort, None] = {}
     for container in holders:
         for port in container.ports or ():
             number = port.host_port or (port.container_port if wire.host_network else None)
             if number is not None and number > 0:
-                found[HostPort(number, port.protocol or "TCP", port.host_ip or "0.0.0.0")] = None
-    return tuple(found)
+                ports[HostPort(number, port.protocol or "TCP", port.host_ip or "0.0.0.0")] = None
+    return tuple(ports)
 
 
 def _term(wire: WireAffinityTerm, source: Source, weight: int = 0) -> PodAffinityTerm:

@@ -11,7 +11,7 @@ from gpuscaler.model.options import DISRUPTION, STEERING, disruption, steering
 from gpuscaler.model.pods import PodSpec
 from gpuscaler.model.requests import node_resources
 from gpuscaler.model.selectors import LabelSelector
-from gpuscaler.model.wire import Int32, Metadata, Wire, WireObject, named
+from gpuscaler.model.wire import Int32, Metadata, Wire, WireObject, require_name
 from gpuscaler.model.workloads import Namespace, PodDisruptionBudget, PriorityClass, RuntimeClass, Workload
 
 
@@ -79,23 +79,23 @@ def read_daemon_set(wire: WireController, interner: Interner) -> Workload:
     status = wire.status or ControllerStatus()
     if wire.spec and wire.spec.template and wire.spec.template.spec:
         daemon_tolerations(wire.spec.template.spec)
-    wanted, observed = status.desired_number_scheduled or 0, status.current_number_scheduled or 0
-    return _workload(wire, interner, "DaemonSet", replicas=wanted, observed=observed)
+    desired, observed = status.desired_number_scheduled or 0, status.current_number_scheduled or 0
+    return _workload(wire, interner, "DaemonSet", replicas=desired, observed=observed)
 
 
 def read_job(wire: WireController, interner: Interner) -> Workload:
     """Decode a Job; its replicas are its parallelism, limited to the remaining completions, and 0 once it is finished."""
     spec, status = wire.spec or ControllerSpec(), wire.status or ControllerStatus()
-    wanted = 1 if spec.parallelism is None else spec.parallelism
+    desired = 1 if spec.parallelism is None else spec.parallelism
     if spec.completions is not None:
-        wanted = min(wanted, max(0, spec.completions - (status.succeeded or 0)))
+        desired = min(desired, max(0, spec.completions - (status.succeeded or 0)))
     if any(item.type in ("Complete", "Failed") and item.status == "True" for item in status.conditions or ()):
-        wanted = 0
-    return _workload(wire, interner, "Job", replicas=wanted, observed=status.active or 0)
+        desired = 0
+    return _workload(wire, interner, "Job", replicas=desired, observed=status.active or 0)
 
 
 def _workload(wire: WireController, interner: Interner, kind: str, *, replicas: int, observed: int) -> Workload:
-    name, metadata = named(wire.metadata)
+    name, metadata = require_name(wire.metadata)
     spec = wire.spec or ControllerSpec()
     namespace = interner.text(metadata.namespace or "default")
     template, labels = _template(spec.template, namespace, interner)
@@ -103,7 +103,7 @@ def _workload(wire: WireController, interner: Interner, kind: str, *, replicas: 
     if selector is None and labels:
         # The old API groups defaulted the selector to the template's labels.
         selector = label_selector(WireLabelSelector(match_labels=dict(labels)))
-    said, warnings = stated(metadata)
+    disruption, warnings = disruption_annotation(metadata)
     return Workload(
         kind=kind,
         namespace=namespace,
@@ -117,12 +117,12 @@ def _workload(wire: WireController, interner: Interner, kind: str, *, replicas: 
         selector=selector,
         template=template,
         template_labels=labels,
-        disruption=said,
+        disruption=disruption,
         warnings=warnings,
     )
 
 
-def stated(metadata: AnnotatedMetadata) -> tuple[str, tuple[str, ...]]:
+def disruption_annotation(metadata: AnnotatedMetadata) -> tuple[str, tuple[str, ...]]:
     """Return the object's annotation about moving its pods to save money, and warnings."""
     return disruption(metadata.annotations.disruption) if metadata.annotations is not None else ("", ())
 
@@ -153,7 +153,7 @@ class WireBudget(WireObject):
 
 def read_budget(wire: WireBudget, interner: Interner) -> PodDisruptionBudget:
     """Decode a budget; an empty selector selects every pod of the namespace in v1, and none in v1beta1."""
-    name, metadata = named(wire.metadata)
+    name, metadata = require_name(wire.metadata)
     spec = wire.spec or BudgetSpec()
     selector = label_selector(spec.selector)
     if wire.api_version == "policy/v1beta1" and selector == LabelSelector():
@@ -174,7 +174,7 @@ class WirePriorityClass(WireObject):
 
 
 def read_priority_class(wire: WirePriorityClass, interner: Interner) -> PriorityClass:
-    name, _ = named(wire.metadata)
+    name, _ = require_name(wire.metadata)
     return PriorityClass(interner.text(name), wire.value or 0, bool(wire.global_default))
 
 
@@ -184,11 +184,11 @@ class WireNamespace(WireObject):
 
 def read_namespace(wire: WireNamespace, interner: Interner) -> Namespace:
     """Decode a namespace, with the label of its name that the API server sets on it."""
-    name, metadata = named(wire.metadata)
-    said, warnings = stated(metadata)
+    name, metadata = require_name(wire.metadata)
+    disruption, warnings = disruption_annotation(metadata)
     steered, unread = steering(metadata.annotations.steering if metadata.annotations is not None else None)
     labels = interner.labels({**(metadata.labels or {}), "kubernetes.io/metadata.name": name})
-    return Namespace(interner.text(name), labels, said, (*warnings, *unread), steered)
+    return Namespace(interner.text(name), labels, disruption, (*warnings, *unread), steered)
 
 
 class RuntimeOverhead(Wire):
@@ -216,7 +216,7 @@ class WireRuntimeClass(WireObject):
 
 
 def read_runtime_class(wire: WireRuntimeClass, interner: Interner) -> RuntimeClass:
-    name, _ = named(wire.metadata)
+    name, _ = require_name(wire.metadata)
     old = wire.spec or RuntimeSpec()
     overhead, scheduling = wire.overhead or old.overhead, wire.scheduling or old.scheduling
     return RuntimeClass(

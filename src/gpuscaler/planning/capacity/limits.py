@@ -94,8 +94,8 @@ class Remaining:
             mask &= (templates.gpus == 0) | (templates.gpus <= self.gpus)
         if self.dollars_per_hour is not None:
             prices = templates.prices
-            many = np.divide(self.dollars_per_hour, prices, out=np.full(len(prices), np.inf), where=prices > 0)
-            mask &= many + 1e-9 >= 1
+            affordable = np.divide(self.dollars_per_hour, prices, out=np.full(len(prices), np.inf), where=prices > 0)
+            mask &= affordable + 1e-9 >= 1
         for index in templates.counted:
             mask[index] = mask[index] and self.most(templates.kinds[index], 1) > 0
         return mask
@@ -167,14 +167,14 @@ class Slack:
         """Those of ``others``, in order, that the limits admit in place of ``planned``; the most that one adds is subtracted."""
         if self.gpus == self.dollars_per_hour == math.inf:
             return list(others)
-        more, dearer, admitted = 0, 0.0, []
+        extra_gpus, extra_dollars, admitted = 0, 0.0, []
         for offering in others:
             gpus, dollars = offering.gpus - planned.gpus, offering.price - planned.price
             if gpus <= self.gpus and dollars <= self.dollars_per_hour + 1e-9:
-                more, dearer = max(more, gpus), max(dearer, dollars)
+                extra_gpus, extra_dollars = max(extra_gpus, gpus), max(extra_dollars, dollars)
                 admitted.append(offering)
-        self.gpus -= more
-        self.dollars_per_hour -= dearer
+        self.gpus -= extra_gpus
+        self.dollars_per_hour -= extra_dollars
         return admitted
 
 
@@ -184,7 +184,7 @@ def slack(policy: Policy, state: State, have: Mapping[str, Fleet], planned: Iter
     if left.gpus is None and left.dollars_per_hour is None:
         return Slack(math.inf, math.inf)
     new = [[offerings[key] for key in keys if key in offerings] for keys in planned]
-    gpus = sum(max((offering.gpus for offering in may_be), default=0) for may_be in new)
+    gpus = sum(max((offering.gpus for offering in offerings), default=0) for offerings in new)
     dollars = math.fsum(max((offering.price for offering in may_be), default=0.0) for may_be in new)
     return Slack(
         math.inf if left.gpus is None else left.gpus - gpus,

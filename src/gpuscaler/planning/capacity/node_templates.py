@@ -58,8 +58,8 @@ class MachineKind:
         """The number of machines that can be bought; None if no bound is known."""
         members = self.members or (self.offering,)
         counts = [offering.count for offering in members if offering.count is not None]
-        most = sum(counts) if len(counts) == len(members) else None
-        return most if not self.probe else min(1, most) if most is not None else 1
+        limit = sum(counts) if len(counts) == len(members) else None
+        return limit if not self.probe else min(1, limit) if limit is not None else 1
 
 
 class Templates:

@@ -288,20 +288,20 @@ def gather_gangs(cluster: Cluster, classes: Sequence[PodClass], nominated: Seque
     gangs = []
     for (source, namespace, name), members in by_name.items():
         group = group_of(cluster, source, namespace, name)
-        here = running.get((source, namespace, name), [])
-        asked = max([pod_class.options.gang_size for pod_class in members] + [group.min_member if group is not None else 0])
-        if not asked and source == "annotation":
-            asked = parallelism(cluster, namespace, name)
+        running_members = running.get((source, namespace, name), [])
+        required = max([pod_class.options.gang_size for pod_class in members] + [group.min_member if group is not None else 0])
+        if not required and source == "annotation":
+            required = parallelism(cluster, namespace, name)
         total = sum(pod_class.count for pod_class in members)
         if any(map(asks_for_device, members)):
             members = [pod_class if asks_for_device(pod_class) else replace(pod_class, beside_gpus=True) for pod_class in members]
         gangs.append(
             Gang(
                 name=f"{namespace}/{name}",
-                size=asked or total + len(here),
+                size=required or total + len(running_members),
                 topology=members[0].options.gang_topology,
                 classes=tuple(sorted(members, key=lambda pod_class: pod_class.order)),
-                nodes=tuple(sorted(here)),
+                nodes=tuple(sorted(running_members)),
             )
         )
     return tuple(sorted(gangs, key=lambda gang: (-gang.priority, -gang.count, gang.name)))

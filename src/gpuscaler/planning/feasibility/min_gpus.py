@@ -35,11 +35,11 @@ def least_gpus(pools: Iterable[Pool | None]) -> Array | None:
     return least if least.any() else None
 
 
-def followed_by(first: Array | None, many: int, more: Array | None, much: int) -> Array | None:
-    """Concatenate the results of :func:`least_gpus` for ``many`` rows and for ``much`` further rows."""
-    if first is None and more is None:
+def followed_by(first: Array | None, first_count: int, second: Array | None, second_count: int) -> Array | None:
+    """Concatenate the results of :func:`least_gpus` for ``first_count`` rows and for ``second_count`` further rows."""
+    if first is None and second is None:
         return None
-    parts = ((first, many), (more, much))
+    parts = ((first, first_count), (second, second_count))
     return np.concatenate([np.zeros(rows, dtype=np.int64) if part is None else part for part, rows in parts])
 
 

@@ -71,12 +71,12 @@ class Rows:
         """These rows with ``nodes`` appended."""
         return self.joined(Rows(NodeTable(nodes), least_gpus))
 
-    def joined(self, more: "Rows") -> "Rows":
-        """These rows with ``more`` appended; each part is evaluated separately, and once."""
-        least = followed_by(self.least_gpus, len(self.table), more.least_gpus, len(more.table))
-        new = Rows(self.table.joined(more.table), least)
+    def joined(self, other: "Rows") -> "Rows":
+        """These rows with ``other`` appended; each part is evaluated separately, and once."""
+        least = followed_by(self.least_gpus, len(self.table), other.least_gpus, len(other.table))
+        new = Rows(self.table.joined(other.table), least)
         # Parts have no parts themselves, since there may be thousands of joins.
-        new._parts = pack_parts((*self.parts, *more.parts), merged)
+        new._parts = pack_parts((*self.parts, *other.parts), merged)
         return new
 
     def forget(self) -> None:
@@ -86,9 +86,9 @@ class Rows:
         self.spread = SpreadMasks(self.nodes)
 
 
-def merged(first: Rows, more: Rows) -> Rows:
+def merged(first: Rows, second: Rows) -> Rows:
     """The rows of both as one part."""
-    return Rows(tables_merged(first.table, more.table), followed_by(first.least_gpus, len(first), more.least_gpus, len(more)))
+    return Rows(tables_merged(first.table, second.table), followed_by(first.least_gpus, len(first), second.least_gpus, len(second)))
 
 
 def intersect(passes: Passes) -> Static:
@@ -107,7 +107,8 @@ def concatenate(parts: Sequence[Static]) -> Static:
     names = dict.fromkeys(name for _, passes in parts for name in passes)
     everywhere = [np.ones(len(mask), dtype=np.bool_) for mask, _ in parts]
     whole = {
-        name: np.concatenate([passes.get(name, every) for (_, passes), every in zip(parts, everywhere, strict=True)]) for name in names
+        name: np.concatenate([passes.get(name, everywhere_mask) for (_, passes), everywhere_mask in zip(parts, everywhere, strict=True)])
+        for name in names
     }
     mask = np.concatenate([mask for mask, _ in parts])
     for array in (mask, *whole.values()):

@@ -55,9 +55,9 @@ class Disruption:
         for pod in sorted(pods, key=lambda pod: pod.key):
             if not (self._has_statements or pod.options.disruption or self.needs_another(pod)):
                 continue
-            word, where = self.stated(pod)
+            word, source = self.stated(pod)
             if word == NEVER:
-                return Blocker("disruption", f"pod {pod.key} may not be moved to save money: {where} has {DISRUPTION}: {NEVER}")
+                return Blocker("disruption", f"pod {pod.key} may not be moved to save money: {source} has {DISRUPTION}: {NEVER}")
             if word != ALLOW and self.needs_another(pod):
                 at_stake.setdefault(self.group(pod), []).append(pod)
         for group, together in at_stake.items():

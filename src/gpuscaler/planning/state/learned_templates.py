@@ -131,8 +131,9 @@ def corrected_offering(offering: Offering, lesson: Lesson | None) -> Offering:
     offering = with_devices(with_labels(offering, lesson.shown), lesson.shown.devices)
     if lesson.both_ways:
         return with_resources(offering, lesson.allocatable)
-    seen = lesson.allocatable
+    allocatable = lesson.allocatable
     room = {
-        name: amount if name in ACCELERATORS else min(amount, seen.get(name) or amount) for name, amount in offering.allocatable.items()
+        name: amount if name in ACCELERATORS else min(amount, allocatable.get(name) or amount)
+        for name, amount in offering.allocatable.items()
     }
     return offering if room == offering.allocatable else replace(offering, allocatable=room)

@@ -9,7 +9,7 @@ import msgspec
 from msgspec import Struct
 
 from gpuscaler.clouds.aws.api.calls import Calls
-from gpuscaler.clouds.aws.api.groups import Group, GroupError, UnreadError, group_of, tags_of
+from gpuscaler.clouds.aws.api.groups import Group, GroupError, IncompleteGroupError, group_of, tags_of
 from gpuscaler.clouds.aws.api.remembering import load_cache, save_cache
 from gpuscaler.clouds.aws.discovery.ownership import EKS, NO_ACCELERATOR, decide_ownership
 from gpuscaler.clouds.aws.discovery.pools import AwsPool, RegionData, pool_of, skipped_group
@@ -164,7 +164,7 @@ class Discovery:
         for group, source in groups:
             try:
                 aws_pool = pool_of(group, source, region_data, launch=self._launch)
-            except UnreadError as error:
+            except IncompleteGroupError as error:
                 if group.name not in before:
                     skipped.append(skipped_group(group.name, reader.region, str(error)))
                     continue

@@ -9,7 +9,7 @@ import msgspec
 from msgspec import Struct
 
 from gpuscaler.catalogue import InstanceType
-from gpuscaler.clouds.aws.api.groups import Group, GroupError, TemplateRef, TypeChoice, UnreadError
+from gpuscaler.clouds.aws.api.groups import Group, GroupError, TemplateRef, TypeChoice, IncompleteGroupError
 from gpuscaler.clouds.aws.discovery.findings import findings_of
 from gpuscaler.clouds.aws.prices.choosing import YUAN_PER_DOLLAR, Tariff, in_yuan
 from gpuscaler.clouds.aws.prices.reservations import ACTIVE, EXPIRED, Reservation
@@ -103,12 +103,12 @@ def _base_launch(group: Group, region_data: RegionData) -> Launch:
     if group.template is not None:
         launch = region_data.launches.get(group.template)
         if launch is None:
-            raise UnreadError(f"its launch template {group.template.name or group.template.id} could not be read")
+            raise IncompleteGroupError(f"its launch template {group.template.name or group.template.id} could not be read")
         return launch
     if group.configuration:
         launch = region_data.configurations.get(group.configuration)
         if launch is None:
-            raise UnreadError(f"its launch configuration {group.configuration} could not be read")
+            raise IncompleteGroupError(f"its launch configuration {group.configuration} could not be read")
         return launch
     raise GroupError("saw neither a launch template nor a launch configuration, expected one")
 
@@ -116,7 +116,7 @@ def _base_launch(group: Group, region_data: RegionData) -> Launch:
 def _options_of_choice(choice: TypeChoice, base: Launch, region_data: RegionData) -> tuple[LaunchOption, ...]:
     launch = region_data.launches.get(choice.template) if choice.template is not None else base
     if launch is None:
-        raise UnreadError(f"the launch template of an override, {choice.template}, could not be read")
+        raise IncompleteGroupError(f"the launch template of an override, {choice.template}, could not be read")
     if choice.image:
         launch = msgspec.structs.replace(launch, image=choice.image)
     if choice.instance_type:
@@ -163,7 +163,7 @@ def pool_of(group: Group, source: str, region_data: RegionData, *, name: str = "
     retired = tuple(_retired(group, options[0].launch, region_data, template, {offering.instance_type for offering in offerings}))
     if not offerings and not retired:
         unread = any(region_data.reservations.get(ident) is None for option in options for ident in reservation_ids(group, option.launch))
-        raise (UnreadError if unread else GroupError)("; ".join(dict.fromkeys(warnings)))
+        raise (IncompleteGroupError if unread else GroupError)("; ".join(dict.fromkeys(warnings)))
     if name != group.name:
         warnings.append(f"it is called {name} here")
     weights = {option.instance_type: option.weight for option in options}

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from gpuscaler.control.records.findings import format_nodes
-from gpuscaler.model.accelerators import gpus_of
+from gpuscaler.model.accelerators import node_accelerators
 from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.nodes import Node
 from gpuscaler.planning.capacity.node_templates import daemon_sets, runs_on
@@ -20,21 +20,21 @@ def describe_misplaced(cluster: Cluster, pod: str) -> Iterator[str]:
     exporters = [workload for workload in daemon_sets(cluster) if _EXPORTER.items() <= workload.template_labels.items()]
     if not exporters:
         return
-    has = [node for node in cluster.nodes.values() if _has_measurable_gpus(node)]
-    left = [node.name for node in has if not any(runs_on(workload, node) for workload in exporters)]
-    if left:
+    gpu_nodes = [node for node in cluster.nodes.values() if _has_measurable_gpus(node)]
+    unmeasured = [node.name for node in gpu_nodes if not any(runs_on(workload, node) for workload in exporters)]
+    if unmeasured:
         names = ", ".join(f"{workload.namespace}/{workload.name}" for workload in exporters)
         yield (
-            f"DaemonSet {names} matches {len(has) - len(left)} of {len(has)} nodes with NVIDIA GPUs, and not {format_nodes(sorted(left))}: "
-            f"saw none of the labels that it expects on them, so their GPUs are not measured; label them, or set exporter.affinity of the "
-            f"chart to your own terms"
+            f"DaemonSet {names} matches {len(gpu_nodes) - len(unmeasured)} of {len(gpu_nodes)} nodes with NVIDIA GPUs, and not "
+            f"{format_nodes(sorted(unmeasured))}: saw none of the labels that it expects on them, so their GPUs are not measured; "
+            f"label them, or set exporter.affinity of the chart to your own terms"
         )
 
 
 def _describe_leader_on_gpu_node(cluster: Cluster, pod: str) -> Iterator[str]:
     own = cluster.pods.get(pod)
     node = cluster.nodes.get(own.node_name) if own is not None else None
-    if node is not None and gpus_of(node.allocatable, node.labels):
+    if node is not None and node_accelerators(node.allocatable, node.labels):
         yield (
             f"pod {pod}, which leads, runs on node {node.name}, which has GPUs: saw no label there that indicates GPUs, expected a node "
             f"without GPUs; the node cannot be removed while the pod runs there; label the node, or set controller.affinity of the chart "

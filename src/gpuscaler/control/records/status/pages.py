@@ -14,7 +14,7 @@ from gpuscaler.control.records.history.history import DecisionSummary, History, 
 from gpuscaler.control.records.history.keeping import HistoryWriter
 from gpuscaler.control.records.status.reporting import Reporter
 from gpuscaler.control.records.status.why import Explanation, why_node, why_pod
-from gpuscaler.model.owners import top_of
+from gpuscaler.model.owners import top_owner
 from gpuscaler.model.pods import NO_OWNER, Owner
 from gpuscaler.planning.plans import Plan
 
@@ -56,7 +56,7 @@ class Pages:
         if not self._leading():
             raise web.HTTPServiceUnavailable(text="this process does not lead; gpuscaler status shows the leader\n")
 
-    async def _asked(self, question: Callable[[History], T]) -> T:
+    async def _query(self, question: Callable[[History], T]) -> T:
         """Query the history, including the newest events. If it cannot be read, the answer is an HTTP error."""
         history = self._keeper.history
         try:
@@ -67,48 +67,59 @@ class Pages:
 
     async def _status(self, _request: web.Request) -> web.Response:
         self._must_lead()
-        return _json_response(await self._reporter.look())
+        return _json_response(await self._reporter.refresh())
 
     async def _why_pod(self, request: web.Request) -> web.Response:
         self._must_lead()
         key = f"{request.match_info['namespace']}/{request.match_info['name']}"
         pod = self._latest.cluster.pods.get(key)
-        top = NO_OWNER if pod is None else top_of(self._latest.cluster.workloads, pod.namespace, pod.owner)
-        history = await self._asked(lambda kept: pod_events(kept, key, top))
+        top = NO_OWNER if pod is None else top_owner(self._latest.cluster.workloads, pod.namespace, pod.owner)
+        history = await self._query(lambda history: pod_events(history, key, top))
         return _explanation_response(why_pod(self._latest, key, history, self._now()))
 
     async def _why_node(self, request: web.Request) -> web.Response:
         self._must_lead()
         name = request.match_info["name"]
-        history = await self._asked(lambda kept: kept.about(f"node/{name}", most=MAX_EVENTS))
+        history = await self._query(lambda history: history.events_about(f"node/{name}", most=MAX_EVENTS))
         return _explanation_response(why_node(self._latest, name, history, self._now()))
 
     async def _decisions(self, _request: web.Request) -> web.Response:
-        briefs: list[DecisionSummary] = await self._asked(lambda kept: kept.decisions(most=MAX_DECISIONS))
+        briefs: list[DecisionSummary] = await self._query(lambda history: history.decisions(most=MAX_DECISIONS))
         return _json_response(briefs)
 
     async def _decision(self, request: web.Request) -> web.Response:
         name = request.match_info["id"]
-        made, after = await self._asked(lambda kept: (kept.decision(name), kept.about(f"decision/{name}", most=MAX_EVENTS)))
-        if made is None:
+        stored_decision, events = await self._query(
+            lambda history: (history.decision(name), history.events_about(f"decision/{name}", most=MAX_EVENTS))
+        )
+        if stored_decision is None:
             raise web.HTTPNotFound(text=missing_decision(name))
-        where = made.missing or f"/decisions/{name}/inputs"
-        return _json_response(DecisionDetail(made.id, made.at, made.text, made.plan, tuple(event.text for event in after), where))
+        inputs = stored_decision.missing or f"/decisions/{name}/inputs"
+        return _json_response(
+            DecisionDetail(
+                stored_decision.id,
+                stored_decision.at,
+                stored_decision.text,
+                stored_decision.plan,
+                tuple(event.text for event in events),
+                inputs,
+            )
+        )
 
     async def _inputs(self, request: web.Request) -> web.Response:
         name = request.match_info["id"]
-        made = await self._asked(lambda kept: kept.decision(name, inputs=True))
-        if made is None:
+        stored_decision = await self._query(lambda history: history.decision(name, inputs=True))
+        if stored_decision is None:
             raise web.HTTPNotFound(text=missing_decision(name))
-        if made.inputs is None:
-            raise web.HTTPGone(text=f"decision {name}: {made.missing}\n")
-        return web.Response(body=made.inputs, content_type="application/octet-stream")
+        if stored_decision.inputs is None:
+            raise web.HTTPGone(text=f"decision {name}: {stored_decision.missing}\n")
+        return web.Response(body=stored_decision.inputs, content_type="application/octet-stream")
 
 
-def pod_events(kept: History, key: str, top: Owner) -> list[HistoryEvent]:
+def pod_events(history: History, key: str, top: Owner) -> list[HistoryEvent]:
     """The events of a pod, and those of other pods of its owner ``top`` that it may have replaced; the oldest first."""
-    own = kept.about(f"pod/{key}", most=MAX_EVENTS)
-    others = kept.about(owner_subject(key, top), most=MAX_EVICTIONS) if top.kind else []
+    own = history.events_about(f"pod/{key}", most=MAX_EVENTS)
+    others = history.events_about(owner_subject(key, top), most=MAX_EVICTIONS) if top.kind else []
     return sorted((*own, *(event for event in others if event not in own)), key=lambda event: event.at)
 
 

@@ -8,7 +8,7 @@ from gpuscaler.model.decoding.interning import Interner
 from gpuscaler.model.decoding.pods import controller
 from gpuscaler.model.decoding.selecting import WireLabelSelector, WireNodeSelector, label_selector
 from gpuscaler.model.decoding.storage.volumes import InTreeSources
-from gpuscaler.model.quantities import QuantityError, parse, shortened, whole
+from gpuscaler.model.quantities import QuantityError, parse, shorten_value, whole
 from gpuscaler.model.selectors import NodeSelectorTerm, Requirement
 from gpuscaler.model.storage import (
     CSIDriver,
@@ -19,7 +19,7 @@ from gpuscaler.model.storage import (
     StorageClass,
     VolumeAttachment,
 )
-from gpuscaler.model.wire import Int64, Metadata, UnreadableError, Wire, WireObject, named, seconds
+from gpuscaler.model.wire import Int64, Metadata, UnreadableError, Wire, WireObject, require_name, seconds
 
 
 class StorageAnnotations(Wire):
@@ -78,7 +78,7 @@ class WireVolume(WireObject):
 
 
 def read_volume(wire: WireVolume, interner: Interner) -> PersistentVolume:
-    name, metadata = named(wire.metadata)
+    name, metadata = require_name(wire.metadata)
     annotations = metadata.annotations or NO_ANNOTATIONS
     spec = wire.spec or VolumeSpec()
     driver, handle = _source(spec)
@@ -130,7 +130,7 @@ class WireClaim(WireObject):
 
 
 def read_claim(wire: WireClaim, interner: Interner) -> PersistentVolumeClaim:
-    name, metadata = named(wire.metadata)
+    name, metadata = require_name(wire.metadata)
     annotations = metadata.annotations or NO_ANNOTATIONS
     spec = wire.spec or ClaimSpec()
     storage_class = _class_name(spec.storage_class_name, annotations)
@@ -170,7 +170,7 @@ class WireStorageClass(WireObject):
 
 
 def read_storage_class(wire: WireStorageClass, interner: Interner) -> StorageClass:
-    name, metadata = named(wire.metadata)
+    name, metadata = require_name(wire.metadata)
     annotations = metadata.annotations or NO_ANNOTATIONS
     return StorageClass(
         name=interner.text(name),
@@ -206,7 +206,7 @@ class WireCSINode(WireObject):
 
 
 def read_csi_node(wire: WireCSINode, interner: Interner) -> CSINode:
-    name, metadata = named(wire.metadata)
+    name, metadata = require_name(wire.metadata)
     migrated = (metadata.annotations or NO_ANNOTATIONS).migrated_plugins or ""
     drivers = (wire.spec.drivers if wire.spec else None) or ()
     return CSINode(
@@ -227,7 +227,7 @@ class WireCSIDriver(WireObject):
 
 
 def read_csi_driver(wire: WireCSIDriver, interner: Interner) -> CSIDriver:
-    name, _ = named(wire.metadata)
+    name, _ = require_name(wire.metadata)
     return CSIDriver(interner.text(name), bool(wire.spec and wire.spec.storage_capacity))
 
 
@@ -240,7 +240,7 @@ class WireCSIStorageCapacity(WireObject):
 
 
 def read_csi_storage_capacity(wire: WireCSIStorageCapacity, interner: Interner) -> CSIStorageCapacity:
-    name, metadata = named(wire.metadata)
+    name, metadata = require_name(wire.metadata)
     size = wire.maximum_volume_size
     return CSIStorageCapacity(
         namespace=interner.text(metadata.namespace or "default"),
@@ -273,7 +273,7 @@ class WireAttachment(WireObject):
 
 
 def read_attachment(wire: WireAttachment, interner: Interner) -> VolumeAttachment:
-    name, _ = named(wire.metadata)
+    name, _ = require_name(wire.metadata)
     spec = wire.spec or AttachmentSpec()
     return VolumeAttachment(
         name=name,
@@ -290,12 +290,12 @@ def _class_name(name: str | None, annotations: StorageAnnotations) -> str | None
 
 
 def _amount(quantities: Mapping[str, str | int | float | None] | None, path: str) -> int:
-    found = (quantities or {}).get("storage")
-    return 0 if found is None else _bytes(found, f"{path}.storage")
+    quantity = (quantities or {}).get("storage")
+    return 0 if quantity is None else _bytes(quantity, f"{path}.storage")
 
 
 def _bytes(quantity: str | int | float, path: str) -> int:
     try:
         return whole(parse(quantity))
     except QuantityError as error:
-        raise UnreadableError(path, shortened(error.seen), error.expected) from error
+        raise UnreadableError(path, shorten_value(error.seen), error.expected) from error

@@ -87,7 +87,7 @@ class Volume(InTreeSources):
         return self.host_path is not None or (self.empty_dir is not None and self.empty_dir.medium != "Memory")
 
 
-def relevant(volumes: Iterable[Volume]) -> list[Volume]:
+def relevant_volumes(volumes: Iterable[Volume]) -> list[Volume]:
     """Return the volumes that matter to scheduling. Names of others (``kube-api-access-x7k2p``) differ from pod to pod."""
     return [
         volume

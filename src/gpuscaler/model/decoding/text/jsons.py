@@ -104,7 +104,7 @@ class JsonItems:
             window.take(b":", path)
             if key == "items" and window.peek() == b"[":
                 window.take(b"[", path)
-                yield from self._array(*_of_items(names["kind"], names["apiVersion"]), "items", unnamed)
+                yield from self._array(*_kind_of_items(names["kind"], names["apiVersion"]), "items", unnamed)
             else:
                 value = window.value(f"{path}.{key}")
                 if key in names:
@@ -112,7 +112,7 @@ class JsonItems:
             if window.peek() != b"}":
                 window.take(b",}", path)
         window.take(b"}", path)
-        kind, api_version = _of_items(names["kind"], names["apiVersion"])
+        kind, api_version = _kind_of_items(names["kind"], names["apiVersion"])
         for index, item in enumerate(unnamed):
             yield from self._flat(self._decode(item, kind, api_version), f"items[{index}]")
 
@@ -141,13 +141,13 @@ class JsonItems:
     def _inner(self, data: Data, path: str, depth: int = 0) -> Iterator[Item | Skipped]:
         """Yield the items of a nested List, as from ``jq --slurp``; nothing if ``data`` is not a List."""
         try:
-            found = _list(data)
+            decoded_list = _list(data)
         except (msgspec.MsgspecError, ValueError, RecursionError):
             return
-        if not found.kind.endswith("List") or depth > DEEPEST:
+        if not decoded_list.kind.endswith("List") or depth > DEEPEST:
             return
-        kind, api_version = _of_items(found.kind, found.api_version)
-        for index, item in enumerate(found.items):
+        kind, api_version = _kind_of_items(decoded_list.kind, decoded_list.api_version)
+        for index, item in enumerate(decoded_list.items):
             place = f"{path}.items[{index}]"
             result = self._decode(item, kind, api_version)
             yield from self._flat(result, place)
@@ -178,7 +178,7 @@ class JsonItems:
             yield result
 
 
-def _of_items(list_kind: str, api_version: str) -> tuple[str, str]:
+def _kind_of_items(list_kind: str, api_version: str) -> tuple[str, str]:
     """Return the kind and version of the items of a typed List; a plain List has none."""
     kind = list_kind.removesuffix("List")
     return (kind, api_version) if kind else ("", "")

@@ -27,10 +27,10 @@ def read_items(stream: BinaryIO, interner: Interner, *, file: str = "") -> Itera
     """
     file = file or str(getattr(stream, "name", "") or "input")
     try:
-        plain = _plain(stream)
+        plain = _decompressed(stream)
         if plain.peek(3)[:3] == _BOM:
             plain.read(3)
-        first = _first(plain)
+        first = _first_byte(plain)
         if not first:
             raise InputError(file, "", "an empty input", "Kubernetes objects; for an empty cluster kubectl prints a List without items")
         if first in (b"{", b"["):
@@ -41,7 +41,7 @@ def read_items(stream: BinaryIO, interner: Interner, *, file: str = "") -> Itera
         raise InputError(file, "", f"broken compression ({error})", "a complete gzip file") from error
 
 
-def _plain(stream: BinaryIO) -> io.BufferedReader:
+def _decompressed(stream: BinaryIO) -> io.BufferedReader:
     """Return ``stream``, decompressed if it is gzip, buffered for look-ahead."""
     buffered = stream if isinstance(stream, io.BufferedReader) else io.BufferedReader(_Unclosed(stream))
     if buffered.peek(2)[:2] == b"\x1f\x8b":
@@ -64,7 +64,7 @@ class _Unclosed(io.RawIOBase):
         return len(data)
 
 
-def _first(stream: io.BufferedReader) -> bytes:
+def _first_byte(stream: io.BufferedReader) -> bytes:
     """Return the first byte that is not white space, consuming only white space."""
     while ahead := stream.peek(1):
         rest = ahead.lstrip()

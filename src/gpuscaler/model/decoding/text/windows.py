@@ -71,9 +71,9 @@ class Window:
 
     def peek(self) -> bytes:
         """Return the next byte that is not white space, b"" at the end."""
-        found = self._data[self._position : self._position + 1]
-        if found > b" ":
-            return found
+        byte = self._data[self._position : self._position + 1]
+        if byte > b" ":
+            return byte
         while True:
             space = _SPACE.match(self._data, self._position)
             self._position = space.end() if space else self._position
@@ -82,15 +82,15 @@ class Window:
             if not self.more():
                 return b""
 
-    def take(self, wanted: bytes, path: str) -> bytes:
-        """Consume the next byte, which must be one of ``wanted``."""
-        found = self.peek()
-        if not found or found not in wanted:
-            seen = repr(found.decode("latin-1")) if found else "the end of the input"
-            choices = " or ".join(repr(chr(byte)) for byte in wanted)
+    def take(self, expected: bytes, path: str) -> bytes:
+        """Consume the next byte, which must be one of ``expected``."""
+        next_byte = self.peek()
+        if not next_byte or next_byte not in expected:
+            seen = repr(next_byte.decode("latin-1")) if next_byte else "the end of the input"
+            choices = " or ".join(repr(chr(byte)) for byte in expected)
             raise InputError(self.file, path, f"{seen} at {self.place}", choices)
         self._position += 1
-        return found
+        return next_byte
 
     def value(self, path: str) -> memoryview:
         """Return the JSON value here, including white space after it, and move past it. The view is valid until the next move."""
@@ -119,14 +119,14 @@ class Window:
             message = str(error)
             if message.startswith(_TRAILING):
                 return int(message[len(_TRAILING) : -1]) - 1  # it counts from 1
-            return None if message == _TRUNCATED else _balanced(view)
+            return None if message == _TRUNCATED else _end_of_brackets(view)
         except RecursionError:
-            return _balanced(view)
+            return _end_of_brackets(view)
         # A number or word at the end of the view may continue.
         return len(view) if self.ended or bytes(view[-1:]) in _CLOSED else None
 
 
-def _balanced(view: memoryview) -> int | None:
+def _end_of_brackets(view: memoryview) -> int | None:
     """Return the position after the closing bracket of the first opened one, None if it is not closed."""
     depth = 0
     for token in _TOKEN.finditer(view):

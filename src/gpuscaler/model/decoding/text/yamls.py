@@ -38,8 +38,8 @@ class _Loader(_BASE):  # type: ignore[misc]  # the C loader may be missing
                 if key.value in seen:
                     raise _DuplicateKeyError(f"the key {key.value!r} twice (line {key.start_mark.line + 1} of the document)")
                 seen.add(key.value)
-        found: dict[Hashable, Any] = super().construct_mapping(node, deep=deep)
-        return found
+        mapping: dict[Hashable, Any] = super().construct_mapping(node, deep=deep)
+        return mapping
 
 
 for _tag, _pattern, _first in (
@@ -62,7 +62,7 @@ def yaml_items(stream: BinaryIO, interner: Interner, file: str) -> Iterator[Item
             yield Skipped(f"{file} {place}", f"saw {error}, expected each key once")
             continue
         except (yaml.YAMLError, ValueError, RecursionError) as error:
-            raise InputError(file, place, _said(error, line), "a Kubernetes object as YAML") from error
+            raise InputError(file, place, _describe_error(error, line), "a Kubernetes object as YAML") from error
         if loaded is None:
             continue
         if "&" in text and "*" in text and _size(loaded) > MOST_VALUES:
@@ -72,13 +72,13 @@ def yaml_items(stream: BinaryIO, interner: Interner, file: str) -> Iterator[Item
             yield from _decoded(raw, interner, f"{file} {path}", kind, api_version)
 
 
-def _said(error: Exception, first: int) -> str:
+def _describe_error(error: Exception, first: int) -> str:
     """Describe the error in a document that starts at line ``first`` of its file, with the line of the file."""
     if not isinstance(error, yaml.MarkedYAMLError):
         return " ".join(str(error).split())
     mark = error.problem_mark or error.context_mark
-    where = f" (line {first + mark.line})" if mark else ""
-    return " ".join(str(part) for part in (error.context, error.problem) if part) + where
+    place = f" (line {first + mark.line})" if mark else ""
+    return " ".join(str(part) for part in (error.context, error.problem) if part) + place
 
 
 def _objects(loaded: Any, place: str, kind: str = "", api_version: str = "", depth: int = 0) -> Iterator[tuple[str, Any, str, str]]:
@@ -98,13 +98,13 @@ def _objects(loaded: Any, place: str, kind: str = "", api_version: str = "", dep
     yield place, loaded, kind, api_version
 
 
-def _words(raw: Any) -> str:
+def _describe_value(raw: Any) -> str:
     return next((word for kind, word in _WORDS if isinstance(raw, kind)), "nothing")
 
 
 def _decoded(raw: Any, interner: Interner, place: str, kind: str, api_version: str) -> Iterator[Item | Skipped]:
     if not isinstance(raw, Mapping):
-        yield Skipped(place, f"saw {_words(raw)}, expected a Kubernetes object")
+        yield Skipped(place, f"saw {_describe_value(raw)}, expected a Kubernetes object")
         return
     result = decode_object(raw, interner, kind=kind, api_version=api_version)
     if isinstance(result, Sequence):

@@ -152,9 +152,9 @@ class Peers:
 
     def _counting(self, peer: PeerKey) -> tuple[int, ...]:
         """The tallies that count ``peer``; only queries that are new since the last call are evaluated."""
-        seen, numbers = self._touched.get(peer, (0, ()))
-        if seen < len(self._queries):
-            numbers += tuple(n for n in self._asking.candidates(peer.labels, seen) if self.matches(self._queries[n], peer))
+        evaluated, numbers = self._touched.get(peer, (0, ()))
+        if evaluated < len(self._queries):
+            numbers += tuple(n for n in self._asking.candidates(peer.labels, evaluated) if self.matches(self._queries[n], peer))
             self._touched[peer] = (len(self._queries), numbers)
         return numbers
 

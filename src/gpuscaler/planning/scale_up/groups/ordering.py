@@ -45,31 +45,31 @@ def neighbours(draft: PlanDraft, order: Sequence[Family]) -> Mapping[int, set[in
     return pairs
 
 
-def sought_families(draft: PlanDraft, every: Sequence[Family]) -> list[Family]:
+def sought_families(draft: PlanDraft, all_families: Sequence[Family]) -> list[Family]:
     """Families without rules about others that some family must be near, unless their priority is lower.
 
     They may land on a node at any time, and the families that must be near them follow.
     """
-    seeking = [family for family in every if family.model.spec.affinity]
-    index = _Index(every if seeking else ())
+    seeking = [family for family in all_families if family.model.spec.affinity]
+    index = _Index(all_families if seeking else ())
     sought_ids = {
         id(other)
         for family in seeking
         for other in index.sought(draft, family.model.spec.affinity)
         if not depends_on_others(other) and other.model.spec.priority >= family.model.spec.priority
     }
-    return [family for family in every if id(family) in sought_ids]
+    return [family for family in all_families if id(family) in sought_ids]
 
 
-def leaders(draft: PlanDraft, every: Sequence[Family]) -> list[Family]:
+def leaders(draft: PlanDraft, all_families: Sequence[Family]) -> list[Family]:
     """Families whose pods are counted by the rules of others, but that have no such rule themselves.
 
     They may go anywhere at any time, so families that count them (spread) must be decided after them. Where limits are set, they do not go
     before pods of higher priority. Families that keep away from them (anti-affinity) go first unless their priority is lower.
     Among the leaders, too, a counted family comes before those that count it, unless they count each other in a circle.
     """
-    watchers = [family for family in every if family.shape.host_spread or family.shape.wide]
-    index = _Index(every) if watchers else None
+    watchers = [family for family in all_families if family.shape.host_spread or family.shape.wide]
+    index = _Index(all_families) if watchers else None
     bounded = draft.remaining.any()
     leader_ids: set[int] = set()
     counted: dict[int, list[Family]] = {}
@@ -85,14 +85,14 @@ def leaders(draft: PlanDraft, every: Sequence[Family]) -> list[Family]:
                     leader_ids.add(id(other))
                     counted.setdefault(id(family), []).append(other)
         for term in family.model.spec.anti_affinity:
-            higher = (other for other in every if other.model.spec.priority > own and not other.shape.wide)
+            higher = (other for other in all_families if other.model.spec.priority > own and not other.shape.wide)
             leader_ids.update(id(other) for other in higher if selects(draft.cluster, term, other.model))
-    return counted_first([family for family in every if id(family) in leader_ids], counted)
+    return counted_first([family for family in all_families if id(family) in leader_ids], counted)
 
 
 def counted_first(order: Sequence[Family], counted: Mapping[int, Sequence[Family]]) -> list[Family]:
     """``order`` with the families that a family counts, by its ``id``, ahead of it."""
-    seen: set[int] = set()
+    visited: set[int] = set()
     families = []
     for first in order:
         waiting = [(first, False)]
@@ -100,17 +100,17 @@ def counted_first(order: Sequence[Family], counted: Mapping[int, Sequence[Family
             family, ready = waiting.pop()
             if ready:
                 families.append(family)
-            elif id(family) not in seen:
-                seen.add(id(family))
+            elif id(family) not in visited:
+                visited.add(id(family))
                 waiting.append((family, True))
                 waiting += [(other, False) for other in reversed(counted.get(id(family), ()))]
     return families
 
 
-def record_counting_rules(draft: PlanDraft, every: Sequence[Family]) -> None:
+def record_counting_rules(draft: PlanDraft, all_families: Sequence[Family]) -> None:
     """Record for every family the topology keys by which the rules of others see it, and one constraint that counts it by domain."""
-    index = _Index(every)
-    for family in (family for family in every if family.shape.wide):
+    index = _Index(all_families)
+    for family in (family for family in all_families if family.shape.wide):
         spec = family.model.spec
         for constraint in (constraint for constraint in spec.spread if constraint.hard and constraint.topology_key != HOSTNAME):
             for other in index.candidates(spec.namespace, constraint.selector):
@@ -123,24 +123,24 @@ def record_counting_rules(draft: PlanDraft, every: Sequence[Family]) -> None:
                 other.seen_by |= {term.topology_key}
 
 
-def pin_families(every: Sequence[Family], first: Sequence[Family]) -> list[Family]:
+def pin_families(all_families: Sequence[Family], first: Sequence[Family]) -> list[Family]:
     """All families in one order, ``first`` ahead and bound to domains by the keys that others count them by.
 
     This is for crowds, in which nearly every family counts another: it needs one mix for all, where taking turns would need many.
     """
-    keys = {constraint.topology_key for family in every for constraint in family.model.spec.spread if constraint.hard} - {HOSTNAME}
+    keys = {constraint.topology_key for family in all_families for constraint in family.model.spec.spread if constraint.hard} - {HOSTNAME}
     ahead = {id(family) for family in first if not family.shape.wide}
-    for family in every:
+    for family in all_families:
         family.pin = tuple(sorted(keys)) if id(family) in ahead else ()
-    return [family for family in every if id(family) in ahead] + [family for family in every if id(family) not in ahead]
+    return [family for family in all_families if id(family) in ahead] + [family for family in all_families if id(family) not in ahead]
 
 
 class _Index:
     """Index of families by namespace and label, to find those that a selector may match without checking all."""
 
-    def __init__(self, every: Sequence[Family]) -> None:
-        self._every = every
-        self._index = LabelIndex((family.model.spec.namespace, family.model.labels) for family in every)
+    def __init__(self, all_families: Sequence[Family]) -> None:
+        self._every = all_families
+        self._index = LabelIndex((family.model.spec.namespace, family.model.labels) for family in all_families)
 
     def candidates(self, namespace: str, selector: LabelSelector | None) -> Iterator[Family]:
         return (self._every[number] for number in self._index.candidates(namespace, selector))
