@@ -90,7 +90,7 @@ EQUIVALENT: Mapping[Key, str] = {
         "no label value has digits of other scripts, and requirements with other values are not valid"
     ),
     ("migration.attachment", "always", "if kind == 'awsElasticBlockStore':"): "only ids of that kind start with aws://",
-    ("peers.Peers._counting", "flip", "seen < len(self._queries)"): "the range between the two is empty if they are equal",
+    ("peers.Peers._counting", "flip", "evaluated < len(self._queries)"): "the range between the two is empty if they are equal",
     ("resources.FreeResources._own", "always", "if resource not in self._owned:"): "one copy more",
     ("snapshot.Room._spread", "not", "False"): "whether the pod itself is being deleted is not read",
     ("reach.Reach._capacity", "drop the first condition", "not claim.request or driver is None or (not driver.storage_capacity)"): (
@@ -144,11 +144,11 @@ EQUIVALENT: Mapping[Key, str] = {
     ("disks._names", "always", "if monitors:"): "an RBD disk has monitors",
     ("effects.BoundParts._filled", "always", "if wanted(user.spec):"): "a part does nothing for pods that it does not concern",
     ("holdings.Holdings.add", "always", "if thing not in self._owned:"): "one copy more",
-    ("peers.Peers._counting", "always", "if seen < len(self._queries):"): "the range between the two is empty if they are equal",
+    ("peers.Peers._counting", "always", "if evaluated < len(self._queries):"): "the range between the two is empty if they are equal",
     ("reach.Reach.zones", "always", "if claims.zones:"): "only saves work",
     ("reach._largest", "one more", "0"): "no claim requests one byte",
-    ("interpod.Repulsion.against", "flip", "seen < len(self._terms)"): "the range between the two is empty if they are equal",
-    ("interpod.Repulsion.against", "always", "if seen < len(self._terms):"): "the range between the two is empty if they are equal",
+    ("interpod.Repulsion.against", "flip", "evaluated < len(self._terms)"): "the range between the two is empty if they are equal",
+    ("interpod.Repulsion.against", "always", "if evaluated < len(self._terms):"): "the range between the two is empty if they are equal",
     (
         "reach.Reach.provisionable",
         "drop the first condition",
@@ -212,8 +212,8 @@ EQUIVALENT: Mapping[Key, str] = {
         for kind, source in (
             ("always", "if spec.host_ports:"),
             ("always", "if spec.volumes:"),
-            ("drop the first condition", "hard(spec) and 'PodTopologySpread' not in known"),
-            ("drop the first condition", "between.applies and 'InterPodAffinity' not in known"),
+            ("drop the first condition", "hard(spec) and 'PodTopologySpread' not in passing"),
+            ("drop the first condition", "between.applies and 'InterPodAffinity' not in passing"),
         )
     },
     ("snapshot.Room.place_all", "always", "if self._devices or spec.volumes or spec.host_ports or spec.anti_affinity:"): (

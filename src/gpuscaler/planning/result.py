@@ -171,8 +171,8 @@ def rows_matching_term(draft: PlanDraft, machine: NewMachine, term: PodAffinityT
     beside = codes == codes[machine.row]
     if any(selects(draft.cluster, term, part.pod_class) for part in machine.contents):
         return []
-    here = draft.room.matching(term.namespaces, term.namespace_selector, term.selector)
-    if here[: draft.first_template][beside[: draft.first_template]].any():
+    matching = draft.room.matching(term.namespaces, term.namespace_selector, term.selector)
+    if matching[: draft.first_template][beside[: draft.first_template]].any():
         return []
     others = [other for other in draft.bought if other.row != machine.row and beside[other.row]]
     return [other.row for other in others if any(selects(draft.cluster, term, held.pod_class) for held in other.contents)]
@@ -180,13 +180,13 @@ def rows_matching_term(draft: PlanDraft, machine: NewMachine, term: PodAffinityT
 
 def depends_on(after: Mapping[int, Sequence[int]], start: int, goal: int) -> bool:
     """Whether ``start`` waits for ``goal``, directly or through others."""
-    seen, waiting = {start}, [start]
+    visited, waiting = {start}, [start]
     while waiting:
         row = waiting.pop()
         if row == goal:
             return True
-        fresh = [other for other in after.get(row, ()) if other not in seen]
-        seen.update(fresh)
+        fresh = [other for other in after.get(row, ()) if other not in visited]
+        visited.update(fresh)
         waiting += fresh
     return False
 
@@ -218,8 +218,8 @@ def purchases(machines: Sequence[PlannedMachine]) -> tuple[Purchase, ...]:
 
 def placements(draft: PlanDraft, names: Sequence[str]) -> tuple[Placement, ...]:
     """Placements on existing and ordered machines, sorted by pod."""
-    homes = {key: names[entry.row] for entry in draft.taken if entry.row < len(names) for key in entry.keys}
-    return tuple([Placement(pod, homes[pod]) for pod in sorted(homes)])
+    node_by_pod = {key: names[entry.row] for entry in draft.taken if entry.row < len(names) for key in entry.keys}
+    return tuple([Placement(pod, node_by_pod[pod]) for pod in sorted(node_by_pod)])
 
 
 def lower_bound(draft: PlanDraft) -> Solved | None:

@@ -101,8 +101,8 @@ def alternatives(
     key = (chosen.key, bound, frozenset(Counter(pod.spec.digest for pod in pods).items()))
     if key not in cache:
         cache[key] = other_offerings(chosen, [pod.spec for pod in pods], offerings, overhead=overhead, bound=bound)
-    able = [offering.key for offering in cache[key] if offering.key not in blocked]
-    return tuple(sorted(able, key=lambda key: key in half_open))
+    unblocked = [offering.key for offering in cache[key] if offering.key not in blocked]
+    return tuple(sorted(unblocked, key=lambda key: key in half_open))
 
 
 def other_offerings(
@@ -115,8 +115,10 @@ def other_offerings(
         offering for offering in offerings.values() if offering.pool == chosen.pool and is_similar(offering, chosen if bound else None)
     ]
     fitting = [offering for offering in fitting if holds(offering, wanted, overhead) and all(offering.admits(spec) for spec in specs)]
-    most = min((offering.price for offering in fitting if offering.market == ON_DEMAND), default=float("inf"))
-    cheap = (offering for offering in fitting if offering.market == SPOT and offering.key != chosen.key and offering.price < most)
+    on_demand_price = min((offering.price for offering in fitting if offering.market == ON_DEMAND), default=float("inf"))
+    cheap = (
+        offering for offering in fitting if offering.market == SPOT and offering.key != chosen.key and offering.price < on_demand_price
+    )
     return tuple(sorted(cheap, key=lambda offering: (offering.price, offering.key)))
 
 
@@ -137,13 +139,15 @@ def other_zones(
     for offering in offerings.values():
         if offering.pool == machine.pool and offering.zone not in zones:
             by_zone.setdefault(offering.zone, []).append(offering)
-    able = [
+    serving = [
         sorted(members, key=lambda offering: (offering.price, offering.key))
         for members in by_zone.values()
         if all(holds(offering, wanted, overhead) and all(offering.admits(spec) for spec in pods) for offering in members)
         and not all(offering.key in blocked for offering in members)
     ]
-    return tuple(offering.key for members in sorted(able, key=lambda members: (members[0].price, members[0].key)) for offering in members)
+    return tuple(
+        offering.key for members in sorted(serving, key=lambda members: (members[0].price, members[0].key)) for offering in members
+    )
 
 
 def is_bound(pod: Pod) -> bool:

@@ -24,8 +24,8 @@ class Membership:
         for pool in policy.pools:
             for instance_type in dict.fromkeys(offering.instance_type for offering in pool.offerings):
                 self._by_type.setdefault(instance_type, []).append(pool)
-        asked = {key for pool in policy.pools for key in pool.match_labels}
-        self._keys = tuple(sorted(asked | {POOL_LABEL, *INSTANCE_TYPE_LABELS, *ZONE_LABELS, *MARKET_LABELS}))
+        label_keys = {key for pool in policy.pools for key in pool.match_labels}
+        self._keys = tuple(sorted(label_keys | {POOL_LABEL, *INSTANCE_TYPE_LABELS, *ZONE_LABELS, *MARKET_LABELS}))
         # A cluster has few different combinations of these values.
         self._alike: dict[tuple[object, ...], Member | None] = {}
 

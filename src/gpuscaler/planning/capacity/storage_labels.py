@@ -26,11 +26,13 @@ _AT_LEAST: Final = 2
 def with_storage_places(policy: Policy, cluster: Cluster) -> Policy:
     """``policy`` with the topology labels of storage drivers on its offerings, as far as nodes of ``cluster`` show them by zone."""
     named = {key for csi_node in cluster.csi_nodes.values() for key in csi_node.topology_keys} - _KNOWN
-    seen = _labels_by_zone(cluster.nodes.values(), (*sorted(named), *_CLOUD_PLACES))
-    if not seen:
+    node_labels = _labels_by_zone(cluster.nodes.values(), (*sorted(named), *_CLOUD_PLACES))
+    if not node_labels:
         return policy
-    zone_keys = frozenset(key for _, key in seen if all(values == {zone} for (zone, other), (values, _) in seen.items() if other == key))
-    places = by_zone(seen)
+    zone_keys = frozenset(
+        key for _, key in node_labels if all(values == {zone} for (zone, other), (values, _) in node_labels.items() if other == key)
+    )
+    places = by_zone(node_labels)
 
     def labels_in(zone: str) -> Mapping[str, str]:
         return {**(dict.fromkeys(zone_keys, zone) if zone else {}), **places.get(zone, {})}
@@ -58,13 +60,13 @@ def _labels_by_zone(nodes: Iterable[Node], keys: Sequence[str]) -> Seen:
     return labels
 
 
-def by_zone(seen: Seen) -> Mapping[str, Mapping[str, str]]:
+def by_zone(node_labels: Seen) -> Mapping[str, Mapping[str, str]]:
     """The labels that a new node of each zone gets: those on which several nodes of the zone agree, and those of the cloud controller.
 
     A key whose values differ within a zone, such as one with the node's name, does not predict the next node there.
     """
     labels: dict[str, dict[str, str]] = {}
-    for (zone, key), (values, count) in sorted(seen.items()):
+    for (zone, key), (values, count) in sorted(node_labels.items()):
         if len(values) == 1 and (count >= _AT_LEAST or key in _CLOUD_PLACES):
             labels.setdefault(zone, {})[key] = min(values)
     return labels

@@ -65,9 +65,9 @@ def finishes_in_time(job: Job, choice: str) -> bool:
 def choose_market(job: Job) -> str:
     """The market for ``job`` until the next decision, or ``WAIT``."""
     if job.spot and (job.on != ON_DEMAND or job.spot_for >= job.step):
-        wish = SPOT
+        market = SPOT
     elif job.on == ON_DEMAND or job.spare - job.loss <= PATIENCE * job.work:
-        wish = ON_DEMAND
+        market = ON_DEMAND
     else:
-        wish = WAIT
-    return wish if finishes_in_time(job, wish) else ON_DEMAND
+        market = WAIT
+    return market if finishes_in_time(job, market) else ON_DEMAND

@@ -59,8 +59,8 @@ def ration(
 
     ``now`` is in seconds since the epoch.
     """
-    everything: tuple[PodClass | Gang, ...] = (*demand.gangs, *demand.classes)
-    items = [_item(unit, cluster, first) for unit in everything]
+    all_units: tuple[PodClass | Gang, ...] = (*demand.gangs, *demand.classes)
+    items = [_item(unit, cluster, first) for unit in all_units]
     if sum(item.units for item in items) <= total:
         return demand, []
     shares = _shares(items, total)
@@ -76,7 +76,7 @@ def ration(
                 waiting.setdefault(owner, []).append(item)
     spent = sum(item.units for item in items if id(item.what) in admitted)
     beyond = _leftovers(waiting, total - spent, now)
-    admitted.update(id(item.what) for mine in waiting.values() for item in mine if id(item.what) not in beyond)
+    admitted.update(id(item.what) for owned in waiting.values() for item in owned if id(item.what) not in beyond)
     needs = {whose: sum(item.units for item in mine) for whose, mine in _grouped(items, _owner_keys).items()}
     late = (item for mine in waiting.values() for item in mine if id(item.what) in beyond)
     cuts = [BudgetCut(_pod_keys(item.what), _cut_detail(item, shares[_owner_keys(item)], needs[_owner_keys(item)], total)) for item in late]
@@ -160,7 +160,7 @@ def _owner_keys(item: _Item) -> _OwnerKeys:
 def _shares(items: Sequence[_Item], total: int, depth: int = 0) -> dict[_OwnerKeys, int]:
     """The shares of ``total`` of each owner, for simple pods and for others, level by level of :data:`_OwnerKeys`."""
     parts = _grouped(items, lambda item: _owner_keys(item)[depth])
-    shares = fair_shares({part: sum(item.units for item in mine) for part, mine in parts.items()}, total)
+    shares = fair_shares({part: sum(item.units for item in owned) for part, owned in parts.items()}, total)
     if depth == len(_owner_keys(items[0])) - 1:
         return {_owner_keys(mine[0]): shares[part] for part, mine in parts.items()}
     return {owner: share for part, mine in parts.items() for owner, share in _shares(mine, shares[part], depth + 1).items()}

@@ -85,9 +85,9 @@ class Devices:
         if amount > WHOLE:
             unused = np.flatnonzero(left == WHOLE)[: devices_for(amount)]
             return [int(device) for device in unused] if len(unused) == devices_for(amount) else []
-        able = np.where(left >= amount, left, _TOO_FULL)
-        device = int(able.argmin())
-        return [device] if able[device] < _TOO_FULL else []
+        fitting = np.where(left >= amount, left, _TOO_FULL)
+        device = int(fitting.argmin())
+        return [device] if fitting[device] < _TOO_FULL else []
 
     def _change(self, line: int, devices: Iterable[int], amount: int, sign: int) -> None:
         part = min(amount, WHOLE)

@@ -105,9 +105,9 @@ class FreeResources:
 
 def _subtract(free: Array, amount: int, count: int | Array) -> Array:
     """``free`` less ``count`` times ``amount``. A row that is overcommitted beyond ``FULL`` stays so, whatever is freed on it."""
-    copies, most = np.asarray(count, dtype=np.int64), FULL // amount - 1
-    left = np.maximum(free - amount * np.clip(copies, -most, most), -FULL)
-    return np.where((free <= -FULL) | (copies > most), -FULL, left)
+    copies, cap = np.asarray(count, dtype=np.int64), FULL // amount - 1
+    left = np.maximum(free - amount * np.clip(copies, -cap, cap), -FULL)
+    return np.where((free <= -FULL) | (copies > cap), -FULL, left)
 
 
 def counted_requests(spec: PodSpec) -> dict[str, int]:

@@ -188,17 +188,17 @@ class Room:
             mask &= passing[rows]
         return mask
 
-    def _others_pass(self, spec: PodSpec, labels: LabelSet, known: Passes) -> Passes:
-        """Rows that pass by ports, volumes and affinity or spread rules of other pods; plug-ins that are in ``known`` are left out."""
+    def _others_pass(self, spec: PodSpec, labels: LabelSet, passing: Passes) -> Passes:
+        """Rows that pass by ports, volumes and affinity or spread rules of other pods; plug-ins that are in ``passing`` are left out."""
         passes: dict[str, Mask] = {}
         if spec.host_ports:
             passes["NodePorts"] = self._effects.ports.passes(spec)
         if spec.volumes:
             passes |= self._effects.volumes.passes(spec)
-        if hard(spec) and "PodTopologySpread" not in known:
+        if hard(spec) and "PodTopologySpread" not in passing:
             passes["PodTopologySpread"] = self._spread(spec, labels).passes()
         between = self._between(spec, labels)
-        if between.applies and "InterPodAffinity" not in known:
+        if between.applies and "InterPodAffinity" not in passing:
             passes["InterPodAffinity"] = between.passes()
         return passes
 

@@ -86,8 +86,8 @@ class Tallies:
     def extended(self, table: NodeTable) -> "Tallies":
         """The same counts over ``table``, which has additional rows at the end."""
         new = Tallies(table)
-        more = np.zeros(len(table) - len(self.table), dtype=np.int64)
-        new._items = [Tally(np.concatenate((tally.rows, more))) for tally in self._items]
+        zeros = np.zeros(len(table) - len(self.table), dtype=np.int64)
+        new._items = [Tally(np.concatenate((tally.rows, zeros))) for tally in self._items]
         new._owned = set(range(len(new._items)))
         return new
 

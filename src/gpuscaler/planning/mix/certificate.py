@@ -36,17 +36,17 @@ def certify(problem: Problem, solution: Solution) -> Certificate:
     """Check the duals of ``solution`` against every pattern that serves no more than ``solution`` serves."""
     served = [item.count - solution.unmet.get(i, 0) for i, item in enumerate(problem.items)]
     values = np.array(solution.duals.items or (0.0,) * len(served))
-    worst, where = 0.0, ""
+    worst, worst_kind = 0.0, ""
     for index, kind in enumerate(problem.kinds):
         cost = kind.price + sum(charge * weight for charge, weight in limit_charges(solution.duals, kind))
         worth = _worth(problem, index, values, served, enough=cost * (1 + TOLERANCE))
         ratio = worth / cost if cost > 0 else (INFINITY if worth > TOLERANCE else 0.0)
         if ratio > worst:
-            worst, where = ratio, kind.key
+            worst, worst_kind = ratio, kind.key
     holds = worst <= 1 + TOLERANCE
     scale = 1.0 if holds else 1.0 / worst
     charged = sum(charge * _amount(problem, name) for name, charge in solution.duals.limits.items())
-    return Certificate(holds, max(scale * float(values @ np.array(served, dtype=np.float64)) - charged, 0.0), worst, where)
+    return Certificate(holds, max(scale * float(values @ np.array(served, dtype=np.float64)) - charged, 0.0), worst, worst_kind)
 
 
 def limit_charges(duals: Duals, kind: MixKind) -> list[tuple[float, float]]:

@@ -42,10 +42,10 @@ class _MachineFilling:
             return False
         request = self.instance.request[items]
         # Hundreds of host ports are hundreds of resources, of which each item requests few.
-        asked = np.flatnonzero(request.any(axis=0)).tolist()
+        requested = np.flatnonzero(request.any(axis=0)).tolist()
         open_items = self.copies[np.ix_(rows, items)] > 0
         while True:
-            for resource in asked:
+            for resource in requested:
                 open_items &= request[:, resource] <= self.room[rows, resource, None]
             with_items = open_items.any(axis=1)
             rows, open_items = rows[with_items], open_items[with_items]
@@ -116,33 +116,37 @@ class _Devices:
         used = np.clip(placed[:, None] * whole - before, 0.0, per)
         np.put_along_axis(present, rank, np.take_along_axis(present, rank, axis=1) - used * np.minimum(share, DEVICE), axis=1)
         self.free[rows] = present
-        found = most.copy()
-        found[asked] = placed
-        return found
+        placed_copies = most.copy()
+        placed_copies[asked] = placed
+        return placed_copies
 
 
 def fits(instance: ProblemArrays, held: Floats, kinds: Ints) -> Mask:
     """Whether a machine of each of ``kinds`` holds ``held`` (I,); devices by best fit, largest share first."""
     present = np.flatnonzero(held)
-    good = np.all(held @ instance.request <= instance.capacity[kinds], axis=1)
-    good &= np.all(held[present, None] <= instance.copies[np.ix_(present, kinds)], axis=0)
+    holds = np.all(held @ instance.request <= instance.capacity[kinds], axis=1)
+    holds &= np.all(held[present, None] <= instance.copies[np.ix_(present, kinds)], axis=0)
     if any(held[list(instance.apart[item])].any() for item in present if instance.apart[item]):
-        good[:] = False
-    if instance.device is not None and good.any():
+        holds[:] = False
+    if instance.device is not None and holds.any():
         share = instance.request[:, instance.device]
-        devices, every = _Devices(instance.capacity[kinds, instance.device]), np.arange(len(kinds))
+        devices, indices = _Devices(instance.capacity[kinds, instance.device]), np.arange(len(kinds))
         for item in present[np.argsort(-share[present], kind="stable")]:
-            good &= devices.take(every, np.full(len(kinds), share[item]), np.full(len(kinds), held[item])) == held[item]
-    return np.asarray(good)
+            holds &= devices.take(indices, np.full(len(kinds), share[item]), np.full(len(kinds), held[item])) == held[item]
+    return np.asarray(holds)
 
 
 def fits_all(instance: ProblemArrays, held: Floats) -> Mask:
     """Like :func:`fits`, for several patterns: whether a machine of each kind holds each of ``held`` (P, I); shape (P, K)."""
-    every = np.arange(len(instance.price))
+    all_kinds = np.arange(len(instance.price))
     if instance.device is not None or any(instance.apart):
-        return np.array([fits(instance, pods, every) for pods in held], dtype=np.bool_).reshape(len(held), len(every))
+        return np.array([fits(instance, pods, all_kinds) for pods in held], dtype=np.bool_).reshape(len(held), len(all_kinds))
     need = held @ instance.request
-    good = np.array([np.all(held <= instance.copies[:, kind], axis=1) for kind in every], dtype=np.bool_).reshape(len(every), len(held)).T
+    holds = (
+        np.array([np.all(held <= instance.copies[:, kind], axis=1) for kind in all_kinds], dtype=np.bool_)
+        .reshape(len(all_kinds), len(held))
+        .T
+    )
     for resource in range(need.shape[1]):
-        good &= need[:, resource, None] <= instance.capacity[:, resource]
-    return good
+        holds &= need[:, resource, None] <= instance.capacity[:, resource]
+    return holds

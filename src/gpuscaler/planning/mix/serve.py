@@ -27,17 +27,17 @@ def serve(instance: ProblemArrays, meter: Meter) -> Mixture:
     mixture = Mixture.of([], len(instance.demand))
     served = np.zeros(len(instance.demand))
     for tier in range(int(instance.tier.max(initial=-1)) + 1):
-        asked = instance.tier == tier
-        stage = residual(instance, np.where(asked, instance.demand, served))
-        stage = dataclasses.replace(stage, tier=np.where(asked, 1, 0))
-        mixture = _stage(stage, mixture, asked, meter)
+        of_tier = instance.tier == tier
+        stage = residual(instance, np.where(of_tier, instance.demand, served))
+        stage = dataclasses.replace(stage, tier=np.where(of_tier, 1, 0))
+        mixture = _stage(stage, mixture, of_tier, meter)
         served = mixture.served()
     return mixture
 
 
-def _stage(stage: ProblemArrays, before: Mixture, asked: Mask, meter: Meter) -> Mixture:
-    """Serve the items ``asked`` in addition; the other pods that ``before`` serves stay served."""
-    penalty = np.where(asked, 1.0, 10.0) * _PENALTY * float(stage.price.max(initial=1.0))
+def _stage(stage: ProblemArrays, before: Mixture, items: Mask, meter: Meter) -> Mixture:
+    """Serve the items ``items`` in addition; the other pods that ``before`` serves stay served."""
+    penalty = np.where(items, 1.0, 10.0) * _PENALTY * float(stage.price.max(initial=1.0))
     relaxed = resource_prices(stage, penalty=penalty)
     meter.add(2000 + relaxed.iterations * (20 + len(stage.demand)))
     prices = relaxed.prices

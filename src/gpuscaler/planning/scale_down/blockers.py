@@ -60,10 +60,10 @@ def node_blocker(situation: Situation, node: Node, promised: frozenset[str]) -> 
 
 
 def _unlisted(node: Node) -> Blocker:
-    seen = f"the cloud does not list its machine, {node.provider_id}, among this cluster's"
+    message = f"the cloud does not list its machine, {node.provider_id}, among this cluster's"
     if not node.provider_id:
-        seen = "it has no spec.providerID that identifies its machine"
-    return Blocker("not-listed", f"{seen}, so it is not removed")
+        message = "it has no spec.providerID that identifies its machine"
+    return Blocker("not-listed", f"{message}, so it is not removed")
 
 
 def own_blocker(node: Node, member: Member | None) -> Blocker | None:
@@ -104,7 +104,7 @@ def unreadable_pod_blockers(cluster: Cluster) -> tuple[Blocker | None, Mapping[s
 
     Without them, a node with a single, unreadable pod would look empty.
     """
-    everywhere, here = None, dict[str, Blocker]()
+    for_all, by_node = None, dict[str, Blocker]()
     for entry in cluster.set_aside:
         kind, _, key = entry.object.partition(" ")
         if kind != "Pod":
@@ -113,11 +113,11 @@ def unreadable_pod_blockers(cluster: Cluster) -> tuple[Blocker | None, Mapping[s
         before = cluster.pods.get(key)
         node = before.node_name if entry.node is None and before is not None and before.node_name else entry.node
         if node is None:
-            where = "and its node is unknown; nothing is removed until it can be read or is gone"
-            everywhere = Blocker("unreadable-pod", f"{entry.object} cannot be read ({entry.reason}), {where}")
+            consequence = "and its node is unknown; nothing is removed until it can be read or is gone"
+            for_all = Blocker("unreadable-pod", f"{entry.object} cannot be read ({entry.reason}), {consequence}")
         elif node:
-            here[node] = Blocker("unreadable-pod", f"{entry.object} runs on it and cannot be read: {entry.reason}")
-    return everywhere, here
+            by_node[node] = Blocker("unreadable-pod", f"{entry.object} runs on it and cannot be read: {entry.reason}")
+    return for_all, by_node
 
 
 class Protection:
@@ -160,8 +160,8 @@ class Protection:
         counts: dict[str, int] = {}
         for running_class, pods in load.items() if self._budgets else ():
             for budget in self.budgets(running_class):
-                if many := sum(not is_evicted_anyway(pod, budget) for pod in pods):
-                    counts[budget.key] = counts.get(budget.key, 0) + many
+                if needed := sum(not is_evicted_anyway(pod, budget) for pod in pods):
+                    counts[budget.key] = counts.get(budget.key, 0) + needed
         return counts
 
     @staticmethod
@@ -229,13 +229,13 @@ class Protection:
 
     def _do_not_disrupt(self, pod: Pod) -> Blocker | None:
         """The blocker from karpenter.sh/do-not-disrupt. A duration counts from the pod's start; a pod with unknown start is protected."""
-        asked = pod.options.do_not_disrupt
-        if asked is False:
+        statement = pod.options.do_not_disrupt
+        if statement is False:
             return None
-        if asked is True:
+        if statement is True:
             return Blocker("do-not-disrupt", f"pod {pod.key} has the annotation karpenter.sh/do-not-disrupt: true")
         start = pod.started or pod.created
-        left = start + asked - self._now if start else asked
+        left = start + statement - self._now if start else statement
         if left <= 0:
             return None
         return Blocker("do-not-disrupt", f"pod {pod.key} is protected by karpenter.sh/do-not-disrupt for {left:.0f} s more")

@@ -121,11 +121,11 @@ class Allowances:
         for key, count in sorted((evictions or {}).items()):
             left = self._left(key)
             if count > left and isinstance(key, ReplicaGroup):
-                more = f"this plan may move {max(0, left)} more of its ready replicas; moving the pods takes {count}"
-                return Blocker(SOLE_REPLICA, f"{key} must keep one ready replica: {more}")
+                detail = f"this plan may move {max(0, left)} more of its ready replicas; moving the pods takes {count}"
+                return Blocker(SOLE_REPLICA, f"{key} must keep one ready replica: {detail}")
             if count > left:
-                more = f"{max(0, left)} more eviction{'s' if left != 1 else ''}"
-                return Blocker("pdb", f"PodDisruptionBudget {key} allows {more} in this plan; moving the pods takes {count}")
+                detail = f"{max(0, left)} more eviction{'s' if left != 1 else ''}"
+                return Blocker("pdb", f"PodDisruptionBudget {key} allows {detail} in this plan; moving the pods takes {count}")
         return None
 
     def take(self, pool: Pool, evictions: Mapping[str, int] | None = None) -> None:

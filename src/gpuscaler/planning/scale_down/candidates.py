@@ -156,13 +156,13 @@ def survey(situation: Situation, memory: CandidateCache) -> Survey:
     survey, members, row_of = Survey(blocked=memory.steady.copy()), situation.members, situation.room.table.row
     asking = _ResidentReader(situation, memory.classes)
     special = promised | situation.state.disrupting | situation.state.spared.keys() | situation.state.unlisted
-    here = {**unread_here, **memory.twins}
-    inspections, odd = memory.inspections, special.union(taken, here)
-    for name in sorted((inspections.keys() - memory.steady.keys()) | (inspections.keys() & odd)):
+    node_blockers = {**unread_here, **memory.twins}
+    inspections, unsteady = memory.inspections, special.union(taken, node_blockers)
+    for name in sorted((inspections.keys() - memory.steady.keys()) | (inspections.keys() & unsteady)):
         inspection = inspections[name]
         blocker = inspection.own if name not in special else node_blocker(situation, inspection.node, promised)
         if blocker is None:
-            blocker = here.get(name) or (NEEDED if name in taken else None)
+            blocker = node_blockers.get(name) or (NEEDED if name in taken else None)
         if blocker is None:
             residents = asking.residents(inspection)
             load, blocker = residents.load, inspection.blocker

@@ -25,11 +25,11 @@ def reserve_room(situation: Situation, leaving: Set[str]) -> Situation:
     The nodes with reserved room are added to ``taken``.
     """
     on_node = situation.cluster.on_node
-    here = [pod for name in leaving for pod in on_node.get(name, {}).values()]
+    leaving_pods = [pod for name in leaving for pod in on_node.get(name, {}).values()]
     moving = pods_under_way(situation, leaving)
-    if not here and not moving:
+    if not leaving_pods and not moving:
         return situation
-    room = without_pods(situation.room, here)
+    room = without_pods(situation.room, leaving_pods)
     order = preferred_rows(situation, room, leaving)
     taken: set[int] = set()
     for pods in moving:
@@ -51,8 +51,8 @@ def pods_under_way(situation: Situation, leaving: Set[str]) -> list[list[Pod]]:
     """
     cluster, policy = situation.cluster, situation.policy
     alike: dict[tuple[str, object], list[Pod]] = {}
-    here = (pod for name in sorted(leaving) for pod in cluster.on_node.get(name, {}).values())
-    moving = (pod for pod in here if needs_other_room(pod, situation.now))
+    leaving_pods = (pod for name in sorted(leaving) for pod in cluster.on_node.get(name, {}).values())
+    moving = (pod for pod in leaving_pods if needs_other_room(pod, situation.now))
     for pod in chain(moving, situation.untried):
         if pod.spec.priority >= policy.priority_cutoff:
             alike.setdefault((pod.spec.digest, pod.labels), []).append(pod)

@@ -65,9 +65,9 @@ def value_blocker(situation: Situation, candidate: Candidate) -> Blocker | None:
     wanted = candidate.member.pool.idle_after
     age = situation.now - candidate.node.created if candidate.node.created else 0.0
     if age < wanted:
-        seen = f"{format_duration(age)} old" if candidate.node.created else "of unknown age"
+        age_text = f"{format_duration(age)} old" if candidate.node.created else "of unknown age"
         return Blocker(
-            "young", f"the machine is {seen}; pool {candidate.member.pool.name} leaves new machines alone for {format_duration(wanted)}"
+            "young", f"the machine is {age_text}; pool {candidate.member.pool.name} leaves new machines alone for {format_duration(wanted)}"
         )
     loss = restart_loss(candidate)
     if pays(candidate.price, loss, situation.policy):

@@ -37,9 +37,9 @@ def settle_gang(draft: PlanDraft, gang: Gang) -> tuple[PlanDraft, list[UnplacedG
     placed, nearest = place_gang(draft, gang)
     if placed is not None:
         return placed, []
-    where = "one zone on one GPU product" if gang.topology != "any" else "all pools together"
+    scope = "one zone on one GPU product" if gang.topology != "any" else "all pools together"
     return draft, [
-        UnplacedGang(gang, f"at most {nearest} of {gang.count} members fit in {where}; a gang is placed completely or not at all")
+        UnplacedGang(gang, f"at most {nearest} of {gang.count} members fit in {scope}; a gang is placed completely or not at all")
     ]
 
 
@@ -80,10 +80,10 @@ def attempt(draft: PlanDraft, gang: Gang, only: Mask | None) -> tuple[PlanDraft 
     counts them.
     """
     trial = draft.copy()
-    every = families(trial, gang.classes)
-    if any(spreads(family) for family in every) and not waits_for_machine(draft, gang):
-        settle_on_existing(trial, trial.stages[0], every, only)
-        if not any(family.left for family in every):
+    all_families = families(trial, gang.classes)
+    if any(spreads(family) for family in all_families) and not waits_for_machine(draft, gang):
+        settle_on_existing(trial, trial.stages[0], all_families, only)
+        if not any(family.left for family in all_families):
             return trial, gang.count
         trial = draft.copy()
     queues = scale_up(trial, gang.classes, only, together=True)
@@ -168,11 +168,11 @@ def room_exists(draft: PlanDraft, pod_class: PodClass, mask: Mask) -> bool:
     return int(free.sum()) >= pod_class.count
 
 
-def share_price(draft: PlanDraft, pod_class: PodClass, good: Mask) -> float:
-    """The price of one pod on the cheapest template of ``good``, by its largest share of a machine; infinite when there is none."""
+def share_price(draft: PlanDraft, pod_class: PodClass, usable: Mask) -> float:
+    """The price of one pod on the cheapest template of ``usable``, by its largest share of a machine; infinite when there is none."""
     prices = np.array([offering.price for offering in draft.templates.offerings])
     share = np.zeros(len(prices))
     for resource, amount in pod_class.spec.requests.items():
         offered = draft.templates.table.allocatable(resource)
         share = np.maximum(share, amount / np.maximum(offered, 1))
-    return float(np.where(good, prices * share, np.inf).min(initial=np.inf))
+    return float(np.where(usable, prices * share, np.inf).min(initial=np.inf))

@@ -43,8 +43,8 @@ def restrict_to_markets(draft: PlanDraft, demand: Demand, policy: Policy, state:
     def is_plain(pod_class: PodClass) -> bool:
         return not has_spot or (state.hunting is None and pod_class.options.spot_wait is None and pod_class.options.deadline is None)
 
-    everybody = chain(demand.classes, *(gang.classes for gang in demand.gangs))
-    if not (state.paused_offerings or state.refusing) and all(map(is_plain, everybody)):
+    all_classes = chain(demand.classes, *(gang.classes for gang in demand.gangs))
+    if not (state.paused_offerings or state.refusing) and all(map(is_plain, all_classes)):
         return demand
 
     def split(pod_class: PodClass, together: float | None = None) -> list[PodClass]:
@@ -105,7 +105,9 @@ def can_be_bought(draft: PlanDraft, pod_class: PodClass) -> bool:
     """Whether a pod of the class fits on an empty machine that may be ordered now and that the limits admit."""
     rows = usable_templates(draft.templates, pod_class) & draft.room.static_mask(pod_class.spec)[draft.template_rows]
     kinds = draft.templates.kinds_within(rows)
-    return any(good and draft.remaining.most(kind, 1) > 0 for kind, good in zip(draft.templates.kinds, kinds.tolist(), strict=True))
+    return any(
+        is_usable and draft.remaining.most(kind, 1) > 0 for kind, is_usable in zip(draft.templates.kinds, kinds.tolist(), strict=True)
+    )
 
 
 HURRY = "spot was refused while the pod was waiting"

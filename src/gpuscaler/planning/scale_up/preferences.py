@@ -61,14 +61,16 @@ def place_classes(draft: PlanDraft, classes: Sequence[PodClass]) -> list[Queue]:
         for given_up in count():
             pairs = [HardenedClass(hardened_class(pod_class, given_up if draft.effort.left else ALL), pod_class) for pod_class in waiting]
             taken, bought = len(draft.taken), len(draft.bought)
-            found = scale_up(draft, [pair.hard for pair in pairs])
+            hard_queues = scale_up(draft, [pair.hard for pair in pairs])
             soften(draft, pairs, taken=taken, bought=bought)
             if all(pair.hard is pair.plain for pair in pairs):
-                queues += found
+                queues += hard_queues
                 break
             plain = {id(pair.hard): pair.plain for pair in pairs}
             waiting = [
-                replace(plain[id(queue.pod_class)], keys=queue.pod_class.keys[queue.taken :], announced=0) for queue in found if queue.left
+                replace(plain[id(queue.pod_class)], keys=queue.pod_class.keys[queue.taken :], announced=0)
+                for queue in hard_queues
+                if queue.left
             ]
     return queues
 
@@ -95,8 +97,8 @@ class HardenedClass:
 
 def hardened_class(pod_class: PodClass, given_up: int) -> PodClass:
     """``pod_class`` with its preferences as requirements, except the ``given_up`` lightest ones."""
-    every = preferences(pod_class.spec)
-    kept = {(name, index) for _, name, index in every[: max(0, len(every) - given_up)]}
+    weighted = preferences(pod_class.spec)
+    kept = {(name, index) for _, name, index in weighted[: max(0, len(weighted) - given_up)]}
     if not kept:
         return pod_class
     wishes = tuple(term for index, (_, term) in enumerate(pod_class.spec.preferred_nodes) if ("preferred_nodes", index) in kept)

@@ -34,18 +34,20 @@ def scale_up(draft: PlanDraft, classes: Sequence[PodClass], only: Mask | None = 
     ``only``, one flag per row of the room, restricts where they may go (a gang's zone). Pods are first placed on nodes as the scheduler
     sees them now, unless they bind ``together`` when all their machines are there.
     """
-    every = families(draft, classes)
-    record_counting_rules(draft, every)
-    ahead = leaders(draft, every)
-    order = unique([*ahead, *sought_families(draft, every), *every])
+    all_families = families(draft, classes)
+    record_counting_rules(draft, all_families)
+    ahead = leaders(draft, all_families)
+    order = unique([*ahead, *sought_families(draft, all_families), *all_families])
     if not together:
         settle_on_existing(draft, draft.stages[0], order, only)
-    if together or not settle_ahead(draft, order, every, ahead, only):
-        on_all_machines(draft, every, ahead, only)
-    return [queue for family in every for queue in family.queues]
+    if together or not settle_ahead(draft, order, all_families, ahead, only):
+        on_all_machines(draft, all_families, ahead, only)
+    return [queue for family in all_families for queue in family.queues]
 
 
-def settle_ahead(draft: PlanDraft, order: Sequence[Family], every: Sequence[Family], ahead: Sequence[Family], only: Mask | None) -> bool:
+def settle_ahead(
+    draft: PlanDraft, order: Sequence[Family], all_families: Sequence[Family], ahead: Sequence[Family], only: Mask | None
+) -> bool:
     """Place all pods, ordered machines first, before any new machine is considered; return whether the result holds.
 
     A machine that is bought might be ready first, and empty. Families whose spread that would violate are not placed so early. Nothing is
@@ -56,39 +58,39 @@ def settle_ahead(draft: PlanDraft, order: Sequence[Family], every: Sequence[Fami
             break
         turns = list(order)
         while turns:
-            saved, since = RoundSnapshot.of(draft, every), len(draft.taken)
+            saved, since = RoundSnapshot.of(draft, all_families), len(draft.taken)
             settle_on_existing(draft, stage, turns, only)
             early = draft.taken[since:]
             if not early:
                 break
-            on_all_machines(draft, every, ahead, only)
+            on_all_machines(draft, all_families, ahead, only)
             draft.build()
             late = overtaken_families(draft.room, turns, rows_of(turns, early), draft.template_mask, bought=True)
             if not late:
                 return True
             saved.restore(draft)
-            for family in every:
+            for family in all_families:
                 family.caps.clear()
             last = {id(family) for family in late}
             turns = [family for family in turns if id(family) not in last]
     return False
 
 
-def on_all_machines(draft: PlanDraft, every: Sequence[Family], ahead: Sequence[Family], only: Mask | None) -> None:
+def on_all_machines(draft: PlanDraft, all_families: Sequence[Family], ahead: Sequence[Family], only: Mask | None) -> None:
     """Place all remaining pods on machines that exist, are ordered, or are bought here."""
-    if sum(len(family.queues) for family in every) > CROWD:
-        every, ahead = pin_families(every, ahead), []
+    if sum(len(family.queues) for family in all_families) > CROWD:
+        all_families, ahead = pin_families(all_families, ahead), []
     first = {id(family) for family in ahead}
     in_rounds(draft, ahead, only)
-    in_rounds(draft, [family for family in every if id(family) not in first or (family.left and waits_for_others(family))], only)
-    in_rounds(draft, uncertain_families(draft, every), only)
+    in_rounds(draft, [family for family in all_families if id(family) not in first or (family.left and waits_for_others(family))], only)
+    in_rounds(draft, uncertain_families(draft, all_families), only)
 
 
-def uncertain_families(draft: PlanDraft, every: Sequence[Family]) -> list[Family]:
+def uncertain_families(draft: PlanDraft, all_families: Sequence[Family]) -> list[Family]:
     """Families with unplaced pods that were kept off machines whose zone the cloud has not chosen: such a machine is better than none."""
     if not draft.undecided and all(len(kind.rows) == 1 for kind in draft.templates.kinds):
         return []
-    families = [family for family in every if family.left and family.counted]
+    families = [family for family in all_families if family.left and family.counted]
     for family in families:
         family.counted = frozenset()
     return families
@@ -129,8 +131,8 @@ def one_round(draft: PlanDraft, order: Sequence[Family], only: Mask | None) -> N
         if late and saved is not None:
             saved.restore(draft)
             last = {id(family) for family in late}
-            again = (late if attempt < TRIES else late[1:]) if draft.effort.left else []
-            order = [family for family in order if id(family) not in last] + again
+            repeated = (late if attempt < TRIES else late[1:]) if draft.effort.left else []
+            order = [family for family in order if id(family) not in last] + repeated
             continue
         left = buy_for(draft, [lot for _, lot in pairs])
         short = [family for (family, lot), missing in zip(pairs, left, strict=True) if missing and lot.domain is not None]
@@ -183,13 +185,13 @@ def buy_for(draft: PlanDraft, lots: Sequence[Lot]) -> list[int]:
     for tier in sorted(set(draft.templates.tiers.tolist()), reverse=True):
         reach = within_reach(draft, tier)
         near = lots if reach.all() else [replace(lot, allowed=lot.allowed & reach) for lot in lots]
-        asked = [(index, replace(lot, count=left[index])) for index, lot in enumerate(near) if left[index] and lot.allowed.any()]
-        if not asked:
+        open_lots = [(index, replace(lot, count=left[index])) for index, lot in enumerate(near) if left[index] and lot.allowed.any()]
+        if not open_lots:
             continue
-        tier_lots = [lot for _, lot in asked]
+        tier_lots = [lot for _, lot in open_lots]
         solved = choose_mix(draft, tier_lots, work=draft.work)
         buy(draft, solved, tier_lots)
         missing = unmet_by_lot(solved.solution, tier_lots)
-        for position, (index, _) in enumerate(asked):
+        for position, (index, _) in enumerate(open_lots):
             left[index] = missing.get(position, 0)
     return left

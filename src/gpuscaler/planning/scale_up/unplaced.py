@@ -50,7 +50,7 @@ def exclusion_reasons(draft: PlanDraft, pod_class: PodClass, pools: Sequence[Poo
     first = np.full(len(draft.templates.nodes), len(stages))
     for place, (_, passes) in reversed(list(enumerate(stages))):
         first[~passes] = place
-    able = {kind.pool.name for kind in draft.templates.kinds}
+    buyable = {kind.pool.name for kind in draft.templates.kinds}
     reasons = []
     for pool in pools:
         if not rows[pool.name]:
@@ -58,9 +58,9 @@ def exclusion_reasons(draft: PlanDraft, pod_class: PodClass, pools: Sequence[Poo
             continue
         # Where the cloud chooses, all offerings of a set must fit, so the first that does not gives the reason for the set.
         order = lambda r: (first[r], nearness(draft, r, fits=first[r] == len(stages)), -r)  # noqa: E731
-        row = max((min(its, key=order) for its in purchase_sets(draft, pool, rows[pool.name])), key=order)
+        row = max((min(set_rows, key=order) for set_rows in purchase_sets(draft, pool, rows[pool.name])), key=order)
         word = stages[first[row]][0] if first[row] < len(stages) else ""
-        if not word and pool.name not in able:
+        if not word and pool.name not in buyable:
             reasons.append(Reason(pool.name, "market", refusal_of(draft, pool)))
             continue
         excluded_by, detail = explain_exclusion(draft, pod_class, row, word=word, gang=gang)
@@ -80,9 +80,9 @@ def nearness(draft: PlanDraft, row: int, *, fits: bool) -> tuple[int, ...]:
 
 def pause_reason(draft: PlanDraft, pod_class: PodClass, pool: Pool, rows: Sequence[int]) -> str:
     """Why an offering of ``pool`` whose labels and taints suit the pod cannot be bought now; empty where there is no such offering."""
-    asked = {draft.templates.offerings[row].key for row in rows}
-    able = (offering for offering in pool.offerings if offering.key not in asked and offering.admits(pod_class.spec))
-    return next((f"{offering.instance_type} in {offering.zone}: {why}" for offering in able if (why := draft.trouble(offering.key))), "")
+    template_keys = {draft.templates.offerings[row].key for row in rows}
+    others = (offering for offering in pool.offerings if offering.key not in template_keys and offering.admits(pod_class.spec))
+    return next((f"{offering.instance_type} in {offering.zone}: {why}" for offering in others if (why := draft.trouble(offering.key))), "")
 
 
 def purchase_sets(draft: PlanDraft, pool: Pool, rows: Sequence[int]) -> list[list[int]]:
@@ -137,37 +137,37 @@ def checks_of(draft: PlanDraft, pod_class: PodClass) -> list[tuple[str, Mask]]:
 def explain_exclusion(draft: PlanDraft, pod_class: PodClass, row: int, *, word: str, gang: str) -> tuple[str, str]:
     """The exclusion of one template as (word, detail). ``word`` is the first check that it failed, empty when it failed none."""
     offering = draft.templates.offerings[row]
-    where = f"{offering.instance_type} in {offering.zone}" if offering.zone else offering.instance_type
+    place = f"{offering.instance_type} in {offering.zone}" if offering.zone else offering.instance_type
     if word == "architecture":
-        return word, f"{where} is {offering.labels[ARCH]}; the pod has no selector or affinity on {ARCH} that admits it"
+        return word, f"{place} is {offering.labels[ARCH]}; the pod has no selector or affinity on {ARCH} that admits it"
     if word in ("resource", "NodeResourcesFit"):
-        return "resource", f"{where}: {shortage(draft, pod_class, row)}"
+        return "resource", f"{place}: {shortage(draft, pod_class, row)}"
     if word == "market" and offering.market == SPOT and pod_class.market_because == HURRY:
-        return word, f"{where} was not granted recently and is not tried now: {HURRY}"
+        return word, f"{place} was not granted recently and is not tried now: {HURRY}"
     if word == "market" and offering.key in pod_class.paused:
-        return word, f"{where}: the last machines bought for these pods did not get them scheduled; paused for these pods"
+        return word, f"{place}: the last machines bought for these pods did not get them scheduled; paused for these pods"
     if word == "market":
         because = f": {pod_class.market_because}" if pod_class.market_because else ""
         if draft.templates.pools[row].divides and not because:
             because = "; the cloud divides the machines of this pool between markets: make one group per market"
-        return word, f"{where} is {offering.market}; the pod wants {', '.join(pod_class.options.market)}{because}"
+        return word, f"{place} is {offering.market}; the pod wants {', '.join(pod_class.options.market)}{because}"
     if word == MIN_GPUS:
-        return WORDS[word], f"{where} {explain_min_gpus(pod_class.spec, draft.templates.pools[row].min_gpus_per_pod)}"
+        return WORDS[word], f"{place} {explain_min_gpus(pod_class.spec, draft.templates.pools[row].min_gpus_per_pod)}"
     if word == FOR_GPUS:
         advice = f"set min_gpus_per_pod: 0 on pool {offering.pool} to buy it for other pods, too"
-        return WORDS[word], f"{where} is bought only for pods that request GPUs, and the pod requests none; {advice}"
+        return WORDS[word], f"{place} is bought only for pods that request GPUs, and the pod requests none; {advice}"
     if word:
         _, detail = draft.room.reason(without_hosts(pod_class.spec), pod_class.labels, draft.first_template + row)
         # The name of a machine is known once it exists; the template's name is internal.
         detail = detail.replace(draft.templates.nodes[row].name, "(a new name)")
-        return selector_word(draft, pod_class, row) if word == "NodeAffinity" else WORDS[word], f"{where}: {detail}"
+        return selector_word(draft, pod_class, row) if word == "NodeAffinity" else WORDS[word], f"{place}: {detail}"
     if gang:
         return "gang", gang
     used_up = used_up_limit(draft, row)
     near_others = pod_class.spec.affinity or pod_class.spec.anti_affinity or any(constraint.hard for constraint in pod_class.spec.spread)
     if near_others and not used_up:
-        return "topology", f"{where}: affinity or topology spread admits no more pods of this class"
-    return "limit", used_up or f"{where}: more pods were pending than the limits admit"
+        return "topology", f"{place}: affinity or topology spread admits no more pods of this class"
+    return "limit", used_up or f"{place}: more pods were pending than the limits admit"
 
 
 def selector_word(draft: PlanDraft, pod_class: PodClass, row: int) -> str:

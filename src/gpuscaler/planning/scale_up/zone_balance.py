@@ -32,8 +32,8 @@ def balance(
             chosen.append(machine)
             continue
         zones = [machine.zone, *sorted(zone for zone in counts[machine.pool] if zone != machine.zone)]
-        able = [moved for zone in zones if (moved := _move(machine, zone, pool, cluster, state, overhead=overhead)) is not None]
-        best = min(able, key=lambda moved: counts[machine.pool][moved.zone], default=machine)
+        moves = [moved for zone in zones if (moved := _move(machine, zone, pool, cluster, state, overhead=overhead)) is not None]
+        best = min(moves, key=lambda moved: counts[machine.pool][moved.zone], default=machine)
         counts[machine.pool][best.zone] += 1
         chosen.append(best)
     return tuple(chosen)
@@ -63,14 +63,14 @@ def _move(machine: PlannedMachine, zone: str, pool: Pool, cluster: Cluster, stat
     specs = [pod.spec for pod in pods if pod is not None]
     by_key = {offering.key: offering for offering in pool.offerings}
     wanted = {(choice.market, choice.instance_type) for choice in machine.choices} or {(machine.market, machine.instance_type)}
-    there = [by_key.get(OfferingKey(pool.name, market, kind, zone)) for market, kind in wanted]
+    offerings = [by_key.get(OfferingKey(pool.name, market, kind, zone)) for market, kind in wanted]
     refused = state.blocked_offerings | state.half_open_offerings | state.unsettled_offerings
     if any(
         offering is None or offering.key in refused or offering.count is not None or not _serves(offering, specs, overhead)
-        for offering in there
+        for offering in offerings
     ):
         return None
-    prices = {(offering.market, offering.instance_type): offering.price for offering in there if offering is not None}
+    prices = {(offering.market, offering.instance_type): offering.price for offering in offerings if offering is not None}
     if any(price > by_key[OfferingKey(pool.name, market, kind, machine.zone)].price + 1e-9 for (market, kind), price in prices.items()):
         return None
     choices = tuple(replace(choice, zone=zone, price_per_hour=prices[choice.market, choice.instance_type]) for choice in machine.choices)

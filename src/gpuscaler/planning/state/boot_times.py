@@ -77,8 +77,8 @@ def forecast(boots: Boots, offering: OfferingKey, assumed: Forecast | None = Non
     own = [boot_times for boot_times in boots.kinds if (boot_times.pool, boot_times.instance_type) == (pool, instance_type)]
     if own:
         took = _took(own)
-        few = f"only {len(took)} of its kind observed" if len(took) < FEW else ""
-        return _of(took, seen=len(took), basis=few)
+        note = f"only {len(took)} of its kind observed" if len(took) < FEW else ""
+        return _of(took, seen=len(took), basis=note)
     for kin, words in (
         ([boot_times for boot_times in boots.kinds if boot_times.pool == pool], "of other types of its pool"),
         ([boot_times for boot_times in boots.kinds if boot_times.instance_type == instance_type], "of its type in other pools"),

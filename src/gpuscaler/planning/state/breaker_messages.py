@@ -46,19 +46,19 @@ def describe_breaker(breaker: Breaker, now: float) -> str:
     detail = f" ({breaker.detail})" if breaker.detail else ""
     probe = "probed" if breaker.cause in LIGHT else "probed with one machine"
     if breaker.until is None:
-        again = "retried when the settings or the pool change"
+        retry = "retried when the settings or the pool change"
     elif breaker.probe is not None and is_open(breaker, now):
-        again = f"{probe} at {format_time(breaker.probe)}, no answer yet"
+        retry = f"{probe} at {format_time(breaker.probe)}, no answer yet"
     elif is_open(breaker, now):
-        again = f"retried at {format_time(breaker.until, now)}"
+        retry = f"retried at {format_time(breaker.until, now)}"
         if breaker.cause in (offering_events.CONFIGURATION, offering_events.PRICE):
-            again += " with one machine, or as soon as the settings or the pool change"
+            retry += " with one machine, or as soon as the settings or the pool change"
     else:
-        again = f"may be {probe} now"
+        retry = f"may be {probe} now"
     failure = f"machines never showed {breaker.lacks}" if breaker.lacks else WORDS.get(breaker.cause, breaker.cause)
     if withholds(breaker):
-        again = f"nothing is bought for pods that request it; {again}"
-    return f"{breaker.target.words}: {failure}{times} since {format_time(breaker.since)}{detail}; {again}"
+        retry = f"nothing is bought for pods that request it; {retry}"
+    return f"{breaker.target.words}: {failure}{times} since {format_time(breaker.since)}{detail}; {retry}"
 
 
 def format_time(moment: float, now: float | None = None) -> str:

@@ -312,8 +312,8 @@ def add_strike(
         since, last = min(breaker.since, event.at), max(breaker.last, event.at)
         new = Breaker(target, cause, breaker.strikes + 1, since, last, None, detail=detail, lacks=lacks)
     if cause in PERIODS:
-        asked = event.retry_after if isinstance(event, Refused) else 0.0
-        new = replace(new, until=event.at + max(pause_seconds(new), asked))
+        retry_after = event.retry_after if isinstance(event, Refused) else 0.0
+        new = replace(new, until=event.at + max(pause_seconds(new), retry_after))
     return replace(breakers, open=(*others, new))
 
 
@@ -340,9 +340,9 @@ def without_probe(breaker: Breaker, key: OfferingKey) -> Breaker:
 
 def pause_seconds(breaker: Breaker) -> float:
     """How long ``breaker`` stays open: longer with every strike, plus a jitter that is derived from its target and strikes."""
-    first, most = PERIODS[breaker.cause]
+    first, longest = PERIODS[breaker.cause]
     # Beyond twenty doublings every period is at its maximum. Doubling starts after the strike that first opens the breaker.
-    length = min(first * 2.0 ** min(20, max(0, breaker.strikes - STRIKES.get(breaker.cause, 1))), most)
+    length = min(first * 2.0 ** min(20, max(0, breaker.strikes - STRIKES.get(breaker.cause, 1))), longest)
     luck = zlib.crc32(f"{breaker.target.words}/{breaker.strikes}".encode()) / 2**32
     return length * (1.0 + JITTER * luck)
 

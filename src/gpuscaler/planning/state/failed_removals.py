@@ -47,8 +47,8 @@ def prune(sparing: Sparing, instances: Iterable[str], now: float) -> Sparing:
     """``sparing`` without machines that no longer exist, and without those whose pause ended longer ago than the longest pause."""
     if not sparing.nodes:
         return sparing
-    there = set(instances)
-    left = tuple(spared for spared in sparing.nodes if spared.instance in there and now < spared.until + MOST_SECONDS)
+    existing = set(instances)
+    left = tuple(spared for spared in sparing.nodes if spared.instance in existing and now < spared.until + MOST_SECONDS)
     return sparing if len(left) == len(sparing.nodes) else Sparing(left)
 
 

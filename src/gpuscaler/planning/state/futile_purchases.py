@@ -48,9 +48,9 @@ class PurchaseAttempts(Struct, frozen=True, gc=False):
 
 
 def departed_machines(
-    before: Iterable[OrderedMachine], ledger: Ledger, there: Set[str], now: float, *, ended: Set[str] = frozenset()
+    before: Iterable[OrderedMachine], ledger: Ledger, existing: Set[str], now: float, *, ended: Set[str] = frozenset()
 ) -> Iterator[PurchaseAttempt]:
-    """The machines of ``before`` that ``ledger`` no longer has. ``there`` are machines that the cloud lists or that have a node.
+    """The machines of ``before`` that ``ledger`` no longer has. ``existing`` are machines that the cloud lists or that have a node.
 
     ``ended`` are those that their group ends by itself, for example to balance zones.
     """
@@ -59,7 +59,7 @@ def departed_machines(
     opened = {promise.node for promise in ledger.promises}
     for machine in before:
         # A spot machine that no longer exists is assumed to have been reclaimed.
-        reclaimed = machine.instance in taken or (machine.key.market == "spot" and machine.instance not in there)
+        reclaimed = machine.instance in taken or (machine.key.market == "spot" and machine.instance not in existing)
         halved = bool(machine.gang) and not machine.pods
         if machine.instance and machine.order and machine.bought_for and machine.id not in current and not (reclaimed or halved):
             lost = not machine.ready and machine.node not in opened
@@ -67,13 +67,13 @@ def departed_machines(
 
 
 def judge_attempts(
-    efforts: PurchaseAttempts, more: Iterable[PurchaseAttempt], pods: Mapping[str, Pod], now: float
+    efforts: PurchaseAttempts, new_attempts: Iterable[PurchaseAttempt], pods: Mapping[str, Pod], now: float
 ) -> tuple[PurchaseAttempts, tuple[Event, ...]]:
-    """``efforts`` with ``more`` attempts, as far as their pods are still pending, and the resulting events of offerings."""
+    """``efforts`` with ``new_attempts`` attempts, as far as their pods are still pending, and the resulting events of offerings."""
     machines: list[PurchaseAttempt] = []
     fates: list[Event] = []
     lately = {pool: kept for pool, moments in efforts.lately.items() if (kept := tuple(at for at in moments if at > now - HOUR))}
-    for attempt in (*efforts.machines, *more):
+    for attempt in (*efforts.machines, *new_attempts):
         pending = [pod for key in attempt.pods if (pod := pods.get(key)) is not None and not pod.finished]
         if any(pod.node_name for pod in pending):
             if any(pod.node_name == attempt.node for pod in pending):
@@ -102,9 +102,9 @@ def _too_many(attempt: PurchaseAttempt, before: Iterable[PurchaseAttempt], now: 
         )
 
 
-def with_hourly_breakers(breakers: Breakers, efforts: PurchaseAttempts, most: int, now: float) -> Breakers:
-    """``breakers`` with a breaker for each pool that had ``most`` fruitless machines within the last hour, until that hour is over."""
-    full = {pool: moments for pool, moments in efforts.lately.items() if sum(at > now - HOUR for at in moments) >= most}
+def with_hourly_breakers(breakers: Breakers, efforts: PurchaseAttempts, limit: int, now: float) -> Breakers:
+    """``breakers`` with a breaker for each pool that had ``limit`` fruitless machines within the last hour, until that hour is over."""
+    full = {pool: moments for pool, moments in efforts.lately.items() if sum(at > now - HOUR for at in moments) >= limit}
     stops = tuple(
         Breaker(
             Target(pool),
@@ -112,8 +112,8 @@ def with_hourly_breakers(breakers: Breakers, efforts: PurchaseAttempts, most: in
             len(moments),
             moments[0],
             moments[-1],
-            sorted(moments)[-most] + HOUR,
-            detail=f"{len(moments)} machines within an hour whose pods are still pending; the limit is {most} (limits.fruitless_per_hour)",
+            sorted(moments)[-limit] + HOUR,
+            detail=f"{len(moments)} machines within an hour whose pods are still pending; the limit is {limit} (limits.fruitless_per_hour)",
         )
         for pool, moments in sorted(full.items())
     )

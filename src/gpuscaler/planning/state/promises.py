@@ -85,5 +85,5 @@ def forgive(promises: Promises, pool: str) -> Promises:
 
 def paused_offerings(promises: Promises, now: float) -> Mapping[str, frozenset[OfferingKey]]:
     """The offerings that are not bought now, by the digest of the pods they are not bought for."""
-    resting = sorted((pair.pods, pair.offering) for pair in promises.pairs if now < pair.until)
+    resting = sorted((paused.pods, paused.offering) for paused in promises.pairs if now < paused.until)
     return {pods: frozenset(offering for _, offering in pairs) for pods, pairs in groupby(resting, key=lambda entry: entry[0])}

@@ -46,9 +46,9 @@ class Repulsion:
 
     def against(self, peer: PeerKey) -> tuple[tuple[PodAffinityTerm, int], ...]:
         """The terms that keep ``peer`` away, with their tallies. Only terms that are new since the last call are evaluated."""
-        seen, numbers = self._matching.get(peer, (0, ()))
-        if seen < len(self._terms):
-            numbers += tuple(n for n in range(seen, len(self._terms)) if repels(self._terms[n], peer, self._namespaces))
+        evaluated, numbers = self._matching.get(peer, (0, ()))
+        if evaluated < len(self._terms):
+            numbers += tuple(n for n in range(evaluated, len(self._terms)) if repels(self._terms[n], peer, self._namespaces))
             self._matching[peer] = (len(self._terms), numbers)
         return tuple((self._terms[n], n) for n in numbers)
 

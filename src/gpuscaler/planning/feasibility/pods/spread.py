@@ -144,9 +144,9 @@ class Spread:
             if key not in labels:
                 return f"topology spread needs the node label {key}, node has none"
             spread_counts = self.counts(constraint)
-            here, least = int(spread_counts.counts[spread_counts.codes[row]]), self.minimum(constraint, spread_counts)
-            if here + self._counts_itself(constraint) - least > constraint.max_skew:
-                return f"{key}={labels[key]} has {here} matching pods, the minimum is {least}, maxSkew is {constraint.max_skew}"
+            count, least = int(spread_counts.counts[spread_counts.codes[row]]), self.minimum(constraint, spread_counts)
+            if count + self._counts_itself(constraint) - least > constraint.max_skew:
+                return f"{key}={labels[key]} has {count} matching pods, the minimum is {least}, maxSkew is {constraint.max_skew}"
         return "topology spread is satisfied"
 
 

@@ -104,9 +104,9 @@ class Attached:
         for driver in {item.driver for item in claims.attachments}:
             limit = self._limits.limit(driver)
             if limit is not None:
-                more = self._more(driver, claims)
+                additional = self._more(driver, claims)
                 # A row where the pod adds no new volume passes, even above its limit.
-                mask &= (more == 0) | (self._tallies.rows(self._number(driver)) + more <= limit)
+                mask &= (additional == 0) | (self._tallies.rows(self._number(driver)) + additional <= limit)
         for row in self._held.rows(_UNCOUNTABLE):
             # The scheduler fails to count existing volumes on such a row, if the pod has volumes to count for.
             if row in self._limits.limited and any(self._limits.counts(item, row) for item in claims.attachments):
@@ -115,16 +115,16 @@ class Attached:
 
     def _more(self, driver: str, claims: Claims) -> Array:
         """How many volumes of ``driver`` the pod would add to each row, including those that only a VolumeAttachment keeps there."""
-        more = np.zeros(len(self._tallies.table), dtype=np.int64)
+        additional = np.zeros(len(self._tallies.table), dtype=np.int64)
         for item in claims.attachments:
             if item.driver == driver:
                 if item.plugin == PORTWORX:
-                    more += self._limits.migrated_rows(PORTWORX)
+                    additional += self._limits.migrated_rows(PORTWORX)
                 else:
-                    more += 1
+                    additional += 1
                 for row in self._held.rows(item[:2]):
-                    more[row] -= 1
-        return more
+                    additional[row] -= 1
+        return additional
 
     def explain(self, claims: Claims, row: int) -> str:
         if "NodeVolumeLimits" in claims.problems:
@@ -134,9 +134,9 @@ class Attached:
         for driver in sorted({item.driver for item in claims.attachments}):
             limit = self._limits.limit(driver)
             if limit is not None:
-                there, more = int(self._tallies.rows(self._number(driver))[row]), int(self._more(driver, claims)[row])
-                if more and there + more > limit[row]:
-                    return f"node takes {limit[row]} volumes of {driver}, {there} are attached and {more} more are needed"
+                attached, additional = int(self._tallies.rows(self._number(driver))[row]), int(self._more(driver, claims)[row])
+                if additional and attached + additional > limit[row]:
+                    return f"node takes {limit[row]} volumes of {driver}, {attached} are attached and {additional} more are needed"
         return "volumes cannot be counted: a pod on the node uses the claim of another pod, or a disk with a name that cannot be read"
 
     def copy(self) -> "Attached":

@@ -164,14 +164,14 @@ def claim_uses(spec: PodSpec) -> Iterator[VolumeUse]:
 
 def zone_labels(volume: PersistentVolume) -> list[tuple[str, frozenset[str]]]:
     """The zone and region labels of a volume with the values they admit; a label with an empty part in its value is ignored."""
-    found = []
+    zones = []
     labels = dict(volume.labels)
     for key in (OLD_ZONE, OLD_REGION, ZONE, REGION):
         if key in labels:
             values = frozenset(value.strip(" ") for value in labels[key].split("__"))
             if "" not in values:
-                found.append((key, values))
-    return found
+                zones.append((key, values))
+    return zones
 
 
 def _missing(problems: dict[str, str], message: str, use: VolumeUse) -> None:

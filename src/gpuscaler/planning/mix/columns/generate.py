@@ -111,10 +111,10 @@ def _maximal(instance: ProblemArrays, kinds: Ints, held: Floats) -> Mask:
     if instance.device is not None or any(instance.apart):
         return np.ones(len(kinds), dtype=np.bool_)
     room = instance.capacity[kinds] - held @ instance.request
-    more = held < instance.copies[:, kinds].T
+    room_for_more = held < instance.copies[:, kinds].T
     for resource in range(room.shape[1]):
-        more &= instance.request[:, resource] <= room[:, resource, None]
-    return np.asarray(~more.any(axis=1))
+        room_for_more &= instance.request[:, resource] <= room[:, resource, None]
+    return np.asarray(~room_for_more.any(axis=1))
 
 
 def add_singles(instance: ProblemArrays, master: Master) -> None:

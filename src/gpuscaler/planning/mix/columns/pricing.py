@@ -93,13 +93,13 @@ def search(
     each kind are returned. With ``worthless``, items of value 0 are put on machines too. ``worth`` is valid for any width: a kind without a
     pattern above its target gets the target itself, or its own bound if that is lower.
     """
-    every = np.arange(len(instance.price))
-    prices, bound = sharpen(instance, every, values, starts)
+    all_kinds = np.arange(len(instance.price))
+    prices, bound = sharpen(instance, all_kinds, values, starts)
     meter.add(1000 + 400 * len(starts) + 2 * instance.copies.size)
-    open_kinds = every[bound > targets * (1 + EPSILON)]
+    open_kinds = all_kinds[bound > targets * (1 + EPSILON)]
     worth = np.minimum(bound, targets)
     if not len(open_kinds):
-        return ImprovingPatterns(every[:0], np.zeros((0, len(values))), worth, prices, True)
+        return ImprovingPatterns(all_kinds[:0], np.zeros((0, len(values))), worth, prices, True)
     copies = np.where((values > 0) | worthless, instance.copies[:, open_kinds].T, 0.0)
     margin = values - prices[open_kinds] @ instance.request.T
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -111,8 +111,8 @@ def search(
     top = np.maximum(dropped, targets[open_kinds])
     np.maximum.at(top, states.row, value)
     worth[open_kinds] = np.minimum(top, bound[open_kinds])
-    good = np.flatnonzero(value > targets[open_kinds][states.row] * (1 + EPSILON))
-    states, value = states.pick(good), value[good]
+    improving = np.flatnonzero(value > targets[open_kinds][states.row] * (1 + EPSILON))
+    states, value = states.pick(improving), value[improving]
     best = _best_of_each(states.row, value, keep) if keep else _varied(states, value, len(open_kinds))
     complete = len(best) == len(value) and not np.isfinite(dropped).any()
     states = states.pick(best)
@@ -122,8 +122,8 @@ def search(
         share = instance.request[:, instance.device]
         held = fill(instance, np.argsort(-share, kind="stable"), states.held, kinds)
         complete = complete and bool(np.all(held == states.held))
-        good = np.flatnonzero(held @ values > targets[kinds] * (1 + EPSILON))
-        kinds, held = kinds[good], held[good]
+        improving = np.flatnonzero(held @ values > targets[kinds] * (1 + EPSILON))
+        kinds, held = kinds[improving], held[improving]
     return ImprovingPatterns(kinds, held, worth, prices, complete)
 
 
@@ -142,10 +142,10 @@ def _varied(states: _States, value: Floats, kinds: int) -> Ints:
     starts = np.flatnonzero(np.diff(states.row[order], prepend=-1))
     chosen = []
     for start, end in pairwise([*starts.tolist(), len(order)]):
-        mine = order[start:end]
-        holds = states.held[mine] > 0
-        firsts = set(holds.argmax(axis=0)[holds.any(axis=0)].tolist()) | set(range(min(_FEW, len(mine))))
-        chosen += mine[sorted(firsts)[:most]].tolist()
+        row_states = order[start:end]
+        holds = states.held[row_states] > 0
+        firsts = set(holds.argmax(axis=0)[holds.any(axis=0)].tolist()) | set(range(min(_FEW, len(row_states))))
+        chosen += row_states[sorted(firsts)[:most]].tolist()
     return np.array(sorted(chosen), dtype=np.int64)
 
 

@@ -40,26 +40,26 @@ def construct(
 
     ``start`` holds machines that are already chosen.
     """
-    items, every = len(instance.demand), np.arange(len(instance.price))
+    items, all_kinds = len(instance.demand), np.arange(len(instance.price))
     parts = start.parts() if start is not None else []
     remaining = instance.demand - (start.served() if start is not None else 0.0)
     spare = spare_amounts(instance, parts)
     cost, best = 0.0, None
     finish = np.inf
     charged = prices.kind_costs(instance)
-    filled, stale = np.zeros((len(every), items)), np.ones(len(every), dtype=np.bool_)
+    filled, stale = np.zeros((len(all_kinds), items)), np.ones(len(all_kinds), dtype=np.bool_)
     while remaining.any():
-        some = affordable(instance, spare)
-        kinds = every[some]
+        buyable = affordable(instance, spare)
+        kinds = all_kinds[buyable]
         if not len(kinds):
             break
         if not must and not meter.left():
             return None
         # A machine with pods that are all still unplaced would be filled the same way again.
-        again = every[some & stale]
-        filled[again], stale[again] = fill(instance, order, remaining, again), False
+        to_refill = all_kinds[buyable & stale]
+        filled[to_refill], stale[to_refill] = fill(instance, order, remaining, to_refill), False
         held = filled[kinds]
-        meter.add(len(order) * (45 + 0.3 * len(again)) * (len(again) > 0) + len(kinds) + 100)
+        meter.add(len(order) * (45 + 0.3 * len(to_refill)) * (len(to_refill) > 0) + len(kinds) + 100)
         done = np.flatnonzero(np.all(held == remaining, axis=1))
         if len(done):
             last = done[instance.price[kinds[done]].argmin()]

@@ -77,16 +77,16 @@ class _MixFilling:
 
     def finish(self, relaxed: Relaxed) -> Mixture:
         """Buy the cheapest machine that holds everything left, or full ones of the kinds of ``relaxed`` until one can."""
-        instance, every = self.instance, np.arange(len(self.instance.price))
+        instance, all_kinds = self.instance, np.arange(len(self.instance.price))
         costs = np.maximum(relaxed.prices.kind_costs(instance), EPSILON)
         while self.remaining.any():
             spare = spare_amounts(instance, self.parts)
             allowed = affordable(instance, spare)
-            last = every[allowed & fits(instance, self.remaining, every)]
+            last = all_kinds[allowed & fits(instance, self.remaining, all_kinds)]
             if len(last):
                 self._buy(int(last[instance.price[last].argmin()]), self.remaining, 1)
                 break
-            kinds = every[allowed & (relaxed.machines > 0)]
+            kinds = all_kinds[allowed & (relaxed.machines > 0)]
             helds = [_share(instance, int(kind), self.remaining, self.remaining, self.largest) for kind in kinds]
             self.meter.add(_SHARE * len(self.remaining) * len(kinds))
             score = [float(held @ relaxed.prices.items) / costs[kind] for kind, held in zip(kinds, helds, strict=True)]

@@ -90,11 +90,11 @@ def delete(work: Deletion, candidates: Sequence[Candidate]) -> tuple[CandidateAr
         rooms = move_exactly(work, ordered, bound, passes=passes)
         peer_rules = PeerRules(rooms, work.rules_by_class, work.class_rows, passes=passes)
     left = [n for n in order if candidates[n] in work.steps or bound.isdisjoint(candidates[n].load)]
-    loose = [number for number in left if candidates[number].row not in work.pinned]
+    unpinned = [number for number in left if candidates[number].row not in work.pinned]
     # If a machine that was cleared exactly stays after all, it keeps all its pods, so its free resources do not change.
     cleared = [candidate.row for candidate in work.steps]
     before = fleet.free[cleared]
-    fleet = fleet.narrowed(np.array(loose, dtype=np.int64), free, rooms.planned, peer_rules)
+    fleet = fleet.narrowed(np.array(unpinned, dtype=np.int64), free, rooms.planned, peer_rules)
     fleet.free[cleared] = before
     leaving = np.array([candidate in work.admitted for candidate in fleet.candidates], dtype=np.bool_)
     emptied = empty_together(fleet, leaving=leaving, targets=work.destinations.targets)
@@ -171,7 +171,7 @@ def retry_one_by_one(work: Deletion, fleet: CandidateArrays, emptied: Emptied) -
         emptied.leaving[number] = True
         emptied.packed.placed += packed.placed
         emptied.packed.free = packed.free
-        receiving |= {row for _, where, _ in packed.placed for row in where.tolist()}
+        receiving |= {row for _, rows, _ in packed.placed for row in rows.tolist()}
 
 
 def recheck_exact_moves(work: Deletion, fleet: CandidateArrays, emptied: Emptied) -> None:
@@ -198,10 +198,10 @@ def record_removals(work: Deletion, fleet: CandidateArrays, emptied: Emptied) ->
         candidate = fleet.candidates[number]
         moves = [Move(step.pod.key, names[step.target]) for step in work.steps.get(candidate, ())]
         for running_class in sorted((running_class for running_class in candidate.load if running_class in rank), key=rank.__getitem__):
-            here = places[fleet.size_of[running_class]]
+            free_places = places[fleet.size_of[running_class]]
             pods = candidate.load[running_class]
             keys = [pods[0].key] if len(pods) == 1 else sorted([pod.key for pod in pods])
-            moves += [Move(key, here.pop()) for key in keys]
+            moves += [Move(key, free_places.pop()) for key in keys]
         work.ledger.remove(candidate, deletion_reason(candidate, moves), saving=candidate.price, moves=moves)
 
 

@@ -83,16 +83,16 @@ def replace_machines(work: Deletion, fleet: CandidateArrays, emptied: Emptied) -
     limits, returns = work.situation.limits, SpotReturns(work.situation)
     numbers = np.flatnonzero(~emptied.leaving).tolist()
     staying = [fleet.candidates[number] for number in numbers]
-    loose = [
+    unpinned = [
         candidate
         for candidate in staying
         if candidate not in work.steps and candidate.row not in receiving and candidate.row not in work.pinned
     ]
-    for tier in sorted({candidate.member.pool.priority for candidate in loose}, reverse=True):
-        here = promising(work, fleet, [candidate for candidate in loose if candidate.member.pool.priority == tier], tier)
-        if here and not work.stopped:
-            purchases = purchase_items(fleet, replacement_kinds, here, tier=tier)
-            machines = replace_tier(Replacing(work, fleet, emptied, purchases, limits, templates, returns), here)
+    for tier in sorted({candidate.member.pool.priority for candidate in unpinned}, reverse=True):
+        promising_ones = promising(work, fleet, [candidate for candidate in unpinned if candidate.member.pool.priority == tier], tier)
+        if promising_ones and not work.stopped:
+            purchases = purchase_items(fleet, replacement_kinds, promising_ones, tier=tier)
+            machines = replace_tier(Replacing(work, fleet, emptied, purchases, limits, templates, returns), promising_ones)
             limits, templates = (
                 limits_after(limits, machines, templates),
                 templates.after_purchases(Counter(machine.key for machine in machines)),
@@ -214,10 +214,10 @@ def worth_replacing(search: Replacing, candidates: Sequence[Candidate]) -> list[
     value = np.array(solution.duals.items)
     ranked = []
     for candidate in candidates:
-        mine = search.purchases.counts([candidate])
-        if any(solution.unmet.get(int(item)) for item in np.flatnonzero(mine)):
+        own_counts = search.purchases.counts([candidate])
+        if any(solution.unmet.get(int(item)) for item in np.flatnonzero(own_counts)):
             continue
-        gain = candidate.price - float(mine @ value) * (1 + OVERLAP / 3600) - restart_loss(candidate)
+        gain = candidate.price - float(own_counts @ value) * (1 + OVERLAP / 3600) - restart_loss(candidate)
         if gain > NOTHING:
             ranked.append((-gain / candidate.price, candidate.name, candidate))
     return [candidate for _, _, candidate in sorted(ranked, key=lambda entry: entry[:2])]

@@ -47,21 +47,21 @@ def empty_together(fleet: CandidateArrays, *, leaving: Mask, targets: Mask) -> E
 def put_back_by_total(fleet: CandidateArrays, left: Array, backwards: Array, targets: Mask) -> Array:
     """The first of ``backwards`` that together have as much room as the pods in ``left`` request; at least one."""
     sizes = fleet.sizes
-    back = np.zeros(len(fleet.candidates), dtype=np.bool_)
+    put_back = np.zeros(len(fleet.candidates), dtype=np.bool_)
     groups = np.unique(sizes.group[np.flatnonzero(left)])
     for group in sorted(groups, key=lambda g: (int(sizes.admits[g].sum()), int(g))):
         members = np.flatnonzero((sizes.group == group) & (left > 0))
         missing = left[members] @ sizes.requests[members]
         room = room_of(fleet, backwards, sizes.admits[group], members, targets)
-        missing = missing - room[back[backwards]].sum(axis=0)
+        missing = missing - room[put_back[backwards]].sum(axis=0)
         if (missing <= 0).all():
             continue
-        useful = np.flatnonzero((room.sum(axis=1) > 0) & ~back[backwards])
+        useful = np.flatnonzero((room.sum(axis=1) > 0) & ~put_back[backwards])
         gained = np.cumsum(room[useful], axis=0)
         enough = np.flatnonzero((gained >= missing).all(axis=1))
         count = int(enough[0]) + 1 if len(enough) else len(useful)
-        back[backwards[useful[:count]]] = True
-    return np.flatnonzero(back)
+        put_back[backwards[useful[:count]]] = True
+    return np.flatnonzero(put_back)
 
 
 def room_of(fleet: CandidateArrays, chosen: Array, admits: Mask, members: Array, targets: Mask) -> Array:
@@ -80,23 +80,25 @@ def room_of(fleet: CandidateArrays, chosen: Array, admits: Mask, members: Array,
 def put_back_by_size(fleet: CandidateArrays, left: Array, backwards: Array, targets: Mask) -> Array:
     """For each size that is left over, the first of ``backwards`` that hold enough copies when emptied; at least one."""
     sizes = fleet.sizes
-    back = np.zeros(len(fleet.candidates), dtype=np.bool_)
+    put_back = np.zeros(len(fleet.candidates), dtype=np.bool_)
     room = fleet.free[fleet.rows] + fleet.load
     for size in np.flatnonzero(left):
         request = sizes.requests[size]
         wanted = np.flatnonzero(request)
         rows = fleet.rows[backwards]
         copies = (room[backwards][:, wanted] // request[wanted]).min(axis=1)
-        own = np.bincount(fleet.owner[fleet.size == size], weights=fleet.amount[fleet.size == size], minlength=len(back)).astype(np.int64)
+        own = np.bincount(fleet.owner[fleet.size == size], weights=fleet.amount[fleet.size == size], minlength=len(put_back)).astype(
+            np.int64
+        )
         copies = np.where(sizes.admits[sizes.group[size]][rows] & targets[rows], np.maximum(copies, own[backwards]), own[backwards])
-        first = np.argsort(~back[backwards], kind="stable")
+        first = np.argsort(~put_back[backwards], kind="stable")
         gained = np.cumsum(copies[first])
         count = int(np.searchsorted(gained, left[size])) + 1
         chosen = first[:count][copies[first[:count]] > 0]
         taken = np.minimum(copies[chosen], np.maximum(left[size] - (gained[:count][copies[first[:count]] > 0] - copies[chosen]), 0))
         room[backwards[chosen]] -= taken[:, None] * request
-        back[backwards[chosen]] = True
-    return np.flatnonzero(back)
+        put_back[backwards[chosen]] = True
+    return np.flatnonzero(put_back)
 
 
 def fitting_rows(fleet: CandidateArrays, free: Array, open_rows: Array, sizes: Array) -> Mask:

@@ -47,7 +47,7 @@ def split_by_domain(
         if not keeping.isdisjoint(candidate.load):
             load = {}
             for running_class, pods in candidate.load.items():
-                here = running_class
+                class_in_domain = running_class
                 if running_class in keeping:
                     domain = tuple([(key, candidate.node.labels.get(key)) for key in rules_by_class[running_class].keys])
                     split_class = split.get((running_class, domain))
@@ -56,8 +56,8 @@ def split_by_domain(
                             running_class, origin=replace(running_class.origin, domain=domain)
                         )
                         of[split_class] = rules_by_class[running_class]
-                    here = split_class
-                load[here] = pods
+                    class_in_domain = split_class
+                load[class_in_domain] = pods
             candidate = structs.replace(candidate, load=load)
         narrowed.append(candidate)
     return narrowed, of
@@ -93,8 +93,8 @@ class PeerRules:
             self._rooms.remove(running_class.spec, running_class.labels, row)
             passes = self._rooms.verdict(running_class.spec, running_class.labels).passes
             self._rooms.place(running_class.spec, running_class.labels, row)
-            asked = [passes[name] for name in BETWEEN_PODS if name in passes]
-            mask = self._memo[running_class] = np.logical_and.reduce(asked) if asked else np.ones(len(self._rooms.planned), dtype=np.bool_)
+            masks = [passes[name] for name in BETWEEN_PODS if name in passes]
+            mask = self._memo[running_class] = np.logical_and.reduce(masks) if masks else np.ones(len(self._rooms.planned), dtype=np.bool_)
         return mask
 
     def settled(self, running_class: RunningClass) -> bool:

@@ -123,7 +123,7 @@ def sizes_of(
     peer_rules: PeerRules,
 ) -> tuple[Sizes, dict[RunningClass, int]]:
     """The sizes of ``classes``. Classes with the same requests and the same open rows share a size, unless only one of them is ``free``."""
-    loose = frozenset(free)
+    free_set = frozenset(free)
     groups: dict[bytes, int] = {}
     masks: list[Mask] = []
     size_numbers: dict[tuple[object, ...], int] = {}
@@ -132,7 +132,7 @@ def sizes_of(
     size_of: dict[RunningClass, int] = {}
     for running_class in classes:
         mask, amounts = destinations.admitting(running_class), counted_requests(running_class.spec)
-        if running_class in loose:
+        if running_class in free_set:
             social, apart = peer_rules.admitting(running_class), peer_rules.siblings(running_class)
             if apart:
                 amounts[apart] = 1
@@ -141,7 +141,7 @@ def sizes_of(
         number = groups.setdefault(mask.tobytes(), len(groups))
         if number == len(masks):
             masks.append(mask)
-        key = (running_class in loose, number, *sorted(amounts.items()))
+        key = (running_class in free_set, number, *sorted(amounts.items()))
         if key not in size_numbers:
             size_numbers[key] = len(size_numbers)
             row = np.zeros(len(column), dtype=np.int64)

@@ -58,7 +58,7 @@ class Destinations:
             mask &= self._where(("market", wanted), lambda _, row_market: row_market in wanted)
         if running_class.options.deadline is not None:
             # Whether spot is still safe for a deadline is decided when a pod starts; it is not moved onto spot later.
-            mask &= self._where("deadline", lambda _, its: its != "spot")
+            mask &= self._where("deadline", lambda _, row_market: row_market != "spot")
         if running_class.origin.bare:
             mask &= self._where("bare", lambda node, _: is_bare(node))
         if running_class.origin.zone is not None:

@@ -46,12 +46,12 @@ def pack(sizes: Sizes, counts: Array, free: Array, rows: Mask) -> Packed:
     left = counts.copy()
     open_rows = [np.flatnonzero(mask & rows) for mask in sizes.admits]
     for size in order(sizes, counts, free, open_rows):
-        where = open_rows[sizes.group[size]]
-        if len(where):
-            copies = _spread_copies(sizes.requests[size], int(counts[size]), free, where)
+        admitting = open_rows[sizes.group[size]]
+        if len(admitting):
+            copies = _spread_copies(sizes.requests[size], int(counts[size]), free, admitting)
             used = np.flatnonzero(copies)
             if len(used):
-                placed.append((size, where[used], copies[used]))
+                placed.append((size, admitting[used], copies[used]))
                 left[size] -= int(copies.sum())
     return Packed(placed, left, free)
 
@@ -65,15 +65,15 @@ def order(sizes: Sizes, counts: Array, free: Array, open_rows: Sequence[Array]) 
     return [int(size) for size in wanted[np.lexsort((wanted, -bulk, choice))]]
 
 
-def _spread_copies(request: Array, count: int, free: Array, where: Array) -> Array:
-    """How many of ``count`` copies each row of ``where`` takes; ``free`` is reduced."""
+def _spread_copies(request: Array, count: int, free: Array, rows: Array) -> Array:
+    """How many of ``count`` copies each row of ``rows`` takes; ``free`` is reduced."""
     wanted = np.flatnonzero(request)
     amount = request[wanted]
-    room = free[np.ix_(where, wanted)]
+    room = free[np.ix_(rows, wanted)]
     fit = np.maximum((room // amount).min(axis=1), 0)
-    taken = np.zeros(len(where), dtype=np.int64)
-    everything = int(fit.sum())
-    if everything <= count:
+    taken = np.zeros(len(rows), dtype=np.int64)
+    total_fit = int(fit.sum())
+    if total_fit <= count:
         taken = fit
     else:
         for sweep in range(LOOKS):
@@ -87,7 +87,7 @@ def _spread_copies(request: Array, count: int, free: Array, where: Array) -> Arr
                 break
             room = room - now[:, None] * amount
             fit = np.maximum((room // amount).min(axis=1), 0)
-    free[np.ix_(where, wanted)] -= taken[:, None] * amount
+    free[np.ix_(rows, wanted)] -= taken[:, None] * amount
     return taken
 
 

@@ -102,9 +102,9 @@ def cache_key(problem: Problem, work: int) -> tuple[object, ...] | None:
     if len(problem.items) > 1:
         return None
     (item,), limits = problem.items, problem.limits
-    asked = (item.count, tuple(sorted(item.request.items())), item.allowed, item.per_machine, item.priority)
+    item_key = (item.count, tuple(sorted(item.request.items())), item.allowed, item.per_machine, item.priority)
     bounds = (limits.machines, limits.gpus, limits.dollars_per_hour, tuple(sorted(limits.pools.items())))
-    return (asked, problem.together, problem.apart, bounds, work)
+    return (item_key, problem.together, problem.apart, bounds, work)
 
 
 def relaxed_mix(draft: PlanDraft, counts: Mapping[int, int], classes: Mapping[int, PodClass]) -> Solved:

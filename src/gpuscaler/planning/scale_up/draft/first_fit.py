@@ -111,15 +111,15 @@ class _Packing:
         self.price = np.array([kind.price for kind in self.kinds])
         self.mask_of, self.masks = distinct([lot.allowed for lot in lots])
         self.rules = signatures(cluster, lots)
-        most = sum(self.wants)
+        machine_count = sum(self.wants)
         self.open = self.tight = 0
         self.closing = False
-        self.left = np.zeros((len(resources), most), dtype=np.int64)
-        self.ceiling = np.zeros(most, dtype=np.int64)
-        self.room = np.zeros(most, dtype=np.int64)
-        self.begun = np.zeros(most, dtype=np.int64)
-        self.welcome = np.ones((len(self.rules.conflicts), most), dtype=np.bool_)
-        self.counted = np.zeros((len(self.rules.members), most), dtype=np.int64)
+        self.left = np.zeros((len(resources), machine_count), dtype=np.int64)
+        self.ceiling = np.zeros(machine_count, dtype=np.int64)
+        self.room = np.zeros(machine_count, dtype=np.int64)
+        self.begun = np.zeros(machine_count, dtype=np.int64)
+        self.welcome = np.ones((len(self.rules.conflicts), machine_count), dtype=np.bool_)
+        self.counted = np.zeros((len(self.rules.members), machine_count), dtype=np.int64)
         self.alone = np.zeros(len(self.kinds), dtype=np.int64)
         self.roomy: dict[int, Mask] = {}
         self.pods: list[dict[int, int]] = []
@@ -165,11 +165,11 @@ class _Packing:
 
     def tighten(self) -> None:
         """Limit most machines to the cheapest kind that holds their pods: the room left there is filled before large ones grow."""
-        most = self.open - self.open // LARGE
-        fresh = np.arange(self.tight, most)
+        kept_open = self.open - self.open // LARGE
+        fresh = np.arange(self.tight, kept_open)
         if len(fresh):
             self._become(fresh, self._nearby(fresh, self._cheapest()[fresh]))
-            self.tight = most
+            self.tight = kept_open
 
     def _nearby(self, rows: Array, kinds: Array) -> Array:
         """For each of ``rows`` the twin of its kind in the zone where the machine was opened; the kind itself if there is no such twin.
@@ -199,9 +199,9 @@ class _Packing:
     def fill(self, size: int, indices: Iterable[int]) -> None:
         """Place lots of one size on machines, one after the other."""
         wanted = self.wanted[size]
-        asked = np.flatnonzero(wanted)
-        self.alone = (self.capacity[:, asked] // wanted[asked]).min(axis=1)
-        self.room[: self.open] = (self.left[asked, : self.open] // wanted[asked, None]).min(axis=0, initial=1 << 62)
+        requested = np.flatnonzero(wanted)
+        self.alone = (self.capacity[:, requested] // wanted[requested]).min(axis=1)
+        self.room[: self.open] = (self.left[requested, : self.open] // wanted[requested, None]).min(axis=0, initial=1 << 62)
         self.begun[: self.open] = self.room[: self.open]
         self.roomy.clear()
         for index in indices:

@@ -83,9 +83,11 @@ def _room_on_machines(area: PlacementArea, pod_class: PodClass) -> Array:
     for constraint in by_host if area.has_templates else ():
         # A bought machine starts empty, regardless of the pods on its template, so the minimum counts as 0.
         selector = constraint.selector
-        here = area.room.matching((pod_class.spec.namespace,), None, selector, exclude_terminating=True)
+        own_pods = area.room.matching((pod_class.spec.namespace,), None, selector, exclude_terminating=True)
         counted = selector is not None and selector.matches(pod_class.labels)
-        room = np.minimum(room, np.maximum(constraint.max_skew - here, 0) if counted else np.where(here <= constraint.max_skew, room, 0))
+        room = np.minimum(
+            room, np.maximum(constraint.max_skew - own_pods, 0) if counted else np.where(own_pods <= constraint.max_skew, room, 0)
+        )
     return room
 
 
@@ -189,12 +191,12 @@ def _best_domain(area: PlacementArea, key: str, room: Array, left: int) -> int:
 
 def _least_crowded(area: PlacementArea, pod_class: PodClass, shape: Shape, room: Array) -> int:
     """The allowed row whose domains have the fewest pods that the class's own spread constraints count."""
-    crowd = np.zeros(len(room), dtype=np.int64)
+    crowding = np.zeros(len(room), dtype=np.int64)
     for constraint in shape.self_wide_spread:
         codes, counts, _ = area.room.spread_counts(pod_class.spec, pod_class.labels, constraint)
-        crowd += np.where(codes >= 0, counts[np.maximum(codes, 0)], 0)
+        crowding += np.where(codes >= 0, counts[np.maximum(codes, 0)], 0)
     rows = np.flatnonzero(room)
-    return int(rows[np.lexsort((rows, room[rows], area.rank[rows], crowd[rows]))[0]])
+    return int(rows[np.lexsort((rows, room[rows], area.rank[rows], crowding[rows]))[0]])
 
 
 def _spread(area: PlacementArea, pod_class: PodClass, constraint: SpreadConstraint, left: int) -> Iterator[Share]:
@@ -248,11 +250,11 @@ def _room_but_spread(area: PlacementArea, pod_class: PodClass) -> Array:
 
 def _shut(room: Room, spec: PodSpec, pod_class: PodClass) -> Mask:
     """Rows that a filter other than the spread constraints excludes."""
-    shut = np.zeros(len(room.table), dtype=np.bool_)
+    excluded = np.zeros(len(room.table), dtype=np.bool_)
     for name, mask in room.verdict(spec, pod_class.labels).excluded.items():
         if name != "PodTopologySpread":
-            shut |= mask
-    return shut
+            excluded |= mask
+    return excluded
 
 
 def balance_domains(counts: Array, held: Array, eligible: Mask, constraint: SpreadConstraint, left: int) -> Array:
@@ -263,12 +265,12 @@ def balance_domains(counts: Array, held: Array, eligible: Mask, constraint: Spre
     given = [0] * len(counts)
     now = [int(count) for count in counts]
     domains = [int(domain) for domain in np.flatnonzero(eligible)]
-    few = len(domains) < constraint.min_domains
+    below_minimum = len(domains) < constraint.min_domains
     for _ in range(left):
         open_domains = [domain for domain in domains if given[domain] < held[domain]]
         if not open_domains:
             break
-        lowest = 0 if few else min(now[domain] for domain in domains)
+        lowest = 0 if below_minimum else min(now[domain] for domain in domains)
         domain = min(open_domains, key=now.__getitem__)
         if now[domain] + 1 - lowest > constraint.max_skew:
             break

@@ -38,12 +38,12 @@ def preference_scores(room: Room, pod_class: PodClass) -> Array | None:
         liking += weight * room.selected(probe_spec(term))
     for sign, others in ((1, spec.preferred_affinity), (-1, spec.preferred_anti_affinity)):
         for other in others:
-            here = room.matching(other.namespaces, other.namespace_selector, other.selector)
-            liking += sign * other.weight * (sum_by_domain(room, other.topology_key, here) > 0)
+            matching = room.matching(other.namespaces, other.namespace_selector, other.selector)
+            liking += sign * other.weight * (sum_by_domain(room, other.topology_key, matching) > 0)
     for constraint in spec.spread:
         if not constraint.hard and constraint.selector is not None:
-            here = room.matching((spec.namespace,), None, constraint.selector, exclude_terminating=True)
-            liking -= CROWDING * sum_by_domain(room, constraint.topology_key, here)
+            matching = room.matching((spec.namespace,), None, constraint.selector, exclude_terminating=True)
+            liking -= CROWDING * sum_by_domain(room, constraint.topology_key, matching)
     return liking
 
 
@@ -97,8 +97,8 @@ class Favourites:
         """The kind to buy for ``pattern``: its own if no other is better. The choice influences later choices."""
         if self.liking.keys().isdisjoint(pattern.pods) and all(self._calm(pattern.kind)):
             return pattern.kind
-        able = [kind for kind in self.templates.places[pattern.kind] if self._may_be(pattern, kind)] or [pattern.kind]
-        kind = max(able, key=lambda kind: (self._score(pattern, kind), self._calm(kind), kind == pattern.kind, -kind))
+        possible = [kind for kind in self.templates.places[pattern.kind] if self._may_be(pattern, kind)] or [pattern.kind]
+        kind = max(possible, key=lambda kind: (self._score(pattern, kind), self._calm(kind), kind == pattern.kind, -kind))
         self._remember(pattern, self.templates.kinds[kind].rows[0])
         return kind
 

@@ -104,7 +104,7 @@ class _Settling:
         pod_class, left = queue.pod_class, self.left(queue)
         near = self.whole.verdict(pod_class.spec, pod_class.labels).passes.get("InterPodAffinity")
         usable = self.usable if near is None else self.usable & near[: len(room)]
-        nowhere, most = np.zeros(len(room), dtype=np.bool_), np.full(len(room), PLENTY, dtype=np.int64)
+        nowhere, limits = np.zeros(len(room), dtype=np.bool_), np.full(len(room), PLENTY, dtype=np.int64)
         while left and usable.any():
             area = PlacementArea(
                 self.draft.cluster,
@@ -112,7 +112,7 @@ class _Settling:
                 nowhere,
                 usable.copy(),
                 row_ranks(self.draft, pod_class.spec)[: len(room)],
-                most,
+                limits,
                 preference_scores(room, pod_class),
             )
             shares = fill_rows(area, pod_class, family.shape, family.at_once(left))
@@ -122,12 +122,12 @@ class _Settling:
                 break
 
     def overtaken(self, turns: Sequence[Family]) -> list[Family]:
-        where = {
+        rows = {
             id(family): [share.row for queue in family.queues for share in self.shares.get(id(queue), (queue, []))[1]]
             for family in turns
             if spreads(family)
         }
-        return overtaken_families(self.room, turns, where, np.zeros(len(self.room), dtype=np.bool_))
+        return overtaken_families(self.room, turns, rows, np.zeros(len(self.room), dtype=np.bool_))
 
     def keep(self) -> None:
         """Record the placements on the draft."""

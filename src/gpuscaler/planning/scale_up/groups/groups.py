@@ -80,11 +80,11 @@ def families(draft: PlanDraft, classes: Sequence[PodClass]) -> list[Family]:
         )
         groups.setdefault(group_key, []).append(pod_class)
     families = []
-    loose = frozenset(volume.storage_class for volume in draft.cluster.volumes.values() if not volume.claim)
+    unclaimed_classes = frozenset(volume.storage_class for volume in draft.cluster.volumes.values() if not volume.claim)
     for members in groups.values():
         ordered = sorted(members, key=lambda pod_class: pod_class.order)
         constraints = shape(draft.cluster, ordered[0])
-        volumes = shared_volumes(draft.cluster, ordered[0].spec, loose)
+        volumes = shared_volumes(draft.cluster, ordered[0].spec, unclaimed_classes)
         families.append(Family(largest(ordered), constraints, [Queue(pod_class, constraints) for pod_class in ordered], volumes))
     return sorted(families, key=lambda family: (-family.model.spec.priority, not family.shape.wide, family.queues[0].pod_class.order))
 
@@ -104,8 +104,8 @@ def assign(draft: PlanDraft, family: Family, only: Mask | None) -> list[Lot]:
     usable = wanted_templates(draft.templates, family.model)
     machines = draft.open_rows & ~machines_outside(draft, usable)
     if family.model.wishes:
-        wish = rows_with_wishes(draft.room, family.model)
-        usable, machines = usable & wish[draft.template_rows], machines & wish
+        preferred = rows_with_wishes(draft.room, family.model)
+        usable, machines = usable & preferred[draft.template_rows], machines & preferred
     if only is not None:
         usable = usable & only[draft.template_rows]
         machines = machines & padded(only, len(machines))
@@ -151,18 +151,18 @@ def admitted_by_others(draft: PlanDraft, pod_class: PodClass) -> Mask:
     return draft.room.admitting(without_peer_rules(pod_class.spec), pod_class.labels, draft.template_rows)
 
 
-def shared_volumes(cluster: Cluster, spec: PodSpec, loose: Container[str]) -> frozenset[str]:
+def shared_volumes(cluster: Cluster, spec: PodSpec, unclaimed_classes: Container[str]) -> frozenset[str]:
     """The volumes of ``spec`` whose use by one pod restricts the next pod.
 
     These are claims that one pod may use at a time, claims whose volume the first pod chooses, and disks that no two pods may mount.
-    Claims of a ``loose`` storage class, which has free volumes, compete for these.
+    Claims of a ``unclaimed_classes`` storage class, which has free volumes, compete for these.
     """
     volumes = set()
     for use in spec.volumes:
         claim = cluster.claims.get(f"{spec.namespace}/{use.claim}") if use.claim and not use.ephemeral else None
         if claim is not None and ("ReadWriteOncePod" in claim.access_modes or not claim.volume):
             volumes.add(claim.key)
-        if claim is not None and not claim.volume and (claim.storage_class or "") in loose:
+        if claim is not None and not claim.volume and (claim.storage_class or "") in unclaimed_classes:
             volumes.add(f"class {claim.storage_class}")
         if use.driver:
             volumes.add(f"{use.driver} {use.handle.partition('@')[0]}")
@@ -196,10 +196,10 @@ def place_class(draft: PlanDraft, family: Family, pod_class: PodClass, queue: Qu
     """Fill rows with one class, or with the whole family as its model; return the shares of templates, recorded as phantoms."""
     ground_rows = machines.copy()
     ground_rows[draft.template_rows] = usable & draft.templates.holds_one(pod_class.spec)
-    most = most_to_buy(draft, family, ground_rows)
+    limits = most_to_buy(draft, family, ground_rows)
     liking = preference_scores(draft.room, pod_class)
     area = PlacementArea(
-        draft.cluster, draft.room, draft.template_mask, ground_rows, row_ranks(draft, pod_class.spec), most, liking, family.watched
+        draft.cluster, draft.room, draft.template_mask, ground_rows, row_ranks(draft, pod_class.spec), limits, liking, family.watched
     )
     shares = fill_rows(area, pod_class, family.shape, family.at_once(family.left if queue is None else queue.left))
     templates = range(*draft.template_rows.indices(len(draft.room)))
@@ -212,17 +212,17 @@ def place_class(draft: PlanDraft, family: Family, pod_class: PodClass, queue: Qu
 
 def most_to_buy(draft: PlanDraft, family: Family, usable: Mask) -> Array:
     """How many pods each template may stand for; in a domain with a cap, one template takes all that the cap leaves."""
-    most = np.full(len(draft.room), PLENTY, dtype=np.int64)
+    limits = np.full(len(draft.room), PLENTY, dtype=np.int64)
     if not family.caps:
-        return most
-    good = np.flatnonzero(usable & draft.template_mask & draft.room.static_mask(family.model.spec))
+        return limits
+    suitable = np.flatnonzero(usable & draft.template_mask & draft.room.static_mask(family.model.spec))
     columns = [draft.room.table.column(key).codes for key in family.keys]
     for domain, cap in family.caps.items():
-        inside = good[np.logical_and.reduce([codes[good] == value for codes, value in zip(columns, domain, strict=True)])]
+        inside = suitable[np.logical_and.reduce([codes[suitable] == value for codes, value in zip(columns, domain, strict=True)])]
         bound = sum(share.count for _, share in family.phantoms if tuple(int(codes[share.row]) for codes in columns) == domain)
-        most[inside] = 0
-        most[inside[:1]] = max(0, cap - bound)
-    return most
+        limits[inside] = 0
+        limits[inside[:1]] = max(0, cap - bound)
+    return limits
 
 
 def fills_as_one(draft: PlanDraft, family: Family, usable: Mask) -> bool:
@@ -242,12 +242,12 @@ def spread_evenly(draft: PlanDraft, family: Family, admitted: Mask) -> list[Shar
     lowest = min(price.values())
     chosen = sorted(row for row in cheapest if price[row] <= lowest * TIE)
     first = draft.first_template
-    there = [0] * len(chosen)
+    present = [0] * len(chosen)
     if family.watched is not None:
         constraint, owner = family.watched
         spread_counts = draft.room.spread_counts(owner.spec, owner.labels, constraint)
-        there = [int(spread_counts.counts[spread_counts.codes[first + row]]) for row in chosen]
-    wanted = even_additions(there, family.left)
+        present = [int(spread_counts.counts[spread_counts.codes[first + row]]) for row in chosen]
+    wanted = even_additions(present, family.left)
     shares = [Share(first + row, count) for row, count in zip(chosen, wanted, strict=True) if count]
     spec = without_hosts(family.model.spec)
     for share in shares:
@@ -256,12 +256,12 @@ def spread_evenly(draft: PlanDraft, family: Family, admitted: Mask) -> list[Shar
     return shares
 
 
-def even_additions(there: Sequence[int], count: int) -> list[int]:
-    """How many of ``count`` go to each place so that the sums with ``there`` are as even as possible; the first get the remainder."""
-    level = list(there)
+def even_additions(present: Sequence[int], count: int) -> list[int]:
+    """How many of ``count`` go to each place so that the sums with ``present`` are as even as possible; the first get the remainder."""
+    level = list(present)
     for _ in range(count):
         level[level.index(min(level))] += 1
-    return [after - before for before, after in zip(there, level, strict=True)]
+    return [after - before for before, after in zip(present, level, strict=True)]
 
 
 def deal_to_queues(family: Family, shares: Sequence[Share]) -> dict[int, list[Share]]:

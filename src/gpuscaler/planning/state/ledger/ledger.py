@@ -146,7 +146,7 @@ def step(ledger: Ledger, event: Event) -> Ledger:
         case Finished(node=node):
             return replace(ledger, leaving=tuple(removal for removal in ledger.leaving if removal.node != node))
         case Broken(pod=pod, node=node):
-            return replace(ledger, broken=(*(one for one in ledger.broken if one[0] != pod), (pod, node)))
+            return replace(ledger, broken=(*(entry for entry in ledger.broken if entry[0] != pod), (pod, node)))
         case Mended(pod=pod):
             return replace(ledger, broken=tuple(one for one in ledger.broken if one[0] != pod))
         case Noticed(strangers=strangers):
@@ -222,8 +222,8 @@ def _of_machine(
             )
             return replace(ledger, coming=tuple(left))
         case Exchanged(machine=machine, pairs=pairs):
-            come, back = dict(pairs), {new: old for old, new in pairs}
-            swaps = (come if ordered.id == machine else back for ordered in ledger.coming)
+            new_of, old_of = dict(pairs), {new: old for old, new in pairs}
+            swaps = (new_of if ordered.id == machine else old_of for ordered in ledger.coming)
             changed = (tuple(swap.get(pod, pod) for pod in machine.pods) for machine, swap in zip(ledger.coming, swaps, strict=True))
             return replace(ledger, coming=tuple(replace(machine, pods=to) for machine, to in zip(ledger.coming, changed, strict=True)))
 
@@ -298,10 +298,10 @@ def _granted(machine: OrderedMachine, instance: str, offering: OfferingKey, *, a
 def _unbought(bought: tuple[tuple[float, int], ...], at: float, refused: int) -> tuple[tuple[float, int], ...]:
     """``bought`` without the ``refused`` machines ordered at ``at``: refused machines count against no limit."""
     left = []
-    for when, many in bought:
-        less = min(many, refused) if when == at else 0
+    for when, machines in bought:
+        less = min(machines, refused) if when == at else 0
         refused -= less
-        left.append((when, many - less))
+        left.append((when, machines - less))
     return tuple(entry for entry in left if entry[1])
 
 
