@@ -13,8 +13,8 @@ from tests.metrics.prometheus_double import EPOCH, PrometheusDouble
 from gpuscaler.embedded.apiserver.api import ApiServer
 from gpuscaler.embedded.serving.memory import MemoryTransport
 from gpuscaler.kube.client import Client
-from gpuscaler.metrics.rules.reading import RuleSet, read
-from gpuscaler.metrics.sources.discovering import Discoverer, Looks
+from gpuscaler.metrics.rules.reading import RuleSet, read_rules
+from gpuscaler.metrics.sources.discovering import Discoverer, RelistTimes
 from gpuscaler.metrics.sources.evaluating import Evaluator, Timing
 from gpuscaler.metrics.sources.objects import Objects
 from gpuscaler.metrics.sources.source import PrometheusSource
@@ -71,9 +71,9 @@ async def serving(
     source = PrometheusSource(
         Discoverer(
             prometheus,
-            read(rules) if isinstance(rules, str) else rules,
+            read_rules(rules) if isinstance(rules, str) else rules,
             wall=lambda: EPOCH + clock(),
-            looks=Looks(interval=relist, max_age=600),
+            looks=RelistTimes(interval=relist, max_age=600),
         ),
         Evaluator(prometheus, clock=clock, timing=Timing(**timing)),
         Objects(client, clock=clock, random=Random(1)),

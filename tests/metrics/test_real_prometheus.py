@@ -19,9 +19,9 @@ from tests.metrics.real_prometheus import PATIENCE, RealPrometheus, binary, real
 from gpuscaler.embedded.apiserver.api import ApiServer
 from gpuscaler.embedded.serving.memory import MemoryTransport
 from gpuscaler.kube.client import Client
-from gpuscaler.metrics.rules.builtin import builtin
-from gpuscaler.metrics.rules.reading import RuleSet, read
-from gpuscaler.metrics.sources.discovering import Discoverer, Looks
+from gpuscaler.metrics.rules.builtin import builtin_rules
+from gpuscaler.metrics.rules.reading import RuleSet, read_rules
+from gpuscaler.metrics.sources.discovering import Discoverer, RelistTimes
 from gpuscaler.metrics.sources.evaluating import Evaluator, Timing
 from gpuscaler.metrics.sources.objects import Objects
 from gpuscaler.metrics.sources.prometheus import Prometheus, QueryRefused, access_of, server_of
@@ -52,7 +52,7 @@ def rules() -> RuleSet:
         {"seriesQuery": "queue_length", "resources": {"namespaced": False}, "name": {"as": name}, "metricsQuery": query}
         for name, query in FROM_ZERO.items()
     ]
-    return read(yaml.safe_dump({"externalRules": external}))
+    return read_rules(yaml.safe_dump({"externalRules": external}))
 
 
 @asynccontextmanager
@@ -61,7 +61,7 @@ async def serving(url: str, rules: RuleSet | None = None, stale: float = 120.0) 
     api.load([pod("training-0", app="llm"), pod("inference-0", app="llm"), pod("idle-0", app="llm")])
     prometheus = Prometheus([server_of(access_of(url))], clock=time.monotonic, timeout=5.0)
     source = PrometheusSource(
-        Discoverer(prometheus, rules or builtin(), wall=time.time, looks=Looks(interval=1.0, max_age=600)),
+        Discoverer(prometheus, rules or builtin_rules(), wall=time.time, looks=RelistTimes(interval=1.0, max_age=600)),
         Evaluator(prometheus, clock=time.monotonic, timing=Timing(period=1.0, stale=stale)),
         Objects(Client(MemoryTransport(api)), clock=time.monotonic, random=Random(1)),
         clock=time.monotonic,

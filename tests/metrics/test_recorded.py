@@ -22,11 +22,11 @@ from tests.metrics.real_prometheus import PATIENCE, binary, real_prometheus
 from gpuscaler.embedded.apiserver.api import ApiServer
 from gpuscaler.embedded.serving.memory import MemoryTransport
 from gpuscaler.kube.client import Client
-from gpuscaler.metrics.api.answering import Answering
+from gpuscaler.metrics.api.answering import Responder
 from gpuscaler.metrics.api.documents.statuses import Failure
-from gpuscaler.metrics.api.paths import read as read_path
-from gpuscaler.metrics.rules.reading import read
-from gpuscaler.metrics.sources.discovering import Discoverer, Looks
+from gpuscaler.metrics.api.paths import parse_request as read_path
+from gpuscaler.metrics.rules.reading import read_rules
+from gpuscaler.metrics.sources.discovering import Discoverer, RelistTimes
 from gpuscaler.metrics.sources.evaluating import Evaluator, Timing
 from gpuscaler.metrics.sources.objects import Objects
 from gpuscaler.metrics.sources.prometheus import Prometheus, access_of, server_of
@@ -48,29 +48,29 @@ async def page(_: web.Request) -> web.Response:
 
 
 @asynccontextmanager
-async def answering(folder: Path) -> AsyncIterator[Answering]:
+async def answering(folder: Path) -> AsyncIterator[Responder]:
     api = ApiServer(time.time)
     namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "ml"}}
     api.load([namespace, pod("a", app="x"), pod("b", app="x"), DEPLOYMENT])
     async with listening(page) as url, real_prometheus(binary(), folder, url.removeprefix("http://")) as running:
         prometheus = Prometheus([server_of(access_of(running.url))], clock=time.monotonic, timeout=5.0)
-        rules = read((RECORDED / "rules.yaml").read_text(encoding="utf-8"))
+        rules = read_rules((RECORDED / "rules.yaml").read_text(encoding="utf-8"))
         source = PrometheusSource(
-            Discoverer(prometheus, rules, wall=time.time, looks=Looks(interval=1.0, max_age=600)),
+            Discoverer(prometheus, rules, wall=time.time, looks=RelistTimes(interval=1.0, max_age=600)),
             Evaluator(prometheus, clock=time.monotonic, timing=Timing(period=1.0)),
             Objects(Client(MemoryTransport(api)), clock=time.monotonic, random=Random(1)),
             clock=time.monotonic,
         )
         task = asyncio.create_task(source.run())
         try:
-            yield Answering(source)
+            yield Responder(source)
         finally:
             task.cancel()
             await asyncio.wait([task])
             await prometheus.close()
 
 
-async def asked(answers: Answering, path: str) -> list[Any]:
+async def asked(answers: Responder, path: str) -> list[Any]:
     """Status, and objects with their values or the message, in the format of the file."""
     try:
         reply = await answers.answer(read_path("GET", path), {})  # type: ignore[arg-type]  # no header is looked at for metrics

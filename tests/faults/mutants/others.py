@@ -83,7 +83,7 @@ MUTANTS = (
     Mutant(
         case=51,
         at="Turns._give_one",
-        old="self.all.take(now)",
+        old="self.total.take(now)",
         new="pass",
         removes="the turns of unknown clients are unlimited",
     ),

@@ -157,13 +157,13 @@ class Scene:
                 "requestheader-extra-headers-prefix": '["X-Remote-Extra-"]',
             }
         )
-        self.tls.believe(trust.pem)
+        self.tls.accept_authorities(trust.pem)
         self.api.trust = trust
 
     def context(self, pair: CertificatePair | None) -> ssl.SSLContext:
         context = ssl.create_default_context(cadata=self.serving.certificate.decode())
         if pair is not None:
-            pair.presented(context)
+            pair.load_into(context)
         return context
 
     async def get(

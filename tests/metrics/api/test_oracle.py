@@ -13,8 +13,8 @@ from tests.conformance.building import built
 
 from gpuscaler.metrics.api.documents import bodies, statuses
 from gpuscaler.metrics.api.documents.kinds import kind_of
-from gpuscaler.metrics.api.paths import CUSTOM, EXTERNAL, Metric, read
-from gpuscaler.metrics.sources.values import Value, quantity
+from gpuscaler.metrics.api.paths import CUSTOM, EXTERNAL, Metric, parse_request
+from gpuscaler.metrics.sources.values import Value, format_value
 from gpuscaler.model.selector_text import SelectorError, Term, parse_terms
 
 pytestmark = pytest.mark.conformance
@@ -81,7 +81,7 @@ def drawn_number(random: Random) -> float:
 def test_random_numbers_become_the_same_quantities(oracle: Oracle) -> None:
     random = Random(2)
     for number in (0.0, 0.5, 0.0009, 1e6, 17179869184.0, 0.29, 1.001, 9.2e15, *(drawn_number(random) for _ in range(CASES))):
-        assert oracle.ask({"Number": number})["text"] == quantity(number), number
+        assert oracle.ask({"Number": number})["text"] == format_value(number), number
 
 
 def drawn_target(random: Random) -> str:
@@ -113,7 +113,7 @@ def test_rights_are_checked_for_the_attributes_that_kubernetes_reads(oracle: Ora
     for _ in range(CASES):
         method, target = random.choice(["GET", "GET", "GET", "HEAD", "POST", "PUT", "PATCH"]), drawn_target(random)
         theirs = oracle.ask({"Method": method, "Target": target})["attributes"]
-        attributes = read(method, target).attributes
+        attributes = parse_request(method, target).attributes
         ours = [attributes.verb, attributes.path]
         if attributes.resource:
             ours += [
@@ -154,12 +154,19 @@ def test_random_values_have_the_same_bytes(oracle: Oracle) -> None:
         case = {"Kind": kind, "ApiVersion": version, "Metric": "m", "MetricSelector": text, "Values": drawn}
         values = [
             Value(
-                "m", quantity(one["Number"]) or "", one["Timestamp"], resource, one["Namespace"], one["Name"], one["Window"], one["Labels"]
+                "m",
+                format_value(one["Number"]) or "",
+                one["Timestamp"],
+                resource,
+                one["Namespace"],
+                one["Name"],
+                one["Window"],
+                one["Labels"],
             )
             for one in drawn
         ]
-        ours = [bodies.custom(Metric(CUSTOM, version, "m", resource), values, terms) for version in ("v1beta1", "v1beta2")]
-        ours.append(bodies.external(Metric(EXTERNAL, "v1beta1", "m"), values))
+        ours = [bodies.encode_custom(Metric(CUSTOM, version, "m", resource), values, terms) for version in ("v1beta1", "v1beta2")]
+        ours.append(bodies.encode_external(Metric(EXTERNAL, "v1beta1", "m"), values))
         assert oracle.ask(case)["bodies"] == [our.decode() for our in ours], case
 
 
@@ -192,4 +199,4 @@ def test_refusals_have_the_same_bytes(oracle: Oracle) -> None:
         why = random.choice(["", "no rule", "a < b"])
         method = random.choice(["GET", "POST"])
         theirs = oracle.ask({"Error": "forbidden", "Method": method, "Target": target, "User": user, "Why": why})["bodies"]
-        assert theirs == [statuses.forbidden(user, read(method, target).attributes, why).body().decode()], (method, target, user)
+        assert theirs == [statuses.forbidden(user, parse_request(method, target).attributes, why).body().decode()], (method, target, user)

@@ -2,20 +2,20 @@
 
 import pytest
 
-from gpuscaler.metrics.autoscale.annotation import PROFILES, Aim, AnnotationError, Autoscale, read
+from gpuscaler.metrics.autoscale.annotation import PROFILES, AnnotationError, Autoscale, MetricTarget, parse_annotation
 
 
 def test_duty_cycle_is_the_average_of_the_current_duty_cycle() -> None:
-    assert read("duty_cycle=60,min=1,max=8") == Autoscale((Aim("Pods", ("duty_cycle_current",), "60"),), 1, 8)
+    assert parse_annotation("duty_cycle=60,min=1,max=8") == Autoscale((MetricTarget("Pods", ("duty_cycle_current",), "60"),), 1, 8)
 
 
 def test_one_replica_is_the_default_minimum() -> None:
-    assert read(" duty_cycle = 60 , max = 8 ").minimum == 1
+    assert parse_annotation(" duty_cycle = 60 , max = 8 ").minimum == 1
 
 
 def test_several_targets_are_several_metrics() -> None:
-    wanted = read("duty_cycle=60,memory_used=60Gi,external=queue_length:10,max=8")
-    assert [(aim.kind, aim.candidates[0], aim.target) for aim in wanted.aims] == [
+    wanted = parse_annotation("duty_cycle=60,memory_used=60Gi,external=queue_length:10,max=8")
+    assert [(aim.kind, aim.candidates[0], aim.target) for aim in wanted.metric_targets] == [
         ("Pods", "duty_cycle_current", "60"),
         ("Pods", "memory_used_bytes_current", "64424509440"),
         ("External", "queue_length", "10"),
@@ -24,15 +24,15 @@ def test_several_targets_are_several_metrics() -> None:
 
 @pytest.mark.parametrize("name", list(PROFILES))
 def test_a_profile_is_a_metric_a_target_and_a_behaviour(name: str) -> None:
-    wanted = read(f"profile={name},max=4")
-    assert wanted.aims == (PROFILES[name].aim,)
+    wanted = parse_annotation(f"profile={name},max=4")
+    assert wanted.metric_targets == (PROFILES[name].metric_target,)
     assert wanted.behavior == PROFILES[name].behavior
-    assert read(f"profile={name},target=7,max=4").aims[0].target == "7"
+    assert parse_annotation(f"profile={name},target=7,max=4").metric_targets[0].target == "7"
 
 
 def test_a_signal_that_exists_without_replicas_can_scale_from_zero() -> None:
-    assert read("external=queue_length:10,min=0,max=8").minimum == 0
-    assert read("duty_cycle=60,external=queue_length:10,min=0,max=8").minimum == 0
+    assert parse_annotation("external=queue_length:10,min=0,max=8").minimum == 0
+    assert parse_annotation("duty_cycle=60,external=queue_length:10,min=0,max=8").minimum == 0
 
 
 @pytest.mark.parametrize(
@@ -40,7 +40,7 @@ def test_a_signal_that_exists_without_replicas_can_scale_from_zero() -> None:
 )
 def test_a_signal_of_the_replicas_themselves_cannot_scale_from_zero(aim: str) -> None:
     with pytest.raises(AnnotationError, match="nothing would start the first one again"):
-        read(f"{aim},min=0,max=8")
+        parse_annotation(f"{aim},min=0,max=8")
 
 
 @pytest.mark.parametrize(
@@ -69,4 +69,4 @@ def test_a_signal_of_the_replicas_themselves_cannot_scale_from_zero(aim: str) ->
 )
 def test_an_invalid_value_is_an_error_with_the_expected_one(text: str, said: str) -> None:
     with pytest.raises(AnnotationError, match=said):
-        read(text)
+        parse_annotation(text)

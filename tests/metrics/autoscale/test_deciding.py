@@ -2,14 +2,14 @@
 
 import time
 
-from gpuscaler.metrics.autoscale.deciding import Annotated, Existing, decide
+from gpuscaler.metrics.autoscale.deciding import AnnotatedWorkload, ExistingAutoscaler, decide
 
-WEB = Annotated("Deployment", "ml", "web", "new", "duty_cycle=60,max=8")
+WEB = AnnotatedWorkload("Deployment", "ml", "web", "new", "duty_cycle=60,max=8")
 SERVED = {"duty_cycle_current"}
 
 
-def existing(owner: str, name: str = "web-gpuscaler", kind: str = "Deployment") -> Existing:
-    return Existing("ml", name, "uid", "1", (kind, "web"), owner, {})
+def existing(owner: str, name: str = "web-gpuscaler", kind: str = "Deployment") -> ExistingAutoscaler:
+    return ExistingAutoscaler("ml", name, "uid", "1", (kind, "web"), owner, {})
 
 
 def test_the_end_of_the_autoscaler_of_a_recreated_workload_is_waited_for() -> None:
@@ -17,23 +17,24 @@ def test_the_end_of_the_autoscaler_of_a_recreated_workload_is_waited_for() -> No
 
 
 def test_an_autoscaler_of_another_namespace_is_ignored() -> None:
-    (act,) = decide([WEB], [Existing("other", "web-gpuscaler", "uid", "1", ("Deployment", "web"), "", {})], served=SERVED)
+    (act,) = decide([WEB], [ExistingAutoscaler("other", "web-gpuscaler", "uid", "1", ("Deployment", "web"), "", {})], served=SERVED)
     assert act.verb == "create"
 
 
 def test_a_marked_autoscaler_of_another_namespace_with_the_uid_is_ignored_too() -> None:
-    forged = Existing("tenant", "web-gpuscaler", "uid", "1", ("Deployment", "web"), WEB.uid, {})
+    forged = ExistingAutoscaler("tenant", "web-gpuscaler", "uid", "1", ("Deployment", "web"), WEB.uid, {})
     (act,) = decide([WEB], [forged], served=SERVED)
     assert act.verb == "create"
-    assert decide([Annotated("Deployment", "ml", "web", "new")], [forged], served=SERVED) == ()
+    assert decide([AnnotatedWorkload("Deployment", "ml", "web", "new")], [forged], served=SERVED) == ()
 
 
 def test_the_time_to_decide_is_linear_in_the_number_of_workloads() -> None:
     workloads = [
-        Annotated("Deployment", f"ns-{number % 50}", f"web-{number}", f"uid-{number}", "duty_cycle=60,max=8") for number in range(6000)
+        AnnotatedWorkload("Deployment", f"ns-{number % 50}", f"web-{number}", f"uid-{number}", "duty_cycle=60,max=8")
+        for number in range(6000)
     ]
     existing = [
-        Existing(
+        ExistingAutoscaler(
             annotated.namespace,
             f"{annotated.name}-gpuscaler",
             f"a{annotated.uid}",
@@ -51,7 +52,7 @@ def test_the_time_to_decide_is_linear_in_the_number_of_workloads() -> None:
 
 
 def test_a_workload_without_the_annotation_is_ignored_with_its_autoscaler() -> None:
-    plain = Annotated("Deployment", "ml", "web", "new")
+    plain = AnnotatedWorkload("Deployment", "ml", "web", "new")
     assert decide([plain], [existing(""), existing("old", "another")], served=SERVED) == ()
 
 

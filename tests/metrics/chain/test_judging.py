@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from gpuscaler.metrics.chain.judging import Exporter, Facts, broken, judge
+from gpuscaler.metrics.chain.judging import ExporterState, Facts, first_broken, judge
 
 WELL = Facts(
     kind="Pods",
@@ -12,7 +12,7 @@ WELL = Facts(
     namespace="ml",
     pods={"p0": "n0", "p1": "n1"},
     values={"p0": "40", "p1": "50"},
-    exporters={"n0": Exporter("gpu/e0", True, frozenset({"ml/p0"})), "n1": Exporter("gpu/e1", True, frozenset({"ml/p1"}))},
+    exporters={"n0": ExporterState("gpu/e0", True, frozenset({"ml/p0"})), "n1": ExporterState("gpu/e1", True, frozenset({"ml/p1"}))},
     service="Service gpu/gpuscaler-metrics",
     listed=True,
     condition=("True", "ValidMetricFound", "the HPA was able to successfully calculate a replica count"),
@@ -27,16 +27,16 @@ def facts(**changed: Any) -> Facts:
 def test_without_problems_no_link_is_broken() -> None:
     links = judge(WELL)
     assert [link.verdict for link in links] == ["ok"] * 5
-    assert broken(links) is None
+    assert first_broken(links) is None
 
 
 @pytest.mark.parametrize(
     ("changed", "link", "said"),
     [
         ({"values": {"p0": "40"}, "exporters": {"n0": WELL.exporters["n0"]}}, "exporter", "no exporter runs on node n1 of pod p1"),
-        ({"values": {}, "exporters": {"n0": Exporter("gpu/e0", False)}}, "exporter", "gpu/e0 on node n0 of pod p0 is not ready"),
+        ({"values": {}, "exporters": {"n0": ExporterState("gpu/e0", False)}}, "exporter", "gpu/e0 on node n0 of pod p0 is not ready"),
         (
-            {"values": {"p1": "1"}, "exporters": {"n0": Exporter("gpu/e0", True, frozenset())}},
+            {"values": {"p1": "1"}, "exporters": {"n0": ExporterState("gpu/e0", True, frozenset())}},
             "exporter",
             "gpu/e0 on node n0 shows no GPU of pod p0",
         ),
@@ -54,14 +54,14 @@ def test_without_problems_no_link_is_broken() -> None:
     ],
 )
 def test_the_first_broken_link_is_named(changed: dict[str, Any], link: str, said: str) -> None:
-    worst = broken(judge(facts(**changed)))
+    worst = first_broken(judge(facts(**changed)))
     assert worst is not None
     assert worst.name == link
     assert said in worst.text
 
 
 def test_a_link_that_cannot_be_seen_is_neither_ok_nor_broken() -> None:
-    unread = facts(values={}, exporters={"n0": Exporter("gpu/e0", True, None, "pods/proxy is forbidden")})
+    unread = facts(values={}, exporters={"n0": ExporterState("gpu/e0", True, None, "pods/proxy is forbidden")})
     assert judge(unread)[0].verdict == "unknown"
     assert "pods/proxy is forbidden" in judge(unread)[0].text
     others = judge(facts(exporters={}))
@@ -75,7 +75,7 @@ def test_a_link_that_cannot_be_seen_is_neither_ok_nor_broken() -> None:
 
 def test_only_some_of_many_pods_are_named() -> None:
     pods = {f"p{number}": "n0" for number in range(10)}
-    shown = Exporter("gpu/e0", True, frozenset(f"ml/{name}" for name in pods))
-    worst = broken(judge(facts(pods=pods, values={}, exporters={"n0": shown})))
+    shown = ExporterState("gpu/e0", True, frozenset(f"ml/{name}" for name in pods))
+    worst = first_broken(judge(facts(pods=pods, values={}, exporters={"n0": shown})))
     assert worst is not None
     assert "p0, p1, p2 and 7 more" in worst.text

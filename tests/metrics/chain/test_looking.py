@@ -18,12 +18,12 @@ from gpuscaler.kube.errors import Forbidden, NotFound, Unreachable
 from gpuscaler.kube.portforward import NotAnsweredError, PodPort
 from gpuscaler.kube.resources import DEPLOYMENTS
 from gpuscaler.kube.transport import Answer, Request
-from gpuscaler.metrics.api.answering import Answering
+from gpuscaler.metrics.api.answering import Responder
 from gpuscaler.metrics.api.documents.statuses import Failure
-from gpuscaler.metrics.api.paths import read
+from gpuscaler.metrics.api.paths import parse_request
 from gpuscaler.metrics.autoscale.controller import AUTOSCALERS
-from gpuscaler.metrics.chain.judging import broken, judge
-from gpuscaler.metrics.chain.looking import Pages, look
+from gpuscaler.metrics.chain.judging import first_broken, judge
+from gpuscaler.metrics.chain.looking import Pages, collect_facts
 from gpuscaler.metrics.sources.prometheus import PrometheusAway
 
 SERVICE = {"spec": {"service": {"namespace": "gpu", "name": "gpuscaler-metrics"}}}
@@ -60,7 +60,7 @@ class Aggregated:
             return reply(self.unheard.encode(), status=503)
         query = "&".join(f"{name}={value}" for name, value in request.query.items())
         try:
-            said = await Answering(self._here.source).answer(read("GET", f"{request.path}?{query}"), {})  # type: ignore[arg-type]  # no header is asked for
+            said = await Responder(self._here.source).answer(parse_request("GET", f"{request.path}?{query}"), {})  # type: ignore[arg-type]  # no header is asked for
         except Failure as failure:
             return reply(failure.body(), status=failure.code)
         return reply(said.body, status=said.status)
@@ -120,14 +120,14 @@ def showing(page: str = PAGE) -> Pages:
 
 async def worst(client: Client, page: str = PAGE) -> tuple[str, str]:
     """The broken link of the only metric, and its description."""
-    (facts,) = await look(client, "ml", "llm", pages=showing(page))
-    link = broken(judge(facts))
+    (facts,) = await collect_facts(client, "ml", "llm", pages=showing(page))
+    link = first_broken(judge(facts))
     return (link.name, link.text) if link else ("", "")
 
 
 async def test_without_problems_every_link_is_ok() -> None:
     async with chained() as (_, client, _):
-        (facts,) = await look(client, "ml", "llm", pages=showing())
+        (facts,) = await collect_facts(client, "ml", "llm", pages=showing())
         assert dict(facts.values) == {"p0": "40"}
         assert facts.exporters["n0"].shows == frozenset({"ml/p0"})
         assert [link.verdict for link in judge(facts)] == ["ok", "ok", "ok", "ok", "unknown"]
@@ -146,7 +146,7 @@ async def test_without_the_page_of_an_exporter_its_link_is_unknown(error: Except
         raise error
 
     async with chained(measured=False) as (_, client, _):
-        (facts,) = await look(client, "ml", "llm", pages=pages)
+        (facts,) = await collect_facts(client, "ml", "llm", pages=pages)
     link = judge(facts)[0]
 
     assert (link.name, link.verdict) == ("exporter", "unknown")
@@ -217,7 +217,7 @@ async def test_objects_and_external_metrics_are_requested_like_the_autoscaler_do
         here.prometheus.put("queue_length", 5, queue="a", namespace="ml")
         here.prometheus.put("queue_length", 9, queue="b", namespace="ml")
         await asyncio.sleep(70)
-        queue, space = await look(client, "ml", "llm", pages=showing())
+        queue, space = await collect_facts(client, "ml", "llm", pages=showing())
         assert list(queue.values.values()) == ["5"]
         assert queue.listed
         assert dict(space.values) == {"ml": "40"}
@@ -226,4 +226,4 @@ async def test_objects_and_external_metrics_are_requested_like_the_autoscaler_do
 async def test_a_missing_autoscaler_is_not_found() -> None:
     async with chained() as (_, client, _):
         with pytest.raises(NotFound):
-            await look(client, "ml", "missing", pages=showing())
+            await collect_facts(client, "ml", "missing", pages=showing())

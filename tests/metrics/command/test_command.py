@@ -17,10 +17,10 @@ from gpuscaler.metrics.command.command import (
     FlagError,
     Options,
     TrustFlags,
-    header,
-    header_file,
-    seconds,
-    split,
+    parse_header,
+    parse_header_file,
+    parse_seconds,
+    split_values,
     without_ignored,
 )
 from gpuscaler.metrics.command.rules import RulesFile
@@ -99,34 +99,34 @@ def test_switches_with_an_effect_accept_the_syntax_of_go() -> None:
 
 
 def test_the_cache_time_of_reviews_may_be_zero() -> None:
-    assert seconds("--authentication-token-webhook-cache-ttl", "0s", zero=True) == 0
+    assert parse_seconds("--authentication-token-webhook-cache-ttl", "0s", zero=True) == 0
     flags = ("authentication-token", "authorization")
     words = [f"--{flags[0]}-webhook-cache-ttl=0s", *(f"--{flags[1]}-webhook-cache-{one}-ttl=0" for one in ("authorized", "unauthorized"))]
     assert "--prometheus-url: saw no URL" in ran(*words).output
 
 
 def test_values_of_flags_are_parsed_as_in_go() -> None:
-    assert seconds("--x", "1m30s") == 90.0
-    assert header("X-Scope-OrgID=a=b") == ("X-Scope-OrgID", "a=b")
-    assert split(["a,b", " c ", ""]) == ("a", "b", "c")
+    assert parse_seconds("--x", "1m30s") == 90.0
+    assert parse_header("X-Scope-OrgID=a=b") == ("X-Scope-OrgID", "a=b")
+    assert split_values(["a,b", " c ", ""]) == ("a", "b", "c")
 
 
 @pytest.mark.parametrize("text", ["90", "0s", "-1m", "soon"])
 def test_an_invalid_duration_is_refused(text: str) -> None:
     with pytest.raises(FlagError, match="--x: saw"):
-        seconds("--x", text)
+        parse_seconds("--x", text)
 
 
 @pytest.mark.parametrize("text", ["Authorization", "Bad Name=x", "=x", "X=a\nY: b"])
 def test_an_invalid_header_is_refused_without_showing_its_value(text: str) -> None:
     with pytest.raises(FlagError, match="--prometheus-header"):
-        header(text)
+        parse_header(text)
 
 
 @pytest.mark.parametrize("text", ["Authorization", "Bad Name=x", "=x", "X="])
 def test_a_header_file_needs_name_and_path(text: str) -> None:
     with pytest.raises(FlagError, match="--prometheus-header-file: saw"):
-        header_file(text)
+        parse_header_file(text)
 
 
 @pytest.mark.parametrize(
@@ -153,9 +153,9 @@ def test_secrets_that_others_can_read_cause_warnings_that_do_not_contain_them(to
 
 def test_authorities_from_flags_replace_those_of_the_config_map(tmp_path: Path) -> None:
     (tmp_path / "ca").write_text("PEM")
-    assert TrustFlags().given() == {}
-    assert TrustFlags(user_headers=("X-Other",)).given() == {}
-    given = TrustFlags(proxy_ca=tmp_path / "ca", allowed_names=("front",)).given()
+    assert TrustFlags().as_config_map() == {}
+    assert TrustFlags(user_headers=("X-Other",)).as_config_map() == {}
+    given = TrustFlags(proxy_ca=tmp_path / "ca", allowed_names=("front",)).as_config_map()
     assert given == {
         "requestheader-client-ca-file": "PEM",
         "requestheader-allowed-names": '["front"]',
@@ -165,7 +165,7 @@ def test_authorities_from_flags_replace_those_of_the_config_map(tmp_path: Path) 
         "requestheader-extra-headers-prefix": '["x-remote-extra-"]',
     }
     with pytest.raises(FlagError, match=r"--client-ca-file .*gone: saw No such file"):
-        TrustFlags(client_ca=tmp_path / "gone").given()
+        TrustFlags(client_ca=tmp_path / "gone").as_config_map()
 
 
 @pytest.mark.parametrize(
@@ -265,21 +265,21 @@ def test_changed_rules_are_used_and_an_invalid_file_keeps_the_previous_ones(tmp_
     path = tmp_path / "rules.yaml"
     path.write_text(RULE % "a")
     file = RulesFile(path)
-    assert (file.rules.series_queries, file.look()) == (("a",), False)
+    assert (file.rules.series_queries, file.reload()) == (("a",), False)
 
     path.write_text(RULE % "b")
-    assert (file.look(), file.rules.series_queries) == (True, ("b",))
+    assert (file.reload(), file.rules.series_queries) == (True, ("b",))
 
     path.write_text("rules: [")
-    assert (file.look(), file.rules.series_queries) == (False, ("b",))
+    assert (file.reload(), file.rules.series_queries) == (False, ("b",))
     assert "the previous rules stay in use" in file.trouble
 
     path.unlink()
-    assert not file.look()
+    assert not file.reload()
     assert "No such file" in file.trouble
 
     path.write_text(RULE % "c")
-    assert (file.look(), file.trouble, file.rules.series_queries) == (True, "", ("c",))
+    assert (file.reload(), file.trouble, file.rules.series_queries) == (True, "", ("c",))
 
 
 async def test_new_rules_are_passed_on(tmp_path: Path) -> None:
@@ -297,4 +297,4 @@ async def test_new_rules_are_passed_on(tmp_path: Path) -> None:
 def test_without_a_file_the_built_in_rules_are_used() -> None:
     file = RulesFile(None)
     assert len(file.rules.rules) > 5
-    assert not file.look()
+    assert not file.reload()

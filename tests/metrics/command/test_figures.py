@@ -57,7 +57,7 @@ async def test_answers_evaluations_freshness_and_failures_are_counted() -> None:
 async def test_requests_to_prometheus_are_a_histogram() -> None:
     asked = PrometheusMetrics()
     for seconds in (0.004, 0.2, 30.0):
-        asked.answered("/api/v1/query", "p:9090", "ok", seconds)
+        asked.add("/api/v1/query", "p:9090", "ok", seconds)
     async with serving() as here:
         scrape = figures(here, asked)
     name = "gpuscaler_metrics_prometheus_request_duration_seconds"

@@ -7,7 +7,7 @@ from tests.kube.doubles import Scripted, answer, refusal
 
 from gpuscaler.kube.client import Client
 from gpuscaler.kube.transport import Answer, Request
-from gpuscaler.metrics.command.registration import registrations
+from gpuscaler.metrics.command.registration import find_registrations
 
 EXPIRED = "tls: failed to verify certificate: x509: certificate has expired or is not yet valid: current time 2026-11-23T00:08:40Z"
 OTHER = "tls: failed to verify certificate: x509: certificate is valid for adapter.kube-system.svc, not adapter.monitoring.svc"
@@ -57,7 +57,7 @@ class Plane:
 
 
 async def told(plane: Plane) -> list[str]:
-    return [registration.text for registration in await registrations(plane.client)]
+    return [registration.text for registration in await find_registrations(plane.client)]
 
 
 async def test_a_server_that_answers_is_shown_with_its_apis() -> None:

@@ -136,7 +136,7 @@ class Running:
         """Send a request like the aggregator: it trusts the authorities in caBundle, and acts for the autoscaler."""
         bundle = self.world.bundles.get("v1beta2.custom.metrics.k8s.io", "")
         context = ssl.create_default_context(cadata=b64decode(bundle).decode() or None)
-        self.world.proxies.issue("front-proxy-client").presented(context)
+        self.world.proxies.issue("front-proxy-client").load_into(context)
         name = f"{SERVICE['name']}.{SERVICE['namespace']}.svc"
         headers = {"X-Remote-User": "system:serviceaccount:kube-system:horizontal-pod-autoscaler"}
         async with (

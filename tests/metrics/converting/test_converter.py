@@ -10,7 +10,7 @@ import yaml
 
 from gpuscaler.cli.metrics import metrics
 from gpuscaler.metrics.converting.converter import ManifestError, convert, read, write
-from gpuscaler.metrics.rules.reading import read as read_rules
+from gpuscaler.metrics.rules.reading import read_rules
 
 ROOT = Path(__file__).parents[3]
 Json = dict[str, Any]

@@ -4,7 +4,7 @@ from typing import Any
 
 import yaml
 
-from gpuscaler.metrics.rules.reading import RuleSet, read
+from gpuscaler.metrics.rules.reading import RuleSet, read_rules
 from gpuscaler.metrics.rules.resources import Resources
 from gpuscaler.metrics.rules.rule import Rule
 
@@ -20,7 +20,7 @@ def entry(query: str = SUM, **more: Any) -> dict[str, Any]:
 
 
 def rule_set(*rules: dict[str, Any], external: tuple[dict[str, Any], ...] = ()) -> RuleSet:
-    return read(yaml.safe_dump({"rules": list(rules), "externalRules": list(external)}))
+    return read_rules(yaml.safe_dump({"rules": list(rules), "externalRules": list(external)}))
 
 
 def a_rule(query: str = SUM, **more: Any) -> Rule:

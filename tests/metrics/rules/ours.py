@@ -3,7 +3,7 @@
 from typing import Any
 
 from gpuscaler.metrics.rules.matchers import QueryError
-from gpuscaler.metrics.rules.reading import read
+from gpuscaler.metrics.rules.reading import read_rules
 from gpuscaler.metrics.rules.resources import Resource
 from gpuscaler.metrics.rules.rule import Rule
 from gpuscaler.model.selector_text import SelectorError, parse_selector
@@ -17,7 +17,7 @@ def answer(case: Json) -> Json:
         (one["Group"], one["Plural"]): Resource(one["Plural"], one["Singular"], one["Group"], one["Namespaced"]) for one in case["Known"]
     }
     try:
-        rules = read(case["Config"])
+        rules = read_rules(case["Config"])
     except SettingsError as error:
         return {"refused": str(error)}
     if rules.problems:
@@ -30,7 +30,7 @@ def answer(case: Json) -> Json:
 def _found(rule: Rule, series: Json) -> Json:
     name = series["Name"]
     resources = sorted(resource.text for resource in rule.labelling.resources(series["Labels"]))
-    return {"taken": rule.takes(name), "name": rule.pattern.expand(rule.name_as, name), "resources": resources}
+    return {"taken": rule.accepts(name), "name": rule.pattern.expand(rule.name_as, name), "resources": resources}
 
 
 def _query(rule: Rule, ask: Json, resource: Resource) -> str | None:

@@ -7,12 +7,12 @@ import yaml
 from tests.metrics.rules.making import NODE, POD, series
 
 from gpuscaler.exporter.fields import FIELDS, WINDOWS
-from gpuscaler.metrics.rules.builtin import builtin, of_replicas, text
+from gpuscaler.metrics.rules.builtin import builtin_rules, builtin_rules_text, is_exported_by_replicas
 from gpuscaler.metrics.rules.discovery import Discovery
 from gpuscaler.metrics.rules.promql import Selector, parse
-from gpuscaler.metrics.rules.reading import read
+from gpuscaler.metrics.rules.reading import read_rules
 
-RULES = builtin()
+RULES = builtin_rules()
 OURS = ("node_name", "pod_name", "namespace_name", "uuid", "minor_number")
 HONORED = ("pod", "namespace", "container", "Hostname", "UUID")
 RENAMED = ("exported_pod", "exported_namespace", "pod", "namespace", "Hostname", "UUID")
@@ -54,7 +54,7 @@ def test_all_rules_are_valid_without_notes() -> None:
 
 
 def test_can_be_written_to_a_file_and_read_back() -> None:
-    assert len(read(text()).rules) == len(yaml.safe_load(text())["rules"])
+    assert len(read_rules(builtin_rules_text()).rules) == len(yaml.safe_load(builtin_rules_text())["rules"])
 
 
 @pytest.mark.parametrize("key", [key for key, what in FIELDS.items() if what.metric.startswith("nvidia_gpu_")])
@@ -143,8 +143,8 @@ def test_demand_of_model_servers_is_served_by_pod_and_as_a_whole(name: str, metr
     assert asked(discovery, metric) == f'{together}({name}{{pod="x"}}) by (pod)'
     origin = discovery.external[metric]
     assert origin.rule.external_query(origin.series, namespace="ml") == f'{together}({name}{{namespace="ml"}})'
-    assert of_replicas(metric)
-    assert of_replicas(name)
+    assert is_exported_by_replicas(metric)
+    assert is_exported_by_replicas(name)
 
 
 def test_the_queue_of_a_gateway_exists_without_replicas() -> None:
@@ -154,11 +154,11 @@ def test_the_queue_of_a_gateway_exists_without_replicas() -> None:
     for metric, together in (("inference_pool_average_queue_size", "avg"), ("inference_extension_flow_control_queue_size", "sum")):
         origin = discovery.external[metric]
         assert origin.rule.external_query(origin.series, namespace="ml").startswith(f"{together}({metric}{{")
-        assert not of_replicas(metric)
+        assert not is_exported_by_replicas(metric)
     for metric in ("duty_cycle_current", "DCGM_FI_DEV_GPU_UTIL", "nvidia_gpu_duty_cycle", "gpuscaler_gpu_power_watts"):
-        assert of_replicas(metric)
+        assert is_exported_by_replicas(metric)
     for metric in ("jobs_waiting_current", "gpu_jobs_waiting", "gpu_queue_length"):
-        assert not of_replicas(metric)
+        assert not is_exported_by_replicas(metric)
 
 
 def test_all_rules_have_one_query_for_all_pods_or_nodes_of_the_cluster() -> None:

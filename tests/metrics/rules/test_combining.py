@@ -2,7 +2,7 @@
 
 import pytest
 
-from gpuscaler.metrics.rules.combining import adds_up
+from gpuscaler.metrics.rules.combining import is_summed
 
 
 @pytest.mark.parametrize(
@@ -25,4 +25,4 @@ from gpuscaler.metrics.rules.combining import adds_up
     ],
 )
 def test_bytes_power_and_counts_are_summed_but_rates_are_not(name: str, adds: bool) -> None:
-    assert adds_up(name) is adds
+    assert is_summed(name) is adds

@@ -11,7 +11,7 @@ from tests.metrics.rules.cases import KNOWN, Json, draw_case
 from tests.metrics.rules.ours import answer, differences
 from tests.metrics.rules.public import PUBLIC, SERIES
 
-from gpuscaler.metrics.rules.builtin import text
+from gpuscaler.metrics.rules.builtin import builtin_rules_text
 
 pytestmark = pytest.mark.conformance
 
@@ -69,7 +69,7 @@ def test_built_in_rules_work_in_prometheus_adapter_too(oracle: Oracle) -> None:
             ("inference_pool_average_queue_size", "namespace name"),
         )
     ]
-    rules = yaml.safe_load(text())
+    rules = yaml.safe_load(builtin_rules_text())
     for key, external in (("rules", False), ("externalRules", True)):
         for rule in rules[key]:
             asked = case(rule, series, external=external)

@@ -7,7 +7,7 @@ import pytest
 import yaml
 from tests.metrics.rules.making import OVERRIDES, SUM, entry, rule_set
 
-from gpuscaler.metrics.rules.reading import DEFAULT_QUERY, RuleSet, read
+from gpuscaler.metrics.rules.reading import DEFAULT_QUERY, RuleSet, read_rules
 from gpuscaler.metrics.rules.resources import WELL_KNOWN, Resource, Resources
 from gpuscaler.settings.errors import SettingsError
 
@@ -18,7 +18,7 @@ def only_problem(rules: RuleSet) -> str:
 
 
 def test_accepts_every_field_of_prometheus_adapter() -> None:
-    rules = read("""
+    rules = read_rules("""
 rules:
 - seriesQuery: '{__name__=~"^container_.*",pod!=""}'
   seriesFilters:
@@ -37,8 +37,8 @@ rules:
 """)
     assert (rules.problems, rules.notes) == ((), ())
     (rule,) = rules.rules
-    assert rule.takes("container_network_total")
-    assert not rule.takes("container_cpu_seconds_total")
+    assert rule.accepts("container_network_total")
+    assert not rule.accepts("container_cpu_seconds_total")
     assert rule.metric("container_network_total") == "network_per_second"
     assert [resource.text for resource in rule.labelling.resources({"team", "microservice", "kube_batch_job", "image"})] == [
         "jobs.batch",
@@ -50,13 +50,13 @@ rules:
 
 @pytest.mark.parametrize("text", ["", "# nothing yet\n", "rules: []\n", "rules:\nexternalRules:\n"])
 def test_accepts_a_file_without_rules(text: str) -> None:
-    assert read(text) == RuleSet()
+    assert read_rules(text) == RuleSet()
 
 
 @pytest.mark.parametrize(("text", "why"), [("rules: [", "not YAML"), ("- a\n", "a mapping"), ("a: 1\na: 2\n", "second time")])
 def test_refuses_a_file_that_is_not_a_mapping_with_the_line(text: str, why: str) -> None:
     with pytest.raises(SettingsError, match=f"rules.yaml.*{why}"):
-        read(text, source="rules.yaml")
+        read_rules(text, source="rules.yaml")
 
 
 @pytest.mark.parametrize(
@@ -92,7 +92,7 @@ def test_keeps_external_rules_if_custom_ones_are_invalid() -> None:
 
 
 def test_names_a_misspelled_top_level_key_and_keeps_the_rules() -> None:
-    rules = read(yaml.safe_dump({"rules": [entry()], "externalRule": []}))
+    rules = read_rules(yaml.safe_dump({"rules": [entry()], "externalRule": []}))
     assert only_problem(rules) == "externalRule: unknown key; did you mean externalRules?"
     assert len(rules.rules) == 1
 
@@ -112,7 +112,7 @@ def test_warns_about_two_labels_for_one_resource_and_uses_the_later() -> None:
 
 
 def test_notes_that_resource_metrics_are_not_served() -> None:
-    rules = read("resourceRules:\n  cpu: {containerQuery: x, nodeQuery: y, containerLabel: container}\n  window: 3m\n")
+    rules = read_rules("resourceRules:\n  cpu: {containerQuery: x, nodeQuery: y, containerLabel: container}\n  window: 3m\n")
     assert [(note.path, note.line) for note in rules.notes] == [("resourceRules", 1)]
     assert not rules.problems
 
@@ -123,7 +123,7 @@ def test_uses_the_plain_series_without_a_query() -> None:
 
 
 def test_reads_numbers_and_booleans_as_written() -> None:
-    rules = read("rules:\n- {seriesQuery: up, name: {matches: 1_000, as: true}, metricsQuery: 010}\n")
+    rules = read_rules("rules:\n- {seriesQuery: up, name: {matches: 1_000, as: true}, metricsQuery: 010}\n")
     assert rules.rules[0].metric("a1_000") == "true"
     assert rules.rules[0].template.render({}) == "010"
 
@@ -137,9 +137,9 @@ def test_accepts_custom_resources_by_group_and_notes_the_assumptions() -> None:
 
 def test_knows_additional_resources_if_given() -> None:
     text = yaml.safe_dump({"rules": [entry(resources={"overrides": {"rollout": {"resource": "rollout"}}})]})
-    assert read(text).problems
+    assert read_rules(text).problems
     resources = Resources((*WELL_KNOWN, Resource("rollouts", "rollout", "argoproj.io")))
-    assert not read(text, resources=resources).problems
+    assert not read_rules(text, resources=resources).problems
 
 
 def test_lists_each_series_query_once() -> None:
@@ -151,13 +151,13 @@ def test_refuses_a_file_that_expands_without_end() -> None:
     bomb = "a: &a [x,x,x,x,x,x,x,x,x,x]\n" + "".join(
         f"{new}: &{new} [{','.join(['*' + old] * 10)}]\n" for old, new in zip("abcdef", "bcdefg", strict=True)
     )
-    rules = read(f"{bomb}rules: *g\n")
+    rules = read_rules(f"{bomb}rules: *g\n")
     assert not rules.rules
     assert rules.problems
 
 
 def test_reads_the_example_of_the_documentation() -> None:
-    rules = read((Path(__file__).parents[3] / "docs" / "examples" / "metrics-rules.yaml").read_text(encoding="utf-8"))
+    rules = read_rules((Path(__file__).parents[3] / "docs" / "examples" / "metrics-rules.yaml").read_text(encoding="utf-8"))
     assert (rules.problems, rules.notes) == ((), ())
     assert rules.rules[0].metric("my_server_requests_total") == "requests_per_second"
     assert rules.external[0].external_query("jobs_waiting", namespace="a") == "sum(jobs_waiting{}) by (queue)"

@@ -2,7 +2,7 @@
 
 import pytest
 
-from gpuscaler.metrics.rules.resources import WELL_KNOWN, Resource, ResourceError, Resources, custom
+from gpuscaler.metrics.rules.resources import WELL_KNOWN, Resource, ResourceError, Resources, custom_resource
 
 
 @pytest.mark.parametrize(
@@ -28,8 +28,8 @@ def test_names_an_unknown_resource(name: str, group: str) -> None:
 
 
 def test_reads_a_resource_as_the_api_writes_it() -> None:
-    assert Resources().parsed("jobs.batch") == Resource("jobs", "job", "batch")
-    assert not Resources().parsed("nodes").namespaced
+    assert Resources().parse("jobs.batch") == Resource("jobs", "job", "batch")
+    assert not Resources().parse("nodes").namespaced
 
 
 def test_refuses_a_plural_with_several_singulars() -> None:
@@ -52,4 +52,4 @@ def test_refuses_a_plural_with_several_singulars() -> None:
     ],
 )
 def test_guesses_plural_and_singular_of_custom_resources(name: str, plural: str, singular: str) -> None:
-    assert custom(name, "example.org") == Resource(plural, singular, "example.org")
+    assert custom_resource(name, "example.org") == Resource(plural, singular, "example.org")

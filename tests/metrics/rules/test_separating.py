@@ -3,7 +3,7 @@
 import pytest
 from tests.metrics.rules.making import DEPLOYMENT, NODE, POD, SUM, a_rule
 
-from gpuscaler.metrics.rules.builtin import builtin
+from gpuscaler.metrics.rules.builtin import builtin_rules
 from gpuscaler.metrics.rules.promql import PromqlError
 from gpuscaler.metrics.rules.separating import is_scalar, prove, selectors
 
@@ -100,7 +100,7 @@ def test_needs_no_namespace_for_cluster_scoped_objects() -> None:
 
 
 def test_proves_all_built_in_rules() -> None:
-    for rule in builtin().rules:
+    for rule in builtin_rules().rules:
         for label in ("pod", "node"):
             resource = POD if label == "pod" else NODE
             proof = prove(rule, "x", resource)

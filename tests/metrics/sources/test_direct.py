@@ -18,11 +18,11 @@ from gpuscaler.embedded.apiserver.api import ApiServer
 from gpuscaler.embedded.serving.memory import MemoryTransport
 from gpuscaler.kube.client import Client
 from gpuscaler.kube.resources import PODS
-from gpuscaler.metrics.rules.builtin import builtin
-from gpuscaler.metrics.sources.direct import ExporterSource, Scraping, Trail
+from gpuscaler.metrics.rules.builtin import builtin_rules
+from gpuscaler.metrics.sources.direct import ExporterSource, RunningMean, ScrapeSettings
 from gpuscaler.metrics.sources.evaluating import Timing
 from gpuscaler.metrics.sources.objects import Objects
-from gpuscaler.metrics.sources.outages import EXPORTER, NAMED, Finding, Telling, unanswered
+from gpuscaler.metrics.sources.outages import EXPORTER, NAMED, Finding, OutageLog, find_exporter_outages
 from gpuscaler.metrics.sources.pages import LONGEST_LINE, MOST_FIGURES, MOST_NAMES, PageReader
 from gpuscaler.metrics.sources.values import MetricInfo, UnknownMetric, Value
 from gpuscaler.model.selector_text import parse_selector
@@ -92,7 +92,7 @@ async def scraped(
     nodes.client = Client(MemoryTransport(api))
     nodes.source = ExporterSource(
         Objects(nodes.client, clock=time.monotonic, random=Random(1)),
-        scraping=Scraping(namespace=namespace, selector=EXPORTERS, port=nodes.port, interval=0.05, timeout=patience),
+        scraping=ScrapeSettings(namespace=namespace, selector=EXPORTERS, port=nodes.port, interval=0.05, timeout=patience),
         timing=Timing(period=1.0, stale=stale),
         clock=time.monotonic,
         wall=time.time,
@@ -194,7 +194,7 @@ async def test_metrics_have_the_names_of_the_built_in_rules() -> None:
     series = [{"__name__": name, "uuid": "x", "pod_name": "p", "namespace_name": "ml", "node_name": "n"} for name in dict.fromkeys(shown)]
     windowed = [one | {"window": window} for one in series if one["__name__"].endswith(("_max", "_mean")) for window in ("15s", "60s")]
     plain = [one for one in series if not one["__name__"].endswith(("_max", "_mean"))]
-    rules = builtin()
+    rules = builtin_rules()
     found = {query: [one for one in (*plain, *windowed) if _takes(query, one)] for query in rules.series_queries}
     by_rules = {metric for resource, metric in rules.discover(found).custom if resource == "pods"}
     async with scraped({"127.0.0.1": PAGE}, *PODS_) as nodes:
@@ -356,7 +356,7 @@ def test_a_page_has_limits_for_names_figures_and_lines() -> None:
 
 
 def test_the_mean_covers_three_minutes() -> None:
-    trail = Trail()
+    trail = RunningMean()
     for second in range(400):
         trail.add(float(second), 100.0 if second < 200 else 0.0)
     assert trail.mean == 0.0
@@ -368,11 +368,11 @@ def test_the_mean_covers_three_minutes() -> None:
 @asynccontextmanager
 async def telling(nodes: Nodes) -> AsyncIterator[None]:
     """A source that checks for outages all the time and logs them immediately."""
-    logging = Telling(nodes.source.outages, time.monotonic, 0.0, EXPORTER)
+    logging = OutageLog(nodes.source.outages, time.monotonic, 0.0, EXPORTER)
 
     async def look() -> None:
         while True:
-            logging.look()
+            logging.check()
             await asyncio.sleep(0.01)
 
     looking = asyncio.create_task(look())
@@ -420,6 +420,6 @@ def test_many_silent_exporters_are_counted_even_if_others_answer() -> None:
     silent = [(f"exporter {number}", "TimeoutError") for number in range(NAMED + 1)]
 
     counted = {"exporters": "11 of 12 do not answer, the first: TimeoutError"}
-    assert unanswered([*silent, ("fine", "")]) == Finding(counted, frozenset({"fine"}))
-    assert unanswered([*silent[1:], ("fine", "")]).wrong.keys() == {name for name, _ in silent[1:]}
-    assert unanswered([]) == Finding({}, frozenset())
+    assert find_exporter_outages([*silent, ("fine", "")]) == Finding(counted, frozenset({"fine"}))
+    assert find_exporter_outages([*silent[1:], ("fine", "")]).failing.keys() == {name for name, _ in silent[1:]}
+    assert find_exporter_outages([]) == Finding({}, frozenset())

@@ -5,8 +5,8 @@ import asyncio
 import pytest
 from tests.metrics.prometheus_double import EPOCH, PrometheusDouble
 
-from gpuscaler.metrics.rules.reading import read
-from gpuscaler.metrics.sources.discovering import Discoverer, Looks, of_name
+from gpuscaler.metrics.rules.reading import read_rules
+from gpuscaler.metrics.sources.discovering import Discoverer, RelistTimes, of_name
 from gpuscaler.metrics.sources.prometheus import PrometheusAway, QueryRefused
 
 RULES = """
@@ -42,20 +42,20 @@ def filled() -> Picky:
 
 
 def discoverer(double: PrometheusDouble, **looks: float) -> Discoverer:
-    return Discoverer(double, read(RULES), wall=lambda: EPOCH + asyncio.get_running_loop().time(), looks=Looks(**looks))
+    return Discoverer(double, read_rules(RULES), wall=lambda: EPOCH + asyncio.get_running_loop().time(), looks=RelistTimes(**looks))
 
 
 def names(discoverer: Discoverer) -> set[str]:
-    return {metric for resource, metric in discoverer.found.custom if resource == "pods"} | set(discoverer.found.external)
+    return {metric for resource, metric in discoverer.discovery.custom if resource == "pods"} | set(discoverer.discovery.external)
 
 
 async def test_metrics_are_found_by_names_of_series_and_labels_only() -> None:
     double = filled()
     found = discoverer(double)
-    await found.look()
-    assert found.looked
+    await found.list_series()
+    assert found.has_listed
     assert names(found) == {"gpu_duty", "http_requests", "queue_length"}
-    assert {resource for resource, _ in found.found.custom} == {"pods", "namespaces"}
+    assert {resource for resource, _ in found.discovery.custom} == {"pods", "namespaces"}
     # Series that no rule matches cause no further requests.
     assert not any("gpu_errors_total" in asked for asked in double.looked_for)
     assert len(double.looked_for) == 6
@@ -64,17 +64,17 @@ async def test_metrics_are_found_by_names_of_series_and_labels_only() -> None:
 async def test_one_failed_request_keeps_its_previous_result_and_affects_no_others() -> None:
     double = filled()
     found = discoverer(double)
-    await found.look()
+    await found.list_series()
     double.refused = "http_requests"
     double.put("gpu_memory", 1, pod="p", namespace="ml")
-    await found.look()
+    await found.list_series()
     assert names(found) == {"gpu_duty", "gpu_memory", "http_requests", "queue_length"}
     (trouble,) = found.troubles.values()
     assert "http_requests" in trouble
     assert "too many series" in trouble
     assert found.failures == 1
     double.refused = ""
-    await found.look()
+    await found.list_series()
     assert not found.troubles
 
 
@@ -82,8 +82,8 @@ async def test_a_request_that_fails_from_the_start_affects_no_others() -> None:
     double = filled()
     double.refused = "gpu_"
     found = discoverer(double)
-    await found.look()
-    assert found.looked
+    await found.list_series()
+    assert found.has_listed
     assert names(found) == {"http_requests", "queue_length"}
 
 
@@ -91,8 +91,8 @@ async def test_without_prometheus_no_metric_is_known_and_it_is_not_ready() -> No
     double = filled()
     double.error = PrometheusAway("no")
     found = discoverer(double)
-    await found.look()
-    assert not found.looked
+    await found.list_series()
+    assert not found.has_listed
     assert len(found.troubles) == 3
 
 
@@ -105,7 +105,7 @@ async def test_a_series_that_ended_long_ago_is_no_metric_any_more() -> None:
         double.put("queue_length", 1, queue="a")
     running.cancel()
     assert names(found) == {"queue_length"}
-    assert len(found.found.silent) == 2
+    assert len(found.discovery.silent) == 2
 
 
 async def test_failed_requests_are_repeated_soon() -> None:
@@ -114,7 +114,7 @@ async def test_failed_requests_are_repeated_soon() -> None:
     found = discoverer(double, interval=600, max_age=600)
     running = asyncio.create_task(found.run())
     await asyncio.sleep(25)
-    assert not found.looked
+    assert not found.has_listed
     double.error = None
     double.touch()
     await asyncio.sleep(15)

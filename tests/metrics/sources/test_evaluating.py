@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from gpuscaler.metrics.sources.evaluating import Cell, Combine, Evaluator, Question, Series, Table, Timing
+from gpuscaler.metrics.sources.evaluating import Cell, Combine, Evaluator, ExternalSeries, Question, Table, Timing
 from gpuscaler.metrics.sources.prometheus import PrometheusAway, PrometheusError, QueryRefused, Sample
 
 EPOCH = 1_780_000_000.0
@@ -140,7 +140,7 @@ async def test_zero_instead_of_a_missing_queue_is_a_value() -> None:
     prometheus = FakePrometheus({"sum(queue) or vector(0)": [({}, "0")]}, {"age": []})
     async with evaluating(prometheus) as evaluator:
         table = await answer(evaluator, Question("queue", "sum(queue) or vector(0)", "age"))
-    assert table.series == (Series({}, Cell(0, EPOCH, 0)),)
+    assert table.series == (ExternalSeries({}, Cell(0, EPOCH, 0)),)
 
 
 async def test_a_sample_dropped_between_the_two_queries_does_not_look_like_none() -> None:
@@ -300,7 +300,7 @@ async def test_a_server_slower_than_the_lifetime_of_a_result_is_an_error() -> No
 
 
 async def test_the_least_recently_asked_of_many_questions_are_forgotten() -> None:
-    evaluator = Evaluator(duties(a="40"), clock=asyncio.get_running_loop().time, most=20)
+    evaluator = Evaluator(duties(a="40"), clock=asyncio.get_running_loop().time, most_questions=20)
     for number in range(100):
         await answer(evaluator, DUTY)
         await answer(evaluator, Question(f"duty{number}", "sum(duty)", "ages(duty)", "", "namespace", "pod"))
@@ -312,7 +312,7 @@ async def test_the_least_recently_asked_of_many_questions_are_forgotten() -> Non
 async def test_no_more_questions_wait_than_are_stored() -> None:
     prometheus = duties(a="40")
     prometheus.delay = 5
-    evaluator = Evaluator(prometheus, clock=asyncio.get_running_loop().time, most=20)
+    evaluator = Evaluator(prometheus, clock=asyncio.get_running_loop().time, most_questions=20)
     questions = [Question(f"duty{number}", "sum(duty)", "ages(duty)", "", "namespace", "pod") for number in range(21)]
     found = await asyncio.gather(*(answer(evaluator, question) for question in questions), return_exceptions=True)
     assert [str(one)[:36] for one in found if isinstance(one, PrometheusAway)] == ["Prometheus: saw 20 questions waiting"]

@@ -15,7 +15,7 @@ from gpuscaler.embedded.apiserver.wire.failures import Failure
 from gpuscaler.embedded.serving.memory import MemoryTransport
 from gpuscaler.kube.client import Client
 from gpuscaler.kube.resources import DEPLOYMENTS, PODS
-from gpuscaler.metrics.sources.objects import Described, Index, LabelDecoder, Objects
+from gpuscaler.metrics.sources.objects import Index, LabelDecoder, ObjectDescription, Objects
 from gpuscaler.metrics.sources.values import EVERYTHING, Unavailable
 from gpuscaler.model.labels import LabelSet
 from gpuscaler.model.selector_text import parse_selector
@@ -23,8 +23,8 @@ from gpuscaler.model.selector_text import parse_selector
 APP = parse_selector("app=llm")
 
 
-def labelled(**labels: str) -> Described:
-    return Described(LabelSet(labels))
+def labelled(**labels: str) -> ObjectDescription:
+    return ObjectDescription(LabelSet(labels))
 
 
 def pod(name: str, namespace: str = "team", **labels: str) -> dict[str, Any]:
@@ -96,7 +96,7 @@ def test_an_object_that_cannot_be_parsed_is_ignored(text: bytes, identity: str) 
 )
 def test_only_a_running_pod_has_an_address(status: str, address: str) -> None:
     decoded = LabelDecoder(PODS).read(f'{{"metadata":{{"name":"p","namespace":"a"}},"status":{status}}}'.encode())
-    assert repr(decoded.items) == repr((Described(LabelSet(), address),))
+    assert repr(decoded.items) == repr((ObjectDescription(LabelSet(), address),))
 
 
 async def test_pods_are_known_from_a_watch_and_never_listed_again() -> None:

@@ -184,7 +184,7 @@ async def test_the_second_server_replaces_an_unavailable_first_one() -> None:
         ("/api/v1/query", bad.removeprefix("http://"), "fault"): 1,
         ("/api/v1/query", good.removeprefix("http://"), "ok"): 2,
     }
-    assert prometheus.metrics.asked("/api/v1/query") == 3
+    assert prometheus.metrics.request_count("/api/v1/query") == 3
 
 
 async def test_a_query_that_one_server_rejects_is_not_sent_to_another() -> None:

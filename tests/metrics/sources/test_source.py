@@ -8,8 +8,8 @@ from tests.metrics.building import RULES, Serving, pod, serving
 from tests.metrics.prometheus_double import EPOCH, PrometheusDouble
 
 from gpuscaler.kube.resources import PODS
-from gpuscaler.metrics.rules.builtin import builtin
-from gpuscaler.metrics.rules.reading import read
+from gpuscaler.metrics.rules.builtin import builtin_rules
+from gpuscaler.metrics.rules.reading import read_rules
 from gpuscaler.metrics.sources.prometheus import PrometheusAway
 from gpuscaler.metrics.sources.values import EVERYTHING, MetricInfo, Rejected, Unavailable, UnknownMetric, Value
 from gpuscaler.model.selector_text import parse_selector
@@ -284,7 +284,7 @@ async def test_new_rules_are_used_immediately_and_old_answers_dropped() -> None:
     async with serving(*pods(), prometheus=loaded()) as here:
         await asyncio.sleep(5)
         await ask(here)
-        here.source.discoverer.use(read(RULES.replace("${1}_current", "gpu_${1}")))
+        here.source.discoverer.use_rules(read_rules(RULES.replace("${1}_current", "gpu_${1}")))
         await asyncio.sleep(1)
         assert told(await ask(here, "gpu_duty_cycle")) == {"p0": "15", "p1": "15", "p2": "15"}
         with pytest.raises(UnknownMetric):
@@ -316,7 +316,7 @@ NEGATIVE = "!gpuscaler.io/autoscale"
 async def test_negative_numbers_are_served_for_a_persons_rule_but_not_for_gpus() -> None:
     double = loaded(1, 1)
     double.put("nvidia_gpu_duty_cycle", -10.0, uuid="GPU-0-0", node_name="n0", pod_name="p0", namespace_name="ml")
-    for rules, found in ((RULES, {"p0": "-10"}), (builtin(), {})):
+    for rules, found in ((RULES, {"p0": "-10"}), (builtin_rules(), {})):
         async with serving(*pods(1), rules=rules, prometheus=double) as here:
             await asyncio.sleep(5)
             assert told(await ask(here)) == found

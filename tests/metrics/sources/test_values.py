@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from gpuscaler.metrics.sources.values import quantity
+from gpuscaler.metrics.sources.values import format_value
 from gpuscaler.model.quantities import parse
 
 
@@ -27,10 +27,10 @@ from gpuscaler.model.quantities import parse
     ],
 )
 def test_a_number_is_the_quantity_that_prometheus_adapter_writes(value: float, text: str) -> None:
-    assert quantity(value) == text
+    assert format_value(value) == text
     assert abs(parse(text) - value) <= 0.001
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, 9.3e15, -9.3e15, 1e300, 1.7e308])
 def test_numbers_that_the_autoscaler_would_misread_have_no_quantity(value: float) -> None:
-    assert quantity(value) is None
+    assert format_value(value) is None

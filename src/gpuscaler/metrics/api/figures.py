@@ -49,7 +49,7 @@ class RequestFigures(Collector):
         yield took
 
 
-def page(registry: CollectorRegistry) -> Callable[[Headers], Reply]:
+def metrics_page(registry: CollectorRegistry) -> Callable[[Headers], Reply]:
     """The page ``/metrics``, in the format that the client requests."""
 
     def metrics(headers: Headers) -> Reply:

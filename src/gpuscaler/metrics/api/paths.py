@@ -39,7 +39,7 @@ class Query(Struct, frozen=True, gc=False):
     pretty: bool = False
 
 
-class Asked(Struct, frozen=True, gc=False):
+class ParsedRequest(Struct, frozen=True, gc=False):
     """A parsed request. ``metric`` is None for a path without a metric; ``invalid`` is the error if the path should have one."""
 
     attributes: Attributes
@@ -50,14 +50,16 @@ class Asked(Struct, frozen=True, gc=False):
     verbose: bool = False
 
 
-def read(method: str, target: str) -> Asked:
+def parse_request(method: str, target: str) -> ParsedRequest:
     """Parse a request. ``target`` is its raw path and query: ``%2A`` is ``*``, and an absolute URL matches no path here."""
     raw, _, query = target.partition("?")
     path = unquote(raw)
     within = path.removeprefix("/").removesuffix("/")
     parts = tuple(within.split("/")) if within else ()
     if len(parts) < 4 or parts[0] != "apis":
-        return Asked(Attributes(method.lower(), path), parts, _query(query), verbose="verbose" in parse_qs(query, keep_blank_values=True))
+        return ParsedRequest(
+            Attributes(method.lower(), path), parts, _query(query), verbose="verbose" in parse_qs(query, keep_blank_values=True)
+        )
     group, version, rest = parts[1], parts[2], parts[3:]
     namespace = ""
     if rest[0] == "namespaces" and len(rest) > 1:
@@ -70,7 +72,7 @@ def read(method: str, target: str) -> Asked:
     verb = "list" if verb == "get" and not name else verb
     attributes = Attributes(verb, path, group, version, resource, subresource, namespace, name)
     metric, invalid = _metric(parts)
-    return Asked(attributes, parts, _query(query), metric, invalid)
+    return ParsedRequest(attributes, parts, _query(query), metric, invalid)
 
 
 def _metric(parts: tuple[str, ...]) -> tuple[Metric | None, str]:
@@ -100,10 +102,10 @@ def _resource(text: str) -> str:
 def _query(text: str) -> Query:
     if not text:
         return Query()
-    found = {key: values[0] for key, values in parse_qs(text, keep_blank_values=True).items()}
+    parameters = {key: values[0] for key, values in parse_qs(text, keep_blank_values=True).items()}
     return Query(
-        labels=found.get("labelSelector", ""),
-        metric_labels=found.get("metricLabelSelector", ""),
-        fields=found.get("fieldSelector", ""),
-        pretty=found.get("pretty", "false").lower() not in ("false", "0"),
+        labels=parameters.get("labelSelector", ""),
+        metric_labels=parameters.get("metricLabelSelector", ""),
+        fields=parameters.get("fieldSelector", ""),
+        pretty=parameters.get("pretty", "false").lower() not in ("false", "0"),
     )

@@ -23,7 +23,7 @@ NAMESPACE, NAME = "kube-system", "extension-apiserver-authentication"
 #: Seconds after which the server ends a watch, and additional seconds of silence after which it counts as dead.
 _WATCH, _SLACK = 300, 30.0
 #: The keys of authorities, and the seconds between reads of their files if no watch is needed.
-_AUTHORITIES, _LOOK = frozenset({"client-ca-file", "requestheader-client-ca-file"}), 60.0
+_AUTHORITIES, _FILES_SECONDS = frozenset({"client-ca-file", "requestheader-client-ca-file"}), 60.0
 #: Seconds between failed attempts: the first and the longest pause.
 _PAUSE, _LONGEST_PAUSE = 1.0, 30.0
 
@@ -36,8 +36,8 @@ class TrustError(ValueError):
 class Trust:
     """Trusted authorities. A peer with a certificate from ``proxies`` may speak for others if ``proxy_names`` has its name or is empty.
 
-    ``said_in`` has the lower-case prefixes of all headers that a proxy may set. Two instances are equal only if they are the same object:
-    results derived from one are cached as long as it is in use.
+    ``header_prefixes`` has the lower-case prefixes of all headers that a proxy may set. Two instances are equal only if they are the same
+    object: results derived from one are cached as long as it is in use.
     """
 
     proxies: tuple[x509.Certificate, ...] = ()
@@ -48,7 +48,7 @@ class Trust:
     group_headers: tuple[str, ...] = ()
     extra_prefixes: tuple[str, ...] = ()
     pem: bytes = b""
-    said_in: tuple[bytes, ...] = ()
+    header_prefixes: tuple[bytes, ...] = ()
 
     __eq__ = object.__eq__
     __hash__ = object.__hash__
@@ -66,11 +66,11 @@ class WireConfigMap(Struct):
 _config_map = msgspec.json.Decoder(WireConfigMap).decode
 
 
-def trust_in(data: Mapping[str, str]) -> Trust:
+def parse_trust(data: Mapping[str, str]) -> Trust:
     """Parse the data of the ConfigMap. Raises :class:`TrustError`."""
     proxies, clients = (_authorities(data, key) for key in ("requestheader-client-ca-file", "client-ca-file"))
     users, uids, groups, extras = (
-        _names(data, f"requestheader-{what}") for what in ("username-headers", "uid-headers", "group-headers", "extra-headers-prefix")
+        _names(data, f"requestheader-{suffix}") for suffix in ("username-headers", "uid-headers", "group-headers", "extra-headers-prefix")
     )
     return Trust(
         proxies=proxies,
@@ -81,7 +81,7 @@ def trust_in(data: Mapping[str, str]) -> Trust:
         group_headers=groups,
         extra_prefixes=extras,
         pem="\n".join(data.get(key, "") for key in ("requestheader-client-ca-file", "client-ca-file")).encode(),
-        said_in=tuple(one.lower().encode() for one in (*users, *uids, *groups, *extras)),
+        header_prefixes=tuple(prefix.lower().encode() for prefix in (*users, *uids, *groups, *extras)),
     )
 
 
@@ -103,31 +103,31 @@ def _names(data: Mapping[str, str], key: str) -> tuple[str, ...]:
 
 @dataclass(slots=True)
 class WatchedTrust:
-    """The trust from the ConfigMap, kept current while :meth:`run` runs. ``given`` reads flags that override some of its keys.
+    """The trust from the ConfigMap, kept current while :meth:`run` runs. ``flags`` reads flags that override some of its keys.
 
-    If they name all authorities, the ConfigMap is not read. ``given`` may raise :class:`TrustError`. ``changed`` is called with each new
+    If they name all authorities, the ConfigMap is not read. ``flags`` may raise :class:`TrustError`. ``changed`` is called with each new
     trust. ``trouble`` is the current problem; the last trust stays in use.
     """
 
     client: Client
-    given: Callable[[], Mapping[str, str]]
+    flags: Callable[[], Mapping[str, str]]
     changed: Callable[[Trust], None]
     trouble: str = field(default="not read yet", init=False)
-    known: bool = field(default=False, init=False)
-    _seen: Mapping[str, str] | None = field(default=None, init=False)
+    is_loaded: bool = field(default=False, init=False)
+    _applied: Mapping[str, str] | None = field(default=None, init=False)
 
     async def run(self) -> None:
         """Run until cancelled."""
         pause = _PAUSE
         while True:
             try:
-                given = self.given()
+                given = self.flags()
                 if given.keys() >= _AUTHORITIES:
-                    self._use(given)
+                    self._apply(given)
                     pause = _PAUSE
-                    await asyncio.sleep(_LOOK)
+                    await asyncio.sleep(_FILES_SECONDS)
                     continue
-                version = self._take(await self.client.get(CONFIG_MAPS, NAME, namespace=NAMESPACE))
+                version = self._apply_config_map(await self.client.get(CONFIG_MAPS, NAME, namespace=NAMESPACE))
                 pause = _PAUSE
                 await self._watch(version)
             except SilentError:
@@ -149,17 +149,17 @@ class WatchedTrust:
                     event = event_of(line)
                     if event.type not in ("ADDED", "MODIFIED"):
                         return
-                    self._take(bytes(event.object))
+                    self._apply_config_map(bytes(event.object))
 
-    def _take(self, body: bytes) -> str:
+    def _apply_config_map(self, body: bytes) -> str:
         """Use the content of the ConfigMap; return its version. Raises :class:`TrustError`."""
         config_map = _config_map(body)
-        self._use({**(config_map.data or {}), **self.given()})
+        self._apply({**(config_map.data or {}), **self.flags()})
         return config_map.metadata.resource_version
 
-    def _use(self, data: Mapping[str, str]) -> None:
-        if data != self._seen:
-            trust = trust_in(data)
+    def _apply(self, data: Mapping[str, str]) -> None:
+        if data != self._applied:
+            trust = parse_trust(data)
             self.changed(trust)
-            self._seen = data
-        self.known, self.trouble = True, ""
+            self._applied = data
+        self.is_loaded, self.trouble = True, ""

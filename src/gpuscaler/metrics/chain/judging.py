@@ -8,7 +8,7 @@ from msgspec import Struct
 Verdict = Literal["ok", "broken", "unknown"]
 
 
-class Exporter(Struct, frozen=True):
+class ExporterState(Struct, frozen=True):
     """One of our exporters. ``shows`` are the pods (``namespace/name``) on its page, None if the page could not be read."""
 
     pod: str
@@ -31,7 +31,7 @@ class Facts(Struct, frozen=True, kw_only=True):
     namespace: str
     pods: Mapping[str, str] = {}
     values: Mapping[str, str] = {}
-    exporters: Mapping[str, Exporter] = {}
+    exporters: Mapping[str, ExporterState] = {}
     service: str = ""
     unavailable: str = ""
     listed: bool = False
@@ -51,7 +51,7 @@ def judge(facts: Facts) -> tuple[Link, ...]:
     return (_exporter(facts), _scrape(facts), _rule(facts), _api(facts), _autoscaler(facts))
 
 
-def broken(links: tuple[Link, ...]) -> Link | None:
+def first_broken(links: tuple[Link, ...]) -> Link | None:
     """The first broken link; the links after it cannot work."""
     return next((link for link in links if link.verdict == "broken"), None)
 
@@ -63,14 +63,14 @@ def _exporter(facts: Facts) -> Link:
         return Link("exporter", "unknown", "no pod is labelled as an exporter of gpuscaler; assuming that another exporter is used")
     lacking = [name for name in facts.pods if name not in facts.values]
     for name in lacking:
-        link = _of_pod(facts, name)
+        link = _exporter_of_pod(facts, name)
         if link is not None:
             return link
     shown = f"{len(facts.pods) - len(lacking)} of {len(facts.pods)} pods have values"
     return Link("exporter", "ok", f"{shown}; exporters show the others" if lacking else shown)
 
 
-def _of_pod(facts: Facts, name: str) -> Link | None:
+def _exporter_of_pod(facts: Facts, name: str) -> Link | None:
     """The problem of the exporter of a pod without a value; None if it shows the pod."""
     node = facts.pods[name]
     exporter = facts.exporters.get(node)
@@ -97,16 +97,18 @@ def _scrape(facts: Facts) -> Link:
     if facts.status >= 500:
         return Link("scrape", "broken", f"{facts.message}; check that Prometheus runs and that the metrics API can reach it")
     if facts.kind != "Pods":
-        told = [*facts.values.values()]
-        return Link("scrape", "ok" if told else "unknown", f"the value is {told[0]}" if len(told) == 1 else f"there are {len(told)} values")
+        values = [*facts.values.values()]
+        return Link(
+            "scrape", "ok" if values else "unknown", f"the value is {values[0]}" if len(values) == 1 else f"there are {len(values)} values"
+        )
     lacking = sorted(name for name in facts.pods if name not in facts.values)
     if not lacking:
         return Link("scrape", "ok", "there are fresh samples")
-    shown = [name for name in lacking if _shows(facts, name)]
+    shown = [name for name in lacking if _is_shown(facts, name)]
     if shown and facts.listed:
-        return Link("scrape", "broken", f"exporters show {_some(shown)} but there is no fresh sample; see the targets of Prometheus")
+        return Link("scrape", "broken", f"exporters show {_list_some(shown)} but there is no fresh sample; see the targets of Prometheus")
     if facts.listed:
-        return Link("scrape", "unknown", f"no fresh sample of {_some(lacking)}")
+        return Link("scrape", "unknown", f"no fresh sample of {_list_some(lacking)}")
     return Link("scrape", "unknown", "no such series is known; either nothing scrapes it or no rule uses it")
 
 
@@ -115,11 +117,11 @@ def _rule(facts: Facts) -> Link:
         return Link("rule", "unknown", "the API cannot be asked")
     if facts.listed:
         return Link("rule", "ok", f"{facts.metric} is served")
-    what = "" if facts.kind == "External" else " of pods"
+    scope = "" if facts.kind == "External" else " of pods"
     return Link(
         "rule",
         "broken",
-        f"no rule makes {facts.metric}{what} from the existing series; see the rules, and whether Prometheus has the series",
+        f"no rule makes {facts.metric}{scope} from the existing series; see the rules, and whether Prometheus has the series",
     )
 
 
@@ -140,11 +142,11 @@ def _autoscaler(facts: Facts) -> Link:
     return Link("HPA", "ok" if status == "True" else "unknown", f"{reason}: {message}" if reason else "it has not read the metric yet")
 
 
-def _shows(facts: Facts, name: str) -> bool:
+def _is_shown(facts: Facts, name: str) -> bool:
     exporter = facts.exporters.get(facts.pods[name])
     return exporter is not None and exporter.shows is not None and f"{facts.namespace}/{name}" in exporter.shows
 
 
-def _some(names: list[str]) -> str:
+def _list_some(names: list[str]) -> str:
     more = f" and {len(names) - 3} more" if len(names) > 3 else ""
     return ", ".join(names[:3]) + more

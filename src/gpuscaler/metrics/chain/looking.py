@@ -11,12 +11,12 @@ from gpuscaler.kube.portforward import NotAnsweredError, PodPort
 from gpuscaler.kube.resources import PODS
 from gpuscaler.kube.transport import Request
 from gpuscaler.metrics.autoscale.controller import AUTOSCALERS
-from gpuscaler.metrics.chain.judging import Exporter, Facts
+from gpuscaler.metrics.chain.judging import ExporterState, Facts
 from gpuscaler.metrics.sources.pages import PageReader
 
 _GROUPS = {"Pods": "custom.metrics.k8s.io", "Object": "custom.metrics.k8s.io", "External": "external.metrics.k8s.io"}
 #: Start of an aggregator's message if the server did not answer.
-_UNHEARD = "error trying to reach service"
+_UNREACHABLE = "error trying to reach service"
 _EXPORTERS = "app.kubernetes.io/name=gpuscaler,app.kubernetes.io/component=exporter"
 _PAGE = 16 * 2**20
 
@@ -25,7 +25,7 @@ Json = Mapping[str, Any]
 Pages = Callable[[PodPort, str], Awaitable[tuple[int, bytes]]]
 
 
-async def look(client: Client, namespace: str, name: str, *, pages: Pages, port: int = 9400) -> tuple[Facts, ...]:
+async def collect_facts(client: Client, namespace: str, name: str, *, pages: Pages, port: int = 9400) -> tuple[Facts, ...]:
     """The facts of each metric that does not come from metrics-server. ``pages`` gets the pages of exporters, at their ``port``.
 
     Raises :class:`~gpuscaler.kube.errors.NotFound` if there is no such autoscaler, and other errors of the API server if it or its pods may
@@ -36,13 +36,13 @@ async def look(client: Client, namespace: str, name: str, *, pages: Pages, port:
     selector = await _selector(client, namespace, spec.get("scaleTargetRef") or {})
     pods = await _pods(client, namespace, selector)
     exporters = await _exporters(client, frozenset(pods.values()), port, pages)
-    condition: Json = next((one for one in status.get("conditions") or () if one.get("type") == "ScalingActive"), {})
-    told = (condition.get("status", ""), condition.get("reason", ""), condition.get("message", ""))
+    condition: Json = next((condition for condition in status.get("conditions") or () if condition.get("type") == "ScalingActive"), {})
+    scaling_active = (condition.get("status", ""), condition.get("reason", ""), condition.get("message", ""))
     return tuple(
         [
-            await _facts(client, namespace, one, selector=selector, pods=pods, exporters=exporters, condition=told)
-            for one in spec.get("metrics") or ()
-            if one.get("type") in _GROUPS
+            await _facts(client, namespace, metric, selector=selector, pods=pods, exporters=exporters, condition=scaling_active)
+            for metric in spec.get("metrics") or ()
+            if metric.get("type") in _GROUPS
         ]
     )
 
@@ -59,43 +59,43 @@ async def _selector(client: Client, namespace: str, target: Json) -> str:
 async def _pods(client: Client, namespace: str, selector: str) -> dict[str, str]:
     """Running pods and their nodes."""
     listed = await client.list_all(PODS, namespace=namespace, query={"labelSelector": selector})
-    found = (json.loads(one) for one in listed)
-    running = (one for one in found if (one.get("status") or {}).get("phase") == "Running")
-    return {one["metadata"]["name"]: (one.get("spec") or {}).get("nodeName", "") for one in running}
+    pods = (json.loads(body) for body in listed)
+    running = (pod for pod in pods if (pod.get("status") or {}).get("phase") == "Running")
+    return {pod["metadata"]["name"]: (pod.get("spec") or {}).get("nodeName", "") for pod in running}
 
 
-async def _exporters(client: Client, nodes: frozenset[str], port: int, pages: Pages) -> dict[str, Exporter]:
+async def _exporters(client: Client, nodes: frozenset[str], port: int, pages: Pages) -> dict[str, ExporterState]:
     """Our exporters by node, with the pods that those on ``nodes`` show."""
-    exporters: dict[str, Exporter] = {}
-    for one in map(json.loads, await client.list_all(PODS, query={"labelSelector": _EXPORTERS})):
-        metadata, node = one["metadata"], (one.get("spec") or {}).get("nodeName", "")
-        conditions = (one.get("status") or {}).get("conditions") or ()
+    exporters: dict[str, ExporterState] = {}
+    for pod in map(json.loads, await client.list_all(PODS, query={"labelSelector": _EXPORTERS})):
+        metadata, node = pod["metadata"], (pod.get("spec") or {}).get("nodeName", "")
+        conditions = (pod.get("status") or {}).get("conditions") or ()
         ready = any(condition.get("type") == "Ready" and condition.get("status") == "True" for condition in conditions)
         shown = f"{metadata['namespace']}/{metadata['name']}"
-        exporters[node] = Exporter(shown, ready)
+        exporters[node] = ExporterState(shown, ready)
         if ready and node in nodes:
             try:
                 page = PageReader().read(await _page(pages, PodPort(namespace=metadata["namespace"], pod=metadata["name"], port=port)))
             except (ApiError, Unreachable, NotAnsweredError) as error:
-                exporters[node] = Exporter(shown, ready, None, str(error))
+                exporters[node] = ExporterState(shown, ready, None, str(error))
             else:
                 named = (f"{figure.labels.get('namespace_name', '')}/{figure.labels.get('pod_name', '')}" for figure in page.figures)
-                exporters[node] = Exporter(shown, ready, frozenset(named))
+                exporters[node] = ExporterState(shown, ready, frozenset(named))
     return exporters
 
 
 async def _facts(
     client: Client,
     namespace: str,
-    wanted: Json,
+    metric_spec: Json,
     *,
     selector: str,
     pods: Mapping[str, str],
-    exporters: Mapping[str, Exporter],
+    exporters: Mapping[str, ExporterState],
     condition: tuple[str, str, str],
 ) -> Facts:
-    kind = str(wanted["type"])
-    source = wanted.get(kind.lower()) or {}
+    kind = str(metric_spec["type"])
+    source = metric_spec.get(kind.lower()) or {}
     metric = str((source.get("metric") or {}).get("name", ""))
     group = _GROUPS[kind]
     service, unavailable = await _service(client, f"v1beta1.{group}")
@@ -108,7 +108,7 @@ async def _facts(
         except ApiError as error:
             status, message = error.status, error.message
             # The aggregator reports a server as available that it then does not trust, for example because of an expired certificate.
-            unavailable = message if _UNHEARD in message else ""
+            unavailable = message if _UNREACHABLE in message else ""
     return Facts(
         kind=kind,
         metric=metric,
@@ -128,11 +128,11 @@ async def _facts(
 async def _service(client: Client, name: str) -> tuple[str, str]:
     """The Service of an APIService, empty if there is none, and why it is not available."""
     try:
-        found = json.loads(await _get(client, f"/apis/apiregistration.k8s.io/v1/apiservices/{name}"))
+        api_service = json.loads(await _get(client, f"/apis/apiregistration.k8s.io/v1/apiservices/{name}"))
     except NotFound:
         return "", ""
-    service = (found.get("spec") or {}).get("service") or {}
-    conditions = (found.get("status") or {}).get("conditions") or ()
+    service = (api_service.get("spec") or {}).get("service") or {}
+    conditions = (api_service.get("status") or {}).get("conditions") or ()
     available: Json = next((condition for condition in conditions if condition.get("type") == "Available"), {})
     why = "" if available.get("status") == "True" else str(available.get("message") or "the APIService is not available")
     return f"Service {service.get('namespace', '')}/{service.get('name', '')}", why
@@ -140,15 +140,15 @@ async def _service(client: Client, name: str) -> tuple[str, str]:
 
 async def _listed(client: Client, group: str) -> Iterable[str]:
     try:
-        found = json.loads(await _get(client, f"/apis/{group}/v1beta1"))
+        resource_list = json.loads(await _get(client, f"/apis/{group}/v1beta1"))
     except ApiError:
         return ()
-    return [str(one.get("name", "")) for one in found.get("resources") or ()]
+    return [str(resource.get("name", "")) for resource in resource_list.get("resources") or ()]
 
 
 def _path(kind: str, namespace: str, source: Json, metric: str, selector: str) -> tuple[str, dict[str, str]]:
     """Path and query of the HorizontalPodAutoscaler's request for a metric."""
-    labels = _written((source.get("metric") or {}).get("selector") or {})
+    labels = _format_selector((source.get("metric") or {}).get("selector") or {})
     space = f"/namespaces/{quote(namespace)}"
     if kind == "External":
         return f"{space}/{quote(metric)}", _query(labelSelector=labels)
@@ -162,26 +162,28 @@ def _path(kind: str, namespace: str, source: Json, metric: str, selector: str) -
     return f"{space}/{resource}/{quote(str(about.get('name', '')))}/{quote(metric)}", _query(metricLabelSelector=labels)
 
 
-def _written(selector: Json) -> str:
+def _format_selector(selector: Json) -> str:
     """A label selector as text."""
-    told = [f"{key}={value}" for key, value in (selector.get("matchLabels") or {}).items()]
-    for one in selector.get("matchExpressions") or ():
-        key, values = one.get("key", ""), ",".join(one.get("values") or ())
-        told.append({"In": f"{key} in ({values})", "NotIn": f"{key} notin ({values})", "Exists": key}.get(one.get("operator"), f"!{key}"))
-    return ",".join(told)
+    terms = [f"{key}={value}" for key, value in (selector.get("matchLabels") or {}).items()]
+    for expression in selector.get("matchExpressions") or ():
+        key, values = expression.get("key", ""), ",".join(expression.get("values") or ())
+        terms.append(
+            {"In": f"{key} in ({values})", "NotIn": f"{key} notin ({values})", "Exists": key}.get(expression.get("operator"), f"!{key}")
+        )
+    return ",".join(terms)
 
 
-def _query(**told: str) -> dict[str, str]:
-    return {name: text for name, text in told.items() if text}
+def _query(**parameters: str) -> dict[str, str]:
+    return {name: text for name, text in parameters.items() if text}
 
 
 def _values(items: Iterable[Json]) -> dict[str, str]:
     """Values by object or, for an external metric, by labels."""
-    found = {}
+    values = {}
     for item in items:
         name = (item.get("describedObject") or {}).get("name") or json.dumps(item.get("metricLabels") or {})
-        found[str(name)] = str(item.get("value", ""))
-    return found
+        values[str(name)] = str(item.get("value", ""))
+    return values
 
 
 async def _get(client: Client, path: str, query: Mapping[str, str] | None = None) -> bytes:
@@ -189,11 +191,11 @@ async def _get(client: Client, path: str, query: Mapping[str, str] | None = None
         return b"".join([piece async for piece in answer.pieces])
 
 
-async def _page(pages: Pages, where: PodPort) -> bytes:
+async def _page(pages: Pages, pod_port: PodPort) -> bytes:
     """The metrics page of an exporter. Raises :class:`NotAnsweredError` for another status, or if the page is too large."""
-    status, body = await pages(where, "/metrics")
+    status, body = await pages(pod_port, "/metrics")
     if status != 200:
-        raise NotAnsweredError(f"{where}: saw status {status}, expected 200")
+        raise NotAnsweredError(f"{pod_port}: saw status {status}, expected 200")
     if len(body) > _PAGE:
-        raise NotAnsweredError(f"{where}: saw {len(body)} bytes, expected at most {_PAGE}")
+        raise NotAnsweredError(f"{pod_port}: saw {len(body)} bytes, expected at most {_PAGE}")
     return body

@@ -24,7 +24,7 @@ class ReadySource(Source, Protocol):
         ...
 
 
-def autoscaling(
+def make_autoscale_controller(
     client: Client,
     source: ReadySource,
     *,
@@ -43,12 +43,12 @@ def autoscaling(
             else {metric_info.metric for metric_info in source.custom_metrics() if metric_info.group_resource == "pods"}
         )
 
-    own = replace(client, limit=RateLimit(_QPS, _BURST))
-    election = LeaderElection(own, name=LEASE, namespace=namespace, identity=identity, clock=clock, wall=wall, random=random)
+    limited = replace(client, limit=RateLimit(_QPS, _BURST))
+    election = LeaderElection(limited, name=LEASE, namespace=namespace, identity=identity, clock=clock, wall=wall, random=random)
     return AutoscaleController(
-        own.fenced(election.fence),
+        limited.fenced(election.fence),
         election=election,
-        events=EventRecorder(replace(own, limit=RateLimit(_QPS, _BURST)), wall, component="gpuscaler-metrics", instance=identity),
+        events=EventRecorder(replace(limited, limit=RateLimit(_QPS, _BURST)), wall, component="gpuscaler-metrics", instance=identity),
         served=served,
         clock=clock,
         random=random,

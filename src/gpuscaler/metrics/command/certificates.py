@@ -13,20 +13,20 @@ from cryptography import x509
 SOON = timedelta(days=14)
 
 
-def mistakes(pem: bytes, *, host: str, now: float | None = None) -> tuple[str, ...]:
+def certificate_problems(pem: bytes, *, host: str, now: float | None = None) -> tuple[str, ...]:
     """Problems of the first certificate in ``pem``, which should be for ``host``. With ``now`` (Unix time) its validity is checked, too."""
     try:
         leaf = x509.load_pem_x509_certificates(pem)[0]
         names = _names(leaf)
     except (ValueError, IndexError):
         return ("saw no certificate, expected one in PEM",)
-    found: list[str] = []
+    problems: list[str] = []
     if now is not None:
-        found.extend(_times(leaf, datetime.fromtimestamp(now, UTC)))
+        problems.extend(_times(leaf, datetime.fromtimestamp(now, UTC)))
     if not any(_is_for(name, host) for name in names):
         shown = ", ".join(names[:5]) + (" and others" if len(names) > 5 else "") or "no name (a common name does not count)"
-        found.append(f"saw a certificate for {shown}, expected {host}, the name that the API server uses; reissue it for that name")
-    return tuple(found)
+        problems.append(f"saw a certificate for {shown}, expected {host}, the name that the API server uses; reissue it for that name")
+    return tuple(problems)
 
 
 def _times(leaf: x509.Certificate, now: datetime) -> Iterable[str]:

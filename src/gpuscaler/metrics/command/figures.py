@@ -6,7 +6,7 @@ from itertools import accumulate
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from gpuscaler.metrics.sources.answers import Answers
+from gpuscaler.metrics.sources.answers import AnswerCache
 from gpuscaler.metrics.sources.discovering import Discoverer
 from gpuscaler.metrics.sources.evaluating import Counts
 from gpuscaler.metrics.sources.prometheus import BUCKETS, PrometheusMetrics
@@ -19,7 +19,7 @@ class SourceFigures(Collector):
 
     def __init__(
         self,
-        answers: Answers,
+        answers: AnswerCache,
         counts: Counts,
         *,
         discoverer: Discoverer | None = None,
@@ -33,7 +33,7 @@ class SourceFigures(Collector):
         counts = self._counts
         yield _counter(
             "answers",
-            "Answers by origin",
+            "AnswerCache by origin",
             "from",
             {
                 "kept": self._answers.kept,
@@ -49,13 +49,13 @@ class SourceFigures(Collector):
         yield _gauge("freshness_seconds", "Age of the oldest sample in the last answer", "metric", self._answers.freshness.oldest)
         yield CounterMetricFamily(f"{PREFIX}_lists", "Lists of objects that were requested.", value=self._objects())
         if self._discoverer is not None:
-            yield from _of_rules(self._discoverer)
+            yield from _discovery_metrics(self._discoverer)
         if self._prometheus is not None:
-            yield from _of_prometheus(self._prometheus)
+            yield from _prometheus_metrics(self._prometheus)
 
 
-def _of_rules(discoverer: Discoverer) -> Iterator[Metric]:
-    discovery, rules = discoverer.found, discoverer.rules
+def _discovery_metrics(discoverer: Discoverer) -> Iterator[Metric]:
+    discovery, rules = discoverer.discovery, discoverer.rules
     yield _gauge("served", "Metrics that are served", "kind", {"custom": len(discovery.custom), "external": len(discovery.external)})
     errors = {
         "refused": len(rules.problems),
@@ -66,7 +66,7 @@ def _of_rules(discoverer: Discoverer) -> Iterator[Metric]:
     yield CounterMetricFamily(f"{PREFIX}_discovery_failures", "Requests for series that failed.", value=discoverer.failures)
 
 
-def _of_prometheus(metrics: PrometheusMetrics) -> Iterator[Metric]:
+def _prometheus_metrics(metrics: PrometheusMetrics) -> Iterator[Metric]:
     requests = CounterMetricFamily(f"{PREFIX}_prometheus_requests", "Requests to Prometheus.", labels=("path", "server", "outcome"))
     for labels, count in metrics.outcomes.items():
         requests.add_metric(labels, count)

@@ -11,7 +11,7 @@ from gpuscaler.kube.resources import PODS, SERVICES
 from gpuscaler.kube.transport import Request
 from gpuscaler.metrics.api.paths import VERSIONS
 from gpuscaler.metrics.api.publishing import API_SERVICES
-from gpuscaler.metrics.command.rights import holds, of_autoscalers, of_server
+from gpuscaler.metrics.command.rights import excessive_autoscaler_rights, excessive_server_rights, has_right
 
 #: Longest time for an answer, in seconds.
 _PATIENCE = 10.0
@@ -82,9 +82,9 @@ class Registration(Struct, frozen=True):
         return f"{', '.join(self.apis)} by Service {self.service}: {'; '.join(self.problems) or 'no problems'}"
 
 
-async def registrations(client: Client) -> tuple[Registration, ...]:
+async def find_registrations(client: Client) -> tuple[Registration, ...]:
     """Each Service that serves metrics. What the user may not read is left out."""
-    found: dict[str, list[WireSpec]] = {}
+    specs_by_service: dict[str, list[WireSpec]] = {}
     problems: dict[str, list[str]] = {}
     for name in (f"{version}.{group}" for group, versions in VERSIONS.items() for version in versions):
         try:
@@ -93,13 +93,13 @@ async def registrations(client: Client) -> tuple[Registration, ...]:
             continue
         if api_service.spec.service is not None:
             service = f"{api_service.spec.service.namespace}/{api_service.spec.service.name}"
-            found.setdefault(service, []).append(api_service.spec)
-            problems.setdefault(service, []).extend([*_problems(api_service), *await _unheard(client, api_service)])
-    for service, specs in found.items():
-        problems[service] += await _rights(client, service, sorted({spec.group for spec in specs}))
+            specs_by_service.setdefault(service, []).append(api_service.spec)
+            problems.setdefault(service, []).extend([*_problems(api_service), *await _aggregator_error(client, api_service)])
+    for service, specs in specs_by_service.items():
+        problems[service] += await _excessive_rights(client, service, sorted({spec.group for spec in specs}))
     return tuple(
         Registration(service, tuple(f"{spec.group}/{spec.version}" for spec in specs), tuple(dict.fromkeys(problems[service])))
-        for service, specs in found.items()
+        for service, specs in specs_by_service.items()
     )
 
 
@@ -111,7 +111,7 @@ def _problems(api_service: WireApiService) -> Iterator[str]:
         yield "insecureSkipTLSVerify: the server is not authenticated; put the authority of its certificate in caBundle instead"
 
 
-async def _unheard(client: Client, api_service: WireApiService) -> list[str]:
+async def _aggregator_error(client: Client, api_service: WireApiService) -> list[str]:
     """The API server's error for a server that it does not trust, such as one whose certificate has expired or is for another name.
 
     The condition Available does not show this: it is checked without verifying the certificate (``available_controller.go`` of
@@ -131,14 +131,14 @@ async def _unheard(client: Client, api_service: WireApiService) -> list[str]:
     return []
 
 
-async def _rights(client: Client, service: str, groups: Sequence[str]) -> list[str]:
+async def _excessive_rights(client: Client, service: str, groups: Sequence[str]) -> list[str]:
     """Rights that are too wide, of the accounts of our own server and of autoscalers; none if the user may not check."""
-    rights = of_autoscalers(groups)
+    rights = excessive_autoscaler_rights(groups)
     namespace, _, name = service.partition("/")
     try:
         selector = _target(await client.get(SERVICES, name, namespace=namespace)).spec.selector
         query = {"labelSelector": ",".join(f"{key}={value}" for key, value in (selector or {}).items())}
-        pods = [_pod(one).spec for one in await client.list_all(PODS, namespace=namespace, query=query)] if selector else []
+        pods = [_pod(body).spec for body in await client.list_all(PODS, namespace=namespace, query=query)] if selector else []
     except (ApiError, Unreachable, msgspec.MsgspecError):
         pods = []
     accounts = {
@@ -147,5 +147,5 @@ async def _rights(client: Client, service: str, groups: Sequence[str]) -> list[s
         if any((container.args or [""])[:1] == ["metrics"] for container in pod_spec.containers)
     }
     for account in sorted(accounts):
-        rights += of_server(f"system:serviceaccount:{namespace}:{account}")
-    return [right.problem for right in rights if await holds(client, right)]
+        rights += excessive_server_rights(f"system:serviceaccount:{namespace}:{account}")
+    return [right.problem for right in rights if await has_right(client, right)]

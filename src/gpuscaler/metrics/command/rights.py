@@ -15,7 +15,7 @@ _AUTOSCALERS = "system:serviceaccount:kube-system:horizontal-pod-autoscaler"
 _EXPECTED = "expected the rights of the chart's ClusterRole; bind the account to that role"
 
 
-class Wide(NamedTuple):
+class ExcessiveRight(NamedTuple):
     """A right that is too wide. An empty ``user`` is the caller itself. ``problem`` is the message if the right is held."""
 
     about: str
@@ -35,24 +35,26 @@ class _Review(msgspec.Struct):
 _review = msgspec.json.Decoder(_Review).decode
 
 
-def of_server(user: str = "") -> list[Wide]:
+def excessive_server_rights(user: str = "") -> list[ExcessiveRight]:
     """Rights of the account that the server runs as; ``user`` is its name if another account checks them."""
-    whose = user or "its own account"
+    account = user or "its own account"
     return [
-        Wide(
+        ExcessiveRight(
             "own rights",
             {"verb": "*", "group": "*", "resource": "*"},
-            f"saw that {whose} may do everything in the cluster, {_EXPECTED}",
+            f"saw that {account} may do everything in the cluster, {_EXPECTED}",
             user,
         ),
-        Wide("own right to Secrets", {"verb": "list", "resource": "secrets"}, f"saw that {whose} may read all Secrets, {_EXPECTED}", user),
+        ExcessiveRight(
+            "own right to Secrets", {"verb": "list", "resource": "secrets"}, f"saw that {account} may read all Secrets, {_EXPECTED}", user
+        ),
     ]
 
 
-def of_autoscalers(groups: Collection[str]) -> list[Wide]:
+def excessive_autoscaler_rights(groups: Collection[str]) -> list[ExcessiveRight]:
     """Rights of the account that the HorizontalPodAutoscaler uses to read metrics of ``groups``."""
     return [
-        Wide(
+        ExcessiveRight(
             f"rights of autoscalers to {group}",
             {"verb": "*", "group": group, "resource": "*"},
             f"saw every verb on every resource of {group} for {_AUTOSCALERS}, expected get and list; narrow its role",
@@ -62,7 +64,7 @@ def of_autoscalers(groups: Collection[str]) -> list[Wide]:
     ]
 
 
-async def holds(client: Client, right: Wide) -> bool | None:
+async def has_right(client: Client, right: ExcessiveRight) -> bool | None:
     """Whether the right is held; None if that is unknown."""
     spec: dict[str, Any] = {"resourceAttributes": right.attributes}
     if right.user:

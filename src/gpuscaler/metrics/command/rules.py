@@ -7,13 +7,13 @@ from pathlib import Path
 
 import structlog
 
-from gpuscaler.metrics.rules.builtin import builtin
-from gpuscaler.metrics.rules.reading import RuleSet, read
+from gpuscaler.metrics.rules.builtin import builtin_rules
+from gpuscaler.metrics.rules.reading import RuleSet, read_rules
 from gpuscaler.settings.errors import Problem, SettingsError
 
 _LOG = structlog.get_logger(__name__)
 #: Seconds between checks of the file. Kubernetes takes a minute to update a ConfigMap in a pod.
-LOOK_SECONDS = 5.0
+CHECK_SECONDS = 5.0
 
 
 @dataclass(slots=True)
@@ -30,23 +30,23 @@ class RulesFile:
 
     def __post_init__(self) -> None:
         self._text = self._read()
-        self.rules = builtin() if self.path is None else self._parsed(self._text)
+        self.rules = builtin_rules() if self.path is None else self._parse(self._text)
 
     async def run(self, use: Callable[[RuleSet], None]) -> None:
         """Check the file every few seconds and pass on new rules, until cancelled."""
         while True:
-            await asyncio.sleep(LOOK_SECONDS)
-            if self.look():
+            await asyncio.sleep(CHECK_SECONDS)
+            if self.reload():
                 use(self.rules)
 
-    def look(self) -> bool:
+    def reload(self) -> bool:
         """Read the file if it changed; return whether the rules changed."""
         try:
             text = self._read()
             if text == self._text:
                 self.trouble = ""
                 return False
-            self.rules = self._parsed(text)
+            self.rules = self._parse(text)
         except SettingsError as error:
             trouble = f"{error}; the previous rules stay in use"
             if trouble != self.trouble:
@@ -65,10 +65,10 @@ class RulesFile:
             saw = getattr(error, "strerror", None) or "bytes that are not UTF-8"
             raise SettingsError(str(self.path), (Problem("", None, f"saw {saw}, expected a readable YAML file of rules"),)) from error
 
-    def _parsed(self, text: str) -> RuleSet:
-        rules = read(text, source=str(self.path))
+    def _parse(self, text: str) -> RuleSet:
+        rules = read_rules(text, source=str(self.path))
         for problem in rules.problems:
-            _LOG.warning("rule left out", problem=problem.told(str(self.path)))
+            _LOG.warning("rule left out", problem=problem.format(str(self.path)))
         for note in rules.notes:
-            _LOG.info("unusual rule", note=note.told(str(self.path)))
+            _LOG.info("unusual rule", note=note.format(str(self.path)))
         return rules

@@ -120,14 +120,14 @@ class MetricsService:
             else:
                 source = self._exporter_source(objects, registry)
 
-            def believe(trust: Trust) -> None:
+            def accept_trust(trust: Trust) -> None:
                 try:
-                    self.tls.believe(trust.pem)
+                    self.tls.accept_authorities(trust.pem)
                 except CertificateError as error:
                     raise TrustError(str(error)) from error
                 api.trust = trust
 
-            trust = WatchedTrust(tokens, self._trust_flags, believe)
+            trust = WatchedTrust(tokens, self._trust_flags, accept_trust)
             api = Api(self._responder(source, trust, registry), rights, self.clocks.wall, self.figures.count)
             server = await listen(api, host=self.options.address, port=self.options.port, tls=self.tls.context)
             stack.push_async_callback(server.close)

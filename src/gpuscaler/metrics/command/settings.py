@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from gpuscaler.metrics.api.paths import CUSTOM, EXTERNAL
-from gpuscaler.metrics.sources.direct import Scraping
+from gpuscaler.metrics.sources.direct import ScrapeSettings
 from gpuscaler.model.selector_text import SelectorError, parse_selector
 from gpuscaler.settings.cursor import Cursor, Report, TooMuchError
 from gpuscaler.settings.document import read_document
@@ -38,7 +38,7 @@ class MetricsSettings:
     service: str = "gpuscaler-metrics"
     service_namespace: str = ""
     apis: frozenset[str] = field(default_factory=lambda: frozenset(APIS.values()))
-    exporters: Scraping = field(default_factory=lambda: Scraping(selector=parse_selector(EXPORTERS)))
+    exporters: ScrapeSettings = field(default_factory=lambda: ScrapeSettings(selector=parse_selector(EXPORTERS)))
     period: float = 10.0
     stale: float = 120.0
     hold: float = 0.0
@@ -90,7 +90,7 @@ def _read(fields: dict[str, Cursor]) -> MetricsSettings:
         level=(fields["log"].choice(LEVELS) or default.level) if "log" in fields else default.level,
     )
     if settings.stale < settings.period and "stale" in fields:
-        fields["stale"].say(
+        fields["stale"].add_problem(
             f"saw stale {settings.stale:g} s below period {settings.period:g} s, expected at least that: every value would be too old half "
             "of the time; raise stale or lower period"
         )
@@ -98,13 +98,13 @@ def _read(fields: dict[str, Cursor]) -> MetricsSettings:
 
 
 def _apis(at: Cursor) -> frozenset[str]:
-    found = frozenset(APIS[text] for item in at.items() if (text := item.choice(tuple(APIS))))
-    if not found and isinstance(at.entry.value, list):
+    apis = frozenset(APIS[text] for item in at.items() if (text := item.choice(tuple(APIS))))
+    if not apis and isinstance(at.entry.value, list):
         at.wrong("custom, external or both", seen="none that can be served")
-    return found
+    return apis
 
 
-def _exporters(fields: dict[str, Cursor]) -> Scraping:
+def _exporters(fields: dict[str, Cursor]) -> ScrapeSettings:
     default = MetricsSettings().exporters
     port = fields["port"].integer(minimum=1, maximum=65535, expected="a port, 1 to 65535") if "port" in fields else None
     interval = _seconds(fields, "interval", default.interval, positive=True)
@@ -113,8 +113,8 @@ def _exporters(fields: dict[str, Cursor]) -> Scraping:
         try:
             selector = parse_selector(fields["selector"].text("a label selector such as app=exporter") or "")
         except SelectorError as error:
-            fields["selector"].say(f"{error}; correct the selector of the exporters' pods")
-    return Scraping(
+            fields["selector"].add_problem(f"{error}; correct the selector of the exporters' pods")
+    return ScrapeSettings(
         namespace=_name(fields, "namespace", default.namespace),
         selector=selector,
         port=default.port if port is None else port,
@@ -133,5 +133,5 @@ def _name(fields: dict[str, Cursor], key: str, default: str) -> str:
 
 
 def _seconds(fields: dict[str, Cursor], key: str, default: float, *, positive: bool = False) -> float:
-    found = fields[key].duration(positive=positive) if key in fields else None
-    return default if found is None else found
+    duration = fields[key].duration(positive=positive) if key in fields else None
+    return default if duration is None else duration

@@ -7,27 +7,27 @@ from dataclasses import dataclass, field
 import structlog
 
 from gpuscaler.kube.client import Client
-from gpuscaler.metrics.command.certificates import mistakes
-from gpuscaler.metrics.command.rights import holds, of_autoscalers, of_server
+from gpuscaler.metrics.command.certificates import certificate_problems
+from gpuscaler.metrics.command.rights import excessive_autoscaler_rights, excessive_server_rights, has_right
 from gpuscaler.serving.tls import LiveTls
 
 _LOG = structlog.get_logger(__name__)
 #: Seconds between checks.
-LOOK = 60.0
+CHECK_SECONDS = 60.0
 
 
 @dataclass(slots=True)
-class Upkeep:
+class SelfCheck:
     """Checks the certificate of ``tls``, which should be for ``host``, and rights to ``groups``, while :meth:`run` runs.
 
-    ``findings`` are keyed by subject. ``own`` checks its own account; it is None for the kubeconfig of a person, who may have any rights.
-    ``others`` checks other accounts. ``wall`` is Unix time.
+    ``findings`` are keyed by subject. ``own_client`` checks its own account; it is None for the kubeconfig of a person, who may have any
+    rights. ``client`` checks other accounts. ``wall`` is Unix time.
     """
 
     tls: LiveTls
     host: str
-    own: Client | None
-    others: Client
+    own_client: Client | None
+    client: Client
     groups: Collection[str]
     wall: Callable[[], float]
     findings: dict[str, str] = field(default_factory=dict, init=False)
@@ -35,33 +35,33 @@ class Upkeep:
     async def run(self) -> None:
         """Run until cancelled. Each finding is logged once, and again when it is resolved."""
         while True:
-            await self.look()
-            await asyncio.sleep(LOOK)
+            await self.check()
+            await asyncio.sleep(CHECK_SECONDS)
 
-    async def look(self) -> None:
-        found = {**self._certificate(), **await self._rights()}
-        for about, problem in found.items():
+    async def check(self) -> None:
+        findings = {**self._certificate(), **await self._rights()}
+        for about, problem in findings.items():
             if self.findings.get(about) != problem:
                 _LOG.warning("needs to be fixed", about=about, problem=problem)
-        for about in self.findings.keys() - found.keys():
+        for about in self.findings.keys() - findings.keys():
             _LOG.info("fixed", about=about)
-        self.findings = found
+        self.findings = findings
 
     def _certificate(self) -> dict[str, str]:
         try:
             pem = self.tls.certificate.read_bytes()
         except OSError as error:
             return {"certificate": f"{error.filename}: saw {error.strerror}, expected a PEM file"}
-        found = [*filter(None, [self.tls.trouble]), *mistakes(pem, host=self.host, now=self.wall())]
-        return {"certificate": f"{self.tls.certificate}: {'; '.join(found)}"} if found else {}
+        problems = [*filter(None, [self.tls.trouble]), *certificate_problems(pem, host=self.host, now=self.wall())]
+        return {"certificate": f"{self.tls.certificate}: {'; '.join(problems)}"} if problems else {}
 
     async def _rights(self) -> dict[str, str]:
-        asked = [(self.others, right) for right in of_autoscalers(self.groups)]
-        asked += [(self.own, right) for right in of_server()] if self.own is not None else []
-        found = {}
-        for client, right in asked:
-            held = await holds(client, right)
+        checks = [(self.client, right) for right in excessive_autoscaler_rights(self.groups)]
+        checks += [(self.own_client, right) for right in excessive_server_rights()] if self.own_client is not None else []
+        findings = {}
+        for client, right in checks:
+            is_held = await has_right(client, right)
             # A right that could not be checked now keeps its last finding.
-            if held or (held is None and right.about in self.findings):
-                found[right.about] = right.problem
-        return found
+            if is_held or (is_held is None and right.about in self.findings):
+                findings[right.about] = right.problem
+        return findings

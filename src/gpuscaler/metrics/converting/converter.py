@@ -10,19 +10,19 @@ import yaml
 
 from gpuscaler.metrics.converting import adapters, autoscalers, ingresses, workloads
 from gpuscaler.metrics.converting.objects import (
+    AddNote,
     Json,
     Note,
-    Say,
     Unconvertible,
     containers,
-    items,
-    mapping,
+    ensure_mapping,
+    get_items,
+    get_mapping,
     name_of,
     pod_template,
-    seen,
     text,
 )
-from gpuscaler.metrics.converting.settling import settle
+from gpuscaler.metrics.converting.settling import fix_namespaces
 
 #: Versions that were renamed without a relevant change of fields.
 _RENAMED = {
@@ -41,7 +41,7 @@ _WORKLOADS = frozenset({"Deployment", "DaemonSet", "StatefulSet", "ReplicaSet"})
 _INGRESSES = frozenset({"extensions/v1beta1", "networking.k8s.io/v1beta1"})
 _AUTOSCALERS = frozenset({"autoscaling/v1", "autoscaling/v2beta1", "autoscaling/v2beta2"})
 #: Kinds without an automatic replacement.
-_GONE = {
+_REMOVED_KINDS = {
     "PodSecurityPolicy": "PodSecurityPolicies were removed in 1.25; label the namespace pod-security.kubernetes.io/enforce instead",
     "CustomResourceDefinition": "its schema has to be structural in apiextensions.k8s.io/v1; rewrite it",
 }
@@ -58,13 +58,13 @@ class ManifestError(ValueError):
 def read(source: str) -> list[Json]:
     """The objects in YAML or JSON, with Lists expanded. Raises :class:`ManifestError`."""
     try:
-        documents = [one for one in yaml.safe_load_all(source) if one is not None]
+        documents = [document for document in yaml.safe_load_all(source) if document is not None]
     except (yaml.YAMLError, RecursionError, ValueError) as error:
         raise ManifestError(f"saw invalid YAML, expected Kubernetes objects: {' '.join(str(error).split())}") from error
     objects: list[Json] = []
-    for number, one in enumerate(documents, 1):
-        members = one.get("items") if isinstance(one, dict) and text(one.get("kind")).endswith("List") else [one]
-        for member in members if isinstance(members, list) else [one]:
+    for number, document in enumerate(documents, 1):
+        members = document.get("items") if isinstance(document, dict) and text(document.get("kind")).endswith("List") else [document]
+        for member in members if isinstance(members, list) else [document]:
             if not isinstance(member, dict) or not member.get("kind") or not member.get("apiVersion"):
                 raise ManifestError(f"document {number}: saw no apiVersion and kind, expected a Kubernetes object")
             objects.append(member)
@@ -73,7 +73,7 @@ def read(source: str) -> list[Json]:
 
 def write(objects: Iterable[Json]) -> str:
     """Write ``objects`` as YAML, one document for each."""
-    return "---\n".join(yaml.dump(one, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=120) for one in objects)
+    return "---\n".join(yaml.dump(manifest, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=120) for manifest in objects)
 
 
 class _Dumper(yaml.SafeDumper):
@@ -96,86 +96,86 @@ def convert(objects: Iterable[Json], *, image: str) -> tuple[list[Json], list[No
     What cannot be converted stays unchanged, with a note that says why. Objects that need no conversion stay unchanged.
     """
     # Separate copies: a change to a YAML anchor would otherwise appear in two places.
-    found = [copy.deepcopy(one) for one in objects]
+    manifests = [copy.deepcopy(manifest) for manifest in objects]
     notes: list[Note] = []
-    _place(found, notes)
-    settle(found, lambda one, message: _say(notes, name_of(one), message))
-    roles = adapters.roles_of(adapters.accounts(found), found)
-    for number, one in enumerate(found):
-        say = partial(_say, notes, name_of(one))
-        before = copy.deepcopy(one)
+    _set_namespace(manifests, notes)
+    fix_namespaces(manifests, lambda manifest, message: _add_note(notes, name_of(manifest), message))
+    roles = adapters.roles_of(adapters.service_accounts(manifests), manifests)
+    for place, manifest in enumerate(manifests):
+        add_note = partial(_add_note, notes, name_of(manifest))
+        before = copy.deepcopy(manifest)
         try:
-            _convert(one, say)
-            adapters.convert(one, image, say)
-            if (text(one.get("kind")), text(seen(one, "metadata").get("name"))) in roles:
-                adapters.grant(one, say)
+            _convert(manifest, add_note)
+            adapters.convert(manifest, image, add_note)
+            if (text(manifest.get("kind")), text(get_mapping(manifest, "metadata").get("name"))) in roles:
+                adapters.allow_watch(manifest, add_note)
         except Unconvertible as error:
-            found[number] = before
-            say(f"not converted: {error}")
-    return found, notes
+            manifests[place] = before
+            add_note(f"not converted: {error}")
+    return manifests, notes
 
 
-def _say(notes: list[Note], where: str, message: str) -> None:
+def _add_note(notes: list[Note], where: str, message: str) -> None:
     notes.append(Note(where, message))
 
 
-def _place(objects: list[Json], notes: list[Note]) -> None:
+def _set_namespace(objects: list[Json], notes: list[Note]) -> None:
     """Give prometheus-adapter the namespace that its APIService names: without a namespace, manifests end up in ``default``."""
-    namespace = adapters.meant_namespace(objects)
-    for one in adapters.adapters_own(objects) if namespace else ():
-        metadata = mapping(one, "metadata")
+    namespace = adapters.service_namespace(objects)
+    for manifest in adapters.adapter_objects(objects) if namespace else ():
+        metadata = ensure_mapping(manifest, "metadata")
         if not metadata.get("namespace"):
-            notes.append(Note(name_of(one), f"added the namespace {namespace}, where its APIService expects it"))
+            notes.append(Note(name_of(manifest), f"added the namespace {namespace}, where its APIService expects it"))
             metadata["namespace"] = namespace
 
 
-def _convert(one: Json, say: Say) -> None:
-    version, kind = text(one.get("apiVersion")), text(one.get("kind"))
-    if kind in _GONE and version.endswith(("v1beta1", "v1alpha1")):
-        raise Unconvertible(_GONE[kind])
+def _convert(manifest: Json, add_note: AddNote) -> None:
+    version, kind = text(manifest.get("apiVersion")), text(manifest.get("kind"))
+    if kind in _REMOVED_KINDS and version.endswith(("v1beta1", "v1alpha1")):
+        raise Unconvertible(_REMOVED_KINDS[kind])
     if version in _GROUPS and kind in _WORKLOADS:
-        workloads.convert(one, say)
+        workloads.convert(manifest, add_note)
     elif version in _INGRESSES and kind == "Ingress":
-        ingresses.convert(one, say)
+        ingresses.convert(manifest, add_note)
     elif version == "extensions/v1beta1" and kind == "NetworkPolicy":
-        one["apiVersion"] = "networking.k8s.io/v1"
+        manifest["apiVersion"] = "networking.k8s.io/v1"
     elif version in _AUTOSCALERS and kind == "HorizontalPodAutoscaler":
-        autoscalers.convert(one, say)
+        autoscalers.convert(manifest, add_note)
     elif version in _RENAMED:
-        one["apiVersion"] = _RENAMED[version]
+        manifest["apiVersion"] = _RENAMED[version]
     elif version in _GROUPS or version.startswith("autoscaling/v2beta"):
         raise Unconvertible(f"saw {kind} of {version}, expected a kind that this version had; correct it")
-    if one["apiVersion"] != version:
-        say(f"{version} became {one['apiVersion']}")
-    _advise(one, say)
-    _quote(one, say)
+    if manifest["apiVersion"] != version:
+        add_note(f"{version} became {manifest['apiVersion']}")
+    _advise(manifest, add_note)
+    _quote(manifest, add_note)
 
 
-def _advise(one: Json, say: Say) -> None:
+def _advise(manifest: Json, add_note: AddNote) -> None:
     """Note settings that are valid but probably not intended."""
-    spec: Any = one.get("spec")
-    if one.get("kind") == "APIService" and isinstance(spec, dict):
+    spec: Any = manifest.get("spec")
+    if manifest.get("kind") == "APIService" and isinstance(spec, dict):
         if spec.get("insecureSkipTLSVerify"):
-            say("insecureSkipTLSVerify: the server is not authenticated; put the authority of its certificate in caBundle instead")
+            add_note("insecureSkipTLSVerify: the server is not authenticated; put the authority of its certificate in caBundle instead")
         spec.setdefault("groupPriorityMinimum", 100)
         spec.setdefault("versionPriority", 100)
 
 
-def _quote(one: Json, say: Say) -> None:
+def _quote(manifest: Json, add_note: AddNote) -> None:
     """Quote scalars where the API requires text: ``gpu: true`` is a boolean in YAML and would be rejected."""
-    template = pod_template(one) or one
-    places = {f"metadata.{key}": seen(seen(one, "metadata"), key) for key in ("labels", "annotations")}
-    if template is not one:
-        places |= {f"metadata.{key} of its pods": seen(seen(template, "metadata"), key) for key in ("labels", "annotations")}
-    places["nodeSelector"] = seen(seen(template, "spec"), "nodeSelector")
-    for what, values in places.items():
+    template = pod_template(manifest) or manifest
+    places = {f"metadata.{key}": get_mapping(get_mapping(manifest, "metadata"), key) for key in ("labels", "annotations")}
+    if template is not manifest:
+        places |= {f"metadata.{key} of its pods": get_mapping(get_mapping(template, "metadata"), key) for key in ("labels", "annotations")}
+    places["nodeSelector"] = get_mapping(get_mapping(template, "spec"), "nodeSelector")
+    for place, values in places.items():
         for name, value in values.items():
             # This includes dates.
             if not isinstance(value, str | list | dict | None):
                 values[name] = text(value)
-                say(f'quoted {what}: {name}: "{values[name]}"')
-    for container in containers(one):
-        for variable in items(container, "env"):
+                add_note(f'quoted {place}: {name}: "{values[name]}"')
+    for container in containers(manifest):
+        for variable in get_items(container, "env"):
             if isinstance(variable.get("value"), bool | int | float):
                 variable["value"] = text(variable["value"])
-                say(f'quoted the environment variable {variable.get("name")}: "{variable["value"]}"')
+                add_note(f'quoted the environment variable {variable.get("name")}: "{variable["value"]}"')

@@ -5,24 +5,24 @@ Source: the Kubernetes guide on deprecated API versions.
 
 from typing import Any
 
-from gpuscaler.metrics.converting.objects import Json, Say, items, mapping, seen
+from gpuscaler.metrics.converting.objects import AddNote, Json, ensure_mapping, get_items, get_mapping
 
 _CLASS = "kubernetes.io/ingress.class"
 
 
-def convert(one: Json, say: Say) -> None:
-    """Convert ``one`` to networking.k8s.io/v1."""
-    one["apiVersion"] = "networking.k8s.io/v1"
-    spec = mapping(one, "spec")
+def convert(manifest: Json, add_note: AddNote) -> None:
+    """Convert ``manifest`` to networking.k8s.io/v1."""
+    manifest["apiVersion"] = "networking.k8s.io/v1"
+    spec = ensure_mapping(manifest, "spec")
     if "backend" in spec:
         spec["defaultBackend"] = _backend(spec.pop("backend"))
-    for rule in items(spec, "rules"):
-        for path in items(seen(rule, "http"), "paths"):
+    for rule in get_items(spec, "rules"):
+        for path in get_items(get_mapping(rule, "http"), "paths"):
             path["backend"] = _backend(path.get("backend"))
             path.setdefault("path", "/")
             path.setdefault("pathType", "ImplementationSpecific")
-    if _CLASS in seen(seen(one, "metadata"), "annotations"):
-        say(f"kept the annotation {_CLASS}; spec.ingressClassName replaces it if an IngressClass of that name exists")
+    if _CLASS in get_mapping(get_mapping(manifest, "metadata"), "annotations"):
+        add_note(f"kept the annotation {_CLASS}; spec.ingressClassName replaces it if an IngressClass of that name exists")
 
 
 def _backend(backend: Any) -> Any:

@@ -7,7 +7,7 @@ from msgspec import Struct
 
 Json = dict[str, Any]
 #: Notes a message about the object that is being converted.
-Say = Callable[[str], None]
+AddNote = Callable[[str], None]
 
 
 class Note(Struct, frozen=True):
@@ -21,24 +21,24 @@ class Unconvertible(ValueError):  # noqa: N818 - it ends nothing: the object is 
     """An object of a removed version that cannot be converted. The text says what to do."""
 
 
-def mapping(parent: Json, key: str) -> Json:
+def ensure_mapping(parent: Json, key: str) -> Json:
     """The mapping under ``key``, created if missing. A value that is not a mapping is not changed, and an empty one is returned."""
     if parent.get(key) is None:
         parent[key] = {}
-    found = parent[key]
-    return found if isinstance(found, dict) else {}
+    value = parent[key]
+    return value if isinstance(value, dict) else {}
 
 
-def seen(parent: Json, key: str) -> Json:
+def get_mapping(parent: Json, key: str) -> Json:
     """The mapping under ``key``, empty if there is none. For reading only."""
-    found = parent.get(key)
-    return found if isinstance(found, dict) else {}
+    value = parent.get(key)
+    return value if isinstance(value, dict) else {}
 
 
-def items(parent: Json, key: str) -> list[Json]:
+def get_items(parent: Json, key: str) -> list[Json]:
     """The mappings of the list under ``key``."""
-    found = parent.get(key)
-    return [one for one in found if isinstance(one, dict)] if isinstance(found, list) else []
+    value = parent.get(key)
+    return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []
 
 
 def text(value: object) -> str:
@@ -46,26 +46,26 @@ def text(value: object) -> str:
     return "" if value is None else ("false", "true")[value] if isinstance(value, bool) else str(value)
 
 
-def name_of(one: Json) -> str:
+def name_of(manifest: Json) -> str:
     """Kind, namespace and name, as in ``Deployment default/web``."""
-    parts = [text(seen(one, "metadata").get(key)) for key in ("namespace", "name")]
-    return f"{text(one.get('kind'))} {'/'.join(part for part in parts if part)}".strip()
+    parts = [text(get_mapping(manifest, "metadata").get(key)) for key in ("namespace", "name")]
+    return f"{text(manifest.get('kind'))} {'/'.join(part for part in parts if part)}".strip()
 
 
-def pod_template(one: Json) -> Json | None:
+def pod_template(manifest: Json) -> Json | None:
     """The pod template of a workload, also of a CronJob; for a Pod, the Pod itself."""
-    spec = one.get("spec")
-    if one.get("kind") == "Pod":
-        return one
-    if one.get("kind") == "CronJob" and isinstance(spec, dict):
-        spec = seen(seen(spec, "jobTemplate"), "spec")
+    spec = manifest.get("spec")
+    if manifest.get("kind") == "Pod":
+        return manifest
+    if manifest.get("kind") == "CronJob" and isinstance(spec, dict):
+        spec = get_mapping(get_mapping(spec, "jobTemplate"), "spec")
     template = spec.get("template") if isinstance(spec, dict) else None
     return template if isinstance(template, dict) else None
 
 
-def containers(one: Json) -> Iterator[Json]:
+def containers(manifest: Json) -> Iterator[Json]:
     """The containers of a workload, including init containers."""
-    spec = (pod_template(one) or {}).get("spec")
+    spec = (pod_template(manifest) or {}).get("spec")
     if isinstance(spec, dict):
         for key in ("initContainers", "containers"):
-            yield from items(spec, key)
+            yield from get_items(spec, key)

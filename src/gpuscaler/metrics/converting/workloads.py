@@ -3,7 +3,7 @@
 Source: the Kubernetes API reference of these versions, and its guide on deprecated API versions.
 """
 
-from gpuscaler.metrics.converting.objects import Json, Say, Unconvertible, mapping, pod_template, seen, text
+from gpuscaler.metrics.converting.objects import AddNote, Json, Unconvertible, ensure_mapping, get_mapping, pod_template, text
 
 #: Fields with another default in apps/v1, and the meaning of the old default.
 _DEPLOYMENT = {"progressDeadlineSeconds": (600, "waited forever"), "revisionHistoryLimit": (10, "kept all")}
@@ -12,34 +12,34 @@ _DEPLOYMENT = {"progressDeadlineSeconds": (600, "waited forever"), "revisionHist
 _BY_HAND = frozenset({("DaemonSet", "extensions/v1beta1"), ("StatefulSet", "apps/v1beta1")})
 
 
-def convert(one: Json, say: Say) -> None:
-    """Convert ``one`` to apps/v1. Raises :class:`~.objects.Unconvertible` if it has no labels to select pods by."""
-    former = text(one.get("apiVersion"))
-    one["apiVersion"] = "apps/v1"
-    spec = mapping(one, "spec")
+def convert(manifest: Json, add_note: AddNote) -> None:
+    """Convert ``manifest`` to apps/v1. Raises :class:`~.objects.Unconvertible` if it has no labels to select pods by."""
+    former = text(manifest.get("apiVersion"))
+    manifest["apiVersion"] = "apps/v1"
+    spec = ensure_mapping(manifest, "spec")
     for key in ("rollbackTo", "templateGeneration"):
         if spec.pop(key, None) is not None:
-            say(f"removed spec.{key}, which does not exist any more")
-    _selector(one, spec, say)
-    kind = one.get("kind")
+            add_note(f"removed spec.{key}, which does not exist any more")
+    _selector(manifest, spec, add_note)
+    kind = manifest.get("kind")
     if kind == "StatefulSet" and not spec.get("serviceName"):
-        spec["serviceName"] = text(seen(one, "metadata").get("name"))
-        say(f"added spec.serviceName: {spec['serviceName']}; a StatefulSet needs a Service")
+        spec["serviceName"] = text(get_mapping(manifest, "metadata").get("name"))
+        add_note(f"added spec.serviceName: {spec['serviceName']}; a StatefulSet needs a Service")
     if "updateStrategy" not in spec and (kind, former) in _BY_HAND:
         spec["updateStrategy"] = {"type": "OnDelete"}
-        say("added spec.updateStrategy.type: OnDelete, the default of the old version; RollingUpdate replaces pods automatically")
+        add_note("added spec.updateStrategy.type: OnDelete, the default of the old version; RollingUpdate replaces pods automatically")
     if kind == "Deployment" and former == "extensions/v1beta1":
-        for key, (value, meant) in _DEPLOYMENT.items():
+        for key, (value, old_meaning) in _DEPLOYMENT.items():
             if key not in spec:
-                say(f"spec.{key} is now {value} by default; the old default {meant}")
+                add_note(f"spec.{key} is now {value} by default; the old default {old_meaning}")
 
 
-def _selector(one: Json, spec: Json, say: Say) -> None:
+def _selector(manifest: Json, spec: Json, add_note: AddNote) -> None:
     selector = spec.get("selector")
     if selector:
         return
-    labels = seen(seen(pod_template(one) or {}, "metadata"), "labels")
+    labels = get_mapping(get_mapping(pod_template(manifest) or {}, "metadata"), "labels")
     if not labels:
         raise Unconvertible("saw neither spec.selector nor labels of its pods, expected both; add spec.template.metadata.labels")
     spec["selector"] = {"matchLabels": dict(labels)}
-    say("added spec.selector, from the labels of its pods")
+    add_note("added spec.selector, from the labels of its pods")

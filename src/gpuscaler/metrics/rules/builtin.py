@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import yaml
 
-from gpuscaler.metrics.rules.reading import RuleSet, read
+from gpuscaler.metrics.rules.reading import RuleSet, read_rules
 from gpuscaler.metrics.rules.resources import Resources
 
 Json = dict[str, object]
@@ -40,7 +40,7 @@ _STYLES = (
 )
 
 
-class _Mapped(NamedTuple):
+class _MappedMetric(NamedTuple):
     """A metric of the write-up, made from metrics of dcgm-exporter in ``[ ]`` in ``value``; it exists if ``series`` does."""
 
     name: str
@@ -50,17 +50,17 @@ class _Mapped(NamedTuple):
 
 
 _MAPPED = (
-    _Mapped(
+    _MappedMetric(
         # MIG devices have no GPU_UTIL.
         "duty_cycle",
         "DCGM_FI_(DEV_GPU_UTIL|PROF_GR_ENGINE_ACTIVE)",
         "avg",
         "[DCGM_FI_DEV_GPU_UTIL] or 100 * [DCGM_FI_PROF_GR_ENGINE_ACTIVE]",
     ),
-    _Mapped("memory_used_bytes", "DCGM_FI_DEV_FB_USED", "sum", "1048576 * [DCGM_FI_DEV_FB_USED]"),
-    _Mapped("memory_total_bytes", "DCGM_FI_DEV_FB_FREE", "sum", "1048576 * ([DCGM_FI_DEV_FB_USED] + [DCGM_FI_DEV_FB_FREE])"),
-    _Mapped("power_usage_milliwatts", "DCGM_FI_DEV_POWER_USAGE", "sum", "1000 * [DCGM_FI_DEV_POWER_USAGE]"),
-    _Mapped("temperature_celsius", "DCGM_FI_DEV_GPU_TEMP", "avg", "[DCGM_FI_DEV_GPU_TEMP]"),
+    _MappedMetric("memory_used_bytes", "DCGM_FI_DEV_FB_USED", "sum", "1048576 * [DCGM_FI_DEV_FB_USED]"),
+    _MappedMetric("memory_total_bytes", "DCGM_FI_DEV_FB_FREE", "sum", "1048576 * ([DCGM_FI_DEV_FB_USED] + [DCGM_FI_DEV_FB_FREE])"),
+    _MappedMetric("power_usage_milliwatts", "DCGM_FI_DEV_POWER_USAGE", "sum", "1000 * [DCGM_FI_DEV_POWER_USAGE]"),
+    _MappedMetric("temperature_celsius", "DCGM_FI_DEV_GPU_TEMP", "avg", "[DCGM_FI_DEV_GPU_TEMP]"),
 )
 #: dcgm-exporter's metrics that are summed, and those that are not gauges of a GPU's load.
 _DCGM_SUM = "^DCGM_FI_DEV_(FB_USED|FB_FREE|FB_TOTAL|FB_RESERVED|POWER_USAGE)$"
@@ -83,19 +83,19 @@ _OF_REPLICAS = re.compile(
 _GATEWAY = "^inference_(pool|extension)_.*(queue_size|utilization)$"
 
 
-def builtin(resources: Resources | None = None) -> RuleSet:
+def builtin_rules(resources: Resources | None = None) -> RuleSet:
     """The built-in rules. They measure nothing that can be negative: a negative number is an error and must not be used for scaling."""
-    rules = read(text(), source="built-in rules", resources=resources)
+    rules = read_rules(builtin_rules_text(), source="built-in rules", resources=resources)
     custom, external = (tuple(replace(rule, below_zero=False) for rule in several) for several in (rules.rules, rules.external))
     return RuleSet(custom, external, rules.problems, rules.notes)
 
 
-def text() -> str:
+def builtin_rules_text() -> str:
     """The built-in rules as a file."""
     return yaml.safe_dump({"rules": [*_custom()], "externalRules": [*_external()]}, sort_keys=False, width=200)
 
 
-def of_replicas(metric: str) -> bool:
+def is_exported_by_replicas(metric: str) -> bool:
     """Whether a metric is exported by the replicas themselves. Then it does not exist without replicas, and cannot start the first one.
 
     Built-in metrics are recognized by their names. So are the series that they are made of, whose names a file of rules may keep.
@@ -143,7 +143,7 @@ def _dcgm(style: _Style) -> Iterator[Json]:
         yield _rule(_dcgm_series(style), _dcgm_labels(style), matches="^DCGM_FI_.+$", filters=filters, query=query)
 
 
-def _of_dcgm(style: _Style, mapped: _Mapped, suffix: str, read_as: str) -> Json:
+def _of_dcgm(style: _Style, mapped: _MappedMetric, suffix: str, read_as: str) -> Json:
     value = re.sub(r"\[(\w+)\]", lambda match: read_as % f"{match[1]}{_SELECTED % style.matchers}", mapped.value)
     return _rule(
         _dcgm_series(style),

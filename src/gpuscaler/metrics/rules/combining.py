@@ -17,6 +17,6 @@ _SHARE = re.compile(
 )
 
 
-def adds_up(name: str) -> bool:
+def is_summed(name: str) -> bool:
     """Whether samples of a metric or series of this name are summed for an object (bytes, power, counts) instead of averaged."""
     return _ADDS_UP.search(name) is not None and _SHARE.search(name) is None

@@ -29,33 +29,33 @@ class Discovery(Struct, frozen=True):
     silent: tuple[Rule, ...] = ()
 
 
-def discover(rules: Iterable[Rule], external: Iterable[Rule], found: Mapping[str, Sequence[Mapping[str, str]]]) -> Discovery:
-    """Apply ``rules`` and ``external`` rules to ``found``: label sets (with ``__name__``) by series query.
+def discover(rules: Iterable[Rule], external: Iterable[Rule], series_by_query: Mapping[str, Sequence[Mapping[str, str]]]) -> Discovery:
+    """Apply ``rules`` and ``external`` rules to ``series_by_query``: label sets (with ``__name__``) by series query.
 
-    A rule whose query is not in ``found`` makes no metric. If two rules make the same metric of the same resource, the later one is used.
+    A rule whose query is not among them makes no metric. If two rules make the same metric of the same resource, the later one is used.
     """
-    kinds = {query: _kinds(series) for query, series in found.items()}
+    kinds = {query: _kinds(series) for query, series in series_by_query.items()}
     custom: dict[tuple[str, str], Origin] = {}
-    others: dict[str, Origin] = {}
+    externals: dict[str, Origin] = {}
     silent: list[Rule] = []
     for rule in rules:
-        taken = False
+        is_used = False
         for name, labels in kinds.get(rule.series_query, ()):
-            metric = rule.metric(name) if rule.takes(name) else ""
+            metric = rule.metric(name) if rule.accepts(name) else ""
             for resource in rule.labelling.resources(labels) if metric else ():
                 custom[resource.text, metric] = Origin(rule, name, resource)
-                taken = True
-        if not taken:
+                is_used = True
+        if not is_used:
             silent.append(rule)
     for rule in external:
-        named = {rule.metric(name): name for name, _ in kinds.get(rule.series_query, ()) if rule.takes(name)}
+        named = {rule.metric(name): name for name, _ in kinds.get(rule.series_query, ()) if rule.accepts(name)}
         named.pop("", None)
-        others |= {metric: Origin(rule, name) for metric, name in named.items()}
+        externals |= {metric: Origin(rule, name) for metric, name in named.items()}
         if not named:
             silent.append(rule)
-    return Discovery(custom, others, tuple(silent))
+    return Discovery(custom, externals, tuple(silent))
 
 
 def _kinds(series: Iterable[Mapping[str, str]]) -> list[tuple[str, frozenset[str]]]:
     """Each combination of a name and label names once, in order of appearance. There are few, even for many series."""
-    return list(dict.fromkeys((one.get(NAME, ""), frozenset(one) - {NAME}) for one in series))
+    return list(dict.fromkeys((labels.get(NAME, ""), frozenset(labels) - {NAME}) for labels in series))

@@ -23,13 +23,13 @@ class Labelling:
         self._by_resource = {resource.text: label for label, resource in overrides.items()}
         self._resources = resources
         self._template = Template(template) if template else None
-        self._pattern = _backwards(self._template) if self._template else None
+        self._pattern = _label_pattern(self._template) if self._template else None
 
     def label(self, resource: Resource) -> str:
         """The label that names ``resource``. Raises :class:`~.resources.ResourceError` if the rule has none."""
-        known = self._by_resource.get(resource.text)
-        if known is not None:
-            return known
+        named = self._by_resource.get(resource.text)
+        if named is not None:
+            return named
         if self._template is None:
             raise ResourceError(f"saw no label for {resource.text}, expected one in the rule's resources: overrides or template")
         group = resource.group.replace(".", "_").replace("-", "_")
@@ -44,8 +44,8 @@ class Labelling:
 
     def resources(self, labels: Iterable[str]) -> tuple[Resource, ...]:
         """The resources that a series with these labels describes, each once, in the order of the labels' names."""
-        found = (self._resource(label) for label in sorted(labels))
-        return tuple(dict.fromkeys(resource for resource in found if resource is not None))
+        resources = (self._resource(label) for label in sorted(labels))
+        return tuple(dict.fromkeys(resource for resource in resources if resource is not None))
 
     def _resource(self, label: str) -> Resource | None:
         resource = self._by_label.get(label)
@@ -62,7 +62,7 @@ class Labelling:
             return None
 
 
-def _backwards(template: Template) -> Pattern:
+def _label_pattern(template: Template) -> Pattern:
     """The expression that extracts group and resource from a label made by the template."""
     text = template.render({"Group": "(?P<group>.+?)", "Resource": "(?P<resource>.+?)"})
     if not text:

@@ -45,23 +45,23 @@ class Pattern:
 
     def first(self, text: str, group: str | int) -> str | None:
         """A group of the first match; empty if the group did not participate, None without a match."""
-        found = self._compiled.search(text)
-        return None if found is None else str(found.group(group) or "")
+        match = self._compiled.search(text)
+        return None if match is None else str(match.group(group) or "")
 
     def expand(self, template: str, text: str) -> str | None:
         """``template`` with ``$name`` and ``${name}`` replaced by groups of the first match in ``text``; None without a match.
 
         An unknown group is empty. The longest possible name is used: ``$1_x`` is the group named ``1_x``, never group 1.
         """
-        found = self._compiled.search(text)
-        if found is None:
+        match = self._compiled.search(text)
+        if match is None:
             return None
 
         def value(name: str) -> str:
             number = _number(name)
             if number is not None:
-                return str(found.group(number) or "") if number <= self.groups else ""
-            return str(found.group(name) or "") if name in self.names else ""
+                return str(match.group(number) or "") if number <= self.groups else ""
+            return str(match.group(name) or "") if name in self.names else ""
 
         return _expanded(template, value)
 

@@ -127,11 +127,11 @@ def _expression(node: library.Expr, reach: float) -> Expression:
         case library.NumberLiteral() | library.StringLiteral():
             return Literal()
         case library.VectorSelector():
-            return _selector(node, reach + _back(node.offset))
+            return _selector(node, reach + _lookback(node.offset))
         case library.MatrixSelector():
             return _expression(node.vector_selector, reach + node.range.total_seconds())
         case library.SubqueryExpr():
-            return _expression(node.expr, reach + _back(node.range) + _back(node.offset))
+            return _expression(node.expr, reach + _lookback(node.range) + _lookback(node.offset))
         case library.ParenExpr():
             return _expression(node.expr, reach)
         case library.UnaryExpr():
@@ -146,9 +146,9 @@ def _expression(node: library.Expr, reach: float) -> Expression:
     raise ValueError(f"{type(node).__name__} is not supported")
 
 
-def _back(moved: timedelta | None) -> float:
+def _lookback(offset: timedelta | None) -> float:
     """How far an offset looks back, in seconds; 0 for an offset into the future."""
-    return max(moved.total_seconds(), 0.0) if moved else 0.0
+    return max(offset.total_seconds(), 0.0) if offset else 0.0
 
 
 def _selector(node: library.VectorSelector, reach: float) -> Selector:
@@ -165,7 +165,7 @@ def _selector(node: library.VectorSelector, reach: float) -> Selector:
 
 
 def _aggregation(node: library.AggregateExpr, reach: float) -> Aggregation:
-    arguments = tuple(_expression(one, reach) for one in (node.param, node.expr) if one is not None)
+    arguments = tuple(_expression(argument, reach) for argument in (node.param, node.expr) if argument is not None)
     if node.modifier is None:
         return Aggregation(str(node.op), arguments, "", frozenset())
     clause = "by" if node.modifier.type == library.AggModifierType.By else "without"

@@ -15,7 +15,7 @@ from gpuscaler.metrics.rules.gotemplate.errors import TemplateError
 from gpuscaler.metrics.rules.gotemplate.running import Template
 from gpuscaler.metrics.rules.labelling import Labelling
 from gpuscaler.metrics.rules.patterns import Pattern, PatternError
-from gpuscaler.metrics.rules.resources import Resource, ResourceError, Resources, custom
+from gpuscaler.metrics.rules.resources import Resource, ResourceError, Resources, custom_resource
 from gpuscaler.metrics.rules.rule import Filter, Rule
 from gpuscaler.settings.cursor import Cursor, Report, TooMuchError
 from gpuscaler.settings.document import read_document
@@ -47,12 +47,12 @@ class RuleSet(Struct, frozen=True):
         """The series queries to send to Prometheus, each once."""
         return tuple(dict.fromkeys(rule.series_query for rule in (*self.rules, *self.external)))
 
-    def discover(self, found: Mapping[str, Sequence[Mapping[str, str]]]) -> Discovery:
-        """The metrics that these rules make from ``found``, label sets by series query."""
-        return discover(self.rules, self.external, found)
+    def discover(self, series_by_query: Mapping[str, Sequence[Mapping[str, str]]]) -> Discovery:
+        """The metrics that these rules make from ``series_by_query``, label sets by series query."""
+        return discover(self.rules, self.external, series_by_query)
 
 
-def read(text: str, *, source: str = "rules", resources: Resources | None = None) -> RuleSet:
+def read_rules(text: str, *, source: str = "rules", resources: Resources | None = None) -> RuleSet:
     """Read the rules of a file. Raises :class:`~gpuscaler.settings.errors.SettingsError` if it is not a YAML mapping."""
     root, problems = read_document(text, expected="a YAML mapping with the keys rules and externalRules", needs="rules need six")
     if problems:
@@ -89,8 +89,8 @@ class _Reader:
         self.notes: list[Problem] = []
 
     def rules(self, at: Cursor | None) -> tuple[Rule, ...]:
-        found = (self._rule(item) for item in (at.items() if at else ()))
-        return tuple(rule for rule in found if rule is not None)
+        rules = (self._rule(item) for item in (at.items() if at else ()))
+        return tuple(rule for rule in rules if rule is not None)
 
     def _rule(self, at: Cursor) -> Rule | None:
         """The rule, or None if it has any error: part of a rule would serve something else than intended."""
@@ -99,7 +99,7 @@ class _Reader:
         fields = at.mapping(_RULE_KEYS)
         series_query = _text(fields.get("seriesQuery"))
         if not series_query and not len(report):
-            at.say("saw no seriesQuery, expected a selector of series; add seriesQuery: '{__name__=~\"…\"}'")
+            at.add_problem("saw no seriesQuery, expected a selector of series; add seriesQuery: '{__name__=~\"…\"}'")
         filters = [self._filter(item) for item in fields["seriesFilters"].items()] if "seriesFilters" in fields else []
         naming = self._naming(fields.get("name"), at)
         labelling, namespaced = self._labelling(fields.get("resources"), at)
@@ -108,16 +108,16 @@ class _Reader:
             self.problems.extend(report.problems)
             return None
         filters.extend(naming.filters)
-        good = tuple(one for one in filters if one is not None)
-        return Rule(at.path, series_query, good, naming.pattern, naming.template, labelling, template, namespaced)
+        valid = tuple(filter_ for filter_ in filters if filter_ is not None)
+        return Rule(at.path, series_query, valid, naming.pattern, naming.template, labelling, template, namespaced)
 
     def _filter(self, at: Cursor) -> Filter | None:
         fields = at.mapping(("is", "isNot"))
-        given = {key: text for key, cursor in fields.items() if (text := _text(cursor))}
-        if len(given) != 1:
-            at.wrong("one of is and isNot, each a regular expression", seen="both" if given else "neither is nor isNot")
+        texts = {key: text for key, cursor in fields.items() if (text := _text(cursor))}
+        if len(texts) != 1:
+            at.wrong("one of is and isNot, each a regular expression", seen="both" if texts else "neither is nor isNot")
             return None
-        key, text = given.popitem()
+        key, text = texts.popitem()
         pattern = _attempt(fields[key], lambda: Pattern(text))
         return None if pattern is None else Filter(pattern, key == "is")
 
@@ -129,7 +129,7 @@ class _Reader:
             return None
         if not template:
             if pattern.groups > 1:
-                (at or rule).say(f"saw {pattern.groups} groups in matches, expected as: with the name of the metric; add as: $1")
+                (at or rule).add_problem(f"saw {pattern.groups} groups in matches, expected as: with the name of the metric; add as: $1")
                 return None
             template = f"${pattern.groups}"
         for name in pattern.unknown(template):
@@ -138,8 +138,8 @@ class _Reader:
 
     def _note_group(self, at: Cursor, name: str) -> None:
         digits = name[: len(name) - len(name.lstrip("0123456789"))]
-        meant = f"; for group {digits} before {name[len(digits) :]} write ${{{digits}}}{name[len(digits) :]}" if digits else ""
-        message = f"${name} is the group named {name}, which matches does not have: it is empty{meant}"
+        suggestion = f"; for group {digits} before {name[len(digits) :]} write ${{{digits}}}{name[len(digits) :]}" if digits else ""
+        message = f"${name} is the group named {name}, which matches does not have: it is empty{suggestion}"
         self.notes.append(Problem(at.path, at.entry.line, message))
 
     def _labelling(self, at: Cursor | None, rule: Cursor) -> tuple[Labelling | None, bool]:
@@ -150,30 +150,32 @@ class _Reader:
             resource = self._resource(cursor)
             if resource is not None:
                 overrides[label] = resource
-        self._note_twice(fields.get("overrides"), overrides)
+        self._note_duplicates(fields.get("overrides"), overrides)
         template = _text(fields.get("template"))
-        made = _attempt(fields.get("template") or at or rule, lambda: Labelling(overrides, template, self.resources))
-        return made, namespaced is not False
+        labelling = _attempt(fields.get("template") or at or rule, lambda: Labelling(overrides, template, self.resources))
+        return labelling, namespaced is not False
 
     def _resource(self, at: Cursor) -> Resource | None:
         fields = at.mapping(("group", "resource"))
         name = _text(fields.get("resource"))
         if not name:
-            at.say("saw no resource, expected one; add resource: pod")
+            at.add_problem("saw no resource, expected one; add resource: pod")
             return None
         group = _text(fields.get("group"))
         try:
             return self.resources.find(name, group)
         except ResourceError as error:
             if "." not in group:
-                fields["resource"].say(str(error))
+                fields["resource"].add_problem(str(error))
                 return None
-        made = custom(name, group)
-        message = f"{made.text} is not a built-in resource: treated as a namespaced custom resource with the singular {made.singular}"
+        resource = custom_resource(name, group)
+        message = (
+            f"{resource.text} is not a built-in resource: treated as a namespaced custom resource with the singular {resource.singular}"
+        )
         self.notes.append(Problem(at.path, at.entry.line, message))
-        return made
+        return resource
 
-    def _note_twice(self, at: Cursor | None, overrides: Mapping[str, Resource]) -> None:
+    def _note_duplicates(self, at: Cursor | None, overrides: Mapping[str, Resource]) -> None:
         labels: dict[str, list[str]] = {}
         for label, resource in overrides.items():
             labels.setdefault(resource.text, []).append(label)
@@ -198,5 +200,5 @@ def _attempt(at: Cursor, make: Callable[[], T]) -> T | None:
     try:
         return make()
     except (PatternError, TemplateError, ResourceError) as error:
-        at.say(str(error))
+        at.add_problem(str(error))
         return None

@@ -26,10 +26,10 @@ class Resource(Struct, frozen=True, gc=False):
         return f"{self.plural}.{self.group}" if self.group else self.plural
 
 
-def _table(group: str, namespaced: str, other: str = "") -> tuple[Resource, ...]:
+def _table(group: str, namespaced: str, cluster: str = "") -> tuple[Resource, ...]:
     """Resources from their singulars; ``singular:plural`` if the plural is not formed with an s."""
-    pairs = [(one, True) for one in namespaced.split()] + [(one, False) for one in other.split()]
-    split = [(*one.partition(":"), inside) for one, inside in pairs]
+    pairs = [(name, True) for name in namespaced.split()] + [(name, False) for name in cluster.split()]
+    split = [(*name.partition(":"), inside) for name, inside in pairs]
     return tuple(Resource(plural or f"{singular}s", singular, group, inside) for singular, _, plural, inside in split)
 
 
@@ -80,37 +80,37 @@ class Resources:
         for resource in named:
             if resource.group.startswith(group):
                 return resource
-        where = f" in the group {group}" if group else ""
-        raise ResourceError(f"saw {name}{where}, expected a resource of the cluster such as pod, namespace or deployment")
+        scope = f" in the group {group}" if group else ""
+        raise ResourceError(f"saw {name}{scope}, expected a resource of the cluster such as pod, namespace or deployment")
 
     def singular(self, plural: str) -> str:
         """The common singular of all resources called ``plural``. Raises :class:`ResourceError`."""
-        found = {resource.singular for resource in self.known if plural.lower() in (resource.plural, resource.singular)}
-        if len(found) != 1:
-            raise ResourceError(f"saw {plural} with {len(found)} singulars, expected one")
-        return found.pop()
+        singulars = {resource.singular for resource in self.known if plural.lower() in (resource.plural, resource.singular)}
+        if len(singulars) != 1:
+            raise ResourceError(f"saw {plural} with {len(singulars)} singulars, expected one")
+        return singulars.pop()
 
-    def parsed(self, text: str) -> Resource:
+    def parse(self, text: str) -> Resource:
         """Parse a resource such as ``pods`` or ``deployments.apps``. Raises :class:`ResourceError`."""
         name, _, group = text.partition(".")
         return self.find(name, group)
 
 
-def mapped(text: str, served: Collection[str]) -> str:
+def full_resource_name(text: str, served: Collection[str]) -> str:
     """The full name of ``text``, a resource in a path, as the API server finds ``deployments`` in ``apps``.
 
     ``served`` are the resources with metrics, including custom ones. An unknown name is returned unchanged.
     """
     if text in RESOURCES_BY_TEXT or text in served:
         return text
-    others = [custom(*one.partition(".")[::2]) for one in sorted(served) if one not in RESOURCES_BY_TEXT]
+    customs = [custom_resource(*name.partition(".")[::2]) for name in sorted(served) if name not in RESOURCES_BY_TEXT]
     try:
-        return Resources((*WELL_KNOWN, *others)).parsed(text).text
+        return Resources((*WELL_KNOWN, *customs)).parse(text).text
     except ResourceError:
         return text
 
 
-def custom(name: str, group: str) -> Resource:
+def custom_resource(name: str, group: str) -> Resource:
     """An unknown custom resource by its plural or singular: assumed to be namespaced, and with a regular English plural."""
     name = name.lower()
     if name.endswith("s") and not name.endswith("ss"):

@@ -8,7 +8,7 @@ from gpuscaler.metrics.rules.gotemplate.formatting import quote
 from gpuscaler.metrics.rules.gotemplate.running import Template
 from gpuscaler.metrics.rules.gotemplate.syntax import Value
 from gpuscaler.metrics.rules.labelling import Labelling
-from gpuscaler.metrics.rules.matchers import QueryError, named, required
+from gpuscaler.metrics.rules.matchers import QueryError, name_matcher, requirement_matcher
 from gpuscaler.metrics.rules.patterns import Pattern
 from gpuscaler.metrics.rules.resources import Resource, ResourceError
 from gpuscaler.model.selectors import Requirement
@@ -23,7 +23,7 @@ class Filter:
     pattern: Pattern
     positive: bool = True
 
-    def takes(self, name: str) -> bool:
+    def accepts(self, name: str) -> bool:
         return self.pattern.matches(name) == self.positive
 
 
@@ -45,9 +45,9 @@ class Rule:
     namespaced: bool = True
     below_zero: bool = True
 
-    def takes(self, series: str) -> bool:
+    def accepts(self, series: str) -> bool:
         """Whether this rule's filters accept series of this name."""
-        return all(one.takes(series) for one in self.filters)
+        return all(filter_.accepts(series) for filter_ in self.filters)
 
     def metric(self, series: str) -> str:
         """The name of the metric for series of this name; empty if the rule has none."""
@@ -78,7 +78,7 @@ class Rule:
         if namespace:
             parts.add(self.label(NAMESPACES), (namespace,))
         parts.add(self.label(resource), names)
-        return self._filled(series, parts, (self.label(resource), *extra))
+        return self._render(series, parts, (self.label(resource), *extra))
 
     def wide_query(
         self,
@@ -96,25 +96,25 @@ class Rule:
         ``namespace``, they have the namespace in the :meth:`label` of :data:`NAMESPACES`. Matchers accept any value except ``anything``.
         Raises :class:`QueryError`.
         """
-        own = self.label(resource)
-        groups = [own]
+        name_label = self.label(resource)
+        groups = [name_label]
         parts = _Parts.of(selector)
         if namespace:
             parts.add(self.label(NAMESPACES), (namespace,))
         elif resource.namespaced:
             groups.append(self.label(NAMESPACES))
-            parts.other(groups[-1], anything)
-        parts.other(own, anything)
-        return self._filled(series, parts, (*dict.fromkeys((*groups, *extra)),))
+            parts.add_not_equal(groups[-1], anything)
+        parts.add_not_equal(name_label, anything)
+        return self._render(series, parts, (*dict.fromkeys((*groups, *extra)),))
 
     def external_query(self, series: str, *, namespace: str = "", selector: Iterable[Requirement] = ()) -> str:
         """The query for an external metric. Raises :class:`QueryError`."""
         parts = _Parts.of(selector)
         if namespace and self.namespaced:
             parts.add(self.label(NAMESPACES), (namespace,))
-        return self._filled(series, parts, ())
+        return self._render(series, parts, ())
 
-    def _filled(self, series: str, parts: "_Parts", groups: Sequence[str]) -> str:
+    def _render(self, series: str, parts: "_Parts", groups: Sequence[str]) -> str:
         values: Mapping[str, Value] = {
             "Series": series,
             "LabelMatchers": ",".join(parts.matchers),
@@ -142,14 +142,14 @@ class _Parts:
     def of(cls, selector: Iterable[Requirement]) -> "_Parts":
         parts = cls([], {})
         for requirement in selector:
-            parts.matchers.append(required(requirement))
+            parts.matchers.append(requirement_matcher(requirement))
             parts.values[requirement.key] = "|".join(requirement.values)
         return parts
 
     def add(self, label: str, names: Sequence[str]) -> None:
-        self.matchers.append(named(label, names))
+        self.matchers.append(name_matcher(label, names))
         self.values[label] = "|".join(names)
 
-    def other(self, label: str, value: str) -> None:
+    def add_not_equal(self, label: str, value: str) -> None:
         self.matchers.append(f"{label}!={quote(value)}")
         self.values[label] = ".+"

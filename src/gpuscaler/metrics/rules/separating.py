@@ -67,13 +67,13 @@ def prove(rule: Rule, series: str, resource: Resource) -> Proof:
     """How many objects :meth:`Rule.wide_query` of ``rule`` may cover with the same answer for each object."""
     try:
         _check_template(rule.template.nodes)
-        own = rule.label(resource)
+        name_label = rule.label(resource)
         namespace = rule.label(NAMESPACES) if resource.namespaced else ""
     except (_Inseparable, QueryError) as no:
         return Proof("names", str(no))
     try:
         wide = rule.wide_query(series, resource=resource, anything=_ANY)
-        _check(wide, _Split.of(Matcher(one, "!=", _ANY) for one in (own, namespace) if one))
+        _check(wide, _Split.of(Matcher(label, "!=", _ANY) for label in (name_label, namespace) if label))
         return Proof("cluster")
     except (_Inseparable, QueryError, PromqlError) as no:
         why = str(no)
@@ -81,7 +81,7 @@ def prove(rule: Rule, series: str, resource: Resource) -> Proof:
         return Proof("names", why)
     try:
         within = rule.wide_query(series, resource=resource, namespace=_NAMESPACE, anything=_ANY)
-        _check(within, _Split.of((Matcher(own, "!=", _ANY),), also=(Matcher(namespace, "=", _NAMESPACE),)))
+        _check(within, _Split.of((Matcher(name_label, "!=", _ANY),), also=(Matcher(namespace, "=", _NAMESPACE),)))
     except (_Inseparable, QueryError, PromqlError) as no:
         return Proof("names", str(no))
     return Proof("namespace", why)
@@ -92,10 +92,10 @@ def selectors(query: str) -> Mapping[str, float]:
 
     Raises :class:`~.promql.PromqlError`.
     """
-    found: dict[str, float] = {}
+    reaches: dict[str, float] = {}
     for selector in _selectors(parse(query)):
-        found[selector.text] = max(selector.reach, found.get(selector.text, 0.0))
-    return found
+        reaches[selector.text] = max(selector.reach, reaches.get(selector.text, 0.0))
+    return reaches
 
 
 def is_scalar(query: str) -> bool:
@@ -137,7 +137,9 @@ def _check_template(nodes: tuple[Node, ...]) -> None:
             if len(only) != 1 or _field(only[0]) not in ("LabelMatchers", "GroupBy"):
                 _check_pipeline(node.pipeline)
         elif isinstance(node, Branch):
-            if node.keyword != "range" or [_field(one) for command in node.pipeline.commands for one in command] != ["GroupBySlice"]:
+            if node.keyword != "range" or [_field(operand) for command in node.pipeline.commands for operand in command] != [
+                "GroupBySlice"
+            ]:
                 _check_pipeline(node.pipeline)
             _check_template(node.body)
             _check_template(node.otherwise)
@@ -170,8 +172,8 @@ class _Split:
     labels: frozenset[str]
 
     @classmethod
-    def of(cls, telling: "Iterator[Matcher] | tuple[Matcher, ...]", also: tuple[Matcher, ...] = ()) -> "_Split":
-        matchers = tuple(telling)
+    def of(cls, identifying: "Iterator[Matcher] | tuple[Matcher, ...]", also: tuple[Matcher, ...] = ()) -> "_Split":
+        matchers = tuple(identifying)
         return cls(frozenset((*matchers, *also)), frozenset(matcher.label for matcher in matchers))
 
     def shape(self, expression: Expression) -> _Shape:
@@ -188,10 +190,10 @@ class _Split:
                 return self._of_call(expression)
 
     def _of_selector(self, selector: Selector) -> _Shape:
-        has = self.matchers & set(selector.matchers)
-        if not has:
+        present = self.matchers & set(selector.matchers)
+        if not present:
             return _Shape.CONSTANT
-        if has != self.matchers:
+        if present != self.matchers:
             raise _Inseparable(f"{selector.text} does not have all matchers of the object")
         return _Shape.SPLIT if selector.name else _Shape.MIXED
 
@@ -217,10 +219,10 @@ class _Split:
                 raise _Inseparable("a vector without labels comes before or")
             return left
         if _Shape.NUMBER in (left, right):
-            other = right if left is _Shape.NUMBER else left
-            if other is _Shape.MIXED:
-                raise _Inseparable(f"{operation.operator} of {other.value}")
-            return other
+            vector = right if left is _Shape.NUMBER else left
+            if vector is _Shape.MIXED:
+                raise _Inseparable(f"{operation.operator} of {vector.value}")
+            return vector
         if left is right is _Shape.CONSTANT:
             return left
         if not left is right is _Shape.SPLIT:

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from gpuscaler.metrics.sources.evaluating import Cell, State, Table, Timing
 from gpuscaler.metrics.sources.objects import Index, Key
-from gpuscaler.metrics.sources.values import Value, quantity
+from gpuscaler.metrics.sources.values import Value, format_value
 from gpuscaler.model.selectors import LabelSelector
 
 #: Limits of the cache: answers, and values in all of them.
@@ -33,7 +33,7 @@ class Freshness:
     stale: int = 0
 
 
-class Answers:
+class AnswerCache:
     """Makes and caches answers. ``clock`` is monotonic, in seconds."""
 
     def __init__(self, timing: Timing, clock: Callable[[], float]) -> None:
@@ -41,18 +41,18 @@ class Answers:
         #: Number of requests that were answered from the cache.
         self.kept = 0
         self._timing, self._clock = timing, clock
-        self._known: dict[Hashable, Answer] = {}
+        self._answers: dict[Hashable, Answer] = {}
         #: Number of cached values.
         self.size = 0
 
     def forget(self) -> None:
         """Clear the cache, for example because the rules changed."""
-        self._known.clear()
+        self._answers.clear()
         self.size = 0
 
-    def known(self, question: Hashable, namespace: str = "", labels: LabelSelector | None = None) -> tuple[Value, ...] | None:
+    def cached(self, question: Hashable, namespace: str = "", labels: LabelSelector | None = None) -> tuple[Value, ...] | None:
         """The previous answer, if nothing has changed since. This counts as a request for the metric."""
-        answer = self._known.get(question)
+        answer = self._answers.get(question)
         if answer is None:
             return None
         now = self._clock()
@@ -65,43 +65,43 @@ class Answers:
         self.kept += 1
         return answer.values
 
-    def made(
+    def make(
         self,
         question: Hashable,
         state: State,
         table: Table,
         *,
-        held: bool,
+        is_held: bool,
         group_resource: str,
         selection: tuple[Key, ...] = (),
         index: Index | None = None,
     ) -> tuple[Value, ...]:
         """Make the answer from ``table``: for ``selection``, or for every external series if ``group_resource`` is empty.
 
-        ``held``: the table replaces a newer one that is unavailable, so samples count as being as fresh as they were then.
+        ``is_held``: the table replaces a newer one that is unavailable, so samples count as being as fresh as they were then.
         """
         now = self._clock()
-        passed = 0.0 if held else now - table.at
+        passed = 0.0 if is_held else now - table.at
         metric = state.question.metric
         values: list[Value] = []
         oldest = 0.0
-        for (namespace, name), cell, labels in _found(table, selection, of_objects=bool(group_resource)):
-            text = self._told(cell, passed)
+        for (namespace, name), cell, labels in _entries(table, selection, of_objects=bool(group_resource)):
+            text = self._format_fresh(cell, passed)
             if text is not None:
                 oldest = max(oldest, cell.age + passed)
                 values.append(Value(metric, text, cell.timestamp, group_resource, namespace, name, None, labels))
         if values:
             self.freshness.oldest[metric] = oldest
         answer = tuple(values)
-        if not held:
+        if not is_held:
             # After this time the oldest sample or the table is too old.
-            until = min(now + self._timing.stale - oldest, table.at + self._timing.good)
-            before = self._known.pop(question, None)
+            until = min(now + self._timing.stale - oldest, table.at + self._timing.result_lifetime)
+            before = self._answers.pop(question, None)
             self.size += len(answer) - (len(before.values) if before is not None else 0)
-            if len(self._known) >= _MOST or self.size > _MOST_VALUES:
+            if len(self._answers) >= _MOST or self.size > _MOST_VALUES:
                 self.forget()
                 self.size = len(answer)
-            self._known[question] = Answer(state, table.at, until, index, selection, answer)
+            self._answers[question] = Answer(state, table.at, until, index, selection, answer)
         return answer
 
     def missing(self, table: Table, key: Key) -> str:
@@ -112,7 +112,7 @@ class Answers:
         old = cell.age + self._clock() - table.at
         return f"its last sample is {old:.0f} s old, expected one from the last {self._timing.stale:g} s"
 
-    def _told(self, cell: Cell, passed: float) -> str | None:
+    def _format_fresh(self, cell: Cell, passed: float) -> str | None:
         if cell.age + passed > self._timing.stale:
             self.freshness.stale += 1
             return None
@@ -122,10 +122,10 @@ class Answers:
 @lru_cache(maxsize=16_384)
 def _text(number: float) -> str | None:
     """A number as a quantity. Cached, since gauges have few values, and ten thousand pods have the same ones."""
-    return quantity(number)
+    return format_value(number)
 
 
-def _found(table: Table, selection: tuple[Key, ...], *, of_objects: bool) -> Iterator[tuple[Key, Cell, dict[str, str]]]:
+def _entries(table: Table, selection: tuple[Key, ...], *, of_objects: bool) -> Iterator[tuple[Key, Cell, dict[str, str]]]:
     """The requested entries of ``table``: name, number, and labels of an external series."""
     if not of_objects:
         yield from ((("", ""), series.cell, series.labels) for series in table.series)

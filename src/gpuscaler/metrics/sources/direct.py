@@ -13,10 +13,10 @@ from dataclasses import dataclass, field
 import aiohttp
 
 from gpuscaler.kube.resources import NAMESPACES, NODES, PODS
-from gpuscaler.metrics.sources.answers import Answers
-from gpuscaler.metrics.sources.evaluating import Cell, Combine, Counts, Question, State, Table, Timing, combined, unusable
-from gpuscaler.metrics.sources.objects import Described, Key, Objects
-from gpuscaler.metrics.sources.outages import Finding, unanswered
+from gpuscaler.metrics.sources.answers import AnswerCache
+from gpuscaler.metrics.sources.evaluating import Cell, Combine, Counts, Question, State, Table, Timing, combine, describe_unusable
+from gpuscaler.metrics.sources.objects import Key, ObjectDescription, Objects
+from gpuscaler.metrics.sources.outages import Finding, find_exporter_outages
 from gpuscaler.metrics.sources.pages import Figure, Page, PageReader
 from gpuscaler.metrics.sources.values import EVERYTHING, MetricInfo, UnknownMetric, Value
 from gpuscaler.model.selectors import LabelSelector
@@ -41,7 +41,7 @@ _ADDS_UP = re.compile(r"(_bytes|_watts|_milliwatts|_per_second)(_max|_mean)?(_cu
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Scraping:
+class ScrapeSettings:
     """Which pods of DaemonSets are exporters, their port, and the scrape interval in seconds. Without a namespace there are none.
 
     ``share`` is the share of a core that scraping may take; if many exporters would take more, they are scraped less often.
@@ -57,7 +57,7 @@ class Scraping:
 
 
 @dataclass(slots=True)
-class Exporter:
+class ScrapedExporter:
     """One exporter, on ``node``. ``at`` is when its page was requested (monotonic); ``age`` is the age of its figures then, in seconds."""
 
     address: str
@@ -68,10 +68,10 @@ class Exporter:
     age: float = 0.0
     trouble: str = ""
     task: "asyncio.Task[None] | None" = None
-    over: "dict[tuple[str, str], Trail]" = field(default_factory=dict)
+    means: "dict[tuple[str, str], RunningMean]" = field(default_factory=dict)
 
 
-class Trail:
+class RunningMean:
     """The mean over the last three minutes, from sums over five seconds each."""
 
     def __init__(self) -> None:
@@ -100,18 +100,18 @@ class ExporterSource:
     """
 
     def __init__(
-        self, objects: Objects, *, scraping: Scraping, timing: Timing, clock: Callable[[], float], wall: Callable[[], float]
+        self, objects: Objects, *, scraping: ScrapeSettings, timing: Timing, clock: Callable[[], float], wall: Callable[[], float]
     ) -> None:
         self.objects, self.scraping = objects, scraping
         self.counts = Counts()
-        self.answers = Answers(timing, clock)
-        self.exporters: dict[Key, Exporter] = {}
+        self.answers = AnswerCache(timing, clock)
+        self.exporters: dict[Key, ScrapedExporter] = {}
         self._clock, self._wall = clock, wall
-        self._metrics: dict[str, list[tuple[Exporter, Figure]]] = {}
+        self._metrics: dict[str, list[tuple[ScrapedExporter, Figure]]] = {}
         self._states: dict[tuple[str, str, LabelSelector], State] = {}
         self._round_at: float | None = None
         #: Seconds spent on parsing pages in this round.
-        self._worked = 0.0
+        self._parsing_seconds = 0.0
         self._custom: tuple[MetricInfo, ...] = ()
 
     @property
@@ -124,7 +124,7 @@ class ExporterSource:
     def outages(self) -> Finding:
         """The exporters that do not answer, and those that do; one that has not been scraped yet is in neither group."""
         scraped = (exporter for exporter in self.exporters.values() if exporter.trouble or exporter.at > float("-inf"))
-        return unanswered((f"exporter {exporter.address} on node {exporter.node}", exporter.trouble) for exporter in scraped)
+        return find_exporter_outages((f"exporter {exporter.address} on node {exporter.node}", exporter.trouble) for exporter in scraped)
 
     async def run(self) -> None:
         """Run until cancelled."""
@@ -132,25 +132,25 @@ class ExporterSource:
             tasks.create_task(self.objects.run(), name="watch objects")
             try:
                 while True:
-                    began, self._worked = self._clock(), 0.0
+                    began, self._parsing_seconds = self._clock(), 0.0
                     if self.objects.synced:
-                        await self.round(session)
+                        await self.scrape_round(session)
                     took = self._clock() - began
-                    await asyncio.sleep(max(self.scraping.interval - took, self._worked / self.scraping.share - took, 0.0))
+                    await asyncio.sleep(max(self.scraping.interval - took, self._parsing_seconds / self.scraping.share - took, 0.0))
             finally:
                 _cancel(self.exporters.values())
 
-    async def round(self, session: aiohttp.ClientSession) -> None:
+    async def scrape_round(self, session: aiohttp.ClientSession) -> None:
         """Scrape all exporters once, concurrently, without waiting for those that take longer than a round."""
-        there, exporters = self._there(), self.exporters
+        pods, exporters = self._running_exporters(), self.exporters
         self.exporters = {
-            key: held
-            if (held := exporters.get(key)) is not None and (held.address, held.node) == (pod.address, pod.node)
+            key: existing
+            if (existing := exporters.get(key)) is not None and (existing.address, existing.node) == (pod.address, pod.node)
             else _exporter(pod)
-            for key, pod in there.items()
+            for key, pod in pods.items()
         }
-        kept = set(map(id, self.exporters.values()))
-        _cancel(exporter for exporter in exporters.values() if id(exporter) not in kept)
+        current = set(map(id, self.exporters.values()))
+        _cancel(exporter for exporter in exporters.values() if id(exporter) not in current)
         for exporter in self.exporters.values():
             if exporter.task is None or exporter.task.done():
                 exporter.task = asyncio.create_task(self._scrape(session, exporter), name=f"scrape {exporter.address}")
@@ -158,18 +158,18 @@ class ExporterSource:
         if scrapes:
             await asyncio.wait(scrapes, timeout=self.scraping.interval)
         began = self._clock()
-        self._fold()
-        self._worked += self._clock() - began
+        self._group_figures()
+        self._parsing_seconds += self._clock() - began
 
     async def for_object(
         self, *, group_resource: str, namespace: str, name: str, metric: str, metric_selector: LabelSelector = EVERYTHING
     ) -> Value:
         state, table = self._table(group_resource, metric, metric_selector)
-        asked = ("object", group_resource, namespace, name, metric, metric_selector)
-        values = self.answers.known(asked)
+        request = ("object", group_resource, namespace, name, metric, metric_selector)
+        values = self.answers.cached(request)
         if values is None:
             selection = ((namespace, name),)
-            values = self.answers.made(asked, state, table, held=False, group_resource=group_resource, selection=selection)
+            values = self.answers.make(request, state, table, is_held=False, group_resource=group_resource, selection=selection)
         if not values:
             raise UnknownMetric(self.answers.missing(table, (namespace, name)))
         return values[0]
@@ -184,14 +184,16 @@ class ExporterSource:
         metric_selector: LabelSelector = EVERYTHING,
     ) -> Sequence[Value]:
         state, table = self._table(group_resource, metric, metric_selector)
-        asked = (group_resource, namespace, label_selector, metric, metric_selector)
-        values = self.answers.known(asked, namespace, label_selector)
+        request = (group_resource, namespace, label_selector, metric, metric_selector)
+        values = self.answers.cached(request, namespace, label_selector)
         if values is None:
             index = await self.objects.index(_RESOURCES[group_resource])
             selection = index.select(namespace, label_selector)
             if not selection:
                 raise UnknownMetric("no object matches the selector")
-            values = self.answers.made(asked, state, table, held=False, group_resource=group_resource, selection=selection, index=index)
+            values = self.answers.make(
+                request, state, table, is_held=False, group_resource=group_resource, selection=selection, index=index
+            )
         return values
 
     async def external(self, *, namespace: str, metric: str, metric_selector: LabelSelector = EVERYTHING) -> Sequence[Value]:  # noqa: ARG002
@@ -203,19 +205,19 @@ class ExporterSource:
     def external_metrics(self) -> Sequence[str]:
         return ()
 
-    def _there(self) -> dict[Key, Described]:
+    def _running_exporters(self) -> dict[Key, ObjectDescription]:
         """The running exporters. Only pods of DaemonSets count, since other pods can have any labels."""
         namespace, selector = self.scraping.namespace, self.scraping.selector
         keys = self.objects.pods.select(namespace, selector) if namespace else ()
-        found = ((key, self.objects.pods.described(key)) for key in keys)
-        return {key: pod for key, pod in found if pod is not None and pod.address and pod.daemon and pod.node}
+        pods = ((key, self.objects.pods.described(key)) for key in keys)
+        return {key: pod for key, pod in pods if pod is not None and pod.address and pod.daemon and pod.node}
 
-    async def _scrape(self, session: aiohttp.ClientSession, exporter: Exporter) -> None:
+    async def _scrape(self, session: aiohttp.ClientSession, exporter: ScrapedExporter) -> None:
         host = f"[{exporter.address}]" if ":" in exporter.address else exporter.address
         url, began = f"http://{host}:{self.scraping.port}/metrics", self._clock()
         try:
             async with asyncio.timeout(self.scraping.timeout), session.get(url, allow_redirects=False) as answer:
-                text = await self._whole(answer)
+                text = await self._read_page(answer)
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             self.counts.add(self.counts.failures, "exporter")
             exporter.trouble = f"{url}: {type(error).__name__}: {error}"
@@ -225,13 +227,13 @@ class ExporterSource:
         # Large pages are parsed in another thread.
         page = exporter.reader.read(text) if len(text) <= _SHORT else await asyncio.to_thread(exporter.reader.read, text)
         # The figures of a page are at most five seconds old (the exporter ensures that); a node's clock may be off by more.
-        told = self._wall() - page.measured if page.measured is not None else 0.0
-        exporter.page, exporter.at, exporter.trouble = self._believed(page, exporter.node), began, ""
-        exporter.age = told if 0 <= told <= EXPIRY else 0.0 if -EXPIRY <= told < 0 else EXPIRY
-        self._follow(exporter)
-        self._worked += self._clock() - read
+        page_age = self._wall() - page.measured if page.measured is not None else 0.0
+        exporter.page, exporter.at, exporter.trouble = self._verified(page, exporter.node), began, ""
+        exporter.age = page_age if 0 <= page_age <= EXPIRY else 0.0 if -EXPIRY <= page_age < 0 else EXPIRY
+        self._update_means(exporter)
+        self._parsing_seconds += self._clock() - read
 
-    async def _whole(self, answer: aiohttp.ClientResponse) -> bytes:
+    async def _read_page(self, answer: aiohttp.ClientResponse) -> bytes:
         text = bytearray()
         async for piece in answer.content.iter_any():
             text += piece
@@ -241,7 +243,7 @@ class ExporterSource:
             raise aiohttp.ClientPayloadError(f"saw status {answer.status}, expected 200")
         return bytes(text)
 
-    def _believed(self, page: Page, node: str) -> Page:
+    def _verified(self, page: Page, node: str) -> Page:
         """Keep only the figures of pods that are on the node according to the API server, and set the node's own name."""
         on_node: dict[int, Mapping[str, str] | None] = {}
         figures = []
@@ -249,59 +251,59 @@ class ExporterSource:
             place = id(figure.labels)
             if place not in on_node:
                 pod = self.objects.pods.described((figure.labels.get("namespace_name", ""), figure.labels.get("pod_name", "")))
-                there = pod is not None and pod.node == node
-                on_node[place] = {**figure.labels, "node_name": node} if there else None
+                is_on_node = pod is not None and pod.node == node
+                on_node[place] = {**figure.labels, "node_name": node} if is_on_node else None
             labels = on_node[place]
             if labels is not None:
                 figures.append(Figure(figure.metric, labels, figure.value))
         return Page(tuple(figures), page.measured)
 
-    def _follow(self, exporter: Exporter) -> None:
+    def _update_means(self, exporter: ScrapedExporter) -> None:
         """Update the three-minute means."""
-        held, exporter.over = exporter.over, {}
+        previous, exporter.means = exporter.means, {}
         for figure in exporter.page.figures:
             if figure.metric.startswith(_SIX):
                 key = (figure.metric, _identity(figure))
-                trail = exporter.over[key] = held.get(key) or Trail()
+                trail = exporter.means[key] = previous.get(key) or RunningMean()
                 trail.add(exporter.at, figure.value)
 
-    def _fold(self) -> None:
+    def _group_figures(self) -> None:
         """Group the figures of all pages by metric. Tables are made again when they are requested."""
-        found: dict[str, list[tuple[Exporter, Figure]]] = {}
+        by_metric: dict[str, list[tuple[ScrapedExporter, Figure]]] = {}
         for exporter in self.exporters.values():
             for figure in exporter.page.figures:
-                for metric, value in _called(exporter, figure):
-                    if metric in found or len(found) < _MOST_METRICS:
-                        found.setdefault(metric, []).append((exporter, Figure(metric, figure.labels, value)))
-        if found.keys() != self._metrics.keys():
-            self._custom = tuple(sorted(MetricInfo(of, of == "pods", metric) for metric in found for of in _NAMED))
+                for metric, value in _metrics_of(exporter, figure):
+                    if metric in by_metric or len(by_metric) < _MOST_METRICS:
+                        by_metric.setdefault(metric, []).append((exporter, Figure(metric, figure.labels, value)))
+        if by_metric.keys() != self._metrics.keys():
+            self._custom = tuple(sorted(MetricInfo(resource, resource == "pods", metric) for metric in by_metric for resource in _NAMED))
             self.answers.forget()
-        self._metrics, self._round_at = found, self._clock()
+        self._metrics, self._round_at = by_metric, self._clock()
         self._forget(self._round_at - WANTED)
 
     def _table(self, group_resource: str, metric: str, selector: LabelSelector) -> tuple[State, Table]:
         if metric not in self._metrics or group_resource not in _NAMED:
             raise UnknownMetric("; ".join(exporter.trouble for exporter in self.exporters.values() if exporter.trouble))
         now = self._clock()
-        asked = (group_resource, metric, selector)
-        state = self._states.get(asked)
+        request = (group_resource, metric, selector)
+        state = self._states.get(request)
         if state is None:
             if len(self._states) >= _MOST or sum(len(state.table.cells) for state in self._states.values() if state.table) > _MOST_NUMBERS:
                 self._forget(now)
-            state = self._states[asked] = State(Question(metric, "", ""), now)
+            state = self._states[request] = State(Question(metric, "", ""), now)
         state.asked_at = now
         if state.table is None or state.tried_at != self._round_at:
-            state.table, state.tried_at = self._made(group_resource, metric, selector), self._round_at or now
+            state.table, state.tried_at = self._make_table(group_resource, metric, selector), self._round_at or now
         return state, state.table
 
     def _forget(self, since: float) -> None:
         """Forget questions that were not asked since then. Cached answers refer to a state, so its table is removed, too."""
-        for asked, state in list(self._states.items()):
+        for request, state in list(self._states.items()):
             if state.asked_at <= since:
                 state.table = None
-                del self._states[asked]
+                del self._states[request]
 
-    def _made(self, group_resource: str, metric: str, selector: LabelSelector) -> Table:
+    def _make_table(self, group_resource: str, metric: str, selector: LabelSelector) -> Table:
         now = self._clock()
         namespace_label, name_label = _NAMED[group_resource]
         numbers: dict[Key, list[float]] = {}
@@ -315,34 +317,34 @@ class ExporterSource:
             ages[key] = max(ages.get(key, 0.0), now - exporter.at + exporter.age)
         how: Combine = "sum" if _ADDS_UP.search(metric) else "mean"
         cells = {}
-        for key, several in numbers.items():
-            reason = next(filter(None, map(unusable, several)), "")
+        for key, values in numbers.items():
+            reason = next(filter(None, map(describe_unusable, values)), "")
             if reason:
                 self.counts.add(self.counts.dropped, reason)
             else:
-                cells[key] = Cell(combined(how, several), self._wall() - ages[key], ages[key])
+                cells[key] = Cell(combine(how, values), self._wall() - ages[key], ages[key])
         return Table(now, cells)
 
 
-def _exporter(pod: Described) -> Exporter:
-    return Exporter(pod.address, pod.node)
+def _exporter(pod: ObjectDescription) -> ScrapedExporter:
+    return ScrapedExporter(pod.address, pod.node)
 
 
-def _cancel(exporters: Iterable[Exporter]) -> None:
+def _cancel(exporters: Iterable[ScrapedExporter]) -> None:
     """Cancel the scrapes of ``exporters``."""
     for exporter in exporters:
         if exporter.task is not None:
             exporter.task.cancel()
 
 
-def _called(exporter: Exporter, figure: Figure) -> Iterable[tuple[str, float]]:
+def _metrics_of(exporter: ScrapedExporter, figure: Figure) -> Iterable[tuple[str, float]]:
     """The metrics made from a figure, and their values."""
     if not figure.metric.startswith(_SIX):
         window = figure.labels.get("window")
         return ((f"{figure.metric.removeprefix(_OURS)}{f'_{window}' if window else ''}", figure.value),)
     name = figure.metric.removeprefix(_SIX)
-    over = exporter.over.get((figure.metric, _identity(figure)))
-    return ((f"{name}_current", figure.value), *(((f"{name}_over_time", over.mean),) if over else ()))
+    trail = exporter.means.get((figure.metric, _identity(figure)))
+    return ((f"{name}_current", figure.value), *(((f"{name}_over_time", trail.mean),) if trail else ()))
 
 
 def _identity(figure: Figure) -> str:

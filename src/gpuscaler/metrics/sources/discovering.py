@@ -19,7 +19,7 @@ _AT_ONCE = 4
 AGAIN, SOON = 10.0, 30.0
 
 
-class Series(Protocol):
+class SeriesLister(Protocol):
     async def series(self, match: str, *, start: float, end: float) -> list[dict[str, str]]: ...
 
     async def metric_names(self, match: str, *, start: float, end: float) -> list[str]: ...
@@ -28,7 +28,7 @@ class Series(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Looks:
+class RelistTimes:
     """How often series are listed, and how far back, both in seconds: ``--metrics-relist-interval`` and ``--metrics-max-age``."""
 
     interval: float = 600.0
@@ -36,23 +36,23 @@ class Looks:
 
 
 class Discoverer:
-    """Keeps :attr:`found` current while :meth:`run` runs. ``wall`` returns Unix time.
+    """Keeps :attr:`discovery` current while :meth:`run` runs. ``wall`` returns Unix time.
 
     A series query that fails does not affect the others, and its previous result stays. ``troubles`` are by series query.
     """
 
-    def __init__(self, prometheus: Series, rules: RuleSet, *, wall: Callable[[], float], looks: Looks | None = None) -> None:
+    def __init__(self, prometheus: SeriesLister, rules: RuleSet, *, wall: Callable[[], float], looks: RelistTimes | None = None) -> None:
         self.rules = rules
-        self.found = Discovery()
+        self.discovery = Discovery()
         #: Errors by series query.
         self.errors: dict[str, PrometheusError] = {}
         self.failures = 0
-        self.looked = False
-        self._prometheus, self._wall, self._looks = prometheus, wall, looks or Looks()
+        self.has_listed = False
+        self._prometheus, self._wall, self._times = prometheus, wall, looks or RelistTimes()
         self._series: dict[str, tuple[Mapping[str, str], ...]] = {}
         self._again = asyncio.Event()
         #: Whether an unknown metric was requested since the last list, and whether the last list is long enough ago to list again for it.
-        self._missed = self._rested = False
+        self._unknown_requested = self._may_relist = False
 
     @property
     def troubles(self) -> dict[str, str]:
@@ -62,22 +62,22 @@ class Discoverer:
     async def run(self) -> None:
         """List repeatedly until cancelled; sooner after errors or after a request for an unknown metric."""
         while True:
-            await self.look()
+            await self.list_series()
             self._again.clear()
-            self._missed = self._rested = False
-            pause = min(self._looks.interval, AGAIN) if self.errors else self._looks.interval
-            if await self._told_within(min(pause, SOON)) or self._missed or pause <= SOON:
+            self._unknown_requested = self._may_relist = False
+            pause = min(self._times.interval, AGAIN) if self.errors else self._times.interval
+            if await self._wait_for_reason(min(pause, SOON)) or self._unknown_requested or pause <= SOON:
                 continue
-            self._rested = True
-            await self._told_within(pause - SOON)
+            self._may_relist = True
+            await self._wait_for_reason(pause - SOON)
 
-    def missed(self) -> None:
+    def relist_soon(self) -> None:
         """Note a request for an unknown metric: its first series may exist by now."""
-        self._missed = True
-        if self._rested:
+        self._unknown_requested = True
+        if self._may_relist:
             self._again.set()
 
-    async def _told_within(self, seconds: float) -> bool:
+    async def _wait_for_reason(self, seconds: float) -> bool:
         """Wait until there is a reason to list immediately, but at most ``seconds``; return whether there is one."""
         try:
             async with asyncio.timeout(seconds):
@@ -86,40 +86,40 @@ class Discoverer:
             return False
         return True
 
-    def use(self, rules: RuleSet) -> None:
+    def use_rules(self, rules: RuleSet) -> None:
         """Switch to other rules; their series are listed immediately."""
         self.rules = rules
-        self.found = rules.discover(self._series)
+        self.discovery = rules.discover(self._series)
         self._again.set()
 
-    async def look(self) -> None:
+    async def list_series(self) -> None:
         """List the series once."""
         rules, end = self.rules, self._wall()
         limit = asyncio.Semaphore(_AT_ONCE)
         queries = rules.series_queries
-        outcomes = await asyncio.gather(*(self._of(query, rules, limit, end) for query in queries))
-        found = {query: series for query, series in zip(queries, outcomes, strict=True) if series is not None}
-        self._series = {query: found.get(query, self._series.get(query, ())) for query in queries}
+        outcomes = await asyncio.gather(*(self._series_of(query, rules, limit, end) for query in queries))
+        listed = {query: series for query, series in zip(queries, outcomes, strict=True) if series is not None}
+        self._series = {query: listed.get(query, self._series.get(query, ())) for query in queries}
         self.errors = {query: error for query, error in self.errors.items() if query in self._series}
-        self.looked = self.looked or len(self.errors) < len(queries) or not queries
+        self.has_listed = self.has_listed or len(self.errors) < len(queries) or not queries
         if rules is self.rules:
-            self.found = rules.discover(self._series)
+            self.discovery = rules.discover(self._series)
 
-    async def _of(self, query: str, rules: RuleSet, limit: asyncio.Semaphore, end: float) -> tuple[Mapping[str, str], ...] | None:
+    async def _series_of(self, query: str, rules: RuleSet, limit: asyncio.Semaphore, end: float) -> tuple[Mapping[str, str], ...] | None:
         """One label set for each name that a rule matches; None if the request failed."""
-        start = end - self._looks.max_age
+        start = end - self._times.max_age
         try:
             async with limit:
                 names = await self._prometheus.metric_names(query, start=start, end=end)
-            takers = [rule for rule in (*rules.rules, *rules.external) if rule.series_query == query]
-            wanted = [name for name in names if any(rule.takes(name) and rule.metric(name) for rule in takers)]
-            labels = await asyncio.gather(*(self._labels(query, name, limit, (start, end)) for name in wanted))
+            matching_rules = [rule for rule in (*rules.rules, *rules.external) if rule.series_query == query]
+            used = [name for name in names if any(rule.accepts(name) and rule.metric(name) for rule in matching_rules)]
+            labels = await asyncio.gather(*(self._labels(query, name, limit, (start, end)) for name in used))
         except PrometheusError as error:
             self.failures += 1
             self.errors[query] = error
             return None
         self.errors.pop(query, None)
-        return tuple(one for several in labels for one in several)
+        return tuple(label_set for label_sets in labels for label_set in label_sets)
 
     async def _labels(self, query: str, name: str, limit: asyncio.Semaphore, span: tuple[float, float]) -> Sequence[Mapping[str, str]]:
         start, end = span
@@ -127,7 +127,7 @@ class Discoverer:
             narrowed = of_name(query, name)
             if narrowed is None:
                 series = await self._prometheus.series(query, start=start, end=end)
-                return list({frozenset(one): one for one in series if one.get(NAME) == name}.values())
+                return list({frozenset(label_set): label_set for label_set in series if label_set.get(NAME) == name}.values())
             labels = await self._prometheus.label_names(narrowed, start=start, end=end)
         return [{**dict.fromkeys(labels, "x"), NAME: name}]
 

@@ -53,7 +53,7 @@ class Cell(Struct, frozen=True, gc=False):
     age: float
 
 
-class Series(Struct, frozen=True, gc=False):
+class ExternalSeries(Struct, frozen=True, gc=False):
     """One element of an external metric."""
 
     labels: dict[str, str]
@@ -69,11 +69,11 @@ class Table:
 
     at: float
     cells: dict[Key, Cell]
-    series: tuple[Series, ...] = ()
+    series: tuple[ExternalSeries, ...] = ()
     sampled: Mapping[Key, float] = field(default_factory=dict)
 
 
-class Asking(Protocol):
+class QueryRunner(Protocol):
     async def query(self, promql: str) -> list[Sample]: ...
 
 
@@ -82,19 +82,19 @@ class Timing:
     """Times in seconds.
 
     Questions in use are evaluated every ``period``, and a result is used for twice as long, to bridge one failed evaluation. A question
-    that was not asked within ``wanted`` (autoscalers ask every 15 s) is not evaluated any more. A sample older than ``stale`` is dropped.
-    ``hold`` is how long the last result is used if Prometheus does not answer. No request waits longer than ``patience``, even if it is
-    queued behind others.
+    that was not asked within ``use_window`` (autoscalers ask every 15 s) is not evaluated any more. A sample older than ``stale`` is
+    dropped. ``hold`` is how long the last result is used if Prometheus does not answer. No request waits longer than ``patience``,
+    even if it is queued behind others.
     """
 
     period: float = 10.0
-    wanted: float = 120.0
+    use_window: float = 120.0
     stale: float = 120.0
     hold: float = 0.0
     patience: float = 12.0
 
     @property
-    def good(self) -> float:
+    def result_lifetime(self) -> float:
         return 2 * self.period
 
 
@@ -134,12 +134,12 @@ class Evaluator:
 
     def __init__(
         self,
-        prometheus: Asking,
+        prometheus: QueryRunner,
         *,
         clock: Callable[[], float],
         timing: Timing | None = None,
         at_once: int = 10,
-        most: int = _MOST,
+        most_questions: int = _MOST,
         most_numbers: int = _MOST_NUMBERS,
     ) -> None:
         self.timing = timing or Timing()
@@ -147,13 +147,13 @@ class Evaluator:
         self.states: dict[Question, State] = {}
         self._prometheus, self._clock = prometheus, clock
         self._limit = asyncio.Semaphore(at_once)
-        self._most, self._most_numbers = most, most_numbers
+        self._most, self._most_numbers = most_questions, most_numbers
 
     async def run(self) -> None:
         """Evaluate the questions in use, until cancelled."""
         try:
             while True:
-                self._keep_up()
+                self._evaluate_due()
                 await asyncio.sleep(self.timing.period / 10)
         finally:
             for state in self.states.values():
@@ -174,7 +174,7 @@ class Evaluator:
     def usable(self, state: State) -> Table | None:
         """The last result if it is recent enough to be used without waiting."""
         table = state.table
-        return table if table is not None and self._clock() - table.at <= self.timing.good else None
+        return table if table is not None and self._clock() - table.at <= self.timing.result_lifetime else None
 
     async def table(self, state: State) -> tuple[Table, bool]:
         """The result, and whether it is an old one because there is no new one. Raises :class:`PrometheusError`."""
@@ -197,23 +197,24 @@ class Evaluator:
             self.counts.held += 1
             return state.table, True
         if state.error is None:
-            under_way = sum(state.flight is not None for state in self.states.values())
+            within = min(self.timing.patience, self.timing.result_lifetime)
+            running = sum(state.flight is not None for state in self.states.values())
             raise PrometheusAway(
-                f"Prometheus: saw no recent answer for {state.question.metric} while {under_way} evaluations are running, expected one "
-                f"within {min(self.timing.patience, self.timing.good):g} s; reduce the load on Prometheus, or raise period in --settings"
+                f"Prometheus: saw no recent answer for {state.question.metric} while {running} evaluations are running, expected one "
+                f"within {within:g} s; reduce the load on Prometheus, or raise period in --settings"
             )
         # A new exception each time: the traceback of a stored one would grow each time it is raised.
         raise type(state.error)(*state.error.args) from state.error
 
-    def _keep_up(self) -> None:
+    def _evaluate_due(self) -> None:
         now, timing = self._clock(), self.timing
         for state in list(self.states.values()):
             # When the objects change, a question that names them is replaced by another one, and the old one is not asked again.
-            wanted = min(timing.wanted, 4 * timing.period) if state.question.scope == "names" else timing.wanted
-            unwanted = now - state.asked_at > wanted
-            if unwanted and (state.table is None or now - state.table.at > max(timing.good, timing.hold)):
+            use_window = min(timing.use_window, 4 * timing.period) if state.question.scope == "names" else timing.use_window
+            is_unused = now - state.asked_at > use_window
+            if is_unused and (state.table is None or now - state.table.at > max(timing.result_lifetime, timing.hold)):
                 self._forget(state)
-            elif not unwanted and state.flight is None and self._due(state):
+            elif not is_unused and state.flight is None and self._due(state):
                 self._start(state)
 
     def _make_room(self) -> None:
@@ -229,15 +230,15 @@ class Evaluator:
         del self.states[state.question]
         state.table = None
 
-    def _trim(self, kept: State) -> None:
-        """Forget the least recently asked questions while all results together are too large; never ``kept``, which is new."""
+    def _trim(self, newest: State) -> None:
+        """Forget the least recently asked questions while all results together are too large; never ``newest``."""
         total = sum(_size(state) for state in self.states.values())
         if total <= self._most_numbers:
             return
         for state in sorted(self.states.values(), key=lambda state: state.asked_at):
             if total <= self._most_numbers:
                 return
-            if state is not kept and state.flight is None:
+            if state is not newest and state.flight is None:
                 total -= _size(state)
                 self._forget(state)
 
@@ -255,8 +256,8 @@ class Evaluator:
             async with self._limit:
                 state.tried_at = began = self._clock()
                 self.counts.add(self.counts.evaluations, question.scope)
-                values, ages = await self._both(question)
-            state.table = await self._tabled(state, values, ages, began)
+                values, ages = await self._query_both(question)
+            state.table = await self._make_table(state, values, ages, began)
             state.error = None
             self._trim(state)
         except PrometheusError as error:
@@ -268,7 +269,7 @@ class Evaluator:
         finally:
             state.flight = None
 
-    async def _both(self, question: Question) -> tuple[list[Sample], list[Sample]]:
+    async def _query_both(self, question: Question) -> tuple[list[Sample], list[Sample]]:
         try:
             async with asyncio.TaskGroup() as tasks:
                 values = tasks.create_task(self._prometheus.query(question.promql))
@@ -277,7 +278,7 @@ class Evaluator:
             raise group.exceptions[0] from None
         return values.result(), ages.result()
 
-    async def _tabled(self, state: State, values: Sequence[Sample], ages: Sequence[Sample], at: float) -> Table:
+    async def _make_table(self, state: State, values: Sequence[Sample], ages: Sequence[Sample], at: float) -> Table:
         question = state.question
         oldest: dict[Key, float] = {}
         for place, sample in enumerate(ages):
@@ -286,32 +287,32 @@ class Evaluator:
                 oldest[key] = stamp
             if place % _AT_ONCE == _AT_ONCE - 1:
                 await asyncio.sleep(0)
-        found: dict[Key, list[float]] = {}
+        numbers_by_key: dict[Key, list[float]] = {}
         evaluated = values[0].value[0] if values else 0.0
-        series: list[Series] = []
+        series: list[ExternalSeries] = []
         for place, sample in enumerate(values):
             key, number = self._key(question, sample), sample.number
-            reason = unusable(number, below_zero=question.below_zero)
+            reason = describe_unusable(number, below_zero=question.below_zero)
             if reason:
                 # One unusable sample makes the value of its object unknown: a mean of the others would be something else.
                 self.counts.add(self.counts.dropped, reason)
-                found.setdefault(key, []).append(math.nan)
-            elif key not in oldest and self._just_gone(state, key, evaluated):
+                numbers_by_key.setdefault(key, []).append(math.nan)
+            elif key not in oldest and self._has_just_expired(state, key, evaluated):
                 self.counts.add(self.counts.dropped, "stale")
             elif question.name_label:
-                found.setdefault(key, []).append(number)
+                numbers_by_key.setdefault(key, []).append(number)
             else:
-                series.append(Series(sample.metric, _cell(number, oldest.get(key), evaluated)))
+                series.append(ExternalSeries(sample.metric, _cell(number, oldest.get(key), evaluated)))
             if place % _AT_ONCE == _AT_ONCE - 1:
                 await asyncio.sleep(0)
         cells = {
             key: _cell(number, oldest.get(key), evaluated)
-            for key, numbers in found.items()
-            if not math.isnan(number := combined(question.combine, numbers))
+            for key, numbers in numbers_by_key.items()
+            if not math.isnan(number := combine(question.combine, numbers))
         }
         return Table(at, cells, tuple(series), oldest)
 
-    def _just_gone(self, state: State, key: Key, evaluated: float) -> bool:
+    def _has_just_expired(self, state: State, key: Key, evaluated: float) -> bool:
         """Whether the last known raw sample is too old.
 
         The two queries are not evaluated at exactly the same time. A sample that Prometheus drops between them is seen only by the first
@@ -336,7 +337,7 @@ def _size(state: State) -> int:
     return len(state.table.cells) + len(state.table.series) if state.table is not None else 0
 
 
-def unusable(number: float, *, below_zero: bool = False) -> str:
+def describe_unusable(number: float, *, below_zero: bool = False) -> str:
     """Why a number cannot be used for scaling. The HorizontalPodAutoscaler accepts any number: a negative one removes all replicas.
 
     With ``below_zero``, for a person's own rule, negative numbers are served as prometheus-adapter does.
@@ -348,7 +349,7 @@ def unusable(number: float, *, below_zero: bool = False) -> str:
     return "negative" if number < 0 and not below_zero else ""
 
 
-def combined(how: Combine, numbers: Sequence[float]) -> float:
+def combine(how: Combine, numbers: Sequence[float]) -> float:
     """Combine several numbers of one object; NaN if one of them is NaN."""
     if len(numbers) == 1:
         return numbers[0]

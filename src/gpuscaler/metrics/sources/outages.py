@@ -22,7 +22,7 @@ EXPORTERS = "exporters"
 #: If more exporters than this do not answer, one line has their number instead of one line each.
 NAMED = 10
 #: Seconds between checks.
-LOOK = 5.0
+CHECK_SECONDS = 5.0
 
 
 class Words(NamedTuple):
@@ -48,10 +48,10 @@ class Attempt(NamedTuple):
 
 
 class Finding(NamedTuple):
-    """Problems by subject in ``wrong``, and the subjects that work in ``well``."""
+    """Problems by subject in ``failing``, and the subjects that work in ``working``."""
 
-    wrong: Mapping[str, str]
-    well: frozenset[str]
+    failing: Mapping[str, str]
+    working: frozenset[str]
 
 
 def evaluations(evaluator: Evaluator) -> list[Attempt]:
@@ -62,47 +62,47 @@ def evaluations(evaluator: Evaluator) -> list[Attempt]:
     ]
 
 
-def looks(discoverer: Discoverer) -> list[Attempt]:
+def listings(discoverer: Discoverer) -> list[Attempt]:
     """The last attempts for the series of rules; none before the first."""
-    if not discoverer.looked and not discoverer.errors:
+    if not discoverer.has_listed and not discoverer.errors:
         return []
     return [Attempt(f"series {query}", discoverer.errors.get(query)) for query in discoverer.rules.series_queries]
 
 
-def judged(metrics: Iterable[Attempt], series: Iterable[Attempt]) -> Finding:
+def find_outages(metrics: Iterable[Attempt], series: Iterable[Attempt]) -> Finding:
     """Find what fails. If nothing is answered at all, Prometheus fails, not a rule.
 
     Series are listed rarely, so they show the current state only if no metric is in use.
     """
     metrics, series = tuple(metrics), tuple(series)
     decisive = metrics or series
-    away = bool(decisive) and all(isinstance(attempt.error, PrometheusAway) for attempt in decisive)
-    wrong = {PROMETHEUS: str(decisive[0].error)} if away else {}
-    well = {PROMETHEUS} if any(attempt.error is None for attempt in decisive) else set()
+    is_away = bool(decisive) and all(isinstance(attempt.error, PrometheusAway) for attempt in decisive)
+    failing = {PROMETHEUS: str(decisive[0].error)} if is_away else {}
+    working = {PROMETHEUS} if any(attempt.error is None for attempt in decisive) else set()
     for about, error in (*metrics, *series):
         if error is None:
-            well.add(about)
-        elif not (away and isinstance(error, PrometheusAway)):
-            wrong.setdefault(about, str(error))
-    return Finding(wrong, frozenset(well - wrong.keys()))
+            working.add(about)
+        elif not (is_away and isinstance(error, PrometheusAway)):
+            failing.setdefault(about, str(error))
+    return Finding(failing, frozenset(working - failing.keys()))
 
 
-def unanswered(scraped: Iterable[tuple[str, str]]) -> Finding:
+def find_exporter_outages(scraped: Iterable[tuple[str, str]]) -> Finding:
     """Find the exporters that fail. Each is given with its name and its last error, empty if it answered.
 
     Many failing exporters are one outage: a broken network, or exporters that were installed wrongly.
     """
     exporters = tuple(scraped)
     silent = {name: trouble for name, trouble in exporters if trouble}
-    well = {name for name, _ in exporters} - silent.keys()
-    if silent and (len(silent) > NAMED or not well):
+    working = {name for name, _ in exporters} - silent.keys()
+    if silent and (len(silent) > NAMED or not working):
         why = f"{len(silent)} of {len(exporters)} do not answer, the first: {next(iter(silent.values()))}"
-        return Finding({EXPORTERS: why}, frozenset(well))
-    return Finding(silent, frozenset(well | {EXPORTERS} if well else well))
+        return Finding({EXPORTERS: why}, frozenset(working))
+    return Finding(silent, frozenset(working | {EXPORTERS} if working else working))
 
 
 @dataclass(slots=True)
-class Telling:
+class OutageLog:
     """Logs what ``find`` reports as failing for ``patience`` seconds; shorter failures are bridged. ``clock`` is monotonic.
 
     ``words`` are the messages for everything that does not concern a source as a whole.
@@ -113,28 +113,28 @@ class Telling:
     patience: float
     words: Words = RULE
     _since: dict[str, float] = field(default_factory=dict, init=False)
-    _told: set[str] = field(default_factory=set, init=False)
+    _logged: set[str] = field(default_factory=set, init=False)
 
     async def run(self) -> None:
         """Run until cancelled."""
         while True:
-            self.look()
-            await asyncio.sleep(LOOK)
+            self.check()
+            await asyncio.sleep(CHECK_SECONDS)
 
-    def look(self) -> None:
+    def check(self) -> None:
         now, finding = self.clock(), self.find()
         # A metric that is no longer in use is neither wrong nor well, so its end is not logged.
-        self._since = {about: self._since.get(about, now) for about in finding.wrong}
-        for about, why in finding.wrong.items():
-            if about not in self._told and now - self._since[about] >= self.patience:
-                self._told.add(about)
+        self._since = {about: self._since.get(about, now) for about in finding.failing}
+        for about, why in finding.failing.items():
+            if about not in self._logged and now - self._since[about] >= self.patience:
+                self._logged.add(about)
                 whole = _WHOLE.get(about)
                 if whole is not None:
                     _LOG.warning(whole.begins, problem=why)
                 else:
                     _LOG.warning(self.words.begins, about=about, problem=why)
-        for about in sorted(self._told & finding.well):
-            self._told.remove(about)
+        for about in sorted(self._logged & finding.working):
+            self._logged.remove(about)
             whole = _WHOLE.get(about)
             if whole is not None:
                 _LOG.info(whole.ends)

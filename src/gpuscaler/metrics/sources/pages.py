@@ -43,19 +43,19 @@ class PageReader:
 
     def read(self, page: bytes) -> Page:
         """Parse ``page``; lines that are not from the exporter, or beyond the limits, are skipped."""
-        known, self._labels = self._labels, {}
+        previous, self._labels = self._labels, {}
         figures: list[Figure] = []
         names: dict[bytes, str] = {}
         times = []
-        for name, rest in _LINE.findall(page):
-            text, mark, number = rest.rpartition(b"} ")
+        for name, labels_and_value in _LINE.findall(page):
+            text, mark, number = labels_and_value.rpartition(b"} ")
             value = _number(number) if mark else None
             if value is None:
                 continue
             if name == _MEASURED:
                 times.append(value)
             elif b'pod_name="' in text and len(figures) < MOST_FIGURES and (metric := _name(names, name)):
-                labels = known.get(text)
+                labels = previous.get(text)
                 self._labels[text] = labels = _labels(text) if labels is None else labels
                 figures.append(Figure(metric, labels, value))
         return Page(tuple(figures), min(times) if times else None)
@@ -63,13 +63,13 @@ class PageReader:
 
 def _name(names: dict[bytes, str], name: bytes) -> str:
     """The name of a metric for scaling; empty for other metrics, and for names beyond the limit."""
-    found = names.get(name)
-    if found is None:
+    metric_name = names.get(name)
+    if metric_name is None:
         if len(names) >= MOST_NAMES:
             return ""
         metric = name.decode()
-        found = names[name] = "" if _NO_FIGURES.search(metric) else metric
-    return found
+        metric_name = names[name] = "" if _NO_FIGURES.search(metric) else metric
+    return metric_name
 
 
 def _labels(text: bytes) -> Mapping[str, str]:

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 
 from msgspec.structs import replace
 
-from gpuscaler.metrics.rules.combining import adds_up
+from gpuscaler.metrics.rules.combining import is_summed
 from gpuscaler.metrics.rules.discovery import Origin
 from gpuscaler.metrics.rules.matchers import QueryError
 from gpuscaler.metrics.rules.promql import PromqlError
@@ -21,7 +21,7 @@ from gpuscaler.model.selectors import LabelSelector
 _NAME = re.compile(r"[A-Za-z0-9._:-]+")
 
 
-def of_objects(metric: str, origin: Origin, *, namespace: str, selection: Sequence[Key], selector: LabelSelector) -> Question:
+def object_question(metric: str, origin: Origin, *, namespace: str, selection: Sequence[Key], selector: LabelSelector) -> Question:
     """The question for ``metric`` of the objects ``selection`` in ``namespace`` (empty: in all).
 
     If a rule provably treats each object separately, the question covers all objects of the cluster, regardless of the selection.
@@ -29,7 +29,7 @@ def of_objects(metric: str, origin: Origin, *, namespace: str, selection: Sequen
     """
     rule, resource = origin.rule, origin.resource
     assert resource is not None
-    selector, below_zero = _told(origin, selector)
+    selector, below_zero = _split_selector(origin, selector)
     try:
         breadth = prove(rule, origin.series, resource).breadth
         if breadth == "names":
@@ -41,23 +41,25 @@ def of_objects(metric: str, origin: Origin, *, namespace: str, selection: Sequen
         raise Rejected(str(error)) from error
 
 
-def of_series(metric: str, origin: Origin, *, namespace: str, selector: LabelSelector) -> Question:
+def series_question(metric: str, origin: Origin, *, namespace: str, selector: LabelSelector) -> Question:
     """The question for the external ``metric``. Raises :class:`Rejected`."""
-    asked = namespace if origin.rule.namespaced else ""
-    selector, below_zero = _told(origin, selector)
+    query_namespace = namespace if origin.rule.namespaced else ""
+    selector, below_zero = _split_selector(origin, selector)
     try:
-        _check_names((asked,) if asked else ())
-        promql = origin.rule.external_query(origin.series, namespace=asked, selector=selector.requirements)
+        _check_names((query_namespace,) if query_namespace else ())
+        promql = origin.rule.external_query(origin.series, namespace=query_namespace, selector=selector.requirements)
     except QueryError as error:
         raise Rejected(str(error)) from error
     ages = _ages(promql, origin)
     if _is_number(promql):
         # As in prometheus-adapter, a number without labels is a value, too.
         promql = f"vector({promql})"
-    return Question(metric, promql, ages, namespace=asked, scope="namespace" if asked else "cluster", below_zero=below_zero)
+    return Question(
+        metric, promql, ages, namespace=query_namespace, scope="namespace" if query_namespace else "cluster", below_zero=below_zero
+    )
 
 
-def _told(origin: Origin, selector: LabelSelector) -> tuple[LabelSelector, bool]:
+def _split_selector(origin: Origin, selector: LabelSelector) -> tuple[LabelSelector, bool]:
     """The part of ``selector`` that concerns series, and whether numbers below zero are served."""
     series = tuple(requirement for requirement in selector.requirements if requirement != NOT_BELOW_ZERO)
     if len(series) == len(selector.requirements):
@@ -74,8 +76,8 @@ def _is_number(promql: str) -> bool:
 
 def _wide(metric: str, origin: Origin, resource: Resource, *, namespace: str, selector: LabelSelector) -> Question:
     promql = origin.rule.wide_query(origin.series, resource=resource, namespace=namespace, selector=selector.requirements)
-    space = origin.rule.label(NAMESPACES) if resource.namespaced and not namespace else ""
-    return _question(metric, origin, promql, namespace=namespace, labels=(space, origin.rule.label(resource)))
+    namespace_label = origin.rule.label(NAMESPACES) if resource.namespaced and not namespace else ""
+    return _question(metric, origin, promql, namespace=namespace, labels=(namespace_label, origin.rule.label(resource)))
 
 
 def _narrow(
@@ -84,17 +86,22 @@ def _narrow(
     names = tuple(dict.fromkeys(name for _, name in selection))
     _check_names((*names, namespace) if namespace else names)
     # The same query as prometheus-adapter's; for several namespaces at once the answer must contain the namespace.
-    space = origin.rule.label(NAMESPACES) if resource.namespaced and not namespace else ""
+    namespace_label = origin.rule.label(NAMESPACES) if resource.namespaced and not namespace else ""
     promql = origin.rule.query(
-        origin.series, resource=resource, names=names, namespace=namespace, selector=selector.requirements, extra=(space,) if space else ()
+        origin.series,
+        resource=resource,
+        names=names,
+        namespace=namespace,
+        selector=selector.requirements,
+        extra=(namespace_label,) if namespace_label else (),
     )
-    return _question(metric, origin, promql, namespace=namespace, labels=(space, origin.rule.label(resource)), scope="names")
+    return _question(metric, origin, promql, namespace=namespace, labels=(namespace_label, origin.rule.label(resource)), scope="names")
 
 
 def _check_names(names: Iterable[str]) -> None:
-    wrong = next((name for name in names if not _NAME.fullmatch(name)), None)
-    if wrong is not None:
-        raise QueryError(f"saw the name {wrong[:80]!r}, expected letters, digits, '-', '.', '_' and ':'")
+    invalid = next((name for name in names if not _NAME.fullmatch(name)), None)
+    if invalid is not None:
+        raise QueryError(f"saw the name {invalid[:80]!r}, expected letters, digits, '-', '.', '_' and ':'")
 
 
 def _question(metric: str, origin: Origin, promql: str, *, namespace: str, labels: tuple[str, str], scope: str = "") -> Question:
@@ -105,7 +112,7 @@ def _question(metric: str, origin: Origin, promql: str, *, namespace: str, label
         namespace=namespace,
         namespace_label=labels[0],
         name_label=labels[1],
-        combine="sum" if adds_up(metric) else "mean",
+        combine="sum" if is_summed(metric) else "mean",
         scope=scope or ("namespace" if namespace else "cluster"),
     )
 
@@ -116,15 +123,17 @@ def _ages(promql: str, origin: Origin, *groups: str) -> str:
     If all series of a combination have ended, a range may still see their last samples: then it is the time of the newest one.
     """
     try:
-        read = selectors(promql)
+        reaches = selectors(promql)
     except PromqlError:
-        read = {}
+        reaches = {}
     # Two series may differ only in their names, which timestamp() removes: each gets a label with the number of its selector.
     by = f"by ({','.join(groups)})"
-    now = _united(f"timestamp({one})" for one in read or (origin.series,))
-    before = _united(f"max_over_time(timestamp({one})[{reach:g}s:])" for one, reach in read.items() if reach)
+    now = _union(f"timestamp({selector})" for selector in reaches or (origin.series,))
+    before = _union(f"max_over_time(timestamp({selector})[{reach:g}s:])" for selector, reach in reaches.items() if reach)
     return f"min {by} ({now}){f' or max {by} ({before})' if before else ''}"
 
 
-def _united(vectors: Iterable[str]) -> str:
-    return " or ".join(f'label_replace({one},"gpuscaler_selector","{place}","","")' if place else one for place, one in enumerate(vectors))
+def _union(vectors: Iterable[str]) -> str:
+    return " or ".join(
+        f'label_replace({vector},"gpuscaler_selector","{place}","","")' if place else vector for place, vector in enumerate(vectors)
+    )

@@ -25,7 +25,7 @@ class Value(Struct, frozen=True, gc=False):
 
     ``group_resource`` is ``pods`` or ``deployments.apps``, and empty for an external metric, which has ``labels`` instead of ``name``.
     ``namespace`` is empty for objects without one. ``timestamp`` is that of the sample, in Unix seconds; ``window_seconds`` is the period
-    over which it was averaged, None if unknown. ``quantity`` is in the canonical form of Kubernetes, as :func:`quantity` makes it.
+    over which it was averaged, None if unknown. ``quantity`` is in the canonical form of Kubernetes, as :func:`format_value` makes it.
     """
 
     metric: str
@@ -107,7 +107,7 @@ class Source(Protocol):
         ...
 
 
-def quantity(value: float) -> str | None:
+def format_value(value: float) -> str | None:
     """``value`` as a canonical quantity, truncated to thousandths, or None if it cannot be represented.
 
     NaN, infinities, and values from 2**63 thousandths (9.2e15) on cannot be represented: the HorizontalPodAutoscaler would read 0 or a huge

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 import msgspec
 from msgspec import Struct
 
-from gpuscaler.metrics.api.documents.encoding import encoded
+from gpuscaler.metrics.api.documents.encoding import encode
 from gpuscaler.metrics.api.documents.kinds import kind_of
 from gpuscaler.metrics.api.paths import Metric
 from gpuscaler.metrics.sources.values import Value
@@ -74,9 +74,9 @@ class WireList(Struct, frozen=True, gc=False, rename="camel"):
     items: Sequence[WireValue1 | WireValue2 | WireExternalValue]
 
 
-def custom(asked: Metric, values: Sequence[Value], terms: Sequence[Term]) -> bytes:
+def encode_custom(request: Metric, values: Sequence[Value], terms: Sequence[Term]) -> bytes:
     """A MetricValueList in the version that was asked for; ``terms`` are those of metricLabelSelector."""
-    kind, api_version = kind_of(asked.group_resource)
+    kind, api_version = kind_of(request.group_resource)
     selector = selector_of(terms)
     stamps: dict[float, str] = {}
     items: list[WireValue1 | WireValue2] = []
@@ -84,18 +84,18 @@ def custom(asked: Metric, values: Sequence[Value], terms: Sequence[Term]) -> byt
         described = WireObject(kind, value.namespace, value.name, api_version)
         stamp = stamps.get(value.timestamp) or stamps.setdefault(value.timestamp, timestamp(value.timestamp))
         window = msgspec.UNSET if value.window_seconds is None else value.window_seconds
-        if asked.version == "v1beta1":
-            items.append(WireValue1(described, asked.metric, stamp, window, value.quantity, selector))
+        if request.version == "v1beta1":
+            items.append(WireValue1(described, request.metric, stamp, window, value.quantity, selector))
         else:
-            items.append(WireValue2(described, WireMetric(asked.metric, selector), stamp, window, value.quantity))
-    return encoded(WireList("MetricValueList", f"{asked.group}/{asked.version}", {}, items))
+            items.append(WireValue2(described, WireMetric(request.metric, selector), stamp, window, value.quantity))
+    return encode(WireList("MetricValueList", f"{request.group}/{request.version}", {}, items))
 
 
-def external(asked: Metric, values: Sequence[Value]) -> bytes:
+def encode_external(request: Metric, values: Sequence[Value]) -> bytes:
     """An ExternalMetricValueList."""
     items = [
         WireExternalValue(
-            asked.metric,
+            request.metric,
             _sorted(value.labels),
             timestamp(value.timestamp),
             msgspec.UNSET if value.window_seconds is None else value.window_seconds,
@@ -103,7 +103,7 @@ def external(asked: Metric, values: Sequence[Value]) -> bytes:
         )
         for value in values
     ]
-    return encoded(WireList("ExternalMetricValueList", f"{asked.group}/{asked.version}", {}, items))
+    return encode(WireList("ExternalMetricValueList", f"{request.group}/{request.version}", {}, items))
 
 
 def selector_of(terms: Sequence[Term]) -> WireSelector | None:
@@ -115,8 +115,10 @@ def selector_of(terms: Sequence[Term]) -> WireSelector | None:
         return None
     ordered = sorted(terms, key=lambda term: term.key)
     equal = {term.key: term.values[0] for term in ordered if term.operator in ("=", "==")}
-    others = [term.requirement for term in ordered if term.operator not in ("=", "==")]
-    return WireSelector(equal, tuple(WireExpression(requirement.key, requirement.operator, requirement.values) for requirement in others))
+    other_requirements = [term.requirement for term in ordered if term.operator not in ("=", "==")]
+    return WireSelector(
+        equal, tuple(WireExpression(requirement.key, requirement.operator, requirement.values) for requirement in other_requirements)
+    )
 
 
 def timestamp(seconds: float) -> str:

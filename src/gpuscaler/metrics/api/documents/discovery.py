@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from gpuscaler.metrics.api.documents.encoding import encoded
+from gpuscaler.metrics.api.documents.encoding import encode
 from gpuscaler.metrics.api.paths import CUSTOM, EXTERNAL, VERSIONS
 from gpuscaler.metrics.sources.values import MetricInfo
 
@@ -23,12 +23,16 @@ Json = dict[str, Any]
 
 def aggregated_version(accept: str) -> str:
     """The version of ``apidiscovery.k8s.io`` that an Accept header prefers, empty for the old form."""
-    for one in accept.split(","):
-        match = _AGGREGATED.fullmatch(one)
-        told: dict[str, str] = dict(part.strip().partition("=")[::2] for part in match[1].split(";")[1:]) if match else {}
-        if told.get("g") == "apidiscovery.k8s.io" and told.get("as") == "APIGroupDiscoveryList" and told.get("v") in ("v2", "v2beta1"):
-            return told["v"]
-        if one.partition(";")[0].strip() in ("application/json", "*/*", "application/*") and not told.get("g"):
+    for media_range in accept.split(","):
+        match = _AGGREGATED.fullmatch(media_range)
+        parameters: dict[str, str] = dict(part.strip().partition("=")[::2] for part in match[1].split(";")[1:]) if match else {}
+        if (
+            parameters.get("g") == "apidiscovery.k8s.io"
+            and parameters.get("as") == "APIGroupDiscoveryList"
+            and parameters.get("v") in ("v2", "v2beta1")
+        ):
+            return parameters["v"]
+        if media_range.partition(";")[0].strip() in ("application/json", "*/*", "application/*") and not parameters.get("g"):
             return ""
     return ""
 
@@ -37,40 +41,43 @@ def content_type(version: str) -> str:
     return f"application/json;g=apidiscovery.k8s.io;v={version};as=APIGroupDiscoveryList"
 
 
-def aggregated(version: str, custom: Sequence[MetricInfo] | None, external: Sequence[str] | None) -> bytes:
+def aggregated_discovery(version: str, custom: Sequence[MetricInfo] | None, external: Sequence[str] | None) -> bytes:
     """The aggregated discovery document. A group that is None is not served."""
-    groups = {CUSTOM: None if custom is None else _nested(custom), EXTERNAL: None if external is None else _flat(external)}
+    groups = {
+        CUSTOM: None if custom is None else _custom_resources(custom),
+        EXTERNAL: None if external is None else _external_resources(external),
+    }
     items = [
         {
             "metadata": {"name": group, "creationTimestamp": None},
-            "versions": [{"version": one, "resources": resources, "freshness": "Current"} for one in VERSIONS[group]],
+            "versions": [{"version": group_version, "resources": resources, "freshness": "Current"} for group_version in VERSIONS[group]],
         }
         for group, resources in groups.items()
         if resources is not None
     ]
-    return encoded({"kind": "APIGroupDiscoveryList", "apiVersion": f"apidiscovery.k8s.io/{version}", "metadata": {}, "items": items})
+    return encode({"kind": "APIGroupDiscoveryList", "apiVersion": f"apidiscovery.k8s.io/{version}", "metadata": {}, "items": items})
 
 
 def group_list(groups: Iterable[str]) -> bytes:
-    return encoded({"kind": "APIGroupList", "apiVersion": "v1", "groups": [_group(group) for group in groups]})
+    return encode({"kind": "APIGroupList", "apiVersion": "v1", "groups": [_group(group) for group in groups]})
 
 
-def group(name: str) -> bytes:
-    return encoded({"kind": "APIGroup", "apiVersion": "v1", **_group(name)})
+def api_group(name: str) -> bytes:
+    return encode({"kind": "APIGroup", "apiVersion": "v1", **_group(name)})
 
 
 def resource_list(name: str, version: str, *, custom: Sequence[MetricInfo] = (), external: Sequence[str] = ()) -> bytes:
     """The list of one version of the group ``name``."""
     kind = _LISTS[name]
     if name == CUSTOM:
-        found = [(f"{metric_info.group_resource}/{metric_info.metric}", metric_info.namespaced) for metric_info in _of_one_scope(custom)]
+        names = [(f"{metric_info.group_resource}/{metric_info.metric}", metric_info.namespaced) for metric_info in _of_one_scope(custom)]
     else:
-        found = [(one, True) for one in external]
+        names = [(metric, True) for metric in external]
     resources = [
-        {"name": one, "singularName": "", "namespaced": namespaced, "kind": kind, "verbs": _VERBS}
-        for one, namespaced in found or [(EMPTY[name], True)]
+        {"name": metric, "singularName": "", "namespaced": namespaced, "kind": kind, "verbs": _VERBS}
+        for metric, namespaced in names or [(EMPTY[name], True)]
     ]
-    return encoded({"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": f"{name}/{version}", "resources": resources})
+    return encode({"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": f"{name}/{version}", "resources": resources})
 
 
 def etag(body: bytes) -> str:
@@ -78,22 +85,22 @@ def etag(body: bytes) -> str:
 
 
 def _group(name: str) -> Json:
-    versions = [{"groupVersion": f"{name}/{one}", "version": one} for one in VERSIONS[name]]
+    versions = [{"groupVersion": f"{name}/{version}", "version": version} for version in VERSIONS[name]]
     return {"name": name, "versions": versions, "preferredVersion": versions[0]}
 
 
-def _nested(metrics: Sequence[MetricInfo]) -> list[Json]:
+def _custom_resources(metrics: Sequence[MetricInfo]) -> list[Json]:
     """Metrics as subresources of the resources they describe. A parent has no kind, since it cannot be read itself."""
-    found: dict[str, Json] = {}
+    parents: dict[str, Json] = {}
     for metric_info in _of_one_scope(metrics):
         scope = "Namespaced" if metric_info.namespaced else "Cluster"
-        parent = found.setdefault(metric_info.group_resource, {**_resource(metric_info.group_resource, "", scope), "subresources": []})
+        parent = parents.setdefault(metric_info.group_resource, {**_resource(metric_info.group_resource, "", scope), "subresources": []})
         parent["subresources"].append({"subresource": metric_info.metric, "responseKind": _kind(_LISTS[CUSTOM]), "verbs": _VERBS})
-    return list(found.values()) or [_resource(EMPTY[CUSTOM], _LISTS[CUSTOM], "Namespaced")]
+    return list(parents.values()) or [_resource(EMPTY[CUSTOM], _LISTS[CUSTOM], "Namespaced")]
 
 
-def _flat(metrics: Sequence[str]) -> list[Json]:
-    return [_resource(one, _LISTS[EXTERNAL], "Namespaced") for one in metrics or (EMPTY[EXTERNAL],)]
+def _external_resources(metrics: Sequence[str]) -> list[Json]:
+    return [_resource(metric, _LISTS[EXTERNAL], "Namespaced") for metric in metrics or (EMPTY[EXTERNAL],)]
 
 
 def _resource(name: str, kind: str, scope: str) -> Json:

@@ -13,9 +13,9 @@ _ESCAPED = (
 _encode = msgspec.json.Encoder().encode
 
 
-def encoded(answer: object) -> bytes:
+def encode(answer: object) -> bytes:
     """``answer`` as JSON, with a final line break."""
-    found = _encode(answer)
+    body = _encode(answer)
     for mark, escaped in _ESCAPED:
-        found = found.replace(mark, escaped)
-    return found + b"\n"
+        body = body.replace(mark, escaped)
+    return body + b"\n"

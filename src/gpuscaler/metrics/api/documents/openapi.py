@@ -43,12 +43,12 @@ def version_3(group: str, version: str) -> bytes:
 
 def index(groups: Iterable[str]) -> bytes:
     """The path of the description of each version; its hash changes with the description."""
-    found = {}
+    paths = {}
     for group in groups:
         for version in VERSIONS[group]:
             tag = hashlib.sha512(version_3(group, version)).hexdigest().upper()
-            found[f"apis/{group}/{version}"] = {"serverRelativeURL": f"/openapi/v3/apis/{group}/{version}?hash={tag}"}
-    return msgspec.json.encode({"paths": found})
+            paths[f"apis/{group}/{version}"] = {"serverRelativeURL": f"/openapi/v3/apis/{group}/{version}?hash={tag}"}
+    return msgspec.json.encode({"paths": paths})
 
 
 def _info() -> Json:
@@ -62,6 +62,6 @@ def _items(group: str, version: str, *, old: bool) -> Json:
 def _get(group: str, path: str, text: str, *, old: bool) -> Json:
     kind: Json = {"type": "string"} if old else {"schema": {"type": "string"}}
     named = [part.strip("{}") for part in path.split("/") if part.startswith("{")]
-    parameters = [{"name": one, "in": "path", "required": True, **kind} for one in named]
-    parameters += [{"name": one, "in": "query", **kind} for one in _QUERY[group]]
+    parameters = [{"name": name, "in": "path", "required": True, **kind} for name in named]
+    parameters += [{"name": name, "in": "query", **kind} for name in _QUERY[group]]
     return {"description": text, "tags": [group], "parameters": parameters, "responses": {"200": {"description": _LISTS[group]}}}

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from gpuscaler.kube.users import Attributes
-from gpuscaler.metrics.api.documents.encoding import encoded
+from gpuscaler.metrics.api.documents.encoding import encode
 
 _HTML = str.maketrans({"&": "&amp;", "<": "&lt;", ">": "&gt;"})
 
@@ -27,19 +27,19 @@ class Failure(Exception):  # noqa: N818 - the API calls it so: status Failure
         status["reason"] = self.reason
         if self.details is not None:
             status["details"] = dict(self.details)
-        return encoded({**status, "code": self.code})
+        return encode({**status, "code": self.code})
 
 
 def not_found(group_resource: str, metric: str, name: str = "", why: str = "") -> Failure:
     """These objects or, with ``name``, this object have no such metric. ``why`` is added if more is known."""
-    told = f"the server could not find the metric {metric} for {group_resource}{f' {name}' if name else ''}"
-    return Failure(404, "NotFound", f"{told}: {why}" if why else told)
+    message = f"the server could not find the metric {metric} for {group_resource}{f' {name}' if name else ''}"
+    return Failure(404, "NotFound", f"{message}: {why}" if why else message)
 
 
 def not_found_external(metric: str, namespace: str, why: str = "") -> Failure:
     """No such external metric. prometheus-adapter names a kind here, but an external metric has none."""
-    told = f"the server could not find the external metric {metric} for namespace {namespace}"
-    return Failure(404, "NotFound", f"{told}: {why}" if why else told)
+    message = f"the server could not find the external metric {metric} for namespace {namespace}"
+    return Failure(404, "NotFound", f"{message}: {why}" if why else message)
 
 
 def bad_request(message: str) -> Failure:
@@ -67,25 +67,25 @@ def method_not_allowed(attributes: Attributes) -> Failure:
     )
 
 
-def forbidden(user: str, asked: Attributes, why: str = "") -> Failure:
+def forbidden(user: str, attributes: Attributes, why: str = "") -> Failure:
     """``user`` is not allowed to do this. ``why`` is the authorizer's reason, usually empty."""
-    if not asked.resource:
-        told = f"User {_quoted(user)} cannot {asked.verb} path {_quoted(asked.path)}"
-        return Failure(403, "Forbidden", f"forbidden: {_because(told, why)}", {})
-    resource = f"{asked.resource}/{asked.subresource}" if asked.subresource else asked.resource
-    where = f"in the namespace {_quoted(asked.namespace)}" if asked.namespace else "at the cluster scope"
-    told = f"User {_quoted(user)} cannot {asked.verb} resource {_quoted(resource)} in API group {_quoted(asked.group)} {where}"
-    what = f"{asked.resource}.{asked.group}"
-    named = f"{what} {_quoted(asked.name)}" if asked.name else what
-    details = {"name": asked.name, "group": asked.group, "kind": asked.resource}
+    if not attributes.resource:
+        message = f"User {_quoted(user)} cannot {attributes.verb} path {_quoted(attributes.path)}"
+        return Failure(403, "Forbidden", f"forbidden: {_with_reason(message, why)}", {})
+    resource = f"{attributes.resource}/{attributes.subresource}" if attributes.subresource else attributes.resource
+    scope = f"in the namespace {_quoted(attributes.namespace)}" if attributes.namespace else "at the cluster scope"
+    message = f"User {_quoted(user)} cannot {attributes.verb} resource {_quoted(resource)} in API group {_quoted(attributes.group)} {scope}"
+    group_resource = f"{attributes.resource}.{attributes.group}"
+    named = f"{group_resource} {_quoted(attributes.name)}" if attributes.name else group_resource
+    details = {"name": attributes.name, "group": attributes.group, "kind": attributes.resource}
     return Failure(
-        403, "Forbidden", f"{named} is forbidden: {_because(told, why)}", {key: value for key, value in details.items() if value}
+        403, "Forbidden", f"{named} is forbidden: {_with_reason(message, why)}", {key: value for key, value in details.items() if value}
     )
 
 
-def _because(told: str, why: str) -> str:
-    told = told.translate(_HTML)
-    return f"{told}: {why}" if why else told
+def _with_reason(message: str, why: str) -> str:
+    message = message.translate(_HTML)
+    return f"{message}: {why}" if why else message
 
 
 def _quoted(text: str) -> str:

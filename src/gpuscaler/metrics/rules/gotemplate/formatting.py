@@ -47,9 +47,9 @@ def check_verbs(template: str, count: int) -> None:
     for verb in verbs:
         if verb not in _VERBS:
             raise TemplateError(f"saw {verb} in printf, which is not supported here; expected %s, %q, %d, %v or %%")
-    wanted = len(verbs) - verbs.count("%%")
-    if wanted != count:
-        raise TemplateError(f"saw printf {quote(template)} with {count} values, expected {wanted}")
+    expected = len(verbs) - verbs.count("%%")
+    if expected != count:
+        raise TemplateError(f"saw printf {quote(template)} with {count} values, expected {expected}")
 
 
 def sprintf(template: str, *values: Value) -> str:

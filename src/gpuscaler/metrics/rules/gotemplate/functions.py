@@ -24,8 +24,8 @@ def call(name: str, values: Sequence[Value]) -> Value:
     """Call the function with ``values``. Raises :class:`~.errors.TemplateError`."""
     function = _FUNCTIONS[name]
     if len(values) < function.least or (function.most is not None and len(values) > function.most):
-        wanted = f"{function.least}" if function.least == function.most else f"at least {function.least}"
-        raise TemplateError(f"saw {name} with {len(values)} values, expected {wanted}")
+        expected = f"{function.least}" if function.least == function.most else f"at least {function.least}"
+        raise TemplateError(f"saw {name} with {len(values)} values, expected {expected}")
     return function.call(*values)
 
 
@@ -60,8 +60,8 @@ def _slice(text: Value, start: Value, end: Value = None) -> str:
     return whole[start:end].decode(errors="replace")
 
 
-def _is_within(value: Value, least: int, most: int) -> TypeGuard[int]:
-    return isinstance(value, int) and not isinstance(value, bool) and least <= value <= most
+def _is_within(value: Value, minimum: int, maximum: int) -> TypeGuard[int]:
+    return isinstance(value, int) and not isinstance(value, bool) and minimum <= value <= maximum
 
 
 def _print(*values: Value) -> str:
@@ -70,13 +70,13 @@ def _print(*values: Value) -> str:
     return text + "".join(plain(value) for value in values[-1:])
 
 
-def _same(left: Value, right: Value) -> bool:
+def _is_equal(left: Value, right: Value) -> bool:
     if left is not None and right is not None:
         _check_comparable(left, right, (bool, int, str))
     return left == right
 
 
-def _less(left: Value, right: Value) -> bool:
+def _is_less(left: Value, right: Value) -> bool:
     _check_comparable(left, right, (int, str))
     if isinstance(left, str) and isinstance(right, str):
         return left.encode() < right.encode()
@@ -97,12 +97,12 @@ _FUNCTIONS: Mapping[str, _Signature] = {
     "slice": _Signature(_slice, 2, 3),
     "print": _Signature(_print, 0, None),
     "printf": _Signature(sprintf, 1, None),
-    "eq": _Signature(lambda first, *others: any(_same(first, other) for other in others), 2, None),
-    "ne": _Signature(lambda left, right: not _same(left, right), 2, 2),
-    "lt": _Signature(_less, 2, 2),
-    "le": _Signature(lambda left, right: not _less(right, left), 2, 2),
-    "gt": _Signature(lambda left, right: _less(right, left), 2, 2),
-    "ge": _Signature(lambda left, right: not _less(left, right), 2, 2),
+    "eq": _Signature(lambda first, *others: any(_is_equal(first, other) for other in others), 2, None),
+    "ne": _Signature(lambda left, right: not _is_equal(left, right), 2, 2),
+    "lt": _Signature(_is_less, 2, 2),
+    "le": _Signature(lambda left, right: not _is_less(right, left), 2, 2),
+    "gt": _Signature(lambda left, right: _is_less(right, left), 2, 2),
+    "ge": _Signature(lambda left, right: not _is_less(left, right), 2, 2),
 }
 #: The names of all functions.
 NAMES = frozenset({"and", "or", *_FUNCTIONS})

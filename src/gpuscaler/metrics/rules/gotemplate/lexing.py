@@ -64,10 +64,10 @@ def _comment(source: str, place: int) -> tuple[int, bool]:
     if closed < 0:
         raise TemplateError(f"line {_line(source, place)}: saw a comment without its end, expected */>>")
     place = closed + 2
-    found = _closing(source, place)
-    if found is None:
+    closing = _closing(source, place)
+    if closing is None:
         raise TemplateError(f"line {_line(source, place)}: saw other text after a comment's */, expected >>")
-    return place + found[0], found[1]
+    return place + closing[0], closing[1]
 
 
 def _closing(source: str, place: int) -> tuple[int, bool] | None:
@@ -114,8 +114,8 @@ class _Action:
         return text[:-1] if len(text) > 1 and self.source.startswith("->>", self.place + len(text)) else text
 
     def _terminated(self, kind: str) -> bool:
-        rest = self.source[self.place : self.place + 1]
-        return kind == "dot" or not rest or rest in _TERMINATORS or self.source.startswith(">>", self.place)
+        following = self.source[self.place : self.place + 1]
+        return kind == "dot" or not following or following in _TERMINATORS or self.source.startswith(">>", self.place)
 
 
 def _line(source: str, place: int) -> int:

@@ -46,14 +46,14 @@ def parse(source: str) -> tuple[Node, ...]:
 
 @dataclass
 class _Parser:
-    found: list[Token]
+    tokens: list[Token]
     place: int = 0
     variables: list[str] = field(default_factory=lambda: ["$"])
     ranges: int = 0
 
     @property
     def line(self) -> int:
-        return self.found[min(self.place, len(self.found) - 1)].line if self.found else 1
+        return self.tokens[min(self.place, len(self.tokens) - 1)].line if self.tokens else 1
 
     def nodes(self, depth: int) -> tuple[tuple[Node, ...], str]:
         """The nodes up to ``end``, ``else`` or the end of the template, and which of these it was; the rest of that action remains."""
@@ -85,7 +85,7 @@ class _Parser:
         return Action(self._pipeline("end", depth))
 
     def _branch(self, keyword: str, depth: int) -> Branch:
-        known = len(self.variables)
+        variable_count = len(self.variables)
         pipeline = self._pipeline("end", depth, ranging=keyword == "range")
         self.ranges += keyword == "range"
         body, end = self.nodes(depth + 1)
@@ -96,7 +96,7 @@ class _Parser:
         if end != "end":
             raise self._wrong(f"saw {end or 'the end of the template'}, expected <<end>> of <<{keyword} …>>")
         self._close(end)
-        del self.variables[known:]
+        del self.variables[variable_count:]
         return Branch(keyword, pipeline, body, otherwise)
 
     def _else(self, keyword: str, depth: int) -> tuple[tuple[Node, ...], str]:
@@ -223,9 +223,9 @@ class _Parser:
             return Constant(_CONSTANTS[word])
         if word in NAMES:
             return Function(word)
-        known = ", ".join(sorted(NAMES))
+        names = ", ".join(sorted(NAMES))
         raise self._wrong(
-            f"saw {word}, which {'is not supported here' if word in _REFUSED else 'is not a function'}; expected one of {known}"
+            f"saw {word}, which {'is not supported here' if word in _REFUSED else 'is not a function'}; expected one of {names}"
         )
 
     def _unescaped(self, match: re.Match[str]) -> str:
@@ -234,7 +234,7 @@ class _Parser:
         return _ESCAPES[match[1]]
 
     def _peek(self) -> Token | None:
-        return self.found[self.place] if self.place < len(self.found) else None
+        return self.tokens[self.place] if self.place < len(self.tokens) else None
 
     def _skip_spaces(self) -> Token:
         while (token := self._peek()) is not None and token.kind == "space":

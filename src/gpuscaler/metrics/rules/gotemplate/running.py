@@ -19,7 +19,7 @@ class Fields:
         return f"{{{' '.join(plain(value) for value in self.values.values())}}}"
 
 
-class _Left(Exception):  # noqa: N818  # no error
+class _LoopExit(Exception):  # noqa: N818  # no error
     """A ``break`` or ``continue`` on its way to its range."""
 
     def __init__(self, keyword: str) -> None:
@@ -59,10 +59,10 @@ class _Run:
                 case syntax.Branch():
                     self._branch(node, dot)
                 case syntax.Jump():
-                    raise _Left(node.keyword)
+                    raise _LoopExit(node.keyword)
 
     def _branch(self, node: syntax.Branch, dot: syntax.Value) -> None:
-        known = len(self._variables)
+        variable_count = len(self._variables)
         if node.keyword == "range":
             self._range(node, dot)
         else:
@@ -71,7 +71,7 @@ class _Run:
                 self.walk(node.body, value if node.keyword == "with" else dot)
             else:
                 self.walk(node.otherwise, dot)
-        del self._variables[known:]
+        del self._variables[variable_count:]
 
     def _range(self, node: syntax.Branch, dot: syntax.Value) -> None:
         # The variables have the whole value until they get the members, and keep it if there are none.
@@ -81,16 +81,16 @@ class _Run:
             self.walk(node.otherwise, dot)
         names = node.pipeline.variables
         for key, member in members:
-            known = len(self._variables)
-            for name, one in zip(names, (key, member) if len(names) == 2 else (member,), strict=True) if names else ():
-                self._set(name, one, declares=node.pipeline.declares)
+            variable_count = len(self._variables)
+            for name, item in zip(names, (key, member) if len(names) == 2 else (member,), strict=True) if names else ():
+                self._set(name, item, declares=node.pipeline.declares)
             try:
                 self.walk(node.body, member)
-            except _Left as left:
+            except _LoopExit as left:
                 if left.keyword == "break":
                     break
             finally:
-                del self._variables[known:]
+                del self._variables[variable_count:]
 
     def _set(self, name: str, value: syntax.Value, *, declares: bool) -> None:
         if declares:
@@ -106,33 +106,33 @@ class _Run:
         raise TemplateError(f"saw {name}, expected a variable that was declared with := before")
 
     def _pipeline(self, pipeline: syntax.Pipeline, dot: syntax.Value) -> syntax.Value:
-        given: list[syntax.Value] = []
+        piped: list[syntax.Value] = []
         for command in pipeline.commands:
-            given = [self._command(command, dot, given)]
+            piped = [self._command(command, dot, piped)]
         for name in pipeline.variables:
-            self._set(name, given[0], declares=pipeline.declares)
-        return given[0]
+            self._set(name, piped[0], declares=pipeline.declares)
+        return piped[0]
 
-    def _command(self, command: syntax.Command, dot: syntax.Value, given: list[syntax.Value]) -> syntax.Value:
-        """Run a command. ``given`` is the result of the previous command, if there is one, and becomes the last argument."""
-        first, *rest = command
+    def _command(self, command: syntax.Command, dot: syntax.Value, piped: list[syntax.Value]) -> syntax.Value:
+        """Run a command. ``piped`` is the result of the previous command, if there is one, and becomes the last argument."""
+        first, *arguments = command
         if isinstance(first, syntax.Function):
-            return self._call(first.name, rest, dot, given)
-        if rest or given:
+            return self._call(first.name, arguments, dot, piped)
+        if arguments or piped:
             raise TemplateError("saw a value with arguments, expected a function before them")
         return self._operand(first, dot)
 
-    def _call(self, name: str, arguments: list[syntax.Operand], dot: syntax.Value, given: list[syntax.Value]) -> syntax.Value:
+    def _call(self, name: str, arguments: list[syntax.Operand], dot: syntax.Value, piped: list[syntax.Value]) -> syntax.Value:
         if name not in ("and", "or"):
-            return call(name, [*(self._operand(argument, dot) for argument in arguments), *given])
-        if not arguments and not given:
+            return call(name, [*(self._operand(argument, dot) for argument in arguments), *piped])
+        if not arguments and not piped:
             raise TemplateError(f"saw {name} without values, expected at least one")
         value: syntax.Value = None
         for argument in arguments:
             value = self._operand(argument, dot)
             if bool(value) == (name == "or"):
                 return value
-        return given[0] if given else value
+        return piped[0] if piped else value
 
     def _operand(self, operand: syntax.Operand, dot: syntax.Value) -> syntax.Value:
         match operand:
