@@ -30,13 +30,13 @@ class Strict(yaml.SafeLoader):
         return super().construct_mapping(node, deep)
 
 
-def merged(one: Mapping[str, Any], other: Mapping[str, Any]) -> Object:
-    """Merge ``other`` into ``one``, as helm merges several files of values."""
+def merged(base: Mapping[str, Any], other: Mapping[str, Any]) -> Object:
+    """Merge ``other`` into ``base``, as helm merges several files of values."""
     both = {
-        key: merged(one[key], value) if isinstance(value, dict) and isinstance(one.get(key), dict) else value
+        key: merged(base[key], value) if isinstance(value, dict) and isinstance(base.get(key), dict) else value
         for key, value in other.items()
     }
-    return {**one, **both}
+    return {**base, **both}
 
 
 def call(*words: str, values: Mapping[str, Any] | None = None) -> "subprocess.CompletedProcess[str]":
@@ -71,7 +71,7 @@ def render(more: Mapping[str, Any] | None = None, *, release: str = "gpuscaler",
 
 def objects(rendered: str) -> dict[str, Object]:
     """Return objects by ``Kind/name``."""
-    return {f"{one['kind']}/{one['metadata']['name']}": one for one in yaml.load_all(rendered, Strict) if one}
+    return {f"{obj['kind']}/{obj['metadata']['name']}": obj for obj in yaml.load_all(rendered, Strict) if obj}
 
 
 def notes(more: Mapping[str, Any] | None = None, *, release: str = "gpuscaler", namespace: str = "gpuscaler") -> str:

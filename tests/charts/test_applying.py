@@ -27,7 +27,7 @@ from gpuscaler.simulation.cloud.delays import Delay, Delays
 
 pytestmark = [pytest.mark.charts, pytest.mark.looptime(False)]
 
-OBJECTS = [one for one in yaml.load_all(FILE.read_text(), yaml.CSafeLoader) if one]
+OBJECTS = [obj for obj in yaml.load_all(FILE.read_text(), yaml.CSafeLoader) if obj]
 
 
 def node(name: str, **labels: str) -> dict[str, Any]:
@@ -65,8 +65,8 @@ async def test_the_whole_manifest_is_applied_and_a_second_time_changes_nothing(a
     after = json.loads(await ask("get", "deployment,clusterrole,role,configmap", "-A", "-o", "json"))
 
     assert len(first.splitlines()) == len(second.splitlines()) == len(OBJECTS)
-    assert [one.get("spec", one.get("rules", one.get("data"))) for one in before["items"]] == [
-        one.get("spec", one.get("rules", one.get("data"))) for one in after["items"]
+    assert [item.get("spec", item.get("rules", item.get("data"))) for item in before["items"]] == [
+        item.get("spec", item.get("rules", item.get("data"))) for item in after["items"]
     ]
 
 
@@ -89,9 +89,9 @@ async def test_the_commands_of_the_page_remove_everything_left_on_nodes_after_un
     for line in page.splitlines():
         if line.startswith("kubectl "):
             await ask.run(*shlex.split(line)[1:])
-    nodes = {one["metadata"]["name"]: one for one in (await ask.read("nodes"))["items"]}
+    nodes = {item["metadata"]["name"]: item for item in (await ask.read("nodes"))["items"]}
 
-    assert [one["key"] for node in nodes.values() for one in node.get("spec", {}).get("taints", ())] == ["example.com/own"]
+    assert [taint["key"] for node in nodes.values() for taint in node.get("spec", {}).get("taints", ())] == ["example.com/own"]
     assert EXCLUDE_LABEL not in nodes["plain"]["metadata"]["labels"]
     assert nodes["other"]["metadata"]["labels"][EXCLUDE_LABEL] == "true"
 
@@ -128,7 +128,7 @@ async def test_a_release_is_installed_upgraded_without_a_needless_restart_and_un
     await ask("taint", "node", "other", f"{KEPT_TAINT}=:NoSchedule", f"{LEAVING_TAINT}=:NoSchedule")
     running = asyncio.create_task(run_job(ask))
     await helm(ask, "uninstall", "gpuscaler")
-    said = await running
+    output = await running
     taints = json.loads(await ask("get", "node", "other", "-o", "json"))["spec"]["taints"]
     left = await ask(
         "get", "deployments,services,configmaps,serviceaccounts,roles,clusterroles,clusterrolebindings,jobs", "-A", "-o", "name"
@@ -137,7 +137,7 @@ async def test_a_release_is_installed_upgraded_without_a_needless_restart_and_un
     assert "name: other" in settings["data"]["run.yaml"]
     assert (len(first), second == first, third & first) == (2, True, set())
     assert [name for name in left.splitlines() if "gpuscaler" in name] == []
-    assert (said, [taint["key"] for taint in taints]) == ("Node other is open.\n", [LEAVING_TAINT])
+    assert (output, [taint["key"] for taint in taints]) == ("Node other is open.\n", [LEAVING_TAINT])
 
 
 async def run_job(ask: Kubectl) -> str:

@@ -79,10 +79,10 @@ def test_buildkit_finds_no_problems() -> None:
 
 @pytest.mark.charts
 def test_buildkit_would_find_problems() -> None:
-    code, said = checked(FILE.read_text().replace("--from=build", "--from=builder").replace("USER ", "USERS "))
+    code, output = checked(FILE.read_text().replace("--from=build", "--from=builder").replace("USER ", "USERS "))
 
     assert code == 1
-    assert "unknown instruction: USERS" in said
+    assert "unknown instruction: USERS" in output
     assert "ConsistentInstructionCasing" in checked(FILE.read_text().replace("WORKDIR /tmp", "workdir /tmp"))[1]
 
 
@@ -111,10 +111,10 @@ def test_the_program_measures_simulated_gpus(built: Path) -> None:
     command = (built / "gpuscaler", "exporter", "--backend", "simulated", "--listen", "127.0.0.1:0")
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as exporter:
         assert exporter.stderr is not None
-        said = next((line for line in exporter.stderr if "measuring" in line), "")
+        measuring = next((line for line in exporter.stderr if "measuring" in line), "")
         exporter.terminate()
 
-    assert "measuring 8 GPUs" in said
+    assert "measuring 8 GPUs" in measuring
 
 
 @contextmanager

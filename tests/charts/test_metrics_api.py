@@ -9,7 +9,7 @@ from tests.charts.rendering import Object, merged, refusal, render
 
 from gpuscaler.cli import metrics as cli
 from gpuscaler.metrics.command.settings import parse
-from gpuscaler.metrics.rules.reading import read
+from gpuscaler.metrics.rules.reading import read_rules
 
 pytestmark = pytest.mark.charts
 
@@ -25,18 +25,18 @@ def rendered(**metrics: Any) -> dict[str, Object]:
 
 
 def pod(**metrics: Any) -> Object:
-    found = rendered(**metrics)["Deployment/gpuscaler-metrics"]["spec"]["template"]["spec"]
-    assert isinstance(found, dict)
-    return found
+    spec = rendered(**metrics)["Deployment/gpuscaler-metrics"]["spec"]["template"]["spec"]
+    assert isinstance(spec, dict)
+    return spec
 
 
-def apis(found: dict[str, Object]) -> list[Object]:
-    return [one for one in found.values() if one["kind"] == "APIService"]
+def apis(objects: dict[str, Object]) -> list[Object]:
+    return [obj for obj in objects.values() if obj["kind"] == "APIService"]
 
 
 def test_the_metrics_api_is_installed_only_if_requested() -> None:
     assert [name for name in render() if name.endswith("-metrics") or name.startswith("APIService/")] == []
-    assert {one["kind"] for one in rendered().values()} == {
+    assert {obj["kind"] for obj in rendered().values()} == {
         "APIService",
         "ClusterRole",
         "ClusterRoleBinding",
@@ -52,29 +52,29 @@ def test_the_metrics_api_is_installed_only_if_requested() -> None:
 
 def test_its_arguments_and_files_are_those_of_the_command() -> None:
     (container,) = pod(port=7443, settings={"stale": "1m"})["containers"]
-    told = cli.metrics.make_context("metrics", container["args"][1:]).params
+    options = cli.metrics.make_context("metrics", container["args"][1:]).params
     data = rendered(settings={"stale": "1m"})["ConfigMap/gpuscaler-metrics"]["data"]
     settings = parse(data["settings.yaml"])
 
     assert container["args"][0] == "metrics"
-    assert (told["secure_port"], told["prometheus_url"], told["cert_dir"]) == (
+    assert (options["secure_port"], options["prometheus_url"], options["cert_dir"]) == (
         7443,
         ("https://prometheus:9090",),
         Path("/var/run/gpuscaler"),
     )
-    assert {told["settings"].name, told["config"].name} == set(data)
+    assert {options["settings"].name, options["config"].name} == set(data)
     assert container["ports"][0]["containerPort"] == 7443
     assert (settings.service, settings.service_namespace, settings.stale) == ("gpuscaler-metrics", "gpuscaler", 60.0)
-    assert (len(read(data["rules.yaml"]).rules), yaml.safe_load(data["rules.yaml"])["rules"]) == (1, [RULE])
+    assert (len(read_rules(data["rules.yaml"]).rules), yaml.safe_load(data["rules.yaml"])["rules"]) == (1, [RULE])
 
 
 def test_without_rules_and_prometheus_it_scrapes_exporters() -> None:
-    found = render({**API, "metrics": {"enabled": True, "source": "exporters", "settings": {"exporters": {"namespace": "gpus"}}}})
-    words = found["Deployment/gpuscaler-metrics"]["spec"]["template"]["spec"]["containers"][0]["args"]
-    told = cli.metrics.make_context("metrics", words[1:]).params
+    objects = render({**API, "metrics": {"enabled": True, "source": "exporters", "settings": {"exporters": {"namespace": "gpus"}}}})
+    words = objects["Deployment/gpuscaler-metrics"]["spec"]["template"]["spec"]["containers"][0]["args"]
+    options = cli.metrics.make_context("metrics", words[1:]).params
 
-    assert (told["source"], told["prometheus_url"], told["config"]) == ("exporters", (), None)
-    assert list(found["ConfigMap/gpuscaler-metrics"]["data"]) == ["settings.yaml"]
+    assert (options["source"], options["prometheus_url"], options["config"]) == ("exporters", (), None)
+    assert list(objects["ConfigMap/gpuscaler-metrics"]["data"]) == ["settings.yaml"]
 
 
 @pytest.mark.parametrize(
@@ -87,43 +87,45 @@ def test_without_rules_and_prometheus_it_scrapes_exporters() -> None:
     ],
 )
 def test_exporters_of_the_release_are_searched_in_its_own_namespace_only(exporter: bool, told: dict[str, Any], namespace: str) -> None:
-    found = render({**API, "exporter": {"enabled": exporter}, "metrics": {"enabled": True, "source": "exporters", "settings": told}})
-    settings = parse(found["ConfigMap/gpuscaler-metrics"]["data"]["settings.yaml"])
+    objects = render({**API, "exporter": {"enabled": exporter}, "metrics": {"enabled": True, "source": "exporters", "settings": told}})
+    settings = parse(objects["ConfigMap/gpuscaler-metrics"]["data"]["settings.yaml"])
 
     assert settings.exporters.namespace == namespace
     assert settings.exporters.port == told.get("exporters", {}).get("port", 9400)
 
 
 def test_both_apis_refer_to_the_service_without_an_authority_that_the_server_sets_itself() -> None:
-    found = rendered()
+    objects = rendered()
 
-    assert sorted(one["metadata"]["name"] for one in apis(found)) == [
+    assert sorted(api["metadata"]["name"] for api in apis(objects)) == [
         "v1beta1.custom.metrics.k8s.io",
         "v1beta1.external.metrics.k8s.io",
         "v1beta2.custom.metrics.k8s.io",
     ]
-    for one in apis(found):
-        assert one["metadata"]["name"] == f"{one['spec']['version']}.{one['spec']['group']}"
-        assert one["spec"]["service"] == {"name": "gpuscaler-metrics", "namespace": "gpuscaler", "port": 443}
-        assert "caBundle" not in one["spec"]
-        assert "insecureSkipTLSVerify" not in one["spec"]
-    versions = {one["spec"]["version"]: one["spec"]["versionPriority"] for one in apis(found) if one["spec"]["group"].startswith("custom")}
+    for api_service in apis(objects):
+        assert api_service["metadata"]["name"] == f"{api_service['spec']['version']}.{api_service['spec']['group']}"
+        assert api_service["spec"]["service"] == {"name": "gpuscaler-metrics", "namespace": "gpuscaler", "port": 443}
+        assert "caBundle" not in api_service["spec"]
+        assert "insecureSkipTLSVerify" not in api_service["spec"]
+    versions = {
+        api["spec"]["version"]: api["spec"]["versionPriority"] for api in apis(objects) if api["spec"]["group"].startswith("custom")
+    }
     assert versions["v1beta2"] > versions["v1beta1"]
 
 
 def test_an_api_that_is_not_requested_is_neither_registered_nor_served() -> None:
-    found = rendered(apis={"external": False})
+    objects = rendered(apis={"external": False})
 
-    assert {one["spec"]["group"] for one in apis(found)} == {"custom.metrics.k8s.io"}
-    assert parse(found["ConfigMap/gpuscaler-metrics"]["data"]["settings.yaml"]).apis == {"custom.metrics.k8s.io"}
+    assert {api["spec"]["group"] for api in apis(objects)} == {"custom.metrics.k8s.io"}
+    assert parse(objects["ConfigMap/gpuscaler-metrics"]["data"]["settings.yaml"]).apis == {"custom.metrics.k8s.io"}
 
 
 def test_a_given_certificate_is_used_and_removes_the_permission_to_write() -> None:
     given = {"tls": {"secretName": "mine", "caBundle": "-----BEGIN CERTIFICATE-----\nx"}}
-    told = cli.metrics.make_context("metrics", pod(**given)["containers"][0]["args"][1:]).params
+    options = cli.metrics.make_context("metrics", pod(**given)["containers"][0]["args"][1:]).params
 
-    assert (str(told["tls_cert_file"]), told["cert_dir"]) == ("/etc/gpuscaler-tls/tls.crt", None)
-    assert all(one["spec"]["caBundle"] for one in apis(rendered(**given)))
+    assert (str(options["tls_cert_file"]), options["cert_dir"]) == ("/etc/gpuscaler-tls/tls.crt", None)
+    assert all(api["spec"]["caBundle"] for api in apis(rendered(**given)))
     verbs = [
         {verb for rule in found["ClusterRole/gpuscaler:gpuscaler-metrics"]["rules"] for verb in rule["verbs"]}
         for found in (rendered(), rendered(**given))
@@ -165,12 +167,12 @@ def test_permissions_to_create_autoscalers_come_only_with_the_setting() -> None:
 
 
 def test_the_pod_meets_the_restricted_standard_and_writes_only_its_certificate() -> None:
-    found = pod()
-    (container,) = found["containers"]
+    spec = pod()
+    (container,) = spec["containers"]
 
-    assert found["securityContext"]["runAsNonRoot"] is True
+    assert spec["securityContext"]["runAsNonRoot"] is True
     assert container["securityContext"]["readOnlyRootFilesystem"] is True
-    assert [one["mountPath"] for one in container["volumeMounts"] if not one.get("readOnly")] == ["/var/run/gpuscaler"]
+    assert [mount["mountPath"] for mount in container["volumeMounts"] if not mount.get("readOnly")] == ["/var/run/gpuscaler"]
     for probe, path in (("livenessProbe", "/livez"), ("readinessProbe", "/readyz")):
         assert container[probe]["httpGet"] == {"path": path, "port": "https", "scheme": "HTTPS"}
 

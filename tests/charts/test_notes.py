@@ -70,7 +70,7 @@ def test_the_forwarded_port_is_the_exporters() -> None:
     text, made = said(EXPORTER), render(EXPORTER, **PLACE)
     (container,) = made["DaemonSet/prod-gpuscaler-exporter"]["spec"]["template"]["spec"]["containers"]
 
-    assert [one["containerPort"] for one in container["ports"]] == [9411]
+    assert [port["containerPort"] for port in container["ports"]] == [9411]
     assert "port-forward daemonset/prod-gpuscaler-exporter 9411" in text
     assert "http://127.0.0.1:9411" in text
 

@@ -27,7 +27,7 @@ def test_helm_installs_the_image_of_the_release_by_its_digest(packed: Path) -> N
     done = call("template", "gpuscaler", str(packed), values=SMALL)
 
     assert done.returncode == 0, done.stderr
-    deployments = [one for one in yaml.safe_load_all(done.stdout) if one and one["kind"] == "Deployment"]
+    deployments = [obj for obj in yaml.safe_load_all(done.stdout) if obj and obj["kind"] == "Deployment"]
     assert [deployment["spec"]["template"]["spec"]["containers"][0]["image"] for deployment in deployments] == [
         f"example.com/gpu/scaler@{DIGEST}"
     ]

@@ -21,26 +21,26 @@ SAME_NAMESPACE: Object = {"podSelector": {}}
 
 
 def deployment(more: dict[str, Any] | None = None, **place: str) -> Object:
-    (found,) = [one for name, one in render(more, **place).items() if name.startswith("Deployment/")]
-    return found
+    (only,) = [obj for name, obj in render(more, **place).items() if name.startswith("Deployment/")]
+    return only
 
 
 def container(more: dict[str, Any] | None = None) -> Object:
-    (found,) = deployment(more)["spec"]["template"]["spec"]["containers"]
-    assert isinstance(found, dict)
-    return found
+    (spec,) = deployment(more)["spec"]["template"]["spec"]["containers"]
+    assert isinstance(spec, dict)
+    return spec
 
 
 def rules(more: dict[str, Any] | None = None) -> list[Object]:
     """Return the rules of the controller's account."""
-    roles = [one for name, one in render(more).items() if name.startswith(("ClusterRole/", "Role/")) and not name.endswith("-reader")]
-    return [rule for one in roles for rule in one["rules"]]
+    roles = [obj for name, obj in render(more).items() if name.startswith(("ClusterRole/", "Role/")) and not name.endswith("-reader")]
+    return [rule for role in roles for rule in role["rules"]]
 
 
 def on_aws(more: dict[str, Any]) -> dict[str, Object]:
     """Render the chart with pools from the account."""
     documents = yaml.safe_load_all(text({"config": merged({"region": "us-east-1", "cloud": "aws", "aws": {"cluster": "prod"}}, more)}))
-    return {f"{one['kind']}/{one['metadata']['name']}": one for one in documents if one}
+    return {f"{obj['kind']}/{obj['metadata']['name']}": obj for obj in documents if obj}
 
 
 def verbs(more: dict[str, Any] | None = None) -> set[str]:
@@ -109,23 +109,23 @@ def test_a_chart_without_a_cloud_lists_the_clouds() -> None:
 
 @pytest.mark.parametrize("history", [{}, {"history": None}, {"history": {"decisions": 10}}, {"history": {"folder": "/elsewhere"}}])
 def test_the_controller_can_read_its_settings_and_write_its_history(history: dict[str, Any], tmp_path: Path) -> None:
-    found = render({"config": {**history, "leader_election": {"name": "one"}}})["ConfigMap/gpuscaler-controller"]["data"]
+    data = render({"config": {**history, "leader_election": {"name": "one"}}})["ConfigMap/gpuscaler-controller"]["data"]
     path = tmp_path / "run.yaml"
-    path.write_text(found["run.yaml"])
+    path.write_text(data["run.yaml"])
     settings = load_settings(path)
 
-    assert list(found) == ["run.yaml"]
+    assert list(data) == ["run.yaml"]
     assert [pool.name for pool in settings.policy.pools] == ["gpu"]
     assert settings.leader_election.name == "one"
     assert settings.history.folder == ("/elsewhere" if history.get("history") == {"folder": "/elsewhere"} else "/var/lib/gpuscaler")
 
 
 def test_the_pod_runs_the_controller_on_its_settings() -> None:
-    found = container()
-    mounts = {one["mountPath"]: one for one in found["volumeMounts"]}
+    spec = container()
+    mounts = {mount["mountPath"]: mount for mount in spec["volumeMounts"]}
 
-    assert found["args"] == ["run", "--config=/etc/gpuscaler/run.yaml"]
-    assert found["image"].startswith("gpuscaler:")
+    assert spec["args"] == ["run", "--config=/etc/gpuscaler/run.yaml"]
+    assert spec["image"].startswith("gpuscaler:")
     # A mounted single file is never updated.
     assert "subPath" not in mounts["/etc/gpuscaler"]
     assert not mounts["/var/lib/gpuscaler"].get("readOnly")
@@ -150,7 +150,7 @@ def test_a_digest_takes_precedence_over_a_tag() -> None:
     ],
 )
 def test_pods_restart_only_for_settings_that_require_it(config: dict[str, Any], restarts: bool) -> None:
-    before, after = (deployment({"config": one})["spec"]["template"] for one in ({}, config))
+    before, after = (deployment({"config": settings})["spec"]["template"] for settings in ({}, config))
 
     assert (before != after) is restarts
 
@@ -165,7 +165,7 @@ def test_pods_restart_only_for_settings_that_require_it(config: dict[str, Any], 
     ],
 )
 def test_pods_on_aws_restart_for_another_account_or_region(config: dict[str, Any], restarts: bool) -> None:
-    before, after = (on_aws(one)["Deployment/gpuscaler-controller"]["spec"]["template"] for one in ({}, config))
+    before, after = (on_aws(settings)["Deployment/gpuscaler-controller"]["spec"]["template"] for settings in ({}, config))
 
     assert (before != after) is restarts
 
@@ -190,7 +190,7 @@ def test_on_aws_no_pools_are_needed_and_no_permissions_for_the_simulated_cloud_g
 def test_cloud_endpoints_are_resolved_without_cluster_dns_and_services_by_the_api_server() -> None:
     def read(url: str) -> Object:
         made = on_aws({"aws": {"endpoint_url": url}})
-        return {name: one["rules"] for name, one in made.items() if name.startswith("Role/") and name.endswith("-endpoint")}
+        return {name: obj["rules"] for name, obj in made.items() if name.startswith("Role/") and name.endswith("-endpoint")}
 
     service = {"apiGroups": [""], "resources": ["services"], "resourceNames": ["aws"], "verbs": ["get"]}
     metrics = render({"metrics": {"enabled": True, "prometheusUrl": "http://p"}})["Deployment/gpuscaler-metrics"]
@@ -211,9 +211,9 @@ def test_its_account_is_restricted_to_what_it_writes_if_the_cluster_supports_it(
     def policies(more: dict[str, Any] | None = None, *words: str) -> set[str]:
         done = call("template", "gpuscaler", str(CHART), "--namespace", "one", *words, values=merged(SMALL, more or {}))
         assert done.returncode == 0, done.stderr
-        made = [one for one in yaml.safe_load_all(done.stdout) if one]
-        bound = {one["spec"]["policyName"] for one in made if one["kind"] == "ValidatingAdmissionPolicyBinding"}
-        assert bound == {one["metadata"]["name"] for one in made if one["kind"] == "ValidatingAdmissionPolicy"}
+        made = [obj for obj in yaml.safe_load_all(done.stdout) if obj]
+        bound = {obj["spec"]["policyName"] for obj in made if obj["kind"] == "ValidatingAdmissionPolicyBinding"}
+        assert bound == {obj["metadata"]["name"] for obj in made if obj["kind"] == "ValidatingAdmissionPolicy"}
         return bound
 
     always = {f"gpuscaler-controller-{what}.one" for what in ("nodes", "pods", "memory", "leases")}
@@ -230,14 +230,14 @@ PEM = "-----BEGIN CERTIFICATE-----\nMIIB\n-----END CERTIFICATE-----\n"
 
 def test_the_token_of_prometheus_is_sent_only_to_a_verified_server() -> None:
     asked = {"metrics": {"enabled": True, "prometheusUrl": "http://p"}, "serviceMonitor": {"enabled": True}}
-    known = merged(asked, {"metrics": {"tls": {"secretName": "tls", "caBundle": PEM}}})
+    verified = merged(asked, {"metrics": {"tls": {"secretName": "tls", "caBundle": PEM}}})
     named = merged(asked, {"networkPolicy": {"apiServers": [MONITORING]}})
 
     def paths(values: dict[str, Any]) -> list[str]:
         (container,) = render(values)["Deployment/gpuscaler-metrics"]["spec"]["template"]["spec"]["containers"]
-        return [one for one in container["args"] if one.startswith("--authorization-always-allow-paths")]
+        return [argument for argument in container["args"] if argument.startswith("--authorization-always-allow-paths")]
 
-    made = render(known)
+    made = render(verified)
     (checked,) = made["ServiceMonitor/gpuscaler-metrics"]["spec"]["endpoints"]
     (open_,) = render(named)["ServiceMonitor/gpuscaler-metrics"]["spec"]["endpoints"]
 
@@ -250,7 +250,7 @@ def test_the_token_of_prometheus_is_sent_only_to_a_verified_server() -> None:
     assert "bearerTokenFile" not in open_
     assert paths(named) == ["--authorization-always-allow-paths=/healthz,/readyz,/livez,/metrics"]
     assert "ServiceMonitor/gpuscaler-metrics" not in render(asked)
-    assert paths(known) == paths(asked) == paths(merged(named, {"serviceMonitor": {"enabled": False}})) == []
+    assert paths(verified) == paths(asked) == paths(merged(named, {"serviceMonitor": {"enabled": False}})) == []
 
 
 def test_two_replicas_are_spread_and_at_most_one_is_disrupted() -> None:
@@ -261,8 +261,8 @@ def test_two_replicas_are_spread_and_at_most_one_is_disrupted() -> None:
 
     assert spec["replicas"] == 2
     assert budget["maxUnavailable"] == 1
-    assert [one["topologyKey"] for one in apart] == ["kubernetes.io/hostname", "topology.kubernetes.io/zone"]
-    for selector in (spec["selector"], budget["selector"], *(one["labelSelector"] for one in apart)):
+    assert [constraint["topologyKey"] for constraint in apart] == ["kubernetes.io/hostname", "topology.kubernetes.io/zone"]
+    for selector in (spec["selector"], budget["selector"], *(constraint["labelSelector"] for constraint in apart)):
         assert selector["matchLabels"].items() <= pod["metadata"]["labels"].items()
 
 
@@ -274,18 +274,18 @@ def test_a_single_replica_has_no_budget_that_would_block_drains_forever() -> Non
 
 
 def test_the_pod_meets_the_restricted_standard_and_writes_only_its_volumes() -> None:
-    pod, found = deployment()["spec"]["template"]["spec"], container()
+    pod, spec = deployment()["spec"]["template"]["spec"], container()
 
     assert pod["securityContext"]["runAsNonRoot"] is True
     assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
-    assert found["securityContext"] == {
+    assert spec["securityContext"] == {
         "allowPrivilegeEscalation": False,
         "readOnlyRootFilesystem": True,
         "capabilities": {"drop": ["ALL"]},
     }
     assert not {"hostNetwork", "hostPID", "hostIPC"} & set(pod)
-    assert {key for one in pod["volumes"] for key in one if key != "name"} == {"configMap", "emptyDir"}
-    assert "cpu" not in found["resources"]["limits"]
+    assert {key for volume in pod["volumes"] for key in volume if key != "name"} == {"configMap", "emptyDir"}
+    assert "cpu" not in spec["resources"]["limits"]
 
 
 def test_only_the_pod_itself_gets_the_token_of_its_account() -> None:
@@ -299,7 +299,7 @@ def test_only_the_pod_itself_gets_the_token_of_its_account() -> None:
 
 def test_an_existing_account_is_used_and_bound() -> None:
     made = render({"controller": {"serviceAccount": {"create": False, "name": "buyer"}}})
-    bound = [one["subjects"] for one in made.values() if "subjects" in one]
+    bound = [obj["subjects"] for obj in made.values() if "subjects" in obj]
 
     assert [name for name in made if name.startswith("ServiceAccount/")] == []
     assert made["Deployment/gpuscaler-controller"]["spec"]["template"]["spec"]["serviceAccountName"] == "buyer"
@@ -316,7 +316,7 @@ def test_all_watched_resources_may_be_listed_and_watched() -> None:
         for name in rule["resources"]
     }
 
-    assert reads == {(one.group, one.plural) for one in WATCHED}
+    assert reads == {(resource.group, resource.plural) for resource in WATCHED}
 
 
 def test_no_rule_has_a_wildcard_reads_secrets_or_may_write_rules() -> None:
@@ -357,7 +357,7 @@ def test_permission_to_bind_is_granted_unless_no_pool_needs_it(config: dict[str,
 
 @pytest.mark.parametrize(("config", "binds"), [({}, True), ({"steering": "nominate"}, False)])
 def test_with_pools_from_the_account_the_file_decides_whether_pods_are_bound(config: dict[str, Any], binds: bool) -> None:
-    granted = [rule for one in on_aws(config).values() for rule in one.get("rules", ())]
+    granted = [rule for obj in on_aws(config).values() for rule in obj.get("rules", ())]
 
     assert any("pods/binding" in rule["resources"] for rule in granted) == binds
 
@@ -381,7 +381,7 @@ def test_its_own_objects_are_written_by_name_and_in_its_own_namespace() -> None:
         for name in rule.get("resourceNames", [""])
     }
 
-    elsewhere = {name for name, one in made.items() if one["metadata"].get("namespace", "machines") != "machines"}
+    elsewhere = {name for name, obj in made.items() if obj["metadata"].get("namespace", "machines") != "machines"}
     priorities = "machines:gpuscaler-controller-priorities"
     # The simulated cloud, with nodes simulated by gpuscaler itself, writes in two namespaces of the cluster.
     played = {f"machines:gpuscaler-controller-{what}" for what in ("device-plugins", "kubelets")}
@@ -395,13 +395,13 @@ def test_its_own_objects_are_written_by_name_and_in_its_own_namespace() -> None:
 
 
 def test_releases_of_two_namespaces_share_no_object_without_a_namespace() -> None:
-    one, other = (
+    first, second = (
         {name for name, found in render(namespace=namespace).items() if "namespace" not in found["metadata"]}
         for namespace in ("one", "other")
     )
 
-    assert one
-    assert not one & other
+    assert first
+    assert not first & second
 
 
 def test_a_long_name_leaves_room_for_what_kubernetes_adds_to_host_names() -> None:
@@ -411,11 +411,11 @@ def test_a_long_name_leaves_room_for_what_kubernetes_adds_to_host_names() -> Non
 
 
 def test_probes_and_pages_follow_the_address_and_the_certificate() -> None:
-    found = container({"config": {"http": {"address": "0.0.0.0:9443", "certificate": "/tls/tls.crt", "key": "/tls/tls.key"}}})
+    spec = container({"config": {"http": {"address": "0.0.0.0:9443", "certificate": "/tls/tls.crt", "key": "/tls/tls.key"}}})
 
-    assert [port["containerPort"] for port in found["ports"]] == [9443]
-    assert found["livenessProbe"]["httpGet"] == {"path": "/healthz", "port": "http", "scheme": "HTTPS"}
-    assert found["readinessProbe"]["httpGet"] == {"path": "/readyz", "port": "http", "scheme": "HTTPS"}
+    assert [port["containerPort"] for port in spec["ports"]] == [9443]
+    assert spec["livenessProbe"]["httpGet"] == {"path": "/healthz", "port": "http", "scheme": "HTTPS"}
+    assert spec["readinessProbe"]["httpGet"] == {"path": "/readyz", "port": "http", "scheme": "HTTPS"}
 
 
 def test_without_served_ports_there_are_no_probes() -> None:
@@ -450,16 +450,16 @@ def test_only_configured_readers_may_forward_ports_and_read_the_status() -> None
 
 
 def test_authenticated_pages_have_a_port_and_permission_for_token_reviews() -> None:
-    found = render({"config": {"pages": {"authenticated": CERTIFIED}}, "controller": {"readers": [JANE]}})
-    (container,) = found["Deployment/gpuscaler-controller"]["spec"]["template"]["spec"]["containers"]
-    ports = {one["name"]: one["containerPort"] for one in container["ports"]}
-    reviews = found["ClusterRoleBinding/gpuscaler:gpuscaler-controller-reviews"]
+    objects = render({"config": {"pages": {"authenticated": CERTIFIED}}, "controller": {"readers": [JANE]}})
+    (container,) = objects["Deployment/gpuscaler-controller"]["spec"]["template"]["spec"]["containers"]
+    ports = {port["name"]: port["containerPort"] for port in container["ports"]}
+    reviews = objects["ClusterRoleBinding/gpuscaler:gpuscaler-controller-reviews"]
 
     assert ports == {"http": 8080, "pages": 8443}
-    assert {one["name"] for one in found["Service/gpuscaler-controller"]["spec"]["ports"]} == {"http", "pages"}
+    assert {port["name"] for port in objects["Service/gpuscaler-controller"]["spec"]["ports"]} == {"http", "pages"}
     assert reviews["roleRef"]["name"] == "system:auth-delegator"
-    assert found["ClusterRoleBinding/gpuscaler:gpuscaler-reader"]["subjects"] == [JANE]
-    (paths,) = found["ClusterRole/gpuscaler:gpuscaler-reader"]["rules"]
+    assert objects["ClusterRoleBinding/gpuscaler:gpuscaler-reader"]["subjects"] == [JANE]
+    (paths,) = objects["ClusterRole/gpuscaler:gpuscaler-reader"]["rules"]
     assert paths == {"nonResourceURLs": ["/status", "/why/*", "/decisions", "/decisions/*"], "verbs": ["get"]}
     assert not [name for name in render() if "reviews" in name or name.startswith("ClusterRole/gpuscaler:gpuscaler-reader")]
 
@@ -469,7 +469,7 @@ def policy(component: str, more: dict[str, Any] | None = None) -> dict[int, Any]
     spec = render(more)[f"NetworkPolicy/gpuscaler-{component}"]["spec"]
     assert spec["podSelector"]["matchLabels"]["app.kubernetes.io/component"] == component
     assert spec["policyTypes"] == ["Ingress"]
-    return {one["ports"][0]["port"]: one.get("from") for one in spec["ingress"]}
+    return {rule["ports"][0]["port"]: rule.get("from") for rule in spec["ingress"]}
 
 
 def test_metrics_are_reachable_only_from_the_same_namespace_and_monitoring() -> None:
@@ -484,10 +484,10 @@ def test_metrics_are_reachable_only_from_the_same_namespace_and_monitoring() -> 
 
 def test_the_metrics_api_is_open_to_all_until_addresses_of_api_servers_are_given() -> None:
     servers = {"ipBlock": {"cidr": "10.0.0.0/28"}}
-    told = {"metrics": {"enabled": True, "prometheusUrl": "http://p"}, "exporter": {"enabled": True}}
-    named = {**told, "networkPolicy": {"apiServers": [servers]}}
+    open_values = {"metrics": {"enabled": True, "prometheusUrl": "http://p"}, "exporter": {"enabled": True}}
+    named = {**open_values, "networkPolicy": {"apiServers": [servers]}}
 
-    assert policy("metrics", told) == {6443: None}
+    assert policy("metrics", open_values) == {6443: None}
     assert policy("metrics", named) == {6443: [servers, SAME_NAMESPACE, MONITORING]}
     assert policy("exporter", named) == {9400: [SAME_NAMESPACE, MONITORING]}
 
@@ -500,9 +500,9 @@ def test_authenticated_pages_are_reachable_by_all_or_by_the_given_clients() -> N
 
 
 def exporter(more: dict[str, Any] | None = None) -> Object:
-    found = render(merged(EXPORTER, more or {}))["DaemonSet/gpuscaler-exporter"]["spec"]["template"]["spec"]
-    assert isinstance(found, dict)
-    return found
+    spec = render(merged(EXPORTER, more or {}))["DaemonSet/gpuscaler-exporter"]["spec"]["template"]["spec"]
+    assert isinstance(spec, dict)
+    return spec
 
 
 def test_the_exporter_is_installed_if_requested_and_needs_nothing_of_the_controller() -> None:
@@ -513,13 +513,13 @@ def test_the_exporter_is_installed_if_requested_and_needs_nothing_of_the_control
 
 
 def test_the_exporter_s_arguments_are_those_of_the_command() -> None:
-    (found,) = exporter({"exporter": {"interval": "500ms", "port": 9500, "askApiServer": True}})["containers"]
-    words = cli.exporter.make_context("exporter", found["args"][1:]).params
+    (spec,) = exporter({"exporter": {"interval": "500ms", "port": 9500, "askApiServer": True}})["containers"]
+    words = cli.exporter.make_context("exporter", spec["args"][1:]).params
 
-    assert found["args"][0] == "exporter"
+    assert spec["args"][0] == "exporter"
     assert (words["listen"], words["interval"], words["ask_api_server"]) == (("", 9500), 0.5, True)
-    assert Path(words["kubelet_socket"]).parent in {Path(one["mountPath"]) for one in found["volumeMounts"]}
-    assert found["ports"][0]["containerPort"] == 9500
+    assert Path(words["kubelet_socket"]).parent in {Path(mount["mountPath"]) for mount in spec["volumeMounts"]}
+    assert spec["ports"][0]["containerPort"] == 9500
 
 
 def test_the_exporter_gets_the_requested_mounts_and_may_write_nowhere() -> None:
@@ -528,22 +528,22 @@ def test_the_exporter_gets_the_requested_mounts_and_may_write_nowhere() -> None:
     )
     most = exporter({"exporter": {"hostPID": True, "mounts": {"devicePlugins": True}}})
 
-    assert [one["hostPath"]["path"] for one in least["volumes"]] == ["/data/kubelet/pod-resources"]
+    assert [volume["hostPath"]["path"] for volume in least["volumes"]] == ["/data/kubelet/pod-resources"]
     assert len(most["volumes"]) == 4
     # Next to the checkpoint is the socket at which plugins register: anyone with access to the exporter could use it.
     assert "device-plugins" not in str(exporter())
     assert (least.get("hostPID"), most.get("hostPID")) == (None, True)
     for pod in (least, most):
-        assert all(one["readOnly"] for one in pod["containers"][0]["volumeMounts"])
+        assert all(mount["readOnly"] for mount in pod["containers"][0]["volumeMounts"])
         assert pod["containers"][0]["securityContext"]["capabilities"] == {"drop": ["ALL"]}
         assert not pod["containers"][0]["securityContext"].get("privileged")
 
 
 def test_the_exporter_has_a_token_and_permissions_only_to_query_the_api_server() -> None:
     silent, asking = render(EXPORTER), render(merged(EXPORTER, {"exporter": {"askApiServer": True}}))
-    (role,) = [one for one in asking.values() if one["kind"] == "ClusterRole"]
+    (role,) = [obj for obj in asking.values() if obj["kind"] == "ClusterRole"]
 
-    assert [one for one in silent.values() if "rules" in one] == []
+    assert [obj for obj in silent.values() if "rules" in obj] == []
     assert [
         made["DaemonSet/gpuscaler-exporter"]["spec"]["template"]["spec"]["automountServiceAccountToken"] for made in (silent, asking)
     ] == [
@@ -574,21 +574,21 @@ def test_extras_and_labels_reach_the_pod() -> None:
             "tolerations": [{"operator": "Exists"}],
         },
     }
-    template, found = deployment(values)["spec"]["template"], container(values)
+    template, spec = deployment(values)["spec"]["template"], container(values)
 
     assert {"team": "platform", "tier": "infra", "app.kubernetes.io/part-of": "gpus"}.items() <= template["metadata"]["labels"].items()
     assert template["metadata"]["annotations"]["a"] == "b"
     assert template["spec"]["imagePullSecrets"] == [{"name": "pull"}]
     assert template["spec"]["tolerations"] == [{"operator": "Exists"}]
-    assert found["env"] == values["controller"]["extraEnv"]  # type: ignore[index]  # a literal above
-    assert found["envFrom"] == values["controller"]["extraEnvFrom"]  # type: ignore[index]
-    assert found["volumeMounts"][-1] == {"name": "tls", "mountPath": "/tls"}
+    assert spec["env"] == values["controller"]["extraEnv"]  # type: ignore[index]  # a literal above
+    assert spec["envFrom"] == values["controller"]["extraEnvFrom"]  # type: ignore[index]
+    assert spec["volumeMounts"][-1] == {"name": "tls", "mountPath": "/tls"}
     assert template["spec"]["volumes"][-1]["name"] == "tls"
-    assert found["args"][-1] == "--context=other"
+    assert spec["args"][-1] == "--context=other"
 
 
 def test_every_object_is_plain_yaml_of_one_document() -> None:
-    assert {one["apiVersion"] for one in render({"serviceMonitor": {"enabled": True}}).values()} == {
+    assert {obj["apiVersion"] for obj in render({"serviceMonitor": {"enabled": True}}).values()} == {
         "v1",
         "apps/v1",
         "policy/v1",

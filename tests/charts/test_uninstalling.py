@@ -15,17 +15,17 @@ def hooks(more: dict[str, Any] | None = None) -> dict[str, Object]:
     """Return the objects of hooks, which are not part of the installation."""
     every, installed = objects(text(merged(SMALL, more or {}), hooks=True)), render(more)
     assert not [name for name in installed if "helm.sh/hook" in every[name]["metadata"].get("annotations", {})]
-    return {name: one for name, one in every.items() if name not in installed}
+    return {name: obj for name, obj in every.items() if name not in installed}
 
 
 def test_its_objects_are_created_after_the_release_is_gone_and_removed_after_success() -> None:
-    found = hooks()
+    objects = hooks()
 
-    assert sorted(name.partition("/")[0] for name in found) == ["ClusterRole", "ClusterRoleBinding", "Job", "ServiceAccount"]
-    notes = {name: one["metadata"]["annotations"] for name, one in found.items()}
+    assert sorted(name.partition("/")[0] for name in objects) == ["ClusterRole", "ClusterRoleBinding", "Job", "ServiceAccount"]
+    notes = {name: obj["metadata"]["annotations"] for name, obj in objects.items()}
     assert {note["helm.sh/hook"] for note in notes.values()} == {"post-delete"}
     assert {note["helm.sh/hook-delete-policy"] for note in notes.values()} == {"before-hook-creation,hook-succeeded"}
-    weights = {name: int(one["helm.sh/hook-weight"]) for name, one in notes.items()}
+    weights = {name: int(annotations["helm.sh/hook-weight"]) for name, annotations in notes.items()}
     assert max(weights, key=lambda name: weights[name]) == "Job/gpuscaler-uninstall"
 
 
@@ -33,27 +33,27 @@ def test_the_job_opens_nodes_for_longer_than_a_controller_may_take_to_end() -> N
     job = hooks({"controller": {"terminationGracePeriodSeconds": 50}})["Job/gpuscaler-uninstall"]["spec"]
     (container,) = job["template"]["spec"]["containers"]
     command, *arguments = container["args"]
-    found = main.get_command(click.Context(main), command)
-    assert found is not None
-    said = found.make_context(command, list(arguments)).params
+    parsed = main.get_command(click.Context(main), command)
+    assert parsed is not None
+    options = parsed.make_context(command, list(arguments)).params
 
-    assert (command, said["every"], said["nodes"], said["duration"]) == ("open", True, (), "55s")
+    assert (command, options["every"], options["nodes"], options["duration"]) == ("open", True, (), "55s")
     assert job["activeDeadlineSeconds"] > 60
     assert job["template"]["spec"]["restartPolicy"] == "Never"
 
 
 def test_its_pod_equals_the_controller_s_except_for_permissions() -> None:
-    found = hooks({"image": {"tag": "9"}, "controller": {"tolerations": [{"operator": "Exists"}]}})
-    pod = found["Job/gpuscaler-uninstall"]["spec"]["template"]["spec"]
+    objects = hooks({"image": {"tag": "9"}, "controller": {"tolerations": [{"operator": "Exists"}]}})
+    pod = objects["Job/gpuscaler-uninstall"]["spec"]["template"]["spec"]
     controller = render({"image": {"tag": "9"}})["Deployment/gpuscaler-controller"]["spec"]["template"]["spec"]
 
     assert pod["containers"][0]["image"] == controller["containers"][0]["image"]
     assert pod["containers"][0]["securityContext"] == controller["containers"][0]["securityContext"]
     assert (pod["securityContext"], pod["nodeSelector"]) == (controller["securityContext"], controller["nodeSelector"])
     assert pod["tolerations"] == [{"operator": "Exists"}]
-    (role,) = (one for name, one in found.items() if name.startswith("ClusterRole/"))
+    (role,) = (obj for name, obj in objects.items() if name.startswith("ClusterRole/"))
     assert role["rules"] == [{"apiGroups": [""], "resources": ["nodes"], "verbs": ["get", "list", "patch"]}]
-    (binding,) = (one for name, one in found.items() if name.startswith("ClusterRoleBinding/"))
+    (binding,) = (obj for name, obj in objects.items() if name.startswith("ClusterRoleBinding/"))
     assert binding["roleRef"]["name"] == role["metadata"]["name"]
     assert binding["subjects"] == [{"kind": "ServiceAccount", "name": pod["serviceAccountName"], "namespace": "gpuscaler"}]
 

@@ -48,9 +48,9 @@ def tool() -> Any:
     spec = importlib.util.spec_from_file_location("chart_schema", ROOT / "tools" / "chart_schema.py")
     assert spec is not None
     assert spec.loader is not None
-    found = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(found)
-    return found
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 def test_the_schema_includes_the_run_file_s_of_this_version() -> None:
@@ -58,10 +58,10 @@ def test_the_schema_includes_the_run_file_s_of_this_version() -> None:
 
 
 def test_the_chart_has_the_gpu_instance_types_of_this_version_s_catalogue() -> None:
-    known = json.loads((CHART / "files" / "gpu-instance-types.json").read_text())
+    types = json.loads((CHART / "files" / "gpu-instance-types.json").read_text())
 
-    assert known == tool().gpu_types(), "run `make manifest`"
-    assert ("g5.xlarge" in known["nvidia"], "g4ad.xlarge" in known["amd"]) == (True, True)
+    assert types == tool().gpu_types(), "run `make manifest`"
+    assert ("g5.xlarge" in types["nvidia"], "g4ad.xlarge" in types["amd"]) == (True, True)
 
 
 def test_the_chart_is_of_the_version_of_the_package() -> None:

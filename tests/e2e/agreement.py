@@ -76,7 +76,7 @@ def node(dice: Random, pool: str, number: int) -> Json:
     room = {"cpu": f"{cores}", "memory": f"{memory}Gi", "pods": f"{dice.choice((4, 30))}", "nvidia.com/gpu": f"{gpus}"}
     ready = {"type": "Ready", "status": "True", "reason": "KubeletReady", "message": "", "lastHeartbeatTime": _now()}
     status = {"capacity": room, "allocatable": room, "conditions": [{**ready, "lastTransitionTime": _now()}]}
-    taints = [one for one in TAINTS if dice.random() < 0.25]
+    taints = [taint for taint in TAINTS if dice.random() < 0.25]
     return {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name, "labels": labels}, "spec": {"taints": taints}, "status": status}
 
 
@@ -143,29 +143,29 @@ class _Play:
         dice, admin = self._dice, self._made.admin
         await self._made.namespace(self._pool)
         nodes = [node(dice, self._pool, number) for number in range(dice.randint(3, 8))]
-        for one in nodes:
-            await admin.create(NODES, one)
+        for created in nodes:
+            await admin.create(NODES, created)
         there = [self._node(await self._ready(node)) for node in nodes]
         for number in range(dice.randint(8, 16)):
             if self._bound and dice.random() < 0.15:
-                gone = dice.choice(sorted(self._bound))
-                del self._bound[gone]
-                await admin.delete(PODS, gone, namespace=self._pool, grace=0)
+                deleted = dice.choice(sorted(self._bound))
+                del self._bound[deleted]
+                await admin.delete(PODS, deleted, namespace=self._pool, grace=0)
             await self._compare(*arrival(dice, self._pool, number), there)
-        for one in nodes:
+        for created in nodes:
             # With more than a hundred nodes at once, kube-scheduler would consider only a sample of them.
-            await admin.delete(NODES, one["metadata"]["name"])
+            await admin.delete(NODES, created["metadata"]["name"])
 
     async def _ready(self, made: Json) -> bytes:
         """The node, once it has exactly the taints that it was created with."""
-        name, due = made["metadata"]["name"], {one["key"] for one in made["spec"]["taints"]}
+        name, due = made["metadata"]["name"], {taint["key"] for taint in made["spec"]["taints"]}
 
         async def seen() -> bytes | None:
             there = await self._made.admin.get(NODES, name)
-            return there if {one["key"] for one in msgspec.json.decode(there)["spec"].get("taints", [])} == due else None
+            return there if {taint["key"] for taint in msgspec.json.decode(there)["spec"].get("taints", [])} == due else None
 
-        found: bytes = await until(f"{name} has the taints {due}", seen)
-        return found
+        taken: bytes = await until(f"{name} has the taints {due}", seen)
+        return taken
 
     async def _compare(self, kind: str, body: Json, nodes: list[Node]) -> None:
         admin, tally, name = self._made.admin, self._found, body["metadata"]["name"]
@@ -178,9 +178,9 @@ class _Play:
         decided = await self._decided(name)
         real = msgspec.json.decode(decided)["spec"].get("nodeName")
         tally.pods += 1
-        told = f"{self._pool}/{name} ({kind}): on {real}, the model says {', '.join(best) or 'nowhere'}"
+        text = f"{self._pool}/{name} ({kind}): on {real}, the model says {', '.join(best) or 'nowhere'}"
         if bool(real) != bool(best):
-            tally.differences.append(told)
+            tally.differences.append(text)
         else:
             tally.same += 1
         if real and best:
@@ -189,14 +189,14 @@ class _Play:
             tally.ties += len(best) > 1
             tally.best += real in best
             if real not in best:
-                tally.misses.append(told)
+                tally.misses.append(text)
         if kind in SIMULATED:
             tally.simulated += 1
             # Among equal nodes the simulator takes the oldest, and kube-scheduler takes any.
             if simulated == real or {simulated, real} <= set(best):
                 tally.agreed += 1
             else:
-                tally.misses.append(f"{told}, the simulator {simulated}")
+                tally.misses.append(f"{text}, the simulator {simulated}")
         if real:
             self._bound[name] = self._pod(decided)
         else:
@@ -218,22 +218,24 @@ class _Play:
         return Offering(self._pool, "on-demand", there.name, "", 0.0, there.allocatable, there.labels, taints=hard)
 
     def _node(self, read: bytes) -> Node:
-        found = self._node_reader.read(read).items[0]
-        assert isinstance(found, Node)
-        return found
+        node = self._node_reader.read(read).items[0]
+        assert isinstance(node, Node)
+        return node
 
     def _pod(self, read: bytes) -> Pod:
-        found = self._pod_reader.read(read).items[0]
-        assert isinstance(found, Pod)
-        return found
+        pod = self._pod_reader.read(read).items[0]
+        assert isinstance(pod, Pod)
+        return pod
 
     async def _decided(self, name: str) -> bytes:
         """The pod, once it is bound or reported unschedulable."""
         end = time.monotonic() + PATIENCE
         while time.monotonic() < end:
             there = await self._made.admin.get(PODS, name, namespace=self._pool)
-            known = msgspec.json.decode(there)
-            if known["spec"].get("nodeName") or any(one["reason"] == "Unschedulable" for one in known["status"].get("conditions", ())):
+            pod = msgspec.json.decode(there)
+            if pod["spec"].get("nodeName") or any(
+                condition["reason"] == "Unschedulable" for condition in pod["status"].get("conditions", ())
+            ):
                 return there
             await asyncio.sleep(0.03)
         raise AssertionError(f"{self._pool}/{name}: kube-scheduler decided nothing in {PATIENCE:g} s")

@@ -28,21 +28,21 @@ SEED = 80087
 FORBIDDEN = 5
 
 
-async def begins(made: Stage, found: Outcomes) -> None:
+async def begins(made: Stage, outcomes: Outcomes) -> None:
     here = await installed(made, BEGINS)
     pools = [{"name": name, "types": ["g4dn.xlarge"]} for name in (SMALL, OTHER)]
     cloud = {"boot": "1s", "device_plugin_delay": "1s", "capacity_error_delay": "300ms", "seed": SEED}
     words = (here.stage.run_file(BEGINS, pools, cloud=cloud, **QUICK), await here.stage.kubeconfig())
     for right in FIRST:
         async with here.without(right):
-            await keep(found, [right], _ends(here, here.stage.start(*words, name=BEGINS), right))
+            await keep(outcomes, [right], _ends(here, here.stage.start(*words, name=BEGINS), right))
     await here.take(*NEXT)
     await made.namespace(SMALL)
     await made.create(deployment("serve", 1, pod_spec(SMALL)), SMALL)
     controller = here.stage.start(*words, name=BEGINS)
     steps = [_sees_no_namespace, _leads, _remembers, _registers, _runs, _shows, _clears]
     for right, step in zip(NEXT, steps, strict=True):
-        await keep(found, [right], step(here, controller, right))
+        await keep(outcomes, [right], step(here, controller, right))
         await here.give(right)
     controller.check()
 

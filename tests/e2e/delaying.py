@@ -47,10 +47,10 @@ async def late_scheduler(made: Stage, seconds: float) -> AsyncIterator[None]:
         port = runner.addresses[0][1]
         kubeconfig = made.plane.layout.kubeconfig(SCHEDULER)
         written = kubeconfig.read_text()
-        told = yaml.safe_load(written)
-        told["clusters"][0]["cluster"] = {"server": f"http://127.0.0.1:{port}"}
-        told["users"][0]["user"] = {}
-        kubeconfig.write_text(yaml.safe_dump(told))
+        config = yaml.safe_load(written)
+        config["clusters"][0]["cluster"] = {"server": f"http://127.0.0.1:{port}"}
+        config["users"][0]["user"] = {}
+        kubeconfig.write_text(yaml.safe_dump(config))
         try:
             await made.plane.restart(SCHEDULER)
             yield

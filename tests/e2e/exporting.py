@@ -61,11 +61,11 @@ async def export(made: Stage, daemon_set: Json, fake: FakeKubelet, node: str) ->
     environ = {**os.environ, "KUBECONFIG": str(kubeconfig), "NODE_NAME": node}
 
     async def named() -> Scrape | None:
-        found = scrape(await _page(url))
-        return found if HOLDER in found.pods("nvidia_gpu_duty_cycle") else None
+        page = scrape(await _page(url))
+        return page if HOLDER in page.pods("nvidia_gpu_duty_cycle") else None
 
     async def sliced() -> bool:
-        return any(one["objectRef"]["resource"] == "resourceslices" for one in asked(made, ACCOUNT, namespace))
+        return any(request["objectRef"]["resource"] == "resourceslices" for request in asked(made, ACCOUNT, namespace))
 
     with _running([sys.executable, "-m", "gpuscaler", *main["args"]], environ, made.folder / "exporter.log"):
         page: Scrape = await until("the exporter has the name of a pod from the API server", named)

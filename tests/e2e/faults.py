@@ -54,10 +54,10 @@ class Broken:
 
     async def spoil(self, memory: str = SPOILT) -> str:
         """Overwrite the saved state; returns its previous content."""
-        found = await self.stage.state(STATE)
-        assert found is not None
+        state = await self.stage.state(STATE)
+        assert state is not None
         await self.stage.admin.merge_patch(CONFIG_MAPS, STATE, {"binaryData": {"memory": memory}}, namespace=NAMESPACE)
-        before: str = found["binaryData"]["memory"]
+        before: str = state["binaryData"]["memory"]
         return before
 
     async def waits(self) -> None:
@@ -87,13 +87,13 @@ class Broken:
 
         async def seen() -> Controller | None:
             for controller in self.stage.controllers:
-                said = [line["message"] for line in controller.lines() if "lead" in line["message"]]
-                if controller.process.poll() is None and said and said[-1] == "this process leads":
+                messages = [line["message"] for line in controller.lines() if "lead" in line["message"]]
+                if controller.process.poll() is None and messages and messages[-1] == "this process leads":
                     return controller
             return None
 
-        found: Controller = await until("a controller leads", seen)
-        return found
+        leading: Controller = await until("a controller leads", seen)
+        return leading
 
     async def submit(self, name: str) -> None:
         await self.stage.create(deployment("serve", PODS, pod_spec(name)), name)
@@ -177,7 +177,7 @@ async def clock_ahead(broken: Broken, name: str) -> None:
         nodes = await until("nodes", lambda: stage.nodes(name))
         ahead = (datetime.now(UTC) + timedelta(hours=1)).strftime("%Y-%m-%dT%H:%M:%SZ")
         for node in nodes:
-            ready = [{**one, "lastHeartbeatTime": ahead, "lastTransitionTime": ahead} for one in node["status"]["conditions"]]
+            ready = [{**condition, "lastHeartbeatTime": ahead, "lastTransitionTime": ahead} for condition in node["status"]["conditions"]]
             await stage.admin.merge_patch(NODES, node["metadata"]["name"], {"status": {"conditions": ready}}, subresource="status")
         await stage.done("train", name, PODS)
         await stage.empty(name)
@@ -229,7 +229,7 @@ async def memory_replaced(broken: Broken, name: str) -> None:
     there = await broken.nodes(name)
 
     async def opened() -> bool:
-        return not any(one["key"] == ARRIVING_TAINT for node in await stage.nodes(name) for one in node["spec"].get("taints", ()))
+        return not any(taint["key"] == ARRIVING_TAINT for node in await stage.nodes(name) for taint in node["spec"].get("taints", ()))
 
     # Pods already run on closed machines, and without the saved state no controller would open those.
     await until("the machines are open", opened)
@@ -252,11 +252,11 @@ async def memory_replaced(broken: Broken, name: str) -> None:
 async def objects_deleted(broken: Broken, name: str) -> None:
     await broken.submit(name)
     await broken.stage.bound(name, PODS)
-    for resource, one in ((CONFIG_MAPS, STATE), (CONFIG_MAPS, STATUS), (LEASES, "gpuscaler")):
-        await broken.stage.admin.delete(resource, one, namespace=NAMESPACE)
+    for resource, obj_name in ((CONFIG_MAPS, STATE), (CONFIG_MAPS, STATUS), (LEASES, "gpuscaler")):
+        await broken.stage.admin.delete(resource, obj_name, namespace=NAMESPACE)
     await broken.settles(name)
-    for one in (STATE, STATUS):
-        await until(f"{one} is written again", partial(broken.stage.state, one))
+    for obj_name in (STATE, STATUS):
+        await until(f"{obj_name} is written again", partial(broken.stage.state, obj_name))
 
 
 async def leader_killed(broken: Broken, name: str) -> None:

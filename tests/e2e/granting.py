@@ -16,14 +16,14 @@ TRUSTS: frozenset[Right] = frozenset((verb, "", "configmaps", "extension-apiserv
 
 def granted(objects: Iterable[Json], account: str) -> set[Right]:
     """All rights that the roles in ``objects`` grant to an account."""
-    found = [one for one in objects if one]
-    bindings = [one for one in found if one["kind"].endswith("RoleBinding") and account in {who["name"] for who in one["subjects"]}]
+    existing = [obj for obj in objects if obj]
+    bindings = [obj for obj in existing if obj["kind"].endswith("RoleBinding") and account in {who["name"] for who in obj["subjects"]}]
     bound = {(binding["roleRef"]["kind"], binding["roleRef"]["name"]) for binding in bindings}
     return {
         (verb, group, resource, name)
-        for one in found
-        if (one["kind"], one["metadata"]["name"]) in bound
-        for rule in one["rules"]
+        for obj in existing
+        if (obj["kind"], obj["metadata"]["name"]) in bound
+        for rule in obj["rules"]
         for group in rule["apiGroups"]
         for resource in rule["resources"]
         for name in rule.get("resourceNames", [""])
@@ -36,12 +36,14 @@ def asked(made: Stage, account: str, namespace: str) -> list[Json]:
     user = f"system:serviceaccount:{namespace}:{account}"
     # The last line may be incomplete.
     lines = [line for line in made.plane.layout.audit.read_text().splitlines(keepends=True) if user in line and line.endswith("\n")]
-    return [one for one in map(json.loads, lines) if one["user"]["username"] == user and "resource" in one.get("objectRef", {})]
+    return [
+        request for request in map(json.loads, lines) if request["user"]["username"] == user and "resource" in request.get("objectRef", {})
+    ]
 
 
 def used(requests: Iterable[Json], allowed: set[Right]) -> set[Right]:
     """The rights that requests needed: with a name where ``allowed`` has the right by name, otherwise without."""
-    return {one if one in allowed else (*one[:3], "") for one in map(_right, requests)}
+    return {right if right in allowed else (*right[:3], "") for right in map(_right, requests)}
 
 
 def refused(requests: Iterable[Json]) -> set[Right]:
@@ -58,6 +60,6 @@ def _right(request: Json) -> Right:
 async def token(made: Stage, account: str, namespace: str) -> str:
     """A token of a service account."""
     request = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {"expirationSeconds": 7200}}
-    found = await made.admin.create(SERVICE_ACCOUNTS, request, namespace=namespace, name=account, subresource="token")
-    told: str = json.loads(found)["status"]["token"]
-    return told
+    reply = await made.admin.create(SERVICE_ACCOUNTS, request, namespace=namespace, name=account, subresource="token")
+    text: str = json.loads(reply)["status"]["token"]
+    return text

@@ -42,5 +42,5 @@ def daemon_set(name: str, spec: Json) -> Json:
 
 def job(name: str, parallelism: int, spec: Json, *, run_for: str) -> Json:
     template = objects.template(name, _like({**spec, "restartPolicy": "Never"}, {"gpuscaler.io/run-for": run_for}))
-    told = {"parallelism": parallelism, "completions": parallelism, "template": template}
-    return {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": name}, "spec": told}
+    job_spec = {"parallelism": parallelism, "completions": parallelism, "template": template}
+    return {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": name}, "spec": job_spec}

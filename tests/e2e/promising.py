@@ -39,27 +39,27 @@ class Moments:
 
     def hear(self, batch: Batch) -> None:
         now = asyncio.get_running_loop().time()
-        for key, one in batch.changes.items():
-            if isinstance(one, Node) and one.ready and one.allocatable.get(GPU):
-                self.ready.setdefault(one.name, now)
-            elif isinstance(one, Pod) and one.node_name:
-                self.bound.setdefault(key, (now, one.node_name))
-            elif isinstance(one, Pod) and one.unschedulable:
+        for key, item in batch.changes.items():
+            if isinstance(item, Node) and item.ready and item.allocatable.get(GPU):
+                self.ready.setdefault(item.name, now)
+            elif isinstance(item, Pod) and item.node_name:
+                self.bound.setdefault(key, (now, item.node_name))
+            elif isinstance(item, Pod) and item.unschedulable:
                 self.waiting.add(key)
 
     def waits(self, pods: Mapping[str, int]) -> list[float]:
         """For each pod, the seconds from its machine being ready to the pod being bound, shortest first."""
-        found = (self.bound[name] for name in pods if name in self.bound)
-        return sorted(max(0.0, at - self.ready.get(node, at)) for at, node in found)
+        bound = (self.bound[name] for name in pods if name in self.bound)
+        return sorted(max(0.0, at - self.ready.get(node, at)) for at, node in bound)
 
 
 def overfull(nodes: list[Json], pods: list[Json]) -> list[str]:
     """Nodes whose bound pods request more GPUs than the node has, not counting rejected pods."""
     used = Counter[str]()
-    for one in pods:
-        if one["status"].get("phase") != "Failed":
-            asked = (container.get("resources", {}).get("limits", {}).get(GPU, "0") for container in one["spec"]["containers"])
-            used[one["spec"].get("nodeName", "")] += sum(map(int, asked))
+    for bound in pods:
+        if bound["status"].get("phase") != "Failed":
+            requests = (container.get("resources", {}).get("limits", {}).get(GPU, "0") for container in bound["spec"]["containers"])
+            used[bound["spec"].get("nodeName", "")] += sum(map(int, requests))
     has = {node["metadata"]["name"]: int(node["status"].get("allocatable", {}).get(GPU, "0")) for node in nodes}
     return sorted(node for node, many in used.items() if many > has.get(node, many))
 
@@ -142,7 +142,7 @@ async def promised(
             return names.keys() <= moments.bound.keys()
 
         async def opened() -> bool:
-            return not any(taint["key"] == ARRIVING_TAINT for one in await made.listed(NODES) for taint in one["spec"].get("taints", ()))
+            return not any(taint["key"] == ARRIVING_TAINT for node in await made.listed(NODES) for taint in node["spec"].get("taints", ()))
 
         await until("all machines show their GPUs", ready, 180.0)
         last = max(moments.ready.values())

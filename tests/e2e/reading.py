@@ -17,22 +17,22 @@ SPARED, NODELESS, PODLESS, BLIND = POOLS = "spared", "nodeless", "podless", "bli
 RENEWALS = 3
 
 
-async def reads(made: Stage, found: Outcomes) -> None:
+async def reads(made: Stage, outcomes: Outcomes) -> None:
     here = await installed(made, READS)
     pools = [{"name": name, "types": ["g4dn.xlarge"]} for name in POOLS]
     run_file = here.stage.run_file(READS, pools, **QUICK)
     async with wire(made.plane.url) as line:
         kubeconfig = await here.stage.kubeconfig(server=line.url)
         controller = here.stage.start(run_file, kubeconfig, name=READS)
-        await keep(found, [SLICES], _goes_without(here, controller, line))
-        await keep(found, [NODES], _loses(here, controller, line, NODES, NODELESS))
-        await keep(found, [PODS], _loses(here, controller, line, PODS, PODLESS))
+        await keep(outcomes, [SLICES], _goes_without(here, controller, line))
+        await keep(outcomes, [NODES], _loses(here, controller, line, NODES, NODELESS))
+        await keep(outcomes, [PODS], _loses(here, controller, line, PODS, PODLESS))
         controller.check()
         assert await controller.end() == 0
         await here.take(PODS)
         controller = here.stage.start(run_file, kubeconfig, name=READS)
-        await keep(found, [PODS], _waits(here, controller, PODS, BLIND))
-        await keep(found, [NODES, PODS, SLICES], _gives_back(here, controller))
+        await keep(outcomes, [PODS], _waits(here, controller, PODS, BLIND))
+        await keep(outcomes, [NODES, PODS, SLICES], _gives_back(here, controller))
 
 
 async def _goes_without(here: Installed, controller: Controller, line: Wire) -> None:
@@ -63,7 +63,7 @@ async def _waits(here: Installed, controller: Controller, right: Right, pool: st
         await _renewed(here)
         assert len(controller.told("ordered", pool=pool)) <= (right != PODS)
         assert not any(pod["spec"].get("nodeName") for pod in await made.pods(pool))
-        assert [node["metadata"]["uid"] for node in await made.nodes(SPARED)] == [one["metadata"]["uid"] for one in there]
+        assert [node["metadata"]["uid"] for node in await made.nodes(SPARED)] == [node["metadata"]["uid"] for node in there]
         assert not any(node["spec"].get("taints") for node in await made.nodes(SPARED))
     finally:
         await here.give(right)

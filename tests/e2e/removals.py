@@ -120,26 +120,26 @@ class Diary:
 
     def _take(self, line: bytes) -> None:
         event = event_of(line)
-        told: Json = msgspec.json.decode(event.object)
+        pod: Json = msgspec.json.decode(event.object)
         if event.type not in {"ADDED", "MODIFIED", "DELETED"}:
-            assert event.type == "BOOKMARK", f"the watch broke: {told}"
+            assert event.type == "BOOKMARK", f"the watch broke: {pod}"
             return
-        key = f"{told['metadata']['namespace']}/{told['metadata']['name']}"
-        self._pods[key] = told
+        key = f"{pod['metadata']['namespace']}/{pod['metadata']['name']}"
+        self._pods[key] = pod
         if event.type == "DELETED":
             del self._pods[key]
-        if event.type == "DELETED" or "deletionTimestamp" in told["metadata"]:
+        if event.type == "DELETED" or "deletionTimestamp" in pod["metadata"]:
             self.ended.add(key)
-        app = f"{told['metadata']['namespace']}/{told['metadata'].get('labels', {}).get('app')}"
+        app = f"{pod['metadata']['namespace']}/{pod['metadata'].get('labels', {}).get('app')}"
         self.healthy.setdefault(app, []).append(sum(map(_is_healthy, self.of(app).values())))
 
     def of(self, app: str) -> dict[str, Json]:
         """The existing pods of an app, by ``namespace/name``."""
         namespace, _, label = app.partition("/")
         return {
-            key: one
-            for key, one in self._pods.items()
-            if one["metadata"]["namespace"] == namespace and one["metadata"].get("labels", {}).get("app") == label
+            key: pod
+            for key, pod in self._pods.items()
+            if pod["metadata"]["namespace"] == namespace and pod["metadata"].get("labels", {}).get("app") == label
         }
 
     def ended_in(self, *namespaces: str) -> frozenset[str]:
@@ -152,10 +152,10 @@ class Diary:
         return min(counts[counts.index(REPLICAS) :])
 
 
-def _is_healthy(one: Json) -> bool:
+def _is_healthy(pod: Json) -> bool:
     """Whether a pod is healthy, by the rule of the disruption controller."""
-    ready = any(said["type"] == "Ready" and said["status"] == "True" for said in one["status"].get("conditions", ()))
-    return ready and "deletionTimestamp" not in one["metadata"]
+    ready = any(said["type"] == "Ready" and said["status"] == "True" for said in pod["status"].get("conditions", ()))
+    return ready and "deletionTimestamp" not in pod["metadata"]
 
 
 @asynccontextmanager
@@ -205,16 +205,16 @@ class Pair:
     async def empty(self) -> set[str]:
         """Scale down the filler pods of both machines; returns the pods of ``web`` once they are asked to save their work."""
         await self.allow(REPLICAS, of=0)
-        for one in ("fills", "goes"):
-            await self.stage.scale("Deployment", one, self.name, 0)
+        for name in ("fills", "goes"):
+            await self.stage.scale("Deployment", name, self.name, 0)
 
         async def asked() -> set[str]:
             pods = await self.stage.pods(self.name)
-            found = {pod["metadata"]["name"] for pod in pods if CHECKPOINT_REQUESTED in pod["metadata"].get("annotations", {})}
-            return found if len(found) == REPLICAS else set()
+            names = {pod["metadata"]["name"] for pod in pods if CHECKPOINT_REQUESTED in pod["metadata"].get("annotations", {})}
+            return names if len(names) == REPLICAS else set()
 
-        found: set[str] = await until(f"the pods of {self.name} are asked to save their work", asked)
-        return found
+        names: set[str] = await until(f"the pods of {self.name} are asked to save their work", asked)
+        return names
 
     async def save(self, pods: set[str]) -> None:
         """Mark pods as having saved their work."""
@@ -230,8 +230,8 @@ class Pair:
         generation = changed["metadata"]["generation"]
 
         async def seen() -> bool:
-            found = await self.stage.find(POD_DISRUPTION_BUDGETS, "web", self.name)
-            status = (found or {}).get("status", {})
+            budget = await self.stage.find(POD_DISRUPTION_BUDGETS, "web", self.name)
+            status = (budget or {}).get("status", {})
             return bool(status.get("observedGeneration") == generation and status.get("disruptionsAllowed") == count)
 
         await until(f"the budget of {self.name} allows {count}", seen)

@@ -77,8 +77,8 @@ async def allowed(stage: Stage, user: str, right: Right, name: str = "") -> bool
     place = right.place or stage.home
     asked = {"verb": right.verb, "group": right.group, "resource": plural, "subresource": part, "namespace": place, "name": name}
     body = {"apiVersion": "authorization.k8s.io/v1", "kind": REVIEWS.kind, "spec": {"user": user, "resourceAttributes": asked}}
-    found: bool = msgspec.json.decode(await stage.admin.create(REVIEWS, body))["status"]["allowed"]
-    return found
+    is_allowed: bool = msgspec.json.decode(await stage.admin.create(REVIEWS, body))["status"]["allowed"]
+    return is_allowed
 
 
 @dataclass
@@ -119,7 +119,7 @@ class Installed:
 
     async def _refused(self, right: Right) -> bool:
         """Whether the API server refuses a right for every object for which the chart grants it."""
-        rules = [rule for role in self.roles for one, rule in parts(role) if one == right]
+        rules = [rule for role in self.roles for item, rule in parts(role) if item == right]
         user = f"system:serviceaccount:{self.stage.home}:{ACCOUNT}"
         names = [name for rule in rules for name in rule.get("resourceNames", [""])]
         return not any([await allowed(self.stage, user, right, name) for name in names])
@@ -190,7 +190,7 @@ async def somebody(made: Stage, name: str, taken: Collection[Right]) -> AsyncIte
         yield somebody
 
 
-async def keep(found: Outcomes, rights: Iterable[Right], test: Coroutine[None, None, None]) -> None:
+async def keep(outcomes: Outcomes, rights: Iterable[Right], test: Coroutine[None, None, None]) -> None:
     """Run ``test``, and store its result for each of ``rights`` that no other test has failed."""
     (failure,) = await asyncio.gather(test, return_exceptions=True)
-    found.update({right: found.get(right) or failure for right in rights})
+    outcomes.update({right: outcomes.get(right) or failure for right in rights})

@@ -98,36 +98,38 @@ def version() -> str:
 @cache
 def _release_of(program: Path) -> str:
     """The version that a Kubernetes program prints, such as ``Kubernetes v1.36.3``."""
-    said = subprocess.run([program, "--version"], capture_output=True, text=True, check=True).stdout.split()
-    assert said[:1] == ["Kubernetes"], f"{program} --version printed {said}, expected a release of Kubernetes"
-    return said[1].removeprefix("v")
+    words = subprocess.run([program, "--version"], capture_output=True, text=True, check=True).stdout.split()
+    assert words[:1] == ["Kubernetes"], f"{program} --version printed {words}, expected a release of Kubernetes"
+    return words[1].removeprefix("v")
 
 
 def roles(home: str = NAMESPACE) -> list[Json]:
     """The controller's account and roles, as the chart installs them in a namespace."""
-    found = [one for one in yaml.load_all(ROLES.read_text(encoding="utf-8"), yaml.CSafeLoader) if one and one["kind"] in KINDS]
-    return found if home == NAMESPACE else [_moved(one, home) for one in found]
+    objects = [obj for obj in yaml.load_all(ROLES.read_text(encoding="utf-8"), yaml.CSafeLoader) if obj and obj["kind"] in KINDS]
+    return objects if home == NAMESPACE else [_moved(obj, home) for obj in objects]
 
 
-def _moved(told: Any, home: str) -> Any:
+def _moved(content: Any, home: str) -> Any:
     """An object as the chart renders it for namespace ``home``. Names of cluster-scoped objects start with the namespace."""
-    if isinstance(told, list):
-        return [_moved(one, home) for one in told]
-    if isinstance(told, dict):
-        if told.get("resources") == ["namespaces"] and "resourceNames" in told:
-            return {**told, "resourceNames": [home]}
-        return {key: home if (key, value) == ("namespace", NAMESPACE) else _moved(value, home) for key, value in told.items()}
-    return f"{home}:{told.removeprefix(f'{NAMESPACE}:')}" if isinstance(told, str) and told.startswith(f"{NAMESPACE}:") else told
+    if isinstance(content, list):
+        return [_moved(item, home) for item in content]
+    if isinstance(content, dict):
+        if content.get("resources") == ["namespaces"] and "resourceNames" in content:
+            return {**content, "resourceNames": [home]}
+        return {key: home if (key, value) == ("namespace", NAMESPACE) else _moved(value, home) for key, value in content.items()}
+    return (
+        f"{home}:{content.removeprefix(f'{NAMESPACE}:')}" if isinstance(content, str) and content.startswith(f"{NAMESPACE}:") else content
+    )
 
 
 async def until(what: str, seen: Callable[[], Awaitable[Any]], within: float = PATIENCE) -> Any:
     """Wait until ``seen()`` returns a true value, and return it."""
     end = time.monotonic() + within
     while True:
-        found = await seen()
-        if found:
-            return found
-        assert time.monotonic() < end, f"not within {within:g} s: {what}; last seen {found!r}"
+        result = await seen()
+        if result:
+            return result
+        assert time.monotonic() < end, f"not within {within:g} s: {what}; last seen {result!r}"
         await asyncio.sleep(0.2)
 
 
@@ -179,18 +181,18 @@ class Stage:
 
     def run_file(self, name: str, pools: list[Json], *, port: int = 0, cloud: Mapping[str, Any] = CLOUD, **more: Any) -> Path:
         """Write a run file for ``pools``, with the defaults of these tests."""
-        told: Json = {"region": "us-east-1", "cloud": "simulated", "simulated": dict(cloud), "namespace": self.home}
-        told |= {"pools": [{**POOL, **pool} for pool in pools], "http": {"address": f"127.0.0.1:{port}"}, "limits": "none"}
-        told |= {"pages": {"address": "127.0.0.1:0"}, "pace": {"resync": "2s"}, **more}
+        settings: Json = {"region": "us-east-1", "cloud": "simulated", "simulated": dict(cloud), "namespace": self.home}
+        settings |= {"pools": [{**POOL, **pool} for pool in pools], "http": {"address": f"127.0.0.1:{port}"}, "limits": "none"}
+        settings |= {"pages": {"address": "127.0.0.1:0"}, "pace": {"resync": "2s"}, **more}
         path = self.folder / f"{name}.yaml"
-        path.write_text(yaml.safe_dump(told, sort_keys=False))
+        path.write_text(yaml.safe_dump(settings, sort_keys=False))
         return path
 
     async def token(self) -> str:
         """A token of the controller's service account."""
         request = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {"expirationSeconds": 7200}}
-        found = await self.admin.create(SERVICE_ACCOUNTS, request, namespace=self.home, name=ACCOUNT, subresource="token")
-        token: str = msgspec.json.decode(found)["status"]["token"]
+        reply = await self.admin.create(SERVICE_ACCOUNTS, request, namespace=self.home, name=ACCOUNT, subresource="token")
+        token: str = msgspec.json.decode(reply)["status"]["token"]
         return token
 
     async def kubeconfig(self, name: str = ACCOUNT, *, server: str = "") -> Path:
@@ -246,16 +248,16 @@ class Stage:
 
     async def find(self, resource: Resource, name: str, namespace: str = "") -> Json | None:
         try:
-            found: Json = msgspec.json.decode(await self.admin.get(resource, name, namespace=namespace))
+            obj: Json = msgspec.json.decode(await self.admin.get(resource, name, namespace=namespace))
         except NotFound:
             return None
-        return found
+        return obj
 
     async def listed(self, resource: Resource, namespace: str = "") -> list[Json]:
-        return [msgspec.json.decode(one) for one in await self.admin.list_all(resource, namespace=namespace)]
+        return [msgspec.json.decode(raw) for raw in await self.admin.list_all(resource, namespace=namespace)]
 
     async def nodes(self, pool: str) -> list[Json]:
-        return [one for one in await self.listed(NODES) if one["metadata"]["labels"].get(POOL_LABEL) == pool]
+        return [node for node in await self.listed(NODES) if node["metadata"]["labels"].get(POOL_LABEL) == pool]
 
     async def pods(self, namespace: str) -> list[Json]:
         return await self.listed(PODS, namespace)
@@ -278,8 +280,8 @@ class Stage:
         """Wait until ``count`` pods of a Job have succeeded. The Job's status counts them, because pods are gone with their machines."""
 
         async def seen() -> bool:
-            found = await self.find(JOBS, job, namespace)
-            return found is not None and found["status"].get("succeeded", 0) == count
+            current = await self.find(JOBS, job, namespace)
+            return current is not None and current["status"].get("succeeded", 0) == count
 
         await until(f"Job {namespace}/{job} is done", seen)
 
@@ -373,7 +375,7 @@ def client(transport: HttpTransport, **more: Any) -> Client:
 
 
 def free_port() -> int:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        port: int = one.getsockname()[1]
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
     return port

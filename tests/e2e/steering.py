@@ -100,12 +100,12 @@ class Nominations:
         self.now: dict[str, str] = {}
 
     def hear(self, batch: Batch) -> None:
-        for key, one in batch.changes.items():
+        for key, item in batch.changes.items():
             self.now.pop(key, None)
             # Pods that wait for a disk are left out: the scheduler itself nominates them to the node that it has chosen.
-            if isinstance(one, Pod) and one.nominated_node and not one.node_name and not one.spec.volumes:
-                self.nodes[key] = self.now[key] = one.nominated_node
-                self.first.setdefault(key, one.nominated_node)
+            if isinstance(item, Pod) and item.nominated_node and not item.node_name and not item.spec.volumes:
+                self.nodes[key] = self.now[key] = item.nominated_node
+                self.first.setdefault(key, item.nominated_node)
 
     async def clear(self, made: Stage, dice: Random, tally: Tally) -> None:
         """Remove a nomination now and then, as another client may."""
@@ -125,23 +125,23 @@ def workload(dice: Random, pool: str) -> tuple[list[Json], list[Json]]:
     sizes = [dice.choice((1, 1, 1, 2, 3, 4, 5, 8)) for _ in range(dice.randint(2, 8))]
     pods = [pod(f"p{number}", pool, gpus=gpus) for number, gpus in enumerate(sizes)]
     claims = []
-    for number, one in enumerate(pods):
-        one["metadata"]["labels"] = {"app": pool}
+    for number, manifest in enumerate(pods):
+        manifest["metadata"]["labels"] = {"app": pool}
         match kind:
             case "spread":
                 rule = {"maxSkew": 1, "topologyKey": ZONE, "whenUnsatisfiable": "DoNotSchedule"}
-                one["spec"]["topologySpreadConstraints"] = [{**rule, "labelSelector": {"matchLabels": {"app": pool}}}]
+                manifest["spec"]["topologySpreadConstraints"] = [{**rule, "labelSelector": {"matchLabels": {"app": pool}}}]
             case "apart" if number < 3:
-                one["metadata"]["labels"]["keeps"] = "apart"
+                manifest["metadata"]["labels"]["keeps"] = "apart"
                 term = {"labelSelector": {"matchLabels": {"keeps": "apart"}}, "topologyKey": HOST}
-                one["spec"]["affinity"] = {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}
+                manifest["spec"]["affinity"] = {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}
             case "gang":
-                one["metadata"]["annotations"] = {"gpuscaler.io/gang": "all", "gpuscaler.io/gang-size": str(len(pods))}
+                manifest["metadata"]["annotations"] = {"gpuscaler.io/gang": "all", "gpuscaler.io/gang-size": str(len(pods))}
             case "volume" if number == 0:
                 claims.append(claim("data"))
-                one["spec"]["volumes"] = [{"name": "data", "persistentVolumeClaim": {"claimName": "data"}}]
+                manifest["spec"]["volumes"] = [{"name": "data", "persistentVolumeClaim": {"claimName": "data"}}]
             case "urgent" if number % 2:
-                one["spec"]["priorityClassName"] = "urgent"
+                manifest["spec"]["priorityClassName"] = "urgent"
     return pods, claims
 
 
@@ -152,9 +152,9 @@ async def measure_all(
     tally = Tally()
     for number in range(0, workloads, TOGETHER):
         together, dice = min(TOGETHER, workloads - number), seed + number // TOGETHER
-        one = await measure(together, seed=dice, apart=apart, steered=steered, restart=restart, steering=steering)
-        tally += one
-        print(f"workloads {number} to {min(number + TOGETHER, workloads)}: {one}", flush=True)
+        result = await measure(together, seed=dice, apart=apart, steered=steered, restart=restart, steering=steering)
+        tally += result
+        print(f"workloads {number} to {min(number + TOGETHER, workloads)}: {result}", flush=True)
     return tally
 
 
@@ -188,9 +188,9 @@ async def measure(
         kubeconfig = await made.kubeconfig()
         made.start(run_file, kubeconfig, port=port)
         slots = asyncio.Semaphore(ABREAST)
-        heard, moments = Nominations(), Moments()
+        nominations, moments = Nominations(), Moments()
         picture = Picture(made.admin, clock=asyncio.get_running_loop().time, random=Random(seed), resources=(PODS, NODES))
-        picture.listen(heard.hear)
+        picture.listen(nominations.hear)
         picture.listen(moments.hear)
         listening = asyncio.create_task(picture.run())
 
@@ -210,52 +210,52 @@ async def measure(
             made.controllers[-1].kill()
             made.start(run_file, kubeconfig, port=port)
 
-        clearing = asyncio.create_task(heard.clear(made, Random(f"{seed}/cleared"), tally))
+        clearing = asyncio.create_task(nominations.clear(made, Random(f"{seed}/cleared"), tally))
         plays = [play(number) for number in range(workloads)]
         await asyncio.gather(*plays, *([restarted()] if restart else []))
         clearing.cancel()
         await asyncio.sleep(2)
         await _count(made, made.controllers[-1], tally)
-        await _promised(made, heard, moments, tally)
+        await _promised(made, nominations, moments, tally)
         listening.cancel()
         await asyncio.gather(listening, clearing, return_exceptions=True)
     return tally
 
 
-async def _promised(made: Stage, heard: Nominations, moments: Moments, tally: Tally) -> None:
+async def _promised(made: Stage, nominations: Nominations, moments: Moments, tally: Tally) -> None:
     """Count which planned pods the controller bound, and which run on their nominated node. Pods with a disk are left to the scheduler."""
     ours = await asyncio.to_thread(_bindings, made, tally)
     every = await made.listed(PODS)
     mates: dict[str, list[str]] = {}
-    for one in every:
-        if _waits_for_all(one):
-            mates.setdefault(one["metadata"]["namespace"], []).append(one["spec"].get("nodeName", ""))
-    for one in every:
-        who, node = f"{one['metadata']['namespace']}/{one['metadata']['name']}", one["spec"].get("nodeName")
-        tally.failed += one["status"].get("phase") == "Failed"
-        theirs = one["metadata"]["name"].startswith("other") or "ownerReferences" in one["metadata"]
-        if theirs or any("persistentVolumeClaim" in disk for disk in one["spec"].get("volumes", [])):
+    for member in every:
+        if _waits_for_all(member):
+            mates.setdefault(member["metadata"]["namespace"], []).append(member["spec"].get("nodeName", ""))
+    for member in every:
+        key, node = f"{member['metadata']['namespace']}/{member['metadata']['name']}", member["spec"].get("nodeName")
+        tally.failed += member["status"].get("phase") == "Failed"
+        is_foreign = member["metadata"]["name"].startswith("other") or "ownerReferences" in member["metadata"]
+        if is_foreign or any("persistentVolumeClaim" in disk for disk in member["spec"].get("volumes", [])):
             continue
-        if who in ours:
+        if key in ours:
             tally.ours += 1
-            nodes = mates[one["metadata"]["namespace"]] if _waits_for_all(one) else [node]
-            if who in moments.bound and (ready := [moments.ready[name] for name in nodes if name in moments.ready]):
-                tally.waits.append(max(0.0, moments.bound[who][0] - max(ready)))
+            nodes = mates[member["metadata"]["namespace"]] if _waits_for_all(member) else [node]
+            if key in moments.bound and (ready := [moments.ready[name] for name in nodes if name in moments.ready]):
+                tally.waits.append(max(0.0, moments.bound[key][0] - max(ready)))
             continue
-        if who not in heard.nodes:
+        if key not in nominations.nodes:
             tally.unnamed += 1
             continue
         tally.meant += 1
-        tally.first += heard.first[who] == node
-        tally.came += heard.nodes[who] == node
-        if heard.nodes[who] != node:
-            print(f"{who} was nominated to {heard.nodes[who]}, but runs on {node}")
+        tally.first += nominations.first[key] == node
+        tally.came += nominations.nodes[key] == node
+        if nominations.nodes[key] != node:
+            print(f"{key} was nominated to {nominations.nodes[key]}, but runs on {node}")
     tally.overfull += len(overfull(await made.listed(NODES), every))
 
 
-def _waits_for_all(one: Json) -> bool:
+def _waits_for_all(pod: Json) -> bool:
     """Whether a pod may have to wait for all machines of its workload, as members of a gang and pods that spread over zones do."""
-    return "gpuscaler.io/gang" in one["metadata"].get("annotations", {}) or bool(one["spec"].get("topologySpreadConstraints"))
+    return "gpuscaler.io/gang" in pod["metadata"].get("annotations", {}) or bool(pod["spec"].get("topologySpreadConstraints"))
 
 
 def _bindings(made: Stage, tally: Tally) -> set[str]:
@@ -264,10 +264,10 @@ def _bindings(made: Stage, tally: Tally) -> set[str]:
     for line in made.plane.layout.audit.read_text().splitlines():
         if '"subresource":"binding"' not in line or ACCOUNT not in line:
             continue
-        told = msgspec.json.decode(line)
-        about, code = told["objectRef"], told["responseStatus"]["code"]
+        event = msgspec.json.decode(line)
+        reference, code = event["objectRef"], event["responseStatus"]["code"]
         if code < 300:
-            ours.add(f"{about['namespace']}/{about['name']}")
+            ours.add(f"{reference['namespace']}/{reference['name']}")
         else:
             tally.refused += 1
     return ours
@@ -295,7 +295,7 @@ async def _play(made: Stage, tally: Tally, pool: str, dice: Random, *, within: f
     names = {pod["metadata"]["name"] for pod in pods}
     there = [pod for pod in await made.pods(pool) if pod["metadata"]["name"] in names]
     tally.planned += len(names)
-    tally.bound += sum(bool(one["spec"].get("nodeName")) for one in there)
+    tally.bound += sum(bool(pod["spec"].get("nodeName")) for pod in there)
     opened = [line["at"] for controller in made.controllers for line in controller.told("opened", pool=pool)]
     ordered = [line for controller in made.controllers for line in controller.told("ordered", pool=pool)]
     late = [line for line in ordered if line["at"] > min(opened, default=float("inf"))]
@@ -305,10 +305,10 @@ async def _play(made: Stage, tally: Tally, pool: str, dice: Random, *, within: f
 
 
 async def _count(made: Stage, controller: Controller, tally: Tally) -> None:
-    said = await made.metrics(controller)
-    tally.kept += int(said['gpuscaler_promises_total{outcome="kept"}'])
-    tally.broken += int(said['gpuscaler_promises_total{outcome="broken"}'])
-    tally.stray += int(said["gpuscaler_stray_pods_total"])
+    metrics = await made.metrics(controller)
+    tally.kept += int(metrics['gpuscaler_promises_total{outcome="kept"}'])
+    tally.broken += int(metrics['gpuscaler_promises_total{outcome="broken"}'])
+    tally.stray += int(metrics["gpuscaler_stray_pods_total"])
 
 
 @asynccontextmanager
@@ -327,7 +327,7 @@ async def unsteered(made: Stage, *, really: bool) -> AsyncIterator[None]:
     async def lift() -> None:
         while True:
             for node in await made.listed(NODES):
-                taints = [one for one in node["spec"].get("taints", []) if one["key"] != ARRIVING_TAINT]
+                taints = [taint for taint in node["spec"].get("taints", []) if taint["key"] != ARRIVING_TAINT]
                 if len(taints) != len(node["spec"].get("taints", [])):
                     patch = {"metadata": {"resourceVersion": node["metadata"]["resourceVersion"]}, "spec": {"taints": taints or None}}
                     try:

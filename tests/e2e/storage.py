@@ -43,8 +43,8 @@ async def provisioner(client: Client) -> AsyncIterator[None]:
     for storage_class, (driver, attaches) in DRIVERS.items():
         named = {"metadata": {"name": storage_class}, "provisioner": driver, "volumeBindingMode": "WaitForFirstConsumer"}
         await client.create(STORAGE_CLASSES, {"apiVersion": "storage.k8s.io/v1", "kind": "StorageClass", **named})
-        told = {"metadata": {"name": driver}, "spec": {"attachRequired": attaches}}
-        await client.create(CSI_DRIVERS, {"apiVersion": "storage.k8s.io/v1", "kind": "CSIDriver", **told})
+        csi_driver = {"metadata": {"name": driver}, "spec": {"attachRequired": attaches}}
+        await client.create(CSI_DRIVERS, {"apiVersion": "storage.k8s.io/v1", "kind": "CSIDriver", **csi_driver})
     life = asyncio.create_task(_provide(client))
     try:
         yield
@@ -61,9 +61,9 @@ async def _provide(client: Client) -> None:
             claim = msgspec.json.decode(raw)
             node = claim["metadata"].get("annotations", {}).get(CHOSEN)
             if node and claim["status"]["phase"] == "Pending":
-                found = msgspec.json.decode(await client.get(NODES, node))
+                current = msgspec.json.decode(await client.get(NODES, node))
                 try:
-                    await client.create(PERSISTENT_VOLUMES, _disk(claim, found["metadata"]["labels"][ZONE]))
+                    await client.create(PERSISTENT_VOLUMES, _disk(claim, current["metadata"]["labels"][ZONE]))
                 except AlreadyExists:
                     continue
         await asyncio.sleep(0.3)
@@ -105,16 +105,16 @@ class Attacher:
                 if MANAGED not in node["metadata"].get("annotations", {}):
                     with suppress(NotFound):
                         await self.client.merge_patch(NODES, node["metadata"]["name"], {"metadata": {"annotations": {MANAGED: "true"}}})
-            for one in await self._listed(VOLUME_ATTACHMENTS):
+            for attachment in await self._listed(VOLUME_ATTACHMENTS):
                 # The attach-detach controller may delete a VolumeAttachment before it is handled here.
                 with suppress(NotFound):
-                    await self._attend(one)
+                    await self._attend(attachment)
             await asyncio.sleep(0.3)
 
-    async def _attend(self, one: Json) -> None:
-        name = one["metadata"]["name"]
-        if "deletionTimestamp" not in one["metadata"]:
-            if not one.get("status", {}).get("attached"):
+    async def _attend(self, attachment: Json) -> None:
+        name = attachment["metadata"]["name"]
+        if "deletionTimestamp" not in attachment["metadata"]:
+            if not attachment.get("status", {}).get("attached"):
                 await self.client.merge_patch(VOLUME_ATTACHMENTS, name, {"metadata": {"finalizers": [FINALIZER]}})
                 await self.client.merge_patch(VOLUME_ATTACHMENTS, name, {"status": {"attached": True}}, subresource="status")
         elif self.detaches:
@@ -122,7 +122,7 @@ class Attacher:
 
     async def attachments(self, node: str) -> list[Json]:
         """The VolumeAttachments of a node."""
-        return [one for one in await self._listed(VOLUME_ATTACHMENTS) if one["spec"]["nodeName"] == node]
+        return [attachment for attachment in await self._listed(VOLUME_ATTACHMENTS) if attachment["spec"]["nodeName"] == node]
 
     async def _listed(self, resource: Resource) -> list[Json]:
-        return [msgspec.json.decode(one) for one in await self.client.list_all(resource)]
+        return [msgspec.json.decode(raw) for raw in await self.client.list_all(resource)]

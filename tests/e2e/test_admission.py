@@ -123,9 +123,9 @@ async def _in_force(account: Client) -> None:
 
 def _policies() -> Iterator[tuple[Resource, Json]]:
     by_kind = {resource.kind: resource for resource in (POLICIES, BINDINGS)}
-    for one in yaml.safe_load_all(ROLES.read_text(encoding="utf-8")):
-        if one and one["kind"] in by_kind:
-            yield by_kind[one["kind"]], one
+    for obj in yaml.safe_load_all(ROLES.read_text(encoding="utf-8")):
+        if obj and obj["kind"] in by_kind:
+            yield by_kind[obj["kind"]], obj
 
 
 def _node(name: str) -> Json:
@@ -170,9 +170,9 @@ async def _scales(made: Stage) -> str:
 
 async def _acts(made: Stage, account: Client) -> list[str]:
     """Try each kind of write to a node or pod by itself; returns the errors."""
-    found = await made.find(PODS, "waits", WORK)
-    assert found is not None
-    name, uid = f"{WORK}/waits", found["metadata"]["uid"]
+    waiting = await made.find(PODS, "waits", WORK)
+    assert waiting is not None
+    name, uid = f"{WORK}/waits", waiting["metadata"]["uid"]
     soft = tuple(sorted(taint.key for taint in SOFT_TAINTS))
     acts: list[Act] = [
         Close("theirs", "arrives"),

@@ -36,8 +36,8 @@ async def _known(streams: bool) -> None:
 
         async def shows(*names: str) -> bool:
             taken = await picture.take()
-            known = {pod.name for pod in taken.cluster.pods.values() if pod.namespace == "w"}
-            return picture.synced and known == {f"waits-{number}" for number in range(1, 20)} | set(names)
+            taken_names = {pod.name for pod in taken.cluster.pods.values() if pod.namespace == "w"}
+            return picture.synced and taken_names == {f"waits-{number}" for number in range(1, 20)} | set(names)
 
         watching = asyncio.create_task(picture.run())
         try:
@@ -55,7 +55,9 @@ async def _known(streams: bool) -> None:
             watching.cancel()
             await asyncio.gather(watching, return_exceptions=True)
         asked = [json.loads(line) for line in made.plane.layout.audit.read_text().splitlines()]
-    pods = [one for one in asked if one["requestURI"].startswith("/api/v1/pods?") and one["userAgent"].startswith("gpuscaler/")]
+    pods = [
+        request for request in asked if request["requestURI"].startswith("/api/v1/pods?") and request["userAgent"].startswith("gpuscaler/")
+    ]
     streamed = {pod["responseStatus"]["code"] for pod in pods if "sendInitialEvents=true" in pod["requestURI"]}
     listed = {pod["responseStatus"]["code"] for pod in pods if pod["verb"] == "list"}
     assert (streamed, listed) == (({200}, set()) if streams else ({422}, {200}))
@@ -114,7 +116,7 @@ async def _rejected(made: Stage) -> float:
     async with made.admin.transport.exchange(Request("GET", "/metrics")) as answer:
         async for piece in answer.pieces:
             text += piece
-    found = re.findall(
+    counts = re.findall(
         r'^apiserver_flowcontrol_rejected_requests_total\{.*priority_level="one-at-a-time".*\} (\S+)$', text.decode(), re.MULTILINE
     )
-    return sum(map(float, found))
+    return sum(map(float, counts))

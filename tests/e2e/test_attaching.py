@@ -38,8 +38,8 @@ class Ends:
         remove = made.provider.remove
 
         async def noted(ids: Sequence[str]) -> Mapping[str, Refusal | None]:
-            for one in ids:
-                node = one.rpartition("/")[2]
+            for ident in ids:
+                node = ident.rpartition("/")[2]
                 self.attached[node] = [volume_of(attachment) for attachment in await self.attacher.attachments(node)]
             return await remove(ids)
 
@@ -97,12 +97,12 @@ async def _attached(made: Stage, attacher: Attacher, node: str) -> str:
     """
 
     async def seen() -> str:
-        found = await attacher.attachments(node)
-        if not found:
-            for one in [pod for pod in await made.pods(NAME) if pod["spec"].get("volumes")]:
+        attachments = await attacher.attachments(node)
+        if not attachments:
+            for pending in [pod for pod in await made.pods(NAME) if pod["spec"].get("volumes")]:
                 body = {"metadata": {"annotations": {"touched": str(time.time())}}}
-                await made.admin.merge_patch(PODS, one["metadata"]["name"], body, namespace=NAME)
-        return next((volume_of(one) for one in found if one.get("status", {}).get("attached")), "")
+                await made.admin.merge_patch(PODS, pending["metadata"]["name"], body, namespace=NAME)
+        return next((volume_of(attachment) for attachment in attachments if attachment.get("status", {}).get("attached")), "")
 
     volume: str = await until(f"a disk is attached to {node}", seen)
     return volume
@@ -111,8 +111,8 @@ async def _attached(made: Stage, attacher: Attacher, node: str) -> str:
 async def _drained(made: Stage, ends: Ends, leaves: str, stays: str) -> None:
     """The pod moves to the other machine. Its old machine is ended only after the slow driver has detached the disk."""
     volume = await _attached(made, ends.attacher, leaves)
-    for one in ("fills", "goes"):
-        await made.scale("Deployment", one, NAME, 0)
+    for name in ("fills", "goes"):
+        await made.scale("Deployment", name, NAME, 0)
     await _held(made, ends, leaves, volume)
     ends.attacher.detaches = True
     await _gone(made, leaves)

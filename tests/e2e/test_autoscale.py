@@ -69,17 +69,17 @@ async def _play() -> Seen:
 def rendered(*, autoscale: bool) -> list[Json]:
     """The chart rendered with only the metrics API."""
     metrics = {"enabled": True, "source": "exporters", "settings": {"autoscale": autoscale, "exporters": {"namespace": NAMESPACE}}}
-    found = yaml.safe_load_all(text({"controller": {"enabled": False}, "metrics": metrics}, namespace=NAMESPACE))
-    return [one for one in found if one]
+    objects = yaml.safe_load_all(text({"controller": {"enabled": False}, "metrics": metrics}, namespace=NAMESPACE))
+    return [obj for obj in objects if obj]
 
 
 async def install(made: Stage) -> None:
     """Apply the rendered chart without the pods and the objects that route to them."""
     await made.admin.create(NAMESPACES, {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}})
     resources = {**KINDS, "ConfigMap": CONFIG_MAPS}
-    for one in rendered(autoscale=True):
-        if one["kind"] in resources:
-            await made.apply(resources[one["kind"]], one)
+    for obj in rendered(autoscale=True):
+        if obj["kind"] in resources:
+            await made.apply(resources[obj["kind"]], obj)
 
 
 async def start(made: Stage) -> "subprocess.Popen[bytes]":
@@ -87,8 +87,8 @@ async def start(made: Stage) -> "subprocess.Popen[bytes]":
     kubeconfig, settings = made.folder / "metrics.kubeconfig", made.folder / "settings.yaml"
     config = made.plane.config(token=await token(made, ACCOUNT, NAMESPACE))
     # The Lease is in the process's own namespace, which comes from the kubeconfig here.
-    for one in config["contexts"]:
-        one["context"]["namespace"] = NAMESPACE
+    for context in config["contexts"]:
+        context["context"]["namespace"] = NAMESPACE
     kubeconfig.write_text(json.dumps(config))
     rendered = await made.find(CONFIG_MAPS, ACCOUNT, NAMESPACE)
     assert rendered is not None
@@ -135,8 +135,8 @@ async def _by_annotation(made: Stage, seen: Seen) -> None:
     await annotate(made, "serve", "duty_cycle=55,min=2,max=6")
 
     async def changed() -> Json | None:
-        one = await scaler("serve-gpuscaler")
-        return one if one is not None and one["spec"]["maxReplicas"] == 6 else None
+        autoscaler = await scaler("serve-gpuscaler")
+        return autoscaler if autoscaler is not None and autoscaler["spec"]["maxReplicas"] == 6 else None
 
     seen.changed = await until("it follows the annotation", changed)
     await annotate(made, "serve", None)
@@ -152,9 +152,9 @@ async def _by_annotation(made: Stage, seen: Seen) -> None:
     seen.lease = await made.find(LEASES, "gpuscaler-autoscale", NAMESPACE) or {}
 
     async def told() -> list[tuple[str, str]] | None:
-        listed = [one for one in await made.listed(EVENTS, WORK) if "Autoscale" in one["reason"]]
-        seen.failures = [one["note"] for one in listed if one["reason"] == "AutoscaleFailed"]
-        events = [(one["reason"], one["regarding"]["name"]) for one in listed]
+        autoscale_events = [event for event in await made.listed(EVENTS, WORK) if "Autoscale" in event["reason"]]
+        seen.failures = [event["note"] for event in autoscale_events if event["reason"] == "AutoscaleFailed"]
+        events = [(event["reason"], event["regarding"]["name"]) for event in autoscale_events]
         wanted = {("AutoscaleEnded", "serve"), ("AutoscaleTaken", "taken"), ("AutoscaleFailed", "asleep")}
         return events if wanted <= set(events) else None
 
@@ -162,9 +162,11 @@ async def _by_annotation(made: Stage, seen: Seen) -> None:
 
     async def counted() -> bool:
         listed = [
-            one for one in await made.listed(EVENTS, WORK) if (one["reason"], one["regarding"]["name"]) == ("AutoscaleCreated", "serve")
+            event
+            for event in await made.listed(EVENTS, WORK)
+            if (event["reason"], event["regarding"]["name"]) == ("AutoscaleCreated", "serve")
         ]
-        return any((one.get("series") or {}).get("count") == 2 for one in listed)
+        return any((event.get("series") or {}).get("count") == 2 for event in listed)
 
     # The count is written a minute after the first Event.
     await until("an Event counts the repetition", counted)

@@ -14,18 +14,18 @@ BEHIND = 0.5
 
 @pytest.mark.parametrize(("rivals", "gpus"), [(150, 8), (300, 1)])
 def test_the_promised_pods_get_their_ten_machines_among_many_pending_pods(rivals: int, gpus: int) -> None:
-    found = asyncio.run(promised(f"binding-{gpus}", rivals=rivals, gpus=gpus))
-    print(f"\nKubernetes {version()}, among {rivals} pods that request {gpus} GPUs: {found}")
+    result = asyncio.run(promised(f"binding-{gpus}", rivals=rivals, gpus=gpus))
+    print(f"\nKubernetes {version()}, among {rivals} pods that request {gpus} GPUs: {result}")
 
-    assert len(found.waits) == found.pods
-    assert (found.overfull, found.moved, found.failed) == ([], [], 0)
+    assert len(result.waits) == result.pods
+    assert (result.overfull, result.moved, result.failed) == ([], [], 0)
 
 
 def test_no_node_is_overfull_beside_a_scheduler_whose_watch_of_pods_lags() -> None:
-    found = asyncio.run(promised("binding-late", rivals=150, gpus=1, deaf=BEHIND))
-    print(f"\nKubernetes {version()}, whose scheduler's watch of pods lags by {BEHIND} s: {found}")
+    result = asyncio.run(promised("binding-late", rivals=150, gpus=1, deaf=BEHIND))
+    print(f"\nKubernetes {version()}, whose scheduler's watch of pods lags by {BEHIND} s: {result}")
 
-    assert (found.overfull, found.moved, found.failed) == ([], [], 0)
+    assert (result.overfull, result.moved, result.failed) == ([], [], 0)
 
 
 def test_random_workloads_are_bound_without_further_purchases_though_the_controller_is_killed() -> None:

@@ -33,12 +33,12 @@ def test_the_demo_runs_all_jobs_on_a_real_control_plane_and_removes_every_machin
     assert done.returncode == 0, done.stderr
     assert "all work is done and every machine is removed" in done.stdout
     report = json.loads((out / "report.json").read_text())
-    (told,) = report["policies"]
+    (policy,) = report["policies"]
     assert report["inputs"]["pods"] == PODS
     # A pod that lost its machine is started again, and is counted once more.
-    assert told["served"] == PODS + told["evictions"], done.stdout
-    assert told["unserved"] == 0
-    assert {row["pool"] for row in told["machine_hours"]} > {"cpu"}
+    assert policy["served"] == PODS + policy["evictions"], done.stdout
+    assert policy["unserved"] == 0
+    assert {row["pool"] for row in policy["machine_hours"]} > {"cpu"}
     assert " removes " in done.stdout
     assert list(scratch.iterdir()) == []
     running = subprocess.run(["ps", "-A", "-o", "args"], capture_output=True, text=True, check=True).stdout

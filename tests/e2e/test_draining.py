@@ -46,14 +46,14 @@ def outcomes() -> Outcomes:
 
 
 async def _play() -> Outcomes:
-    found: dict[str, BaseException | None] = {}
+    outcomes: dict[str, BaseException | None] = {}
     pulls = Pulls()
     async with stage("draining") as made, made.kubelets(lambda node: node.name != NODE, pull=pulls):
         await made.install()
         with structlog.testing.capture_logs():
             for name, test in {"acts": _acts(made), "moves": _moves(made, pulls)}.items():
-                (found[name],) = await asyncio.gather(test, return_exceptions=True)
-    return found
+                (outcomes[name],) = await asyncio.gather(test, return_exceptions=True)
+    return outcomes
 
 
 def _told(outcomes: Outcomes, test: str) -> None:
@@ -115,8 +115,8 @@ async def _moves(made: Stage, pulls: Pulls) -> None:
 
 async def _scaled_away(diary: Diary) -> frozenset[str]:
     """The pods that have ended in both namespaces, once these are all filler pods."""
-    found = diary.ended_in("moves", "stuck")
-    return found if len(found) == len(("fills", "goes")) * 2 else frozenset()
+    ended = diary.ended_in("moves", "stuck")
+    return ended if len(ended) == len(("fills", "goes")) * 2 else frozenset()
 
 
 async def _moved(made: Stage, pair: Pair, noting: Noting) -> None:
@@ -258,8 +258,8 @@ async def _pod(made: Stage, name: str) -> str:
     await made.admin.create(PODS, objects.pod(name, 0, labels={"app": name}), namespace=SPACE)
     await made.admin.bind(SPACE, name, NODE)
     ready = {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}
-    found = await made.admin.merge_patch(PODS, name, {"status": ready}, namespace=SPACE, subresource="status")
-    uid: str = msgspec.json.decode(found)["metadata"]["uid"]
+    patched = await made.admin.merge_patch(PODS, name, {"status": ready}, namespace=SPACE, subresource="status")
+    uid: str = msgspec.json.decode(patched)["metadata"]["uid"]
     return uid
 
 
@@ -274,12 +274,12 @@ async def _budget(made: Stage, name: str, app: str) -> None:
 
 
 async def _node(made: Stage) -> dict[str, Any]:
-    found = await made.find(NODES, NODE)
-    assert found is not None
-    return found
+    node = await made.find(NODES, NODE)
+    assert node is not None
+    return node
 
 
 async def _found(made: Stage, name: str) -> dict[str, Any]:
-    found = await made.find(PODS, name, SPACE)
-    assert found is not None
-    return found
+    pod = await made.find(PODS, name, SPACE)
+    assert pod is not None
+    return pod

@@ -28,7 +28,7 @@ async def _play() -> Outcomes:
     def ours(node: Node) -> bool:
         return node.labels.get(POOL_LABEL) != names[AHEAD]
 
-    found: dict[str, BaseException | None] = {}
+    outcomes: dict[str, BaseException | None] = {}
     async with stage("faults") as made, wire(made.plane.url) as line, made.kubelets(ours):
         await made.install()
         pools = [{"name": name, "types": ["g4dn.xlarge"]} for name in names.values()]
@@ -42,11 +42,11 @@ async def _play() -> Outcomes:
             began = time.monotonic()
             try:
                 await play(broken, names[told])
-                found[told] = None
+                outcomes[told] = None
             except Exception as error:  # noqa: BLE001 - the test with this parameter raises it
-                found[told] = error
+                outcomes[told] = error
             print(f"{time.monotonic() - began:5.1f} s: {told}")
-    return found
+    return outcomes
 
 
 @pytest.mark.parametrize("told", FAULTS)

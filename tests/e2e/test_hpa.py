@@ -26,7 +26,7 @@ from tests.e2e.granting import TRUSTS, asked, granted, refused, used
 from tests.e2e.objects import deployment
 from tests.e2e.stage import KINDS, NAMESPACE, Json, Stage, stage, until
 from tests.embedded.kubectl_building import kubectl
-from tests.lacking import lacking
+from tests.lacking import skip_or_fail
 from tests.metrics.real_prometheus import RealPrometheus, binary, real_prometheus
 from tests.objects import node
 
@@ -83,13 +83,13 @@ async def exporting(load: Load) -> AsyncIterator[str]:
 
 def address() -> str:
     """An address of this machine that is not a loopback address, because Kubernetes accepts no loopback endpoints. Nothing is sent."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as one:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
-            one.connect(("198.51.100.1", 9))
+            probe.connect(("198.51.100.1", 9))
         except OSError:
-            lacking("saw no network but loopback, expected an address that an endpoint may have; run it with a network")
-        found: str = one.getsockname()[0]
-    return found
+            skip_or_fail("saw no network but loopback, expected an address that an endpoint may have; run it with a network")
+        host: str = probe.getsockname()[0]
+    return host
 
 
 async def install(made: Stage, port: int, host: str) -> str:
@@ -110,11 +110,11 @@ async def install(made: Stage, port: int, host: str) -> str:
     done = await asyncio.to_thread(subprocess.run, command, input=manifest, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     resources = {**KINDS, "ConfigMap": CONFIG_MAPS, "Service": SERVICES, "APIService": API_SERVICES}
-    for one in yaml.safe_load_all(manifest):
-        if one and one["kind"] in resources:
-            if one["kind"] == "Service":
-                del one["spec"]["selector"]
-            await made.apply(resources[one["kind"]], one)
+    for obj in yaml.safe_load_all(manifest):
+        if obj and obj["kind"] in resources:
+            if obj["kind"] == "Service":
+                del obj["spec"]["selector"]
+            await made.apply(resources[obj["kind"]], obj)
     # Not an EndpointSlice, because the aggregator of 1.33 ignores those. A controller creates one from these Endpoints.
     subsets = [{"addresses": [{"ip": host}], "ports": [{"name": "https", "port": port, "protocol": "TCP"}]}]
     metadata = {"name": ACCOUNT, "namespace": NAMESPACE}
@@ -156,33 +156,33 @@ class Server:
         return await asyncio.to_thread(self.process.wait, 60)
 
 
-def conditions(one: Mapping[str, Any]) -> dict[str, Json]:
-    return {condition["type"]: condition for condition in one.get("status", {}).get("conditions") or ()}
+def conditions(obj: Mapping[str, Any]) -> dict[str, Json]:
+    return {condition["type"]: condition for condition in obj.get("status", {}).get("conditions") or ()}
 
 
 async def raw(made: Stage, path: str, **headers: str) -> Json:
     """The API server's answer, which may come from an aggregated server."""
     async with made.admin.exchange(Request("GET", path, headers=headers)) as answer:
-        found: Json = json.loads(b"".join([piece async for piece in answer.pieces]))
-    return found
+        content: Json = json.loads(b"".join([piece async for piece in answer.pieces]))
+    return content
 
 
 async def available(made: Stage) -> bool:
-    found = [await made.find(API_SERVICES, name) for name in APIS]
-    return all(one is not None and conditions(one).get("Available", {}).get("status") == "True" for one in found)
+    apis = [await made.find(API_SERVICES, name) for name in APIS]
+    return all(api is not None and conditions(api).get("Available", {}).get("status") == "True" for api in apis)
 
 
 async def replicas(made: Stage, name: str) -> int:
-    found = await made.find(DEPLOYMENTS, name, WORK)
-    assert found is not None
-    count: int = found["spec"]["replicas"]
+    deployment = await made.find(DEPLOYMENTS, name, WORK)
+    assert deployment is not None
+    count: int = deployment["spec"]["replicas"]
     return count
 
 
 async def scaling(made: Stage, name: str) -> Json:
     """The autoscaler's condition ScalingActive, with the reason."""
-    found = await made.find(AUTOSCALERS, name, WORK)
-    return conditions(found or {}).get("ScalingActive", {})
+    autoscaler = await made.find(AUTOSCALERS, name, WORK)
+    return conditions(autoscaler or {}).get("ScalingActive", {})
 
 
 async def scaled(made: Stage, name: str, count: int) -> None:
@@ -199,14 +199,14 @@ async def autoscale(made: Stage, name: str, *, least: int, most: int, metric: Js
     """Create a Deployment with one replica, and an autoscaler that scales it without waiting."""
     spec: Json = {"terminationGracePeriodSeconds": 0, "containers": [{"name": "main", "image": "serve:1"}]}
     await made.create(deployment(name, 1, spec), WORK)
-    told = {
+    hpa_spec = {
         "scaleTargetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": name},
         "minReplicas": least,
         "maxReplicas": most,
         "metrics": [metric],
         "behavior": {"scaleDown": {"stabilizationWindowSeconds": 0}},
     }
-    body = {"apiVersion": "autoscaling/v2", "kind": "HorizontalPodAutoscaler", "metadata": {"name": name}, "spec": told}
+    body = {"apiVersion": "autoscaling/v2", "kind": "HorizontalPodAutoscaler", "metadata": {"name": name}, "spec": hpa_spec}
     await made.admin.create(AUTOSCALERS, body, namespace=WORK)
 
 
@@ -248,9 +248,9 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> Seen:
 
 
 def _free(host: str) -> int:
-    with socket.socket() as one:
-        one.bind((host, 0))
-        port: int = one.getsockname()[1]
+    with socket.socket() as probe:
+        probe.bind((host, 0))
+        port: int = probe.getsockname()[1]
     return port
 
 
@@ -297,8 +297,8 @@ async def _registered(made: Stage, namespace: str) -> set[str]:
 async def _directly(made: Stage, url: str) -> tuple[int, int]:
     """The status codes for a client with a token of the cluster, and for one with an unknown token."""
     request = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}}
-    found = await made.admin.create(SERVICE_ACCOUNTS, request, namespace=WORK, name="default", subresource="token")
-    tokens = (json.loads(found)["status"]["token"], "made.up.token")
+    reply = await made.admin.create(SERVICE_ACCOUNTS, request, namespace=WORK, name="default", subresource="token")
+    tokens = (json.loads(reply)["status"]["token"], "made.up.token")
     async with aiohttp.ClientSession() as session:
         # The server's certificate is not what this checks.
         good, bad = [(await session.get(url, headers={"Authorization": f"Bearer {token}"}, ssl=False)).status for token in tokens]
@@ -309,17 +309,17 @@ async def _without(made: Stage, seen: Seen) -> None:
     """Check that nothing is scaled while no server serves the APIs. There is one replica and no load."""
 
     async def told() -> Json | None:
-        said = await scaling(made, "serve")
-        return said if said.get("status") == "False" else None
+        condition = await scaling(made, "serve")
+        return condition if condition.get("status") == "False" else None
 
     seen.lost = await until("the autoscaler reports that its metric is not served", told)
     seen.while_lost = await replicas(made, "serve")
 
 
 async def _bundle(made: Stage, name: str) -> str:
-    one = await made.find(API_SERVICES, name)
-    assert one is not None
-    return str(one["spec"].get("caBundle", ""))
+    api = await made.find(API_SERVICES, name)
+    assert api is not None
+    return str(api["spec"].get("caBundle", ""))
 
 
 async def _scale(made: Stage, load: Load, prometheus: RealPrometheus, seen: Seen) -> None:
@@ -334,8 +334,8 @@ async def _scale(made: Stage, load: Load, prometheus: RealPrometheus, seen: Seen
     seen.demanded.append(3)
     seen.values = await raw(made, f"/apis/custom.metrics.k8s.io/v1beta2/namespaces/{WORK}/pods/*/duty_cycle_current")
     everything = ("nodes/*/duty_cycle_current", "namespaces/*/metrics/duty_cycle_current")
-    values = [await raw(made, f"/apis/custom.metrics.k8s.io/v1beta2/{one}") for one in everything]
-    seen.described = {one["describedObject"]["name"] for many in values for one in many["items"]}
+    values = [await raw(made, f"/apis/custom.metrics.k8s.io/v1beta2/{path}") for path in everything]
+    seen.described = {item["describedObject"]["name"] for many in values for item in many["items"]}
     await until("discovery lists the metrics", lambda: _listed(made, seen))
     load.total, load.waiting = 1.0, 0
     await scaled(made, "serve", 1)
@@ -350,8 +350,8 @@ async def _scale(made: Stage, load: Load, prometheus: RealPrometheus, seen: Seen
     await prometheus.stop()
 
     async def says(status: str) -> Json | None:
-        told = await scaling(made, "serve")
-        return told if told.get("status") == status else None
+        condition = await scaling(made, "serve")
+        return condition if condition.get("status") == status else None
 
     seen.away = await until("the autoscaler reports that it has no metric", lambda: says("False"))
     # Twice the autoscaler's period.
@@ -367,11 +367,11 @@ async def _scale(made: Stage, load: Load, prometheus: RealPrometheus, seen: Seen
 async def _listed(made: Stage, seen: Seen) -> bool:
     everything = await raw(made, "/apis", accept=EVERYTHING)
     seen.resources = {
-        (group["metadata"]["name"], f"{one['resource']}/{part['subresource']}" if part else one["resource"])
+        (group["metadata"]["name"], f"{resource['resource']}/{part['subresource']}" if part else resource["resource"])
         for group in everything["items"]
         for version in group["versions"]
-        for one in version["resources"]
-        for part in one.get("subresources") or [None]
+        for resource in version["resources"]
+        for part in resource.get("subresources") or [None]
     }
     # The aggregator reads each APIService by itself, once a minute.
     return seen.resources >= LISTED

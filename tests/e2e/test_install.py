@@ -28,7 +28,7 @@ from gpuscaler.kube.resources import DEPLOYMENTS, EVENTS, NODES, POD_DISRUPTION_
 pytestmark = pytest.mark.e2e
 
 MANIFEST = ROLES
-OBJECTS = [one for one in yaml.load_all(MANIFEST.read_text(), yaml.CSafeLoader) if one]
+OBJECTS = [obj for obj in yaml.load_all(MANIFEST.read_text(), yaml.CSafeLoader) if obj]
 #: Seconds until the spot market of a new cloud runs dry. With this seed its first two machines have their images in 14 seconds.
 DRY_AFTER, SEED = 45, 25255
 POOL: Json = {"name": "spot", "types": ["g5.xlarge"], "markets": ["spot", "on-demand"], "zones": ["us-east-1a"], "idle_after": "2s"}
@@ -73,7 +73,7 @@ async def _play() -> Seen:
         nodes = frozenset(pod["spec"]["nodeName"] for pod in await made.pods(NAMESPACE))
         with kubelet() as fake:
             objects = await _look_on(made, values(fake))
-            (measures,) = (one for one in objects if one["kind"] == "DaemonSet")
+            (measures,) = (obj for obj in objects if obj["kind"] == "DaemonSet")
             with _run(made, *await _dry(made)) as dry:
                 page = await export(made, measures, fake, "gpu")
                 await _work(made)
@@ -95,7 +95,7 @@ async def _look_on(made: Stage, more: Json) -> list[Json]:
     await made.namespace(LOOKING_ON)
     manifest = text({**SMALL, "controller": {"dryRun": True}, **more}, namespace=LOOKING_ON)
     await _apply(made, manifest)
-    return [one for one in yaml.safe_load_all(manifest) if one]
+    return [obj for obj in yaml.safe_load_all(manifest) if obj]
 
 
 async def _dry(made: Stage, server: str = "") -> tuple[Path, Path]:
@@ -104,8 +104,8 @@ async def _dry(made: Stage, server: str = "") -> tuple[Path, Path]:
     config = made.plane.config(token=await token(made, ACCOUNT, LOOKING_ON))
     config["clusters"][0]["cluster"]["server"] = server or made.plane.url
     kubeconfig.write_text(json.dumps(config))
-    told: Json = {"region": "us-east-1", "cloud": "simulated", "namespace": LOOKING_ON, "pools": [POOL], "http": {"enabled": False}}
-    run_file.write_text(json.dumps(told))
+    settings: Json = {"region": "us-east-1", "cloud": "simulated", "namespace": LOOKING_ON, "pools": [POOL], "http": {"enabled": False}}
+    run_file.write_text(json.dumps(settings))
     return run_file, kubeconfig
 
 
@@ -151,12 +151,12 @@ def _node(name: str, labels: Mapping[str, str]) -> Json:
 
 async def _open(made: Stage) -> bool:
     """Whether all nodes are open. A node is closed from its creation until a controller has seen that it is ready."""
-    return all(not one["spec"].get("taints") for one in await made.listed(NODES))
+    return all(not node["spec"].get("taints") for node in await made.listed(NODES))
 
 
 async def _ready(made: Stage) -> bool:
-    found = await made.find(DEPLOYMENTS, ACCOUNT, NAMESPACE)
-    return found is not None and found["status"].get("readyReplicas") == 2
+    deployment = await made.find(DEPLOYMENTS, ACCOUNT, NAMESPACE)
+    return deployment is not None and deployment["status"].get("readyReplicas") == 2
 
 
 async def _work(made: Stage) -> None:
@@ -190,7 +190,7 @@ async def _tell_again(made: Stage) -> None:
     await made.create(pod("half", "other", annotations=gang), "work")
 
     async def told() -> bool:
-        return any("1 of 2 members exist" in one.get("note", "") for one in await made.listed(EVENTS, "work"))
+        return any("1 of 2 members exist" in event.get("note", "") for event in await made.listed(EVENTS, "work"))
 
     async def counted() -> bool:
         return ("patch", EVENTS.group, EVENTS.plural, "") in used(asked(made, ACCOUNT, NAMESPACE), set())
@@ -213,24 +213,24 @@ async def _tell_again(made: Stage) -> None:
 
 def _run_file(made: Stage, series: Path) -> Path:
     """The installed settings, with a fast cloud whose spot market runs dry."""
-    (settings,) = (one["data"]["run.yaml"] for one in OBJECTS if one["kind"] == "ConfigMap")
-    told: Json = yaml.safe_load(settings)
+    (settings,) = (obj["data"]["run.yaml"] for obj in OBJECTS if obj["kind"] == "ConfigMap")
+    run_settings: Json = yaml.safe_load(settings)
     reclaim: dict[str, Any] = {"after": "0s", "notice": "20s", "without_notice": 0}
-    told |= {
+    run_settings |= {
         "simulated": {**CLOUD, "kubelet": True, "seed": SEED, "dry": series.name, "reclaim": reclaim},
         "pools": [POOL, OTHER],
         "namespace": NAMESPACE,
         # A busy machine answers late, and the notice is short.
         "leader_election": {"lease": "60s", "renew": "40s"},
     }
-    told |= {
+    run_settings |= {
         "http": {"address": "127.0.0.1:0"},
         "pages": {"address": "127.0.0.1:0"},
         "history": {"folder": "history"},
         "pace": {"resync": "2s"},
     }
     path = made.folder / "run.yaml"
-    path.write_text(yaml.safe_dump(told))
+    path.write_text(yaml.safe_dump(run_settings))
     (made.folder / "history").mkdir()
     return path
 

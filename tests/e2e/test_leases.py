@@ -14,7 +14,7 @@ SILENT, LIVES = "silent", "lives"
 
 
 def ready(node: Json) -> str:
-    return next(str(one["status"]) for one in node["status"]["conditions"] if one["type"] == "Ready")
+    return next(str(condition["status"]) for condition in node["status"]["conditions"] if condition["type"] == "Ready")
 
 
 async def _play() -> dict[str, Json]:
@@ -34,7 +34,7 @@ async def _leased(made: Stage) -> bool:
 
 async def _unreachable(made: Stage, name: str) -> bool:
     node = await made.find(NODES, name)
-    return node is not None and any(one["key"] == "node.kubernetes.io/unreachable" for one in node["spec"].get("taints") or ())
+    return node is not None and any(taint["key"] == "node.kubernetes.io/unreachable" for taint in node["spec"].get("taints") or ())
 
 
 def test_a_node_is_ready_while_its_kubelet_is_simulated_and_unreachable_once_it_stops() -> None:

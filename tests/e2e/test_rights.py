@@ -96,13 +96,13 @@ async def _all_reads(made: Stage, found: Outcomes) -> None:
             await keep(found, [right], _reads(made, f"reader-{number}", right, resource))
 
     reads = [(Right(verb, resource.plural, resource.group), resource) for resource in WATCHED for verb in ("list", "watch")]
-    await asyncio.gather(*(read(number, *one) for number, one in enumerate(reads)))
+    await asyncio.gather(*(read(number, *right) for number, right in enumerate(reads)))
 
 
 async def _reads(made: Stage, name: str, right: Right, resource: Resource) -> None:
     """Take a picture of this resource and of another one, as a user with every right except the one to read this resource."""
     async with somebody(made, name, [right]) as reader:
-        other = next(one for one in (NAMESPACES, *WATCHED) if one.label != resource.label)
+        other = next(item for item in (NAMESPACES, *WATCHED) if item.label != resource.label)
         picture = Picture(reader.client, clock=asyncio.get_running_loop().time, random=Random(1), resources=(resource, other))
         async with _living(picture.run()):
             mine, others = picture.reflectors
@@ -295,7 +295,7 @@ async def _counts(made: Stage, logs: list[Any]) -> None:
         async def counted() -> bool:
             recorder.record(about, "Tested", "it happened", action="Test")
             await recorder.flush()
-            events = [one for one in await made.listed(EVENTS, "default") if one["regarding"].get("name") == about.name]
+            events = [event for event in await made.listed(EVENTS, "default") if event["regarding"].get("name") == about.name]
             return [event.get("series", {}).get("count", 1) > 2 for event in events] == [True]
 
         await until("the Event says how often it happened", counted)

@@ -38,7 +38,7 @@ async def bare(made: Stage, pool: str) -> None:
             name, version_ = node["metadata"]["name"], node["metadata"]["resourceVersion"]
             if name in done or not is_closed(node):
                 continue
-            left = [one for one in node["spec"]["taints"] if one["key"] != ARRIVING_TAINT]
+            left = [taint for taint in node["spec"]["taints"] if taint["key"] != ARRIVING_TAINT]
             try:
                 body = {"metadata": {"resourceVersion": version_}, "spec": {"taints": left or None}}
                 await made.admin.merge_patch(NODES, name, body)
@@ -89,7 +89,7 @@ async def measured() -> None:
 
         daemons = [pod for pod in await made.pods(NAMESPACE) if pod["metadata"]["name"].startswith(PLUGINS[0].name)]
         assert len(daemons) == 3
-        assert all(one["key"] != ARRIVING_TAINT for pod_ in daemons for one in pod_["spec"]["tolerations"])
+        assert all(toleration["key"] != ARRIVING_TAINT for pod_ in daemons for toleration in pod_["spec"]["tolerations"])
         for pool in (SET, UNSET):
             assert took[pool][0] <= took[FREE][0] + MORE
             assert took[pool][1] <= took[FREE][1] + MORE
@@ -114,7 +114,7 @@ async def updated() -> None:
             return found
 
         async def kept() -> bool:
-            return [one["key"] for one in (await node())["spec"].get("taints") or ()] == [KEPT_TAINT]
+            return [taint["key"] for taint in (await node())["spec"].get("taints") or ()] == [KEPT_TAINT]
 
         async def plugin() -> Json | None:
             owned = [pod for pod in await made.pods(NAMESPACE) if pod["metadata"]["name"].startswith(PLUGINS[0].name)]

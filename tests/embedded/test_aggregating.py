@@ -61,9 +61,9 @@ class Beside:
         app.router.add_route("*", "/{path:.*}", self.answer)
         self.runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
         await self.runner.setup()
-        context = self.authority.issue(HOST, hosts=(HOST,)).presented(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER))
-        told = await self.ask.ok("GET", "/api/v1/namespaces/kube-system/configmaps/extension-apiserver-authentication")
-        context.load_verify_locations(cadata=told["data"]["requestheader-client-ca-file"])
+        context = self.authority.issue(HOST, hosts=(HOST,)).load_into(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER))
+        config_map = await self.ask.ok("GET", "/api/v1/namespaces/kube-system/configmaps/extension-apiserver-authentication")
+        context.load_verify_locations(cadata=config_map["data"]["requestheader-client-ca-file"])
         context.verify_mode = ssl.CERT_REQUIRED
         await web.TCPSite(self.runner, "127.0.0.1", self.port, ssl_context=context).start()
         self.port = self.runner.addresses[0][1]
@@ -87,16 +87,16 @@ class Beside:
         await self.ask.ok("POST", "/api/v1/namespaces/gpu/endpoints", {"metadata": {"name": "metrics"}, "subsets": subsets})
 
     async def condition(self) -> dict[str, str]:
-        found = await self.ask.ok("GET", f"{API_SERVICES}/{NAME}")
-        conditions = (found.get("status") or {}).get("conditions") or [{}]
+        api_service = await self.ask.ok("GET", f"{API_SERVICES}/{NAME}")
+        conditions = (api_service.get("status") or {}).get("conditions") or [{}]
         return dict(conditions[0])
 
     async def until(self, wanted: Callable[[dict[str, str]], bool]) -> dict[str, str]:
         """The condition, once it is the wanted one."""
         async with asyncio.timeout(60):
-            while not wanted(found := await self.condition()):  # noqa: ASYNC110  # another task changes it
+            while not wanted(current := await self.condition()):  # noqa: ASYNC110  # another task changes it
                 await asyncio.sleep(0.02)
-        return found
+        return current
 
 
 @asynccontextmanager
@@ -130,11 +130,11 @@ async def test_a_request_is_passed_on_with_a_trusted_certificate_and_the_callers
         await made.serve()
         await made.register()
         await made.until(answers)
-        said = await made.ask("GET", VALUE, labelSelector="app in (a,b)")
+        reply = await made.ask("GET", VALUE, labelSelector="app in (a,b)")
         await made.ask("GET", VALUE, headers=forged)
         refused = await made.ask("GET", VALUE, status="404")
 
-    assert said == (200, {"path": VALUE, "query": {"labelSelector": "app in (a,b)"}})
+    assert reply == (200, {"path": VALUE, "query": {"labelSelector": "app in (a,b)"}})
     assert refused[0] == 404
     plain, autoscaler, _ = [(request.headers["X-Remote-User"], request.headers.getall("X-Remote-Group")) for request in made.asked]
     assert plain == ("gpuscaler-embedded", ["system:masters", "system:authenticated"])
@@ -173,10 +173,10 @@ async def test_an_untrusted_server_does_not_learn_the_callers_name(bundle: str) 
         await made.register(caBundle=bundle)
         # Availability checks accept any server's answer, as in kube-aggregator.
         await made.until(answers)
-        status, said = await made.ask("GET", VALUE)
+        status, message = await made.ask("GET", VALUE)
 
     assert status == 503
-    assert said.startswith("error trying to reach service: ")
+    assert message.startswith("error trying to reach service: ")
     assert made.asked == []
 
 
@@ -201,10 +201,10 @@ async def test_the_missing_link_between_an_api_and_its_server_is_named(path: str
         await made.register()
         await made.until(answers)
         await made.ask.ok("DELETE", f"/api/v1/namespaces/gpu/{path}/metrics")
-        found = await made.until(is_away)
+        condition = await made.until(is_away)
         refused = await made.ask("GET", VALUE)
 
-    assert (found["reason"], found["message"]) == (reason, message)
+    assert (condition["reason"], condition["message"]) == (reason, message)
     assert refused == (503, "service unavailable\n")
 
 
@@ -212,14 +212,14 @@ async def test_an_endpoint_at_another_port_than_the_services_is_ignored() -> Non
     async with beside() as made:
         await made.serve("http")
         await made.register()
-        found = await made.until(is_away)
+        condition = await made.until(is_away)
         other = await made.ask.ok("POST", API_SERVICES, {"metadata": {"name": "v1.odd.example"}, "spec": {"service": "no mapping"}})
         port = await made.ask.ok(
             "PATCH", f"{API_SERVICES}/{NAME}", {"spec": {"service": {"port": 80}}}, media="application/merge-patch+json"
         )
         not_listening = await made.until(lambda one: one["reason"] == "ServicePortError")
 
-    assert found["message"] == 'endpointslices for service/metrics in "gpu" have no addresses with port name "https"'
+    assert condition["message"] == 'endpointslices for service/metrics in "gpu" have no addresses with port name "https"'
     assert not_listening["message"] == 'service/metrics in "gpu" is not listening on port 80'
     assert other["metadata"]["name"] == "v1.odd.example"
     assert port["spec"]["service"]["port"] == 80
@@ -237,8 +237,8 @@ async def test_discovery_lists_the_servers_resources_and_marks_them_stale_withou
         await made.until(is_away)
         stale = await made.ask.ok("GET", "/apis", headers=NEWER)
 
-    def versions(told: Any) -> Any:
-        return next(item["versions"] for item in told["items"] if item["metadata"]["name"] == GROUP)
+    def versions(document: Any) -> Any:
+        return next(item["versions"] for item in document["items"] if item["metadata"]["name"] == GROUP)
 
     assert versions(newer) == [{"version": "v1beta2", "freshness": "Current", "resources": [{"resource": "pods"}]}]
     assert versions(stale) == [{"version": "v1beta2", "freshness": "Stale"}]

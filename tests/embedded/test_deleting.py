@@ -11,8 +11,8 @@ SETS = "/apis/apps/v1/namespaces/default/replicasets"
 async def _bound(ask: Asker, name: str = "p", **spec: Any) -> dict[str, Any]:
     await ask.ok("POST", PODS, pod(name, **spec))
     await ask.ok("POST", f"{PODS}/{name}/binding", {"target": {"name": "n"}})
-    found: dict[str, Any] = await ask.ok("GET", f"{PODS}/{name}")
-    return found
+    bound: dict[str, Any] = await ask.ok("GET", f"{PODS}/{name}")
+    return bound
 
 
 async def _gone(ask: Asker, path: str) -> bool:

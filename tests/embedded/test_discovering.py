@@ -19,8 +19,8 @@ async def test_the_server_is_healthy(path: str) -> None:
 
 
 async def test_the_version_is_one_that_has_streamed_lists() -> None:
-    found = await asker().ok("GET", "/version")
-    assert (found["major"], int(found["minor"]) >= 34) == ("1", True)
+    version = await asker().ok("GET", "/version")
+    assert (version["major"], int(version["minor"]) >= 34) == ("1", True)
 
 
 async def test_both_forms_of_discovery_list_every_kind() -> None:
@@ -67,10 +67,10 @@ async def test_every_accepted_client_may_do_everything() -> None:
     ask = asker()
     access = await ask.ok("POST", "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews", {})
     rules = await ask.ok("POST", "/apis/authorization.k8s.io/v1/selfsubjectrulesreviews", {})
-    who = await ask.ok("POST", "/apis/authentication.k8s.io/v1/selfsubjectreviews", {})
+    review = await ask.ok("POST", "/apis/authentication.k8s.io/v1/selfsubjectreviews", {})
     assert access["status"] == {"allowed": True}
     assert rules["status"]["resourceRules"] == [{"verbs": ["*"], "apiGroups": ["*"], "resources": ["*"]}]
-    assert who["status"]["userInfo"]["username"] == "gpuscaler-embedded"
+    assert review["status"]["userInfo"]["username"] == "gpuscaler-embedded"
     assert (await ask("GET", "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"))[0] == 405
 
 
@@ -147,7 +147,7 @@ def _container(**state: Any) -> dict[str, Any]:
     ],
 )
 def test_the_status_of_a_pod_is_one_word(status: dict[str, Any], word: str) -> None:
-    found = {"metadata": {"name": "p"}, "spec": {"initContainers": [{}, {}]}, "status": status}
-    assert pod_status(found, 0.0) == word
-    ending = {**found, "metadata": {"name": "p", "deletionTimestamp": "2026-01-01T00:00:00Z"}}
+    pod = {"metadata": {"name": "p"}, "spec": {"initContainers": [{}, {}]}, "status": status}
+    assert pod_status(pod, 0.0) == word
+    ending = {**pod, "metadata": {"name": "p", "deletionTimestamp": "2026-01-01T00:00:00Z"}}
     assert pod_status(ending, 0.0) == (word if status["phase"] in ("Succeeded", "Failed") else "Terminating")

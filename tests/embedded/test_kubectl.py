@@ -118,9 +118,9 @@ async def test_describe_shows_nodes_and_pods(ask: Kubectl) -> None:
         "lastTimestamp": "2026-01-01T00:00:00Z",
     }
     await ask("create", "-f", "-", given=event)
-    told = await ask("describe", "node", "n1")
-    assert "old:NoSchedule" in told
-    assert "nvidia.com/gpu     1         1" in told
+    description = await ask("describe", "node", "n1")
+    assert "old:NoSchedule" in description
+    assert "nvidia.com/gpu     1         1" in description
     assert "a machine was ordered" in await ask("describe", "pod", "p1")
     assert "TriggeredScaleUp" in await ask("events", "--for", "pod/p1")
 

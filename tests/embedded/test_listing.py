@@ -20,10 +20,10 @@ async def test_items_are_sorted_and_have_neither_kind_nor_version() -> None:
     ask = asker()
     for name in ("b", "a", "c"):
         await ask.ok("POST", CONFIG_MAPS, config_map(name))
-    found = await ask.ok("GET", CONFIG_MAPS)
-    assert (found["kind"], found["apiVersion"]) == ("ConfigMapList", "v1")
-    assert [item["metadata"]["name"] for item in found["items"]] == ["a", "b", "c"]
-    assert not any("kind" in item or "apiVersion" in item for item in found["items"])
+    listed = await ask.ok("GET", CONFIG_MAPS)
+    assert (listed["kind"], listed["apiVersion"]) == ("ConfigMapList", "v1")
+    assert [item["metadata"]["name"] for item in listed["items"]] == ["a", "b", "c"]
+    assert not any("kind" in item or "apiVersion" in item for item in listed["items"])
 
 
 async def test_the_list_of_a_namespace_is_a_part_of_the_whole_list() -> None:
@@ -135,15 +135,15 @@ def test_pages_together_are_the_whole_list(changes: list[tuple[str, int, bool]],
             elif not add and (namespace, name) in kept:
                 await ask.ok("DELETE", f"/api/v1/namespaces/{namespace}/configmaps/{name}")
                 kept.discard((namespace, name))
-        found: list[tuple[str, str]] = []
+        names: list[tuple[str, str]] = []
         query: dict[str, Any] = {"limit": str(limit)}
         while True:
             page = await ask.ok("GET", "/api/v1/configmaps", **query)
             assert len(page["items"]) <= limit
-            found += [(item["metadata"]["namespace"], item["metadata"]["name"]) for item in page["items"]]
+            names += [(item["metadata"]["namespace"], item["metadata"]["name"]) for item in page["items"]]
             if "continue" not in page["metadata"]:
                 break
             query["continue"] = page["metadata"]["continue"]
-        assert found == sorted(kept, key="/".join)
+        assert names == sorted(kept, key="/".join)
 
     asyncio.run(check())

@@ -174,8 +174,8 @@ async def test_loaded_objects_stay_unchanged_and_create_their_namespace() -> Non
     api = ApiServer(virtual_clock)
     running = {**pod(), "metadata": {"name": "p", "namespace": "team"}, "status": {"phase": "Running"}}
     assert api.load([running, node()]) == 2
-    found = await asker(api).ok("GET", "/api/v1/namespaces/team/pods/p")
-    assert found["status"] == {"phase": "Running"}
+    loaded = await asker(api).ok("GET", "/api/v1/namespaces/team/pods/p")
+    assert loaded["status"] == {"phase": "Running"}
     with pytest.raises(ValueError, match="v1 Cat: unknown kind, expected one that this server stores"):
         api.load([{"apiVersion": "v1", "kind": "Cat", "metadata": {"name": "c"}}])
 
@@ -186,8 +186,8 @@ async def test_an_event_is_one_object_in_two_api_groups() -> None:
     body = {"metadata": {"name": "e"}, "regarding": {"kind": "Pod", "name": "p"}, "note": "why", "reportingController": "me", "reason": "R"}
     made = await ask.ok("POST", new, body)
     assert (made["apiVersion"], made["note"]) == ("events.k8s.io/v1", "why")
-    found = await ask.ok("GET", f"{core}/e")
-    assert (found["apiVersion"], found["message"], found["involvedObject"]["name"]) == ("v1", "why", "p")
+    event = await ask.ok("GET", f"{core}/e")
+    assert (event["apiVersion"], event["message"], event["involvedObject"]["name"]) == ("v1", "why", "p")
     changed = await ask.ok("PATCH", f"{new}/e", {"series": {"count": 2}}, media="application/merge-patch+json")
     assert (changed["series"], changed["note"]) == ({"count": 2}, "why")
     assert len((await ask.ok("GET", core, fieldSelector="involvedObject.name=p,reason=R"))["items"]) == 1
@@ -212,8 +212,8 @@ async def test_quantities_are_stored_as_text_however_they_were_written() -> None
     limits = {"nvidia.com/gpu": 1, "cpu": 0.5, "memory": "1Gi", "example.com/whole": 2.0}
     containers = [{"name": "c", "resources": {"limits": limits}}]
     made = await asker().ok("POST", PODS, {"metadata": {"name": "p"}, "spec": {"containers": containers}})
-    told = {"nvidia.com/gpu": "1", "cpu": "500m", "memory": "1Gi", "example.com/whole": "2"}
-    assert made["spec"]["containers"][0]["resources"] == {"limits": told, "requests": told}
+    quantities = {"nvidia.com/gpu": "1", "cpu": "500m", "memory": "1Gi", "example.com/whole": "2"}
+    assert made["spec"]["containers"][0]["resources"] == {"limits": quantities, "requests": quantities}
 
 
 @pytest.mark.parametrize(
@@ -251,7 +251,7 @@ async def test_an_event_expires_an_hour_after_its_last_write() -> None:
         await ask.ok("POST", events, {"metadata": {"name": name}, "involvedObject": {"kind": "Pod", "name": "p"}, "reason": "Told"})
 
     async def names() -> list[str]:
-        return [one["metadata"]["name"] for one in (await ask.ok("GET", events))["items"]]
+        return [item["metadata"]["name"] for item in (await ask.ok("GET", events))["items"]]
 
     await write("once")
     await write("again")

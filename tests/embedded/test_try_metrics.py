@@ -14,7 +14,7 @@ import msgspec
 import pytest
 import yaml
 from aiohttp import web
-from tests.cli.test_cluster import reaching, running
+from tests.cli.test_cluster import connect, running
 from tests.cli.walls import WALLED
 from tests.metrics.command.test_service import World, listening
 
@@ -29,16 +29,16 @@ WORK, PORT = "inference", "6443"
 
 
 def free_port() -> str:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return str(one.getsockname()[1])
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return str(probe.getsockname()[1])
 
 
 async def applied(client: Client, manifest: str) -> None:
-    for one in yaml.safe_load_all(manifest):
-        kind = BY_NAME[one["apiVersion"], one["kind"]]
+    for obj in yaml.safe_load_all(manifest):
+        kind = BY_NAME[obj["apiVersion"], obj["kind"]]
         resource = Resource(kind.group, kind.version, kind.plural, kind.kind, kind.namespaced)
-        await client.create(resource, one, namespace=one["metadata"].get("namespace", ""))
+        await client.create(resource, obj, namespace=obj["metadata"].get("namespace", ""))
 
 
 @asynccontextmanager
@@ -75,13 +75,13 @@ async def command(kubeconfig: Path, *words: str) -> str:
 async def test_the_manifests_of_the_how_to_scale_a_deployment_on_the_embedded_cluster(tmp_path: Path) -> None:
     kubeconfig, log, world, port = tmp_path / "kubeconfig", tmp_path / "log", World(), free_port()
     manifest = (EXAMPLES / "try-metrics.yaml").read_text(encoding="utf-8").replace("ADDRESS", "127.0.0.1").replace(PORT, port)
-    async with running(kubeconfig, "--nodes", "2", "--tls", "--speed", "20"), reaching(kubeconfig) as client:
+    async with running(kubeconfig, "--nodes", "2", "--tls", "--speed", "20"), connect(kubeconfig) as client:
         await applied(client, manifest)
         await applied(client, (EXAMPLES / "hpa.yaml").read_text(encoding="utf-8"))
 
         async def prometheus(request: web.Request) -> web.Response:
             """Two pods of 45 percent each need no scaling."""
-            pods = [msgspec.json.decode(one) for one in await client.list_all(PODS, namespace=WORK)]
+            pods = [msgspec.json.decode(raw) for raw in await client.list_all(PODS, namespace=WORK)]
             world.prometheus.stored.clear()
             for pod in pods:
                 name = pod["metadata"]["name"]
@@ -89,8 +89,8 @@ async def test_the_manifests_of_the_how_to_scale_a_deployment_on_the_embedded_cl
             return await world.asked(request)
 
         async def scales() -> bool:
-            found: dict[str, Any] = msgspec.json.decode(await client.get(DEPLOYMENTS, "serve", namespace=WORK))
-            return bool(found["spec"]["replicas"] == 2)
+            deployment: dict[str, Any] = msgspec.json.decode(await client.get(DEPLOYMENTS, "serve", namespace=WORK))
+            return bool(deployment["spec"]["replicas"] == 2)
 
         async with listening(prometheus) as url:
             words = ("--prometheus-url", url, "--metrics-relist-interval", "2s", "--secure-port", port, "--bind-address", "127.0.0.1")

@@ -95,8 +95,8 @@ async def test_a_budget_follows_its_pods_and_then_stays_unchanged() -> None:
         await _ready(ask, "a")
         await _ready(ask, "b")
         assert await _allowed(ask) == 1
-        found = await ask.ok("GET", f"{BUDGETS}/web")
-        assert found["status"]["conditions"][0]["reason"] == "SufficientPods"
+        budget = await ask.ok("GET", f"{BUDGETS}/web")
+        assert budget["status"]["conditions"][0]["reason"] == "SufficientPods"
         assert await _evict(ask, "a") == 201
         assert await _evict(ask, "b") == 429
         assert await _allowed(ask) == 0

@@ -31,9 +31,9 @@ async def test_a_binding_sets_the_node_of_a_pod_once() -> None:
     ask = asker()
     await ask.ok("POST", PODS, pod())
     await ask.ok("POST", f"{PODS}/p/binding", {"metadata": {"name": "p", "annotations": {"a": "b"}}, "target": {"name": "n"}})
-    found = await ask.ok("GET", f"{PODS}/p")
-    assert (found["spec"]["nodeName"], found["metadata"]["annotations"]) == ("n", {"a": "b"})
-    assert found["status"]["conditions"][0]["type"] == "PodScheduled"
+    bound = await ask.ok("GET", f"{PODS}/p")
+    assert (bound["spec"]["nodeName"], bound["metadata"]["annotations"]) == ("n", {"a": "b"})
+    assert bound["status"]["conditions"][0]["type"] == "PodScheduled"
     status, answer = await ask("POST", f"{PODS}/p/binding", {"target": {"name": "m"}})
     assert (status, answer["reason"]) == (409, "Conflict")
     assert 'already assigned to node "n"' in answer["message"]
@@ -51,10 +51,10 @@ async def _running(ask: Asker, name: str = "p", *, ready: bool = True) -> dict[s
     await ask.ok("POST", PODS, pod(name, labels={"app": "web"}))
     await ask.ok("POST", f"{PODS}/{name}/binding", {"target": {"name": "n"}})
     conditions = [{"type": "Ready", "status": "True" if ready else "False"}]
-    found: dict[str, Any] = await ask.ok(
+    running: dict[str, Any] = await ask.ok(
         "PATCH", f"{PODS}/{name}/status", {"status": {"phase": "Running", "conditions": conditions}}, media=MERGE
     )
-    return found
+    return running
 
 
 async def _budget(ask: Asker, name: str, *, policy: str | None = None, **status: int) -> None:
@@ -75,9 +75,9 @@ async def test_an_evicted_pod_is_deleted_with_a_condition_that_gives_the_reason(
     await _running(ask)
     status, answer = await _evict(ask, gracePeriodSeconds=7)
     assert (status, answer["status"]) == (201, "Success")
-    found = await ask.ok("GET", f"{PODS}/p")
-    assert found["metadata"]["deletionGracePeriodSeconds"] == 7
-    assert next(item["reason"] for item in found["status"]["conditions"] if item["type"] == "DisruptionTarget") == "EvictionByEvictionAPI"
+    pod = await ask.ok("GET", f"{PODS}/p")
+    assert pod["metadata"]["deletionGracePeriodSeconds"] == 7
+    assert next(item["reason"] for item in pod["status"]["conditions"] if item["type"] == "DisruptionTarget") == "EvictionByEvictionAPI"
     assert (await _evict(ask))[0] == 201
 
 
@@ -88,8 +88,8 @@ async def test_a_budget_allows_as_many_evictions_as_its_status_says() -> None:
     await _budget(ask, "web", disruptionsAllowed=1, currentHealthy=2, desiredHealthy=1)
     assert (await _evict(ask, "p", dryRun=["All"]))[0] == 201
     assert (await _evict(ask, "p"))[0] == 201
-    found = (await ask.ok("GET", f"{BUDGETS}/web"))["status"]
-    assert (found["disruptionsAllowed"], list(found["disruptedPods"])) == (0, ["p"])
+    budget_status = (await ask.ok("GET", f"{BUDGETS}/web"))["status"]
+    assert (budget_status["disruptionsAllowed"], list(budget_status["disruptedPods"])) == (0, ["p"])
     status, answer = await _evict(ask, "q")
     assert (status, answer["reason"]) == (429, "TooManyRequests")
     assert answer["message"] == "Cannot evict pod as it would violate the pod's disruption budget."

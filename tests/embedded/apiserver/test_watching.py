@@ -33,12 +33,12 @@ async def test_a_watch_can_begin_in_the_past_and_revisions_only_grow() -> None:
         await ask.ok("POST", CONFIG_MAPS, config_map(name))
     await ask.ok("DELETE", f"{CONFIG_MAPS}/b")
     async with ask.watch(CONFIG_MAPS, resourceVersion=start) as lines:
-        found = [await lines.next() for _ in range(4)]
-    assert [(type_, obj["metadata"]["name"]) for type_, obj in found] == [("ADDED", "a"), ("ADDED", "b"), ("ADDED", "c"), ("DELETED", "b")]
-    revisions = [int(obj["metadata"]["resourceVersion"]) for _, obj in found]
+        events = [await lines.next() for _ in range(4)]
+    assert [(type_, obj["metadata"]["name"]) for type_, obj in events] == [("ADDED", "a"), ("ADDED", "b"), ("ADDED", "c"), ("DELETED", "b")]
+    revisions = [int(obj["metadata"]["resourceVersion"]) for _, obj in events]
     assert revisions == sorted(set(revisions))
     assert revisions[0] > int(start)
-    assert found[0][1]["kind"] == "ConfigMap"
+    assert events[0][1]["kind"] == "ConfigMap"
 
 
 async def test_without_a_revision_a_watch_begins_with_the_existing_objects() -> None:
@@ -126,10 +126,10 @@ async def test_a_watch_that_reads_too_slowly_expires() -> None:
     async with ask.watch(CONFIG_MAPS, resourceVersion=await _revision(ask)) as lines:
         for i in range(12):
             await ask.ok("POST", CONFIG_MAPS, config_map(f"c{i}"))
-        found = [await lines.next()]
-        while found[-1][0] == "ADDED":
-            found.append(await lines.next())
-    assert found[-1][1]["code"] == 410
+        events = [await lines.next()]
+        while events[-1][0] == "ADDED":
+            events.append(await lines.next())
+    assert events[-1][1]["code"] == 410
 
 
 async def test_a_future_revision_is_a_timeout() -> None:
@@ -202,5 +202,5 @@ async def test_many_watches_get_the_same_events() -> None:
     followers = [asyncio.create_task(follow()) for _ in range(20)]
     for i in range(50):
         await ask.ok("POST", CONFIG_MAPS, config_map(f"c{i}"))
-    found = await asyncio.gather(*followers)
-    assert all(names == [("ADDED", f"c{i}") for i in range(50)] for names in found)
+    results = await asyncio.gather(*followers)
+    assert all(names == [("ADDED", f"c{i}") for i in range(50)] for names in results)

@@ -57,7 +57,7 @@ class Metrics:
         return json_reply({"items": [{"value": value} for path, value in self.values.items() if path in request.path]})
 
     def groups(self) -> dict[str, list[dict[str, Any]]]:
-        return {"custom.metrics.k8s.io": [{"version": one, "freshness": self.freshness} for one in ("v1beta2", "v1beta1")]}
+        return {"custom.metrics.k8s.io": [{"version": version, "freshness": self.freshness} for version in ("v1beta2", "v1beta1")]}
 
 
 @asynccontextmanager
@@ -74,8 +74,8 @@ async def scaled(*metrics: dict[str, Any], replicas: int = 1, **spec: Any) -> As
 
 async def autoscale(here: Lab, name: str, *metrics: dict[str, Any], target: str = "web", **spec: Any) -> None:
     reference = {"apiVersion": "apps/v1", "kind": "Deployment", "name": target}
-    told = {"scaleTargetRef": reference, "minReplicas": 1, "maxReplicas": 8, "metrics": list(metrics), **spec}
-    body = {"apiVersion": "autoscaling/v2", "kind": "HorizontalPodAutoscaler", "metadata": {"name": name}, "spec": told}
+    hpa_spec = {"scaleTargetRef": reference, "minReplicas": 1, "maxReplicas": 8, "metrics": list(metrics), **spec}
+    body = {"apiVersion": "autoscaling/v2", "kind": "HorizontalPodAutoscaler", "metadata": {"name": name}, "spec": hpa_spec}
     await here.user.create(RESOURCE, body, namespace="default")
 
 
@@ -85,13 +85,13 @@ async def replicas(here: Lab, name: str = "web") -> int:
 
 
 async def conditions(here: Lab, name: str = "web") -> dict[str, tuple[str, str, str]]:
-    found = (await here.status(RESOURCE, name)).get("conditions") or ()
-    return {one["type"]: (one["status"], one["reason"], one["message"]) for one in found}
+    listed = (await here.status(RESOURCE, name)).get("conditions") or ()
+    return {condition["type"]: (condition["status"], condition["reason"], condition["message"]) for condition in listed}
 
 
 async def events(here: Lab) -> list[tuple[str, str]]:
-    found = [msgspec.json.decode(one) for one in await here.user.list_all(CORE_EVENTS, namespace="default")]
-    return [(one["reason"], one["message"]) for one in found if one["involvedObject"]["kind"] == "HorizontalPodAutoscaler"]
+    objects = [msgspec.json.decode(raw) for raw in await here.user.list_all(CORE_EVENTS, namespace="default")]
+    return [(event["reason"], event["message"]) for event in objects if event["involvedObject"]["kind"] == "HorizontalPodAutoscaler"]
 
 
 async def test_load_scales_up_and_five_minutes_without_load_scale_down() -> None:
@@ -105,13 +105,13 @@ async def test_load_scales_up_and_five_minutes_without_load_scale_down() -> None
         before = await replicas(here)
         await here.wait(60)
         after = await replicas(here)
-        said = await events(here)
+        reported = await events(here)
 
     assert (up, before, after) == (3, 3, 1)
     assert (status["currentReplicas"], status["desiredReplicas"], status["observedGeneration"]) == (3, 3, 1)
     assert status["currentMetrics"] == [{"type": "Pods", "pods": {"metric": {"name": "duty"}, "current": {"averageValue": "60"}}}]
     assert status["lastScaleTime"]
-    assert said == [
+    assert reported == [
         ("SuccessfulRescale", "New size: 3; reason: pods metric duty above target"),
         ("SuccessfulRescale", "New size: 1; reason: All metrics below target"),
     ]
@@ -151,7 +151,7 @@ async def test_without_an_answer_replicas_stay_and_a_condition_says_why_until_th
         served.total, served.failure = 300.0, failure
         await here.wait(60)
         stayed, away, shown = await replicas(here), await conditions(here), await here.status(RESOURCE, "web")
-        said = await events(here)
+        reported = await events(here)
         served.failure = None
         await here.wait(60)
         back, count = await conditions(here), await replicas(here)
@@ -160,8 +160,8 @@ async def test_without_an_answer_replicas_stay_and_a_condition_says_why_until_th
     assert stayed == 3
     assert away["ScalingActive"] == ("False", "FailedGetPodsMetric", f"the HPA was unable to compute the replica count: {message}")
     assert shown["currentMetrics"] == [{"type": ""}]
-    assert [reason for reason, _ in said] == ["FailedGetPodsMetric", "FailedComputeMetricsReplicas"]
-    assert said[0][1] == message
+    assert [reason for reason, _ in reported] == ["FailedGetPodsMetric", "FailedComputeMetricsReplicas"]
+    assert reported[0][1] == message
     assert (back["ScalingActive"][:2], count) == (("True", "ValidMetricFound"), 5)
 
 
@@ -208,11 +208,11 @@ async def test_a_resource_metric_without_a_server_is_named_in_the_status() -> No
     cpu = {"type": "Resource", "resource": {"name": "cpu", "target": {"type": "Utilization", "averageUtilization": 50}}}
     async with scaled(cpu) as (here, _):
         await here.wait(20)
-        found = await conditions(here)
+        shown = await conditions(here)
         cells = (await asker(here.cluster.api).ok("GET", RESOURCE.path("default"), headers=TABLE))["rows"][0]["cells"]
 
     words = "failed to get cpu utilization: unable to get metrics for resource cpu: unable to fetch metrics from resource metrics API: "
-    assert words in found["ScalingActive"][2]
+    assert words in shown["ScalingActive"][2]
     assert cells[2] == "cpu: <unknown>/50%"
 
 
@@ -223,13 +223,13 @@ async def test_an_unscalable_target_is_named_and_stops_no_other_autoscaler() -> 
         await autoscale(here, "node", DUTY, scaleTargetRef={"apiVersion": "v1", "kind": "Node", "name": "a"})
         await autoscale(here, "broken", DUTY, maxReplicas=0)
         await here.wait(40)
-        lost, unscalable, said = await conditions(here, "lost"), await conditions(here, "node"), dict(await events(here))
+        lost, unscalable, reported = await conditions(here, "lost"), await conditions(here, "node"), dict(await events(here))
         count = await replicas(here)
 
     unable = "the HPA controller was unable to get the target's current scale"
     assert lost["AbleToScale"] == ("False", "FailedGetScale", f'{unable}: deployments.apps "gone" not found')
     assert unscalable == {}
-    assert "FailedConvertHPA" in said
+    assert "FailedConvertHPA" in reported
     assert count == 2
 
 

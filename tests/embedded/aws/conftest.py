@@ -26,10 +26,10 @@ MODELS = Models()
 class Aws:
     """An account of ours and a clock; ``client`` makes boto3 clients for it that never retry."""
 
-    def __init__(self, conditions: Conditions | None = None, **told: Any) -> None:
+    def __init__(self, conditions: Conditions | None = None, **options: Any) -> None:
         self.time = BEGAN
-        self.account = Account(now=lambda: self.time, conditions=conditions, **told)
-        self.endpoint = Endpoint(self.account, MODELS, seed=told.get("seed", 0))
+        self.account = Account(now=lambda: self.time, conditions=conditions, **options)
+        self.endpoint = Endpoint(self.account, MODELS, seed=options.get("seed", 0))
 
     def client(self, service: str, region: str = "us-east-1") -> Any:
         made = plain_client(service, "http://127.0.0.1:1", region)
@@ -62,9 +62,9 @@ def make_aws() -> Callable[..., Aws]:
 @pytest.fixture(scope="session")
 def moto() -> Iterator[str]:
     """moto's server, in a process of its own."""
-    with closing(socket.socket()) as found:
-        found.bind(("127.0.0.1", 0))
-        port = found.getsockname()[1]
+    with closing(socket.socket()) as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
     words = [sys.executable, "-W", "ignore", "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
     process = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:

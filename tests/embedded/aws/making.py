@@ -13,23 +13,23 @@ def code(error: pytest.ExceptionInfo[ClientError]) -> str:
     return str(error.value.response["Error"]["Code"])
 
 
-def make_group(aws: Aws, name: str = "gpus", **told: Any) -> Any:
+def make_group(aws: Aws, name: str = "gpus", **settings: Any) -> Any:
     """A group of g5.xlarge in one zone, or as specified; returns an Auto Scaling client."""
     ec2, scaling = aws.client("ec2"), aws.client("autoscaling")
     if not ec2.describe_launch_templates()["LaunchTemplates"]:
         ec2.create_launch_template(LaunchTemplateName="template", LaunchTemplateData=TEMPLATE)
-    asked = {"MinSize": 0, "MaxSize": 5, "AvailabilityZones": ["us-east-1a"], **told}
-    if "MixedInstancesPolicy" not in asked:
-        asked["LaunchTemplate"] = {"LaunchTemplateName": "template", "Version": "$Latest"}
-    scaling.create_auto_scaling_group(AutoScalingGroupName=name, **asked)
+    params = {"MinSize": 0, "MaxSize": 5, "AvailabilityZones": ["us-east-1a"], **settings}
+    if "MixedInstancesPolicy" not in params:
+        params["LaunchTemplate"] = {"LaunchTemplateName": "template", "Version": "$Latest"}
+    scaling.create_auto_scaling_group(AutoScalingGroupName=name, **params)
     return scaling
 
 
-def mixed(*types: str, on_demand: int = 0, base: int = 0, **told: Any) -> dict[str, Any]:
+def mixed(*types: str, on_demand: int = 0, base: int = 0, **settings: Any) -> dict[str, Any]:
     """A mixed-instances policy; ``name=2`` in ``types`` gives a weight."""
     overrides = []
-    for one in types:
-        name, _, weight = one.partition("=")
+    for text in types:
+        name, _, weight = text.partition("=")
         overrides.append({"InstanceType": name, **({"WeightedCapacity": weight} if weight else {})})
     return {
         "LaunchTemplate": {"LaunchTemplateSpecification": {"LaunchTemplateName": "template"}, "Overrides": overrides},
@@ -37,26 +37,29 @@ def mixed(*types: str, on_demand: int = 0, base: int = 0, **told: Any) -> dict[s
             "OnDemandBaseCapacity": base,
             "OnDemandPercentageAboveBaseCapacity": on_demand,
             "SpotAllocationStrategy": "price-capacity-optimized",
-            **told,
+            **settings,
         },
     }
 
 
 def group_of(scaling: Any, name: str = "gpus") -> Any:
-    (found,) = scaling.describe_auto_scaling_groups(AutoScalingGroupNames=[name])["AutoScalingGroups"]
-    return found
+    (group,) = scaling.describe_auto_scaling_groups(AutoScalingGroupNames=[name])["AutoScalingGroups"]
+    return group
 
 
 def members(scaling: Any, name: str = "gpus") -> list[tuple[str, str, str]]:
     """Type, zone and lifecycle state of each instance."""
-    return [(one["InstanceType"], one["AvailabilityZone"], one["LifecycleState"]) for one in group_of(scaling, name)["Instances"]]
+    return [
+        (instance["InstanceType"], instance["AvailabilityZone"], instance["LifecycleState"])
+        for instance in group_of(scaling, name)["Instances"]
+    ]
 
 
 def ids(scaling: Any, name: str = "gpus") -> list[str]:
-    return [one["InstanceId"] for one in group_of(scaling, name)["Instances"]]
+    return [instance["InstanceId"] for instance in group_of(scaling, name)["Instances"]]
 
 
 def said(scaling: Any, name: str = "gpus") -> list[tuple[str, str]]:
     """Status and message of each activity, the newest first."""
-    found = scaling.describe_scaling_activities(AutoScalingGroupName=name)["Activities"]
-    return [(one["StatusCode"], one.get("StatusMessage", "")) for one in found]
+    activities = scaling.describe_scaling_activities(AutoScalingGroupName=name)["Activities"]
+    return [(activity["StatusCode"], activity.get("StatusMessage", "")) for activity in activities]

@@ -37,9 +37,9 @@ class Session:
         self._boto = Boto(botocore_session=core, **dict.fromkeys(("aws_access_key_id", "aws_secret_access_key"), "any"))
         self._endpoint, self._took = endpoint, took
 
-    def client(self, service: str, **told: Any) -> Any:
+    def client(self, service: str, **options: Any) -> Any:
         """boto3's client; ``endpoint_url`` is ignored."""
-        made = self._boto.client(service, **{**told, "endpoint_url": "http://127.0.0.1:1"})
+        made = self._boto.client(service, **{**options, "endpoint_url": "http://127.0.0.1:1"})
         attach(made, self._endpoint, self._took)
         return made
 

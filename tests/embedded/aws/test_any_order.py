@@ -48,15 +48,15 @@ class Person:
         answer = self.scaling.launch_instances(AutoScalingGroupName="gpus", **asked)
         again = self.scaling.launch_instances(AutoScalingGroupName="gpus", **asked)
         assert again["Instances"] == answer["Instances"]
-        assert len(self.region.groups["gpus"].members) - before <= sum(len(one["InstanceIds"]) for one in answer["Instances"])
+        assert len(self.region.groups["gpus"].members) - before <= sum(len(instance["InstanceIds"]) for instance in answer["Instances"])
 
     def end(self) -> None:
-        found = self.draw.choice(list(self.region.groups["gpus"].members) or ["i-0"])
-        self.scaling.terminate_instance_in_auto_scaling_group(InstanceId=found, ShouldDecrementDesiredCapacity=self.draw.random() < 0.7)
+        ident = self.draw.choice(list(self.region.groups["gpus"].members) or ["i-0"])
+        self.scaling.terminate_instance_in_auto_scaling_group(InstanceId=ident, ShouldDecrementDesiredCapacity=self.draw.random() < 0.7)
 
     def protect(self) -> None:
-        found = list(self.region.groups["gpus"].members)[:3]
-        self.scaling.set_instance_protection(AutoScalingGroupName="gpus", InstanceIds=found, ProtectedFromScaleIn=self.draw.random() < 0.5)
+        idents = list(self.region.groups["gpus"].members)[:3]
+        self.scaling.set_instance_protection(AutoScalingGroupName="gpus", InstanceIds=idents, ProtectedFromScaleIn=self.draw.random() < 0.5)
 
     def dry(self) -> None:
         machines = self.draw.choice([0, 1, 3, None])
@@ -68,16 +68,16 @@ class Person:
 
     def hook(self) -> None:
         transition = f"autoscaling:EC2_INSTANCE_{self.draw.choice(['LAUNCHING', 'TERMINATING'])}"
-        told = {"HeartbeatTimeout": 60, "DefaultResult": self.draw.choice(["CONTINUE", "ABANDON"])}
-        self.scaling.put_lifecycle_hook(AutoScalingGroupName="gpus", LifecycleHookName="hook", LifecycleTransition=transition, **told)
+        settings = {"HeartbeatTimeout": 60, "DefaultResult": self.draw.choice(["CONTINUE", "ABANDON"])}
+        self.scaling.put_lifecycle_hook(AutoScalingGroupName="gpus", LifecycleHookName="hook", LifecycleTransition=transition, **settings)
 
     def suspend(self) -> None:
         act = self.draw.choice([self.scaling.suspend_processes, self.scaling.resume_processes])
         act(AutoScalingGroupName="gpus", ScalingProcesses=[self.draw.choice(["Launch", "Terminate", "AZRebalance"])])
 
     def interrupt(self) -> None:
-        found = self.draw.choice(list(self.region.groups["gpus"].members) or ["i-0"])
-        self.aws.client("ec2").terminate_instances(InstanceIds=[found])
+        ident = self.draw.choice(list(self.region.groups["gpus"].members) or ["i-0"])
+        self.aws.client("ec2").terminate_instances(InstanceIds=[ident])
 
     def calm(self) -> None:
         """Remove all obstacles, and let a quarter of a day pass."""
@@ -99,7 +99,7 @@ class Person:
         assert alive <= group.members.keys()
         assert group.min <= group.desired <= group.max
         (shown,) = self.scaling.describe_auto_scaling_groups()["AutoScalingGroups"]
-        assert {one["InstanceId"] for one in shown["Instances"]} == group.members.keys()
+        assert {instance["InstanceId"] for instance in shown["Instances"]} == group.members.keys()
 
 
 @pytest.mark.parametrize("seed", range(8))

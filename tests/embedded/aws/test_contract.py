@@ -70,8 +70,8 @@ def templates(client: Client) -> Any:
     made, ec2 = template(client), client("ec2")
 
     def versions(*wanted: str) -> Any:
-        found = ec2.describe_launch_template_versions(LaunchTemplateId=made["LaunchTemplateId"], Versions=wanted)["LaunchTemplateVersions"]
-        return [(one["VersionNumber"], one["DefaultVersion"], one["LaunchTemplateData"]) for one in found]
+        listed = ec2.describe_launch_template_versions(LaunchTemplateId=made["LaunchTemplateId"], Versions=wanted)["LaunchTemplateVersions"]
+        return [(version["VersionNumber"], version["DefaultVersion"], version["LaunchTemplateData"]) for version in listed]
 
     (shown,) = ec2.describe_launch_templates(LaunchTemplateNames=["template"])["LaunchTemplates"]
     return [
@@ -105,17 +105,20 @@ def groups(client: Client) -> Any:
         AutoScalingGroupName="plain", LaunchTemplate={"LaunchTemplateName": "template", "Version": "1"}, **subject
     )
     scaling.suspend_processes(AutoScalingGroupName="plain", ScalingProcesses=["AZRebalance"])
-    found = scaling.describe_auto_scaling_groups()["AutoScalingGroups"]
+    described = scaling.describe_auto_scaling_groups()["AutoScalingGroups"]
     kept = ("AutoScalingGroupName", "MinSize", "MaxSize", "DesiredCapacity", "AvailabilityZones", "Instances", "Tags", "HealthCheckType")
-    shown = [{key: one.get(key) for key in kept} for one in found]
-    mixed = next(one for one in found if one["AutoScalingGroupName"] == "mixed")["MixedInstancesPolicy"]
+    shown = [{key: group.get(key) for key in kept} for group in described]
+    mixed = next(group for group in described if group["AutoScalingGroupName"] == "mixed")["MixedInstancesPolicy"]
     filtered = scaling.describe_auto_scaling_groups(Filters=[{"Name": "tag:k8s.io/cluster-autoscaler/research", "Values": ["owned"]}])
     return [
         sorted(shown, key=lambda one: str(one["AutoScalingGroupName"])),
         mixed["LaunchTemplate"]["Overrides"],
         {key: mixed["InstancesDistribution"][key] for key in policy["InstancesDistribution"]},
-        [one["ProcessName"] for one in next(one for one in found if one["AutoScalingGroupName"] == "plain")["SuspendedProcesses"]],
-        [one["AutoScalingGroupName"] for one in filtered["AutoScalingGroups"]],
+        [
+            group["ProcessName"]
+            for group in next(group for group in described if group["AutoScalingGroupName"] == "plain")["SuspendedProcesses"]
+        ],
+        [group["AutoScalingGroupName"] for group in filtered["AutoScalingGroups"]],
         [(describe_tag["ResourceId"], describe_tag["Key"], describe_tag["Value"]) for describe_tag in scaling.describe_tags()["Tags"]],
         scaling.describe_auto_scaling_groups(AutoScalingGroupNames=["none"])["AutoScalingGroups"],
     ]
@@ -139,13 +142,15 @@ def instances(client: Client) -> Any:
 
     def volumes() -> Any:
         # With other images, root devices have other names and sizes.
-        found = [describe_volume for describe_volume in ec2.describe_volumes()["Volumes"] if describe_volume["Size"] >= 100]
-        return sorted((one["Size"], one["State"], [told["Device"] for told in one["Attachments"]]) for one in found)
+        listed = [describe_volume for describe_volume in ec2.describe_volumes()["Volumes"] if describe_volume["Size"] >= 100]
+        return sorted(
+            (volume["Size"], volume["State"], [attachment["Device"] for attachment in volume["Attachments"]]) for volume in listed
+        )
 
     def shown() -> Any:
-        (found,) = scaling.describe_auto_scaling_groups(AutoScalingGroupNames=["gpus"])["AutoScalingGroups"]
+        (group,) = scaling.describe_auto_scaling_groups(AutoScalingGroupNames=["gpus"])["AutoScalingGroups"]
         kept = ("InstanceType", "AvailabilityZone", "LifecycleState", "HealthStatus", "ProtectedFromScaleIn")
-        return found["DesiredCapacity"], [[one[key] for key in kept] for one in found["Instances"]]
+        return group["DesiredCapacity"], [[instance[key] for key in kept] for instance in group["Instances"]]
 
     first = shown()
     rows = scaling.describe_auto_scaling_instances()["AutoScalingInstances"]
@@ -157,7 +162,9 @@ def instances(client: Client) -> Any:
     )
     (machine,) = ec2.describe_instances(InstanceIds=idents[:1])["Reservations"][0]["Instances"]
     disks = {
-        one["DeviceName"]: one["Ebs"]["DeleteOnTermination"] for one in machine["BlockDeviceMappings"] if one["DeviceName"] > "/dev/xvda"
+        mapping["DeviceName"]: mapping["Ebs"]["DeleteOnTermination"]
+        for mapping in machine["BlockDeviceMappings"]
+        if mapping["DeviceName"] > "/dev/xvda"
     }
     attached = volumes()
     named = ec2.describe_instances(Filters=[{"Name": "tag:Name", "Values": ["node"]}])["Reservations"]
@@ -168,8 +175,8 @@ def instances(client: Client) -> Any:
         [(row["AutoScalingGroupName"], row["InstanceType"], row["HealthStatus"].upper()) for row in rows],
         kept,
         (machine["InstanceType"], machine["State"], machine["Placement"]["AvailabilityZone"], "InstanceLifecycle" in machine),
-        {one["Key"]: one["Value"] for one in machine["Tags"] if not one["Key"].startswith("aws:ec2")},
-        sum(len(one["Instances"]) for one in named),
+        {tag["Key"]: tag["Value"] for tag in machine["Tags"] if not tag["Key"].startswith("aws:ec2")},
+        sum(len(reservation["Instances"]) for reservation in named),
         shown(),
         (disks, attached, volumes()),
         refusal(lambda: ec2.describe_volumes(VolumeIds=["vol-0000000000000ffff"])),
@@ -191,9 +198,9 @@ def queues(client: Client) -> Any:
         sqs.get_queue_url(QueueName="events")["QueueUrl"] == url,
         sqs.get_queue_attributes(QueueUrl=url, AttributeNames=["VisibilityTimeout", "QueueArn"])["Attributes"],
         (sent["MD5OfMessageBody"], got["MD5OfBody"], got["Body"], got["Attributes"]),
-        (answer["Successful"], [(one["Id"], one["Code"]) for one in answer["Failed"]]),
-        [one["Id"] for one in batch["Successful"]],
-        [(one["Id"], one["SenderFault"], one["Code"], one["Message"]) for one in batch["Failed"]],
+        (answer["Successful"], [(entry["Id"], entry["Code"]) for entry in answer["Failed"]]),
+        [entry["Id"] for entry in batch["Successful"]],
+        [(entry["Id"], entry["SenderFault"], entry["Code"], entry["Message"]) for entry in batch["Failed"]],
         "Messages" in sqs.receive_message(QueueUrl=url),
         refusal(lambda: sqs.get_queue_url(QueueName="none")),
         refusal(lambda: sqs.receive_message(QueueUrl=url, MaxNumberOfMessages=11)),
@@ -204,7 +211,7 @@ def queues(client: Client) -> Any:
 def descriptions(client: Client) -> Any:
     ec2 = client("ec2")
     (kind,) = ec2.describe_instance_types(InstanceTypes=["p4d.24xlarge"])["InstanceTypes"]
-    gpus = [(one["Name"], one["Manufacturer"], one["Count"], one["MemoryInfo"]) for one in kind["GpuInfo"]["Gpus"]]
+    gpus = [(gpu["Name"], gpu["Manufacturer"], gpu["Count"], gpu["MemoryInfo"]) for gpu in kind["GpuInfo"]["Gpus"]]
     zones = {
         describe_availability_zone["ZoneName"]: describe_availability_zone["RegionName"]
         for describe_availability_zone in ec2.describe_availability_zones()["AvailabilityZones"]

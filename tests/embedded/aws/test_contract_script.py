@@ -43,10 +43,10 @@ MOTO_DIFFERS = {
 
 def play(session: Any, wait: Callable[[float], None], *, paid: bool, subnet: str = "") -> tuple[Report, list[str]]:
     """Run the script in an account; returns its report and its output."""
-    told: list[str] = []
+    lines: list[str] = []
     theirs = account_side(session, REGION, run=RUN, kind=KIND, image=IMAGE, subnet=subnet, wait=wait)
     ours = our_side(REGION, run=RUN, kind=KIND, image=IMAGE)
-    return compare(theirs, ours, paid=paid, tell=told.append), told
+    return compare(theirs, ours, paid=paid, tell=lines.append), lines
 
 
 def play_ours(aws: Aws, *, paid: bool) -> tuple[Report, list[str]]:
@@ -65,8 +65,8 @@ def leftovers(aws: Aws) -> list[object]:
 
 def test_an_account_like_ours_has_no_differences_and_is_left_unchanged(make_aws: Callable[..., Aws]) -> None:
     aws = make_aws(Conditions(activity=5.0))
-    report, told = play_ours(aws, paid=True)
-    assert report.differences == {}, told
+    report, lines = play_ours(aws, paid=True)
+    assert report.differences == {}, lines
     assert report.steps == len(FREE) + len(PAID)
     assert (report.left, leftovers(aws)) == ([], [])
 
@@ -79,17 +79,17 @@ def test_free_steps_launch_nothing(aws: Aws) -> None:
 
 def test_a_difference_is_reported_with_both_answers(aws: Aws) -> None:
     aws.endpoint.faults.all.append(denied("PutLifecycleHook"))
-    report, told = play_ours(aws, paid=False)
+    report, lines = play_ours(aws, paid=False)
     assert set(report.differences) == {"a lifecycle hook"}
-    assert "DIFFERENT a lifecycle hook" in told
+    assert "DIFFERENT a lifecycle hook" in lines
     assert any("the account" in difference and "AccessDenied" in difference for difference in report.differences["a lifecycle hook"])
 
 
 def test_resources_that_cannot_be_deleted_are_named(aws: Aws) -> None:
     aws.endpoint.faults.all.append(denied("DeleteAutoScalingGroup"))
-    report, told = play_ours(aws, paid=False)
-    assert any(one.startswith(f"group {RUN}:") and "AccessDenied" in one for one in report.left)
-    assert any(one.startswith("STILL THERE: group") for one in told)
+    report, lines = play_ours(aws, paid=False)
+    assert any(line.startswith(f"group {RUN}:") and "AccessDenied" in line for line in report.left)
+    assert any(line.startswith("STILL THERE: group") for line in lines)
 
 
 def test_ids_times_accounts_and_zones_are_ignored_in_comparisons() -> None:
@@ -100,8 +100,8 @@ def test_ids_times_accounts_and_zones_are_ignored_in_comparisons() -> None:
         {"At": "2026-01-01T00:00:00Z", "Id": "i-0bbb", "Arn": "arn:aws:sqs:us-east-1:123456789012:q"}
     )
     assert list(differences(left, right)) == []
-    told = list(differences({"a": [1, {"b": 2}], "c": 3}, {"a": [1, {"b": 4}], "d": 5}))
-    assert told == ["a[1].b: the account says 2, ours says 4", "c: only the account has it: 3", "d: only ours has it: 5"]
+    lines = list(differences({"a": [1, {"b": 2}], "c": 3}, {"a": [1, {"b": 4}], "d": 5}))
+    assert lines == ["a[1].b: the account says 2, ours says 4", "c: only the account has it: 3", "d: only ours has it: 5"]
 
 
 @pytest.fixture
@@ -123,9 +123,9 @@ def environment(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
 def test_the_script_runs_on_motos_server_and_leaves_nothing_there(empty_moto: str, environment: pytest.MonkeyPatch) -> None:
     environment.setenv("AWS_ENDPOINT_URL", empty_moto)
     session = boto3.session.Session()
-    report, told = play(session, lambda _seconds: None, paid=True)
-    assert report.steps == len(FREE) + len(PAID), told
-    assert set(report.differences) == MOTO_DIFFERS, told
+    report, lines = play(session, lambda _seconds: None, paid=True)
+    assert report.steps == len(FREE) + len(PAID), lines
+    assert set(report.differences) == MOTO_DIFFERS, lines
     assert report.left == []
     scaling, ec2, sqs = (session.client(name) for name in ("autoscaling", "ec2", "sqs"))
     assert scaling.describe_auto_scaling_groups()["AutoScalingGroups"] == []

@@ -22,11 +22,11 @@ def test_a_group_is_described_as_it_was_created(aws: Aws) -> None:
     }
     tags = [{"Key": "k8s.io/cluster-autoscaler/research", "Value": "owned", "PropagateAtLaunch": True}]
     scaling = make_group(aws, MixedInstancesPolicy=policy, Tags=tags)
-    (found,) = scaling.describe_auto_scaling_groups(AutoScalingGroupNames=["gpus", "none"])["AutoScalingGroups"]
-    assert (found["MinSize"], found["MaxSize"], found["DesiredCapacity"], found["AvailabilityZones"]) == (0, 5, 0, ["us-east-1a"])
-    assert found["MixedInstancesPolicy"]["LaunchTemplate"]["Overrides"] == [override]
-    assert found["MixedInstancesPolicy"]["InstancesDistribution"]["OnDemandPercentageAboveBaseCapacity"] == 0
-    assert found["Tags"] == [{"ResourceId": "gpus", "ResourceType": "auto-scaling-group", **tags[0]}]
+    (group,) = scaling.describe_auto_scaling_groups(AutoScalingGroupNames=["gpus", "none"])["AutoScalingGroups"]
+    assert (group["MinSize"], group["MaxSize"], group["DesiredCapacity"], group["AvailabilityZones"]) == (0, 5, 0, ["us-east-1a"])
+    assert group["MixedInstancesPolicy"]["LaunchTemplate"]["Overrides"] == [override]
+    assert group["MixedInstancesPolicy"]["InstancesDistribution"]["OnDemandPercentageAboveBaseCapacity"] == 0
+    assert group["Tags"] == [{"ResourceId": "gpus", "ResourceType": "auto-scaling-group", **tags[0]}]
 
 
 def test_groups_are_found_by_their_tags(aws: Aws) -> None:
@@ -73,8 +73,11 @@ def test_a_template_has_versions(aws: Aws) -> None:
     ident = made["LaunchTemplateId"]
 
     def read(*versions: str) -> list[tuple[int, str, str]]:
-        found = ec2.describe_launch_template_versions(LaunchTemplateId=ident, Versions=versions)["LaunchTemplateVersions"]
-        return [(one["VersionNumber"], one["LaunchTemplateData"]["InstanceType"], one["LaunchTemplateData"]["ImageId"]) for one in found]
+        answer = ec2.describe_launch_template_versions(LaunchTemplateId=ident, Versions=versions)["LaunchTemplateVersions"]
+        return [
+            (version["VersionNumber"], version["LaunchTemplateData"]["InstanceType"], version["LaunchTemplateData"]["ImageId"])
+            for version in answer
+        ]
 
     assert read("$Latest") == [(2, "g6.xlarge", "ami-0123")]
     assert read("$Default", "2") == [(1, "g5.xlarge", "ami-0123"), (2, "g6.xlarge", "ami-0123")]
@@ -85,12 +88,16 @@ def test_a_template_has_versions(aws: Aws) -> None:
 
 def test_types_have_their_gpus_memory_and_fabric(aws: Aws) -> None:
     ec2 = aws.client("ec2")
-    (found,) = ec2.describe_instance_types(InstanceTypes=["p4d.24xlarge"])["InstanceTypes"]
+    (described,) = ec2.describe_instance_types(InstanceTypes=["p4d.24xlarge"])["InstanceTypes"]
     gpu = {"Name": "A100", "Manufacturer": "NVIDIA", "Count": 8, "MemoryInfo": {"SizeInMiB": 40960}}
-    assert found["GpuInfo"]["Gpus"] == [gpu]
-    assert found["VCpuInfo"]["DefaultVCpus"] == 96
-    assert found["NetworkInfo"]["EfaInfo"] == {"MaximumEfaInterfaces": 4}
-    names = [one["InstanceType"] for page in ec2.get_paginator("describe_instance_types").paginate() for one in page["InstanceTypes"]]
+    assert described["GpuInfo"]["Gpus"] == [gpu]
+    assert described["VCpuInfo"]["DefaultVCpus"] == 96
+    assert described["NetworkInfo"]["EfaInfo"] == {"MaximumEfaInterfaces": 4}
+    names = [
+        instance_type["InstanceType"]
+        for page in ec2.get_paginator("describe_instance_types").paginate()
+        for instance_type in page["InstanceTypes"]
+    ]
     assert len(names) > 100
     assert "p5.48xlarge" in names
     with pytest.raises(ClientError) as refused:
@@ -107,8 +114,8 @@ def test_requirements_select_the_types_that_meet_them(aws: Aws) -> None:
         "AcceleratorNames": ["a10g"],
     }
     asked = {"ArchitectureTypes": ["x86_64"], "VirtualizationTypes": ["hvm"], "InstanceRequirements": needs}
-    found = aws.client("ec2").get_instance_types_from_instance_requirements(**asked)["InstanceTypes"]
-    assert [one["InstanceType"] for one in found] == ["g5.2xlarge", "g5.4xlarge", "g5.xlarge"]
+    instance_types = aws.client("ec2").get_instance_types_from_instance_requirements(**asked)["InstanceTypes"]
+    assert [instance_type["InstanceType"] for instance_type in instance_types] == ["g5.2xlarge", "g5.4xlarge", "g5.xlarge"]
 
 
 @pytest.mark.parametrize(
@@ -129,10 +136,10 @@ def test_an_inconsistent_group_is_refused(aws: Aws, told: dict[str, Any], words:
 def test_a_warm_pool_is_shown_with_its_group_until_it_is_deleted(aws: Aws) -> None:
     scaling = make_group(aws)
     scaling.put_warm_pool(AutoScalingGroupName="gpus", MinSize=2)
-    told = {"MinSize": 2, "PoolState": "Stopped"}
-    assert group_of(scaling)["WarmPoolConfiguration"] == told
+    configuration = {"MinSize": 2, "PoolState": "Stopped"}
+    assert group_of(scaling)["WarmPoolConfiguration"] == configuration
     answer = scaling.describe_warm_pool(AutoScalingGroupName="gpus")
-    assert (answer["WarmPoolConfiguration"], answer["Instances"]) == (told, [])
+    assert (answer["WarmPoolConfiguration"], answer["Instances"]) == (configuration, [])
     scaling.delete_warm_pool(AutoScalingGroupName="gpus")
     assert "WarmPoolConfiguration" not in group_of(scaling)
     assert scaling.describe_instance_refreshes(AutoScalingGroupName="gpus")["InstanceRefreshes"] == []
@@ -158,7 +165,7 @@ async def test_the_endpoint_serves_boto3_over_http() -> None:
             client.close()
 
     try:
-        found = await asyncio.to_thread(ask)
+        answer = await asyncio.to_thread(ask)
     finally:
         await serving.close()
-    assert found["InstanceTypes"][0]["GpuInfo"]["Gpus"][0]["Name"] == "A10G"
+    assert answer["InstanceTypes"][0]["GpuInfo"]["Gpus"][0]["Name"] == "A10G"

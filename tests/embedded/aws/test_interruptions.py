@@ -32,16 +32,16 @@ def make_queue(aws: Aws) -> tuple[Any, str]:
 def received(queue: tuple[Any, str]) -> list[dict[str, Any]]:
     """All messages of the queue, which are deleted."""
     sqs, url = queue
-    found = []
+    bodies = []
     while messages := sqs.receive_message(QueueUrl=url, MaxNumberOfMessages=10).get("Messages"):
-        found += [json.loads(message["Body"]) for message in messages]
-        entries = [{"Id": str(number), "ReceiptHandle": one["ReceiptHandle"]} for number, one in enumerate(messages)]
+        bodies += [json.loads(message["Body"]) for message in messages]
+        entries = [{"Id": str(number), "ReceiptHandle": message["ReceiptHandle"]} for number, message in enumerate(messages)]
         assert len(sqs.delete_message_batch(QueueUrl=url, Entries=entries)["Successful"]) == len(entries)
-    return found
+    return bodies
 
 
 def kinds(queue: tuple[Any, str]) -> list[str]:
-    return [one["detail-type"] + (f": {one['detail']['state']}" if "state" in one["detail"] else "") for one in received(queue)]
+    return [event["detail-type"] + (f": {event['detail']['state']}" if "state" in event["detail"] else "") for event in received(queue)]
 
 
 def test_a_dry_market_warns_two_minutes_ahead_and_the_group_launches_again(make_aws: Callable[..., Aws]) -> None:
@@ -53,9 +53,9 @@ def test_a_dry_market_warns_two_minutes_ahead_and_the_group_launches_again(make_
     ((kind, _, _),) = members(scaling)
     received(queue)
     set_capacity(aws.account.region("us-east-1"), Limit(0, market="spot", instance_type=kind))
-    found = received(queue)
-    assert [one["detail-type"] for one in found] == ["EC2 Instance Rebalance Recommendation", "EC2 Spot Instance Interruption Warning"]
-    warning = found[1]
+    events = received(queue)
+    assert [event["detail-type"] for event in events] == ["EC2 Instance Rebalance Recommendation", "EC2 Spot Instance Interruption Warning"]
+    warning = events[1]
     assert warning["detail"] == {"instance-id": before, "instance-action": "terminate"}
     assert (warning["source"], warning["region"], warning["time"]) == ("aws.ec2", "us-east-1", "2026-09-21T14:13:40Z")
     assert warning["resources"] == [f"arn:aws:ec2:us-east-1a:instance/{before}"]
@@ -117,16 +117,16 @@ def test_an_instance_waits_for_its_hook_until_the_action_is_completed(aws: Aws) 
     detail = event["detail"]
     assert (detail["EC2InstanceId"], detail["LifecycleHookName"], detail["LifecycleTransition"]) == (ident, "drain", TERMINATING)
     aws.later(250)
-    told = {"AutoScalingGroupName": "gpus", "LifecycleHookName": "drain"}
-    scaling.record_lifecycle_action_heartbeat(**told, InstanceId=ident)
+    action = {"AutoScalingGroupName": "gpus", "LifecycleHookName": "drain"}
+    scaling.record_lifecycle_action_heartbeat(**action, InstanceId=ident)
     aws.later(250)
     assert [state for *_, state in members(scaling)] == ["Terminating:Wait"]
-    scaling.complete_lifecycle_action(**told, LifecycleActionToken=detail["LifecycleActionToken"], LifecycleActionResult="CONTINUE")
+    scaling.complete_lifecycle_action(**action, LifecycleActionToken=detail["LifecycleActionToken"], LifecycleActionResult="CONTINUE")
     assert [state for *_, state in members(scaling)] == ["Terminating:Proceed"]
     aws.later(30)
     assert members(scaling) == []
     with pytest.raises(ClientError, match="No active Lifecycle Action found") as refused:
-        scaling.complete_lifecycle_action(**told, InstanceId=ident, LifecycleActionResult="CONTINUE")
+        scaling.complete_lifecycle_action(**action, InstanceId=ident, LifecycleActionResult="CONTINUE")
     assert code(refused) == "ValidationError"
 
 
@@ -136,9 +136,9 @@ def test_an_unanswered_hook_ends_with_its_default_result(aws: Aws, default: str,
     scaling = make_group(aws, LifecycleHookSpecificationList=[hook])
     scaling.set_desired_capacity(AutoScalingGroupName="gpus", DesiredCapacity=1)
     aws.later(20)
-    assert [one for *_, one in members(scaling)] == ["Pending:Wait"]
+    assert [state for *_, state in members(scaling)] == ["Pending:Wait"]
     aws.later(52)
-    assert [one for *_, one in members(scaling)] == states
+    assert [state for *_, state in members(scaling)] == states
 
 
 @pytest.mark.parametrize(("transition", "state"), [(LAUNCHING, "Terminating"), (TERMINATING, "Terminating:Proceed")])
@@ -198,9 +198,9 @@ def test_valid_entries_of_a_batch_are_sent_and_the_others_are_reported(aws: Aws)
     url = sqs.create_queue(QueueName="jobs")["QueueUrl"]
     late = {"Id": "late", "MessageBody": "two", "DelaySeconds": 901}
     answer = sqs.send_message_batch(QueueUrl=url, Entries=[{"Id": "good", "MessageBody": "one"}, late])
-    assert [one["Id"] for one in answer["Successful"]] == ["good"]
-    assert [(one["Id"], one["SenderFault"], one["Code"]) for one in answer["Failed"]] == [("late", True, "InvalidParameterValue")]
-    assert [one["Body"] for one in sqs.receive_message(QueueUrl=url, MaxNumberOfMessages=10)["Messages"]] == ["one"]
+    assert [entry["Id"] for entry in answer["Successful"]] == ["good"]
+    assert [(entry["Id"], entry["SenderFault"], entry["Code"]) for entry in answer["Failed"]] == [("late", True, "InvalidParameterValue")]
+    assert [message["Body"] for message in sqs.receive_message(QueueUrl=url, MaxNumberOfMessages=10)["Messages"]] == ["one"]
     half = "x" * 600_000
     with pytest.raises(ClientError) as refused:
         sqs.send_message_batch(QueueUrl=url, Entries=[{"Id": name, "MessageBody": half} for name in "ab"])
@@ -214,9 +214,9 @@ def test_bad_batches_and_unknown_queues_are_refused(aws: Aws) -> None:
     sqs = aws.client("sqs")
     url = sqs.create_queue(QueueName="jobs")["QueueUrl"]
     answer = sqs.delete_message_batch(QueueUrl=url, Entries=[{"Id": "a", "ReceiptHandle": "made up"}])
-    assert [one["Code"] for one in answer["Failed"]] == ["ReceiptHandleIsInvalid"]
+    assert [entry["Code"] for entry in answer["Failed"]] == ["ReceiptHandleIsInvalid"]
     with pytest.raises(ClientError) as refused:
-        sqs.delete_message_batch(QueueUrl=url, Entries=[{"Id": str(one), "ReceiptHandle": "x"} for one in range(11)])
+        sqs.delete_message_batch(QueueUrl=url, Entries=[{"Id": str(number), "ReceiptHandle": "x"} for number in range(11)])
     assert code(refused) == "AWS.SimpleQueueService.TooManyEntriesInBatchRequest"
     with pytest.raises(sqs.exceptions.QueueDoesNotExist):
         sqs.receive_message(QueueUrl=url.replace("jobs", "none"))

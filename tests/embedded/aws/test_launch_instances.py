@@ -10,8 +10,8 @@ from tests.embedded.aws.making import code, group_of, ids, make_group, members, 
 from gpuscaler.embedded.aws.hardware.hardware import Trouble
 
 
-def ask(scaling: Any, count: int, token: str = "one", **told: Any) -> Any:
-    return scaling.launch_instances(AutoScalingGroupName="gpus", RequestedCapacity=count, ClientToken=token, **told)
+def ask(scaling: Any, count: int, token: str = "one", **params: Any) -> Any:
+    return scaling.launch_instances(AutoScalingGroupName="gpus", RequestedCapacity=count, ClientToken=token, **params)
 
 
 def limit(aws: Aws, market: str, name: str, zone: str, count: int) -> None:
@@ -24,8 +24,8 @@ def test_the_answer_has_launched_instances_and_refusals(aws: Aws) -> None:
     limit(aws, "spot", "g6.xlarge", "us-east-1a", 1)
     answer = ask(scaling, 4)
     where = {"MarketType": "spot", "SubnetId": "subnet-useast1a", "AvailabilityZone": "us-east-1a", "AvailabilityZoneId": "use1-az1"}
-    assert sorted(one["InstanceType"] for one in answer["Instances"]) == ["g5.xlarge", "g6.xlarge"]
-    assert [ident for one in answer["Instances"] for ident in one["InstanceIds"]] == ids(scaling)
+    assert sorted(instance["InstanceType"] for instance in answer["Instances"]) == ["g5.xlarge", "g6.xlarge"]
+    assert [ident for instance in answer["Instances"] for ident in instance["InstanceIds"]] == ids(scaling)
     text = "There is no Spot capacity available that matches your request."
     refused = {"ErrorCode": "InsufficientInstanceCapacity", "ErrorMessage": text, **where}
     assert sorted(answer["Errors"], key=lambda one: str(one["InstanceType"])) == [
@@ -85,8 +85,10 @@ def test_an_invalid_launch_is_refused_and_changes_nothing(aws: Aws) -> None:
 
 def test_every_ec2_code_can_be_the_reason(aws: Aws) -> None:
     scaling = make_group(aws)
-    for number, told in enumerate(["Unsupported", "VcpuLimitExceeded", "InsufficientFreeAddressesInSubnet", "ReservationCapacityExceeded"]):
-        aws.account.region("us-east-1").hardware.troubles.append(Trouble(told, market="on-demand", times=1))
+    for number, reason in enumerate(
+        ["Unsupported", "VcpuLimitExceeded", "InsufficientFreeAddressesInSubnet", "ReservationCapacityExceeded"]
+    ):
+        aws.account.region("us-east-1").hardware.troubles.append(Trouble(reason, market="on-demand", times=1))
         answer = ask(scaling, 1, token=f"token-{number}")
-        assert [one["ErrorCode"] for one in answer["Errors"]] == [told]
+        assert [error["ErrorCode"] for error in answer["Errors"]] == [reason]
         assert answer["Instances"] == []

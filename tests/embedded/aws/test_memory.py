@@ -16,8 +16,8 @@ async def test_a_call_takes_the_time_of_its_answers_on_the_loops_clock(aws: Aws)
     executor, loop = LoopExecutor(), asyncio.get_running_loop()
     client = Session(aws.endpoint, executor.took).client("sts", region_name="us-east-1")
     before = loop.time()
-    found = await asyncio.wrap_future(executor.submit(client.get_caller_identity))
-    assert found["Account"] == aws.account.id
+    identity = await asyncio.wrap_future(executor.submit(client.get_caller_identity))
+    assert identity["Account"] == aws.account.id
     assert loop.time() - before == pytest.approx(30.0)
 
 
@@ -52,9 +52,9 @@ def test_launches_report_how_long_they_take(make_aws: type[Aws]) -> None:
     client.describe_auto_scaling_groups()
     ec2 = Session(aws.endpoint).client("ec2", region_name="us-east-1")
     ec2.create_launch_template(LaunchTemplateName="one", LaunchTemplateData={"ImageId": "ami-1", "InstanceType": "g5.xlarge"})
-    told = {"LaunchTemplateName": "one", "Version": "$Latest"}
+    template = {"LaunchTemplateName": "one", "Version": "$Latest"}
     client.create_auto_scaling_group(
-        AutoScalingGroupName="gpus", MinSize=0, MaxSize=1, AvailabilityZones=["us-east-1a"], LaunchTemplate=told
+        AutoScalingGroupName="gpus", MinSize=0, MaxSize=1, AvailabilityZones=["us-east-1a"], LaunchTemplate=template
     )
     client.launch_instances(AutoScalingGroupName="gpus", RequestedCapacity=1, ClientToken="a")
     assert seconds == [0.0, 0.0, 2.0]

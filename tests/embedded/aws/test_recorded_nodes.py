@@ -78,8 +78,8 @@ async def test_a_node_has_the_shape_of_recorded_nodes(tmp_path: Path) -> None:
 
         assert frozenset(node["metadata"]["annotations"]) >= recorded.ANNOTATIONS
         assert frozenset(status["allocatable"]) == frozenset(status["capacity"]) == recorded.AMOUNTS | {"nvidia.com/gpu"}
-        assert {one["type"] for one in status["conditions"]} == recorded.CONDITIONS
-        assert {one["type"] for one in status["addresses"]} == recorded.ADDRESSES
+        assert {condition["type"] for condition in status["conditions"]} == recorded.CONDITIONS
+        assert {address["type"] for address in status["addresses"]} == recorded.ADDRESSES
         assert frozenset(status["nodeInfo"]) == recorded.NODE_INFO
 
 
@@ -118,7 +118,7 @@ async def test_an_eks_node_group_labels_and_taints_its_nodes_and_a_user_data_fla
         here.group("gpus", tags=DISCOVERED | EKS_TAGS, user_data="#!/bin/bash\n")
         node = await first_node(here)
         assert node["metadata"]["labels"]["team"] == "red"
-        assert [(one["key"], one["value"]) for one in node["spec"]["taints"]] == [("nvidia.com/gpu", "true")]
+        assert [(taint["key"], taint["value"]) for taint in node["spec"]["taints"]] == [("nvidia.com/gpu", "true")]
 
         here.group("more", tags=DISCOVERED | EKS_TAGS, user_data="kubelet --register-with-taints=gpuscaler.io/arriving=:NoSchedule")
         here.client("autoscaling").set_desired_capacity(AutoScalingGroupName="more", DesiredCapacity=1)
@@ -147,7 +147,7 @@ async def test_bottlerocket_registers_with_the_taints_of_its_settings(tmp_path: 
 
         node = await first_node(here)
 
-        assert [one["key"] for one in node["spec"]["taints"]] == ["gpuscaler.io/arriving", "nvidia.com/gpu"]
+        assert [taint["key"] for taint in node["spec"]["taints"]] == ["gpuscaler.io/arriving", "nvidia.com/gpu"]
 
 
 async def test_efa_devices_exist_on_nodes_whose_template_attaches_them(tmp_path: Path) -> None:

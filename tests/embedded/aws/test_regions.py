@@ -21,9 +21,9 @@ def described(client: Any, *names: str) -> list[Any]:
 def test_types_without_accelerators_are_known_in_every_region(region: str) -> None:
     client = Aws(regions=[region]).client("ec2", region)
 
-    found = described(client, "m6i.large", "m5.large", "c5.xlarge", "t2.medium", "t3.medium")
+    instance_types = described(client, "m6i.large", "m5.large", "c5.xlarge", "t2.medium", "t3.medium")
 
-    assert {one["InstanceType"]: type_of(one).allocatable["pods"] for one in found} == {
+    assert {instance_type["InstanceType"]: type_of(instance_type).allocatable["pods"] for instance_type in instance_types} == {
         "m6i.large": 29,
         "m5.large": 29,
         "c5.xlarge": 58,
@@ -35,10 +35,16 @@ def test_types_without_accelerators_are_known_in_every_region(region: str) -> No
 def test_interfaces_and_addresses_of_every_type_give_exactly_its_pods_per_node() -> None:
     client = Aws().client("ec2")
 
-    found = [one for page in client.get_paginator("describe_instance_types").paginate() for one in page["InstanceTypes"]]
+    instance_types = [
+        instance_type for page in client.get_paginator("describe_instance_types").paginate() for instance_type in page["InstanceTypes"]
+    ]
 
     pods = {instance_type.name: instance_type.allocatable["pods"] for instance_type in types("aws")}
-    assert {one["InstanceType"]: type_of(one).allocatable["pods"] for one in found if one["InstanceType"] in pods} == pods
+    assert {
+        instance_type["InstanceType"]: type_of(instance_type).allocatable["pods"]
+        for instance_type in instance_types
+        if instance_type["InstanceType"] in pods
+    } == pods
 
 
 @pytest.mark.parametrize("regions", [["us-west-2"], ["ap-northeast-2", "eu-central-1"]])

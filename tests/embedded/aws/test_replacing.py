@@ -8,9 +8,9 @@ from tests.embedded.aws.conftest import Aws
 from tests.embedded.aws.making import code, ids, make_group, members
 
 
-def two(aws: Aws, **told: Any) -> Any:
+def two(aws: Aws, **params: Any) -> Any:
     """A group of two instances in service."""
-    scaling = make_group(aws, **told)
+    scaling = make_group(aws, **params)
     scaling.set_desired_capacity(AutoScalingGroupName="gpus", DesiredCapacity=2)
     aws.later(20)
     return scaling
@@ -24,8 +24,8 @@ def causes(scaling: Any) -> list[str]:
 
 
 def refresh(scaling: Any) -> dict[str, Any]:
-    (found, *_) = scaling.describe_instance_refreshes(AutoScalingGroupName="gpus")["InstanceRefreshes"]
-    return {key: found[key] for key in ("Status", "PercentageComplete", "InstancesToUpdate")}
+    (latest, *_) = scaling.describe_instance_refreshes(AutoScalingGroupName="gpus")["InstanceRefreshes"]
+    return {key: latest[key] for key in ("Status", "PercentageComplete", "InstancesToUpdate")}
 
 
 def watch(aws: Aws, scaling: Any, seconds: int) -> set[int]:

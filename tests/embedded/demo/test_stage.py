@@ -23,7 +23,7 @@ TRACE = Trace("small", (Job("solo", 0.0, 900.0, gpus=1), Job("pair", 60.0, 600.0
 
 
 async def objects(client: Client, resource: Resource) -> list[Any]:
-    return [msgspec.json.decode(one) for one in await client.list_all(resource)]
+    return [msgspec.json.decode(raw) for raw in await client.list_all(resource)]
 
 
 async def performed(speed: float) -> tuple[Demo, list[Frame], dict[str, list[Any]]]:
@@ -32,22 +32,22 @@ async def performed(speed: float) -> tuple[Demo, list[Frame], dict[str, list[Any
         demo = Demo(SettingsFile(path), scenario(1, TRACE), began=BEGAN, speed=speed)
         running = asyncio.create_task(demo.run())
         frames: list[Frame] = []
-        found: dict[str, list[Any]] = {}
+        stored: dict[str, list[Any]] = {}
         while not running.done():
             await asyncio.sleep(30.0)
             if (frame := await demo.frame()) is not None:
                 frames.append(frame)
-            if demo.elapsed > 1500 and not found and not running.done():
+            if demo.elapsed > 1500 and not stored and not running.done():
                 async with HttpTransport(Access(demo.server, "a user")) as transport:
                     client = Client(transport)
-                    found = {resource.kind: await objects(client, resource) for resource in (LEASES, CONFIG_MAPS, EVENTS, JOBS)}
+                    stored = {resource.kind: await objects(client, resource) for resource in (LEASES, CONFIG_MAPS, EVENTS, JOBS)}
         running.result()
-    return demo, frames, found
+    return demo, frames, stored
 
 
 def test_work_runs_to_its_end_and_everything_is_visible_over_http() -> None:
     with asyncio.Runner(loop_factory=partial(PacedLoop, 100_000.0)) as runner:
-        demo, frames, found = runner.run(performed(100_000.0))
+        demo, frames, stored = runner.run(performed(100_000.0))
 
     assert [(life.key.rpartition("-")[0], life.finished) for life in demo.tally.lives] == [
         ("default/solo", True),
@@ -65,8 +65,8 @@ def test_work_runs_to_its_end_and_everything_is_visible_over_http() -> None:
     assert max(used for used, _, _, _ in gpus) == 9
     assert max(idle for _, idle, _, _ in gpus) > 0
     assert any("on its way, ready in about" in pending.why for frame in frames for pending in frame.pending)
-    leases = [one for one in found["Lease"] if one["metadata"]["namespace"] != "kube-node-lease"]
+    leases = [lease for lease in stored["Lease"] if lease["metadata"]["namespace"] != "kube-node-lease"]
     assert [lease["spec"]["holderIdentity"] for lease in leases] == ["demo"]
-    assert "gpuscaler-state" in {one["metadata"]["name"] for one in found["ConfigMap"]}
-    assert {"TriggeredScaleUp", "NodeOpened"} <= {one["reason"] for one in found["Event"]}
-    assert {one["metadata"]["name"] for one in found["Job"]} == {"solo", "pair"}
+    assert "gpuscaler-state" in {config_map["metadata"]["name"] for config_map in stored["ConfigMap"]}
+    assert {"TriggeredScaleUp", "NodeOpened"} <= {event["reason"] for event in stored["Event"]}
+    assert {job["metadata"]["name"] for job in stored["Job"]} == {"solo", "pair"}

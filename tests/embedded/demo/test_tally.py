@@ -23,10 +23,10 @@ class Watch:
     def __post_init__(self) -> None:
         self.tally = Tally(lambda: self.time)
 
-    def brings(self, at: float, *pods: Pod, gone: str = "") -> None:
+    def brings(self, at: float, *pods: Pod, removed: str = "") -> None:
         self.time = BEGAN + at
         changes: dict[str, Pod | None] = {pod.key: pod for pod in pods}
-        self.tally.hear(Batch(PODS, Pod, {**changes, **({gone: None} if gone else {})}))
+        self.tally.hear(Batch(PODS, Pod, {**changes, **({removed: None} if removed else {})}))
 
 
 def one(uid: str = "u1", *, on: str = "", phase: str = "Pending", created: float = BEGAN) -> Pod:
@@ -39,7 +39,7 @@ def test_a_pod_is_pending_until_it_runs_and_done_when_it_has_succeeded() -> None
     watch.brings(30, one(on="n1"))
     watch.brings(45, one(on="n1", phase="Running"))
     watch.brings(345, one(on="n1", phase="Succeeded"))
-    watch.brings(400, gone="default/a")
+    watch.brings(400, removed="default/a")
 
     (life,) = watch.tally.lives
 
@@ -51,7 +51,7 @@ def test_a_pod_is_pending_until_it_runs_and_done_when_it_has_succeeded() -> None
 def test_a_pod_that_vanishes_while_it_runs_was_cut_short() -> None:
     watch = Watch()
     watch.brings(45, one(on="n1", phase="Running"))
-    watch.brings(60, gone="default/a")
+    watch.brings(60, removed="default/a")
 
     (life,) = watch.tally.lives
 
@@ -74,7 +74,7 @@ def test_samples_distinguish_requested_gpus_from_busy_ones() -> None:
     watch = Watch()
     watch.brings(5, one("u1", on="n1", phase="Running"), pod("b", spec(gpus=4), uid="u2", created=BEGAN))
     watch.tally.sample(paid=8, dollars_per_hour=3.0)
-    watch.brings(9, gone="default/b")
+    watch.brings(9, removed="default/b")
     watch.tally.sample(paid=2, dollars_per_hour=1.0)
 
     assert [(sample.at, sample.wanted, sample.used, sample.paid, sample.dollars_per_hour) for sample in watch.tally.timeline] == [

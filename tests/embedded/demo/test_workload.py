@@ -25,10 +25,10 @@ def test_generated_jobs_are_sorted_and_early_enough_to_end(seed: int) -> None:
 def test_a_trace_is_cut_to_the_jobs_submitted_in_time_and_begins_at_once() -> None:
     trace = Trace("t", (Job("a", 1000.0, 60), Job("b", 1500.0, 60), Job("c", 1000.0 + SPAN, 60)))
 
-    told = scenario(0, trace)
+    made = scenario(0, trace)
 
-    assert [(job.id, job.submit) for job in told.trace.jobs] == [("a", 0.0), ("b", 500.0)]
-    assert told.since == 0.0
+    assert [(job.id, job.submit) for job in made.trace.jobs] == [("a", 0.0), ("b", 500.0)]
+    assert made.since == 0.0
 
 
 def test_the_first_busy_part_of_a_long_trace_is_used() -> None:
@@ -36,10 +36,10 @@ def test_the_first_busy_part_of_a_long_trace_is_used() -> None:
     busy = [Job(f"busy-{number}", 60 * SPAN + 10.0 * number, 60) for number in range(BUSY)]
     later = [Job(f"later-{number}", 90 * SPAN + number, 60) for number in range(2 * BUSY)]
 
-    told = scenario(0, Trace("t", (*calm, *busy, *later)))
+    made = scenario(0, Trace("t", (*calm, *busy, *later)))
 
-    assert [job.id for job in told.trace.jobs] == [job.id for job in busy]
-    assert told.since == 60 * SPAN
+    assert [job.id for job in made.trace.jobs] == [job.id for job in busy]
+    assert made.since == 60 * SPAN
 
 
 def test_the_busiest_part_of_a_quiet_trace_is_used() -> None:

@@ -12,7 +12,7 @@ from gpuscaler.embedded.nodes.plugins import GENERIC, PLUGINS, is_plugin, plugin
 from gpuscaler.kube.resources import DAEMON_SETS, NODES, PODS
 from gpuscaler.model.offerings import OfferingKey
 from gpuscaler.model.well_known import ARRIVING_TAINT
-from gpuscaler.simulation.cloud.delays import NO_FAULTS, Absent, Delay, Delays, Faults
+from gpuscaler.simulation.cloud.delays import NO_FAULTS, Delay, Delays, Faults, MissingResource
 
 GPU, EFA = "nvidia.com/gpu", "vpc.amazonaws.com/efa"
 SECONDS = Delay(10.0, 10.0, 10.0)
@@ -41,7 +41,7 @@ async def amounts(here: World, name: str, part: str = "allocatable") -> dict[str
 
 
 async def plugin_pods(here: World, name: str = "") -> list[dict[str, Any]]:
-    pods = [msgspec.json.decode(one) for one in await here.user.list_all(PODS, namespace="kube-system")]
+    pods = [msgspec.json.decode(raw) for raw in await here.user.list_all(PODS, namespace="kube-system")]
     return [pod for pod in pods if name in ("", pod["spec"].get("nodeName"))]
 
 
@@ -132,9 +132,9 @@ async def test_devices_restarted_or_hidden_by_calls_go_away_and_come_back() -> N
     ("faults", "shown"),
     [
         (replace(NO_FAULTS, never_visible=1.0), set()),
-        (replace(NO_FAULTS, absent=(Absent(EFA),)), {GPU}),
-        (replace(NO_FAULTS, absent=(Absent("", "g4dn.xlarge"),)), {GPU, EFA}),
-        (replace(NO_FAULTS, absent=(Absent(EFA, share=0.0),)), {GPU, EFA}),
+        (replace(NO_FAULTS, absent=(MissingResource(EFA),)), {GPU}),
+        (replace(NO_FAULTS, absent=(MissingResource("", "g4dn.xlarge"),)), {GPU, EFA}),
+        (replace(NO_FAULTS, absent=(MissingResource(EFA, share=0.0),)), {GPU, EFA}),
     ],
 )
 async def test_faults_select_promised_devices_that_never_appear(faults: Faults, shown: set[str]) -> None:

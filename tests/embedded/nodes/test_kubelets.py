@@ -30,16 +30,16 @@ async def bind(here: Lab, name: str = "p", *, node: str = "a", run_for: str = ""
 
 async def phase_listed(here: Lab) -> list[str]:
     """The phases of all pods, without a request."""
-    return [msgspec.json.decode(one)["status"]["phase"] for one in await here.user.list_all(PODS)]
+    return [msgspec.json.decode(raw)["status"]["phase"] for raw in await here.user.list_all(PODS)]
 
 
 async def phase(here: Lab, name: str = "p") -> str:
     """The phase of a pod; empty if there is none."""
     try:
-        found: str = (await here.status(PODS, name))["phase"]
+        current: str = (await here.status(PODS, name))["phase"]
     except NotFound:
         return ""
-    return found
+    return current
 
 
 async def test_a_pod_runs_for_its_run_time_and_then_succeeds() -> None:
@@ -48,7 +48,7 @@ async def test_a_pod_runs_for_its_run_time_and_then_succeeds() -> None:
         await here.wait(1.0)
         running = await here.status(PODS, "p")
         assert running["phase"] == "Running"
-        assert {one["type"]: one["status"] for one in running["conditions"]}["Ready"] == "True"
+        assert {condition["type"]: condition["status"] for condition in running["conditions"]}["Ready"] == "True"
         assert running["containerStatuses"][0]["state"] == {"running": {"startedAt": running["startTime"]}}
         assert running["initContainerStatuses"][0]["state"]["terminated"]["exitCode"] == 0
         await here.wait(87.0)
@@ -58,7 +58,7 @@ async def test_a_pod_runs_for_its_run_time_and_then_succeeds() -> None:
         assert done["phase"] == "Succeeded"
         ended = done["containerStatuses"][0]["state"]["terminated"]
         assert (ended["exitCode"], ended["startedAt"]) == (0, running["startTime"])
-        assert {one["type"]: one["status"] for one in done["conditions"]}["Ready"] == "False"
+        assert {condition["type"]: condition["status"] for condition in done["conditions"]}["Ready"] == "False"
 
 
 @pytest.mark.parametrize("run_for", ["", "soon"])

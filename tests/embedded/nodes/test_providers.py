@@ -13,7 +13,7 @@ import pytest
 import structlog
 from tests.control.managing import managed
 from tests.control.process.test_running import Ticking
-from tests.control.world import BEGAN, Deaths, MortalTransport, Notes, Watchman, luck
+from tests.control.world import BEGAN, DeathPlan, MortalTransport, CountingRecorder, CallObserver, seeded_random
 from tests.embedded.tolerant import tolerant_plugin
 from tests.objects import pod
 
@@ -45,8 +45,8 @@ SPOT = OfferingKey("gpu", "spot", "g4dn.xlarge", "us-east-1a")
 
 
 def text(**simulated: str) -> str:
-    told = {"boot": "20s", "device_plugin_delay": "5s", "capacity_error_delay": "1s", **simulated}
-    inner = ", ".join(f"{name}: {value}" for name, value in told.items())
+    settings = {"boot": "20s", "device_plugin_delay": "5s", "capacity_error_delay": "1s", **simulated}
+    inner = ", ".join(f"{name}: {value}" for name, value in settings.items())
     return f"""
 region: us-east-1
 cloud: simulated
@@ -111,8 +111,8 @@ class Lives:
         self._path = folder / "run.yaml"
         self._lives: list[Life] = []
 
-    async def begin(self, told: str | None = None, *, dry_run: bool = False, namespace: str = "kube-system") -> ProviderSetup:
-        self._path.write_text(text() if told is None else told)
+    async def begin(self, settings: str | None = None, *, dry_run: bool = False, namespace: str = "kube-system") -> ProviderSetup:
+        self._path.write_text(text() if settings is None else settings)
         self._lives.append(Life(self.api, self._path, dry_run=dry_run, namespace=namespace))
         return await self._lives[-1].start()
 
@@ -124,7 +124,7 @@ class Lives:
             await self.end()
 
     async def nodes(self) -> list[dict[str, Any]]:
-        return [msgspec.json.decode(one) for one in await self.user.list_all(NODES)]
+        return [msgspec.json.decode(raw) for raw in await self.user.list_all(NODES)]
 
 
 @asynccontextmanager
@@ -193,11 +193,11 @@ async def test_events_that_were_caught_up_with_are_saved_at_once(tmp_path: Path)
 
 async def test_refusals_are_repeated_too(tmp_path: Path) -> None:
     async with lives(tmp_path) as here:
-        told = text(dry="[{market: spot}]")
-        first = await buy(await here.begin(told), SPOT, GPU)
+        settings = text(dry="[{market: spot}]")
+        first = await buy(await here.begin(settings), SPOT, GPU)
         assert [refusal.cause for refusal in first.refusals] == [CAPACITY]
         await here.end()
-        assert await buy(await here.begin(told), SPOT, GPU) == first
+        assert await buy(await here.begin(settings), SPOT, GPU) == first
 
 
 async def test_events_of_machines_while_no_process_ran_are_caught_up_with(tmp_path: Path) -> None:
@@ -207,7 +207,7 @@ async def test_events_of_machines_while_no_process_ran_are_caught_up_with(tmp_pa
         await asyncio.sleep(60.0)
         late = await buy(made, token="b")
         await here.end()
-        gone, stays = (instance.id for instance in bought.instances)
+        ended, stays = (instance.id for instance in bought.instances)
         for node in await here.nodes():
             if node["spec"]["providerID"] == stays:
                 await here.user.delete(NODES, node["metadata"]["name"])
@@ -218,11 +218,11 @@ async def test_events_of_machines_while_no_process_ran_are_caught_up_with(tmp_pa
         await here.user.create(NODES, {"metadata": {"name": "foreign"}, "spec": {"providerID": "aws:///us-east-1a/i-1"}})
         await asyncio.sleep(100.0)
         made = await here.begin()
-        await made.provider.remove((gone,))
+        await made.provider.remove((ended,))
         await asyncio.sleep(30.0)
-        found = {node["spec"]["providerID"]: node for node in await here.nodes()}
-        assert found.keys() == {stays, late.instances[0].id, "aws:///us-east-1a/i-1"}
-        assert found[late.instances[0].id]["status"]["allocatable"]["nvidia.com/gpu"] == "1"
+        nodes = {node["spec"]["providerID"]: node for node in await here.nodes()}
+        assert nodes.keys() == {stays, late.instances[0].id, "aws:///us-east-1a/i-1"}
+        assert nodes[late.instances[0].id]["status"]["allocatable"]["nvidia.com/gpu"] == "1"
 
 
 async def test_spot_machines_of_a_market_that_new_settings_call_dry_are_reclaimed_with_notice(tmp_path: Path) -> None:
@@ -253,10 +253,10 @@ async def test_machines_fail_as_the_settings_say(fault: str, nodes: int, gpus: i
         made = await here.begin(text(faults=f"{{{fault}}}"))
         await buy(made)
         await asyncio.sleep(900.0)
-        found = await here.nodes()
+        listed = await here.nodes()
         (machine,) = (await made.provider.inventory()).instances
-        assert len(found) == nodes
-        assert sum(int(node["status"]["allocatable"].get("nvidia.com/gpu", 0)) for node in found) == gpus
+        assert len(listed) == nodes
+        assert sum(int(node["status"]["allocatable"].get("nvidia.com/gpu", 0)) for node in listed) == gpus
         assert words in machine.fault
         assert bool(machine.fault) == bool(words)
 
@@ -313,13 +313,13 @@ async def test_a_file_of_series_determines_when_spot_markets_are_dry(tmp_path: P
 
 
 async def test_a_forbidden_node_write_blocks_no_other_machine_is_logged_once_and_done_when_allowed(tmp_path: Path) -> None:
-    said = 'nodes is forbidden: User "gpuscaler" cannot delete resource "nodes" in API group "" at the cluster scope'
+    message = 'nodes is forbidden: User "gpuscaler" cannot delete resource "nodes" in API group "" at the cluster scope'
     with structlog.testing.capture_logs() as logs:
         async with lives(tmp_path) as here:
             made = await here.begin()
             first = await buy(made)
             await asyncio.sleep(60.0)
-            here.api.faults.add(Fault(method="DELETE", path="/nodes/", refusal=Failure(403, "Forbidden", said)))
+            here.api.faults.add(Fault(method="DELETE", path="/nodes/", refusal=Failure(403, "Forbidden", message)))
             await made.provider.remove((first.instances[0].id,))
             await asyncio.sleep(60.0)
             second = await buy(made, token="b")
@@ -330,8 +330,8 @@ async def test_a_forbidden_node_write_blocks_no_other_machine_is_logged_once_and
             await asyncio.sleep(15.0)
             assert [node["spec"]["providerID"] for node in await here.nodes()] == ids[1:]
 
-    told = [log["problem"] for log in logs if log["event"] == "an object of a simulated machine could not be written"]
-    assert [one.removesuffix(" (403 Forbidden)") for one in told] == [said]
+    problems = [log["problem"] for log in logs if log["event"] == "an object of a simulated machine could not be written"]
+    assert [problem.removesuffix(" (403 Forbidden)") for problem in problems] == [message]
 
 
 async def test_a_leftover_node_that_may_not_be_deleted_blocks_no_leader_and_goes_when_allowed(tmp_path: Path) -> None:
@@ -371,8 +371,8 @@ async def test_a_failing_api_server_delays_answers_and_loses_nothing(tmp_path: P
 async def test_a_foreign_node_with_the_name_of_a_machine_is_neither_changed_nor_deleted(tmp_path: Path, instance: str) -> None:
     async with lives(tmp_path) as here:
         made = await here.begin()
-        theirs = {"metadata": {"name": FIRST}, "spec": {"providerID": instance} if instance else {}}
-        await here.user.create(NODES, theirs)
+        foreign = {"metadata": {"name": FIRST}, "spec": {"providerID": instance} if instance else {}}
+        await here.user.create(NODES, foreign)
         (before,) = await here.nodes()
         bought = await buy(made)
         await asyncio.sleep(60.0)
@@ -427,14 +427,14 @@ async def test_pods_on_its_machines_run_and_those_on_foreign_nodes_are_left_to_t
             await here.user.create(PODS, {**body, "spec": {**body["spec"], "nodeName": name}}, namespace="default")
         await asyncio.sleep(120.0)
         phases = {
-            one["metadata"]["name"]: one["status"]["phase"]
-            for one in map(msgspec.json.decode, await here.user.list_all(PODS, namespace="default"))
+            pod["metadata"]["name"]: pod["status"]["phase"]
+            for pod in map(msgspec.json.decode, await here.user.list_all(PODS, namespace="default"))
         }
         assert phases == {"on-real": "Pending", f"on-{FIRST}": "Running"}
         await here.user.delete(PODS, "on-real", namespace="default")
         await here.user.delete(PODS, f"on-{FIRST}", namespace="default")
         await asyncio.sleep(10.0)
-        assert [msgspec.json.decode(one)["metadata"]["name"] for one in await here.user.list_all(PODS, namespace="default")] == ["on-real"]
+        assert [msgspec.json.decode(raw)["metadata"]["name"] for raw in await here.user.list_all(PODS, namespace="default")] == ["on-real"]
 
 
 async def test_a_dry_run_writes_nothing(tmp_path: Path) -> None:
@@ -458,7 +458,7 @@ async def test_pools_of_changed_settings_can_be_bought_at_once(tmp_path: Path) -
         assert {offering.instance_type for pool in await made.provider.pools() for offering in pool.offerings} == {"g5.xlarge"}
 
 
-class Records(Notes):
+class Records(CountingRecorder):
     """Notes of all processes."""
 
     def led_by(self, _controller: Controller | None, /) -> None:
@@ -473,15 +473,15 @@ class Records(Notes):
 
 @pytest.mark.parametrize("seed", range(12))
 async def test_a_process_that_dies_with_its_cloud_at_any_step_neither_buys_twice_nor_loses_anything(seed: int, tmp_path: Path) -> None:
-    dice, api, path = luck(seed, "providers"), ApiServer(now), tmp_path / "run.yaml"
+    dice, api, path = seeded_random(seed, "providers"), ApiServer(now), tmp_path / "run.yaml"
     path.write_text(text(seed=str(seed)))
     user = Client(MemoryTransport(api), limit=RateLimit(qps=1e9, burst=1_000_000))
     pods = dice.randint(1, 4)
 
-    async def one_life(deaths: Deaths, within: float) -> None:
+    async def one_life(deaths: DeathPlan, within: float) -> None:
         running = ControllerProcess(
             file=SettingsFile(path),
-            transport=MortalTransport(MemoryTransport(api), deaths, Watchman()),
+            transport=MortalTransport(MemoryTransport(api), deaths, CallObserver()),
             namespace="kube-system",
             identity=f"life-{id(deaths)}",
             clocks=Ticking(),
@@ -498,9 +498,9 @@ async def test_a_process_that_dies_with_its_cloud_at_any_step_neither_buys_twice
         for number in range(pods):
             await user.create(PODS, pod(f"p{number}"), namespace="default")
         for _ in range(3):
-            await one_life(Deaths(dice.randint(2, 40), before=dice.random() < 0.5), 100.0)
+            await one_life(DeathPlan(dice.randint(2, 40), before=dice.random() < 0.5), 100.0)
             await asyncio.sleep(dice.choice((0.0, 20.0)))
-        await one_life(Deaths(), 300.0)
+        await one_life(DeathPlan(), 300.0)
         state = await CloudStore(user, namespace="kube-system").load()
-        bound = [bool(one["spec"].get("nodeName")) for one in map(msgspec.json.decode, await user.list_all(PODS, namespace="default"))]
+        bound = [bool(pod["spec"].get("nodeName")) for pod in map(msgspec.json.decode, await user.list_all(PODS, namespace="default"))]
     assert (state.core.granted, len(bound), all(bound)) == (pods, pods, True)

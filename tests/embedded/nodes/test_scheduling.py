@@ -28,7 +28,7 @@ async def places(here: Lab) -> dict[str, str]:
 
 
 async def message(here: Lab, name: str) -> str:
-    (condition,) = [one for one in (await here.status(PODS, name))["conditions"] if one["type"] == "PodScheduled"]
+    (condition,) = [condition for condition in (await here.status(PODS, name))["conditions"] if condition["type"] == "PodScheduled"]
     assert (condition["status"], condition["reason"]) == ("False", "Unschedulable")
     text: str = condition["message"]
     return text
@@ -75,7 +75,7 @@ async def test_selectors_and_several_missing_resources_are_named() -> None:
         rest = "no new claims to deallocate, preemption: 0/1 nodes are available: 1 Preemption is not helpful for scheduling."
         assert await message(here, "picky") == f"0/1 nodes are available: 1 node(s) didn't match Pod's node affinity/selector. {rest}"
         assert await message(here, "huge") == f"0/1 nodes are available: 1 Insufficient cpu, 1 Insufficient memory. {rest}"
-        events = [msgspec.json.decode(one) for one in await here.user.list_all(CORE_EVENTS)]
+        events = [msgspec.json.decode(raw) for raw in await here.user.list_all(CORE_EVENTS)]
         assert {event["involvedObject"]["name"] for event in events if event["reason"] == "FailedScheduling"} == {"picky", "huge"}
 
 
@@ -86,7 +86,7 @@ async def test_one_event_counts_how_often_a_pod_found_no_node_for_the_same_reaso
         for number in range(3):
             await here.user.merge_patch(NODES, "a", {"metadata": {"labels": {"looked": str(number)}}})
             await here.wait(20.0)
-        (event,) = [msgspec.json.decode(one) for one in await here.user.list_all(CORE_EVENTS)]
+        (event,) = [msgspec.json.decode(raw) for raw in await here.user.list_all(CORE_EVENTS)]
         assert event["count"] >= 4
         assert event["lastTimestamp"] > event["firstTimestamp"]
         await here.user.merge_patch(NODES, "a", {"spec": {"unschedulable": True}})
@@ -98,12 +98,12 @@ async def test_a_deleted_event_is_created_again() -> None:
     async with lab("a") as here:
         await submit(here, "huge", cpu=9)
         await here.wait()
-        (event,) = [msgspec.json.decode(one) for one in await here.user.list_all(CORE_EVENTS)]
+        (event,) = [msgspec.json.decode(raw) for raw in await here.user.list_all(CORE_EVENTS)]
         await here.user.delete(CORE_EVENTS, event["metadata"]["name"], namespace="default")
         for number in range(2):
             await here.user.merge_patch(NODES, "a", {"metadata": {"labels": {"looked": str(number)}}})
             await here.wait(20.0)
-        (event,) = [msgspec.json.decode(one) for one in await here.user.list_all(CORE_EVENTS)]
+        (event,) = [msgspec.json.decode(raw) for raw in await here.user.list_all(CORE_EVENTS)]
         assert event["count"] == 1
 
 
@@ -135,9 +135,9 @@ async def test_a_nomination_that_fails_is_cleared() -> None:
 async def test_promised_room_is_used_only_by_pods_with_a_higher_priority(priority: int, winner: str) -> None:
     async with lab() as here:
         # All at once: the scheduler must not see only some of them.
-        theirs: dict[str, Any] = {"schedulerName": "default-scheduler"}
-        other = pod("other", 0, status={"phase": "Pending"}, priority=priority, **theirs)
-        promised = pod("promised", 0, cpu="8", status={"phase": "Pending", "nominatedNodeName": "a"}, **theirs)
+        options: dict[str, Any] = {"schedulerName": "default-scheduler"}
+        other = pod("other", 0, status={"phase": "Pending"}, priority=priority, **options)
+        promised = pod("promised", 0, cpu="8", status={"phase": "Pending", "nominatedNodeName": "a"}, **options)
         here.cluster.api.load([node("a"), other, promised])
         await here.wait(8.0)
         assert await places(here) == {"other": "", "promised": "", winner: "a"}
@@ -161,8 +161,8 @@ async def test_soft_taints_are_avoided_only_while_there_is_another_node() -> Non
         for number in range(9):
             await submit(here, f"p{number}")
             await here.wait(1.0)
-        found = await places(here)
-        assert sorted(found.values()) == ["a"] + ["b"] * 8
+        nodes_of_pods = await places(here)
+        assert sorted(nodes_of_pods.values()) == ["a"] + ["b"] * 8
         toleration = {"key": "little-used", "operator": "Exists"}
         await submit(here, "tolerant", tolerations=[toleration])
         await here.wait()

@@ -66,14 +66,14 @@ async def test_requests_that_a_web_site_sends_through_a_browser_are_refused() ->
 
 async def test_tls_and_tokens_are_checked() -> None:
     authority = trustme.CA()
-    ours, theirs = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), ssl.create_default_context()
-    authority.issue_cert("127.0.0.1").configure_cert(ours)
-    authority.configure_trust(theirs)
-    async with _served(ApiServer(time.time, tokens=["secret"]), tls=ours) as (url, session):
+    server_tls, client_tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), ssl.create_default_context()
+    authority.issue_cert("127.0.0.1").configure_cert(server_tls)
+    authority.configure_trust(client_tls)
+    async with _served(ApiServer(time.time, tokens=["secret"]), tls=server_tls) as (url, session):
         assert url.startswith("https://127.0.0.1:")
-        async with session.get(url + CONFIG_MAPS, ssl=theirs) as answer:
+        async with session.get(url + CONFIG_MAPS, ssl=client_tls) as answer:
             assert answer.status == 401
-        async with session.get(url + CONFIG_MAPS, ssl=theirs, headers={"Authorization": "Bearer secret"}) as answer:
+        async with session.get(url + CONFIG_MAPS, ssl=client_tls, headers={"Authorization": "Bearer secret"}) as answer:
             assert answer.status == 200
         with pytest.raises(aiohttp.ClientConnectorCertificateError):
             await session.get(url + CONFIG_MAPS)

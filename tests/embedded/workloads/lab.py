@@ -50,17 +50,17 @@ class Lab(RunningCluster):
         await self.user.merge_patch(resource, name, patch, namespace="default", subresource=part)
 
     async def get(self, resource: Resource, name: str) -> dict[str, Any]:
-        found: dict[str, Any] = msgspec.json.decode(await self.user.get(resource, name, namespace="default"))
-        return found
+        obj: dict[str, Any] = msgspec.json.decode(await self.user.get(resource, name, namespace="default"))
+        return obj
 
     async def status(self, resource: Resource, name: str) -> dict[str, Any]:
-        found: dict[str, Any] = (await self.get(resource, name)).get("status") or {}
-        return found
+        value: dict[str, Any] = (await self.get(resource, name)).get("status") or {}
+        return value
 
     async def pods(self) -> list[dict[str, Any]]:
         """Pods that have neither ended nor are being deleted."""
-        found = await self.all()
-        return [pod for pod in found if pod["status"]["phase"] in ("Pending", "Running") and "deletionTimestamp" not in pod["metadata"]]
+        listed = await self.all()
+        return [pod for pod in listed if pod["status"]["phase"] in ("Pending", "Running") and "deletionTimestamp" not in pod["metadata"]]
 
     async def fail(self, pod: Mapping[str, Any], *conditions: Mapping[str, str]) -> None:
         """End the containers of a pod with an error."""
@@ -81,4 +81,4 @@ async def lab(*nodes: str) -> AsyncIterator[Lab]:
 
 
 def names(objects: list[dict[str, Any]]) -> list[str]:
-    return sorted(one["metadata"]["name"] for one in objects)
+    return sorted(obj["metadata"]["name"] for obj in objects)

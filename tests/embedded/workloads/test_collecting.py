@@ -21,7 +21,7 @@ async def test_pods_bound_to_a_missing_node_fail_and_are_deleted_after_a_while()
         seen = []
         for _ in range(100):
             await here.wait(0.5)
-            seen += [one["status"]["phase"] for one in await here.all() if one["metadata"]["name"] == "on-ghost"]
+            seen += [pod["status"]["phase"] for pod in await here.all() if pod["metadata"]["name"] == "on-ghost"]
         assert seen.count("Pending") > 70
         assert names(await here.all()) == ["on-a"]
 
@@ -34,7 +34,7 @@ async def test_a_node_that_appears_in_time_keeps_its_pods() -> None:
         await here.wait(30.0)
         await here.node("late")
         await here.wait(60.0)
-        assert [one["status"]["phase"] for one in await here.all()] == ["Running"]
+        assert [pod["status"]["phase"] for pod in await here.all()] == ["Running"]
         await here.user.delete(NODES, "late")
         await here.wait(60.0)
         assert await here.all() == []

@@ -31,8 +31,8 @@ async def test_a_pod_waits_for_its_own_node_when_that_is_full() -> None:
         await here.node("small", cpu=0)
         await here.create(DAEMON_SETS, "agent")
         await here.wait()
-        found = {pod["spec"].get("nodeName", ""): pod["status"]["phase"] for pod in await here.pods()}
-        assert found == {"a": "Running", "": "Pending"}
+        phases = {pod["spec"].get("nodeName", ""): pod["status"]["phase"] for pod in await here.pods()}
+        assert phases == {"a": "Running", "": "Pending"}
 
 
 async def test_nodes_that_it_does_not_tolerate_or_select_get_no_pod_until_that_changes() -> None:

@@ -15,7 +15,7 @@ async def _images(here: Lab) -> list[str]:
 
 
 async def _sizes(here: Lab) -> list[int]:
-    return sorted(one["spec"]["replicas"] for one in await here.all(REPLICA_SETS))
+    return sorted(replica_set["spec"]["replicas"] for replica_set in await here.all(REPLICA_SETS))
 
 
 async def test_a_deployment_runs_its_pods_through_its_own_replica_set() -> None:
@@ -27,7 +27,7 @@ async def test_a_deployment_runs_its_pods_through_its_own_replica_set() -> None:
         assert replica_set["metadata"]["name"] == f"web-{tag}"
         assert all(pod["metadata"]["name"].startswith(f"web-{tag}-") for pod in await here.pods())
         status = await here.status(DEPLOYMENTS, "web")
-        conditions = {one["type"]: (one["status"], one["reason"]) for one in status.pop("conditions")}
+        conditions = {condition["type"]: (condition["status"], condition["reason"]) for condition in status.pop("conditions")}
         assert status == {"observedGeneration": 1, "replicas": 3, "updatedReplicas": 3, "readyReplicas": 3, "availableReplicas": 3}
         assert conditions == {"Available": ("True", "MinimumReplicasAvailable"), "Progressing": ("True", "NewReplicaSetAvailable")}
 

@@ -52,7 +52,8 @@ async def test_failing_servers_lost_answers_evictions_and_vanishing_nodes_are_su
         await here.wait(700.0)
         nodes = len(await here.all(NODES))
         web, db, agent, train = [
-            await here.status(*one) for one in ((DEPLOYMENTS, "web"), (STATEFUL_SETS, "db"), (DAEMON_SETS, "agent"), (JOBS, "train"))
+            await here.status(*workload)
+            for workload in ((DEPLOYMENTS, "web"), (STATEFUL_SETS, "db"), (DAEMON_SETS, "agent"), (JOBS, "train"))
         ]
         assert (web["replicas"], web["updatedReplicas"], web["availableReplicas"]) == (4, 4, 4)
         assert (db["readyReplicas"], agent["numberReady"], train["succeeded"]) == (2, nodes, 6)

@@ -11,7 +11,11 @@ from gpuscaler.kube.resources import JOBS, NODES, PODS
 
 
 async def _conditions(here: Lab, name: str = "train") -> dict[str, str]:
-    return {one["type"]: one.get("reason", "") for one in (await here.status(JOBS, name)).get("conditions", ()) if one["status"] == "True"}
+    return {
+        condition["type"]: condition.get("reason", "")
+        for condition in (await here.status(JOBS, name)).get("conditions", ())
+        if condition["status"] == "True"
+    }
 
 
 async def test_a_job_is_complete_when_enough_pods_have_succeeded() -> None:

@@ -24,16 +24,16 @@ async def bought(here: World) -> str:
 
 
 async def node(here: World, name: str) -> dict[str, Any]:
-    found: dict[str, Any] = msgspec.json.decode(await here.user.get(NODES, name))
-    return found
+    obj: dict[str, Any] = msgspec.json.decode(await here.user.get(NODES, name))
+    return obj
 
 
-def ready(found: dict[str, Any]) -> str:
-    return next(str(one["status"]) for one in found["status"]["conditions"] if one["type"] == "Ready")
+def ready(obj: dict[str, Any]) -> str:
+    return next(str(condition["status"]) for condition in obj["status"]["conditions"] if condition["type"] == "Ready")
 
 
-def unreachable(found: dict[str, Any]) -> list[str]:
-    return [one["effect"] for one in found["spec"].get("taints") or () if one["key"] == UNREACHABLE]
+def unreachable(obj: dict[str, Any]) -> list[str]:
+    return [taint["effect"] for taint in obj["spec"].get("taints") or () if taint["key"] == UNREACHABLE]
 
 
 async def test_the_lease_of_a_node_is_renewed_every_ten_seconds_and_deleted_with_it() -> None:
@@ -63,10 +63,10 @@ async def test_a_node_with_a_stopped_kubelet_becomes_unreachable_and_later_loses
         await here.sleep(GRACE - 15.0)
         assert ready(await node(here, name)) == "True"
         await here.sleep(20.0)
-        found = await node(here, name)
-        assert (ready(found), unreachable(found)) == ("Unknown", ["NoSchedule", "NoExecute"])
+        obj = await node(here, name)
+        assert (ready(obj), unreachable(obj)) == ("Unknown", ["NoSchedule", "NoExecute"])
         (train,) = await here.pods()
-        assert next(one["status"] for one in train["status"]["conditions"] if one["type"] == "Ready") == "False"
+        assert next(condition["status"] for condition in train["status"]["conditions"] if condition["type"] == "Ready") == "False"
         assert "deletionTimestamp" not in train["metadata"]
         await here.sleep(310.0)
         # No kubelet is there to end it.
@@ -87,8 +87,8 @@ async def test_a_returning_kubelet_makes_its_node_ready_again() -> None:
         assert unreachable(await node(here, name))
         here.cluster.kubelets.resume(name)
         await here.sleep(15.0)
-        found = await node(here, name)
-        assert (ready(found), unreachable(found)) == ("True", [])
+        obj = await node(here, name)
+        assert (ready(obj), unreachable(obj)) == ("True", [])
 
 
 async def test_foreign_conditions_and_taints_stay_on_a_node_with_a_live_kubelet() -> None:
@@ -96,11 +96,11 @@ async def test_foreign_conditions_and_taints_stay_on_a_node_with_a_live_kubelet(
         name = await bought(here)
         taints = [{"key": UNREACHABLE, "effect": "NoSchedule"}]
         await here.user.merge_patch(NODES, name, {"spec": {"taints": taints}})
-        gone = {"type": "Ready", "status": "Unknown", "reason": "NodeStatusUnknown"}
-        await here.user.merge_patch(NODES, name, {"status": {"conditions": [gone]}}, subresource="status")
+        unknown = {"type": "Ready", "status": "Unknown", "reason": "NodeStatusUnknown"}
+        await here.user.merge_patch(NODES, name, {"status": {"conditions": [unknown]}}, subresource="status")
         await here.sleep(600.0)
-        found = await node(here, name)
-        assert (ready(found), unreachable(found)) == ("Unknown", ["NoSchedule"])
+        obj = await node(here, name)
+        assert (ready(obj), unreachable(obj)) == ("Unknown", ["NoSchedule"])
 
 
 async def test_without_leases_none_are_written_and_no_node_is_declared_unreachable() -> None:
@@ -127,9 +127,9 @@ def test_a_pod_stays_on_an_unreachable_node_for_its_toleration_time() -> None:
     def stays(*tolerations: dict[str, Any]) -> float | None:
         return toleration_seconds({"spec": {"tolerations": list(tolerations)}})
 
-    theirs = {"key": UNREACHABLE, "operator": "Exists", "effect": "NoExecute"}
+    toleration = {"key": UNREACHABLE, "operator": "Exists", "effect": "NoExecute"}
     assert stays() == 0.0
     assert stays({"key": "other", "operator": "Exists"}) == 0.0
-    assert stays({**theirs, "tolerationSeconds": 300}) == 300.0
-    assert stays(theirs) is stays({"operator": "Exists"}) is None
-    assert stays({**theirs, "effect": "NoSchedule"}) == 0.0
+    assert stays({**toleration, "tolerationSeconds": 300}) == 300.0
+    assert stays(toleration) is stays({"operator": "Exists"}) is None
+    assert stays({**toleration, "effect": "NoSchedule"}) == 0.0

@@ -81,7 +81,7 @@ async def test_a_failed_pod_is_replaced() -> None:
 
 
 async def listed(here: Lab, resource: Resource) -> list[dict[str, Any]]:
-    return [msgspec.json.decode(one) for one in await here.user.list_all(resource)]
+    return [msgspec.json.decode(raw) for raw in await here.user.list_all(resource)]
 
 
 DATA = {"metadata": {"name": "data"}, "spec": {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "10Gi"}}}}
@@ -105,9 +105,9 @@ async def test_every_pod_has_its_own_bound_claims_which_remain_when_it_is_delete
         }
         pods = {pod["metadata"]["name"]: pod for pod in await here.pods()}
         assert all(pod["status"]["phase"] == "Running" for pod in pods.values())
-        mine = {pod["name"]: pod for pod in pods["db-1"]["spec"]["volumes"]}
-        assert mine["data"]["persistentVolumeClaim"] == {"claimName": "data-db-1"}
-        assert "emptyDir" in mine["cache"]
+        pod_volumes = {pod["name"]: pod for pod in pods["db-1"]["spec"]["volumes"]}
+        assert pod_volumes["data"]["persistentVolumeClaim"] == {"claimName": "data-db-1"}
+        assert "emptyDir" in pod_volumes["cache"]
 
         await here.patch(STATEFUL_SETS, "db", {"spec": {"replicas": 1}})
         await here.wait(20.0)
@@ -117,14 +117,16 @@ async def test_every_pod_has_its_own_bound_claims_which_remain_when_it_is_delete
         await here.user.delete(PERSISTENT_VOLUME_CLAIMS, "data-db-1", namespace="default")
         await here.patch(STATEFUL_SETS, "db", {"spec": {"replicas": 2}})
         await here.wait(20.0)
-        assert {one["status"]["phase"] for one in await listed(here, PERSISTENT_VOLUME_CLAIMS)} == {"Bound"}
+        assert {claim["status"]["phase"] for claim in await listed(here, PERSISTENT_VOLUME_CLAIMS)} == {"Bound"}
         assert {pod["status"]["phase"] for pod in await here.pods()} == {"Running"}
 
 
 async def revisions(here: Lab) -> dict[int, Any]:
     """The version in the template of each revision, by its number."""
-    found = await listed(here, CONTROLLER_REVISIONS)
-    return {one["revision"]: one["data"]["spec"]["template"]["metadata"]["labels"].get("version") for one in found}
+    listed_revisions = await listed(here, CONTROLLER_REVISIONS)
+    return {
+        revision["revision"]: revision["data"]["spec"]["template"]["metadata"]["labels"].get("version") for revision in listed_revisions
+    }
 
 
 @pytest.mark.parametrize("resource", [STATEFUL_SETS, DAEMON_SETS])

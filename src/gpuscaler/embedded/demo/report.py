@@ -10,7 +10,7 @@ from gpuscaler.model.pools import Offering, Policy
 from gpuscaler.simulation.cloud.delays import Delays, Faults
 from gpuscaler.simulation.cloud.machines import FAILED, RECLAIMED
 from gpuscaler.simulation.measures.bound import KIND, lower_bound
-from gpuscaler.simulation.measures.fleet import presence
+from gpuscaler.simulation.measures.fleet import machines_over_time
 from gpuscaler.simulation.measures.waits import by_class, curve_of, wait_of
 from gpuscaler.simulation.results.report import Inputs, printable
 from gpuscaler.simulation.world.meter import Decision, Result, UnservedReason, failover_of, gpu_hours_paid, machine_hours
@@ -56,7 +56,7 @@ def result_of(demo: Demo) -> Result:
         waits=waits,
         wait_by_class=by_class(waits),
         wait_curve=curve_of(waits),
-        fleet=presence(core.history(), began=demo.began, ended=ended),
+        fleet=machines_over_time(core.history(), began=demo.began, ended=ended),
     )
 
 

@@ -17,7 +17,7 @@ from gpuscaler.model.pools import Policy
 from gpuscaler.settings.run_settings import RunSettings
 from gpuscaler.settings.simulated import Dry, Simulated, Span
 from gpuscaler.simulation.cloud.core import SimulatedCloud
-from gpuscaler.simulation.cloud.delays import NO_FAULTS, Absent, Delay, Delays, Faults
+from gpuscaler.simulation.cloud.delays import NO_FAULTS, Delay, Delays, Faults, MissingResource
 from gpuscaler.simulation.cloud.markets import Markets, Steps
 from gpuscaler.simulation.cloud.provider import CallFaults, SimulatedProvider
 from gpuscaler.simulation.cloud.room import Quota
@@ -108,7 +108,8 @@ def faults_of(settings: Simulated) -> Faults:
         never_visible=settings.faults.never_visible,
         impaired=settings.faults.impaired,
         absent=tuple(
-            Absent(absent_resource.resource, absent_resource.type, absent_resource.share) for absent_resource in settings.faults.absent
+            MissingResource(absent_resource.resource, absent_resource.type, absent_resource.share)
+            for absent_resource in settings.faults.absent
         ),
         plugin_hours=settings.faults.plugin_restarts / 3600.0,
         plugin_seconds=settings.faults.plugin_away,

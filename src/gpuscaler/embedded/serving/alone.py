@@ -79,7 +79,7 @@ class Alone:
             token=self._token,
             front_proxy=FrontProxy(now=self._began),
         )
-        tls = self._pair.presented(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)) if self._pair else None
+        tls = self._pair.load_into(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)) if self._pair else None
         serving = await serve(cluster.api, HOST, self._port, tls=tls)
         config = kubeconfig_of(serving.url, self._pair, self._token)
         try:

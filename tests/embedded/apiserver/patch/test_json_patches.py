@@ -182,9 +182,9 @@ async def test_an_apply_creates_changes_and_removes_fields_that_it_no_longer_nam
     ask = asker()
     assert (await _apply(ask, "me", {"a": "1", "b": "2"}))[0] == 201
     await ask.ok("PATCH", f"{CONFIG_MAPS}/c", {"data": {"theirs": "3"}}, media=MERGE)
-    status, found = await _apply(ask, "me", {"a": "9"})
-    assert (status, found["data"]) == (200, {"a": "9", "theirs": "3"})
-    entry = found["metadata"]["managedFields"][0]
+    status, obj = await _apply(ask, "me", {"a": "9"})
+    assert (status, obj["data"]) == (200, {"a": "9", "theirs": "3"})
+    entry = obj["metadata"]["managedFields"][0]
     assert (entry["manager"], entry["operation"], entry["fieldsV1"]) == ("me", "Apply", {"f:data": {"f:a": {}}})
 
 
@@ -201,10 +201,10 @@ async def test_two_appliers_of_the_same_field_conflict_unless_forced() -> None:
     assert (status, answer["reason"]) == (409, "Conflict")
     assert answer["message"] == 'Apply failed with 1 conflict: conflict with "one": .data.a'
     assert answer["details"]["causes"] == [{"reason": "FieldManagerConflict", "message": 'conflict with "one"', "field": ".data.a"}]
-    status, found = await _apply(ask, "two", {"a": "2"}, force="true")
-    assert (status, found["data"]) == (200, {"a": "2", "b": "1"})
-    _, found = await _apply(ask, "one", {"b": "1"})
-    assert found["data"] == {"a": "2", "b": "1"}
+    status, obj = await _apply(ask, "two", {"a": "2"}, force="true")
+    assert (status, obj["data"]) == (200, {"a": "2", "b": "1"})
+    _, obj = await _apply(ask, "one", {"b": "1"})
+    assert obj["data"] == {"a": "2", "b": "1"}
 
 
 async def test_a_field_with_two_owners_stays_until_both_drop_it() -> None:

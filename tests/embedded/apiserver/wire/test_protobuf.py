@@ -60,13 +60,13 @@ def test_quantities_times_ports_and_embedded_structures_are_as_in_json() -> None
     volume: list[Field] = [(1, "v"), (2, [(2, [])])]
     spec: list[Field] = [(1, volume), (2, container), (4, 0), (12, 1)]
     body = wrapped("v1", "Pod", (1, [(1, "p"), (8, [(1, 1_767_225_600), (2, 0)])]), (2, spec))
-    found = decode(body)
-    assert found["metadata"] == {"name": "p", "creationTimestamp": "2026-01-01T00:00:00Z"}
-    assert found["spec"]["containers"][0]["resources"]["limits"] == {"nvidia.com/gpu": "8"}
-    assert found["spec"]["containers"][0]["livenessProbe"] == {"httpGet": {"path": "/ok", "port": "http"}}
-    assert found["spec"]["volumes"] == [{"name": "v", "emptyDir": {}}]
-    assert found["spec"]["terminationGracePeriodSeconds"] == 0
-    assert found["spec"]["hostPID"] is True
+    pod = decode(body)
+    assert pod["metadata"] == {"name": "p", "creationTimestamp": "2026-01-01T00:00:00Z"}
+    assert pod["spec"]["containers"][0]["resources"]["limits"] == {"nvidia.com/gpu": "8"}
+    assert pod["spec"]["containers"][0]["livenessProbe"] == {"httpGet": {"path": "/ok", "port": "http"}}
+    assert pod["spec"]["volumes"] == [{"name": "v", "emptyDir": {}}]
+    assert pod["spec"]["terminationGracePeriodSeconds"] == 0
+    assert pod["spec"]["hostPID"] is True
 
 
 def test_negative_numbers_keep_their_sign() -> None:

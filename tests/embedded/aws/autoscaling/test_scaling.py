@@ -30,10 +30,10 @@ def test_a_raised_capacity_becomes_instances_a_moment_later(aws: Aws) -> None:
     assert members(scaling) == [("g5.xlarge", "us-east-1a", "Pending")] * 2
     aws.later(10)
     assert members(scaling) == [("g5.xlarge", "us-east-1a", "InService")] * 2
-    found = scaling.describe_scaling_activities(AutoScalingGroupName="gpus")["Activities"]
-    assert [one["StatusCode"] for one in found] == ["Successful", "Successful"]
-    assert found[0]["Description"] == f"Launching a new EC2 instance: {ids(scaling)[1]}"
-    assert "a user request explicitly set group desired capacity changing the desired capacity from 0 to 2." in found[0]["Cause"]
+    activities = scaling.describe_scaling_activities(AutoScalingGroupName="gpus")["Activities"]
+    assert [activity["StatusCode"] for activity in activities] == ["Successful", "Successful"]
+    assert activities[0]["Description"] == f"Launching a new EC2 instance: {ids(scaling)[1]}"
+    assert "a user request explicitly set group desired capacity changing the desired capacity from 0 to 2." in activities[0]["Cause"]
 
 
 def test_a_dry_offering_fails_in_an_activity_and_is_tried_again(make_aws: Callable[..., Aws]) -> None:
@@ -56,9 +56,9 @@ def test_activities_of_launches_name_the_zone_that_was_tried(aws: Aws) -> None:
     aws.account.region("us-east-1").hardware.troubles.append(Trouble("InsufficientInstanceCapacity", times=1))
     scaling.set_desired_capacity(AutoScalingGroupName="gpus", DesiredCapacity=1)
     aws.later(90)
-    found = scaling.describe_scaling_activities(AutoScalingGroupName="gpus")["Activities"]
-    assert [one["StatusCode"] for one in found] == ["Successful", "Failed"]
-    assert {one["Details"] for one in found} == {'{"Subnet ID": "subnet-useast1b", "Availability Zone": "us-east-1b"}'}
+    activities = scaling.describe_scaling_activities(AutoScalingGroupName="gpus")["Activities"]
+    assert [activity["StatusCode"] for activity in activities] == ["Successful", "Failed"]
+    assert {activity["Details"] for activity in activities} == {'{"Subnet ID": "subnet-useast1b", "Availability Zone": "us-east-1b"}'}
 
 
 def test_available_capacity_is_granted_and_the_rest_fails(aws: Aws) -> None:
@@ -140,16 +140,16 @@ def test_on_demand_and_spot_are_distributed_over_the_whole_group(aws: Aws) -> No
     scaling.set_desired_capacity(AutoScalingGroupName="gpus", DesiredCapacity=6)
     aws.later(2)
     region = aws.account.region("us-east-1")
-    found = [region.instances[one].machine.offering.market for one in ids(scaling)]
-    assert (found.count("on-demand"), found.count("spot")) == (4, 2)
+    markets = [region.instances[instance].machine.offering.market for instance in ids(scaling)]
+    assert (markets.count("on-demand"), markets.count("spot")) == (4, 2)
 
 
 def test_weights_count_towards_the_capacity(aws: Aws) -> None:
     scaling = make_group(aws, MaxSize=20, MixedInstancesPolicy=mixed("g5.12xlarge=4", on_demand=100))
     scaling.set_desired_capacity(AutoScalingGroupName="gpus", DesiredCapacity=6)
     aws.later(2)
-    found = group_of(scaling)["Instances"]
-    assert [one["WeightedCapacity"] for one in found] == ["4", "4"]
+    instances = group_of(scaling)["Instances"]
+    assert [instance["WeightedCapacity"] for instance in instances] == ["4", "4"]
 
 
 def test_zones_get_equal_numbers(aws: Aws) -> None:
@@ -216,10 +216,10 @@ def test_ending_a_named_instance_lowers_the_capacity(aws: Aws) -> None:
     scaling = make_group(aws, MinSize=1)
     scaling.set_desired_capacity(AutoScalingGroupName="gpus", DesiredCapacity=2)
     aws.later(20)
-    gone, stays = ids(scaling)
-    scaling.set_instance_protection(AutoScalingGroupName="gpus", InstanceIds=[gone, stays], ProtectedFromScaleIn=True)
-    answer = scaling.terminate_instance_in_auto_scaling_group(InstanceId=gone, ShouldDecrementDesiredCapacity=True)
-    assert answer["Activity"]["Description"] == f"Terminating EC2 instance: {gone}"
+    ended, stays = ids(scaling)
+    scaling.set_instance_protection(AutoScalingGroupName="gpus", InstanceIds=[ended, stays], ProtectedFromScaleIn=True)
+    answer = scaling.terminate_instance_in_auto_scaling_group(InstanceId=ended, ShouldDecrementDesiredCapacity=True)
+    assert answer["Activity"]["Description"] == f"Terminating EC2 instance: {ended}"
     assert group_of(scaling)["DesiredCapacity"] == 1
     assert [state for *_, state in members(scaling)] == ["Terminating", "InService"]
     aws.later(60)
@@ -232,7 +232,7 @@ def test_ending_a_named_instance_lowers_the_capacity(aws: Aws) -> None:
     assert len(ids(scaling)) == 1
     assert ids(scaling) != [stays]
     with pytest.raises(ClientError, match="No managed instance found"):
-        scaling.terminate_instance_in_auto_scaling_group(InstanceId=gone, ShouldDecrementDesiredCapacity=True)
+        scaling.terminate_instance_in_auto_scaling_group(InstanceId=ended, ShouldDecrementDesiredCapacity=True)
 
 
 def test_desired_capacity_stays_between_min_and_max(aws: Aws) -> None:
@@ -282,7 +282,7 @@ def test_activities_are_read_from_a_given_time_and_in_pages(aws: Aws) -> None:
     pages = scaling.get_paginator("describe_scaling_activities").paginate(
         AutoScalingGroupName="gpus", Filters=filters, PaginationConfig={"PageSize": 1}
     )
-    starts = [[one["StartTime"].timestamp() - BEGAN for one in page["Activities"]] for page in pages]
+    starts = [[activity["StartTime"].timestamp() - BEGAN for activity in page["Activities"]] for page in pages]
     assert starts == [[21.0], [11.0]]
 
 

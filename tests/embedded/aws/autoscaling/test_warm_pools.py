@@ -15,7 +15,7 @@ SLOW = Delays(boot=Delay(200.0, 200.0, 200.0), device_plugin=Delay(5.0, 5.0, 5.0
 
 
 def pool(scaling: Any, name: str = "gpus") -> list[str]:
-    return [one["LifecycleState"] for one in scaling.describe_warm_pool(AutoScalingGroupName=name)["Instances"]]
+    return [instance["LifecycleState"] for instance in scaling.describe_warm_pool(AutoScalingGroupName=name)["Instances"]]
 
 
 def test_machines_are_prepared_stopped_and_used_before_others_are_launched(aws: Aws) -> None:
@@ -26,15 +26,17 @@ def test_machines_are_prepared_stopped_and_used_before_others_are_launched(aws: 
     aws.later(600)
     assert pool(scaling) == ["Warmed:Stopped"] * 2
     assert (ids(scaling), group_of(scaling)["WarmPoolSize"]) == ([], 2)
-    prepared = {one["InstanceId"] for one in scaling.describe_warm_pool(AutoScalingGroupName="gpus")["Instances"]}
-    (found, _) = (describe_instance["Instances"][0] for describe_instance in aws.client("ec2").describe_instances()["Reservations"])
-    assert found["State"]["Name"] == "stopped"
+    prepared = {instance["InstanceId"] for instance in scaling.describe_warm_pool(AutoScalingGroupName="gpus")["Instances"]}
+    (prepared_instance, _) = (
+        describe_instance["Instances"][0] for describe_instance in aws.client("ec2").describe_instances()["Reservations"]
+    )
+    assert prepared_instance["State"]["Name"] == "stopped"
 
     scaling.set_desired_capacity(AutoScalingGroupName="gpus", DesiredCapacity=1)
     aws.later(20)
 
     assert set(ids(scaling)) < prepared
-    assert [one["LifecycleState"] for one in group_of(scaling)["Instances"]] == ["InService"]
+    assert [instance["LifecycleState"] for instance in group_of(scaling)["Instances"]] == ["InService"]
     assert pool(scaling) == ["Warmed:Stopped"]
 
 

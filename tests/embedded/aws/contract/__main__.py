@@ -19,27 +19,27 @@ IMAGE = "resolve:ssm:/aws/service/ami-amazon-linux-latest/al2023-ami-kernel-defa
 
 
 def main(arguments: list[str] | None = None) -> int:
-    told = parsed(arguments)
-    if not told.account:
+    options = parsed(arguments)
+    if not options.account:
         return wrong("saw no account, expected its number: make aws-contract ACCOUNT=123456789012")
     session = boto3.session.Session()
     region = session.region_name or os.environ.get("AWS_REGION", "")
     if not region:
         return wrong("saw no region, expected one; set AWS_REGION, or AWS_PROFILE to a profile that has one")
-    most = cost(told.type, region)
-    paid = told.dollars > 0
-    if paid and most > told.dollars:
+    most = cost(options.type, region)
+    paid = options.dollars > 0
+    if paid and most > options.dollars:
         return wrong(
-            f"{told.type} in {region} may cost ${most:.2f}, and --dollars allows ${told.dollars:.2f}; allow more, or 0 for free calls"
+            f"{options.type} in {region} may cost ${most:.2f}, and --dollars allows ${options.dollars:.2f}; allow more, or 0 for free calls"
         )
     run = f"gpuscaler-contract-{secrets.token_hex(4)}"
     try:
-        theirs = account_side(session, region, run=run, kind=told.type, image=told.image, subnet=told.subnet, wait=time.sleep)
-        if theirs.account != told.account:
-            return wrong(f"saw credentials of account {theirs.account}, expected those of {told.account}, which --account names")
-        print(f"account {theirs.account}, {region}; all resources are named {run}; at most ${most if paid else 0:.2f}")
-        ours = our_side(region, run=run, kind=told.type, image=told.image)
-        report = compare(theirs, ours, paid=paid, tell=print)
+        account = account_side(session, region, run=run, kind=options.type, image=options.image, subnet=options.subnet, wait=time.sleep)
+        if account.account != options.account:
+            return wrong(f"saw credentials of account {account.account}, expected those of {options.account}, which --account names")
+        print(f"account {account.account}, {region}; all resources are named {run}; at most ${most if paid else 0:.2f}")
+        emulated = our_side(region, run=run, kind=options.type, image=options.image)
+        report = compare(account, emulated, paid=paid, tell=print)
     except ValueError as error:
         return wrong(str(error))
     except (ClientError, BotoCoreError) as error:

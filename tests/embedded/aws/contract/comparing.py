@@ -26,7 +26,7 @@ class Alike:
             case dict():
                 return {key: self.value(value[key]) for key in sorted(value) if key != "ResponseMetadata"}
             case list() | tuple():
-                return [self.value(one) for one in value]
+                return [self.value(item) for item in value]
             case datetime():
                 return "TIME"
             case str():
@@ -35,8 +35,8 @@ class Alike:
 
     def _text(self, text: str) -> str:
         text = _UUID.sub("UUID", _TIME.sub("TIME", _HOST.sub("HOST", _ID.sub(self._numbered, text))))
-        for found, name in self._known.items():
-            text = text.replace(found, name)
+        for known, name in self._known.items():
+            text = text.replace(known, name)
         return _ZONE.sub("ZONE", text)
 
     def _numbered(self, match: re.Match[str]) -> str:
@@ -47,19 +47,19 @@ class Alike:
         return self._ids[match.group()]
 
 
-def differences(theirs: Any, ours: Any, path: str = "") -> Iterator[str]:
-    """A sentence for each place in which ``ours`` differs from ``theirs``."""
-    if isinstance(theirs, Mapping) and isinstance(ours, Mapping):
-        for key in sorted({*theirs, *ours}):
+def differences(account: Any, emulated: Any, path: str = "") -> Iterator[str]:
+    """A sentence for each place in which ``emulated`` differs from ``account``."""
+    if isinstance(account, Mapping) and isinstance(emulated, Mapping):
+        for key in sorted({*account, *emulated}):
             place = f"{path}.{key}" if path else str(key)
-            if key not in ours:
-                yield f"{place}: only the account has it: {theirs[key]!r}"
-            elif key not in theirs:
-                yield f"{place}: only ours has it: {ours[key]!r}"
+            if key not in emulated:
+                yield f"{place}: only the account has it: {account[key]!r}"
+            elif key not in account:
+                yield f"{place}: only ours has it: {emulated[key]!r}"
             else:
-                yield from differences(theirs[key], ours[key], place)
-    elif isinstance(theirs, list) and isinstance(ours, list) and len(theirs) == len(ours):
-        for number, (left, right) in enumerate(zip(theirs, ours, strict=True)):
+                yield from differences(account[key], emulated[key], place)
+    elif isinstance(account, list) and isinstance(emulated, list) and len(account) == len(emulated):
+        for number, (left, right) in enumerate(zip(account, emulated, strict=True)):
             yield from differences(left, right, f"{path}[{number}]")
-    elif theirs != ours:
-        yield f"{path}: the account says {theirs!r}, ours says {ours!r}"
+    elif account != emulated:
+        yield f"{path}: the account says {account!r}, ours says {emulated!r}"

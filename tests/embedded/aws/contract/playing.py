@@ -49,10 +49,10 @@ def account_side(session: Any, region: str, *, run: str, kind: str, image: str, 
         return session.client(service, region_name=region, config=Config(retries={"total_max_attempts": 1}))
 
     if not subnet:
-        found = client("ec2").describe_subnets(Filters=[{"Name": "default-for-az", "Values": ["true"]}])["Subnets"]
-        if not found:
+        subnets = client("ec2").describe_subnets(Filters=[{"Name": "default-for-az", "Values": ["true"]}])["Subnets"]
+        if not subnets:
             raise ValueError(f"saw no default subnet in {region}, expected one; name a subnet with SUBNET=subnet-…")
-        subnet = min(one["SubnetId"] for one in found)
+        subnet = min(subnet["SubnetId"] for subnet in subnets)
     account = client("sts").get_caller_identity()["Account"]
     return Side(account=account, region=region, client=client, wait=wait, run=run, kind=kind, image=image, subnet=subnet)
 
@@ -77,19 +77,19 @@ def compare(theirs: Side, ours: Side, *, paid: bool, tell: Callable[[str], None]
     sides = [(side, Alike(side.account, side.region)) for side in (theirs, ours)]
     try:
         for step in (*FREE, *(PAID if paid else ())):
-            found = [alike.value(played(step, side)) for side, alike in sides]
+            answers = [alike.value(played(step, side)) for side, alike in sides]
             report.steps += 1
-            told = list(differences(*found))
-            tell(f"{'same     ' if not told else 'DIFFERENT'} {step.name}")
-            for one in told:
-                tell(f"    {one}")
-            if told:
-                report.differences[step.name] = told
+            differing = list(differences(*answers))
+            tell(f"{'same     ' if not differing else 'DIFFERENT'} {step.name}")
+            for difference in differing:
+                tell(f"    {difference}")
+            if differing:
+                report.differences[step.name] = differing
     finally:
         report.left = [*theirs.clean(), *remaining(theirs)]
         ours.clean()
-        for one in report.left:
-            tell(f"STILL THERE: {one}")
+        for difference in report.left:
+            tell(f"STILL THERE: {difference}")
     return report
 
 
@@ -98,8 +98,8 @@ def played(step: Step, side: Side) -> Any:
     try:
         return step.play(side)
     except ClientError as error:
-        said: Mapping[str, Any] = error.response["Error"]
-        return {"refused": said["Code"], "message": said["Message"]}
+        details: Mapping[str, Any] = error.response["Error"]
+        return {"refused": details["Code"], "message": details["Message"]}
     except (KeyError, IndexError, ResponseParserError) as error:
         # The reply lacks a field that the next call needs, or cannot be parsed.
         return {"odd": f"{type(error).__name__}: {error}"}

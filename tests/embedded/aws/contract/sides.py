@@ -65,13 +65,13 @@ class Side:
         """Ids of the machines of this run that are not ending."""
         alive = {"Name": "instance-state-name", "Values": ["pending", "running", "stopping", "stopped"]}
         reservations = self.client("ec2").describe_instances(Filters=[*self._filters, alive])["Reservations"]
-        return [one["InstanceId"] for some in reservations for one in some["Instances"]]
+        return [instance["InstanceId"] for some in reservations for instance in some["Instances"]]
 
     def left(self) -> list[str]:
         """Machines and groups of this run that are not ending."""
         groups = self.client("autoscaling").describe_auto_scaling_groups(Filters=self._filters)["AutoScalingGroups"]
-        found = [f"group {group['AutoScalingGroupName']}" for group in groups if not group.get("Status")]
-        return [*found, *(f"machine {ident}" for ident in self.machines())]
+        remaining = [f"group {group['AutoScalingGroupName']}" for group in groups if not group.get("Status")]
+        return [*remaining, *(f"machine {ident}" for ident in self.machines())]
 
     @property
     def _filters(self) -> list[dict[str, Any]]:
@@ -80,5 +80,5 @@ class Side:
 
 def gone(error: ClientError) -> bool:
     """Whether a resource to be deleted is already gone."""
-    said = error.response["Error"]
-    return "NotFound" in said["Code"] or "NonExistent" in said["Code"] or "not found" in said["Message"]
+    details = error.response["Error"]
+    return "NotFound" in details["Code"] or "NonExistent" in details["Code"] or "not found" in details["Message"]

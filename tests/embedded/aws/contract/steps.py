@@ -24,8 +24,8 @@ def tags(side: Side, kind: str) -> list[dict[str, Any]]:
 
 def group(side: Side) -> dict[str, Any]:
     """The group of the run, as it is described now."""
-    found = side.client("autoscaling").describe_auto_scaling_groups(AutoScalingGroupNames=[side.run])["AutoScalingGroups"]
-    return dict(found[0]) if found else {}
+    groups = side.client("autoscaling").describe_auto_scaling_groups(AutoScalingGroupNames=[side.run])["AutoScalingGroups"]
+    return dict(groups[0]) if groups else {}
 
 
 # Descriptions
@@ -36,27 +36,27 @@ def identity(side: Side) -> Any:
 
 
 def types(side: Side) -> Any:
-    found = side.client("ec2").describe_instance_types(InstanceTypes=[side.kind, *GPU_TYPES])["InstanceTypes"]
-    return {one["InstanceType"]: _type(one) for one in found}
+    instance_types = side.client("ec2").describe_instance_types(InstanceTypes=[side.kind, *GPU_TYPES])["InstanceTypes"]
+    return {instance_type["InstanceType"]: _type(instance_type) for instance_type in instance_types}
 
 
-def _type(one: dict[str, Any]) -> dict[str, Any]:
-    gpus = [(gpu["Name"], gpu["Manufacturer"], gpu["Count"], gpu["MemoryInfo"]) for gpu in one.get("GpuInfo", {}).get("Gpus", ())]
+def _type(instance_type: dict[str, Any]) -> dict[str, Any]:
+    gpus = [(gpu["Name"], gpu["Manufacturer"], gpu["Count"], gpu["MemoryInfo"]) for gpu in instance_type.get("GpuInfo", {}).get("Gpus", ())]
     return {
-        "VCpuInfo": one["VCpuInfo"]["DefaultVCpus"],
-        "MemoryInfo": one["MemoryInfo"],
+        "VCpuInfo": instance_type["VCpuInfo"]["DefaultVCpus"],
+        "MemoryInfo": instance_type["MemoryInfo"],
         "GpuInfo": gpus,
-        "SupportedArchitectures": one["ProcessorInfo"]["SupportedArchitectures"],
-        "SupportedUsageClasses": sorted(one["SupportedUsageClasses"]),
-        "EfaSupported": one["NetworkInfo"]["EfaSupported"],
-        "EfaInfo": one["NetworkInfo"].get("EfaInfo"),
+        "SupportedArchitectures": instance_type["ProcessorInfo"]["SupportedArchitectures"],
+        "SupportedUsageClasses": sorted(instance_type["SupportedUsageClasses"]),
+        "EfaSupported": instance_type["NetworkInfo"]["EfaSupported"],
+        "EfaInfo": instance_type["NetworkInfo"].get("EfaInfo"),
     }
 
 
 def offered(side: Side) -> Any:
     filters = [{"Name": "instance-type", "Values": [side.kind]}]
-    found = side.client("ec2").describe_instance_type_offerings(LocationType="region", Filters=filters)
-    return found["InstanceTypeOfferings"]
+    answer = side.client("ec2").describe_instance_type_offerings(LocationType="region", Filters=filters)
+    return answer["InstanceTypeOfferings"]
 
 
 def unknown_type(side: Side) -> Any:
@@ -79,19 +79,19 @@ def dry_template(side: Side) -> Any:
 
 def template(side: Side) -> Any:
     side.later(f"launch template {side.run}", lambda: side.client("ec2").delete_launch_template(LaunchTemplateName=side.run))
-    found = _template(side)["LaunchTemplate"]
+    created = _template(side)["LaunchTemplate"]
     # The creator is not part of the contract.
-    found.pop("CreatedBy", None)
-    return found
+    created.pop("CreatedBy", None)
+    return created
 
 
 def versions(side: Side) -> Any:
     ec2 = side.client("ec2")
     changed = {"TagSpecifications": tags(side, "instance"), "EbsOptimized": True}
     ec2.create_launch_template_version(LaunchTemplateName=side.run, SourceVersion="1", LaunchTemplateData=changed)
-    found = ec2.describe_launch_template_versions(LaunchTemplateName=side.run, Versions=["$Latest", "$Default"])
+    answer = ec2.describe_launch_template_versions(LaunchTemplateName=side.run, Versions=["$Latest", "$Default"])
     kept = ("VersionNumber", "DefaultVersion", "LaunchTemplateData")
-    return [{key: one[key] for key in kept} for one in found["LaunchTemplateVersions"]]
+    return [{key: version[key] for key in kept} for version in answer["LaunchTemplateVersions"]]
 
 
 def unknown_template(side: Side) -> Any:
@@ -125,9 +125,9 @@ def described(side: Side) -> Any:
 def by_tag(side: Side) -> Any:
     scaling = side.client("autoscaling")
     filters = [{"Name": f"tag:{TAG}", "Values": [side.run]}]
-    found = scaling.describe_auto_scaling_groups(Filters=filters)["AutoScalingGroups"]
+    groups = scaling.describe_auto_scaling_groups(Filters=filters)["AutoScalingGroups"]
     key = [{"Name": "auto-scaling-group", "Values": [side.run]}]
-    return [[one["AutoScalingGroupName"] for one in found], scaling.describe_tags(Filters=key)["Tags"]]
+    return [[group["AutoScalingGroupName"] for group in groups], scaling.describe_tags(Filters=key)["Tags"]]
 
 
 def bad_sizes(side: Side) -> Any:
@@ -141,18 +141,18 @@ def above_maximum(side: Side) -> Any:
 def suspended(side: Side) -> Any:
     scaling = side.client("autoscaling")
     scaling.suspend_processes(AutoScalingGroupName=side.run, ScalingProcesses=["AZRebalance"])
-    found = [one["ProcessName"] for one in group(side)["SuspendedProcesses"]]
+    names = [process["ProcessName"] for process in group(side)["SuspendedProcesses"]]
     scaling.resume_processes(AutoScalingGroupName=side.run, ScalingProcesses=["AZRebalance"])
-    return [found, group(side)["SuspendedProcesses"]]
+    return [names, group(side)["SuspendedProcesses"]]
 
 
 def hooked(side: Side) -> Any:
     scaling = side.client("autoscaling")
     named = {"AutoScalingGroupName": side.run, "LifecycleHookName": "drain"}
     scaling.put_lifecycle_hook(**named, LifecycleTransition="autoscaling:EC2_INSTANCE_TERMINATING", HeartbeatTimeout=120)
-    found = scaling.describe_lifecycle_hooks(AutoScalingGroupName=side.run)["LifecycleHooks"]
+    hooks = scaling.describe_lifecycle_hooks(AutoScalingGroupName=side.run)["LifecycleHooks"]
     scaling.delete_lifecycle_hook(**named)
-    return [found, scaling.describe_lifecycle_hooks(AutoScalingGroupName=side.run)["LifecycleHooks"]]
+    return [hooks, scaling.describe_lifecycle_hooks(AutoScalingGroupName=side.run)["LifecycleHooks"]]
 
 
 def no_warm_pool(side: Side) -> Any:
@@ -194,8 +194,8 @@ def queue(side: Side) -> Any:
     sqs = side.client("sqs")
     url = sqs.create_queue(QueueName=side.run, Attributes={"VisibilityTimeout": "60"}, tags={TAG: side.run})["QueueUrl"]
     side.later(f"queue {side.run}", lambda: sqs.delete_queue(QueueUrl=url))
-    found = sqs.get_queue_attributes(QueueUrl=url, AttributeNames=["QueueArn", "VisibilityTimeout"])["Attributes"]
-    return [url.rpartition("/")[2], found]
+    attributes = sqs.get_queue_attributes(QueueUrl=url, AttributeNames=["QueueArn", "VisibilityTimeout"])["Attributes"]
+    return [url.rpartition("/")[2], attributes]
 
 
 def messages(side: Side) -> Any:
@@ -207,11 +207,11 @@ def messages(side: Side) -> Any:
     receipts = [{"Id": "one", "ReceiptHandle": got[0]["ReceiptHandle"]}, {"Id": "two", "ReceiptHandle": "made up"}]
     deleted = sqs.delete_message_batch(QueueUrl=url, Entries=receipts)
     return {
-        "sent": [(one["Id"], one["MD5OfMessageBody"]) for one in sent["Successful"]],
+        "sent": [(entry["Id"], entry["MD5OfMessageBody"]) for entry in sent["Successful"]],
         "not sent": sent.get("Failed", []),
-        "received": [(one["Body"], one["MD5OfBody"]) for one in got],
+        "received": [(message["Body"], message["MD5OfBody"]) for message in got],
         "deleted": deleted["Successful"],
-        "not deleted": [(one["Id"], one["SenderFault"], one["Code"]) for one in deleted["Failed"]],
+        "not deleted": [(entry["Id"], entry["SenderFault"], entry["Code"]) for entry in deleted["Failed"]],
     }
 
 
@@ -228,8 +228,8 @@ def launched(side: Side) -> Any:
     scaling = side.client("autoscaling")
     first = scaling.launch_instances(**asked)
     again = scaling.launch_instances(**asked)
-    for one in (first, again):
-        one.pop("ResponseMetadata", None)
+    for answer in (first, again):
+        answer.pop("ResponseMetadata", None)
     return {"answer": first, "the same again": first == again, "desired": group(side)["DesiredCapacity"]}
 
 
@@ -242,32 +242,32 @@ def other_use_of_a_token(side: Side) -> Any:
 def raised(side: Side) -> Any:
     """Launch two machines by desired capacity: the group then, its activities, and its machines in EC2."""
     side.client("autoscaling").set_desired_capacity(AutoScalingGroupName=side.run, DesiredCapacity=2, HonorCooldown=False)
-    came = side.until(lambda: [one["LifecycleState"] for one in group(side)["Instances"]] == ["InService"] * 2, LAUNCH_SECONDS)
+    arrived = side.until(lambda: [instance["LifecycleState"] for instance in group(side)["Instances"]] == ["InService"] * 2, LAUNCH_SECONDS)
     activities = side.client("autoscaling").describe_scaling_activities(AutoScalingGroupName=side.run)["Activities"]
-    idents = [one["InstanceId"] for one in group(side)["Instances"]]
+    idents = [instance["InstanceId"] for instance in group(side)["Instances"]]
     reservations = side.client("ec2").describe_instances(Filters=[{"Name": "instance-id", "Values": idents}])["Reservations"]
-    found = [one for some in reservations for one in some["Instances"]]
-    return {"came": came, "group": described(side), "activities": activities, "machines": sorted(map(_machine, found), key=str)}
+    instances = [instance for some in reservations for instance in some["Instances"]]
+    return {"came": arrived, "group": described(side), "activities": activities, "machines": sorted(map(_machine, instances), key=str)}
 
 
-def _machine(one: dict[str, Any]) -> dict[str, Any]:
+def _machine(instance: dict[str, Any]) -> dict[str, Any]:
     kept = ("InstanceType", "State", "InstanceLifecycle", "SubnetId")
-    ours = {tag["Key"]: tag["Value"] for tag in one["Tags"] if not tag["Key"].startswith("aws:ec2")}
-    return {**{key: one.get(key) for key in kept}, "Tags": ours}
+    tags = {tag["Key"]: tag["Value"] for tag in instance["Tags"] if not tag["Key"].startswith("aws:ec2")}
+    return {**{key: instance.get(key) for key in kept}, "Tags": tags}
 
 
 def lowered(side: Side) -> Any:
     """Lower the desired capacity: no machine ends, since all are protected."""
     side.client("autoscaling").set_desired_capacity(AutoScalingGroupName=side.run, DesiredCapacity=1, HonorCooldown=False)
     side.wait(60.0)
-    return [(one["LifecycleState"], one["ProtectedFromScaleIn"]) for one in group(side)["Instances"]]
+    return [(instance["LifecycleState"], instance["ProtectedFromScaleIn"]) for instance in group(side)["Instances"]]
 
 
 def ended(side: Side) -> Any:
     """End machines by id: the first lowers the desired capacity, the second does not; Launch is suspended, so nothing replaces it."""
     scaling = side.client("autoscaling")
     scaling.suspend_processes(AutoScalingGroupName=side.run, ScalingProcesses=["Launch"])
-    idents = [one["InstanceId"] for one in group(side)["Instances"]]
+    idents = [instance["InstanceId"] for instance in group(side)["Instances"]]
     answers = [
         scaling.terminate_instance_in_auto_scaling_group(InstanceId=ident, ShouldDecrementDesiredCapacity=number == 0)["Activity"]
         for number, ident in enumerate(idents)
@@ -288,14 +288,14 @@ def on_spot(side: Side) -> Any:
     sizes = {"MinSize": 0, "MaxSize": 1, "DesiredCapacity": 0, "VPCZoneIdentifier": side.subnet}
     scaling.create_auto_scaling_group(AutoScalingGroupName=name, **sizes, MixedInstancesPolicy=policy, Tags=tags)
     answer = scaling.launch_instances(AutoScalingGroupName=name, RequestedCapacity=1, ClientToken=name, RetryStrategy="none")
-    idents = [ident for one in answer["Instances"] for ident in one["InstanceIds"]]
+    idents = [ident for instance in answer["Instances"] for ident in instance["InstanceIds"]]
     reservations = side.client("ec2").describe_instances(Filters=[{"Name": "instance-id", "Values": idents}])["Reservations"]
     for ident in idents:
         scaling.terminate_instance_in_auto_scaling_group(InstanceId=ident, ShouldDecrementDesiredCapacity=True)
     return {
-        "markets": [one["MarketType"] for one in answer["Instances"]],
-        "refused": [(one["MarketType"], one["ErrorCode"]) for one in answer.get("Errors", ())],
-        "lifecycles": [one.get("InstanceLifecycle") for some in reservations for one in some["Instances"]],
+        "markets": [instance["MarketType"] for instance in answer["Instances"]],
+        "refused": [(error["MarketType"], error["ErrorCode"]) for error in answer.get("Errors", ())],
+        "lifecycles": [instance.get("InstanceLifecycle") for some in reservations for instance in some["Instances"]],
     }
 
 

@@ -12,14 +12,14 @@ from tests.embedded.aws.making import code, ids, make_group, mixed
 from gpuscaler import catalogue
 
 
-def fleet(aws: Aws, total: int, *types: str, kind: str = "spot", **told: Any) -> Any:
+def fleet(aws: Aws, total: int, *types: str, kind: str = "spot", **params: Any) -> Any:
     ec2 = aws.client("ec2")
     if not ec2.describe_launch_templates()["LaunchTemplates"]:
         ec2.create_launch_template(LaunchTemplateName="template", LaunchTemplateData={"ImageId": "ami-1"})
     overrides = [{"InstanceType": name, "AvailabilityZone": "us-east-1a"} for name in types]
     config = {"LaunchTemplateSpecification": {"LaunchTemplateName": "template", "Version": "$Latest"}, "Overrides": overrides}
     target = {"TotalTargetCapacity": total, "DefaultTargetCapacityType": kind}
-    return ec2.create_fleet(Type="instant", LaunchTemplateConfigs=[config], TargetCapacitySpecification=target, **told)
+    return ec2.create_fleet(Type="instant", LaunchTemplateConfigs=[config], TargetCapacitySpecification=target, **params)
 
 
 def test_an_instance_has_its_zone_market_and_tags(aws: Aws) -> None:
@@ -28,11 +28,11 @@ def test_an_instance_has_its_zone_market_and_tags(aws: Aws) -> None:
     aws.later(20)
     (ident,) = ids(scaling)
     ec2 = aws.client("ec2")
-    (found,) = ec2.describe_instances(InstanceIds=[ident])["Reservations"][0]["Instances"]
-    assert (found["InstanceType"], found["InstanceLifecycle"], found["State"]["Name"]) == ("g5.xlarge", "spot", "running")
-    assert found["Placement"]["AvailabilityZone"] == "us-east-1a"
-    assert {one["Key"]: one["Value"] for one in found["Tags"]} == {"team": "red", "aws:autoscaling:groupName": "gpus"}
-    assert found["PrivateDnsName"] == f"ip-{found['PrivateIpAddress'].replace('.', '-')}.ec2.internal"
+    (instance,) = ec2.describe_instances(InstanceIds=[ident])["Reservations"][0]["Instances"]
+    assert (instance["InstanceType"], instance["InstanceLifecycle"], instance["State"]["Name"]) == ("g5.xlarge", "spot", "running")
+    assert instance["Placement"]["AvailabilityZone"] == "us-east-1a"
+    assert {tag["Key"]: tag["Value"] for tag in instance["Tags"]} == {"team": "red", "aws:autoscaling:groupName": "gpus"}
+    assert instance["PrivateDnsName"] == f"ip-{instance['PrivateIpAddress'].replace('.', '-')}.ec2.internal"
     with pytest.raises(ClientError) as refused:
         ec2.describe_instances(InstanceIds=["i-0nobody"])
     assert code(refused) == "InvalidInstanceID.NotFound"
@@ -57,9 +57,14 @@ def test_an_instant_fleet_answers_with_instances_and_errors(aws: Aws) -> None:
     limits["spot", "g5.xlarge", ""] = 1
     limits["spot", "g6.xlarge", ""] = 0
     answer = fleet(aws, 3, "g5.xlarge", "g6.xlarge", ClientToken="token")
-    assert [(one["InstanceType"], one["Lifecycle"], len(one["InstanceIds"])) for one in answer["Instances"]] == [("g5.xlarge", "spot", 1)]
-    assert {one["ErrorCode"] for one in answer["Errors"]} == {"InsufficientInstanceCapacity"}
-    assert sorted(one["LaunchTemplateAndOverrides"]["Overrides"]["InstanceType"] for one in answer["Errors"]) == ["g5.xlarge", "g6.xlarge"]
+    assert [(instance["InstanceType"], instance["Lifecycle"], len(instance["InstanceIds"])) for instance in answer["Instances"]] == [
+        ("g5.xlarge", "spot", 1)
+    ]
+    assert {error["ErrorCode"] for error in answer["Errors"]} == {"InsufficientInstanceCapacity"}
+    assert sorted(error["LaunchTemplateAndOverrides"]["Overrides"]["InstanceType"] for error in answer["Errors"]) == [
+        "g5.xlarge",
+        "g6.xlarge",
+    ]
     again = fleet(aws, 3, "g5.xlarge", "g6.xlarge", ClientToken="token")
     assert again["Instances"] == answer["Instances"]
     assert len(aws.client("ec2").describe_instances()["Reservations"]) == 1
@@ -73,22 +78,22 @@ def test_a_fleet_below_its_minimum_launches_nothing(aws: Aws) -> None:
 
 
 def test_spot_prices_are_by_type_and_zone(aws: Aws) -> None:
-    found = aws.client("ec2").describe_spot_price_history(InstanceTypes=["g5.xlarge"], ProductDescriptions=["Linux/UNIX"])[
+    prices = aws.client("ec2").describe_spot_price_history(InstanceTypes=["g5.xlarge"], ProductDescriptions=["Linux/UNIX"])[
         "SpotPriceHistory"
     ]
     instance_type = catalogue.lookup("g5.xlarge")
     assert instance_type is not None
-    assert {one["AvailabilityZone"] for one in found} == {"us-east-1a", "us-east-1b", "us-east-1c"}
-    assert {float(one["SpotPrice"]) for one in found} == {instance_type.prices["us-east-1"].spot}
+    assert {price["AvailabilityZone"] for price in prices} == {"us-east-1a", "us-east-1b", "us-east-1c"}
+    assert {float(price["SpotPrice"]) for price in prices} == {instance_type.prices["us-east-1"].spot}
 
 
 def test_reservations_are_counted(aws: Aws) -> None:
     ec2 = aws.client("ec2")
     asked = {"InstancePlatform": "Linux/UNIX", "AvailabilityZone": "us-east-1b", "InstanceMatchCriteria": "targeted"}
     made = ec2.create_capacity_reservation(InstanceType="p5.48xlarge", InstanceCount=4, **asked)["CapacityReservation"]
-    (found,) = ec2.describe_capacity_reservations(CapacityReservationIds=[made["CapacityReservationId"]])["CapacityReservations"]
-    assert (found["TotalInstanceCount"], found["AvailableInstanceCount"], found["State"]) == (4, 4, "active")
-    assert found["StartDate"].timestamp() == BEGAN
+    (reservation,) = ec2.describe_capacity_reservations(CapacityReservationIds=[made["CapacityReservationId"]])["CapacityReservations"]
+    assert (reservation["TotalInstanceCount"], reservation["AvailableInstanceCount"], reservation["State"]) == (4, 4, "active")
+    assert reservation["StartDate"].timestamp() == BEGAN
     assert ec2.describe_capacity_reservations(Filters=[{"Name": "state", "Values": ["expired"]}])["CapacityReservations"] == []
 
 
@@ -99,8 +104,8 @@ def test_a_node_group_shows_its_labels_and_taints(aws: Aws) -> None:
     eks.create_nodegroup(
         **named, subnets=["subnet-useast1a"], nodeRole="arn:aws:iam::123456789012:role/node", labels={"team": "a"}, taints=[taint]
     )
-    found = eks.describe_nodegroup(**named)["nodegroup"]
-    assert (found["labels"], found["taints"], found["status"]) == ({"team": "a"}, [taint], "ACTIVE")
+    nodegroup = eks.describe_nodegroup(**named)["nodegroup"]
+    assert (nodegroup["labels"], nodegroup["taints"], nodegroup["status"]) == ({"team": "a"}, [taint], "ACTIVE")
     with pytest.raises(eks.exceptions.ResourceNotFoundException):
         eks.describe_nodegroup(clusterName="research", nodegroupName="none")
 
@@ -147,12 +152,12 @@ def test_a_template_that_targets_a_reservation_gets_exactly_the_reserved_capacit
     sizes = {"MinSize": 0, "MaxSize": 9, "AvailabilityZones": ["us-east-1a"]}
     scaling.create_auto_scaling_group(AutoScalingGroupName="gpus", LaunchTemplate={"LaunchTemplateName": "reserved"}, **sizes)
     answer = scaling.launch_instances(AutoScalingGroupName="gpus", RequestedCapacity=3, ClientToken="one")
-    assert [(one["MarketType"], len(one["InstanceIds"])) for one in answer["Instances"]] == [("on-demand", 2)]
-    assert [one["ErrorCode"] for one in answer["Errors"]] == ["ReservationCapacityExceeded"]
+    assert [(instance["MarketType"], len(instance["InstanceIds"])) for instance in answer["Instances"]] == [("on-demand", 2)]
+    assert [error["ErrorCode"] for error in answer["Errors"]] == ["ReservationCapacityExceeded"]
 
     def left() -> tuple[int, str]:
-        (found,) = ec2.describe_capacity_reservations()["CapacityReservations"]
-        return found["AvailableInstanceCount"], found["State"]
+        (reservation,) = ec2.describe_capacity_reservations()["CapacityReservations"]
+        return reservation["AvailableInstanceCount"], reservation["State"]
 
     assert left() == (0, "active")
     scaling.terminate_instance_in_auto_scaling_group(InstanceId=ids(scaling)[0], ShouldDecrementDesiredCapacity=True)

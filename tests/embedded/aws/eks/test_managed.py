@@ -18,10 +18,10 @@ pytest.importorskip("boto3", reason="boto3 is not installed: make setup brings i
 NAMES = {"clusterName": CLUSTER, "nodegroupName": "gpus"}
 
 
-async def managed(here: Stage, count: int, *, zones: int = 1, **told: Any) -> list[str]:
+async def managed(here: Stage, count: int, *, zones: int = 1, **params: Any) -> list[str]:
     """A managed node group with that many machines that are nodes; returns their ids."""
     role = "arn:aws:iam::123456789012:role/nodes"
-    here.client("eks").create_nodegroup(**NAMES, subnets=["subnet-useast1a"], nodeRole=role, **told)
+    here.client("eks").create_nodegroup(**NAMES, subnets=["subnet-useast1a"], nodeRole=role, **params)
     names = [f"us-east-1{letter}" for letter in "abc"[:zones]]
     here.group("gpus", tags=EKS_TAGS, arriving=False, AvailabilityZones=names, NewInstancesProtectedFromScaleIn=False, MaxSize=10)
     here.client("autoscaling").set_desired_capacity(AutoScalingGroupName="gpus", DesiredCapacity=count)
@@ -38,8 +38,8 @@ def states(here: Stage) -> Mapping[str, str]:
 
 
 async def all_bound(here: Stage) -> bool:
-    found = await here.bound()
-    return bool(found) and all(found.values())
+    nodes = await here.bound()
+    return bool(nodes) and all(nodes.values())
 
 
 async def test_an_instance_ended_by_its_group_waits_until_its_node_is_drained(tmp_path: Path) -> None:
@@ -63,8 +63,8 @@ async def test_changed_labels_and_taints_of_a_node_group_reach_its_existing_node
     async with aws_stage(tmp_path) as here:
         await managed(here, 1, labels={"old": "yes"}, taints=[taint])
         (before,) = await here.nodes()
-        name, theirs = before["metadata"]["name"], {"key": "mine", "effect": "NoSchedule"}
-        await here.user.merge_patch(NODES, name, {"spec": {"taints": [*before["spec"]["taints"], theirs]}})
+        name, foreign_taint = before["metadata"]["name"], {"key": "mine", "effect": "NoSchedule"}
+        await here.user.merge_patch(NODES, name, {"spec": {"taints": [*before["spec"]["taints"], foreign_taint]}})
 
         change = {"addOrUpdateTaints": [{"key": "nvidia.com/gpu", "value": "blue", "effect": "NO_EXECUTE"}], "removeTaints": [taint]}
         labels = {"addOrUpdateLabels": {"new": "yes"}, "removeLabels": ["old"]}
@@ -72,7 +72,7 @@ async def test_changed_labels_and_taints_of_a_node_group_reach_its_existing_node
         await here.sleep(5)
 
         (after,) = await here.nodes()
-        assert {(one["key"], one.get("value"), one["effect"]) for one in after["spec"]["taints"]} == {
+        assert {(taint["key"], taint.get("value"), taint["effect"]) for taint in after["spec"]["taints"]} == {
             ("mine", None, "NoSchedule"),
             ("nvidia.com/gpu", "blue", "NoExecute"),
         }
@@ -110,8 +110,8 @@ async def test_a_node_that_stays_unready_is_repaired_if_node_repair_is_enabled(e
     async with aws_stage(tmp_path) as here:
         (first,) = await managed(here, 1, nodeRepairConfig={"enabled": enabled})
         (node,) = await here.nodes()
-        gone = {"type": "Ready", "status": "Unknown", "reason": "NodeStatusUnknown"}
-        await here.user.merge_patch(NODES, node["metadata"]["name"], {"status": {"conditions": [gone]}}, subresource="status")
+        unknown = {"type": "Ready", "status": "Unknown", "reason": "NodeStatusUnknown"}
+        await here.user.merge_patch(NODES, node["metadata"]["name"], {"status": {"conditions": [unknown]}}, subresource="status")
 
         await here.sleep(1700)
         assert list(states(here)) == [first]

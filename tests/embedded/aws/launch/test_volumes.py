@@ -12,11 +12,11 @@ def disk(device: str, **ebs: Any) -> dict[str, Any]:
     return {"DeviceName": device, "Ebs": {"VolumeSize": 100, **ebs}}
 
 
-def launched(aws: Aws, *mappings: dict[str, Any], **told: Any) -> tuple[Any, str]:
+def launched(aws: Aws, *mappings: dict[str, Any], **data: Any) -> tuple[Any, str]:
     """EC2's client, and the only instance of a group whose template has ``mappings``."""
     ec2 = aws.client("ec2")
     ec2.create_launch_template(
-        LaunchTemplateName="template", LaunchTemplateData={**TEMPLATE, "BlockDeviceMappings": list(mappings), **told}
+        LaunchTemplateName="template", LaunchTemplateData={**TEMPLATE, "BlockDeviceMappings": list(mappings), **data}
     )
     scaling = make_group(aws)
     scaling.set_desired_capacity(AutoScalingGroupName="gpus", DesiredCapacity=1)
@@ -27,8 +27,8 @@ def launched(aws: Aws, *mappings: dict[str, Any], **told: Any) -> tuple[Any, str
 
 def devices(ec2: Any, ident: str) -> dict[str, bool]:
     """Devices of an instance, with whether their volumes are deleted with it."""
-    (found,) = ec2.describe_instances(InstanceIds=[ident])["Reservations"][0]["Instances"]
-    return {one["DeviceName"]: one["Ebs"]["DeleteOnTermination"] for one in found["BlockDeviceMappings"]}
+    (instance,) = ec2.describe_instances(InstanceIds=[ident])["Reservations"][0]["Instances"]
+    return {mapping["DeviceName"]: mapping["Ebs"]["DeleteOnTermination"] for mapping in instance["BlockDeviceMappings"]}
 
 
 def end(aws: Aws, ident: str) -> None:
@@ -39,11 +39,11 @@ def end(aws: Aws, ident: str) -> None:
 
 def test_an_instance_has_the_root_volume_of_its_image_which_goes_with_it(aws: Aws) -> None:
     ec2, ident = launched(aws)
-    (found,) = ec2.describe_instances(InstanceIds=[ident])["Reservations"][0]["Instances"]
+    (instance,) = ec2.describe_instances(InstanceIds=[ident])["Reservations"][0]["Instances"]
     (volume,) = ec2.describe_volumes()["Volumes"]
-    (image,) = ec2.describe_images(ImageIds=[found["ImageId"]])["Images"]
-    (mapping,) = found["BlockDeviceMappings"]
-    assert (found["RootDeviceType"], found["RootDeviceName"]) == ("ebs", image["RootDeviceName"])
+    (image,) = ec2.describe_images(ImageIds=[instance["ImageId"]])["Images"]
+    (mapping,) = instance["BlockDeviceMappings"]
+    assert (instance["RootDeviceType"], instance["RootDeviceName"]) == ("ebs", image["RootDeviceName"])
     assert (mapping["DeviceName"], mapping["Ebs"]["VolumeId"]) == (image["RootDeviceName"], volume["VolumeId"])
     assert (volume["State"], volume["Size"], volume["AvailabilityZone"]) == ("in-use", 20, "us-east-1a")
     (attachment,) = volume["Attachments"]
@@ -102,8 +102,8 @@ def test_an_instance_keeps_its_volumes_until_it_is_terminated(aws: Aws) -> None:
 def test_volumes_are_found_by_id_and_by_filters(aws: Aws) -> None:
     ec2, ident = launched(aws, disk("/dev/xvdf", DeleteOnTermination=False))
 
-    def found(**told: Any) -> list[str]:
-        return [describe_volume["Attachments"][0]["Device"] for describe_volume in ec2.describe_volumes(**told)["Volumes"]]
+    def found(**params: Any) -> list[str]:
+        return [describe_volume["Attachments"][0]["Device"] for describe_volume in ec2.describe_volumes(**params)["Volumes"]]
 
     def by(name: str, value: str) -> list[str]:
         return found(Filters=[{"Name": name, "Values": [value]}])

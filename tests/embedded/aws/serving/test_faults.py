@@ -84,8 +84,8 @@ async def test_faults_and_capacity_are_set_over_http_and_delays_are_kept() -> No
                 client.describe_subnets()
             assert control("DELETE", "faults") == []
             assert len(client.describe_subnets()["Subnets"]) == 3
-            found = control("PUT", "capacity", {"market": "spot", "zone": "us-east-1a", "machines": 0})
-            assert found == {"us-east-1": [{"market": "spot", "instance_type": "", "zone": "us-east-1a", "machines": 0}]}
+            capacity = control("PUT", "capacity", {"market": "spot", "zone": "us-east-1a", "machines": 0})
+            assert capacity == {"us-east-1": [{"market": "spot", "instance_type": "", "zone": "us-east-1a", "machines": 0}]}
             assert control("PUT", "troubles", {"code": "Unsupported", "times": 1})["us-east-1"][0]["code"] == "Unsupported"
             assert control("PUT", "conditions", {"spelling": "guide", "ebs_csi": False})["us-east-1"]["spelling"] == "guide"
             assert control("DELETE", "conditions")["us-east-1"]["spelling"] == "reference"
@@ -118,8 +118,8 @@ async def test_a_long_poll_is_answered_when_a_message_comes() -> None:
             loop.call_soon_threadsafe(made.set)
             began = time.monotonic()
             assert "Messages" not in client.receive_message(QueueUrl=url, WaitTimeSeconds=0)
-            (found,) = client.receive_message(QueueUrl=url, WaitTimeSeconds=20)["Messages"]
-            assert found["Body"] == "late"
+            (message,) = client.receive_message(QueueUrl=url, WaitTimeSeconds=20)["Messages"]
+            assert message["Body"] == "late"
             return time.monotonic() - began
         finally:
             client.close()

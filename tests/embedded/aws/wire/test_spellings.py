@@ -27,21 +27,21 @@ def test_words_are_spelt_as_in_the_reference_by_default() -> None:
 
 
 def test_the_user_guide_spells_markets_in_its_own_way() -> None:
-    found = words(Aws(Conditions(spelling="guide")))
+    spelled = words(Aws(Conditions(spelling="guide")))
 
-    assert found == {"market": "OnDemand", "lifecycle": "InService", "health": "Healthy", "state": "running"}
+    assert spelled == {"market": "OnDemand", "lifecycle": "InService", "health": "Healthy", "state": "running"}
 
 
 @pytest.mark.parametrize("seed", range(3))
 def test_words_can_have_any_case(seed: int) -> None:
     aws = Aws(Conditions(spelling="random"), seed=seed)
 
-    found = words(aws)
+    spelled = words(aws)
 
-    assert {key: word.lower() for key, word in found.items()} == {
+    assert {key: word.lower() for key, word in spelled.items()} == {
         "market": "on-demand",
         "lifecycle": "inservice",
         "health": "healthy",
         "state": "running",
     }
-    assert found != words(Aws())
+    assert spelled != words(Aws())

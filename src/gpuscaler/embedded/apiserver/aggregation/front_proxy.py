@@ -65,7 +65,7 @@ class FrontProxy:
                 raise BundleError(f"caBundle: saw no certificates in PEM ({error}), expected authorities") from error
         if len(self._contexts) >= _MOST:
             self._contexts.clear()
-        self._contexts[bundle] = self._pair.presented(context)
+        self._contexts[bundle] = self._pair.load_into(context)
         return context
 
 
