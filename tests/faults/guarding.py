@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 import msgspec
-from tests.control.schedules import STRANGER, Guard, counts_nothing_twice, foresees
+from tests.control.schedules import STRANGER, InvariantChecker, check_counted_once, check_no_unexpected_error
 from tests.control.world import World
 from tests.objects import node, pod
 from tests.planning import claims
@@ -29,7 +29,7 @@ IDLE_STRANGER, BUSY_STRANGER = f"{STRANGER}-idle", f"{STRANGER}-busy"
 OURS = "gpuscaler.io/"
 
 
-class Watch(Guard):
+class Watch(InvariantChecker):
     """Checks the invariants, and records with its time what was sent: writes to the API server, orders and ends of machines.
 
     ``policy`` returns the controller's current policy. Violations are kept, in case the sender catches the error.
@@ -37,7 +37,7 @@ class Watch(Guard):
 
     def __init__(self, here: World, policy: Callable[[], Policy] | None = None) -> None:
         super().__init__(here)
-        claims.watch_every_plan()
+        claims.check_every_plan()
         self.writes: list[tuple[float, Request]] = []
         self.ended: list[str] = []
         self.broken: list[AssertionError] = []
@@ -102,7 +102,7 @@ class Watch(Guard):
         """Raise for violations: limits (I5), counts of the ledger (I3), room that a plan gave twice (I11), or any forbidden request."""
         for error in self.broken:
             raise error
-        foresees(self._here)
+        check_no_unexpected_error(self._here)
         # When everything is recorded, a service takes the place of the notes.
         cut = getattr(self._here.notes, "cut", [])
         assert not cut, f"a plan was cut: {cut[0]}"
@@ -115,7 +115,7 @@ class Watch(Guard):
                 said = excess(self._sent[machine.purchase][2], there)
                 assert not said, f"I5: with machine {machine.id} there were {said}"
         controller = self._here.controller
-        counts_nothing_twice((await self.written() if controller is None else controller.memory).ledger)
+        check_counted_once((await self.written() if controller is None else controller.memory).ledger)
 
 
 def _policy_of(here: World) -> Policy:

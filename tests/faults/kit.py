@@ -7,8 +7,8 @@ from typing import Any
 
 import msgspec
 from tests.control import replicas
-from tests.control.records.test_service import serviced
-from tests.control.replicas import Pair, pair
+from tests.control.records.test_service import running_service
+from tests.control.replicas import ReplicaPair, pair
 from tests.control.world import ONE_GPU_MACHINES, World, world
 from tests.faults.guarding import LIMITS, Watch, guarded
 
@@ -49,7 +49,7 @@ async def faulty(pools: str = ONE_GPU_MACHINES, *, watch: Callable[[World], Watc
 @asynccontextmanager
 async def recorded(pools: str = ONE_GPU_MACHINES, **more: Any) -> AsyncIterator[tuple[World, Service]]:
     """The same world, with full recording; the watch starts fresh."""
-    async with serviced(LIMITS + pools, **more) as (here, service), guarded(here, Watch(here)):
+    async with running_service(LIMITS + pools, **more) as (here, service), guarded(here, Watch(here)):
         await here.kill()
         here.start()
         service.led_by(here.controller)
@@ -58,7 +58,7 @@ async def recorded(pools: str = ONE_GPU_MACHINES, **more: Any) -> AsyncIterator[
 
 
 @asynccontextmanager
-async def replicated(folder: Path, **more: Any) -> AsyncIterator[Pair]:
+async def replicated(folder: Path, **more: Any) -> AsyncIterator[ReplicaPair]:
     """The same world, with two replicas, whose clocks are minutes apart, instead of one controller."""
     async with pair(folder, text=FILE, **more) as here, guarded(here.here, Watch(here.here)):
         yield here

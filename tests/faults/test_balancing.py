@@ -78,7 +78,7 @@ async def test_f77_machines_at_one_price_are_bought_in_the_emptiest_zone(tmp_pat
         assert balanced_away(here) == []
         assert len(here.machines()) == 4
         assert sorted(running(here).values()) == ["us-east-1a", "us-east-1a", "us-east-1b", "us-east-1c"]
-        assert "SetInstanceProtection" not in here.session.asked
+        assert "SetInstanceProtection" not in here.session.call_counts
 
 
 async def test_f77_several_machines_of_one_order_are_spread_over_the_zones(tmp_path: Path) -> None:
@@ -182,7 +182,7 @@ async def test_f77_machines_of_one_zone_are_protected_while_their_group_starts_a
         await here.sleep(400.0)
 
         # None was bought a second time, and the machine that the group started by itself is the one it ended.
-        assert here.session.asked["LaunchInstances"] == 1
+        assert here.session.call_counts["LaunchInstances"] == 1
         assert await lost(here, first) == []
         assert sorted(running(here).values()) == ["us-east-1a"] * 2
         assert len(here.machines()) <= 3
@@ -198,7 +198,7 @@ async def test_f77_machines_that_their_group_protects_itself_are_left_to_the_gro
         await here.sleep(300.0)
 
         assert len(here.machines()) == 3
-        assert "SetInstanceProtection" not in here.session.asked
+        assert "SetInstanceProtection" not in here.session.call_counts
         (said,) = (await here.status()).troubles
         assert "busy machines there are protected from scale-in before they open" in said
 

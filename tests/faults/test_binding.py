@@ -10,7 +10,7 @@ from tests.control.records.test_service import events
 from tests.control.records.test_service import status as written
 from tests.control.schedules import STRANGER
 from tests.control.test_binding import SCATTERED
-from tests.control.test_promises import outcome
+from tests.control.test_promises import run_workload
 from tests.control.test_windows import NODE, STEADY, is_closed
 from tests.control.world import ONE_GPU_MACHINES, QUICK, World
 from tests.faults.guarding import BUSY_STRANGER, Watch
@@ -286,6 +286,6 @@ async def test_f58_rejections_by_kubelets_are_reported_and_two_in_a_row_switch_t
 @pytest.mark.parametrize("seed", [10, 20])
 async def test_f113_a_pod_that_spreads_over_zones_takes_no_room_planned_for_another(seed: int) -> None:
     """Its own machine comes later. kube-scheduler would put it there, and one more machine would be bought for the other pod."""
-    kept = await outcome(seed)
+    kept = await run_workload(seed)
 
     assert (kept.bound, kept.further) == (kept.planned, 0)

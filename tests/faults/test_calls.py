@@ -62,7 +62,7 @@ async def test_f05_the_process_stays_alive_and_ready_during_a_cloud_outage_and_r
         async with darkness(here):
             for _ in range(30):
                 await here.sleep(60.0)
-                assert (service.alive(), service.synced()) == ("", "")
+                assert (service.liveness_problem(), service.readiness_problem()) == ("", "")
             assert "simulated: the cloud is down" in service.troubles()
         await here.sleep(LONGEST_PAUSE + CALL_SECONDS)
         assert not any("the cloud is down" in trouble for trouble in service.troubles())

@@ -14,7 +14,7 @@ from gpuscaler.embedded.aws.conditions import Conditions
 from gpuscaler.embedded.nodes.devices import Devices, Promise
 from gpuscaler.kube.resources import PODS
 from gpuscaler.lifecycle.pacing import Pace
-from gpuscaler.simulation.cloud.delays import Absent, Faults
+from gpuscaler.simulation.cloud.delays import Faults, MissingResource
 
 
 async def test_f68_two_machines_in_a_row_without_their_gpus_pause_their_type() -> None:
@@ -133,7 +133,7 @@ async def test_f68_machines_without_gpus_from_a_groups_minimum_delay_no_pod_and_
     tmp_path: Path,
 ) -> None:
     faults = Faults(
-        never_registers=0.0, partial_grants=0.0, gpu_hours_between_failures=0.0, absent=(Absent("nvidia.com/gpu", "p4d.24xlarge"),)
+        never_registers=0.0, partial_grants=0.0, gpu_hours_between_failures=0.0, absent=(MissingResource("nvidia.com/gpu", "p4d.24xlarge"),)
     )
     async with aws_stage(tmp_path, Conditions(boot=QUICK, machines=faults)) as here:
         here.group("broken", instance_type="p4d.24xlarge", MinSize=2, DesiredCapacity=2)

@@ -125,7 +125,9 @@ def test_f20_one_broken_machine_does_not_reduce_what_is_expected_of_the_next() -
     seen = learned_templates.ReadyNode(metal.key, 0.0, {**metal.allocatable, GPU: 7, "memory": metal.allocatable["memory"] - 1})
     (offering,) = [
         offering
-        for offering in learned_templates.corrected_policy(policy, learned_templates.step(learned_templates.Learned(), seen)).pools[0].offerings
+        for offering in learned_templates.corrected_policy(policy, learned_templates.step(learned_templates.Learned(), seen))
+        .pools[0]
+        .offerings
         if offering.instance_type == "g4dn.metal"
     ]
 

@@ -126,8 +126,8 @@ async def evictions(here: World) -> dict[str, str]:
 
 async def heard(service: Service, pod: str, top: Owner) -> list[str]:
     """Return the evictions that `gpuscaler why pod` lists."""
-    await service.keeper.flush()
-    return [event.text for event in pod_events(service.keeper.history, f"default/{pod}", top) if event.kind == "evicted"]
+    await service.history_writer.flush()
+    return [event.text for event in pod_events(service.history_writer.history, f"default/{pod}", top) if event.kind == "evicted"]
 
 
 async def test_f87_an_eviction_is_reported_on_the_pod_and_its_owner_with_its_saving() -> None:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import aiohttp
 import pytest
-from tests.control.records.test_listening import ROUTES, asking, get
+from tests.control.records.test_listening import ROUTES, authenticated_pages, get
 from tests.faults.kit import FILE
 from tests.hostile.workloads import cluster_of, pod
 from tests.metrics.api.scene import Reviewing
@@ -24,7 +24,7 @@ def test_f98_a_public_address_is_rejected_for_pages_without_authentication() -> 
 
 async def test_f98_a_web_site_that_resolves_to_a_persons_own_machine_reads_nothing_there() -> None:
     listeners = Listeners()
-    await listeners.pages(PagesSettings(port=0), ROUTES)
+    await listeners.serve_pages(PagesSettings(port=0), ROUTES)
     url = f"http://127.0.0.1:{listeners.ports['pages']}/status"
     try:
         async with aiohttp.ClientSession() as session:
@@ -37,7 +37,7 @@ async def test_f98_a_web_site_that_resolves_to_a_persons_own_machine_reads_nothi
 
 async def test_f98_other_addresses_serve_nothing_without_a_token_and_permission(tmp_path: Path) -> None:
     api = Reviewing(tokens={"tenant": {"username": "tenant"}}, allows=lambda _spec: False)
-    async with asking(tmp_path, api) as (session, url):
+    async with authenticated_pages(tmp_path, api) as (session, url):
         assert [(await get(session, f"{url}/status", token))[0] for token in ("", "made-up", "tenant")] == [401, 401, 403]
 
 

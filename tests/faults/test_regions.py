@@ -51,11 +51,11 @@ def test_f64_answers_of_a_simulated_account_are_not_used_for_the_real_account(tm
     aws = Aws()
     aws.group("gpus", instance_type="g5.xlarge")
     aws.discover(folder=tmp_path)
-    aws.session.asked.clear()
+    aws.session.call_counts.clear()
     discovery = Discovery(Elsewhere(aws), Scope(CLUSTER), regions=aws.regions, now=lambda: aws.time, folder=tmp_path)
     try:
         discovery.discover()
     finally:
         discovery.close()
 
-    assert {"DescribeInstanceTypes", "GetProducts"} <= aws.session.asked.keys()
+    assert {"DescribeInstanceTypes", "GetProducts"} <= aws.session.call_counts.keys()

@@ -29,7 +29,7 @@ from tests.hostile.workloads import (
 )
 from tests.planning.building import node as built
 from tests.planning.building import spec
-from tests.planning.scale_down.kit import big, down, movable, removed
+from tests.planning.scale_down.kit import big, movable, removed, scale_down_of
 from tests.planning.scale_down.test_consolidation import ANCHOR, crowd
 
 from gpuscaler.kube.resources import PODS
@@ -91,7 +91,7 @@ def test_f91_six_hundred_gangs_are_planned_for_without_recursion() -> None:
 
 def curse(monkeypatch: pytest.MonkeyPatch, place: str) -> None:
     """Make every plan, or every pass, fail while a pod exists that is called poison."""
-    module, name = (planner, "demand") if place == "planning" else (stages, "adopted")
+    module, name = (planner, "collect_demand") if place == "planning" else (stages, "adopt_machines")
     honest = getattr(module, name)
 
     def cursed(*given: Any, **more: Any) -> Any:
@@ -151,7 +151,7 @@ async def test_f93_an_error_that_no_object_causes_is_reported_and_ends_with_its_
 
     async with faulty() as here:
         here.fails_on_purpose = True
-        monkeypatch.setattr(planner, "demand", broken)
+        monkeypatch.setattr(planner, "collect_demand", broken)
         await here.submit("a")
         await here.sleep(120.0)
 
@@ -164,7 +164,7 @@ async def test_f93_an_error_that_no_object_causes_is_reported_and_ends_with_its_
         assert not here.controller.trouble
 
 
-@pytest.mark.parametrize(("module", "name"), [(planner, "demand"), (stages, "adopted")])
+@pytest.mark.parametrize(("module", "name"), [(planner, "collect_demand"), (stages, "adopt_machines")])
 async def test_f93_a_process_whose_turns_all_fail_reports_it_and_is_not_restarted(
     monkeypatch: pytest.MonkeyPatch, module: ModuleType, name: str
 ) -> None:
@@ -246,9 +246,9 @@ def test_f95_a_pod_that_requests_years_to_save_its_work_gets_an_hour_and_a_warni
 
 def test_f95_no_machine_is_removed_if_waiting_for_its_pods_costs_more_than_it_saves() -> None:
     others = [big("keep"), *crowd("k", "keep", 2, options=ANCHOR)]
-    slow = down([big("a"), movable("x", "a", options={"grace": 3600.0}), *others])
+    slow = scale_down_of([big("a"), movable("x", "a", options={"grace": 3600.0}), *others])
 
-    assert removed(down([big("a"), movable("x", "a"), *others])) == ["a"]
+    assert removed(scale_down_of([big("a"), movable("x", "a"), *others])) == ["a"]
     assert removed(slow) == []
 
 

@@ -66,7 +66,7 @@ async def test_f76_a_machine_that_its_group_ends_is_closed_at_once_drained_and_r
         assert await all_bound(here)
         assert set((await here.bound()).values()) != {node}
         assert (here.region.instances[machine].ended_at is not None) == queue
-        assert here.session.asked.get("CompleteLifecycleAction", 0) == int(queue)
+        assert here.session.call_counts.get("CompleteLifecycleAction", 0) == int(queue)
         assert any("Auto Scaling ended it because a user requested it" in reason for reason in await reasons(here, node))
         assert [breaker.cause for breaker in (await here.status()).breakers] == []
         await here.sleep(max(0.0, at + 700.0 - here.now()))
@@ -83,7 +83,7 @@ async def test_f76_a_budget_holds_until_shortly_before_the_hook_gives_up(tmp_pat
         at = end(here, machine)
         await here.sleep(560.0)
         assert set((await here.bound()).values()) == {node}
-        assert here.session.asked["RecordLifecycleActionHeartbeat"] >= 1
+        assert here.session.call_counts["RecordLifecycleActionHeartbeat"] >= 1
         await here.sleep(at + 640.0 - here.now())
 
         assert here.region.instances[machine].ended_at is not None
@@ -102,7 +102,7 @@ async def test_f76_the_hook_of_a_managed_node_group_is_left_to_eks(tmp_path: Pat
         assert await all_bound(here)
         assert set((await here.bound()).values()) != {node}
         assert here.region.instances[machine].lifecycle == "Terminating:Wait"
-        assert "CompleteLifecycleAction" not in here.session.asked
+        assert "CompleteLifecycleAction" not in here.session.call_counts
 
 
 async def test_f76_without_a_hook_pods_get_the_remaining_time(tmp_path: Path) -> None:
@@ -127,5 +127,5 @@ async def test_f76_a_group_that_already_ends_a_machine_is_not_lowered_for_it_aga
         end(here, machine)
         await here.sleep(180.0)
 
-        assert here.session.asked["TerminateInstanceInAutoScalingGroup"] == 1
+        assert here.session.call_counts["TerminateInstanceInAutoScalingGroup"] == 1
         assert here.desired("gpus") >= 1

@@ -13,11 +13,11 @@ import pytest
 import trustme
 from aiohttp import web
 from tests.control.records.test_service import events
-from tests.control.schedules import counts_nothing_twice
-from tests.control.world import Notes, World
+from tests.control.schedules import check_counted_once
+from tests.control.world import CountingRecorder, World
 from tests.faults.kit import IDLE, all_bound, bought, faulty, recorded
 from tests.kube.servers import served, server_context
-from tests.kube.test_http import get, reaching
+from tests.kube.test_http import get, transport_to
 from tests.planning.building import node, offering, pod, pool, spec
 
 from gpuscaler.control.loop.attempts import Attempts
@@ -47,7 +47,7 @@ async def test_f43_a_renewed_token_is_used_at_once_and_the_refused_write_is_repe
     async def picky(request: web.Request) -> web.Response:
         return web.json_response({}, status=200 if request.headers["authorization"] == "Bearer new" else 401)
 
-    async with served(picky, server_context(ca)) as (url, seen), reaching(url, ca, TokenFile(file, "user")) as transport:
+    async with served(picky, server_context(ca)) as (url, seen), transport_to(url, ca, TokenFile(file, "user")) as transport:
         assert (await get(transport))[0] == 401
         # While the new token is half written, the old one is used.
         file.write_text("")
@@ -165,7 +165,7 @@ async def test_f49_with_5000_nodes_and_100000_pods_a_turn_is_quick_and_never_del
         provider=provider,
         store=MemoryStore(client, namespace="kube-system"),
         policy=policy,
-        recorder=Notes(),
+        recorder=CountingRecorder(),
         now=time.time,
         attempts=Attempts(client),
     )
@@ -191,7 +191,7 @@ async def test_f49_with_5000_nodes_and_100000_pods_a_turn_is_quick_and_never_del
     assert max(took[2:]) < 1.0
     assert max(took[:2]) < 6.0
     assert max(worst) < 0.2
-    counts_nothing_twice(controller.memory.ledger)
+    check_counted_once(controller.memory.ledger)
 
 
 async def test_f50_machines_are_bought_and_opened_while_no_listener_takes_the_records() -> None:

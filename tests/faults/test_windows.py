@@ -2,7 +2,7 @@
 
 from itertools import pairwise
 
-from tests.control.test_windows import BIND, NODE, SHOWS, STEADY, is_closed, shows, watched
+from tests.control.test_windows import BIND, NODE, SHOWS, STEADY, is_closed, shows_gpus, watch_nodes
 from tests.faults.guarding import Watch
 from tests.faults.kit import faulty, status
 
@@ -24,10 +24,10 @@ async def test_f104_a_daemon_set_that_may_not_create_pods_is_reported_and_tried_
         refusal = Failure(403, "Forbidden", 'pods "nvidia" is forbidden: exceeded quota: few')
         here.cluster.api.faults.add(Fault("POST", MAKING, times=10_000, refusal=refusal))
         await here.submit("p")
-        seen = await watched(here, NODE + 25.0)
+        seen = await watch_nodes(here, NODE + 25.0)
         assert times_opened(seen) == 1
         assert sum(closed == [False] for _, closed, _ in seen) < 120, "no longer than ten seconds"
-        assert times_opened(await watched(here, 100.0)) == 1, "after a minute, and then after two"
+        assert times_opened(await watch_nodes(here, 100.0)) == 1, "after a minute, and then after two"
         (trouble,) = [trouble for trouble in (await status(here)).troubles if "DaemonSet" in trouble]
         assert f"DaemonSet {NAMESPACE}/{PLUGINS[0].name} has no pod on node" in trouble
         here.cluster.api.faults.clear()
@@ -54,7 +54,7 @@ async def test_f105_the_next_leader_closes_a_machine_whose_window_was_open_when_
         here.start()
         await here.sleep(1.0)
         (node,) = await here.nodes()
-        assert (is_closed(node), shows(node)) == (True, False)
+        assert (is_closed(node), shows_gpus(node)) == (True, False)
         await here.sleep(30.0)
 
         assert here.notes.outcomes == {"Kept": 1}
@@ -64,7 +64,7 @@ async def test_f105_the_next_leader_closes_a_machine_whose_window_was_open_when_
 async def test_f106_a_node_registered_without_our_taint_gets_it_before_its_gpus_show() -> None:
     async with faulty(BIND, delays=STEADY, steered=False) as here:
         await here.submit("p")
-        seen = await watched(here, SHOWS + 10.0)
+        seen = await watch_nodes(here, SHOWS + 10.0)
 
         assert all(closed == [True] for at, closed, gpus in seen if gpus == [False] and at > NODE + 2.0)
         assert here.notes.outcomes == {"Kept": 1}
@@ -77,7 +77,7 @@ async def test_f107_a_machine_whose_window_cannot_be_closed_gets_its_pods_all_th
             await here.sleep(0.05)
         # Until its plugin runs, nothing but its kubelet writes to the node.
         here.cluster.api.faults.add(Fault("PATCH", r"/nodes/[^/]+\?", refusal=broken()))
-        while not any(map(shows, await here.nodes())):
+        while not any(map(shows_gpus, await here.nodes())):
             await here.sleep(0.5)
         await here.sleep(5.0)
         (node,) = await here.nodes()
@@ -102,7 +102,7 @@ async def test_f108_a_node_that_a_person_cordons_stays_cordoned_and_has_no_windo
         await here.sleep(30.0)
 
         (node,) = await here.nodes()
-        assert (is_closed(node), node["spec"]["unschedulable"], shows(node)) == (True, True, False)
+        assert (is_closed(node), node["spec"]["unschedulable"], shows_gpus(node)) == (True, True, False)
 
 
 async def test_f108_a_machine_that_a_person_cordons_before_it_opens_stays_cordoned() -> None:

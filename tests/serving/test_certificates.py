@@ -17,7 +17,7 @@ pytestmark = pytest.mark.looptime(False)
 def context(purpose: ssl.Purpose, trusted: bytes, pair: CertificatePair) -> ssl.SSLContext:
     made = ssl.create_default_context(purpose, cadata=trusted.decode())
     made.verify_mode = ssl.CERT_REQUIRED
-    return pair.presented(made)
+    return pair.load_into(made)
 
 
 async def who_asks(ours: CertificateAuthority, theirs: CertificateAuthority, host: str, served: CertificatePair | None = None) -> list[str]:

@@ -157,7 +157,7 @@ def test_a_connection_that_ends_while_it_waits_takes_no_turn() -> None:
     ended, next_one = door.open("client", "ended"), door.open("client", "next")
     for name, connection in {"ended": ended, "next": next_one}.items():
         door.connections.turn(connection, noting(begun, name))
-    door.connections.gone(ended)
+    door.connections.remove(ended)
     door.now += 0.5
     door.connections.turns.give()
     assert begun == ["next"]
@@ -220,7 +220,7 @@ def test_each_stage_of_a_request_has_a_time_limit() -> None:
         "time: answer not received",
         "time: no further request",
     }
-    door.connections.gone(silent)
+    door.connections.remove(silent)
 
 
 def test_connections_of_proxies_are_kept_longer_than_proxies_keep_them() -> None:
@@ -249,6 +249,6 @@ def test_each_request_has_its_own_limit_of_bytes() -> None:
 def test_without_connections_there_is_nothing_to_close() -> None:
     door = Door()
     door.connections.make_room()
-    door.connections.gone(door.open("peer", "one"))
+    door.connections.remove(door.open("peer", "one"))
     door.connections.make_room()
     assert door.closed == []

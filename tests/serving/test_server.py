@@ -116,7 +116,7 @@ async def test_a_changed_certificate_is_used_for_new_connections(tmp_path: Path)
         first = await serial(server.port, authority)
         written(tmp_path, authority)
         assert await serial(server.port, authority) == first
-        live.look()
+        live.reload()
         second = await serial(server.port, authority)
 
     assert second != first
@@ -131,12 +131,12 @@ async def test_an_unusable_new_certificate_keeps_the_old_one_with_a_message(tmp_
     async with served(tls=live.context) as server:
         first = await serial(server.port, authority)
         certificate.write_text("no certificate")
-        live.look()
+        live.reload()
         assert await serial(server.port, authority) == first
         assert live.trouble.startswith(f"{certificate} and {key}: saw ")
         assert live.trouble.endswith("the previous certificate stays in use")
         certificate.write_bytes(good)
-        live.look()
+        live.reload()
         assert live.trouble == ""
 
 
@@ -147,7 +147,7 @@ def test_a_server_does_not_start_with_a_missing_certificate(tmp_path: Path) -> N
 
 async def shown(port: int, authority: CertificateAuthority, pair: CertificatePair) -> bytes:
     """Return a server's answer to a client with a certificate."""
-    trust = pair.presented(ssl.create_default_context(cadata=authority.certificate.decode()))
+    trust = pair.load_into(ssl.create_default_context(cadata=authority.certificate.decode()))
     async with aiohttp.ClientSession() as session, session.get(f"https://localhost:{port}/", ssl=trust) as answer:
         return await answer.read()
 
@@ -162,12 +162,12 @@ async def test_clients_of_the_latest_authorities_are_accepted(tmp_path: Path) ->
         return web.Response(text=dict(part[0] for part in peer["subject"])["commonName"] if peer else "anonymous")
 
     async with served(web.get("/", who), tls=live.context) as server:
-        live.believe(first.certificate)
+        live.accept_authorities(first.certificate)
         assert await shown(server.port, serving, first.issue("one")) == b"one"
         with pytest.raises((aiohttp.ClientError, ssl.SSLError)):
             await shown(server.port, serving, second.issue("two"))
-        live.believe(second.certificate)
+        live.accept_authorities(second.certificate)
         assert await shown(server.port, serving, second.issue("two")) == b"two"
         with pytest.raises(CertificateError, match="authorities of clients"):
-            live.believe(b"-----BEGIN CERTIFICATE-----\nAA==\n-----END CERTIFICATE-----\n")
+            live.accept_authorities(b"-----BEGIN CERTIFICATE-----\nAA==\n-----END CERTIFICATE-----\n")
         assert await shown(server.port, serving, second.issue("two")) == b"two"

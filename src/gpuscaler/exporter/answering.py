@@ -36,10 +36,10 @@ Pages = Mapping[str, Callable[[], Answer]]
 
 @dataclass(slots=True)
 class PageServer:
-    """Serves ``pages`` from :meth:`start` until :meth:`close`. ``port`` is the port in use; ``say`` receives problems as text."""
+    """Serves ``pages`` from :meth:`start` until :meth:`close`. ``port`` is the port in use; ``warn`` receives problems as text."""
 
     pages: Pages
-    say: Callable[[str], None] = lambda _text: None
+    warn: Callable[[str], None] = lambda _text: None
     bounds: Bounds = BOUNDS
     port: int = field(default=0, init=False)
     _listener: Listener | None = field(default=None, init=False)
@@ -49,7 +49,7 @@ class PageServer:
         """Listen at ``host`` (empty: all addresses); ``port`` 0 takes a free port. Raises OSError if the port cannot be bound."""
         connections = Connections(self.bounds, asyncio.get_running_loop().time)
         make = _maker(self._serve, connections)
-        self._listener = Listener(await bind(host, port), connections, make, None, self.say)
+        self._listener = Listener(await bind(host, port), connections, make, None, self.warn)
         self._listener.start()
         self.port = self._listener.port
 
@@ -81,29 +81,29 @@ class PageServer:
         try:
             head = await client.reader.readuntil(b"\r\n\r\n")
         except asyncio.LimitOverrunError:
-            await self._write(writer, wrong(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE), body=True, stays=False)
+            await self._write(writer, error_answer(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE), body=True, stays=False)
             return False
-        await client.stream.asked()
+        await client.stream.wait_for_turn()
         first, *fields = head.decode("latin-1").lower().split("\r\n")
         words = first.split(" ")
         if len(words) != 3 or not words[2].startswith("http/1."):
-            await self._write(writer, wrong(HTTPStatus.BAD_REQUEST), body=True, stays=False)
+            await self._write(writer, error_answer(HTTPStatus.BAD_REQUEST), body=True, stays=False)
             return False
         method, target, version = words
         # The body is not read, so the next request would start inside it: close the connection.
-        carries = any(
+        has_body = any(
             field.startswith("transfer-encoding:") or (field.startswith("content-length:") and field[15:].strip() != "0")
             for field in fields
         )
-        stays = version != "http/1.0" and not carries and not any(field.startswith("connection:") and "close" in field for field in fields)
+        stays = version != "http/1.0" and not has_body and not any(field.startswith("connection:") and "close" in field for field in fields)
         await self._write(writer, self._answer(method, target.partition("?")[0]), body=method != "head", stays=stays)
         return stays
 
     def _answer(self, method: str, path: str) -> Answer:
         if method not in {"get", "head"}:
-            return wrong(HTTPStatus.METHOD_NOT_ALLOWED)
+            return error_answer(HTTPStatus.METHOD_NOT_ALLOWED)
         page = self.pages.get(path)
-        return page() if page else wrong(HTTPStatus.NOT_FOUND)
+        return page() if page else error_answer(HTTPStatus.NOT_FOUND)
 
     async def _write(self, writer: asyncio.StreamWriter, answer: Answer, *, body: bool, stays: bool) -> None:
         head = [
@@ -142,5 +142,5 @@ class _Stream(Counted, asyncio.StreamReaderProtocol):
     """asyncio's side of a connection, which also counts what is received over it."""
 
 
-def wrong(status: HTTPStatus) -> Answer:
+def error_answer(status: HTTPStatus) -> Answer:
     return Answer(f"{status.value} {status.phrase}: {status.description}\n".encode(), status=status)

@@ -24,7 +24,7 @@ from gpuscaler.planning.state import State, breakers, failed_removals, futile_pu
 from gpuscaler.planning.state.askable_offerings import with_breakers
 from gpuscaler.planning.state.boot_times import Boots
 from gpuscaler.planning.state.breakers import Breakers
-from gpuscaler.planning.state.failed_removals import Sparing
+from gpuscaler.planning.state.failed_removals import SparedNodes
 from gpuscaler.planning.state.futile_purchases import PurchaseAttempts
 from gpuscaler.planning.state.idle_clocks import IdleClocks
 from gpuscaler.planning.state.learned_templates import Learned
@@ -56,7 +56,7 @@ class Memory(Struct, frozen=True, gc=False):
     refusals: Refusals = Refusals()
     decisions: int = 0
     decided: Mapping[str, str] = {}
-    spared: Sparing = Sparing()
+    spared: SparedNodes = SparedNodes()
     worked_on: Mapping[str, float] = {}
     ends: Mapping[str, float] = {}
     unfamiliar: Mapping[str, OfferingKey] = {}

@@ -65,7 +65,7 @@ def culprits(cluster: Cluster, before: Cluster | None, attempt: Attempt, reason:
     search = _Search(cluster, attempt)
     for candidates in _suspects(cluster, before):
         if candidates and not search.fails(candidates):
-            faulty = search.narrowed(candidates)
+            faulty = search.narrow(candidates)
             return tuple(Poison(kind.__name__, key, digest(_existing_item(cluster, (kind, key))), reason) for kind, key in faulty)
     return ()
 
@@ -107,7 +107,7 @@ class _Search:
             return True
         return False
 
-    def narrowed(self, candidates: Sequence[Name]) -> list[Name]:
+    def narrow(self, candidates: Sequence[Name]) -> list[Name]:
         """Return a small subset of ``candidates`` without which the attempt succeeds; it does succeed without all of them."""
         rest, faulty = list(candidates), list[Name]()
         while self._trials < TRIALS and self.fails(faulty):

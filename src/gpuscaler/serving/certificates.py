@@ -33,7 +33,7 @@ class CertificatePair:
             write_private(file, content)
         return files
 
-    def presented(self, context: ssl.SSLContext) -> ssl.SSLContext:
+    def load_into(self, context: ssl.SSLContext) -> ssl.SSLContext:
         """Load this certificate into ``context`` and return it."""
         # OpenSSL reads keys from files only. The folder is private and removed immediately.
         with tempfile.TemporaryDirectory() as folder:

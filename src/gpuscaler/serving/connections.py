@@ -182,7 +182,7 @@ class Connections:
         if connection.room is not None:
             connection.room.enter(connection)
 
-    def gone(self, connection: Connection) -> None:
+    def remove(self, connection: Connection) -> None:
         """Remove a connection that was closed by either side; may be called more than once."""
         if connection.turn is not None:
             self.turns.withdraw(connection.peer, connection.turn)
@@ -199,10 +199,10 @@ class Connections:
     def close_all(self) -> None:
         """Close all connections without counting them."""
         for connection in [connection for room in self._rooms for connection in room]:
-            self.gone(connection)
+            self.remove(connection)
             connection.close()
 
     def _end(self, connection: Connection, bound: str) -> None:
         self.closed[bound] = self.closed.get(bound, 0) + 1
-        self.gone(connection)
+        self.remove(connection)
         connection.close()

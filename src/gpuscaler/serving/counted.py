@@ -21,12 +21,12 @@ class Counted(asyncio.Protocol):
             super().data_received(data)
 
     def connection_lost(self, exc: BaseException | None) -> None:
-        self.connections.gone(self.connection)
+        self.connections.remove(self.connection)
         if self._turn is not None:
             self._turn.cancel()
         super().connection_lost(exc)  # type: ignore[arg-type]  # aiohttp's accepts more than asyncio's
 
-    async def asked(self) -> None:
+    async def wait_for_turn(self) -> None:
         """Wait for the turn of a request with a complete head. Raises CancelledError if the connection ends before."""
         self._turn = turn = asyncio.get_running_loop().create_future()
 

@@ -27,23 +27,23 @@ GOODBYE = 2.0
 #: First byte of every TLS handshake.
 _HANDSHAKE = b"\x16"
 
-#: Creates the protocol of a connection; it must call :meth:`Connections.gone` when its connection is lost.
+#: Creates the protocol of a connection; it must call :meth:`Connections.remove` when its connection is lost.
 Make = Callable[[Connection], asyncio.Protocol]
 
 
 @dataclass(slots=True, eq=False)
 class Listener:
-    """Accepts connections at ``sockets`` from :meth:`start` until :meth:`close`. ``say`` gets each message for operators once."""
+    """Accepts connections at ``sockets`` from :meth:`start` until :meth:`close`. ``report`` gets each message for operators once."""
 
     sockets: list[socket.socket]
     connections: Connections
     make: Make
     tls: ssl.SSLContext | None
-    say: Callable[[str], None]
+    report: Callable[[str], None]
     handshakes: "set[asyncio.Task[None]]" = field(default_factory=set, init=False)
     _failing: bool = field(default=False, init=False)
     _counted: int = field(default=0, init=False)
-    _told_at: float = field(default=float("-inf"), init=False)
+    _reported_at: float = field(default=float("-inf"), init=False)
     _closed: bool = field(default=False, init=False)
 
     @property
@@ -56,7 +56,7 @@ class Listener:
         for listening in self.sockets:
             listening.setblocking(False)
             asyncio.get_running_loop().add_reader(listening, self._accept, listening)
-        self._look()
+        self._expire()
 
     def stop(self) -> None:
         """Stop accepting; existing connections continue."""
@@ -89,7 +89,7 @@ class Listener:
         """Pause accepting without descriptors or memory: the system would report the error thousands of times a second."""
         if not self._failing:
             self._failing = True
-            self.say(f"connections cannot be accepted: {error.strerror or error}; idle connections are closed")
+            self.report(f"connections cannot be accepted: {error.strerror or error}; idle connections are closed")
         self.connections.make_room()
         loop = asyncio.get_running_loop()
         loop.remove_reader(listening)
@@ -103,9 +103,9 @@ class Listener:
         waiting = _Waiting(self, accepted)
         waiting.connection = self.connections.open(peer, waiting.close)
         if accepted.fileno() >= 0:
-            waiting.go_on()
+            waiting.proceed()
 
-    def _look(self) -> None:
+    def _expire(self) -> None:
         """Close expired connections; report once that connections are closed because of a limit, and again after a quiet period."""
         if self._closed:
             return
@@ -113,11 +113,11 @@ class Listener:
         connections.expire()
         beyond = {bound: times for bound, times in connections.closed.items() if not bound.startswith("time")}
         if sum(beyond.values()) > self._counted:
-            if loop.time() - self._told_at > QUIET:
+            if loop.time() - self._reported_at > QUIET:
                 counts = ", ".join(f"{bound} ({times})" for bound, times in beyond.items())
-                self.say(f"connections beyond a limit are closed, those idle for longest first; since the start: {counts}")
-            self._counted, self._told_at = sum(beyond.values()), loop.time()
-        loop.call_later(LOOK, self._look)
+                self.report(f"connections beyond a limit are closed, those idle for longest first; since the start: {counts}")
+            self._counted, self._reported_at = sum(beyond.values()), loop.time()
+        loop.call_later(LOOK, self._expire)
 
 
 @dataclass(slots=True, eq=False)
@@ -134,26 +134,26 @@ class _Waiting:
             self._loop.remove_reader(self.accepted.fileno())
         self.accepted.close()
 
-    def go_on(self) -> None:
+    def proceed(self) -> None:
         """Wait for the first byte, or for the turn if the byte has arrived."""
         # By its number: asyncio formats sockets as text for errors that it swallows.
         number, first = self.accepted.fileno(), _peek(self.accepted)
         self._loop.remove_reader(number)
         if first is None:
-            self._loop.add_reader(number, self.go_on)
-        elif self._speaks(first):
+            self._loop.add_reader(number, self.proceed)
+        elif self._is_acceptable(first):
             self.listener.connections.turn(self.connection, self._begin)
 
-    def _speaks(self, first: bytes | None) -> bool:
+    def _is_acceptable(self, first: bytes | None) -> bool:
         """Whether the connection is still open and, if required, starts with TLS; otherwise it is closed."""
         if first and (self.listener.tls is None or first == _HANDSHAKE):
             return True
-        self._over()
+        self._discard()
         return False
 
     def _begin(self) -> bool:
         """Start the protocol when the turn comes, unless the connection ended while it waited."""
-        if not self._speaks(_peek(self.accepted)):
+        if not self._is_acceptable(_peek(self.accepted)):
             return False
         task = self._loop.create_task(self._hand_over())
         self.connection.close = task.cancel
@@ -166,10 +166,10 @@ class _Waiting:
         self.listener.handshakes.discard(task)
         if task.cancelled() or task.exception() is not None:
             # It ended before asyncio took over the socket and its closing.
-            self._over()
+            self._discard()
 
-    def _over(self) -> None:
-        self.listener.connections.gone(self.connection)
+    def _discard(self) -> None:
+        self.listener.connections.remove(self.connection)
         self.accepted.close()
 
     async def _hand_over(self) -> None:
@@ -183,7 +183,7 @@ class _Waiting:
         with suppress(OSError, asyncio.CancelledError):
             transport, _ = await self._loop.connect_accepted_socket(lambda: make(self.connection), self.accepted, **options)
         if transport is None:
-            connections.gone(self.connection)
+            connections.remove(self.connection)
         else:
             self.connection.close = transport.abort
 

@@ -69,7 +69,7 @@ def _protocol_factory(server: Any, connections: Connections, options: dict[str, 
 
     async def handle(request: BaseRequest) -> web.StreamResponse:
         if isinstance(request.protocol, _RequestHandler):
-            await request.protocol.asked()
+            await request.protocol.wait_for_turn()
         return await answer(request)
 
     server.request_handler = handle

@@ -39,9 +39,9 @@ class LiveTls:
         """Check the files every few seconds, until cancelled."""
         while True:
             await asyncio.sleep(LOOK_SECONDS)
-            self.look()
+            self.reload()
 
-    def look(self) -> None:
+    def reload(self) -> None:
         """Load the files if they changed and are usable."""
         try:
             seen = self._read()
@@ -54,7 +54,7 @@ class LiveTls:
         else:
             self._seen, self.trouble = seen, ""
 
-    def believe(self, authorities: bytes) -> None:
+    def accept_authorities(self, authorities: bytes) -> None:
         """Accept client certificates of ``authorities`` (PEM) from the next connection on. Raises :class:`CertificateError`."""
         before, self._authorities = self._authorities, authorities
         try:

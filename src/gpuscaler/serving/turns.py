@@ -48,11 +48,14 @@ class _Peer:
 
 @dataclass(slots=True)
 class Turns:
-    """Gives turns to peers. ``all`` limits their sum, ``one`` makes a peer's limit; ``wake`` gets the time of the next :meth:`give`."""
+    """Gives turns to peers. ``total`` limits their sum, ``make_limit`` makes a peer's limit.
+
+    ``wake`` gets the time of the next :meth:`give`.
+    """
 
     clock: Callable[[], float]
-    all: TurnRate
-    one: Callable[[], TurnRate]
+    total: TurnRate
+    make_limit: Callable[[], TurnRate]
     wake: Callable[[float], object] = field(default=lambda _at: None, init=False)
     _peers: dict[str, _Peer] = field(default_factory=dict, init=False)
     _waiting: dict[str, _Peer] = field(default_factory=dict, init=False)
@@ -64,7 +67,7 @@ class Turns:
         """Request a turn for ``peer``: ``go`` is called now or later, unless :meth:`withdraw` cancels it."""
         state = self._waiting.get(peer) or self._peers.get(peer)
         if state is None:
-            state = _Peer(self.one())
+            state = _Peer(self.make_limit())
             self._remember(peer, state)
         if peer not in self._waiting:
             self._waiting[peer], state.asked = state, self.clock()
@@ -85,10 +88,10 @@ class Turns:
         soon = now + 1e-6
         if self._woken_at <= soon:
             self._woken_at = _NEVER
-        while self._waiting and self.all.free_at() <= soon and self._give_one(now, soon):
+        while self._waiting and self.total.free_at() <= soon and self._give_one(now, soon):
             pass
         if self._waiting and self._woken_at > soon:
-            at = self.all.free_at()
+            at = self.total.free_at()
             if at <= soon:
                 at = min(peer.pace.free_at() for peer in self._waiting.values())
             if at < self._woken_at:
@@ -117,7 +120,7 @@ class Turns:
                 self.withdraw(peer, go)
                 if go():
                     state.pace.take(now)
-                    self.all.take(now)
+                    self.total.take(now)
                     self._given += 1
                     return True
         return False

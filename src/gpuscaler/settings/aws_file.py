@@ -37,7 +37,7 @@ def _tags(at: Cursor, _: ReadContext) -> dict[str, str]:
     for key, value in (at.members() or {}).items():
         text = "" if value.entry.value == "" else value.text("text as a tag's value")
         if not key or len(key) > 128:
-            value.say(f"saw a tag's key with {len(key)} characters, expected 1 to 128; correct it")
+            value.add_problem(f"saw a tag's key with {len(key)} characters, expected 1 to 128; correct it")
         tags[key] = text or ""
     return tags
 
@@ -48,7 +48,7 @@ def _prices(at: Cursor, _: ReadContext) -> tuple[OfferingPrice, ...]:
     for key, value in (at.members() or {}).items():
         instance_type, market = key.partition("/")[::2]
         if not instance_type or market not in ("", *MARKETS):
-            value.say(f'saw "{key}", expected TYPE or TYPE/MARKET, with one of {", ".join(MARKETS)}')
+            value.add_problem(f'saw "{key}", expected TYPE or TYPE/MARKET, with one of {", ".join(MARKETS)}')
             continue
         price = value.number(expected="dollars per hour, above 0", positive=market != "reserved")
         if price is not None:

@@ -59,9 +59,9 @@ class Cursor:
 
     def wrong(self, expected: str, *, seen: str | None = None) -> None:
         """Report that something other than ``expected`` was seen here. ``expected`` can include advice."""
-        self.say(f"saw {seen or describe(self.entry)}, expected {expected}")
+        self.add_problem(f"saw {seen or describe(self.entry)}, expected {expected}")
 
-    def say(self, message: str) -> None:
+    def add_problem(self, message: str) -> None:
         self.report.add(Problem(self.path, self.entry.line, message))
 
     def mapping(self, keys: Collection[str], *, required: Collection[str] = ()) -> dict[str, "Cursor"]:
@@ -71,11 +71,11 @@ class Cursor:
             return {}
         for key, member in members.items():
             if key not in keys:
-                member.say(f"unknown key; {did_you_mean(key, keys)}")
+                member.add_problem(f"unknown key; {did_you_mean(key, keys)}")
         cursors = {key: member for key, member in members.items() if key in keys and member.entry.value is not None}
         for key in required:
             if key not in cursors:
-                self.say(f"saw no {key}, expected one; add {key}: …")
+                self.add_problem(f"saw no {key}, expected one; add {key}: …")
         return cursors
 
     def has(self, key: str) -> bool:
@@ -83,7 +83,7 @@ class Cursor:
         value = self.entry.value
         return isinstance(value, dict) and key in value and value[key].value is not None
 
-    def below(self, *keys: str) -> "Cursor":
+    def descend(self, *keys: str) -> "Cursor":
         """Return the entry at these nested keys of mappings that are known to have them."""
         at = self
         for key in keys:
@@ -137,7 +137,7 @@ class Cursor:
             if text is None:
                 continue
             if text in good:
-                item.say(f'saw "{text}" a second time, expected each {expected} once; remove one')
+                item.add_problem(f'saw "{text}" a second time, expected each {expected} once; remove one')
             else:
                 good[text] = item
         return list(good.values())

@@ -13,7 +13,7 @@ class Problem(NamedTuple):
     line: int | None
     message: str
 
-    def told(self, source: str) -> str:
+    def format(self, source: str) -> str:
         """Return the message with its place in the file ``source``."""
         place = source if self.line is None else f"{source}:{self.line}"
         return f"{place}: {self.path}: {self.message}" if self.path else f"{place}: {self.message}"
@@ -25,4 +25,4 @@ class SettingsError(ValueError):
     def __init__(self, source: str, problems: tuple[Problem, ...]) -> None:
         self.source = source
         self.problems = problems
-        super().__init__("\n".join(problem.told(source) for problem in problems))
+        super().__init__("\n".join(problem.format(source) for problem in problems))

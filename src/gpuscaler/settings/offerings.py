@@ -41,7 +41,7 @@ def read_offerings(pool: PoolSettings, region: str) -> tuple[Offering, ...]:
         key = (line.instance_type, line.market, line.zone)
         if key in lines:
             place = f", zone {line.zone}" if line.zone else ""
-            line.at.say(f"saw {line.instance_type}, {line.market}{place} a second time (first at {lines[key].path}); remove one")
+            line.at.add_problem(f"saw {line.instance_type}, {line.market}{place} a second time (first at {lines[key].path}); remove one")
             continue
         lines[key] = line.at
         offering = _offering(line, pool, region_of(line.zone, region))
@@ -83,7 +83,7 @@ def _offering(line: _Line, pool: PoolSettings, region: str) -> Offering | None:
     price = line.price if line.price is not None else _list_price(line, instance_type, region)
     arch = instance_type.arch if instance_type else pool.arch or "amd64"
     if pool.arch and arch != pool.arch:
-        line.at.say(f"saw {line.instance_type}, which is {arch}, expected {pool.arch} (the pool's arch); move it to another pool")
+        line.at.add_problem(f"saw {line.instance_type}, which is {arch}, expected {pool.arch} (the pool's arch); move it to another pool")
     if allocatable is None or price is None:
         return None
     labels = node_labels(
@@ -108,14 +108,16 @@ def _allocatable(line: _Line, instance_type: catalogue.InstanceType | None) -> R
     if line.resources is None:
         near = _similar(line.instance_type) if len(line.at.report) < MAX_HINTS else []
         hint = f"did you mean {' or '.join(near)}? Else " if near else ""
-        line.at.say(
+        line.at.add_problem(
             f'saw "{line.instance_type}", which is not in the catalogue; {hint}list it under offerings with price and resources'
             " (allocatable resources of its nodes)"
         )
         return None
     missing = [name for name in ("cpu", "memory") if not given.get(name)]
     if missing:
-        line.at.say(f"saw no {' and no '.join(missing)} in resources of {line.instance_type}, which is not in the catalogue; add them")
+        line.at.add_problem(
+            f"saw no {' and no '.join(missing)} in resources of {line.instance_type}, which is not in the catalogue; add them"
+        )
         return None
     return {"pods": DEFAULT_PODS, **given}
 
@@ -131,19 +133,23 @@ def _list_price(line: _Line, instance_type: catalogue.InstanceType | None, regio
     what = f"the {line.market} price of {line.instance_type}"
     if instance_type is None:
         if line.resources is not None:
-            line.at.say(f"saw no price, and {line.instance_type} is not in the catalogue; give price in dollars per hour")
+            line.at.add_problem(f"saw no price, and {line.instance_type} is not in the catalogue; give price in dollars per hour")
     elif line.market == "reserved":
-        line.at.say(f"saw no price, and the catalogue does not have {what}: give price under offerings (0 if it is already paid for)")
+        line.at.add_problem(
+            f"saw no price, and the catalogue does not have {what}: give price under offerings (0 if it is already paid for)"
+        )
     elif not region:
-        line.at.say(f"saw no price for {line.instance_type} and no region to look it up in; set region (or zones), or give price")
+        line.at.add_problem(f"saw no price for {line.instance_type} and no region to look it up in; set region (or zones), or give price")
     elif region not in instance_type.prices:
         regions = ", ".join(instance_type.prices)
-        line.at.say(f"saw no price, and the catalogue does not have {what} in {region} (only in {regions}); give price under offerings")
+        line.at.add_problem(
+            f"saw no price, and the catalogue does not have {what} in {region} (only in {regions}); give price under offerings"
+        )
     else:
         price = instance_type.prices[region]
         if line.market == "on-demand":
             return price.on_demand
         if price.spot is not None:
             return price.spot
-        line.at.say(f"saw no price, and the catalogue does not have {what} in {region}; give price under offerings")
+        line.at.add_problem(f"saw no price, and the catalogue does not have {what} in {region}; give price under offerings")
     return None

@@ -43,7 +43,7 @@ def read_pools(at: Cursor, region: str) -> tuple[Pool, ...]:
         if pool is None:
             continue
         if pool.name in pools:
-            item.say(f'saw the name "{pool.name}" a second time (first at {pools[pool.name][0].path}); rename one')
+            item.add_problem(f'saw the name "{pool.name}" a second time (first at {pools[pool.name][0].path}); rename one')
         pools[pool.name] = (item, pool)
     return tuple(pool for _, pool in pools.values())
 
@@ -53,7 +53,7 @@ def _entry(at: Cursor, region: str) -> Pool | None:
     if not isinstance(at.entry.value, dict):
         return None
     if not at.has("types") and not at.has("offerings"):
-        at.say("saw neither types nor offerings, expected at least one way to buy; add types: […]")
+        at.add_problem("saw neither types nor offerings, expected at least one way to buy; add types: […]")
     offerings = read_offerings(entry, region)
     _check_gpus(entry, offerings, at)
     pool = Pool(
@@ -69,12 +69,12 @@ def _check_gpus(entry: PoolSettings, offerings: tuple[Offering, ...], at: Cursor
     """Report settings that need more GPUs than the pool's machines have."""
     if entry.spare.gpus and offerings and not any(count_accelerators(offering.allocatable) for offering in offerings):
         expected = "whole GPUs among what the pool's machines offer; write spare: N for machines"
-        at.below("spare", "gpus").wrong(expected, seen=str(entry.spare.gpus))
+        at.descend("spare", "gpus").wrong(expected, seen=str(entry.spare.gpus))
     for offering in offerings:
         gpus = count_accelerators(offering.allocatable)
         if gpus < entry.min_gpus_per_pod:
             expected = f"at most {gpus}, the GPUs of {offering.instance_type}; lower it, or give that type its own pool"
-            at.below("min_gpus_per_pod").wrong(expected, seen=str(entry.min_gpus_per_pod))
+            at.descend("min_gpus_per_pod").wrong(expected, seen=str(entry.min_gpus_per_pod))
             break
 
 
@@ -86,7 +86,7 @@ def read_overrides(at: Cursor) -> tuple[PoolOverride, ...]:
         if "name" not in given:
             continue
         if given["name"] in pool_overrides:
-            item.say(f'saw the name "{given["name"]}" a second time; merge the two entries')
+            item.add_problem(f'saw the name "{given["name"]}" a second time; merge the two entries')
         prices = given.pop("offerings", None)
         offering_prices = tuple(price for line in prices.items() if (price := _price(line))) if prices else ()
         pool_overrides[given["name"]] = PoolOverride(**given, prices=offering_prices)
@@ -97,7 +97,7 @@ def _price(at: Cursor) -> OfferingPrice | None:
     """Read an offering that only sets a price."""
     given = read_attributes(OfferingSettings, at, NO_CONTEXT, only=PRICE_KEYS)
     if isinstance(at.entry.value, dict) and not at.has("price"):
-        at.say("saw no price, expected one; add price: …")
+        at.add_problem("saw no price, expected one; add price: …")
     offering_settings = OfferingSettings(**given)
     offering_settings.check_price(at, free=offering_settings.market == "reserved")
     return (

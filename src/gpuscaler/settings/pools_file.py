@@ -196,7 +196,7 @@ def _run_file(top: Cursor) -> Cursor:
 def _settings(top: Cursor, folder: Path) -> RunSettings:
     fields = top.mapping(TOP_KEYS)
     if isinstance(top.entry.value, dict) and "pools" not in fields and not has_account_pools(fields):
-        top.say("saw no pools, expected one; add pools: …")
+        top.add_problem("saw no pools, expected one; add pools: …")
     settings = values(PolicySettings, fields, NO_CONTEXT)
     pools = read_pools(fields["pools"], settings.get("region", "")) if "pools" in fields and not has_account_pools(fields) else ()
     grace = min(settings.get("max_grace", MAX_GRACE), LONGEST)

@@ -58,7 +58,7 @@ def parse_priorities(text: str, source: str) -> Priorities:
 
 def _number(name: str, member: Cursor) -> int | None:
     if _NUMBER.fullmatch(name) is None or abs(int(name)) > MAX_PRIORITY:
-        member.say(f"saw the priority {name[:50]!r}, expected a whole number; the highest is used first")
+        member.add_problem(f"saw the priority {name[:50]!r}, expected a whole number; the highest is used first")
         return None
     return int(name)
 

@@ -50,7 +50,7 @@ class PaceSettings(Group, frozen=True, gc=False):
     def check(self, at: Cursor) -> None:
         if self.debounce > self.patience:
             saw = f"saw debounce {self.debounce:g} s above patience {self.patience:g} s"
-            at.say(f"{saw}, expected at most that; lower debounce or raise patience")
+            at.add_problem(f"{saw}, expected at most that; lower debounce or raise patience")
 
 
 class ElectionSettings(Group, frozen=True, gc=False):
@@ -67,11 +67,11 @@ class ElectionSettings(Group, frozen=True, gc=False):
     def check(self, at: Cursor) -> None:
         if not self.lease > self.renew > self.retry:
             saw = f"saw lease {self.lease:g} s, renew {self.renew:g} s, retry {self.retry:g} s"
-            at.say(f"{saw}, expected lease above renew above retry; raise lease or lower the others")
+            at.add_problem(f"{saw}, expected lease above renew above retry; raise lease or lower the others")
         elif self.lease != int(self.lease):
-            at.below("lease").wrong("whole seconds, which is how a Lease is written")
+            at.descend("lease").wrong("whole seconds, which is how a Lease is written")
         elif self.lease - self.retry < LONGEST_CALL + 1:
-            at.say(
+            at.add_problem(
                 f"saw lease {self.lease:g} s and retry {self.retry:g} s, expected at least {LONGEST_CALL + 1:g} s between them: "
                 f"calls to a cloud take up to {LONGEST_CALL:g} s, and none starts that may outlast the lease; raise lease"
             )
@@ -104,7 +104,7 @@ class HttpSettings(Group, frozen=True, gc=False):
     def check(self, at: Cursor) -> None:
         for key, other in (("certificate", "key"), ("key", "certificate")):
             if at.has(key) and not at.has(other):
-                at.say(f"saw {key} without {other}, expected both or neither; add {other}")
+                at.add_problem(f"saw {key} without {other}, expected both or neither; add {other}")
 
 
 def is_loopback(host: str) -> bool:
@@ -150,7 +150,7 @@ class PagesSettings(Group, frozen=True, gc=False):
 
     def check(self, at: Cursor) -> None:
         if not is_loopback(self.host):
-            at.below("address").wrong(
+            at.descend("address").wrong(
                 "a loopback address such as 127.0.0.1:8081, because all clients that reach it can read names and annotations of all pods; "
                 "for another address set pages.authenticated"
             )
@@ -234,6 +234,6 @@ def read_run(fields: Fields, policy: Policy, folder: Path) -> RunSettings:
         aws = replace(aws, regions=(policy.region,))
     if has_account_pools(fields):
         if not aws.regions and ("aws" not in fields or not fields["aws"].has("regions")):
-            fields["cloud"].say("saw no region, expected the regions of the account's groups; add aws: {regions: [us-east-1]}")
+            fields["cloud"].add_problem("saw no region, expected the regions of the account's groups; add aws: {regions: [us-east-1]}")
         aws = replace(aws, overrides=read_overrides(fields["pools"]) if "pools" in fields else ())
     return replace(settings, aws=aws)

@@ -61,7 +61,7 @@ MUTANTS = (
     ),
     Mutant(
         case=67,
-        at="_retired",
+        at="_retired_offerings",
         old="region_data.types.get(name) if name not in sold else None",
         new="None",
         removes="a machine of an older launch template gets the price of the next one",

@@ -83,8 +83,8 @@ MUTANTS = (
     Mutant(
         case=36,
         at="stages.mark",
-        old="same(update_soft_taints, cluster, policy, index.unlisted)",
-        new="same(update_soft_taints, cluster, policy)",
+        old="cached(update_soft_taints, cluster, policy, index.unlisted)",
+        new="cached(update_soft_taints, cluster, policy)",
         removes="nodes get our taints although the cloud does not list their machines",
     ),
     Mutant(
@@ -201,7 +201,7 @@ MUTANTS = (
     ),
     Mutant(
         case=76,
-        at="_Removals.extended",
+        at="_Removals.with_extension",
         old="self.acts.append(Extend(removal.instance, removal.node))",
         new="",
         removes="no heartbeat is recorded while a machine is drained",

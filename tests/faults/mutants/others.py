@@ -173,7 +173,7 @@ MUTANTS = (
     ),
     Mutant(
         case=95,
-        at="_Reader.cut",
+        at="_Reader.clamp",
         old="not isinstance(seconds, float) or seconds <= most",
         new="True",
         removes="durations set by tenants are unbounded",

@@ -89,7 +89,7 @@ def test_an_answer_is_recomputed_only_if_an_argument_is_a_new_object() -> None:
     with_node = empty.apply(Delta((node("n1"),)))
     index = indexes.of(empty, None)
 
-    assert [indexes.same(size, cluster, indexes.of(cluster, None)) for cluster in (empty, empty, with_node, with_node, empty)] == [
+    assert [indexes.cached(size, cluster, indexes.of(cluster, None)) for cluster in (empty, empty, with_node, with_node, empty)] == [
         0,
         0,
         1,
@@ -97,5 +97,5 @@ def test_an_answer_is_recomputed_only_if_an_argument_is_a_new_object() -> None:
         0,
     ]
     assert len(asked) == 3
-    assert indexes.same(size, empty, index) == 0
+    assert indexes.cached(size, empty, index) == 0
     assert len(asked) == 4

@@ -67,11 +67,11 @@ class World:
             "requestheader-group-headers": '["X-Remote-Group"]',
             "requestheader-extra-headers-prefix": '["X-Remote-Extra-"]',
         }
-        told = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": NAME}, "data": data}
+        config_map = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": NAME}, "data": data}
         for namespace in ("work",):
             body = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}}
             await self.client.create(NAMESPACES, body)
-        await self.client.create(CONFIG_MAPS, told, namespace=NAMESPACE)
+        await self.client.create(CONFIG_MAPS, config_map, namespace=NAMESPACE)
         for name in ("serve-a", "serve-b"):
             spec = {"containers": [{"name": "main", "image": "x"}]}
             metadata = {"name": name, "labels": {"app": "serve"}}
@@ -106,10 +106,10 @@ class World:
                 result = [{"metric": sample.metric, "value": sample.value} for sample in samples]
                 return web.json_response({"status": "success", "data": {"resultType": "vector", "result": result}})
             match = {"match": str(form["match[]"]), "start": 0.0, "end": 300.0}
-            found = await (double.label_names if request.path.endswith("labels") else double.metric_names)(**match)  # type: ignore[arg-type]
+            names = await (double.label_names if request.path.endswith("labels") else double.metric_names)(**match)  # type: ignore[arg-type]
         except PrometheusAway as error:
             return web.json_response({"status": "error", "error": str(error)}, status=503)
-        return web.json_response({"status": "success", "data": found})
+        return web.json_response({"status": "success", "data": names})
 
 
 @asynccontextmanager
@@ -148,15 +148,15 @@ class Running:
 
     async def until(self, path: str, wanted: Callable[[int, Any], bool]) -> Any:
         """Repeat a request until the answer is as expected."""
-        said: Any = None
+        reply: Any = None
         async with asyncio.timeout(60):
             while True:
                 try:
-                    said = await self.get(path)
+                    reply = await self.get(path)
                 except aiohttp.ClientError as error:
-                    said = (0, str(error))
-                if wanted(*said):
-                    return said[1]
+                    reply = (0, str(error))
+                if wanted(*reply):
+                    return reply[1]
                 await asyncio.sleep(0.05)
 
 
@@ -209,8 +209,8 @@ rules:
 """
 
 
-def values(found: Any) -> dict[str, str]:
-    return {one["describedObject"]["name"]: one["value"] for one in found["items"]}
+def values(body: Any) -> dict[str, str]:
+    return {item["describedObject"]["name"]: item["value"] for item in body["items"]}
 
 
 async def test_the_aggregator_reads_values_with_a_certificate_that_it_trusts_by_cabundle(tmp_path: Path) -> None:
@@ -218,7 +218,7 @@ async def test_the_aggregator_reads_values_with_a_certificate_that_it_trusts_by_
         made.world.prometheus.put("nvidia_gpu_duty_cycle", 40.0, pod_name="serve-a", namespace_name="work")
         made.world.prometheus.put("nvidia_gpu_duty_cycle", 60.5, pod_name="serve-b", namespace_name="work")
         made.world.prometheus.put("nvidia_gpu_duty_cycle", 99.0, pod_name="other", namespace_name="work")
-        await made.until(PATH, lambda status, found: status == 200 and values(found) == {"serve-a": "40", "serve-b": "60500m"})
+        await made.until(PATH, lambda status, body: status == 200 and values(body) == {"serve-a": "40", "serve-b": "60500m"})
         assert set(made.world.bundles) == {
             "v1beta1.custom.metrics.k8s.io",
             "v1beta2.custom.metrics.k8s.io",
@@ -246,9 +246,9 @@ async def test_an_unavailable_prometheus_is_an_error_until_it_is_back(tmp_path: 
             made.world.prometheus.error = None
             await made.until(PATH, lambda status, _: status == 200)
             await made.until(PATH, lambda *_: "Prometheus answers again" in [log["event"] for log in logs])
-    told = [log for log in logs if log["event"].startswith("Prometheus")]
-    assert [one["event"] for one in told] == ["Prometheus does not answer", "Prometheus answers again"]
-    assert "down for repairs" in told[0]["problem"]
+    outages = [log for log in logs if log["event"].startswith("Prometheus")]
+    assert [log["event"] for log in outages] == ["Prometheus does not answer", "Prometheus answers again"]
+    assert "down for repairs" in outages[0]["problem"]
 
 
 async def test_without_prometheus_an_exporter_that_does_not_answer_is_logged_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -264,9 +264,9 @@ async def test_without_prometheus_an_exporter_that_does_not_answer_is_logged_onc
                 await asyncio.sleep(0.05)
             # Many rounds later it has not been logged again.
             await asyncio.sleep(0.5)
-    found = [log for log in logs if "exporter" in log["event"]]
-    assert [one["event"] for one in found] == ["exporters do not answer"]
-    assert found[0]["problem"].startswith("1 of 1 do not answer, the first: http://127.0.0.1:1/metrics: ")
+    outages = [log for log in logs if "exporter" in log["event"]]
+    assert [log["event"] for log in outages] == ["exporters do not answer"]
+    assert outages[0]["problem"].startswith("1 of 1 do not answer, the first: http://127.0.0.1:1/metrics: ")
 
 
 async def test_an_expired_certificate_for_another_service_is_logged_at_start(tmp_path: Path) -> None:
@@ -274,10 +274,10 @@ async def test_an_expired_certificate_for_another_service_is_logged_at_start(tmp
     certificate, key = pair.write(tmp_path, "theirs")
     with structlog.testing.capture_logs() as logs:
         async with running(tmp_path, certificate=certificate, key=key), asyncio.timeout(60):
-            while not (found := [log["problem"] for log in logs if log["event"] == "needs to be fixed" and log["about"] == "certificate"]):  # noqa: ASYNC110
+            while not (problems := [log["problem"] for log in logs if log["event"] == "needs to be fixed" and log["about"] == "certificate"]):  # noqa: ASYNC110
                 await asyncio.sleep(0.05)
-    assert f"{certificate}: it expired on " in found[0]
-    assert "saw a certificate for gpuscaler-metrics.monitoring.svc, expected gpuscaler-metrics.default.svc" in found[0]
+    assert f"{certificate}: it expired on " in problems[0]
+    assert "saw a certificate for gpuscaler-metrics.monitoring.svc, expected gpuscaler-metrics.default.svc" in problems[0]
 
 
 async def test_changed_rules_are_served_and_users_without_rights_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -286,29 +286,29 @@ async def test_changed_rules_are_served_and_users_without_rights_are_refused(tmp
         made.world.prometheus.put("nvidia_gpu_duty_cycle", 40.0, pod_name="serve-a", namespace_name="work")
         await made.until(PATH, lambda status, _: status == 200)
         made.rules.write_text(RULES.replace("NAME", "gpu_load"))
-        found = await made.until(PATH.replace("duty_cycle_current", "gpu_load"), lambda status, _: status == 200)
-        assert values(found) == {"serve-a": "40"}
-        gone = await made.until(PATH, lambda status, _: status == 404)
-        assert gone["message"] == "the server could not find the metric duty_cycle_current for pods"
+        body = await made.until(PATH.replace("duty_cycle_current", "gpu_load"), lambda status, _: status == 200)
+        assert values(body) == {"serve-a": "40"}
+        failure = await made.until(PATH, lambda status, _: status == 404)
+        assert failure["message"] == "the server could not find the metric duty_cycle_current for pods"
         made.world.allowed = False
         status, refused = await made.get("/openapi/v2")
         assert (status, refused["reason"]) == (403, "Forbidden")
 
 
 @pytest.mark.parametrize(
-    ("said", "path"),
+    ("phrase", "path"),
     [
         ('cannot list resource "pods"', r"/api/v1/pods\?"),
         ('cannot get resource "configmaps"', r"/configmaps"),
     ],
 )
 async def test_a_missing_right_to_read_is_logged_and_everything_works_once_granted(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: str, path: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, phrase: str, path: str
 ) -> None:
     monkeypatch.setattr("gpuscaler.serving.health.LOOK", 0.1)
     with structlog.testing.capture_logs() as logs:
-        async with running(tmp_path, fault=Fault("GET", path, refusal=Failure(403, "Forbidden", said))) as made:
+        async with running(tmp_path, fault=Fault("GET", path, refusal=Failure(403, "Forbidden", phrase))) as made:
             made.world.prometheus.put("nvidia_gpu_duty_cycle", 40.0, pod_name="serve-a", namespace_name="work")
-            await made.until("/readyz", lambda _status, _found: any(said in str(log.get("problem")) for log in logs))
+            await made.until("/readyz", lambda _status, _found: any(phrase in str(log.get("problem")) for log in logs))
             made.world.api.faults.clear()
             await made.until(PATH, lambda status, _: status == 200)

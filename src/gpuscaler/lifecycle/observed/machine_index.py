@@ -138,7 +138,7 @@ class MachineIndexes:
     """
 
     def __init__(self) -> None:
-        self.teachers = LiveNodes()
+        self.live_nodes = LiveNodes()
         self._latest: MachineIndex | None = None
         self._on_node: Mapping[str, Mapping[str, Pod]] = {}
         #: Nodes with pods that do not end, and, for nodes whose pods all end, the time until which they count as busy.
@@ -146,7 +146,7 @@ class MachineIndexes:
         self._ending: dict[str, float] = {}
         self._answers: dict[Callable[..., Any], tuple[tuple[object, ...], Any]] = {}
 
-    def same(self, ask: Callable[..., T], *about: object) -> T:
+    def cached(self, ask: Callable[..., T], *about: object) -> T:
         """Return ``ask(*about)``, which depends on nothing else: it is called again only if one of ``about`` is another object."""
         cached = self._answers.get(ask)
         if cached is None or any(before is not other for before, other in zip(cached[0], about, strict=True)):

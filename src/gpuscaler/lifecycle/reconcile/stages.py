@@ -45,7 +45,7 @@ from gpuscaler.planning.state import (
     offering_events,
     promises,
 )
-from gpuscaler.planning.state.failed_removals import Sparing
+from gpuscaler.planning.state.failed_removals import SparedNodes
 from gpuscaler.planning.state.ledger import ledger
 from gpuscaler.planning.state.ledger.entries import SKEW_SECONDS
 from gpuscaler.planning.state.ledger.ledger import Ledger, OrderedMachine
@@ -159,7 +159,7 @@ def learn(seen: Reconciliation, view: View) -> Reconciliation:
     )
     memory, ledger = seen.memory, seen.memory.ledger
     learned = _learn_from_ready(memory.learned, ledger, arrived, view.cluster, now)
-    learned = learn_from_nodes(learned, ledger, view.policy, now, index=view.index, teachers=view.indexes.teachers)
+    learned = learn_from_nodes(learned, ledger, view.policy, now, index=view.index, teachers=view.indexes.live_nodes)
     return with_findings(seen, boots=reduce(boot_times.step, arrived.arrived, memory.boots), learned=learned)
 
 
@@ -254,14 +254,14 @@ def steer(seen: Reconciliation, view: View) -> Reconciliation:
 
 def mark(seen: Reconciliation, view: View) -> Reconciliation:
     """Set or remove our taints and labels of nodes."""
-    cluster, policy, index, same = view.cluster, view.policy, view.index, view.indexes.same
+    cluster, policy, index, cached = view.cluster, view.policy, view.index, view.indexes.cached
     return with_findings(
         seen,
         acts=(
             *update_kept_taints(seen.memory.ledger, cluster, policy, index, view.inventory),
-            *same(update_soft_taints, cluster, policy, index.unlisted),
+            *cached(update_soft_taints, cluster, policy, index.unlisted),
             *remove_soft_taints(cluster, view.inventory),
-            *same(labels_due, cluster, policy, index),
+            *cached(labels_due, cluster, policy, index),
         ),
     )
 
@@ -368,7 +368,7 @@ def _worked_on(previous: Mapping[str, float], facts: Facts, index: MachineIndex)
     return {**{name: at for name, at in previous.items() if name in there}, **facts.worked_on}
 
 
-def _update_sparing(sparing: Sparing, departure: termination.RemovalFindings, index: MachineIndex, now: float) -> Sparing:
+def _update_sparing(sparing: SparedNodes, departure: termination.RemovalFindings, index: MachineIndex, now: float) -> SparedNodes:
     for given_up in departure.given_up:
         sparing = failed_removals.step(sparing, given_up)
     return failed_removals.prune(sparing, index.by_machine, now) if sparing.nodes else sparing

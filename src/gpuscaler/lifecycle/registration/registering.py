@@ -83,11 +83,11 @@ def find_arrivals(
     from being ended by their group. ``breakers`` name the types that never show their GPUs.
     """
     registration = _Registration(ledger, cluster, policy, waits=waits, now=now, index=index, exposed=exposed, breakers=breakers)
-    registration.name(inventory)
-    registration.recognise()
+    registration.assign_instances(inventory)
+    registration.correct_offerings()
     if inventory is not None:
         registration.give_up()
-        registration.miss(inventory)
+        registration.drop_vanished(inventory)
     registration.register()
     registration.time_out()
     return Arrivals(
@@ -129,7 +129,7 @@ class _Registration(Draft):
         self.overdue: list[Overdue] = []
         self.unfilled: list[str] = []
 
-    def name(self, inventory: Inventory | None) -> None:
+    def assign_instances(self, inventory: Inventory | None) -> None:
         """Assign listed instances, or those that have become nodes already, to the machines of answered and doubtful orders."""
         orders = {order.token: order for order in self.book.orders if order.state != ledger.INTENDED}
         if not orders:
@@ -161,7 +161,7 @@ class _Registration(Draft):
         is_undescribed = instance.pool == order.pool and instance.key not in self.offerings
         return (is_undescribed or instance.key in machine.offerings) and instance.launched >= order.at - SKEW_SECONDS
 
-    def recognise(self) -> None:
+    def correct_offerings(self) -> None:
         """Correct the offerings of machines to those of the cloud's list, whatever they were granted as.
 
         A group that chooses among markets reports only later in which market it launched a machine.
@@ -201,7 +201,7 @@ class _Registration(Draft):
                     offering_events.Absent(instance.key, instance.launched, self.now, f"it was ended before it opened: {instance.doubt}")
                 )
 
-    def miss(self, inventory: Inventory) -> None:
+    def drop_vanished(self, inventory: Inventory) -> None:
         """Drop machines that the cloud no longer lists, unless their node is Ready."""
         by_group = {instance.id for instance in self.index.listed.ended if not instance.doubt}
         for machine in self.book.coming:
@@ -237,24 +237,24 @@ class _Registration(Draft):
             if not machine.node:
                 registered = self.now
                 self.fold(ledger.Registered(machine.id, node.name, self.now))
-                if not self.doubt(machine):
+                if not self.why_in_doubt(machine):
                     self.breaker_events.append(offering_events.Registered(machine.key, self.now))
-            if self.lacking(machine, node) is None:
+            if self.lack_of(machine, node) is None:
                 self.fold(ledger.Ready(machine.id, self.now))
                 shows = frozenset(name for name, amount in node.allocatable.items() if amount)
                 self.breaker_events.append(offering_events.Ready(machine.key, self.now, shows))
-                self._learn(machine, node, registered)
+                self._learn_boot_time(machine, node, registered)
 
-    def doubt(self, machine: OrderedMachine) -> str:
+    def why_in_doubt(self, machine: OrderedMachine) -> str:
         """Return why the group of a machine may still give it up; empty if it may not."""
         listed = self.index.listed.alive.get(machine.instance)
         return listed.doubt if listed is not None else ""
 
-    def lacking(self, machine: OrderedMachine, node: Node) -> Lack | None:
+    def lack_of(self, machine: OrderedMachine, node: Node) -> Lack | None:
         """Return what the node of a machine still lacks; None if it is ready."""
         if machine.instance in self.exposed:
             return Lack("its group balances zones, and it is not protected from scale-in")
-        if doubt := self.doubt(machine):
+        if doubt := self.why_in_doubt(machine):
             return Lack(doubt)
         offering = assumed_offering(machine.key, self.offerings)
         what = find_lack(node, offering, self.pools.get(machine.key.pool), requested_resources(machine.pods, self.cluster))
@@ -263,7 +263,7 @@ class _Registration(Draft):
         # A machine with divided devices is of use to other pods, and the template of the next one is learned from it.
         return None if is_divided(what, node, offering) else what
 
-    def _learn(self, machine: OrderedMachine, node: Node, registered: float) -> None:
+    def _learn_boot_time(self, machine: OrderedMachine, node: Node, registered: float) -> None:
         """Learn the boot time of ``machine``, unless it became ready while this process was down, or was a node before that."""
         if not machine.order and node.created < machine.granted:
             return
@@ -299,7 +299,7 @@ class _Registration(Draft):
                 reason = f"machine {machine.instance} did not become a node within {self.waits.register:g} s (pace.register_timeout)"
             elif machine.node and then >= machine.registered + self.waits.ready:
                 node = self.cluster.nodes.get(machine.node)
-                lacks = self.lacking(machine, node) if node is not None else Lack("its Node is gone")
+                lacks = self.lack_of(machine, node) if node is not None else Lack("its Node is gone")
                 if lacks is not None and lacks.resource and self.is_only_replaced(machine):
                     continue
                 reason = (

@@ -133,44 +133,46 @@ class Binder:
             return False
         return not (spec.volumes and self._claims.read(spec).delayed)
 
-    def look(self, promises: Iterable[Promise], promised: Set[str], unready: Set[str]) -> Mapping[str, Binding]:
+    def decide(self, promises: Iterable[Promise], promised: Set[str], unready: Set[str]) -> Mapping[str, Binding]:
         """Decide what is done for each of ``promises``, which are closed machines, by node.
 
         ``promised`` are all pods that any machine is meant for, ``unready`` gangs that still wait for a machine.
         """
         line = sorted(promises, key=lambda promise: (promise.since, promise.node))
-        self._lacking = {promise.node: lacks for promise in line if (lacks := self._lacks(promise))}
+        self._lacking = {promise.node: lacks for promise in line if (lacks := self._describe_lack(promise))}
         ready = {promise.node for promise in line} - self._lacking.keys()
         for promise in line:
-            for pod in self._sent(promise):
+            for pod in self._sent_pods(promise):
                 self._place(pod, promise.node)
-        bound = [(pod, promise.node) for promise in line if promise.node in ready for pod in self._ahead(promise, promised)]
-        units = _units((pod, promise.node) for promise in line for pod in self._due(promise))
+        bound = [(pod, promise.node) for promise in line if promise.node in ready for pod in self._important_pods(promise, promised)]
+        units = _units((pod, promise.node) for promise in line for pod in self._unplaced(promise))
         here = {key for promise in line if promise.node in ready for key in promise.pods}
-        short = self._short({pod.gang for unit in units for pod, _ in unit} - {""}, here)
+        short = self._incomplete_gangs({pod.gang for unit in units for pod, _ in unit} - {""}, here)
         whole = [unit for unit in units if unit[0][0].gang not in unready | short and all(node in ready for _, node in unit)]
         bound += self._bindable(whole)
         refused = {pod.key for unit in units for pod, _ in unit if pod.gang not in unready} - self._placed
-        bindings = {promise.node: self._found(promise, [pod for pod, node in bound if node == promise.node], refused) for promise in line}
+        bindings = {
+            promise.node: self._decide_one(promise, [pod for pod, node in bound if node == promise.node], refused) for promise in line
+        }
         # Gangs that their scheduler binds as a whole: their machines open together.
         late = {pod.gang: binding.closed for binding in bindings.values() if binding.closed for pod in binding.left if _is_whole(pod)}
         late |= dict.fromkeys(unready, "one of its machines is not ready")
         for node, binding in bindings.items():
             why = next((f"it opens together with all of gang {pod.gang}: {late[pod.gang]}" for pod in binding.left if pod.gang in late), "")
-            bindings[node] = replace(binding, closed=binding.closed or why or self._tempts(node, binding, promised))
+            bindings[node] = replace(binding, closed=binding.closed or why or self._tempted_pod(node, binding, promised))
         return bindings
 
-    def _tempts(self, node: str, binding: Binding, promised: Set[str]) -> str:
+    def _tempted_pod(self, node: str, binding: Binding, promised: Set[str]) -> str:
         """Return, as text, which pod would upset a plan by taking the free room of a node whose pods are bound.
 
         For pods with spread or affinity rules, the place of one depends on the places of the others. On another node than planned, a pod
         may exclude the next one, for which one more machine would be bought. What such rules admit changes with each binding, so they do
         not count here. Machines with pods that are left to a scheduler do not wait for this; pods that are bound already run.
         """
-        if binding.left or binding.promise.closes or not self._ruled or node not in self._room.table.row:
+        if binding.left or binding.promise.closes or not self._pods_with_rules or node not in self._room.table.row:
             return ""
         row = self._room.table.row[node]
-        for bucket in self._ruled:
+        for bucket in self._pods_with_rules:
             pod = next((pod for key, pod in bucket.items() if key in promised and key not in self._placed), None)
             if pod is None:
                 continue
@@ -180,12 +182,12 @@ class Binder:
         return ""
 
     @cached_property
-    def _ruled(self) -> Sequence[Mapping[str, Pod]]:
+    def _pods_with_rules(self) -> Sequence[Mapping[str, Pod]]:
         """Pending pods that have rules about where other pods are, by class."""
         samples = ((bucket.sample.spec, bucket.pods) for key, bucket in self._cluster.unbound.items() if not key.terminating)
         return [pods for spec, pods in samples if spec.affinity or spec.anti_affinity or any(rule.hard for rule in spec.spread)]
 
-    def _short(self, gangs: Set[str], here: Set[str]) -> set[str]:
+    def _incomplete_gangs(self, gangs: Set[str], here: Set[str]) -> set[str]:
         """Return those of ``gangs`` with too few members: pods that run or have run, and the pods ``here``, promised to ready machines."""
         if not gangs:
             return set()
@@ -197,7 +199,7 @@ class Binder:
                 there[gang] += bool(runs) or pod.key in here
         return {gang for gang in gangs if there[gang] < size[gang]}
 
-    def _lacks(self, promise: Promise) -> str:
+    def _describe_lack(self, promise: Promise) -> str:
         """Return, as text, what a node lacks for its promise: pods that are bound while a device plugin restarts fail for good."""
         node, offering = self._cluster.nodes.get(promise.node), self._offerings.get(promise.offering)
         if node is None:
@@ -207,31 +209,31 @@ class Binder:
         what = find_lack(node, offering, self._pools.get(promise.offering.pool))
         return "" if what is None or is_divided(what, node, offering) else what.words
 
-    def _ours(self, promise: Promise) -> list[Pod]:
+    def _bound_here(self, promise: Promise) -> list[Pod]:
         """Return the pending pods of a machine that we bind, the most important first."""
         pods = pending_pods(promise.pods, self._cluster)
         ours = [pod for pod in pods if self.steering(pod, promise.offering.pool) == BIND]
         return sorted(ours, key=lambda pod: -pod.spec.priority)
 
-    def _sent(self, promise: Promise) -> list[Pod]:
+    def _sent_pods(self, promise: Promise) -> list[Pod]:
         """Return the pods whose binding has been sent and does not show yet."""
         fresh = self._now < promise.nominated + REPEAT_SECONDS
-        return [pod for pod in self._ours(promise) if fresh and pod.key in promise.sent]
+        return [pod for pod in self._bound_here(promise) if fresh and pod.key in promise.sent]
 
-    def _due(self, promise: Promise) -> list[Pod]:
-        return [pod for pod in self._ours(promise) if pod.key not in self._placed]
+    def _unplaced(self, promise: Promise) -> list[Pod]:
+        return [pod for pod in self._bound_here(promise) if pod.key not in self._placed]
 
-    def _ahead(self, promise: Promise, promised: Set[str]) -> Iterator[Pod]:
+    def _important_pods(self, promise: Promise, promised: Set[str]) -> Iterator[Pod]:
         """Yield unpromised pods that come before some pods of the machine, because of a higher priority, and that take their room.
 
         Once a pod has no room, other pods of the same namespace with the same spec are not tried.
         """
-        due, pool = self._due(promise), self._pools.get(promise.offering.pool)
+        due, pool = self._unplaced(promise), self._pools.get(promise.offering.pool)
         if not due or due[-1].spec.priority >= self._most_important:
             return
         least = pool.min_gpus_per_pod if pool is not None else 0
         row, trial = self._room.table.row[promise.node], self._room.copy()
-        for strangers in self._strangers:
+        for strangers in self._unpromised_pods:
             while strangers and (strangers[0].key in promised or strangers[0].key in self._placed):
                 strangers.popleft()
             if not strangers:
@@ -253,7 +255,7 @@ class Binder:
                     yield pod
 
     @cached_property
-    def _strangers(self) -> Sequence[deque[Pod]]:
+    def _unpromised_pods(self) -> Sequence[deque[Pod]]:
         """Pending pods outside gangs, grouped by namespace and spec, the most important and oldest first."""
         pods_by_kind: dict[tuple[str, str, str], list[Pod]] = {}
         for key, bucket in self._cluster.unbound.items():
@@ -312,7 +314,7 @@ class Binder:
     def _admits(room: Room, pod: Pod, row: int) -> bool:
         return bool(room.admitting(with_closing_tolerations(pod.spec), pod.labels, slice(row, row + 1))[0])
 
-    def _found(self, promise: Promise, bound: Sequence[Pod], refused: Set[str]) -> Binding:
+    def _decide_one(self, promise: Promise, bound: Sequence[Pod], refused: Set[str]) -> Binding:
         pool, node = promise.offering.pool, self._cluster.nodes.get(promise.node)
         bind = tuple(Bind(pod.key, pod.uid, promise.node, _devices(node)) for pod in bound) if node is not None else ()
         late = self._now >= promise.since + PATIENCE_SECONDS
@@ -324,12 +326,12 @@ class Binder:
         left = tuple(pod for pod in pods if self.steering(pod, pool) != BIND)
         if bind:
             # The oldest binding that has not shown decides when all of them are sent again.
-            since = promise.nominated if self._sent(promise) else self._now
+            since = promise.nominated if self._sent_pods(promise) else self._now
             promise = replace(promise, nominated=since, sent=tuple(pod.key for pod in pods if pod.key in self._placed))
         promise = replace(promise, pods=tuple(pod.key for pod in pods))
         if len(left) < len(pods):
             return Binding(
-                replace(promise, stood=0.0), bind, rejected, left, self._awaits([pod for pod in pods if pod not in left], promise)
+                replace(promise, stood=0.0), bind, rejected, left, self._why_unbound([pod for pod in pods if pod not in left], promise)
             )
         return self._left_to_schedulers(promise if promise.stood else replace(promise, stood=self._now), rejected, left)
 
@@ -352,7 +354,7 @@ class Binder:
         patient = self._now < promise.nominated + NOMINATED_SECONDS
         return Binding(promise, (), rejected, left, _unseen(unseen) if unseen and patient else "")
 
-    def _awaits(self, pods: Sequence[Pod], promise: Promise) -> str:
+    def _why_unbound(self, pods: Sequence[Pod], promise: Promise) -> str:
         """Return, as text, why pods that we bind are not bound yet."""
         if pods[0].key in promise.sent:
             return f"the binding of pod {pods[0].key} was sent but is not visible yet"

@@ -77,9 +77,9 @@ def steer(
     opening.attempts, opening.said = attempts, messages or {}
     opening.arrive_all()
     for promise in opening.book.promises:
-        opening.keep(promise)
+        opening.update_promise(promise)
     opening.open_foreign(index or MachineIndex.of(cluster, None))
-    opening.release()
+    opening.withdraw_nominations()
     return Steering(
         tuple(opening.steps),
         tuple(opening.outcomes),
@@ -96,7 +96,7 @@ def still_closed(ledger: Ledger, cluster: Cluster, policy: Policy, *, nominating
     ready = [
         machine for machine in ledger.coming if machine.ready and machine.node in cluster.nodes and is_closed(cluster.nodes[machine.node])
     ]
-    held = {machine.node: opening.held(machine) or "it waits for node labels that its pods select by" for machine in ready}
+    held = {machine.node: opening.why_held(machine) or "it waits for node labels that its pods select by" for machine in ready}
     opening.arrive_all()
     shut = {node: binding.closed for node, binding in opening.bindings.items() if node in cluster.nodes and is_closed(cluster.nodes[node])}
     return {node: why for node, why in {**held, **shut}.items() if why}
@@ -162,7 +162,7 @@ class _Opening(Draft):
             promised = {pod for machine in self.book.coming for pod in machine.pods} | {
                 pod for promise in self.book.promises for pod in promise.pods
             }
-            self.bindings = self.binder.look(closed, promised, self.unready_gangs)
+            self.bindings = self.binder.decide(closed, promised, self.unready_gangs)
 
     def arrive(self, machine: OrderedMachine) -> None:
         """Begin to open a ready machine, unless its pods wait for other machines; note when it is open."""
@@ -175,14 +175,14 @@ class _Opening(Draft):
             if promise.step != NOMINATING:
                 self.fold(ledger.Opened(machine.id))
             else:
-                self.follow(machine, promise)
+                self.follow_plans(machine, promise)
             return
-        if is_closed(node) and self.held(machine):
+        if is_closed(node) and self.why_held(machine):
             return
         if self.misses_labels(machine, node):
             return
         machine = next(ordered for ordered in self.book.coming if ordered.id == machine.id)
-        seated = self.seated(machine)
+        seated = self.choose_pods(machine)
         if not is_closed(node) or (keeps and not seated):
             # It never had our taint, or a person removed it, or it stays closed until large pods are planned onto it.
             if seated:
@@ -203,11 +203,11 @@ class _Opening(Draft):
         for pod in unfit:
             why = explain_selector(pod.spec, node)
             self.unfit.append(UnfitNode(pod.key, node.name, why))
-            self.outcomes.append(self.broken(machine.key, pod, node, why, certain=True))
+            self.outcomes.append(self.broken_event(machine.key, pod, node, why, certain=True))
         self.fold(ledger.Unfit(machine.id, tuple(pod.key for pod in unfit)))
         return False
 
-    def follow(self, machine: OrderedMachine, promise: Promise) -> None:
+    def follow_plans(self, machine: OrderedMachine, promise: Promise) -> None:
         """Update the promise of a closed machine to the latest plans: they may put other pods on it, or its own pods on another machine.
 
         Pods with a valid nomination are not part of a plan.
@@ -225,14 +225,14 @@ class _Opening(Draft):
         if set(pods) != set(promise.pods):
             self.fold(ledger.Promised(replace(promise, pods=pods, stood=0.0)))
 
-    def held(self, machine: OrderedMachine) -> str:
+    def why_held(self, machine: OrderedMachine) -> str:
         """Return, as text, why a ready machine cannot open for its gang yet: the rest has no room, or is not ready."""
         if is_half_gang(machine, self.cluster):
             return f"there is no room for the rest of gang {machine.gang}"
         gangs = (pod.gang for pod in pending_pods(machine.pods, self.cluster))
         return next((f"other machines of gang {gang} are not ready" for gang in gangs if gang in self.unready_gangs), "")
 
-    def seated(self, machine: OrderedMachine) -> tuple[str, ...]:
+    def choose_pods(self, machine: OrderedMachine) -> tuple[str, ...]:
         """Return the pending pods of a machine that is about to open; among identical pods the oldest come first.
 
         A pod that has to make room for one of them takes over that pod's place, or is planned again.
@@ -246,34 +246,34 @@ class _Opening(Draft):
 
     # Promises
 
-    def keep(self, promise: Promise) -> None:
+    def update_promise(self, promise: Promise) -> None:
         node = self.cluster.nodes.get(promise.node)
         if node is None or node.deleted:
             self.fold(ledger.Redeemed(promise.node))
         elif promise.node in self.bindings:
-            self.seat(promise, node, self.bindings[promise.node])
+            self.bind_or_open(promise, node, self.bindings[promise.node])
         elif promise.step == OPEN:
-            self.watch(promise, node)
+            self.check_arrivals(promise, node)
         elif is_closed(node):
             self.fold(ledger.Redeemed(promise.node))
         elif self.now >= promise.nominated + REPEAT_SECONDS:
             self.fold(ledger.Promised(replace(promise, nominated=self.now)))
             self.acts.append(Close(node.name, "it is kept for large pods, and the pods that it was opened for are bound", kept=True))
 
-    def seat(self, promise: Promise, node: Node, binding: Binding) -> None:
+    def bind_or_open(self, promise: Promise, node: Node, binding: Binding) -> None:
         """Bind the pods of a closed machine, nominate those that are left to a scheduler, and open the machine once that shows."""
         if not is_closed(node):
             opened = replace(promise, step=OPEN, since=self.now)
             self.fold(ledger.Promised(opened))
-            self.opened(node.name)
-            self.watch(opened, node)
+            self.note_opened(node.name)
+            self.check_arrivals(opened, node)
             return
         for pod in filter(None, map(self.cluster.pods.get, promise.pods)):
             if pod.node_name:
-                self.settle(promise, pod)
+                self.record_outcome(promise, pod)
         self.acts += binding.acts
         for pod in binding.gone:
-            self.lose(promise, node, pod)
+            self.plan_again(promise, node, pod)
         after = replace(binding.promise, called=self.now) if binding.gone else binding.promise
         if not (after.pods or binding.acts) and any(is_half_gang(machine, self.cluster) for machine in self.machines_of(node)):
             # Once open, a pod of the gang would run alone there. After a while it may get other pods of the gang, or is ended. Not at once,
@@ -284,7 +284,7 @@ class _Opening(Draft):
         if not binding.closed and promise.closes and not binding.left:
             # It is kept for large pods and has them: no other pod may come.
             self.fold(ledger.Redeemed(node.name))
-            self.opened(node.name)
+            self.note_opened(node.name)
             return
         if not binding.closed and self.now >= promise.lifted + REPEAT_SECONDS:
             self.acts.append(Lift(node.name, describe_opening(binding.left, bool(promise.sent))))
@@ -296,23 +296,23 @@ class _Opening(Draft):
         """Return the machines of the ledger that stand for a node: one, or none."""
         return [machine for machine in self.book.coming if machine.node == node.name]
 
-    def lose(self, promise: Promise, node: Node, pod: Pod) -> None:
+    def plan_again(self, promise: Promise, node: Node, pod: Pod) -> None:
         """Plan a pod again that cannot come to its machine any more."""
         for machine in self.machines_of(node):
             self.fold(ledger.Unfit(machine.id, (pod.key,)))
         self.fold(ledger.Broken(pod.key, node.name))
         name, why = self.binder.obstacle(pod, node.name)
         if short := describe_shortage(pod, node, self.cluster) or (why if name == "TaintToleration" else ""):
-            self.outcomes.append(self.broken(promise.offering, pod, node, short))
+            self.outcomes.append(self.broken_event(promise.offering, pod, node, short))
         else:
             self.stray.append(pod.key)
 
-    def opened(self, node: str) -> None:
+    def note_opened(self, node: str) -> None:
         for machine in self.book.coming:
             if machine.node == node:
                 self.fold(ledger.Opened(machine.id))
 
-    def watch(self, promise: Promise, node: Node) -> None:
+    def check_arrivals(self, promise: Promise, node: Node) -> None:
         """Check which pods have come to an open machine. If a person or another program opened it, its pods are nominated now."""
         left: list[Pod] = []
         # A pod that has been promised another machine is expected there.
@@ -324,13 +324,13 @@ class _Opening(Draft):
                 continue
             in_vain = tried_in_vain(pod.key, promise.since, attempts=self.attempts, now=self.now)
             if pod.node_name:
-                self.settle(promise, pod)
+                self.record_outcome(promise, pod)
             elif not has_room((pod,), node, self.cluster) or (in_vain and not self.binder.admits(pod, node.name)):
-                self.lose(promise, node, pod)  # other pods came first
+                self.plan_again(promise, node, pod)  # other pods came first
             elif in_vain:
                 self.fold(ledger.Broken(pod.key, node.name))
                 self.suspected.append(node_refusals.Suspected(pod.key, node.name, promise.since))
-                self.outcomes.append(self.broken(promise.offering, pod, node, self.said.get(pod.key, "")))
+                self.outcomes.append(self.broken_event(promise.offering, pod, node, self.said.get(pod.key, "")))
             else:
                 left.append(pod)
         if not left:
@@ -343,10 +343,10 @@ class _Opening(Draft):
         if after != promise:
             self.fold(ledger.Promised(after))
 
-    def broken(self, offering: OfferingKey, pod: Pod, node: Node, why: str, *, certain: bool = False) -> promises.Broken:
+    def broken_event(self, offering: OfferingKey, pod: Pod, node: Node, why: str, *, certain: bool = False) -> promises.Broken:
         return promises.Broken(offering, pod.spec.digest, self.now, pod=pod.key, node=node.name, why=why, certain=certain)
 
-    def settle(self, promise: Promise, pod: Pod) -> None:
+    def record_outcome(self, promise: Promise, pod: Pod) -> None:
         if pod.node_name == promise.node:
             self.outcomes.append(promises.Kept(promise.offering, pod.spec.digest, self.now))
         else:
@@ -360,7 +360,7 @@ class _Opening(Draft):
         else:
             self.fold(ledger.Redeemed(promise.node))
 
-    def release(self) -> None:
+    def withdraw_nominations(self) -> None:
         """Withdraw nominations that did not lead to a binding: they would reserve room for pods that do not come."""
         for key, name in self.book.broken:
             pod = self.cluster.pods.get(key)

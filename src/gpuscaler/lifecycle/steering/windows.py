@@ -108,13 +108,13 @@ def observe(before: Mapping[str, Window], ledger: Ledger, cluster: Cluster, poli
     sites = _sites(ledger, cluster, policy)
     if not sites and not before:
         return WindowFindings(before)
-    closed_nodes = _WindowPass(cluster, policy, now)
+    window_pass = _WindowPass(cluster, policy, now)
     windows: dict[str, Window] = {}
     for site in sites:
-        after = closed_nodes.at(site, before.get(site.node.name))
+        after = window_pass.step(site, before.get(site.node.name))
         if after is not None:
             windows[site.node.name] = after
-    return WindowFindings(before if windows == before else windows, tuple(closed_nodes.acts), tuple(closed_nodes.remarks))
+    return WindowFindings(before if windows == before else windows, tuple(window_pass.acts), tuple(window_pass.remarks))
 
 
 def _sites(ledger: Ledger, cluster: Cluster, policy: Policy) -> list[ClosedNode]:
@@ -203,11 +203,11 @@ class _WindowPass:
         self.acts: list[Act] = []
         self.remarks: list[Remark] = []
 
-    def at(self, site: ClosedNode, before: Window | None) -> Window | None:
+    def step(self, site: ClosedNode, before: Window | None) -> Window | None:
         """Return the window of a node after this pass; None if there is nothing to do."""
         node = site.node
         window = before if before is not None and before.uid == node.uid else Window(node.uid)
-        missing = self._missing(site)
+        missing = self._missing_daemons(site)
         # A clock that was set back must not keep a window open.
         opened, seen, closed = (min(at, self._now) for at in (window.opened, window.seen, window.closed))
         failed = tuple(attempt for attempt in window.failed if attempt.daemon in missing)
@@ -262,7 +262,7 @@ class _WindowPass:
                 self.remarks.append(Remark(site.instance, site.node.name, f"{text}; tried again in {pause / 60:.0f} min"))
         return replace(window, failed=tuple(failed))
 
-    def _missing(self, site: ClosedNode) -> dict[str, str]:
+    def _missing_daemons(self, site: ClosedNode) -> dict[str, str]:
         """Return the DaemonSets that should have a pod on a node but have none that is bound, each with the reason.
 
         A DaemonSet whose pod is ending or has failed gets no other pod before that one is gone.

@@ -83,7 +83,7 @@ def continue_removals(
     for removal in ledger.leaving:
         # A node that falls silent together with most others is not a broken machine.
         if (removal.forced and not removal.unready) or removal.step in (ENDING, CLEARING, REOPENING) or not halted:
-            removals.go_on(removal)
+            removals.advance(removal)
     removals.clean_up()
     return RemovalFindings(tuple(removals.steps), tuple(removals.acts), tuple(removals.kept), tuple(removals.given_up))
 
@@ -116,7 +116,7 @@ class _Removals(Draft):
         self.held = ""
 
     @cached_property
-    def awaited(self) -> frozenset[str]:
+    def awaited_pods(self) -> frozenset[str]:
         """The pods that machines on their way are for."""
         return frozenset(pod for machine in self.book.coming for pod in machine.pods)
 
@@ -125,13 +125,13 @@ class _Removals(Draft):
         if not removal.ends:
             return frozenset()
         return (
-            self.awaited | {pod.key for pod in node_pods.missed}
-            if removal.held and removal.offering.pool in self.delivered
-            else self.awaited
+            self.awaited_pods | {pod.key for pod in node_pods.missed}
+            if removal.held and removal.offering.pool in self.delivering_pools
+            else self.awaited_pods
         )
 
     @cached_property
-    def delivered(self) -> Set[str]:
+    def delivering_pools(self) -> Set[str]:
         """Pools whose groups are launching machines by themselves, or have launched some that are not open yet."""
         unopened = {instance.pool for instance in self.index.nodeless} | {
             machine.key.pool for machine in self.book.coming if not machine.order
@@ -143,7 +143,7 @@ class _Removals(Draft):
         """The volumes of each node, computed once for all removals."""
         return attachments(self.cluster)
 
-    def go_on(self, removal: Removal) -> None:
+    def advance(self, removal: Removal) -> None:
         node = self.cluster.nodes.get(removal.node)
         if node is not None and node.provider_id != removal.instance:
             # A new machine has the same node name.
@@ -156,14 +156,14 @@ class _Removals(Draft):
             and removal.step not in (ENDING, CLEARING)
         ):
             # It went as announced.
-            self.go(removal, ENDING)
+            self.enter_step(removal, ENDING)
         elif removal.step == ENDING:
             self.end(removal, node)
         elif removal.step == CLEARING:
             self.clear(removal, node)
         elif node is None or node.deleted:
             # The Node was deleted by someone else; the machine behind it is ended all the same.
-            self.go(removal, ENDING)
+            self.enter_step(removal, ENDING)
         elif removal.step == REOPENING:
             self.reopen(removal, node)
         elif reason := self.why_given_up(removal, node):
@@ -185,15 +185,15 @@ class _Removals(Draft):
             return "it is Ready again"
         return self.held if removal.unready or not removal.forced else ""
 
-    def go(self, removal: Removal, step: str) -> Removal:
-        moved = self.moved(removal, step)
+    def enter_step(self, removal: Removal, step: str) -> Removal:
+        moved = self.in_step(removal, step)
         self.fold(ledger.Left(moved))
         return moved
 
-    def moved(self, removal: Removal, step: str) -> Removal:
+    def in_step(self, removal: Removal, step: str) -> Removal:
         return replace(removal, step=step, since=self.now, tried=0.0, detail="")
 
-    def note(self, removal: Removal) -> None:
+    def save(self, removal: Removal) -> None:
         """Save what changed within a step."""
         if removal not in self.begun:
             self.fold(ledger.Left(removal))
@@ -201,9 +201,9 @@ class _Removals(Draft):
     def mark(self, removal: Removal, node: Node) -> None:
         if is_marked(node) or (removal.forced and removal.tried and self.now >= removal.tried + REPEAT_SECONDS / 2):
             # A machine that the cloud takes does not wait for a slow API server.
-            self.wait(self.go(removal, WAITING), node)
+            self.wait(self.enter_step(removal, WAITING), node)
         elif self.now >= removal.tried + REPEAT_SECONDS:
-            self.note(replace(removal, tried=self.now))
+            self.save(replace(removal, tried=self.now))
             self.acts.append(Mark(node.name, removal.reason))
 
     def wait(self, removal: Removal, node: Node) -> None:
@@ -215,7 +215,7 @@ class _Removals(Draft):
         elif removal.bereft or self.now >= removal.since + WAIT_SECONDS:
             self.keep(removal, node, "the replacement machine did not become ready in time")
         elif not removal.needs:
-            self.drain(self.go(removal, DRAINING), node)
+            self.drain(self.enter_step(removal, DRAINING), node)
 
     def drain(self, removal: Removal, node: Node) -> None:
         """Evict the remaining pods; a node that cannot be drained in time stays."""
@@ -232,16 +232,16 @@ class _Removals(Draft):
                 removal = replace(removal, tried=self.now)
             if not removal.forced and self.now < removal.since + REPEAT_SECONDS:
                 # Load balancers have to stop sending traffic before the first pod is evicted.
-                self.note(removal)
+                self.save(removal)
                 return
         if not (removal.forced or node.ready):
             self.hold(removal, node, node_pods, "it is not Ready, so it is unknown which pods run on it")
             return
-        removal = self.extended(removal)
+        removal = self.with_extension(removal)
         effort = evict(removal, node_pods, self.now, self.awaited_for(removal, node_pods))
         removal = replace(removal, evictions=effort.evictions)
         if effort.done:
-            self.detach(self.go(removal, DETACHING), node)
+            self.detach(self.enter_step(removal, DETACHING), node)
         elif effort.idle and self.overdue(removal, effort.idle):
             first = f"pod {effort.idle[0].key} "
             names_pod = effort.held.startswith(first)
@@ -251,14 +251,14 @@ class _Removals(Draft):
         else:
             self.acts += effort.acts
             refused = any(entry.why for entry in removal.evictions)
-            self.note(
+            self.save(
                 replace(
                     removal,
                     detail=describe_delay(f"{effort.held}{self.cost(removal)}" if refused and effort.held else effort.held, node_pods),
                 )
             )
 
-    def extended(self, removal: Removal) -> Removal:
+    def with_extension(self, removal: Removal) -> Removal:
         """Have the cloud keep the machine until its pods are gone: they may take until its planned end."""
         if not removal.held or self.now < max(removal.at, removal.extended) + removal.held / 2:
             return removal
@@ -281,27 +281,27 @@ class _Removals(Draft):
             self.given_up.append(GivenUp(node.name, removal.instance, removal.offering, why, self.now))
             self.keep(removal, node, why)
         else:
-            self.note(replace(removal, detail=describe_delay(held, node_pods)))
+            self.save(replace(removal, detail=describe_delay(held, node_pods)))
 
     def detach(self, removal: Removal, node: Node) -> None:
         """Wait a limited time until volumes are detached; until then the removal can be undone."""
         node_pods = residents(self.cluster, node, self.now)
-        if self.turned_back(removal, node, node_pods):
+        if self.is_occupied_again(removal, node, node_pods):
             return
         volumes = unused(self.cluster, node, self.attached.get(node.name, frozenset()))
         until = min(removal.since + DETACH_SECONDS, removal.ends - MARGIN_SECONDS if removal.ends else removal.since + DETACH_SECONDS)
         if volumes and self.now < until:
-            self.note(replace(removal, detail=f"volume {volumes[0]} is still attached to it"))
+            self.save(replace(removal, detail=f"volume {volumes[0]} is still attached to it"))
         else:
-            self.end(replace(self.go(removal, ENDING), detail=describe_delay("", node_pods)), node)
+            self.end(replace(self.enter_step(removal, ENDING), detail=describe_delay("", node_pods)), node)
 
-    def turned_back(self, removal: Removal, node: Node, node_pods: NodePods) -> bool:
+    def is_occupied_again(self, removal: Removal, node: Node, node_pods: NodePods) -> bool:
         """Whether a drained node is not empty any more: a new pod keeps the node, a returned pod is evicted again."""
         why = None if removal.forced else self.objections.during(removal, node, node_pods)
         if why is not None:
             self.keep(removal, node, why)
         elif not evict(removal, node_pods, self.now).done:
-            self.go(removal, DRAINING)
+            self.enter_step(removal, DRAINING)
         else:
             return False
         return True
@@ -314,7 +314,7 @@ class _Removals(Draft):
             self.given_up.append(GivenUp(node.name, removal.instance, removal.offering, self.unseen[removal.node], self.now))
             self.keep(removal, node, self.unseen[removal.node])
         elif removal.tried and is_gone:
-            self.fold(ledger.Finished(removal.node) if node is None else ledger.Left(self.moved(removal, CLEARING)))
+            self.fold(ledger.Finished(removal.node) if node is None else ledger.Left(self.in_step(removal, CLEARING)))
         elif not removal.tried or self.now >= removal.tried + END_SECONDS:
             self.end_if_empty(removal, node)
 
@@ -325,14 +325,19 @@ class _Removals(Draft):
         """
         opened = removal.since > removal.at
         if opened and not removal.forced and removal.offering in self.unsafe:
-            self.note(replace(removal, detail=self.unsafe[removal.offering]))
+            self.save(replace(removal, detail=self.unsafe[removal.offering]))
             return
-        if opened and node is not None and not node.deleted and self.turned_back(removal, node, residents(self.cluster, node, self.now)):
+        if (
+            opened
+            and node is not None
+            and not node.deleted
+            and self.is_occupied_again(removal, node, residents(self.cluster, node, self.now))
+        ):
             return
         if node is None or removal.forced or removal.tried or not opened or self.now >= removal.since + SETTLE_SECONDS:
             self.ask_to_end(removal, node)
         else:
-            self.note(removal)
+            self.save(removal)
 
     def ask_to_end(self, removal: Removal, node: Node | None) -> None:
         self.fold(ledger.Left(replace(removal, tried=self.now)))
@@ -344,14 +349,14 @@ class _Removals(Draft):
         if node is None:
             self.fold(ledger.Finished(removal.node))
         elif self.alive is not None and removal.instance in self.alive:
-            self.go(removal, ENDING)
+            self.enter_step(removal, ENDING)
         elif self.now >= max(removal.since + CLEAR_SECONDS, removal.tried + REPEAT_SECONDS) and not node.deleted:
-            self.note(replace(removal, tried=self.now))
+            self.save(replace(removal, tried=self.now))
             self.acts.append(Clear(node.name, node.uid, "its machine is gone"))
 
     def keep(self, removal: Removal, node: Node, why: str) -> None:
         self.kept.append((removal.node, why))
-        self.reopen(self.go(removal, REOPENING), node)
+        self.reopen(self.enter_step(removal, REOPENING), node)
 
     def reopen(self, removal: Removal, node: Node) -> None:
         if not is_marked(node) and node.labels.get(EXCLUDE_LABEL) != EXCLUDE_VALUE:

@@ -33,13 +33,13 @@ def _labels(at: Cursor, _: ReadContext) -> dict[str, str]:
     for key, value in (at.members() or {}).items():
         text = "" if value.entry.value == "" else value.text("text as a label's value")
         if not is_qualified_name(key):
-            value.say(f'saw the label key "{key}", expected name or domain/name in letters, digits, "-", "_" and "."; rename it')
+            value.add_problem(f'saw the label key "{key}", expected name or domain/name in letters, digits, "-", "_" and "."; rename it')
         elif text is None:
             continue
         elif not is_label_value(text):
             value.label_value("a label's value")
         elif key == "kubernetes.io/hostname":
-            value.say("a hostname differs between machines and cannot be a pool's label; remove it")
+            value.add_problem("a hostname differs between machines and cannot be a pool's label; remove it")
         else:
             labels[key] = text
     return labels
@@ -52,7 +52,7 @@ def _taints(at: Cursor, _: ReadContext) -> tuple[Taint, ...]:
         if taint is None:
             continue
         if (taint.key, taint.effect) in taints:
-            item.say(f"saw a second taint {taint.key}:{taint.effect}, expected each key and effect once; remove one")
+            item.add_problem(f"saw a second taint {taint.key}:{taint.effect}, expected each key and effect once; remove one")
         taints[(taint.key, taint.effect)] = taint
     return tuple(taints.values())
 
@@ -92,7 +92,7 @@ def _resources(at: Cursor, _: ReadContext) -> Resources:
     for name, item in (at.members() or {}).items():
         if not (name in NATIVE or name.startswith("hugepages-") or ("/" in name and is_qualified_name(name))):
             hint = "did you mean nvidia.com/gpu?" if name in ("gpu", "gpus", "nvidia") else f"expected {', '.join(NATIVE)} or domain/name"
-            item.say(f"unknown resource; {hint}")
+            item.add_problem(f"unknown resource; {hint}")
             continue
         amount = _quantity(item, name)
         if amount is not None:
@@ -186,7 +186,9 @@ class BudgetSettings(Group, frozen=True, gc=False):
     def check(self, at: Cursor) -> None:
         if at.has("schedule") != at.has("duration"):
             there, missing = ("schedule", "duration") if at.has("schedule") else ("duration", "schedule")
-            at.say(f"saw {there} without {missing}, expected both or neither; a schedule opens the budget for its duration: add {missing}")
+            at.add_problem(
+                f"saw {there} without {missing}, expected both or neither; a schedule opens the budget for its duration: add {missing}"
+            )
 
 
 def _budget(at: Cursor, given: ReadContext) -> Budget | None:

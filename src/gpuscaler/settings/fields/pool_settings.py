@@ -49,7 +49,7 @@ class OfferingSettings(Group, frozen=True, gc=False):
     def check_price(self, at: Cursor, *, free: bool) -> None:
         """Report a price of 0 unless the machines are already paid for (``free``)."""
         if self.price == 0 and not free:
-            at.below("price").wrong(_DOLLARS)
+            at.descend("price").wrong(_DOLLARS)
 
 
 def _unread(at: Cursor, _: ReadContext) -> Cursor:
@@ -153,9 +153,9 @@ class PoolSettings(Group, frozen=True, gc=False):
 
     def check(self, at: Cursor) -> None:
         if self.max is not None and self.min > self.max:
-            at.below("min").wrong(f"at most max, which is {self.max}; lower min or raise max", seen=str(self.min))
+            at.descend("min").wrong(f"at most max, which is {self.max}; lower min or raise max", seen=str(self.min))
         own = self.labels.get(POOL_LABEL, self.name)
         if self.name and own != self.name:
-            at.below("labels", POOL_LABEL).say(
+            at.descend("labels", POOL_LABEL).add_problem(
                 f'saw "{own}", expected "{self.name}": this label is the pool\'s name and comes by itself; remove it'
             )

@@ -133,7 +133,7 @@ def read_attributes(group: type[Group], at: Cursor, given: ReadContext, *, only:
     if isinstance(at.entry.value, dict):
         for name, key in keys.items():
             if key.field.required and name not in fields:
-                at.say(f"saw no {name}, expected {key.field.required}")
+                at.add_problem(f"saw no {name}, expected {key.field.required}")
     fields_ = values(group, fields, given)
     group(**fields_).check(at)
     return fields_
