@@ -15,7 +15,7 @@ from msgspec import Struct
 from benchmarks.aws_world import BOOT, REGION, AwsWorld, aws_world
 from benchmarks.figures import Figure
 from benchmarks.live_scenes import in_virtual_time
-from gpuscaler.clouds.aws.machines.inbox import Counts
+from gpuscaler.clouds.aws.machines.inbox import MessageCounts
 from gpuscaler.embedded.aws.conditions import Conditions
 from gpuscaler.embedded.aws.ec2.instances import private_name
 from gpuscaler.embedded.aws.serving.faults import Fault
@@ -76,7 +76,7 @@ async def _scene() -> NoticeResults:
         queue.messages.clear()
         queue.receives_notices = False
         assert here.provider.inbox is not None
-        here.provider.inbox.counts = Counts()
+        here.provider.inbox.counts = MessageCounts()
         await _send(here, warned)
         await here.sleep(180.0)
         names = {instance.id: private_name(instance.machine) for instance in machines}

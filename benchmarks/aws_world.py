@@ -11,7 +11,7 @@ from urllib.parse import parse_qsl
 
 import msgspec
 from tests.clouds.aws.user_data import encoded, node_config
-from tests.control.world import BEGAN, Notes
+from tests.control.world import BEGAN, CountingRecorder
 from tests.embedded.aws.memory import LoopExecutor, Session
 from tests.objects import pod
 
@@ -101,7 +101,7 @@ class AwsWorld:
         self.cluster = EmbeddedCluster(Policy(pools=()), now=self.now, conditions=ClusterConditions(delays=BOOT))
         self.user = self.cluster.client("user")
         self.network = LoggedTransport(self.cluster.api, self.now)
-        self.notes = Notes()
+        self.notes = CountingRecorder()
         self._launch = launch
         self._executor = LoopExecutor()
         self._session = Session(self.endpoint, self._executor.took)

@@ -32,9 +32,9 @@ def figures() -> Iterator[Figure]:
         while len(scrape_port(port).values("nvidia_gpu_temperature_celsius")) < PODS:
             time.sleep(0.2)
         time.sleep(10)
-        yield idle(port)
-        yield scrapes(port)
-        yield beginnings(port, nvml, kubelet)
+        yield idle_cost(port)
+        yield scrape_cost(port)
+        yield time_to_first_sample(port, nvml, kubelet)
 
 
 @contextmanager
@@ -74,7 +74,7 @@ def scrape_port(port: int) -> Scrape:
     return scrape(page(port))
 
 
-def idle(port: int) -> Figure:
+def idle_cost(port: int) -> Figure:
     """A minute of sampling, scraped as Prometheus does."""
     before, began = scrape_port(port), time.monotonic()
     for _ in range(SECONDS // EVERY):
@@ -102,15 +102,15 @@ def idle(port: int) -> Figure:
     )
 
 
-def scrapes(port: int) -> Figure:
+def scrape_cost(port: int) -> Figure:
     """Measured as processor time of the exporter: its wall time depends on the load of the machine."""
     seconds = []
-    before = serving(scrape_port(port))
+    before = serving_cpu_seconds(scrape_port(port))
     for _ in range(SCRAPES):
         began = time.perf_counter()
         text = page(port)
         seconds.append(time.perf_counter() - began)
-    each = (serving(scrape_port(port)) - before) / SCRAPES
+    each = (serving_cpu_seconds(scrape_port(port)) - before) / SCRAPES
     median, fastest = statistics.median(seconds), min(seconds)
     return Figure(
         f"exporter: a scrape of {GPUS} GPUs that {PODS} pods share",
@@ -123,7 +123,7 @@ def scrapes(port: int) -> Figure:
     )
 
 
-def beginnings(port: int, nvml: FakeNvml, kubelet: FakeKubelet) -> Figure:
+def time_to_first_sample(port: int, nvml: FakeNvml, kubelet: FakeKubelet) -> Figure:
     """Pods that get a GPU and use it at once, one after the other, at different moments between two samples."""
     seconds = []
     for number in range(BEGINNINGS):
@@ -146,6 +146,6 @@ def beginnings(port: int, nvml: FakeNvml, kubelet: FakeKubelet) -> Figure:
     )
 
 
-def serving(page_: Scrape) -> float:
+def serving_cpu_seconds(page_: Scrape) -> float:
     """Processor time of the serving process in seconds."""
     return page_.value("gpuscaler_exporter_cpu_seconds_total", process="serving")

@@ -91,7 +91,7 @@ def load(stream: BinaryIO) -> Cluster:
     return Cluster.of(items)
 
 
-def changed(cluster: Cluster, round_number: int) -> Delta:
+def pod_changes(cluster: Cluster, round_number: int) -> Delta:
     """Changes of 100 pods: some are gone, some have been bound, some are new."""
     draw = random.Random(round_number)
     waiting = sorted(key for bucket in cluster.unbound.values() for key in bucket.keys)
@@ -115,7 +115,7 @@ def measure(path: str) -> dict[str, float]:
     first = perf_counter() - began
     applying, planning = [], []
     for number in range(9):
-        delta = changed(cluster, number)
+        delta = pod_changes(cluster, number)
         began = perf_counter()
         cluster = cluster.apply(delta)
         applied = perf_counter()

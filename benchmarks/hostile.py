@@ -152,7 +152,7 @@ def leading() -> Figure:
 
 
 @dataclass(frozen=True)
-class Running:
+class ControllerHandle:
     """A controller: its process, the port of its health endpoint, and its log."""
 
     process: "subprocess.Popen[bytes]"
@@ -160,13 +160,13 @@ class Running:
     log: Path
 
 
-def start_controller(cluster: Served, folder: Path, place: int) -> Running:
+def start_controller(cluster: Served, folder: Path, place: int) -> ControllerHandle:
     port, settings, log = free_port(), folder / f"run-{place}.yaml", folder / f"log-{place}"
     settings.write_text(f'{ROOMY}http: {{address: "127.0.0.1:{port}"}}\n')
     command = [sys.executable, "-c", "from gpuscaler.cli import run; run()", "run"]
     command += ["--config", str(settings), "--kubeconfig", str(cluster.kubeconfig)]
     with log.open("wb") as file:
-        return Running(subprocess.Popen(command, stdout=file, stderr=subprocess.STDOUT), port, log)
+        return ControllerHandle(subprocess.Popen(command, stdout=file, stderr=subprocess.STDOUT), port, log)
 
 
 def free_port() -> int:

@@ -64,15 +64,15 @@ APPS = 10
 
 def figures() -> Iterator[Figure]:
     seconds = float(os.environ.get("METRICS_SECONDS", "20"))
-    with running(namespaces=40, pods=50, metrics=METRICS) as here:
+    with run_metrics_api(namespaces=40, pods=50, metrics=METRICS) as here:
         paths = [path(f"team-{space}", metric, "tier=serving") for space in range(40) for metric in METRICS]
         yield throughput(here, paths, seconds)
         yield slow_prometheus(here, paths, seconds)
-    with running(namespaces=100, pods=100, metrics=METRICS[:2]) as here:
+    with run_metrics_api(namespaces=100, pods=100, metrics=METRICS[:2]) as here:
         yield cold_start(here)
         yield autoscalers(here, max(3 * seconds, 20))
     yield asyncio.run(value_age(seconds))
-    with running(namespaces=1, pods=1500, metrics=METRICS[:1]) as here:
+    with run_metrics_api(namespaces=1, pods=1500, metrics=METRICS[:1]) as here:
         yield many_pods(here)
 
 
@@ -124,7 +124,7 @@ class RunningApi:
 
 
 @contextmanager
-def running(*, namespaces: int, pods: int, metrics: Sequence[str]) -> Iterator[RunningApi]:
+def run_metrics_api(*, namespaces: int, pods: int, metrics: Sequence[str]) -> Iterator[RunningApi]:
     """The command as started in production, with a front proxy's certificate for requests."""
     with TemporaryDirectory() as name:
         folder = Path(name)

@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 from functools import partial
 
-from tests.control.test_promises import Kept, outcome
-from tests.control.test_restarts import one_run
+from tests.control.test_promises import WorkloadResult, run_workload
+from tests.control.test_restarts import run_with_restarts
 
 from benchmarks.figures import Figure
 from benchmarks.live_scenes import in_virtual_time
@@ -13,16 +13,16 @@ DEATHS, WORKLOADS = 1_000, 500
 
 
 def figures() -> Iterator[Figure]:
-    yield deaths()
-    yield promises()
+    yield killed_controllers()
+    yield kept_promises()
 
 
-def deaths() -> Figure:
+def killed_controllers() -> Figure:
     """Runs in which the controller is killed at any step between intent and arrival, with lost answers and delayed lists of the cloud."""
     wrong = []
     for seed in range(DEATHS):
         try:
-            in_virtual_time(partial(one_run, seed))
+            in_virtual_time(partial(run_with_restarts, seed))
         except AssertionError:
             wrong.append(seed)
     return Figure(
@@ -35,10 +35,10 @@ def deaths() -> Figure:
     )
 
 
-def promises() -> Figure:
+def kept_promises() -> Figure:
     """Random workloads with machines that arrive in any order, with steering and without."""
-    steered = [in_virtual_time(partial(outcome, seed)) for seed in range(WORKLOADS)]
-    unsteered = [in_virtual_time(partial(outcome, seed, steered=False)) for seed in range(WORKLOADS)]
+    steered = [in_virtual_time(partial(run_workload, seed)) for seed in range(WORKLOADS)]
+    unsteered = [in_virtual_time(partial(run_workload, seed, steered=False)) for seed in range(WORKLOADS)]
     planned, bound, further, kept, promised = totals(steered)
     *_, more, met, unsteered_promised = totals(unsteered)
     return Figure(
@@ -52,11 +52,11 @@ def promises() -> Figure:
     )
 
 
-def totals(kepts: list[Kept]) -> tuple[int, int, int, int, int]:
+def totals(runs: list[WorkloadResult]) -> tuple[int, int, int, int, int]:
     return (
-        sum(run.planned for run in kepts),
-        sum(kept.bound for kept in kepts),
-        sum(kept.further for kept in kepts),
-        sum(kept.kept for kept in kepts),
-        sum(kept.promised for kept in kepts),
+        sum(run.planned for run in runs),
+        sum(run.bound for run in runs),
+        sum(run.further for run in runs),
+        sum(run.kept for run in runs),
+        sum(run.promised for run in runs),
     )

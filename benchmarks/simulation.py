@@ -75,7 +75,7 @@ def speed(runs: Runs, case: Case) -> Figure:
 
 
 def growth(runs: Runs, case: Case) -> Iterator[Figure]:
-    seconds = {jobs: runs.timed(first(case, jobs), OURS)[1] for jobs in (10_000, 20_000, 40_000)}
+    seconds = {jobs: runs.timed(first_jobs(case, jobs), OURS)[1] for jobs in (10_000, 20_000, 40_000)}
     mebibytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     yield Figure(
         "processor time and memory against trace length: 10k, 20k, 40k jobs",
@@ -88,7 +88,7 @@ def growth(runs: Runs, case: Case) -> Iterator[Figure]:
     )
 
 
-def first(case: Case, jobs: int) -> Case:
+def first_jobs(case: Case, jobs: int) -> Case:
     """A case with only the first jobs of its trace."""
     trace = case.setting.trace
     return Case(f"{case.name}, {jobs}", replace(case.setting, trace=Trace(trace.name, trace.jobs[:jobs])))
@@ -157,7 +157,7 @@ def cost_figure(what: str, ours: Result, peers: Sequence[Result], bound: float, 
 
 
 def steering(runs: Runs, case: Case) -> Figure:
-    part = first(case, 10_000)
+    part = first_jobs(case, 10_000)
     unsteered = Case(f"{part.name}, unsteered", replace(part.setting, steering=False))
     on, off = runs.of([(part, OURS), (unsteered, OURS)])
     return Figure(

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from tests.lacking import lacking
+from tests.lacking import skip_or_fail
 
 ROOT = Path(__file__).parents[2]
 VERSION = "0.1.0"
@@ -337,7 +337,7 @@ def test_the_bill_of_the_image_lists_the_content_of_its_layers(repository: Path,
 
 def test_a_signature_by_a_key_file_verifies_and_fails_for_other_files(repository: Path, tmp_path: Path) -> None:
     if shutil.which("ssh-keygen") is None:
-        lacking("no ssh-keygen on PATH; on Debian and Ubuntu run: sudo apt-get install openssh-client")
+        skip_or_fail("no ssh-keygen on PATH; on Debian and Ubuntu run: sudo apt-get install openssh-client")
     key = tmp_path / "key"
     subprocess.run(("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "", "-f", key), check=True, stdin=subprocess.DEVNULL)
     (tmp_path / "signers").write_text(f"maintainers {key.with_suffix('.pub').read_text()}")

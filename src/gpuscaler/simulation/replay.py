@@ -13,7 +13,7 @@ from gpuscaler.simulation.cloud.delays import Delays, Faults
 from gpuscaler.simulation.cloud.machines import ANSWERED, LOST, NOTICE, REGISTERED, CloudEvent
 from gpuscaler.simulation.cloud.markets import Markets
 from gpuscaler.simulation.measures.bound import lower_bound, serves
-from gpuscaler.simulation.measures.fleet import presence
+from gpuscaler.simulation.measures.fleet import machines_over_time
 from gpuscaler.simulation.measures.last_quarter import last_quarter
 from gpuscaler.simulation.measures.waits import by_class, curve_of, wait_of
 from gpuscaler.simulation.policies.policies import autoscaler_of
@@ -38,7 +38,7 @@ MOST_DECISIONS = 1000
 CHECKPOINT_SECONDS = 3600.0
 
 
-class End(NamedTuple):
+class ScheduledEnd(NamedTuple):
     """The scheduled end of a pod's work, unless it is evicted before. ``order`` makes the calendar's order total."""
 
     at: float
@@ -107,7 +107,7 @@ class _Replay:
         self.ended = self.began
         self._pods = pods
         self._arrived = 0
-        self._ends: list[End] = []
+        self._ends: list[ScheduledEnd] = []
         self._autoscaler = autoscaler
         self._view = WorldView(world, moves=services.next_at < math.inf or any(pod.movable for pod in pods))
         self._progress = progress
@@ -178,7 +178,7 @@ class _Replay:
             users=meter.shares.by_user(cost, paid),
             namespaces=meter.shares.by_namespace(cost, paid),
             classes=meter.shares.by_class(cost, paid),
-            fleet=presence(world.cloud.history(), began=self.began, ended=self.ended),
+            fleet=machines_over_time(world.cloud.history(), began=self.began, ended=self.ended),
             last_quarter=last_quarter(
                 world.cloud, waits, began=self.began, last_submission=EPOCH + self._pods[-1].submit, ended=self.ended
             ),
@@ -280,7 +280,7 @@ class _Replay:
                 self._services.record_start(task.key, task.working_from)
             else:
                 self._order += 1
-                heapq.heappush(self._ends, End(task.ends_at, self._order, task, task.attempt))
+                heapq.heappush(self._ends, ScheduledEnd(task.ends_at, self._order, task, task.attempt))
         changed = any((moment.arrived, moment.finished, moment.evicted, moment.answers, moment.registered, moment.opened, moment.idled))
         changed |= any((moment.notices, moment.lost, moment.removed, moment.broken, world.started))
         world.started.clear()

@@ -11,7 +11,7 @@ from tests.soaking import examples
 
 from gpuscaler.simulation.cloud.delays import NO_FAULTS
 from gpuscaler.simulation.cloud.machines import CloudMachine
-from gpuscaler.simulation.measures.fleet import STRETCHES, presence
+from gpuscaler.simulation.measures.fleet import STRETCHES, machines_over_time
 from gpuscaler.simulation.measures.shares import part_of
 from gpuscaler.simulation.policies.ours import Gpuscaler
 from gpuscaler.simulation.replay import run
@@ -79,14 +79,16 @@ def test_machines_over_time_are_averages_of_equal_intervals() -> None:
     def machine(number: int, begin: float, end: float | None) -> CloudMachine:
         return CloudMachine(f"m{number}", G1, "p", "visible", begin, begin, begin, end)
 
-    (entry,) = presence([machine(1, 0, None), machine(2, 0, STRETCHES / 2), machine(3, STRETCHES - 0.5, None)], began=0, ended=STRETCHES)
+    (entry,) = machines_over_time(
+        [machine(1, 0, None), machine(2, 0, STRETCHES / 2), machine(3, STRETCHES - 0.5, None)], began=0, ended=STRETCHES
+    )
     assert (entry.pool, entry.market, entry.instance_type, entry.zone) == G1.key
     assert len(entry.machines) == STRETCHES
     assert (entry.machines[0], entry.machines[STRETCHES // 2], entry.machines[-1]) == (2, 1, 1.5)
 
 
 def test_a_run_of_no_duration_has_no_machines_over_time() -> None:
-    assert presence([], began=5, ended=5) == ()
+    assert machines_over_time([], began=5, ended=5) == ()
 
 
 def test_machine_hours_over_time_are_the_billed_ones() -> None:

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from gpuscaler.simulation.services import LoadFile, Service, Services, read_load, services_of
 from gpuscaler.simulation.services.loads import LoadSeries, Unit
-from gpuscaler.simulation.services.running import SYNC_SECONDS, Running
+from gpuscaler.simulation.services.running import SYNC_SECONDS, RunningService
 
 BEGAN = 1_704_067_200.0
 DATA = Path(__file__).parents[3].parent / "shared" / "data"
@@ -215,7 +215,7 @@ def test_without_services_there_is_nothing_to_do() -> None:
 
 def sizes_of(service: Service, delays: Callable[[int], float], *, every_step: bool) -> list[int]:
     """The replicas at every step, computed at every step or only when the service asks for it."""
-    running = Running(service, began=BEGAN, seed=0)
+    running = RunningService(service, began=BEGAN, seed=0)
     starting: list[tuple[float, int]] = []
     sizes, at = [], BEGAN
     while at < running.end:

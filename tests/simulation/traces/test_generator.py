@@ -11,7 +11,7 @@ from click.testing import CliRunner
 
 from gpuscaler.cli import main
 from gpuscaler.cli.generate import PROFILES as OFFERED
-from gpuscaler.simulation.traces.formats.tidy import write
+from gpuscaler.simulation.traces.formats.tidy import write_trace
 from gpuscaler.simulation.traces.generator import DAY, duration, generate
 from gpuscaler.simulation.traces.marginals import OPENB, PHILLY, PROFILES, Profile
 from gpuscaler.simulation.traces.traces import read_trace
@@ -90,7 +90,7 @@ def test_a_written_trace_reads_back_unchanged(profile: Profile, tmp_path: Path) 
     trace = generate(seed=5, jobs=300, profile=profile)
     path = tmp_path / "trace.csv"
     with path.open("w", newline="") as file:
-        write(trace, file)
+        write_trace(trace, file)
     assert read_trace(path).jobs == trace.jobs
 
 
@@ -101,7 +101,7 @@ def test_trace_fields_beyond_requests_are_written_too(tmp_path: Path) -> None:
         "a,0,1,2,1,500,,,T4|A10,7,me,team\n"
     )
     text = io.StringIO()
-    write(read_trace(path), text)
+    write_trace(read_trace(path), text)
     assert text.getvalue().splitlines()[1] == "a,0.0,1.0,2,1,500,,,A10|T4,7,me,team,"
 
 

@@ -10,7 +10,7 @@ from tests.simulation.pools import G1, G4
 
 from gpuscaler.model.pools import Policy, Pool
 from gpuscaler.simulation.traces.spot import SpotError, SpotFile, read_spot
-from gpuscaler.simulation.traces.spot_markets import Choice, markets_of, read_spot_map
+from gpuscaler.simulation.traces.spot_markets import SeriesChoice, markets_of, read_spot_map
 from gpuscaler.simulation.traces.traces import TraceError
 
 DATA = Path(__file__).parents[4] / "shared" / "data"
@@ -131,7 +131,7 @@ def test_a_series_drawn_from_another_market_keeps_the_average_price(read: Read) 
 def test_a_map_assigns_series_to_offerings(read: Read, tmp_path: Path) -> None:
     (tmp_path / "map.yaml").write_text('"g4/*": {availability: z2, price: other/r2, shift: 60}\n"*/z1": z1\n')
     chosen = read_spot_map(tmp_path / "map.yaml")
-    assert chosen == {"g4/*": Choice("z2", "other/r2", 60), "*/z1": Choice("z1")}
+    assert chosen == {"g4/*": SeriesChoice("z2", "other/r2", 60), "*/z1": SeriesChoice("z1")}
     markets, _ = markets_of(POLICY, [read(AVAILABILITY), read(PRICES, "prices.csv")], seed=1, began=0, spot_map=chosen)
     assert (markets.capacity(SPOT4.key, 0), markets.capacity(SPOT1.key, 150)) == (3, 0)
     assert markets.price(SPOT4, 0) == pytest.approx(SPOT4.price * 2 / ((10 * 2 + 7 * 6) / 17))
@@ -152,7 +152,7 @@ def test_an_unusable_map_is_an_error_with_its_reason(tmp_path: Path, text: str, 
 @pytest.mark.parametrize(("name", "message"), [("z9", "no series"), ("p3", "several series")])
 def test_a_map_that_names_no_series_or_several_is_an_error(read: Read, name: str, message: str) -> None:
     with pytest.raises(SpotError, match=message):
-        markets_of(POLICY, [read(AVAILABILITY)], seed=1, began=0, spot_map={"*/*": Choice(name)})
+        markets_of(POLICY, [read(AVAILABILITY)], seed=1, began=0, spot_map={"*/*": SeriesChoice(name)})
 
 
 def test_blank_lines_are_ignored_and_a_row_with_a_stray_quote_is_skipped(read: Read) -> None:

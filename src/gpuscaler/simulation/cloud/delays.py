@@ -45,7 +45,7 @@ class Delays(Struct, frozen=True, gc=False):
     image_pull: Delay = Delay(10.0, 30.0, 90.0)
 
 
-class Absent(Struct, frozen=True, gc=False):
+class MissingResource(Struct, frozen=True, gc=False):
     """The share ``share`` of machines of ``instance_type`` never shows ``resource``; an empty field matches everything."""
 
     resource: str = ""
@@ -84,7 +84,7 @@ class Faults(Struct, frozen=True, gc=False):
     never_visible: float = 0.0
     impaired: float = 0.0
     group_replaces: bool = False
-    absent: tuple[Absent, ...] = ()
+    absent: tuple[MissingResource, ...] = ()
     plugin_hours: float = 0.0
     plugin_seconds: float = 45.0
     kubelet_hours: float = 0.0

@@ -19,14 +19,14 @@ TOO_MANY = ("TooManyReplicas", "the desired replica count is more than the maxim
 TOO_FAST_UP = ("ScaleUpLimit", "the desired replica count is increasing faster than the maximum scale rate")
 TOO_FAST_DOWN = ("ScaleDownLimit", "the desired replica count is decreasing faster than the maximum scale rate")
 
-Words = tuple[str, str]
+ReasonAndMessage = tuple[str, str]
 
 
-class Bounded(NamedTuple):
+class BoundedReplicas(NamedTuple):
     """A number of replicas, with the reason and message of the limit that applied."""
 
     replicas: int
-    words: Words
+    words: ReasonAndMessage
 
 
 def apply_limits(
@@ -50,7 +50,7 @@ def down_window(behavior: Behavior, settings: ControllerSettings) -> int:
     return int(settings.downscale_stabilization) if behavior.down.window is None else behavior.down.window
 
 
-def _stabilized(history: History, recommended: int, *, now: float, window: float) -> tuple[Bounded, History]:
+def _stabilized(history: History, recommended: int, *, now: float, window: float) -> tuple[BoundedReplicas, History]:
     """Return the highest recommendation of the window, for an object without ``behavior``."""
     cutoff, highest, over = now - window, recommended, None
     for number, past in enumerate(history.recommendations):
@@ -58,12 +58,12 @@ def _stabilized(history: History, recommended: int, *, now: float, window: float
             over = number
         else:
             highest = max(highest, past.replicas)
-    return Bounded(highest, ("ScaleDownStabilized", HIGHER)), history.with_recommendation(recommended, now, over=over)
+    return BoundedReplicas(highest, ("ScaleDownStabilized", HIGHER)), history.with_recommendation(recommended, now, over=over)
 
 
 def _stabilized_by(
     behavior: Behavior, history: History, *, current: int, recommended: int, now: float, settings: ControllerSettings
-) -> tuple[Bounded, History]:
+) -> tuple[BoundedReplicas, History]:
     """Return the number closest to the current one that the recommendations of both windows allow."""
     up_cutoff, down_cutoff = now - (behavior.up.window or 0), now - down_window(behavior, settings)
     lowest = highest = recommended
@@ -77,30 +77,32 @@ def _stabilized_by(
             over = number
     stable = min(max(current, lowest), highest)
     words = ("ScaleUpStabilized", LOWER) if recommended >= current else ("ScaleDownStabilized", HIGHER)
-    return Bounded(stable, words), history.with_recommendation(recommended, now, over=over)
+    return BoundedReplicas(stable, words), history.with_recommendation(recommended, now, over=over)
 
 
-def _within_default_rate(autoscaler: Autoscaler, *, current: int, recommended: int) -> Bounded:
+def _within_default_rate(autoscaler: Autoscaler, *, current: int, recommended: int) -> BoundedReplicas:
     """Limit without behaviours: at most twice the current number, or 4."""
     fastest = truncate32(max(2.0 * current, 4.0))
     limit, words = (fastest, TOO_FAST_UP) if autoscaler.max_replicas > fastest else (autoscaler.max_replicas, TOO_MANY)
     if recommended < autoscaler.min_replicas:
-        return Bounded(autoscaler.min_replicas, TOO_FEW)
-    return Bounded(limit, words) if recommended > limit else Bounded(recommended, WITHIN)
+        return BoundedReplicas(autoscaler.min_replicas, TOO_FEW)
+    return BoundedReplicas(limit, words) if recommended > limit else BoundedReplicas(recommended, WITHIN)
 
 
-def _within_rates(autoscaler: Autoscaler, behavior: Behavior, history: History, *, current: int, recommended: int, now: float) -> Bounded:
+def _within_rates(
+    autoscaler: Autoscaler, behavior: Behavior, history: History, *, current: int, recommended: int, now: float
+) -> BoundedReplicas:
     if recommended > current:
         fastest = max(_fastest(behavior.up, history, current=current, now=now, up=True), current)
         limit, words = (fastest, TOO_FAST_UP) if autoscaler.max_replicas > fastest else (autoscaler.max_replicas, TOO_MANY)
         if recommended > limit:
-            return Bounded(limit, words)
+            return BoundedReplicas(limit, words)
     elif recommended < current:
         fastest = min(_fastest(behavior.down, history, current=current, now=now, up=False), current)
         limit, words = (fastest, TOO_FAST_DOWN) if autoscaler.min_replicas < fastest else (autoscaler.min_replicas, TOO_FEW)
         if recommended < limit:
-            return Bounded(limit, words)
-    return Bounded(recommended, WITHIN)
+            return BoundedReplicas(limit, words)
+    return BoundedReplicas(recommended, WITHIN)
 
 
 def _fastest(rules: ScalingRules, history: History, *, current: int, now: float, up: bool) -> int:

@@ -23,7 +23,7 @@ class Presence(Struct, frozen=True, gc=False):
     machines: tuple[float, ...]
 
 
-def presence(history: Iterable[CloudMachine], *, began: float, ended: float) -> tuple[Presence, ...]:
+def machines_over_time(history: Iterable[CloudMachine], *, began: float, ended: float) -> tuple[Presence, ...]:
     """One entry for every offering that had machines, by its key; empty for a run of no duration."""
     if ended <= began:
         return ()

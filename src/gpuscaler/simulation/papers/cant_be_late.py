@@ -25,7 +25,7 @@ SPACING = 12 * HOUR
 UNIT = 120.0
 
 #: Returns a market, or to wait, for the current state of a job.
-Choose = Callable[[Job], str]
+ChooseMarket = Callable[[Job], str]
 
 
 class JobOutcome(Struct, frozen=True, gc=False):
@@ -66,7 +66,7 @@ def uniform_progress_strict(job: Job) -> str:
     return ON_DEMAND if job.on == ON_DEMAND and not ahead else uniform_progress(job)
 
 
-def replay_job(available: Sequence[bool], choose: Choose) -> JobOutcome:
+def replay_job(available: Sequence[bool], choose: ChooseMarket) -> JobOutcome:
     """Run one job, with spot as ``available`` says for every step from its beginning."""
     work, on, warming, cost, spot_for = WORK, WAIT, 0.0, 0.0, 0.0
     for number in range(int(DEADLINE / STEP)):
@@ -95,7 +95,7 @@ def replay_job(available: Sequence[bool], choose: Choose) -> JobOutcome:
 
 
 #: Policies by their name in the table.
-POLICIES: Mapping[str, Choose] = {
+POLICIES: Mapping[str, ChooseMarket] = {
     "On-demand": on_demand,
     "Greedy": greedy,
     "Uniform Progress, strict": uniform_progress_strict,

@@ -108,7 +108,7 @@ class RoundRobin(OnDemand):
         return None
 
 
-class Hedge(OnDemand):
+class SpotHedge(OnDemand):
     """SpotHedge: the least used zone among those not known to reclaim; on-demand for all spot that is not ready, spares included."""
 
     def __init__(self, zones: int) -> None:
@@ -134,7 +134,7 @@ class Hedge(OnDemand):
         return act_at
 
 
-class Ours(OnDemand):
+class GpuscalerFleet(OnDemand):
     """The least used zone that the breakers allow; on-demand for the rest beyond spot that is ready and stable."""
 
     def __init__(self, zones: int) -> None:
@@ -172,8 +172,8 @@ POLICIES: Mapping[str, type[OnDemand]] = {
     "On-demand": OnDemand,
     "Even Spread": EvenSpread,
     "Round Robin": RoundRobin,
-    "SpotHedge": Hedge,
-    "gpuscaler": Ours,
+    "SpotHedge": SpotHedge,
+    "gpuscaler": GpuscalerFleet,
 }
 
 

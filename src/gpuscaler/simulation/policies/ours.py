@@ -245,7 +245,7 @@ def purchases_of(plan: Plan, number: int) -> tuple[tuple[Purchase, ...], Mapping
                 for machine in machines
             ),
             why=purpose(machines),
-            meant=len(machines[0].keys),
+            planned_offerings=len(machines[0].keys),
         )
         for place, (offerings, machines) in enumerate(purchase_intents.group_requests(plan).items())
     )

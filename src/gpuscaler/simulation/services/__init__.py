@@ -10,14 +10,14 @@ from msgspec import Struct
 from gpuscaler.model.pods import NO_OPTIONS, Owner, PodSpec
 from gpuscaler.simulation.services.deriving import Service, derived_from, services_of
 from gpuscaler.simulation.services.loads import LoadFile, read_load
-from gpuscaler.simulation.services.running import Replica, Running, ServiceResult
+from gpuscaler.simulation.services.running import Replica, RunningService, ServiceResult
 from gpuscaler.simulation.traces.traces import Job
 from gpuscaler.simulation.traces.workload import NAMESPACE, Member, Shaping, spec_of
 
-__all__ = ["Changes", "LoadFile", "Service", "ServiceResult", "Services", "derived_from", "read_load", "services_of"]
+__all__ = ["LoadFile", "PodChanges", "Service", "ServiceResult", "Services", "derived_from", "read_load", "services_of"]
 
 
-class Changes(Struct, frozen=True, gc=False):
+class PodChanges(Struct, frozen=True, gc=False):
     """Pods to create now, and the keys ("namespace/name") of pods to end now. A new pod has an infinite duration."""
 
     add: tuple[Member, ...] = ()
@@ -34,7 +34,7 @@ class Services:
         self, services: tuple[Service, ...], *, began: float, seed: int = 0, shaping: Shaping | None = None, fractional: bool = False
     ) -> None:
         self._began = began
-        self._running = [Running(service, began=began, seed=seed) for service in services]
+        self._running = [RunningService(service, began=began, seed=seed) for service in services]
         self._specs = [_spec(service, shaping or Shaping(), fractional=fractional) for service in services]
         self._owners = [Owner(kind="ReplicaSet", name=service.name, uid=service.name) for service in services]
         #: The service and the number of the replica behind each pod.
@@ -48,7 +48,7 @@ class Services:
     def owns(self, key: str) -> bool:
         return key in self._pods
 
-    def advance(self, now: float) -> Changes:
+    def advance(self, now: float) -> PodChanges:
         """Let every autoscaler decide that is due."""
         add: list[Member] = []
         remove: list[str] = []
@@ -59,7 +59,7 @@ class Services:
                 remove += [self._key(number, replica) for replica in removed]
         for key in remove:
             del self._pods[key]
-        return Changes(tuple(add), tuple(remove))
+        return PodChanges(tuple(add), tuple(remove))
 
     def record_start(self, key: str, at: float) -> None:
         """A pod runs from ``at`` on, which may be in the future because of its image pull."""

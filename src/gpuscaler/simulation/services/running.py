@@ -45,7 +45,7 @@ class Replica:
         return self.started is not None and self.started <= now
 
 
-class Running:
+class RunningService:
     """A service from ``began`` to the end of its load. Times are absolute.
 
     Its initial replicas stand for ones that ran before: as many as the first load needs, and ready as soon as they run.

@@ -16,7 +16,7 @@ from gpuscaler.simulation.cloud.markets import Markets, Steps
 from gpuscaler.simulation.traces.spot import MarketSeries, SpotError, SpotFile
 
 
-class Choice(Struct, frozen=True, gc=False, forbid_unknown_fields=True):
+class SeriesChoice(Struct, frozen=True, gc=False, forbid_unknown_fields=True):
     """The entry of a map for offerings: names of their availability and price series, and the offset at which a run begins."""
 
     availability: str = ""
@@ -25,7 +25,7 @@ class Choice(Struct, frozen=True, gc=False, forbid_unknown_fields=True):
 
 
 #: Patterns of "instance type/zone", with ``*`` for anything, in the order in which they are tried.
-SpotMap = Mapping[str, Choice]
+SpotMap = Mapping[str, SeriesChoice]
 
 
 def read_spot_map(path: Path) -> SpotMap:
@@ -38,10 +38,10 @@ def read_spot_map(path: Path) -> SpotMap:
         raise SpotError(f"{path}: not YAML or JSON: {error}") from error
     if not isinstance(content, dict):
         raise SpotError(f"{path}: saw no mapping, expected lines such as g5.*/us-east-1a: us-east-1c")
-    choices: dict[str, Choice] = {}
+    choices: dict[str, SeriesChoice] = {}
     for pattern, chosen in content.items():
         try:
-            choices[str(pattern)] = msgspec.convert({"availability": chosen} if isinstance(chosen, str) else chosen, Choice)
+            choices[str(pattern)] = msgspec.convert({"availability": chosen} if isinstance(chosen, str) else chosen, SeriesChoice)
         except msgspec.ValidationError as error:
             raise SpotError(f"{path}: {pattern}: {error}; expected a series, or availability, price and shift") from error
     return choices
@@ -56,7 +56,7 @@ def markets_of(
     else one that ``seed`` draws, with an offset that it draws too. Drawn prices are relative: the offering's own price stands for the
     series' average. Raises :class:`SpotError` if the map names no series.
     """
-    choose = _Chooser(files, seed, spot_map or {})
+    choose = _SeriesAssigner(files, seed, spot_map or {})
     capacity: dict[OfferingKey, Steps] = {}
     prices: dict[OfferingKey, Steps] = {}
     for offering in policy.offerings.values():
@@ -82,7 +82,7 @@ def derived_markets(policy: Policy, files: Sequence[SpotFile], *, seed: int, spo
     return notes
 
 
-class _Chooser:
+class _SeriesAssigner:
     def __init__(self, files: Sequence[SpotFile], seed: int, spot_map: SpotMap) -> None:
         self._available = [series for file in files for series in file.availability]
         self._spot = [series for file in files for series in file.spot]
@@ -135,7 +135,7 @@ class _Chooser:
             if count
         ]
 
-    def _mapped(self, offering: Offering) -> Choice | None:
+    def _mapped(self, offering: Offering) -> SeriesChoice | None:
         name = f"{offering.instance_type}/{offering.zone}"
         return next((choice for pattern, choice in self._map.items() if fnmatchcase(name, pattern)), None)
 

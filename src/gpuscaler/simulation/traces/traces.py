@@ -150,5 +150,5 @@ def _layout(header: tuple[str, ...], path: Path) -> Layout:
 def _read_json(text: str, path: Path, collected: _JobCollector) -> None:
     for number, (line, entry) in enumerate(philly.entries(text, path)):
         if number == 0:
-            philly.check(entry, path)
-        collected.add(line, partial(philly.job, entry))
+            philly.check_first_entry(entry, path)
+        collected.add(line, partial(philly.philly_job, entry))

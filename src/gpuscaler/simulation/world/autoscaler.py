@@ -37,10 +37,10 @@ class Purchase(Struct, frozen=True, gc=False):
     """One or more machines to ask a cloud for.
 
     ``id`` is unique in the run. ``offerings`` are all acceptable ones: the cloud grants from the first that has capacity and skips those
-    without; more than one is a group or fleet in which the cloud chooses. The first ``meant`` of them are the planned ones (all if that is
-    0), the rest are fallbacks. ``spread`` takes them in turn instead, as an Auto Scaling group spreads over its zones. A ``standing`` order
-    stays open when it is refused: the cloud fills it when capacity comes back, like a group with a raised desired capacity, until
-    it is withdrawn.
+    without; more than one is a group or fleet in which the cloud chooses. ``planned_offerings`` is the number of those planned, which come
+    first (0: all), the rest are fallbacks. ``spread`` takes them in turn instead, as an Auto Scaling group spreads over its zones. A
+    ``standing`` order stays open when it is refused: the cloud fills it when capacity comes back, like a group with a raised desired
+    capacity, until it is withdrawn.
 
     ``intents`` give the purpose of each machine; without them it is ``count`` machines for no particular pods, which are named ``id#1``,
     ``id#2``, … . ``why`` appears in the report.
@@ -53,7 +53,7 @@ class Purchase(Struct, frozen=True, gc=False):
     standing: bool = False
     intents: tuple[Intent, ...] = ()
     why: str = ""
-    meant: int = 0
+    planned_offerings: int = 0
 
     @property
     def machines(self) -> tuple[Intent, ...]:
@@ -79,7 +79,7 @@ class Decisions(Struct, frozen=True, gc=False):
     ignored: tuple[Ignored, ...] = ()
 
 
-class Lost(Struct, frozen=True, gc=False):
+class LostMachine(Struct, frozen=True, gc=False):
     """A machine that is gone without having been removed by the autoscaler. ``why`` is "reclaimed" or "failed"."""
 
     machine: CloudMachine
@@ -110,7 +110,7 @@ class Moment(Struct, gc=False):
     opened: list[str] = []
     idled: list[str] = []
     notices: list[InterruptionNotice] = []
-    lost: list[Lost] = []
+    lost: list[LostMachine] = []
     removed: list[str] = []
     broken: list[str] = []
 

@@ -15,7 +15,7 @@ ARRIVING = Taint(ARRIVING_TAINT)
 PROMISE_BROKEN = Taint("gpuscaler.io/promise-broken")
 
 
-class Entry(Struct, gc=False):
+class LedgerEntry(Struct, gc=False):
     """A machine that is wanted and not open yet: its purpose, and the machine itself once the cloud has granted it."""
 
     purchase: Purchase
@@ -69,11 +69,11 @@ class Drain(Struct, frozen=True, gc=False):
     needs: tuple[str, ...] = ()
 
 
-def entry_of(purchase: Purchase, intent: Intent, now: float) -> Entry:
+def entry_of(purchase: Purchase, intent: Intent, now: float) -> LedgerEntry:
     """The ledger's entry for one machine of a purchase, written at ``now``, before the cloud is asked."""
     pool, market, instance_type, zone = purchase.offerings[0]
     choices = tuple((kind, market, zone) for _, market, kind, zone in purchase.offerings)
-    meant = purchase.meant or len(choices)
+    planned_offerings = purchase.planned_offerings or len(choices)
     upcoming = Upcoming(
         id=intent.id,
         pool=pool,
@@ -81,11 +81,11 @@ def entry_of(purchase: Purchase, intent: Intent, now: float) -> Entry:
         market=market,
         zone=zone,
         since=now,
-        choices=choices[:meant],
-        behind=choices[meant:],
+        choices=choices[:planned_offerings],
+        behind=choices[planned_offerings:],
         pods=intent.pods,
     )
-    return Entry(purchase, intent, upcoming)
+    return LedgerEntry(purchase, intent, upcoming)
 
 
 def node_of(machine: CloudMachine, *, gpus: bool, taints: tuple[Taint, ...] = ()) -> Node:

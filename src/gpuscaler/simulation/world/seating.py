@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from gpuscaler.simulation.cloud.core import SimulatedCloud
 from gpuscaler.simulation.traces.workload import Member
 from gpuscaler.simulation.world.autoscaler import Moment
-from gpuscaler.simulation.world.ledger import Entry
+from gpuscaler.simulation.world.ledger import LedgerEntry
 from gpuscaler.simulation.world.meter import Meter
 from gpuscaler.simulation.world.queue import Task, Waiting
 from gpuscaler.simulation.world.scheduler import Scheduler
@@ -28,7 +28,7 @@ class Seating:
         self.tasks: dict[str, Task] = {}
         self.on_node: dict[str, dict[str, Task]] = {}
         self.idle_since: dict[str, float] = {}
-        self.ledger: dict[str, Entry] = {}
+        self.ledger: dict[str, LedgerEntry] = {}
         self.started: list[Task] = []
         self.running = 0
         self.moment = Moment(0.0)

@@ -8,8 +8,8 @@ from gpuscaler.model.pools import Policy
 from gpuscaler.planning.plans import Ignored, Unplaced
 from gpuscaler.simulation.cloud.core import SimulatedCloud
 from gpuscaler.simulation.cloud.machines import CloudMachine, PurchaseAnswer
-from gpuscaler.simulation.world.autoscaler import Lost, Purchase
-from gpuscaler.simulation.world.ledger import Drain, Entry, entry_of
+from gpuscaler.simulation.world.autoscaler import LostMachine, Purchase
+from gpuscaler.simulation.world.ledger import Drain, LedgerEntry, entry_of
 from gpuscaler.simulation.world.queue import Task
 from gpuscaler.simulation.world.scheduler import Scheduler
 from gpuscaler.simulation.world.seating import Seating
@@ -36,14 +36,14 @@ class World(Seating):
         offerings = list(policy.offerings.values())
         scheduler = Scheduler(offerings, scoring=scoring, kept=kept, soft_taint_shares=soft_taint_shares)
         super().__init__(cloud, scheduler, steers=steers, kept=kept, checkpoint=checkpoint)
-        self.entries: dict[str, Entry] = {}
+        self.entries: dict[str, LedgerEntry] = {}
         self.node_of_intent: dict[str, str] = {}
         self.drains: dict[str, Drain] = {}
         self.bought: deque[float] = deque()
         #: Pods that the last plan left without a place, and pods that it did not count as demand.
         self.refusals: tuple[Unplaced, ...] = ()
         self.ignored: tuple[Ignored, ...] = ()
-        self._orders: dict[str, deque[Entry]] = {}
+        self._orders: dict[str, deque[LedgerEntry]] = {}
         #: Intents of machines that were bought for pods before these had to leave their nodes, by pod.
         self._awaited_by: dict[str, str] = {}
         self._withdrawn: set[str] = set()
@@ -140,7 +140,7 @@ class World(Seating):
         self._mark_idle(machine.id, now)
         self.nodes_changed.add(machine.id)
 
-    def _may_open(self, entry: Entry) -> bool:
+    def _may_open(self, entry: LedgerEntry) -> bool:
         if not self.steers:
             return True
         if any(intent in self.ledger for intent in entry.intent.opens_after):
@@ -152,7 +152,7 @@ class World(Seating):
     def _has_room(self, task: Task) -> bool:
         return task.seat is not None or (bool(task.promised) and self.ledger[task.promised].ready)
 
-    def _open(self, entry: Entry, now: float) -> None:
+    def _open(self, entry: LedgerEntry, now: float) -> None:
         machine = entry.machine
         assert machine is not None, "only machines that were granted open"
         del self.ledger[entry.id], self.entries[machine.id]
@@ -172,7 +172,7 @@ class World(Seating):
             if self.place(task, machine.id, now):
                 self.meter.kept += 1
 
-    def _oldest_first(self, entry: Entry) -> None:
+    def _oldest_first(self, entry: LedgerEntry) -> None:
         """Give a machine's seats to the oldest of interchangeable pods, whichever of them it was bought for.
 
         The younger pods wait in their place; otherwise slow machines would keep pods waiting while others overtake them.
@@ -200,7 +200,7 @@ class World(Seating):
 
     def lose_machine(self, machine: CloudMachine, why: str, now: float) -> None:
         """Process a machine that is gone by itself."""
-        self.moment.lost.append(Lost(machine, why))
+        self.moment.lost.append(LostMachine(machine, why))
         self.meter.record_loss(machine, why, now)
         self._remove_machine(machine, now)
 
@@ -222,7 +222,7 @@ class World(Seating):
         if entry is not None:
             self._drop_entry(entry)
 
-    def _drop_entry(self, entry: Entry) -> None:
+    def _drop_entry(self, entry: LedgerEntry) -> None:
         """Drop an entry that came to nothing: its pods are demand again, and a node that it was to replace stays."""
         del self.ledger[entry.id]
         for task in list(self._promises.pop(entry.id, {}).values()):

@@ -7,7 +7,7 @@ from gpuscaler.simulation.results.page.drawing import (
     RIGHT,
     WIDTH,
     Frame,
-    Key,
+    LegendKey,
     area,
     axis_end,
     band,
@@ -66,7 +66,7 @@ def test_axis_values_have_the_digits_they_need() -> None:
 
 
 def test_a_legend_wraps_and_shows_names_as_text() -> None:
-    parts, end = legend([Key("line0", f"policy <{number}>") for number in range(12)], 0)
+    parts, end = legend([LegendKey("line0", f"policy <{number}>") for number in range(12)], 0)
     assert end > 20
     assert words(parts)[0] == "policy &lt;0&gt;"
     assert all(float(part.split('x="')[1].split('"')[0]) < WIDTH - RIGHT for part in parts if part.startswith("<text"))

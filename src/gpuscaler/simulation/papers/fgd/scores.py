@@ -102,7 +102,7 @@ class FragmentationGradient(BestFit):
         return np.where(cramped(pods, room.devices), -1.0, scores)
 
 
-class Ours(BestFit):
+class GpuscalerScore(BestFit):
     """The least loss of the worth of the node's room: :mod:`gpuscaler.simulation.papers.fgd.placement_score`."""
 
     def __init__(self, load: Workload, nodes: Nodes) -> None:
@@ -148,4 +148,4 @@ def scoring_by_name(name: str, load: Workload, nodes: Nodes) -> Scoring:
     simple = {"Random": Random, "DotProd": DotProduct, "Clustering": Clustering, "Packing": Packing, "BestFit": BestFit}
     if name in simple:
         return simple[name]()
-    return FragmentationGradient(load) if name == "FGD" else Ours(load, nodes)
+    return FragmentationGradient(load) if name == "FGD" else GpuscalerScore(load, nodes)

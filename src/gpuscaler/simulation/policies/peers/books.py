@@ -62,7 +62,7 @@ class ScaleUp(Struct, gc=False):
     id: str
     group: OfferingKey
     missing: int
-    asked: float
+    asked_at: float
     refused: bool = False
 
 

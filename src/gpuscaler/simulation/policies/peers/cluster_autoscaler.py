@@ -166,8 +166,8 @@ class ClusterAutoscaler:
                 self._backoff.fail(group, now)
         withdrawn = []
         for order in list(self._orders.values()):
-            signalled = rules.error_signal is not None and order.refused and order.asked + rules.error_signal <= now
-            if signalled or order.asked + rules.max_node_provision_time < now:
+            signalled = rules.error_signal is not None and order.refused and order.asked_at + rules.error_signal <= now
+            if signalled or order.asked_at + rules.max_node_provision_time < now:
                 del self._orders[order.id]
                 withdrawn.append(order.id)
             if signalled:
@@ -197,9 +197,9 @@ class ClusterAutoscaler:
         # A moment later: a time-out applies after its time, not at it.
         deadlines = [until + 0.001 for until in self._expected.values()]
         for order in self._orders.values():
-            deadlines.append(order.asked + rules.max_node_provision_time + 0.001)
+            deadlines.append(order.asked_at + rules.max_node_provision_time + 0.001)
             if rules.error_signal is not None and order.refused:
-                deadlines.append(order.asked + rules.error_signal)
+                deadlines.append(order.asked_at + rules.error_signal)
         return min((at for at in deadlines if at > now), default=NEVER)
 
     # Scale-up

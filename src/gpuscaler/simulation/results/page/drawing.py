@@ -48,7 +48,7 @@ class Frame(Struct, frozen=True):
         return self.top + self.height
 
 
-class Key(Struct, frozen=True):
+class LegendKey(Struct, frozen=True):
     """An entry of a legend: the SVG classes of its sample, a line or a box, and its name."""
 
     classes: str
@@ -153,7 +153,7 @@ def _stairs(values: Sequence[float], frame: Frame, end: float) -> str:
     )
 
 
-def legend(keys: Sequence[Key], top: float) -> tuple[list[str], float]:
+def legend(keys: Sequence[LegendKey], top: float) -> tuple[list[str], float]:
     """The entries in rows from ``top`` on, and the position where they end."""
     parts: list[str] = []
     x, y = float(LEFT), top

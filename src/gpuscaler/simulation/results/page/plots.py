@@ -11,7 +11,7 @@ from gpuscaler.simulation.results.page.drawing import (
     RIGHT,
     WIDTH,
     Frame,
-    Key,
+    LegendKey,
     area,
     axis_end,
     band,
@@ -31,7 +31,7 @@ PANEL, GAP, BELOW = 150.0, 34.0, 26.0
 TALL = 260.0
 
 #: Machines that share a band: their name, and their market.
-Kind = tuple[str, str]
+MachineKind = tuple[str, str]
 
 
 def capacity_plot(results: Sequence[Result]) -> str | None:
@@ -41,7 +41,11 @@ def capacity_plot(results: Sequence[Result]) -> str | None:
     most = max((max(part.wanted, part.paid) for part in (part for bins in data for part in bins)), default=0.0)
     if most <= 0:
         return None
-    keys = (Key("used", "GPUs in use", box=True), Key("paid", "GPUs paid, not in use", box=True), Key("wanted", "GPUs wanted"))
+    keys = (
+        LegendKey("used", "GPUs in use", box=True),
+        LegendKey("paid", "GPUs paid, not in use", box=True),
+        LegendKey("wanted", "GPUs wanted"),
+    )
     parts, top = legend(keys, 0)
     hours = max(_hours(result) for result in results)
     for result, line in zip(results, data, strict=True):
@@ -77,7 +81,7 @@ def machines_plot(results: Sequence[Result]) -> str | None:
     kinds = _kinds(results)
     stacks = [_stack(result, kinds) for result in results]
     most = max(map(_peak, stacks))
-    keys = [Key(f"band fill{number}", name, box=True, hatched=market == "spot") for number, (name, market) in enumerate(kinds)]
+    keys = [LegendKey(f"band fill{number}", name, box=True, hatched=market == "spot") for number, (name, market) in enumerate(kinds)]
     parts, top = legend(keys, 0)
     hours = max(_hours(result) for result in results)
     for result, stack in zip(results, stacks, strict=True):
@@ -90,7 +94,7 @@ def machines_plot(results: Sequence[Result]) -> str | None:
     return svg_picture("machines", title="Machines by type and market over time", description=description, parts=parts, height=top)
 
 
-def _bands(stack: Mapping[Kind, Sequence[float]], frame: Frame, hours: float) -> list[str]:
+def _bands(stack: Mapping[MachineKind, Sequence[float]], frame: Frame, hours: float) -> list[str]:
     parts = []
     floor = [0.0] * STRETCHES
     for number, ((_, market), counts) in enumerate(stack.items()):
@@ -104,15 +108,15 @@ def _bands(stack: Mapping[Kind, Sequence[float]], frame: Frame, hours: float) ->
     return parts
 
 
-def _peak(stack: Mapping[Kind, Sequence[float]]) -> float:
+def _peak(stack: Mapping[MachineKind, Sequence[float]]) -> float:
     return max(map(sum, zip(*stack.values(), strict=True)))
 
 
-def _kinds(results: Sequence[Result]) -> list[Kind]:
+def _kinds(results: Sequence[Result]) -> list[MachineKind]:
     """The types and markets with most machine-hours, by their share in a result, and the name for all others."""
-    parts: dict[Kind, float] = {}
+    parts: dict[MachineKind, float] = {}
     for result in results:
-        hours: dict[Kind, float] = defaultdict(float)
+        hours: dict[MachineKind, float] = defaultdict(float)
         for row in result.machine_hours:
             hours[_kind(row.instance_type, row.market)] += row.hours
         for kind, own in hours.items():
@@ -121,12 +125,12 @@ def _kinds(results: Sequence[Result]) -> list[Kind]:
     return ordered if len(ordered) <= SERIES else [*ordered[: SERIES - 1], ("other offerings", "")]
 
 
-def _kind(instance_type: str, market: str) -> Kind:
+def _kind(instance_type: str, market: str) -> MachineKind:
     """The name and market of a band; on-demand is the default and has no market."""
     return instance_type if market == "on-demand" else f"{instance_type} ({market})", market
 
 
-def _stack(result: Result, kinds: Sequence[Kind]) -> dict[Kind, list[float]]:
+def _stack(result: Result, kinds: Sequence[MachineKind]) -> dict[MachineKind, list[float]]:
     """Average numbers of machines in each interval, for each of ``kinds``."""
     stack = {kind: [0.0] * STRETCHES for kind in kinds}
     for presence in result.fleet:
@@ -144,10 +148,10 @@ def spending_plot(results: Sequence[Result]) -> str | None:
     most = max((part.spent for _, line in lines for part in line), default=0.0)
     if most <= 0:
         return None
-    keys = [Key(f"line line{number % SERIES}", f"{result.policy}, ${result.cost:,.2f}") for number, result in enumerate(results)]
+    keys = [LegendKey(f"line line{number % SERIES}", f"{result.policy}, ${result.cost:,.2f}") for number, result in enumerate(results)]
     # If services or failures make one policy's work less than another's, the bounds differ.
     bound = min(result.lower_bound for result in results)
-    keys.append(Key("bound", f"no policy can cost less than ${bound:,.2f}"))
+    keys.append(LegendKey("bound", f"no policy can cost less than ${bound:,.2f}"))
     parts, top = legend(keys, 0)
     frame = Frame(top + 12, TALL, max(_hours(result) for result in results), axis_end(max(most, bound)))
     parts += [*level_lines(frame, before="$"), *hour_marks(frame)]
@@ -166,7 +170,7 @@ def waiting_plot(results: Sequence[Result]) -> str | None:
     results = [result for result in results if result.wait_curve.seconds]
     if not results:
         return None
-    keys = [Key(f"line line{number % SERIES}", result.policy) for number, result in enumerate(results)]
+    keys = [LegendKey(f"line line{number % SERIES}", result.policy) for number, result in enumerate(results)]
     parts, top = legend(keys, 0)
     longest = max(result.wait_curve.seconds[-1] for result in results)
     frame = Frame(top + 12, TALL, max(60.0, longest * 1.2), 100.0, logarithmic=True)

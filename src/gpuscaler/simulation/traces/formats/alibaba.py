@@ -5,7 +5,16 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from gpuscaler.simulation.traces.formats.fields import GIB, Fields, Layout, device_share, duration_between, identity, label, number
+from gpuscaler.simulation.traces.formats.fields import (
+    GIB,
+    Fields,
+    Layout,
+    device_share,
+    duration_between,
+    parse_identity,
+    parse_label,
+    parse_number,
+)
 from gpuscaler.simulation.traces.jobs import MIB, MOST_GPUS, MOST_SECONDS, Job, TraceError, open_text
 
 #: The possible statuses of a task or a job of the PAI trace.
@@ -18,7 +27,7 @@ PAI_JOB_FILES = ("pai_job_table.csv", "pai_job_table.csv.gz")
 ANY_MODEL = frozenset({"", "CPU", "MISC"})
 
 
-def openb(row: Fields) -> Job:
+def openb_job(row: Fields) -> Job:
     """Read a pod. A pod that was never scheduled gets the time until its deletion, as if it had run that long."""
     created = row.seconds("creation_time")
     begun = row.seconds("scheduled_time") if row.text("scheduled_time") else created
@@ -38,7 +47,7 @@ def openb(row: Fields) -> Job:
     )
 
 
-def spot(row: Fields) -> Job:
+def spot_job(row: Fields) -> Job:
     """Read a job of workers of one kind. High-priority jobs come before preemptible ones; an organisation is a namespace."""
     gpus, milli = device_share(row.number("gpu_request", most=MOST_GPUS))
     return Job(
@@ -55,7 +64,7 @@ def spot(row: Fields) -> Job:
     )
 
 
-def pai_sample(row: Fields) -> Job:
+def pai_sample_job(row: Fields) -> Job:
     """Read a job of the PAI simulator's sample. GPUs and cores are those of all its instances, as that simulator takes them."""
     pods = row.pods("num_inst")
     gpus, milli = device_share(row.number("num_gpu", most=MOST_GPUS) / pods)
@@ -72,12 +81,12 @@ def pai_sample(row: Fields) -> Job:
     )
 
 
-def pai_task(row: Fields) -> Job:
+def pai_task_job(row: Fields) -> Job:
     """Read a task: instances of one role of a job. Requests are in hundredths of a core and of a GPU, and in GiB."""
     begun = row.seconds("start_time")
-    gpus, milli = device_share(number(row.text("plan_gpu") or "0", "plan_gpu", most=100 * MOST_GPUS) / 100)
+    gpus, milli = device_share(parse_number(row.text("plan_gpu") or "0", "plan_gpu", most=100 * MOST_GPUS) / 100)
     return Job(
-        id=identity(f"{row.text('job_name')}.{row.text('task_name')}", "job_name.task_name"),
+        id=parse_identity(f"{row.text('job_name')}.{row.text('task_name')}", "job_name.task_name"),
         submit=begun,
         duration=duration_between(row.seconds("end_time") - begun, "end_time minus start_time"),
         pods=row.pods("inst_num"),
@@ -103,7 +112,7 @@ def with_pai_jobs(jobs: list[Job], path: Path) -> list[Job]:
             name, _, user, _, submitted, _ = row
             if name in ids and submitted:
                 try:
-                    submissions[name] = label(user, "user"), number(submitted, "start_time", most=MOST_SECONDS)
+                    submissions[name] = parse_label(user, "user"), parse_number(submitted, "start_time", most=MOST_SECONDS)
                 except ValueError:
                     # The table only adds to the tasks: a job that is not in it keeps the values of its tasks.
                     continue
@@ -129,21 +138,21 @@ def _models(kind: str) -> tuple[str, ...]:
 OPENB = Layout(
     "a list of pods of Alibaba's openb trace (v2023)",
     ("name", "cpu_milli", "memory_mib", "num_gpu", "gpu_milli", "creation_time", "deletion_time", "scheduled_time"),
-    openb,
+    openb_job,
 )
 SPOT = Layout(
     "job_info_df.csv of Alibaba's spot GPU trace (v2026)",
     ("job_name", "organization", "cpu_request", "gpu_request", "worker_num", "submit_time", "duration", "job_type"),
-    spot,
+    spot_job,
 )
 PAI_SAMPLE = Layout(
     "a list of jobs of the PAI simulator (Alibaba's v2020)",
     ("job_id", "num_inst", "num_cpu", "num_gpu", "submit_time", "duration"),
-    pai_sample,
+    pai_sample_job,
 )
 PAI_TASKS = Layout(
     "pai_task_table of Alibaba's PAI trace (v2020)",
     ("job_name", "task_name", "inst_num", "start_time", "end_time", "plan_cpu", "plan_mem", "plan_gpu"),
-    pai_task,
+    pai_task_job,
     finish=with_pai_jobs,
 )

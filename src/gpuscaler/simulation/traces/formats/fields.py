@@ -24,13 +24,13 @@ class Fields:
         return self._row[self._columns[name]].strip() if name in self._columns else ""
 
     def number(self, name: str, *, least: float = 0, most: float) -> float:
-        return number(self.text(name), name, least=least, most=most)
+        return parse_number(self.text(name), name, least=least, most=most)
 
     def whole(self, name: str, *, default: int | None = None, least: int = 0, most: float) -> int:
         text = self.text(name)
         if not text and default is not None:
             return default
-        value = number(text, name, least=least, most=most)
+        value = parse_number(text, name, least=least, most=most)
         if value != int(value):
             raise ValueError(f"{name} is {text[:40]}, expected a whole number")
         return int(value)
@@ -54,10 +54,10 @@ class Fields:
         return tuple(sorted({model.strip() for model in self.label(name).split("|")} - {""}))
 
     def label(self, name: str) -> str:
-        return label(self.text(name), name)
+        return parse_label(self.text(name), name)
 
     def identity(self, name: str) -> str:
-        return identity(self.text(name), name)
+        return parse_identity(self.text(name), name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +76,7 @@ class Layout:
     note: str = ""
 
 
-def number(text: str, name: str, *, least: float = 0, most: float) -> float:
+def parse_number(text: str, name: str, *, least: float = 0, most: float) -> float:
     try:
         value = float(text)
     except ValueError:
@@ -86,21 +86,21 @@ def number(text: str, name: str, *, least: float = 0, most: float) -> float:
     return value
 
 
-def identity(text: str, name: str) -> str:
+def parse_identity(text: str, name: str) -> str:
     """A name that pod names can be made from."""
     if not text or len(text) > 240 or "/" in text or "#" in text or not text.isprintable():
         raise ValueError(f"{name} is {text[:40]!r}, expected a name of 1 to 240 characters without '/' and '#'")
     return text
 
 
-def label(text: str, name: str) -> str:
+def parse_label(text: str, name: str) -> str:
     """The owner of a job, or the model it wants: may be empty, but must be safe to print on a terminal."""
     if len(text) > 240 or not text.isprintable():
         raise ValueError(f"{name} is {text[:40]!r}, expected at most 240 printable characters")
     return text
 
 
-def timestamp(text: str, name: str) -> float:
+def parse_timestamp(text: str, name: str) -> float:
     """Seconds since 1970 of a date with a time, such as ``2020-06-09 18:41:01``; without an offset it counts as UTC."""
     try:
         when = datetime.fromisoformat(text)

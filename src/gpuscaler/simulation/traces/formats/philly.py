@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from gpuscaler.simulation.traces.formats.fields import duration_between, identity, label, timestamp
+from gpuscaler.simulation.traces.formats.fields import duration_between, parse_identity, parse_label, parse_timestamp
 from gpuscaler.simulation.traces.jobs import Job, TraceError, printable_names
 
 NEEDED = ("jobid", "submitted_time", "attempts")
@@ -30,7 +30,7 @@ class Attempt(msgspec.Struct, frozen=True, gc=False):
     detail: tuple[Server, ...] = ()
 
 
-class Entry(msgspec.Struct, frozen=True, gc=False):
+class LogEntry(msgspec.Struct, frozen=True, gc=False):
     jobid: str
     submitted_time: str
     attempts: tuple[Attempt, ...]
@@ -59,7 +59,7 @@ def entries(text: str, path: Path) -> Iterator[tuple[int, Any]]:
         line += text.count("\n", start, place)
 
 
-def check(entry: Any, path: Path) -> None:
+def check_first_entry(entry: Any, path: Path) -> None:
     """Raise :class:`TraceError` if the first entry of a file is not an entry of a job log."""
     keys = list(entry) if isinstance(entry, dict) else []
     missing = [key for key in NEEDED if key not in keys]
@@ -71,10 +71,10 @@ def check(entry: Any, path: Path) -> None:
         )
 
 
-def job(entry: Any) -> Job:
+def philly_job(entry: Any) -> Job:
     """Read a job. It runs as long as all its attempts together, on the GPUs of its last one, in pods of equal size."""
     try:
-        parsed = msgspec.convert(entry, Entry)
+        parsed = msgspec.convert(entry, LogEntry)
     except msgspec.ValidationError as error:
         raise ValueError(str(error)) from error
     attempts = [attempt for attempt in parsed.attempts if _logged(attempt.start_time) and _logged(attempt.end_time)]
@@ -83,16 +83,18 @@ def job(entry: Any) -> Job:
         raise ValueError(f"attempts has {len(parsed.attempts)} attempts, expected one with a start, an end and GPUs")
     each = math.gcd(*servers)
     return Job(
-        id=identity(parsed.jobid, "jobid"),
-        submit=timestamp(parsed.submitted_time, "submitted_time"),
+        id=parse_identity(parsed.jobid, "jobid"),
+        submit=parse_timestamp(parsed.submitted_time, "submitted_time"),
         duration=sum(
-            duration_between(timestamp(str(attempt.end_time), "end_time") - timestamp(str(attempt.start_time), "start_time"), "attempt")
+            duration_between(
+                parse_timestamp(str(attempt.end_time), "end_time") - parse_timestamp(str(attempt.start_time), "start_time"), "attempt"
+            )
             for attempt in attempts
         ),
         pods=sum(servers) // each,
         gpus=each,
-        user=label(parsed.user or "", "user"),
-        namespace=label(parsed.vc or "", "vc"),
+        user=parse_label(parsed.user or "", "user"),
+        namespace=parse_label(parsed.vc or "", "vc"),
     )
 
 

@@ -11,7 +11,7 @@ COLUMNS = ("job_id", "submit_s", "duration_s", "n_pods", "gpus_per_pod", "gpu_mi
 MORE_COLUMNS = ("gpu_model", "priority", "user", "namespace", "note")
 
 
-def job(row: Fields) -> Job:
+def tidy_job(row: Fields) -> Job:
     gpus = row.whole("gpus_per_pod", default=0, most=MOST_GPUS)
     gpu_milli = row.whole("gpu_milli", default=1000, least=1, most=1000) if gpus else 1000
     if gpus > 1 and gpu_milli < 1000:
@@ -34,7 +34,7 @@ def job(row: Fields) -> Job:
     )
 
 
-def write(trace: Trace, file: TextIO, *, note: str = "") -> None:
+def write_trace(trace: Trace, file: TextIO, *, note: str = "") -> None:
     """Write jobs so that reading them gives the same again, memory to the MiB. Each row has the ``note``, which reports show."""
     rows = csv.writer(file, lineterminator="\n")
     rows.writerow((*COLUMNS, *MORE_COLUMNS))
@@ -45,4 +45,4 @@ def write(trace: Trace, file: TextIO, *, note: str = "") -> None:
         rows.writerow((job.id, job.submit, job.duration, *amounts, "|".join(job.gpu_models), job.priority, job.user, job.namespace, note))
 
 
-TIDY = Layout("a trace of this program", COLUMNS, job, note="note")
+TIDY = Layout("a trace of this program", COLUMNS, tidy_job, note="note")
