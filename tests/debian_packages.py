@@ -6,7 +6,7 @@ import subprocess
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from tests.lacking import lacking
+from tests.lacking import skip_or_fail
 
 from gpuscaler.serving.cache_folder import cache_of
 
@@ -18,13 +18,15 @@ def packaged(package: str, path: str) -> Path:
     if (kept / path).exists():
         return kept / path
     if not shutil.which("apt-get") or not shutil.which("dpkg-deb"):
-        lacking(f"saw no apt-get, expected it or the installed package {package}; install the package {package}")
+        skip_or_fail(f"saw no apt-get, expected it or the installed package {package}; install the package {package}")
     cache.mkdir(parents=True, exist_ok=True)
     with TemporaryDirectory(dir=cache) as name:
         folder = Path(name)
         file, why = _downloaded(package, folder)
         if file is None:
-            lacking(f"saw no package {package} ({why}), expected it to be installed or in a Debian mirror; install the package {package}")
+            skip_or_fail(
+                f"saw no package {package} ({why}), expected it to be installed or in a Debian mirror; install the package {package}"
+            )
         subprocess.run(["dpkg-deb", "-x", file, folder / "unpacked"], check=True, timeout=300)
         if not (kept / path).exists():
             (folder / "unpacked").rename(kept)

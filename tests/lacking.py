@@ -6,8 +6,8 @@ from typing import NoReturn
 import pytest
 
 
-def lacking(said: str) -> NoReturn:
+def skip_or_fail(message: str) -> NoReturn:
     """Skip the test, or fail it if ``CI`` is set: there, every test has to run."""
     if os.environ.get("CI"):
-        pytest.fail(said)
-    pytest.skip(said)
+        pytest.fail(message)
+    pytest.skip(message)

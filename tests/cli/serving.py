@@ -95,12 +95,12 @@ def served(folder: Path) -> Iterator[Served]:
 def kubeconfig(folder: Path, url: str) -> Path:
     """Write a kubeconfig for ``url`` without credentials."""
     path = folder / "kubeconfig"
-    told = {
+    config = {
         "apiVersion": "v1",
         "kind": "Config",
         "current-context": "here",
         "clusters": [{"name": "here", "cluster": {"server": url}}],
         "contexts": [{"name": "here", "context": {"cluster": "here", "user": ""}}],
     }
-    path.write_text(yaml.safe_dump(told))
+    path.write_text(yaml.safe_dump(config))
     return path

@@ -40,7 +40,7 @@ def launch(url: str) -> list[str]:
             Tags=[{"Key": key, "Value": value} for key, value in tags.items()],
         )
         answer = scaling.launch_instances(AutoScalingGroupName="gpus", RequestedCapacity=1, ClientToken="one")
-        return [ident for one in answer["Instances"] for ident in one["InstanceIds"]]
+        return [ident for reservation in answer["Instances"] for ident in reservation["InstanceIds"]]
     finally:
         ec2.close()
         scaling.close()

@@ -44,7 +44,7 @@ async def running(kubeconfig: Path, *options: str) -> AsyncIterator[asyncio.subp
 
 
 @asynccontextmanager
-async def reaching(kubeconfig: Path) -> AsyncIterator[Client]:
+async def connect(kubeconfig: Path) -> AsyncIterator[Client]:
     access = find_access({}, kubeconfig=kubeconfig, context="", attended=False)
     async with HttpTransport(access) as transport:
         yield Client(transport)
@@ -68,7 +68,7 @@ def replica_set(replicas: int) -> dict[str, Any]:
 async def test_workloads_run_on_its_nodes_until_it_is_stopped(sent: signal.Signals, status: int, tmp_path: Path) -> None:
     kubeconfig = tmp_path / "kubeconfig"
     async with running(kubeconfig, "--nodes", "1", "--nodes", "g4dn.xlarge=1", "--speed", "10") as process:
-        async with reaching(kubeconfig) as client:
+        async with connect(kubeconfig) as client:
             nodes = {one["metadata"]["name"]: one for one in map(msgspec.json.decode, await client.list_all(NODES))}
             assert nodes["node-1"]["status"]["allocatable"]["cpu"] == "8000m"
             assert nodes["node-2"]["status"]["allocatable"]["nvidia.com/gpu"] == "1"
@@ -85,18 +85,18 @@ async def test_with_tls_only_the_token_of_the_kubeconfig_is_accepted(tmp_path: P
     kubeconfig = tmp_path / "kubeconfig"
     async with running(kubeconfig, "--tls"):
         assert stat.S_IMODE(kubeconfig.stat().st_mode) == 0o600
-        async with reaching(kubeconfig) as client:
+        async with connect(kubeconfig) as client:
             assert await client.list_all(NODES) == []
-        told = yaml.safe_load(kubeconfig.read_text())
-        told["users"][0]["user"]["token"] = "another"
+        config = yaml.safe_load(kubeconfig.read_text())
+        config["users"][0]["user"]["token"] = "another"
         other = tmp_path / "other"
-        other.write_text(yaml.safe_dump(told))
-        async with reaching(other) as client:
+        other.write_text(yaml.safe_dump(config))
+        async with connect(other) as client:
             with pytest.raises(Unauthorized):
                 await client.list_all(NODES)
-        del told["clusters"][0]["cluster"]["certificate-authority-data"]
-        other.write_text(yaml.safe_dump(told))
-        async with reaching(other) as client:
+        del config["clusters"][0]["cluster"]["certificate-authority-data"]
+        other.write_text(yaml.safe_dump(config))
+        async with connect(other) as client:
             with pytest.raises(Unreachable, match="certificate"):
                 await client.get_page(NODES)
 
@@ -115,13 +115,13 @@ async def test_a_kubeconfig_of_an_earlier_run_is_overwritten(tmp_path: Path) -> 
         process.kill()
         await process.wait()
     assert kubeconfig.exists()
-    async with running(kubeconfig), reaching(kubeconfig) as client:
+    async with running(kubeconfig), connect(kubeconfig) as client:
         assert await client.list_all(NODES) == []
 
 
 async def test_a_kubeconfig_rewritten_by_another_cluster_is_not_deleted(tmp_path: Path) -> None:
     kubeconfig = tmp_path / "kubeconfig"
-    async with running(kubeconfig) as first, running(kubeconfig), reaching(kubeconfig) as client:
+    async with running(kubeconfig) as first, running(kubeconfig), connect(kubeconfig) as client:
         first.terminate()
         await asyncio.wait_for(first.wait(), 30)
         assert await client.list_all(NODES) == []
@@ -141,11 +141,11 @@ def test_a_missing_folder_and_a_port_in_use_are_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("told", "message"),
+    ("argument", "message"),
     [("two", "expected a number, or an instance type"), ("g4dn.xlarg=1", "did you mean g4dn.xlarge"), ("=3", "expected a number")],
 )
-def test_invalid_node_arguments_are_named(told: str, message: str, tmp_path: Path) -> None:
-    result = CliRunner().invoke(cluster, ["--kubeconfig", str(tmp_path / "k"), "--nodes", told])
+def test_invalid_node_arguments_are_named(argument: str, message: str, tmp_path: Path) -> None:
+    result = CliRunner().invoke(cluster, ["--kubeconfig", str(tmp_path / "k"), "--nodes", argument])
     assert result.exit_code == 2
     assert message in " ".join(result.output.split())
 

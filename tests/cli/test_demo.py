@@ -42,11 +42,11 @@ def test_the_demo_scales_a_cluster_through_a_dry_spot_market_and_writes_a_report
     assert peer["evictions"] > 0
     assert re.search(r"^cost +\$[0-9.]+ +\$[0-9.]+$", done.stdout, re.MULTILINE)
     assert "karpenter: its model in the simulator, with the same jobs, machines, delays and spot shortage." in done.stdout
-    said = done.stdout[done.stdout.index("Why ") :]
-    assert re.match(r"Why [0-9.]+ times the bound: \$[0-9.]+ pays only for the work that was done", said)
-    assert re.search(r"\$[0-9.]+ went to on-demand prices: spot ran dry \(minutes 30 to 48, [0-9]+ refusals\)", said)
-    assert re.search(r"\$[0-9.]+ went to machines that were booting or idle: [0-9.]+ GPU-hours", said)
-    assert re.search(r"\$[0-9.]+ went to work lost in [0-9]+ evictions", said)
+    explanation = done.stdout[done.stdout.index("Why ") :]
+    assert re.match(r"Why [0-9.]+ times the bound: \$[0-9.]+ pays only for the work that was done", explanation)
+    assert re.search(r"\$[0-9.]+ went to on-demand prices: spot ran dry \(minutes 30 to 48, [0-9]+ refusals\)", explanation)
+    assert re.search(r"\$[0-9.]+ went to machines that were booting or idle: [0-9.]+ GPU-hours", explanation)
+    assert re.search(r"\$[0-9.]+ went to work lost in [0-9]+ evictions", explanation)
     # Jobs that lost their machines have run again elsewhere, and each pod counts once.
     assert policy["evictions"] > 0
     assert policy["served"] == report["inputs"]["pods"]
@@ -99,7 +99,7 @@ def test_an_invalid_speed_is_rejected(speed: str) -> None:
     assert CliRunner().invoke(demo, ["--speed", speed]).exit_code == 2
 
 
-def in_a_terminal(*options: str, columns: int, folder: Path, **environment: str) -> "subprocess.Popen[bytes]":
+def start_in_terminal(*options: str, columns: int, folder: Path, **environment: str) -> "subprocess.Popen[bytes]":
     """Run the demo with a terminal of the given width; the terminal's bytes are its standard output here."""
     program = (
         "import os, pty, sys, fcntl, struct, termios;"
@@ -125,7 +125,7 @@ def in_a_terminal(*options: str, columns: int, folder: Path, **environment: str)
 
 
 @contextmanager
-def killed(running: "subprocess.Popen[bytes]") -> Iterator[None]:
+def killed_at_end(running: "subprocess.Popen[bytes]") -> Iterator[None]:
     """Close the terminal at the end in any case: without it the demo ends, so the test cannot hang."""
     try:
         yield
@@ -133,7 +133,7 @@ def killed(running: "subprocess.Popen[bytes]") -> Iterator[None]:
         running.kill()
 
 
-def seen(output: bytes) -> list[str]:
+def terminal_lines(output: bytes) -> list[str]:
     """Return lines of a terminal's output without colours; a cursor movement starts a new line."""
     output = re.sub(rb"\x1b\[[0-9]*A", b"\n", output)
     return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", output.decode()).replace("\r", "").split("\n")
@@ -142,12 +142,16 @@ def seen(output: bytes) -> list[str]:
 def test_a_narrow_terminal_without_colours_shows_pools_and_decisions_on_fitting_lines(tmp_path: Path) -> None:
     (tmp_path / "jobs.csv").write_text("\n".join([HEADER, "t,a,0,600,1,1,1000,,,,,,,,", "t,b,0,400,2,4,1000,,,,,,,,"]) + "\n")
 
-    with in_a_terminal("--trace", "jobs.csv", "--speed", "600", columns=60, folder=tmp_path, NO_COLOR="1") as running:
+    with start_in_terminal("--trace", "jobs.csv", "--speed", "600", columns=60, folder=tmp_path, NO_COLOR="1") as running:
         output, _ = running.communicate(timeout=100)
 
     assert running.returncode == 0, output.decode()
     assert re.search(rb"\x1b\[[0-9;]*3[0-9]m", output) is None
-    view = [line for line in seen(output) if "gpuscaler demo" in line or line.startswith(("pools ─", "decisions ─", "GPUs:", "  g4dn"))]
+    view = [
+        line
+        for line in terminal_lines(output)
+        if "gpuscaler demo" in line or line.startswith(("pools ─", "decisions ─", "GPUs:", "  g4dn"))
+    ]
     assert any(line.startswith("gpuscaler demo") for line in view)
     assert any("decisions" in line for line in view)
     assert any("█" in line for line in view)
@@ -157,7 +161,7 @@ def test_a_narrow_terminal_without_colours_shows_pools_and_decisions_on_fitting_
 
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_ctrl_c_and_sigterm_end_the_demo_and_restore_the_cursor(number: signal.Signals, status: int, tmp_path: Path) -> None:
-    with in_a_terminal("--speed", "60", columns=100, folder=tmp_path) as running, killed(running):
+    with start_in_terminal("--speed", "60", columns=100, folder=tmp_path) as running, killed_at_end(running):
         assert running.stdout is not None
         output = b""
         limit = time.monotonic() + 60

@@ -36,7 +36,7 @@ def frame(*machines: Machine, waiting: int = 0, decisions: int = 0, behind: floa
     )
 
 
-def drawn(seen: Frame, *, width: int = 100, height: int = 30, encoding: str = "utf-8") -> list[str]:
+def render(seen: Frame, *, width: int = 100, height: int = 30, encoding: str = "utf-8") -> list[str]:
     file = io.TextIOWrapper(io.BytesIO(), encoding=encoding)
     Console(file=file, width=width, height=height, highlight=False).print(Screen(seen, began=BEGAN, height=height))
     file.seek(0)
@@ -44,7 +44,7 @@ def drawn(seen: Frame, *, width: int = 100, height: int = 30, encoding: str = "u
 
 
 def test_gpus_are_blocks_by_state_and_machines_of_a_type_share_a_line() -> None:
-    lines = drawn(frame(machine(used=3, idle=1), machine(arriving=4), machine(used=1, leaving=3), machine("g.1", idle=1)))
+    lines = render(frame(machine(used=3, idle=1), machine(arriving=4), machine(used=1, leaving=3), machine("g.1", idle=1)))
 
     assert "GPUs: █ 4 used  ░ 2 idle  ▒ 4 arriving  ▚ 3 leaving" in [line.rstrip() for line in lines]
     assert "  g.4           ███░ ▒▒▒▒ █▚▚▚" in lines
@@ -54,7 +54,7 @@ def test_gpus_are_blocks_by_state_and_machines_of_a_type_share_a_line() -> None:
 
 
 def test_the_header_shows_clock_cost_and_pods() -> None:
-    text = "\n".join(drawn(frame(waiting=1)))
+    text = "\n".join(render(frame(waiting=1)))
 
     assert "gpuscaler demo  1:02:03 / 2:00:00  120x" in text
     assert "$12.50/h  $3.25 so far  3 pods running, 1 pending, 4 done" in text
@@ -63,19 +63,19 @@ def test_the_header_shows_clock_cost_and_pods() -> None:
 
 
 def test_a_late_clock_shows_the_lag_in_real_time() -> None:
-    assert "5s behind" in drawn(frame(behind=600.0))[0]
+    assert "5s behind" in render(frame(behind=600.0))[0]
     assert status_line(frame(behind=600.0)).endswith("; 5s behind")
 
 
 def test_refusals_are_shown_next_to_their_pool() -> None:
-    assert "spot  0 machines  5 of 16 offerings paused after refusals" in drawn(frame(refused=5))
+    assert "spot  0 machines  5 of 16 offerings paused after refusals" in render(frame(refused=5))
 
 
 def test_an_output_without_block_characters_gets_letters() -> None:
     seen = frame(machine(used=1, idle=1, arriving=1, leaving=1), waiting=1, decisions=2, text="far too long " * 30, behind=600.0)
 
     for width in (40, 100):
-        text = "\n".join(drawn(seen, width=width, encoding="ascii"))
+        text = "\n".join(render(seen, width=width, encoding="ascii"))
         assert text.isascii()
         assert "#.+x" in text
 
@@ -85,7 +85,7 @@ def test_an_output_without_block_characters_gets_letters() -> None:
 def test_a_full_view_fits_a_terminal(width: int, height: int) -> None:
     machines = [machine(f"type-{number % 12}", used=5, idle=3) for number in range(150)]
 
-    lines = drawn(frame(*machines, waiting=40, decisions=90, refused=3, text="far too long " * 30), width=width, height=height)
+    lines = render(frame(*machines, waiting=40, decisions=90, refused=3, text="far too long " * 30), width=width, height=height)
 
     assert len(lines) <= height
     assert max(map(len, lines)) <= width
@@ -95,7 +95,7 @@ def test_a_full_view_fits_a_terminal(width: int, height: int) -> None:
 def test_machines_that_do_not_fit_are_summarised() -> None:
     machines = [machine(f"type-{number:02}", used=8) for number in range(40)]
 
-    lines = drawn(frame(*machines), height=24)
+    lines = render(frame(*machines), height=24)
 
     shown = sum(line.startswith("  type-") for line in lines)
     assert 0 < shown < 40
@@ -103,13 +103,13 @@ def test_machines_that_do_not_fit_are_summarised() -> None:
 
 
 def test_the_newest_decision_comes_first() -> None:
-    lines = [line for line in drawn(frame(decisions=9)) if "keeps" in line]
+    lines = [line for line in render(frame(decisions=9)) if "keeps" in line]
 
     assert lines[0] == "0:08:00 keeps      n: idle 8"
 
 
 def test_control_characters_of_a_trace_never_reach_the_terminal() -> None:
-    assert not any("\x1b" in line for line in drawn(frame(decisions=2, text="\x1b[2J")))
+    assert not any("\x1b" in line for line in render(frame(decisions=2, text="\x1b[2J")))
 
 
 def test_the_picture_is_complete_and_fetches_nothing() -> None:

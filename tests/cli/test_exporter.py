@@ -192,10 +192,10 @@ def test_ctrl_c_ends_the_exporter_and_its_measuring_process() -> None:
 
 
 def test_missing_packages_are_named_with_the_command_to_install_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = importlib.util.find_spec
+    find_spec = importlib.util.find_spec
 
     def without(name: str) -> ModuleSpec | None:
-        return None if name == "pynvml" else found(name)
+        return None if name == "pynvml" else find_spec(name)
 
     monkeypatch.setattr(importlib.util, "find_spec", without)
     done = CliRunner().invoke(main, ["exporter"])

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-from tests.control.records.deciding import POLICY, decided
+from tests.control.records.deciding import POLICY, make_decision
 from tests.planning.building import NOW
 
 from gpuscaler.cli import main
@@ -98,7 +98,7 @@ def secretive() -> Cluster:
 
 
 def test_a_replay_file_contains_only_what_planning_reads() -> None:
-    inputs = pack_decision(decided(secretive(), State(), POLICY, NOW))
+    inputs = pack_decision(make_decision(secretive(), State(), POLICY, NOW))
 
     assert b"train" in unzipped(inputs)
     assert SECRET.encode() not in unzipped(inputs)
@@ -106,9 +106,9 @@ def test_a_replay_file_contains_only_what_planning_reads() -> None:
 
 def unzipped(data: bytes) -> bytes:
     """Return all decompressed data, one stream after the other."""
-    found = b""
+    content = b""
     while data:
         decompress = zlib.decompressobj()
-        found += decompress.decompress(data)
+        content += decompress.decompress(data)
         data = decompress.unused_data
-    return found
+    return content

@@ -60,14 +60,14 @@ def watched(folder: Path, *words: str) -> "subprocess.CompletedProcess[str]":
 
 def test_a_dump_runs_nothing_and_its_secrets_are_in_no_plan(tmp_path: Path) -> None:
     (tmp_path / "pools.yaml").write_text(POOLS)
-    told = pod("a")
-    told["spec"]["containers"][0]["env"] = [{"name": "PASSWORD", "value": "hunter2"}]
+    private_pod = pod("a")
+    private_pod["spec"]["containers"][0]["env"] = [{"name": "PASSWORD", "value": "hunter2"}]
     others = [
         {"apiVersion": "v1", "kind": kind, "metadata": {"name": "x", "namespace": "default"}, "data": {"key": "hunter2"}}
         for kind in ("Secret", "ConfigMap")
     ]
     tagged = "---\n!!python/object/apply:os.system ['touch ran']\n"
-    (tmp_path / "cluster.yaml").write_text("".join(f"---\n{json.dumps(one)}\n" for one in (told, *others)))
+    (tmp_path / "cluster.yaml").write_text("".join(f"---\n{json.dumps(item)}\n" for item in (private_pod, *others)))
     (tmp_path / "tagged.yaml").write_text(tagged)
 
     done = watched(tmp_path, "plan", "--cluster", "cluster.yaml", "--pools", "pools.yaml", *NOW, "--json")

@@ -60,15 +60,15 @@ def test_a_temporary_hold_reports_its_end(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("duration", "said"),
+    ("duration", "message"),
     [("soon", "--for: saw 'soon', expected a duration such as 90s, 10m or 1h30m"), ("0", "--for: saw 0, expected a duration above zero")],
 )
-def test_an_invalid_duration_is_rejected_and_nothing_is_held(tmp_path: Path, duration: str, said: str) -> None:
+def test_an_invalid_duration_is_rejected_and_nothing_is_held(tmp_path: Path, duration: str, message: str) -> None:
     with served(tmp_path) as cluster:
         result = invoke(cluster, "hold", "--for", duration)
 
         assert result.exit_code == 2
-        assert said in result.output
+        assert message in result.output
         assert cluster.api.writes == ()
 
 

@@ -23,7 +23,7 @@ def invoke(cluster: Served, *arguments: str) -> Result:
 
 def closed(cluster: Served) -> dict[str, list[str]]:
     async def read(client: Client) -> dict[str, list[str]]:
-        nodes = [msgspec.json.decode(one) for one in await client.list_all(NODES)]
+        nodes = [msgspec.json.decode(data) for data in await client.list_all(NODES)]
         return {node["metadata"]["name"]: [taint["key"] for taint in node["spec"].get("taints") or ()] for node in nodes}
 
     return cluster.ask(read)
@@ -52,8 +52,8 @@ def test_all_closed_nodes_are_opened_and_other_taints_stay(tmp_path: Path) -> No
         result = invoke(cluster, "--all")
 
         assert (result.exit_code, result.output) == (0, "Node a is open.\nNode b is open.\n")
-        found = closed(cluster)
-        assert [found[name] for name in "abc"] == [["team"], ["team"], ["gpuscaler.io/leaving", "team"]]
+        taints = closed(cluster)
+        assert [taints[name] for name in "abc"] == [["team"], ["team"], ["gpuscaler.io/leaving", "team"]]
         assert invoke(cluster, "--all").output == "No node is closed.\n"
 
 

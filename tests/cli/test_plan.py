@@ -60,8 +60,8 @@ class Desktop:
         named = [word for file in files for word in ("--cluster", file)]
         done = self.run(*named, "--pools", self.pools, *NOW, "--json", *more, stdin=stdin)
         assert done.exit_code == 0, done.output
-        found: dict[str, Any] = json.loads(done.stdout)
-        return found
+        document: dict[str, Any] = json.loads(done.stdout)
+        return document
 
 
 @pytest.fixture
@@ -191,9 +191,9 @@ def test_an_unreadable_annotation_is_reported_with_its_object_and_ignored(deskto
     file = desktop.objects(odd, pod("a"))
     made = desktop.plan(file)
     assert machines(made) == ["g.1", "g.1"]
-    told = "Pod default/odd: gpuscaler.io/spot-wait: saw a value of 4 characters, expected a duration such as 90s, 10m or 1h30m; ignored"
-    assert made["warnings"] == [told]
-    assert told in desktop.run("--cluster", file, "--pools", desktop.pools, *NOW).stdout
+    warning = "Pod default/odd: gpuscaler.io/spot-wait: saw a value of 4 characters, expected a duration such as 90s, 10m or 1h30m; ignored"
+    assert made["warnings"] == [warning]
+    assert warning in desktop.run("--cluster", file, "--pools", desktop.pools, *NOW).stdout
 
 
 @pytest.mark.parametrize(

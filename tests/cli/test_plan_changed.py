@@ -68,12 +68,12 @@ def test_priorities_of_a_file_apply_to_plans_from_files(desktop: Desktop, form: 
     assert "the priorities of pools cost $1.20 per hour in this plan" in done.stderr
 
 
-@pytest.mark.parametrize(("text", "said"), [("{50: [gpu", ":2: not YAML"), ("- a", ":1: saw a list, expected a mapping")])
-def test_unparsable_priorities_end_the_command(desktop: Desktop, text: str, said: str) -> None:
+@pytest.mark.parametrize(("text", "message"), [("{50: [gpu", ":2: not YAML"), ("- a", ":1: saw a list, expected a mapping")])
+def test_unparsable_priorities_end_the_command(desktop: Desktop, text: str, message: str) -> None:
     given = desktop.write("cm.yaml", text)
     done = desktop.run("--cluster", desktop.objects(pod("a")), "--pools", desktop.pools, "--priorities", given)
 
-    assert (done.exit_code, f"{given}{said}" in done.stderr) == (2, True)
+    assert (done.exit_code, f"{given}{message}" in done.stderr) == (2, True)
     absent = desktop.run("--cluster", desktop.objects(pod("a")), "--pools", desktop.pools, "--priorities", given + "x")
     assert (absent.exit_code, "cannot be read" in absent.stderr) == (2, True)
 

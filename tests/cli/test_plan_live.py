@@ -49,8 +49,8 @@ def plan(cluster: Served, *more: str) -> Result:
 def planned(cluster: Served, *more: str) -> dict[str, Any]:
     done = plan(cluster, "--json", *more)
     assert done.exit_code == 0, done.output
-    found: dict[str, Any] = json.loads(done.stdout)
-    return found
+    document: dict[str, Any] = json.loads(done.stdout)
+    return document
 
 
 def refusal(what: str) -> Failure:

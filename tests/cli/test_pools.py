@@ -65,7 +65,7 @@ def descriptions(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def asked(served: tuple[str, Endpoint], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+def run_pools(served: tuple[str, Endpoint], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     """Run the command on a file for the endpoint, with ``more`` in it."""
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "test")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "test")
@@ -79,8 +79,8 @@ def asked(served: tuple[str, Endpoint], tmp_path: Path, monkeypatch: pytest.Monk
     return ask
 
 
-def test_the_json_has_the_keys_that_the_reference_names(asked: Any) -> None:
-    done = asked("--json", more="pools: [{name: gpus, max: 2, priority: 7}]")
+def test_the_json_has_the_keys_that_the_reference_names(run_pools: Any) -> None:
+    done = run_pools("--json", more="pools: [{name: gpus, max: 2, priority: 7}]")
 
     assert done.exit_code == 0
     document = json.loads(done.stdout)
@@ -91,11 +91,11 @@ def test_the_json_has_the_keys_that_the_reference_names(asked: Any) -> None:
     assert first["offerings"] == [{"type": "g5.xlarge", "market": "on-demand", "zone": "us-east-1a", "price": 1.006}]
     assert first["resources"]["nvidia.com/gpu"] == "1"
     assert first["resources"]["cpu"] == "3920m"
-    assert [one["object"] for one in document["set_aside"]] == ["AutoScalingGroup us-east-1/theirs"]
+    assert [skipped["object"] for skipped in document["set_aside"]] == ["AutoScalingGroup us-east-1/theirs"]
 
 
-def test_the_table_shows_pools_warnings_and_skipped_groups(asked: Any) -> None:
-    done = asked()
+def test_the_table_shows_pools_warnings_and_skipped_groups(run_pools: Any) -> None:
+    done = run_pools()
 
     assert done.exit_code == 0
     assert "2 pools, 1 skipped." in done.stdout
@@ -103,7 +103,9 @@ def test_the_table_shows_pools_warnings_and_skipped_groups(asked: Any) -> None:
     assert "AutoScalingGroup us-east-1/theirs: the tag k8s.io/cluster-autoscaler/other says cluster 'other', expected prod" in done.stdout
 
 
-def test_a_group_with_machines_that_leave_disks_behind_is_named_with_template_and_device(asked: Any, served: tuple[str, Endpoint]) -> None:
+def test_a_group_with_machines_that_leave_disks_behind_is_named_with_template_and_device(
+    run_pools: Any, served: tuple[str, Endpoint]
+) -> None:
     keys = {"aws_access_key_id": "test", "aws_secret_access_key": "test"}
     ec2 = boto3.client("ec2", region_name="us-east-1", endpoint_url=served[0], **keys)
     disk = {"DeviceName": "/dev/xvdf", "Ebs": {"VolumeSize": 100, "DeleteOnTermination": False}}
@@ -111,14 +113,14 @@ def test_a_group_with_machines_that_leave_disks_behind_is_named_with_template_an
     ec2.create_launch_template_version(LaunchTemplateName="gpus", LaunchTemplateData=data)
     ec2.modify_launch_template(LaunchTemplateName="gpus", DefaultVersion="2")
     try:
-        done = asked()
+        done = run_pools()
     finally:
         ec2.modify_launch_template(LaunchTemplateName="gpus", DefaultVersion="1")
 
     assert "gpus, more: its launch template gpus (version 2) has DeleteOnTermination false for /dev/xvdf: " in done.stdout
 
 
-def test_nodes_of_the_cluster_are_compared_with_the_promises_of_tags(asked: Any, served: tuple[str, Endpoint], tmp_path: Path) -> None:
+def test_nodes_of_the_cluster_are_compared_with_the_promises_of_tags(run_pools: Any, served: tuple[str, Endpoint], tmp_path: Path) -> None:
     keys = {"aws_access_key_id": "test", "aws_secret_access_key": "test"}
     scaling = boto3.client("autoscaling", region_name="us-east-1", endpoint_url=served[0], **keys)
     label = {"Key": "k8s.io/cluster-autoscaler/node-template/label/team", "Value": "ml"}
@@ -135,7 +137,7 @@ def test_nodes_of_the_cluster_are_compared_with_the_promises_of_tags(asked: Any,
     )
     with a_cluster(tmp_path) as cluster:
         cluster.load(node)
-        done = asked("--compare", "--kubeconfig", str(cluster.kubeconfig), "--json")
+        done = run_pools("--compare", "--kubeconfig", str(cluster.kubeconfig), "--json")
 
     assert done.exit_code == 0, done.output
     first = json.loads(done.stdout)["pools"][0]
@@ -143,18 +145,18 @@ def test_nodes_of_the_cluster_are_compared_with_the_promises_of_tags(asked: Any,
     assert any(text.startswith("the label team=ml is on none of its 1 node, and nodes take precedence: ") for text in first["warnings"])
 
 
-def test_without_a_cluster_nothing_is_adopted(asked: Any) -> None:
-    done = asked("--json", aws="groups: [gpus]")
+def test_without_a_cluster_nothing_is_adopted(run_pools: Any) -> None:
+    done = run_pools("--json", aws="groups: [gpus]")
 
     document = json.loads(done.stdout)
     assert document["pools"] == []
-    assert all("no cluster name" in one["reason"] for one in document["set_aside"])
+    assert all("no cluster name" in skipped["reason"] for skipped in document["set_aside"])
 
 
-def test_a_forbidden_region_is_named_and_exits_5(asked: Any, served: tuple[str, Endpoint]) -> None:
+def test_a_forbidden_region_is_named_and_exits_5(run_pools: Any, served: tuple[str, Endpoint]) -> None:
     served[1].faults.all.append(denied("DescribeAutoScalingGroups"))
     try:
-        done = asked()
+        done = run_pools()
     finally:
         served[1].faults.all.clear()
 
@@ -162,25 +164,25 @@ def test_a_forbidden_region_is_named_and_exits_5(asked: Any, served: tuple[str, 
     assert "Region us-east-1: IAM does not allow autoscaling:DescribeAutoScalingGroups in us-east-1; add it to the policy" in done.stdout
 
 
-def test_missing_credentials_exit_5_with_a_message(asked: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_missing_credentials_exit_5_with_a_message(run_pools: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_PROFILE", "AWS_WEB_IDENTITY_TOKEN_FILE"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "none"))
     monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "none"))
 
-    done = asked()
+    done = run_pools()
 
     assert done.exit_code == 5
     assert "Unable to locate credentials; expected those of AWS's own chain: AWS_PROFILE, " in done.stdout
 
 
 @pytest.mark.parametrize("options", [(), ("--json",)])
-def test_an_account_without_a_pool_exits_1(asked: Any, options: tuple[str, ...]) -> None:
-    assert asked(*options, aws="cluster: nobodys").exit_code == 1
+def test_an_account_without_a_pool_exits_1(run_pools: Any, options: tuple[str, ...]) -> None:
+    assert run_pools(*options, aws="cluster: nobodys").exit_code == 1
 
 
-def test_without_a_group_of_the_cluster_the_expected_tags_are_named(asked: Any) -> None:
-    done = asked(aws="cluster: nobodys, regions: [eu-west-1]")
+def test_without_a_group_of_the_cluster_the_expected_tags_are_named(run_pools: Any) -> None:
+    done = run_pools(aws="cluster: nobodys, regions: [eu-west-1]")
 
     assert done.exit_code == 1
     assert done.stderr == (
@@ -189,14 +191,14 @@ def test_without_a_group_of_the_cluster_the_expected_tags_are_named(asked: Any) 
     )
 
 
-def test_an_endpoint_that_does_not_answer_exits_3(asked: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_an_endpoint_that_does_not_answer_exits_3(run_pools: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr("gpuscaler.clouds.aws.api.calls.FIRST_WAIT", 0.001)
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
     file = tmp_path / "elsewhere.yaml"
     file.write_text(f"cloud: aws\nregion: us-east-1\naws: {{cluster: prod, endpoint_url: 'http://127.0.0.1:{port}'}}\n")
 
-    done = asked("--config", str(file))
+    done = run_pools("--config", str(file))
 
     assert done.exit_code == 3
     assert "Could not connect to the endpoint URL" in done.stdout
@@ -215,10 +217,10 @@ def test_a_file_for_another_cloud_exits_2(tmp_path: Path) -> None:
     )
 
 
-def test_without_boto3_the_extra_is_named(asked: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_boto3_the_extra_is_named(run_pools: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "boto3", None)
 
-    done = asked()
+    done = run_pools()
 
     assert done.exit_code == 2
     assert (
@@ -240,13 +242,13 @@ def test_a_file_without_pools_is_valid_on_aws(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def planned(asked: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Run ``gpuscaler plan`` on a cluster of the given objects, with the file that ``asked`` writes."""
+def planned(run_pools: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Run ``gpuscaler plan`` on a cluster of the given objects, with the file that ``run_pools`` writes."""
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
 
     def plan(*objects: dict[str, Any], more: str = "", aws: str = "cluster: prod") -> Result:
-        asked(more=more, aws=aws)
+        run_pools(more=more, aws=aws)
         with a_cluster(tmp_path) as cluster:
             cluster.load(*objects)
             options = ["--config", str(tmp_path / "run.yaml"), "--kubeconfig", str(cluster.kubeconfig), "--json"]

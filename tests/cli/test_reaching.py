@@ -31,14 +31,14 @@ def refusing(request: pytest.FixtureRequest) -> Iterator[tuple[int, str]]:
     """A server that rejects every request with the given status, and its URL."""
     status: int = request.param
     reason = {401: "Unauthorized", 403: "Forbidden"}[status]
-    said = {"kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": reason, "message": "bob may not do that", "code": status}
+    answer = {"kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": reason, "message": "bob may not do that", "code": status}
 
     class Refusing(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             self.send_response(status)
             self.send_header("content-type", "application/json")
             self.end_headers()
-            self.wfile.write(json.dumps(said).encode())
+            self.wfile.write(json.dumps(answer).encode())
 
         def log_message(self, *_: object) -> None:
             pass

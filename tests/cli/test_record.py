@@ -113,7 +113,7 @@ def test_a_recording_continues_after_temporary_write_errors(cluster: Served, tmp
             until(out, "a")
             folder.rename(tmp_path / "away")
             assert process.stdout is not None
-            said = process.stdout.readline()
+            line = process.stdout.readline()
             (tmp_path / "away").rename(folder)
             while "watching and writing work again" not in process.stdout.readline():
                 assert process.poll() is None
@@ -124,8 +124,8 @@ def test_a_recording_continues_after_temporary_write_errors(cluster: Served, tmp
         finally:
             process.kill()
 
-    assert said.startswith(f"{folder}/week")
-    assert ".new: saw No such file or directory, expected to write the recording" in said
+    assert line.startswith(f"{folder}/week")
+    assert ".new: saw No such file or directory, expected to write the recording" in line
     assert (process.returncode, "Traceback" in output) == (0, False), output
 
 

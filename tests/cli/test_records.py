@@ -20,7 +20,7 @@ import msgspec
 import pytest
 from click.testing import CliRunner, Result
 from tests.cli.serving import Served, kubeconfig, served
-from tests.control.records.deciding import idle
+from tests.control.records.deciding import removal_decision
 from tests.objects import pod
 from tests.planning import building as on_paper
 
@@ -61,7 +61,7 @@ SSH = "ssh -L 8081:127.0.0.1:8081 elsewhere"
 
 
 @dataclass
-class Led:
+class LedCluster:
     """A cluster with a leading controller, with pages at ``url`` and metrics at ``metrics``; it appears as the pod ``leader``."""
 
     cluster: Served
@@ -83,7 +83,7 @@ async def bound(client: Client) -> bool:
 
 
 @contextmanager
-def running(folder: Path) -> Iterator[Led]:
+def running(folder: Path) -> Iterator[LedCluster]:
     """One pod runs, another one cannot be scheduled."""
     with served(folder) as cluster:
         (folder / "run.yaml").write_text(RUN_FILE)
@@ -106,7 +106,7 @@ def running(folder: Path) -> Iterator[Led]:
                     if len(urls) == 2:
                         break
                 cluster.until(bound, within=40)
-                yield Led(cluster, urls[1], urls[0], log)
+                yield LedCluster(cluster, urls[1], urls[0], log)
                 process.send_signal(signal.SIGTERM)
                 rest, _ = "", process.wait(20)
                 log += [rest, *process.stderr.readlines()]
@@ -115,17 +115,17 @@ def running(folder: Path) -> Iterator[Led]:
 
 
 @pytest.fixture(scope="module")
-def led(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Led]:
+def led(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LedCluster]:
     with running(tmp_path_factory.mktemp("led")) as led:
         yield led
 
 
-def ask(led: Led | Served, *command: str) -> Result:
-    cluster = led.cluster if isinstance(led, Led) else led
+def ask(led: LedCluster | Served, *command: str) -> Result:
+    cluster = led.cluster if isinstance(led, LedCluster) else led
     return CliRunner().invoke(main, [command[0], "--kubeconfig", str(cluster.kubeconfig), *command[1:]])
 
 
-def written(led: Led) -> Status:
+def wait_for_status(led: LedCluster) -> Status:
     """Return the status once it contains the running machine."""
 
     async def shows(client: Client) -> Status | None:
@@ -137,8 +137,8 @@ def written(led: Led) -> Status:
     return status
 
 
-def test_status_shows_pools_and_pending_pods_with_reasons(led: Led) -> None:
-    written(led)
+def test_status_shows_pools_and_pending_pods_with_reasons(led: LedCluster) -> None:
+    wait_for_status(led)
     done = ask(led, "status")
 
     assert done.exit_code == 0, done.output
@@ -155,17 +155,17 @@ def test_status_shows_pools_and_pending_pods_with_reasons(led: Led) -> None:
     assert re.search(r"^Limits: dollars_per_hour \$0\.\d\d of \$100\.$", done.output, re.MULTILINE)
 
 
-def test_status_as_json_equals_what_the_leader_wrote(led: Led) -> None:
-    written(led)
+def test_status_as_json_equals_what_the_leader_wrote(led: LedCluster) -> None:
+    wait_for_status(led)
     done = ask(led, "status", "--json")
 
     assert msgspec.json.decode(done.output, type=Status).unplaced == 1
-    told = msgspec.json.decode(done.output)
-    assert (told["old"], told["metrics_api"]) == (False, [])
-    assert told["pools"][0]["leaving"] == 0
+    document = msgspec.json.decode(done.output)
+    assert (document["old"], document["metrics_api"]) == (False, [])
+    assert document["pools"][0]["leaving"] == 0
 
 
-def test_why_queries_the_leader_at_an_address(led: Led) -> None:
+def test_why_queries_the_leader_at_an_address(led: LedCluster) -> None:
     stuck, runs = ask(led, "why", "pod", "default/huge", "--leader", led.url), ask(led, "why", "pod", "train", "--leader", led.url)
 
     assert (stuck.exit_code, runs.exit_code) == (0, 0)
@@ -176,9 +176,9 @@ def test_why_queries_the_leader_at_an_address(led: Led) -> None:
     )
 
 
-def led_by(led: Led, leader: Process) -> None:
+def led_by(led: LedCluster, leader: Process) -> None:
     """Write a status with ``leader`` into the namespace default."""
-    status = msgspec.structs.replace(written(led), leader=leader)
+    status = msgspec.structs.replace(wait_for_status(led), leader=leader)
 
     async def write(client: Client) -> None:
         with suppress(NotFound):
@@ -188,7 +188,7 @@ def led_by(led: Led, leader: Process) -> None:
     led.cluster.ask(write)
 
 
-def test_why_and_replay_use_a_forwarded_port_of_the_leader_and_name_a_missing_permission(led: Led) -> None:
+def test_why_and_replay_use_a_forwarded_port_of_the_leader_and_name_a_missing_permission(led: LedCluster) -> None:
     async def play(client: Client) -> None:
         await client.create(PODS, {**pod("leader", 0), "apiVersion": "v1"}, namespace="kube-system")
 
@@ -217,12 +217,12 @@ def test_why_and_replay_use_a_forwarded_port_of_the_leader_and_name_a_missing_pe
 
 
 async def on_a_node(client: Client, name: str) -> bool:
-    found = msgspec.json.decode(await client.get(PODS, name, namespace="kube-system"))
-    return bool(found["spec"].get("nodeName"))
+    answers = msgspec.json.decode(await client.get(PODS, name, namespace="kube-system"))
+    return bool(answers["spec"].get("nodeName"))
 
 
-def test_why_queries_a_leader_outside_of_a_pod_on_this_machine_directly(led: Led) -> None:
-    written(led)
+def test_why_queries_a_leader_outside_of_a_pod_on_this_machine_directly(led: LedCluster) -> None:
+    wait_for_status(led)
     done = ask(led, "why", "pod", "train")
 
     assert done.exit_code == 0, done.output
@@ -244,7 +244,7 @@ def test_why_queries_a_leader_outside_of_a_pod_on_this_machine_directly(led: Led
     ],
     ids=["on another machine", "at an address of another machine", "that has ended", "whose pod has ended", "without pages"],
 )
-def test_why_answers_from_events_and_says_so_if_the_leader_is_unreachable(led: Led, leader: Process, said: str) -> None:
+def test_why_answers_from_events_and_says_so_if_the_leader_is_unreachable(led: LedCluster, leader: Process, said: str) -> None:
     led_by(led, leader)
     done = ask(led, "why", "pod", "train", "--namespace", "default")
 
@@ -253,7 +253,7 @@ def test_why_answers_from_events_and_says_so_if_the_leader_is_unreachable(led: L
     assert re.search(r"ago  TriggeredScaleUp  g4dn\.xlarge \S+ in us-east-1a ordered: ready in about", done.output)
 
 
-def test_a_token_is_not_sent_to_a_leader_without_tls(led: Led, tmp_path: Path) -> None:
+def test_a_token_is_not_sent_to_a_leader_without_tls(led: LedCluster, tmp_path: Path) -> None:
     (tmp_path / "token").write_text("secret")
     done = ask(led, "why", "pod", "train", "--leader", led.url, "--leader-token-file", str(tmp_path / "token"))
 
@@ -268,13 +268,13 @@ def test_why_explains_how_to_name_a_pod(name: str) -> None:
     assert f"saw {name!r}, expected NAMESPACE/NAME" in done.output
 
 
-def test_why_reports_if_nothing_is_known(led: Led) -> None:
+def test_why_reports_if_nothing_is_known(led: LedCluster) -> None:
     done = ask(led, "why", "node", "missing", "--leader", led.url)
 
     assert (done.exit_code, done.output) == (2, "node missing:\n  there is no such node now\n")
 
 
-def test_replay_lists_decisions_and_recomputes_one_of_them(led: Led, tmp_path: Path) -> None:
+def test_replay_lists_decisions_and_recomputes_one_of_them(led: LedCluster, tmp_path: Path) -> None:
     listed = ask(led, "replay", "--leader", led.url)
     name = listed.output.split()[0]
     done = ask(led, "replay", name, "--leader", led.url, "--save", str(tmp_path / "inputs"))
@@ -287,21 +287,21 @@ def test_replay_lists_decisions_and_recomputes_one_of_them(led: Led, tmp_path: P
     assert again.output == done.output
 
 
-def test_replay_of_a_decision_that_is_not_recorded_says_so(led: Led) -> None:
+def test_replay_of_a_decision_that_is_not_recorded_says_so(led: LedCluster) -> None:
     done = ask(led, "replay", "19990101T000000-1", "--leader", led.url)
 
     assert done.exit_code == 2
     assert "decision 19990101T000000-1: saw no decision with that id" in done.output
 
 
-def test_the_pages_of_health_and_metrics_are_served(led: Led) -> None:
+def test_the_pages_of_health_and_metrics_are_served(led: LedCluster) -> None:
     async def get() -> dict[str, tuple[int, str]]:
         async with aiohttp.ClientSession() as session:
-            found = {}
+            answers = {}
             for path in ("healthz", "readyz", "metrics"):
                 async with session.get(f"{led.metrics}/{path}") as answer:
-                    found[path] = (answer.status, await answer.text())
-            return found
+                    answers[path] = (answer.status, await answer.text())
+            return answers
 
     pages = asyncio.run(get())
     assert pages["healthz"] == (200, "[+]loop ok\nok\n")
@@ -310,18 +310,18 @@ def test_the_pages_of_health_and_metrics_are_served(led: Led) -> None:
     assert "gpuscaler_loop_lag_seconds_bucket" in pages["metrics"][1]
 
 
-def test_metrics_and_health_share_an_address_and_pages_about_pods_have_another(led: Led) -> None:
+def test_metrics_and_health_share_an_address_and_pages_about_pods_have_another(led: LedCluster) -> None:
     async def get(url: str) -> int:
         async with aiohttp.ClientSession() as session, session.get(url) as answer:
             return answer.status
 
-    told = ("status", "why/pod/default/train", "why/node/n", "decisions", "decisions/x", "decisions/x/inputs")
-    assert {asyncio.run(get(f"{led.metrics}/{path}")) for path in told} == {404}
+    document = ("status", "why/pod/default/train", "why/node/n", "decisions", "decisions/x", "decisions/x/inputs")
+    assert {asyncio.run(get(f"{led.metrics}/{path}")) for path in document} == {404}
     assert asyncio.run(get(f"{led.url}/status")) == 200
     assert {asyncio.run(get(f"{led.url}/{path}")) for path in ("metrics", "healthz", "readyz")} == {404}
 
 
-def test_a_web_site_with_a_name_that_resolves_to_this_machine_cannot_read_pages(led: Led) -> None:
+def test_a_web_site_with_a_name_that_resolves_to_this_machine_cannot_read_pages(led: LedCluster) -> None:
     async def get(host: str) -> int:
         async with aiohttp.ClientSession() as session, session.get(f"{led.url}/status", headers={"Host": host}) as answer:
             return answer.status
@@ -331,7 +331,7 @@ def test_a_web_site_with_a_name_that_resolves_to_this_machine_cannot_read_pages(
     assert {asyncio.run(get(host)) for host in ("localhost", "[::1]:8081", "127.9.9.9")} == {200}
 
 
-def test_every_line_of_the_log_is_json_with_a_time_a_level_and_a_message(led: Led) -> None:
+def test_every_line_of_the_log_is_json_with_a_time_a_level_and_a_message(led: LedCluster) -> None:
     lines = [msgspec.json.decode(line, type=dict[str, object]) for line in led.log]
 
     assert lines
@@ -424,7 +424,7 @@ def test_a_cluster_that_does_not_answer_is_unreachable(tmp_path: Path) -> None:
 
 def test_replay_reads_a_history_file_and_reports_differences(tmp_path: Path) -> None:
     history, _ = open_history(str(tmp_path), decisions=10, most_bytes=10_000_000)
-    some = idle()
+    some = removal_decision()
     other = Decision("d-2", some.at, some.text, some.cluster, some.state, some.policy, Plan())
     history.add(
         [], [StoredDecision(decision.id, decision.at, decision.text, decision.plan, pack_decision(decision)) for decision in (some, other)]
@@ -463,7 +463,7 @@ def test_replay_of_an_old_decision_that_used_places_of_nominated_pods_plans_no_r
 
 
 def test_replay_names_a_file_that_it_cannot_save_to(tmp_path: Path) -> None:
-    (tmp_path / "inputs").write_bytes(pack_decision(idle()))
+    (tmp_path / "inputs").write_bytes(pack_decision(removal_decision()))
     there = tmp_path / "no" / "such"
     done = CliRunner().invoke(main, ["replay", "--inputs", str(tmp_path / "inputs"), "--save", str(there)])
 
@@ -472,7 +472,7 @@ def test_replay_names_a_file_that_it_cannot_save_to(tmp_path: Path) -> None:
 
 
 def test_replay_reports_the_version_that_planned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    some = idle()
+    some = removal_decision()
     monkeypatch.setattr(packing, "__version__", "0.0.1")
     (tmp_path / "inputs").write_bytes(pack_decision(Decision("d-1", some.at, some.text, some.cluster, some.state, some.policy, Plan())))
     done = CliRunner().invoke(main, ["replay", "--inputs", str(tmp_path / "inputs")])

@@ -46,7 +46,7 @@ def started(cluster: Served, *more: str, under: tuple[str, ...] = ()) -> subproc
 
 
 async def holder(client: Client) -> str:
-    leases = [msgspec.json.decode(one) for one in await client.list_all(LEASES, namespace="kube-system")]
+    leases = [msgspec.json.decode(data) for data in await client.list_all(LEASES, namespace="kube-system")]
     return leases[0]["spec"]["holderIdentity"] if leases else ""
 
 
@@ -55,7 +55,7 @@ async def submit(client: Client) -> None:
 
 
 async def bound(client: Client) -> bool:
-    pods = [msgspec.json.decode(one) for one in await client.list_all(PODS, namespace="default")]
+    pods = [msgspec.json.decode(data) for data in await client.list_all(PODS, namespace="default")]
     return bool(pods) and all(pod["spec"].get("nodeName") for pod in pods)
 
 
@@ -102,14 +102,14 @@ def test_a_dry_run_logs_what_it_would_buy_and_writes_nothing(cluster: Served) ->
             assert process.stdout is not None
             lines = iter(process.stdout)
             before = list(itertools.takewhile(lambda line: "this process leads" not in line, lines))
-            said = next(line for line in lines if "planned" in line)
+            message = next(line for line in lines if "planned" in line)
             process.send_signal(signal.SIGTERM)
             process.communicate(timeout=PATIENCE)
         finally:
             process.kill()
 
     assert "dry run: plans show what would be done, and nothing is written" in before[-1]
-    assert "buys 1 machine" in said
+    assert "buys 1 machine" in message
     assert cluster.api.writes == ()
 
 

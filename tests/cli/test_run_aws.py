@@ -34,7 +34,7 @@ PATIENCE = 120
 
 
 @asynccontextmanager
-async def called(
+async def run_program(
     *words: str, folder: Path | None = None, more: Mapping[str, str] | None = None
 ) -> AsyncIterator[asyncio.subprocess.Process]:
     """Run a program in a folder; it must exit successfully when terminated."""
@@ -46,20 +46,20 @@ async def called(
     finally:
         if process.returncode is None:
             process.send_signal(signal.SIGTERM)
-        said, _ = await process.communicate()
-    assert process.returncode == 0, said.decode()
+        output, _ = await process.communicate()
+    assert process.returncode == 0, output.decode()
 
 
 def gpuscaler(*words: str, more: Mapping[str, str] | None = None) -> AbstractAsyncContextManager[asyncio.subprocess.Process]:
-    return called(sys.executable, "-c", "from gpuscaler.cli import run; run()", *words, more=more)
+    return run_program(sys.executable, "-c", "from gpuscaler.cli import run; run()", *words, more=more)
 
 
-async def asked(*words: str) -> str:
+async def run_gpuscaler(*words: str) -> str:
     async with gpuscaler(*words) as process:
         assert process.stdout is not None
-        said = await asyncio.wait_for(process.stdout.read(), PATIENCE)
+        output = await asyncio.wait_for(process.stdout.read(), PATIENCE)
         await process.wait()
-    return said.decode()
+    return output.decode()
 
 
 async def address(process: asyncio.subprocess.Process) -> str:
@@ -116,7 +116,7 @@ async def test_the_page_about_the_simulated_account_is_correct(tmp_path: Path, m
         config.write_text(block.text.replace("http://127.0.0.1:4566", url).replace("1m", "5s") + "http: {enabled: false}\n")
         account = Account(url)
         await asyncio.to_thread(account.prepare)
-        assert "gpu   us-east-1  cluster-autoscaler" in await asked("pools", "--config", str(config))
+        assert "gpu   us-east-1  cluster-autoscaler" in await run_gpuscaler("pools", "--config", str(config))
         access = find_access({}, kubeconfig=Path(kubeconfig), context="", attended=False)
         # On a real cloud no simulation module is loaded.
         controller = gpuscaler("run", "--config", str(config), "--kubeconfig", kubeconfig, more=WALLED)
@@ -132,13 +132,13 @@ async def test_the_page_about_the_simulated_account_is_correct(tmp_path: Path, m
             await client.create(PODS, pod("train"), namespace="default")
             await until(bound, "the pod has a machine")
             assert await asyncio.to_thread(account.wants) == 1
-            assert "How machines are bought:\n  launch-instances: gpu" in await asked("status", "--kubeconfig", kubeconfig)
+            assert "How machines are bought:\n  launch-instances: gpu" in await run_gpuscaler("status", "--kubeconfig", kubeconfig)
             await client.delete(PODS, "train", namespace="default")
             await until(given_back, "the machine is removed")
         account.close()
 
 
-def of_the_page(kind: str) -> list[str]:
+def commands_of_page(kind: str) -> list[str]:
     """Return gpuscaler's commands in shell blocks of the AWS page, or its files."""
     if kind == "yaml":
         return [block.text for block in blocks(REAL) if block.kind == "yaml"]
@@ -149,10 +149,10 @@ def shell(command: str, folder: Path, more: Mapping[str, str]) -> AbstractAsyncC
     """Run a command line in a folder, as in a shell."""
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     piped = "" if "|" in command else "exec "
-    return called("bash", "-c", f"set -o pipefail; {piped}{command}", folder=folder, more={**more, "PATH": path})
+    return run_program("bash", "-c", f"set -o pipefail; {piped}{command}", folder=folder, more={**more, "PATH": path})
 
 
-async def said(command: str, folder: Path, more: dict[str, str], *, until: str = "") -> str:
+async def run_until_printed(command: str, folder: Path, more: dict[str, str], *, until: str = "") -> str:
     """Return the whole output of a command, or the output up to and including ``until``."""
     text = ""
     async with shell(command, folder, more) as process:
@@ -170,7 +170,7 @@ async def said(command: str, folder: Path, more: dict[str, str], *, until: str =
 async def test_the_commands_of_the_aws_page_do_what_it_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Steps 3, 5 and 6 in order, with the simulated account and the cluster of the page's context."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    commands, files = of_the_page("sh"), of_the_page("yaml")
+    commands, files = commands_of_page("sh"), commands_of_page("yaml")
     assert len(commands) == 7, f"a command of the page that no test runs: {commands}"
     kubeconfig, config = tmp_path / "kubeconfig", tmp_path / "run.yaml"
     regions = ("--aws-region", "us-east-1", "--aws-region", "us-west-2")
@@ -188,12 +188,12 @@ async def test_the_commands_of_the_aws_page_do_what_it_says(tmp_path: Path, monk
 
             config.write_text(f"{files[0]}http: {{enabled: false}}\n")
             pools, as_json, compared, plan, dry, run, status = commands
-            assert "gpu   us-east-1  cluster-autoscaler" in await said(pools, tmp_path, here)
-            assert await said(as_json, tmp_path, here) == "[]\n"
-            assert "gpu   us-east-1  cluster-autoscaler" in await said(compared, tmp_path, here)
+            assert "gpu   us-east-1  cluster-autoscaler" in await run_until_printed(pools, tmp_path, here)
+            assert await run_until_printed(as_json, tmp_path, here) == "[]\n"
+            assert "gpu   us-east-1  cluster-autoscaler" in await run_until_printed(compared, tmp_path, here)
             config.write_text(f"{files[1]}http: {{enabled: false}}\n")
-            assert "For pending pods: $1.01 per hour" in await said(plan, tmp_path, here)
-            await said(dry, tmp_path, here, until="buys 1 machine")
+            assert "For pending pods: $1.01 per hour" in await run_until_printed(plan, tmp_path, here)
+            await run_until_printed(dry, tmp_path, here, until="buys 1 machine")
             assert await asyncio.to_thread(account.wants) == 0
             assert await client.list_all(CONFIG_MAPS, namespace="kube-system") == before
 
@@ -206,16 +206,16 @@ async def test_the_commands_of_the_aws_page_do_what_it_says(tmp_path: Path, monk
                     return await asyncio.to_thread(account.wants) == 1
 
                 async def told() -> bool:
-                    found = await client.list_all(CONFIG_MAPS, namespace="kube-system")
-                    return "gpuscaler-status" in {msgspec.json.decode(one)["metadata"]["name"] for one in found}
+                    config_maps = await client.list_all(CONFIG_MAPS, namespace="kube-system")
+                    return "gpuscaler-status" in {msgspec.json.decode(one)["metadata"]["name"] for one in config_maps}
 
                 await until(bought, "a machine is bought for the pod")
                 await until(told, "the status is written")
-                assert "launch-instances: gpu" in await said(status, tmp_path, here)
+                assert "launch-instances: gpu" in await run_until_printed(status, tmp_path, here)
 
                 async def bound() -> bool:
-                    found = msgspec.json.decode(await client.get(PODS, "train", namespace="default"))
-                    return bool(found["spec"].get("nodeName"))
+                    config_maps = msgspec.json.decode(await client.get(PODS, "train", namespace="default"))
+                    return bool(config_maps["spec"].get("nodeName"))
 
                 await until(bound, "the pod is bound to it, which its device plugin as shipped came to")
         account.close()

@@ -52,17 +52,20 @@ def test_json_has_both_reports_and_documented_differences_for_each_policy(other:
     )
     report = json.loads(done.stdout)
     assert report["inputs"]["pools"] == [str(EXAMPLES / "pools.yaml"), str(other)]
-    assert [(one["name"], one["seed"]) for one in report["a"]] == [("karpenter", 5), ("karpenter", 6), ("static", 5), ("static", 6)]
-    assert [(one["policy"], one["seeds"]) for one in report["differences"]] == [("karpenter", 2), ("static", 2)]
-    for number, one in enumerate(report["differences"]):
+    assert [(run["name"], run["seed"]) for run in report["a"]] == [("karpenter", 5), ("karpenter", 6), ("static", 5), ("static", 6)]
+    assert [(difference["policy"], difference["seeds"]) for difference in report["differences"]] == [("karpenter", 2), ("static", 2)]
+    for number, difference in enumerate(report["differences"]):
         means = [sum(run["cost"] for run in report[side][2 * number : 2 * number + 2]) / 2 for side in "ab"]
-        assert (one["cost"]["a"], one["cost"]["b"]) == (pytest.approx(means[0]), pytest.approx(means[1]))
-        assert sum(row["cost"]["difference"] for row in one["offerings"]) == pytest.approx(one["cost"]["difference"])
-        assert one["explanation"][0].startswith("B costs ")
+        assert (difference["cost"]["a"], difference["cost"]["b"]) == (pytest.approx(means[0]), pytest.approx(means[1]))
+        assert sum(row["cost"]["difference"] for row in difference["offerings"]) == pytest.approx(difference["cost"]["difference"])
+        assert difference["explanation"][0].startswith("B costs ")
     documented = set(re.findall(r"`([^`\n]+)`", PAGE.read_text()))
-    assert {key for one in report["differences"] for key in one} | set(report) <= documented
+    assert {key for difference in report["differences"] for key in difference} | set(report) <= documented
     assert {
-        key for one in report["differences"] for row in (*one["waits"], *one["offerings"], *one["classes"]) for key in row
+        key
+        for difference in report["differences"]
+        for row in (*difference["waits"], *difference["offerings"], *difference["classes"])
+        for key in row
     } <= documented
 
 
@@ -83,7 +86,7 @@ def test_a_sweep_compares_a_peer_at_its_best_with_either_file(other: Path, monke
     monkeypatch.setitem(AXES, "karpenter", {"budget": (0.1, 1.0)})
     monkeypatch.setattr("gpuscaler.simulation.policies.peers.variants._rank", lambda result: result.policy == "karpenter")
     report = json.loads(call(EXAMPLES / "pools.yaml", other, options=("--json", "--policy", "karpenter", "--sweep")).stdout)
-    assert [one["policy"] for one in report["differences"]] == ["karpenter", "karpenter at its best"]
+    assert [difference["policy"] for difference in report["differences"]] == ["karpenter", "karpenter at its best"]
     assert "karpenter at its best: with A karpenter(budget=1.0), with B karpenter(budget=1.0)" in report["inputs"]["derived"]
 
 

@@ -57,10 +57,10 @@ def test_each_link_is_shown_and_the_broken_one_is_named(cluster: Served) -> None
 
 
 def test_the_links_are_available_as_json(cluster: Served) -> None:
-    (found,) = json.loads(ask(cluster, "ml/llm", "--json").output)
+    (metric,) = json.loads(ask(cluster, "ml/llm", "--json").output)
 
-    assert found["metric"] == "duty_cycle_current"
-    assert [link["name"] for link in found["links"]] == ["exporter", "scrape", "rule", "API", "HPA"]
+    assert metric["metric"] == "duty_cycle_current"
+    assert [link["name"] for link in metric["links"]] == ["exporter", "scrape", "rule", "API", "HPA"]
 
 
 def test_an_autoscaler_without_our_metrics_has_no_chain(cluster: Served) -> None:

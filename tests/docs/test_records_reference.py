@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 
 import msgspec
-from tests.control.records.test_service import serviced
+from tests.control.records.test_service import running_service
 
 from gpuscaler.control.records.events import happening
 from gpuscaler.control.records.events.happening import EVENTS
@@ -28,7 +28,7 @@ def words(page: str) -> set[str]:
 
 
 async def test_the_page_of_metrics_names_every_metric_and_no_other() -> None:
-    async with serviced() as (here, service):
+    async with running_service() as (here, service):
         await here.submit("a")
         await here.sleep(120.0)
         served = {family.name for family in service.metrics.registry.collect()}
@@ -37,7 +37,7 @@ async def test_the_page_of_metrics_names_every_metric_and_no_other() -> None:
 
 
 async def test_the_page_of_metrics_names_every_label() -> None:
-    async with serviced() as (here, service):
+    async with running_service() as (here, service):
         await here.submit("a")
         await here.sleep(120.0)
         samples = [sample for family in service.metrics.registry.collect() for sample in family.samples]

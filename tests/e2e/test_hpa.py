@@ -134,16 +134,16 @@ class Server:
 
     async def start(self) -> None:
         request = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}}
-        found = await self.made.admin.create(SERVICE_ACCOUNTS, request, namespace=NAMESPACE, name=ACCOUNT, subresource="token")
+        reply = await self.made.admin.create(SERVICE_ACCOUNTS, request, namespace=NAMESPACE, name=ACCOUNT, subresource="token")
         kubeconfig = self.made.folder / "metrics.kubeconfig"
-        kubeconfig.write_text(json.dumps(self.made.plane.config(token=json.loads(found)["status"]["token"])))
+        kubeconfig.write_text(json.dumps(self.made.plane.config(token=json.loads(reply)["status"]["token"])))
         settings = self.made.folder / "settings.yaml"
         config = await self.made.find(CONFIG_MAPS, ACCOUNT, NAMESPACE)
         assert config is not None
         settings.write_text(config["data"]["settings.yaml"] + "period: 2s\nstale: 20s\ntimeout: 2s\n")
         self.log = self.made.folder / "metrics.log"
         words = [sys.executable, "-m", "gpuscaler", "metrics", f"--settings={settings}", f"--prometheus-url={self.prometheus.url}"]
-        words += [f"--{who}-kubeconfig={kubeconfig}" for who in ("lister", "authentication", "authorization")]
+        words += [f"--{flag}-kubeconfig={kubeconfig}" for flag in ("lister", "authentication", "authorization")]
         words += [f"--secure-port={self.port}", "--metrics-relist-interval=2s", "--metrics-max-age=1m", "--v=6", "--logtostderr=true"]
         self.process = await asyncio.to_thread(self._process, words)
 
@@ -186,11 +186,11 @@ async def scaling(made: Stage, name: str) -> Json:
 
 
 async def scaled(made: Stage, name: str, count: int) -> None:
-    async def seen() -> bool:
+    async def observed() -> bool:
         return await replicas(made, name) == count
 
     try:
-        await until(f"{name} has {count} replicas", seen)
+        await until(f"{name} has {count} replicas", observed)
     except AssertionError as error:
         raise AssertionError(f"{error}: {await replicas(made, name)}, {await made.find(AUTOSCALERS, name, WORK)}") from None
 
@@ -308,11 +308,11 @@ async def _directly(made: Stage, url: str) -> tuple[int, int]:
 async def _without(made: Stage, seen: Seen) -> None:
     """Check that nothing is scaled while no server serves the APIs. There is one replica and no load."""
 
-    async def told() -> Json | None:
+    async def reported() -> Json | None:
         condition = await scaling(made, "serve")
         return condition if condition.get("status") == "False" else None
 
-    seen.lost = await until("the autoscaler reports that its metric is not served", told)
+    seen.lost = await until("the autoscaler reports that its metric is not served", reported)
     seen.while_lost = await replicas(made, "serve")
 
 

@@ -22,8 +22,8 @@ def answer(status: int = 200, body: object = None, **headers: str) -> Answer:
 
 
 def refusal(status: int, message: str, *, reason: str = "", details: dict[str, Any] | None = None, **headers: str) -> Answer:
-    said = {"kind": "Status", "apiVersion": "v1", "status": "Failure", "message": message, "reason": reason, "code": status}
-    return answer(status, {**said, **({"details": details} if details else {})}, **headers)
+    reply = {"kind": "Status", "apiVersion": "v1", "status": "Failure", "message": message, "reason": reason, "code": status}
+    return answer(status, {**reply, **({"details": details} if details else {})}, **headers)
 
 
 @dataclass
@@ -36,12 +36,12 @@ class Scripted:
     @asynccontextmanager
     async def exchange(self, request: Request) -> AsyncIterator[Answer]:
         self.requests.append(request)
-        said = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
-        if callable(said):
-            said = await said(request)
-        if isinstance(said, Exception):
-            raise said
-        yield said
+        reply = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+        if callable(reply):
+            reply = await reply(request)
+        if isinstance(reply, Exception):
+            raise reply
+        yield reply
 
     async def close(self) -> None:
         pass

@@ -112,8 +112,8 @@ def failure(status: int, reason: str = "", *, headers: Mapping[str, str] | None 
 
 
 def status_object(status: int, reason: str = "", **details: Any) -> Json:
-    said = {"kind": "Status", "status": "Failure", "code": status, "reason": reason, "message": f"said {reason or status}"}
-    return said | ({"details": details} if details else {})
+    status_fields = {"kind": "Status", "status": "Failure", "code": status, "reason": reason, "message": f"said {reason or status}"}
+    return status_fields | ({"details": details} if details else {})
 
 
 #: A server before streaming lists, as Kubernetes 1.33 words it.
@@ -121,7 +121,7 @@ NO_STREAMS = failure(422, "Invalid")
 
 
 @dataclass
-class Reflected:
+class ReceivedObjects:
     """Everything that a reflector passed on, merged."""
 
     batches: list[Batch] = field(default_factory=list)
@@ -142,7 +142,7 @@ class Reflected:
         return sorted(key.rpartition("/")[2] for key in self.held)
 
 
-def reflector_of(server: Scripted, reflected: Reflected, resource: Resource = PODS) -> Reflector:
+def reflector_of(server: Scripted, reflected: ReceivedObjects, resource: Resource = PODS) -> Reflector:
     return Reflector(
         Client(server),
         resource,
@@ -154,9 +154,9 @@ def reflector_of(server: Scripted, reflected: Reflected, resource: Resource = PO
     )
 
 
-async def reflect(server: Scripted, resource: Resource = PODS, *, seconds: float = 1.0) -> tuple[Reflected, Reflector]:
+async def reflect(server: Scripted, resource: Resource = PODS, *, seconds: float = 1.0) -> tuple[ReceivedObjects, Reflector]:
     """What a reflector has passed on after so many seconds with ``server``."""
-    reflected = Reflected()
+    reflected = ReceivedObjects()
     reflector = reflector_of(server, reflected, resource)
     await run_for(reflector, seconds)
     return reflected, reflector

@@ -21,7 +21,7 @@ PEM = CA.cert_pem.bytes()
 MINE = CA.issue_cert("me@example.org")
 
 
-def encoded(data: bytes) -> str:
+def base64_text(data: bytes) -> str:
     return base64.b64encode(data).decode()
 
 
@@ -54,7 +54,7 @@ async def presented(access: Access) -> RequestCredentials:
 
 
 async def test_the_current_context_is_read(tmp_path: Path) -> None:
-    access = read(tmp_path, {"certificate-authority-data": encoded(PEM)}, {"token": SECRET}, namespace="team")
+    access = read(tmp_path, {"certificate-authority-data": base64_text(PEM)}, {"token": SECRET}, namespace="team")
     assert (access.server, access.namespace, access.proxy, access.warnings) == ("https://10.0.0.1:6443", "team", "", ())
     assert access.source == f"context 'here' of {tmp_path / 'config'}"
     assert access.tls.authorities() == PEM
@@ -63,9 +63,9 @@ async def test_the_current_context_is_read(tmp_path: Path) -> None:
 
 
 async def test_an_access_shows_no_secret(tmp_path: Path) -> None:
-    user = {"token": SECRET, "client-certificate-data": encoded(MINE.cert_chain_pems[0].bytes())}
+    user = {"token": SECRET, "client-certificate-data": base64_text(MINE.cert_chain_pems[0].bytes())}
     key = MINE.private_key_pem.bytes()
-    access = read(tmp_path, {"proxy-url": "http://me:hidden-pa55@proxy:3128"}, {**user, "client-key-data": encoded(key)})
+    access = read(tmp_path, {"proxy-url": "http://me:hidden-pa55@proxy:3128"}, {**user, "client-key-data": base64_text(key)})
     shown = repr(access) + str(access) + repr(await presented(access)) + repr(access.tls.own_certificate())
     for secret in (SECRET, "hidden-pa55", key.decode().splitlines()[1]):
         assert secret not in shown
@@ -85,13 +85,13 @@ async def test_files_are_relative_to_the_kubeconfig(tmp_path: Path) -> None:
 
 
 def test_data_takes_precedence_over_files(tmp_path: Path) -> None:
-    access = read(tmp_path, {"certificate-authority-data": encoded(PEM), "certificate-authority": "/no/such"}, {})
+    access = read(tmp_path, {"certificate-authority-data": base64_text(PEM), "certificate-authority": "/no/such"}, {})
     assert access.tls.authorities() == PEM
 
 
 async def test_a_name_and_password_become_basic_auth(tmp_path: Path) -> None:
     assert (await presented(read(tmp_path, {}, {"username": "me", "password": "pässword"}))).headers == {
-        "authorization": "Basic " + encoded("me:pässword".encode())
+        "authorization": "Basic " + base64_text("me:pässword".encode())
     }
 
 
@@ -179,13 +179,13 @@ def test_an_exec_plugin_keeps_its_settings_and_cluster_information(tmp_path: Pat
         "installHint": "ask Ann",
     }
     extensions = [{"name": "client.authentication.k8s.io/exec", "extension": {"audience": "a"}}]
-    access = read(tmp_path, {"certificate-authority-data": encoded(PEM), "extensions": extensions}, {"exec": plugin})
+    access = read(tmp_path, {"certificate-authority-data": base64_text(PEM), "extensions": extensions}, {"exec": plugin})
     assert isinstance(access.credentials, ExecPlugin)
     command = access.credentials.command
     assert (command.command, command.folder, command.args, command.hint) == ("./bin/login", tmp_path, ("--token", SECRET), "ask Ann")
     assert command.cluster == {
         "server": "https://10.0.0.1:6443",
-        "certificate-authority-data": encoded(PEM),
+        "certificate-authority-data": base64_text(PEM),
         "config": {"audience": "a"},
     }
     assert SECRET not in repr(access)
@@ -203,7 +203,7 @@ WRONG: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
     "a server with an invalid port": ({"server": "https://x:port"}, {}, "saw a server that is not a server URL"),
     "a server with a password": ({"server": f"https://me:{SECRET}@x"}, {}, "saw a server that is not a server URL"),
     "insecure with authority": (
-        {"insecure-skip-tls-verify": True, "certificate-authority-data": encoded(PEM)},
+        {"insecure-skip-tls-verify": True, "certificate-authority-data": base64_text(PEM)},
         {},
         "saw insecure-skip-tls-verify together with a certificate-authority, expected one of the two",
     ),
@@ -217,28 +217,32 @@ WRONG: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
         {},
         "certificate-authority-data: saw something that is not base64",
     ),
-    "an authority that is not PEM": ({"certificate-authority-data": encoded(b"hello")}, {}, "saw 5 bytes that are not certificates in PEM"),
+    "an authority that is not PEM": (
+        {"certificate-authority-data": base64_text(b"hello")},
+        {},
+        "saw 5 bytes that are not certificates in PEM",
+    ),
     "a certificate without key": (
         {},
-        {"client-certificate-data": encoded(PEM)},
+        {"client-certificate-data": base64_text(PEM)},
         "user 'u' of {file}: saw client-certificate without client-key, expected both or neither",
     ),
     "a key without certificate": (
         {},
-        {"client-key-data": encoded(MINE.private_key_pem.bytes())},
+        {"client-key-data": base64_text(MINE.private_key_pem.bytes())},
         "saw client-key without client-certificate",
     ),
     "a key of another certificate": (
         {},
         {
-            "client-certificate-data": encoded(CA.issue_cert("x@y.z").cert_chain_pems[0].bytes()),
-            "client-key-data": encoded(MINE.private_key_pem.bytes()),
+            "client-certificate-data": base64_text(CA.issue_cert("x@y.z").cert_chain_pems[0].bytes()),
+            "client-key-data": base64_text(MINE.private_key_pem.bytes()),
         },
         "saw a client certificate and key that cannot be used (KEY_VALUES_MISMATCH)",
     ),
     "an invalid certificate": (
         {},
-        {"client-certificate-data": encoded(b"x"), "client-key-data": encoded(b"y")},
+        {"client-certificate-data": base64_text(b"x"), "client-key-data": base64_text(b"y")},
         "saw a client certificate and key that cannot be used",
     ),
     "a token with a line break": ({}, {"token": f"{SECRET}\n{SECRET}"}, "user 'u' of {file}: saw a token with spaces, line breaks"),

@@ -18,105 +18,107 @@ from gpuscaler.kube.transport import Answer, Request
 BUDGET = {"causes": [{"reason": "DisruptionBudget", "message": "The disruption budget web needs 2 healthy pods and has 2 currently"}]}
 
 
-def client(*answers: object, **options: object) -> tuple[Client, Scripted]:
+def make_client(*answers: object, **options: object) -> tuple[Client, Scripted]:
     transport = Scripted(list(answers))  # type: ignore[arg-type]
     return Client(transport, **options), transport  # type: ignore[arg-type]
 
 
-def asked(transport: Scripted) -> list[tuple[str, str]]:
+def sent_requests(transport: Scripted) -> list[tuple[str, str]]:
     return [(request.method, request.path) for request in transport.requests]
 
 
 async def test_an_object_is_returned_as_the_server_sent_it() -> None:
-    one, transport = client(answer(body=b'{"kind":"Node","spec":{}}'))
-    assert await one.get(NODES, "n/1") == b'{"kind":"Node","spec":{}}'
-    assert asked(transport) == [("GET", "/api/v1/nodes/n%2F1")]
+    client, transport = make_client(answer(body=b'{"kind":"Node","spec":{}}'))
+    assert await client.get(NODES, "n/1") == b'{"kind":"Node","spec":{}}'
+    assert sent_requests(transport) == [("GET", "/api/v1/nodes/n%2F1")]
 
 
 async def test_a_list_is_read_to_its_last_page() -> None:
     first = answer(body={"metadata": {"continue": "more"}, "items": [{"a": 1}, {"a": 2}]})
-    one, transport = client(first, answer(body={"metadata": {}, "items": [{"a": 3}]}))
-    assert await one.list_all(PODS, namespace="ns", query={"labelSelector": "a=b"}) == [b'{"a":1}', b'{"a":2}', b'{"a":3}']
+    client, transport = make_client(first, answer(body={"metadata": {}, "items": [{"a": 3}]}))
+    assert await client.list_all(PODS, namespace="ns", query={"labelSelector": "a=b"}) == [b'{"a":1}', b'{"a":2}', b'{"a":3}']
     assert transport.requests[1].query == {"limit": "500", "continue": "more", "labelSelector": "a=b"}
     assert transport.requests[1].path == "/api/v1/namespaces/ns/pods"
 
 
 async def test_a_list_that_expires_on_the_way_is_restarted_once() -> None:
     first = {"metadata": {"continue": "more"}, "items": [{"a": 1}]}
-    gone = refusal(410, "too old", reason="Expired")
-    one, _ = client(answer(body=first), gone, answer(body={"items": [{"a": 4}]}))
-    assert await one.list_all(PODS) == [b'{"a":4}']
-    two, _ = client(answer(body=first), gone, answer(body=first), refusal(410, "too old"))
+    expired = refusal(410, "too old", reason="Expired")
+    client, _ = make_client(answer(body=first), expired, answer(body={"items": [{"a": 4}]}))
+    assert await client.list_all(PODS) == [b'{"a":4}']
+    other, _ = make_client(answer(body=first), expired, answer(body=first), refusal(410, "too old"))
     with pytest.raises(Gone):
-        await two.list_all(PODS)
+        await other.list_all(PODS)
 
 
 async def test_a_list_may_be_null() -> None:
-    one, _ = client(answer(body={"items": None}))
-    assert await one.list_all(PODS) == []
+    client, _ = make_client(answer(body={"items": None}))
+    assert await client.list_all(PODS) == []
 
 
 async def test_a_read_is_repeated_while_the_server_is_unreachable_or_failing() -> None:
-    one, transport = client(Unreachable("away"), refusal(503, "starting"), refusal(429, "busy", retry_after="3"), answer(body=b"{}"))
+    client, transport = make_client(
+        Unreachable("away"), refusal(503, "starting"), refusal(429, "busy", retry_after="3"), answer(body=b"{}")
+    )
     start = asyncio.get_running_loop().time()
-    assert await one.get(NODES, "n") == b"{}"
+    assert await client.get(NODES, "n") == b"{}"
     assert len(transport.requests) == 4
     assert asyncio.get_running_loop().time() - start == pytest.approx(0.25 + 0.5 + 3)
-    assert one.metrics.retries[RequestKind("get", "nodes")] == 3
+    assert client.metrics.retries[RequestKind("get", "nodes")] == 3
 
 
 async def test_a_read_gives_up_eventually() -> None:
-    one, transport = client(Unreachable("away"))
+    client, transport = make_client(Unreachable("away"))
     with pytest.raises(Unreachable):
-        await one.get(NODES, "n")
+        await client.get(NODES, "n")
     assert len(transport.requests) == 4
 
 
 async def test_a_read_does_not_wait_for_minutes() -> None:
-    one, transport = client(refusal(429, "busy", retry_after="60"))
+    client, transport = make_client(refusal(429, "busy", retry_after="60"))
     with pytest.raises(TooManyRequests) as raised:
-        await one.get(NODES, "n")
+        await client.get(NODES, "n")
     assert raised.value.retry_after == 60
     assert len(transport.requests) == 1
 
 
 async def test_an_answer_that_is_not_json_counts_as_unreachable() -> None:
     page = Answer(200, {"content-type": "text/html; charset=utf-8"}, answer(body=b"<html>").pieces)
-    one, _ = client(page)
+    client, _ = make_client(page)
     with pytest.raises(Unreachable, match="saw an answer of text/html; charset=utf-8, expected the JSON of an API server"):
-        await one.create(PODS, b"{}", namespace="default")
+        await client.create(PODS, b"{}", namespace="default")
 
 
 async def test_a_read_without_credentials_is_not_repeated() -> None:
-    one, transport = client(CredentialsError("no such program"))
+    client, transport = make_client(CredentialsError("no such program"))
     with pytest.raises(CredentialsError):
-        await one.get(NODES, "n")
+        await client.get(NODES, "n")
     assert len(transport.requests) == 1
 
 
 async def test_a_read_of_a_missing_object_is_not_repeated() -> None:
-    one, transport = client(refusal(404, 'pods "p" not found', reason="NotFound"))
+    client, transport = make_client(refusal(404, 'pods "p" not found', reason="NotFound"))
     with pytest.raises(NotFound):
-        await one.get(PODS, "p", namespace="ns")
+        await client.get(PODS, "p", namespace="ns")
     assert len(transport.requests) == 1
 
 
 @pytest.mark.parametrize("failure", [Unreachable("broken"), refusal(503, "no"), refusal(429, "busy", retry_after="1")])
 async def test_a_write_is_never_repeated(failure: Exception | Answer) -> None:
-    one, transport = client(failure)
+    client, transport = make_client(failure)
     with pytest.raises((Unreachable, ServerError, TooManyRequests)):
-        await one.create(CONFIG_MAPS, {"metadata": {"name": "c"}}, namespace="ns")
+        await client.create(CONFIG_MAPS, {"metadata": {"name": "c"}}, namespace="ns")
     assert len(transport.requests) == 1
 
 
 async def test_writes_name_their_field_manager_and_patch_type() -> None:
-    one, transport = client(answer(201, body=b"{}"), *[answer(body=b"{}") for _ in range(5)], field_manager="me")
-    await one.create(CONFIG_MAPS, b'{"a":1}', namespace="ns")
-    await one.replace(LEASES, "l", {"a": 1}, namespace="ns")
-    await one.merge_patch(NODES, "n", {"spec": {"taints": None}}, subresource="status")
-    await one.apply(CONFIG_MAPS, "c", {"b": 2}, namespace="ns")
-    await one.apply(CONFIG_MAPS, "c", {"b": 2}, namespace="ns", force=False)
-    assert asked(transport) == [
+    client, transport = make_client(answer(201, body=b"{}"), *[answer(body=b"{}") for _ in range(5)], field_manager="me")
+    await client.create(CONFIG_MAPS, b'{"a":1}', namespace="ns")
+    await client.replace(LEASES, "l", {"a": 1}, namespace="ns")
+    await client.merge_patch(NODES, "n", {"spec": {"taints": None}}, subresource="status")
+    await client.apply(CONFIG_MAPS, "c", {"b": 2}, namespace="ns")
+    await client.apply(CONFIG_MAPS, "c", {"b": 2}, namespace="ns", force=False)
+    assert sent_requests(transport) == [
         ("POST", "/api/v1/namespaces/ns/configmaps"),
         ("PUT", "/apis/coordination.k8s.io/v1/namespaces/ns/leases/l"),
         ("PATCH", "/api/v1/nodes/n/status"),
@@ -136,8 +138,8 @@ async def test_writes_name_their_field_manager_and_patch_type() -> None:
 
 
 async def test_a_delete_carries_its_preconditions() -> None:
-    one, transport = client(answer())
-    await one.delete(NODES, "n", uid="u", resource_version="7", grace=0, propagation="Background")
+    client, transport = make_client(answer())
+    await client.delete(NODES, "n", uid="u", resource_version="7", grace=0, propagation="Background")
     assert msgspec.json.decode(transport.requests[0].body) == {
         "apiVersion": "v1",
         "kind": "DeleteOptions",
@@ -148,19 +150,19 @@ async def test_a_delete_carries_its_preconditions() -> None:
 
 
 async def test_a_pod_is_bound_to_a_node() -> None:
-    one, transport = client(answer(201))
-    await one.bind("ns", "p", "n", uid="u")
+    client, transport = make_client(answer(201))
+    await client.bind("ns", "p", "n", uid="u")
     body = msgspec.json.decode(transport.requests[0].body)
-    assert asked(transport) == [("POST", "/api/v1/namespaces/ns/pods/p/binding")]
+    assert sent_requests(transport) == [("POST", "/api/v1/namespaces/ns/pods/p/binding")]
     assert (body["target"]["name"], body["metadata"]["uid"]) == ("n", "u")
 
 
 async def test_an_eviction_carries_its_precondition_grace_and_dry_run() -> None:
-    one, transport = client(answer(201))
-    assert await one.evict("ns", "p", uid="u", grace=30, dry_run=True) == Evicted()
+    client, transport = make_client(answer(201))
+    assert await client.evict("ns", "p", uid="u", grace=30, dry_run=True) == Evicted()
     body = msgspec.json.decode(transport.requests[0].body)
     assert body["deleteOptions"] == {"preconditions": {"uid": "u"}, "gracePeriodSeconds": 30, "dryRun": ["All"]}
-    assert asked(transport) == [("POST", "/api/v1/namespaces/ns/pods/p/eviction")]
+    assert sent_requests(transport) == [("POST", "/api/v1/namespaces/ns/pods/p/eviction")]
 
 
 OVERLAPPING = "This pod has more than one PodDisruptionBudget, which the eviction subresource does not support."
@@ -199,8 +201,8 @@ ANSWERS = {
 @pytest.mark.parametrize("name", ANSWERS)
 async def test_an_eviction_returns_the_result_for_the_pod(name: str) -> None:
     answer, expected = ANSWERS[name]
-    one, _ = client(answer)
-    assert await one.evict("ns", "p", uid="u") == expected
+    client, _ = make_client(answer)
+    assert await client.evict("ns", "p", uid="u") == expected
 
 
 @pytest.mark.parametrize(
@@ -214,21 +216,21 @@ async def test_an_eviction_returns_the_result_for_the_pod(name: str) -> None:
     ],
 )
 async def test_an_error_that_is_not_about_the_pod_is_raised(said: Answer, expected: type[Exception]) -> None:
-    one, _ = client(said)
+    client, _ = make_client(said)
     with pytest.raises(expected):
-        await one.evict("ns", "p", uid="u")
+        await client.evict("ns", "p", uid="u")
 
 
 async def test_a_dry_run_writes_nothing_and_counts_withheld_writes() -> None:
-    one, transport = client(answer(body=b"{}"), dry_run=True)
-    assert await one.create(CONFIG_MAPS, {"a": 1}, namespace="ns") == b'{"a":1}'
-    assert await one.evict("ns", "p") == Evicted()
-    await one.delete(NODES, "n")
-    async with one.exchange(Request("PUT", "/apis/coordination.k8s.io/v1/namespaces/ns/leases/l")) as said:
+    client, transport = make_client(answer(body=b"{}"), dry_run=True)
+    assert await client.create(CONFIG_MAPS, {"a": 1}, namespace="ns") == b'{"a":1}'
+    assert await client.evict("ns", "p") == Evicted()
+    await client.delete(NODES, "n")
+    async with client.exchange(Request("PUT", "/apis/coordination.k8s.io/v1/namespaces/ns/leases/l")) as said:
         assert said.status == 200
-    await one.get(NODES, "n")
-    assert asked(transport) == [("GET", "/api/v1/nodes/n")]
-    assert one.metrics.withheld == {
+    await client.get(NODES, "n")
+    assert sent_requests(transport) == [("GET", "/api/v1/nodes/n")]
+    assert client.metrics.withheld == {
         RequestKind("create", "configmaps"): 1,
         RequestKind("create", "pods/eviction"): 1,
         RequestKind("delete", "nodes"): 1,
@@ -244,14 +246,14 @@ async def test_a_fence_stops_writes_and_lets_reads_through() -> None:
     def fence(timeout: float) -> None:
         raise Lost(timeout)
 
-    plain, transport = client(answer(body=b"{}"), write_timeout=4.0)
+    plain, transport = make_client(answer(body=b"{}"), write_timeout=4.0)
     fenced = plain.fenced(fence)
     await fenced.get(NODES, "n")
     with pytest.raises(Lost) as raised:
         await fenced.merge_patch(NODES, "n", {})
     assert raised.value.args == (4.0,)
     await plain.merge_patch(NODES, "n", {})
-    assert [method for method, _ in asked(transport)] == ["GET", "PATCH"]
+    assert [method for method, _ in sent_requests(transport)] == ["GET", "PATCH"]
 
 
 async def test_a_fence_that_closes_while_a_write_waits_its_turn_stops_it() -> None:
@@ -261,10 +263,10 @@ async def test_a_fence_that_closes_while_a_write_waits_its_turn_stops_it() -> No
         if loop.time() + timeout > 8:
             raise Lost
 
-    one, transport = client(answer(body=b"{}"), limit=RateLimit(0.25, 1), fence=fence)
-    await one.merge_patch(NODES, "n", {})
+    client, transport = make_client(answer(body=b"{}"), limit=RateLimit(0.25, 1), fence=fence)
+    await client.merge_patch(NODES, "n", {})
     with pytest.raises(Lost):
-        await one.merge_patch(NODES, "n", {})
+        await client.merge_patch(NODES, "n", {})
     assert loop.time() == 4
     assert len(transport.requests) == 1
 
@@ -273,11 +275,11 @@ async def test_a_write_ends_within_its_time_whatever_the_transport_does() -> Non
     async def never(_: Request) -> None:
         await asyncio.sleep(3600)
 
-    one, _ = client(never, write_timeout=5.0)
+    client, _ = make_client(never, write_timeout=5.0)
     with pytest.raises(Unreachable, match=r"PATCH /api/v1/nodes/n: no answer within 5 s"):
-        await one.merge_patch(NODES, "n", {})
+        await client.merge_patch(NODES, "n", {})
     assert asyncio.get_running_loop().time() == 5
-    assert one.metrics.requests == {(RequestKind("patch", "nodes"), 0): 1}
+    assert client.metrics.requests == {(RequestKind("patch", "nodes"), 0): 1}
 
 
 async def test_a_write_that_waited_long_for_its_turn_still_has_its_full_time() -> None:
@@ -285,18 +287,18 @@ async def test_a_write_that_waited_long_for_its_turn_still_has_its_full_time() -
         await asyncio.sleep(4)
         return answer(body=b"{}")
 
-    one, _ = client(slow, limit=RateLimit(0.1, 1))
-    await one.merge_patch(NODES, "n", {})
-    await one.merge_patch(NODES, "n", {})
+    client, _ = make_client(slow, limit=RateLimit(0.1, 1))
+    await client.merge_patch(NODES, "n", {})
+    await client.merge_patch(NODES, "n", {})
     assert asyncio.get_running_loop().time() == pytest.approx(14)
 
 
 async def test_an_urgent_client_shares_the_rate_limit_and_does_not_wait_for_it() -> None:
-    one, _ = client(*(answer(body=b"{}") for _ in range(4)), limit=RateLimit(0.1, 1))
-    await one.merge_patch(NODES, "n", {})
-    await one.urgently().merge_patch(NODES, "n", {})
+    client, _ = make_client(*(answer(body=b"{}") for _ in range(4)), limit=RateLimit(0.1, 1))
+    await client.merge_patch(NODES, "n", {})
+    await client.urgently().merge_patch(NODES, "n", {})
     assert asyncio.get_running_loop().time() == 0
-    await one.merge_patch(NODES, "n", {})
+    await client.merge_patch(NODES, "n", {})
     assert asyncio.get_running_loop().time() == pytest.approx(20)
 
 
@@ -305,13 +307,13 @@ async def test_requests_are_counted_with_their_answer_and_time() -> None:
         await asyncio.sleep(0.3)
         return refusal(409, "changed", reason="Conflict")
 
-    one, _ = client(slow)
+    client, _ = make_client(slow)
     with pytest.raises(Conflict):
-        await one.replace(LEASES, "l", {}, namespace="ns")
+        await client.replace(LEASES, "l", {}, namespace="ns")
     what = RequestKind("update", "leases.coordination.k8s.io")
-    assert one.metrics.requests == {(what, 409): 1}
-    assert one.metrics.latencies[what].total == pytest.approx(0.3)
-    assert one.metrics.latencies[what].counts[4] == 1
+    assert client.metrics.requests == {(what, 409): 1}
+    assert client.metrics.latencies[what].total == pytest.approx(0.3)
+    assert client.metrics.latencies[what].counts[4] == 1
 
 
 async def test_a_broken_body_counts_as_an_answer() -> None:
@@ -322,7 +324,7 @@ async def test_a_broken_body_counts_as_an_answer() -> None:
 
         return Answer(200, {}, pieces())
 
-    one, _ = client(broken)
+    client, _ = make_client(broken)
     with pytest.raises(Unreachable):
-        await one.create(PODS, {}, namespace="ns")
-    assert one.metrics.requests == {(RequestKind("create", "pods"), 200): 1}
+        await client.create(PODS, {}, namespace="ns")
+    assert client.metrics.requests == {(RequestKind("create", "pods"), 200): 1}

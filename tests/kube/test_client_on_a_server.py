@@ -61,11 +61,11 @@ async def test_objects_are_created_read_changed_and_deleted(tmp_path: Path) -> N
         await client.merge_patch(CONFIG_MAPS, "ledger", {"data": {"a": None, "b": "2"}}, namespace="default")
         with pytest.raises(Conflict):
             await client.replace(CONFIG_MAPS, "ledger", {**made, "data": {}}, namespace="default")
-        found = msgspec.json.decode(await client.get(CONFIG_MAPS, "ledger", namespace="default"))
-        assert found["data"] == {"b": "2"}
+        stored = msgspec.json.decode(await client.get(CONFIG_MAPS, "ledger", namespace="default"))
+        assert stored["data"] == {"b": "2"}
         with pytest.raises(Conflict):
             await client.delete(CONFIG_MAPS, "ledger", namespace="default", uid="another")
-        await client.delete(CONFIG_MAPS, "ledger", namespace="default", uid=found["metadata"]["uid"])
+        await client.delete(CONFIG_MAPS, "ledger", namespace="default", uid=stored["metadata"]["uid"])
         with pytest.raises(NotFound) as raised:
             await client.get(CONFIG_MAPS, "ledger", namespace="default")
     assert raised.value.name == "ledger"
@@ -76,8 +76,8 @@ async def test_an_object_is_applied_twice(tmp_path: Path) -> None:
     async with connected(tmp_path) as client:
         for text in ("one", "two"):
             await client.apply(CONFIG_MAPS, "status", {**status, "data": {"text": text}}, namespace="default")
-        found = msgspec.json.decode(await client.get(CONFIG_MAPS, "status", namespace="default"))
-    assert found["data"] == {"text": "two"}
+        stored = msgspec.json.decode(await client.get(CONFIG_MAPS, "status", namespace="default"))
+    assert stored["data"] == {"text": "two"}
 
 
 async def test_a_long_list_is_complete(tmp_path: Path) -> None:
@@ -86,7 +86,7 @@ async def test_a_long_list_is_complete(tmp_path: Path) -> None:
             await client.create(PODS, pod(f"p{number}", even=str(number % 2 == 0)), namespace="default")
         everything = await client.list_all(PODS, query={"limit": "2"})
         even = await client.list_all(PODS, namespace="default", query={"labelSelector": "even=True", "limit": "3"})
-    assert [msgspec.json.decode(one)["metadata"]["name"] for one in everything] == [f"p{number}" for number in range(7)]
+    assert [msgspec.json.decode(data)["metadata"]["name"] for data in everything] == [f"p{number}" for number in range(7)]
     assert len(even) == 4
 
 
@@ -116,8 +116,8 @@ async def test_a_pod_is_bound(tmp_path: Path) -> None:
         del free["spec"]["nodeName"]
         await client.create(PODS, free, namespace="default")
         await client.bind("default", "p", "n2")
-        found = msgspec.json.decode(await client.get(PODS, "p", namespace="default"))
-    assert found["spec"]["nodeName"] == "n2"
+        stored = msgspec.json.decode(await client.get(PODS, "p", namespace="default"))
+    assert stored["spec"]["nodeName"] == "n2"
 
 
 async def test_events_arrive_and_are_counted(tmp_path: Path) -> None:
@@ -126,8 +126,8 @@ async def test_events_arrive_and_are_counted(tmp_path: Path) -> None:
         for _ in range(2):
             events.record(Reference("Pod", "p", "default", "u"), "Waiting", "no room", action="Planning")
             await events.flush()
-        (found,) = map(msgspec.json.decode, await client.list_all(CORE_EVENTS, namespace="default"))
-    assert (found["message"], found["series"]["count"], events.dropped) == ("no room", 2, 0)
+        (stored,) = map(msgspec.json.decode, await client.list_all(CORE_EVENTS, namespace="default"))
+    assert (stored["message"], stored["series"]["count"], events.dropped) == ("no room", 2, 0)
 
 
 async def test_a_wrong_token_is_refused(tmp_path: Path) -> None:

@@ -56,7 +56,7 @@ def stamp(seconds: float) -> str:
     return datetime.fromtimestamp(time.time() + seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-def reaching(url: str, ca: trustme.CA, credentials: ExecPlugin) -> HttpTransport:
+def transport_to(url: str, ca: trustme.CA, credentials: ExecPlugin) -> HttpTransport:
     return HttpTransport(Access(url, "the test", Tls(authority=ca.cert_pem.bytes()), credentials))
 
 
@@ -179,8 +179,8 @@ async def test_it_recovers_after_a_failure(tmp_path: Path) -> None:
 
 async def test_a_missing_program_is_reported_with_its_install_hint(tmp_path: Path) -> None:
     command = PluginCommand("user 'u' of /k", V1, "kubelogin-none", tmp_path, hint="Install it\n  with krew")
-    said = await failure(ExecPlugin(command, {"PATH": "/usr/bin"}))
-    assert said.endswith("saw no such program on the PATH, expected an executable; Install it with krew")
+    message = await failure(ExecPlugin(command, {"PATH": "/usr/bin"}))
+    assert message.endswith("saw no such program on the PATH, expected an executable; Install it with krew")
     local = await failure(ExecPlugin(PluginCommand("user 'u' of /k", V1, "./none", tmp_path), {}))
     assert f"saw no such program in {tmp_path}, expected an executable; install it or correct the kubeconfig" in local
 
@@ -234,14 +234,14 @@ async def test_output_that_is_not_a_credential_is_reported_without_quoting_it(tm
 async def test_a_request_presents_the_plugins_credentials(tmp_path: Path) -> None:
     ca = trustme.CA()
     exec_plugin = plugin(tmp_path, printing(credential(token=SECRET)))
-    async with served(ok, server_context(ca)) as (url, seen), reaching(url, ca, exec_plugin) as transport:
+    async with served(ok, server_context(ca)) as (url, seen), transport_to(url, ca, exec_plugin) as transport:
         await Client(transport).get(NODES, "n")
     assert seen.tokens == [f"Bearer {SECRET}"]
 
 
 async def test_a_request_without_credentials_is_not_sent(tmp_path: Path) -> None:
     ca = trustme.CA()
-    async with served(ok, server_context(ca)) as (url, seen), reaching(url, ca, plugin(tmp_path, "exit 1")) as transport:
+    async with served(ok, server_context(ca)) as (url, seen), transport_to(url, ca, plugin(tmp_path, "exit 1")) as transport:
         with pytest.raises(Unreachable, match="exited with 1"):
             await Client(transport).create(NODES, {})
     assert seen.requests == []
@@ -250,7 +250,7 @@ async def test_a_request_without_credentials_is_not_sent(tmp_path: Path) -> None
 async def test_an_unusable_issued_certificate_is_reported(tmp_path: Path) -> None:
     ca = trustme.CA()
     exec_plugin = plugin(tmp_path, printing(credential(clientCertificateData="x", clientKeyData=SECRET)))
-    async with reaching("https://127.0.0.1:1", ca, exec_plugin) as transport:
+    async with transport_to("https://127.0.0.1:1", ca, exec_plugin) as transport:
         with pytest.raises(CredentialsError, match="saw a client certificate and key that cannot be used") as raised:
             await Client(transport).create(NODES, {})
     assert SECRET not in str(raised.value)

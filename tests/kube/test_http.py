@@ -43,7 +43,7 @@ def access(url: str, tls: Tls | None = None, **fields: object) -> Access:
     return Access(url, "the test", tls or Tls(), **fields)  # type: ignore[arg-type]
 
 
-def reaching(url: str, ca: trustme.CA, credentials: Credentials) -> HttpTransport:
+def transport_to(url: str, ca: trustme.CA, credentials: Credentials) -> HttpTransport:
     return HttpTransport(access(url, trusting(ca), credentials=credentials))
 
 
@@ -52,22 +52,22 @@ async def get(transport: HttpTransport, path: str = "/api/v1/nodes/n", **fields:
         return answer.status, b"".join([piece async for piece in answer.pieces])
 
 
-def everything_said(error: BaseException) -> str:
+def all_texts(error: BaseException) -> str:
     """Everything that a log could show of an error: texts, representations and arguments, including those of its causes."""
-    found = ["".join(traceback.format_exception(error))]
+    answer = ["".join(traceback.format_exception(error))]
     behind: BaseException | None = error
     while behind is not None:
-        found += [str(behind), repr(behind), repr(behind.args)]
+        answer += [str(behind), repr(behind), repr(behind.args)]
         behind = behind.__cause__ or behind.__context__
-    return "\n".join(found)
+    return "\n".join(answer)
 
 
 async def test_a_server_of_the_clusters_authority_gets_token_and_path(ca: trustme.CA) -> None:
     async with served(ok, server_context(ca)) as (url, seen):
-        asked = access(f"{url}/k8s/clusters/c-1", trusting(ca), credentials=token("abc"), headers=(("impersonate-group", "a"),) * 2)
-        async with HttpTransport(asked) as transport:
-            found = await get(transport, "/api/v1/namespaces/a%2Fb/pods", query={"labelSelector": "a=b,c in (d, e)", "limit": "5"})
-    assert found == (200, b'{"kind": "Node"}')
+        settings = access(f"{url}/k8s/clusters/c-1", trusting(ca), credentials=token("abc"), headers=(("impersonate-group", "a"),) * 2)
+        async with HttpTransport(settings) as transport:
+            answer = await get(transport, "/api/v1/namespaces/a%2Fb/pods", query={"labelSelector": "a=b,c in (d, e)", "limit": "5"})
+    assert answer == (200, b'{"kind": "Node"}')
     assert seen.requests == [("GET", "/k8s/clusters/c-1/api/v1/namespaces/a%2Fb/pods?labelSelector=a%3Db%2Cc+in+%28d%2C+e%29&limit=5")]
     assert seen.tokens == ["Bearer abc"]
     assert seen.headers[0]["accept-encoding"] == "identity"
@@ -151,11 +151,11 @@ async def test_a_refusal_without_other_credentials_is_returned(ca: trustme.CA) -
     async def no(_: web.Request) -> web.Response:
         return web.json_response({"kind": "Status", "message": "Unauthorized", "reason": "Unauthorized", "code": 401}, status=401)
 
-    async with served(no, server_context(ca)) as (url, seen), reaching(url, ca, token()) as transport:
+    async with served(no, server_context(ca)) as (url, seen), transport_to(url, ca, token()) as transport:
         with pytest.raises(Unauthorized) as raised:
             await Client(transport).get(NODES, "n")
     assert len(seen.requests) == 1
-    assert SECRET not in everything_said(raised.value)
+    assert SECRET not in all_texts(raised.value)
 
 
 async def test_a_newly_issued_certificate_is_used_at_once(ca: trustme.CA) -> None:
@@ -177,7 +177,7 @@ async def test_a_newly_issued_certificate_is_used_at_once(ca: trustme.CA) -> Non
         subject = dict(part[0] for part in request.get_extra_info("peercert")["subject"])
         return web.json_response({}, status=200 if subject["organizationalUnitName"] == "second" else 401)
 
-    async with served(picky, server_context(ca, clients=True)) as (url, seen), reaching(url, ca, Rotating()) as transport:
+    async with served(picky, server_context(ca, clients=True)) as (url, seen), transport_to(url, ca, Rotating()) as transport:
         assert (await get(transport))[0] == 200
     assert seen.certificates == ["first", "second"]
 
@@ -308,8 +308,8 @@ async def test_a_write_on_a_connection_that_breaks_is_sent_once(ca: trustme.CA, 
 
 async def test_a_proxy_tunnels_to_the_server_and_never_sees_the_token(ca: trustme.CA) -> None:
     async with served(ok, server_context(ca)) as (url, seen), connect_proxy() as (port, heads):
-        asked = access(url, trusting(ca), credentials=token(), proxy=f"http://user:hidden-pa55@127.0.0.1:{port}")
-        async with HttpTransport(asked) as transport:
+        settings = access(url, trusting(ca), credentials=token(), proxy=f"http://user:hidden-pa55@127.0.0.1:{port}")
+        async with HttpTransport(settings) as transport:
             assert (await get(transport))[0] == 200
             assert (await get(transport))[0] == 200
     assert len(heads) == 1
@@ -317,13 +317,13 @@ async def test_a_proxy_tunnels_to_the_server_and_never_sees_the_token(ca: trustm
     assert "Proxy-Authorization: Basic " in heads[0]
     assert SECRET not in heads[0]
     assert seen.tokens == [f"Bearer {SECRET}"] * 2
-    assert "hidden-pa55" not in repr(asked)
+    assert "hidden-pa55" not in repr(settings)
 
 
 async def test_a_proxy_can_itself_use_tls(ca: trustme.CA) -> None:
     async with served(ok, server_context(ca)) as (url, seen), connect_proxy(tls=server_context(ca)) as (port, heads):
-        asked = access(url, trusting(ca), credentials=token(), proxy=f"https://127.0.0.1:{port}")
-        async with HttpTransport(asked) as transport:
+        settings = access(url, trusting(ca), credentials=token(), proxy=f"https://127.0.0.1:{port}")
+        async with HttpTransport(settings) as transport:
             assert (await get(transport))[0] == 200
     assert len(heads) == 1
     assert seen.tokens == [f"Bearer {SECRET}"]
@@ -333,13 +333,13 @@ async def test_a_proxy_can_itself_use_tls(ca: trustme.CA) -> None:
 async def test_a_failing_proxy_is_named_without_its_password(ca: trustme.CA, refuse: bool) -> None:
     async with connect_proxy(refuse=True) as (port, _):
         there = port if refuse else 1
-        asked = access("https://127.0.0.1:6443", trusting(ca), credentials=token(), proxy=f"http://user:hidden-pa55@127.0.0.1:{there}")
-        async with HttpTransport(asked) as transport:
+        settings = access("https://127.0.0.1:6443", trusting(ca), credentials=token(), proxy=f"http://user:hidden-pa55@127.0.0.1:{there}")
+        async with HttpTransport(settings) as transport:
             with pytest.raises(Unreachable, match=r"the proxy 127.0.0.1 answered 407|cannot reach the proxy 127.0.0.1:1") as raised:
                 await get(transport)
-    said = everything_said(raised.value)
-    assert "hidden-pa55" not in said
-    assert SECRET not in said
+    texts = all_texts(raised.value)
+    assert "hidden-pa55" not in texts
+    assert SECRET not in texts
 
 
 def failing(kind: str, ca: trustme.CA) -> Mapping[str, object]:
@@ -351,11 +351,11 @@ def failing(kind: str, ca: trustme.CA) -> Mapping[str, object]:
 
 @pytest.mark.parametrize("kind", ["no server", "no credentials"])
 async def test_no_error_shows_the_token(ca: trustme.CA, kind: str) -> None:
-    asked = Access(source="the test", **{"credentials": token(), **failing(kind, ca)})  # type: ignore[arg-type]
-    async with HttpTransport(asked) as transport:
+    settings = Access(source="the test", **{"credentials": token(), **failing(kind, ca)})  # type: ignore[arg-type]
+    async with HttpTransport(settings) as transport:
         with pytest.raises(Unreachable) as raised:
             await get(transport)
-        shown = everything_said(raised.value) + repr(asked) + str(asked) + repr(transport)
+        shown = all_texts(raised.value) + repr(settings) + str(settings) + repr(transport)
     assert SECRET not in shown
     assert isinstance(raised.value, CredentialsError) == (kind == "no credentials")
 
@@ -388,15 +388,15 @@ async def test_no_log_shows_a_token_or_a_password(ca: trustme.CA, tmp_path: Path
     with caplog.at_level("DEBUG"), capture_logs() as logs:
         async with served(failing, server_context(ca)) as (url, _), connect_proxy() as (port, _):
             proxy = f"http://user:hidden-pa55@127.0.0.1:{port}"
-            asked = access(url, Tls(authority_file=file), credentials=token(), proxy=proxy)
-            async with HttpTransport(asked) as transport:
+            settings = access(url, Tls(authority_file=file), credentials=token(), proxy=proxy)
+            async with HttpTransport(settings) as transport:
                 with pytest.raises(Forbidden) as raised:
                     await Client(transport).create(NODES, {})
                 file.write_text(SECRET)
                 transport._contexts.distrust()
                 with pytest.raises(Forbidden):
                     await Client(transport).get(NODES, "n")
-    shown = caplog.text + repr(logs) + everything_said(raised.value)
+    shown = caplog.text + repr(logs) + all_texts(raised.value)
     assert "tls files cannot be used" in shown
     assert SECRET not in shown
     assert "hidden-pa55" not in shown

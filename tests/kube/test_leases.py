@@ -35,12 +35,12 @@ class LeaseServer:
         self.holders: list[tuple[float, str]] = []
         self.writes: list[tuple[float, str]] = []
 
-    def transport(self, who: str) -> "LeaseLine":
-        return LeaseLine(self, who)
+    def transport(self, identity: str) -> "LeaseTransport":
+        return LeaseTransport(self, identity)
 
-    def handle(self, request: Request, who: str) -> tuple[int, Json]:
+    def handle(self, request: Request, identity: str) -> tuple[int, Json]:
         if "configmaps" in request.path:
-            self.writes.append((asyncio.get_running_loop().time(), who))
+            self.writes.append((asyncio.get_running_loop().time(), identity))
             return 200, {}
         if request.method == "GET":
             return (200, self.lease) if self.lease is not None else (404, {})
@@ -63,9 +63,9 @@ class LeaseServer:
             self.holders.append((asyncio.get_running_loop().time(), holder))
 
 
-class LeaseLine:
-    def __init__(self, server: LeaseServer, who: str) -> None:
-        self.server, self.who = server, who
+class LeaseTransport:
+    def __init__(self, server: LeaseServer, identity: str) -> None:
+        self.server, self.who = server, identity
 
     @asynccontextmanager
     async def exchange(self, request: Request) -> AsyncIterator[Answer]:
@@ -375,8 +375,8 @@ async def test_no_write_overlaps_with_another_leader_whatever_the_network_does()
     for seed in range(6):
         random = Random(seed)
         server = LeaseServer()
-        async with candidates(server, "a", "b", "c") as found:
-            writers = [asyncio.create_task(_write_on(candidate)) for candidate in found]
+        async with candidates(server, "a", "b", "c") as group:
+            writers = [asyncio.create_task(_write_on(candidate)) for candidate in group]
             for _ in range(20):
                 await asyncio.sleep(random.uniform(0.5, 12))
                 server.cut = {name for name in "abc" if random.random() < 0.3}
@@ -385,10 +385,10 @@ async def test_no_write_overlaps_with_another_leader_whatever_the_network_does()
             for writer in writers:
                 writer.cancel()
             await asyncio.wait(writers)
-        for time, who in server.writes:
+        for time, identity in server.writes:
             holder = [name for since, name in server.holders if since <= time and name][-1]
-            assert who == holder, f"seed {seed}: {who} wrote at {time:g} while {holder} led"
-        changes += len({who for _, who in server.writes}) - 1
+            assert identity == holder, f"seed {seed}: {identity} wrote at {time:g} while {holder} led"
+        changes += len({identity for _, identity in server.writes}) - 1
     assert changes > 2
 
 

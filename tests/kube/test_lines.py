@@ -9,12 +9,12 @@ from gpuscaler.kube.lines import LineSplitter
 @given(st.lists(st.binary(min_size=1, max_size=20).map(lambda line: line.replace(b"\n", b"x"))), st.lists(st.integers(1, 30), min_size=1))
 def test_lines_do_not_depend_on_the_pieces(lines: list[bytes], cuts: list[int]) -> None:
     stream = b"".join(line + b"\n" for line in lines)
-    splitter, found, begin, turn = LineSplitter(), list[bytes](), 0, 0
+    splitter, fed, begin, turn = LineSplitter(), list[bytes](), 0, 0
     while begin < len(stream):
         size = cuts[turn % len(cuts)]
-        found += splitter.feed(stream[begin : begin + size])
+        fed += splitter.feed(stream[begin : begin + size])
         begin, turn = begin + size, turn + 1
-    assert found == [line for line in lines if not line.isspace()]
+    assert fed == [line for line in lines if not line.isspace()]
     assert splitter.rest() == b""
 
 

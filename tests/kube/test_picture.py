@@ -191,9 +191,9 @@ async def test_changed_kinds_are_reported_once() -> None:
 
 
 def odd(name: str) -> Json:
-    found = pod(name)
-    found["spec"]["containers"] = "none"
-    return found
+    malformed = pod(name)
+    malformed["spec"]["containers"] = "none"
+    return malformed
 
 
 async def test_an_unreadable_object_is_reported_until_it_can_be_read() -> None:
@@ -224,21 +224,21 @@ async def test_a_deleted_unreadable_object_is_forgotten() -> None:
 
 
 async def test_listeners_get_each_batch_as_it_comes() -> None:
-    heard: list[str] = []
+    received: list[str] = []
     async with picture_of(pods=Scripted(Reply([listed(pod("a")), 2.0, event("DELETED", pod("a")), SILENCE]))) as picture:
-        picture.listen(lambda batch: heard.extend(f"{key} {item is not None}" for key, item in batch.changes.items()))
+        picture.listen(lambda batch: received.extend(f"{key} {item is not None}" for key, item in batch.changes.items()))
         await asyncio.sleep(3)
-    assert heard == ["team/a True", "team/a False"]
+    assert received == ["team/a True", "team/a False"]
 
 
 async def test_a_removed_listener_is_not_called() -> None:
-    heard: list[str] = []
+    received: list[str] = []
     async with picture_of(pods=Scripted(Reply([listed(pod("a")), 2.0, event("DELETED", pod("a")), SILENCE]))) as picture:
-        leave = picture.listen(lambda batch: heard.extend(batch.changes))
+        leave = picture.listen(lambda batch: received.extend(batch.changes))
         await asyncio.sleep(1)
         leave()
         await asyncio.sleep(2)
-    assert heard == ["team/a"]
+    assert received == ["team/a"]
 
 
 @pytest.mark.looptime(False)

@@ -42,7 +42,7 @@ async def watched(api: ApiServer, resources: Any = RESOURCES) -> AsyncIterator[t
         await asyncio.wait([running])
 
 
-async def truth(api: ApiServer) -> Cluster:
+async def server_objects(api: ApiServer) -> Cluster:
     """The server's state, read object by object without any reflector."""
     client = Client(MemoryTransport(api))
     items: list[Item] = []
@@ -53,12 +53,12 @@ async def truth(api: ApiServer) -> Cluster:
     return Cluster.of(items)
 
 
-def same(cluster: Cluster, two: Cluster) -> bool:
+def is_equal(cluster: Cluster, other: Cluster) -> bool:
     return (cluster.pods, cluster.nodes, cluster.workloads, cluster.priority_classes) == (
-        two.pods,
-        two.nodes,
-        two.workloads,
-        two.priority_classes,
+        other.pods,
+        other.nodes,
+        other.workloads,
+        other.priority_classes,
     )
 
 
@@ -122,7 +122,7 @@ async def test_the_picture_equals_the_servers_state_after_all_faults(seed: int, 
         await working
         api.faults.clear()
         await asyncio.sleep(400)
-        assert same((await picture.take()).cluster, await truth(api))
+        assert is_equal((await picture.take()).cluster, await server_objects(api))
         assert picture.troubles == ()
         now = asyncio.get_running_loop().time()
         assert picture.stale_for(now) <= 100
@@ -156,9 +156,9 @@ async def test_a_long_watch_of_a_quiet_cluster_costs_a_few_requests_per_hour() -
     async with watched(api) as (picture, _):
         client = picture.reflectors[0]._client
         await asyncio.sleep(3600)
-        asked = sum(client.metrics.requests.values())
+        requests = sum(client.metrics.requests.values())
         assert picture.stale_for(3600.0) <= 61
-    assert len(RESOURCES) * 6 <= asked <= len(RESOURCES) * 13
+    assert len(RESOURCES) * 6 <= requests <= len(RESOURCES) * 13
 
 
 @pytest.mark.looptime(False)

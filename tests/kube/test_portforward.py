@@ -27,8 +27,8 @@ def answering(answer: bytes, *, stays: bool = False) -> Playing:
     """A listener in the pod: it answers every request with ``answer``, and closes the connection unless it ``stays``."""
 
     async def play(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        asked = await reader.readuntil(b"\r\n\r\n")
-        writer.write(answer.replace(b"ASKED", asked.split(b"\r\n", 1)[0]))
+        received = await reader.readuntil(b"\r\n\r\n")
+        writer.write(answer.replace(b"ASKED", received.split(b"\r\n", 1)[0]))
         await writer.drain()
         if stays:
             await reader.read()
@@ -88,16 +88,16 @@ async def test_a_closed_port_is_reported() -> None:
 
 
 @pytest.mark.parametrize(
-    ("answer", "said"),
+    ("answer", "message"),
     [
         (b"", "saw the connection closed without an answer"),
         (b"SSH-2.0-OpenSSH_9.2\r\n", "saw 21 bytes that are not a complete HTTP answer"),
         (b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nbroken off", "saw 50 bytes that are not a complete HTTP answer"),
     ],
 )
-async def test_an_answer_that_is_not_http_is_reported(answer: bytes, said: str) -> None:
+async def test_an_answer_that_is_not_http_is_reported(answer: bytes, message: str) -> None:
     async with forwarding(answering(answer)) as (_, transport):
-        with pytest.raises(NotAnsweredError, match=f"{said}, expected a page of gpuscaler"):
+        with pytest.raises(NotAnsweredError, match=f"{message}, expected a page of gpuscaler"):
             await page(transport)
 
 
@@ -146,10 +146,10 @@ async def test_a_changed_token_is_read_again_once(tmp_path: Path) -> None:
 
 
 async def test_a_redirect_is_not_followed_with_our_credentials() -> None:
-    asked: list[bytes] = []
+    received: list[bytes] = []
 
     async def elsewhere(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        asked.append(await reader.readuntil(b"\r\n\r\n"))
+        received.append(await reader.readuntil(b"\r\n\r\n"))
         writer.write(b"HTTP/1.1 307 Temporary Redirect\r\nLocation: /elsewhere\r\nContent-Length: 0\r\n\r\n")
         writer.close()
 
@@ -160,4 +160,4 @@ async def test_a_redirect_is_not_followed_with_our_credentials() -> None:
             await page(transport)
 
     assert raised.value.status == 307
-    assert len(asked) == 1
+    assert len(received) == 1

@@ -21,11 +21,11 @@ async def test_requests_pass_in_the_order_they_came() -> None:
     limit = RateLimit(10, 1)
     passed: list[int] = []
 
-    async def one(number: int) -> None:
+    async def wait_and_note(number: int) -> None:
         await limit.wait()
         passed.append(number)
 
-    await asyncio.gather(*map(one, range(8)))
+    await asyncio.gather(*map(wait_and_note, range(8)))
     assert passed == list(range(8))
     assert asyncio.get_running_loop().time() == pytest.approx(0.7)
 

@@ -9,7 +9,7 @@ from tests.kube.scripted import (
     NO_STREAMS,
     SILENCE,
     Json,
-    Reflected,
+    ReceivedObjects,
     Reply,
     Scripted,
     bookmark,
@@ -36,10 +36,10 @@ async def test_the_list_is_streamed_and_the_same_request_continues_as_a_watch() 
     reflected, reflector = await reflect(server)
     assert reflected.names == ["a", "b", "c"]
     assert reflector.synced
-    asked = server.watches[0]
-    assert (asked["sendInitialEvents"], asked["resourceVersionMatch"], asked["allowWatchBookmarks"]) == ("true", "NotOlderThan", "true")
-    assert "resourceVersion" not in asked
-    assert 300 <= int(asked["timeoutSeconds"]) <= 600
+    query = server.watches[0]
+    assert (query["sendInitialEvents"], query["resourceVersionMatch"], query["allowWatchBookmarks"]) == ("true", "NotOlderThan", "true")
+    assert "resourceVersion" not in query
+    assert 300 <= int(query["timeoutSeconds"]) <= 600
     assert len(server.requests) == 1
 
 
@@ -322,14 +322,14 @@ async def test_a_server_that_just_started_and_knows_no_roles_is_retried_within_s
 
 async def test_a_native_workload_that_loses_a_group_loses_its_record() -> None:
     def workload(*groups: str) -> Json:
-        found = [{"name": name, "policy": {"gang": {"minCount": 2}}} for name in groups]
+        pod_groups = [{"name": name, "policy": {"gang": {"minCount": 2}}} for name in groups]
         metadata = {"name": "train", "namespace": "team", "resourceVersion": "120"}
-        return {"apiVersion": "scheduling.k8s.io/v1alpha1", "kind": "Workload", "metadata": metadata, "spec": {"podGroups": found}}
+        return {"apiVersion": "scheduling.k8s.io/v1alpha1", "kind": "Workload", "metadata": metadata, "spec": {"podGroups": pod_groups}}
 
     first = Reply(
         [listed(workload("a", "b")), 1.0, event("MODIFIED", workload("b", "c")), 1.0, event("DELETED", workload("b", "c")), SILENCE]
     )
-    reflected = Reflected()
+    reflected = ReceivedObjects()
     reflector = reflector_of(Scripted(first), reflected, WORKLOADS)
     seen = []
     async with asyncio.TaskGroup() as tasks:
@@ -347,9 +347,9 @@ async def test_a_workload_without_groups_is_no_longer_set_aside_once_it_can_be_r
     whole: Json = {"apiVersion": "scheduling.k8s.io/v1alpha1", "kind": "Workload", "metadata": metadata, "spec": {"podGroups": []}}
     reflected, _ = await reflect(Scripted(Reply([listed({**whole, "spec": 7}), event("MODIFIED", whole), SILENCE])), WORKLOADS)
     assert reflected.aside.keys() == {"Workload team/train"}
-    [(key, gone)] = reflected.batches[-1].changes.items()
+    [(key, deleted)] = reflected.batches[-1].changes.items()
     assert object_name(PodGroup, key) == "Workload team/train"
-    assert gone is None
+    assert deleted is None
 
 
 async def test_an_object_of_any_size_in_pieces_of_any_size_is_read() -> None:
@@ -363,7 +363,7 @@ async def test_an_object_of_any_size_in_pieces_of_any_size_is_read() -> None:
 
 async def test_a_long_list_lets_the_event_loop_run_in_between() -> None:
     stream = listed(*[pod(f"p{number}") for number in range(3000)])
-    reflected = Reflected()
+    reflected = ReceivedObjects()
     task = asyncio.create_task(run_for(reflector_of(Scripted(Reply([stream, SILENCE])), reflected), 1.0))
     most = before = 0
     while before < 3000:

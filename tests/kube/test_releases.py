@@ -52,15 +52,15 @@ async def test_a_leader_keeps_what_others_wrote_into_the_lease(release: str) -> 
     election = LeaderElection(client, name="gpuscaler", namespace="default", identity="one", clock=virtual, wall=virtual, random=Random(1))
     async with beside(election.run(lead)):
         assert led.is_set()
-    found = msgspec.json.decode(await client.get(LEASES, "gpuscaler", namespace="default"))["spec"]
-    assert found["leaseTransitions"] == 5
-    assert {key: value for key, value in found.items() if key not in OURS} == {key: value for key, value in spec.items() if key not in OURS}
+    lease = msgspec.json.decode(await client.get(LEASES, "gpuscaler", namespace="default"))["spec"]
+    assert lease["leaseTransitions"] == 5
+    assert {key: value for key, value in lease.items() if key not in OURS} == {key: value for key, value in spec.items() if key not in OURS}
 
 
 @pytest.mark.parametrize("release", releases())
 async def test_events_of_the_scheduler_are_read_whatever_other_fields_they_have(release: str) -> None:
     client = Client(MemoryTransport(ApiServer(virtual)))
-    said = {
+    fields = {
         "apiVersion": "v1",
         "kind": "Event",
         "reason": "FailedScheduling",
@@ -68,7 +68,7 @@ async def test_events_of_the_scheduler_are_read_whatever_other_fields_they_have(
         "metadata": {"name": "a.1"},
     }
     about = {"kind": "Pod", "namespace": "default", "name": "a"}
-    event = {**full("core/v1.Event", release), **said, "involvedObject": about, "series": None, "lastTimestamp": "2026-11-01T12:00:09Z"}
+    event = {**full("core/v1.Event", release), **fields, "involvedObject": about, "series": None, "lastTimestamp": "2026-11-01T12:00:09Z"}
     attempts = Attempts(client)
 
     async with beside(attempts.run()):

@@ -38,8 +38,8 @@ def test_pods_come_last_and_every_resource_once() -> None:
 
 
 def test_gangs_are_found_where_each_kubernetes_from_1_35_to_1_37_declares_them() -> None:
-    found = {(resource.kind, version) for resource in (WORKLOADS, POD_GROUPS) for version in (resource.version, *resource.older)}
-    assert found == {("Workload", "v1alpha1"), ("PodGroup", "v1alpha2"), ("PodGroup", "v1alpha3"), ("PodGroup", "v1beta1")}
+    kinds = {(resource.kind, version) for resource in (WORKLOADS, POD_GROUPS) for version in (resource.version, *resource.older)}
+    assert kinds == {("Workload", "v1alpha1"), ("PodGroup", "v1alpha2"), ("PodGroup", "v1alpha3"), ("PodGroup", "v1beta1")}
 
 
 def test_resources_missing_from_many_clusters_are_optional() -> None:

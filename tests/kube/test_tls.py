@@ -17,7 +17,7 @@ MINE = CA.issue_cert("me@example.org")
 CERTIFICATE = ClientCertificate(MINE.cert_chain_pems[0].bytes(), MINE.private_key_pem.bytes())
 
 
-def contexts(tls: Tls) -> tuple[Contexts, list[str]]:
+def make_contexts(tls: Tls) -> tuple[Contexts, list[str]]:
     warnings: list[str] = []
     return Contexts(tls, warnings.append), warnings
 
@@ -38,19 +38,19 @@ def half_write(file: Path) -> None:
 
 
 async def test_a_context_is_kept_while_its_files_are_unchanged(file: Path) -> None:
-    one, _ = contexts(Tls(authority_file=file))
-    first = await one.current(None)
+    contexts, _ = make_contexts(Tls(authority_file=file))
+    first = await contexts.current(None)
     await asyncio.sleep(3600)
-    assert await one.current(None) is first
+    assert await contexts.current(None) is first
 
 
 async def test_a_renewed_file_is_read_within_a_minute(file: Path) -> None:
-    one, warnings = contexts(Tls(authority_file=file))
-    first = await one.current(None)
+    contexts, warnings = make_contexts(Tls(authority_file=file))
+    first = await contexts.current(None)
     renew(file)
-    assert await one.current(None) is first
+    assert await contexts.current(None) is first
     await asyncio.sleep(61)
-    second = await one.current(None)
+    second = await contexts.current(None)
     assert second is not first
     assert second.get_ca_certs() != first.get_ca_certs()
     assert warnings == []
@@ -58,23 +58,23 @@ async def test_a_renewed_file_is_read_within_a_minute(file: Path) -> None:
 
 @pytest.mark.parametrize("damage", [half_write, Path.unlink])
 async def test_a_broken_file_leaves_the_old_context_in_use_and_is_reported(file: Path, damage: Callable[[Path], None]) -> None:
-    one, warnings = contexts(Tls(owner="cluster 'c'", authority_file=file))
-    first = await one.current(None)
+    contexts, warnings = make_contexts(Tls(owner="cluster 'c'", authority_file=file))
+    first = await contexts.current(None)
     damage(file)
     await asyncio.sleep(61)
-    assert await one.current(None) is first
+    assert await contexts.current(None) is first
     assert [text.startswith("cluster 'c': certificate-authority: saw") for text in warnings] == [True]
     renew(file)
     await asyncio.sleep(61)
-    assert await one.current(None) is not first
+    assert await contexts.current(None) is not first
 
 
 async def test_a_new_issued_certificate_makes_a_new_context() -> None:
-    one, _ = contexts(Tls(authority=CA.cert_pem.bytes()))
-    first = await one.current(CERTIFICATE)
-    assert await one.current(CERTIFICATE) is first
+    contexts, _ = make_contexts(Tls(authority=CA.cert_pem.bytes()))
+    first = await contexts.current(CERTIFICATE)
+    assert await contexts.current(CERTIFICATE) is first
     other = CA.issue_cert("me@example.org")
-    assert await one.current(ClientCertificate(other.cert_chain_pems[0].bytes(), other.private_key_pem.bytes())) is not first
+    assert await contexts.current(ClientCertificate(other.cert_chain_pems[0].bytes(), other.private_key_pem.bytes())) is not first
 
 
 def test_an_encrypted_key_is_refused_instead_of_prompting_at_the_terminal() -> None:

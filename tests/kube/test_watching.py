@@ -35,12 +35,12 @@ class Pausing:
 
 async def lines(*pauses: float, reading: float = 0.0) -> int:
     """How many lines arrive from a watch that may be silent for ten seconds, if each takes ``reading`` seconds to process."""
-    came = 0
+    size = 0
     async with aclosing(watch_lines(Client(Pausing(*pauses)), REQUEST, silence=lambda: 10.0)) as pieces:
         async for piece in pieces:
             await asyncio.sleep(reading)
-            came += len(piece)
-    return came
+            size += len(piece)
+    return size
 
 
 async def test_only_silence_ends_a_watch_however_long_it_runs() -> None:

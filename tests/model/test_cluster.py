@@ -76,7 +76,7 @@ gone = (
 deltas = st.builds(Delta, st.lists(items, max_size=6).map(tuple), st.lists(gone, max_size=3).map(tuple))
 
 
-def fold(objects: dict[tuple[type, str], Item], delta: Delta) -> None:
+def apply_delta(objects: dict[tuple[type, str], Item], delta: Delta) -> None:
     """Apply a delta in the simplest way."""
     for kind, key in delta.deletes:
         objects.pop((kind, key), None)
@@ -90,13 +90,13 @@ def fold(objects: dict[tuple[type, str], Item], delta: Delta) -> None:
 def test_a_cluster_after_deltas_equals_a_cluster_of_the_remaining_objects(start: list[Item], changes: list[Delta]) -> None:
     cluster = Cluster.of(start)
     objects: dict[tuple[type, str], Item] = {}
-    fold(objects, Delta(tuple(start)))
+    apply_delta(objects, Delta(tuple(start)))
     for delta in changes:
         before = content(cluster)
         after = cluster.apply(delta)
         assert content(cluster) == before
         cluster = after
-        fold(objects, delta)
+        apply_delta(objects, delta)
         assert content(cluster) == content(Cluster.of(objects.values()))
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from gpuscaler.model.selectors import LabelSelector, NodeSelector, NodeSelectorTerm, Requirement, integer, is_label_key
+from gpuscaler.model.selectors import LabelSelector, NodeSelector, NodeSelectorTerm, Requirement, is_label_key, parse_integer
 
 LABELS = {"app": "web", "size": "10", "empty": ""}
 
@@ -92,7 +92,7 @@ def test_label_keys_are_names_with_or_without_a_domain(key: str, valid: bool) ->
     ],
 )
 def test_integers_are_parsed_like_in_go(text: str, number: int | None) -> None:
-    assert integer(text) == number
+    assert parse_integer(text) == number
 
 
 def test_a_label_selector_needs_all_its_requirements_and_an_empty_one_matches_everything() -> None:

@@ -35,7 +35,7 @@ def read_account(settings: "RunSettings", *, cache: Path) -> Account:
 
     try:
         calls = Calls(sleep=time.sleep, random=SystemRandom(), endpoint_url=settings.aws.endpoint_url)
-    except MissingError as error:
+    except MissingPackageError as error:
         click.echo(str(error), err=True)
         sys.exit(2)
 

@@ -50,7 +50,7 @@ def with_prices(policy: "Policy", prices: Sequence[str]) -> "Policy":
     for text in prices:
         kind, market, price = _price(text)
         sold = {(offering.instance_type, offering.market) for offering in policy.offerings.values()}
-        selected = {one for one in sold if one[0] == kind and (one[1] == market if market else one[1] != "reserved")}
+        selected = {offer for offer in sold if offer[0] == kind and (offer[1] == market if market else offer[1] != "reserved")}
         if not selected:
             types = {one for one, _ in sold} | {f"{one}/{market}" for one, market in sold}
             name = text.partition("=")[0]
@@ -100,9 +100,9 @@ def with_pods(cluster: "Cluster", files: Sequence[str], *, now: float) -> "Clust
 
     interner = Interner()
     added: list[Item] = []
-    seen: set[str] = set()
+    added_keys: set[str] = set()
     for file in files:
-        for raw in _with_template_pods(file, _objects(file), now):
+        for raw in _with_template_pods(file, _read_objects(file), now):
             decoded = decode_object(raw, interner)
             if isinstance(decoded, Skipped):
                 _refuse(f"{file}: {decoded.object}: {decoded.reason}")
@@ -111,10 +111,10 @@ def with_pods(cluster: "Cluster", files: Sequence[str], *, now: float) -> "Clust
             items: Iterable[Item] = decoded if isinstance(decoded, Sequence) else [decoded]
             for item in items:
                 if isinstance(item, Pod):
-                    if item.key in cluster.pods or item.key in seen:
+                    if item.key in cluster.pods or item.key in added_keys:
                         source = "the cluster" if item.key in cluster.pods else "the files"
                         _refuse(f"{file}: Pod {item.key}: saw a pod of that name in {source} already, expected a new one; rename it")
-                    seen.add(item.key)
+                    added_keys.add(item.key)
                 added.append(item)
     return cluster.apply(Delta(tuple(added)))
 
@@ -129,7 +129,7 @@ def priorities_in(file: str) -> str:
     return next((value for value in data if isinstance(value, str)), text)
 
 
-def hints(cluster: "Cluster", files: Sequence[str]) -> Iterator[str]:
+def input_hints(cluster: "Cluster", files: Sequence[str]) -> Iterator[str]:
     """Yield hints for a user whose ``files`` contain no pods: manifests are not a snapshot of what runs."""
     if cluster.pods:
         return
@@ -172,14 +172,14 @@ def _documents(text: str | bytes) -> list[Any]:
 def _mappings(documents: Sequence[Any]) -> list[dict[str, Any]]:
     """Return the documents that are mappings, with Lists expanded into their items."""
     listed = [items for document in documents if isinstance(items := _mapping(document).get("items"), list)]
-    return [document for some in (documents, *listed) for document in some if isinstance(document, dict)]
+    return [document for group in (documents, *listed) for document in group if isinstance(document, dict)]
 
 
 def _first_names(names: Sequence[str]) -> str:
     return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
 
 
-def _objects(file: str) -> Iterator[dict[str, Any]]:
+def _read_objects(file: str) -> Iterator[dict[str, Any]]:
     """Yield the objects of a file as mappings, with Lists expanded into their items."""
     import yaml
 

@@ -130,12 +130,12 @@ def _no_logs() -> Iterator[None]:
     """Suppress the controller's log: it would be printed over the view, which shows the same events."""
     import structlog
 
-    before = structlog.get_config()
+    configuration = structlog.get_config()
     structlog.configure(processors=[_drop])
     try:
         yield
     finally:
-        structlog.configure(**before)
+        structlog.configure(**configuration)
 
 
 def _drop(_logger: object, _name: str, _event: object) -> str:
@@ -169,8 +169,8 @@ class _Show:
         with resources.as_file(resources.files("gpuscaler.embedded.demo") / name) as path:
             demo = self.demo = Demo(SettingsFile(path), scenario, began=float(int(time.time())), speed=self._speed, plane=plane)
             running = asyncio.create_task(demo.run(), name="demo")
-            drawn = self.console.is_terminal and not self.console.is_dumb_terminal
-            watching = asyncio.create_task(self._draw(demo) if drawn else self._print(demo), name="show")
+            terminal = self.console.is_terminal and not self.console.is_dumb_terminal
+            watching = asyncio.create_task(self._draw(demo) if terminal else self._print(demo), name="show")
             try:
                 await asyncio.wait((running, watching), return_when=asyncio.FIRST_COMPLETED)
                 if watching.done():
@@ -244,7 +244,7 @@ def _report(show: _Show, out: Path) -> None:
     comparable = not (finished.last.running or finished.last.pending) and finished.scenario.haste == 1 and finished.scenario.trace.jobs
     results = [result, simulate_peer(finished.scenario, finished.policy)] if comparable else [result]
     console.print(_closing_sentence(finished) + "\n")
-    _chart(console, result)
+    _print_chart(console, result)
     print_comparison(console, results)
     if len(results) > 1:
         console.print(f"{PEER}: its model in the simulator, with the same jobs, machines, delays and spot shortage.\n", markup=False)
@@ -272,7 +272,7 @@ def _closing_sentence(finished: "Demo") -> str:
     return f"Ended after {time_taken}: {format_count(last.running, 'pod')} still running, {len(last.pending):,} pending, {machines}."
 
 
-def _chart(console: "Console", result: "Result") -> None:
+def _print_chart(console: "Console", result: "Result") -> None:
     from gpuscaler.simulation.results.chart import text_chart, timeline_bins
 
     width = max(24, min((console.width if console.is_terminal else 100) - 8, 112))

@@ -47,13 +47,13 @@ class Screen:
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         ascii_only = not options.encoding.startswith("utf")
         frame = self._frame
-        head = [*_head(frame, ascii_only=ascii_only), _legend(frame, ascii_only=ascii_only)]
-        waiting = _pending_rows(frame.pending)
-        room = self._height - len(head) - len(waiting) - DECISIONS - 3
-        pools = _pools(frame.pools, width=options.max_width, room=max(3, room), ascii_only=ascii_only)
-        used = len(head) + len(pools) + len(waiting) + 3
-        texts = _decisions(tuple(lines(frame.happenings)), began=self._began, room=max(DECISIONS, self._height - used))
-        for row in (*head, *pools, *waiting, *texts):
+        head = [*_head_rows(frame, ascii_only=ascii_only), _legend(frame, ascii_only=ascii_only)]
+        pending_rows = _pending_rows(frame.pending)
+        free_rows = self._height - len(head) - len(pending_rows) - DECISIONS - 3
+        pools = _pool_rows(frame.pools, width=options.max_width, max_rows=max(3, free_rows), ascii_only=ascii_only)
+        used = len(head) + len(pools) + len(pending_rows) + 3
+        texts = _decision_rows(tuple(lines(frame.happenings)), began=self._began, max_rows=max(DECISIONS, self._height - used))
+        for row in (*head, *pools, *pending_rows, *texts):
             if ascii_only and isinstance(row, Text):
                 # Not every terminal has the ellipsis character that marks cut text.
                 row.overflow = "crop"
@@ -62,7 +62,7 @@ class Screen:
             _rule("pools", ascii_only=ascii_only),
             *pools,
             _rule(_pending_title(frame.pending), ascii_only=ascii_only),
-            *waiting,
+            *pending_rows,
             _rule("decisions", ascii_only=ascii_only),
             *texts,
         )
@@ -72,7 +72,7 @@ def _rule(title: str, *, ascii_only: bool) -> Rule:
     return Rule(title, align="left", style="dim", characters="-" if ascii_only else "─")
 
 
-def _head(frame: Frame, *, ascii_only: bool) -> list[Text | Table]:
+def _head_rows(frame: Frame, *, ascii_only: bool) -> list[Text | Table]:
     clock = Text.assemble(("gpuscaler demo", "bold"), f"  {format_clock(frame.elapsed)}", (f" / {format_clock(frame.span)}", "dim"))
     clock.append(f"  {frame.speed:g}x", "dim")
     if frame.behind > LATE * frame.speed:
@@ -84,7 +84,7 @@ def _head(frame: Frame, *, ascii_only: bool) -> list[Text | Table]:
     cost = Text.assemble((f"{format_dollars(frame.dollars_per_hour)}/h", "bold"), f"  {format_dollars(frame.spent)} so far")
     cost.append(f"  {format_count(frame.running, 'pod')} running, {len(frame.pending):,} pending, {frame.finished:,} done")
     command = Text(f"kubectl --server {frame.server} get nodes,pods", "dim")
-    return [bar, _cut(cost), *(_cut(Text(escape_controls(trouble), "red")) for trouble in frame.troubles), _cut(command)]
+    return [bar, _one_line(cost), *(_one_line(Text(escape_controls(trouble), "red")) for trouble in frame.troubles), _one_line(command)]
 
 
 def _legend(frame: Frame, *, ascii_only: bool) -> Text:
@@ -94,8 +94,8 @@ def _legend(frame: Frame, *, ascii_only: bool) -> Text:
     return text
 
 
-def _pools(pools: Sequence[PoolView], *, width: int, room: int, ascii_only: bool) -> list[Text]:
-    """Return a line for each pool and lines for its machines by type, cut after ``room`` lines."""
+def _pool_rows(pools: Sequence[PoolView], *, width: int, max_rows: int, ascii_only: bool) -> list[Text]:
+    """Return a line for each pool and lines for its machines by type, cut after ``max_rows`` lines."""
     rows: list[Text] = []
     for pool in pools:
         if not pool.machines and not pool.gpus:
@@ -103,14 +103,14 @@ def _pools(pools: Sequence[PoolView], *, width: int, room: int, ascii_only: bool
         title = Text.assemble((pool.name, "bold"), f"  {format_count(len(pool.machines), 'machine')}")
         if pool.refused:
             title.append(f"  {pool.refused} of {pool.offerings} offerings paused after refusals", "red")
-        rows.append(_cut(title))
-        rows += _types(pool.machines, width=width, ascii_only=ascii_only)
-    if len(rows) > room:
-        rows = [*rows[: room - 1], Text(f"  and {len(rows) - room + 1} more lines", "dim")]
+        rows.append(_one_line(title))
+        rows += _type_rows(pool.machines, width=width, ascii_only=ascii_only)
+    if len(rows) > max_rows:
+        rows = [*rows[: max_rows - 1], Text(f"  and {len(rows) - max_rows + 1} more lines", "dim")]
     return rows
 
 
-def _types(machines: Sequence[Machine], *, width: int, ascii_only: bool) -> list[Text]:
+def _type_rows(machines: Sequence[Machine], *, width: int, ascii_only: bool) -> list[Text]:
     """Return the machines of each type, their GPUs as blocks; a type takes as many lines as it needs."""
     types: dict[str, list[Machine]] = defaultdict(list)
     for planned in machines:
@@ -126,7 +126,7 @@ def _types(machines: Sequence[Machine], *, width: int, ascii_only: bool) -> list
                 row = Text(" " * len(label))
             row.append(" ").append_text(blocks)
         rows.append(row)
-    return [_cut(row) for row in rows]
+    return [_one_line(row) for row in rows]
 
 
 def _blocks(machine: Machine, *, ascii_only: bool) -> Text:
@@ -150,12 +150,12 @@ def _pending_rows(pending: Sequence[Pending]) -> list[Text]:
             (f"  {format_count(pod.gpus, 'GPU')}, {format_duration(pod.seconds)}: ", "dim"),
             escape_controls(pod.why),
         )
-        rows.append(_cut(text))
+        rows.append(_one_line(text))
     return [*rows, *(Text("") for _ in range(PODS - len(rows)))]
 
 
-def _decisions(lines: Sequence[Line], *, began: float, room: int) -> list[Text]:
-    return [decision_line(line, began=began) for line in reversed(lines[-room:])]
+def _decision_rows(lines: Sequence[Line], *, began: float, max_rows: int) -> list[Text]:
+    return [decision_line(line, began=began) for line in reversed(lines[-max_rows:])]
 
 
 def decision_line(line: Line, *, began: float) -> Text:
@@ -163,10 +163,10 @@ def decision_line(line: Line, *, began: float) -> Text:
     text = Text.assemble(
         (f"{format_clock(line.at - began)} ", "dim"), (f"{line.word:<10} ", COLOURS.get(line.kind, "")), escape_controls(line.text)
     )
-    return _cut(text)
+    return _one_line(text)
 
 
-def _cut(text: Text) -> Text:
+def _one_line(text: Text) -> Text:
     text.no_wrap, text.overflow = True, "ellipsis"
     return text
 

@@ -70,7 +70,7 @@ def selected_activities(*, buying: bool, removing: bool) -> tuple[str, ...]:
 def change_holds(access: "Access", namespace: str, changes: "Mapping[str, Hold | None]") -> int:
     """Save the change and print the holds that are now in force."""
 
-    async def talking(transport: "Transport") -> int:
+    async def query_cluster(transport: "Transport") -> int:
         from gpuscaler.cli.printing import escape_controls
         from gpuscaler.control.loop.holding import write_holds
         from gpuscaler.kube.client import Client
@@ -80,7 +80,7 @@ def change_holds(access: "Access", namespace: str, changes: "Mapping[str, Hold |
             click.echo(escape_controls(f"{sentence[0].upper()}{sentence[1:]}."))
         return 0
 
-    return run_with_transport(access, talking)
+    return run_with_transport(access, query_cluster)
 
 
 def caller() -> str:

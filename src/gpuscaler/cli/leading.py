@@ -169,19 +169,19 @@ async def query_leader(access: "Access", transport: "HttpTransport", leader: Lea
     return await (query_pod(transport, process, path) if process.pod else query_local(process, path))
 
 
-def run_with_transport(access: "Access", talking: Callable[["HttpTransport"], Awaitable[int]]) -> int:
-    """Run ``talking`` with a transport to the cluster, report errors in the usual form, and return the exit status."""
+def run_with_transport(access: "Access", action: Callable[["HttpTransport"], Awaitable[int]]) -> int:
+    """Run ``action`` with a transport to the cluster, report errors in the usual form, and return the exit status."""
     import asyncio
 
     from gpuscaler.kube.http import HttpTransport
 
-    async def conversation() -> int:
+    async def run_action() -> int:
         async with HttpTransport(access) as transport:
-            return await talking(transport)
+            return await action(transport)
 
     try:
         with report_api_errors(access):
-            return asyncio.run(conversation())
+            return asyncio.run(run_action())
     except NotInstalledError as error:
         click.echo(str(error), err=True)
         return NOT_INSTALLED

@@ -65,7 +65,7 @@ def plan(
     """Print which machines would be bought and removed, for a cluster as it is or with what-if changes. Nothing is changed."""
     from msgspec.structs import replace
 
-    from gpuscaler.cli.changing import hints, with_pods, with_prices, without_pools
+    from gpuscaler.cli.changing import input_hints, with_pods, with_prices, without_pools
     from gpuscaler.cli.printing import plan_json, print_plan
     from gpuscaler.cli.proofs import write_proof
     from gpuscaler.planning.planner import Planner
@@ -81,7 +81,7 @@ def plan(
     inputs = from_files(files, policy) if files else from_cluster(kubeconfig, context, settings, policy, moment)
     inputs = inputs if priorities is None else with_priorities(inputs, priorities)
     inputs = inputs if account is None else _with_account(inputs, account, live=not files)
-    for note in hints(inputs.cluster, files):
+    for note in input_hints(inputs.cluster, files):
         click.echo(f"note: {note}", err=True)
     cluster = with_pods(inputs.cluster, add_pods, now=moment)
     began = time.perf_counter()

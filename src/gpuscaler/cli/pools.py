@@ -78,9 +78,9 @@ def _settings(path: Path) -> "RunSettings":
 def _no_groups_message(aws: "AwsSettings") -> str:
     """Return the advice for an account in which no group belongs to the cluster."""
     tags = f"k8s.io/cluster-autoscaler/enabled and k8s.io/cluster-autoscaler/{aws.cluster}"
-    place = ", ".join(aws.regions) or "the account"
+    regions = ", ".join(aws.regions) or "the account"
     return (
-        f"{place}: saw no Auto Scaling group of cluster {aws.cluster}, expected one for each pool; "
+        f"{regions}: saw no Auto Scaling group of cluster {aws.cluster}, expected one for each pool; "
         f"tag them {tags}, or name them in aws.groups"
     )
 
@@ -91,7 +91,7 @@ def _discover(settings: "RunSettings", cache: Path) -> "DiscoveryResult":
 
     try:
         calls = Calls(sleep=time.sleep, random=SystemRandom(), endpoint_url=settings.aws.endpoint_url)
-    except MissingError as error:
+    except MissingPackageError as error:
         click.echo(str(error), err=True)
         sys.exit(2)
     discovery = make_discovery(settings.aws, calls, now=time.time, folder=cache)

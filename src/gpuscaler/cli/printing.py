@@ -79,8 +79,8 @@ def print_purchases(console: Console, plan: Plan) -> None:
 def _cost(plan: Plan) -> str:
     """Return the cost of the machines for pending pods, as a range if the cloud chooses the offering."""
     machines = [machine for machine in plan.machines if machine.purpose == "demand"]
-    least = sum(min((choice.price_per_hour for choice in machine.choices), default=machine.price_per_hour) for machine in machines)
-    return f"${plan.cost_per_hour:.2f}" if plan.cost_per_hour - least < 0.005 else f"${least:.2f} to ${plan.cost_per_hour:.2f}"
+    minimum = sum(min((choice.price_per_hour for choice in machine.choices), default=machine.price_per_hour) for machine in machines)
+    return f"${plan.cost_per_hour:.2f}" if plan.cost_per_hour - minimum < 0.005 else f"${minimum:.2f} to ${plan.cost_per_hour:.2f}"
 
 
 def print_conditions(console: Console, plan: Plan) -> None:
@@ -89,14 +89,14 @@ def print_conditions(console: Console, plan: Plan) -> None:
     for pool, choices in chosen.items():
         prices = [choice.price_per_hour for choice in choices]
         number = format_count(len(choices), "offering")
-        console.print(f"\nIn pool {pool} the cloud chooses among {number} at {_from_to(prices)}; the table shows the most expensive.")
+        console.print(f"\nIn pool {pool} the cloud chooses among {number} at {_price_range(prices)}; the table shows the most expensive.")
     fallbacks = [machine.fallbacks for machine in plan.machines if machine.fallbacks]
     if fallbacks:
         offerings = {choice for choices in fallbacks for choice in choices}
         prices = [choice.price_per_hour for choice in offerings]
         console.print(
-            f"\nIf spot has no capacity, {len(fallbacks)} of them can be {_one_of(len(offerings))} instead, "
-            f"for {_from_to(prices)} each; the same request covers this."
+            f"\nIf spot has no capacity, {len(fallbacks)} of them can be {_describe_choices(len(offerings))} instead, "
+            f"for {_price_range(prices)} each; the same request covers this."
         )
     closed = sum(bool(machine.opens_after) for machine in plan.machines)
     if closed:
@@ -104,11 +104,11 @@ def print_conditions(console: Console, plan: Plan) -> None:
         console.print(f"\n{closed} of them {opens} only after the machines that hold pods they have affinity to.")
 
 
-def _one_of(offerings: int) -> str:
+def _describe_choices(offerings: int) -> str:
     return "another offering" if offerings == 1 else f"one of {offerings} other offerings"
 
 
-def _from_to(prices: Sequence[float]) -> str:
+def _price_range(prices: Sequence[float]) -> str:
     low, high = min(prices), max(prices)
     return f"${low:.3f} to ${high:.3f} per hour" if low < high else f"${low:.3f} per hour"
 
@@ -143,8 +143,8 @@ def print_unplaced(console: Console, plan: Plan) -> None:
         pods_by_reasons.setdefault(entry.reasons, []).append(entry.pod)
     lines = []
     for reasons, pods in pods_by_reasons.items():
-        more = f" and {len(pods) - 1} more" if len(pods) > 1 else ""
-        lines.append(f"  {pods[0]}{more}")
+        others = f" and {len(pods) - 1} more" if len(pods) > 1 else ""
+        lines.append(f"  {pods[0]}{others}")
         lines += [f"    pool {reason.pool}: {reason.excluded_by}: {reason.detail}" for reason in reasons]
         if not reasons:
             lines.append("    there is no pool")

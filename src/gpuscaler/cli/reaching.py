@@ -60,8 +60,8 @@ def report_api_errors(access: "Access") -> Iterator[None]:
         yield
     except Unreachable as error:
         # Only exceptions of the transport name the server.
-        place = "" if str(error).startswith(access.server) else f"{access.server} ({access.source}): "
-        click.echo(f"{place}{error}; expected an API server that answers: check the server, the network and the context", err=True)
+        server = "" if str(error).startswith(access.server) else f"{access.server} ({access.source}): "
+        click.echo(f"{server}{error}; expected an API server that answers: check the server, the network and the context", err=True)
         sys.exit(UNREACHABLE)
     except Unauthorized as error:
         click.echo(f"{access.server} ({access.source}): saw {error}, expected valid credentials; log in again", err=True)

@@ -133,15 +133,15 @@ class Files:
 
 
 def _replace(path: Path, columns: Sequence[str], final_rows: str, rows: Iterable[Sequence[object]]) -> None:
-    fresh = temporary_path(path)
-    with fresh.open("w", encoding="utf-8", newline="") as file:
+    temporary = temporary_path(path)
+    with temporary.open("w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(columns)
         file.write(final_rows)
         writer.writerows(rows)
         file.flush()
         os.fsync(file.fileno())
-    fresh.replace(path)
+    temporary.replace(path)
 
 
 async def _record(recording: "Recording", access: "Access", out: Path, seconds: float | None) -> None:
@@ -245,12 +245,12 @@ class _Watch:
 
     def save(self) -> None:
         """Write the recording, once everything has been listed. A full disk is only reported: it may have room a minute later."""
-        trouble = "; ".join(reflector.trouble for reflector in self._reflectors if reflector.trouble)
+        problem = "; ".join(reflector.trouble for reflector in self._reflectors if reflector.trouble)
         if self.listed:
-            if not trouble:
+            if not problem:
                 self._recording.until(time.time())
             self.unwritten = self._written()
-        problems = "; ".join(filter(None, (trouble, self.unwritten)))
+        problems = "; ".join(filter(None, (problem, self.unwritten)))
         if problems != self._reported:
             self._reported = problems
             click.echo(problems or "watching and writing work again", err=True)

@@ -61,7 +61,7 @@ def replay(
         sys.exit(from_history(history, name, save, as_json=as_json))
     access = resolve_access(kubeconfig, context)
 
-    async def talking(transport: "HttpTransport") -> int:
+    async def query_cluster(transport: "HttpTransport") -> int:
         path = f"/decisions/{name}/inputs" if name else "/decisions"
         try:
             status, body = await query_leader(access, transport, leader, namespace=namespace, path=path)
@@ -82,7 +82,7 @@ def replay(
         print_list(msgspec.json.decode(body, type=list[DecisionSummary]))
         return 0
 
-    sys.exit(run_with_transport(access, talking))
+    sys.exit(run_with_transport(access, query_cluster))
 
 
 def read_file(path: Path) -> bytes:

@@ -283,12 +283,12 @@ def _shaping(gpu_model: str, cpu_per_gpu: str | None, mem_per_gpu: str | None) -
 
     return Shaping(
         gpu_model=gpu_model if gpu_model in GPU_MODELS else _mapping(Path(gpu_model)),
-        cpu_per_gpu=_quantity(cpu_per_gpu, "--cpu-per-gpu", unit=milli, most="1k"),
-        memory_per_gpu=_quantity(mem_per_gpu, "--mem-per-gpu", unit=whole, most="8Ti"),
+        cpu_per_gpu=_quantity(cpu_per_gpu, "--cpu-per-gpu", unit=milli, maximum="1k"),
+        memory_per_gpu=_quantity(mem_per_gpu, "--mem-per-gpu", unit=whole, maximum="8Ti"),
     )
 
 
-def _quantity(text: str | None, option: str, *, unit: Callable[..., int], most: str) -> int | None:
+def _quantity(text: str | None, option: str, *, unit: Callable[..., int], maximum: str) -> int | None:
     from gpuscaler.model.quantities import QuantityError, parse
 
     if text is None:
@@ -297,8 +297,8 @@ def _quantity(text: str | None, option: str, *, unit: Callable[..., int], most: 
         amount = unit(parse(text))
     except QuantityError as error:
         raise click.BadParameter(str(error), param_hint=option) from error
-    if not 0 <= amount <= unit(parse(most)):
-        raise click.BadParameter(f"saw {text}, expected a quantity from 0 to {most}", param_hint=option)
+    if not 0 <= amount <= unit(parse(maximum)):
+        raise click.BadParameter(f"saw {text}, expected a quantity from 0 to {maximum}", param_hint=option)
     return amount
 
 

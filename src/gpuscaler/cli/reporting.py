@@ -76,8 +76,8 @@ def _report_unwritable(folder: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        why = f"{error.filename or folder}: {error.strerror or error}; expected a writable folder"
-        raise click.BadParameter(why, param_hint="--out") from error
+        message = f"{error.filename or folder}: {error.strerror or error}; expected a writable folder"
+        raise click.BadParameter(message, param_hint="--out") from error
 
 
 def print_report(inputs: Inputs, results: Sequence[Result]) -> None:
@@ -161,16 +161,16 @@ def print_shares(console: Console, kind: str, policies: Sequence[tuple[str, Sequ
     for name, _ in shares_by_policy:
         table.add_column(name, justify="right")
     names = list(dict.fromkeys(share.name for _, shares in shares_by_policy for share in shares.values() if share.name is not None))
-    for one in names[:SHARES]:
-        table.add_row(escape(one or "(unknown)"), *(_dollars(shares, [one]) for _, shares in shares_by_policy))
+    for owner in names[:SHARES]:
+        table.add_row(escape(owner or "(unknown)"), *(_format_cost(shares, [owner]) for _, shares in shares_by_policy))
     if names[SHARES:]:
-        table.add_row(f"{len(names) - SHARES} more", *(_dollars(shares, names[SHARES:]) for _, shares in shares_by_policy))
-    table.add_row("unattributed: boot and idle time", *(_dollars(shares, [None]) for _, shares in shares_by_policy))
+        table.add_row(f"{len(names) - SHARES} more", *(_format_cost(shares, names[SHARES:]) for _, shares in shares_by_policy))
+    table.add_row("unattributed: boot and idle time", *(_format_cost(shares, [None]) for _, shares in shares_by_policy))
     console.print(table)
     console.print()
 
 
-def _dollars(shares: Mapping[str | None, Share], names: Sequence[str | None]) -> str:
+def _format_cost(shares: Mapping[str | None, Share], names: Sequence[str | None]) -> str:
     return format_figure(DOLLARS, single_value(sum(shares[name].cost for name in names if name in shares)))
 
 

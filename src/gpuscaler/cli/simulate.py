@@ -46,7 +46,7 @@ def simulate(*, options: ReplayOptions, pools_file: str, policies: tuple[str, ..
     with report_unusable_files(options):
         ((setting, derived),) = read_settings(options, [pools_file])
         best = _best_settings(setting, names, options) if options.sweep else ()
-        results = _results(setting, (*names, *best), options.all_seeds)
+        results = _run_simulations(setting, (*names, *best), options.all_seeds)
     derived += _hindsight_notes(setting) if HINDSIGHT in names else ()
     derived += _sweep_notes(names, best) if options.sweep else ()
     inputs = inputs_of(setting, pools=pools_file, seed=options.seed, seeds=options.seeds, derived=derived)
@@ -82,7 +82,7 @@ def _sweep_notes(names: tuple[str, ...], best: tuple[str, ...]) -> list[str]:
     ]
 
 
-def _results(setting: "Setting", names: tuple[str, ...], seeds: range) -> "list[Result]":
+def _run_simulations(setting: "Setting", names: tuple[str, ...], seeds: range) -> "list[Result]":
     """Run a single simulation with a progress bar, or several in parallel."""
     from gpuscaler.simulation.results.campaign import run_all, run_one
 

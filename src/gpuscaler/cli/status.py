@@ -25,7 +25,7 @@ def status(kubeconfig: Path | None, context: str, namespace: str, as_json: bool)
     """Print pools, pending pods, breakers and the last decisions, from the controller's last status."""
     access = resolve_access(kubeconfig, context)
 
-    async def talking(transport: "Transport") -> int:
+    async def query_cluster(transport: "Transport") -> int:
         from gpuscaler.kube.client import Client
         from gpuscaler.metrics.command.registration import find_registrations
 
@@ -47,7 +47,7 @@ def status(kubeconfig: Path | None, context: str, namespace: str, as_json: bool)
             raise missing
         return 0
 
-    sys.exit(run_with_transport(access, talking))
+    sys.exit(run_with_transport(access, query_cluster))
 
 
 def print_json(status: "Status | None", served: "tuple[Registration, ...]", now: float) -> None:
@@ -87,8 +87,8 @@ def print_status(status: "Status", now: float) -> None:
         )
     if status.looked_at:
         planned = f"planned {format_duration(now - status.planned_at)} ago" if status.planned_at else "not planned yet"
-        seen = f"{format_count(status.nodes, 'node')} and {format_count(status.pods, 'pod')}"
-        print_line(f"Last reconciled {format_duration(now - status.looked_at)} ago: {seen}; {planned}.{pages_sentence(status.leader)}")
+        size = f"{format_count(status.nodes, 'node')} and {format_count(status.pods, 'pod')}"
+        print_line(f"Last reconciled {format_duration(now - status.looked_at)} ago: {size}; {planned}.{pages_sentence(status.leader)}")
     print_line(summary(status) + ".")
     for hold in status.holds:
         print_line(f"On hold: {hold.text}.")

@@ -47,7 +47,7 @@ def why(*, kind: str, name: str, kubeconfig: Path | None, context: str, namespac
     if kind == "hpa":
         sys.exit(run_with_transport(access, lambda transport: print_chain(transport, subject, as_json=as_json)))
 
-    async def talking(transport: "HttpTransport") -> int:
+    async def query_cluster(transport: "HttpTransport") -> int:
         import msgspec
 
         from gpuscaler.control.records.status.why import Explanation
@@ -69,7 +69,7 @@ def why(*, kind: str, name: str, kubeconfig: Path | None, context: str, namespac
             print_answer(answer)
         return missing or (0 if answer.known else 2)
 
-    sys.exit(run_with_transport(access, talking))
+    sys.exit(run_with_transport(access, query_cluster))
 
 
 async def print_chain(transport: "HttpTransport", subject: str, *, as_json: bool) -> int:
@@ -82,8 +82,8 @@ async def print_chain(transport: "HttpTransport", subject: str, *, as_json: bool
     from gpuscaler.metrics.chain.judging import first_broken, judge
     from gpuscaler.metrics.chain.looking import collect_facts
 
-    async def page(where: PodPort, path: str) -> tuple[int, bytes]:
-        return await get_page(transport, where, path, within=PATIENCE)
+    async def page(target: PodPort, path: str) -> tuple[int, bytes]:
+        return await get_page(transport, target, path, within=PATIENCE)
 
     namespace, _, name = subject.partition("/")
     try:
@@ -162,9 +162,9 @@ async def from_events(transport: "Transport", kind: str, subject: str) -> "Expla
 
 def parse_event_time(text: str | None) -> float:
     """Parse the time of an Event to seconds since the epoch; 0 if it cannot be parsed."""
-    from gpuscaler.model.wire import UnreadableError, seconds
+    from gpuscaler.model.wire import UnreadableError, parse_timestamp
 
     try:
-        return seconds(text, "eventTime")
+        return parse_timestamp(text, "eventTime")
     except UnreadableError:
         return 0.0

@@ -89,14 +89,14 @@ class Client:
                 raise Unreachable(f"{request.method} {request.path}: no answer within {self.write_timeout:g} s") from error
 
     @asynccontextmanager
-    async def _send(self, request: Request, what: RequestKind) -> AsyncIterator[Answer]:
+    async def _send(self, request: Request, request_type: RequestKind) -> AsyncIterator[Answer]:
         loop = asyncio.get_running_loop()
         start = loop.time()
         status = 0
         try:
             async with self.transport.exchange(request) as answer:
                 status = answer.status
-                self.metrics.count_answer(what, status, loop.time() - start)
+                self.metrics.count_answer(request_type, status, loop.time() - start)
                 if not 200 <= status < 300:
                     # A redirect is an error too: credentials go only to servers that the configuration names.
                     raise error_of(status, answer.headers, await _read_body(answer, _MAX_ERROR_BYTES))
@@ -109,7 +109,7 @@ class Client:
                 yield answer
         finally:
             if not status:
-                self.metrics.count_answer(what, 0, loop.time() - start)
+                self.metrics.count_answer(request_type, 0, loop.time() - start)
 
     async def get(self, resource: Resource, name: str, *, namespace: str = "", subresource: str = "") -> bytes:
         return await self._read(resource.path(namespace, name, subresource), {})

@@ -17,7 +17,7 @@ import msgspec
 from gpuscaler.kube.credentials import RequestCredentials, bearer_header
 from gpuscaler.kube.errors import AccessError, CredentialsError
 from gpuscaler.kube.tls import ClientCertificate
-from gpuscaler.model.wire import UnreadableError, Wire, seconds
+from gpuscaler.model.wire import UnreadableError, Wire, parse_timestamp
 
 GROUP = "client.authentication.k8s.io"
 VERSIONS = (f"{GROUP}/v1", f"{GROUP}/v1beta1")
@@ -192,7 +192,7 @@ class ExecPlugin:
         try:
             exec_credential = msgspec.json.decode(output, type=WireExecCredential)
             status = exec_credential.status or WireCredentialStatus()
-            expires = seconds(status.expiration_timestamp, "status.expirationTimestamp") or float("inf")
+            expires = parse_timestamp(status.expiration_timestamp, "status.expirationTimestamp") or float("inf")
         except (msgspec.DecodeError, UnreadableError) as error:
             problem = "its expirationTimestamp is not a time" if isinstance(error, UnreadableError) else "it is not valid JSON"
             raise CredentialsError(f"{command}: printed no ExecCredential ({problem}); run it yourself to see what it prints") from None

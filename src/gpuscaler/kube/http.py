@@ -92,22 +92,22 @@ class HttpTransport:
 
     async def _connect_websocket(self, request: Request, protocol: str) -> aiohttp.ClientWebSocketResponse:
         """The open WebSocket."""
-        presented = await self.access.credentials.current()
+        credentials = await self.access.credentials.current()
         try:
-            return await self._open(request, presented, protocol)
+            return await self._open(request, credentials, protocol)
         except _RefusedError as refused:
-            renewed = await self.access.credentials.renewed(presented) if refused.error.status == 401 else None
+            renewed = await self.access.credentials.renewed(credentials) if refused.error.status == 401 else None
             if renewed is None:
                 raise
         return await self._open(request, renewed, protocol)
 
-    async def _open(self, request: Request, presented: RequestCredentials, protocol: str) -> aiohttp.ClientWebSocketResponse:
+    async def _open(self, request: Request, credentials: RequestCredentials, protocol: str) -> aiohttp.ClientWebSocketResponse:
         return await self._open_session().ws_connect(
             self._url(request),
             protocols=(protocol,),
-            headers=self._headers(request, presented),
+            headers=self._headers(request, credentials),
             proxy=self.access.proxy or None,
-            ssl=await self._ssl(presented),
+            ssl=await self._ssl(credentials),
             server_hostname=self.access.tls.server_name or None,
             max_msg_size=0,
             timeout=aiohttp.ClientWSTimeout(ws_close=1.0),
@@ -115,9 +115,9 @@ class HttpTransport:
 
     async def _head(self, request: Request) -> ClientResponse:
         """The response as soon as its head has arrived."""
-        presented = await self.access.credentials.current()
-        response = await self._send(request, presented)
-        return response if response.status != 401 else await self._retry_with_renewed(request, response, presented)
+        credentials = await self.access.credentials.current()
+        response = await self._send(request, credentials)
+        return response if response.status != 401 else await self._retry_with_renewed(request, response, credentials)
 
     async def _with_timeout(self, request: Request, operation: Coroutine[Any, Any, T]) -> tuple[T | None, ApiError | Unreachable]:
         """The result of ``operation`` within the time-out of ``request``, or the reason why there is none."""
@@ -144,15 +144,15 @@ class HttpTransport:
         response.close()
         return await self._send(request, renewed)
 
-    async def _send(self, request: Request, presented: RequestCredentials) -> ClientResponse:
+    async def _send(self, request: Request, credentials: RequestCredentials) -> ClientResponse:
         return await self._open_session().request(
             request.method,
             self._url(request),
             data=request.body or None,
-            headers=self._headers(request, presented),
+            headers=self._headers(request, credentials),
             allow_redirects=False,
             proxy=self.access.proxy or None,
-            ssl=await self._ssl(presented),
+            ssl=await self._ssl(credentials),
             server_hostname=self.access.tls.server_name or None,
             timeout=aiohttp.ClientTimeout(total=None, sock_read=request.timeout),
         )
@@ -161,12 +161,12 @@ class HttpTransport:
         query = f"?{urlencode(request.query)}" if request.query else ""
         return URL(f"{self.access.server}{request.path}{query}", encoded=True)
 
-    def _headers(self, request: Request, presented: RequestCredentials) -> list[tuple[str, str]]:
+    def _headers(self, request: Request, credentials: RequestCredentials) -> list[tuple[str, str]]:
         defaults = {"user-agent": f"gpuscaler/{__version__}", "accept-encoding": "gzip" if self.access.compress else "identity"}
-        return [*{**defaults, **request.headers}.items(), *self.access.headers, *presented.headers.items()]
+        return [*{**defaults, **request.headers}.items(), *self.access.headers, *credentials.headers.items()]
 
-    async def _ssl(self, presented: RequestCredentials) -> ssl.SSLContext | bool:
-        return await self._contexts.current(presented.certificate) if self.access.server.startswith("https:") else True
+    async def _ssl(self, credentials: RequestCredentials) -> ssl.SSLContext | bool:
+        return await self._contexts.current(credentials.certificate) if self.access.server.startswith("https:") else True
 
     def _open_session(self) -> aiohttp.ClientSession:
         if self._session is None:

@@ -41,7 +41,7 @@ def in_cluster(environ: Mapping[str, str], *, root: Path = SERVICE_ACCOUNT_FOLDE
         source=_OWNER,
         tls=tls,
         credentials=TokenFile(root / "token", _OWNER),
-        namespace=_namespace(root / "namespace"),
+        namespace=_read_namespace(root / "namespace"),
         proxy=proxy_of(urlsplit(server), environ),
         in_pod=True,
     )
@@ -77,7 +77,7 @@ def find_access(
     )
 
 
-def _namespace(path: Path) -> str:
+def _read_namespace(path: Path) -> str:
     try:
         return path.read_text().strip() or "default"
     except OSError:

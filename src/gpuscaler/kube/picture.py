@@ -125,12 +125,12 @@ class Picture:
 
     def receive(self, batch: Batch) -> None:
         """Take a batch from a reflector."""
-        changes, aside = self._select_new(batch)
-        if changes or aside:
-            self._aside.update((skipped.object, skipped) for skipped in aside)
+        changes, set_aside = self._select_new(batch)
+        if changes or set_aside:
+            self._aside.update((skipped.object, skipped) for skipped in set_aside)
             self._pending.setdefault(batch.model, {}).update(changes)
             self._kinds |= {batch.resource.kind}
-        if changes or aside or batch.listed:
+        if changes or set_aside or batch.listed:
             self.changed.set()
         for listener in tuple(self._listeners):
             listener(batch)
@@ -167,37 +167,37 @@ class Picture:
             kinds, self._kinds = self._kinds, frozenset()
             self.changed.clear()
             changes, self._pending = self._pending, {}
-            aside, self._aside = self._aside, {}
-            if changes or aside:
-                self._applying, self._applying_aside = changes, frozenset(aside)
+            set_aside, self._aside = self._aside, {}
+            if changes or set_aside:
+                self._applying, self._applying_aside = changes, frozenset(set_aside)
                 try:
-                    self._cluster = await self._apply(changes, tuple(aside.values()))
+                    self._cluster = await self._apply(changes, tuple(set_aside.values()))
                     self._version += 1
                 except BaseException:
                     # Cancelled while a thread was working: all changes are still pending.
-                    self._restore_pending(changes, aside, kinds)
+                    self._restore_pending(changes, set_aside, kinds)
                     raise
                 finally:
                     self._applying, self._applying_aside = {}, frozenset()
             return ClusterState(self._cluster, self._version, kinds)
 
-    async def _apply(self, changes: Changes, aside: tuple[Skipped, ...]) -> Cluster:
+    async def _apply(self, changes: Changes, set_aside: tuple[Skipped, ...]) -> Cluster:
         if sum(map(len, changes.values())) > self._inline:
             # A copy: if this is cancelled, what is put back may change while the thread still works.
             copied = {kind: by_key.copy() for kind, by_key in changes.items()}
-            return await asyncio.to_thread(lambda: self._cluster.apply(_delta(_flatten(copied)), set_aside=aside))
+            return await asyncio.to_thread(lambda: self._cluster.apply(_delta(_flatten(copied)), set_aside=set_aside))
         cluster, flat = self._cluster, _flatten(changes)
         while len(flat) > CHANGES_PER_STEP:
             cluster = cluster.apply(_delta(flat[:CHANGES_PER_STEP]))
             del flat[:CHANGES_PER_STEP]
             await yield_to_loop()
         # Unreadable objects come last: an earlier change of the same object would clear them.
-        return cluster.apply(_delta(flat), set_aside=aside)
+        return cluster.apply(_delta(flat), set_aside=set_aside)
 
-    def _restore_pending(self, changes: Changes, aside: dict[str, Skipped], kinds: frozenset[str]) -> None:
+    def _restore_pending(self, changes: Changes, set_aside: dict[str, Skipped], kinds: frozenset[str]) -> None:
         for kind, later in self._pending.items():
             changes.setdefault(kind, {}).update(later)
-        self._pending, self._aside = changes, aside | self._aside
+        self._pending, self._aside = changes, set_aside | self._aside
         self._kinds |= kinds
         self.changed.set()
 
@@ -206,24 +206,24 @@ class Picture:
         model = batch.model
         pending, folding = self._pending.get(model, {}), self._applying.get(model, {})
         stored: dict[str, Any] = getattr(self._cluster, "nodes" if model is Node else "pods" if model is Pod else HOMES[model][0])
-        aside = {skipped.object for skipped in self._cluster.set_aside} | self._applying_aside
-        any_skipped = bool(aside or self._aside)
-        fresh: dict[str, Item | None] = {}
+        aside_names = {skipped.object for skipped in self._cluster.set_aside} | self._applying_aside
+        any_skipped = bool(aside_names or self._aside)
+        changed: dict[str, Item | None] = {}
         for key, item in batch.changes.items():
             if self._bought and isinstance(item, Node):
                 item = self._with_offering(item)
             previous = pending[key] if key in pending else folding[key] if key in folding else stored.get(key)
-            if previous == item and not (any_skipped and self._was_aside(object_name(model, key), aside)):
+            if previous == item and not (any_skipped and self._was_aside(object_name(model, key), aside_names)):
                 continue
-            fresh[key] = item
+            changed[key] = item
         if any_skipped:
-            for key in fresh:
+            for key in changed:
                 self._aside.pop(object_name(model, key), None)
-        before = set(self._cluster.set_aside) if batch.set_aside else set()
-        return fresh, [skipped for skipped in batch.set_aside if skipped not in before]
+        known_aside = set(self._cluster.set_aside) if batch.set_aside else set()
+        return changed, [skipped for skipped in batch.set_aside if skipped not in known_aside]
 
-    def _was_aside(self, name: str, aside: Set[str]) -> bool:
-        return name in aside or name in self._aside
+    def _was_aside(self, name: str, aside_names: Set[str]) -> bool:
+        return name in aside_names or name in self._aside
 
 
 def _flatten(changes: Changes) -> list[tuple[type, str, Item | None]]:

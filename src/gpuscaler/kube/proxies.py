@@ -46,10 +46,10 @@ def _is_excluded(host: str, port: int, excluded: str) -> bool:
         address = None
     if host == "localhost" or (address is not None and address.is_loopback):
         return True
-    return any(_matches(rule.strip().lower(), host.lower(), port, address) for rule in excluded.split(",") if rule.strip())
+    return any(_matches_rule(rule.strip().lower(), host.lower(), port, address) for rule in excluded.split(",") if rule.strip())
 
 
-def _matches(rule: str, host: str, port: int, address: ipaddress.IPv4Address | ipaddress.IPv6Address | None) -> bool:
+def _matches_rule(rule: str, host: str, port: int, address: ipaddress.IPv4Address | ipaddress.IPv6Address | None) -> bool:
     if rule == "*":
         return True
     if "/" in rule:

@@ -274,10 +274,10 @@ class Reflector:
 
     def _finish_list(self, version: str) -> None:
         """Finish a list: objects that it did not contain are gone."""
-        seen, self._seen = self._seen or set(), None
+        listed_identities, self._seen = self._seen or set(), None
         deletions = _Draft()
-        if len(seen) < len(self._known):
-            for identity in self._known.keys() - seen:
+        if len(listed_identities) < len(self._known):
+            for identity in self._known.keys() - listed_identities:
                 self._forget(identity, deletions)
         self._version, self._page, self._failed_streams = version, PAGE, 0
         self.synced, self.absent = True, False

@@ -32,11 +32,11 @@ def object_name(kind: type, key: str) -> str:
     return f"{name} {path.lstrip('/')}"
 
 
-def merge_skipped(before: Iterable[Skipped], added: Iterable[Skipped], seen: Collection[str]) -> tuple[Skipped, ...]:
+def merge_skipped(previous: Iterable[Skipped], added: Iterable[Skipped], seen: Collection[str]) -> tuple[Skipped, ...]:
     """Merge skipped objects: ``added`` are added, and those in ``seen`` are removed, because they could be read or are gone.
 
     Only the latest entry of an object counts. An entry without a name (only a kind) has no identity, and stays.
     """
     latest = tuple(added)
-    again = {entry.object for entry in latest if " " in entry.object}
-    return tuple(dict.fromkeys((*(entry for entry in before if entry.object not in again and entry.object not in seen), *latest)))
+    added_objects = {entry.object for entry in latest if " " in entry.object}
+    return tuple(dict.fromkeys((*(entry for entry in previous if entry.object not in added_objects and entry.object not in seen), *latest)))

@@ -232,16 +232,16 @@ class _Change:
 
     def _change_table(self, nodes: Mapping[str, Node | None]) -> set[str]:
         """Apply changes of nodes to the rows and the requests per row; return the names of nodes that had no row before."""
-        cluster, before = self.cluster, self.cluster.table
-        cluster.table, rows = before.changed(nodes)
-        if cluster.table.names is before.names:
+        cluster, previous = self.cluster, self.cluster.table
+        cluster.table, rows = previous.changed(nodes)
+        if cluster.table.names is previous.names:
             return set()
         kept = rows >= 0
         for resource, array in self._own("requested").items():
             moved = np.zeros(len(rows), dtype=np.int64)
             moved[kept] = array[rows[kept]]
             cluster.requested[resource] = moved
-        return nodes.keys() - before.row.keys()
+        return nodes.keys() - previous.row.keys()
 
     def _own(self, name: str) -> dict[Any, Any]:
         """Return the dictionary attribute ``name``, copied before its first change."""

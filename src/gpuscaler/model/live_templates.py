@@ -76,11 +76,16 @@ def is_broken(node: Node, offering: Offering) -> bool:
 def template_differences(offering: Offering, nodes: Sequence[Node]) -> TemplateDifferences:
     """Compare ``nodes`` (at least one) with the template of ``offering``. They are complete, and machines of its type and pool."""
     labels, messages = _labels(offering, nodes)
-    taints, untainted, more = _taints(offering, nodes)
+    taints, untainted, taint_messages = _taints(offering, nodes)
     resources = _resources(nodes)
     devices = _devices(offering, nodes)
     return TemplateDifferences(
-        labels, taints, untainted, resources, (*messages, *more, *_amount_messages(offering, nodes, {**resources, **devices})), devices
+        labels,
+        taints,
+        untainted,
+        resources,
+        (*messages, *taint_messages, *_amount_messages(offering, nodes, {**resources, **devices})),
+        devices,
     )
 
 
@@ -96,15 +101,15 @@ def with_labels(offering: Offering, differences: TemplateDifferences) -> Offerin
 
 def with_resources(offering: Offering, resources: Resources) -> Offering:
     """Return ``offering`` with the resources of its nodes, except accelerators, which stay those that it is sold with."""
-    room = {name: amount if is_device(name) else resources.get(name) or amount for name, amount in offering.allocatable.items()}
-    room |= {name: amount for name, amount in resources.items() if amount and name not in room and not is_device(name)}
-    return offering if room == offering.allocatable else replace(offering, allocatable=room)
+    allocatable = {name: amount if is_device(name) else resources.get(name) or amount for name, amount in offering.allocatable.items()}
+    allocatable |= {name: amount for name, amount in resources.items() if amount and name not in allocatable and not is_device(name)}
+    return offering if allocatable == offering.allocatable else replace(offering, allocatable=allocatable)
 
 
 def with_devices(offering: Offering, devices: Resources) -> Offering:
     """Return ``offering`` with accelerators divided or shared as on its nodes; as sold if ``devices`` is empty."""
-    room = {name: amount for name, amount in offering.allocatable.items() if not is_device(name)} | {**devices}
-    return offering if not devices or room == offering.allocatable else replace(offering, allocatable=room)
+    allocatable = {name: amount for name, amount in offering.allocatable.items() if not is_device(name)} | {**devices}
+    return offering if not devices or allocatable == offering.allocatable else replace(offering, allocatable=allocatable)
 
 
 def _devices(offering: Offering, nodes: Sequence[Node]) -> dict[str, int]:
@@ -113,12 +118,12 @@ def _devices(offering: Offering, nodes: Sequence[Node]) -> dict[str, int]:
     A node with fewer than sold, and no parts, is broken, and is no evidence for the next node. A node with more shares them.
     """
     sold = {name: amount for name, amount in offering.allocatable.items() if amount and is_device(name)}
-    seen = [
+    by_node = [
         {name: amount for name, amount in node.allocatable.items() if amount and is_device(name)}
         for node in nodes
         if are_divided(node.allocatable, sold) or all(node.allocatable.get(name, 0) >= sold.get(name, 0) for name in ACCELERATORS)
     ]
-    agreed = seen[0] if seen and all(amount == seen[0] for amount in seen) else sold
+    agreed = by_node[0] if by_node and all(amount == by_node[0] for amount in by_node) else sold
     return {} if agreed == sold else agreed
 
 
@@ -156,11 +161,12 @@ def _taints(offering: Offering, nodes: Sequence[Node]) -> tuple[tuple[Taint, ...
         for taint in sorted(everywhere - set(offering.taints), key=str)
         if taint.effect in HARD_EFFECTS and not taint.key.startswith(_PASSING)
     )
-    many = _describe_nodes(nodes)
+    nodes_text = _describe_nodes(nodes)
     messages = [
-        f"the taint {taint} is on none of its {many}, and nodes take precedence: remove its tag, or set it on nodes" for taint in missing
+        f"the taint {taint} is on none of its {nodes_text}, and nodes take precedence: remove its tag, or set it on nodes"
+        for taint in missing
     ]
-    messages += [f"the taint {taint} is on its {many} and in no tag; the nodes take precedence" for taint in new]
+    messages += [f"the taint {taint} is on its {nodes_text} and in no tag; the nodes take precedence" for taint in new]
     return new, missing, messages
 
 
@@ -180,8 +186,10 @@ def _amount_messages(offering: Offering, nodes: Sequence[Node], resources: Resou
     for name, amount in resources.items():
         expected = offering.allocatable.get(name, 0)
         if amount > expected * (1 + WORTH_A_WORD):
-            more = f"a node of this group offers {format_amount(name, amount)} of {name}, the template {format_amount(name, expected)}"
-            messages.append(f"{offering.instance_type}: {more}; the nodes take precedence")
+            comparison = (
+                f"a node of this group offers {format_amount(name, amount)} of {name}, the template {format_amount(name, expected)}"
+            )
+            messages.append(f"{offering.instance_type}: {comparison}; the nodes take precedence")
     return messages
 
 

@@ -15,7 +15,7 @@ from gpuscaler.model.offerings import MARKETS
 from gpuscaler.model.pods import PodOptions
 from gpuscaler.model.pools import STEERINGS
 from gpuscaler.model.quantities import describe_unreadable, shorten_value
-from gpuscaler.model.selectors import integer
+from gpuscaler.model.selectors import parse_integer
 from gpuscaler.model.well_known import OWN_PREFIX
 
 T = TypeVar("T")
@@ -103,12 +103,12 @@ class _Reader:
             self.warn(name, text, str(error))
         return default
 
-    def cut(self, name: str, text: str | None, seconds: D, most: float, why: str = "") -> D | float:
-        """Return ``seconds``, limited to ``most`` with a warning."""
-        if not isinstance(seconds, float) or seconds <= most:
+    def clamp(self, name: str, text: str | None, seconds: D, limit: float, why: str = "") -> D | float:
+        """Return ``seconds``, limited to ``limit`` with a warning."""
+        if not isinstance(seconds, float) or seconds <= limit:
             return seconds
-        self.warnings.append(f"{name}: saw {shorten_value(text)}, expected at most {most:g} s{why}; cut to it")
-        return most
+        self.warnings.append(f"{name}: saw {shorten_value(text)}, expected at most {limit:g} s{why}; cut to it")
+        return limit
 
     def warn(self, name: str, text: str, expected: str) -> None:
         self.warnings.append(f"{name}: saw {describe_unreadable(text)}, expected {expected}; ignored")
@@ -126,61 +126,61 @@ def pod_options(
     reader = _Reader()
     gang = _gang(given, labels, workload, reader)
 
-    def duration(name: str, text: str | None, most: float = LONGEST, why: str = "") -> float | None:
-        return reader.cut(name, text, reader.read(name, text, parse_positive_duration, None), most, why)
+    def duration(name: str, text: str | None, limit: float = LONGEST, why: str = "") -> float | None:
+        return reader.clamp(name, text, reader.read(name, text, parse_positive_duration, None), limit, why)
 
-    undisturbed = reader.read(_DO_NOT_DISRUPT_KEY, given.do_not_disrupt, _do_not_disrupt, False)
+    undisturbed = reader.read(_DO_NOT_DISRUPT_KEY, given.do_not_disrupt, _parse_do_not_disrupt, False)
     if not isinstance(undisturbed, bool):
-        undisturbed = reader.cut(_DO_NOT_DISRUPT_KEY, given.do_not_disrupt, undisturbed, LONGEST)
+        undisturbed = reader.clamp(_DO_NOT_DISRUPT_KEY, given.do_not_disrupt, undisturbed, LONGEST)
     options = PodOptions(
-        market=reader.read(f"{OWN_PREFIX}market", given.market, _markets, ()),
+        market=reader.read(f"{OWN_PREFIX}market", given.market, _parse_markets, ()),
         spot_wait=duration(f"{OWN_PREFIX}spot-wait", given.spot_wait),
-        deadline=reader.read(f"{OWN_PREFIX}deadline", given.deadline, _moment, None),
+        deadline=reader.read(f"{OWN_PREFIX}deadline", given.deadline, _parse_moment, None),
         expected_duration=duration(f"{OWN_PREFIX}expected-duration", given.expected_duration),
         restart_cost=duration(f"{OWN_PREFIX}restart-cost", given.restart_cost),
         grace=duration(f"{OWN_PREFIX}grace", given.grace, min(max_grace, LONGEST), " (max_grace)"),
         run_for=duration(f"{OWN_PREFIX}run-for", given.run_for),
         scale_up_delay=duration(f"{_CA}pod-scale-up-delay", given.scale_up_delay),
-        safe_to_evict=reader.read(f"{_CA}safe-to-evict", given.safe_to_evict, boolean, None),
-        safe_to_evict_local_volumes=_names(given.safe_local_volumes),
+        safe_to_evict=reader.read(f"{_CA}safe-to-evict", given.safe_to_evict, parse_boolean, None),
+        safe_to_evict_local_volumes=_parse_names(given.safe_local_volumes),
         do_not_disrupt=undisturbed
         if isinstance(undisturbed, bool)
-        else reader.cut(_DO_NOT_DISRUPT_KEY, given.do_not_disrupt, undisturbed, LONGEST),
-        disruption=reader.read(DISRUPTION, given.disruption, _disruption, ""),
-        steering=reader.read(STEERING, given.steering, _steering, ""),
+        else reader.clamp(_DO_NOT_DISRUPT_KEY, given.do_not_disrupt, undisturbed, LONGEST),
+        disruption=reader.read(DISRUPTION, given.disruption, _parse_mode, ""),
+        steering=reader.read(STEERING, given.steering, _parse_steering_mode, ""),
         do_not_drain=_NO_DRAIN in labels and labels[_NO_DRAIN].lower() != "false",
         mirror=given.mirror is not None,
         gang=gang.name,
         gang_size=gang.size,
-        gang_topology=reader.read(f"{OWN_PREFIX}gang-topology", given.gang_topology, _topology, "zone"),
+        gang_topology=reader.read(f"{OWN_PREFIX}gang-topology", given.gang_topology, _parse_topology, "zone"),
         gang_source=gang.source,
     )
     return options, tuple(reader.warnings)
 
 
-def disruption(text: str | None) -> tuple[str, tuple[str, ...]]:
+def parse_disruption(text: str | None) -> tuple[str, tuple[str, ...]]:
     """Read the disruption annotation of an owner or a Namespace, empty if there is none; the second value are warnings."""
     reader = _Reader()
-    return reader.read(DISRUPTION, text, _disruption, ""), tuple(reader.warnings)
+    return reader.read(DISRUPTION, text, _parse_mode, ""), tuple(reader.warnings)
 
 
-def steering(text: str | None) -> tuple[str, tuple[str, ...]]:
+def parse_steering(text: str | None) -> tuple[str, tuple[str, ...]]:
     """Read the steering annotation of a Namespace, empty if there is none; the second value are warnings."""
     reader = _Reader()
-    return reader.read(STEERING, text, _steering, ""), tuple(reader.warnings)
+    return reader.read(STEERING, text, _parse_steering_mode, ""), tuple(reader.warnings)
 
 
-def checkpoint(annotations: PodAnnotations | None) -> tuple[float, float]:
+def parse_checkpoint(annotations: PodAnnotations | None) -> tuple[float, float]:
     """Return the time of a pod's checkpoint request, and of the request that it has answered; 0 if missing or unreadable."""
     if annotations is None or (annotations.checkpoint_requested is None and annotations.checkpointed is None):
         return 0.0, 0.0
-    return _moment_or_never(annotations.checkpoint_requested), _moment_or_never(annotations.checkpointed)
+    return _parse_moment_or_never(annotations.checkpoint_requested), _parse_moment_or_never(annotations.checkpointed)
 
 
-def _moment_or_never(text: str | None) -> float:
+def _parse_moment_or_never(text: str | None) -> float:
     """Read a time written by a pod's processes. An unreadable one counts as not answered, without a warning: it may be half-written."""
     try:
-        return _moment((text or "").strip())
+        return _parse_moment((text or "").strip())
     except ValueError:
         return 0.0
 
@@ -188,7 +188,7 @@ def _moment_or_never(text: str | None) -> float:
 def _gang(annotations: PodAnnotations, labels: Mapping[str, str], workload: str, reader: _Reader) -> Gang:
     """Return the gang. The first name counts: gpuscaler's annotations, then the native reference, then labels of other projects."""
     if annotations.gang:
-        return Gang(annotations.gang, reader.read(f"{OWN_PREFIX}gang-size", annotations.gang_size, _count, 0), "annotation")
+        return Gang(annotations.gang, reader.read(f"{OWN_PREFIX}gang-size", annotations.gang_size, _parse_count, 0), "annotation")
     if annotations.gang_size is not None:
         reader.warn(f"{OWN_PREFIX}gang-size", annotations.gang_size, f"{OWN_PREFIX}gang as well")
     if workload:
@@ -199,41 +199,41 @@ def _gang(annotations: PodAnnotations, labels: Mapping[str, str], workload: str,
     if annotations.volcano or annotations.volcano_own:
         return Gang(annotations.volcano or annotations.volcano_own or "", 0, "volcano")
     if labels.get(_KUEUE):
-        return Gang(labels[_KUEUE], reader.read(_KUEUE_COUNT, annotations.kueue_count, _count, 0), "kueue")
+        return Gang(labels[_KUEUE], reader.read(_KUEUE_COUNT, annotations.kueue_count, _parse_count, 0), "kueue")
     if labels.get(_JOBSET):
         return Gang(labels[_JOBSET], 0, "jobset")
     return Gang()
 
 
-def boolean(text: str) -> bool:
+def parse_boolean(text: str) -> bool:
     """Parse "true" or "false"; raise ValueError for anything else."""
     if text.lower() not in ("true", "false"):
         raise ValueError('"true" or "false"')
     return text.lower() == "true"
 
 
-def _do_not_disrupt(text: str) -> bool | float:
-    return boolean(text) if text.lower() in ("true", "false") else parse_positive_duration(text)
+def _parse_do_not_disrupt(text: str) -> bool | float:
+    return parse_boolean(text) if text.lower() in ("true", "false") else parse_positive_duration(text)
 
 
-def _disruption(text: str) -> str:
+def _parse_mode(text: str) -> str:
     if text not in (ALLOW, NEVER):
         raise ValueError(f"{ALLOW} or {NEVER}")
     return text
 
 
-def _steering(text: str) -> str:
+def _parse_steering_mode(text: str) -> str:
     if text not in STEERINGS:
         raise ValueError(", ".join(STEERINGS[:-1]) + f" or {STEERINGS[-1]}")
     return text
 
 
-def _names(text: str | None) -> tuple[str, ...]:
+def _parse_names(text: str | None) -> tuple[str, ...]:
     return tuple(sorted({name.strip() for name in (text or "").split(",")} - {""}))
 
 
-def _markets(text: str) -> tuple[str, ...]:
-    names = _names(text)
+def _parse_markets(text: str) -> tuple[str, ...]:
+    names = _parse_names(text)
     if names == ("any",):
         return ()
     if not names or not set(names) <= set(MARKETS):
@@ -241,7 +241,7 @@ def _markets(text: str) -> tuple[str, ...]:
     return names
 
 
-def _moment(text: str) -> float:
+def _parse_moment(text: str) -> float:
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:
@@ -253,14 +253,14 @@ def _moment(text: str) -> float:
     return seconds
 
 
-def _count(text: str) -> int:
-    number = integer(text)
+def _parse_count(text: str) -> int:
+    number = parse_integer(text)
     if number is None or not 0 < number <= MOST_MEMBERS:
         raise ValueError(f"a whole number of at least 1 and at most {MOST_MEMBERS}")
     return number
 
 
-def _topology(text: str) -> str:
+def _parse_topology(text: str) -> str:
     if text not in ("zone", "any"):
         raise ValueError("zone or any")
     return text

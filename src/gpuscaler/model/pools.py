@@ -199,8 +199,8 @@ def guessed_offerings(policy: Policy) -> frozenset[OfferingKey]:
 
 def is_boundless(policy: Policy) -> bool:
     """Whether purchases under ``policy`` are unlimited: there is no limit, and some pool has no maximum."""
-    some = (policy.limits.gpus, policy.limits.machines, policy.limits.dollars_per_hour)
-    return all(limit is None for limit in some) and any(pool.max is None for pool in policy.pools)
+    limits = (policy.limits.gpus, policy.limits.machines, policy.limits.dollars_per_hour)
+    return all(limit is None for limit in limits) and any(pool.max is None for pool in policy.pools)
 
 
 def with_default_limit(policy: Policy) -> Policy:

@@ -89,7 +89,7 @@ def pod_requests(
         if pod_status is not None:
             level = _at_pod_level(_resized_requests(level, pod_status, "", infeasible))
         total.update(level)
-    _add(total, amounts(overhead, "overhead"))
+    _add(total, parse_amounts(overhead, "overhead"))
     return _check_bounds({name: amount for name, milli in total.items() if (amount := _in_base_units(name, milli))})
 
 
@@ -101,7 +101,7 @@ def _check_bounds(requests: dict[str, int]) -> dict[str, int]:
     return requests
 
 
-def amounts(quantities: Quantities | None, path: str) -> Milli:
+def parse_amounts(quantities: Quantities | None, path: str) -> Milli:
     """Return ``quantities`` in thousandths. Raises :class:`UnreadableError` for invalid, negative or absurdly large ones."""
     result: Milli = {}
     for name, text in (quantities or {}).items():
@@ -141,12 +141,12 @@ def _with_defaults(container: Container, path: str) -> Milli:
     resources = container.resources
     if resources is None:
         return {}
-    requests = amounts(resources.requests, f"{path}.resources.requests")
-    return amounts(resources.limits, f"{path}.resources.limits") | requests
+    requests = parse_amounts(resources.requests, f"{path}.resources.requests")
+    return parse_amounts(resources.limits, f"{path}.resources.limits") | requests
 
 
 def _limits(container: Container, path: str, _resizable: bool) -> Milli:
-    return amounts(container.resources.limits, f"{path}.resources.limits") if container.resources else {}
+    return parse_amounts(container.resources.limits, f"{path}.resources.limits") if container.resources else {}
 
 
 def _aggregate(
@@ -173,8 +173,8 @@ def _aggregate(
 
 def _pod_level(containers: Sequence[Container], init_containers: Sequence[Container], resources: ResourceRequirements) -> Milli:
     """Return pod-level requests with the API server's defaults; only cpu, memory and huge pages count at this level."""
-    requests = amounts(resources.requests, "resources.requests")
-    limits = amounts(resources.limits, "resources.limits")
+    requests = parse_amounts(resources.requests, "resources.requests")
+    limits = parse_amounts(resources.limits, "resources.limits")
     if requests or limits:
         for name, amount in _aggregate(containers, init_containers, _limits).items():
             if name.startswith("hugepages-") and name not in requests:
@@ -194,13 +194,13 @@ def _at_pod_level(requests: Milli) -> Milli:
 
 
 def _resized_requests(desired: Milli, status: ContainerStatus, path: str, infeasible: bool) -> Milli:
-    actual = amounts(status.resources.requests if status.resources else None, f"{path}resources.requests in the status")
-    allocated = amounts(status.allocated_resources, f"{path}allocatedResources in the status")
+    actual = parse_amounts(status.resources.requests if status.resources else None, f"{path}resources.requests in the status")
+    allocated = parse_amounts(status.allocated_resources, f"{path}allocatedResources in the status")
     return _largest(actual, allocated) if infeasible else _largest(desired, actual, allocated)
 
 
-def _add(total: Milli, more: Milli) -> None:
-    for name, amount in more.items():
+def _add(total: Milli, added: Milli) -> None:
+    for name, amount in added.items():
         total[name] = total.get(name, 0) + amount
 
 

@@ -57,9 +57,9 @@ class LabelIndex:
         self._by_label: dict[str, dict[tuple[str, str], list[int]]] = {}
         for number, (namespace, labels) in enumerate(objects):
             self._all.setdefault(namespace, []).append(number)
-            mine = self._by_label.setdefault(namespace, {})
+            of_namespace = self._by_label.setdefault(namespace, {})
             for label in labels.items():
-                mine.setdefault(label, []).append(number)
+                of_namespace.setdefault(label, []).append(number)
 
     def candidates(self, namespace: str, selector: LabelSelector | None) -> Iterator[int]:
         """Yield the numbers of objects in ``namespace`` that ``selector`` may match; all of them if there is no selector."""

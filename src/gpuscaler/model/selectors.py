@@ -55,7 +55,7 @@ class Requirement(Struct, frozen=True, gc=False):
             case "Exists" | "DoesNotExist":
                 counted = not self.values
             case "Gt" | "Lt":
-                counted = len(self.values) == 1 and integer(self.values[0]) is not None
+                counted = len(self.values) == 1 and parse_integer(self.values[0]) is not None
             case _:
                 counted = False
         return counted and is_label_key(self.key) and all(not value or _NAME.fullmatch(value) for value in self.values)
@@ -63,7 +63,7 @@ class Requirement(Struct, frozen=True, gc=False):
     def _compares(self, value: str | None) -> bool:
         if value is None or len(self.values) != 1:
             return False
-        left, right = integer(value), integer(self.values[0])
+        left, right = parse_integer(value), parse_integer(self.values[0])
         if left is None or right is None:
             return False
         return left > right if self.operator == "Gt" else left < right
@@ -75,7 +75,7 @@ def is_label_key(key: str) -> bool:
     return bool(_NAME.fullmatch(name)) and (not slash or bool(_DOMAIN.fullmatch(domain)))
 
 
-def integer(text: str) -> int | None:
+def parse_integer(text: str) -> int | None:
     """Parse ``text`` like Go's ``strconv.ParseInt(text, 10, 64)``; None instead of an error."""
     digits = text[1:] if text[:1] in ("+", "-") else text
     if not digits.isascii() or not digits.isdigit() or len(digits.lstrip("0")) > 19:

@@ -70,7 +70,7 @@ class NodeTable:
         if self._parts:
             # The parts do not have what was computed for the whole, and the whole itself is not kept.
             for resource, array in self._allocatable.items():
-                new._allocatable[resource] = _frozen(np.concatenate((array, more.allocatable(resource))))
+                new._allocatable[resource] = _read_only(np.concatenate((array, more.allocatable(resource))))
             for key, column in self._columns.items():
                 new._columns[key] = Column(*_join_columns(column, more.column(key)))
             if self._taints is not None:
@@ -88,8 +88,8 @@ class NodeTable:
         """Return the table of ``nodes``, most of which are rows here: known values are moved, and only new nodes are read."""
         row_of, own_nodes = self.row, self.nodes
         rows = [row_of.get(node.name, -1) for node in nodes]
-        fresh = [row for row, old in enumerate(rows) if old < 0 or own_nodes[old] is not nodes[row]]
-        return self._moved(nodes, np.array(rows, dtype=np.int64), fresh)
+        new_rows = [row for row, old in enumerate(rows) if old < 0 or own_nodes[old] is not nodes[row]]
+        return self._moved(nodes, np.array(rows, dtype=np.int64), new_rows)
 
     def changed(self, changes: Mapping[str, Node | None]) -> tuple["NodeTable", Array]:
         """Return a table in the order of names after ``changes``: new or different nodes by name, None for deleted ones.
@@ -111,11 +111,13 @@ class NodeTable:
             names.insert(position, name)
             nodes.insert(position, kept[name])
         rows = np.insert(np.delete(np.arange(len(self), dtype=np.int64), removed_rows), positions, -1)
-        fresh = [bisect_left(names, name) for name in kept]
-        return self._moved(nodes, rows, fresh, names=None if removed_rows or new else self.names), rows
+        changed_rows = [bisect_left(names, name) for name in kept]
+        return self._moved(nodes, rows, changed_rows, names=None if removed_rows or new else self.names), rows
 
-    def _moved(self, nodes: Sequence[Node], rows: Array, fresh: Sequence[int], *, names: tuple[str, ...] | None = None) -> "NodeTable":
-        """Return the table of ``nodes``, which are ``rows`` here; cached values are read again only for ``fresh`` ones.
+    def _moved(
+        self, nodes: Sequence[Node], rows: Array, changed_rows: Sequence[int], *, names: tuple[str, ...] | None = None
+    ) -> "NodeTable":
+        """Return the table of ``nodes``, which are ``rows`` here; cached values are read again only for ``changed_rows`` ones.
 
         ``names`` are given if they equal those of this table.
         """
@@ -126,17 +128,17 @@ class NodeTable:
             return new
         for resource, array in self._allocatable.items():
             moved = new._allocatable[resource] = array[rows]
-            moved[fresh] = [new.nodes[row].allocatable.get(resource, 0) for row in fresh]
-            _frozen(moved)
+            moved[changed_rows] = [new.nodes[row].allocatable.get(resource, 0) for row in changed_rows]
+            _read_only(moved)
         if self._taints is not None:
             codes, lists = self._taints
             code_of = {taints: code for code, taints in enumerate(lists)}
-            found = [code_of.get(new.nodes[row].taints, -1) for row in fresh]
+            new_codes = [code_of.get(new.nodes[row].taints, -1) for row in changed_rows]
             # If one is new, all are read again: otherwise unused lists would accumulate.
-            if -1 not in found:
+            if -1 not in new_codes:
                 renewed = codes[rows]
-                renewed[fresh] = found
-                new._taints = (_frozen(renewed), lists)
+                renewed[changed_rows] = new_codes
+                new._taints = (_read_only(renewed), lists)
         return new
 
     def allocatable(self, resource: str) -> Array:
@@ -147,7 +149,7 @@ class NodeTable:
                 array = np.fromiter((node.allocatable.get(resource, 0) for node in self.nodes), dtype=np.int64, count=len(self))
             else:
                 array = np.concatenate([part.allocatable(resource) for part in self._parts])
-            self._allocatable[resource] = _frozen(array)
+            self._allocatable[resource] = _read_only(array)
         return array
 
     def column(self, key: str) -> Column:
@@ -160,7 +162,7 @@ class NodeTable:
         if column is None:
             codes: dict[str, int] = {}
             raw = [codes.setdefault(v, len(codes)) if (v := node.labels.get(key)) is not None else -1 for node in self.nodes]
-            column = self._columns[key] = Column(_frozen(np.array(raw, dtype=np.int32)), tuple(codes))
+            column = self._columns[key] = Column(_read_only(np.array(raw, dtype=np.int32)), tuple(codes))
         return column
 
     @property
@@ -171,7 +173,7 @@ class NodeTable:
         if self._taints is None:
             codes: dict[tuple[Taint, ...], int] = {}
             array = np.array([codes.setdefault(node.taints, len(codes)) for node in self.nodes], dtype=np.int32)
-            self._taints = (_frozen(array), tuple(codes))
+            self._taints = (_read_only(array), tuple(codes))
         return self._taints
 
     def tainted(self, key: str) -> list[Node]:
@@ -184,7 +186,7 @@ class NodeTable:
     def unschedulable(self) -> Mask:
         """Rows with ``spec.unschedulable``."""
         if self._unschedulable is None:
-            self._unschedulable = _frozen(np.array([node.unschedulable for node in self.nodes], dtype=np.bool_))
+            self._unschedulable = _read_only(np.array([node.unschedulable for node in self.nodes], dtype=np.bool_))
         return self._unschedulable
 
     @property
@@ -212,7 +214,7 @@ def pack_parts(parts: Sequence[P], merge: Callable[[P, P], P]) -> tuple[P, ...]:
     return tuple(result)
 
 
-def _frozen(array: NDArray[S]) -> NDArray[S]:
+def _read_only(array: NDArray[S]) -> NDArray[S]:
     array.setflags(write=False)
     return array
 
@@ -224,4 +226,4 @@ def _join_columns(first: tuple[Codes, tuple[T, ...]], more: tuple[Codes, tuple[T
     translation = np.full(len(more[1]) + 1, -1, dtype=np.int32)
     for position, value in enumerate(more[1]):
         translation[position] = codes.setdefault(value, len(codes))
-    return _frozen(np.concatenate((first[0], translation[more[0]]))), tuple(codes)
+    return _read_only(np.concatenate((first[0], translation[more[0]]))), tuple(codes)

@@ -49,7 +49,7 @@ class Metadata(Wire):
     owner_references: list[OwnerReference] | None = None
 
 
-def seconds(text: str | None, path: str) -> float:
+def parse_timestamp(text: str | None, path: str) -> float:
     """Parse an RFC 3339 time to seconds since the epoch, 0 if there is none."""
     if not text:
         return 0.0

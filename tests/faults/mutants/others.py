@@ -174,7 +174,7 @@ MUTANTS = (
     Mutant(
         case=95,
         at="_Reader.clamp",
-        old="not isinstance(seconds, float) or seconds <= most",
+        old="not isinstance(seconds, float) or seconds <= limit",
         new="True",
         removes="durations set by tenants are unbounded",
     ),

@@ -11,7 +11,7 @@ from gpuscaler.kube.errors import ApiError, Unreachable
 from gpuscaler.kube.resources import CORE_EVENTS
 from gpuscaler.kube.transport import Request
 from gpuscaler.kube.watching import SilentError, event_of, watch_lines
-from gpuscaler.model.wire import UnreadableError, seconds
+from gpuscaler.model.wire import UnreadableError, parse_timestamp
 
 #: The maximum number of pods that are remembered; the oldest attempts are forgotten first.
 MAX_PODS = 50_000
@@ -40,7 +40,7 @@ class WireEvent(msgspec.Struct, gc=False, rename="camel"):
 
 
 class Attempts(Mapping[str, float]):
-    """The time of the last failed attempt, in seconds since the epoch, by ``namespace/name`` of the pod; ``said`` are the messages.
+    """The time of the last failed attempt, in seconds since the epoch, by ``namespace/name`` of the pod; ``messages`` are its messages.
 
     They are current while :meth:`run` runs. ``trouble`` says why the Events cannot be watched now; it is empty if nothing is wrong.
     """
@@ -48,7 +48,7 @@ class Attempts(Mapping[str, float]):
     def __init__(self, client: Client) -> None:
         self._client = client
         self._at: dict[str, float] = {}
-        self.said: dict[str, str] = {}
+        self.messages: dict[str, str] = {}
         self.trouble = ""
 
     def __getitem__(self, pod: str) -> float:
@@ -75,19 +75,19 @@ class Attempts(Mapping[str, float]):
                     async for lines in pieces:
                         self.trouble = ""
                         for line in lines:
-                            self._take(line)
+                            self._note_event(line)
             except SilentError:
                 continue
             except (ApiError, Unreachable) as error:
                 self.trouble = f"Events with the scheduler's failed attempts cannot be watched: {error}"
             await asyncio.sleep(PAUSE_SECONDS)
 
-    def _take(self, line: bytes) -> None:
+    def _note_event(self, line: bytes) -> None:
         try:
             watched = event_of(line)
             event = msgspec.json.decode(watched.object, type=WireEvent)
             last = (event.series.last_observed_time if event.series else None) or event.last_timestamp or event.event_time
-            at = seconds(last, "lastTimestamp")
+            at = parse_timestamp(last, "lastTimestamp")
         except (msgspec.MsgspecError, RecursionError, UnreadableError):
             # An Event that cannot be decoded costs one attempt, not the watch.
             return
@@ -98,8 +98,8 @@ class Attempts(Mapping[str, float]):
         before = self._at.pop(key, 0.0)
         self._at[key] = max(at, before)
         if at >= before:
-            self.said[key] = (event.message or "")[:MAX_MESSAGE]
+            self.messages[key] = (event.message or "")[:MAX_MESSAGE]
         while len(self._at) > MAX_PODS:
             oldest = next(iter(self._at))
             del self._at[oldest]
-            self.said.pop(oldest, None)
+            self.messages.pop(oldest, None)

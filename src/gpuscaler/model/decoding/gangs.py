@@ -91,7 +91,7 @@ def read_native_workload(wire: WireNativeWorkload, interner: Interner) -> list[P
     name, metadata = require_name(wire.metadata)
     namespace = interner.text(metadata.namespace or "default")
     return [
-        PodGroup("workload", namespace, f"{name}/{group.name or ''}", max(0, _minimum(group.policy)))
+        PodGroup("workload", namespace, f"{name}/{group.name or ''}", max(0, _minimum_members(group.policy)))
         for group in (wire.spec.pod_groups if wire.spec else None) or ()
     ]
 
@@ -109,9 +109,9 @@ def read_native_group(wire: WireNativeGroup, interner: Interner) -> PodGroup:
     """Decode a native PodGroup object, as in versions after v1alpha1."""
     name, metadata = require_name(wire.metadata)
     spec = wire.spec or NativeGroupSpec()
-    minimum = _minimum(spec.scheduling_policy)
+    minimum = _minimum_members(spec.scheduling_policy)
     return PodGroup("workload", interner.text(metadata.namespace or "default"), name, max(0, minimum))
 
 
-def _minimum(policy: GroupPolicy | None) -> int:
+def _minimum_members(policy: GroupPolicy | None) -> int:
     return (policy.gang.min_count if policy and policy.gang else None) or 0

@@ -8,10 +8,10 @@ from gpuscaler.model.decoding.interning import Interner
 from gpuscaler.model.decoding.pods import Condition
 from gpuscaler.model.decoding.selecting import WireTaint
 from gpuscaler.model.nodes import Node
-from gpuscaler.model.options import boolean
+from gpuscaler.model.options import parse_boolean
 from gpuscaler.model.quantities import describe_unreadable
 from gpuscaler.model.requests import node_resources
-from gpuscaler.model.wire import Metadata, UnreadableError, Wire, WireObject, require_name, seconds
+from gpuscaler.model.wire import Metadata, UnreadableError, Wire, WireObject, parse_timestamp, require_name
 
 
 class NodeAnnotations(Wire):
@@ -63,8 +63,8 @@ def read_node(wire: WireNode, interner: Interner) -> Node:
         ready=_ready(status.conditions or ()),
         provider_id=spec.provider_id or "",
         uid=metadata.uid or "",
-        created=seconds(metadata.creation_timestamp, "metadata.creationTimestamp"),
-        deleted=seconds(metadata.deletion_timestamp, "metadata.deletionTimestamp"),
+        created=parse_timestamp(metadata.creation_timestamp, "metadata.creationTimestamp"),
+        deleted=parse_timestamp(metadata.deletion_timestamp, "metadata.deletionTimestamp"),
         scale_down_disabled=_flag("cluster-autoscaler.kubernetes.io/scale-down-disabled", annotations.scale_down_disabled, warnings),
         do_not_disrupt=_flag("karpenter.sh/do-not-disrupt", annotations.do_not_disrupt, warnings),
         warnings=tuple(warnings),
@@ -82,7 +82,7 @@ def _unready_since(conditions: Sequence[Condition]) -> float:
     for condition in conditions:
         if condition.type == "Ready" and condition.status != "True":
             try:
-                return seconds(condition.last_transition_time, "status.conditions[Ready].lastTransitionTime")
+                return parse_timestamp(condition.last_transition_time, "status.conditions[Ready].lastTransitionTime")
             except UnreadableError:
                 return 0.0
     return 0.0
@@ -93,7 +93,7 @@ def _flag(name: str, value: str | None, warnings: list[str]) -> bool:
     if value is None:
         return False
     try:
-        return boolean(value.strip())
+        return parse_boolean(value.strip())
     except ValueError as error:
         warnings.append(f"{name}: saw {describe_unreadable(value)}, expected {error}; the node is not removed")
         return True

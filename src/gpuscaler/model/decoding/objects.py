@@ -74,7 +74,7 @@ def find_reader(data: Data, kind: str = "", api_version: str = "") -> Reader | S
     try:
         header = _header(data)
     except _FAILURES as error:
-        return _refused(data, error, kind)
+        return _skipped(data, error, kind)
     kind = header.kind or kind
     if not kind:
         return Skipped(_name_of(data, ""), "kind: saw nothing, expected the kind of the object")
@@ -92,15 +92,15 @@ def decode_with(
         decoded.api_version = decoded.api_version or api_version
         return reader.read(decoded, interner)
     except _FAILURES as error:
-        return _refused(data, error, kind)
+        return _skipped(data, error, kind)
 
 
-def _refused(data: Data, error: Exception, kind: str) -> Skipped:
+def _skipped(data: Data, error: Exception, kind: str) -> Skipped:
     name = _name_of(data, kind)
-    return Skipped(name, _trouble(data, error), _node_of(data) if name.split(" ")[0] == "Pod" else None)
+    return Skipped(name, _describe_failure(data, error), _node_of(data) if name.split(" ")[0] == "Pod" else None)
 
 
-def _trouble(data: Data, error: Exception) -> str:
+def _describe_failure(data: Data, error: Exception) -> str:
     if isinstance(error, UnreadableError):
         return str(error)
     if isinstance(error, RecursionError):
@@ -113,26 +113,26 @@ def _trouble(data: Data, error: Exception) -> str:
 def _node_of(data: Data) -> str | None:
     """Return the node on which an unreadable pod uses resources; None if not even that can be read."""
     try:
-        bound = _bound(data)
+        partial = _bound(data)
     except _FAILURES:
         return None
-    finished = isinstance(bound.status, Mapping) and bound.status.get("phase") in ("Succeeded", "Failed")
+    finished = isinstance(partial.status, Mapping) and partial.status.get("phase") in ("Succeeded", "Failed")
     if finished:
         return ""
-    return None if bound.spec is None else bound.spec.node_name or ""
+    return None if partial.spec is None else partial.spec.node_name or ""
 
 
 def _explain_error(data: Data, message: str) -> str:
     """Describe a validation error: path, value seen and type expected."""
     parts = _VALIDATION.fullmatch(message)
-    what, path = (parts["what"], parts["path"] or "") if parts else (message, "")
+    problem, path = (parts["what"], parts["path"] or "") if parts else (message, "")
     place = path.removeprefix("key in ").removeprefix("$").removeprefix(".") or "object"
-    mismatch = _EXPECTED.fullmatch(what)
+    mismatch = _EXPECTED.fullmatch(problem)
     expected = mismatch["expected"].replace("`", "").replace(" | null", "") if mismatch else "another value"
     try:
         place, seen = _find_place(_anything(data), path, expected)
     except (*_FAILURES, LookupError, TypeError, AttributeError, StopIteration):
-        seen = (mismatch and mismatch["got"]) or what
+        seen = (mismatch and mismatch["got"]) or problem
     return f"{place}: saw {seen}, expected {_describe_type(expected)}"
 
 
@@ -158,8 +158,8 @@ def _find_place(value: Any, path: str, expected: str) -> tuple[str, str]:
             rest = rest[1 + len(key) :]
         place += f"[{key}]" if isinstance(key, int) else f".{key}"
         value = value[key]
-    shown = shorten_value(value) if isinstance(value, str) else shorten_value(msgspec.json.encode(value).decode())[1:-1]
-    return place.removeprefix(".") or "object", shown
+    value_text = shorten_value(value) if isinstance(value, str) else shorten_value(msgspec.json.encode(value).decode())[1:-1]
+    return place.removeprefix(".") or "object", value_text
 
 
 def _name_of(data: Data, kind: str) -> str:

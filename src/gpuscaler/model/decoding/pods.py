@@ -4,10 +4,10 @@ from collections.abc import Sequence
 
 from gpuscaler.model.decoding.interning import Interner
 from gpuscaler.model.decoding.specs import WirePodSpec, intern_spec
-from gpuscaler.model.options import PodAnnotations, checkpoint
+from gpuscaler.model.options import PodAnnotations, parse_checkpoint
 from gpuscaler.model.pods import NO_OWNER, Owner, Pod
 from gpuscaler.model.requests import Container, ContainerStatus, ResourceRequirements
-from gpuscaler.model.wire import Metadata, OwnerReference, Wire, WireObject, require_name, seconds
+from gpuscaler.model.wire import Metadata, OwnerReference, Wire, WireObject, parse_timestamp, require_name
 
 
 class PodMetadata(Metadata):
@@ -66,7 +66,7 @@ def read_pod(wire: WirePod, interner: Interner) -> Pod:
         # Until 1.32 this was a separate field.
         infeasible=infeasible or status.resize == "Infeasible",
     )
-    requested, answered = checkpoint(metadata.annotations)
+    requested, answered = parse_checkpoint(metadata.annotations)
     unschedulable = None if scheduled is None else scheduled.status == "False" and scheduled.reason == "Unschedulable"
     return Pod(
         namespace=namespace,
@@ -77,11 +77,11 @@ def read_pod(wire: WirePod, interner: Interner) -> Pod:
         node_name=node_name,
         nominated_node=interner.text(status.nominated_node_name) if status.nominated_node_name else "",
         phase=interner.text(status.phase) if status.phase else "Pending",
-        created=seconds(metadata.creation_timestamp, "metadata.creationTimestamp"),
-        deleted=seconds(metadata.deletion_timestamp, "metadata.deletionTimestamp"),
-        started=seconds(status.start_time, "status.startTime"),
+        created=parse_timestamp(metadata.creation_timestamp, "metadata.creationTimestamp"),
+        deleted=parse_timestamp(metadata.deletion_timestamp, "metadata.deletionTimestamp"),
+        started=parse_timestamp(status.start_time, "status.startTime"),
         unschedulable=unschedulable,
-        unschedulable_since=seconds(scheduled.last_transition_time, "status.conditions") if unschedulable and scheduled else 0.0,
+        unschedulable_since=parse_timestamp(scheduled.last_transition_time, "status.conditions") if unschedulable and scheduled else 0.0,
         owner=owner,
         options=options,
         warnings=warnings,

@@ -184,8 +184,8 @@ def _check_size(wire: WirePodSpec, at: str) -> None:
     """Raise :class:`UnreadableError` for excessively large rules, before they are processed."""
     rules = (wire.affinity, wire.tolerations, wire.topology_spread_constraints, wire.node_selector)
     if any(rules) and (size := len(msgspec.json.encode(rules))) > MOST_RULES:
-        saw = f"affinity, tolerations, spread constraints and node selector of {size} bytes"
-        raise UnreadableError(at, saw, f"at most {MOST_RULES} bytes")
+        seen = f"affinity, tolerations, spread constraints and node selector of {size} bytes"
+        raise UnreadableError(at, seen, f"at most {MOST_RULES} bytes")
 
 
 def daemon_tolerations(wire: WirePodSpec) -> None:

@@ -7,7 +7,7 @@ from gpuscaler.model.decoding.pods import Condition, controller
 from gpuscaler.model.decoding.selecting import WireLabelSelector, label_selector
 from gpuscaler.model.decoding.specs import WirePodSpec, daemon_tolerations, intern_spec
 from gpuscaler.model.labels import NO_LABELS, LabelSet
-from gpuscaler.model.options import DISRUPTION, STEERING, disruption, steering
+from gpuscaler.model.options import DISRUPTION, STEERING, parse_disruption, parse_steering
 from gpuscaler.model.pods import PodSpec
 from gpuscaler.model.requests import node_resources
 from gpuscaler.model.selectors import LabelSelector
@@ -124,7 +124,7 @@ def _workload(wire: WireController, interner: Interner, kind: str, *, replicas: 
 
 def disruption_annotation(metadata: AnnotatedMetadata) -> tuple[str, tuple[str, ...]]:
     """Return the object's annotation about moving its pods to save money, and warnings."""
-    return disruption(metadata.annotations.disruption) if metadata.annotations is not None else ("", ())
+    return parse_disruption(metadata.annotations.disruption) if metadata.annotations is not None else ("", ())
 
 
 def _template(template: Template | None, namespace: str, interner: Interner) -> tuple[PodSpec | None, LabelSet]:
@@ -186,7 +186,7 @@ def read_namespace(wire: WireNamespace, interner: Interner) -> Namespace:
     """Decode a namespace, with the label of its name that the API server sets on it."""
     name, metadata = require_name(wire.metadata)
     disruption, warnings = disruption_annotation(metadata)
-    steered, unread = steering(metadata.annotations.steering if metadata.annotations is not None else None)
+    steered, unread = parse_steering(metadata.annotations.steering if metadata.annotations is not None else None)
     labels = interner.labels({**(metadata.labels or {}), "kubernetes.io/metadata.name": name})
     return Namespace(interner.text(name), labels, disruption, (*warnings, *unread), steered)
 

@@ -19,7 +19,7 @@ from gpuscaler.model.storage import (
     StorageClass,
     VolumeAttachment,
 )
-from gpuscaler.model.wire import Int64, Metadata, UnreadableError, Wire, WireObject, require_name, seconds
+from gpuscaler.model.wire import Int64, Metadata, UnreadableError, Wire, WireObject, parse_timestamp, require_name
 
 
 class StorageAnnotations(Wire):
@@ -92,13 +92,13 @@ def read_volume(wire: WireVolume, interner: Interner) -> PersistentVolume:
         storage_class=interner.text(_class_name(spec.storage_class_name, annotations) or ""),
         claim=f"{claim.namespace or ''}/{claim.name or ''}" if claim else "",
         phase=interner.text((wire.status.phase if wire.status else None) or ""),
-        capacity=_amount(spec.capacity, "spec.capacity"),
+        capacity=_storage_bytes(spec.capacity, "spec.capacity"),
         access_modes=tuple(spec.access_modes or ()),
         volume_mode=interner.text(spec.volume_mode or "Filesystem"),
         migrated=bool(annotations.migrated_to),
         claim_uid=(claim.uid if claim else None) or "",
         attributes_class=interner.text(spec.volume_attributes_class_name or ""),
-        deleted=seconds(metadata.deletion_timestamp, "metadata.deletionTimestamp"),
+        deleted=parse_timestamp(metadata.deletion_timestamp, "metadata.deletionTimestamp"),
     )
 
 
@@ -143,10 +143,10 @@ def read_claim(wire: WireClaim, interner: Interner) -> PersistentVolumeClaim:
         storage_class=None if storage_class is None else interner.text(storage_class),
         access_modes=tuple(spec.access_modes or ()),
         volume_mode=interner.text(spec.volume_mode or "Filesystem"),
-        request=_amount(spec.resources.requests if spec.resources else None, "spec.resources.requests"),
+        request=_storage_bytes(spec.resources.requests if spec.resources else None, "spec.resources.requests"),
         selector=label_selector(spec.selector),
         selected_node=interner.text(annotations.selected_node or ""),
-        deleted=seconds(metadata.deletion_timestamp, "metadata.deletionTimestamp"),
+        deleted=parse_timestamp(metadata.deletion_timestamp, "metadata.deletionTimestamp"),
         owner_uid=controller(metadata.owner_references, metadata.uid, interner).uid,
         uid=metadata.uid or "",
         attributes_class=interner.text(spec.volume_attributes_class_name or ""),
@@ -247,8 +247,8 @@ def read_csi_storage_capacity(wire: WireCSIStorageCapacity, interner: Interner) 
         name=name,
         storage_class=interner.text(wire.storage_class_name or ""),
         node_topology=label_selector(wire.node_topology),
-        capacity=None if wire.capacity is None else _bytes(wire.capacity, "capacity"),
-        maximum_volume_size=None if size is None else _bytes(size, "maximumVolumeSize"),
+        capacity=None if wire.capacity is None else _parse_bytes(wire.capacity, "capacity"),
+        maximum_volume_size=None if size is None else _parse_bytes(size, "maximumVolumeSize"),
     )
 
 
@@ -289,12 +289,12 @@ def _class_name(name: str | None, annotations: StorageAnnotations) -> str | None
     return annotations.old_class if annotations.old_class is not None else name
 
 
-def _amount(quantities: Mapping[str, str | int | float | None] | None, path: str) -> int:
+def _storage_bytes(quantities: Mapping[str, str | int | float | None] | None, path: str) -> int:
     quantity = (quantities or {}).get("storage")
-    return 0 if quantity is None else _bytes(quantity, f"{path}.storage")
+    return 0 if quantity is None else _parse_bytes(quantity, f"{path}.storage")
 
 
-def _bytes(quantity: str | int | float, path: str) -> int:
+def _parse_bytes(quantity: str | int | float, path: str) -> int:
     try:
         return whole(parse(quantity))
     except QuantityError as error:

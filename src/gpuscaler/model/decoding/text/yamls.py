@@ -32,12 +32,12 @@ class _Loader(_BASE):  # type: ignore[misc]  # the C loader may be missing
     yaml_implicit_resolvers: ClassVar[dict[str, list[tuple[str, Any]]]] = {}
 
     def construct_mapping(self, node: Any, deep: bool = False) -> dict[Hashable, Any]:
-        seen: set[str] = set()
+        keys: set[str] = set()
         for key, _ in node.value:
             if isinstance(key.value, str) and key.tag != "tag:yaml.org,2002:merge":
-                if key.value in seen:
+                if key.value in keys:
                     raise _DuplicateKeyError(f"the key {key.value!r} twice (line {key.start_mark.line + 1} of the document)")
-                seen.add(key.value)
+                keys.add(key.value)
         mapping: dict[Hashable, Any] = super().construct_mapping(node, deep=deep)
         return mapping
 
@@ -92,8 +92,8 @@ def _objects(loaded: Any, place: str, kind: str = "", api_version: str = "", dep
         version = loaded.get("apiVersion")
         of_items = list_kind.removesuffix("List")
         for index, raw in enumerate(loaded["items"]):
-            lent = version if of_items and isinstance(version, str) else ""
-            yield from _objects(raw, f"{place} items[{index}]", of_items, lent, depth + 1)
+            items_version = version if of_items and isinstance(version, str) else ""
+            yield from _objects(raw, f"{place} items[{index}]", of_items, items_version, depth + 1)
         return
     yield place, loaded, kind, api_version
 
