@@ -38,7 +38,7 @@ class Child:
             if not block:
                 return None
             self._text += block
-        line = lines.read(bytes(self._text[:end]))
+        line = lines.parse_line(bytes(self._text[:end]))
         del self._text[: end + 1]
         return line
 

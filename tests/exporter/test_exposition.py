@@ -9,7 +9,7 @@ from gpuscaler.exporter import exposition
 from gpuscaler.exporter.exposition import Page
 from gpuscaler.exporter.fields import FIELDS
 from gpuscaler.exporter.lines import Devices, Event, Reading, Unavailable
-from gpuscaler.exporter.measured import Measured
+from gpuscaler.exporter.measured import Measurements
 from gpuscaler.exporter.parts import Attribution, Device, Instance, Owner, Process
 
 GPU = Device("GPU-a", 0, 3, "NVIDIA L4", "00000000:01:00.0")
@@ -18,18 +18,18 @@ SERVING = Owner("web", "serving-0", "main", "uid-1")
 VALUES = {"duty_cycle": 60.0, "memory_used_bytes": 1000.0, "temperature_celsius": 41.0, "sm_clock_hertz": 1.5e9}
 
 
-def measured(*devices: Device, readings: Mapping[str, Mapping[str, float]], processes: Sequence[Process] | None = ()) -> Measured:
-    measured = Measured(5.0)
-    measured.take(Devices(devices, "580", "13.0"))
+def measured(*devices: Device, readings: Mapping[str, Mapping[str, float]], processes: Sequence[Process] | None = ()) -> Measurements:
+    measured = Measurements(5.0)
+    measured.apply(Devices(devices, "580", "13.0"))
     for key, values in readings.items():
-        measured.take(Reading(key, 100.0, dict(values), None if processes is None else tuple(processes), {}))
+        measured.apply(Reading(key, 100.0, dict(values), None if processes is None else tuple(processes), {}))
     return measured
 
 
-def page(measured: Measured, attribution: Attribution = Attribution(), *, now: float = 101.0, node: str = "node-1") -> Scrape:  # noqa: B008  # a tuple
+def page(measured: Measurements, attribution: Attribution = Attribution(), *, now: float = 101.0, node: str = "node-1") -> Scrape:  # noqa: B008  # a tuple
     made = Page()
-    exposition.devices(made, measured, attribution, node=node, now=now)
-    exposition.events(made, measured, node=node, epoch=1_000_000.0)
+    exposition.add_devices(made, measured, attribution, node=node, now=now)
+    exposition.add_events(made, measured, node=node, epoch=1_000_000.0)
     return scrape(made.text())
 
 
@@ -190,7 +190,7 @@ def test_windows_use_all_samples_and_a_scrape_resets_nothing() -> None:
     found = measured(GPU, readings={"GPU-a": VALUES})
     for later in range(1, 30):
         value = 100.0 if later == 20 else 0.0
-        found.take(Reading("GPU-a", 100.0 + later, {"duty_cycle": value}, (), {"duty_cycle": 30.0} if later == 25 else {}))
+        found.apply(Reading("GPU-a", 100.0 + later, {"duty_cycle": value}, (), {"duty_cycle": 30.0} if later == 25 else {}))
 
     first, second = page(found, now=129.5), page(found, now=129.5)
 
@@ -205,16 +205,16 @@ def test_the_windows_of_a_reassigned_gpu_have_no_samples_of_the_previous_pod() -
     found = measured(GPU, readings={"GPU-a": {}})
     found.assign({"GPU-a": (TRAINING,)}, now=100.0, interval=1.0)
     for at in (100.5, 101.5, 102.5):
-        found.take(Reading("GPU-a", at, {"duty_cycle": 100.0}, (), {}))
+        found.apply(Reading("GPU-a", at, {"duty_cycle": 100.0}, (), {}))
     before = page(found, Attribution({"GPU-a": (TRAINING,)}), now=102.6)
 
     found.assign({"GPU-a": (SERVING,)}, now=103.0, interval=1.0)
     after = Attribution({"GPU-a": (SERVING,)})
     at_once = page(found, after, now=103.1)
     # This driver sample covers the last second, and its peak the time since the previous reading.
-    found.take(Reading("GPU-a", 103.5, {"duty_cycle": 70.0}, (), {"duty_cycle": 100.0}))
+    found.apply(Reading("GPU-a", 103.5, {"duty_cycle": 70.0}, (), {"duty_cycle": 100.0}))
     too_early = page(found, after, now=103.6)
-    found.take(Reading("GPU-a", 104.5, {"duty_cycle": 20.0}, (), {"duty_cycle": 30.0}))
+    found.apply(Reading("GPU-a", 104.5, {"duty_cycle": 20.0}, (), {"duty_cycle": 30.0}))
     own = page(found, after, now=104.6)
 
     assert before.value("gpuscaler_gpu_duty_cycle_ratio_max", pod_name="training-0", window="60s") == 1
@@ -226,7 +226,7 @@ def test_the_windows_of_a_reassigned_gpu_have_no_samples_of_the_previous_pod() -
 def test_windows_continue_while_the_same_pod_has_the_gpu() -> None:
     found = measured(GPU, readings={"GPU-a": {}})
     found.assign({"GPU-a": (TRAINING,)}, now=98.0, interval=1.0)
-    found.take(Reading("GPU-a", 100.0, VALUES, (), {}))
+    found.apply(Reading("GPU-a", 100.0, VALUES, (), {}))
     for owner in (TRAINING._replace(uid=""), TRAINING):
         found.assign({"GPU-a": (owner,)}, now=100.5, interval=1.0)
 
@@ -260,7 +260,7 @@ def test_an_unknown_field_is_left_out() -> None:
 def test_xid_errors_are_counted_with_their_severity() -> None:
     found = measured(GPU, readings={"GPU-a": VALUES})
     for at, code in enumerate((79, 79, 31, 1)):
-        found.take(Event("GPU-a", code, 100.0 + at))
+        found.apply(Event("GPU-a", code, 100.0 + at))
 
     scrape = page(found)
 
@@ -272,8 +272,8 @@ def test_xid_errors_are_counted_with_their_severity() -> None:
 
 def test_the_errors_of_a_gpu_stay_after_it_is_gone() -> None:
     found = measured(GPU, readings={"GPU-a": VALUES})
-    found.take(Event("GPU-a", 79, 100.0))
-    found.take(Devices((), "580", "13.0"))
+    found.apply(Event("GPU-a", 79, 100.0))
+    found.apply(Devices((), "580", "13.0"))
 
     assert page(found).samples["gpuscaler_gpu_xid_errors_total"] == [
         ({"node_name": "node-1", "uuid": "GPU-a", "xid": "79", "severity": "critical", "action": "power_cycle"}, 1)
@@ -283,7 +283,7 @@ def test_the_errors_of_a_gpu_stay_after_it_is_gone() -> None:
 def test_a_gpu_that_comes_back_has_no_old_figures() -> None:
     found = measured(GPU, readings={"GPU-a": VALUES})
     for there in ((), (GPU,)):
-        found.take(Devices(there, "580", "13.0"))
+        found.apply(Devices(there, "580", "13.0"))
 
     assert page(found).samples == {}
 
@@ -291,9 +291,9 @@ def test_a_gpu_that_comes_back_has_no_old_figures() -> None:
 def test_figures_expire_after_the_measuring_process_ended_and_vanish_with_the_driver() -> None:
     found = measured(GPU, readings={"GPU-a": VALUES})
 
-    found.take(Unavailable("failed", "the measuring process ended with -9"))
+    found.apply(Unavailable("failed", "the measuring process ended with -9"))
     ended = page(found)
-    found.take(Unavailable("no-driver", "saw no driver"))
+    found.apply(Unavailable("no-driver", "saw no driver"))
     went = page(found)
 
     assert ended.values("nvidia_gpu_duty_cycle") == [60]

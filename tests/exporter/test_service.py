@@ -81,7 +81,7 @@ async def exporting(nvml: FakeNvml, monkeypatch: pytest.MonkeyPatch, *, program:
         interval=0.1,
         node="node-1",
         attributor=pods,
-        tell=lambda level, text: log.append((level, text)),
+        log=lambda level, text: log.append((level, text)),
         clock=time.monotonic,
         wall=time.time,
         pace=Pace(patience=2.0, first_wait=0.05, longest_wait=0.2),

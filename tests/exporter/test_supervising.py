@@ -12,12 +12,12 @@ from pathlib import Path
 import pytest
 from tests.patience import PATIENCE
 
-from gpuscaler.exporter.lines import Line, Reading, Rested, Unavailable
+from gpuscaler.exporter.lines import Line, Reading, RoundEnd, Unavailable
 from gpuscaler.exporter.supervising import HEALTHY_ROUNDS, MOST_STUCK, Pace, Sampler
 
 pytestmark = pytest.mark.looptime(False)
 
-QUICK = Pace(opening=10.0, patience=1.0, pause=0.3, first_wait=0.01, longest_wait=0.05, leave_alone=0.5)
+QUICK = Pace(opening=10.0, patience=1.0, pause=0.3, first_wait=0.01, longest_wait=0.05, skip_seconds=0.5)
 ROUND = """
 def say(*line):
     print(json.dumps(line), flush=True)
@@ -50,7 +50,7 @@ async def sampling(script: str, *, pace: Pace = QUICK) -> AsyncIterator[tuple[Sa
     """A sampler that runs a program, with common code prepended."""
     lines = Lines()
     command = [sys.executable, "-S", "-c", f"import json, os, sys, time\n{ROUND}\n{script}"]
-    sampler = Sampler(command, interval=0.05, take=lines.append, tell=lines.told.append, clock=time.monotonic, pace=pace)
+    sampler = Sampler(command, interval=0.05, take=lines.append, warn=lines.told.append, clock=time.monotonic, pace=pace)
     life = asyncio.create_task(sampler.run())
     try:
         yield sampler, lines
@@ -76,7 +76,7 @@ def alive(pid: int) -> bool:
 
 async def test_lines_are_passed_on_as_they_arrive() -> None:
     async with sampling("rounds(3, 'GPU-a', 'GPU-b'); time.sleep(9)") as (_, lines):
-        await until(lambda: sum(isinstance(line, Rested) for line in lines) == 3)
+        await until(lambda: sum(isinstance(line, RoundEnd) for line in lines) == 3)
 
     assert lines.readings() == ["GPU-a", "GPU-b"] * 3
 
@@ -125,7 +125,7 @@ while True:
         time.sleep(60)
 """
     async with sampling(script) as (sampler, lines):
-        await until(lambda: "GPU-b" in sampler.left_alone)
+        await until(lambda: "GPU-b" in sampler.skipped_until)
         assert sampler.hung == {"GPU-b"}
         starts, before = sampler.starts, len(lines.readings())
         # The others are measured all the time.
@@ -139,7 +139,7 @@ while True:
 async def test_a_gpu_that_hangs_now_and_then_is_not_skipped() -> None:
     async with sampling("rounds(3, 'GPU-a', 'GPU-b'); say('asking', 'GPU-b'); time.sleep(60)") as (sampler, lines):
         await until(lambda: sampler.starts == 4)
-        alone = dict(sampler.left_alone)
+        alone = dict(sampler.skipped_until)
 
     assert len([text for text in lines.troubles() if text.endswith("about GPU-b")]) >= 3
     assert alone == {}

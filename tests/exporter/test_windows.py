@@ -5,11 +5,11 @@ import math
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuscaler.exporter.windows import Figures, Trail
+from gpuscaler.exporter.windows import Figures, SampleWindow
 
 
 def test_a_window_has_the_samples_of_its_seconds_and_no_older_ones() -> None:
-    trail = Trail(60)
+    trail = SampleWindow(60)
     for at, value in ((0, 100), (10, 50), (20, 10), (24, 30)):
         trail.add(at, value)
 
@@ -18,7 +18,7 @@ def test_a_window_has_the_samples_of_its_seconds_and_no_older_ones() -> None:
 
 
 def test_a_window_without_samples_has_no_figures() -> None:
-    trail = Trail(60)
+    trail = SampleWindow(60)
     assert trail.over(15, now=0) is None
     trail.add(0, 100)
 
@@ -26,7 +26,7 @@ def test_a_window_without_samples_has_no_figures() -> None:
 
 
 def test_samples_older_than_the_longest_window_are_forgotten() -> None:
-    trail = Trail(60)
+    trail = SampleWindow(60)
     trail.add(0, 100)
     trail.add(60, 1)
 
@@ -34,7 +34,7 @@ def test_samples_older_than_the_longest_window_are_forgotten() -> None:
 
 
 def test_a_peak_between_two_samples_counts_for_the_maximum_and_not_for_the_mean() -> None:
-    trail = Trail(60)
+    trail = SampleWindow(60)
     trail.add(1, 0, 95)
     trail.add(2, 10)
 
@@ -42,7 +42,7 @@ def test_a_peak_between_two_samples_counts_for_the_maximum_and_not_for_the_mean(
 
 
 def test_two_scrapers_see_the_same_burst_after_it_is_over() -> None:
-    trail = Trail(60)
+    trail = SampleWindow(60)
     for at in range(30):
         trail.add(at, 100 if at == 20 else 0)
 
@@ -59,7 +59,7 @@ def test_two_scrapers_see_the_same_burst_after_it_is_over() -> None:
     st.floats(0, 100),
 )
 def test_figures_are_those_of_the_samples_in_the_window(steps: list[tuple[float, int]], seconds: float, later: float) -> None:
-    trail, at, samples = Trail(60), 0.0, []
+    trail, at, samples = SampleWindow(60), 0.0, []
     for step, value in steps:
         at += step
         trail.add(at, value)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from gpuscaler.exporter.xids import CRITICAL, RECOVERY_ACTIONS, UNKNOWN, WORDS, action, catalogue, recovery, severity
+from gpuscaler.exporter.xids import CRITICAL, RECOVERY_ACTIONS, UNKNOWN, WORDS, action, catalogue, recovery_name, severity
 
 
 @pytest.mark.parametrize(
@@ -31,4 +31,4 @@ def test_every_action_has_a_description() -> None:
 
 
 def test_an_action_of_a_newer_driver_is_unknown_but_not_an_error() -> None:
-    assert [recovery(number) for number in (0, 1, 7, 8, 255)] == ["none", "reset", "system_reboot", "unknown", "unknown"]
+    assert [recovery_name(number) for number in (0, 1, 7, 8, 255)] == ["none", "reset", "system_reboot", "unknown", "unknown"]

@@ -18,8 +18,8 @@ from gpuscaler.exporter.backends import Backend, StaleError, UnavailableError, m
 from gpuscaler.exporter.parts import Device
 
 #: Seconds between attempts to find GPUs while there are none, and between listings of the devices.
-RETRY = 5.0
-LOOK = 10.0
+RETRY_SECONDS = 5.0
+LIST_SECONDS = 10.0
 
 Write = Callable[[list[Any]], None]
 
@@ -33,19 +33,19 @@ def sample(backend: Backend, write: Write, *, interval: float, skip: Sequence[st
             _rounds(backend, write, interval=interval, skip=skip)
         except UnavailableError as error:
             write(["unavailable", error.cause, str(error)])
-            time.sleep(max(RETRY, interval))
+            time.sleep(max(RETRY_SECONDS, interval))
 
 
 def _rounds(backend: Backend, write: Write, *, interval: float, skip: Sequence[str]) -> NoReturn:
     devices: tuple[Device, ...] = ()
-    looked = -LOOK
+    listed_at = -LIST_SECONDS
     due = time.monotonic()
     while True:
-        if due - looked >= LOOK:
+        if due - listed_at >= LIST_SECONDS:
             write(["asking", "devices"])
-            found, looked = backend.devices(), due
-            if found != devices:
-                devices = found
+            present, listed_at = backend.devices(), due
+            if present != devices:
+                devices = present
                 write(["devices", devices, *backend.versions()])
         for device in devices:
             if device.uuid not in skip:
@@ -71,14 +71,14 @@ def main(arguments: Sequence[str]) -> int:
     # Shut the driver down in order: A100s with MIG froze when a process that watched them was killed (dcgm-exporter issue 84).
     signal.signal(signal.SIGTERM, _stop)
 
-    held: list[str] = []
+    buffered: list[str] = []
 
     def write(line: list[Any]) -> None:
-        held.append(json.dumps(line, separators=(",", ":")))
+        buffered.append(json.dumps(line, separators=(",", ":")))
         # Before a call that may hang, everything measured so far and the name of the call must have left this process.
         if line[0] not in {"devices", "reading", "event"}:
-            text = "".join(f"{one}\n" for one in held).encode()
-            held.clear()
+            text = "".join(f"{buffered_line}\n" for buffered_line in buffered).encode()
+            buffered.clear()
             while text:
                 text = text[os.write(1, text) :]
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 
 from gpuscaler.exporter.fields import FIELDS, WINDOWS, Field
-from gpuscaler.exporter.measured import Measured, MeasuredDevice
+from gpuscaler.exporter.measured import MeasuredDevice, Measurements
 from gpuscaler.exporter.parts import Attribution, Device, Instance, Owner, Process
 from gpuscaler.exporter.xids import action, severity
 
@@ -28,111 +28,111 @@ class Page:
 
     def add(self, metric: str, help: str, kind: str = "gauge") -> list[str]:  # noqa: A002  # the format's own word
         """Add a metric if it is new; return its lines, to append samples to."""
-        found = self.lines.get(metric)
-        if found is None:
-            found = self.lines[metric] = [f"# HELP {metric} {help}.", f"# TYPE {metric} {kind}"]
-        return found
+        lines = self.lines.get(metric)
+        if lines is None:
+            lines = self.lines[metric] = [f"# HELP {metric} {help}.", f"# TYPE {metric} {kind}"]
+        return lines
 
     def text(self) -> bytes:
         return "".join(f"{line}\n" for lines in self.lines.values() for line in lines).encode()
 
 
-def devices(page: Page, measured: Measured, attribution: Attribution, *, node: str, now: float) -> None:
+def add_devices(page: Page, measured: Measurements, attribution: Attribution, *, node: str, now: float) -> None:
     """Add the figures of each GPU and MIG device at ``now``, on the machine's monotonic clock."""
-    for known in measured.known(now):
-        own = device_labels(known.device, known.instance, node)
-        owners = attribution.owners.get(known.key, ())
-        alone = own + owner_labels(owners[0]) if len(owners) == 1 else own
-        _values(page, known, own, alone=alone, owners=owners, by_process=attribution.processes)
-        _windows(page, known, alone, now=now)
-        _allocations(page, own, owners)
-        _processes(page, known.reading.processes or (), own, owners=owners, by_process=attribution.processes)
+    for device in measured.current(now):
+        labels = device_labels(device.device, device.instance, node)
+        owners = attribution.owners.get(device.key, ())
+        with_owner = labels + owner_labels(owners[0]) if len(owners) == 1 else labels
+        _values(page, device, labels, with_owner=with_owner, owners=owners, by_process=attribution.processes)
+        _windows(page, device, with_owner, now=now)
+        _allocations(page, labels, owners)
+        _processes(page, device.reading.processes or (), labels, owners=owners, by_process=attribution.processes)
 
 
 def _values(
-    page: Page, measured: MeasuredDevice, own: str, *, alone: str, owners: tuple[Owner, ...], by_process: Mapping[int, Owner] | None
+    page: Page, device: MeasuredDevice, labels: str, *, with_owner: str, owners: tuple[Owner, ...], by_process: Mapping[int, Owner] | None
 ) -> None:
     shared = len(owners) > 1
-    for key, value in measured.reading.values.items():
-        found = _field(key)
-        if found is None:
+    for key, value in device.reading.values.items():
+        field_and_labels = _field(key)
+        if field_and_labels is None:
             continue
-        what, more = found
-        lines = page.add(what.metric, what.help, what.kind)
-        if shared and what.metric.startswith(_SHARED_PREFIX):
+        field_, extra_labels = field_and_labels
+        lines = page.add(field_.metric, field_.help, field_.kind)
+        if shared and field_.metric.startswith(_SHARED_PREFIX):
             for owner in owners:
-                share = own_share(key, measured.reading.processes, owner, by_process)
-                lines.append(f"{what.metric}{{{own}{owner_labels(owner)}}} {number(value if share is None else share)}")
+                share = own_share(key, device.reading.processes, owner, by_process)
+                lines.append(f"{field_.metric}{{{labels}{owner_labels(owner)}}} {format_number(value if share is None else share)}")
         else:
-            lines.append(f"{what.metric}{{{alone}{more}}} {number(value)}")
+            lines.append(f"{field_.metric}{{{with_owner}{extra_labels}}} {format_number(value)}")
 
 
 @lru_cache(maxsize=1024)
 def _field(key: str) -> tuple[Field, str] | None:
     """The field of a backend's key, and its labels with a comma before each; None if there is no such field."""
-    name, *said = key.split(":")
-    what = FIELDS.get(name)
-    if what is None or len(said) != len(what.labels):
+    name, *label_values = key.split(":")
+    field_ = FIELDS.get(name)
+    if field_ is None or len(label_values) != len(field_.labels):
         return None
-    return what, "".join(f',{label}="{value}"' for label, value in zip(what.labels, said, strict=True))
+    return field_, "".join(f',{label}="{value}"' for label, value in zip(field_.labels, label_values, strict=True))
 
 
 def own_share(name: str, processes: Iterable[Process] | None, owner: Owner, by_process: Mapping[int, Owner] | None) -> float | None:
     """A container's own part of a figure of a shared device; None if unknown."""
     if name not in _SPLIT or processes is None or by_process is None:
         return None
-    used = [
+    figures = [
         process.sm_percent if name == "duty_cycle" else process.memory_bytes
         for process in processes
-        if (found := by_process.get(process.pid)) is not None and is_same(found, owner)
+        if (user := by_process.get(process.pid)) is not None and is_same_container(user, owner)
     ]
-    known = [one for one in used if one is not None]
-    return sum(known) if len(known) == len(used) else None
+    known = [figure for figure in figures if figure is not None]
+    return sum(known) if len(known) == len(figures) else None
 
 
-def is_same(owner: Owner, other: Owner) -> bool:
+def is_same_container(owner: Owner, other: Owner) -> bool:
     """Whether both are the same container, as far as each is known."""
     pod = owner.uid == other.uid if owner.uid and other.uid else (owner.namespace, owner.pod) == (other.namespace, other.pod)
     return pod and (owner.container == other.container or not owner.container or not other.container)
 
 
-def _windows(page: Page, measured: MeasuredDevice, labels: str, *, now: float) -> None:
-    for key, trail in measured.trails.items():
-        what = FIELDS[key]
+def _windows(page: Page, device: MeasuredDevice, labels: str, *, now: float) -> None:
+    for key, trail in device.trails.items():
+        field_ = FIELDS[key]
         for seconds in WINDOWS:
             figures = trail.over(seconds, now=now)
             if figures is not None:
                 for statistic, value in (("max", figures.maximum), ("mean", figures.mean)):
-                    metric = f"{what.windowed}_{statistic}"
-                    lines = page.add(metric, f"{what.help.removesuffix(', in percent')}: {statistic} over the window before the scrape")
-                    lines.append(f'{metric}{{{labels},window="{seconds}s"}} {number(value * what.scale)}')
+                    metric = f"{field_.windowed}_{statistic}"
+                    lines = page.add(metric, f"{field_.help.removesuffix(', in percent')}: {statistic} over the window before the scrape")
+                    lines.append(f'{metric}{{{labels},window="{seconds}s"}} {format_number(value * field_.scale)}')
 
 
-def _allocations(page: Page, own: str, owners: tuple[Owner, ...]) -> None:
+def _allocations(page: Page, labels: str, owners: tuple[Owner, ...]) -> None:
     lines = page.add("gpuscaler_gpu_containers", "Containers that the device is allocated to")
-    lines.append(f"gpuscaler_gpu_containers{{{own}}} {len(owners)}")
+    lines.append(f"gpuscaler_gpu_containers{{{labels}}} {len(owners)}")
     for owner in owners:
         lines = page.add("gpuscaler_gpu_allocation_info", "1 for each container that the device is allocated to")
-        lines.append(f"gpuscaler_gpu_allocation_info{{{own}{owner_labels(owner)}}} 1")
+        lines.append(f"gpuscaler_gpu_allocation_info{{{labels}{owner_labels(owner)}}} 1")
 
 
 def _processes(
-    page: Page, processes: Iterable[Process], own: str, *, owners: tuple[Owner, ...], by_process: Mapping[int, Owner] | None
+    page: Page, processes: Iterable[Process], device_labels_: str, *, owners: tuple[Owner, ...], by_process: Mapping[int, Owner] | None
 ) -> None:
     for process in processes:
         owner = (by_process or {}).get(process.pid)
         if owner is None and len(owners) == 1 and by_process is None:
             owner = owners[0]
-        labels = f'{own}{owner_labels(owner) if owner else ""},pid="{process.pid}"'
+        labels = f'{device_labels_}{owner_labels(owner) if owner else ""},pid="{process.pid}"'
         if process.memory_bytes is not None:
             lines = page.add("gpuscaler_gpu_process_memory_used_bytes", "Memory of the device that the process uses")
             lines.append(f"gpuscaler_gpu_process_memory_used_bytes{{{labels}}} {process.memory_bytes}")
         if process.sm_percent is not None:
             lines = page.add("gpuscaler_gpu_process_sm_ratio", "Share of the SMs that the process used since the previous sample")
-            lines.append(f"gpuscaler_gpu_process_sm_ratio{{{labels}}} {number(process.sm_percent / 100)}")
+            lines.append(f"gpuscaler_gpu_process_sm_ratio{{{labels}}} {format_number(process.sm_percent / 100)}")
 
 
-def events(page: Page, measured: Measured, *, node: str, epoch: float) -> None:
+def add_events(page: Page, measured: Measurements, *, node: str, epoch: float) -> None:
     """Add the XID errors since the exporter started; ``epoch`` plus a time of the monotonic clock is the time since the epoch.
 
     Errors of a GPU stay after the GPU is gone. The time of the last error is a separate metric, since Prometheus sees no increase in a
@@ -145,7 +145,7 @@ def events(page: Page, measured: Measured, *, node: str, epoch: float) -> None:
         lines = page.add("gpuscaler_gpu_xid_errors_total", "Errors that the driver reported, by NVIDIA's XID number", "counter")
         lines.append(f"gpuscaler_gpu_xid_errors_total{{{labels}}} {count}")
         lines = page.add("gpuscaler_gpu_last_xid_error_timestamp_seconds", "Time at which the driver last reported such an error")
-        lines.append(f"gpuscaler_gpu_last_xid_error_timestamp_seconds{{{labels}}} {number(round(epoch + at, 3))}")
+        lines.append(f"gpuscaler_gpu_last_xid_error_timestamp_seconds{{{labels}}} {format_number(round(epoch + at, 3))}")
 
 
 @lru_cache(maxsize=1024)
@@ -155,17 +155,17 @@ def device_labels(device: Device, instance: Instance | None, node: str) -> str:
     labels = {"node_name": node, "uuid": instance.uuid if instance else device.uuid, "minor_number": minor, "name": device.name}
     if instance:
         labels |= {"gpu_uuid": device.uuid, "gpu_instance": str(instance.gpu_instance), "profile": instance.profile}
-    return ",".join(written(labels))
+    return ",".join(format_labels(labels))
 
 
 @lru_cache(maxsize=4096)
 def owner_labels(owner: Owner) -> str:
     """The labels of a container, with a comma before each. Empty ones are left out, which is the same for Prometheus."""
     labels = {"pod_name": owner.pod, "namespace_name": owner.namespace, "container_name": owner.container}
-    return "".join(f",{label}" for label in written(labels))
+    return "".join(f",{label}" for label in format_labels(labels))
 
 
-def written(labels: Mapping[str, str]) -> Iterator[str]:
+def format_labels(labels: Mapping[str, str]) -> Iterator[str]:
     """Write labels in the exposition format."""
     for name, value in labels.items():
         if value:
@@ -173,6 +173,6 @@ def written(labels: Mapping[str, str]) -> Iterator[str]:
             yield f'{name}="{escaped}"'
 
 
-def number(value: float) -> str:
+def format_number(value: float) -> str:
     """Write a value; integers have no fraction."""
     return format(value, ".15g")

@@ -9,17 +9,17 @@ class _Line(msgspec.Struct, array_like=True, frozen=True, gc=False):
     """An array whose first element is its type."""
 
 
-class Opening(_Line, frozen=True, tag="opening"):
+class LibraryLoading(_Line, frozen=True, tag="opening"):
     """The driver's library is being loaded, which may take long if no other program keeps the driver loaded."""
 
 
-class Asking(_Line, frozen=True, tag="asking"):
+class CallStart(_Line, frozen=True, tag="asking"):
     """Calls about one subject start: ``devices``, ``events``, or the UUID of a GPU."""
 
     about: str
 
 
-class Rested(_Line, frozen=True, tag="rested"):
+class RoundEnd(_Line, frozen=True, tag="rested"):
     """A round is done; the next starts one interval after the start of this one."""
 
 
@@ -56,10 +56,10 @@ class Event(_Line, frozen=True, tag="event"):
     at: float
 
 
-Line = Opening | Asking | Rested | Unavailable | Devices | Reading | Event
+Line = LibraryLoading | CallStart | RoundEnd | Unavailable | Devices | Reading | Event
 _decoder: msgspec.json.Decoder[Line] = msgspec.json.Decoder(Line)
 
 
-def read(line: bytes) -> Line:
+def parse_line(line: bytes) -> Line:
     """Decode a line. Raises :class:`msgspec.DecodeError`."""
     return _decoder.decode(line)

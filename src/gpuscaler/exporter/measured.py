@@ -6,7 +6,7 @@ from typing import NamedTuple
 from gpuscaler.exporter.fields import FIELDS, WINDOWS
 from gpuscaler.exporter.lines import Devices, Event, Line, Reading, Unavailable
 from gpuscaler.exporter.parts import Device, Instance, Owner, Process
-from gpuscaler.exporter.windows import Trail
+from gpuscaler.exporter.windows import SampleWindow
 
 #: Longest period that a sample of the driver covers, in seconds (NVML: 1/6 to 1).
 LOOKS_BACK = 1.0
@@ -18,14 +18,14 @@ class MeasuredDevice(NamedTuple):
     device: Device
     instance: Instance | None
     reading: Reading
-    trails: dict[str, Trail]
+    trails: dict[str, SampleWindow]
 
     @property
     def key(self) -> str:
         return self.device.uuid if self.instance is None else self.instance.uuid
 
 
-class Measured:
+class Measurements:
     """The last readings and events. A reading is served for ``expiry`` seconds. Times are from the machine's monotonic clock."""
 
     def __init__(self, expiry: float) -> None:
@@ -38,12 +38,12 @@ class Measured:
         self.events: dict[tuple[str, int], tuple[int, float]] = {}
         self.readings = 0
         self._last: dict[str, Reading] = {}
-        self._trails: dict[str, dict[str, Trail]] = {}
+        self._trails: dict[str, dict[str, SampleWindow]] = {}
         #: By device: the containers that had it last, and the time from which its readings are theirs.
         self._holders: dict[str, tuple[tuple[str, str, str], ...]] = {}
         self._since: dict[str, float] = {}
 
-    def take(self, line: Line) -> None:
+    def apply(self, line: Line) -> None:
         """Apply a line of the measuring process."""
         match line:
             case Reading():
@@ -51,9 +51,9 @@ class Measured:
             case Devices():
                 self.devices, self.driver, self.cuda = line.devices, line.driver, line.cuda
                 keys = {key for device in self.devices for key in (device.uuid, *(instance.uuid for instance in device.instances))}
-                for gone in set(self._last) - keys:
-                    del self._last[gone]
-                    self._trails.pop(gone, None)
+                for removed in set(self._last) - keys:
+                    del self._last[removed]
+                    self._trails.pop(removed, None)
             case Event():
                 count, _ = self.events.get((line.device, line.code), (0, 0.0))
                 self.events[line.device, line.code] = count + 1, line.at
@@ -73,7 +73,7 @@ class Measured:
             return
         for key, value in reading.values.items():
             if key in FIELDS and FIELDS[key].windowed:
-                trail = trails.get(key) or trails.setdefault(key, Trail(max(WINDOWS)))
+                trail = trails.get(key) or trails.setdefault(key, SampleWindow(max(WINDOWS)))
                 trail.add(reading.at, value, reading.peaks.get(key))
 
     def assign(self, owners: Mapping[str, tuple[Owner, ...]], *, now: float, interval: float) -> None:
@@ -90,7 +90,7 @@ class Measured:
                 self._since[key] = now + max(LOOKS_BACK, interval)
         self._holders = holders
 
-    def known(self, now: float) -> Iterator[MeasuredDevice]:
+    def current(self, now: float) -> Iterator[MeasuredDevice]:
         """Everything with a reading that has not expired, MIG devices after their GPU."""
         for device in self.devices:
             for instance in (None, *device.instances):
@@ -101,4 +101,4 @@ class Measured:
 
     def processes(self, now: float) -> tuple[Process, ...]:
         """The processes on all devices."""
-        return tuple(process for measured in self.known(now) for process in measured.reading.processes or ())
+        return tuple(process for device in self.current(now) for process in device.reading.processes or ())

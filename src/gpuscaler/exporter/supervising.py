@@ -11,7 +11,7 @@ from functools import partial
 from typing import IO
 
 from gpuscaler.exporter import lines
-from gpuscaler.exporter.lines import Asking, Line, Opening, Rested, Unavailable
+from gpuscaler.exporter.lines import CallStart, LibraryLoading, Line, RoundEnd, Unavailable
 
 #: After this many rounds the back-off is reset.
 HEALTHY_ROUNDS = 30
@@ -30,7 +30,7 @@ class Pace:
 
     ``patience`` is the longest time between two lines of the measuring process, in addition to the interval, or to ``pause`` after it found
     nothing to measure. The wait before the next process is ``first_wait``, doubled each time up to ``longest_wait``. A GPU that the driver
-    does not answer for is skipped for ``leave_alone``.
+    does not answer for is skipped for ``skip_seconds``.
     """
 
     opening: float = 60.0
@@ -38,7 +38,7 @@ class Pace:
     pause: float = 10.0
     first_wait: float = 1.0
     longest_wait: float = 60.0
-    leave_alone: float = 300.0
+    skip_seconds: float = 300.0
 
 
 class HungError(Exception):
@@ -51,7 +51,7 @@ class HungError(Exception):
 
 @dataclass(slots=True)
 class Sampler:
-    """Runs ``command`` repeatedly and passes each of its lines to ``take``. ``tell`` receives messages for people.
+    """Runs ``command`` repeatedly and passes each of its lines to ``take``. ``warn`` receives messages for people.
 
     ``clock`` is the machine's monotonic clock. ``interval`` is the sampling interval of the command, in seconds.
     """
@@ -59,14 +59,14 @@ class Sampler:
     command: Sequence[str]
     interval: float
     take: Callable[[Line], None]
-    tell: Callable[[str], None]
+    warn: Callable[[str], None]
     clock: Callable[[], float]
     pace: Pace = field(default_factory=Pace)
     starts: int = field(default=0, init=False)
     #: Process ID of the current measuring process, or 0.
     pid: int = field(default=0, init=False)
     #: GPUs that the driver did not answer for, and until when they are skipped.
-    left_alone: dict[str, float] = field(default_factory=dict, init=False)
+    skipped_until: dict[str, float] = field(default_factory=dict, init=False)
     _hangs: Counter[str] = field(default_factory=Counter, init=False)
     _stuck: list[subprocess.Popen[bytes]] = field(default_factory=list, init=False)
     _rounds: int = field(default=0, init=False)
@@ -74,7 +74,7 @@ class Sampler:
     @property
     def hung(self) -> frozenset[str]:
         """GPUs that the driver recently did not answer for."""
-        return frozenset(self._hangs) | frozenset(self.left_alone)
+        return frozenset(self._hangs) | frozenset(self.skipped_until)
 
     @property
     def stuck(self) -> int:
@@ -87,24 +87,24 @@ class Sampler:
         wait = self.pace.first_wait
         while True:
             self._rounds = 0
-            ended = await self._once() if self.stuck < MOST_STUCK else f"saw {self.stuck} processes that the driver does not release"
+            ended = await self._run_once() if self.stuck < MOST_STUCK else f"saw {self.stuck} processes that the driver does not release"
             if self._rounds >= HEALTHY_ROUNDS:
                 wait = self.pace.first_wait
             self.take(Unavailable("failed", ended))
             await asyncio.sleep(wait)
             wait = min(2 * wait, self.pace.longest_wait)
 
-    async def _once(self) -> str:
+    async def _run_once(self) -> str:
         """Run the process once; return how it ended."""
         now = self.clock()
-        self.left_alone = {device: until for device, until in self.left_alone.items() if until > now}
+        self.skipped_until = {device: until for device, until in self.skipped_until.items() if until > now}
         process = subprocess.Popen(  # noqa: ASYNC220, S603  # a start takes a millisecond; our own module with our own arguments
-            [*self.command, *self.left_alone], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+            [*self.command, *self.skipped_until], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE
         )
         self.starts, self.pid = self.starts + 1, process.pid
         try:
             async with _pipe(process.stdout) as output, _pipe(process.stderr) as errors:
-                return await self._heard(process, output, errors)
+                return await self._read_output(process, output, errors)
         finally:
             self.pid = 0
             for pipe in (process.stdout, process.stderr):
@@ -120,11 +120,11 @@ class Sampler:
             if not await _ended(process):
                 self._stuck.append(process)
 
-    async def _heard(self, process: "subprocess.Popen[bytes]", output: asyncio.StreamReader, errors: asyncio.StreamReader) -> str:
+    async def _read_output(self, process: "subprocess.Popen[bytes]", output: asyncio.StreamReader, errors: asyncio.StreamReader) -> str:
         """Read the output of the process to its end; return how it ended."""
-        last_words = asyncio.create_task(_tail(errors), name="errors of the measuring process")
+        last_words = asyncio.create_task(_read_last_line(errors), name="errors of the measuring process")
         try:
-            return await self._lines(output) or await self._farewell(process, last_words)
+            return await self._lines(output) or await self._describe_end(process, last_words)
         except HungError as error:
             if error.about not in {"", "devices", "events"}:
                 self._suspect(error.about)
@@ -149,21 +149,21 @@ class Sampler:
             if not text:
                 # If the process gave its own reason, no further explanation is needed.
                 return line.text if isinstance(line, Unavailable) else ""
-            line = lines.read(text)
+            line = lines.parse_line(text)
             match line:
-                case Opening():
+                case LibraryLoading():
                     about, patience = "", self.pace.opening
-                case Asking(about=about):
+                case CallStart(about=about):
                     patience = max(self.pace.patience, 2 * self.interval)
                 case Unavailable():
                     patience = max(self.pace.pause, 2 * self.interval) + self.pace.patience
-                case Rested():
+                case RoundEnd():
                     about, patience = "", self.interval + self.pace.patience
                     self._rounds += 1
                     if self._rounds == HANGS:
                         self._hangs.clear()
-                    if any(until <= self.clock() for until in self.left_alone.values()):
-                        return f"measuring {', '.join(self.left_alone)} again"
+                    if any(until <= self.clock() for until in self.skipped_until.values()):
+                        return f"measuring {', '.join(self.skipped_until)} again"
                 case _:
                     pass
             self.take(line)
@@ -171,16 +171,18 @@ class Sampler:
     def _suspect(self, device: str) -> None:
         self._hangs[device] += 1
         if self._hangs[device] >= HANGS:
-            self.left_alone[device] = self.clock() + self.pace.leave_alone
-            self.tell(f"{device}: skipped for {self.pace.leave_alone:g} s: the driver does not answer for it; see dmesg, and reset the GPU")
+            self.skipped_until[device] = self.clock() + self.pace.skip_seconds
+            self.warn(
+                f"{device}: skipped for {self.pace.skip_seconds:g} s: the driver does not answer for it; see dmesg, and reset the GPU"
+            )
 
-    async def _farewell(self, process: "subprocess.Popen[bytes]", last_words: "asyncio.Task[str]") -> str:
+    async def _describe_end(self, process: "subprocess.Popen[bytes]", last_words: "asyncio.Task[str]") -> str:
         """Describe how a process that closed its output ended."""
         async with asyncio.timeout(self.pace.patience):
-            said = await last_words
+            last_line = await last_words
         if not await _ended(process):
             raise TimeoutError
-        return f"the measuring process ended with {process.returncode}" + (f": {said}" if said else "")
+        return f"the measuring process ended with {process.returncode}" + (f": {last_line}" if last_line else "")
 
 
 async def _ended(process: "subprocess.Popen[bytes]") -> bool:
@@ -204,7 +206,7 @@ async def _pipe(pipe: IO[bytes] | None) -> AsyncIterator[asyncio.StreamReader]:
         transport.close()
 
 
-async def _tail(errors: asyncio.StreamReader) -> str:
+async def _read_last_line(errors: asyncio.StreamReader) -> str:
     """The last line of the error output. All of it is read, so that the process never blocks on a full pipe."""
     last: deque[bytes] = deque(maxlen=1)
     while block := await errors.read(4096):
@@ -212,6 +214,6 @@ async def _tail(errors: asyncio.StreamReader) -> str:
     return b"".join(last).decode(errors="replace").strip()
 
 
-def command(*, backend: str, interval: float, devices: int) -> list[str]:
+def sampler_command(*, backend: str, interval: float, devices: int) -> list[str]:
     """The command that starts this package's own measuring process."""
     return [sys.executable, "-m", "gpuscaler.exporter.child", backend, f"{interval}", f"{devices}"]

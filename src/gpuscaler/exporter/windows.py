@@ -9,7 +9,7 @@ class Figures(NamedTuple):
     mean: float
 
 
-class Trail:
+class SampleWindow:
     """The samples of one field, as far back as the longest window. Reading does not change it."""
 
     def __init__(self, longest: float) -> None:

@@ -34,10 +34,10 @@ WORDS: Mapping[str, str] = {
 
 
 class Xid(NamedTuple):
-    """One XID error. ``action`` is what it requires immediately, ``what`` describes it."""
+    """One XID error. ``action`` is what it requires immediately, ``description`` describes it."""
 
     action: str
-    what: str
+    description: str
 
 
 class Catalogue(NamedTuple):
@@ -59,16 +59,16 @@ def catalogue() -> Catalogue:
 
 def action(xid: int) -> str:
     """The action that ``xid`` requires according to the catalogue; :data:`UNKNOWN` if it is not listed."""
-    found = catalogue().errors.get(xid)
-    return found.action if found is not None else UNKNOWN
+    xid_entry = catalogue().errors.get(xid)
+    return xid_entry.action if xid_entry is not None else UNKNOWN
 
 
 def severity(xid: int) -> str:
     """``critical``, ``application``, or ``other``; unknown errors are ``other``, since there is nothing to act upon."""
-    asked = action(xid)
-    return "critical" if asked in CRITICAL else "application" if asked in APPLICATION else "other"
+    required = action(xid)
+    return "critical" if required in CRITICAL else "application" if required in APPLICATION else "other"
 
 
-def recovery(number: int) -> str:
+def recovery_name(number: int) -> str:
     """The name of NVML's recovery action."""
     return RECOVERY_ACTIONS[number] if 0 <= number < len(RECOVERY_ACTIONS) else UNKNOWN

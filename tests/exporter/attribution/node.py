@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from gpuscaler.exporter.attribution.attributor import Places
+from gpuscaler.exporter.attribution.attributor import NodePaths
 
 
 def container_id(number: int) -> str:
@@ -19,8 +19,8 @@ class FakeNode:
 
     root: Path
 
-    def places(self, socket: Path) -> Places:
-        return Places(
+    def places(self, socket: Path) -> NodePaths:
+        return NodePaths(
             socket=socket,
             checkpoint=self.checkpoint,
             containers=self.root / "containers",

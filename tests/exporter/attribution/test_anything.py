@@ -11,16 +11,16 @@ from hypothesis import strategies as st
 from tests.exporter.attribution.kubelet import claim, container, devices, part, pod
 from tests.soaking import examples
 
-from gpuscaler.exporter.attribution.cgroups import place_of
+from gpuscaler.exporter.attribution.cgroups import parse_cgroups
 from gpuscaler.exporter.attribution.checkpoint import CheckpointError, read_checkpoint
-from gpuscaler.exporter.attribution.ids import KnownDevices
+from gpuscaler.exporter.attribution.ids import DeviceIndex
 from gpuscaler.exporter.attribution.messages import ListAnswers, NotListedError
 from gpuscaler.exporter.attribution.names import ContainerNames
 from gpuscaler.exporter.parts import Device, Instance
 
 GPU = "GPU-1f3a6d52-7c1e-4c11-9d3e-5b1c00000001"
 PART = "MIG-5c0d3ef1-9a7b-5d10-a1c4-0123456789ab"
-NODE = KnownDevices([Device(GPU, 0, 0, "NVIDIA H100 80GB HBM3", "00000000:07:00.0", (Instance(PART, 9, 0, "1g.10gb"),))])
+NODE = DeviceIndex([Device(GPU, 0, 0, "NVIDIA H100 80GB HBM3", "00000000:07:00.0", (Instance(PART, 9, 0, "1g.10gb"),))])
 ANSWER = b"".join(
     part(1, pod("ml", f"p{n}", container("main", devices(GPU, "x"), devices("y", resource="r")), container("b", claims=[claim("gpu-0")])))
     for n in range(3)
@@ -61,7 +61,7 @@ def test_a_kubelet_answer_with_damage_anywhere_is_parsed_or_skipped(changes: lis
             allocations = ListAnswers().read(answer)
         except NotListedError:
             continue
-        assert all(allocation.devices for allocation in allocations.found)
+        assert all(allocation.devices for allocation in allocations.allocations)
 
 
 @few
@@ -74,7 +74,7 @@ def test_a_checkpoint_with_any_json_is_parsed_or_skipped(value: Any) -> None:
             allocations = read_checkpoint(path)
         except CheckpointError:
             return
-        assert all(allocation.devices for allocation in allocations.found)
+        assert all(allocation.devices for allocation in allocations.allocations)
 
 
 @few
@@ -87,7 +87,7 @@ def test_a_device_with_any_name_is_resolved_or_unknown(name: str, resource: str)
 @few
 @given(st.text(max_size=200) | st.builds(lambda text: f"0::/kubepods/pod{text}/x", st.text(max_size=40)))
 def test_a_cgroup_with_any_path_is_parsed_or_skipped(cgroups: str) -> None:
-    place = place_of(cgroups)
+    place = parse_cgroups(cgroups)
     assert place is None or set(place.uid) <= set("0123456789abcdef-")
 
 
@@ -98,6 +98,6 @@ def test_a_link_to_any_path_is_parsed_or_skipped(target: bytes) -> None:
         for name, place in (("a.log", target), ("b.log", b"/var/log/pods/ml_" + target.replace(b"/", b"") + b"_0f8e1a52/main/0.log")):
             (Path(folder) / name).symlink_to(os.fsdecode(place))
         names = ContainerNames(Path(folder))
-        names.look()
+        names.refresh()
         found = names.pod("0f8e1a52")
         assert found is None or "_".join(found).isascii()

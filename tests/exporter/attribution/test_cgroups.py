@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from tests.exporter.attribution.node import FakeNode, container_id
 
-from gpuscaler.exporter.attribution.cgroups import LivePods, Place, Processes, place_of
+from gpuscaler.exporter.attribution.cgroups import LivePods, ProcessPod, ProcessPods, parse_cgroups
 
 UID = "0f8e1a52-3b61-4b0c-9a4e-6e2d5c1b7a90"
 OTHER = "7b1c9d20-1111-4222-8333-0123456789ab"
@@ -17,33 +17,42 @@ STATIC = "5f3c8b1d2e4a6978c0d1e2f3a4b5c6d7"
 @pytest.mark.parametrize(
     ("cgroups", "place"),
     [
-        (f"0::/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod{ESCAPED}.slice/cri-containerd-{ID}.scope", Place(UID, ID)),
-        (f"0::/kubepods.slice/kubepods-pod{ESCAPED}.slice/crio-{ID}.scope", Place(UID, ID)),
-        (f"0::/kubepods.slice/kubepods-pod{ESCAPED}.slice/crio-{ID}.scope/container", Place(UID, ID)),
-        (f"0::/kubepods.slice/kubepods-besteffort.slice/kubepods-besteffort-pod{ESCAPED}.slice/docker-{ID}.scope/init", Place(UID, ID)),
-        (f"0::/kubepods/burstable/pod{UID}/{ID}", Place(UID, ID)),
-        (f"0::/kubepods/pod{UID}/{ID}/user.slice/session.scope", Place(UID, ID)),
+        (
+            f"0::/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod{ESCAPED}.slice/cri-containerd-{ID}.scope",
+            ProcessPod(UID, ID),
+        ),
+        (f"0::/kubepods.slice/kubepods-pod{ESCAPED}.slice/crio-{ID}.scope", ProcessPod(UID, ID)),
+        (f"0::/kubepods.slice/kubepods-pod{ESCAPED}.slice/crio-{ID}.scope/container", ProcessPod(UID, ID)),
+        (
+            f"0::/kubepods.slice/kubepods-besteffort.slice/kubepods-besteffort-pod{ESCAPED}.slice/docker-{ID}.scope/init",
+            ProcessPod(UID, ID),
+        ),
+        (f"0::/kubepods/burstable/pod{UID}/{ID}", ProcessPod(UID, ID)),
+        (f"0::/kubepods/pod{UID}/{ID}/user.slice/session.scope", ProcessPod(UID, ID)),
         # From the cgroup namespace of another pod
-        (f"0::/../../kubepods-burstable-pod{ESCAPED}.slice/cri-containerd-{ID}.scope", Place(UID, ID)),
-        (f"0::/../../pod{UID}/{ID}", Place(UID, ID)),
+        (f"0::/../../kubepods-burstable-pod{ESCAPED}.slice/cri-containerd-{ID}.scope", ProcessPod(UID, ID)),
+        (f"0::/../../pod{UID}/{ID}", ProcessPod(UID, ID)),
         # Version 1, and a node in a container
-        (f"12:pids:/kubepods/burstable/pod{UID}/{ID}\n11:memory:/kubepods/burstable/pod{UID}/{ID}\n1:name=systemd:/x\n", Place(UID, ID)),
-        (f"5:cpu,cpuacct:/docker/{container_id(7)}/kubelet/kubepods/besteffort/pod{UID}/{ID}\n0::/\n", Place(UID, ID)),
+        (
+            f"12:pids:/kubepods/burstable/pod{UID}/{ID}\n11:memory:/kubepods/burstable/pod{UID}/{ID}\n1:name=systemd:/x\n",
+            ProcessPod(UID, ID),
+        ),
+        (f"5:cpu,cpuacct:/docker/{container_id(7)}/kubelet/kubepods/besteffort/pod{UID}/{ID}\n0::/\n", ProcessPod(UID, ID)),
         (
             f"0::/kubelet.slice/kubelet-kubepods.slice/kubelet-kubepods-pod{ESCAPED}.slice/cri-containerd-{ID}.scope",
-            Place(UID, ID),
+            ProcessPod(UID, ID),
         ),
         # containerd with the cgroupfs driver below a kubelet with the systemd driver
-        (f"9:devices:/system.slice/containerd.service/kubepods-burstable-pod{ESCAPED}.slice:cri-containerd:{ID}", Place(UID, ID)),
+        (f"9:devices:/system.slice/containerd.service/kubepods-burstable-pod{ESCAPED}.slice:cri-containerd:{ID}", ProcessPod(UID, ID)),
         # A container in a container
-        (f"0::/kubepods/pod{UID}/{ID}/docker/{container_id(9)}", Place(UID, ID)),
+        (f"0::/kubepods/pod{UID}/{ID}/docker/{container_id(9)}", ProcessPod(UID, ID)),
         # A static pod, whose UID is the hash of its file
-        (f"0::/kubepods/burstable/pod{STATIC}/{ID}", Place(STATIC, ID)),
-        (f"0::/kubepods/burstable/pod{UID}", Place(UID)),
+        (f"0::/kubepods/burstable/pod{STATIC}/{ID}", ProcessPod(STATIC, ID)),
+        (f"0::/kubepods/burstable/pod{UID}", ProcessPod(UID)),
     ],
 )
-def test_a_process_belongs_to_the_pod_and_container_of_its_cgroup(cgroups: str, place: Place) -> None:
-    assert place_of(cgroups) == place
+def test_a_process_belongs_to_the_pod_and_container_of_its_cgroup(cgroups: str, place: ProcessPod) -> None:
+    assert parse_cgroups(cgroups) == place
 
 
 @pytest.mark.parametrize(
@@ -60,19 +69,19 @@ def test_a_process_belongs_to_the_pod_and_container_of_its_cgroup(cgroups: str, 
     ],
 )
 def test_a_process_outside_of_pods_has_no_pod(cgroups: str) -> None:
-    assert place_of(cgroups) is None
+    assert parse_cgroups(cgroups) is None
 
 
 def test_processes_that_ended_and_those_outside_of_pods_are_left_out(tmp_path: Path) -> None:
     here = FakeNode(tmp_path)
     here.runs("ml", "a", "main", uid=UID, number=1, pids=[100])
     here.process(200, "0::/user.slice\n")
-    assert Processes(tmp_path / "proc").places({100, 200, 300}) == {100: Place(UID, container_id(1))}
+    assert ProcessPods(tmp_path / "proc").places({100, 200, 300}) == {100: ProcessPod(UID, container_id(1))}
 
 
 def test_the_result_is_none_if_none_of_the_processes_can_be_seen(tmp_path: Path) -> None:
-    assert Processes(tmp_path).places({100, 200}) is None
-    assert Processes(tmp_path).places(set()) is None
+    assert ProcessPods(tmp_path).places({100, 200}) is None
+    assert ProcessPods(tmp_path).places(set()) is None
 
 
 def test_a_process_of_our_own_pod_with_the_same_pid_is_not_mistaken_for_another(tmp_path: Path) -> None:
@@ -80,20 +89,20 @@ def test_a_process_of_our_own_pod_with_the_same_pid_is_not_mistaken_for_another(
     here.process("self", f"0::/kubepods/pod{OTHER}/{container_id(5)}")
     here.process(1, f"0::/kubepods/pod{OTHER}/{container_id(4)}")
     here.process(7, f"0::/kubepods/pod{OTHER}/{container_id(5)}")
-    assert Processes(tmp_path / "proc").places({1, 7, 4711}) is None
+    assert ProcessPods(tmp_path / "proc").places({1, 7, 4711}) is None
 
 
 def test_a_process_in_our_own_container_without_a_path_does_not_count_as_outside_of_pods(tmp_path: Path) -> None:
     here = FakeNode(tmp_path)
     here.process("self", "0::/")
     here.process(7, "0::/")
-    assert Processes(tmp_path / "proc").places({7}) is None
+    assert ProcessPods(tmp_path / "proc").places({7}) is None
 
 
 def test_the_end_of_all_processes_does_not_mean_that_they_cannot_be_seen(tmp_path: Path) -> None:
     here = FakeNode(tmp_path)
     here.runs("ml", "a", "main", uid=UID, pids=[100])
-    processes = Processes(tmp_path / "proc")
+    processes = ProcessPods(tmp_path / "proc")
     assert processes.places({100})
     here.ends(UID)
     assert processes.places(set()) == {}
@@ -103,11 +112,11 @@ def test_the_end_of_all_processes_does_not_mean_that_they_cannot_be_seen(tmp_pat
 def test_a_reused_pid_is_another_process(tmp_path: Path) -> None:
     here = FakeNode(tmp_path)
     here.runs("ml", "a", "main", uid=UID, number=1, pids=[100])
-    processes = Processes(tmp_path / "proc")
-    assert processes.places({100}) == {100: Place(UID, container_id(1))}
+    processes = ProcessPods(tmp_path / "proc")
+    assert processes.places({100}) == {100: ProcessPod(UID, container_id(1))}
     assert processes.places({200}) == {}
     here.runs("ml", "b", "main", uid=OTHER, number=2, pids=[100])
-    assert processes.places({100}) == {100: Place(OTHER, container_id(2))}
+    assert processes.places({100}) == {100: ProcessPod(OTHER, container_id(2))}
 
 
 @pytest.mark.parametrize(

@@ -41,23 +41,23 @@ def written(folder: Path, content: Any) -> Path:
 )
 def test_entries_are_read_in_every_format(tmp_path: Path, content: Any) -> None:
     allocations = read_checkpoint(written(tmp_path, content))
-    assert allocations.aside == ()
-    assert allocations.found == (
+    assert allocations.problems == ()
+    assert allocations.allocations == (
         Allocation(Owner("", "", "main", UID), (PluginDevice("nvidia.com/gpu", GPU), PluginDevice("nvidia.com/gpu", SECOND))),
     )
 
 
 @pytest.mark.parametrize("content", [{"Data": {"PodDeviceEntries": None}, "Checksum": 0}, {"Data": None}, {}, {"Data": {}}])
 def test_a_node_without_allocations_has_an_empty_checkpoint(tmp_path: Path, content: Any) -> None:
-    assert read_checkpoint(written(tmp_path, content)).found == ()
+    assert read_checkpoint(written(tmp_path, content)).allocations == ()
 
 
 def test_an_invalid_entry_is_skipped_and_the_others_are_used(tmp_path: Path) -> None:
     content = {"Data": {"PodDeviceEntries": [entry("GPU"), 7, None, entry({"0": [GPU]}), entry(None), entry({})]}}
     allocations = read_checkpoint(written(tmp_path, content))
-    assert [allocation.devices for allocation in allocations.found] == [(PluginDevice("nvidia.com/gpu", GPU),)]
-    assert len(allocations.aside) == 3
-    assert all(str(tmp_path) in one for one in allocations.aside)
+    assert [allocation.devices for allocation in allocations.allocations] == [(PluginDevice("nvidia.com/gpu", GPU),)]
+    assert len(allocations.problems) == 3
+    assert all(str(tmp_path) in one for one in allocations.problems)
 
 
 @pytest.mark.parametrize("content", ["", '{"Data":{"PodDeviceEntr', "[]", '{"Data": 7}', "v1\x00\x01"])

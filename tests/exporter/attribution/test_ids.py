@@ -2,7 +2,7 @@
 
 import pytest
 
-from gpuscaler.exporter.attribution.ids import KnownDevices
+from gpuscaler.exporter.attribution.ids import DeviceIndex
 from gpuscaler.exporter.parts import Device, Instance
 
 FIRST = "GPU-1f3a6d52-7c1e-4c11-9d3e-5b1c00000001"
@@ -12,7 +12,7 @@ LARGE = "MIG-77aa11bb-1f2e-5d10-b2d5-ba9876543210"
 OLD = "GPU-3d9f4e61-2b6d-4f0c-a7a8-99bb00000003"
 OLD_PART = f"MIG-{OLD}/7/0"
 
-NODE = KnownDevices(
+NODE = DeviceIndex(
     [
         Device(FIRST, 0, 1, "NVIDIA A100-SXM4-40GB", "00000000:07:00.0"),
         Device(
@@ -103,10 +103,10 @@ def test_a_claims_device_is_found_by_minor_number_and_profile(name: str, key: st
 
 def test_of_two_mig_devices_with_one_profile_none_is_chosen() -> None:
     parts = Instance(SMALL, 9, 0, "1g.5gb"), Instance(LARGE, 10, 0, "1g.5gb")
-    node = KnownDevices([Device(SPLIT, 0, 0, "NVIDIA A100-SXM4-40GB", "", parts)])
+    node = DeviceIndex([Device(SPLIT, 0, 0, "NVIDIA A100-SXM4-40GB", "", parts)])
     assert node.of_claim("gpu-0-mig-1g5gb-19-4") is None
 
 
 def test_a_profile_with_a_suffix_is_found_by_its_name_in_a_claim() -> None:
-    node = KnownDevices([Device(OLD, 0, 4, "NVIDIA A100-PCIE-40GB", "", (Instance(OLD_PART, 7, 0, "1g.5gb+me"),))])
+    node = DeviceIndex([Device(OLD, 0, 4, "NVIDIA A100-PCIE-40GB", "", (Instance(OLD_PART, 7, 0, "1g.5gb+me"),))])
     assert node.of_claim("gpu-4-mig-1g5gb-me-20-6") == OLD_PART

@@ -28,13 +28,13 @@ def asked(kubelet: FakeKubelet, *, timeout: float = 2.0) -> Allocations:
 def test_containers_with_devices_are_returned_with_their_pod_and_others_are_not() -> None:
     with kubelet() as here:
         here.pods += [TRAINER]
-        assert asked(here).found == (Allocation(Owner("ml", "trainer-0", "main"), (PluginDevice("nvidia.com/gpu", GPU),)),)
+        assert asked(here).allocations == (Allocation(Owner("ml", "trainer-0", "main"), (PluginDevice("nvidia.com/gpu", GPU),)),)
 
 
 def test_a_device_of_a_claim_is_returned_with_driver_pool_and_name() -> None:
     with kubelet() as here:
         here.pods = [pod("ml", "inference", container("server", claims=[claim("gpu-0", "gpu-1")]))]
-        allocation = asked(here).found[0]
+        allocation = asked(here).allocations[0]
         assert allocation.devices == (
             ClaimedDevice("gpu.nvidia.com", "node-a", "gpu-0"),
             ClaimedDevice("gpu.nvidia.com", "node-a", "gpu-1"),
@@ -46,7 +46,7 @@ def test_two_hundred_pods_of_many_containers_are_one_answer() -> None:
         here.pods = [
             pod("ml", f"worker-{n}", *(container(f"c{i}", devices(f"{GPU[:-4]}{n:04x}", numa=i)) for i in range(4))) for n in range(200)
         ]
-        allocations = asked(here).found
+        allocations = asked(here).allocations
         assert len(allocations) == 800
         assert allocations[-1] == Allocation(Owner("ml", "worker-199", "c3"), (PluginDevice("nvidia.com/gpu", f"{GPU[:-4]}00c7"),))
 
@@ -65,9 +65,9 @@ def test_an_entry_that_cannot_be_parsed_is_skipped_and_the_others_are_used(odd: 
     with kubelet() as here:
         here.pods = [odd, TRAINER]
         allocations = asked(here)
-        assert [allocation.owner.pod for allocation in allocations.found] == ["trainer-0"]
-        assert len(allocations.aside) == 1
-        assert allocations.aside[0].startswith(f"skipped pod 1 of the 2 that the kubelet lists: {told}")
+        assert [allocation.owner.pod for allocation in allocations.allocations] == ["trainer-0"]
+        assert len(allocations.problems) == 1
+        assert allocations.problems[0].startswith(f"skipped pod 1 of the 2 that the kubelet lists: {told}")
 
 
 def test_fields_that_a_later_kubernetes_adds_are_skipped() -> None:
@@ -75,7 +75,7 @@ def test_fields_that_a_later_kubernetes_adds_are_skipped() -> None:
         # texts, and numbers with one to ten, four and eight bytes
         added = part(127, "new"), count(128, 2**63), varint(129 << 3 | 5) + bytes(4), varint(130 << 3 | 1) + bytes(8)
         here.pods = [TRAINER + b"".join(added)]
-        assert asked(here).found[0].owner.pod == "trainer-0"
+        assert asked(here).allocations[0].owner.pod == "trainer-0"
 
 
 def test_a_request_to_a_kubelet_that_does_not_answer_times_out() -> None:
@@ -159,7 +159,7 @@ def test_an_error_of_the_kubelet_is_raised_and_the_next_request_is_sent(code: An
             client.allocations()
         here.behave = None
         here.pods = [TRAINER]
-        assert len(client.allocations().found) == 1
+        assert len(client.allocations().allocations) == 1
         client.close()
 
 
@@ -190,6 +190,6 @@ def test_a_server_that_rejects_the_socket_path_as_authority_gets_localhost() -> 
                 plain.unary_unary("/v1.PodResourcesLister/List")(b"", timeout=2.0)
             plain.close()
             client = PodResources(door, timeout=2.0)
-            assert len(client.allocations().found) == 1
+            assert len(client.allocations().allocations) == 1
             client.close()
         assert b"localhost" in seen[-1]

@@ -19,7 +19,7 @@ def link(folder: Path, name: str, target: str) -> Path:
 
 def known(folder: Path) -> ContainerNames:
     names = ContainerNames(folder)
-    names.look()
+    names.refresh()
     return names
 
 
@@ -54,10 +54,10 @@ def test_other_links_are_skipped(tmp_path: Path, name: str, target: str) -> None
 def test_new_and_removed_links_are_seen_at_the_next_pass(tmp_path: Path) -> None:
     names = known(tmp_path)
     made = link(tmp_path, f"train-0_ml_main-{ID}.log", f"/var/log/pods/ml_train-0_{UID}/main/0.log")
-    names.look()
+    names.refresh()
     assert names.pod(UID) == ("ml", "train-0")
     made.unlink()
-    names.look()
+    names.refresh()
     assert names.pod(UID) is None
     assert not list(names.uids("ml", "train-0"))
 

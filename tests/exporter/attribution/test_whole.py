@@ -50,7 +50,7 @@ async def exporting(nvml: FakeNvml, folder: Path, monkeypatch: pytest.MonkeyPatc
             interval=0.1,
             node="node-a",
             attributor=NodeAttributor(node.places(fake.path), clock=time.monotonic, pace=Pace(spacing=0.05)),
-            tell=lambda *_: None,
+            log=lambda *_: None,
             clock=time.monotonic,
             wall=time.time,
         )

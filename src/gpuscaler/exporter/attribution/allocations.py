@@ -32,7 +32,7 @@ class Allocation:
 
 @dataclass(frozen=True, slots=True)
 class Allocations:
-    """All that the kubelet reported: containers with devices, and ``aside``, messages about entries that could not be parsed."""
+    """All that the kubelet reported: containers with devices, and ``problems``, messages about entries that could not be parsed."""
 
-    found: tuple[Allocation, ...] = ()
-    aside: tuple[str, ...] = ()
+    allocations: tuple[Allocation, ...] = ()
+    problems: tuple[str, ...] = ()

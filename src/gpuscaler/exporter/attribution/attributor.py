@@ -7,19 +7,19 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gpuscaler.exporter.attribution.allocations import Allocations
-from gpuscaler.exporter.attribution.cgroups import LivePods, Processes
+from gpuscaler.exporter.attribution.cgroups import LivePods, ProcessPods
 from gpuscaler.exporter.attribution.checkpoint import CheckpointError, read_checkpoint
-from gpuscaler.exporter.attribution.ids import KnownDevices
+from gpuscaler.exporter.attribution.ids import DeviceIndex
 from gpuscaler.exporter.attribution.kubelet import KubeletError, PodResources
 from gpuscaler.exporter.attribution.names import ContainerNames
-from gpuscaler.exporter.attribution.resolving import Node, Owned, owned, users
+from gpuscaler.exporter.attribution.resolving import Node, Ownership, resolve_owners, resolve_processes
 from gpuscaler.exporter.attribution.view import ApiView, Server
 from gpuscaler.exporter.parts import Attribution, Device, Owner, Process
 from gpuscaler.kube.resources import PODS, RESOURCE_SLICES, Resource
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Places:
+class NodePaths:
     """Paths on the node, as the exporter sees them. A path that is not mounted is reported as trouble only if it is needed."""
 
     socket: Path = Path("/var/lib/kubelet/pod-resources/kubelet.sock")
@@ -29,7 +29,7 @@ class Places:
     proc: Path = Path("/proc")
 
     @classmethod
-    def of_kubelet(cls, socket: Path) -> "Places":
+    def of_kubelet(cls, socket: Path) -> "NodePaths":
         """The paths of a kubelet with another root folder, which keeps its checkpoint there too."""
         return cls(socket=socket, checkpoint=socket.parent.parent / "device-plugins" / "kubelet_internal_checkpoint")
 
@@ -53,7 +53,7 @@ class _AttributionPass:
     """One answer, and the resources of the API server that are needed to complete it."""
 
     attribution: Attribution
-    wanted: tuple[Resource, ...] = ()
+    resources: tuple[Resource, ...] = ()
 
 
 class NodeAttributor:
@@ -63,12 +63,12 @@ class NodeAttributor:
     for what the node itself does not show, and may be None. ``clock`` is monotonic, in seconds.
     """
 
-    def __init__(self, places: Places, *, clock: Callable[[], float], cluster: Server | None = None, pace: Pace = Pace()) -> None:
+    def __init__(self, places: NodePaths, *, clock: Callable[[], float], cluster: Server | None = None, pace: Pace = Pace()) -> None:
         self._places, self._clock, self._cluster, self._pace = places, clock, cluster, pace
         self._kubelet = PodResources(places.socket, timeout=pace.timeout)
         self._names = ContainerNames(places.containers)
         self._live = LivePods(places.cgroups)
-        self._processes = Processes(places.proc)
+        self._processes = ProcessPods(places.proc)
         self._listed: tuple[Allocations, float] | None = None
         self._asked: tuple[str, float] | None = None
         self._worker = ThreadPoolExecutor(1, "attribution")
@@ -78,12 +78,12 @@ class NodeAttributor:
 
     async def attribute(self, devices: Sequence[Device], processes: Sequence[Process]) -> Attribution:
         """The owners of ``devices`` and the containers of ``processes``, within ``patience``; the last answer if there is no new one."""
-        self._take()
+        self._collect_result()
         if self._pending is None:
             view = self._cluster.view if self._cluster else ApiView()
-            self._pending = asyncio.get_running_loop().run_in_executor(self._worker, self._look, tuple(devices), tuple(processes), view)
+            self._pending = asyncio.get_running_loop().run_in_executor(self._worker, self._run_pass, tuple(devices), tuple(processes), view)
         await asyncio.wait([self._pending], timeout=self._pace.patience)
-        self._take()
+        self._collect_result()
         if self._last is None or self._clock() - self._last[1] > self._pace.kept:
             return Attribution(trouble=f"no answer yet from the kubelet at {self._places.socket} and its files")
         return self._last[0]
@@ -98,40 +98,40 @@ class NodeAttributor:
         self._worker.submit(self._kubelet.close)
         self._worker.shutdown(wait=False)
 
-    def _take(self) -> None:
+    def _collect_result(self) -> None:
         """Take the answer of the worker thread, if it is ready."""
         if self._pending is not None and self._pending.done():
             pending, self._pending = self._pending, None
-            look = pending.result()
-            self._last = look.attribution, self._clock()
-            self._ask(look.wanted)
+            result = pending.result()
+            self._last = result.attribution, self._clock()
+            self._refresh_cluster(result.resources)
 
-    def _ask(self, wanted: tuple[Resource, ...]) -> None:
-        due = [resource for resource in wanted if self._cluster and self._cluster.due(resource)]
+    def _refresh_cluster(self, resources: tuple[Resource, ...]) -> None:
+        due = [resource for resource in resources if self._cluster and self._cluster.due(resource)]
         if self._cluster and due and (self._asking is None or self._asking.done()):
             self._asking = asyncio.create_task(self._cluster.refresh(due[0]), name="names of pods from the API server")
 
-    def _look(self, devices: tuple[Device, ...], processes: tuple[Process, ...], view: ApiView) -> _AttributionPass:
+    def _run_pass(self, devices: tuple[Device, ...], processes: tuple[Process, ...], view: ApiView) -> _AttributionPass:
         allocations, source, troubles = self._allocations()
-        self._names.look()
+        self._names.refresh()
         node = Node(self._names, self._live.uids(), view)
-        found = owned(allocations.found, KnownDevices(devices), node)
-        run_by, unnamed = self._users(processes, found, node)
-        unnamed |= found.unnamed
-        troubles += [*allocations.aside, *self._unresolved(found)]
-        if processes and run_by is None and any(len(owners) > 1 for owners in found.owners.values()):
+        ownership = resolve_owners(allocations.allocations, DeviceIndex(devices), node)
+        containers, unnamed = self._process_owners(processes, ownership, node)
+        unnamed |= ownership.unnamed
+        troubles += [*allocations.problems, *self._describe_unresolved(ownership)]
+        if processes and containers is None and any(len(owners) > 1 for owners in ownership.owners.values()):
             troubles.append(f"processes on shared GPUs cannot be told apart; expected hostPID, and {self._places.containers} mounted")
-        if view.trouble and (unnamed or found.unsliced):
+        if view.trouble and (unnamed or ownership.unsliced):
             troubles.append(view.trouble)
-        wanted = [PODS] if unnamed or (source == "checkpoint" and node.live is None) else []
-        if found.unsliced:
-            wanted.append(RESOURCE_SLICES)
-        return _AttributionPass(Attribution(found.owners, run_by, source, "; ".join(troubles)), tuple(wanted))
+        resources = [PODS] if unnamed or (source == "checkpoint" and node.live is None) else []
+        if ownership.unsliced:
+            resources.append(RESOURCE_SLICES)
+        return _AttributionPass(Attribution(ownership.owners, containers, source, "; ".join(troubles)), tuple(resources))
 
     def _allocations(self) -> tuple[Allocations, str, list[str]]:
         """The allocations, their source, and problems."""
         now = self._clock()
-        trouble = self._list(now)
+        trouble = self._list_allocations(now)
         if self._listed is not None and (not trouble or now - self._listed[1] <= self._pace.kept):
             return self._listed[0], "pod-resources", [trouble] if trouble else []
         try:
@@ -139,7 +139,7 @@ class NodeAttributor:
         except CheckpointError as error:
             return Allocations(), "", [trouble, str(error)]
 
-    def _list(self, now: float) -> str:
+    def _list_allocations(self, now: float) -> str:
         """Ask the kubelet, unless it was asked just now; return the problem, or empty."""
         if self._asked is not None and now - self._asked[1] < self._pace.spacing:
             return self._asked[0]
@@ -151,21 +151,23 @@ class NodeAttributor:
         self._asked = trouble, now
         return trouble
 
-    def _users(self, processes: tuple[Process, ...], owned: Owned, node: Node) -> tuple[dict[int, Owner] | None, frozenset[str]]:
+    def _process_owners(
+        self, processes: tuple[Process, ...], ownership: Ownership, node: Node
+    ) -> tuple[dict[int, Owner] | None, frozenset[str]]:
         """The container of each process, None if processes cannot be told apart; and UIDs of pods without a known name."""
         places = self._processes.places({process.pid for process in processes})
         if places is None:
             return None, frozenset()
-        run_by = users(places, owned.owners, node)
-        unnamed = frozenset(place.uid for pid, place in places.items() if pid not in run_by)
-        return (run_by if run_by or not places else None), unnamed
+        containers = resolve_processes(places, ownership.owners, node)
+        unnamed = frozenset(process_pod.uid for pid, process_pod in places.items() if pid not in containers)
+        return (containers if containers or not places else None), unnamed
 
-    def _unresolved(self, owned: Owned) -> list[str]:
-        told = []
-        if owned.unknown:
-            more = f" and {len(owned.unknown) - 3} more" if len(owned.unknown) > 3 else ""
-            told.append(f"the driver has no {', '.join(owned.unknown[:3])}{more}")
-        if owned.unnamed:
-            whose = f"pods with GPUs of which only the UID is known: {len(owned.unnamed)}"
-            told.append(f"{whose}; expected {self._places.containers} mounted, or access to the API server")
-        return told
+    def _describe_unresolved(self, ownership: Ownership) -> list[str]:
+        problems = []
+        if ownership.unknown:
+            more = f" and {len(ownership.unknown) - 3} more" if len(ownership.unknown) > 3 else ""
+            problems.append(f"the driver has no {', '.join(ownership.unknown[:3])}{more}")
+        if ownership.unnamed:
+            count = f"pods with GPUs of which only the UID is known: {len(ownership.unnamed)}"
+            problems.append(f"{count}; expected {self._places.containers} mounted, or access to the API server")
+        return problems

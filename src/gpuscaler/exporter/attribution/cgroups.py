@@ -22,14 +22,14 @@ _DEPTH: Final = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class ProcessPod:
     """The pod and container of a process. ``container`` is the runtime's id, empty if the path does not contain it."""
 
     uid: str
     container: str = ""
 
 
-def place_of(cgroups: str) -> Place | None:
+def parse_cgroups(cgroups: str) -> ProcessPod | None:
     """Read the pod from the content of ``/proc/<pid>/cgroup``, version 1 or 2; None outside of pods.
 
     A path seen from another cgroup namespace starts with ``/..`` but still names its pod.
@@ -39,42 +39,42 @@ def place_of(cgroups: str) -> Place | None:
         # The first pod and its first container: containers nested inside a container have deeper ones.
         if pod := _POD.search(path):
             container = _CONTAINER.search(path, pod.end())
-            return Place(pod[1].replace("_", "-"), container[1] if container else "")
+            return ProcessPod(pod[1].replace("_", "-"), container[1] if container else "")
     return None
 
 
-class Processes:
+class ProcessPods:
     """The processes below ``proc``, which must be the ``/proc`` of the machine: that of a pod with ``hostPID``, or a mount of it."""
 
     def __init__(self, proc: Path) -> None:
         self._proc = proc
-        self._seen = False
+        self._any_found = False
         #: The places of the last requested processes. A process never moves to another pod.
-        self._known: dict[int, Place | None] = {}
+        self._pods: dict[int, ProcessPod | None] = {}
 
-    def places(self, pids: set[int]) -> dict[int, Place] | None:
+    def places(self, pids: set[int]) -> dict[int, ProcessPod] | None:
         """The pod of each process, without processes outside of pods and those that ended.
 
         None if nothing is known: not one of the processes was ever found in ``/proc``, so they are in another PID namespace than ours.
         (A driver may also list no process there.) A pid from there may by chance be that of a process of ours, so processes of our own
         pod, which do not use GPUs, do not count.
         """
-        self._known = {pid: place for pid, place in self._known.items() if pid in pids}
-        if self._known.keys() != pids:
-            self._look(pids - self._known.keys())
-        return {pid: place for pid, place in self._known.items() if place is not None} if self._seen else None
+        self._pods = {pid: pod for pid, pod in self._pods.items() if pid in pids}
+        if self._pods.keys() != pids:
+            self._read_pods(pids - self._pods.keys())
+        return {pid: pod for pid, pod in self._pods.items() if pod is not None} if self._any_found else None
 
-    def _look(self, pids: set[int]) -> None:
-        own = self._cgroups("self")
-        own_place = place_of(own or "")
+    def _read_pods(self, pids: set[int]) -> None:
+        own_cgroups = self._cgroups("self")
+        own_pod = parse_cgroups(own_cgroups or "")
         for pid in pids:
             cgroups = self._cgroups(str(pid))
-            if cgroups is None or cgroups == own:
+            if cgroups is None or cgroups == own_cgroups:
                 continue
-            place = place_of(cgroups)
-            if place is None or own_place is None or place.uid != own_place.uid:
-                self._seen = True
-                self._known[pid] = place
+            process_pod = parse_cgroups(cgroups)
+            if process_pod is None or own_pod is None or process_pod.uid != own_pod.uid:
+                self._any_found = True
+                self._pods[pid] = process_pod
 
     def _cgroups(self, pid: str) -> str | None:
         try:
@@ -94,9 +94,9 @@ class LivePods:
         """The UIDs of these pods; None if the cgroups of pods cannot be seen."""
         if self._base is None or not self._base.is_dir():
             self._base = next(_bases(self._root, _DEPTH), None)
-        found = frozenset(_pods_below(self._base)) if self._base else frozenset()
+        uids = frozenset(_pods_below(self._base)) if self._base else frozenset()
         # This process runs on a node with pods, so if there are none, the cgroups seen here are not those of the node.
-        return found or None
+        return uids or None
 
 
 def _bases(root: Path, depth: int) -> Iterator[Path]:
@@ -113,7 +113,7 @@ def _pods_below(base: Path) -> Iterator[str]:
         if pod := _POD.search(name):
             yield pod[1].replace("_", "-")
         elif name.removesuffix(".slice").endswith(("burstable", "besteffort")):
-            yield from (match[1].replace("_", "-") for each in _folders(base / name) if (match := _POD.search(each)))
+            yield from (match[1].replace("_", "-") for folder in _folders(base / name) if (match := _POD.search(folder)))
 
 
 def _folders(path: Path) -> list[str]:

@@ -60,7 +60,7 @@ def read_checkpoint(path: Path) -> Allocations:
         except msgspec.DecodeError as error:
             aside.append(f"skipped an entry of {path}: {error}")
             continue
-        if devices := tuple(PluginDevice(entry.resource, one) for one in _ids(entry)):
+        if devices := tuple(PluginDevice(entry.resource, device_id) for device_id in _ids(entry)):
             allocations.append(Allocation(Owner("", "", entry.container, entry.pod), devices))
     return Allocations(tuple(allocations), tuple(aside))
 

@@ -87,22 +87,22 @@ class ClusterNames:
 
     def due(self, resource: Resource) -> bool:
         """Whether enough time has passed since the last request for ``resource``."""
-        asked = self._asked.get(resource)
-        return asked is None or self._clock() - asked >= (_PODS_PAUSE if resource is PODS else _SLICES_PAUSE)
+        asked_at = self._asked.get(resource)
+        return asked_at is None or self._clock() - asked_at >= (_PODS_PAUSE if resource is PODS else _SLICES_PAUSE)
 
     async def refresh(self, resource: Resource) -> None:
         """Ask for the pods or the slices of the node. Errors are reported in ``view.trouble``, and earlier answers stay."""
         self._asked[resource] = self._clock()
         try:
-            found = await self._listed(resource)
+            listed = await self._list(resource)
         except (ApiError, Unreachable, msgspec.DecodeError) as error:
             self._troubles[resource] = f"{resource.label} of this node cannot be listed: {error}"
         else:
             self._troubles.pop(resource, None)
-            self.view = self._with_pods(found) if resource is PODS else replace(self.view, slices=dict(_devices(found)))
+            self.view = self._with_pods(listed) if resource is PODS else replace(self.view, slices=dict(_devices(listed)))
         self.view = replace(self.view, trouble="; ".join(self._troubles.values()))
 
-    async def _listed(self, resource: Resource) -> list[bytes]:
+    async def _list(self, resource: Resource) -> list[bytes]:
         for version in (resource.version, *resource.older):
             try:
                 return await self._client.list_all(resource.at(version), query=self._query)
@@ -110,36 +110,36 @@ class ClusterNames:
                 continue
         return []
 
-    def _with_pods(self, found: list[bytes]) -> ApiView:
+    def _with_pods(self, listed: list[bytes]) -> ApiView:
         pods: dict[str, tuple[str, str]] = {}
         containers: dict[str, Owner] = {}
         finished: set[str] = set()
-        for pod in _read(found, _Pod):
-            about = pod.metadata
-            uid = (about.annotations or {}).get(_CONFIG_HASH) or about.uid
-            pods[uid] = about.namespace, about.name
+        for pod in _read(listed, _Pod):
+            metadata = pod.metadata
+            uid = (metadata.annotations or {}).get(_CONFIG_HASH) or metadata.uid
+            pods[uid] = metadata.namespace, metadata.name
             if pod.status.phase in {"Succeeded", "Failed"}:
                 finished.add(uid)
-            for one in (*(pod.status.container_statuses or ()), *(pod.status.init_container_statuses or ())):
+            for status in (*(pod.status.container_statuses or ()), *(pod.status.init_container_statuses or ())):
                 # A waiting container has no id yet.
-                if container_id := one.id.rpartition("/")[2]:
-                    containers[container_id] = Owner(about.namespace, about.name, one.name, uid)
+                if container_id := status.id.rpartition("/")[2]:
+                    containers[container_id] = Owner(metadata.namespace, metadata.name, status.name, uid)
         return replace(self.view, pods=pods, containers=containers, finished=frozenset(finished))
 
 
-def _read(found: list[bytes], kind: type[_T]) -> Iterator[_T]:
+def _read(listed: list[bytes], kind: type[_T]) -> Iterator[_T]:
     # An object that cannot be parsed is skipped; the others are used.
-    for raw in found:
+    for raw in listed:
         try:
             yield msgspec.json.decode(raw, type=kind)
         except msgspec.DecodeError:
             continue
 
 
-def _devices(found: list[bytes]) -> Iterator[tuple[tuple[str, str, str], str]]:
-    for one in _read(found, _Slice):
-        for device in one.spec.devices or ():
+def _devices(listed: list[bytes]) -> Iterator[tuple[tuple[str, str, str], str]]:
+    for resource_slice in _read(listed, _Slice):
+        for device in resource_slice.spec.devices or ():
             attributes = device.attributes or (device.basic.attributes if device.basic else None) or {}
             for name, value in attributes.items():
                 if name.rpartition("/")[2] == "uuid" and value.string:
-                    yield (one.spec.driver, one.spec.pool.name, device.name), value.string
+                    yield (resource_slice.spec.driver, resource_slice.spec.pool.name, device.name), value.string

@@ -22,12 +22,12 @@ _BY_PCI: Final = re.compile(r"(?:([0-9a-f]{4,8}):)?([0-9a-f]{2}:[0-9a-f]{2}\.[0-
 _BY_CLAIM: Final = re.compile(rf"gpu-({_N})(?:-mig-(.+)-{_N}-{_N})?")
 
 
-def _pci(domain: str | None, rest: str) -> str:
+def _pci(domain: str | None, address: str) -> str:
     # NVML writes the domain with eight digits, sysfs and most plugins with four.
-    return f"{int(domain or '0', 16):x}:{rest.lower()}"
+    return f"{int(domain or '0', 16):x}:{address.lower()}"
 
 
-class KnownDevices:
+class DeviceIndex:
     """The devices of a node by each of their names.
 
     A name is first looked up as it is, so that a driver with other kinds of names works too.
@@ -116,5 +116,5 @@ def _letters(profile: str) -> str:
 
 def _only(keys: Iterable[str]) -> str | None:
     """The key if there is exactly one; None for several, rather than an arbitrary one."""
-    found = list(keys)
-    return found[0] if len(found) == 1 else None
+    listed = list(keys)
+    return listed[0] if len(listed) == 1 else None

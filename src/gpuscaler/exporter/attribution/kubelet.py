@@ -43,7 +43,7 @@ class PodResources:
 
     def allocations(self) -> Allocations:
         """The current allocations. Raises :class:`KubeletError`."""
-        self._look()
+        self._check_socket()
         if self._channel is None:
             self._channel = grpc.insecure_channel(f"unix:{self._socket}", options=_OPTIONS)
             self._list = self._channel.unary_unary(LIST)
@@ -53,26 +53,26 @@ class PodResources:
             raise KubeletError(f"the kubelet at {self._socket} {error}") from error
         except grpc.RpcError as error:
             self.close()
-            raise KubeletError(self._told(error)) from error
+            raise KubeletError(self._describe_error(error)) from error
 
     def close(self) -> None:
         if self._channel is not None:
             self._channel.close()
         self._channel = self._list = None
 
-    def _look(self) -> None:
+    def _check_socket(self) -> None:
         # A path that is missing or not a socket gets its own message, without an attempt to connect.
         try:
             mode = self._socket.stat().st_mode
         except OSError as error:
             self.close()
-            what = "to run as user 0, which owns its folder" if isinstance(error, PermissionError) else "its directory to be mounted"
-            raise KubeletError(f"no kubelet socket at {self._socket} ({error.strerror}): expected {what}") from error
+            expected = "to run as user 0, which owns its folder" if isinstance(error, PermissionError) else "its directory to be mounted"
+            raise KubeletError(f"no kubelet socket at {self._socket} ({error.strerror}): expected {expected}") from error
         if not stat.S_ISSOCK(mode):
             self.close()
             raise KubeletError(f"{self._socket} is not a socket: expected the kubelet's socket, in its directory pod-resources")
 
-    def _told(self, error: Any) -> str:
+    def _describe_error(self, error: Any) -> str:
         code = error.code()
         if code is grpc.StatusCode.DEADLINE_EXCEEDED:
             return f"the kubelet at {self._socket} did not answer within {self._timeout:g} s"

@@ -59,9 +59,9 @@ def _of_pod(raw: bytes) -> list[Allocation]:
     pod = _fields(raw)
     namespace, name = _text(2, pod), _text(1, pod)
     allocations = []
-    for each in _each(3, pod):
+    for raw_container in _each(3, pod):
         # message ContainerResources { string name = 1; repeated ContainerDevices devices = 2; repeated DynamicResource ... = 5; }
-        container = _fields(each)
+        container = _fields(raw_container)
         devices = (*_of_plugins(_each(2, container)), *_of_claims(_each(5, container)))
         if devices:
             allocations.append(Allocation(Owner(namespace, name, _text(1, container)), devices))
@@ -70,34 +70,34 @@ def _of_pod(raw: bytes) -> list[Allocation]:
 
 def _of_plugins(entries: Iterable[bytes]) -> Iterator[PluginDevice | ClaimedDevice]:
     # Some kubelets list one entry for each device, others one for each NUMA node.
-    for each in entries:
+    for raw_entry in entries:
         # message ContainerDevices { string resource_name = 1; repeated string device_ids = 2; }
-        entry = _fields(each)
+        entry = _fields(raw_entry)
         resource = _text(1, entry)
-        yield from (PluginDevice(resource, one.decode()) for one in _each(2, entry))
+        yield from (PluginDevice(resource, device_id.decode()) for device_id in _each(2, entry))
 
 
 def _of_claims(entries: Iterable[bytes]) -> Iterator[PluginDevice | ClaimedDevice]:
-    for each in entries:
+    for raw_entry in entries:
         # message DynamicResource { repeated ClaimResource claim_resources = 4; }
-        for one in _each(4, _fields(each)):
+        for raw_claim in _each(4, _fields(raw_entry)):
             # message ClaimResource { string driver_name = 2; string pool_name = 3; string device_name = 4; }
-            claim = _fields(one)
+            claim = _fields(raw_claim)
             yield ClaimedDevice(_text(2, claim), _text(3, claim), _text(4, claim))
 
 
 def _each(number: int, fields: list[tuple[int, bytes]]) -> list[bytes]:
-    return [body for found, body in fields if found == number]
+    return [body for field_number, body in fields if field_number == number]
 
 
 def _text(number: int, fields: list[tuple[int, bytes]]) -> str:
     """The text of a field. As in protobuf, the last one counts, and a missing field is empty."""
-    return next((body.decode() for found, body in reversed(fields) if found == number), "")
+    return next((body.decode() for field_number, body in reversed(fields) if field_number == number), "")
 
 
 def _fields(raw: bytes) -> list[tuple[int, bytes]]:
     """The texts and messages of a message by field number, in order; numbers are skipped. Raises :class:`WireError`."""
-    found = []
+    fields = []
     at = 0
     while at < len(raw):
         tag, at = _varint(raw, at)
@@ -105,7 +105,7 @@ def _fields(raw: bytes) -> list[tuple[int, bytes]]:
         if kind == 2:
             size, start = _varint(raw, at)
             at = start + size
-            found.append((tag >> 3, raw[start:at]))
+            fields.append((tag >> 3, raw[start:at]))
         elif kind == 0:
             _, at = _varint(raw, at)
         elif kind in {1, 5}:
@@ -114,7 +114,7 @@ def _fields(raw: bytes) -> list[tuple[int, bytes]]:
             raise WireError(f"saw wire type {kind}, expected 0, 1, 2 or 5")
     if at > len(raw):
         raise WireError(f"the message ends {at - len(raw)} bytes too early")
-    return found
+    return fields
 
 
 def _varint(raw: bytes, at: int) -> tuple[int, int]:

@@ -29,15 +29,15 @@ class ContainerNames:
         self._pods: dict[str, tuple[str, str]] = {}
         self._uids: dict[tuple[str, str], set[str]] = {}
 
-    def look(self) -> None:
+    def refresh(self) -> None:
         """Read new links. A folder that cannot be read has no links."""
         try:
-            now = {one.name for one in self._folder.iterdir()}
+            names = {link.name for link in self._folder.iterdir()}
         except OSError:
-            now = set()
-        if now == self._links.keys():
+            names = set()
+        if names == self._links.keys():
             return
-        self._links = {name: self._links[name] if name in self._links else self._read(name) for name in now}
+        self._links = {name: self._links[name] if name in self._links else self._read(name) for name in names}
         owners = {name: owner for name, owner in self._links.items() if owner is not None}
         self._by_id = {match[1]: owner for name, owner in owners.items() if (match := _LINK.fullmatch(name))}
         self._pods = {owner.uid: (owner.namespace, owner.pod) for owner in owners.values()}

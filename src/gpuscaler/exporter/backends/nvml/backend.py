@@ -6,9 +6,9 @@ from contextlib import contextmanager, suppress
 
 from gpuscaler.exporter.backends import Event, Reading, StaleError, UnavailableError
 from gpuscaler.exporter.backends.nvml.events import Events
-from gpuscaler.exporter.backends.nvml.inventory import Gpu, look
+from gpuscaler.exporter.backends.nvml.inventory import Gpu, list_gpus
 from gpuscaler.exporter.backends.nvml.library import NvmlError, code, is_closed, is_lost, is_stale, nvml, text_of
-from gpuscaler.exporter.backends.nvml.measuring import Measured
+from gpuscaler.exporter.backends.nvml.measuring import DeviceReader
 from gpuscaler.exporter.parts import Device
 
 #: Meaning of NVML's errors at startup: one word for a label, and a message that says what to do.
@@ -27,12 +27,12 @@ class Nvml:
 
     def __init__(self) -> None:
         self._gpus: dict[int, Gpu] = {}
-        self._measured: dict[str, Measured] = {}
+        self._readers: dict[str, DeviceReader] = {}
         self._events: Events | None = None
 
     def open(self) -> None:
         self.close()
-        with _sorted():
+        with _converted_errors():
             nvml.nvmlInit()
             self._events = Events()
 
@@ -41,68 +41,68 @@ class Nvml:
         return text_of(nvml.nvmlSystemGetDriverVersion), f"{int(cuda) // 1000}.{int(cuda) % 1000 // 10}" if cuda else ""
 
     def devices(self) -> tuple[Device, ...]:
-        with _sorted():
-            self._gpus = look(self._gpus)
-            self._measure_again()
+        with _converted_errors():
+            self._gpus = list_gpus(self._gpus)
+            self._update_readers()
         if not self._gpus:
             raise UnavailableError("no-devices", "saw a driver that shows no GPU, expected at least one; see nvidia-smi and the kernel log")
         return tuple(gpu.device for gpu in self._gpus.values())
 
-    def _measure_again(self) -> None:
+    def _update_readers(self) -> None:
         """Start measuring new devices and stop measuring removed ones. A GPU whose MIG mode changed is set up again: its probes differ."""
         gpus = {gpu.device.uuid: gpu for gpu in self._gpus.values() if gpu.handle is not None}
         parts = {part.instance.uuid: (gpu.handle, part) for gpu in self._gpus.values() for part in gpu.parts}
-        for key, measured in list(self._measured.items()):
-            if key not in parts and (key not in gpus or measured.divided != gpus[key].divided):
-                self._measured.pop(key).close()
+        for key, reader in list(self._readers.items()):
+            if key not in parts and (key not in gpus or reader.divided != gpus[key].divided):
+                self._readers.pop(key).close()
         for key, gpu in gpus.items():
-            if key not in self._measured:
-                self._measured[key] = Measured(key, gpu.handle, divided=gpu.divided)
+            if key not in self._readers:
+                self._readers[key] = DeviceReader(key, gpu.handle, divided=gpu.divided)
             if self._events is not None:
                 self._events.add(key, gpu.handle)
         for key, (whole, part) in parts.items():
-            if key not in self._measured:
-                self._measured[key] = Measured(key, part.handle, parent=whole, gpu_instance=part.instance.gpu_instance)
+            if key not in self._readers:
+                self._readers[key] = DeviceReader(key, part.handle, parent=whole, gpu_instance=part.instance.gpu_instance)
 
     def measure(self, device: Device) -> Iterator[Reading]:
         """Read the device. A GPU that fell off the bus has only the field ``lost``."""
         try:
             for key in (device.uuid, *(instance.uuid for instance in device.instances)):
-                if key in self._measured:
-                    reading = self._measured[key].read(time.monotonic())
+                if key in self._readers:
+                    reading = self._readers[key].read(time.monotonic())
                     yield reading if key != device.uuid else reading._replace(values={**reading.values, "lost": 0.0})
                 elif key == device.uuid:
                     yield Reading(key, time.monotonic(), {"lost": 1.0})
         except NvmlError as error:
             if not is_lost(error):
-                raise _general(error) from error
+                raise _convert_error(error) from error
             yield Reading(device.uuid, time.monotonic(), {"lost": 1.0})
 
     def events(self) -> Iterator[Event]:
         if self._events is not None:
-            with _sorted():
+            with _converted_errors():
                 yield from self._events.poll()
 
     def close(self) -> None:
         """Release everything; also works after the driver was unloaded."""
-        for measured in self._measured.values():
-            measured.close()
+        for reader in self._readers.values():
+            reader.close()
         with suppress(NvmlError):
             if self._events is not None:
                 self._events.close()
             nvml.nvmlShutdown()
-        self._gpus, self._measured, self._events = {}, {}, None
+        self._gpus, self._readers, self._events = {}, {}, None
 
 
 @contextmanager
-def _sorted() -> Iterator[None]:
+def _converted_errors() -> Iterator[None]:
     try:
         yield
     except NvmlError as error:
-        raise _general(error) from error
+        raise _convert_error(error) from error
 
 
-def _general(error: Exception) -> Exception:
+def _convert_error(error: Exception) -> Exception:
     """Convert an NVML error to one of this package's errors."""
     if is_stale(error):
         return StaleError(

@@ -8,7 +8,7 @@ from gpuscaler.exporter.backends.nvml.library import Handle, NvmlError, is_close
 from gpuscaler.exporter.parts import Device, Instance
 
 
-class Part(NamedTuple):
+class MigDevice(NamedTuple):
     """A MIG device with its handle."""
 
     instance: Instance
@@ -21,10 +21,10 @@ class Gpu(NamedTuple):
     device: Device
     handle: Handle | None
     divided: bool
-    parts: tuple[Part, ...]
+    parts: tuple[MigDevice, ...]
 
 
-def look(before: dict[int, Gpu]) -> dict[int, Gpu]:
+def list_gpus(before: dict[int, Gpu]) -> dict[int, Gpu]:
     """The GPUs by NVML's numbers. A GPU that cannot be read is returned as it was ``before``, without a handle.
 
     Raises NVML's errors that concern all GPUs.
@@ -59,7 +59,7 @@ def _gpu(number: int) -> Gpu:
     return Gpu(device, handle, divided, parts)
 
 
-def _parts(gpu: Handle) -> Iterator[Part]:
+def _parts(gpu: Handle) -> Iterator[MigDevice]:
     places = 0
     with tolerated():
         places = nvml.nvmlDeviceGetMaxMigDeviceCount(gpu)
@@ -69,4 +69,4 @@ def _parts(gpu: Handle) -> Iterator[Part]:
             handle = nvml.nvmlDeviceGetMigDeviceHandleByIndex(gpu, place)
             _, _, profile = text_of(partial(nvml.nvmlDeviceGetName, handle)).rpartition("MIG ")
             gpu_instance, compute_instance = nvml.nvmlDeviceGetGpuInstanceId(handle), nvml.nvmlDeviceGetComputeInstanceId(handle)
-            yield Part(Instance(nvml.nvmlDeviceGetUUID(handle), gpu_instance, compute_instance, profile), handle)
+            yield MigDevice(Instance(nvml.nvmlDeviceGetUUID(handle), gpu_instance, compute_instance, profile), handle)

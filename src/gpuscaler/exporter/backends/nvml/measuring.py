@@ -6,21 +6,21 @@ from gpuscaler.exporter.backends import Reading
 from gpuscaler.exporter.backends.nvml import gpm
 from gpuscaler.exporter.backends.nvml.library import Handle, NvmlError, is_unsupported, nvml, raise_if_general, tolerated
 from gpuscaler.exporter.backends.nvml.probes import GPU, MIG, Probe
-from gpuscaler.exporter.backends.nvml.processes import Processes
+from gpuscaler.exporter.backends.nvml.processes import DeviceProcesses
 from gpuscaler.exporter.parts import Process
 
 #: Slow probes run in one of this many rounds.
 SLOW_ROUNDS = 10
 
 
-class Measured:
+class DeviceReader:
     """A GPU, ``divided`` by MIG or not, or a MIG device of ``parent`` in ``gpu_instance``."""
 
     def __init__(self, key: str, handle: Handle, *, divided: bool = False, parent: Handle | None = None, gpu_instance: int = 0) -> None:
         self.divided = divided
         self._key, self._handle, self._whole = key, handle, parent is None
         self._probes = list(GPU if parent is None else MIG)
-        self._processes = Processes(key, handle, shares=parent is None)
+        self._processes = DeviceProcesses(key, handle, shares=parent is None)
         self._gpm: gpm.Gpm | None = None
         self._fine_since = 0 if self._whole else None
         self._slow: dict[str, float] = {}
@@ -86,8 +86,8 @@ class Measured:
         if not fresh:
             return {}
         # The first answer has all samples that the driver kept, also from before this process started.
-        first, self._fine_since = self._fine_since == 0, max(one.timeStamp for one in fresh)
-        return {} if first else {"duty_cycle": max(one.sampleValue.uiVal for one in fresh)}
+        first, self._fine_since = self._fine_since == 0, max(sample.timeStamp for sample in fresh)
+        return {} if first else {"duty_cycle": max(sample.sampleValue.uiVal for sample in fresh)}
 
     def close(self) -> None:
         if self._gpm is not None:

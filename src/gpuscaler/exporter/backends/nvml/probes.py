@@ -9,7 +9,7 @@ from functools import partial
 from typing import NamedTuple
 
 from gpuscaler.exporter.backends.nvml.library import Handle, nvml
-from gpuscaler.exporter.xids import RECOVERY_ACTIONS, UNKNOWN, recovery
+from gpuscaler.exporter.xids import RECOVERY_ACTIONS, UNKNOWN, recovery_name
 
 Values = Mapping[str, float]
 
@@ -114,7 +114,7 @@ def _limits(bits: int) -> Values:
 Fields = Mapping[int | tuple[int, int], tuple[str, float]]
 
 #: NVML field numbers that are read in one call, each with its field and the factor from NVML's unit to the field's unit.
-_TOGETHER: Fields = {
+_BATCH: Fields = {
     nvml.NVML_FI_DEV_MEMORY_TEMP: ("memory_temperature_celsius", 1),
     (nvml.NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX, _ALL_LINKS): ("nvlink_sent_bytes", _KIB),
     (nvml.NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_RX, _ALL_LINKS): ("nvlink_received_bytes", _KIB),
@@ -139,11 +139,11 @@ _MEMBERS: Mapping[int, str] = {
 }
 
 
-def together(handle: Handle, *, asked: Fields) -> Values:
+def read_fields(handle: Handle, *, fields: Fields) -> Values:
     """Read several fields in one call; each answer has its own status, so unsupported fields are left out."""
-    answers = nvml.nvmlDeviceGetFieldValues(handle, list(asked))
+    answers = nvml.nvmlDeviceGetFieldValues(handle, list(fields))
     values = {}
-    for answer, (name, scale) in zip(answers, asked.values(), strict=True):
+    for answer, (name, scale) in zip(answers, fields.values(), strict=True):
         member = _MEMBERS.get(answer.valueType)
         if answer.nvmlReturn == nvml.NVML_SUCCESS and member:
             values[name] = getattr(answer.value, member) * scale
@@ -156,8 +156,8 @@ def recovery_action(handle: Handle) -> Values:
     member = _MEMBERS.get(answer.valueType)
     if answer.nvmlReturn != nvml.NVML_SUCCESS or member is None:
         return {}
-    asked = recovery(int(getattr(answer.value, member)))
-    return {f"recovery_action:{name}": float(name == asked) for name in (*RECOVERY_ACTIONS, UNKNOWN)}
+    required = recovery_name(int(getattr(answer.value, member)))
+    return {f"recovery_action:{name}": float(name == required) for name in (*RECOVERY_ACTIONS, UNKNOWN)}
 
 
 def pcie_replays(handle: Handle) -> Values:
@@ -199,7 +199,7 @@ GPU: tuple[Probe, ...] = (
     Probe(sm_clock),
     Probe(memory_clock),
     Probe(limits, Probe(limits_before_r535)),
-    Probe(partial(together, asked=_TOGETHER)),
+    Probe(partial(read_fields, fields=_BATCH)),
     Probe(fan, slow=True),
     Probe(power_limit, slow=True),
     Probe(pcie_replays, slow=True),
@@ -210,7 +210,7 @@ GPU: tuple[Probe, ...] = (
         for scope in ("volatile", "aggregate")
     ),
     Probe(remapped_rows, slow=True),
-    Probe(partial(together, asked=_RETIRED), slow=True),
+    Probe(partial(read_fields, fields=_RETIRED), slow=True),
     Probe(recovery_action, slow=True),
 )
 #: Probes of a MIG device. NVML reports power, temperature and clocks only for the whole GPU.

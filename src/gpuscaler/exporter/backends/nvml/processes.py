@@ -15,7 +15,7 @@ _LISTS: tuple[Callable[[Handle], Sequence[Any]], ...] = (
 )
 
 
-class Processes:
+class DeviceProcesses:
     """The processes of one device. ``shares`` False leaves out each one's share of the SMs: NVML does not report it for MIG devices."""
 
     def __init__(self, key: str, handle: Handle, *, shares: bool) -> None:
@@ -30,8 +30,8 @@ class Processes:
         memory: dict[int, int | None] = {}
         for ask in list(self._lists):
             try:
-                for one in ask(self._handle):
-                    memory[one.pid] = max(memory.get(one.pid) or 0, one.usedGpuMemory or 0) or one.usedGpuMemory
+                for process in ask(self._handle):
+                    memory[process.pid] = max(memory.get(process.pid) or 0, process.usedGpuMemory or 0) or process.usedGpuMemory
             except NvmlError as error:
                 if not is_unsupported(error):
                     raise
@@ -53,10 +53,10 @@ class Processes:
             if code(error) in {nvml.NVML_ERROR_NOT_FOUND, nvml.NVML_SUCCESS}:
                 return {}
             raise
-        found = defaultdict(list)
+        utilization = defaultdict(list)
         for sample in samples:
             # Drivers leave garbage in samples of processes that ended: times in the past, utilization above 100 %.
             if sample.timeStamp > self._seen and sample.smUtil <= 100:
-                found[sample.pid].append(sample.smUtil)
+                utilization[sample.pid].append(sample.smUtil)
         self._seen = max([self._seen, *(sample.timeStamp for sample in samples)])
-        return {pid: sum(used) / len(used) for pid, used in found.items()}
+        return {pid: sum(used) / len(used) for pid, used in utilization.items()}
