@@ -33,7 +33,7 @@ class SourceFigures(Collector):
         counts = self._counts
         yield _counter(
             "answers",
-            "AnswerCache by origin",
+            "Answers by origin",
             "from",
             {
                 "kept": self._answers.kept,
