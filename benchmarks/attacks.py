@@ -25,7 +25,7 @@ from tests.hostile.workloads import LIMITED
 from benchmarks.attacker import ATTACKS, QUIET, REQUEST, Attack, unverified_tls
 from benchmarks.figures import Figure
 from benchmarks.hostile import SIMULATED, free_port
-from benchmarks.metrics import METRICS, running
+from benchmarks.metrics import METRICS, run_metrics_api
 from gpuscaler.exporter.footprint import footprint
 
 SECONDS = float(os.environ.get("ATTACK_SECONDS", "60"))
@@ -66,7 +66,10 @@ def figures() -> Iterator[Figure]:
 
 @contextmanager
 def metrics_api() -> Iterator[Serving]:
-    with running(namespaces=4, pods=50, metrics=METRICS[:1]) as here, running(namespaces=4, pods=50, metrics=METRICS[:1]) as beside:
+    with (
+        run_metrics_api(namespaces=4, pods=50, metrics=METRICS[:1]) as here,
+        run_metrics_api(namespaces=4, pods=50, metrics=METRICS[:1]) as beside,
+    ):
         yield Serving(here.port, beside.port, here.process.pid, tls=True)
 
 

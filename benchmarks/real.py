@@ -95,5 +95,5 @@ async def measure() -> list[tuple[float, float, float]]:
         await asyncio.sleep(5)
         listening.cancel()
         await asyncio.gather(listening, return_exceptions=True)
-        ordered_at = {pod_key: line["at"] for line in controller.told("ordered") for pod_key in line.get("pods", ())}
+        ordered_at = {pod_key: line["at"] for line in controller.logged("ordered") for pod_key in line.get("pods", ())}
     return [(created[pod_key], marked[pod_key], ordered_at[pod_key]) for pod_key in created if pod_key in marked and pod_key in ordered_at]
