@@ -93,18 +93,24 @@ class Stage(RunningCluster):
         tags: Mapping[str, str] = DISCOVERED,
         user_data: str | None = None,
         arriving: bool = True,
-        **told: Any,
+        **template_fields: Any,
     ) -> None:
         """A group of one type and zone. Its nodes register with what its tags promise and, if ``arriving``, with gpuscaler's taint.
 
         ``user_data`` replaces the user data that registers them so.
         """
-        data: dict[str, Any] = {"ImageId": "ami-0123", "InstanceType": told.pop("instance_type", "g5.xlarge")}
+        data: dict[str, Any] = {"ImageId": "ami-0123", "InstanceType": template_fields.pop("instance_type", "g5.xlarge")}
         data["UserData"] = encoded(node_config(tags, arriving=arriving) if user_data is None else user_data)
         if market == "spot":
             data["InstanceMarketOptions"] = {"MarketType": "spot"}
         self.client("ec2").create_launch_template(LaunchTemplateName=name, LaunchTemplateData=data)
-        asked = {"MinSize": 0, "MaxSize": 10, "AvailabilityZones": ["us-east-1a"], "NewInstancesProtectedFromScaleIn": True, **told}
+        asked = {
+            "MinSize": 0,
+            "MaxSize": 10,
+            "AvailabilityZones": ["us-east-1a"],
+            "NewInstancesProtectedFromScaleIn": True,
+            **template_fields,
+        }
         self.client("autoscaling").create_auto_scaling_group(
             AutoScalingGroupName=name,
             LaunchTemplate={"LaunchTemplateName": name, "Version": "$Latest"},
@@ -128,20 +134,20 @@ class Stage(RunningCluster):
         reclaim(self.region, self.region.instances[instance], notice=Interruption(instance).notice or 0.0)
 
     def desired(self, name: str) -> int:
-        (found,) = self.client("autoscaling").describe_auto_scaling_groups(AutoScalingGroupNames=[name])["AutoScalingGroups"]
-        return int(found["DesiredCapacity"])
+        (description,) = self.client("autoscaling").describe_auto_scaling_groups(AutoScalingGroupNames=[name])["AutoScalingGroups"]
+        return int(description["DesiredCapacity"])
 
     def machines(self, name: str = "") -> list[str]:
         """Ids of all instances that ever existed, of one group or of all."""
         return [instance.id for instance in self.region.instances.values() if name in ("", instance.group)]
 
     def wrote(self) -> dict[str, int]:
-        return {name: self.session.asked[name] for name in WRITES if name in self.session.asked}
+        return {name: self.session.call_counts[name] for name in WRITES if name in self.session.call_counts}
 
     # The controller
 
-    def settings(self, *, more: str = "", **told: str) -> str:
-        inner = "".join(f"  {name}: {value}\n" for name, value in {"cluster": CLUSTER, "regions": f"[{REGION}]", **told}.items())
+    def settings(self, *, more: str = "", **options: str) -> str:
+        inner = "".join(f"  {name}: {value}\n" for name, value in {"cluster": CLUSTER, "regions": f"[{REGION}]", **options}.items())
         return f"cloud: aws\naws:\n{inner}http: {{enabled: false}}\n{more}"
 
     def start(self, text: str = "", *, identity: str = "one", dry_run: bool = False) -> None:
@@ -177,8 +183,8 @@ class Stage(RunningCluster):
 
     async def submit(self, *names: str, gpus: int = 1, **annotations: str) -> None:
         for name in names:
-            told = {f"gpuscaler.io/{key.replace('_', '-')}": value for key, value in annotations.items()}
-            await self.user.create(PODS, pod(name, gpus, told), namespace="default")
+            pod_annotations = {f"gpuscaler.io/{key.replace('_', '-')}": value for key, value in annotations.items()}
+            await self.user.create(PODS, pod(name, gpus, pod_annotations), namespace="default")
 
     async def deploy(self, name: str, replicas: int = 1, **annotations: str) -> None:
         """A Deployment of pods with a GPU each."""
@@ -195,8 +201,8 @@ class Stage(RunningCluster):
     async def leave_behind(self, node: Mapping[str, Any]) -> None:
         """Add a Node without a machine, which no cloud controller has deleted."""
         metadata = {"name": node["metadata"]["name"], "labels": node["metadata"]["labels"]}
-        gone = {"type": "Ready", "status": "Unknown", "reason": "NodeStatusUnknown"}
-        status = {**node["status"], "conditions": [gone]}
+        unknown_status = {"type": "Ready", "status": "Unknown", "reason": "NodeStatusUnknown"}
+        status = {**node["status"], "conditions": [unknown_status]}
         await self.user.create(NODES, {"metadata": metadata, "spec": {"providerID": node["spec"]["providerID"]}, "status": status})
 
 

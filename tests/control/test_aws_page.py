@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from tests.clouds.aws.accounts import CA, Aws, pool
-from tests.clouds.aws.command_line import run
+from tests.clouds.aws.command_line import run_command_line
 from tests.clouds.aws.user_data import encoded, node_config
 from tests.control.aws_stage import Stage, aws_stage
 from tests.docs.test_examples import blocks
@@ -90,7 +90,7 @@ class Account(Aws):
         self.client("ec2").create_launch_template_version(LaunchTemplateName="gpus", SourceVersion="1", LaunchTemplateData=data)
 
     def run(self, text: str) -> None:
-        run(command(text), self.client)
+        run_command_line(command(text), self.client)
 
     def nodegroup(self, **node_group_fields: Any) -> None:
         names = {"clusterName": CLUSTER, "nodegroupName": "gpus"}
@@ -145,7 +145,7 @@ def managed() -> Account:
 
 def mend_nodegroup(account: Account, _do: str) -> None:
     account.version(UserData="")
-    run(shown("aws eks update-nodegroup-config"), account.client)
+    run_command_line(shown("aws eks update-nodegroup-config"), account.client)
 
 
 def write_taint(account: Account, _do: str) -> None:
@@ -331,7 +331,7 @@ def files() -> list[str]:
 async def test_the_hook_of_the_page_gives_pods_time_to_move_and_then_lets_the_machine_end(tmp_path: Path) -> None:
     async with aws_stage(tmp_path) as here:
         here.group("gpus", tags=TAGS, user_data=user_data()[0])
-        run(shown("aws autoscaling put-lifecycle-hook"), here.client)
+        run_command_line(shown("aws autoscaling put-lifecycle-hook"), here.client)
         machine, node = await with_a_machine(here, files()[-1], here.queue())
         here.client("autoscaling").terminate_instance_in_auto_scaling_group(InstanceId=machine, ShouldDecrementDesiredCapacity=False)
         await here.sleep(5.0)
@@ -342,7 +342,7 @@ async def test_the_hook_of_the_page_gives_pods_time_to_move_and_then_lets_the_ma
 
         assert await all_bound(here)
         assert node not in set((await here.bound()).values())
-        assert here.session.asked["CompleteLifecycleAction"] == 1
+        assert here.session.call_counts["CompleteLifecycleAction"] == 1
         assert here.region.instances[machine].ended_at is not None
 
 
@@ -353,12 +353,12 @@ async def test_the_command_of_the_page_removes_leftover_protection(tmp_path: Pat
         await here.sleep(60.0)
         assert sum(instance.protected for instance in here.region.instances.values()) == 51
 
-        run(shown("aws autoscaling describe-auto-scaling-groups"), here.client)
+        run_command_line(shown("aws autoscaling describe-auto-scaling-groups"), here.client)
         assert not any(instance.protected for instance in here.region.instances.values())
-        assert here.session.asked["SetInstanceProtection"] == 2
+        assert here.session.call_counts["SetInstanceProtection"] == 2
 
-        run(shown("aws autoscaling describe-auto-scaling-groups"), here.client)
-        assert here.session.asked["SetInstanceProtection"] == 2
+        run_command_line(shown("aws autoscaling describe-auto-scaling-groups"), here.client)
+        assert here.session.call_counts["SetInstanceProtection"] == 2
 
 
 async def test_pods_of_a_managed_node_group_keep_running_while_it_gets_the_taint(tmp_path: Path) -> None:
@@ -369,7 +369,7 @@ async def test_pods_of_a_managed_node_group_keep_running_while_it_gets_the_taint
         machine, node = await with_a_machine(here, files()[-1], here.queue())
         before = await here.bound()
 
-        run(shown("aws eks update-nodegroup-config"), here.client)
+        run_command_line(shown("aws eks update-nodegroup-config"), here.client)
         await here.sleep(4.0)
         (closed,) = await here.nodes()
         assert ARRIVING in {taint["key"] for taint in closed["spec"].get("taints") or ()}

@@ -29,7 +29,7 @@ async def test_rebalance_recommendations_for_all_machines_buy_nothing_beside_the
         here.start(here.settings(queue_url=here.queue()))
         await here.deploy("serve", 2)
         await here.sleep(120.0)
-        bought = here.session.asked["LaunchInstances"]
+        bought = here.session.call_counts["LaunchInstances"]
         for _ in range(4):
             for instance in [instance for instance in here.region.instances.values() if instance.state == "running"]:
                 for _ in range(3):
@@ -39,6 +39,6 @@ async def test_rebalance_recommendations_for_all_machines_buy_nothing_beside_the
             assert await all_bound(here)
 
         # The group launches one for each machine and storm; gpuscaler adds none, and replaces no replacement.
-        assert here.session.asked["LaunchInstances"] == bought
+        assert here.session.call_counts["LaunchInstances"] == bought
         assert launched(here) == {"spot": 2 + 4 * 2}
         assert here.desired("a-spot") == 2

@@ -55,10 +55,10 @@ async def test_f77_pods_of_one_zone_keep_their_machines_although_their_group_bal
         await here.until(lambda: all_bound(here), 600)
         first = await here.bound()
         await here.sleep(900.0)
-        (said,) = (await here.status()).troubles
-        assert "pool gpus: us-east-1a has more machines than other zones of its group, which AZRebalance would even out" in said
-        assert "has protected 4 of its machines from scale-in" in said
-        assert "make one group per zone" in said
+        (trouble,) = (await here.status()).troubles
+        assert "pool gpus: us-east-1a has more machines than other zones of its group, which AZRebalance would even out" in trouble
+        assert "has protected 4 of its machines from scale-in" in trouble
+        assert "make one group per zone" in trouble
         await here.sleep(3000.0)
 
         assert await lost(here, first) == []
@@ -199,8 +199,8 @@ async def test_f77_machines_that_their_group_protects_itself_are_left_to_the_gro
 
         assert len(here.machines()) == 3
         assert "SetInstanceProtection" not in here.session.call_counts
-        (said,) = (await here.status()).troubles
-        assert "busy machines there are protected from scale-in before they open" in said
+        (trouble,) = (await here.status()).troubles
+        assert "busy machines there are protected from scale-in before they open" in trouble
 
 
 async def test_f77_if_the_group_is_faster_than_protection_unbalancing_purchases_stop(tmp_path: Path) -> None:
@@ -296,5 +296,5 @@ async def test_f77_an_idle_machine_keeps_a_pod_that_comes_while_its_group_balanc
         await train(here, "late", ZONES[1])
         await here.sleep(900.0)
 
-        assert [one for one in first if here.region.instances[one].ended_at is not None] == []
+        assert [name for name in first if here.region.instances[name].ended_at is not None] == []
         assert await all_bound(here)

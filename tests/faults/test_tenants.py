@@ -89,7 +89,7 @@ def test_f91_six_hundred_gangs_are_planned_for_without_recursion() -> None:
     assert "others/o0" in {key for machine in made.machines for key in machine.pods}
 
 
-def curse(monkeypatch: pytest.MonkeyPatch, place: str) -> None:
+def make_plans_fail(monkeypatch: pytest.MonkeyPatch, place: str) -> None:
     """Make every plan, or every pass, fail while a pod exists that is called poison."""
     module, name = (planner, "collect_demand") if place == "planning" else (stages, "adopt_machines")
     honest = getattr(module, name)
@@ -107,7 +107,7 @@ def curse(monkeypatch: pytest.MonkeyPatch, place: str) -> None:
 async def test_f93_a_pod_that_makes_planning_fail_is_found_and_skipped_while_others_are_served(
     monkeypatch: pytest.MonkeyPatch, place: str
 ) -> None:
-    curse(monkeypatch, place)
+    make_plans_fail(monkeypatch, place)
     async with faulty() as here:
         here.fails_on_purpose = True
         for number in range(5):
@@ -127,7 +127,7 @@ async def test_f93_a_pod_that_makes_planning_fail_is_found_and_skipped_while_oth
 
 
 async def test_f93_a_skipped_object_is_remembered_after_a_restart_and_retried_when_it_changes(monkeypatch: pytest.MonkeyPatch) -> None:
-    curse(monkeypatch, "planning")
+    make_plans_fail(monkeypatch, "planning")
     async with faulty() as here:
         here.fails_on_purpose = True
         await create(here, pod("poison", namespace="default"))
@@ -175,13 +175,13 @@ async def test_f93_a_process_whose_turns_all_fail_reports_it_and_is_not_restarte
         here.fails_on_purpose = True
         monkeypatch.setattr(module, name, broken)
         await here.submit("a")
-        said = set[str]()
+        problems = set[str]()
         for _ in range(30):
             await here.sleep(2 * service.settings.http.alive_within / 30)
-            said.add(service.liveness_problem())
+            problems.add(service.liveness_problem())
 
         assert any("ZeroDivisionError" in trouble for trouble in service.troubles())
-        assert said == {""}
+        assert problems == {""}
         monkeypatch.undo()
         await bought(here, 1)
         await here.sleep(60.0)

@@ -43,8 +43,8 @@ def end(here: Stage, machine: str) -> float:
 
 async def reasons(here: Stage, node: str) -> list[str]:
     """Return the notes of Events about a node."""
-    found = [msgspec.json.decode(one) for one in await here.user.list_all(EVENTS)]
-    return [one.get("note") or one.get("message", "") for one in found if one.get("regarding", {}).get("name") == node]
+    events = [msgspec.json.decode(event) for event in await here.user.list_all(EVENTS)]
+    return [event.get("note") or event.get("message", "") for event in events if event.get("regarding", {}).get("name") == node]
 
 
 @pytest.mark.parametrize("market", ["on-demand", "spot"])
@@ -58,8 +58,8 @@ async def test_f76_a_machine_that_its_group_ends_is_closed_at_once_drained_and_r
         machine, node = await serving(here)
         at = end(here, machine)
         await here.sleep(5.0 if queue else 15.0)
-        (marked,) = [one for one in await here.nodes() if one["metadata"]["name"] == node]
-        assert LEAVING in {one["key"] for one in marked["spec"].get("taints") or ()}
+        (marked,) = [entry for entry in await here.nodes() if entry["metadata"]["name"] == node]
+        assert LEAVING in {taint["key"] for taint in marked["spec"].get("taints") or ()}
         assert here.region.instances[machine].lifecycle == "Terminating:Wait"
         await here.sleep(120.0)
 

@@ -35,21 +35,21 @@ def _session() -> Any:
 
 
 class Session:
-    """A boto3 session with clients that call the in-memory endpoint; ``asked`` counts their calls by operation."""
+    """A boto3 session with clients that call the in-memory endpoint; ``call_counts`` counts their calls by operation."""
 
     def __init__(self, endpoint: Endpoint) -> None:
         self.endpoint = endpoint
-        self.asked: dict[str, int] = {}
+        self.call_counts: dict[str, int] = {}
         self._session = _session()
 
-    def client(self, service: str, **told: Any) -> Any:
-        made = self._session.client(service, **{**told, "endpoint_url": "http://127.0.0.1:1"})
-        made.meta.events.register("before-call", self._count)
-        attach(made, self.endpoint)
-        return made
+    def client(self, service: str, **settings: Any) -> Any:
+        client = self._session.client(service, **{**settings, "endpoint_url": "http://127.0.0.1:1"})
+        client.meta.events.register("before-call", self._count)
+        attach(client, self.endpoint)
+        return client
 
     def _count(self, model: Any, **_: Any) -> None:
-        self.asked[model.name] = self.asked.get(model.name, 0) + 1
+        self.call_counts[model.name] = self.call_counts.get(model.name, 0) + 1
 
 
 class Aws:
@@ -72,24 +72,24 @@ class Aws:
         self.client("ec2", region).create_launch_template(LaunchTemplateName=name, LaunchTemplateData=data)
 
     def group(
-        self, name: str, tags: Mapping[str, str] = DISCOVERED, *, region: str = "us-east-1", instance_type: str = "", **told: Any
+        self, name: str, tags: Mapping[str, str] = DISCOVERED, *, region: str = "us-east-1", instance_type: str = "", **settings: Any
     ) -> None:
-        """Create a group in one zone, of ``instance_type`` or with the settings ``told``."""
+        """Create a group in one zone, of ``instance_type`` or with the settings ``settings``."""
         if instance_type:
             self.template(name, region=region, InstanceType=instance_type)
-            told["LaunchTemplate"] = {"LaunchTemplateName": name, "Version": "$Latest"}
+            settings["LaunchTemplate"] = {"LaunchTemplateName": name, "Version": "$Latest"}
         listed = [{"Key": key, "Value": value, "PropagateAtLaunch": True} for key, value in tags.items()]
-        asked = {"MinSize": 0, "MaxSize": 5, "AvailabilityZones": [f"{region}a"], "NewInstancesProtectedFromScaleIn": True, **told}
-        self.client("autoscaling", region).create_auto_scaling_group(AutoScalingGroupName=name, Tags=listed, **asked)
+        parameters = {"MinSize": 0, "MaxSize": 5, "AvailabilityZones": [f"{region}a"], "NewInstancesProtectedFromScaleIn": True, **settings}
+        self.client("autoscaling", region).create_auto_scaling_group(AutoScalingGroupName=name, Tags=listed, **parameters)
 
     def discovery(
-        self, cluster: str = CLUSTER, *, groups: tuple[str, ...] = (), tags: Mapping[str, str] | None = None, **told: Any
+        self, cluster: str = CLUSTER, *, groups: tuple[str, ...] = (), tags: Mapping[str, str] | None = None, **settings: Any
     ) -> Discovery:
         now: Callable[[], float] = lambda: self.time  # noqa: E731
-        return Discovery(self.calls, Scope(cluster, groups, tags or {}), regions=self.regions, now=now, **told)
+        return Discovery(self.calls, Scope(cluster, groups, tags or {}), regions=self.regions, now=now, **settings)
 
-    def discover(self, cluster: str = CLUSTER, **told: Any) -> DiscoveryResult:
-        discovery = self.discovery(cluster, **told)
+    def discover(self, cluster: str = CLUSTER, **settings: Any) -> DiscoveryResult:
+        discovery = self.discovery(cluster, **settings)
         try:
             return discovery.discover()
         finally:

@@ -14,7 +14,7 @@ from gpuscaler.clouds.protocol import Order
 from gpuscaler.model.offerings import OfferingKey
 
 
-class Shop:
+class ProviderHarness:
     """``aws`` and its provider; ``fenced`` are the seconds passed to the fence before each write, which ``leading`` allows."""
 
     def __init__(self, aws: Aws, *, launch: str = "auto", queue_url: str = "") -> None:
@@ -48,18 +48,20 @@ class Shop:
 
     async def order(self, count: int, *, pool: str = "gpus", token: str = "order-1", **wanted: str) -> Order:
         """An order of all offerings of ``pool`` with the properties ``wanted``: market, instance_type, zone."""
-        (found,) = (one for one in await self.provider.pools() if one.name == pool)
+        (found_pool,) = (candidate for candidate in await self.provider.pools() if candidate.name == pool)
         names = ("market", "instance_type", "zone")
         keys: list[OfferingKey] = [
-            offering.key for offering in found.offerings if all(getattr(offering, name) == wanted[name] for name in names if name in wanted)
+            offering.key
+            for offering in found_pool.offerings
+            if all(getattr(offering, name) == wanted[name] for name in names if name in wanted)
         ]
         return Order(token, pool, tuple(keys), count)
 
     def group(self, name: str = "gpus") -> Any:
-        (found,) = self.aws.client("autoscaling").describe_auto_scaling_groups(AutoScalingGroupNames=[name])["AutoScalingGroups"]
-        return found
+        (group,) = self.aws.client("autoscaling").describe_auto_scaling_groups(AutoScalingGroupNames=[name])["AutoScalingGroups"]
+        return group
 
-    def wrote(self) -> dict[str, int]:
-        """Write calls, by operation."""
+    def write_counts(self) -> dict[str, int]:
+        """Numbers of write calls, by operation."""
         reading = ("Describe", "Get", "Receive", "Create", "Put")
-        return {name: count for name, count in self.aws.session.asked.items() if not name.startswith(reading)}
+        return {name: count for name, count in self.aws.session.call_counts.items() if not name.startswith(reading)}

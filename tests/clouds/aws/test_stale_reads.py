@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator, Callable
 
 import pytest
 from tests.clouds.aws.accounts import Aws
-from tests.clouds.aws.providers import Shop
+from tests.clouds.aws.providers import ProviderHarness
 
 from gpuscaler.clouds.protocol import Bought
 from gpuscaler.embedded.aws.conditions import Conditions
@@ -16,66 +16,66 @@ LAG = 5.0
 
 
 @pytest.fixture
-async def shop() -> AsyncIterator[Callable[..., Shop]]:
+async def make_harness() -> AsyncIterator[Callable[..., ProviderHarness]]:
     """Makes a group of a spot type that is bought through the desired capacity, in an account whose answers lag."""
-    made: list[Shop] = []
+    made: list[ProviderHarness] = []
 
-    def make(machines: int) -> Shop:
+    def make(machines: int) -> ProviderHarness:
         aws = Aws(conditions=Conditions(activity=2.0, retry=10.0, read_lag=LAG))
         aws.template("spots", InstanceType="g6.xlarge", InstanceMarketOptions=SPOT)
         aws.group("gpus", LaunchTemplate={"LaunchTemplateName": "spots", "Version": "$Latest"}, MaxSize=20)
         limit(aws, machines)
         aws.time += LAG
-        shop = Shop(aws, launch="desired-capacity")
-        made.append(shop)
-        return shop
+        harness = ProviderHarness(aws, launch="desired-capacity")
+        made.append(harness)
+        return harness
 
     yield make
-    for shop in made:
-        await shop.provider.close()
+    for harness in made:
+        await harness.provider.close()
 
 
 def limit(aws: Aws, machines: int | None) -> None:
     set_capacity(aws.account.region("us-east-1"), Limit(machines, market="spot"))
 
 
-async def settled(shop: Shop, bought: Bought) -> Bought:
+async def wait_for_answer(harness: ProviderHarness, bought: Bought) -> Bought:
     """The final answer to an order."""
     for _ in range(30):
         if not bought.pending:
             return bought
-        await shop.pass_time(2.0)
-        for _token, answered in await shop.provider.follow():
-            bought = answered
+        await harness.pass_time(2.0)
+        for _token, answer in await harness.provider.follow():
+            bought = answer
     raise AssertionError(f"saw {bought}, expected an answer within a minute")
 
 
-def machines(shop: Shop) -> int:
-    return len(shop.aws.account.region("us-east-1").groups["gpus"].members)
+def count_machines(harness: ProviderHarness) -> int:
+    return len(harness.aws.account.region("us-east-1").groups["gpus"].members)
 
 
-async def test_a_raise_that_does_not_show_yet_is_withdrawn_before_it_is_refused(shop: Callable[..., Shop]) -> None:
-    one = shop(0)
-    bought = await settled(one, await one.provider.buy(await one.order(4)))
+async def test_a_raise_that_does_not_show_yet_is_withdrawn_before_it_is_refused(make_harness: Callable[..., ProviderHarness]) -> None:
+    harness = make_harness(0)
+    bought = await wait_for_answer(harness, await harness.provider.buy(await harness.order(4)))
     assert (bought.instances, bool(bought.refusals)) == ((), True)
-    limit(one.aws, None)
-    await one.pass_time(600)
-    assert machines(one) == 0
+    limit(harness.aws, None)
+    await harness.pass_time(600)
+    assert count_machines(harness) == 0
 
 
-async def test_an_order_after_a_withdrawal_adds_to_the_lowered_capacity(shop: Callable[..., Shop]) -> None:
-    one = shop(1)
-    first = await settled(one, await one.provider.buy(await one.order(2)))
-    second = await settled(one, await one.provider.buy(await one.order(2, token="order-2")))
+async def test_an_order_after_a_withdrawal_adds_to_the_lowered_capacity(make_harness: Callable[..., ProviderHarness]) -> None:
+    harness = make_harness(1)
+    first = await wait_for_answer(harness, await harness.provider.buy(await harness.order(2)))
+    second = await wait_for_answer(harness, await harness.provider.buy(await harness.order(2, token="order-2")))
     assert (len(first.instances), len(second.instances)) == (1, 0)
-    limit(one.aws, None)
-    await one.pass_time(600)
-    assert machines(one) == 1
+    limit(harness.aws, None)
+    await harness.pass_time(600)
+    assert count_machines(harness) == 1
 
 
-async def test_two_consecutive_orders_are_both_added(shop: Callable[..., Shop]) -> None:
-    one = shop(10)
+async def test_two_consecutive_orders_are_both_added(make_harness: Callable[..., ProviderHarness]) -> None:
+    harness = make_harness(10)
     for number in range(2):
-        bought = await settled(one, await one.provider.buy(await one.order(2, token=f"order-{number}")))
+        bought = await wait_for_answer(harness, await harness.provider.buy(await harness.order(2, token=f"order-{number}")))
         assert len(bought.instances) == 2
-    assert machines(one) == 4
+    assert count_machines(harness) == 4

@@ -62,8 +62,8 @@ async def test_nodes_without_distinguishing_labels_belong_to_the_group_that_list
         await here.until(lambda: all_bound(here), 120)
         for node in await here.nodes():
             telling = ("gpuscaler.io/pool", "karpenter.sh/capacity-type", "eks.amazonaws.com/capacityType")
-            gone = dict.fromkeys(telling)
-            await here.relabel(node["metadata"]["name"], gone)
+            removed_labels = dict.fromkeys(telling)
+            await here.relabel(node["metadata"]["name"], removed_labels)
         await here.sleep(90)
         pools = {pool.name: (pool.machines, pool.dollars_per_hour) for pool in (await here.status()).pools}
         assert {name: machines for name, (machines, _) in pools.items()} == {"a-spot": 1, "b-on-demand": 1}
@@ -176,11 +176,11 @@ async def test_a_dry_run_changes_nothing_in_the_account_and_does_not_read_the_qu
     async with aws_stage(tmp_path) as here:
         here.group("gpus")
         url = here.queue()
-        before = dict(here.session.asked)
+        before = dict(here.session.call_counts)
         here.start(here.settings(queue_url=url), dry_run=True)
         await here.submit("train")
         await here.sleep(120)
-        asked = {name for name, count in here.session.asked.items() if count > before.get(name, 0)}
+        asked = {name for name, count in here.session.call_counts.items() if count > before.get(name, 0)}
         assert {name for name in asked if not name.startswith(("Describe", "Get"))} == set()
         assert await here.bound() == {"train": ""}
 

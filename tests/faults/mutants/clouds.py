@@ -83,7 +83,7 @@ MUTANTS = (
     Mutant(
         case=74,
         at="Discovery._read_groups",
-        old="left.append(before[name])",
+        old="untagged.append(before[name])",
         new="pass",
         removes="arriving machines stay closed when a person removes the tag of their group",
     ),

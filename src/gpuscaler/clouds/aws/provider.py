@@ -91,14 +91,14 @@ class AwsProvider:
         self._listing = _Listing()
         #: Groups that are pools, and those that were let go, where nothing new is started.
         self._aws_pools: dict[str, AwsPool] = {}
-        self._forgone: tuple[str, ...] = ()
+        self._let_go_names: tuple[str, ...] = ()
         #: Regions that are still unknown (None before the first pass), the failures of the latest pass, and whether permissions were the
         #: cause.
         self._unknown: tuple[str, ...] | None = None
         self._failed: tuple[str, ...] = ()
         self._forbidden = False
         self._discovering: asyncio.Future[DiscoveryResult] | None = None
-        self._other_ways: dict[str, str] = {}
+        self._fallback_reasons: dict[str, str] = {}
         self._details: dict[str, Detail] = {}
         self._increments = Increments(self._calls)
         self._departed = DepartedMachines(self._calls)
@@ -127,8 +127,8 @@ class AwsProvider:
 
     def way_to_buy(self, pool: str) -> tuple[str, str]:
         """How machines of ``pool`` are bought, and if not in the way its group allows, why; else the reason is empty."""
-        if pool in self._other_ways:
-            return DESIRED, self._other_ways[pool]
+        if pool in self._fallback_reasons:
+            return DESIRED, self._fallback_reasons[pool]
         aws_pool = self._aws_pools[pool]
         return aws_pool.bought_by, NO_FLEETS if aws_pool.launch == FLEET else ""
 
@@ -145,7 +145,7 @@ class AwsProvider:
         # The pass continues even if the caller is cancelled, and two must not run at once.
         discovered = await asyncio.shield(self._discovering)
         self._aws_pools = {aws_pool.pool.name: aws_pool for aws_pool in (*discovered.pools, *discovered.let_go)}
-        self._forgone = tuple(aws_pool.pool.name for aws_pool in discovered.let_go)
+        self._let_go_names = tuple(aws_pool.pool.name for aws_pool in discovered.let_go)
         self._unknown, self._forbidden = discovered.unknown, discovered.forbidden
         troubles = {f"Region {region}" for region in discovered.failed}
         self._failed = tuple(f"{skipped.object}: {skipped.reason}" for skipped in discovered.set_aside if skipped.object in troubles)
@@ -207,14 +207,14 @@ class AwsProvider:
         listed_instances = [(group.region, self._instance(group, machine)) for group, machine in machines.values()]
         ended = await self._departed.list_ended(listed_instances, pools)
         deliveries = await self._delivery_tracker.deliveries(groups, pools)
-        return Inventory(at, (*(instance for _, instance in listed_instances), *ended), deliveries, self._forgone)
+        return Inventory(at, (*(instance for _, instance in listed_instances), *ended), deliveries, self._let_go_names)
 
     async def _read_groups(self, pools: Iterable[tuple[str, str]]) -> list[Group]:
         by_region: dict[str, list[str]] = {}
         for region, name in pools:
             by_region.setdefault(region, []).append(name)
-        asks = [(region, some) for region, names in by_region.items() for some in chunks(names, MAX_NAMES)]
-        answers = await asyncio.gather(*(self._describe_groups(region, some) for region, some in asks))
+        batches = [(region, batch) for region, names in by_region.items() for batch in chunks(names, MAX_NAMES)]
+        answers = await asyncio.gather(*(self._describe_groups(region, batch) for region, batch in batches))
         return [group for groups in answers for group in groups]
 
     async def _describe_groups(self, region: str, names: list[str]) -> list[Group]:
@@ -232,8 +232,8 @@ class AwsProvider:
         for name, (group, _) in machines.items():
             if name not in self._details:
                 unknown.setdefault(group.region, []).append(name)
-        asks = [(region, some) for region, names in unknown.items() for some in chunks(names, DESCRIBED)]
-        for details in await asyncio.gather(*(self._details_of(region, some) for region, some in asks)):
+        batches = [(region, batch) for region, names in unknown.items() for batch in chunks(names, DESCRIBED)]
+        for details in await asyncio.gather(*(self._details_of(region, batch) for region, batch in batches)):
             self._details |= details
 
     async def _details_of(self, region: str, names: list[str]) -> dict[str, Detail]:
@@ -273,7 +273,7 @@ class AwsProvider:
             except CloudError as error:
                 if not is_launch_unavailable(error):
                     raise
-                self._other_ways[order.pool] = f"LaunchInstances is not available: {error.detail}"
+                self._fallback_reasons[order.pool] = f"LaunchInstances is not available: {error.detail}"
             else:
                 self._launching.add(aws_pool.group.region)
                 return self._with_widened_refusals(self._increments.remember_tokens(order, bought))
@@ -382,9 +382,9 @@ class AwsProvider:
                 group, _ = self._listing.machines[instance]
                 by_group.setdefault((group.region, group.name), []).append(instance)
         for (region, group_name), names in by_group.items():
-            for some in chunks(names, PROTECTED_AT_ONCE):
-                await set_protection(self._calls, region, group_name, some, on=on)
-                self._calls.protected.difference_update(some)
+            for batch in chunks(names, PROTECTED_AT_ONCE):
+                await set_protection(self._calls, region, group_name, batch, on=on)
+                self._calls.protected.difference_update(batch)
 
     async def _own_hooks(self, group: Group, instance: str) -> tuple[str, ...]:
         """The names of hooks that hold ``instance`` and that we may act on.

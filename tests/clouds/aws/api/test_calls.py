@@ -6,7 +6,7 @@ import pytest
 from tests.clouds.aws.accounts import Aws, Session
 from tests.embedded.aws.memory import attach
 
-from gpuscaler.clouds.aws.api.calls import LONGEST_WAIT, TRIES, Calls, DeniedError, MissingError
+from gpuscaler.clouds.aws.api.calls import LONGEST_WAIT, TRIES, Calls, DeniedError, MissingPackageError
 from gpuscaler.clouds.protocol import THROTTLED, UNAUTHORISED, UNKNOWN, CloudError
 from gpuscaler.embedded.aws.serving.faults import Fault, denied, outage, throttled
 
@@ -31,11 +31,11 @@ def test_a_missing_permission_is_named_by_its_iam_action_and_not_retried() -> No
 
 
 def test_the_permission_that_aws_names_is_reported_as_missing() -> None:
-    said = (
+    message = (
         "You are not authorized to perform this operation. User: arn:aws:iam::1:user/u is not authorized to perform: ec2:CreateFleet on it"
     )
 
-    error = failure(Aws(), Fault(code="UnauthorizedOperation", status=403, message=said))
+    error = failure(Aws(), Fault(code="UnauthorizedOperation", status=403, message=message))
 
     assert isinstance(error, DeniedError)
     assert error.action == "ec2:CreateFleet"
@@ -88,7 +88,7 @@ def test_one_try_makes_one_call() -> None:
     with pytest.raises(CloudError):
         aws.calls.read(*READ, tries=1)
 
-    assert aws.session.asked["DescribeInstanceTypes"] == 1
+    assert aws.session.call_counts["DescribeInstanceTypes"] == 1
 
 
 def test_a_wait_requested_by_aws_is_observed_up_to_a_limit() -> None:
@@ -117,7 +117,7 @@ def test_without_boto3_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> No
     session = Session(Aws().endpoint)
     monkeypatch.setitem(sys.modules, "botocore.config", None)
 
-    with pytest.raises(MissingError, match=r"pip install '\.\[aws\]'"):
+    with pytest.raises(MissingPackageError, match=r"pip install '\.\[aws\]'"):
         Calls(sleep=lambda _: None, random=Random(0), session=session)
 
 

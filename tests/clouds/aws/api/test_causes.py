@@ -73,21 +73,23 @@ def test_a_client_error_on_launch_suggests_a_grant_for_the_kms_key(code: str, te
 
 
 def test_an_error_of_one_type_in_one_zone_does_not_affect_others() -> None:
-    asked = [OfferingKey("p", "on-demand", kind, zone) for kind in ("p5.48xlarge", "p4d.24xlarge") for zone in ("us-east-1a", "us-east-1b")]
-    (refusal,) = refusals([interpret_error("InsufficientInstanceCapacity", ON_DEMAND)], asked)
+    requested = [
+        OfferingKey("p", "on-demand", kind, zone) for kind in ("p5.48xlarge", "p4d.24xlarge") for zone in ("us-east-1a", "us-east-1b")
+    ]
+    (refusal,) = refusals([interpret_error("InsufficientInstanceCapacity", ON_DEMAND)], requested)
     assert refusal.offering == OfferingKey("p", "on-demand", "p5.48xlarge", "us-east-1a")
 
 
 def test_an_error_that_names_nothing_concerns_the_whole_order() -> None:
-    asked = [OfferingKey("p", "spot", "p5.48xlarge", zone) for zone in ("us-east-1a", "us-east-1b")]
-    found = refusals([interpret_error("UnfulfillableCapacity", "Unable to fulfill capacity.")] * 3, asked)
-    assert [refusal.offering for refusal in found] == asked
+    requested = [OfferingKey("p", "spot", "p5.48xlarge", zone) for zone in ("us-east-1a", "us-east-1b")]
+    refused = refusals([interpret_error("UnfulfillableCapacity", "Unable to fulfill capacity.")] * 3, requested)
+    assert [refusal.offering for refusal in refused] == requested
 
 
 def test_a_quota_concerns_its_whole_bucket_in_every_zone() -> None:
-    asked = [OfferingKey("p", "on-demand", kind, "us-east-1a") for kind in ("p5.48xlarge", "p4d.24xlarge", "g6.48xlarge")]
-    found = refusals([interpret_error("VcpuLimitExceeded", QUOTA_TEXT)], asked)
-    assert [(refusal.bucket, refusal.every_zone) for refusal in found] == [
+    requested = [OfferingKey("p", "on-demand", kind, "us-east-1a") for kind in ("p5.48xlarge", "p4d.24xlarge", "g6.48xlarge")]
+    refused = refusals([interpret_error("VcpuLimitExceeded", QUOTA_TEXT)], requested)
+    assert [(refusal.bucket, refusal.every_zone) for refusal in refused] == [
         (("p5.48xlarge", "p4d.24xlarge"), True),
         (("p5.48xlarge", "p4d.24xlarge"), True),
         (("g6.48xlarge",), True),
@@ -95,21 +97,21 @@ def test_a_quota_concerns_its_whole_bucket_in_every_zone() -> None:
 
 
 def test_a_quota_refusal_covers_types_that_were_not_requested() -> None:
-    asked = [OfferingKey("p", "on-demand", "p5.48xlarge", "us-east-1a")]
-    offered = [*asked, OfferingKey("q", "spot", "p4d.24xlarge", "us-east-1b"), OfferingKey("q", "spot", "g6.48xlarge", "us-east-1b")]
-    (quota,) = widen_quota_refusals(refusals([interpret_error("VcpuLimitExceeded", QUOTA_TEXT)], asked), offered)
-    (dry,) = widen_quota_refusals(refusals([interpret_error("InsufficientInstanceCapacity", "")], asked), offered)
+    requested = [OfferingKey("p", "on-demand", "p5.48xlarge", "us-east-1a")]
+    offered = [*requested, OfferingKey("q", "spot", "p4d.24xlarge", "us-east-1b"), OfferingKey("q", "spot", "g6.48xlarge", "us-east-1b")]
+    (quota,) = widen_quota_refusals(refusals([interpret_error("VcpuLimitExceeded", QUOTA_TEXT)], requested), offered)
+    (dry,) = widen_quota_refusals(refusals([interpret_error("InsufficientInstanceCapacity", "")], requested), offered)
     assert (quota.bucket, dry.bucket) == (("p4d.24xlarge", "p5.48xlarge"), ())
 
 
 def test_a_subnet_without_addresses_concerns_every_type_in_its_zone() -> None:
-    asked = [OfferingKey("p", "spot", kind, zone) for kind in ("p5.48xlarge", "g6.48xlarge") for zone in ("us-east-1a", "us-east-1b")]
+    requested = [OfferingKey("p", "spot", kind, zone) for kind in ("p5.48xlarge", "g6.48xlarge") for zone in ("us-east-1a", "us-east-1b")]
     text = "There are not enough free addresses in subnet subnet-1 (us-east-1a)"
-    found = refusals([interpret_error("InsufficientFreeAddressesInSubnet", text)], asked)
-    assert {refusal.bucket for refusal in found} == {("p5.48xlarge", "g6.48xlarge")}
-    assert {refusal.offering[3] for refusal in found} == {"us-east-1a"}
+    refused = refusals([interpret_error("InsufficientFreeAddressesInSubnet", text)], requested)
+    assert {refusal.bucket for refusal in refused} == {("p5.48xlarge", "g6.48xlarge")}
+    assert {refusal.offering[3] for refusal in refused} == {"us-east-1a"}
 
 
 def test_types_are_assigned_to_the_quotas_of_ec2() -> None:
     types = ("g6e.xlarge", "vt1.3xlarge", "p5en.48xlarge", "trn1.32xlarge", "inf2.48xlarge", "dl1.24xlarge", "m7i.large", "hpc7a.96xlarge")
-    assert [quota_bucket(one) for one in types] == ["G and VT", "G and VT", "P", "Trn", "Inf", "DL", "Standard", "HPC"]
+    assert [quota_bucket(instance_type) for instance_type in types] == ["G and VT", "G and VT", "P", "Trn", "Inf", "DL", "Standard", "HPC"]

@@ -41,11 +41,11 @@ def group(region: str) -> Group:
 
 @pytest.mark.parametrize("first", ["ap-south-2", "us-east-1"])
 def test_a_type_missing_in_one_region_is_found_in_another_in_either_order(first: str) -> None:
-    kept, calls, offered = AnswerCache(), cast(Calls, OneRegionHasIt()), {}
+    cache, calls, offered = AnswerCache(), cast(Calls, OneRegionHasIt()), {}
     regions = sorted(["ap-south-2", "us-east-1"], key=lambda name: name != first)
     with ThreadPoolExecutor(1) as workers:
         for region in (*regions, *regions):
-            reader = RegionReader(region, calls, kept, workers=workers, now=lambda: BEGAN)
+            reader = RegionReader(region, calls, cache, workers=workers, now=lambda: BEGAN)
             offered[region] = sorted(reader.read_region_data([group(region)], "research").types)
 
     assert offered == {"ap-south-2": [], "us-east-1": ["p5.48xlarge"]}
@@ -75,7 +75,7 @@ def test_answers_of_a_simulated_account_are_not_used_for_the_real_one(tmp_path: 
     aws = Aws()
     aws.group("gpus", instance_type="g5.xlarge")
     aws.discover(folder=tmp_path)
-    aws.session.asked.clear()
+    aws.session.call_counts.clear()
 
     class Elsewhere(Calls):
         def endpoint(self, service: str, region: str) -> str:
@@ -86,7 +86,7 @@ def test_answers_of_a_simulated_account_are_not_used_for_the_real_one(tmp_path: 
     discovery.discover()
     discovery.close()
 
-    assert {"DescribeInstanceTypes", "GetProducts"} <= aws.session.asked.keys()
+    assert {"DescribeInstanceTypes", "GetProducts"} <= aws.session.call_counts.keys()
     assert len(list(tmp_path.iterdir())) == 2
 
 

@@ -20,16 +20,16 @@ ON_DEMAND: OfferingKey = OfferingKey("gpus", "on-demand", "g5.xlarge", "us-east-
 RESERVED: OfferingKey = OfferingKey("gpus", "reserved", "p5.48xlarge", "us-east-1a")
 
 
-def respelt(word: str, dice: Random) -> str:
+def vary_spelling(word: str, dice: Random) -> str:
     """The word in random case, with or without its dashes."""
-    letters = "".join(dice.choice((one.lower(), one.upper())) for one in word)
+    letters = "".join(dice.choice((letter.lower(), letter.upper())) for letter in word)
     return letters.replace("-", dice.choice(("-", "", "_")))
 
 
 @pytest.mark.parametrize("word", LIFECYCLES)
 def test_a_lifecycle_state_means_the_same_in_any_case(word: str) -> None:
     dice = Random(word)
-    machine = {"InstanceId": "i-1", "LifecycleState": respelt(word, dice), "HealthStatus": respelt("Healthy", dice)}
+    machine = {"InstanceId": "i-1", "LifecycleState": vary_spelling(word, dice), "HealthStatus": vary_spelling("Healthy", dice)}
     (seen,) = group_of({**SMALLEST, "Instances": [machine]}, "us-east-1").machines
 
     assert (seen.state, seen.healthy) == (word, True)
@@ -71,7 +71,7 @@ def test_a_failed_activity_is_recognised_in_any_case(status: str) -> None:
 
 def test_markets_of_instances_and_templates_are_read_in_any_case() -> None:
     launched = datetime(2026, 11, 1, tzinfo=UTC)
-    one = {"InstanceId": "i-0123456789", "LaunchTime": launched, "InstanceLifecycle": "Spot"}
+    instance = {"InstanceId": "i-0123456789", "LaunchTime": launched, "InstanceLifecycle": "Spot"}
 
-    assert details_of([{"Instances": [one]}])["i-0123456789"].market == "spot"
+    assert details_of([{"Instances": [instance]}])["i-0123456789"].market == "spot"
     assert launch_of({"InstanceMarketOptions": {"MarketType": "Spot"}}).market == "spot"

@@ -72,9 +72,9 @@ def test_each_change_of_the_desired_capacity_is_read_once_from_causes() -> None:
     policy = "At 2026-11-21T12:00:05Z a monitor alarm a in state ALARM triggered policy p changing the desired capacity from 6 to 7."
     update = "a user request update of AutoScalingGroup constraints to min: 0, max: 9, desired: 9"
     constraints = f"At 2026-11-21T12:00:09Z {update} changing the desired capacity from 7 to 9."
-    found = capacity_changes(
+    changes = capacity_changes(
         [activity(), activity(), activity(Cause=policy), activity(Cause=constraints), {"Cause": None}], since=BEGAN.timestamp()
     )
     start = BEGAN.timestamp()
-    assert found == (CapacityChange(start, 3, 6), CapacityChange(start + 5, 6, 7), CapacityChange(start + 9, 7, 9))
+    assert changes == (CapacityChange(start, 3, 6), CapacityChange(start + 5, 6, 7), CapacityChange(start + 9, 7, 9))
     assert capacity_changes([activity()], since=start + 1) == ()

@@ -2,7 +2,7 @@
 
 import pytest
 from tests.clouds.aws.accounts import Aws
-from tests.clouds.aws.providers import Shop
+from tests.clouds.aws.providers import ProviderHarness
 
 pytestmark = pytest.mark.looptime(False)
 HOOK = {"LifecycleHookName": "drain", "LifecycleTransition": "autoscaling:EC2_INSTANCE_TERMINATING", "HeartbeatTimeout": 7200}
@@ -13,22 +13,22 @@ async def test_machines_held_long_by_an_ending_hook_are_reported_until_it_is_com
     aws.template("plain", InstanceType="g6.xlarge")
     aws.group("gpus", LaunchTemplate={"LaunchTemplateName": "plain", "Version": "$Latest"}, MaxSize=10)
     aws.client("autoscaling").put_lifecycle_hook(AutoScalingGroupName="gpus", **HOOK)
-    shop = Shop(aws)
-    bought = await shop.provider.buy(await shop.order(1))
-    await shop.pass_time(120)
-    await shop.provider.remove([instance.id for instance in bought.instances])
+    harness = ProviderHarness(aws)
+    bought = await harness.provider.buy(await harness.order(1))
+    await harness.pass_time(120)
+    await harness.provider.remove([instance.id for instance in bought.instances])
 
-    async def said() -> list[str]:
-        await shop.provider.inventory()
-        return [warning for warning in (await shop.provider.read_account()).warnings if "lifecycle hook" in warning]
+    async def read_hook_warnings() -> list[str]:
+        await harness.provider.inventory()
+        return [warning for warning in (await harness.provider.read_account()).warnings if "lifecycle hook" in warning]
 
-    assert await said() == []
-    await shop.pass_time(1000)
-    (warning,) = await said()
+    assert await read_hook_warnings() == []
+    await harness.pass_time(1000)
+    (warning,) = await read_hook_warnings()
     assert "group gpus: saw i-" in warning
     assert "(1 in all) in Terminating:Wait for over 15 min" in warning
     assert "set aws.queue_url" in warning
 
-    await shop.pass_time(7200)
-    assert await said() == []
-    await shop.provider.close()
+    await harness.pass_time(7200)
+    assert await read_hook_warnings() == []
+    await harness.provider.close()

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 from tests.clouds.aws.accounts import Aws
-from tests.clouds.aws.providers import Shop
+from tests.clouds.aws.providers import ProviderHarness
 
 from gpuscaler.clouds.protocol import CAPACITY, CloudError, Order, Unfilled
 from gpuscaler.embedded.aws.conditions import Conditions
@@ -15,35 +15,35 @@ pytestmark = pytest.mark.looptime(False)
 
 
 @pytest.fixture
-async def shops() -> AsyncIterator[Callable[..., tuple[Shop, Shop]]]:
+async def make_harnesses() -> AsyncIterator[Callable[..., tuple[ProviderHarness, ProviderHarness]]]:
     """Two processes, one after the other, with one account."""
-    made: list[Shop] = []
+    made: list[ProviderHarness] = []
 
-    def make(activity: float = 0.0, **group: Any) -> tuple[Shop, Shop]:
+    def make(activity: float = 0.0, **group: Any) -> tuple[ProviderHarness, ProviderHarness]:
         aws = Aws(conditions=Conditions(activity=activity))
         aws.group("gpus", **{"instance_type": "g6.xlarge", "MaxSize": 20, **group})
-        made.extend(Shop(aws, launch="desired-capacity") for _ in range(2))
+        made.extend(ProviderHarness(aws, launch="desired-capacity") for _ in range(2))
         return made[0], made[1]
 
     yield make
-    for shop in made:
-        await shop.provider.close()
+    for harness in made:
+        await harness.provider.close()
 
 
-def dry(shop: Shop, machines: int | None = 0) -> None:
-    set_capacity(shop.aws.account.region("us-east-1"), Limit(machines))
+def dry(harness: ProviderHarness, machines: int | None = 0) -> None:
+    set_capacity(harness.aws.account.region("us-east-1"), Limit(machines))
 
 
-def raise_group(shop: Shop, desired: int) -> None:
-    shop.aws.client("autoscaling").set_desired_capacity(AutoScalingGroupName="gpus", DesiredCapacity=desired)
+def raise_group(harness: ProviderHarness, desired: int) -> None:
+    harness.aws.client("autoscaling").set_desired_capacity(AutoScalingGroupName="gpus", DesiredCapacity=desired)
 
 
 def rest(order: Order, at: float, *, missing: int = 0, accepted: bool = True) -> Unfilled:
     return Unfilled(order, missing or order.count, at, accepted)
 
 
-async def test_a_later_process_withdraws_an_earlier_raise_and_keeps_those_of_others(shops: Callable[..., Any]) -> None:
-    first, then = shops(activity=20.0)
+async def test_a_later_process_withdraws_an_earlier_raise_and_keeps_those_of_others(make_harnesses: Callable[..., Any]) -> None:
+    first, then = make_harnesses(activity=20.0)
     dry(first)
     order, at = await first.order(4), first.aws.time
     assert (await first.provider.buy(order)).pending == 4
@@ -55,8 +55,8 @@ async def test_a_later_process_withdraws_an_earlier_raise_and_keeps_those_of_oth
     assert then.group()["DesiredCapacity"] == 3
 
 
-async def test_machines_that_came_while_no_process_ran_are_kept(shops: Callable[..., Any]) -> None:
-    first, then = shops(activity=20.0)
+async def test_machines_that_came_while_no_process_ran_are_kept(make_harnesses: Callable[..., Any]) -> None:
+    first, then = make_harnesses(activity=20.0)
     dry(first, 1)
     order, at = await first.order(3), first.aws.time
     assert (await first.provider.buy(order)).pending == 2
@@ -65,8 +65,8 @@ async def test_machines_that_came_while_no_process_ran_are_kept(shops: Callable[
     assert (then.group()["DesiredCapacity"], len(then.group()["Instances"])) == (1, 1)
 
 
-async def test_a_later_process_reports_the_result_of_an_accepted_order(shops: Callable[..., Any]) -> None:
-    first, then = shops(activity=20.0)
+async def test_a_later_process_reports_the_result_of_an_accepted_order(make_harnesses: Callable[..., Any]) -> None:
+    first, then = make_harnesses(activity=20.0)
     dry(first)
     order, at = await first.order(4), first.aws.time
     assert (await first.provider.buy(order)).pending == 4
@@ -82,8 +82,8 @@ async def test_a_later_process_reports_the_result_of_an_accepted_order(shops: Ca
     assert then.group()["DesiredCapacity"] == 2
 
 
-async def test_the_groups_activities_show_whether_an_order_was_sent(shops: Callable[..., Any]) -> None:
-    first, then = shops()
+async def test_the_groups_activities_show_whether_an_order_was_sent(make_harnesses: Callable[..., Any]) -> None:
+    first, then = make_harnesses()
     dry(first)
     order, at = await first.order(4), first.aws.time
     raise_group(first, 4)
@@ -94,8 +94,8 @@ async def test_the_groups_activities_show_whether_an_order_was_sent(shops: Calla
     assert then.group()["DesiredCapacity"] == 0
 
 
-async def test_an_order_that_was_never_sent_takes_nothing_from_others(shops: Callable[..., Any]) -> None:
-    first, then = shops()
+async def test_an_order_that_was_never_sent_takes_nothing_from_others(make_harnesses: Callable[..., Any]) -> None:
+    first, then = make_harnesses()
     dry(first)
     order, at = await first.order(4), first.aws.time
     raise_group(first, 3)
@@ -113,9 +113,9 @@ async def test_an_order_that_was_never_sent_takes_nothing_from_others(shops: Cal
 async def test_launch_instances_is_known_to_keep_tokens_only_after_it_has_answered() -> None:
     aws = Aws()
     aws.group("gpus", instance_type="g6.xlarge")
-    shop = Shop(aws)
-    order = await shop.order(1)
-    before = shop.provider.keeps_tokens
-    await shop.provider.buy(order)
-    assert (before, shop.provider.keeps_tokens) == (False, True)
-    await shop.provider.close()
+    harness = ProviderHarness(aws)
+    order = await harness.order(1)
+    before = harness.provider.keeps_tokens
+    await harness.provider.buy(order)
+    assert (before, harness.provider.keeps_tokens) == (False, True)
+    await harness.provider.close()

@@ -57,16 +57,16 @@ def test_no_sequence_of_events_undoes_others_raises_or_ends_an_unnamed_machine(p
 
 def answers(steps: Steps, *replies: object) -> tuple[list[Step], CapacityOutcome]:
     """The requests of ``steps``, whose questions get the next of ``replies`` as answers, and their outcome."""
-    left, asked, answer = list(replies), list[Step](), None
+    remaining, steps_taken, answer = list(replies), list[Step](), None
     while True:
         try:
             step = steps.send(answer)
         except StopIteration as stop:
-            assert left == []
+            assert remaining == []
             outcome: CapacityOutcome = stop.value
-            return asked, outcome
-        asked.append(step)
-        answer = left.pop(0) if isinstance(step, Read | ReadActivities) else None
+            return steps_taken, outcome
+        steps_taken.append(step)
+        answer = remaining.pop(0) if isinstance(step, Read | ReadActivities) else None
 
 
 QUIET = ActivityLog()
@@ -74,81 +74,81 @@ QUIET = ActivityLog()
 
 def test_an_unfilled_increment_is_lowered_to_the_existing_machines() -> None:
     full = group(5, "InService", "Pending", "InService")
-    asked, outcome = answers(withdrawing_steps(2), full, QUIET, full, QUIET, QUIET, group(3, "InService", "Pending", "InService"))
-    assert asked == [Read(), ReadActivities(), Read(), ReadActivities(), Write(3), ReadActivities(), Read()]
+    steps_taken, outcome = answers(withdrawing_steps(2), full, QUIET, full, QUIET, QUIET, group(3, "InService", "Pending", "InService"))
+    assert steps_taken == [Read(), ReadActivities(), Read(), ReadActivities(), Write(3), ReadActivities(), Read()]
     assert (outcome.units, outcome.desired, outcome.waiting) == (2, 3, 0)
 
 
 def test_raises_of_others_are_kept() -> None:
     seven = group(7, "InService", "InService", "InService")
-    asked, outcome = answers(withdrawing_steps(2), seven, QUIET, seven, QUIET, QUIET, group(5, "InService", "InService", "InService"))
-    assert Write(5) in asked
+    steps_taken, outcome = answers(withdrawing_steps(2), seven, QUIET, seven, QUIET, QUIET, group(5, "InService", "InService", "InService"))
+    assert Write(5) in steps_taken
     assert outcome.units == 2
 
 
 def test_nothing_is_written_if_all_machines_came_in_the_meantime() -> None:
-    asked, outcome = answers(withdrawing_steps(2), group(3, "InService", "Pending", "Pending"))
-    assert asked == [Read()]
+    steps_taken, outcome = answers(withdrawing_steps(2), group(3, "InService", "Pending", "Pending"))
+    assert steps_taken == [Read()]
     assert (outcome.units, outcome.waiting) == (0, 0)
 
 
 def test_a_group_is_never_lowered_below_its_minimum() -> None:
-    asked, outcome = answers(withdrawing_steps(4), group(4, least=3), QUIET, group(4, least=3), QUIET, QUIET, group(3, least=3))
-    assert Write(3) in asked
+    steps_taken, outcome = answers(withdrawing_steps(4), group(4, least=3), QUIET, group(4, least=3), QUIET, QUIET, group(3, least=3))
+    assert Write(3) in steps_taken
     assert outcome.units == 1
 
 
 def test_a_machine_that_comes_between_read_and_write_is_kept_and_counted() -> None:
     late = "InService", "InService", "InService", "Pending"
     three = group(5, *late[:3])
-    asked, outcome = answers(withdrawing_steps(2), three, QUIET, three, QUIET, QUIET, group(3, *late), QUIET, group(4, *late))
-    assert [one for one in asked if isinstance(one, Write)] == [Write(3), Write(4)]
+    steps_taken, outcome = answers(withdrawing_steps(2), three, QUIET, three, QUIET, QUIET, group(3, *late), QUIET, group(4, *late))
+    assert [step for step in steps_taken if isinstance(step, Write)] == [Write(3), Write(4)]
     assert outcome.desired == 4
 
 
 def test_withdrawing_waits_for_a_machine_that_is_being_launched() -> None:
-    one = group(3, "InService")
-    asked, outcome = answers(withdrawing_steps(2), one, QUIET, one, ActivityLog(launching=("i-00000009",)))
-    assert not [each for each in asked if isinstance(each, Write)]
+    group_of_three = group(3, "InService")
+    steps_taken, outcome = answers(withdrawing_steps(2), group_of_three, QUIET, group_of_three, ActivityLog(launching=("i-00000009",)))
+    assert not [step for step in steps_taken if isinstance(step, Write)]
     assert (outcome.waiting, outcome.why) == (2, "a machine is being launched at this moment")
 
 
 def test_an_overwritten_raise_of_others_is_restored() -> None:
     before = ActivityLog((CapacityChange(10.0, 3, 6), CapacityChange(10.0, 6, 5)))
     after = ActivityLog((*before.changes, CapacityChange(11.0, 5, 8)))
-    asked, outcome = answers(raising_steps(2), QUIET, group(3), before, group(5), after, group(8))
-    assert [one for one in asked if isinstance(one, Write)] == [Write(5), Write(8)]
+    steps_taken, outcome = answers(raising_steps(2), QUIET, group(3), before, group(5), after, group(8))
+    assert [step for step in steps_taken if isinstance(step, Write)] == [Write(5), Write(8)]
     assert (outcome.units, outcome.desired) == (2, 8)
 
 
 def test_machines_are_protected_before_a_group_is_lowered() -> None:
     bare, guarded = group(3, "InService", protected=False), group(3, "InService")
-    asked, _ = answers(withdrawing_steps(2), bare, QUIET, guarded, QUIET, QUIET, group(1, "InService"))
-    assert asked[:2] == [Read(), Protect(("i-00000000",))]
+    steps_taken, _ = answers(withdrawing_steps(2), bare, QUIET, guarded, QUIET, QUIET, group(1, "InService"))
+    assert steps_taken[:2] == [Read(), Protect(("i-00000000",))]
 
 
 def test_a_group_with_an_unprotected_machine_is_not_lowered_yet() -> None:
     bare = group(3, "InService", protected=False)
-    asked, outcome = answers(withdrawing_steps(2), bare, QUIET, bare, QUIET)
-    assert not [one for one in asked if isinstance(one, Write)]
+    steps_taken, outcome = answers(withdrawing_steps(2), bare, QUIET, bare, QUIET)
+    assert not [step for step in steps_taken if isinstance(step, Write)]
     assert outcome.waiting == 2
     assert outcome.why == "machine i-00000000 is not protected from scale-in yet"
 
 
 def test_capacity_of_ending_machines_is_lowered_later() -> None:
     ending = group(3, "InService", "Terminating")
-    asked, outcome = answers(withdrawing_steps(2), ending, QUIET, ending, QUIET, QUIET, group(2, "InService", "Terminating"))
-    assert Write(2) in asked
+    steps_taken, outcome = answers(withdrawing_steps(2), ending, QUIET, ending, QUIET, QUIET, group(2, "InService", "Terminating"))
+    assert Write(2) in steps_taken
     assert (outcome.units, outcome.waiting) == (1, 1)
 
 
 def test_a_group_is_raised_only_up_to_its_maximum() -> None:
-    asked, outcome = answers(raising_steps(5), QUIET, group(3, most=6), QUIET, group(6, most=6))
-    assert Write(6) in asked
+    steps_taken, outcome = answers(raising_steps(5), QUIET, group(3, most=6), QUIET, group(6, most=6))
+    assert Write(6) in steps_taken
     assert outcome.units == 3
     assert answers(raising_steps(5), QUIET, group(6, most=6))[1].units == 0
 
 
 def test_machines_above_the_desired_capacity_do_not_count_as_new_ones() -> None:
-    asked, _ = answers(raising_steps(2), QUIET, group(1, "InService", "InService", "InService"), QUIET, group(5))
-    assert Write(5) in asked
+    steps_taken, _ = answers(raising_steps(2), QUIET, group(1, "InService", "InService", "InService"), QUIET, group(5))
+    assert Write(5) in steps_taken

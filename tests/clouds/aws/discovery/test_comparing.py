@@ -15,73 +15,75 @@ TEMPLATE = {"team": "ml", "kubernetes.io/arch": "amd64", "topology.kubernetes.io
 SIZE = {"cpu": 3920, "memory": 1000, "nvidia.com/gpu": 1}
 
 
-def found(*states: str) -> AwsPool:
+def pool_of_states(*states: str) -> AwsPool:
     offering = Offering("gpus", "spot", "g5.xlarge", "us-east-1a", 0.4, SIZE, TEMPLATE, (GPU,))
     machines = tuple(Machine(f"i-{place}", "g5.xlarge", "us-east-1a", state) for place, state in enumerate(states))
     group = Group("gpus", "us-east-1", "", {}, 0, 5, len(machines), ("us-east-1a",), machines=machines)
     return AwsPool(Pool("gpus", (offering,), match_labels={"team": "ml"}), group, "named", ("an old word",))
 
 
-def node(place: int = 0, labels: Mapping[str, str] = TEMPLATE, taints: tuple[Taint, ...] = (GPU,), **told: object) -> Node:
-    made = Node(f"ip-{place}", labels, SIZE, taints=taints, provider_id=f"aws:///us-east-1a/i-{place}")
-    return msgspec.structs.replace(made, **told)
+def node(place: int = 0, labels: Mapping[str, str] = TEMPLATE, taints: tuple[Taint, ...] = (GPU,), **fields: object) -> Node:
+    node = Node(f"ip-{place}", labels, SIZE, taints=taints, provider_id=f"aws:///us-east-1a/i-{place}")
+    return msgspec.structs.replace(node, **fields)
 
 
-def shown(*nodes: Node, states: tuple[str, ...] = ("InService", "InService")) -> tuple[Offering, tuple[str, ...]]:
+def compare(*nodes: Node, states: tuple[str, ...] = ("InService", "InService")) -> tuple[Offering, tuple[str, ...]]:
     """The offering and the new warnings."""
-    result = corrected_by_nodes(found(*states), {f"i-{place}": node for place, node in enumerate(nodes)})
+    result = corrected_by_nodes(pool_of_states(*states), {f"i-{place}": node for place, node in enumerate(nodes)})
     assert result.warnings[0] == "an old word"
     return result.pool.offerings[0], result.warnings[1:]
 
 
 def test_nodes_that_match_the_template_change_nothing() -> None:
-    assert shown(node(0), node(1)) == (found().pool.offerings[0], ())
+    assert compare(node(0), node(1)) == (pool_of_states().pool.offerings[0], ())
 
 
 def test_a_label_that_no_node_carries_is_removed_from_the_template_and_reported() -> None:
-    offering, (said,) = shown(node(0, {"kubernetes.io/arch": "amd64"}))
+    offering, (warning,) = compare(node(0, {"kubernetes.io/arch": "amd64"}))
 
     assert "team" not in offering.labels
-    assert said.startswith("the label team=ml is on none of its 1 node")
+    assert warning.startswith("the label team=ml is on none of its 1 node")
 
 
 def test_a_label_value_that_all_nodes_share_replaces_the_templates() -> None:
     other = {**TEMPLATE, "team": "research"}
 
-    offering, said = shown(node(0, other), node(1, other))
+    offering, warnings = compare(node(0, other), node(1, other))
 
     assert offering.labels["team"] == "research"
-    assert said == ("the label team is research on its 2 nodes, expected ml; the nodes take precedence",)
+    assert warnings == ("the label team is research on its 2 nodes, expected ml; the nodes take precedence",)
 
 
 def test_nodes_that_disagree_change_nothing() -> None:
-    offering, said = shown(node(0), node(1, {**TEMPLATE, "team": "research"}))
+    offering, warnings = compare(node(0), node(1, {**TEMPLATE, "team": "research"}))
 
-    assert (offering.labels, said) == (TEMPLATE, ())
+    assert (offering.labels, warnings) == (TEMPLATE, ())
 
 
 def test_labels_of_all_nodes_are_added_unless_they_name_one_node_or_place() -> None:
     more = {**TEMPLATE, "driver": "580", "topology.k8s.aws/zone-id": "use1-az1"}
 
-    offering, said = shown(node(0, {**more, "kubernetes.io/hostname": "ip-0", "alpha.eksctl.io/instance-id": "i-0"}), states=("InService",))
+    offering, warnings = compare(
+        node(0, {**more, "kubernetes.io/hostname": "ip-0", "alpha.eksctl.io/instance-id": "i-0"}), states=("InService",)
+    )
 
     assert offering.labels == {**TEMPLATE, "driver": "580"}
-    assert said == ()
+    assert warnings == ()
 
 
 def test_an_offering_keeps_its_zone_even_if_its_nodes_are_in_another() -> None:
-    offering, said = shown(node(0, {**TEMPLATE, "topology.kubernetes.io/zone": "us-east-1b"}))
+    offering, warnings = compare(node(0, {**TEMPLATE, "topology.kubernetes.io/zone": "us-east-1b"}))
 
-    assert (offering.labels, said) == (TEMPLATE, ())
+    assert (offering.labels, warnings) == (TEMPLATE, ())
 
 
 def test_taints_of_all_nodes_are_added_and_taints_of_none_removed() -> None:
     own = Taint("dedicated", "ml")
 
-    offering, said = shown(node(0, taints=(own,)), node(1, taints=(own,)))
+    offering, warnings = compare(node(0, taints=(own,)), node(1, taints=(own,)))
 
     assert offering.taints == (own,)
-    assert [text.partition(" is on ")[0] for text in said] == [
+    assert [text.partition(" is on ")[0] for text in warnings] == [
         "the taint nvidia.com/gpu=true:NoSchedule",
         "the taint dedicated=ml:NoSchedule",
     ]
@@ -89,8 +91,8 @@ def test_taints_of_all_nodes_are_added_and_taints_of_none_removed() -> None:
 
 @pytest.mark.parametrize("key", ["node.kubernetes.io/unschedulable", "gpuscaler.io/leaving", "ToBeDeletedByClusterAutoscaler"])
 def test_temporary_taints_and_taints_of_one_node_change_nothing(key: str) -> None:
-    assert shown(node(0, taints=(GPU, Taint(key)))) == (found().pool.offerings[0], ())
-    assert shown(node(0, taints=(GPU, Taint("maintenance"))), node(1)) == (found().pool.offerings[0], ())
+    assert compare(node(0, taints=(GPU, Taint(key)))) == (pool_of_states().pool.offerings[0], ())
+    assert compare(node(0, taints=(GPU, Taint("maintenance"))), node(1)) == (pool_of_states().pool.offerings[0], ())
 
 
 @pytest.mark.parametrize(
@@ -102,22 +104,22 @@ def test_temporary_taints_and_taints_of_one_node_change_nothing(key: str) -> Non
     ],
 )
 def test_a_node_that_is_not_ready_or_lacks_devices_is_ignored(odd: Node) -> None:
-    assert shown(odd) == (found().pool.offerings[0], ())
+    assert compare(odd) == (pool_of_states().pool.offerings[0], ())
 
 
 def test_an_ending_machine_is_ignored() -> None:
-    assert shown(node(0, {}), states=("Terminating:Wait",)) == (found().pool.offerings[0], ())
+    assert compare(node(0, {}), states=("Terminating:Wait",)) == (pool_of_states().pool.offerings[0], ())
 
 
 def test_nodes_that_offer_less_than_expected_are_reported() -> None:
-    _, said = shown(node(0, allocatable={**SIZE, "memory": 980}))
+    _, warnings = compare(node(0, allocatable={**SIZE, "memory": 980}))
 
-    assert said == ("g5.xlarge offers 980 of memory on its 1 node, expected 1000",)
+    assert warnings == ("g5.xlarge offers 980 of memory on its 1 node, expected 1000",)
 
 
 def test_nodes_still_match_their_pool_if_tags_promise_labels_they_lack() -> None:
     def matching(labels: Mapping[str, str]) -> Mapping[str, str]:
-        return corrected_by_nodes(found("InService"), {"i-0": node(0, labels)}).pool.match_labels
+        return corrected_by_nodes(pool_of_states("InService"), {"i-0": node(0, labels)}).pool.match_labels
 
     assert matching(TEMPLATE) == {"team": "ml"}
     assert matching({**TEMPLATE, "team": "research"}) == {"team": "research"}

@@ -78,12 +78,12 @@ def test_a_spot_group_of_eksctl_has_an_offering_for_each_type_and_zone() -> None
         "nvidia.com/gpu": "true",
         "k8s.amazonaws.com/accelerator": "nvidia-tesla",
     }
-    said = "\n".join(aws_pool.warnings)
-    assert "expected VALUE:EFFECT" in said
-    assert "its types have 1, 4 GPUs" in said
-    assert "lowest-price gets the machines that are interrupted most" in said
-    assert "AZRebalance" in said
-    assert "gpuscaler.io/arriving" not in said
+    warnings = "\n".join(aws_pool.warnings)
+    assert "expected VALUE:EFFECT" in warnings
+    assert "its types have 1, 4 GPUs" in warnings
+    assert "lowest-price gets the machines that are interrupted most" in warnings
+    assert "AZRebalance" in warnings
+    assert "gpuscaler.io/arriving" not in warnings
 
 
 def test_a_new_node_is_expected_to_have_the_labels_of_kubelet_and_cloud_controller() -> None:
@@ -168,9 +168,9 @@ def test_a_launch_configuration_is_supported_and_reported_as_outdated() -> None:
     aws_pool = pool(aws.discover(), "old")
 
     assert (aws_pool.pool.offerings[0].market, aws_pool.launch) == ("spot", "desired-capacity")
-    said = "\n".join(aws_pool.warnings)
-    assert "launch configuration (old), which is outdated" in said
-    assert "its maximum spot price is $0.9" in said
+    warnings = "\n".join(aws_pool.warnings)
+    assert "launch configuration (old), which is outdated" in warnings
+    assert "its maximum spot price is $0.9" in warnings
 
 
 def test_an_unknown_type_is_skipped_and_the_others_of_its_group_are_used() -> None:
@@ -183,9 +183,9 @@ def test_an_unknown_type_is_skipped_and_the_others_of_its_group_are_used() -> No
 
     assert [offering.instance_type for offering in pool(discovered, "gpus").pool.offerings] == ["g5.xlarge"]
     assert any("region us-east-1 does not offer type g2.2xlarge" in text for text in pool(discovered, "gpus").warnings)
-    fatal, *others = reasons(discovered)["retired"].split("; ")
+    fatal, *other_reasons = reasons(discovered)["retired"].split("; ")
     assert fatal == "region us-east-1 does not offer type g2.8xlarge"
-    assert any("not protected from scale-in" in text for text in others)
+    assert any("not protected from scale-in" in text for text in other_reasons)
 
 
 def test_one_unreadable_group_does_not_stop_the_others() -> None:
@@ -362,8 +362,8 @@ def test_the_settings_file_overrides_discovery() -> None:
 
     discovered = aws.discover(overrides=(override, PoolOverride("gpu")), prices=(OfferingPrice("g5.xlarge", 9.0),))
 
-    one = pool(discovered, "gpus").pool
-    assert (one.max, one.priority, one.offerings[0].price) == (3, 5, 0.7)
+    changed_pool = pool(discovered, "gpus").pool
+    assert (changed_pool.max, changed_pool.priority, changed_pool.offerings[0].price) == (3, 5, 0.7)
     assert [(aside.object, aside.reason[:15]) for aside in discovered.set_aside] == [("Pool gpu", "saw it in the f")]
 
 
@@ -442,17 +442,17 @@ def test_unchanging_answers_are_not_requested_again() -> None:
     aws.group("gpus", **mixed("gpus", OnDemandPercentageAboveBaseCapacity=0))
     discovery = aws.discovery()
     discovery.discover()
-    aws.session.asked.clear()
+    aws.session.call_counts.clear()
 
     aws.time += 60
     discovery.discover()
-    second = dict(aws.session.asked)
+    second = dict(aws.session.call_counts)
     aws.time += 300
     discovery.discover()
     discovery.close()
 
     assert second == {"DescribeAutoScalingGroups": 1, "DescribeLaunchTemplates": 1}
-    assert aws.session.asked == {"DescribeAutoScalingGroups": 2, "DescribeLaunchTemplates": 2, "DescribeSpotPriceHistory": 1}
+    assert aws.session.call_counts == {"DescribeAutoScalingGroups": 2, "DescribeLaunchTemplates": 2, "DescribeSpotPriceHistory": 1}
 
 
 def test_a_new_version_of_a_launch_template_is_found_in_the_next_pass() -> None:
@@ -497,12 +497,12 @@ def test_types_and_list_prices_are_kept_on_disk_for_the_next_process(tmp_path: P
     aws = Aws()
     aws.group("gpus", instance_type="g5.xlarge")
     first = aws.discover(folder=tmp_path)
-    aws.session.asked.clear()
+    aws.session.call_counts.clear()
 
     again = aws.discover(folder=tmp_path)
 
     assert again.pools == first.pools
-    assert not {"DescribeInstanceTypes", "DescribeInstanceTypeOfferings", "GetProducts"} & aws.session.asked.keys()
+    assert not {"DescribeInstanceTypes", "DescribeInstanceTypeOfferings", "GetProducts"} & aws.session.call_counts.keys()
 
 
 def test_a_broken_cache_file_is_ignored(tmp_path: Path) -> None:
@@ -542,8 +542,8 @@ def test_hundreds_of_groups_are_read_in_pages() -> None:
     discovered = aws.discover()
 
     assert len(discovered.pools) == 130
-    assert aws.session.asked["DescribeAutoScalingGroups"] == 2
-    assert aws.session.asked["DescribeLaunchTemplateVersions"] == 1
+    assert aws.session.call_counts["DescribeAutoScalingGroups"] == 2
+    assert aws.session.call_counts["DescribeLaunchTemplateVersions"] == 1
 
 
 def test_each_group_of_a_terraform_module_with_one_per_type_and_market_is_a_pool() -> None:
@@ -586,7 +586,7 @@ def test_denied_templates_are_reported_once_and_requested_once_per_pass() -> Non
     notes = [aside for aside in discovered.set_aside if aside.object.startswith("Region")]
     assert [note.object for note in notes] == ["Region us-east-1 versions of launch templates"]
     # As many as were in progress when the first one was refused.
-    assert aws.session.asked["DescribeLaunchTemplateVersions"] <= 8
+    assert aws.session.call_counts["DescribeLaunchTemplateVersions"] <= 8
 
 
 def test_one_missing_template_causes_no_further_reads_of_the_others() -> None:
@@ -596,13 +596,13 @@ def test_one_missing_template_causes_no_further_reads_of_the_others() -> None:
     aws.client("ec2").delete_launch_template(LaunchTemplateName="gone")
     discovery = aws.discovery()
     discovery.discover()
-    aws.session.asked.clear()
+    aws.session.call_counts.clear()
 
     discovered = discovery.discover()
     discovery.close()
 
     assert [aws_pool.pool.name for aws_pool in discovered.pools] == ["good"]
-    assert aws.session.asked["DescribeLaunchTemplateVersions"] == 1
+    assert aws.session.call_counts["DescribeLaunchTemplateVersions"] == 1
 
 
 def test_prices_of_the_settings_file_are_not_checked() -> None:
@@ -621,16 +621,16 @@ def test_a_type_unknown_to_a_region_is_requested_again_within_the_hour() -> None
     aws.group("gpus", instance_type="g5.xlarge")
     discovery = aws.discovery()
     discovery.discover()
-    aws.session.asked.clear()
+    aws.session.call_counts.clear()
 
     aws.time += 3_599
     discovery.discover()
-    before = aws.session.asked.get("DescribeInstanceTypes", 0)
+    before = aws.session.call_counts.get("DescribeInstanceTypes", 0)
     aws.time += 2
     discovery.discover()
     discovery.close()
 
-    assert (before, aws.session.asked["DescribeInstanceTypes"]) == (0, 1)
+    assert (before, aws.session.call_counts["DescribeInstanceTypes"]) == (0, 1)
 
 
 def test_only_managed_node_groups_with_accelerators_are_pools() -> None:

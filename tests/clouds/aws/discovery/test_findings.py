@@ -13,22 +13,22 @@ GOOD = Group(
     "gpus", "us-east-1", "", {}, 0, 5, 2, ("us-east-1a", "us-east-1b"),
     template=TemplateRef("lt-1", "gpus", "1"), suspended=("AZRebalance",), protected=True,
 )  # fmt: skip
-WAY = LaunchOption("g5.xlarge", 1, Launch(instance_type="g5.xlarge", arriving=True))
-KEEPING = msgspec.structs.replace(WAY.launch, source="launch template gpus (version 3)", kept_disks=("/dev/xvdf", "/dev/xvdg"))
+OPTION = LaunchOption("g5.xlarge", 1, Launch(instance_type="g5.xlarge", arriving=True))
+KEEPING = msgspec.structs.replace(OPTION.launch, source="launch template gpus (version 3)", kept_disks=("/dev/xvdf", "/dev/xvdg"))
 TYPES = {instance_type.name: instance_type for instance_type in catalogue.types("aws")}
 
 
-def said(group: Group = GOOD, *ways: LaunchOption) -> tuple[str, ...]:
-    return findings_of(group, ways or (WAY,), TYPES)
+def findings(group: Group = GOOD, *options: LaunchOption) -> tuple[str, ...]:
+    return findings_of(group, options or (OPTION,), TYPES)
 
 
 def test_a_group_that_is_set_up_for_an_autoscaler_has_no_findings() -> None:
-    assert said() == ()
-    assert said(msgspec.structs.replace(GOOD, zones=("us-east-1a",), suspended=())) == ()
+    assert findings() == ()
+    assert findings(msgspec.structs.replace(GOOD, zones=("us-east-1a",), suspended=())) == ()
 
 
 @pytest.mark.parametrize(
-    ("change", "says"),
+    ("change", "expected"),
     [
         ({"suspended": ("AZRebalance", "Launch")}, "Launch is suspended, so no machine is ever launched"),
         ({"suspended": ("AZRebalance", "Terminate")}, "Terminate is suspended"),
@@ -45,14 +45,14 @@ def test_a_group_that_is_set_up_for_an_autoscaler_has_no_findings() -> None:
         ({"shares": MarketShares(on_demand=0, spot_max_price=0.3)}, "maximum spot price is $0.3"),
     ],
 )
-def test_a_setting_that_conflicts_with_an_autoscaler_is_reported_in_one_sentence(change: dict[str, object], says: str) -> None:
-    (sentence,) = said(msgspec.structs.replace(GOOD, **change))
+def test_a_setting_that_conflicts_with_an_autoscaler_is_reported_in_one_sentence(change: dict[str, object], expected: str) -> None:
+    (sentence,) = findings(msgspec.structs.replace(GOOD, **change))
 
-    assert says in sentence
+    assert expected in sentence
 
 
 @pytest.mark.parametrize(
-    ("ways", "says"),
+    ("options", "expected"),
     [
         (
             (LaunchOption("g5.xlarge", 1, Launch(unusable="invalid taint")),),
@@ -60,8 +60,8 @@ def test_a_setting_that_conflicts_with_an_autoscaler_is_reported_in_one_sentence
         ),
         ((LaunchOption("g5.xlarge", 1, Launch()),), "does not register nodes with the taint gpuscaler.io/arriving:NoSchedule"),
         ((LaunchOption("g5.xlarge", 1, Launch(arriving=True, outdated=True)),), "which is outdated"),
-        ((WAY, LaunchOption("g5.12xlarge", 1, WAY.launch)), "its types have 1, 4 GPUs"),
-        ((WAY, LaunchOption("g5.2xlarge", 2, WAY.launch)), "count as 1, 2 units"),
+        ((OPTION, LaunchOption("g5.12xlarge", 1, OPTION.launch)), "its types have 1, 4 GPUs"),
+        ((OPTION, LaunchOption("g5.2xlarge", 2, OPTION.launch)), "count as 1, 2 units"),
         ((LaunchOption("g5.xlarge", 1, Launch(arriving=True, spot_max_price=0.2)),), "maximum spot price is $0.2"),
         ((LaunchOption("g5.xlarge", 1, Launch(arriving=True, reservation_groups=("arn",))),), "targets a group of capacity reservations"),
         (
@@ -74,10 +74,10 @@ def test_a_setting_that_conflicts_with_an_autoscaler_is_reported_in_one_sentence
         ),
     ],
 )
-def test_a_problem_of_its_machines_is_reported_in_one_sentence(ways: tuple[LaunchOption, ...], says: str) -> None:
-    (sentence,) = said(GOOD, *ways)
+def test_a_problem_of_its_machines_is_reported_in_one_sentence(options: tuple[LaunchOption, ...], expected: str) -> None:
+    (sentence,) = findings(GOOD, *options)
 
-    assert says in sentence
+    assert expected in sentence
 
 
 @pytest.mark.parametrize(

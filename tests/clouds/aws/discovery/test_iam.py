@@ -36,15 +36,15 @@ def test_machines_are_launched_only_through_auto_scaling() -> None:
     made = statements("--queue", QUEUE, "--node-role", ROLE)
 
     assert made["LaunchThroughGroups"]["Condition"] == {"Bool": {"aws:ViaAWSService": "true"}}
-    assert {name for name, one in made.items() if set(iam.LAUNCH) & set(one["Action"])} == {"LaunchThroughGroups"}
+    assert {name for name, statement in made.items() if set(iam.LAUNCH) & set(statement["Action"])} == {"LaunchThroughGroups"}
 
 
 def test_every_permission_is_used_by_a_call() -> None:
-    source = "".join(one.read_text() for one in Path(iam.__file__).parents[1].rglob("*.py") if one.name != "iam.py")
+    source = "".join(file.read_text() for file in Path(iam.__file__).parents[1].rglob("*.py") if file.name != "iam.py")
 
-    asked_with = (*iam.READ, *iam.PRICES, *iam.CHANGE, *iam.QUEUE)
+    actions = (*iam.READ, *iam.PRICES, *iam.CHANGE, *iam.QUEUE)
     # DeleteMessageBatch needs the permission of DeleteMessage.
-    assert [one for one in asked_with if f'"{one.partition(":")[2]}' not in source] == []
+    assert [action for action in actions if f'"{action.partition(":")[2]}' not in source] == []
 
 
 def test_the_queue_and_the_role_of_nodes_are_named_exactly() -> None:

@@ -85,10 +85,10 @@ def test_prices_are_requested_in_the_partition_of_the_region(region: str, where:
 def test_the_pricing_api_is_not_called_in_govcloud() -> None:
     aws = account("us-gov-west-1")
     discovered = aws.discover()
-    assert "GetProducts" not in aws.session.asked
+    assert "GetProducts" not in aws.session.call_counts
     assert guesses(discovered) == {"", "us-west-2", "us-east-1"}
-    (said,) = [text for text in pool(discovered, "g5-xlarge-on-demand").warnings if "price" in text]
-    assert said == "no price of g5.xlarge in us-gov-west-1 is known; the price in us-west-2 is used: add it to aws.prices"
+    (warning,) = [text for text in pool(discovered, "g5-xlarge-on-demand").warnings if "price" in text]
+    assert warning == "no price of g5.xlarge in us-gov-west-1 is known; the price in us-west-2 is used: add it to aws.prices"
 
 
 def test_prices_in_yuan_are_converted_and_reported() -> None:
@@ -107,18 +107,18 @@ def test_one_throttled_call_changes_nothing() -> None:
 def test_known_prices_stay_valid_and_missing_ones_are_retried_ever_more_rarely() -> None:
     aws = account("us-west-1")
     discovery = aws.discovery()
-    told = prices(discovery.discover(), "on-demand")
+    before_failures = prices(discovery.discover(), "on-demand")
     aws.endpoint.faults.all.append(outage("pricing"))
     aws.time += 90_000.0
-    assert prices(discovery.discover(), "on-demand") == told
-    asked = []
+    assert prices(discovery.discover(), "on-demand") == before_failures
+    queried = []
     for _ in range(40):
-        before = aws.session.asked["GetProducts"]
+        before = aws.session.call_counts["GetProducts"]
         aws.time += 180.0
-        assert prices(discovery.discover(), "on-demand") == told
-        asked.append(aws.session.asked["GetProducts"] > before)
+        assert prices(discovery.discover(), "on-demand") == before_failures
+        queried.append(aws.session.call_counts["GetProducts"] > before)
     # Two hours: after 1, 2, 4, 8, 16, 32 and 60 minutes, at the next pass.
-    assert 5 <= sum(asked) <= 8
+    assert 5 <= sum(queried) <= 8
     aws.endpoint.faults.all.clear()
     aws.time += 3700.0
     notes = [skipped for skipped in discovery.discover().set_aside if "list prices" in skipped.object]
@@ -130,12 +130,12 @@ def test_prices_are_stored_per_type_even_if_some_have_no_answer() -> None:
     aws = account("us-west-1", Fault(service="pricing", about="g5.xlarge", code="Throttling", times=2))
     discovery = aws.discovery()
     discovery.discover()
-    some = aws.session.asked["GetProducts"]
+    queries = aws.session.call_counts["GetProducts"]
     aws.time += 180.0
     discovered = discovery.discover()
     discovery.close()
     assert guesses(discovered) == {""}
-    assert aws.session.asked["GetProducts"] == some + 1
+    assert aws.session.call_counts["GetProducts"] == queries + 1
 
 
 def test_a_user_price_on_demand_does_not_change_spot_prices() -> None:

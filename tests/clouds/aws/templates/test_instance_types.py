@@ -7,14 +7,14 @@ from gpuscaler.catalogue import MIB
 from gpuscaler.clouds.aws.templates.instance_types import type_of, with_disk, with_local_disks, with_pods
 
 
-def reply(name: str = "x9.xlarge", **told: Any) -> dict[str, Any]:
+def reply(name: str = "x9.xlarge", **fields: Any) -> dict[str, Any]:
     return {
         "InstanceType": name,
         "ProcessorInfo": {"SupportedArchitectures": ["x86_64"]},
         "VCpuInfo": {"DefaultVCpus": 4},
         "MemoryInfo": {"SizeInMiB": 16_384},
         "NetworkInfo": {"MaximumNetworkInterfaces": 4, "Ipv4AddressesPerInterface": 15},
-        **told,
+        **fields,
     }
 
 
@@ -61,9 +61,9 @@ def test_accelerators_of_other_makers_have_their_own_resources() -> None:
     assert type_of(reply(**gpu("AMD", "Radeon Pro V520", 1, 8_192))).allocatable["amd.com/gpu"] == 1
     assert type_of(reply(**gpu("Habana", "Gaudi HL-205", 8, 32_768))).allocatable["habana.ai/gaudi"] == 8
     neuron: dict[str, Any] = {"NeuronInfo": {"NeuronDevices": [{"Count": 16, "Name": "Trainium", "CoreInfo": {"Count": 2}}]}}
-    found = type_of(reply(**neuron)).allocatable
-    assert (found["aws.amazon.com/neuron"], found["aws.amazon.com/neuroncore"]) == (16, 32)
-    assert "aws.amazon.com/neurondevice" not in found
+    allocatable = type_of(reply(**neuron)).allocatable
+    assert (allocatable["aws.amazon.com/neuron"], allocatable["aws.amazon.com/neuroncore"]) == (16, 32)
+    assert "aws.amazon.com/neurondevice" not in allocatable
 
 
 def test_the_pod_limit_follows_from_the_addresses_of_the_default_card() -> None:

@@ -40,14 +40,14 @@ class RefusedError(CloudError):
 class AsyncCalls:
     """Makes ``calls`` in threads of ``executor``.
 
-    ``fence`` is called right before each write with the seconds that the write may take, and raises to stop it. ``wrote`` holds the last
-    desired capacity that was set, by region and group: the time, the old number and the new one.
+    ``fence`` is called right before each write with the seconds that the write may take, and raises to stop it. ``last_writes`` holds the
+    last desired capacity that was set, by region and group: the time, the old number and the new one.
     """
 
     def __init__(self, calls: Calls, executor: Executor, *, fence: Callable[[float], None], now: Callable[[], float], sleep: Sleep) -> None:
         self._calls, self._executor, self._fence = calls, executor, fence
         self.now, self.sleep = now, sleep
-        self.wrote: dict[tuple[str, str], tuple[float, int, int]] = {}
+        self.last_writes: dict[tuple[str, str], tuple[float, int, int]] = {}
         #: EC2 ids of machines that were protected from scale-in while their group was lowered.
         self.protected: set[str] = set()
         errors = import_module("botocore.exceptions")

@@ -33,7 +33,7 @@ _ACTION = re.compile(r"not authorized to perform: ([a-z0-9-]+:[A-Za-z0-9]+)")
 Client = Any
 
 
-class MissingError(Exception):
+class MissingPackageError(Exception):
     """The optional packages that AWS needs are not installed."""
 
 
@@ -49,7 +49,7 @@ class Calls:
     """Clients of the services in every region, created on first use; safe to use from several threads.
 
     ``sleep`` and ``random`` make the waits between tries. Credentials come from boto3's default chain, from ``credentials``
-    (``aws_access_key_id`` and so on), or from a ``session``. Raises :class:`MissingError` if boto3 is not installed.
+    (``aws_access_key_id`` and so on), or from a ``session``. Raises :class:`MissingPackageError` if boto3 is not installed.
     """
 
     def __init__(
@@ -65,9 +65,9 @@ class Calls:
             self._session = session or _session(credentials or {})
             config = import_module("botocore.config").Config
             self._errors = import_module("botocore.exceptions")
-            self._name = import_module("botocore").xform_name
+            self._method_name = import_module("botocore").xform_name
         except ImportError as error:
-            raise MissingError(_MISSING) from error
+            raise MissingPackageError(_MISSING) from error
         self._config = config(
             connect_timeout=CONNECT_SECONDS,
             read_timeout=READ_SECONDS,
@@ -105,13 +105,13 @@ class Calls:
 
         Raises :class:`DeniedError`, else :class:`~gpuscaler.clouds.protocol.CloudError`.
         """
-        call = getattr(self.client(service, region), self._name(operation))
+        call = getattr(self.client(service, region), self._method_name(operation))
         for attempt in range(tries):
             try:
                 reply: Mapping[str, Any] = call(**parameters)
             except (self._errors.ClientError, self._errors.BotoCoreError) as error:
-                failure = self._told(error, service=service, region=region, operation=operation)
-                if failure.cause not in (THROTTLED, UNKNOWN) or attempt == tries - 1 or not self._passing(error, failure):
+                failure = self._error_of(error, service=service, region=region, operation=operation)
+                if failure.cause not in (THROTTLED, UNKNOWN) or attempt == tries - 1 or not self._is_transient(error, failure):
                     raise failure from error
                 self._sleep(self._wait(attempt, failure.retry_after))
             else:
@@ -133,7 +133,7 @@ class Calls:
         wait = min(FIRST_WAIT * 2**attempt, LONGEST_WAIT)
         return max(self._random.uniform(wait / 2, wait), min(minimum, LONGEST_WAIT))
 
-    def _passing(self, error: Exception, failure: CloudError) -> bool:
+    def _is_transient(self, error: Exception, failure: CloudError) -> bool:
         """Whether a retry may succeed: after throttling, connection errors and errors of the service itself."""
         if failure.cause == THROTTLED:
             return True
@@ -141,7 +141,7 @@ class Calls:
             return int(_status(error)) >= 500
         return isinstance(error, self._errors.HTTPClientError | self._errors.ConnectionError)
 
-    def _told(self, error: Any, *, service: str, region: str, operation: str) -> CloudError:
+    def _error_of(self, error: Any, *, service: str, region: str, operation: str) -> CloudError:
         if not isinstance(error, self._errors.ClientError):
             if isinstance(error, self._errors.NoCredentialsError | self._errors.PartialCredentialsError):
                 return CloudError(UNAUTHORISED, f"{service} in {region}: {error}; {_CREDENTIALS}")

@@ -18,7 +18,7 @@ class GroupError(ValueError):
     """A group that cannot be a pool; the message names what was seen and expected."""
 
 
-class UnreadError(GroupError):
+class IncompleteGroupError(GroupError):
     """Something that is needed to make the group a pool could not be read; the group itself may be fine."""
 
 

@@ -257,7 +257,7 @@ class _Driver:
 
     async def _await_last_write(self) -> None:
         """Wait until the group shows the last write: starting from an older number would repeat or undo it."""
-        at, before, after = self._calls.wrote.get((self._region, self._name), (0.0, 0, 0))
+        at, before, after = self._calls.last_writes.get((self._region, self._name), (0.0, 0, 0))
         while before != after and self._read.desired == before and self._calls.now() < at + READ_LAG:
             await self._calls.sleep(OBSERVE_SECONDS)
             self._read = await self._calls.group(self._region, self._name)
@@ -271,7 +271,7 @@ class _Driver:
                 return await self._read_log()
             case Write(desired=desired):
                 await self._set_desired(desired)
-                self._calls.wrote[self._region, self._name] = (self._calls.now(), self._read.desired, desired)
+                self._calls.last_writes[self._region, self._name] = (self._calls.now(), self._read.desired, desired)
                 self._changed = self._changed or (self._read.desired, desired)
             case Protect(instances=names):
                 await self._protect(names)

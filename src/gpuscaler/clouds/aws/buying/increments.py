@@ -131,8 +131,8 @@ class Increments:
 
     def _keep_answer_of(self, token: str) -> Callable[["asyncio.Task[Bought | None]"], None]:
         def keep(task: "asyncio.Task[Bought | None]") -> None:
-            if not task.cancelled() and task.exception() is None and (answered := task.result()) is not None:
-                self._late_answers.append((token, answered))
+            if not task.cancelled() and task.exception() is None and (answer := task.result()) is not None:
+                self._late_answers.append((token, answer))
 
         return keep
 

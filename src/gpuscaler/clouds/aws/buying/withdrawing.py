@@ -100,8 +100,8 @@ def withdrawing_steps(units: int) -> Steps:
         return CapacityOutcome(0, group.desired, units, "a machine is being launched at this moment")
     desired = yield from _write_and_verify(group, target, earlier.changes)
     lowered = group.desired - target
-    kept = _lowerable_later(group, units) - lowered
-    return CapacityOutcome(lowered, desired, kept, "machines are still ending" if kept else "")
+    lowerable = _lowerable_later(group, units) - lowered
+    return CapacityOutcome(lowered, desired, lowerable, "machines are still ending" if lowerable else "")
 
 
 def _write_and_verify(read: Group, target: int, changes: Collection[CapacityChange]) -> Generator[Step, Any, int]:
@@ -114,12 +114,12 @@ def _write_and_verify(read: Group, target: int, changes: Collection[CapacityChan
         log: ActivityLog = yield ReadActivities()
         group: Group = yield Read()
         missed_units = missed_raise(read.desired, target, [change for change in log.changes if change not in changes])
-        wanted = max(group.desired + missed_units, existing_units(group) - _leaving_units(group))
-        wanted = min(wanted, max(group.max, group.desired))
-        if wanted <= group.desired:
+        corrected = max(group.desired + missed_units, existing_units(group) - _leaving_units(group))
+        corrected = min(corrected, max(group.max, group.desired))
+        if corrected <= group.desired:
             return group.desired
-        yield Write(wanted)
-        read, target, changes = group, wanted, log.changes
+        yield Write(corrected)
+        read, target, changes = group, corrected, log.changes
     return target
 
 

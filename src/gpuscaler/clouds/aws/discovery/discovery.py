@@ -85,16 +85,16 @@ class Discovery:
 
     def discover(self) -> DiscoveryResult:
         """Read the account now. Never raises for an answer of AWS: a region that fails is listed in the result."""
-        seen = dict(zip((reader.region for reader in self._readers), self._outer.map(self._read_region, self._readers), strict=True))
-        failed = tuple(region for region, result in seen.items() if result.failed)
-        forbidden = any(result.forbidden for result in seen.values())
-        for region, result in seen.items():
+        by_region = dict(zip((reader.region for reader in self._readers), self._outer.map(self._read_region, self._readers), strict=True))
+        failed = tuple(region for region, result in by_region.items() if result.failed)
+        forbidden = any(result.forbidden for result in by_region.values())
+        for region, result in by_region.items():
             if not result.failed:
                 self._last[region] = result
         self._save_cache()
-        results = [self._last[region] for region in seen if region in self._last]
-        aws_pools = _with_unique_names([aws_pool for some in results for aws_pool in (*some.pools, *some.let_go)])
-        let_go_names = {(aws_pool.group.region, aws_pool.group.name) for some in results for aws_pool in some.let_go}
+        results = [self._last[region] for region in by_region if region in self._last]
+        aws_pools = _with_unique_names([aws_pool for result in results for aws_pool in (*result.pools, *result.let_go)])
+        let_go_names = {(aws_pool.group.region, aws_pool.group.name) for result in results for aws_pool in result.let_go}
         let_go = [aws_pool for aws_pool in aws_pools if (aws_pool.group.region, aws_pool.group.name) in let_go_names]
         pools = self._with_overrides(aws_pool for aws_pool in aws_pools if aws_pool not in let_go)
         without_accelerators = {aws_pool.pool.name for aws_pool in let_go}
@@ -108,7 +108,7 @@ class Discovery:
             for name in self._overrides
             if name not in {aws_pool.pool.name for aws_pool in pools}
         ]
-        set_aside = (*(skipped for some in seen.values() for skipped in some.set_aside), *unused)
+        set_aside = (*(skipped for result in by_region.values() for skipped in result.set_aside), *unused)
         unknown = tuple(region for region in failed if region not in self._last)
         return DiscoveryResult(tuple(pools), tuple(let_go), set_aside, failed, forbidden, unknown)
 
@@ -136,7 +136,7 @@ class Discovery:
         skipped: list[Skipped] = []
         last = self._last.get(reader.region, _RegionResult())
         before = {aws_pool.group.name: aws_pool for aws_pool in (*last.pools, *last.let_go)}
-        left: list[AwsPool] = []
+        untagged: list[AwsPool] = []
         for entry in reader.group_entries(self._scope, before):
             name = str(entry.get("AutoScalingGroupName"))
             scope = self._scope
@@ -144,7 +144,7 @@ class Discovery:
                 name, tags_of(entry), cluster=scope.cluster, named=scope.groups, extra=scope.tags, exclude=scope.exclude
             )
             if name in before and not ownership.source and not ownership.foreign:
-                left.append(before[name])
+                untagged.append(before[name])
                 skipped += [] if ownership.reason else [skipped_group(name, reader.region, "no tag assigns it to the cluster any more")]
             if ownership.reason:
                 skipped.append(skipped_group(name, reader.region, ownership.reason))
@@ -153,8 +153,8 @@ class Discovery:
                     groups.append((group_of(entry, reader.region), ownership.source))
                 except GroupError as error:
                     skipped.append(skipped_group(name, reader.region, str(error)))
-        seen = self._build_pools(reader, sorted(groups, key=lambda found: found[0].name), skipped, before)
-        return msgspec.structs.replace(seen, let_go=(*seen.let_go, *left))
+        result = self._build_pools(reader, sorted(groups, key=lambda found: found[0].name), skipped, before)
+        return msgspec.structs.replace(result, let_go=(*result.let_go, *untagged))
 
     def _build_pools(
         self, reader: RegionReader, groups: list[tuple[Group, str]], skipped: list[Skipped], before: Mapping[str, AwsPool]

@@ -9,7 +9,7 @@ import msgspec
 from msgspec import Struct
 
 from gpuscaler.catalogue import InstanceType
-from gpuscaler.clouds.aws.api.groups import Group, GroupError, TemplateRef, TypeChoice, IncompleteGroupError
+from gpuscaler.clouds.aws.api.groups import Group, GroupError, IncompleteGroupError, TemplateRef, TypeChoice
 from gpuscaler.clouds.aws.discovery.findings import findings_of
 from gpuscaler.clouds.aws.prices.choosing import YUAN_PER_DOLLAR, Tariff, in_yuan
 from gpuscaler.clouds.aws.prices.reservations import ACTIVE, EXPIRED, Reservation
@@ -160,7 +160,7 @@ def pool_of(group: Group, source: str, region_data: RegionData, *, name: str = "
     offerings = _offerings(group, options, region_data, template, warnings)
     warnings = warnings or ([] if offerings else ["saw no availability zone, expected one"])
     warnings += [*hints.warnings, *findings_of(group, options, region_data.types, region_data.nodegroups.get(group.name))]
-    retired = tuple(_retired(group, options[0].launch, region_data, template, {offering.instance_type for offering in offerings}))
+    retired = tuple(_retired_offerings(group, options[0].launch, region_data, template, {offering.instance_type for offering in offerings}))
     if not offerings and not retired:
         unread = any(region_data.reservations.get(ident) is None for option in options for ident in reservation_ids(group, option.launch))
         raise (IncompleteGroupError if unread else GroupError)("; ".join(dict.fromkeys(warnings)))
@@ -196,7 +196,7 @@ def _offerings(
         missing = [zone for zone in group.zones if zone not in region_data.offered.get(option.instance_type, group.zones)]
         if missing:
             warnings.append(f"{option.instance_type} is not offered in {', '.join(missing)}; it is not used there")
-        offerings += _reserved(group, option, kind, region_data, template)
+        offerings += _reserved_offerings(group, option, kind, region_data, template)
         for zone in group.zones:
             for market in markets_of(group, option.launch) if zone not in missing else ():
                 price = region_data.tariff.price_of(option.instance_type, market, zone, kind)
@@ -208,7 +208,9 @@ def _offerings(
     return tuple(offerings)
 
 
-def _retired(group: Group, launch: Launch, region_data: RegionData, template: NodeTemplate, sold: Collection[str]) -> Iterator[Offering]:
+def _retired_offerings(
+    group: Group, launch: Launch, region_data: RegionData, template: NodeTemplate, sold: Collection[str]
+) -> Iterator[Offering]:
     """Offerings of machines that the group has but no longer launches, because its launch template changed or its reservation ended.
 
     They are counted at their price while they exist, and ended when idle.
@@ -250,7 +252,7 @@ def _unusable_reservations(group: Group, options: tuple[LaunchOption, ...], regi
             )
 
 
-def _reserved(
+def _reserved_offerings(
     group: Group, option: LaunchOption, kind: InstanceType, region_data: RegionData, template: NodeTemplate
 ) -> Iterator[Offering]:
     """Reserved capacity that is already paid for: an offering for each zone, with the number of free machines.

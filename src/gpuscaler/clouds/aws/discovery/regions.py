@@ -78,9 +78,11 @@ class RegionReader:
         entries_by_name = {
             entry.get("AutoScalingGroupName"): entry for entries in self._workers.map(self._groups, asks) for entry in entries
         }
-        lost = [{"AutoScalingGroupNames": names} for names in chunks((name for name in before if name not in entries_by_name), MAX_NAMES)]
+        missing = [
+            {"AutoScalingGroupNames": names} for names in chunks((name for name in before if name not in entries_by_name), MAX_NAMES)
+        ]
         entries_by_name |= {
-            entry.get("AutoScalingGroupName"): entry for entries in self._workers.map(self._groups, lost) for entry in entries
+            entry.get("AutoScalingGroupName"): entry for entries in self._workers.map(self._groups, missing) for entry in entries
         }
         return list(entries_by_name.values())
 
@@ -131,9 +133,9 @@ class RegionReader:
     def _configurations(self, names: set[str]) -> dict[str, Launch]:
         def ask() -> dict[str, Launch]:
             launches = {}
-            for some in chunks(sorted(names), MAX_NAMES):
+            for batch in chunks(sorted(names), MAX_NAMES):
                 for entry in self._calls.pages(
-                    "autoscaling", self.region, "DescribeLaunchConfigurations", "LaunchConfigurations", LaunchConfigurationNames=some
+                    "autoscaling", self.region, "DescribeLaunchConfigurations", "LaunchConfigurations", LaunchConfigurationNames=batch
                 ):
                     launches[entry["LaunchConfigurationName"]] = configuration_of(entry)
             return launches
@@ -171,15 +173,15 @@ class RegionReader:
     def _architectures_of(self, images: Collection[str]) -> list[str]:
         """Architectures of the images that groups use; x86_64 if none is known."""
         unknown = sorted(image for image in images if image.startswith("ami-") and image not in self._architectures)
-        for some in chunks(unknown, MAX_NAMES):
+        for batch in chunks(unknown, MAX_NAMES):
             nothing: list[Reply] = []
-            entries = self._attempt("images", partial(self._images, some), nothing)
+            entries = self._attempt("images", partial(self._images, batch), nothing)
             self._architectures |= {entry["ImageId"]: entry.get("Architecture", "") for entry in entries}
         architectures = {self._architectures.get(image, "") for image in images} & instance_types.ARCHITECTURES.keys()
         return sorted(architectures) or ["x86_64"]
 
-    def _images(self, some: list[str]) -> list[Reply]:
-        return list(self._calls.pages("ec2", self.region, "DescribeImages", "Images", Filters=[{"Name": "image-id", "Values": some}]))
+    def _images(self, batch: list[str]) -> list[Reply]:
+        return list(self._calls.pages("ec2", self.region, "DescribeImages", "Images", Filters=[{"Name": "image-id", "Values": batch}]))
 
     def _types(self, names: Collection[str]) -> dict[str, InstanceType]:
         """All known types; the catalogue fills in those the account could not be asked about."""
@@ -211,8 +213,8 @@ class RegionReader:
     def _ask_types(self, names: Iterable[str]) -> dict[str, dict[str, Any]]:
         """Types by filter: in a call by name, one unknown name would fail the whole call."""
         entries = {}
-        for some in chunks(names, MAX_VALUES):
-            ask = [{"Name": "instance-type", "Values": some}]
+        for batch in chunks(names, MAX_VALUES):
+            ask = [{"Name": "instance-type", "Values": batch}]
             for entry in self._calls.pages("ec2", self.region, "DescribeInstanceTypes", "InstanceTypes", Filters=ask):
                 entries[entry["InstanceType"]] = entry
         return entries
@@ -231,8 +233,8 @@ class RegionReader:
 
     def _ask_offered(self, names: Iterable[str]) -> dict[str, set[str]]:
         zones: dict[str, set[str]] = {}
-        for some in chunks(names, MAX_VALUES):
-            ask = [{"Name": "instance-type", "Values": some}]
+        for batch in chunks(names, MAX_VALUES):
+            ask = [{"Name": "instance-type", "Values": batch}]
             for entry in self._calls.pages(
                 "ec2",
                 self.region,

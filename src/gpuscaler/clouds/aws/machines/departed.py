@@ -32,7 +32,7 @@ YOUNG_SECONDS: Final = 600.0
 LISTED_SECONDS: Final = 3600.0
 
 
-class _Ended(Struct, frozen=True, gc=False):
+class _EndedMachine(Struct, frozen=True, gc=False):
     since: float
     instance: Instance
 
@@ -45,16 +45,16 @@ class DepartedMachines:
         self._listed: dict[str, tuple[str, Instance]] = {}
         #: Machines to ask EC2 about: their region, their last listed state, and since when.
         self._unlisted: dict[str, tuple[str, Instance, float]] = {}
-        self._ended: dict[str, _Ended] = {}
+        self._ended: dict[str, _EndedMachine] = {}
         self._swept = False
 
     async def list_ended(self, listed: Iterable[tuple[str, Instance]], pools: Mapping[tuple[str, str], AwsPool]) -> list[Instance]:
         """Machines that have ended, in addition to ``listed``, those that groups list now with their regions. Raises CloudError."""
         if not self._swept:
             # Machines that ended while no process was observing.
-            swept = await asyncio.gather(*(self._sweep(region, some) for region, some in _by_region(pools)))
+            swept = await asyncio.gather(*(self._sweep(region, batch) for region, batch in _by_region(pools)))
             self._ended |= {
-                instance.id: _Ended(self._calls.now(), instance)
+                instance.id: _EndedMachine(self._calls.now(), instance)
                 for found_there in swept
                 for instance in self._instances_of_groups(found_there, pools)
             }
@@ -69,22 +69,22 @@ class DepartedMachines:
         self._ended = {name: ended for name, ended in self._ended.items() if ended.since > at - LISTED_SECONDS and name not in now}
         return [ended.instance for ended in self._ended.values()]
 
-    async def _ask_about(self, asked: Mapping[str, tuple[str, Instance, float]]) -> None:
-        regions = sorted({region for region, _, _ in asked.values()})
-        asks = [
-            (region, some)
+    async def _ask_about(self, machines: Mapping[str, tuple[str, Instance, float]]) -> None:
+        regions = sorted({region for region, _, _ in machines.values()})
+        batches = [
+            (region, batch)
             for region in regions
-            for some in chunks((name for name, (where, _, _) in asked.items() if where == region), MAX_VALUES)
+            for batch in chunks((name for name, (where, _, _) in machines.items() if where == region), MAX_VALUES)
         ]
         states: dict[str, tuple[str, str]] = {}
-        for answer in await asyncio.gather(*(self._states(region, some) for region, some in asks)):
+        for answer in await asyncio.gather(*(self._states(region, batch) for region, batch in batches)):
             states |= answer
         now = self._calls.now()
-        for name, (_, instance, since) in asked.items():
+        for name, (_, instance, since) in machines.items():
             state, reason = states.get(instance_id(name), ("", ""))
             forgotten = not state and (instance.launched or since) < now - YOUNG_SECONDS
             if state == _GONE or forgotten:
-                self._ended[name] = _Ended(now, replace(instance, state=TERMINATED, fault=reason))
+                self._ended[name] = _EndedMachine(now, replace(instance, state=TERMINATED, fault=reason))
             if (state and state not in _GOING) or forgotten:
                 del self._unlisted[name]
 
@@ -125,4 +125,4 @@ def _by_region(pools: Iterable[tuple[str, str]]) -> list[tuple[str, list[str]]]:
     names: dict[str, list[str]] = {}
     for region, name in pools:
         names.setdefault(region, []).append(name)
-    return [(region, some) for region, group_names in names.items() for some in chunks(group_names, MAX_VALUES)]
+    return [(region, batch) for region, group_names in names.items() for batch in chunks(group_names, MAX_VALUES)]

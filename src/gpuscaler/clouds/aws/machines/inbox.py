@@ -21,7 +21,7 @@ REMEMBERED_SECONDS: Final = 900.0
 
 
 @dataclass(slots=True)
-class Counts:
+class MessageCounts:
     """Counts of received messages, of those that could not be read, and of those about machines that are not ours."""
 
     messages: int = 0
@@ -38,7 +38,7 @@ class Inbox:
     """
 
     def __init__(self, calls: AsyncCalls, url: str, *, region: str) -> None:
-        self.counts = Counts()
+        self.counts = MessageCounts()
         self.hooks: dict[str, Hook] = {}
         self.last_malformed = self.delete_error = ""
         self._calls, self._url, self._region = calls, url, region_of(url) or region

@@ -136,11 +136,13 @@ class Tariff(NamedTuple):
         guess = guess_price(kind, self.region) if kind is not None else None
         spot = [spot_price.price for (name, _), spot_price in self.spot.items() if name == instance_type and _is_possible(spot_price.price)]
         price = max([guess or 0.0, *spot]) or UNKNOWN_PRICE
-        what = f"prices unknown: no region has a price of {instance_type}"
-        return PriceToUse(price, f"{what}; ${price:g} is assumed, and no pod is moved to save money there: add it to aws.prices", BY_SIZE)
+        subject = f"prices unknown: no region has a price of {instance_type}"
+        return PriceToUse(
+            price, f"{subject}; ${price:g} is assumed, and no pod is moved to save money there: add it to aws.prices", BY_SIZE
+        )
 
     def _spot(self, instance_type: str, zone: str, on_demand: PriceToUse) -> PriceToUse:
-        what, spot_price = f"the spot price of {instance_type} in {zone or self.region}", self.spot.get((instance_type, zone))
+        subject, spot_price = f"the spot price of {instance_type} in {zone or self.region}", self.spot.get((instance_type, zone))
         near = nearest_price(instance_type, self.region)
         listed = near.price.spot if near is not None else None
         estimate = min(listed, on_demand.price) if listed is not None else on_demand.price
@@ -150,15 +152,17 @@ class Tariff(NamedTuple):
         references = _references(instance_type)
         references += (on_demand.price,) if not on_demand.price_from else ()
         if not _is_possible(spot_price.price) or spot_price.price < min(references, default=0.0) / SPOT_DIVISOR:
-            return PriceToUse(estimate, f"{what} is ${spot_price.price:g}, expected about ${estimate:g}; ${estimate:g} is used")
+            return PriceToUse(estimate, f"{subject} is ${spot_price.price:g}, expected about ${estimate:g}; ${estimate:g} is used")
         if references and spot_price.price > max(references) * IMPLAUSIBLE_FACTOR:
             substitute = on_demand.price
-            return PriceToUse(substitute, f"{what} is ${spot_price.price:g}, expected at most the on-demand price; ${substitute:g} is used")
+            return PriceToUse(
+                substitute, f"{subject} is ${spot_price.price:g}, expected at most the on-demand price; ${substitute:g} is used"
+            )
         if self.now - spot_price.since > HISTORY_SECONDS:
             days = (self.now - spot_price.since) / 86_400
             return PriceToUse(
                 max(estimate, spot_price.price),
-                f"{what} is {days:.0f} days old, expected at most 90; the higher of it and ${estimate:g} is used",
+                f"{subject} is {days:.0f} days old, expected at most 90; the higher of it and ${estimate:g} is used",
             )
         return PriceToUse(spot_price.price)
 

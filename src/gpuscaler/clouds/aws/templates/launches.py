@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from gpuscaler.clouds.aws.api.groups import Reply
 from gpuscaler.clouds.aws.api.spelling import respelled
-from gpuscaler.clouds.aws.templates.user_data import UnreadableError, UserDataError, kubelet_of
+from gpuscaler.clouds.aws.templates.user_data import UnreadableUserDataError, UserDataError, kubelet_of
 from gpuscaler.model.taints import Taint
 from gpuscaler.model.well_known import ARRIVING_TAINT
 
@@ -147,7 +147,7 @@ def _registration(user_data: str | None) -> Registration:
     """The node registration that user data configures."""
     try:
         kubelet = kubelet_of(user_data or "")
-    except UnreadableError:
+    except UnreadableUserDataError:
         return {"arriving": False, "taints": None, "unusable": "", "pods": 0}
     except UserDataError as error:
         return {"arriving": False, "taints": None, "unusable": str(error), "pods": 0}

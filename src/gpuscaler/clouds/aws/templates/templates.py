@@ -46,9 +46,9 @@ class Templates:
         """The current version numbers of ``$Latest`` and ``$Default``."""
         names = sorted({ref.name for ref in refs if ref.name})
         ids = sorted({ref.id for ref in refs if not ref.name})
-        asks: list[dict[str, Any]] = [{"Filters": [{"Name": _BY_NAME, "Values": some}]} for some in _chunks(names)]
+        asks: list[dict[str, Any]] = [{"Filters": [{"Name": _BY_NAME, "Values": batch}]} for batch in _chunks(names)]
         # Groups refer to templates in both ways. There is no filter for ids, and an id that is gone fails the call.
-        asks += [{"LaunchTemplateIds": some} for some in _chunks(ids)]
+        asks += [{"LaunchTemplateIds": batch} for batch in _chunks(ids)]
         current: dict[str, Mapping[str, object]] = {}
         notes: dict[str, str] = {}
         for entries in self._workers.map(self._describe, asks):

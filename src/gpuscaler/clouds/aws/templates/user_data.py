@@ -47,7 +47,7 @@ class UserDataError(Exception):
     """The kubelet does not start with this user data."""
 
 
-class UnreadableError(UserDataError):
+class UnreadableUserDataError(UserDataError):
     """User data in a format that cannot be read here; an image may understand it."""
 
 
@@ -85,7 +85,7 @@ class _UserData:
 def kubelet_of(user_data: str, *, first: Iterable[str] = ()) -> Kubelet:
     """The registration that ``user_data``, in base64, configures; ``first`` are kubelet flags that come before those of user data.
 
-    Raises :class:`UserDataError` if the kubelet would not start, :class:`UnreadableError` if that cannot be determined.
+    Raises :class:`UserDataError` if the kubelet would not start, :class:`UnreadableUserDataError` if that cannot be determined.
     """
     parsed = _UserData()
     for name, value in _flags(first):
@@ -96,11 +96,11 @@ def kubelet_of(user_data: str, *, first: Iterable[str] = ()) -> Kubelet:
         for part in _parts(text):
             _read(part, parsed)
     except (binascii.Error, yaml.YAMLError, AttributeError, TypeError, ValueError) as error:
-        raise UnreadableError(f"saw user data that cannot be read, expected text in base64: {error}") from error
+        raise UnreadableUserDataError(f"saw user data that cannot be read, expected text in base64: {error}") from error
     replaces = parsed.taints is not None
     parsed.taints = parsed.taints if replaces else before
     for key, value in parsed.labels.items():
-        _check(key, value)
+        _check_label(key, value)
     return Kubelet(parsed.labels, parsed.configured if parsed.taints is None else parsed.taints, parsed.max_pods, replaces)
 
 
@@ -195,7 +195,7 @@ def _taint(key: str, value: str, effect: str) -> Taint:
     return Taint(key, value, effect)
 
 
-def _check(key: str, value: str) -> None:
+def _check_label(key: str, value: str) -> None:
     if not is_qualified_name(key) or not is_label_value(value):
         raise UserDataError(f"--node-labels: saw {key}={value}, expected the key and value of a label")
     space = key.partition("/")[0] if "/" in key else ""
