@@ -173,7 +173,7 @@ def _row(aws_pool: Any) -> tuple[str, ...]:
         aws_pool.pool.name,
         aws_pool.group.region,
         aws_pool.source,
-        str(aws_pool.group.coming_or_here),
+        str(aws_pool.group.present_count),
         str(aws_pool.pool.min),
         "-" if aws_pool.pool.max is None else str(aws_pool.pool.max),
         some_types,
