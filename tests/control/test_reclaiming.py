@@ -4,10 +4,10 @@ from typing import Any
 
 import msgspec
 import pytest
-from tests.control.leaving import Writes, names, run
+from tests.control.leaving import WriteLog, names, run
 from tests.control.test_replacing import serve
 from tests.control.world import BEGAN, World, world
-from tests.faults.kit import become
+from tests.faults.kit import set_ready
 from tests.objects import pod
 
 from gpuscaler.clouds.protocol import MAINTENANCE, REBALANCE, Notice
@@ -35,7 +35,7 @@ PROTECTED = {"karpenter.sh/do-not-disrupt": "true"}
 DRY_AT = BEGAN + 600.0
 
 
-def dry(*, noticed: bool) -> dict[str, Any]:
+def dry_spot_market(*, noticed: bool) -> dict[str, Any]:
     """A spot market that runs dry and reclaims its machines."""
     spot = next(offering for pool in parse_policy(SPOT).pools for offering in pool.offerings if offering.market == "spot")
     return {
@@ -56,10 +56,10 @@ def without_controller(here: World, *, terminated: bool) -> None:
     inventory = here.cluster.provider.inventory
 
     async def listed() -> Inventory:
-        found = await inventory()
+        listed_inventory = await inventory()
         ended = [machine for machine in here.cluster.core.history() if machine.ended_at is not None] if terminated else []
         history = (msgspec.structs.replace(instance_of(machine, here.now(), tagged=True), state=instances.TERMINATED) for machine in ended)
-        return msgspec.structs.replace(found, instances=(*found.instances, *history))
+        return msgspec.structs.replace(listed_inventory, instances=(*listed_inventory.instances, *history))
 
     async def forget(node: dict[str, Any]) -> None:
         """Leave the Node."""
@@ -68,13 +68,13 @@ def without_controller(here: World, *, terminated: bool) -> None:
     here.cluster.machines._remove = forget  # type: ignore[method-assign]
 
 
-def reclaims(here: World) -> int:
+def reclaim_count(here: World) -> int:
     assert here.controller is not None
     return sum(breaker.strikes for breaker in here.controller.memory.breakers.open if breaker.cause == offering_events.RECLAIMED)
 
 
 async def test_pods_are_evicted_from_an_interrupted_machine_even_if_they_are_protected() -> None:
-    async with world(SPOT, **dry(noticed=True)) as here:
+    async with world(SPOT, **dry_spot_market(noticed=True)) as here:
         here.start()
         await here.sleep(2.0)
         await here.submit("bare")
@@ -87,20 +87,20 @@ async def test_pods_are_evicted_from_an_interrupted_machine_even_if_they_are_pro
         assert await here.pods() == []
         assert not machines & {machine.id for machine in here.cluster.core.list()}
         assert {machine.state for machine in here.cluster.core.history() if machine.id in machines} == {TERMINATED}
-        assert reclaims(here) == 1
+        assert reclaim_count(here) == 1
 
 
 async def test_a_market_that_reclaims_without_notice_is_avoided_and_the_node_is_not_touched() -> None:
-    async with world(SPOT, **dry(noticed=False)) as here:
+    async with world(SPOT, **dry_spot_market(noticed=False)) as here:
         here.start()
         await here.sleep(2.0)
         await here.submit("p")
         await here.sleep(DRY_AT + 125.0 - here.now())
-        assert reclaims(here) == 0
+        assert reclaim_count(here) == 0
         await here.sleep(60.0)
 
         assert here.cluster.core.list() == ()
-        assert reclaims(here) == 1
+        assert reclaim_count(here) == 1
         assert [remark.machine for remark in here.notes.remarks] == [provider_id(here.cluster.core.history()[0])]
         await here.sleep(60.0)
         assert len(here.notes.remarks) == 1
@@ -114,23 +114,23 @@ async def test_a_market_that_reclaims_without_notice_is_avoided_and_the_node_is_
 async def test_the_node_of_a_vanished_machine_is_deleted_only_if_the_machine_is_listed_as_terminated(
     terminated: bool, ready: str, stays: bool
 ) -> None:
-    async with world(SPOT, **dry(noticed=False)) as here:
-        here.watchman = writes = Writes()
+    async with world(SPOT, **dry_spot_market(noticed=False)) as here:
+        here.watchman = writes = WriteLog()
         without_controller(here, terminated=terminated)
         here.start()
         await here.sleep(2.0)
         await run(here, "web")
         await here.sleep(DRY_AT + 135.0 - here.now())
-        (gone,) = here.cluster.core.history()
-        assert gone.ended_at is not None
-        await become(here, gone.id, ready)
+        (vanished,) = here.cluster.core.history()
+        assert vanished.ended_at is not None
+        await set_ready(here, vanished.id, ready)
         await here.sleep(50.0)
-        assert gone.id in await names(here)
+        assert vanished.id in await names(here)
         # The pod is as good as lost, so a machine for the next one need not wait until the Node is deleted.
         assert len(here.cluster.core.history()) == (1 if stays else 2)
         await here.sleep(30.0)
 
-        assert (gone.id in await names(here)) is stays
+        assert (vanished.id in await names(here)) is stays
         deletions = [request for request in writes.requests if request.method == "DELETE" and "/nodes/" in request.path]
         assert all(b'"preconditions":{"uid":"' in request.body for request in deletions)
         assert len(deletions) == (0 if stays else 1)
@@ -158,7 +158,7 @@ async def test_a_machine_with_scheduled_maintenance_is_drained_before_and_replac
         (home,) = (await here.bound()).values()
         assert home not in ("", machine.id)
         assert machine.id not in {machine.id for machine in here.cluster.core.list()}
-        assert reclaims(here) == 0
+        assert reclaim_count(here) == 0
 
 
 @pytest.mark.parametrize("kind", [MAINTENANCE, REBALANCE])
@@ -176,7 +176,7 @@ async def test_other_announcements_or_those_without_a_time_are_reported_once_and
             f"the cloud announces {kind} of machine {provider_id(machine)}; no action is taken"
         ]
         assert (await here.bound())["p"] == machine.id
-        assert reclaims(here) == 0
+        assert reclaim_count(here) == 0
 
 
 async def test_a_machine_that_gpuscaler_ends_does_not_affect_its_market() -> None:
@@ -188,11 +188,11 @@ async def test_a_machine_that_gpuscaler_ends_does_not_affect_its_market() -> Non
 
         assert here.cluster.core.list() == ()
         assert here.notes.remarks == []
-        assert reclaims(here) == 0
+        assert reclaim_count(here) == 0
 
 
 async def test_a_machine_that_is_reclaimed_before_it_opened_is_bought_again() -> None:
-    policy = dry(noticed=True)
+    policy = dry_spot_market(noticed=True)
     async with world(SPOT, **policy) as here:
         here.start()
         await here.sleep(DRY_AT - 12.0 - BEGAN)

@@ -31,19 +31,19 @@ class Outcome:
 def main(names: Sequence[str]) -> int:
     """Print the results of the mutants of the cases ``names``, or of all; return 1 if a test did not notice its mutant."""
     if names[:1] == ["--one"]:
-        return one(MUTANTS[int(names[1])])
+        return run_mutant(MUTANTS[int(names[1])])
     if names[:1] == ["--table"]:
         print("\n".join(rows()))
         return 0
     wanted = {int(name.lstrip("Ff")) for name in names}
     chosen = [place for place, mutant in enumerate(MUTANTS) if not wanted or mutant.case in wanted]
     with ThreadPoolExecutor(2) as pool:
-        missed = [outcome for outcome in pool.map(outcome, chosen) if not told(outcome)]
+        missed = [outcome for outcome in pool.map(outcome, chosen) if not report(outcome)]
     print(f"{len(chosen) - len(missed)} of {len(chosen)} mutants were caught")
     return 1 if missed else 0
 
 
-def told(outcome: Outcome) -> bool:
+def report(outcome: Outcome) -> bool:
     """Print ``outcome`` and return whether it was caught."""
     word = "caught  " if outcome.caught else "SURVIVED"
     print(f"F{outcome.mutant.case:<3} {word} {outcome.mutant.removes}: {outcome.how}", flush=True)
@@ -63,7 +63,7 @@ def outcome(place: int) -> Outcome:
     return Outcome(MUTANTS[place], done.returncode == pytest.ExitCode.TESTS_FAILED, how[:300])
 
 
-def one(mutant: Mutant) -> int:
+def run_mutant(mutant: Mutant) -> int:
     """Load the mutant in place of its module, then run the tests of its case."""
     try:
         module, source = mutant.applied()

@@ -69,7 +69,7 @@ class Watch(InvariantChecker):
     async def remove(self, ids: Sequence[str]) -> None:
         with self._noted():
             await super().remove(ids)
-            assert not [one for one in ids if STRANGER in one], f"I7: {ids} were ended, and one is not ours"
+            assert not [name for name in ids if STRANGER in name], f"I7: {ids} were ended, and one is not ours"
         self.ended += ids
 
     async def _only_our_taints(self, request: Request) -> None:
@@ -112,8 +112,8 @@ class Watch(InvariantChecker):
             if machine.purchase in self._sent and machine.id not in self._judged:
                 self._judged.add(machine.id)
                 there = [other for other in history if other.bought_at <= machine.bought_at < ended(other)]
-                said = excess(self._sent[machine.purchase][2], there)
-                assert not said, f"I5: with machine {machine.id} there were {said}"
+                surplus = excess(self._sent[machine.purchase][2], there)
+                assert not surplus, f"I5: with machine {machine.id} there were {surplus}"
         controller = self._here.controller
         check_counted_once((await self.written() if controller is None else controller.memory).ledger)
 
@@ -131,18 +131,18 @@ def excess(policy: Policy, machines: Sequence[CloudMachine]) -> str:
     pools = {pool.name: pool.max for pool in policy.pools}
     ours = [machine for machine in machines if machine.offering.pool in pools]
     limits = policy.limits
-    found: list[tuple[str, float, float | None]] = [
+    counts: list[tuple[str, float, float | None]] = [
         ("GPUs", sum(machine.offering.gpus for machine in ours), limits.gpus),
         ("machines", len(ours), limits.machines),
         ("dollars per hour", math.fsum(machine.offering.price for machine in ours) - 1e-9, limits.dollars_per_hour),
         *((f"machines of pool {name}", sum(machine.offering.pool == name for machine in ours), most) for name, most in pools.items()),
     ]
-    return "; ".join(f"{many:g} {what}, and the limit is {most:g}" for what, many, most in found if most is not None and many > most)
+    return "; ".join(f"{many:g} {what}, and the limit is {most:g}" for what, many, most in counts if most is not None and many > most)
 
 
 def foreign(taints: list[dict[str, Any]] | None) -> list[tuple[str, str, str]]:
     """Return key, value and effect of the taints that gpuscaler may not write."""
-    return sorted((one["key"], one.get("value", ""), one["effect"]) for one in taints or () if not one["key"].startswith(OURS))
+    return sorted((taint["key"], taint.get("value", ""), taint["effect"]) for taint in taints or () if not taint["key"].startswith(OURS))
 
 
 # Foreign objects
@@ -150,12 +150,12 @@ def foreign(taints: list[dict[str, Any]] | None) -> list[tuple[str, str, str]]:
 
 def strangers() -> list[dict[str, Any]]:
     """Two foreign nodes with GPUs in the same cluster, one always idle and one in use, and the pod on it."""
-    found = []
+    objects = []
     for name in (IDLE_STRANGER, BUSY_STRANGER):
         labels = {"node.kubernetes.io/instance-type": "p3.2xlarge"}
         theirs = [{"key": "example.com/theirs", "effect": "NoSchedule"}]
-        found.append(node(name, 1, labels=labels, memory="60Gi", providerID=f"simulated:///us-east-1a/{name}", taints=theirs))
-    return [*found, pod(f"{STRANGER}-pod", metadata={"namespace": THEIRS}, status={"phase": "Running"}, nodeName=BUSY_STRANGER)]
+        objects.append(node(name, 1, labels=labels, memory="60Gi", providerID=f"simulated:///us-east-1a/{name}", taints=theirs))
+    return [*objects, pod(f"{STRANGER}-pod", metadata={"namespace": THEIRS}, status={"phase": "Running"}, nodeName=BUSY_STRANGER)]
 
 
 def settle(here: World) -> None:
@@ -166,7 +166,7 @@ def settle(here: World) -> None:
 
 
 async def _without_strangers(read: Callable[[], Awaitable[list[dict[str, Any]]]]) -> list[dict[str, Any]]:
-    return [one for one in await read() if not one["metadata"]["name"].startswith(STRANGER)]
+    return [entry for entry in await read() if not entry["metadata"]["name"].startswith(STRANGER)]
 
 
 async def untouched(here: World) -> None:
@@ -183,14 +183,14 @@ async def guarded(here: World, watch: Watch) -> AsyncIterator[Watch]:
     """Let ``watch`` see all requests, add foreign objects, and check the invariants all the time and once more at the end."""
     settle(here)
     here.watchman = watch
-    here.support(_look(watch))
+    here.support(_observe(watch))
     yield watch
     here.check()
     await watch.check()
     await untouched(here)
 
 
-async def _look(watch: Watch) -> None:
+async def _observe(watch: Watch) -> None:
     while True:
         await watch.check()
         await asyncio.sleep(2.0)

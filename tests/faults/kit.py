@@ -12,7 +12,7 @@ from tests.control.replicas import ReplicaPair, pair
 from tests.control.world import ONE_GPU_MACHINES, World, world
 from tests.faults.guarding import LIMITS, Watch, guarded
 
-from gpuscaler.clouds.protocol import Bought, Order, Refusal
+from gpuscaler.clouds.protocol import BuyResult, Order, Refusal
 from gpuscaler.control.records.events.latest import Latest
 from gpuscaler.control.records.service import Service
 from gpuscaler.control.records.status.status import Process, Status, status_of
@@ -65,7 +65,7 @@ async def replicated(folder: Path, **more: Any) -> AsyncIterator[ReplicaPair]:
 
 
 @asynccontextmanager
-async def darkness(here: World, why: str = "the cloud is down") -> AsyncIterator[None]:
+async def cloud_outage(here: World, why: str = "the cloud is down") -> AsyncIterator[None]:
     """Block all calls to the cloud within this context."""
     watch = watch_of(here)
     here.cluster.provider.outage, watch.dark = why, here.now()
@@ -77,11 +77,11 @@ def refusing(here: World, why: Callable[[OfferingKey], Refusal | None]) -> list[
     """Make the cloud refuse the offerings for which ``why`` returns a reason, and return the list that its orders are added to."""
     buy, asked = here.cluster.provider.buy, list[Order]()
 
-    async def some(order: Order) -> Bought:
+    async def some(order: Order) -> BuyResult:
         asked.append(order)
         refusals = {key: refusal for key in order.offerings if (refusal := why(key)) is not None}
         left = tuple(key for key in order.offerings if key not in refusals)
-        granted = await buy(msgspec.structs.replace(order, offerings=left)) if left else Bought()
+        granted = await buy(msgspec.structs.replace(order, offerings=left)) if left else BuyResult()
         return msgspec.structs.replace(granted, refusals=(*refusals.values(), *granted.refusals))
 
     here.cluster.provider.buy = some  # type: ignore[method-assign]
@@ -100,10 +100,10 @@ async def all_bound(here: World) -> bool:
     return all((await here.bound()).values())
 
 
-async def become(here: World, name: str, ready: str) -> None:
+async def set_ready(here: World, name: str, ready: str) -> None:
     """Set the Ready condition of a node as its kubelet would; the node controller's taints follow."""
     node = msgspec.json.decode(await here.user.get(NODES, name))
-    others = [one for one in node["spec"].get("taints") or () if not one["key"].startswith("node.kubernetes.io/")]
+    others = [taint for taint in node["spec"].get("taints") or () if not taint["key"].startswith("node.kubernetes.io/")]
     theirs = [] if ready == "True" else [{"key": "node.kubernetes.io/unreachable", "effect": "NoSchedule"}]
     await here.user.merge_patch(NODES, name, {"spec": {"taints": [*others, *theirs] or None}})
     node = msgspec.json.decode(await here.user.get(NODES, name))
@@ -133,7 +133,7 @@ async def status(here: World, leader: Process | None = None) -> Status:
 
 def taints(node: dict[str, Any]) -> set[str]:
     """Return the keys of the taints that keep pods away."""
-    return {one["key"] for one in node["spec"].get("taints") or () if one["effect"] != "PreferNoSchedule"}
+    return {taint["key"] for taint in node["spec"].get("taints") or () if taint["effect"] != "PreferNoSchedule"}
 
 
 def markets(here: World) -> list[str]:

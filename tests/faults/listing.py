@@ -29,9 +29,9 @@ def files_of(case: int) -> list[str]:
 
 def rows() -> list[str]:
     """Return a row of the table for each case, from the names of its tests and the texts of its mutants."""
-    known = sorted(named())
+    tests = sorted(named())
     return [
-        f"| F{case} | {'; '.join(sentence(name) for number, _, name in known if number == case)} | "
+        f"| F{case} | {'; '.join(sentence(name) for number, _, name in tests if number == case)} | "
         f"{'; '.join(f'`{file}`' for file in files_of(case))} | "
         f"{'; '.join(f'{mutant.removes} (`{mutant.at}`)' for mutant in MUTANTS if mutant.case == case)} |"
         for case in CASES

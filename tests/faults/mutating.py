@@ -77,11 +77,11 @@ class Mutant:
 
     def definition(self, sources: Path = SOURCES) -> Definition:
         """Return the definition that ``at`` names. Raises ValueError unless there is exactly one."""
-        found = [definition for definition in definitions(sources, self.at.rpartition(".")[2]) if is_called(definition, self.at)]
-        if len(found) != 1:
-            hint = f"name one of {listed(found)}" if found else elsewhere(self.old, sources)
-            raise ValueError(f"{self}: saw {len(found)} functions, classes and constants called {self.at}, expected one; {hint}")
-        return found[0]
+        matches = [definition for definition in definitions(sources, self.at.rpartition(".")[2]) if is_called(definition, self.at)]
+        if len(matches) != 1:
+            hint = f"name one of {listed(matches)}" if matches else elsewhere(self.old, sources)
+            raise ValueError(f"{self}: saw {len(matches)} functions, classes and constants called {self.at}, expected one; {hint}")
+        return matches[0]
 
     def __str__(self) -> str:
         return f"the mutant of F{self.case} at {self.at}"
@@ -93,8 +93,8 @@ def is_called(definition: Definition, name: str) -> bool:
 
 def elsewhere(pattern: str, sources: Path) -> str:
     """Return where the package has ``pattern``, to help to find a definition that was renamed or split."""
-    found = [definition for definition in definitions(sources) if definition.spans(pattern)]
-    inner = [definition for definition in found if not any(other.dotted.startswith(f"{definition.dotted}.") for other in found)]
+    matches = [definition for definition in definitions(sources) if definition.spans(pattern)]
+    inner = [definition for definition in matches if not any(other.dotted.startswith(f"{definition.dotted}.") for other in matches)]
     return f"saw {pattern!r} in {listed(inner)}" if inner else f"{pattern!r} is nowhere in {sources.name}"
 
 
@@ -130,8 +130,8 @@ def text_of(path: Path) -> str:
 def defined_in(path: Path, sources: Path) -> tuple[Definition, ...]:
     parts = path.relative_to(sources.parent).with_suffix("").parts
     module = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
-    found = named(ast.parse(text_of(path)))
-    return tuple(Definition(module, name, path, first_line(node) - 1, node.end_lineno or node.lineno) for name, node in found)
+    definitions = named(ast.parse(text_of(path)))
+    return tuple(Definition(module, name, path, first_line(node) - 1, node.end_lineno or node.lineno) for name, node in definitions)
 
 
 def named(tree: ast.AST, within: str = "", *, local: bool = False) -> Iterator[tuple[str, ast.stmt]]:

@@ -12,7 +12,7 @@ from tests.control.leaving import run
 from tests.control.world import BEGAN, World
 from tests.faults.kit import IDLE, SPOT_FIRST, all_bound, faulty, status, taints, watch_of
 from tests.faults.test_people import launch
-from tests.lifecycle.registration.test_unregistered import KIND, looked, noticed
+from tests.lifecycle.registration.test_unregistered import KIND, noticed, reconciled
 from tests.objects import budget, pod, workload
 from tests.planning.building import NOW
 
@@ -107,7 +107,7 @@ async def test_f72_an_unlisted_node_does_not_count_for_a_pools_minimum() -> None
         assert [pool.machines for pool in (await status(here)).pools] == [1]
 
 
-async def taken_back(here: World) -> str:
+async def reclaim_machine(here: World) -> str:
     """Take the only machine back without notice, and delete its Node; return its id."""
     (machine,) = here.cluster.core.list()
     at = here.now()
@@ -122,7 +122,7 @@ async def test_f73_a_machine_that_its_group_replaces_is_not_bought_again() -> No
         await run(here, "web")
         await here.sleep(120.0)
         for _ in range(3):
-            await taken_back(here)
+            await reclaim_machine(here)
             await here.sleep(900.0)
             assert await all_bound(here)
             assert len(here.cluster.core.list()) == 1
@@ -147,7 +147,7 @@ def test_f73_a_machine_that_a_group_launched_before_an_order_does_not_fill_it() 
     coming = OrderedMachine("a-0", "a", (KIND.key,), 1.0, NOW + 1.0)
     ledger = replace(noticed().ledger, orders=(ours,), coming=(coming,))
 
-    assert [upcoming.id for upcoming in looked(Memory(ledger=ledger), at=NOW + 2.0, keeps_tokens=False).owed] == ["found-i-1"]
+    assert [upcoming.id for upcoming in reconciled(Memory(ledger=ledger), at=NOW + 2.0, keeps_tokens=False).owed] == ["found-i-1"]
 
 
 async def test_f73_if_a_group_cannot_replace_a_machine_its_pods_are_served_elsewhere() -> None:
@@ -210,12 +210,12 @@ async def test_f74_a_group_that_is_no_longer_managed_is_reported_at_startup_and_
         here.group("gpus")
         here.start()
         await here.sleep(60.0)
-        said = "it has no accelerator; name it in aws.groups to adopt it"
+        message = "it has no accelerator; name it in aws.groups to adopt it"
 
         assert any(
-            "skipped in the account" in line and "eks-system" in line and said in line for line in capsys.readouterr().out.splitlines()
+            "skipped in the account" in line and "eks-system" in line and message in line for line in capsys.readouterr().out.splitlines()
         )
-        assert {entry.about: entry.text for entry in (await here.status()).set_aside}["AutoScalingGroup us-east-1/eks-system"] == said
+        assert {entry.about: entry.text for entry in (await here.status()).set_aside}["AutoScalingGroup us-east-1/eks-system"] == message
 
 
 async def test_f74_an_excluded_group_is_not_touched_and_other_groups_are_managed(tmp_path: Path) -> None:
@@ -253,11 +253,9 @@ async def test_f74_work_of_an_older_version_in_a_group_no_longer_managed_is_fini
 
 async def everywhere(here: Stage) -> dict[str, str]:
     """Return the nodes of the pods of Deployments, in all namespaces."""
-    found = [msgspec.json.decode(one) for one in await here.user.list_all(PODS)]
+    pods = [msgspec.json.decode(pod) for pod in await here.user.list_all(PODS)]
     return {
-        one["metadata"]["name"]: one["spec"].get("nodeName", "")
-        for one in found
-        if one["metadata"]["name"].startswith(("app-", "coredns-"))
+        pod["metadata"]["name"]: pod["spec"].get("nodeName", "") for pod in pods if pod["metadata"]["name"].startswith(("app-", "coredns-"))
     }
 
 
@@ -281,8 +279,8 @@ async def test_f74_the_last_ready_replica_of_a_system_workload_is_not_moved_to_s
 
 
 def label_of(node: dict[str, Any]) -> str | None:
-    found: str | None = node["metadata"]["labels"].get(POOL_LABEL)
-    return found
+    label: str | None = node["metadata"]["labels"].get(POOL_LABEL)
+    return label
 
 
 async def test_f71_nodes_of_our_pools_get_their_pools_label_and_no_other_node_does() -> None:
@@ -306,12 +304,12 @@ async def test_f71_nodes_of_our_pools_get_their_pools_label_and_no_other_node_do
 
 async def test_f71_forbidden_labels_are_reported_once_and_retried_less_and_less_often() -> None:
     async with faulty(IDLE) as here:
-        said = 'nodes "sim-00001" is forbidden: User "gpuscaler" cannot patch resource "nodes" in API group "" at the cluster scope'
+        message = 'nodes "sim-00001" is forbidden: User "gpuscaler" cannot patch resource "nodes" in API group "" at the cluster scope'
         await launch(here, 3)
         await here.sleep(90.0)
         for node in await here.nodes():
             await here.user.merge_patch(NODES, node["metadata"]["name"], {"metadata": {"labels": {POOL_LABEL: None}}})
-        here.cluster.api.faults.add(Fault(method="PATCH", path=r"/nodes/[^/?]+\?", refusal=Failure(403, "Forbidden", said)))
+        here.cluster.api.faults.add(Fault(method="PATCH", path=r"/nodes/[^/?]+\?", refusal=Failure(403, "Forbidden", message)))
         since = here.now()
         await run(here, "web", replicas=3)
         await here.sleep(300.0)

@@ -38,8 +38,8 @@ async def in_time(here: World, seconds: float) -> bool:
 
 async def test_f101_if_bindings_are_refused_pods_are_nominated_and_still_reach_their_machines() -> None:
     async with faulty() as here:
-        said = 'pods "p0" is forbidden: User "gpuscaler" cannot create resource "pods/binding" in API group ""'
-        here.cluster.api.faults.add(Fault("POST", OURS, times=4, refusal=Failure(403, "Forbidden", said)))
+        message = 'pods "p0" is forbidden: User "gpuscaler" cannot create resource "pods/binding" in API group ""'
+        here.cluster.api.faults.add(Fault("POST", OURS, times=4, refusal=Failure(403, "Forbidden", message)))
         for number in range(4):
             await here.submit(f"p{number}")
         await bought(here, 4)
@@ -209,7 +209,7 @@ class Meddling(Watch):
     async def write(self, request: Request) -> None:
         await super().write(request)
         there = not self.done and re.search(self._at, request.path) and await machines_of(self._here)
-        if there and any(one["status"].get("allocatable", {}).get("nvidia.com/gpu", "0") != "0" for one in there):
+        if there and any(node["status"].get("allocatable", {}).get("nvidia.com/gpu", "0") != "0" for node in there):
             self.done = True
             await self._meddle(self._here)
 
@@ -276,8 +276,8 @@ async def test_f58_rejections_by_kubelets_are_reported_and_two_in_a_row_switch_t
             await here.user.merge_patch(PODS, name, {"status": failed}, namespace="default", subresource="status")
         await here.sleep(20.0)
 
-        (said,) = {note for about, reason, note in await events(here) if (about, reason) == ("Pod p1", "PodTurnedAway")}
-        assert "OutOfnvidia.com/gpu" in said
+        (text,) = {note for about, reason, note in await events(here) if (about, reason) == ("Pod p1", "PodTurnedAway")}
+        assert "OutOfnvidia.com/gpu" in text
         assert any(
             "its pods are nominated" in trouble and "turned away pod default/p1" in trouble for trouble in (await written(here)).troubles
         )

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from itertools import pairwise
 
-from tests.faults.kit import IDLE, all_bound, bought, darkness, faulty, recorded, status, taints
+from tests.faults.kit import IDLE, all_bound, bought, cloud_outage, faulty, recorded, status, taints
 
 from gpuscaler.clouds.protocol import CloudError, LostAnswerError
 from gpuscaler.control.loop.cloud import CALL_SECONDS, LONGEST_PAUSE
@@ -42,7 +42,7 @@ async def test_f05_nothing_is_removed_during_a_cloud_outage_and_pending_pods_are
     async with faulty(IDLE.replace("60s", "5m")) as here:
         await here.submit("first", 1, **{"gpuscaler.io/run-for": "60s"})
         await here.sleep(90.0)
-        async with darkness(here):
+        async with cloud_outage(here):
             await here.sleep(1700.0)
             assert [machine.ended_at for machine in here.cluster.core.history()] == [None]
             assert [taints(node) for node in await here.nodes()] == [set()]
@@ -59,7 +59,7 @@ async def test_f05_nothing_is_removed_during_a_cloud_outage_and_pending_pods_are
 
 async def test_f05_the_process_stays_alive_and_ready_during_a_cloud_outage_and_recovers_soon() -> None:
     async with recorded() as (here, service):
-        async with darkness(here):
+        async with cloud_outage(here):
             for _ in range(30):
                 await here.sleep(60.0)
                 assert (service.liveness_problem(), service.readiness_problem()) == ("", "")

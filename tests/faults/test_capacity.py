@@ -81,11 +81,11 @@ async def test_f13_without_any_capacity_the_cloud_is_asked_less_than_once_a_seco
 
 
 async def test_f14_a_quota_pauses_its_whole_family_and_is_reported_while_others_are_tried() -> None:
-    said = "VcpuLimitExceeded: You have requested more vCPU capacity than your current vCPU limit of 64 allows"
+    message = "VcpuLimitExceeded: You have requested more vCPU capacity than your current vCPU limit of 64 allows"
     family = ("g4dn.xlarge", "g4dn.2xlarge")
 
     def quota(key: OfferingKey) -> Refusal | None:
-        return Refusal(QUOTA, key, said, bucket=family) if key[2] in family else None
+        return Refusal(QUOTA, key, message, bucket=family) if key[2] in family else None
 
     async with faulty(FAMILIES) as here:
         asked = refusing(here, quota)
@@ -103,10 +103,12 @@ async def test_f14_a_quota_pauses_its_whole_family_and_is_reported_while_others_
 
 
 async def test_f15_a_spot_price_that_is_too_low_pauses_the_pools_spot_for_half_an_hour_or_more() -> None:
-    said = "SpotMaxPriceTooLow: Your Spot request price of 0.05 is lower than the minimum required Spot request fulfillment price of 0.16"
+    message = (
+        "SpotMaxPriceTooLow: Your Spot request price of 0.05 is lower than the minimum required Spot request fulfillment price of 0.16"
+    )
 
     def too_low(key: OfferingKey) -> Refusal | None:
-        return Refusal(PRICE, key, said) if key[1] == "spot" else None
+        return Refusal(PRICE, key, message) if key[1] == "spot" else None
 
     async with faulty(SPOT_FIRST) as here:
         asked = refusing(here, too_low)

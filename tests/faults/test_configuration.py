@@ -38,8 +38,8 @@ def test_f82_a_refused_configuration_fixed_within_an_hour_is_asked_again_within_
 
 
 async def events(here: Stage, reason: str) -> list[str]:
-    found = await here.user.list_all(EVENTS)
-    return [one.decode() for one in found if f'"{reason}"'.encode() in one]
+    events = await here.user.list_all(EVENTS)
+    return [event.decode() for event in events if f'"{reason}"'.encode() in event]
 
 
 @pytest.mark.parametrize(

@@ -115,10 +115,12 @@ async def test_f40_a_pod_that_cannot_be_served_gets_one_event_with_the_reason() 
     async with recorded() as (here, _):
         await here.submit("big", 8)
         await here.sleep(300.0)
-        told = await events(here)
-        (event,) = [one for data in await here.user.list_all(EVENTS) if (one := msgspec.json.decode(data))["reason"] == "NotTriggerScaleUp"]
+        reported = await events(here)
+        (event,) = [
+            decoded for data in await here.user.list_all(EVENTS) if (decoded := msgspec.json.decode(data))["reason"] == "NotTriggerScaleUp"
+        ]
         assert "series" not in event, "it was reported again"
         assert here.cluster.core.history() == ()
 
-    assert [one[:2] for one in told] == [("Pod big", "NotTriggerScaleUp")]
-    assert "8 nvidia.com/gpu requested, an empty machine has 1" in told[0][2]
+    assert [event[:2] for event in reported] == [("Pod big", "NotTriggerScaleUp")]
+    assert "8 nvidia.com/gpu requested, an empty machine has 1" in reported[0][2]

@@ -2,7 +2,7 @@
 
 import pytest
 import structlog
-from tests.metrics.sources.test_direct import APART, becomes, duty, eventually, page, scraped, telling
+from tests.metrics.sources.test_direct import APART, becomes, duty_line, eventually, page, scraped, telling
 
 pytestmark = pytest.mark.looptime(False)
 
@@ -11,14 +11,14 @@ ABOUT = f"exporter {SILENT} on node n1"
 
 
 async def test_f53_values_of_a_silent_exporter_count_until_they_are_stale_and_others_continue() -> None:
-    pages: dict[str, str | int] = {"127.0.0.1": page(duty(40)), SILENT: page(duty(70, "p1"))}
+    pages: dict[str, str | int] = {"127.0.0.1": page(duty_line(40)), SILENT: page(duty_line(70, "p1"))}
     async with scraped(pages, *APART, stale=4.0) as nodes:
         await becomes(nodes, {"p0": "40", "p1": "70"})
         nodes.pages[SILENT] = 500
-        nodes.pages["127.0.0.1"] = page(duty(50))
+        nodes.pages["127.0.0.1"] = page(duty_line(50))
         await becomes(nodes, {"p0": "50", "p1": "70"})
         await becomes(nodes, {"p0": "50"})
-        nodes.pages[SILENT] = page(duty(80, "p1"))
+        nodes.pages[SILENT] = page(duty_line(80, "p1"))
         await becomes(nodes, {"p0": "50", "p1": "80"})
 
 

@@ -73,15 +73,17 @@ async def take_taint_away(here: World) -> None:
         await watch_of(here).write(Request("PATCH", f"/api/v1/nodes/{name}", body=body))
 
 
-@pytest.mark.parametrize(("touch", "said"), [(write, "I7"), (change, "I7"), (end, "I1"), (take_taint_away, "I7: foreign taints of node")])
-async def test_any_change_to_foreign_objects_is_noticed(touch: Callable[[World], Awaitable[None]], said: str) -> None:
-    with pytest.raises(AssertionError, match=said):
+@pytest.mark.parametrize(
+    ("touch", "message"), [(write, "I7"), (change, "I7"), (end, "I1"), (take_taint_away, "I7: foreign taints of node")]
+)
+async def test_any_change_to_foreign_objects_is_noticed(touch: Callable[[World], Awaitable[None]], message: str) -> None:
+    with pytest.raises(AssertionError, match=message):
         async with faulty(IDLE) as here:
             await touch(here)
 
 
 async def test_a_machine_bought_in_addition_to_a_launched_one_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stages, "owed", lambda *_what, **_more: ())
+    monkeypatch.setattr(stages, "unordered_machines", lambda *_what, **_more: ())
     monkeypatch.setattr(awaiting, "LONGEST_WAIT", 0.0)
     with pytest.raises(AssertionError, match="I12: sim-00002 was launched replacing sim-00001"):
         async with faulty(IDLE, faults=REPLACING) as here:

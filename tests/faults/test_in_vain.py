@@ -28,9 +28,9 @@ async def test_f69_a_planner_that_ignores_ordered_machines_buys_one_machine_too_
         await here.sleep(14.0)
         # One for each pod, and one more.
         assert len(here.cluster.core.history()) == 3
-        events = [msgspec.json.decode(one) for one in await here.user.list_all(EVENTS)]
-        said = [event["note"] for event in events if event["reason"] == "ScaleUpStopped"]
-        assert any("machines are on their way for demand" in one for one in said)
+        events = [msgspec.json.decode(event) for event in await here.user.list_all(EVENTS)]
+        notes = [event["note"] for event in events if event["reason"] == "ScaleUpStopped"]
+        assert any("machines are on their way for demand" in message for message in notes)
         await here.sleep(200.0)
 
         assert await all_bound(here)
@@ -43,8 +43,11 @@ async def test_f70_after_three_futile_machines_for_a_pod_their_type_is_paused_fo
         await here.sleep(3000.0)
 
         assert len(here.cluster.core.history()) == 3
-        said = [breaker.text for breaker in (await status(here)).breakers if breaker.cause == "fruitless"]
-        assert any("machines were bought without use" in one and "pod default/p is still pending after 3 machines" in one for one in said)
+        texts = [breaker.text for breaker in (await status(here)).breakers if breaker.cause == "fruitless"]
+        assert any(
+            "machines were bought without use" in message and "pod default/p is still pending after 3 machines" in message
+            for message in texts
+        )
 
 
 async def test_f70_ten_futile_machines_of_a_pool_within_an_hour_pause_the_pool() -> None:
@@ -56,5 +59,5 @@ async def test_f70_ten_futile_machines_of_a_pool_within_an_hour_pause_the_pool()
 
         # Machines that were on their way when the tenth failed are still to come.
         assert 10 <= len(here.cluster.core.history()) <= 14
-        said = [breaker.text for breaker in (await status(here)).breakers if breaker.target == "pool gpu"]
-        assert any("limits.fruitless_per_hour" in one for one in said)
+        texts = [breaker.text for breaker in (await status(here)).breakers if breaker.target == "pool gpu"]
+        assert any("limits.fruitless_per_hour" in message for message in texts)

@@ -8,7 +8,7 @@ from tests.control.leaving import run
 from tests.control.test_reclaiming import without_controller
 from tests.control.world import BEGAN, QUICK, World
 from tests.faults.guarding import IDLE_STRANGER, Watch
-from tests.faults.kit import all_bound, become, faulty, markets, taints, watch_of
+from tests.faults.kit import all_bound, faulty, markets, set_ready, taints, watch_of
 
 from gpuscaler.clouds.protocol import INTERRUPTION, Notice
 from gpuscaler.model.well_known import LEAVING_TAINT
@@ -114,7 +114,7 @@ async def test_f25_a_node_left_behind_is_deleted_once_the_cloud_lists_its_machin
         await run(here, "web")
         await until(here, DRY_AT + 60.0)
         (vanished, *_) = here.cluster.core.history()
-        await become(here, vanished.id, "Unknown")
+        await set_ready(here, vanished.id, "Unknown")
         await until(here, DRY_AT + 240.0)
 
         assert vanished.id not in {node["metadata"]["name"] for node in await here.nodes()}
@@ -132,7 +132,7 @@ async def test_f26_a_repeated_notice_counts_once_and_a_notice_for_another_cluste
         at = here.now() + 120.0
         odd = [Notice("ec2-unheard-of", provider_id(second), at), Notice("", "", -1.0)]
         theirs = (f"simulated:///us-east-1a/{IDLE_STRANGER}", "aws:///us-east-1a/i-0123")
-        foreign = [Notice(INTERRUPTION, one, moment) for one, moment in zip(theirs, (at, 0.0), strict=True)]
+        foreign = [Notice(INTERRUPTION, instance, moment) for instance, moment in zip(theirs, (at, 0.0), strict=True)]
         ours = [Notice(INTERRUPTION, provider_id(first), later) for later in (at, at - 30.0, at, at + 30.0, at)]
         here.announced += [*odd, *foreign, *ours, *foreign, *odd]
         await here.sleep(300.0)

@@ -12,7 +12,7 @@ from tests.faults.guarding import Watch
 from tests.faults.kit import IDLE, SPOT_FIRST, all_bound, bought, faulty, markets, status, taints, watch_of
 from tests.objects import pod
 
-from gpuscaler.clouds.protocol import UNAUTHORISED, Bought, CloudError, Order
+from gpuscaler.clouds.protocol import UNAUTHORISED, BuyResult, CloudError, Order
 from gpuscaler.control.loop.controller import FRESH_PICTURE
 from gpuscaler.embedded.apiserver.faults import Fault
 from gpuscaler.embedded.apiserver.wire.failures import Failure
@@ -174,8 +174,8 @@ async def test_f44_a_revoked_cluster_permission_affects_only_what_needs_it() -> 
     async with faulty(IDLE) as here:
         await here.submit("first", 1, **{"gpuscaler.io/run-for": "30s"})
         await here.sleep(60.0)
-        said = 'nodes "sim-00001" is forbidden: User "gpuscaler" cannot patch resource "nodes" in API group "" at the cluster scope'
-        here.cluster.api.faults.add(Fault(method="PATCH", path=r"/nodes/[^/?]+\?", refusal=Failure(403, "Forbidden", said)))
+        message = 'nodes "sim-00001" is forbidden: User "gpuscaler" cannot patch resource "nodes" in API group "" at the cluster scope'
+        here.cluster.api.faults.add(Fault(method="PATCH", path=r"/nodes/[^/?]+\?", refusal=Failure(403, "Forbidden", message)))
         forbidden = here.now()
         await here.submit("second")
         await here.submit("third")
@@ -197,7 +197,7 @@ async def test_f44_a_forbidden_cloud_action_pauses_its_pool_for_minutes_and_is_r
     async with faulty(SPOT_FIRST) as here:
         buy, calls = here.cluster.provider.buy, []
 
-        async def forbidden(_order: Order) -> Bought:
+        async def forbidden(_order: Order) -> BuyResult:
             calls.append(here.now())
             raise CloudError(UNAUTHORISED, "User: arn:aws:sts::1:role is not authorized to perform: ec2:CreateFleet")
 
@@ -223,7 +223,7 @@ class Rival(Watch):
         if request.method == "PATCH" and "/nodes/" in request.path:
             name = request.path.rpartition("/")[2]
             (node,) = [node for node in await self._here.nodes() if node["metadata"]["name"] == name]
-            others = [one for one in node["spec"].get("taints") or () if one["key"] != "theirs"]
+            others = [taint for taint in node["spec"].get("taints") or () if taint["key"] != "theirs"]
             if len(others) == len(node["spec"].get("taints") or ()):
                 patch = {"spec": {"taints": [*others, {"key": "theirs", "effect": "PreferNoSchedule"}]}}
                 await self._here.user.merge_patch(NODES, name, patch)
@@ -236,5 +236,5 @@ async def test_f48_a_taint_that_another_writer_adds_at_the_same_moment_stays() -
 
         assert await all_bound(here)
         (node,) = await here.nodes()
-        assert "theirs" in {one["key"] for one in node["spec"].get("taints") or ()}
+        assert "theirs" in {taint["key"] for taint in node["spec"].get("taints") or ()}
         assert taints(node) == set()

@@ -51,8 +51,8 @@ async def test_f99_a_machine_that_may_still_be_given_up_takes_no_pods_until_its_
         await here.sleep(120.0)
         (machine,) = here.machines()
         assert not await all_bound(here)
-        told = {"AutoScalingGroupName": "gpus", "LifecycleHookName": "bootstrap", "InstanceId": machine}
-        here.client("autoscaling").complete_lifecycle_action(**told, LifecycleActionResult="CONTINUE")
+        request = {"AutoScalingGroupName": "gpus", "LifecycleHookName": "bootstrap", "InstanceId": machine}
+        here.client("autoscaling").complete_lifecycle_action(**request, LifecycleActionResult="CONTINUE")
         await here.sleep(30.0)
 
         assert await all_bound(here)

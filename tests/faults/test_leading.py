@@ -115,9 +115,9 @@ async def test_f45_a_clock_that_jumps_by_an_hour_ends_no_machine_early_or_late(t
 
 @pytest.mark.parametrize("code", ["RequestExpired", "SignatureDoesNotMatch"])
 async def test_f45_a_signature_rejected_for_its_time_pauses_the_pool_for_minutes_and_is_reported(code: str) -> None:
-    said = interpret_error(code, "Signature expired: 20261122T080000Z is now earlier than 20261122T085500Z")
+    message = interpret_error(code, "Signature expired: 20261122T080000Z is now earlier than 20261122T085500Z")
     async with faulty() as here:
-        asked = refusing(here, lambda key: Refusal(said.cause, key, said.detail))
+        asked = refusing(here, lambda key: Refusal(message.cause, key, message.detail))
         await here.submit("p")
         await here.sleep(590.0)
 

@@ -16,7 +16,7 @@ def test_each_case_has_a_mutant(case: int) -> None:
     assert [mutant for mutant in MUTANTS if mutant.case == case]
 
 
-@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda one: f"F{one.case}-{one.at}")
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: f"F{mutant.case}-{mutant.at}")
 def test_each_mutant_has_one_place_in_the_source_and_is_python(mutant: Mutant) -> None:
     module, source = mutant.applied()
     compile(source, module, "exec")

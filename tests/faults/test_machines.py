@@ -5,7 +5,7 @@ from collections import Counter
 
 import msgspec
 from tests.control.world import World
-from tests.faults.kit import IDLE, SPOT_FIRST, all_bound, become, bought, faulty, status, taints, watch_of
+from tests.faults.kit import IDLE, SPOT_FIRST, all_bound, bought, faulty, set_ready, status, taints, watch_of
 
 from gpuscaler.kube.resources import NODES
 from gpuscaler.lifecycle.pacing import Pace
@@ -48,9 +48,9 @@ async def test_f17_two_machines_that_die_before_they_are_ready_pause_their_offer
         died = Counter(machine.offering.key for machine in here.cluster.core.history())
         assert len(here.cluster.core.history()) <= 8 * 2 + 8 * 3
         assert max(died.values()) <= 6
-        said = [breaker.text for breaker in (await status(here)).breakers if breaker.cause == "failed"]
-        assert "machines did not come up" in said[0]
-        assert "it ended before it opened" in said[0]
+        texts = [breaker.text for breaker in (await status(here)).breakers if breaker.cause == "failed"]
+        assert "machines did not come up" in texts[0]
+        assert "it ended before it opened" in texts[0]
 
 
 async def test_f18_unregistered_machines_are_ended_by_id_and_three_of_them_pause_the_pool() -> None:
@@ -142,12 +142,12 @@ async def test_f21_a_node_not_ready_for_forty_minutes_takes_no_pods_and_comes_ba
             await here.sleep(1.0)
         (node,) = await here.nodes()
         name = node["metadata"]["name"]
-        await become(here, name, "Unknown")
+        await set_ready(here, name, "Unknown")
         await here.submit("second")
         await here.sleep(2400.0)
         assert await all_bound(here)
         assert [machine.ended_at for machine in here.cluster.core.history()] == [None, None]
-        await become(here, name, "True")
+        await set_ready(here, name, "True")
         await here.submit("third")
         await here.sleep(30.0)
 
@@ -162,12 +162,12 @@ async def test_f21_a_node_that_stops_answering_during_its_removal_is_reopened_an
         while not any(LEAVING_TAINT in taints(node) for node in await here.nodes()):
             await here.sleep(0.1)
         (node,) = await here.nodes()
-        await become(here, node["metadata"]["name"], "Unknown")
+        await set_ready(here, node["metadata"]["name"], "Unknown")
         await here.sleep(2400.0)
         assert watch_of(here).ended == []
         (node,) = await here.nodes()
         assert LEAVING_TAINT not in taints(node)
-        await become(here, node["metadata"]["name"], "True")
+        await set_ready(here, node["metadata"]["name"], "True")
         await here.sleep(300.0)
 
         assert len(watch_of(here).ended) == 1
@@ -183,13 +183,13 @@ async def test_f22_while_most_nodes_are_not_ready_nothing_is_removed() -> None:
         names = [node["metadata"]["name"] for node in await here.nodes()]
         assert len(names) == 6
         for name in names[:5]:
-            await become(here, name, "Unknown")
+            await set_ready(here, name, "Unknown")
         await here.sleep(300.0)
         assert [machine.ended_at for machine in here.cluster.core.history()] == [None] * 6
         # Foreign nodes are nodes of the cluster, too.
         assert "5 of 8 nodes are not Ready; nothing is removed until at most 45 % are" in (await status(here)).warnings
         for name in names[:5]:
-            await become(here, name, "True")
+            await set_ready(here, name, "True")
         await here.sleep(180.0)
 
         assert here.cluster.core.list() == ()

@@ -110,7 +110,7 @@ def die(double: PrometheusDouble) -> Callable[[], None]:
 
 
 @pytest.mark.parametrize(
-    ("fault", "said"),
+    ("fault", "message"),
     [
         (vanish, "could not find the metric duty_cycle_current"),
         (lambda double: scrape(double, float("nan")), "no metrics returned"),
@@ -121,7 +121,7 @@ def die(double: PrometheusDouble) -> Callable[[], None]:
     ids=["absent", "NaN", "negative", "stale", "Prometheus down"],
 )
 async def test_f41_a_metric_without_a_usable_value_is_an_error_and_costs_no_replica(
-    fault: Callable[[PrometheusDouble], Callable[[], None]], said: str
+    fault: Callable[[PrometheusDouble], Callable[[], None]], message: str
 ) -> None:
     double = PrometheusDouble()
     scrape(double, 40.0)()
@@ -134,7 +134,7 @@ async def test_f41_a_metric_without_a_usable_value_is_an_error_and_costs_no_repl
         await hpa.run(here, 30, scrape(double, 2.0))
         await hpa.run(here, LONG, fault(double))
         assert hpa.replicas == 4
-        assert said in hpa.outcomes[-1].error
+        assert message in hpa.outcomes[-1].error
         double.error = None
         await hpa.run(here, 120, scrape(double, 80.0))
         assert hpa.replicas > 4

@@ -40,17 +40,17 @@ async def test_f79_gpus_without_an_exporter_are_reported_until_their_nodes_are_l
 
         await here.user.create(DAEMON_SETS, exporter(), namespace="kube-system")
         await here.sleep(5.0)
-        (said,) = (await status(here)).warnings
-        assert said.startswith("DaemonSet kube-system/gpuscaler-exporter matches 0 of 3 nodes with NVIDIA GPUs, and not ")
-        assert all(one in said for one in (name, BUSY_STRANGER, IDLE_STRANGER))
-        assert "label them, or set exporter.affinity of the chart to your own terms" in said
+        (warning,) = (await status(here)).warnings
+        assert warning.startswith("DaemonSet kube-system/gpuscaler-exporter matches 0 of 3 nodes with NVIDIA GPUs, and not ")
+        assert all(word in warning for word in (name, BUSY_STRANGER, IDLE_STRANGER))
+        assert "label them, or set exporter.affinity of the chart to your own terms" in warning
 
         await here.user.merge_patch(NODES, name, {"metadata": {"labels": {"nvidia.com/gpu.present": "true"}}})
         await here.sleep(5.0)
-        (said,) = (await status(here)).warnings
-        assert "matches 1 of 3 nodes" in said
-        assert BUSY_STRANGER in said
-        assert name not in said
+        (warning,) = (await status(here)).warnings
+        assert "matches 1 of 3 nodes" in warning
+        assert BUSY_STRANGER in warning
+        assert name not in warning
 
 
 async def test_f79_a_leader_on_a_node_with_gpus_is_reported_until_it_runs_elsewhere() -> None:
@@ -62,9 +62,9 @@ async def test_f79_a_leader_on_a_node_with_gpus_is_reported_until_it_runs_elsewh
         await here.sleep(5.0)
         leader = Process("me", pod="gpuscaler-0", namespace="default")
 
-        (said,) = (await status(here, leader)).warnings
-        assert said.startswith(f"pod default/gpuscaler-0, which leads, runs on node {name}, which has GPUs: saw no label there")
-        assert "label the node, or set controller.affinity of the chart to your own terms" in said
+        (warning,) = (await status(here, leader)).warnings
+        assert warning.startswith(f"pod default/gpuscaler-0, which leads, runs on node {name}, which has GPUs: saw no label there")
+        assert "label the node, or set controller.affinity of the chart to your own terms" in warning
         assert (await status(here, Process("me", pod="gpuscaler-1", namespace="default"))).warnings == ()
 
         await here.user.delete(PODS, "gpuscaler-0", namespace="default")

@@ -35,8 +35,8 @@ async def select(here: Stage, name: str, product: str, *, by: str = PRODUCT) -> 
 
 
 async def all_bound(here: Stage) -> bool:
-    found = await here.bound()
-    return bool(found) and all(found.values())
+    pods = await here.bound()
+    return bool(pods) and all(pods.values())
 
 
 async def test_f60_nothing_is_bought_for_a_label_that_no_new_node_carries(tmp_path: Path) -> None:
@@ -105,7 +105,7 @@ def test_f61_fallbacks_of_a_machine_for_pods_that_stay_together_share_its_gpu_mo
     keys = alternatives(
         machine,
         cluster,
-        {one.key: one for one in (chosen, same, other)},
+        {taint.key: taint for taint in (chosen, same, other)},
         overhead=Overhead(cluster),
         blocked=frozenset(),
         half_open=frozenset(),
@@ -126,10 +126,10 @@ def test_f62_user_data_that_replace_the_taints_of_a_node_group_are_reported() ->
     aws.template("gpus", InstanceType="g5.xlarge", UserData=encoded(REPLACING))
     aws.group("gpus", {**DISCOVERED, **EKS}, LaunchTemplate={"LaunchTemplateName": "gpus"})
 
-    said = "\n".join(pool(aws.discover(), "gpus").warnings)
+    message = "\n".join(pool(aws.discover(), "gpus").warnings)
 
-    assert "replaces the taint nvidia.com/gpu=true:NoSchedule of its node group" in said
-    assert "give gpuscaler.io/arriving to the node group" in said
+    assert "replaces the taint nvidia.com/gpu=true:NoSchedule of its node group" in message
+    assert "give gpuscaler.io/arriving to the node group" in message
 
 
 async def test_f62_user_data_that_start_no_kubelet_are_reported(tmp_path: Path) -> None:

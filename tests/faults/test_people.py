@@ -117,11 +117,11 @@ async def test_f33_a_machine_ended_by_hand_is_reported_in_an_event_on_its_node()
         (first,) = here.cluster.core.list()
         await here.cluster.provider.remove([provider_id(first)])
         await here.sleep(60.0)
-        told = [note for about, reason, note in await events(here) if (about, reason) == (f"Node {first.id}", "MachineNoticed")]
+        notes = [note for about, reason, note in await events(here) if (about, reason) == (f"Node {first.id}", "MachineNoticed")]
 
-    assert len(told) == 1
-    assert told[0].startswith(f"machine {provider_id(first)} ")
-    assert "is gone without any notice" in told[0]
+    assert len(notes) == 1
+    assert notes[0].startswith(f"machine {provider_id(first)} ")
+    assert "is gone without any notice" in notes[0]
 
 
 async def test_f34_a_machine_that_its_group_replaces_is_adopted_and_nothing_more_is_bought() -> None:
@@ -167,11 +167,11 @@ async def test_f35_a_deleted_group_is_dropped_and_its_demand_served_elsewhere() 
         await here.submit("first")
         await here.sleep(60.0)
         (machine,) = here.cluster.core.list()
-        gone = machine.offering.pool
-        said = f"ValidationError: AutoScalingGroup name not found - no such group: {gone}"
+        pool = machine.offering.pool
+        message = f"ValidationError: AutoScalingGroup name not found - no such group: {pool}"
 
         def missing(key: OfferingKey) -> Refusal | None:
-            return Refusal(CONFIGURATION, key, said) if key[0] == gone else None
+            return Refusal(CONFIGURATION, key, message) if key[0] == pool else None
 
         asked = refusing(here, missing)
         await here.submit("second")
@@ -181,10 +181,10 @@ async def test_f35_a_deleted_group_is_dropped_and_its_demand_served_elsewhere() 
 
         assert await all_bound(here)
         assert machine.ended_at is None
-        assert [machine.offering.pool == gone for machine in here.cluster.core.history()] == [True, False, False]
-        assert sum(order.pool == gone for order in asked) == 1
+        assert [machine.offering.pool == pool for machine in here.cluster.core.history()] == [True, False, False]
+        assert sum(order.pool == pool for order in asked) == 1
         (breaker,) = (await status(here)).breakers
-        assert f"pool {gone}: configuration refused" in breaker.text
+        assert f"pool {pool}: configuration refused" in breaker.text
 
 
 async def test_f36_a_machine_that_only_looks_like_ours_is_not_touched() -> None:
@@ -200,9 +200,9 @@ async def test_f36_a_machine_that_only_looks_like_ours_is_not_touched() -> None:
         inventory = here.cluster.provider.inventory
 
         async def more() -> Inventory:
-            found = await inventory()
+            listed = await inventory()
             foreign = Instance("simulated:///us-east-1a/foreign", "their-pool", "on-demand", "g4dn.xlarge", "us-east-1a")
-            return Inventory(found.at, (*found.instances, foreign))
+            return Inventory(listed.at, (*listed.instances, foreign))
 
         here.cluster.provider.inventory = more  # type: ignore[method-assign]
         await here.sleep(2400.0)
@@ -214,8 +214,8 @@ async def test_f36_a_machine_that_only_looks_like_ours_is_not_touched() -> None:
         assert watch_of(here).to("/nodes/theirs") == []
         assert here.notes.last is not None
         assert [blocked.blocker for blocked in here.notes.last.blocked_nodes if blocked.node == "theirs"] == ["not-listed"]
-        (told,) = (await status(here)).warnings
-        assert told.startswith(
+        (warning,) = (await status(here)).warnings
+        assert warning.startswith(
             "pool their-pool: the cloud lists 1 machine of it for this cluster (simulated:///us-east-1a/foreign), expected"
         )
 

@@ -92,7 +92,7 @@ async def test_f63_an_empty_machine_with_a_broken_gpu_is_replaced_once_for_a_pod
         await bought(here, 1)
         await here.sleep(120.0)
         (machine,) = here.cluster.core.list()
-        here.cluster.machines.devices.spoil(machine.id, GPU)
+        here.cluster.machines.devices.break_for_good(machine.id, GPU)
         await here.sleep(5.0)
         assert allocatable(await here.nodes(), machine.id) == "7"
         await here.submit("all", 8)
@@ -111,7 +111,7 @@ async def test_f63_a_gpu_that_breaks_on_a_busy_machine_moves_no_pod_and_buys_not
         await bought(here, 1)
         await here.sleep(120.0)
         (machine,) = here.cluster.core.list()
-        here.cluster.machines.devices.spoil(machine.id, GPU)
+        here.cluster.machines.devices.break_for_good(machine.id, GPU)
         await here.sleep(1200.0)
 
         assert (await here.bound())["train"] == machine.id

@@ -78,7 +78,9 @@ async def test_f86_a_notebook_stays_on_its_expensive_machine_until_its_namespace
         await here.sleep(1200.0)
 
         answer = why_node(await latest(here), "sim-00001", (), here.now())
-        assert any("sole-replica: pod default/nb-0 holds a GPU and no other replica of StatefulSet default/nb" in one for one in answer.now)
+        assert any(
+            "sole-replica: pod default/nb-0 holds a GPU and no other replica of StatefulSet default/nb" in text for text in answer.now
+        )
         assert (markets(here), watch_of(here).to("/eviction")) == (["on-demand"], [])
 
         await annotate(here, NAMESPACES, "default", "allow")
@@ -107,7 +109,7 @@ ALLOWED = {"gpuscaler.io/disruption": "allow"}
 
 
 @asynccontextmanager
-async def told(**workload: Any) -> AsyncIterator[tuple[World, Service]]:
+async def recorded_move(**workload: Any) -> AsyncIterator[tuple[World, Service]]:
     """A world with full recording and a pod with a GPU on an expensive machine."""
     async with recorded(BOTH) as (here, service):
         assert here.controller is not None
@@ -124,17 +126,17 @@ async def evictions(here: World) -> dict[str, str]:
     return {about: note for about, reason, note in await events(here) if reason == "Evicted"}
 
 
-async def heard(service: Service, pod: str, top: Owner) -> list[str]:
+async def evictions_reported(service: Service, pod: str, top: Owner) -> list[str]:
     """Return the evictions that `gpuscaler why pod` lists."""
     await service.history_writer.flush()
     return [event.text for event in pod_events(service.history_writer.history, f"default/{pod}", top) if event.kind == "evicted"]
 
 
 async def test_f87_an_eviction_is_reported_on_the_pod_and_its_owner_with_its_saving() -> None:
-    async with told(name="nb", resource=STATEFUL_SETS, annotations=ALLOWED) as (here, service):
+    async with recorded_move(name="nb", resource=STATEFUL_SETS, annotations=ALLOWED) as (here, service):
         await here.sleep(1200.0)
         notes = await evictions(here)
-        text = (await heard(service, "nb-0", Owner("StatefulSet", "nb")))[0]
+        text = (await evictions_reported(service, "nb-0", Owner("StatefulSet", "nb")))[0]
 
     assert notes.keys() == {"Pod nb-0", "StatefulSet nb"}
     assert set(notes.values()) == {text}
@@ -144,21 +146,21 @@ async def test_f87_an_eviction_is_reported_on_the_pod_and_its_owner_with_its_sav
 
 
 async def test_f87_a_replacement_pod_with_a_new_name_shows_why_the_old_pod_was_evicted() -> None:
-    async with told() as (here, service):
+    async with recorded_move() as (here, service):
         await annotate(here, DEPLOYMENTS, "web", "allow")
         await here.sleep(1200.0)
         (new,) = [name for name in await here.bound() if name.startswith("web-")]
         notes = await evictions(here)
-        said = await heard(service, new, Owner("Deployment", "web"))
+        reported = await evictions_reported(service, new, Owner("Deployment", "web"))
 
     assert len(notes) == 2
     assert "Deployment web" in notes
     assert f"Pod {new}" not in notes
-    assert said == [notes["Deployment web"]]
+    assert reported == [notes["Deployment web"]]
 
 
 async def test_f87_if_the_machine_is_taken_away_the_event_says_so() -> None:
-    async with told(name="nb", resource=STATEFUL_SETS, annotations={}) as (here, _):
+    async with recorded_move(name="nb", resource=STATEFUL_SETS, annotations={}) as (here, _):
         (machine,) = here.cluster.core.list()
         here.announced.append(Notice(INTERRUPTION, provider_id(machine), here.now() + 120.0))
         await here.sleep(300.0)
@@ -210,22 +212,24 @@ async def test_f88_a_node_without_the_label_its_pods_select_is_reported_and_not_
     with nodes_that(forget):
         async with recorded(LABELLED) as (here, service):
             await here.user.create(PODS, selecting("a"), namespace="default")
-            told, opened = 0.0, 0.0
-            while not (told and opened):
+            reported_at, opened = 0.0, 0.0
+            while not (reported_at and opened):
                 assert here.now() < BEGAN + 600.0, await events(here)
                 await here.sleep(1.0)
                 happened = await events(here)
-                told = told or here.now() * any(about == "Pod a" and reason == "PromiseBroken" for about, reason, _ in happened)
-                if told and not opened:
+                reported_at = reported_at or here.now() * any(
+                    about == "Pod a" and reason == "PromiseBroken" for about, reason, _ in happened
+                )
+                if reported_at and not opened:
                     # Another kind of pod that selects by the label: the lesson from the machine holds for it, too.
-                    await here.user.create(PODS, selecting("b", memory="2Gi"), namespace="default") if told == here.now() else None
+                    await here.user.create(PODS, selecting("b", memory="2Gi"), namespace="default") if reported_at == here.now() else None
                 opened = opened or here.now() * any(reason == "NodeOpened" for _, reason, _ in happened)
             await here.sleep(2400.0)
-            (said,) = {note for about, reason, note in await events(here) if (about, reason) == ("Pod a", "PromiseBroken")}
+            (text,) = {note for about, reason, note in await events(here) if (about, reason) == ("Pod a", "PromiseBroken")}
             lines = why_pod(service.latest, "default/a", (), here.now()).now
 
-    assert told <= opened
-    assert "and does not admit it: label team=ml wanted, node has no label team" in said
+    assert reported_at <= opened
+    assert "and does not admit it: label team=ml wanted, node has no label team" in text
     assert len(here.cluster.core.history()) == 1
     assert any("the label team=ml is on none of its 1 node" in line for line in lines)
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 from tests.metrics.building import pod
-from tests.metrics.sources.test_direct import APART, becomes, duty, exporter, is_not_asked, on, page, scraped
+from tests.metrics.sources.test_direct import APART, becomes, duty_line, exporter, is_not_asked, on, page, scraped
 from tests.serving.test_listening import closed, connected, made_by, probe, secured, served, until
 
 from gpuscaler.serving.connections import Bounds
@@ -62,7 +62,7 @@ async def test_f51_a_flood_from_many_addresses_delays_neither_known_nor_new_clie
 
 
 async def test_f52_an_exporter_is_not_trusted_about_pods_of_other_nodes() -> None:
-    async with scraped({"127.0.0.1": page(duty(40)), "127.0.0.2": page(duty(100), duty(90, "p1"))}, *APART) as nodes:
+    async with scraped({"127.0.0.1": page(duty_line(40)), "127.0.0.2": page(duty_line(100), duty_line(90, "p1"))}, *APART) as nodes:
         await becomes(nodes, {"p0": "40", "p1": "90"})
 
 

@@ -46,17 +46,17 @@ def test_f83_one_throttled_call_changes_no_price() -> None:
 BIG, SMALL = offering("g.8", 16.0, gpus=8, cpu=96, memory=768), offering("g.1", 2.5, memory=60)
 
 
-def given_back(big: Offering, small: Offering) -> list[str]:
+def planned_removals(big: Offering, small: Offering) -> list[str]:
     """Return the nodes that a plan removes when a replica that needs one GPU runs on a machine of eight."""
     made = planned([node("a", big), movable("x", "a", spec(gpus=1, cpu=2, memory=8))], pool(big, small))
     return [removal.node for removal in made.removals]
 
 
 def test_f83_nothing_is_moved_for_an_unknown_saving() -> None:
-    assert given_back(BIG, SMALL) == ["a"]
-    assert given_back(replace(BIG, price_from=BY_SIZE), SMALL) == []
-    assert given_back(BIG, replace(SMALL, price_from=BY_SIZE)) == []
-    assert given_back(BIG, replace(SMALL, price_from="us-east-1")) == ["a"]
+    assert planned_removals(BIG, SMALL) == ["a"]
+    assert planned_removals(replace(BIG, price_from=BY_SIZE), SMALL) == []
+    assert planned_removals(BIG, replace(SMALL, price_from=BY_SIZE)) == []
+    assert planned_removals(BIG, replace(SMALL, price_from="us-east-1")) == ["a"]
 
 
 async def test_f83_the_reported_price_is_that_of_the_machine_that_came(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -68,10 +68,13 @@ async def test_f83_the_reported_price_is_that_of_the_machine_that_came(tmp_path:
         await here.sleep(70)
         spot = {name: instance_types.price(name, "us-east-1", "spot") for name in ("g5.xlarge", "g5.48xlarge")}
         range_ = f"${spot['g5.xlarge']:.2f} to ${spot['g5.48xlarge']:.2f}/h"
-        told = [entry.text for entry in (await here.status()).happened]
+        texts = [entry.text for entry in (await here.status()).happened]
         (machine,) = here.region.instances.values()
-        came = machine.machine.offering.instance_type
+        instance_type = machine.machine.offering.instance_type
 
-        assert any(text == f"buys 1 machine at {range_} for 1 pod" for text in told)
-        assert any("ordered (or another of 2 offerings, chosen by the cloud)" in text and text.endswith(range_) for text in told)
-        assert f"1 of 1 machine granted: 1 x {came} spot in us-east-1a, ${spot[came]:.2f}/h, ready in " in capsys.readouterr().out
+        assert any(text == f"buys 1 machine at {range_} for 1 pod" for text in texts)
+        assert any("ordered (or another of 2 offerings, chosen by the cloud)" in text and text.endswith(range_) for text in texts)
+        assert (
+            f"1 of 1 machine granted: 1 x {instance_type} spot in us-east-1a, ${spot[instance_type]:.2f}/h, ready in "
+            in capsys.readouterr().out
+        )

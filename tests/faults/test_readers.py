@@ -7,7 +7,7 @@ import pytest
 from tests.control.records.test_listening import ROUTES, authenticated_pages, get
 from tests.faults.kit import FILE
 from tests.hostile.workloads import cluster_of, pod
-from tests.metrics.api.scene import Reviewing
+from tests.metrics.api.scene import ReviewServer
 
 from gpuscaler.control.records.listening import Listeners
 from gpuscaler.settings.errors import SettingsError
@@ -36,7 +36,7 @@ async def test_f98_a_web_site_that_resolves_to_a_persons_own_machine_reads_nothi
 
 
 async def test_f98_other_addresses_serve_nothing_without_a_token_and_permission(tmp_path: Path) -> None:
-    api = Reviewing(tokens={"tenant": {"username": "tenant"}}, allows=lambda _spec: False)
+    api = ReviewServer(tokens={"tenant": {"username": "tenant"}}, allows=lambda _spec: False)
     async with authenticated_pages(tmp_path, api) as (session, url):
         assert [(await get(session, f"{url}/status", token))[0] for token in ("", "made-up", "tenant")] == [401, 401, 403]
 

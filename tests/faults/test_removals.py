@@ -64,9 +64,9 @@ async def test_f28_a_budget_that_never_allows_evictions_keeps_its_node_while_oth
         (blocked,) = [blocked for blocked in here.notes.last.blocked_nodes if blocked.node == web]
         assert "PodDisruptionBudget" in blocked.detail
         answer = why_node(await latest(here), web, [], here.now())
-        said = " ".join(answer.now)
-        assert "PodDisruptionBudget web allows 0 disruptions" in said
-        assert "at $0.53/h" in said
+        message = " ".join(answer.now)
+        assert "PodDisruptionBudget web allows 0 disruptions" in message
+        assert "at $0.53/h" in message
         watch = watch_of(here)
         # It was not even tried.
         assert [request.path for _, request in watch.to("/eviction") if "/web-" in request.path] == []
@@ -123,7 +123,7 @@ async def test_f30_a_pod_that_gets_onto_a_closed_node_keeps_its_machine(after: f
         assert (await here.bound())["late"] == name
         (node,) = await here.nodes()
         assert taints(node) == set()
-        assert [one for one, _ in here.notes.kept] == [name]
+        assert [node for node, _ in here.notes.kept] == [name]
 
 
 async def test_f31_a_pod_that_never_ends_is_reported_and_does_not_block_its_removal() -> None:
@@ -131,12 +131,12 @@ async def test_f31_a_pod_that_never_ends_is_reported_and_does_not_block_its_remo
         (name,) = await here.bound()
         await here.user.merge_patch(PODS, name, {"metadata": {"finalizers": ["example.com/hold"]}}, namespace="default")
         offer_spot(here)
-        said = ""
+        message = ""
         for _ in range(600):
             await here.sleep(1.0)
             assert here.controller is not None
-            said = next((removal.detail for removal in here.controller.memory.ledger.leaving if name in removal.detail), said)
-        assert "a finalizer blocks it" in said
+            message = next((removal.detail for removal in here.controller.memory.ledger.leaving if name in removal.detail), message)
+        assert "a finalizer blocks it" in message
         assert DEAR not in {machine.id for machine in here.cluster.core.list()}
         assert markets(here)[-1] == "spot"
         assert {node for pod_name, node in (await here.bound()).items() if pod_name != name} == {here.cluster.core.list()[0].id}

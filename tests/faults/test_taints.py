@@ -19,8 +19,8 @@ async def warnings(here: Stage) -> str:
 async def test_f84_a_taint_promised_by_tags_but_missing_from_the_kubelet_flag_is_reported(tmp_path: Path) -> None:
     async with aws_stage(tmp_path) as here:
         here.group("gpus", tags=DISCOVERED | GPU, user_data=f"kubelet {OURS}")
-        said = await warnings(here)
-        assert "its tags promise the taint nvidia.com/gpu=true:NoSchedule, which the user data" in said
+        reported = await warnings(here)
+        assert "its tags promise the taint nvidia.com/gpu=true:NoSchedule, which the user data" in reported
 
 
 async def test_f84_taints_that_stand_in_one_place_cause_no_warning(tmp_path: Path) -> None:
@@ -40,5 +40,5 @@ async def test_f84_a_node_that_registers_without_our_taint_is_reported(
         await here.until(here.nodes, 120)
         await here.sleep(5)
         (node,) = await here.nodes()
-        said = f"node {node['metadata']['name']} of pool gpus registered without the taint gpuscaler.io/arriving:NoSchedule"
-        assert (said in capsys.readouterr().out) != arriving
+        message = f"node {node['metadata']['name']} of pool gpus registered without the taint gpuscaler.io/arriving:NoSchedule"
+        assert (message in capsys.readouterr().out) != arriving

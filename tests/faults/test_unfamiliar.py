@@ -8,7 +8,7 @@ from tests.control.world import World
 from tests.faults.kit import all_bound, faulty, status
 
 from gpuscaler.clouds.aws.buying.buying import launched_offering
-from gpuscaler.clouds.protocol import Bought, Order
+from gpuscaler.clouds.protocol import BuyResult, Order
 from gpuscaler.model.instances import Instance, Inventory
 from gpuscaler.model.offerings import OfferingKey
 
@@ -34,7 +34,7 @@ def misread(here: World, change: Callable[[Instance], Instance]) -> Callable[[],
     provider = here.cluster.provider
     buy, listed = provider.buy, provider.inventory
 
-    async def some(order: Order) -> Bought:
+    async def some(order: Order) -> BuyResult:
         bought = await buy(order)
         return replace(bought, instances=tuple(map(change, bought.instances)))
 
@@ -50,11 +50,11 @@ def misread(here: World, change: Callable[[Instance], Instance]) -> Callable[[],
 
 
 @pytest.mark.parametrize(
-    "strange", [{"market": "Teleported"}, {"zone": "us-east-1z"}, {"instance_type": "g4dn.huge"}], ids=["market", "zone", "type"]
+    "fields", [{"market": "Teleported"}, {"zone": "us-east-1z"}, {"instance_type": "g4dn.huge"}], ids=["market", "zone", "type"]
 )
-async def test_f67_a_machine_without_an_offering_counts_and_stops_buying_until_it_has_one(strange: dict[str, str]) -> None:
+async def test_f67_a_machine_without_an_offering_counts_and_stops_buying_until_it_has_one(fields: dict[str, str]) -> None:
     async with faulty(TWO) as here:
-        end = misread(here, lambda instance: replace(instance, **strange) if instance.pool == "gpu" else instance)
+        end = misread(here, lambda instance: replace(instance, **fields) if instance.pool == "gpu" else instance)
         await here.submit("first")
         await here.sleep(120.0)
         assert len(here.cluster.core.history()) == 1

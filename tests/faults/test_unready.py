@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 from tests.control.world import World
-from tests.faults.kit import all_bound, become, faulty, status, taints, watch_of
+from tests.faults.kit import all_bound, faulty, set_ready, status, taints, watch_of
 from tests.objects import pod
 
 from gpuscaler.clouds.protocol import MAINTENANCE, Notice
@@ -25,7 +25,7 @@ FOUR = ONE.replace("max: 1", "max: 5")
 MINUTE = 60.0
 
 
-async def dead(here: World, *pods: str) -> list[str]:
+async def silence_nodes(here: World, *pods: str) -> list[str]:
     """Return the nodes that pods of these names run on, after they all stopped answering."""
     for name in pods:
         await here.submit(name)
@@ -33,22 +33,22 @@ async def dead(here: World, *pods: str) -> list[str]:
         await here.sleep(1.0)
     bound = await here.bound()
     for name in pods:
-        await become(here, bound[name], "Unknown")
+        await set_ready(here, bound[name], "Unknown")
     return [bound[name] for name in pods]
 
 
 async def test_f75_a_node_that_never_answers_again_is_reported_and_replaced_after_45_minutes() -> None:
     async with faulty(ONE) as here:
-        (name,) = await dead(here, "first")
+        (name,) = await silence_nodes(here, "first")
         await here.user.delete(PODS, "first", namespace="default", grace=0)
         await here.submit("next")
         await here.sleep(4 * MINUTE)
         assert (await status(here)).troubles == ("",)
         await here.sleep(2 * MINUTE)
-        (said,) = [trouble for trouble in (await status(here)).troubles if trouble]
-        assert f"node {name} of pool gpu has not been Ready since 20" in said
-        assert "and costs $0.53/h" in said
-        assert "is ended 45m after it stopped being Ready (unready_after)" in said
+        (text,) = [trouble for trouble in (await status(here)).troubles if trouble]
+        assert f"node {name} of pool gpu has not been Ready since 20" in text
+        assert "and costs $0.53/h" in text
+        assert "is ended 45m after it stopped being Ready (unready_after)" in text
         assert [(remark.node, name in remark.text) for remark in here.notes.remarks] == [(name, True)]
         await here.sleep(38 * MINUTE)
         assert watch_of(here).ended == []
@@ -61,10 +61,10 @@ async def test_f75_a_node_that_never_answers_again_is_reported_and_replaced_afte
 
 async def test_f75_a_node_that_answers_again_during_its_drain_stays() -> None:
     async with faulty(ONE) as here:
-        (name,) = await dead(here, "first")
+        (name,) = await silence_nodes(here, "first")
         while not any(LEAVING_TAINT in taints(node) for node in await here.nodes()):
             await here.sleep(1.0)
-        await become(here, name, "True")
+        await set_ready(here, name, "True")
         await here.sleep(5 * MINUTE)
 
         assert watch_of(here).ended == []
@@ -74,7 +74,7 @@ async def test_f75_a_node_that_answers_again_during_its_drain_stays() -> None:
 
 async def test_f75_the_second_silent_node_of_a_pool_is_ended_ten_minutes_later() -> None:
     async with faulty(TWO) as here:
-        await dead(here, "a", "b")
+        await silence_nodes(here, "a", "b")
         while len(watch_of(here).ended) < 2:
             await here.sleep(1.0)
         first, second = sorted(machine.ended_at or 0.0 for machine in here.cluster.core.history() if machine.ended_at is not None)
@@ -85,12 +85,12 @@ async def test_f75_the_second_silent_node_of_a_pool_is_ended_ten_minutes_later()
 async def test_f75_no_machine_is_ended_while_most_of_its_zone_does_not_answer() -> None:
     async with faulty(FOUR) as here:
         await here.submit("fine")
-        names = await dead(here, "a", "b", "c")
+        names = await silence_nodes(here, "a", "b", "c")
         await here.sleep(4 * 60 * MINUTE)
         assert watch_of(here).ended == []
         assert any("is not ended: most nodes of zone us-east-1a are not Ready" in trouble for trouble in (await status(here)).troubles)
         for name in names[1:]:
-            await become(here, name, "True")
+            await set_ready(here, name, "True")
         await here.sleep(5 * MINUTE)
 
         assert watch_of(here).ended == [f"simulated:///us-east-1a/{names[0]}"]
@@ -109,21 +109,21 @@ async def test_f75_no_machine_is_ended_while_too_many_nodes_of_the_cluster_do_no
             await here.sleep(1.0)
         silent = [node for name, node in sorted((await here.bound()).items()) if int(name[-1]) < 2]
         for name in silent:
-            await become(here, name, "Unknown")
+            await set_ready(here, name, "Unknown")
         await here.sleep(2 * 60 * MINUTE)
         assert len(silent) == 6
         assert watch_of(here).ended == []
         assert any("is not ended: too many nodes are not Ready at once" in trouble for trouble in (await status(here)).troubles)
         for name in silent[1:]:
-            await become(here, name, "True")
+            await set_ready(here, name, "True")
         await here.sleep(5 * MINUTE)
 
-        assert [one.rpartition("/")[2] for one in watch_of(here).ended] == silent[:1]
+        assert [machine.rpartition("/")[2] for machine in watch_of(here).ended] == silent[:1]
 
 
 async def test_f75_a_machine_that_its_cloud_is_about_to_repair_is_left_to_the_cloud() -> None:
     async with faulty(ONE) as here:
-        await dead(here, "first")
+        await silence_nodes(here, "first")
         (machine,) = here.cluster.core.list()
         here.announced.append(Notice(MAINTENANCE, provider_id(machine), here.now() + 115 * MINUTE))
         await here.sleep(54 * MINUTE)
@@ -135,7 +135,7 @@ async def test_f75_a_machine_that_its_cloud_is_about_to_repair_is_left_to_the_cl
 @pytest.mark.parametrize("how", ["never", "annotated"])
 async def test_f75_a_machine_that_a_person_wants_to_inspect_stays(how: str) -> None:
     async with faulty(f"{ONE}    unready_after: 0\n" if how == "never" else ONE) as here:
-        (name,) = await dead(here, "first")
+        (name,) = await silence_nodes(here, "first")
         if how == "annotated":
             annotation = {"cluster-autoscaler.kubernetes.io/scale-down-disabled": "true"}
             await here.user.merge_patch(NODES, name, {"metadata": {"annotations": annotation}})

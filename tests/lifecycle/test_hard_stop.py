@@ -28,7 +28,7 @@ def coming(number: int, *for_pods: str, **more: Any) -> OrderedMachine:
     )
 
 
-def stopped(made: Plan, cluster: Cluster, *machines: OrderedMachine, of: Pool = POOL, breakers: Breakers | None = None) -> Plan:
+def cut_plan(made: Plan, cluster: Cluster, *machines: OrderedMachine, of: Pool = POOL, breakers: Breakers | None = None) -> Plan:
     return without_surplus(made, cluster, Policy((of,)), ledger=Ledger(coming=machines), breakers=breakers or Breakers(), now=NOW)
 
 
@@ -36,24 +36,24 @@ def test_a_plan_without_ordered_machines_is_never_cut() -> None:
     items = pods("p", 20)
     made = planned(items)
 
-    assert stopped(made, Cluster.of(items)) == made
+    assert cut_plan(made, Cluster.of(items)) == made
 
 
 def test_no_third_machine_is_bought_for_a_pod_while_two_are_on_their_way() -> None:
     items = [pod("p")]
     made, cluster = planned(items), Cluster.of(items)
 
-    assert stopped(made, cluster, coming(1, "p")) == made
-    cut = stopped(made, cluster, coming(1, "p"), coming(2, "p"))
+    assert cut_plan(made, cluster, coming(1, "p")) == made
+    cut = cut_plan(made, cluster, coming(1, "p"), coming(2, "p"))
     assert (cut.machines, cut.purchases, cut.cost_per_hour) == ((), (), 0.0)
-    (one,) = cut.cut
-    assert (one.pool, one.machines) == ("main", 1)
+    (dropped,) = cut.cut
+    assert (dropped.pool, dropped.machines) == ("main", 1)
     assert (
         "2 machines are on their way for demand and the plan buys 1 more, but at most 2 can be needed; 1 of them are not ordered"
-        in one.text
+        in dropped.text
     )
-    assert cut.warnings == (one.text,)
-    assert [(entry.pod, entry.reasons[0].detail) for entry in cut.unplaced] == [("default/p", one.text)]
+    assert cut.warnings == (dropped.text,)
+    assert [(entry.pod, entry.reasons[0].detail) for entry in cut.unplaced] == [("default/p", dropped.text)]
 
 
 @pytest.mark.parametrize(
@@ -72,7 +72,7 @@ def test_machines_whose_pods_get_no_new_machine_do_not_count(other: dict[str, An
     machines = [replace(coming(number, "p-0"), **other) for number in range(9)]
 
     assert len(made.machines) == 2
-    assert stopped(made, cluster, *machines) == made
+    assert cut_plan(made, cluster, *machines) == made
 
 
 def test_minimum_and_spare_machines_are_bought_in_addition_but_only_once() -> None:
@@ -82,10 +82,10 @@ def test_minimum_and_spare_machines_are_bought_in_addition_but_only_once() -> No
     spare = len(made.machines) - 1
 
     assert spare >= 1
-    assert stopped(made, cluster, of=kept) == made
+    assert cut_plan(made, cluster, of=kept) == made
     again = [coming(number, purpose="spare") for number in range(3)]
-    assert bought(stopped(made, cluster, *again, of=kept), "spare") == {}
-    assert bought(stopped(made, cluster, *again, of=kept)) == {"g.1": 1}
+    assert bought(cut_plan(made, cluster, *again, of=kept), "spare") == {}
+    assert bought(cut_plan(made, cluster, *again, of=kept)) == {"g.1": 1}
 
 
 def test_orders_are_bounded_whatever_the_plan_contains() -> None:
@@ -109,4 +109,4 @@ def test_one_machine_has_to_show_a_lacked_resource_before_more_are_bought() -> N
 
     assert lacking.open[0].target == Target("main", "", ("g.1",))
     assert len(made.machines) == 3
-    assert len(stopped(made, cluster, of=wide, breakers=lacking).machines) == 1
+    assert len(cut_plan(made, cluster, of=wide, breakers=lacking).machines) == 1

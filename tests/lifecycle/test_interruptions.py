@@ -90,11 +90,11 @@ def test_a_machine_with_planned_maintenance_is_removed_shortly_before_it() -> No
 
 
 def test_a_machine_interrupted_before_it_opened_is_marked_lost_first() -> None:
-    book = Ledger(coming=(OrderedMachine("o-0", "o", (SPOT.key,), 1.0, NOW, instance="i-1", node="n"),))
-    interrupted = remove_interrupted(book, Cluster.of([NODE]), POLICY, GOING, NOW)
+    current = Ledger(coming=(OrderedMachine("o-0", "o", (SPOT.key,), 1.0, NOW, instance="i-1", node="n"),))
+    interrupted = remove_interrupted(current, Cluster.of([NODE]), POLICY, GOING, NOW)
 
     assert interrupted.steps[0] == ledger.Lost("o-0")
-    assert ledger.fold_events(book, interrupted.steps).coming == ()
+    assert ledger.fold_events(current, interrupted.steps).coming == ()
 
 
 def test_nodes_outside_our_pools_are_not_touched() -> None:
@@ -107,15 +107,15 @@ def test_only_open_machines_that_were_not_ended_here_count_as_gone_unexpectedly(
     arriving = OrderedMachine("o-0", "o", (SPOT.key,), 1.0, NOW, instance="i-1")
 
     assert unexpectedly_gone(Ledger(), [INSTANCE]) == (INSTANCE,)
-    for book in (Ledger(leaving=(leaving(),)), Ledger(coming=(arriving,)), Ledger(past=frozenset({"i-1"}))):
-        assert unexpectedly_gone(book, [INSTANCE]) == ()
+    for current in (Ledger(leaving=(leaving(),)), Ledger(coming=(arriving,)), Ledger(past=frozenset({"i-1"}))):
+        assert unexpectedly_gone(current, [INSTANCE]) == ()
 
 
 def test_a_lost_spot_machine_counts_as_reclaimed_and_other_markets_do_not() -> None:
     assert reclaim_events([SPOT.key, offering().key], NOW) == (offering_events.Reclaimed(SPOT.key, NOW),)
 
 
-def buried(state: str = TERMINATED, *nodes: Node, ledger: Ledger | None = None, listed: bool = True) -> tuple[Any, ...]:
+def nodes_removed(state: str = TERMINATED, *nodes: Node, ledger: Ledger | None = None, listed: bool = True) -> tuple[Any, ...]:
     """Return what happens to the Node of a machine that was not ended here."""
     inventory = Inventory(NOW, (Instance("i-1", *SPOT.key, state=state),) if listed else ())
     cluster = Cluster.of(nodes or [node("n", SPOT, provider_id="i-1", ready=False)])
@@ -123,7 +123,7 @@ def buried(state: str = TERMINATED, *nodes: Node, ledger: Ledger | None = None, 
 
 
 def test_the_node_of_a_terminated_machine_is_to_be_deleted() -> None:
-    (left,) = buried()
+    (left,) = nodes_removed()
 
     assert isinstance(left, ledger.Left)
     removal = left.leaving
@@ -131,27 +131,27 @@ def test_the_node_of_a_terminated_machine_is_to_be_deleted() -> None:
 
 
 def test_a_machine_that_is_merely_unlisted_may_have_lost_its_tag_and_keeps_its_node() -> None:
-    assert buried(listed=False) == ()
+    assert nodes_removed(listed=False) == ()
     assert remove_terminated(Ledger(), MachineIndex.of(Cluster.of([NODE]), None), NOW) == ()
-    assert buried(RUNNING) == buried(STOPPING) == ()
+    assert nodes_removed(RUNNING) == nodes_removed(STOPPING) == ()
 
 
 def test_a_node_that_is_ready_shared_or_already_leaving_is_not_deleted() -> None:
     silent = node("n", SPOT, provider_id="i-1", ready=False)
     arriving = OrderedMachine("o-0", "o", (SPOT.key,), 1.0, NOW, instance="i-1", node="n")
 
-    assert buried(TERMINATED, NODE) == ()
-    assert buried(TERMINATED, silent, node("twin", SPOT, provider_id="i-1", ready=False)) == ()
-    assert buried(TERMINATED, node("n", SPOT, provider_id="i-1", ready=False, deleted=NOW)) == ()
-    assert buried(ledger=Ledger(leaving=(leaving(),))) == buried(ledger=Ledger(coming=(arriving,))) == ()
+    assert nodes_removed(TERMINATED, NODE) == ()
+    assert nodes_removed(TERMINATED, silent, node("twin", SPOT, provider_id="i-1", ready=False)) == ()
+    assert nodes_removed(TERMINATED, node("n", SPOT, provider_id="i-1", ready=False, deleted=NOW)) == ()
+    assert nodes_removed(ledger=Ledger(leaving=(leaving(),))) == nodes_removed(ledger=Ledger(coming=(arriving,))) == ()
 
 
 def test_remarks_name_machine_and_node() -> None:
-    found = list(
+    changes = list(
         describe_changes(MachineIndex.of(Cluster.of([NODE]), None), [INSTANCE, Instance("i-2", *SPOT.key)], [("i-1", "maintenance")])
     )
 
-    assert found == [
+    assert changes == [
         Remark("i-1", "n", "machine i-1 (spot g.1 z1) is gone without any notice; its node n is left to the cloud's controller"),
         Remark("i-2", "", "machine i-2 (spot g.1 z1) is gone without any notice"),
         Remark("i-1", "n", "the cloud announces maintenance of machine i-1; no action is taken"),

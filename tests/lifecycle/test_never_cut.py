@@ -31,16 +31,16 @@ def under_way(case: Case) -> Ledger:
     return Ledger(coming=tuple(coming))
 
 
-def answered(book: Ledger, dice: Random) -> Ledger:
+def answered(current: Ledger, dice: Random) -> Ledger:
     """Grant some of the ordered machines and refuse the rest; sometimes lose a machine."""
-    for order in book.orders:
-        names = [machine.id for machine in book.coming if machine.order == order.token]
+    for order in current.orders:
+        names = [machine.id for machine in current.coming if machine.order == order.token]
         granted = tuple((f"i-{name}", order.offerings[0]) for name in names if dice.random() < 0.6)
-        book = ledger.step(book, Answered(order.token, NOW, granted))
-    for machine in book.coming:
+        current = ledger.step(current, Answered(order.token, NOW, granted))
+    for machine in current.coming:
         if dice.random() < 0.1:
-            book = ledger.step(book, Lost(machine.id))
-    return book
+            current = ledger.step(current, Lost(machine.id))
+    return current
 
 
 @given(cases(), st.integers(0, 1_000_000))

@@ -77,7 +77,7 @@ def test_limits_hold_whatever_is_granted_and_however_late(seed: int, chooser: st
         memory, _ = asked(limits, memory, dice.randint(1, 6), chooser=chooser)
         for order in memory.ledger.orders:
             if dice.random() < 0.5:
-                memory = granted(memory, order, max(order.offerings, key=lambda key: most(by_key[key], dice)), dice)
+                memory = granted(memory, order, max(order.offerings, key=lambda key: highest_price(by_key[key], dice)), dice)
     dear = [
         max(by_key[key].price for key in ([machine.offering] if machine.offering else machine.offerings))
         for machine in memory.ledger.coming
@@ -89,7 +89,7 @@ def test_limits_hold_whatever_is_granted_and_however_late(seed: int, chooser: st
     assert limits.dollars_per_hour is None or SMALL.price + sum(dear) <= max(SMALL.price, limits.dollars_per_hour) + 1e-6
 
 
-def most(offering: Offering, dice: Random) -> float:
+def highest_price(offering: Offering, dice: Random) -> float:
     return dice.choice((offering.gpus, offering.price))
 
 

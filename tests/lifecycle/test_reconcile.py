@@ -26,7 +26,7 @@ LARGER = offering("g.2", 2.0, memory=64)
 POLICY = Policy((pool(KIND, LARGER, idle_after=0.0),))
 
 
-def decided(memory: Memory, *items: Item, policy: Policy = POLICY, now: float = NOW) -> tuple[Memory, tuple[Order, ...]]:
+def plan_and_order(memory: Memory, *items: Item, policy: Policy = POLICY, now: float = NOW) -> tuple[Memory, tuple[Order, ...]]:
     """Return the memory and the orders after a plan for ``items``."""
     cluster, state = Cluster.of(items), state_of(memory, policy, now)
     return place_orders(memory, plan(cluster, state, policy, now), cluster, policy, state=state, now=now)
@@ -43,7 +43,7 @@ def granted(memory: Memory, *, at: float = NOW) -> Memory:
     return msgspec.structs.replace(memory, ledger=ledger.step(memory.ledger, ledger.Answered(order.token, at, (("i-1", KIND.key),))))
 
 
-def seen(memory: Memory, *items: Item, now: float = NOW + 60.0, **facts: Any) -> Reconciliation:
+def reconciled(memory: Memory, *items: Item, now: float = NOW + 60.0, **facts: Any) -> Reconciliation:
     listed = Inventory(now, (Instance("i-1", *KIND.key, launched=NOW),))
     return reconcile(memory, Cluster.of(items), POLICY, Facts(**{"inventory": listed, **facts}), now)
 
@@ -52,7 +52,7 @@ def seen(memory: Memory, *items: Item, now: float = NOW + 60.0, **facts: Any) ->
 
 
 def test_machines_for_the_same_offering_are_one_order_with_a_token() -> None:
-    memory, (order,) = decided(Memory(), *pods("p", 3))
+    memory, (order,) = plan_and_order(Memory(), *pods("p", 3))
 
     assert (order.count, order.pool, order.offerings) == (3, "main", (KIND.key,))
     assert {machine.order for machine in memory.ledger.coming} == {order.token}
@@ -60,19 +60,19 @@ def test_machines_for_the_same_offering_are_one_order_with_a_token() -> None:
 
 
 def test_ordered_machines_are_not_bought_again() -> None:
-    memory, _ = decided(Memory(), *pods("p", 3))
+    memory, _ = plan_and_order(Memory(), *pods("p", 3))
 
-    assert decided(memory, *pods("p", 3))[1] == ()
-    assert [order.count for order in decided(memory, *pods("p", 4), now=NOW + 1.0)[1]] == [1]
+    assert plan_and_order(memory, *pods("p", 3))[1] == ()
+    assert [order.count for order in plan_and_order(memory, *pods("p", 4), now=NOW + 1.0)[1]] == [1]
 
 
 def test_tokens_are_never_used_again() -> None:
     tokens, memory = [], Memory()
     for number in range(3):
-        memory, orders = decided(memory, *pods("p", number + 1))
+        memory, orders = plan_and_order(memory, *pods("p", number + 1))
         tokens += [order.token for order in orders]
         # Even if the serial number was lost, the time differs.
-        lost = decided(Memory(), *pods("p", 1), now=NOW + 1.0 + number)[1]
+        lost = plan_and_order(Memory(), *pods("p", 1), now=NOW + 1.0 + number)[1]
         tokens += [order.token for order in lost]
 
     assert len(tokens) == len(set(tokens)) == 6
@@ -81,7 +81,7 @@ def test_tokens_are_never_used_again() -> None:
 def test_a_removal_waits_for_its_replacements_by_the_ledgers_names() -> None:
     policy = Policy((pool(offering("dear", 10.0, gpus=1), KIND, idle_after=0.0),), min_saving=0.0)
     old = node("old", policy.pools[0].offerings[0], provider_id="i-old")
-    memory, orders = decided(Memory(), old, pod("p", on="old", options={"disruption": "allow"}), policy=policy)
+    memory, orders = plan_and_order(Memory(), old, pod("p", on="old", options={"disruption": "allow"}), policy=policy)
 
     (leaving,) = memory.ledger.leaving
     assert leaving.pods == ("default/p",)
@@ -90,7 +90,7 @@ def test_a_removal_waits_for_its_replacements_by_the_ledgers_names() -> None:
 
 
 def test_pods_expected_on_an_open_node_are_remembered() -> None:
-    memory, orders = decided(Memory(), node("n", KIND), pod("p"))
+    memory, orders = plan_and_order(Memory(), node("n", KIND), pod("p"))
 
     assert (orders, memory.refusals.waits) == ((), (Wait("default/p", "n", NOW),))
 
@@ -99,29 +99,29 @@ def test_pods_expected_on_an_open_node_are_remembered() -> None:
 
 
 def test_from_the_grant_to_an_open_node() -> None:
-    memory, _ = decided(Memory(), pod("p", uid="u", unschedulable=True))
+    memory, _ = plan_and_order(Memory(), pod("p", uid="u", unschedulable=True))
     memory = granted(memory)
 
-    ready = seen(memory, arrived(), pod("p", uid="u", unschedulable=True))
+    ready = reconciled(memory, arrived(), pod("p", uid="u", unschedulable=True))
     assert ready.acts == (Bind("default/p", "u", "n", {"nvidia.com/gpu": 1}),)
     assert boot_times.forecast(ready.memory.boots, KIND.key).seen == 1
     assert [sent_binding.pod for sent_binding in ready.memory.admissions.bound.values()] == ["default/p"]
-    settled = seen(ready.memory, arrived(), pod("p", on="n", uid="u"), now=NOW + 64.0)
+    settled = reconciled(ready.memory, arrived(), pod("p", on="n", uid="u"), now=NOW + 64.0)
     assert settled.outcomes == (promises.Kept(KIND.key, spec(gpus=1).digest, NOW + 64.0),)
     assert settled.acts == ()
-    opens = seen(settled.memory, arrived(), pod("p", on="n", uid="u"), now=NOW + 65.0)
+    opens = reconciled(settled.memory, arrived(), pod("p", on="n", uid="u"), now=NOW + 65.0)
     assert [type(act) for act in opens.acts] == [Lift]
-    there = seen(opens.memory, arrived(taints=()), pod("p", on="n", uid="u"), now=NOW + 66.0)
+    there = reconciled(opens.memory, arrived(taints=()), pod("p", on="n", uid="u"), now=NOW + 66.0)
     assert (there.memory.ledger.coming, there.memory.ledger.promises) == ((), ())
 
 
 def test_a_node_with_less_than_its_template_corrects_the_next_plan() -> None:
     hungry = spec(gpus=1, memory=30)
-    memory, _ = decided(Memory(), pod("p", hungry))
+    memory, _ = plan_and_order(Memory(), pod("p", hungry))
     small = {**KIND.allocatable, "memory": 28 * GI}
-    found = seen(granted(memory), arrived(allocatable=small), pod("p", hungry)).memory
+    memory_after = reconciled(granted(memory), arrived(allocatable=small), pod("p", hungry)).memory
 
-    honest = learned_templates.corrected_policy(POLICY, found.learned)
+    honest = learned_templates.corrected_policy(POLICY, memory_after.learned)
     assert bought(planned([pod("q", hungry)], *POLICY.pools)) == {"g.1": 1}
     assert bought(planned([pod("q", hungry)], *honest.pools)) == {"g.2": 1}
 
@@ -131,17 +131,17 @@ def test_without_fresh_facts_nothing_is_removed_and_no_idle_clock_runs() -> None
     memory = Memory(ledger=Ledger(leaving=(leaving,)))
     items = (arrived(taints=(Taint("gpuscaler.io/leaving"),)), node("idle", KIND))
 
-    stale = seen(memory, *items, fresh=False)
+    stale = reconciled(memory, *items, fresh=False)
     assert not any(isinstance(act, End) for act in stale.acts)
     assert stale.memory.clocks == IdleClocks()
-    fresh = seen(memory, *items)
+    fresh = reconciled(memory, *items)
     assert any(isinstance(act, End) for act in fresh.acts)
     assert "idle" in fresh.memory.clocks.since
 
 
 def test_a_machine_that_never_came_is_ended_and_its_offering_remembered() -> None:
-    memory = granted(decided(Memory(), pod("p"))[0])
-    reconciliation = seen(memory, pod("p"), now=NOW + 900.0)
+    memory = granted(plan_and_order(Memory(), pod("p"))[0])
+    reconciliation = reconciled(memory, pod("p"), now=NOW + 900.0)
 
     assert [(act.instance, act.reason) for act in reconciliation.acts if isinstance(act, End)] == [
         ("i-1", "machine i-1 did not become a node within 900 s (pace.register_timeout)")
@@ -150,35 +150,35 @@ def test_a_machine_that_never_came_is_ended_and_its_offering_remembered() -> Non
 
 
 def test_an_order_whose_answer_was_lost_is_sent_again_if_the_cloud_keeps_tokens() -> None:
-    memory, (order,) = decided(Memory(), pod("p"))
+    memory, (order,) = plan_and_order(Memory(), pod("p"))
     doubtful = msgspec.structs.replace(memory, ledger=ledger.step(memory.ledger, ledger.Doubted(order.token, NOW)))
 
     nothing = Inventory(NOW + 60.0, ())
-    again = seen(doubtful, pod("p"), inventory=nothing)
+    again = reconciled(doubtful, pod("p"), inventory=nothing)
     assert [order.token for order in again.doubtful] == [order.token]
     # Sending is saved before, and does not happen in every pass.
     assert again.memory != doubtful
-    assert seen(again.memory, pod("p"), inventory=nothing, now=NOW + 61.0).doubtful == ()
-    assert seen(doubtful, pod("p"), inventory=nothing, now=NOW + 1.0).doubtful == ()
+    assert reconciled(again.memory, pod("p"), inventory=nothing, now=NOW + 61.0).doubtful == ()
+    assert reconciled(doubtful, pod("p"), inventory=nothing, now=NOW + 1.0).doubtful == ()
 
 
 def test_a_pod_refused_by_its_node_makes_its_class_avoid_the_node() -> None:
     memory = Memory(refusals=Refusals((Wait("default/p", "n", NOW),)))
     items = (node("n", KIND), pod("p"))
-    reconciliation = seen(memory, *items, attempts={"default/p": NOW + 30.0}, said={"default/p": "no"})
+    reconciliation = reconciled(memory, *items, attempts={"default/p": NOW + 30.0}, said={"default/p": "no"})
 
     assert [(node_refused.node, node_refused.detail) for node_refused in reconciliation.refused] == [("n", "no")]
     assert state_of(reconciliation.memory, POLICY, NOW + 60.0).refusing == {spec(gpus=1).digest: frozenset({"n"})}
-    assert sum(order.count for order in decided(reconciliation.memory, *items, now=NOW + 61.0)[1]) == 1
+    assert sum(order.count for order in plan_and_order(reconciliation.memory, *items, now=NOW + 61.0)[1]) == 1
 
 
 def test_two_broken_promises_pause_an_offering_for_the_refused_pods() -> None:
     broken = [promises.Broken(KIND.key, spec(gpus=1).digest, NOW)] * 2
-    known = promises.Promises()
-    for one in broken:
-        known = promises.step(known, one)
+    kept_promises = promises.Promises()
+    for event in broken:
+        kept_promises = promises.step(kept_promises, event)
 
-    _, (order,) = decided(Memory(promises=known), pod("p"))
+    _, (order,) = plan_and_order(Memory(promises=kept_promises), pod("p"))
     assert order.offerings == (LARGER.key,)
 
 
@@ -200,7 +200,7 @@ def test_the_state_for_the_planner_contains_work_in_progress() -> None:
 
 
 def test_the_whole_memory_survives_serialisation() -> None:
-    memory = granted(decided(Memory(), *pods("p", 2))[0])
+    memory = granted(plan_and_order(Memory(), *pods("p", 2))[0])
     refused = node_refusals.step(Refusals((Wait("p", "n", NOW),)), node_refusals.NodeRefused("p", "class", "n", "face", NOW, "no"))
     tripped = breakers.step(memory.breakers, offering_events.Reclaimed(KIND.key, NOW))
     memory = msgspec.structs.replace(memory, refusals=refused, breakers=tripped)
@@ -212,7 +212,7 @@ def test_the_whole_memory_survives_serialisation() -> None:
 
 def test_a_second_machine_like_the_one_assigned_to_an_order_counts_in_the_same_pass() -> None:
     """Without tokens both may belong to the order until one is assigned: the plan of that pass must not buy another."""
-    memory, (order,) = decided(Memory(), pod("p", unschedulable=True))
+    memory, (order,) = plan_and_order(Memory(), pod("p", unschedulable=True))
     accepted = msgspec.structs.replace(memory, ledger=ledger.step(memory.ledger, ledger.Answered(order.token, NOW, (), 1)))
     listed = Inventory(NOW + 60.0, tuple(Instance(f"i-{number}", *KIND.key, launched=NOW + number) for number in (1, 2)))
     reconciliation = reconcile(accepted, Cluster.of((pod("p", unschedulable=True),)), POLICY, Facts(inventory=listed), NOW + 60.0)

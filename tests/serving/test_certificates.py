@@ -20,7 +20,9 @@ def context(purpose: ssl.Purpose, trusted: bytes, pair: CertificatePair) -> ssl.
     return pair.load_into(made)
 
 
-async def who_asks(ours: CertificateAuthority, theirs: CertificateAuthority, host: str, served: CertificatePair | None = None) -> list[str]:
+async def client_subject(
+    ours: CertificateAuthority, theirs: CertificateAuthority, host: str, served: CertificatePair | None = None
+) -> list[str]:
     """Return the subject of a client of ``theirs``, as seen by a server of ``ours`` that is reached as ``host``."""
     seen: list[str] = []
 
@@ -44,7 +46,7 @@ async def who_asks(ours: CertificateAuthority, theirs: CertificateAuthority, hos
 
 async def test_a_client_certificate_contains_its_name_and_groups() -> None:
     authority = CertificateAuthority("ours", now=time.time())
-    assert await who_asks(authority, authority, "127.0.0.1") == ["system:masters", "ada"]
+    assert await client_subject(authority, authority, "127.0.0.1") == ["system:masters", "ada"]
 
 
 def test_files_are_for_their_owner_only(tmp_path: Path) -> None:
@@ -55,20 +57,23 @@ def test_files_are_for_their_owner_only(tmp_path: Path) -> None:
 async def test_a_server_certificate_is_not_valid_for_another_server() -> None:
     authority = CertificateAuthority("ours", now=time.time())
     with pytest.raises(ssl.SSLCertVerificationError, match="mismatch"):
-        await who_asks(authority, authority, "elsewhere")
+        await client_subject(authority, authority, "elsewhere")
 
 
 async def test_a_self_signed_server_is_valid_for_its_names_only() -> None:
     authority = CertificateAuthority("ours", now=time.time())
     served = authority.self_signed(hosts=("127.0.0.1", "localhost"))
     for host in ("127.0.0.1", "localhost"):
-        assert await who_asks(authority, authority, host, served) == ["system:masters", "ada"]
+        assert await client_subject(authority, authority, host, served) == ["system:masters", "ada"]
     with pytest.raises(ssl.SSLCertVerificationError, match="mismatch"):
-        await who_asks(authority, authority, "elsewhere", served)
+        await client_subject(authority, authority, "elsewhere", served)
 
 
 async def test_a_client_of_another_authority_is_rejected() -> None:
-    assert await who_asks(CertificateAuthority("ours", now=time.time()), CertificateAuthority("theirs", now=time.time()), "127.0.0.1") == []
+    assert (
+        await client_subject(CertificateAuthority("ours", now=time.time()), CertificateAuthority("theirs", now=time.time()), "127.0.0.1")
+        == []
+    )
 
 
 def test_every_signing_key_is_different() -> None:

@@ -22,7 +22,7 @@ def noting(begun: list[object], what: object) -> Go:
 
 
 @dataclass
-class Door:
+class Peers:
     now: float = 0.0
     bounds: Bounds = BOUNDS
     closed: list[str] = field(default_factory=list)
@@ -59,7 +59,7 @@ class Door:
 
 
 def test_above_the_limit_of_a_peer_its_longest_waiting_connection_is_closed() -> None:
-    door = Door()
+    door = Peers()
     door.open("probe", "probe")
     for number in range(6):
         door.open("flood", str(number))
@@ -69,7 +69,7 @@ def test_above_the_limit_of_a_peer_its_longest_waiting_connection_is_closed() ->
 
 
 def test_above_the_waiting_limit_the_longest_waiting_connection_is_closed() -> None:
-    door = Door()
+    door = Peers()
     for number in range(3):
         door.enter("inside", f"inside{number}")
     for number in range(9):
@@ -81,7 +81,7 @@ def test_above_the_waiting_limit_the_longest_waiting_connection_is_closed() -> N
 
 def test_new_and_known_peers_do_not_displace_each_other_from_the_queue() -> None:
     for peers in (("probe", "new"), ("new", "probe")):
-        door = Door()
+        door = Peers()
         door.answer(door.enter("probe", "before"))
         door.open(peers[0], "one")
         for number in range(20):
@@ -90,7 +90,7 @@ def test_new_and_known_peers_do_not_displace_each_other_from_the_queue() -> None
 
 
 def test_above_the_limit_of_active_connections_the_peer_with_most_loses_one() -> None:
-    door = Door()
+    door = Peers()
     door.enter("probe", "probe")
     for number in range(3):
         door.enter("a", f"a{number}")
@@ -101,14 +101,14 @@ def test_above_the_limit_of_active_connections_the_peer_with_most_loses_one() ->
 
 
 def test_above_its_limit_of_active_connections_a_peer_loses_its_own() -> None:
-    door = Door()
+    door = Peers()
     for number in range(6):
         door.enter("flood", str(number))
     assert door.closed == ["0", "1"]
 
 
 def test_an_answer_renews_a_connection_and_bytes_do_not() -> None:
-    door = Door()
+    door = Peers()
     asks, drips, *_ = [door.enter("flood", name) for name in ("asks", "drips", "idle", "late")]
     door.connections.asked(asks)
     door.now += 1
@@ -119,7 +119,7 @@ def test_an_answer_renews_a_connection_and_bytes_do_not() -> None:
 
 
 def test_idle_connections_are_closed_before_active_ones() -> None:
-    door = Door()
+    door = Peers()
     busy = [door.enter("clients", f"busy{number}") for number in range(3)]
     for connection in busy:
         door.connections.asked(connection)
@@ -129,7 +129,7 @@ def test_idle_connections_are_closed_before_active_ones() -> None:
 
 
 def test_a_peer_that_does_not_receive_answers_locks_out_no_other() -> None:
-    door = Door()
+    door = Peers()
     for number in range(6):
         door.connections.asked(door.enter(f"flood{number}", f"holds{number}"))
     newcomer = door.enter("newcomer", "newcomer")
@@ -139,7 +139,7 @@ def test_a_peer_that_does_not_receive_answers_locks_out_no_other() -> None:
 
 
 def test_each_further_request_takes_a_turn() -> None:
-    door = Door(bounds=Bounds(peer_turns=2, peer_turns_at_once=3))
+    door = Peers(bounds=Bounds(peer_turns=2, peer_turns_at_once=3))
     connection, begun = door.enter("client", "client"), list[object]()
     for number in range(4):
         door.connections.request(connection, noting(begun, number))
@@ -151,7 +151,7 @@ def test_each_further_request_takes_a_turn() -> None:
 
 
 def test_a_connection_that_ends_while_it_waits_takes_no_turn() -> None:
-    door = Door(bounds=Bounds(peer_turns=2, peer_turns_at_once=1))
+    door = Peers(bounds=Bounds(peer_turns=2, peer_turns_at_once=1))
     door.enter("client", "first")
     begun = list[object]()
     ended, next_one = door.open("client", "ended"), door.open("client", "next")
@@ -164,7 +164,7 @@ def test_a_connection_that_ends_while_it_waits_takes_no_turn() -> None:
 
 
 def test_peers_with_a_certificate_have_a_separate_limit() -> None:
-    door = Door()
+    door = Peers()
     proxies = [door.open("proxy", f"proxy{number}") for number in range(3)]
     for connection in proxies:
         door.connections.trust(connection)
@@ -177,7 +177,7 @@ def test_peers_with_a_certificate_have_a_separate_limit() -> None:
 
 
 def test_an_address_with_a_certificate_within_the_hour_stays_trusted() -> None:
-    door = Door()
+    door = Peers()
     connection = door.open("proxy", "known")
     door.connections.trust(connection)
     again = [door.open("proxy", "again") for _ in range(2)]
@@ -199,7 +199,7 @@ def test_an_address_with_a_certificate_within_the_hour_stays_trusted() -> None:
 
 
 def test_each_stage_of_a_request_has_a_time_limit() -> None:
-    door = Door()
+    door = Peers()
     drips, kept, answering = (door.enter("peer", name) for name in ("drips", "kept", "answering"))
     silent = door.open("other", "silent")
     for connection in (drips, kept, answering):
@@ -224,7 +224,7 @@ def test_each_stage_of_a_request_has_a_time_limit() -> None:
 
 
 def test_connections_of_proxies_are_kept_longer_than_proxies_keep_them() -> None:
-    door = Door()
+    door = Peers()
     stranger, proxy = door.enter("stranger", "stranger"), door.open("proxy", "proxy")
     door.connections.trust(proxy)
     for connection in (proxy, stranger):
@@ -235,7 +235,7 @@ def test_connections_of_proxies_are_kept_longer_than_proxies_keep_them() -> None
 
 
 def test_each_request_has_its_own_limit_of_bytes() -> None:
-    door = Door()
+    door = Peers()
     connection = door.open("peer", "greedy")
     for _ in range(5):
         assert door.connections.read(connection, 90)
@@ -247,7 +247,7 @@ def test_each_request_has_its_own_limit_of_bytes() -> None:
 
 
 def test_without_connections_there_is_nothing_to_close() -> None:
-    door = Door()
+    door = Peers()
     door.connections.make_room()
     door.connections.remove(door.open("peer", "one"))
     door.connections.make_room()

@@ -204,8 +204,8 @@ async def test_a_request_is_not_answered_if_its_connection_ends_before_its_turn(
 
     async with served(web.get("/count", count), bounds=Bounds(peer_turns=20, peer_turns_at_once=2)) as server:
         with ExitStack() as stack:
-            gone = connected(stack, server, source="127.0.0.9")
-            gone.send(b"GET /count HTTP/1.1\r\nHost: x\r\n\r\n" * 10)
+            removed = connected(stack, server, source="127.0.0.9")
+            removed.send(b"GET /count HTTP/1.1\r\nHost: x\r\n\r\n" * 10)
             await until(lambda: len(asked) == 2)
         await until(lambda: len(server.listener.connections) == 0)
         served_by_then = len(asked)
@@ -285,8 +285,8 @@ async def test_failures_to_accept_are_reported_once_and_idle_connections_closed(
             await until(lambda: len(server.listener.connections) > 0)
             old = server.listener.sockets[0]
             asyncio.get_running_loop().remove_reader(old)
-            one = Exhausted(fileno=old.detach())
-            server.listener.sockets[0] = one
+            sock = Exhausted(fileno=old.detach())
+            server.listener.sockets[0] = sock
             server.listener.start()
             waiting = asyncio.create_task(probe(server))
             assert await closed(idle)
@@ -323,8 +323,8 @@ async def test_the_server_listens_at_all_addresses_of_a_name_and_of_the_machine(
     for host in ("localhost", "", "0.0.0.0"):
         sockets = await bind(host, 0)
         assert len({socket.getsockname()[1] for socket in sockets}) == 1
-        for one in sockets:
-            one.close()
+        for sock in sockets:
+            sock.close()
 
 
 @pytest.mark.parametrize(

@@ -52,15 +52,15 @@ async def test_a_probe_names_every_check_and_fails_if_one_fails() -> None:
 
 
 @pytest.mark.parametrize(
-    ("peer", "said"), [("10.0.0.7", "reason withheld"), ("::ffff:127.0.0.1", "https://10.0.0.1 is away"), ("::1", "https:")]
+    ("peer", "message"), [("10.0.0.7", "reason withheld"), ("::ffff:127.0.0.1", "https://10.0.0.1 is away"), ("::1", "https:")]
 )
-async def test_reasons_are_for_callers_on_this_machine(peer: str, said: str) -> None:
+async def test_reasons_are_for_callers_on_this_machine(peer: str, message: str) -> None:
     health = Health(ready={"synced": lambda: "https://10.0.0.1 is away"})
     transport = Mock(**{"get_extra_info.side_effect": lambda name, default=None: (peer, 5) if name == "peername" else default})
     answer = await health.routes()[1].handler(make_mocked_request("GET", "/readyz", transport=transport))
     assert isinstance(answer, web.Response)
     assert answer.status == 503
-    assert (answer.text or "").startswith(f"[-]synced {said}")
+    assert (answer.text or "").startswith(f"[-]synced {message}")
 
 
 async def test_a_check_that_raises_counts_as_failed() -> None:
@@ -157,11 +157,11 @@ async def test_clients_of_the_latest_authorities_are_accepted(tmp_path: Path) ->
     files = serving.issue("server", hosts=("localhost",)).write(tmp_path, "server")
     live = LiveTls(*files, ask_clients=True)
 
-    async def who(request: web.Request) -> web.Response:
+    async def caller(request: web.Request) -> web.Response:
         peer = request.get_extra_info("peercert")
         return web.Response(text=dict(part[0] for part in peer["subject"])["commonName"] if peer else "anonymous")
 
-    async with served(web.get("/", who), tls=live.context) as server:
+    async with served(web.get("/", caller), tls=live.context) as server:
         live.accept_authorities(first.certificate)
         assert await shown(server.port, serving, first.issue("one")) == b"one"
         with pytest.raises((aiohttp.ClientError, ssl.SSLError)):

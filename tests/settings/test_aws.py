@@ -61,8 +61,8 @@ def test_a_command_that_needs_pools_in_its_file_reports_that_they_are_in_the_acc
 
 
 def test_an_override_takes_precedence_over_what_was_found_and_keeps_the_rest() -> None:
-    found = Offering("a", "spot", "g5.xlarge", "us-east-1a", 0.5, {"cpu": 4000}, {"team": "x"}, (Taint("gpu"),))
-    pool = Pool("a", (found,), min=1, max=3, match_labels={"team": "x"})
+    discovered = Offering("a", "spot", "g5.xlarge", "us-east-1a", 0.5, {"cpu": 4000}, {"team": "x"}, (Taint("gpu"),))
+    pool = Pool("a", (discovered,), min=1, max=3, match_labels={"team": "x"})
     override = PoolOverride(
         "a",
         max=9,

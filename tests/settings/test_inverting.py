@@ -12,7 +12,7 @@ def policy(**pools: Offering) -> Policy:
     return Policy(tuple(Pool(name, (offering,)) for name, offering in pools.items()))
 
 
-def told(text: str, policy: Policy) -> tuple[str, ...]:
+def warnings_of(text: str, policy: Policy) -> tuple[str, ...]:
     priorities = parse_priorities(text, "it")
     return priority_warnings(apply_priorities(policy, priorities)[0], priorities)
 
@@ -21,11 +21,11 @@ SPOT4, ONE = offering("g.4", 2.27, gpus=4, market="spot"), offering("g.1", 0.65)
 
 
 def test_patterns_that_match_nothing_are_named_with_their_number() -> None:
-    assert told("{50: [spot, 'gpu-.*'], 10: [one]}", policy(spot=SPOT4, one=SPOT4)) == ("its pattern 50: gpu-.* matches no pool",)
+    assert warnings_of("{50: [spot, 'gpu-.*'], 10: [one]}", policy(spot=SPOT4, one=SPOT4)) == ("its pattern 50: gpu-.* matches no pool",)
 
 
 def test_a_pool_with_precedence_over_a_cheaper_one_is_named_with_the_extra_cost() -> None:
-    (only,) = told("{50: [spot], 10: [one]}", policy(spot=SPOT4, one=ONE))
+    (only,) = warnings_of("{50: [spot], 10: [one]}", policy(spot=SPOT4, one=ONE))
 
     assert only.startswith(
         "pool spot (priority 50) comes before pool one (priority 10), which is cheaper: its machines cost at least $2.27/h"
@@ -35,28 +35,30 @@ def test_a_pool_with_precedence_over_a_cheaper_one_is_named_with_the_extra_cost(
 
 
 def test_a_reversed_order_is_also_more_expensive_per_gpu() -> None:
-    (only,) = told("{1: [spot], 2: [demand]}", policy(spot=offering("g.1", 0.2, market="spot"), demand=ONE))
+    (only,) = warnings_of("{1: [spot], 2: [demand]}", policy(spot=offering("g.1", 0.2, market="spot"), demand=ONE))
 
     assert only.startswith("pool demand (priority 2) comes before pool spot (priority 1), which is cheaper: ")
     assert only.endswith("it is also more expensive per GPU ($0.65 per GPU against $0.20)")
 
 
 def test_the_cheapest_of_the_pools_with_lower_priority_is_named() -> None:
-    (only,) = told("{9: [dear], 5: [cheap, mid]}", policy(dear=SPOT4, mid=ONE, cheap=offering("g.1", 0.3)))
+    (only,) = warnings_of("{9: [dear], 5: [cheap, mid]}", policy(dear=SPOT4, mid=ONE, cheap=offering("g.1", 0.3)))
 
     assert "comes before pool cheap (priority 5)" in only
 
 
 def test_an_order_without_extra_cost_causes_no_warning() -> None:
     guessed = replace(offering("h", 0.01, pool="guessed"), price_from=BY_SIZE)
-    known = policy(spot=offering("g.1", 0.2), one=ONE, cpu=offering("c.1", 0.05, gpus=0), guessed=guessed)
+    priced = policy(spot=offering("g.1", 0.2), one=ONE, cpu=offering("c.1", 0.05, gpus=0), guessed=guessed)
 
-    assert told("{50: [spot], 10: [one, cpu, guessed]}", known) == ()
-    assert list(find_inverted(known)) == []
+    assert warnings_of("{50: [spot], 10: [one, cpu, guessed]}", priced) == ()
+    assert list(find_inverted(priced)) == []
 
 
 def test_pools_without_gpus_are_compared_with_each_other() -> None:
-    (only,) = told("{2: [big], 1: [small]}", policy(big=offering("c.8", 0.4, gpus=0, cpu=8), small=offering("c.2", 0.1, gpus=0, cpu=2)))
+    (only,) = warnings_of(
+        "{2: [big], 1: [small]}", policy(big=offering("c.8", 0.4, gpus=0, cpu=8), small=offering("c.2", 0.1, gpus=0, cpu=2))
+    )
 
     assert "pool big (priority 2) comes before pool small (priority 1)" in only
     assert only.endswith("it is also more expensive per CPU ($0.0500 per CPU against $0.0500)")

@@ -100,9 +100,9 @@ def test_an_aws_gpu_node_has_labels_of_kubernetes_eks_karpenter_and_gpu_discover
     ],
 )
 def test_each_cloud_uses_its_own_labels(instance_type: str, market: str, zone: str, expected: dict[str, str]) -> None:
-    found = labels(instance_type, market=market, zone=zone)
+    read = labels(instance_type, market=market, zone=zone)
 
-    assert {key: found.get(key) for key in expected} == expected
+    assert {key: read.get(key) for key in expected} == expected
 
 
 @pytest.mark.parametrize(
@@ -147,10 +147,10 @@ def test_the_region_comes_from_the_zones_name_or_else_from_the_file(zone: str, r
 
 
 def test_the_users_labels_take_precedence() -> None:
-    found = labels("g5.xlarge", zone="us-east-1a", extra='{nvidia.com/gpu.product: NVIDIA-A10G-SHARED, team: "7"}')
+    read = labels("g5.xlarge", zone="us-east-1a", extra='{nvidia.com/gpu.product: NVIDIA-A10G-SHARED, team: "7"}')
 
-    assert found["nvidia.com/gpu.product"] == "NVIDIA-A10G-SHARED"
-    assert found["team"] == "7"
+    assert read["nvidia.com/gpu.product"] == "NVIDIA-A10G-SHARED"
+    assert read["team"] == "7"
 
 
 def test_gpus_attached_to_a_type_that_has_none_are_counted() -> None:
@@ -164,6 +164,6 @@ def test_an_unknown_type_gets_labels_of_the_cloud_of_its_zone() -> None:
         "pools: [{name: p, zones: [us-east-1a], markets: [spot], offerings: [{type: x9.huge, price: 1, resources: {cpu: 1, memory: 1Gi}}]}]"
     )
 
-    found = parse_policy(text).pools[0].offerings[0].labels
-    assert found["eks.amazonaws.com/capacityType"] == "SPOT"
-    assert found["node.kubernetes.io/instance-type"] == "x9.huge"
+    read = parse_policy(text).pools[0].offerings[0].labels
+    assert read["eks.amazonaws.com/capacityType"] == "SPOT"
+    assert read["node.kubernetes.io/instance-type"] == "x9.huge"

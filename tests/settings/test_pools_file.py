@@ -25,20 +25,20 @@ def keys(offerings: tuple[Offering, ...]) -> list[tuple[str, str, str, float]]:
 
 
 def test_a_file_with_one_type_gets_every_default() -> None:
-    found = policy("region: us-east-1\npools:\n- name: gpu\n  types: [g5.xlarge]\n")
+    parsed = policy("region: us-east-1\npools:\n- name: gpu\n  types: [g5.xlarge]\n")
 
-    (only,) = found.pools
+    (only,) = parsed.pools
     assert keys(only.offerings) == [("g5.xlarge", "on-demand", "", 1.006)]
     assert (only.chooser, only.min, only.max, only.spare, only.idle_after) == ("buyer", 0, None, Spare(), 600.0)
     assert (only.priority, only.arch, only.match_labels, only.startup_taints, only.budgets) == (0, None, {}, (), ())
     assert only.min_gpus_per_pod == 0
-    assert found.limits == Limits()
-    assert (found.region, found.preferences, found.schedulers) == ("us-east-1", "ignore", ("default-scheduler",))
-    assert (found.priority_cutoff, found.min_saving) == (-10, 0.0)
+    assert parsed.limits == Limits()
+    assert (parsed.region, parsed.preferences, parsed.schedulers) == ("us-east-1", "ignore", ("default-scheduler",))
+    assert (parsed.priority_cutoff, parsed.min_saving) == (-10, 0.0)
 
 
 def test_every_key_is_read() -> None:
-    found = policy("""
+    parsed = policy("""
 pools:
   - name: all
     chooser: cloud
@@ -64,16 +64,16 @@ priority_cutoff: -1000
 min_saving: 0.25
 """)
 
-    (only,) = found.pools
+    (only,) = parsed.pools
     assert (only.chooser, only.min, only.max, only.spare, only.idle_after) == ("cloud", 1, 9, Spare(gpus=3), 5400.0)
     assert only.min_gpus_per_pod == 1
     assert only.match_labels == {"team": "ml", "example.com/tier": ""}
     assert only.offerings[0].taints == (Taint("a", "b", "NoSchedule"),)
     assert only.startup_taints == (Taint("s", "", "NoExecute"),)
     assert (only.priority, only.arch, only.budgets) == (-3, "amd64", (Budget("2"),))
-    assert found.limits == Limits(gpus=8, machines=4, dollars_per_hour=12.5, machines_per_minute=2)
-    assert (found.region, found.preferences, found.schedulers) == ("us-east-1", "respect", ("default-scheduler", "volcano"))
-    assert (found.priority_cutoff, found.min_saving) == (-1000, 0.25)
+    assert parsed.limits == Limits(gpus=8, machines=4, dollars_per_hour=12.5, machines_per_minute=2)
+    assert (parsed.region, parsed.preferences, parsed.schedulers) == ("us-east-1", "respect", ("default-scheduler", "volcano"))
+    assert (parsed.priority_cutoff, parsed.min_saving) == (-1000, 0.25)
 
 
 def test_the_short_form_is_types_times_markets_times_zones_at_list_prices() -> None:
@@ -86,7 +86,7 @@ def test_the_short_form_is_types_times_markets_times_zones_at_list_prices() -> N
 
 
 def test_an_offering_without_market_and_zone_takes_those_of_the_pool() -> None:
-    found = pool("""
+    parsed = pool("""
 zones: [us-east-1a, us-east-1b]
 markets: [spot]
 offerings:
@@ -95,7 +95,7 @@ offerings:
   - {type: g5.4xlarge, market: reserved, price: 0}
 """)
 
-    assert keys(found.offerings) == [
+    assert keys(parsed.offerings) == [
         ("g5.xlarge", "spot", "us-east-1a", 0.41246),
         ("g5.xlarge", "spot", "us-east-1b", 0.41246),
         ("g5.2xlarge", "spot", "us-east-1c", 0.5),
@@ -105,19 +105,19 @@ offerings:
 
 
 def test_a_price_is_that_of_the_zones_region() -> None:
-    found = pool("types: [g5.xlarge]\nzones: [eu-west-1a, us-east-1a]")
+    parsed = pool("types: [g5.xlarge]\nzones: [eu-west-1a, us-east-1a]")
 
-    assert [offering.price for offering in found.offerings] == [1.123, 1.006]
+    assert [offering.price for offering in parsed.offerings] == [1.123, 1.006]
 
 
 def test_resources_override_the_catalogue_one_by_one() -> None:
-    found = pool("""
+    parsed = pool("""
 offerings:
   - type: g5.xlarge
     resources: {memory: 15Gi, cpu: 3.5, nvidia.com/gpu: 0, nvidia.com/gpu.shared: "4"}
 """)
 
-    assert found.offerings[0].allocatable == {
+    assert parsed.offerings[0].allocatable == {
         "cpu": 3500,
         "memory": 15 * GIB,
         "ephemeral-storage": 17 * GIB,
@@ -139,17 +139,17 @@ offerings:
 
 
 def test_a_pool_of_another_architecture_passes_it_on_to_unknown_types() -> None:
-    found = pool("arch: arm64\ntypes: [g5g.xlarge]\nofferings: [{type: mine, price: 1, resources: {cpu: 1, memory: 1Gi}}]")
+    parsed = pool("arch: arm64\ntypes: [g5g.xlarge]\nofferings: [{type: mine, price: 1, resources: {cpu: 1, memory: 1Gi}}]")
 
-    assert found.arch == "arm64"
-    assert {offering.labels["kubernetes.io/arch"] for offering in found.offerings} == {"arm64"}
+    assert parsed.arch == "arm64"
+    assert {offering.labels["kubernetes.io/arch"] for offering in parsed.offerings} == {"arm64"}
 
 
 def test_an_arm_type_in_a_pool_without_arch_keeps_its_label() -> None:
-    found = pool("types: [g5g.xlarge]")
+    parsed = pool("types: [g5g.xlarge]")
 
-    assert found.arch is None
-    assert found.offerings[0].labels["kubernetes.io/arch"] == "arm64"
+    assert parsed.arch is None
+    assert parsed.offerings[0].labels["kubernetes.io/arch"] == "arm64"
 
 
 @pytest.mark.parametrize(
@@ -164,9 +164,9 @@ def test_an_arm_type_in_a_pool_without_arch_keeps_its_label() -> None:
     ],
 )
 def test_a_taint_is_read_in_every_form(written: str, expected: Taint) -> None:
-    found = pool(f"types: [g5.xlarge]\ntaints:\n  - {written}\nstartup_taints:\n  - {written}")
+    parsed = pool(f"types: [g5.xlarge]\ntaints:\n  - {written}\nstartup_taints:\n  - {written}")
 
-    assert found.offerings[0].taints == found.startup_taints == (expected,)
+    assert parsed.offerings[0].taints == parsed.startup_taints == (expected,)
 
 
 @pytest.mark.parametrize(
@@ -200,7 +200,7 @@ def test_a_key_without_a_value_counts_as_absent() -> None:
 
 
 def test_anchors_aliases_and_merge_keys_work_and_explicit_keys_take_precedence() -> None:
-    found = policy("""
+    parsed = policy("""
 pools:
   - &base
     name: a
@@ -215,7 +215,7 @@ pools:
     zones: *zones
 """)
 
-    assert [(p.name, p.max, p.offerings[0].zone) for p in found.pools] == [
+    assert [(p.name, p.max, p.offerings[0].zone) for p in parsed.pools] == [
         ("a", 3, "us-east-1a"),
         ("b", 5, "us-east-1a"),
         ("c", 7, "us-east-1a"),
@@ -234,10 +234,10 @@ def test_a_file_is_read_with_a_byte_order_mark_and_windows_line_ends(tmp_path: P
 
 
 def test_five_megabytes_are_read_in_seconds() -> None:
-    one = (
+    template = (
         "- {name: pool-%d, types: [g5.xlarge, g5.12xlarge], markets: [spot, on-demand], labels: {team: ml}, max: 10} # " + "." * 330 + "\n"
     )
-    text = "region: us-east-1\npools:\n" + "".join(one % index for index in range(11_500))
+    text = "region: us-east-1\npools:\n" + "".join(template % index for index in range(11_500))
     assert len(text) > 5_000_000
 
     assert len(policy(text).pools) == 11_500

@@ -51,7 +51,7 @@ def test_a_number_without_patterns_matches_nothing() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("", "it: is empty, expected a mapping from priorities to lists of patterns"),
         ("- .*", "it:1: saw a list, expected a mapping"),
@@ -67,7 +67,7 @@ def test_a_number_without_patterns_matches_nothing() -> None:
         ("---\n1: [a]\n---\n2: [b]", "saw a second document"),
     ],
 )
-def test_unparsable_priorities_are_reported_with_place_and_expectation(text: str, said: str) -> None:
+def test_unparsable_priorities_are_reported_with_place_and_expectation(text: str, message: str) -> None:
     with pytest.raises(SettingsError) as caught:
         parse_priorities(text, "it")
-    assert said in str(caught.value)
+    assert message in str(caught.value)

@@ -87,16 +87,16 @@ def test_specifications_that_avoid_different_nodes_are_distinguished() -> None:
 WAITS = Refusals((Wait("default/p", "a", NOW - 60.0),))
 
 
-def seen(*items: Item, refusals: Refusals = WAITS, tried: float = NOW - 1.0) -> list[NodeRefused | Cleared]:
+def refusals_of(*items: Item, refusals: Refusals = WAITS, tried: float = NOW - 1.0) -> list[NodeRefused | Cleared]:
     return find_refusals(
         refusals, Cluster.of(items), attempts={"default/p": tried}, messages={"default/p": "0/1 nodes are available"}, now=NOW
     )
 
 
 def test_a_node_counts_as_refusing_after_a_minute_and_a_newer_failed_attempt() -> None:
-    (one,) = seen(node("a"), pod("p"))
+    (refusal,) = refusals_of(node("a"), pod("p"))
 
-    assert one == NodeRefused("default/p", ONE.digest, "a", hash_node(node("a")), NOW, "0/1 nodes are available")
+    assert refusal == NodeRefused("default/p", ONE.digest, "a", hash_node(node("a")), NOW, "0/1 nodes are available")
 
 
 @pytest.mark.parametrize(
@@ -112,11 +112,11 @@ def test_a_node_counts_as_refusing_after_a_minute_and_a_newer_failed_attempt() -
     ids=["gone", "bound", "finished", "being deleted", "no such node", "node not ready"],
 )
 def test_a_pod_that_no_longer_waits_was_not_refused(items: tuple[Item, ...]) -> None:
-    assert seen(*items) == []
+    assert refusals_of(*items) == []
 
 
 def test_a_suspicion_without_a_plan_is_not_a_refusal() -> None:
-    assert seen(node("a"), pod("p"), refusals=Refusals((Wait("default/p", "a", NOW - 600.0, suspected=True),))) == []
+    assert refusals_of(node("a"), pod("p"), refusals=Refusals((Wait("default/p", "a", NOW - 600.0, suspected=True),))) == []
 
 
 @pytest.mark.parametrize(
@@ -146,9 +146,9 @@ def test_a_node_is_avoided_until_it_changes(now: Node | None, cleared: bool) -> 
     refusals = Refusals(
         avoided=(NodeRefusal("x", "a", hash_node(node("a")), NOW + 60.0), NodeRefusal("y", "a", hash_node(node("a")), NOW + 60.0))
     )
-    found = seen(*([now] if now is not None else []), refusals=refusals)
+    changes = refusals_of(*([now] if now is not None else []), refusals=refusals)
 
-    assert found == ([Cleared("a")] if cleared else [])
+    assert changes == ([Cleared("a")] if cleared else [])
 
 
 def test_only_nodes_that_exist_and_are_open_are_expected_to_take_pods() -> None:

@@ -49,16 +49,16 @@ def test_a_taint_weakened_by_an_uncordon_is_restored_or_removed() -> None:
 
 
 @pytest.mark.parametrize(
-    "book",
+    "ledger",
     [
         Ledger(coming=(OrderedMachine("o", "o", (KIND.key,), 1.0, 1.0, node="a"),)),
         Ledger(promises=(Promise("a", KIND.key, (), NOW),)),
         Ledger(leaving=(Removal("a", "i-a", KIND.key, "", NOW, NOW),)),
     ],
 )
-def test_nodes_with_work_in_progress_are_not_changed(book: Ledger) -> None:
-    assert acts(machine(ARRIVING_TAINT), ledger=book) == []
-    assert acts(machine(KEPT_TAINT), OTHER, book) == []
+def test_nodes_with_work_in_progress_are_not_changed(ledger: Ledger) -> None:
+    assert acts(machine(ARRIVING_TAINT), ledger=ledger) == []
+    assert acts(machine(KEPT_TAINT), OTHER, ledger) == []
 
 
 def test_machines_of_a_pool_that_no_longer_keeps_machines_open() -> None:

@@ -17,9 +17,11 @@ KEYS = (LITTLE_USED.key, IDLE.key)
 
 
 def due(taken: dict[str, list[int]], whole: dict[str, list[int]]) -> list[int]:
-    shares = shares_used({name: np.array(one) for name, one in taken.items()}, {name: np.array(one) for name, one in whole.items()})
-    found: list[int] = taints_due(shares).tolist()
-    return found
+    shares = shares_used(
+        {name: np.array(amounts) for name, amounts in taken.items()}, {name: np.array(amounts) for name, amounts in whole.items()}
+    )
+    counts: list[int] = taints_due(shares).tolist()
+    return counts
 
 
 def test_idle_machines_have_both_taints_and_half_used_machines_have_one() -> None:

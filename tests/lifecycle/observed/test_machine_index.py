@@ -20,21 +20,21 @@ def instance(name: str, state: str = RUNNING) -> Instance:
     return Instance(name, *KIND.key, state=state)
 
 
-def somebody(dice: Random, number: int) -> Pod:
+def random_item(dice: Random, number: int) -> Pod:
     """A pod that may keep its node busy, for a time, or not at all."""
     made = pod(f"p{number}", on=f"n{dice.randrange(6)}", owner=dice.choice((Owner(), Owner("DaemonSet", "agent"))))
     return replace(made, phase=dice.choice(("Running", "Succeeded")), deleted=dice.choice((0.0, NOW + dice.randrange(300))))
 
 
 def change(dice: Random, cluster: Cluster) -> Delta:
-    gone: list[tuple[type, str]] = [(Pod, key) for key in dice.sample(sorted(cluster.pods), min(2, len(cluster.pods)))]
-    come: list[Item] = [somebody(dice, dice.randrange(12)) for _ in range(2)]
+    deleted: list[tuple[type, str]] = [(Pod, key) for key in dice.sample(sorted(cluster.pods), min(2, len(cluster.pods)))]
+    come: list[Item] = [random_item(dice, dice.randrange(12)) for _ in range(2)]
     if dice.random() < 0.5:
         name = dice.randrange(6)
         come.append(node(f"n{name}", provider_id=dice.choice((f"i-{name}", "i-shared", "")), ready=dice.random() < 0.7))
     if dice.random() < 0.2:
-        gone.append((Node, f"n{dice.randrange(6)}"))
-    return Delta(tuple(come), tuple(gone))
+        deleted.append((Node, f"n{dice.randrange(6)}"))
+    return Delta(tuple(come), tuple(deleted))
 
 
 @pytest.mark.parametrize("seed", range(20))

@@ -43,14 +43,14 @@ def coming(name: str = "n") -> Ledger:
     )
 
 
-@pytest.mark.parametrize(("theirs", "found"), [(2, set()), (3, {"o-0"})])
-def test_a_machine_is_crowded_if_other_pods_leave_no_room_for_its_own(theirs: int, found: set[str]) -> None:
+@pytest.mark.parametrize(("theirs", "expected"), [(2, set()), (3, {"o-0"})])
+def test_a_machine_is_crowded_if_other_pods_leave_no_room_for_its_own(theirs: int, expected: set[str]) -> None:
     # Its GPUs do not show yet.
     shown = {name: amount for name, amount in KIND.allocatable.items() if name != GPU}
     here = node("n", KIND, allocatable=shown)
     cluster = Cluster.of([here, pod("p", spec(gpus=2)), pod("t", spec(gpus=theirs), on="n")])
 
-    assert crowded_machines(coming(), cluster, POLICY) == found
+    assert crowded_machines(coming(), cluster, POLICY) == expected
 
 
 @pytest.mark.parametrize(

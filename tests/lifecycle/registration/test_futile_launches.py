@@ -28,10 +28,10 @@ def ended(count: int, **more: Any) -> tuple[Instance, ...]:
 
 
 def failing(times: int = 2, key: Any = KIND.key) -> Breakers:
-    known = Breakers()
+    open_breakers = Breakers()
     for _ in range(times):
-        known = breakers.step(known, Failed(key, NOW - 300.0, "it ended before it opened"))
-    return known
+        open_breakers = breakers.step(open_breakers, Failed(key, NOW - 300.0, "it ended before it opened"))
+    return open_breakers
 
 
 def is_covered(over: tuple[Instance, ...], breakers: Breakers, *, ledger: Ledger | None = None) -> bool:
@@ -45,7 +45,7 @@ def test_the_machine_after_several_that_ended_by_themselves_is_ended() -> None:
 
 
 @pytest.mark.parametrize(
-    ("over", "known"),
+    ("over", "open_breakers"),
     [
         (ended(MOST_ENDED - 1), failing()),
         (ended(MOST_ENDED), Breakers()),
@@ -56,8 +56,8 @@ def test_the_machine_after_several_that_ended_by_themselves_is_ended() -> None:
     ],
     ids=["few ended", "nothing fails", "one failed", "another type fails", "long ago", "of another group"],
 )
-def test_other_machines_are_waited_for(over: tuple[Instance, ...], known: Breakers) -> None:
-    assert not is_covered(over, known)
+def test_other_machines_are_waited_for(over: tuple[Instance, ...], open_breakers: Breakers) -> None:
+    assert not is_covered(over, open_breakers)
 
 
 def test_machines_that_we_ended_do_not_count() -> None:
@@ -68,10 +68,10 @@ def test_machines_that_we_ended_do_not_count() -> None:
 
 @pytest.mark.parametrize("absent", [True, False])
 def test_every_cause_of_failed_machines_counts(*, absent: bool) -> None:
-    known = Breakers()
+    open_breakers = Breakers()
     for number in range(3):
         at = NOW - 300.0 + number
         what = Absent(KIND.key, at, at, "it never was a node") if absent else Fruitless(KIND.key, at, "its pods still wait")
-        known = breakers.step(known, what)
+        open_breakers = breakers.step(open_breakers, what)
 
-    assert is_covered(ended(MOST_ENDED), known)
+    assert is_covered(ended(MOST_ENDED), open_breakers)

@@ -19,7 +19,7 @@ KIND, OTHER = offering("g.1"), offering("g.2", 2.0)
 POLICY = Policy((pool(KIND, OTHER),))
 
 
-def looked(memory: Memory, *deliveries: Delivery, at: float = NOW, listed: tuple[Instance, ...] = ()) -> Reconciliation:
+def reconciled(memory: Memory, *deliveries: Delivery, at: float = NOW, listed: tuple[Instance, ...] = ()) -> Reconciliation:
     return reconcile(memory, Cluster(), POLICY, Facts(inventory=Inventory(at, listed, deliveries)), at)
 
 
@@ -36,26 +36,26 @@ def ordered(state: str, **more: Any) -> Memory:
 
 
 def test_machines_missing_from_the_desired_capacity_are_on_their_way() -> None:
-    seen = looked(Memory(), Delivery("main", missing=2))
+    seen = reconciled(Memory(), Delivery("main", missing=2))
 
     assert (bought(seen, pods=2), bought(seen, pods=3)) == (0, 1)
     assert seen.memory.ledger.owing == {"main": NOW}
 
 
 def test_a_machine_that_the_group_lists_counts_at_once() -> None:
-    seen = looked(Memory(), Delivery("main"), listed=(Instance("i-1", *KIND.key, launched=NOW - 1.0),))
+    seen = reconciled(Memory(), Delivery("main"), listed=(Instance("i-1", *KIND.key, launched=NOW - 1.0),))
 
     assert bought(seen) == 0
 
 
 def test_a_group_that_cannot_launch_is_not_waited_for() -> None:
-    assert bought(looked(Memory(), Delivery("main", missing=1, failing="InsufficientInstanceCapacity"))) == 1
+    assert bought(reconciled(Memory(), Delivery("main", missing=1, failing="InsufficientInstanceCapacity"))) == 1
 
 
 def test_a_group_that_launches_nothing_for_minutes_is_not_waited_for_any_longer() -> None:
     memory, counted = Memory(), []
     for seconds in range(0, 241, 10):
-        seen = looked(memory, Delivery("main", missing=1), at=NOW + seconds)
+        seen = reconciled(memory, Delivery("main", missing=1), at=NOW + seconds)
         memory = seen.memory
         counted += [seconds] * (not bought(seen, at=NOW + seconds))
 
@@ -63,7 +63,7 @@ def test_a_group_that_launches_nothing_for_minutes_is_not_waited_for_any_longer(
 
 
 def test_a_machine_that_has_been_launched_is_no_longer_owed() -> None:
-    memory = looked(looked(Memory(), Delivery("main", missing=1)).memory, Delivery("main"), at=NOW + 60.0).memory
+    memory = reconciled(reconciled(Memory(), Delivery("main", missing=1)).memory, Delivery("main"), at=NOW + 60.0).memory
 
     assert memory.ledger.owing == {}
 
@@ -79,21 +79,21 @@ def test_a_machine_that_has_been_launched_is_no_longer_owed() -> None:
     ids=["raised for our order", "ours has come", "not answered", "being withdrawn"],
 )
 def test_capacity_raised_by_our_own_orders_is_counted_once(memory: Memory, owed: int) -> None:
-    assert len(looked(memory, Delivery("main", missing=1)).owed) == owed
+    assert len(reconciled(memory, Delivery("main", missing=1)).owed) == owed
 
 
 @pytest.mark.parametrize(("replaces", "machines"), [(True, 0), (False, 1)])
 def test_a_machine_without_its_node_counts_as_about_to_be_replaced_by_its_group(replaces: bool, machines: int) -> None:
     old = (Instance("i-1", *KIND.key, launched=NOW - 5000.0),)
     deliveries = [Delivery("main")] if replaces else []
-    first = looked(Memory(), *deliveries, listed=old)
-    late = looked(first.memory, *deliveries, at=NOW + REPLACED_SECONDS, listed=old)
+    first = reconciled(Memory(), *deliveries, listed=old)
+    late = reconciled(first.memory, *deliveries, at=NOW + REPLACED_SECONDS, listed=old)
 
     assert (bought(first), bought(late, at=NOW + REPLACED_SECONDS)) == (machines, 1)
 
 
 def test_a_group_outside_our_pools_owes_nothing() -> None:
-    assert looked(Memory(), Delivery("theirs", missing=3)).owed == ()
+    assert reconciled(Memory(), Delivery("theirs", missing=3)).owed == ()
 
 
 @pytest.mark.parametrize(

@@ -26,18 +26,18 @@ def live(name: str = "a", *, memory: int = 40, **more: Any) -> Node:
     return node(name, KIND, **{"allocatable": amounts, "provider_id": f"i-{name}", **more})
 
 
-def taught(
-    *nodes: Node, ledger: Ledger | None = None, listed: bool = True, policy: Policy = POLICY, known: Learned | None = None
+def learned_offering(
+    *nodes: Node, ledger: Ledger | None = None, listed: bool = True, policy: Policy = POLICY, previous: Learned | None = None
 ) -> Offering:
     """Return the offering as learned from the nodes."""
     machines = tuple(Instance(node.provider_id, *KIND.key) for node in nodes if node.provider_id != "i-foreign")
     index = MachineIndex.of(Cluster.of(nodes), Inventory(NOW, machines) if listed else None)
-    learned = learn_from_nodes(known or Learned(), ledger or Ledger(), policy, NOW, index=index, teachers=LiveNodes())
+    learned = learn_from_nodes(previous or Learned(), ledger or Ledger(), policy, NOW, index=index, teachers=LiveNodes())
     return corrected_policy(policy, learned).pools[0].offerings[0]
 
 
 def memory(*nodes: Node, **more: Any) -> float:
-    return taught(*nodes, **more).allocatable["memory"] / GI
+    return learned_offering(*nodes, **more).allocatable["memory"] / GI
 
 
 def test_an_open_listed_node_teaches() -> None:
@@ -85,16 +85,16 @@ def test_after_a_new_revision_only_newer_machines_teach() -> None:
     learned = learn_from_nodes(Learned(), Ledger(), first, NOW - 3600.0, index=index, teachers=LiveNodes())
     changed = learn_from_nodes(learned, Ledger(), second, NOW - 1800.0, index=index, teachers=LiveNodes())
 
-    assert memory(live(), policy=first, known=learned) == 40
-    assert memory(live(), policy=second, known=changed) == 32
-    assert memory(live(), live("b", memory=36, created=NOW - 900.0), policy=second, known=changed) == 36
+    assert memory(live(), policy=first, previous=learned) == 40
+    assert memory(live(), policy=second, previous=changed) == 32
+    assert memory(live(), live("b", memory=36, created=NOW - 900.0), policy=second, previous=changed) == 36
 
 
 def test_a_taint_of_a_single_node_teaches_nothing() -> None:
     taint = Taint("maintenance")
 
-    assert taught(live(taints=(taint,))).taints == ()
-    assert taught(live("a", taints=(taint,)), live("b", taints=(taint,))).taints == (taint,)
+    assert learned_offering(live(taints=(taint,))).taints == ()
+    assert learned_offering(live("a", taints=(taint,)), live("b", taints=(taint,))).taints == (taint,)
 
 
 def test_unchanged_kinds_are_not_recomputed() -> None:
@@ -150,7 +150,7 @@ def test_a_label_that_discovery_writes_minutes_later_is_learned() -> None:
 def test_the_instance_type_label_is_never_learned() -> None:
     wrong = live(labels={**KIND.labels, "node.kubernetes.io/instance-type": "m5.large"})
 
-    assert taught(wrong).labels.get("node.kubernetes.io/instance-type") == KIND.labels.get("node.kubernetes.io/instance-type")
+    assert learned_offering(wrong).labels.get("node.kubernetes.io/instance-type") == KIND.labels.get("node.kubernetes.io/instance-type")
 
 
 def test_a_node_that_has_lost_a_gpu_teaches_nothing() -> None:
@@ -158,8 +158,8 @@ def test_a_node_that_has_lost_a_gpu_teaches_nothing() -> None:
     whole = node("a", kind, provider_id="i-a", labels={**kind.labels, "nvidia.com/gpu.count": "8"})
     broken = replace(whole, allocatable={**kind.allocatable, "nvidia.com/gpu": 7}, labels={**kind.labels, "nvidia.com/gpu.count": "7"})
     policy, teachers, learned = Policy((pool(kind),)), LiveNodes(), Learned()
-    for one in (whole, broken):
-        index = MachineIndex.of(Cluster.of([one]), Inventory(NOW, (Instance(one.provider_id, *kind.key),)))
+    for candidate in (whole, broken):
+        index = MachineIndex.of(Cluster.of([candidate]), Inventory(NOW, (Instance(candidate.provider_id, *kind.key),)))
         learned = learn_from_nodes(learned, Ledger(), policy, NOW, index=index, teachers=teachers)
         teachers = LiveNodes()
 

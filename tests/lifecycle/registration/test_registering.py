@@ -46,7 +46,7 @@ def machine(name: str = "n", instance: str = "i-1", *taints: Taint, **more: Any)
     return node(name, KIND, provider_id=instance, **{"taints": (ARRIVING, *taints), "created": NOW - 10.0, **more})
 
 
-def look(ledger: Ledger, *items: Node, listed: list[Instance] | None = None, age: float = 0.0, **waits: Any) -> Arrivals:
+def register(ledger: Ledger, *items: Node, listed: list[Instance] | None = None, age: float = 0.0, **waits: Any) -> Arrivals:
     inventory = None if listed is None else Inventory(NOW - age, tuple(listed))
     cluster = Cluster.of(items)
     return find_arrivals(ledger, cluster, inventory, POLICY, waits=Waits(**waits), now=NOW, index=MachineIndex.of(cluster, inventory))
@@ -60,8 +60,8 @@ def kinds(arrivals: Arrivals) -> list[str]:
 
 
 def test_a_machine_whose_answer_was_lost_is_found_by_its_token() -> None:
-    book = Ledger((order(DOUBTFUL),), (coming(),))
-    arrivals = look(book, listed=[instance("i-other", token="b"), instance("i-1", token="a")])
+    current = Ledger((order(DOUBTFUL),), (coming(),))
+    arrivals = register(current, listed=[instance("i-other", token="b"), instance("i-1", token="a")])
 
     assert arrivals.steps == (ledger.Found("a-0", "i-1", KIND.key, NOW, NOW - 100.0),)
     assert arrivals.breaker_events == (offering_events.Granted(KIND.key, NOW),)
@@ -78,28 +78,28 @@ def test_a_machine_whose_answer_was_lost_is_found_by_its_token() -> None:
     ids=["another order's", "another offering", "older than the order", "ended"],
 )
 def test_an_instance_that_cannot_be_the_machine_is_not_assigned(stranger: Instance) -> None:
-    assert look(Ledger((order(ACCEPTED),), (coming(),)), listed=[stranger]).steps == ()
+    assert register(Ledger((order(ACCEPTED),), (coming(),)), listed=[stranger]).steps == ()
 
 
 def test_without_tokens_the_oldest_unclaimed_machine_of_the_offering_is_assigned() -> None:
-    book = Ledger((order(DOUBTFUL),), (coming(), granted("b-0", "i-taken", order="b")))
+    current = Ledger((order(DOUBTFUL),), (coming(), granted("b-0", "i-taken", order="b")))
     listed = [instance("i-young", launched=NOW - 50.0), instance("i-old", launched=NOW - 90.0), instance("i-taken", launched=NOW - 99.0)]
 
-    assert look(book, listed=listed, keeps_tokens=False).steps == (ledger.Found("a-0", "i-old", KIND.key, NOW, NOW - 90.0),)
+    assert register(current, listed=listed, keeps_tokens=False).steps == (ledger.Found("a-0", "i-old", KIND.key, NOW, NOW - 90.0),)
 
 
 def test_a_machine_from_before_the_order_is_not_assigned() -> None:
     ledger = Ledger((order(DOUBTFUL),), (coming(),), past=frozenset({"i-1"}))
 
-    assert look(ledger, listed=[instance()], keeps_tokens=False, lag=90.0).steps == ()
+    assert register(ledger, listed=[instance()], keeps_tokens=False, lag=90.0).steps == ()
 
 
 def test_an_order_that_has_not_been_sent_has_no_machine() -> None:
-    assert look(Ledger((order(INTENDED),), (coming(),)), listed=[instance(token="a")]).steps == ()
+    assert register(Ledger((order(INTENDED),), (coming(),)), listed=[instance(token="a")]).steps == ()
 
 
 def test_without_a_list_an_unclaimed_closed_node_is_assigned() -> None:
-    arrivals = look(Ledger((order(DOUBTFUL),), (coming(),)), machine(), listed=None)
+    arrivals = register(Ledger((order(DOUBTFUL),), (coming(),)), machine(), listed=None)
 
     assert kinds(arrivals) == ["Found", "Registered", "Ready"]
 
@@ -108,8 +108,8 @@ def test_without_a_list_an_unclaimed_closed_node_is_assigned() -> None:
 
 
 def test_the_rest_of_an_accepted_order_is_given_up_when_it_is_overdue() -> None:
-    early = look(Ledger((order(ACCEPTED, since=NOW - 899.0),), (coming(),)), listed=[])
-    late = look(Ledger((order(ACCEPTED, since=NOW - 900.0),), (coming(),)), listed=[])
+    early = register(Ledger((order(ACCEPTED, since=NOW - 899.0),), (coming(),)), listed=[])
+    late = register(Ledger((order(ACCEPTED, since=NOW - 900.0),), (coming(),)), listed=[])
 
     assert early == Arrivals()
     assert late.unfilled == ("a",)
@@ -123,47 +123,47 @@ def test_the_rest_of_an_accepted_order_is_given_up_when_it_is_overdue() -> None:
     ids=["a list after it", "a list that may be older", "an old list"],
 )
 def test_a_doubtful_order_without_tokens_is_given_up_once_a_list_would_show_it(age: float, lag: float, given_up: bool) -> None:
-    arrivals = look(Ledger((order(DOUBTFUL),), (coming(),)), listed=[], age=age, lag=lag, keeps_tokens=False)
+    arrivals = register(Ledger((order(DOUBTFUL),), (coming(),)), listed=[], age=age, lag=lag, keeps_tokens=False)
 
     assert (arrivals.unfilled == ("a",)) is given_up
 
 
 def test_a_doubtful_order_with_tokens_is_sent_again_instead_of_given_up() -> None:
-    assert look(Ledger((order(DOUBTFUL),), (coming(),)), listed=[]) == Arrivals()
+    assert register(Ledger((order(DOUBTFUL),), (coming(),)), listed=[]) == Arrivals()
 
 
 def test_a_machine_that_is_no_longer_listed_has_died() -> None:
-    arrivals = look(Ledger(coming=(granted(),)), listed=[])
+    arrivals = register(Ledger(coming=(granted(),)), listed=[])
 
     assert arrivals.steps == (ledger.Lost("a-0"),)
     assert arrivals.breaker_events[-1] == offering_events.Failed(KIND.key, NOW, "it ended before it opened")
 
 
 @pytest.mark.parametrize(
-    ("one", "counts"),
+    ("fields", "counts"),
     [({}, True), ({"node": "n"}, False), ({"offering": KIND.key._replace(market="spot")}, False), ({"order": ""}, False)],
     ids=["on-demand", "it was a node", "spot", "not ordered here"],
 )
-def test_a_machine_that_ends_before_it_is_a_node_counts_as_a_failure_of_its_pool(one: dict[str, Any], counts: bool) -> None:
-    arrivals = look(Ledger(coming=(granted(**one),)), listed=[])
+def test_a_machine_that_ends_before_it_is_a_node_counts_as_a_failure_of_its_pool(fields: dict[str, Any], counts: bool) -> None:
+    arrivals = register(Ledger(coming=(granted(**fields),)), listed=[])
 
     assert [type(fate) for fate in arrivals.breaker_events] == ([offering_events.Absent] if counts else []) + [offering_events.Failed]
 
 
 @pytest.mark.parametrize(("since", "lag"), [(20.0, 0.0), (100.0, 90.0)], ids=["just granted", "the list lags"])
 def test_a_machine_that_cannot_be_on_the_list_yet_has_not_died(since: float, lag: float) -> None:
-    assert look(Ledger(coming=(granted(granted=NOW - since),)), listed=[], lag=lag) == Arrivals()
+    assert register(Ledger(coming=(granted(granted=NOW - since),)), listed=[], lag=lag) == Arrivals()
 
 
 def test_without_a_list_no_machine_has_died() -> None:
-    assert look(Ledger(coming=(granted(),)), listed=None) == Arrivals()
+    assert register(Ledger(coming=(granted(),)), listed=None) == Arrivals()
 
 
 # Registering and becoming ready
 
 
 def test_a_node_with_the_machines_id_is_ready_when_it_shows_everything() -> None:
-    arrivals = look(Ledger(coming=(granted(),)), machine(), listed=[instance(state=PENDING)])
+    arrivals = register(Ledger(coming=(granted(),)), machine(), listed=[instance(state=PENDING)])
 
     assert arrivals.steps == (ledger.Registered("a-0", "n", NOW), ledger.Ready("a-0", NOW))
     # The Node has the time of its creation, however late it was seen.
@@ -171,27 +171,27 @@ def test_a_node_with_the_machines_id_is_ready_when_it_shows_everything() -> None
 
 
 def test_boot_and_device_plugin_are_timed_separately() -> None:
-    (arrived,) = look(Ledger(coming=(granted(node="n", registered=NOW - 30.0),)), machine(), listed=None).arrived
+    (arrived,) = register(Ledger(coming=(granted(node="n", registered=NOW - 30.0),)), machine(), listed=None).arrived
 
     assert (arrived.offering, arrived.boot, arrived.plugin) == (KIND.key, 70.0, 30.0)
 
 
 def test_the_boot_time_counts_from_the_launch_if_the_name_was_learned_late() -> None:
     ledger = Ledger((order(DOUBTFUL),), (coming(),))
-    (arrived,) = look(ledger, machine(created=NOW - 5.0), listed=[instance(token="a", launched=NOW - 100.0)], began=NOW - 20.0).arrived
+    (arrived,) = register(ledger, machine(created=NOW - 5.0), listed=[instance(token="a", launched=NOW - 100.0)], began=NOW - 20.0).arrived
 
     assert (arrived.boot, arrived.plugin) == (95.0, 5.0)
 
 
 def test_a_launch_dated_before_its_order_counts_from_the_order() -> None:
     ledger = Ledger((order(DOUBTFUL),), (coming(),))
-    (arrived,) = look(ledger, machine(created=NOW - 5.0), listed=[instance(token="a", launched=NOW - 9000.0)]).arrived
+    (arrived,) = register(ledger, machine(created=NOW - 5.0), listed=[instance(token="a", launched=NOW - 9000.0)]).arrived
 
     assert arrived.boot == 115.0
 
 
 def test_a_machine_that_became_ready_unobserved_teaches_no_boot_time() -> None:
-    arrivals = look(Ledger(coming=(granted(),)), machine(created=NOW - 50.0), listed=[instance()], began=NOW - 1.0)
+    arrivals = register(Ledger(coming=(granted(),)), machine(created=NOW - 50.0), listed=[instance()], began=NOW - 1.0)
 
     assert kinds(arrivals) == ["Registered", "Ready"]
     assert arrivals.arrived == ()
@@ -214,7 +214,7 @@ def test_an_unfinished_node_reports_what_it_lacks(more: dict[str, Any], lacks: s
     node = machine(**more)
 
     assert describe_lack(node, KIND, POOL) == lacks
-    assert kinds(look(Ledger(coming=(granted(),)), node, listed=None)) == ["Registered"]
+    assert kinds(register(Ledger(coming=(granted(),)), node, listed=None)) == ["Registered"]
 
 
 @pytest.mark.parametrize("name", STARTUP_TAINTS)
@@ -242,7 +242,7 @@ def test_a_machine_of_a_removed_offering_is_ready_when_its_node_is() -> None:
 
 
 @pytest.mark.parametrize(
-    ("one", "items", "reason"),
+    ("overdue_machine", "items", "reason"),
     [
         (granted(granted=NOW - 900.0), (), "machine i-1 did not become a node within 900 s (pace.register_timeout)"),
         (
@@ -257,18 +257,18 @@ def test_a_machine_of_a_removed_offering_is_ready_when_its_node_is() -> None:
         ),
     ],
 )
-def test_an_overdue_machine_is_ended_with_a_reason(one: OrderedMachine, items: tuple[Node, ...], reason: str) -> None:
-    arrivals = look(Ledger(coming=(one,)), *items, listed=[instance()])
+def test_an_overdue_machine_is_ended_with_a_reason(overdue_machine: OrderedMachine, items: tuple[Node, ...], reason: str) -> None:
+    arrivals = register(Ledger(coming=(overdue_machine,)), *items, listed=[instance()])
 
     assert [(entry.machine.instance, entry.reason) for entry in arrivals.overdue] == [("i-1", reason)]
     assert arrivals.steps[-1] == ledger.Lost("a-0")
     assert [type(fate) for fate in arrivals.breaker_events] == (
-        [offering_events.Failed] if one.node else [offering_events.Absent, offering_events.Failed]
+        [offering_events.Failed] if overdue_machine.node else [offering_events.Absent, offering_events.Failed]
     )
 
 
 @pytest.mark.parametrize(
-    "one",
+    "recent_machine",
     [
         granted(granted=NOW - 899.0),
         granted(granted=NOW - 2000.0, node="n", registered=NOW - 899.0),
@@ -277,5 +277,5 @@ def test_an_overdue_machine_is_ended_with_a_reason(one: OrderedMachine, items: t
     ],
     ids=["booting", "waiting for its GPUs", "ready and waiting for others", "without a name"],
 )
-def test_a_machine_that_is_not_overdue_is_waited_for(one: OrderedMachine) -> None:
-    assert look(Ledger(coming=(one,)), machine(ready=False), listed=[instance()]).overdue == ()
+def test_a_machine_that_is_not_overdue_is_waited_for(recent_machine: OrderedMachine) -> None:
+    assert register(Ledger(coming=(recent_machine,)), machine(ready=False), listed=[instance()]).overdue == ()

@@ -20,7 +20,7 @@ def machine(order: str) -> OrderedMachine:
     return OrderedMachine("m", order, (offering().key,), 1.0, NOW, offering=STRANGE, instance="i-1", granted=NOW)
 
 
-def seen(memory: Memory, cluster: Cluster, *listed: Instance) -> Memory:
+def reconciled(memory: Memory, cluster: Cluster, *listed: Instance) -> Memory:
     return reconcile(memory, cluster, POLICY, Facts(inventory=Inventory(NOW, listed)), NOW).memory
 
 
@@ -30,28 +30,28 @@ def stops(memory: Memory) -> list[str]:
 
 def test_a_machine_of_our_order_stops_its_pool_until_it_is_gone() -> None:
     there = Instance("i-1", *STRANGE, state=RUNNING, launched=NOW)
-    memory = seen(Memory(ledger=Ledger(coming=(machine("order"),))), Cluster.of([]), there)
-    (said,) = stops(memory)
-    assert said == "i-1 is g.9 on-demand z1, which the pool does not offer; it counts as the most expensive machine that it may be"
+    memory = reconciled(Memory(ledger=Ledger(coming=(machine("order"),))), Cluster.of([]), there)
+    (message,) = stops(memory)
+    assert message == "i-1 is g.9 on-demand z1, which the pool does not offer; it counts as the most expensive machine that it may be"
     assert state_of(memory, POLICY, NOW).blocked_offerings == {offering().key}
 
     opened = replace(memory, ledger=Ledger())
-    assert stops(seen(opened, Cluster.of([ARRIVED]), there))
-    assert stops(seen(opened, Cluster.of([]))) == []
+    assert stops(reconciled(opened, Cluster.of([ARRIVED]), there))
+    assert stops(reconciled(opened, Cluster.of([]))) == []
 
 
 def test_a_machine_that_others_started_stops_its_pool_only_while_it_arrives() -> None:
     there = Instance("i-1", *STRANGE, state=RUNNING, launched=NOW)
-    memory = seen(Memory(ledger=Ledger(coming=(machine(""),))), Cluster.of([]), there)
+    memory = reconciled(Memory(ledger=Ledger(coming=(machine(""),))), Cluster.of([]), there)
     assert stops(memory)
 
-    assert stops(seen(replace(memory, ledger=Ledger()), Cluster.of([ARRIVED]), there)) == []
+    assert stops(reconciled(replace(memory, ledger=Ledger()), Cluster.of([ARRIVED]), there)) == []
 
 
 def test_buying_resumes_once_the_pool_offers_the_machine() -> None:
     memory = Memory(unfamiliar={"i-1": STRANGE})
     wide = Policy((pool(offering(), offering("g.9")),))
-    known = reconcile(memory, Cluster.of([ARRIVED]), wide, Facts(), NOW).memory
+    memory_after = reconcile(memory, Cluster.of([ARRIVED]), wide, Facts(), NOW).memory
 
-    assert known.unfamiliar == {}
-    assert planned([pod("p")], *wide.pools, state=state_of(known, wide, NOW)).machines
+    assert memory_after.unfamiliar == {}
+    assert planned([pod("p")], *wide.pools, state=state_of(memory_after, wide, NOW)).machines

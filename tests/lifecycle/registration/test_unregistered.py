@@ -32,7 +32,7 @@ def instance(name: str = "i-1", **more: Any) -> Instance:
     return Instance(name, *KIND.key, **{"launched": NOW - 5.0, **more})
 
 
-def looked(
+def reconciled(
     memory: Memory, *items: Item, at: float, listed: tuple[Instance, ...] = (instance(),), aside: tuple[Skipped, ...] = (), **waits: Any
 ) -> Reconciliation:
     cluster = Cluster().apply(Delta(upserts=items), set_aside=aside)
@@ -42,7 +42,7 @@ def looked(
 
 def noticed(*items: Item, **more: Any) -> Memory:
     """Return the memory after a first pass that shows an unknown machine."""
-    return looked(Memory(), *items, at=NOW, **more).memory
+    return reconciled(Memory(), *items, at=NOW, **more).memory
 
 
 def coming(memory: Memory) -> list[str]:
@@ -54,8 +54,8 @@ def ended(seen: Reconciliation) -> list[tuple[str, str]]:
 
 
 def test_a_young_unknown_machine_counts_as_on_its_way_once_it_certainly_exists() -> None:
-    before = looked(noticed(), at=NOW + LISTED_SECONDS - 1.0).memory
-    after = looked(before, at=NOW + LISTED_SECONDS).memory
+    before = reconciled(noticed(), at=NOW + LISTED_SECONDS - 1.0).memory
+    after = reconciled(before, at=NOW + LISTED_SECONDS).memory
 
     assert (coming(before), coming(after)) == ([], ["i-1"])
     state = state_of(after, POLICY, NOW + LISTED_SECONDS)
@@ -65,10 +65,10 @@ def test_a_young_unknown_machine_counts_as_on_its_way_once_it_certainly_exists()
 
 
 def test_an_unknown_machine_becomes_a_node_like_any_other() -> None:
-    memory = looked(noticed(), at=NOW + 60.0).memory
+    memory = reconciled(noticed(), at=NOW + 60.0).memory
     arrived = node("n", KIND, provider_id="i-1", taints=(ARRIVING,), created=NOW + 70.0)
-    opening = looked(memory, arrived, at=NOW + 71.0)
-    opened = looked(opening.memory, node("n", KIND, provider_id="i-1", created=NOW + 70.0), at=NOW + 72.0)
+    opening = reconciled(memory, arrived, at=NOW + 71.0)
+    opened = reconciled(opening.memory, node("n", KIND, provider_id="i-1", created=NOW + 70.0), at=NOW + 72.0)
 
     assert [type(act).__name__ for act in opening.acts] == ["Lift"]
     assert opened.memory.ledger.coming == ()
@@ -77,26 +77,26 @@ def test_an_unknown_machine_becomes_a_node_like_any_other() -> None:
 @pytest.mark.parametrize("launched", [NOW - 5.0, NOW - 5000.0, 0.0], ids=["young", "old", "unknown"])
 def test_an_unknown_machine_that_becomes_no_node_in_time_is_ended_by_its_id(launched: float) -> None:
     listed = (instance(launched=launched),)
-    memory, found = noticed(listed=listed), []
+    memory, removed = noticed(listed=listed), []
     for seconds in range(10, 901, 10):
-        seen = looked(memory, at=NOW + seconds, listed=listed)
+        seen = reconciled(memory, at=NOW + seconds, listed=listed)
         memory = seen.memory
-        found += [(seconds, *one) for one in ended(seen)]
+        removed += [(seconds, *entry) for entry in ended(seen)]
 
-    assert found == [(900, "i-1", "machine i-1 did not become a node within 900 s (pace.register_timeout)")]
+    assert removed == [(900, "i-1", "machine i-1 did not become a node within 900 s (pace.register_timeout)")]
     # It may have been a node before its Node was deleted: that says nothing about the next machine.
     assert memory.breakers == Breakers()
 
 
 def test_an_old_unknown_machine_is_not_counted_as_room() -> None:
     listed = (instance(launched=NOW - 5000.0),)
-    memory = looked(noticed(listed=listed), at=NOW + 600.0, listed=listed).memory
+    memory = reconciled(noticed(listed=listed), at=NOW + 600.0, listed=listed).memory
 
     assert state_of(memory, POLICY, NOW + 600.0).upcoming == ()
 
 
 @pytest.mark.parametrize(
-    ("listed", "items", "book"),
+    ("listed", "items", "ledger"),
     [
         (instance(state=TERMINATED), (), Ledger()),
         (msgspec.structs.replace(instance(), pool="another"), (), Ledger()),
@@ -119,8 +119,8 @@ def test_an_old_unknown_machine_is_not_counted_as_room() -> None:
     ],
     ids=["ended", "of no pool", "a node", "perhaps a node", "leaving", "known", "ordered", "perhaps ordered"],
 )
-def test_a_machine_that_may_be_known_is_not_a_stranger(listed: Instance, items: tuple[Item, ...], book: Ledger) -> None:
-    assert looked(Memory(ledger=book), *items, at=NOW, listed=(listed,)).memory.ledger.strangers == {}
+def test_a_machine_that_may_be_known_is_not_a_stranger(listed: Instance, items: tuple[Item, ...], ledger: Ledger) -> None:
+    assert reconciled(Memory(ledger=ledger), *items, at=NOW, listed=(listed,)).memory.ledger.strangers == {}
 
 
 @pytest.mark.parametrize(("orders", "strangers"), [((1.0,), 1), ((-1.0,), 0), ((-1.0, 1.0), 0)])
@@ -129,7 +129,7 @@ def test_a_machine_listed_before_an_order_does_not_fill_it(orders: tuple[float, 
     ours = tuple(Order(f"a{at:+.0f}", "main", (KIND.key,), 1, NOW + at, NOW + at, ACCEPTED) for at in orders)
     machines = tuple(OrderedMachine(f"{order.token}-0", order.token, (KIND.key,), 1.0, order.at) for order in ours)
     ledger = replace(noticed().ledger, orders=ours, coming=machines)
-    seen = looked(Memory(ledger=ledger), at=NOW + 2.0, keeps_tokens=False)
+    seen = reconciled(Memory(ledger=ledger), at=NOW + 2.0, keeps_tokens=False)
 
     assert len(seen.memory.ledger.strangers) == strangers
     assert [upcoming.id for upcoming in seen.owed] == ["found-i-1"] * strangers
@@ -138,34 +138,34 @@ def test_a_machine_listed_before_an_order_does_not_fill_it(orders: tuple[float, 
 def test_no_machine_is_a_stranger_while_a_node_cannot_be_parsed() -> None:
     aside = (Skipped("Node n", "allocatable: saw a list"),)
 
-    assert looked(noticed(), at=NOW + 5000.0, aside=aside).memory.ledger.strangers == {}
-    assert ended(looked(noticed(), at=NOW + 5000.0, aside=aside)) == []
+    assert reconciled(noticed(), at=NOW + 5000.0, aside=aside).memory.ledger.strangers == {}
+    assert ended(reconciled(noticed(), at=NOW + 5000.0, aside=aside)) == []
 
 
 @pytest.mark.parametrize(("nodes", "given_up"), [(0, 0), (4, 0), (5, 4)])
 def test_machines_are_kept_if_most_nodes_are_gone(nodes: int, given_up: int) -> None:
     listed = tuple(instance(f"i-{number}", launched=NOW - 5000.0) for number in range(4 + nodes))
     items = [node(f"n-{number}", KIND, provider_id=f"i-{number}") for number in range(nodes)]
-    memory = looked(Memory(), *items, at=NOW, listed=listed).memory
+    memory = reconciled(Memory(), *items, at=NOW, listed=listed).memory
 
-    assert len(ended(looked(memory, *items, at=NOW + 900.0, listed=listed))) == given_up
+    assert len(ended(reconciled(memory, *items, at=NOW + 900.0, listed=listed))) == given_up
 
 
 def test_a_delayed_list_takes_longer_to_prove_a_machine() -> None:
-    early = looked(noticed(), at=NOW + 149.0, lag=90.0)
-    late = looked(noticed(), at=NOW + 150.0, lag=90.0)
+    early = reconciled(noticed(), at=NOW + 149.0, lag=90.0)
+    late = reconciled(noticed(), at=NOW + 150.0, lag=90.0)
 
     assert (coming(early.memory), coming(late.memory)) == ([], ["i-1"])
 
 
 def test_a_stranger_that_left_the_list_is_forgotten() -> None:
-    assert looked(noticed(), at=NOW + 30.0, listed=()).memory.ledger.strangers == {}
+    assert reconciled(noticed(), at=NOW + 30.0, listed=()).memory.ledger.strangers == {}
 
 
 def test_a_withdrawal_is_repeated_less_and_less_often_until_it_is_confirmed() -> None:
     memory, sent = Memory(ledger=Ledger(withdrawals=(Withdrawal("a"),))), []
     for seconds in range(0, 3000, 5):
-        seen = looked(memory, at=NOW + seconds, listed=())
+        seen = reconciled(memory, at=NOW + seconds, listed=())
         memory = seen.memory
         sent += [seconds] * len(seen.withdrawals)
 
@@ -184,7 +184,7 @@ def test_a_paused_pool_is_reported_once() -> None:
         )
         memory = msgspec.structs.replace(memory, ledger=ledger)
         for seconds in (1.0, 901.0, 902.0):
-            seen = looked(memory, pod("p"), at=at + seconds, listed=listed if seconds < 902.0 else ())
+            seen = reconciled(memory, pod("p"), at=at + seconds, listed=listed if seconds < 902.0 else ())
             memory = seen.memory
             remarks += seen.remarks
 

@@ -49,9 +49,9 @@ def waiting(name: str = "p", of: PodSpec | None = None, **more: Any) -> Pod:
     return pod(name, of, **{"uid": f"uid-{name}", "unschedulable": True, **more})
 
 
-def turn(ledger: Ledger, *items: Item, policy: Policy = POLICY, tried: float | None = None, said: str = "") -> Steering:
+def turn(ledger: Ledger, *items: Item, policy: Policy = POLICY, tried: float | None = None, message: str = "") -> Steering:
     attempts = {} if tried is None else {P: tried}
-    return steer(ledger, Cluster.of(items), policy, attempts=attempts, messages={P: said}, now=NOW)
+    return steer(ledger, Cluster.of(items), policy, attempts=attempts, messages={P: message}, now=NOW)
 
 
 def why(ledger: Ledger, *items: Item, policy: Policy = POLICY) -> str:
@@ -62,8 +62,8 @@ def bind(name: str, node: str = "a") -> Bind:
     return Bind(f"default/{name}", f"uid-{name}", node, GPUS)
 
 
-def after(book: Ledger, steering: Steering) -> Ledger:
-    return ledger.fold_events(book, steering.steps)
+def after(current: Ledger, steering: Steering) -> Ledger:
+    return ledger.fold_events(current, steering.steps)
 
 
 def promise(step: str = NOMINATING, **more: Any) -> Promise:
@@ -346,8 +346,8 @@ def test_with_steering_off_the_machine_opens_and_no_pod_is_nominated() -> None:
 
 def test_machines_of_a_gang_bound_by_its_scheduler_open_together() -> None:
     gang: dict[str, Any] = {"options": {"gang": "g", "gang_source": "coscheduling"}}
-    one = promise(nominated=NOW - 1.0, stood=NOW - 1.5)
-    ledger = Ledger(coming=(machine("a", P), machine("b", Q)), promises=(one, replace(one, node="b", pods=(Q,))))
+    nominated = promise(nominated=NOW - 1.0, stood=NOW - 1.5)
+    ledger = Ledger(coming=(machine("a", P), machine("b", Q)), promises=(nominated, replace(nominated, node="b", pods=(Q,))))
     p, q = waiting("p", nominated_node="a", **gang), waiting("q", **gang)
 
     assert turn(ledger, closed(), closed("b"), p, q).acts == ()
@@ -439,7 +439,7 @@ def test_a_pod_now_promised_another_machine_is_not_expected_on_the_first() -> No
 
 def test_a_promise_is_broken_after_a_minute_and_a_newer_failed_attempt() -> None:
     ledger = Ledger(promises=(promise(OPEN, since=NOW - 60.0, nominated=NOW - 60.0),))
-    steering = turn(ledger, closed(taints=()), waiting(nominated_node="a"), tried=NOW - 5.0, said="0/1 nodes: Insufficient cpu.")
+    steering = turn(ledger, closed(taints=()), waiting(nominated_node="a"), tried=NOW - 5.0, message="0/1 nodes: Insufficient cpu.")
 
     (broken,) = steering.outcomes
     assert isinstance(broken, promises.Broken)
@@ -471,8 +471,8 @@ def test_promises_of_a_deleted_node_end(items: tuple[Node, ...]) -> None:
 
 
 def test_a_broken_promise_is_forgotten_once_its_nomination_is_gone() -> None:
-    book = Ledger(broken=((P, "a"), (Q, "a")))
-    steering = turn(book, closed(taints=()), waiting("p"), waiting("q", nominated_node="a"))
+    current = Ledger(broken=((P, "a"), (Q, "a")))
+    steering = turn(current, closed(taints=()), waiting("p"), waiting("q", nominated_node="a"))
 
     assert steering.steps == (ledger.Mended(P),)
     assert steering.acts == (Nominate(Q, "uid-q", ""),)
@@ -482,12 +482,12 @@ def test_a_broken_promise_is_forgotten_once_its_nomination_is_gone() -> None:
 
 
 def test_a_machine_kept_for_large_pods_is_closed_again_once_they_are_bound() -> None:
-    book = Ledger(promises=(promise(OPEN, closes=True),))
-    steering = turn(book, closed(taints=()), waiting(on="a"), policy=KEEPING)
+    current = Ledger(promises=(promise(OPEN, closes=True),))
+    steering = turn(current, closed(taints=()), waiting(on="a"), policy=KEEPING)
 
     assert [type(act) for act in steering.acts] == [Close]
-    assert [promise.step for promise in after(book, steering).promises] == [CLOSING]
-    assert turn(after(book, steering), closed(), waiting(on="a"), policy=KEEPING).steps == (ledger.Redeemed("a"),)
+    assert [promise.step for promise in after(current, steering).promises] == [CLOSING]
+    assert turn(after(current, steering), closed(), waiting(on="a"), policy=KEEPING).steps == (ledger.Redeemed("a"),)
 
 
 def test_pods_planned_onto_a_closed_kept_machine_are_promised_it() -> None:

@@ -29,17 +29,17 @@ def failed(name: str, reason: str = "OutOfnvidia.com/gpu") -> Pod:
     return pod(name, uid=f"uid-{name}", on="a", phase="Failed", reason=reason)
 
 
-def look(admissions: Admissions, *pods: Pod, after: float = 1.0) -> AdmissionFindings:
+def observed(admissions: Admissions, *pods: Pod, after: float = 1.0) -> AdmissionFindings:
     return observe(admissions, Cluster.of([node("a", KIND), *pods]), NOW + after)
 
 
 @pytest.mark.parametrize("reason", ["OutOfcpu", "OutOfnvidia.com/gpu", "UnexpectedAdmissionError", "NodeAffinity", "TopologyAffinityError"])
 def test_a_pod_that_the_kubelet_turns_away_is_reported_once(reason: str) -> None:
-    admission_findings = look(bound("p"), failed("p", reason))
+    admission_findings = observed(bound("p"), failed("p", reason))
 
     assert admission_findings.turned_away == (TurnedAway("default/p", "a", KIND.pool, reason, "uid-p"),)
     assert admission_findings.refused == ()
-    assert look(admission_findings.admissions, failed("p", reason)).turned_away == ()
+    assert observed(admission_findings.admissions, failed("p", reason)).turned_away == ()
 
 
 @pytest.mark.parametrize(
@@ -54,7 +54,7 @@ def test_a_pod_that_the_kubelet_turns_away_is_reported_once(reason: str) -> None
     ids=["evicted", "failed by itself", "another pod", "bound elsewhere", "running"],
 )
 def test_no_other_end_of_a_pod_counts(other: Pod) -> None:
-    admission_findings = look(bound("p"), other)
+    admission_findings = observed(bound("p"), other)
 
     assert (admission_findings.turned_away, admission_findings.admissions.bound) == ((), {})
 
@@ -62,14 +62,14 @@ def test_no_other_end_of_a_pod_counts(other: Pod) -> None:
 def test_a_missing_answer_of_the_kubelet_is_waited_for_but_not_for_ever() -> None:
     admissions, pending = bound("p"), pod("p", uid="uid-p", on="a", phase="Pending")
 
-    assert look(admissions, pending).admissions == admissions
-    assert look(admissions, pending, after=WATCHED_SECONDS).admissions == Admissions()
-    assert look(admissions).admissions == Admissions()
+    assert observed(admissions, pending).admissions == admissions
+    assert observed(admissions, pending, after=WATCHED_SECONDS).admissions == Admissions()
+    assert observed(admissions).admissions == Admissions()
 
 
 def test_two_rejections_in_a_row_switch_the_pool_to_nomination_for_a_while() -> None:
-    admission_findings = look(bound("p"), failed("p"))
-    two = look(bound("q", admissions=admission_findings.admissions), failed("q"))
+    admission_findings = observed(bound("p"), failed("p"))
+    two = observed(bound("q", admissions=admission_findings.admissions), failed("q"))
     (refused,) = two.refused
     pools = pools_without_binding({}, two.refused, Ledger(), NOW)
 
@@ -79,7 +79,7 @@ def test_two_rejections_in_a_row_switch_the_pool_to_nomination_for_a_while() -> 
 
 
 def test_an_admitted_pod_in_between_ends_the_row() -> None:
-    admission_findings = look(bound("p"), failed("p"))
-    runs = look(bound("r", admissions=admission_findings.admissions), pod("r", uid="uid-r", on="a", phase="Running"))
+    admission_findings = observed(bound("p"), failed("p"))
+    runs = observed(bound("r", admissions=admission_findings.admissions), pod("r", uid="uid-r", on="a", phase="Running"))
 
-    assert look(bound("q", admissions=runs.admissions), failed("q")).refused == ()
+    assert observed(bound("q", admissions=runs.admissions), failed("q")).refused == ()

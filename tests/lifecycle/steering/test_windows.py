@@ -53,7 +53,7 @@ def arriving(*, gpus: int = 0, taints: tuple[Taint, ...] = CLOSED, **more: Any) 
     return node("a", KIND, **{"provider_id": "i-a", "uid": "u-a", "taints": taints, "allocatable": room(gpus=gpus), **more})
 
 
-def of(plugin: str = "plugin", *, on: str = "", name: str = "", like: PodSpec = AS_SHIPPED, **more: Any) -> Pod:
+def daemon_pod(plugin: str = "plugin", *, on: str = "", name: str = "", like: PodSpec = AS_SHIPPED, **more: Any) -> Pod:
     """A pod that the DaemonSet controller has created for node a."""
     field = NodeSelector((NodeSelectorTerm(fields=(Requirement("metadata.name", "In", ("a",)),)),))
     tied = replace(like, digest=f"{like.digest} {plugin} on a", node_affinity=field)
@@ -65,7 +65,7 @@ def ajar(**more: Any) -> Node:
     return arriving(ajar=True, **more)
 
 
-def look(
+def observed(
     before: Window | None = None, *items: Item, policy: Policy = POLICY, ledger: Ledger | None = None, now: float = NOW, **more: Any
 ) -> WindowFindings:
     windows = {"a": before} if before is not None else {}
@@ -81,7 +81,7 @@ def kinds(windows: WindowFindings) -> list[type]:
 
 
 def test_a_machine_opens_for_a_daemon_set_that_does_not_tolerate_its_taint() -> None:
-    windows = look(None, arriving(), PLUGIN, TOLERANT)
+    windows = observed(None, arriving(), PLUGIN, TOLERANT)
 
     assert windows.acts == (Ajar("a", "until it has pods of DaemonSet default/plugin"),)
     assert windows.windows == {"a": Window("u-a", opened=NOW)}
@@ -93,13 +93,13 @@ def test_a_machine_opens_for_a_daemon_set_that_does_not_tolerate_its_taint() -> 
         (arriving(), TOLERANT),
         (arriving(), daemon("other", spec(requests={}, node_selector=(("no", "such"),)))),
         (arriving(taints=(*CLOSED, Taint("team", "a"))), PLUGIN),
-        (arriving(), PLUGIN, of(on="a")),
+        (arriving(), PLUGIN, daemon_pod(on="a")),
         (arriving(unschedulable=True), PLUGIN),
     ],
 )
 def test_a_window_opens_for_nothing_else(items: tuple[Item, ...]) -> None:
     """Not if all tolerate the taint, or would not run there anyway, or run already; and not if a person has cordoned the node."""
-    windows = look(None, *items)
+    windows = observed(None, *items)
 
     assert windows == WindowFindings({})
 
@@ -109,8 +109,8 @@ def test_a_ready_machine_waiting_for_its_gang_gets_back_a_lost_device_plugin() -
     promised = Ledger(promises=(Promise("a", KIND.key, ("default/p",), NOW - 1.0),))
 
     for ledger in (ready, promised):
-        assert kinds(look(None, arriving(), PLUGIN, ledger=ledger)) == [Ajar]
-        assert look(None, arriving(gpus=4), PLUGIN, of(on="a"), ledger=ledger) == WindowFindings({})
+        assert kinds(observed(None, arriving(), PLUGIN, ledger=ledger)) == [Ajar]
+        assert observed(None, arriving(gpus=4), PLUGIN, daemon_pod(on="a"), ledger=ledger) == WindowFindings({})
 
 
 def test_leaving_and_opening_machines_get_no_window() -> None:
@@ -119,89 +119,89 @@ def test_leaving_and_opening_machines_get_no_window() -> None:
     opened_ = Ledger(promises=(Promise("a", KIND.key, ("default/p",), NOW - 1.0, OPEN),))
 
     for ledger in (leaving, lifted, opened_):
-        assert look(None, arriving(), PLUGIN, ledger=ledger) == WindowFindings({})
+        assert observed(None, arriving(), PLUGIN, ledger=ledger) == WindowFindings({})
 
 
 def test_a_window_is_closed_when_the_pod_is_bound() -> None:
-    for items in ((), (of(),)):
-        still = look(opened(), ajar(), PLUGIN, *items)
+    for items in ((), (daemon_pod(),)):
+        still = observed(opened(), ajar(), PLUGIN, *items)
         assert (still.acts, still.windows["a"]) == ((), opened())
 
-    windows = look(opened(), ajar(), PLUGIN, of(on="a"))
+    windows = observed(opened(), ajar(), PLUGIN, daemon_pod(on="a"))
     assert kinds(windows) == [Close]
     assert windows.windows["a"] == opened(closed=NOW)
     assert windows.remarks == ()
 
 
 def test_a_terminating_daemon_set_pod_gets_no_successor_before_it_is_gone() -> None:
-    assert look(None, arriving(), PLUGIN, of(on="a", deleted=NOW - 1.0)) == WindowFindings({})
+    assert observed(None, arriving(), PLUGIN, daemon_pod(on="a", deleted=NOW - 1.0)) == WindowFindings({})
 
 
 def test_a_window_is_forgotten_once_it_is_seen_closed() -> None:
-    windows = look(opened(closed=NOW - 1.0), arriving(), PLUGIN, of(on="a"))
+    windows = observed(opened(closed=NOW - 1.0), arriving(), PLUGIN, daemon_pod(on="a"))
 
     assert windows == WindowFindings({})
 
 
 def test_a_close_that_does_not_show_is_sent_again() -> None:
-    fresh = look(opened(closed=NOW - 1.0), ajar(), PLUGIN, of(on="a"))
-    late = look(opened(closed=NOW - REPEAT_SECONDS), ajar(), PLUGIN, of(on="a"))
+    fresh = observed(opened(closed=NOW - 1.0), ajar(), PLUGIN, daemon_pod(on="a"))
+    late = observed(opened(closed=NOW - REPEAT_SECONDS), ajar(), PLUGIN, daemon_pod(on="a"))
 
     assert (fresh.acts, kinds(late)) == ((), [Close])
 
 
 @pytest.mark.parametrize(
     ("items", "why"),
-    [((), "the DaemonSet controller created none"), ((of(),), "kube-scheduler has not bound pod default/plugin-x")],
+    [((), "the DaemonSet controller created none"), ((daemon_pod(),), "kube-scheduler has not bound pod default/plugin-x")],
 )
 def test_after_ten_seconds_the_window_closes_and_the_daemon_set_is_retried_later(items: tuple[Item, ...], why: str) -> None:
     over = opened(seen=NOW - OPEN_SECONDS)
-    windows = look(over, ajar(), PLUGIN, *items)
+    windows = observed(over, ajar(), PLUGIN, *items)
 
     assert kinds(windows) == [Close]
     (failed,) = windows.windows["a"].failed
     assert (failed.daemon, failed.times, failed.again) == ("default/plugin", 1, NOW + FIRST_PAUSE)
     (remark,) = windows.remarks
     assert remark.text == f"DaemonSet default/plugin has no pod on node a, which was cordoned for it: {why}; tried again in 1 min"
-    (said,) = reports(windows.windows)
-    assert said.startswith("DaemonSet default/plugin has no pod on node a, where it should run before the machine opens: ")
+    (message,) = reports(windows.windows)
+    assert message.startswith("DaemonSet default/plugin has no pod on node a, where it should run before the machine opens: ")
 
-    closed = look(windows.windows["a"], arriving(), PLUGIN, *items)
+    closed = observed(windows.windows["a"], arriving(), PLUGIN, *items)
     assert (closed.acts, closed.windows["a"]) == ((), Window("u-a", failed=(failed,)))
-    assert kinds(look(closed.windows["a"], arriving(), PLUGIN, *items, now=NOW + FIRST_PAUSE)) == [Ajar]
+    assert kinds(observed(closed.windows["a"], arriving(), PLUGIN, *items, now=NOW + FIRST_PAUSE)) == [Ajar]
 
 
 def test_pauses_double_up_to_ten_minutes_and_nothing_is_reported_twice() -> None:
     window, times = opened(seen=NOW - OPEN_SECONDS), []
     for _ in range(6):
-        windows = look(replace(opened(seen=NOW - OPEN_SECONDS), failed=window.failed), ajar(), PLUGIN)
+        windows = observed(replace(opened(seen=NOW - OPEN_SECONDS), failed=window.failed), ajar(), PLUGIN)
         assert len(windows.remarks) == (not window.failed)
         window = replace(windows.windows["a"], failed=tuple(replace(attempt, again=NOW) for attempt in windows.windows["a"].failed))
         times.append(windows.windows["a"].failed[0].again - NOW)
 
     assert times == [60.0, 120.0, 240.0, 480.0, LONGEST_PAUSE, LONGEST_PAUSE]
     for_weeks = opened(seen=NOW - OPEN_SECONDS, failed=(Attempt("default/plugin", 5000, NOW, "it failed"),))
-    assert look(for_weeks, ajar(), PLUGIN).windows["a"].failed[0].again == NOW + LONGEST_PAUSE
+    assert observed(for_weeks, ajar(), PLUGIN).windows["a"].failed[0].again == NOW + LONGEST_PAUSE
 
 
 def test_a_daemon_set_that_is_retried_later_delays_no_other() -> None:
     failed = (Attempt("default/plugin", 1, NOW + 30.0, "it failed"),)
     other = daemon("other", spec(requests={}))
 
-    windows = look(Window("u-a", failed=failed), arriving(), PLUGIN, other)
+    windows = observed(Window("u-a", failed=failed), arriving(), PLUGIN, other)
     assert windows.acts == (Ajar("a", "until it has pods of DaemonSet default/other"),)
-    assert kinds(look(opened(failed=failed), ajar(), PLUGIN, other, of("other", on="a"))) == [Close]
+    assert kinds(observed(opened(failed=failed), ajar(), PLUGIN, other, daemon_pod("other", on="a"))) == [Close]
 
 
 def test_a_node_that_registers_without_the_taint_gets_it_once_its_daemon_sets_have_come() -> None:
     bare = arriving(taints=())
-    first = look(None, bare, PLUGIN)
+    first = observed(None, bare, PLUGIN)
     assert (kinds(first), first.windows["a"]) == ([Ajar], Window("u-a", opened=NOW))
-    assert look(first.windows["a"], bare, PLUGIN, now=NOW + 1.0).acts == (), "it is on its way"
-    assert kinds(look(first.windows["a"], ajar(), PLUGIN, of(on="a"), now=NOW + 1.0)) == [Close]
-    for items in ((bare, TOLERANT), (bare, PLUGIN, of(on="a"))):
-        assert kinds(look(None, *items)) == [Close]
-    assert look(None, bare, PLUGIN, policy=replace(POLICY, steering=OFF)) == WindowFindings({})
+    assert observed(first.windows["a"], bare, PLUGIN, now=NOW + 1.0).acts == (), "it is on its way"
+    assert kinds(observed(first.windows["a"], ajar(), PLUGIN, daemon_pod(on="a"), now=NOW + 1.0)) == [Close]
+    for items in ((bare, TOLERANT), (bare, PLUGIN, daemon_pod(on="a"))):
+        assert kinds(observed(None, *items)) == [Close]
+    assert observed(None, bare, PLUGIN, policy=replace(POLICY, steering=OFF)) == WindowFindings({})
 
 
 def test_a_node_whose_window_is_open_counts_as_closed() -> None:
@@ -235,27 +235,27 @@ def test_the_taint_left_by_our_cordon_is_ignored() -> None:
 
 def test_a_window_that_does_not_show_is_opened_again_without_a_report() -> None:
     window = Window("u-a", opened=NOW - REPEAT_SECONDS)
-    windows = look(window, arriving(), PLUGIN)
+    windows = observed(window, arriving(), PLUGIN)
 
     assert (kinds(windows), windows.remarks, list(reports(windows.windows))) == ([Ajar], (), [])
     assert windows.windows["a"] == Window("u-a", opened=NOW)
-    assert look(replace(window, opened=NOW - 1.0), arriving(), PLUGIN).acts == ()
-    shown = look(window, arriving(gpus=4), PLUGIN, of(on="a"))
+    assert observed(replace(window, opened=NOW - 1.0), arriving(), PLUGIN).acts == ()
+    shown = observed(window, arriving(gpus=4), PLUGIN, daemon_pod(on="a"))
     assert shown == WindowFindings({}), "the pod that it was to open for is there"
 
 
 def test_a_clock_that_was_set_back_keeps_no_window_open() -> None:
     ahead = opened(opened=NOW + 3600.0, seen=NOW + 3600.0)
-    windows = look(ahead, ajar(), PLUGIN)
+    windows = observed(ahead, ajar(), PLUGIN)
 
     assert windows.windows["a"].seen == NOW
-    assert kinds(look(windows.windows["a"], ajar(), PLUGIN, now=NOW + OPEN_SECONDS)) == [Close]
+    assert kinds(observed(windows.windows["a"], ajar(), PLUGIN, now=NOW + OPEN_SECONDS)) == [Close]
 
 
 def test_a_new_node_of_the_same_name_starts_fresh() -> None:
     failed = (Attempt("default/plugin", 3, NOW + 500.0, "it failed"),)
 
-    assert kinds(look(Window("u-b", failed=failed), arriving(), PLUGIN)) == [Ajar]
+    assert kinds(observed(Window("u-b", failed=failed), arriving(), PLUGIN)) == [Ajar]
 
 
 def test_the_next_pass_is_soon_while_a_window_is_open_and_else_at_the_next_retry() -> None:
@@ -272,16 +272,16 @@ def test_after_a_restart_unconfirmed_writes_are_repeated_at_once() -> None:
     failed = (Attempt("default/plugin", 1, NOW + 9000.0, "it failed"),)
     ahead = recalled({"a": opened(opened=NOW + 900.0, closed=NOW, failed=failed)}, NOW)["a"]
     assert (ahead.opened, ahead.seen, ahead.failed[0].again) == (NOW, NOW - 1.0, NOW + LONGEST_PAUSE)
-    assert kinds(look(ahead, ajar(), PLUGIN, of(on="a"))) == [Close]
+    assert kinds(observed(ahead, ajar(), PLUGIN, daemon_pod(on="a"))) == [Close]
 
     opening = recalled({"a": Window("u-a", opened=NOW)}, NOW)["a"]
-    assert kinds(look(opening, arriving(), PLUGIN)) == [Ajar]
+    assert kinds(observed(opening, arriving(), PLUGIN)) == [Ajar]
 
 
 @pytest.mark.parametrize("shipped", SHIPPED, ids=[shipped.name for shipped in SHIPPED])
 def test_a_machine_opens_for_shipped_daemon_sets_that_do_not_tolerate_everything(shipped: Shipped) -> None:
-    found = decode_object(shipped.manifest(), Interner())
-    assert isinstance(found, Workload)
+    decoded = decode_object(shipped.manifest(), Interner())
+    assert isinstance(decoded, Workload)
     labels = {
         "kubernetes.io/os": "linux",
         "beta.kubernetes.io/os": "linux",
@@ -291,9 +291,9 @@ def test_a_machine_opens_for_shipped_daemon_sets_that_do_not_tolerate_everything
     labels |= {"feature.node.kubernetes.io/pci-10de.present": "true", "cloud.google.com/gke-accelerator": "nvidia-l4"}
     labels |= {f"nvidia.com/gpu.deploy.{part}": "true" for part in ("device-plugin", "mig-manager")}
 
-    assert kinds(look(None, arriving(labels=labels), found)) == ([Ajar] if shipped.waits else [])
+    assert kinds(observed(None, arriving(labels=labels), decoded)) == ([Ajar] if shipped.waits else [])
     if shipped.selector or shipped.terms:
-        assert kinds(look(None, arriving(labels={"kubernetes.io/os": "plan9"}), found)) == []
+        assert kinds(observed(None, arriving(labels={"kubernetes.io/os": "plan9"}), decoded)) == []
 
 
 KEEPING = Policy((pool(KIND, min_gpus_per_pod=4),), steering=BIND)
@@ -301,30 +301,30 @@ KEPT = (Taint(KEPT_TAINT),)
 
 
 def kept(before: Window | None = None, *items: Item, ledger: Ledger | None = None, now: float = NOW) -> WindowFindings:
-    return look(before, *items, policy=KEEPING, ledger=ledger or Ledger(), now=now)
+    return observed(before, *items, policy=KEEPING, ledger=ledger or Ledger(), now=now)
 
 
 def test_a_kept_machine_opens_for_a_new_updated_or_restarted_daemon_set() -> None:
     machine_ = arriving(gpus=4, taints=KEPT)
 
-    assert kinds(kept(None, machine_, PLUGIN, of(on="a"))) == []
+    assert kinds(kept(None, machine_, PLUGIN, daemon_pod(on="a"))) == []
     assert kinds(kept(None, machine_, PLUGIN)) == [Ajar]
-    assert kinds(kept(None, machine_, PLUGIN, of())) == [Ajar]
+    assert kinds(kept(None, machine_, PLUGIN, daemon_pod())) == [Ajar]
     assert kinds(kept(None, machine_, TOLERANT)) == []
 
 
 def test_a_kept_machine_is_closed_again_with_its_own_taint() -> None:
-    windows = kept(opened(), ajar(gpus=4, taints=KEPT), PLUGIN, of(on="a"))
+    windows = kept(opened(), ajar(gpus=4, taints=KEPT), PLUGIN, daemon_pod(on="a"))
 
     assert windows.acts == (Close("a", "it is kept for large pods", kept=True),)
     assert kinds(kept(opened(seen=NOW - OPEN_SECONDS), ajar(gpus=4, taints=KEPT), PLUGIN)) == [Close]
-    assert kept(windows.windows["a"], arriving(gpus=4, taints=KEPT), PLUGIN, of(on="a")) == WindowFindings({})
+    assert kept(windows.windows["a"], arriving(gpus=4, taints=KEPT), PLUGIN, daemon_pod(on="a")) == WindowFindings({})
 
 
 def test_a_daemon_set_that_tolerates_only_the_arriving_taint_has_kept_machines_open() -> None:
     half = daemon("plugin", spec(requests={}, tolerations=(Toleration(ARRIVING_TAINT, "Exists"),)))
 
-    assert kinds(look(None, arriving(), half)) == []
+    assert kinds(observed(None, arriving(), half)) == []
     assert kinds(kept(None, arriving(gpus=4, taints=KEPT), half)) == [Ajar]
 
 
@@ -333,7 +333,7 @@ def test_a_kept_machine_that_leaves_or_was_opened_by_a_person_gets_no_window() -
 
     assert kept(None, arriving(gpus=4, taints=KEPT), PLUGIN, ledger=leaving) == WindowFindings({})
     assert kept(None, arriving(gpus=4, taints=()), PLUGIN) == WindowFindings({})
-    assert look(None, arriving(gpus=4, taints=KEPT), PLUGIN, ledger=Ledger()) == WindowFindings({}), "its pool keeps none"
+    assert observed(None, arriving(gpus=4, taints=KEPT), PLUGIN, ledger=Ledger()) == WindowFindings({}), "its pool keeps none"
 
 
 def test_the_status_explains_a_window_and_the_missing_daemon_sets() -> None:
@@ -347,5 +347,5 @@ def test_the_status_explains_a_window_and_the_missing_daemon_sets() -> None:
 
 
 def test_without_arriving_machines_nothing_is_done() -> None:
-    assert look(None, arriving(), PLUGIN, ledger=Ledger()) == WindowFindings({})
+    assert observed(None, arriving(), PLUGIN, ledger=Ledger()) == WindowFindings({})
     assert GPU in KIND.allocatable

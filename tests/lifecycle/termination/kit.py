@@ -40,11 +40,11 @@ def forced(left: float, *evictions: Eviction, **more: Any) -> Removal:
     return draining(*evictions, forced=True, ends=NOW + left, **more)
 
 
-def asked(name: str = "p", *, again: float = 0.0, **more: Any) -> Eviction:
+def tried_eviction(name: str = "p", *, again: float = 0.0, **more: Any) -> Eviction:
     """An eviction that is tried again in ``again`` seconds."""
     return Eviction(f"default/{name}", f"uid-{name}", again=NOW + again, **{"tries": 1, **more})
 
 
-def effort(removal: Removal, *pods: Pod, now: float = NOW, awaited: frozenset[str] = frozenset()) -> EvictionRound:
+def next_evictions(removal: Removal, *pods: Pod, now: float = NOW, awaited: frozenset[str] = frozenset()) -> EvictionRound:
     cluster = Cluster.of((node("n", KIND), *pods))
     return evict(removal, residents(cluster, cluster.nodes["n"], now), now, awaited)

@@ -14,24 +14,24 @@ POLICY = Policy((pool(KIND),))
 AT = NOW + 86_400.0
 
 
-def remembered(memory: Memory, now: float, *, listed: bool = True, **facts: object) -> Memory:
+def reconciled(memory: Memory, now: float, *, listed: bool = True, **facts: object) -> Memory:
     inventory = Inventory(now, (Instance("i-1", *KIND.key),) if listed else ())
     cluster = Cluster.of((node("n", KIND, provider_id="i-1"),))
     return reconcile(memory, cluster, POLICY, Facts(inventory=inventory, **facts), now).memory  # type: ignore[arg-type]  # any facts
 
 
 def test_maintenance_announced_once_drains_the_machine_under_any_later_leader() -> None:
-    memory = remembered(Memory(), NOW, worked_on={"i-1": AT})
+    memory = reconciled(Memory(), NOW, worked_on={"i-1": AT})
     assert memory.ledger.leaving == ()
 
-    memory = remembered(memory, AT - AHEAD_SECONDS - 1.0)
+    memory = reconciled(memory, AT - AHEAD_SECONDS - 1.0)
     assert memory.ledger.leaving == ()
-    (removal,) = remembered(memory, AT - AHEAD_SECONDS).ledger.leaving
+    (removal,) = reconciled(memory, AT - AHEAD_SECONDS).ledger.leaving
     assert (removal.node, removal.forced, removal.ends) == ("n", True, AT)
 
 
 def test_a_new_time_replaces_the_old_one_and_a_lost_machine_is_forgotten() -> None:
-    memory = remembered(Memory(), NOW, worked_on={"i-1": AT})
+    memory = reconciled(Memory(), NOW, worked_on={"i-1": AT})
 
-    assert remembered(memory, NOW + 1.0, worked_on={"i-1": AT + 9.0}).worked_on == {"i-1": AT + 9.0}
-    assert remembered(memory, NOW + 1.0, listed=False).worked_on == {}
+    assert reconciled(memory, NOW + 1.0, worked_on={"i-1": AT + 9.0}).worked_on == {"i-1": AT + 9.0}
+    assert reconciled(memory, NOW + 1.0, listed=False).worked_on == {}

@@ -3,7 +3,7 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.lifecycle.termination.kit import CRITICAL, TOLERATES, asked, draining, effort, forced, resident
+from tests.lifecycle.termination.kit import CRITICAL, TOLERATES, draining, forced, next_evictions, resident, tried_eviction
 from tests.planning.building import NOW
 
 from gpuscaler.lifecycle.actions import Checkpoint, Delete, Evict
@@ -28,24 +28,24 @@ def evicted(eviction_round: EvictionRound) -> list[str]:
 
 
 def test_each_group_is_evicted_after_the_one_before_it_is_gone() -> None:
-    for gone, pod in enumerate(IN_ORDER):
-        assert evicted(effort(draining(), *IN_ORDER[gone:])) == [pod.name]
-    assert effort(draining()).done
+    for count, pod in enumerate(IN_ORDER):
+        assert evicted(next_evictions(draining(), *IN_ORDER[count:])) == [pod.name]
+    assert next_evictions(draining()).done
 
 
 def test_a_terminating_pod_delays_the_next_group() -> None:
-    eviction_round = effort(draining(), resident("web", deleted=NOW + 20.0), resident("dns", priority=CRITICAL))
+    eviction_round = next_evictions(draining(), resident("web", deleted=NOW + 20.0), resident("dns", priority=CRITICAL))
 
     assert (evicted(eviction_round), eviction_round.done) == ([], False)
 
 
 def test_a_protected_daemon_set_pod_is_tried_once_and_leaves_with_the_machine() -> None:
-    daemon, refused = resident("logs", daemon=True), asked("logs", again=5.0, why="the budget", budget=True)
+    daemon, refused = resident("logs", daemon=True), tried_eviction("logs", again=5.0, why="the budget", budget=True)
 
-    assert not effort(draining(asked("logs", again=5.0)), daemon).done
-    assert effort(draining(refused), daemon).done
-    assert effort(draining(refused), daemon).acts == ()
-    assert effort(draining(asked("logs", again=-1.0)), daemon).done
+    assert not next_evictions(draining(tried_eviction("logs", again=5.0)), daemon).done
+    assert next_evictions(draining(refused), daemon).done
+    assert next_evictions(draining(refused), daemon).acts == ()
+    assert next_evictions(draining(tried_eviction("logs", again=-1.0)), daemon).done
 
 
 def test_tolerating_static_and_finished_pods_are_not_evicted() -> None:
@@ -57,53 +57,53 @@ def test_tolerating_static_and_finished_pods_are_not_evicted() -> None:
         resident("e", phase="Succeeded"),
     )
 
-    assert effort(draining(), *left_alone) == EvictionRound((), (), True, "", ())
+    assert next_evictions(draining(), *left_alone) == EvictionRound((), (), True, "", ())
 
 
 def test_a_pod_half_a_minute_overdue_is_not_waited_for() -> None:
-    assert effort(draining(), resident(deleted=NOW - 31.0)).done
-    assert not effort(draining(), resident(deleted=NOW - 29.0)).done
+    assert next_evictions(draining(), resident(deleted=NOW - 31.0)).done
+    assert not next_evictions(draining(), resident(deleted=NOW - 29.0)).done
 
 
 def test_pods_of_one_group_are_evicted_together() -> None:
-    assert evicted(effort(draining(), resident("b"), resident("a"))) == ["a", "b"]
+    assert evicted(next_evictions(draining(), resident("b"), resident("a"))) == ["a", "b"]
 
 
 # Refusals
 
 
 def test_an_eviction_uses_the_uid_and_own_grace_period_and_is_retried_with_growing_pauses() -> None:
-    eviction_round = effort(draining(), resident())
+    eviction_round = next_evictions(draining(), resident())
     assert eviction_round.acts == (Evict("default/p", "uid-p", "n"),)
 
     pauses = []
     removal = draining()
     now = NOW
     for _ in range(6):
-        eviction_round = effort(removal, resident(), now=now)
+        eviction_round = next_evictions(removal, resident(), now=now)
         (entry,) = eviction_round.evictions
         pauses.append(entry.again - now)
-        assert effort(draining(entry), resident(), now=entry.again - 0.1).acts == ()
+        assert next_evictions(draining(entry), resident(), now=entry.again - 0.1).acts == ()
         removal, now = draining(entry), entry.again
     assert pauses == [5.0, 10.0, 20.0, 40.0, LONGEST_PAUSE, LONGEST_PAUSE]
 
 
 def test_a_refused_pod_is_reported_with_the_reason_and_the_number_of_others() -> None:
-    removal = draining(asked("a", again=9.0, why="the budget web"), asked("b", again=9.0, why="the budget web"))
+    removal = draining(tried_eviction("a", again=9.0, why="the budget web"), tried_eviction("b", again=9.0, why="the budget web"))
 
-    assert effort(removal, resident("a"), resident("b")).held == "pod default/a cannot be evicted: the budget web (and 1 more)"
+    assert next_evictions(removal, resident("a"), resident("b")).held == "pod default/a cannot be evicted: the budget web (and 1 more)"
 
 
 def test_a_new_pod_with_an_old_name_is_evicted_again() -> None:
-    eviction_round = effort(draining(asked(again=50.0)), resident(), resident("q"))
+    eviction_round = next_evictions(draining(tried_eviction(again=50.0)), resident(), resident("q"))
     assert evicted(eviction_round) == ["q"]
 
     fresh = Pod("default", "p", resident().spec, resident().labels, uid="another", node_name="n")
-    assert evicted(effort(draining(asked(again=50.0)), fresh)) == ["p"]
+    assert evicted(next_evictions(draining(tried_eviction(again=50.0)), fresh)) == ["p"]
 
 
 def test_a_pod_that_is_gone_is_forgotten() -> None:
-    assert effort(draining(asked("gone"), asked(again=9.0)), resident()).evictions == (asked(again=9.0),)
+    assert next_evictions(draining(tried_eviction("gone"), tried_eviction(again=9.0)), resident()).evictions == (tried_eviction(again=9.0),)
 
 
 # Saving work
@@ -114,91 +114,91 @@ def saver(**more: object) -> Pod:
 
 
 def test_a_pod_that_requests_time_is_notified_first_and_evicted_after_its_answer() -> None:
-    eviction_round = effort(draining(), saver())
+    eviction_round = next_evictions(draining(), saver())
     assert eviction_round.acts == (Checkpoint("default/p", "uid-p", "n", NOW, 300.0),)
     assert (eviction_round.held, eviction_round.idle) == ("pod default/p is saving its work", ())
 
     removal = draining(*eviction_round.evictions)
-    assert effort(removal, saver(checkpoint_requested=NOW), now=NOW + 60.0).acts == ()
-    answered = effort(removal, saver(checkpoint_requested=NOW, checkpointed=NOW), now=NOW + 1.0)
+    assert next_evictions(removal, saver(checkpoint_requested=NOW), now=NOW + 60.0).acts == ()
+    answered = next_evictions(removal, saver(checkpoint_requested=NOW, checkpointed=NOW), now=NOW + 1.0)
     assert answered.acts == (Evict("default/p", "uid-p", "n"),)
 
 
 def test_an_answer_to_an_earlier_request_does_not_count() -> None:
-    removal = draining(asked(tries=0, signalled=NOW))
+    removal = draining(tried_eviction(tries=0, signalled=NOW))
 
-    assert effort(removal, saver(checkpoint_requested=NOW, checkpointed=NOW - 100.0)).acts == ()
+    assert next_evictions(removal, saver(checkpoint_requested=NOW, checkpointed=NOW - 100.0)).acts == ()
 
 
 def test_a_request_that_is_not_seen_on_the_pod_is_written_again() -> None:
-    removal = draining(asked(again=1.0, tries=0, signalled=NOW - 4.0))
+    removal = draining(tried_eviction(again=1.0, tries=0, signalled=NOW - 4.0))
 
-    assert effort(removal, saver()).acts == ()
-    assert effort(removal, saver(), now=NOW + 1.0).acts == (Checkpoint("default/p", "uid-p", "n", NOW - 4.0, 300.0),)
+    assert next_evictions(removal, saver()).acts == ()
+    assert next_evictions(removal, saver(), now=NOW + 1.0).acts == (Checkpoint("default/p", "uid-p", "n", NOW - 4.0, 300.0),)
 
 
 def test_a_pod_that_does_not_answer_is_evicted_when_its_time_is_over() -> None:
-    removal = draining(asked(tries=0, signalled=NOW))
+    removal = draining(tried_eviction(tries=0, signalled=NOW))
 
-    assert effort(removal, saver(checkpoint_requested=NOW), now=NOW + 299.0).acts == ()
-    assert effort(removal, saver(checkpoint_requested=NOW), now=NOW + 300.0).acts == (Evict("default/p", "uid-p", "n"),)
+    assert next_evictions(removal, saver(checkpoint_requested=NOW), now=NOW + 299.0).acts == ()
+    assert next_evictions(removal, saver(checkpoint_requested=NOW), now=NOW + 300.0).acts == (Evict("default/p", "uid-p", "n"),)
 
 
 # Machines that end at a known moment
 
 
 def test_the_grace_period_is_cut_to_the_remaining_time() -> None:
-    assert effort(forced(120.0), resident(grace_seconds=600)).acts == (Evict("default/p", "uid-p", "n", 115),)
-    assert effort(forced(120.0), resident(grace_seconds=60)).acts == (Evict("default/p", "uid-p", "n"),)
-    assert effort(forced(-10.0), resident(grace_seconds=60)).acts == (Evict("default/p", "uid-p", "n", 1),)
+    assert next_evictions(forced(120.0), resident(grace_seconds=600)).acts == (Evict("default/p", "uid-p", "n", 115),)
+    assert next_evictions(forced(120.0), resident(grace_seconds=60)).acts == (Evict("default/p", "uid-p", "n"),)
+    assert next_evictions(forced(-10.0), resident(grace_seconds=60)).acts == (Evict("default/p", "uid-p", "n", 1),)
 
 
 def test_a_pod_that_would_end_too_late_is_evicted_again_with_less_time() -> None:
-    assert effort(forced(100.0), resident(deleted=NOW + 500.0)).acts == (Evict("default/p", "uid-p", "n", None),)
-    assert effort(forced(20.0), resident(deleted=NOW + 500.0)).acts == (Evict("default/p", "uid-p", "n", 15),)
-    assert effort(forced(100.0), resident(deleted=NOW + 50.0)).acts == ()
-    assert effort(draining(), resident(deleted=NOW + 500.0)).acts == ()
+    assert next_evictions(forced(100.0), resident(deleted=NOW + 500.0)).acts == (Evict("default/p", "uid-p", "n", None),)
+    assert next_evictions(forced(20.0), resident(deleted=NOW + 500.0)).acts == (Evict("default/p", "uid-p", "n", 15),)
+    assert next_evictions(forced(100.0), resident(deleted=NOW + 50.0)).acts == ()
+    assert next_evictions(draining(), resident(deleted=NOW + 500.0)).acts == ()
 
 
 def test_a_pod_that_needs_its_full_time_does_not_wait_for_its_turn() -> None:
     pods = resident("web"), resident("dns", priority=CRITICAL)
 
-    assert evicted(effort(forced(120.0), *pods)) == ["web"]
-    assert evicted(effort(forced(MARGIN_SECONDS + 30.0), *pods)) == ["web", "dns"]
+    assert evicted(next_evictions(forced(120.0), *pods)) == ["web"]
+    assert evicted(next_evictions(forced(MARGIN_SECONDS + 30.0), *pods)) == ["web", "dns"]
 
 
 def test_time_to_save_work_is_cut_to_leave_time_to_end() -> None:
-    eviction_round = effort(forced(120.0), saver())
+    eviction_round = next_evictions(forced(120.0), saver())
     assert eviction_round.acts == (Checkpoint("default/p", "uid-p", "n", NOW, 85.0),)
 
     removal = forced(120.0, *eviction_round.evictions)
-    assert effort(removal, saver(checkpoint_requested=NOW), now=NOW + 84.0).acts == ()
-    assert effort(removal, saver(checkpoint_requested=NOW), now=NOW + 85.0).acts == (Evict("default/p", "uid-p", "n"),)
-    assert evicted(effort(forced(30.0), saver())) == ["p"]
+    assert next_evictions(removal, saver(checkpoint_requested=NOW), now=NOW + 84.0).acts == ()
+    assert next_evictions(removal, saver(checkpoint_requested=NOW), now=NOW + 85.0).acts == (Evict("default/p", "uid-p", "n"),)
+    assert evicted(next_evictions(forced(30.0), saver())) == ["p"]
 
 
 def test_only_budgets_are_overridden_and_only_at_the_last_moment() -> None:
-    refused = asked(again=1.0, why="the budget", budget=True)
+    refused = tried_eviction(again=1.0, why="the budget", budget=True)
 
-    assert effort(forced(LAST_SECONDS + 1.0, refused), resident(), now=NOW + 0.5).acts == ()
-    assert isinstance(effort(forced(LAST_SECONDS + 2.0, refused), resident(), now=NOW + 1.0).acts[0], Evict)
-    last = effort(forced(LAST_SECONDS, refused), resident(), now=NOW + 1.0)
+    assert next_evictions(forced(LAST_SECONDS + 1.0, refused), resident(), now=NOW + 0.5).acts == ()
+    assert isinstance(next_evictions(forced(LAST_SECONDS + 2.0, refused), resident(), now=NOW + 1.0).acts[0], Evict)
+    last = next_evictions(forced(LAST_SECONDS, refused), resident(), now=NOW + 1.0)
     assert last.acts == (Delete("default/p", "uid-p", "n", 9),)
-    far = asked(again=40.0, why="the budget", budget=True)
-    assert effort(forced(LAST_SECONDS, far), resident()).acts == (Delete("default/p", "uid-p", "n", 10),)
-    assert effort(forced(LAST_SECONDS, *last.evictions), resident(), now=NOW + 2.0).acts == ()
-    another = asked(again=-1.0, why="the server is overloaded")
-    assert isinstance(effort(forced(LAST_SECONDS, another), resident()).acts[0], Evict)
+    far = tried_eviction(again=40.0, why="the budget", budget=True)
+    assert next_evictions(forced(LAST_SECONDS, far), resident()).acts == (Delete("default/p", "uid-p", "n", 10),)
+    assert next_evictions(forced(LAST_SECONDS, *last.evictions), resident(), now=NOW + 2.0).acts == ()
+    another = tried_eviction(again=-1.0, why="the server is overloaded")
+    assert isinstance(next_evictions(forced(LAST_SECONDS, another), resident()).acts[0], Evict)
 
 
 def test_a_budget_is_never_overridden_without_a_deadline() -> None:
-    refused = asked(again=-1.0, tries=99, why="the budget", budget=True)
+    refused = tried_eviction(again=-1.0, tries=99, why="the budget", budget=True)
 
-    assert isinstance(effort(draining(refused), resident(), now=NOW + 1e6).acts[0], Evict)
+    assert isinstance(next_evictions(draining(refused), resident(), now=NOW + 1e6).acts[0], Evict)
 
 
 def test_with_a_deadline_pauses_do_not_grow() -> None:
-    (entry,) = effort(forced(100.0, asked(tries=5, again=-1.0)), resident()).evictions
+    (entry,) = next_evictions(forced(100.0, tried_eviction(tries=5, again=-1.0)), resident()).evictions
 
     assert entry.again == NOW + 5.0
 
@@ -207,21 +207,21 @@ def test_with_a_deadline_pauses_do_not_grow() -> None:
 def test_a_protected_pod_stays_as_long_as_possible_if_the_end_was_announced_early(more: dict[str, object]) -> None:
     pod = resident(**more)  # type: ignore[arg-type]  # fields of any pod
 
-    assert evicted(effort(forced(PROTECTED_SECONDS + 1.0), pod)) == []
-    assert evicted(effort(forced(PROTECTED_SECONDS), pod)) == ["p"]
+    assert evicted(next_evictions(forced(PROTECTED_SECONDS + 1.0), pod)) == []
+    assert evicted(next_evictions(forced(PROTECTED_SECONDS), pod)) == ["p"]
     slow = resident(grace_seconds=600, **more)  # type: ignore[arg-type]  # fields of any pod
-    assert evicted(effort(forced(610.0), slow)) == []
-    assert evicted(effort(forced(605.0), slow)) == ["p"]
+    assert evicted(next_evictions(forced(610.0), slow)) == []
+    assert evicted(next_evictions(forced(605.0), slow)) == ["p"]
 
 
 def test_a_pod_with_a_machine_on_its_way_waits_for_it_if_there_is_time() -> None:
     awaited = frozenset({"default/p"})
-    waits = effort(forced(PROTECTED_SECONDS + 1.0), resident(), awaited=awaited)
+    waits = next_evictions(forced(PROTECTED_SECONDS + 1.0), resident(), awaited=awaited)
 
     assert (evicted(waits), waits.held) == ([], "pod default/p waits for the replacement of this machine")
-    assert evicted(effort(forced(PROTECTED_SECONDS), resident(), awaited=awaited)) == ["p"]
-    assert evicted(effort(forced(PROTECTED_SECONDS + 1.0), resident())) == ["p"]
-    assert evicted(effort(draining(), resident(), awaited=awaited)) == ["p"]
+    assert evicted(next_evictions(forced(PROTECTED_SECONDS), resident(), awaited=awaited)) == ["p"]
+    assert evicted(next_evictions(forced(PROTECTED_SECONDS + 1.0), resident())) == ["p"]
+    assert evicted(next_evictions(draining(), resident(), awaited=awaited)) == ["p"]
 
 
 # Random cases
@@ -246,9 +246,9 @@ def homes(draw: st.DrawFn) -> list[Pod]:
 
 @given(homes(), st.sampled_from((None, 400.0, 100.0, 30.0, 10.0, -5.0)), st.booleans())
 def test_pods_are_deleted_only_at_the_last_moment_and_end_before_the_machine(pods: list[Pod], left: float | None, blocked: bool) -> None:
-    entries = [asked(pod.name, again=-1.0, why="the budget", budget=blocked, signalled=NOW - 1.0) for pod in pods]
+    entries = [tried_eviction(pod.name, again=-1.0, why="the budget", budget=blocked, signalled=NOW - 1.0) for pod in pods]
     removal = draining(*entries) if left is None else forced(left, *entries)
-    eviction_round = effort(removal, *pods)
+    eviction_round = next_evictions(removal, *pods)
 
     by_key = {pod.key: pod for pod in pods}
     for act in eviction_round.acts:

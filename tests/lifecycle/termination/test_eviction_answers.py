@@ -1,6 +1,6 @@
 """Refusals of evictions are remembered with the removal."""
 
-from tests.lifecycle.termination.kit import asked, draining
+from tests.lifecycle.termination.kit import draining, tried_eviction
 from tests.planning.building import NOW
 
 from gpuscaler.lifecycle.termination import EvictionRefused, record_refusals
@@ -12,29 +12,32 @@ from gpuscaler.planning.state.ledger.ledger import Ledger
 REFUSAL = EvictionRefused("n", "default/p", "uid-p", "the budget web", budget=True, retry_after=30.0)
 
 
-def heard(entry: Eviction, *refusals: EvictionRefused) -> Eviction:
-    book = Ledger(leaving=(draining(entry),))
-    after = ledger.fold_events(book, record_refusals(book, refusals, NOW))
+def after_refusals(entry: Eviction, *refusals: EvictionRefused) -> Eviction:
+    current = Ledger(leaving=(draining(entry),))
+    after = ledger.fold_events(current, record_refusals(current, refusals, NOW))
     return after.leaving[0].evictions[0]
 
 
 def test_a_refusal_names_the_pod_the_reason_and_the_next_try() -> None:
-    assert heard(asked(again=5.0), REFUSAL) == asked(again=30.0, why="the budget web", budget=True)
-    assert heard(asked(again=50.0), REFUSAL).again == NOW + 50.0
+    assert after_refusals(tried_eviction(again=5.0), REFUSAL) == tried_eviction(again=30.0, why="the budget web", budget=True)
+    assert after_refusals(tried_eviction(again=50.0), REFUSAL).again == NOW + 50.0
 
 
 def test_the_last_refusal_counts() -> None:
-    assert heard(asked(why="the budget web", budget=True), EvictionRefused("n", "default/p", "uid-p", "no answer")).budget is False
+    assert (
+        after_refusals(tried_eviction(why="the budget web", budget=True), EvictionRefused("n", "default/p", "uid-p", "no answer")).budget
+        is False
+    )
 
 
 def test_a_refusal_for_another_pod_or_without_a_removal_changes_nothing() -> None:
-    assert heard(asked(), EvictionRefused("n", "default/p", "another", "why")) == asked()
-    assert record_refusals(Ledger(leaving=(draining(asked()),)), [EvictionRefused("m", "default/p", "uid-p", "why")], NOW) == []
+    assert after_refusals(tried_eviction(), EvictionRefused("n", "default/p", "another", "why")) == tried_eviction()
+    assert record_refusals(Ledger(leaving=(draining(tried_eviction()),)), [EvictionRefused("m", "default/p", "uid-p", "why")], NOW) == []
     assert record_refusals(Ledger(), [REFUSAL], NOW) == []
 
 
 def test_long_messages_are_cut_between_characters() -> None:
-    why = heard(asked(), EvictionRefused("n", "default/p", "uid-p", "ä" * 500)).why
+    why = after_refusals(tried_eviction(), EvictionRefused("n", "default/p", "uid-p", "ä" * 500)).why
 
     assert len(why.encode()) <= MOST_WORDS
     assert set(why) == {"ä"}

@@ -46,9 +46,9 @@ STEPS = (MARKING, WAITING, DRAINING, DETACHING, ENDING, CLEARING, REOPENING)
 EXCLUDED = {EXCLUDE_LABEL: EXCLUDE_VALUE}
 
 
-def machine(*, marked: bool = True, told: bool | None = None, **more: Any) -> Node:
-    """The node: with our taint if ``marked``, and with our label if load balancers have been ``told``, by default as after the taint."""
-    labels = {**(EXCLUDED if (marked if told is None else told) else {}), **more.pop("labels", {})}
+def machine(*, marked: bool = True, excluded: bool | None = None, **more: Any) -> Node:
+    """The node: with our taint if ``marked``, with our label if load balancers are ``excluded``, which is the default after the taint."""
+    labels = {**(EXCLUDED if (marked if excluded is None else excluded) else {}), **more.pop("labels", {})}
     return node("n", KIND, labels=labels, **{"taints": LEAVING if marked else (), "provider_id": "i-1", "uid": "u", **more})
 
 
@@ -63,12 +63,17 @@ def going(step: str = WAITING, **more: Any) -> Removal:
 
 
 def turn(
-    removal: Removal, *items: Item, ledger: Ledger | None = None, gone: bool = False, aside: tuple[Skipped, ...] = (), listed: bool = True
+    removal: Removal,
+    *items: Item,
+    ledger: Ledger | None = None,
+    is_gone: bool = False,
+    aside: tuple[Skipped, ...] = (),
+    listed: bool = True,
 ) -> RemovalFindings:
-    there = Instance("i-1", *KIND.key, state=TERMINATED) if gone else Instance("i-1", *KIND.key)
+    there = Instance("i-1", *KIND.key, state=TERMINATED) if is_gone else Instance("i-1", *KIND.key)
     inventory = Inventory(NOW, (there,)) if listed else None
-    known = ledger or Ledger(leaving=(removal,))
-    return continue_removals(known, Cluster.of(items, aside), inventory, POLICY, now=NOW)
+    current = ledger or Ledger(leaving=(removal,))
+    return continue_removals(current, Cluster.of(items, aside), inventory, POLICY, now=NOW)
 
 
 def noted(departure: RemovalFindings) -> Removal:
@@ -131,17 +136,17 @@ def test_a_machine_that_did_not_end_is_checked_before_its_end_is_requested_again
 
 
 def test_load_balancers_are_informed_before_evictions_but_not_waited_for_for_ever() -> None:
-    departure = turn(going(pods=(P,)), machine(told=False), resident())
+    departure = turn(going(pods=(P,)), machine(excluded=False), resident())
     assert (departure.acts, step_of(departure)) == ((Exclude("n", "idle"),), DRAINING)
 
     draining = going(DRAINING, pods=(P,), since=NOW - 1.0, tried=NOW - 1.0)
-    assert turn(draining, machine(told=False), resident()) == RemovalFindings()
-    late = turn(going(DRAINING, pods=(P,), since=NOW - REPEAT_SECONDS, tried=NOW - REPEAT_SECONDS), machine(told=False), resident())
+    assert turn(draining, machine(excluded=False), resident()) == RemovalFindings()
+    late = turn(going(DRAINING, pods=(P,), since=NOW - REPEAT_SECONDS, tried=NOW - REPEAT_SECONDS), machine(excluded=False), resident())
     assert late.acts == (Exclude("n", "idle"), Evict(P, "uid-p", "n"))
 
 
 def test_an_interrupted_machine_does_not_wait_for_load_balancers() -> None:
-    departure = turn(going(pods=(P,), forced=True, ends=NOW + 100.0), machine(told=False), resident())
+    departure = turn(going(pods=(P,), forced=True, ends=NOW + 100.0), machine(excluded=False), resident())
 
     assert departure.acts == (Exclude("n", "idle"), Evict(P, "uid-p", "n"))
 
@@ -183,14 +188,14 @@ def test_volumes_of_an_interrupted_machine_are_waited_for_only_until_its_end() -
 
 
 def test_the_removal_is_over_when_machine_and_node_are_gone() -> None:
-    assert step_of(turn(going(ENDING, tried=NOW - 1.0), gone=True)) == ""
-    assert step_of(turn(going(ENDING, tried=NOW - 1.0), machine(), gone=True)) == CLEARING
-    assert turn(going(ENDING, tried=NOW - 1.0), gone=False) == RemovalFindings()
+    assert step_of(turn(going(ENDING, tried=NOW - 1.0), is_gone=True)) == ""
+    assert step_of(turn(going(ENDING, tried=NOW - 1.0), machine(), is_gone=True)) == CLEARING
+    assert turn(going(ENDING, tried=NOW - 1.0), is_gone=False) == RemovalFindings()
     assert turn(going(ENDING, tried=NOW - 1.0), listed=False) == RemovalFindings()
 
 
 def test_an_unlisted_machine_is_ended_all_the_same_because_lists_may_be_old() -> None:
-    assert turn(going(ENDING), gone=True).acts == (End("i-1", "n", "idle"),)
+    assert turn(going(ENDING), is_gone=True).acts == (End("i-1", "n", "idle"),)
 
 
 def test_a_machine_that_does_not_end_is_ended_again() -> None:
@@ -200,10 +205,10 @@ def test_a_machine_that_does_not_end_is_ended_again() -> None:
 def test_a_node_whose_machine_is_gone_is_deleted_if_nothing_else_does() -> None:
     clearing = going(CLEARING, since=NOW - CLEAR_SECONDS)
 
-    assert turn(clearing, machine(), gone=True).acts == (Clear("n", "u", "its machine is gone"),)
-    assert turn(going(CLEARING), machine(), gone=True) == RemovalFindings()
-    assert step_of(turn(clearing, gone=True)) == ""
-    assert turn(clearing, machine(deleted=NOW - 1.0), gone=True) == RemovalFindings()
+    assert turn(clearing, machine(), is_gone=True).acts == (Clear("n", "u", "its machine is gone"),)
+    assert turn(going(CLEARING), machine(), is_gone=True) == RemovalFindings()
+    assert step_of(turn(clearing, is_gone=True)) == ""
+    assert turn(clearing, machine(deleted=NOW - 1.0), is_gone=True) == RemovalFindings()
 
 
 def test_a_machine_that_is_listed_again_is_ended_again_and_keeps_its_node() -> None:
@@ -215,8 +220,8 @@ def test_a_machine_that_is_listed_again_is_ended_again_and_keeps_its_node() -> N
 def test_a_new_machine_with_the_name_of_the_old_one_is_not_touched() -> None:
     fresh = machine(marked=False, provider_id="i-2")
 
-    assert step_of(turn(going(CLEARING), fresh, gone=True)) == ""
-    assert step_of(turn(going(ENDING, tried=NOW - 1.0), fresh, gone=True)) == ""
+    assert step_of(turn(going(CLEARING), fresh, is_gone=True)) == ""
+    assert step_of(turn(going(ENDING, tried=NOW - 1.0), fresh, is_gone=True)) == ""
     assert step_of(turn(going(DRAINING), fresh)) == ENDING
 
 
@@ -350,7 +355,7 @@ def test_an_interrupted_machine_does_not_wait_long_for_the_taint() -> None:
 
 
 def test_the_node_of_a_machine_that_went_as_announced_is_deleted() -> None:
-    assert step_of(turn(going(DRAINING, forced=True, ends=NOW - 1.0), machine(), resident(), gone=True)) == ENDING
+    assert step_of(turn(going(DRAINING, forced=True, ends=NOW - 1.0), machine(), resident(), is_gone=True)) == ENDING
 
 
 # Beginning
@@ -371,7 +376,7 @@ def test_a_planned_removal_is_saved_with_the_ledgers_names() -> None:
 
 
 @pytest.mark.parametrize(
-    ("items", "book"),
+    ("items", "ledger"),
     [
         ((), Ledger()),
         ((machine(provider_id=""),), Ledger()),
@@ -381,8 +386,8 @@ def test_a_planned_removal_is_saved_with_the_ledgers_names() -> None:
     ],
     ids=["gone", "no machine is known", "not ours", "under way", "arriving"],
 )
-def test_a_removal_without_a_clear_machine_is_not_begun(items: tuple[Item, ...], book: Ledger) -> None:
-    assert begun(*items, ledger=book) == []
+def test_a_removal_without_a_clear_machine_is_not_begun(items: tuple[Item, ...], ledger: Ledger) -> None:
+    assert begun(*items, ledger=ledger) == []
 
 
 def test_a_machine_that_never_came_is_ended_at_once() -> None:
@@ -395,7 +400,7 @@ def test_a_machine_that_never_came_is_ended_at_once() -> None:
 
 
 @st.composite
-def sights(draw: st.DrawFn) -> tuple[Removal, list[Item]]:
+def removals_and_nodes(draw: st.DrawFn) -> tuple[Removal, list[Item]]:
     """A removal at any step, and a possible view of its node and its pods."""
     removal = going(
         draw(st.sampled_from(STEPS)),
@@ -413,12 +418,12 @@ def sights(draw: st.DrawFn) -> tuple[Removal, list[Item]]:
     return removal, [machine(marked=draw(st.booleans())), *pods]
 
 
-@given(sights(), st.booleans())
+@given(removals_and_nodes(), st.booleans())
 def test_no_machine_is_ended_while_pods_run_on_it_and_no_pod_is_evicted_from_an_open_node(
-    sight: tuple[Removal, list[Item]], gone: bool
+    sight: tuple[Removal, list[Item]], is_gone: bool
 ) -> None:
     removal, items = sight
-    departure = turn(removal, *items, gone=gone)
+    departure = turn(removal, *items, is_gone=is_gone)
     acts = {type(act) for act in departure.acts}
 
     if len(items) > 1 and removal.step != ENDING:

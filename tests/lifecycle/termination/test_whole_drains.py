@@ -162,11 +162,11 @@ def lives(draw: st.DrawFn) -> list[Life]:
 
 @settings(max_examples=examples(60), deadline=None)
 @given(lives(), st.booleans())
-def test_a_drain_finishes_or_is_undone_and_leaves_nothing_behind(found: list[Life], clears: bool) -> None:
-    drain = Drain(found, None, clears)
-    blocked = any(life.held > 1e5 and not is_daemon(life.pod) for life in found)
+def test_a_drain_finishes_or_is_undone_and_leaves_nothing_behind(lives: list[Life], clears: bool) -> None:
+    drain = Drain(lives, None, clears)
+    blocked = any(life.held > 1e5 and not is_daemon(life.pod) for life in lives)
     # Groups are evicted one after the other: several groups with stuck pods may take longer than the time limit.
-    slow = sum(max(life.longest for life in found if life.rank == rank) for rank in {life.rank for life in found}) > DRAIN_SECONDS / 2
+    slow = sum(max(life.longest for life in lives if life.rank == rank) for rank in {life.rank for life in lives}) > DRAIN_SECONDS / 2
     drain.begin()
     for _ in range(1500):
         drain.look(2.0)
@@ -185,16 +185,16 @@ def test_a_drain_finishes_or_is_undone_and_leaves_nothing_behind(found: list[Lif
 
 @settings(max_examples=examples(60), deadline=None)
 @given(lives(), st.sampled_from((20.0, 35.0, 120.0, 900.0)))
-def test_an_interrupted_machine_is_empty_in_time_or_every_pod_was_notified(found: list[Life], left: float) -> None:
-    drain = Drain(found, left)
-    everybody = list(found)
+def test_an_interrupted_machine_is_empty_in_time_or_every_pod_was_notified(lives: list[Life], left: float) -> None:
+    drain = Drain(lives, left)
+    everybody = list(lives)
     drain.begin()
     while drain.now < NOW + left - 1.0:
         drain.look(1.0)
 
     assert not any(isinstance(act, Unmark) for _, act in drain.acts)
     for life in everybody:
-        told = is_daemon(life.pod) or bool(life.graces)
-        assert told, f"{life.pod.key} was never notified that its machine goes"
+        notified = is_daemon(life.pod) or bool(life.graces)
+        assert notified, f"{life.pod.key} was never notified that its machine goes"
         assert not life.graces or life.graces[-1] <= NOW + left - MARGIN_SECONDS + 1.0
         assert life not in drain.lives or life.stuck or is_daemon(life.pod)
